@@ -78,7 +78,7 @@ class Heartbeat(Struct, frozen=True, omit_defaults=True):
     leaving: bool = False
     """The last heartbeat: the process has left."""
     load: Load = Load()
-    window: int = 0
+    window_bytes: int = field(default=0, name="window")
     """Bytes of frames that a sender may have in flight to this process before its first credit."""
     sent: dict[str, int] = {}
     """Last `seq` sent to each receiver: shows a receiver that the last frames were lost. A receiver
@@ -100,12 +100,12 @@ class Heartbeat(Struct, frozen=True, omit_defaults=True):
 
 
 class Credit(Struct, frozen=True, omit_defaults=True):
-    """receiver → sender: frames up to `seq` are handled or given up; `window` bytes may be in
+    """receiver → sender: frames up to `seq` are handled or given up; `window_bytes` may be in
     flight."""
 
     receiver: str
     seq: int
-    window: int
+    window_bytes: int = field(name="window")
     replays_requested: int = field(default=0, name="asked")
     """`number` of the last `Replay` before this credit. It covers the frames that were given up: a
     sender that has not handled it must not consider them delivered."""

@@ -355,30 +355,34 @@ class EventEntry(Struct, frozen=True, omit_defaults=True, gc=False):
     """Output tokens of the turn up to here, for measurements."""
 
 
+NO_STREAM = 0
+"""The `seq` of a frame that is in no stream."""
+
+
 class EventFrame(Struct, frozen=True, omit_defaults=True):
     """preprocessor or parser → frontend: one per handled frame, entries of all its turns."""
 
     sender: str
     seq: int
-    """As in a `TokenFrame`; 0: the frame is in no stream (`refusal`, `probe`)."""
+    """As in a `TokenFrame`; `NO_STREAM` for a `refusal` or a `probe`."""
     entries: list[EventEntry] = field(default_factory=list)
 
     @classmethod
     def refusal(cls, sender: str, turn: str, attempt: int, error: ErrorInfo) -> "EventFrame":
         """Makes the frame that fails an attempt which no parser has. The frontend replies to it."""
-        return cls(sender, 0, [EventEntry(turn, attempt, [Failed(error)])])
+        return cls(sender, NO_STREAM, [EventEntry(turn, attempt, [Failed(error)])])
 
     @classmethod
     def probe(cls, sender: str) -> "EventFrame":
         """Makes a frame without content: NATS reports whether a frontend subscribes to it."""
-        return cls(sender, 0)
+        return cls(sender, NO_STREAM)
 
     @property
     def is_refusal(self) -> bool:
         """Whether the frame is one of `refusal`."""
-        return self.seq == 0 and bool(self.entries)
+        return self.seq == NO_STREAM and bool(self.entries)
 
     @property
     def is_probe(self) -> bool:
         """Whether the frame is one of `probe`."""
-        return self.seq == 0 and not self.entries
+        return self.seq == NO_STREAM and not self.entries

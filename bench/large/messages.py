@@ -86,7 +86,7 @@ def heartbeats(counts: dict[str, int], links: dict[str, Counter[int]]) -> Heartb
                         number,
                         models=[CARD],
                         load=Load(96, 0, 128, 1024, 0.8),
-                        window=1 << 20,
+                        window_bytes=1 << 20,
                         sent=sent,
                         unacknowledged=sent,
                         version="1.0.0",

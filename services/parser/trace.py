@@ -1,10 +1,10 @@
 """Matches tokens with the characters of blocks, for requests that ask for log probabilities.
 
-A token belongs to the block with its text, at the place of its first character there. Tokens of
+A token belongs to the block with its text, at the offset of its first character there. Tokens of
 markers, framing white space or the syntax around a call's arguments belong to no block. Tokens with
 parts of one character are all placed at that character.
 
-A reasoning or text block is one stretch of the output, so the place of its start gives the place of
+A reasoning or text block is one stretch of the output, so the offset of its start gives that of
 every token in it. The reader rewrites arguments: their pieces are searched in the output that it
 has just read, as they are or without JSON escapes.
 """
@@ -24,12 +24,14 @@ ReportedLogprobs = Sequence[tuple[int, float]]
 
 
 class _ArgumentPiece(NamedTuple):
-    """A piece of arguments, its place in its block, and the reader's place in the output."""
+    """A piece of arguments."""
 
     block: int
     offset: int
+    """Its offset in the block."""
     text: str
-    place: int
+    read_to: int
+    """How much of the output the reader had passed when it wrote the piece, in characters."""
 
 
 class TracedBlockWriter(BlockWriter):
@@ -46,10 +48,9 @@ class TracedBlockWriter(BlockWriter):
 
     def _record(self, text: str) -> None:
         if self.kind == "tool_use" and text:
-            place = self.end - len(self._scanner.text) + self._scanner.position
-            self.written.append(
-                _ArgumentPiece(self.index, self.length + self._waiting, text, place)
-            )
+            read_to = self.end - len(self._scanner.text) + self._scanner.position
+            offset = self.length + self._waiting
+            self.written.append(_ArgumentPiece(self.index, offset, text, read_to))
         self._waiting += len(text)
         self._parts.append(text)
 
@@ -67,18 +68,20 @@ class _Token(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """A stretch of the output that is in a block, and its place in both."""
+    """A stretch of the output that is in a block."""
 
-    source: int
+    start: int
+    """Its offset in the output."""
     offset: int
+    """Its offset in the block."""
     text: str
     """The text in the output."""
     escaped: bool
     """Whether the block has the text with JSON escapes."""
 
-    def place(self, at: int) -> int:
-        """Returns the place in the block of the output's character `at`."""
-        before = self.text[: at - self.source]
+    def offset_of(self, at: int) -> int:
+        """Returns the offset in the block of the output's character `at`."""
+        before = self.text[: at - self.start]
         if self.escaped:
             before = escaped(before)
         return self.offset + len(before)
@@ -97,12 +100,12 @@ class Trace:
         self._top = top
         self._tokens: deque[_Token] = deque()
         self._starts: dict[int, int] = {}
-        """Reasoning or text block → the place of its first character in the output."""
+        """Reasoning or text block → the offset of its first character in the output."""
         self._raw: list[str] = []
         """The output from `_base` on."""
         self._base = 0
         self._passed = 0
-        """The output before this place needs no more matching."""
+        """The output before this offset needs no more matching."""
         self._inside = b""
         """The first bytes of an incomplete character."""
         self._flowing = False
@@ -174,7 +177,7 @@ class Trace:
     def _find_run(self, piece: _ArgumentPiece) -> _Run | None:
         """Finds a piece of arguments in the output; None if it is not there."""
         raw = "".join(self._raw)
-        reader_at = piece.place - self._base
+        reader_at = piece.read_to - self._base
         low = max(self._passed - self._base, 0)
         for text, quote, is_escaped in _spellings(piece.text):
             start = _find(raw, text, reader_at, low, self._flowing)
@@ -188,13 +191,13 @@ class Trace:
     def _take_tokens(self, run: _Run) -> list[TokenLogprob]:
         """Takes the tokens that begin in the run or reach into it."""
         tokens = self._tokens
-        stop = run.source + len(run.text)
+        stop = run.start + len(run.text)
         logprobs: list[TokenLogprob] = []
         while tokens and tokens[0].start < stop:
             token = tokens.popleft()
-            if token.end > run.source:
-                place = run.place(max(token.start, run.source))
-                logprobs.append(token_logprob(self._vocabulary, token.logprobs, self._top, place))
+            if token.end > run.start:
+                offset = run.offset_of(max(token.start, run.start))
+                logprobs.append(token_logprob(self._vocabulary, token.logprobs, self._top, offset))
         self._passed = max(self._passed, stop)
         return logprobs
 
@@ -203,7 +206,7 @@ def token_logprob(
     vocabulary: Vocabulary, logprobs: ReportedLogprobs, top: int, at: int = 0
 ) -> TokenLogprob:
     """Makes a token of a block, with its `top` likeliest alternatives. `logprobs`: not empty; `at`:
-    its place."""
+    its offset in the block."""
     token, logprob = logprobs[0]
     data = vocabulary.bytes_of(token)
     alternatives: list[TopLogprob] = []
@@ -244,7 +247,7 @@ def _spellings(text: str) -> list[tuple[str, int, bool]]:
 
 
 def _find(raw: str, text: str, at: int, low: int, flowing: bool) -> int | None:
-    """Finds `text` in the output: before or at the reader's place `at`, and not before `low`."""
+    """Finds `text` in the output: before or at the reader's offset `at`, and not before `low`."""
     if flowing and raw.startswith(text, low):
         return low
     if at >= low and raw.startswith(text, at):

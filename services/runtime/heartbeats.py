@@ -153,7 +153,7 @@ class Heartbeats:
             draining=self.draining,
             leaving=leaving,
             load=self.service.load(),
-            window=self._config.window_bytes,
+            window_bytes=self._config.window_bytes,
             sent=links.sent,
             unacknowledged=links.unacknowledged,
             replays=links.replays,

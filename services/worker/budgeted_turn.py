@@ -89,7 +89,7 @@ class BudgetedTurn:
         counter = self.counter
         for count, token in enumerate(new_ids, held_back + 1):
             counter.count(token)
-            if counter.over:
+            if counter.is_exceeded:
                 self._end_thought(delta, max(count - counter.excess, 0))
                 return
 

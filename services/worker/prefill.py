@@ -47,11 +47,11 @@ class PrefillReporter:
             return
         self.is_over = True
         if computed:
-            self.kv.used(self.blocks)
+            self.kv.record_prompt(self.blocks)
         if self.notice:  # the first token goes first
             notice = PrefillNotice(self.turn, computed)
             after_sending(self.process.publish, self.notice, notice)
 
     def add_output(self, output: list[int]) -> None:
         """Reports that the cache also has the output of the turn."""
-        self.kv.ended(self.blocks, output)
+        self.kv.record_turn(self.blocks, output)

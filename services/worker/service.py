@@ -116,7 +116,7 @@ class Worker(Service):
                 "this worker has turns to decode", retry_after_s=errors.RETRY_AFTER_S
             )
         self._engine.open(start.first, PrefillSink(start.request.turn, self._observer))
-        self._kv.used(start.blocks)
+        self._kv.record_prompt(start.blocks)
 
     def _cancel_earlier_attempt(self, request: GenerateRequest) -> None:
         earlier = self._turns.find(request.turn)

@@ -120,7 +120,7 @@ class ThoughtCounter:
         return 0
 
     @property
-    def over(self) -> bool:
+    def is_exceeded(self) -> bool:
         """Whether it is certain that the budget is exceeded."""
         return isinstance(self._state, _InThought) and self._state.is_over
 
@@ -231,7 +231,7 @@ class ThoughtCounter:
             missing = self._pass_end(ids[spent_at:])
         if missing:
             return self.end_thought()[-missing:]
-        if self.over:
+        if self.is_exceeded:
             return self.end_thought()
         return []
 

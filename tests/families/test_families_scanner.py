@@ -17,12 +17,12 @@ def test_passed_text_is_discarded() -> None:
 def test_recorded_text_outlives_later_input() -> None:
     scanner = Scanner("abcd")
     scanner.position = 1
-    scanner.record()
+    scanner.start_recording()
     for piece in ("ef", "gh"):
         scanner.position += 2
         scanner.extend(piece)
     scanner.position = 1
-    assert scanner.recorded() == "bcdef"
+    assert scanner.stop_recording() == "bcdef"
 
 
 def test_scanner_is_stopped_only_by_the_model() -> None:

@@ -49,7 +49,7 @@ def test_ended_thoughts_are_in_the_next_prompt(
             free.count(token)
             if kept is None:
                 counter.count(token)
-                if counter.over:
+                if counter.is_exceeded:
                     kept = ids[: count - counter.excess] + counter.end_thought()
             elif not free.thinks:  # after its own end of the thought the model goes on as it did
                 rest = setup.tokenizer.decode(ids[count:]).removeprefix(setup.family.style.joint)

@@ -28,7 +28,7 @@ def keys(tokens: list[int]) -> list[int]:
 def taken(publisher: KvPublisher, tokens: list[int], salt: str | None = None) -> PromptBlocks:
     """Starts a turn with this prompt."""
     blocks = publisher.look_up(pack_ids(tokens), salt)
-    publisher.used(blocks)
+    publisher.record_prompt(blocks)
     return blocks
 
 
@@ -70,7 +70,7 @@ async def test_prompt_and_output_of_a_turn_are_indexed(pair: Pair) -> None:
     publisher = await pair.worker()
     prompt = taken(publisher, PROMPT[:10])
     await eventually(lambda: pair.held(PROMPT) == 2)
-    publisher.ended(prompt, PROMPT[10:21])
+    publisher.record_turn(prompt, PROMPT[10:21])
     await eventually(lambda: pair.held(PROMPT) == 5)
 
 
@@ -81,14 +81,14 @@ async def test_ended_turn_is_published_at_once(pair: Pair, monkeypatch: pytest.M
     publisher = await pair.worker()
     await eventually(lambda: pair.blocks.followed)
     prompt = taken(publisher, PROMPT[:10])
-    publisher.ended(prompt, PROMPT[10:21])
+    publisher.record_turn(prompt, PROMPT[10:21])
     await eventually(lambda: pair.held(PROMPT) == 5)
 
 
 async def test_salted_turn_is_found_only_with_its_salt(pair: Pair) -> None:
     await pair.preprocessor()
     publisher = await pair.worker()
-    publisher.ended(taken(publisher, PROMPT, "s"), [1] * 9)
+    publisher.record_turn(taken(publisher, PROMPT, "s"), [1] * 9)
     await eventually(lambda: len(pair.index) == 12)
     assert pair.held(PROMPT) == 0
     salted = list(block_keys(pack_ids([*PROMPT, *[1] * 8]), SIZE, salt="s"))

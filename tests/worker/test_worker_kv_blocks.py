@@ -25,7 +25,7 @@ def keys(*tokens: int) -> list[int]:
 def book(*events: KvEvent, capacity: int | None = None) -> KvBlockIndex:
     made = KvBlockIndex(SIZE, capacity)
     for event in events:
-        made.event(event)
+        made.apply(event)
     return made
 
 
@@ -57,7 +57,7 @@ def test_a_block_goes_when_the_last_rank_drops_it() -> None:
         stored(None, ("a", A), rank=0), stored(None, ("a", A), rank=1), BlocksRemoved(["a"], rank=0)
     )
     assert told.keys() == keys(*A)
-    told.event(BlocksRemoved(["a"], rank=1))
+    told.apply(BlocksRemoved(["a"], rank=1))
     assert told.keys() == []
 
 
@@ -71,8 +71,8 @@ def test_one_rank_may_lose_its_cache_alone() -> None:
 def test_a_cleared_cache_is_empty_and_publishes_it() -> None:
     told = book(stored(None, ("a", A)))
     told.take_changes()
-    told.event(CacheCleared())
-    told.event(stored(None, ("c", C)))
+    told.apply(CacheCleared())
+    told.apply(stored(None, ("c", C)))
     assert told.take_changes() == (True, dict.fromkeys(keys(*C), True))
 
 
@@ -84,24 +84,24 @@ def test_a_block_that_is_announced_twice_counts_once() -> None:
 def test_without_events_the_least_recently_used_go_and_of_a_prompt_the_end() -> None:
     told = book(capacity=3 * SIZE)
     first, second = keys(*A, *B), keys(*C, *A)
-    told.used(first)
-    told.used(second)
+    told.record_use(first)
+    told.record_use(second)
     assert set(told.keys()) == {first[0], *second}
-    told.used(first[:1])
-    told.used(keys(*B))
+    told.record_use(first[:1])
+    told.record_use(keys(*B))
     assert set(told.keys()) == {first[0], second[0], *keys(*B)}
 
 
 def test_a_prompt_beyond_the_capacity_keeps_its_beginning() -> None:
     told = book(capacity=2 * SIZE)
-    told.used(keys(*A, *B, *C))
+    told.record_use(keys(*A, *B, *C))
     assert set(told.keys()) == set(keys(*A, *B))
 
 
 def test_a_prompt_is_held_up_to_the_first_block_that_is_not() -> None:
     reported = book(stored(None, ("a", A), ("b", B)))
     assumed = book(capacity=8 * SIZE)
-    assumed.used(keys(*A, *B))
+    assumed.record_use(keys(*A, *B))
     for index in (reported, assumed):
         assert index.count_cached(keys(*A, *B, *C)) == index.count_cached(keys(*A, *B)) == 2
         assert index.count_cached(keys(*A, *C)) == 1
@@ -124,7 +124,7 @@ def test_a_follower_of_the_changes_has_the_whole_index(
 ) -> None:
     told, known = book(capacity=blocks * SIZE), set[int]()
     for number, run in enumerate([*runs, []]):
-        told.used(list(block_keys(pack_ids(run), SIZE)))
+        told.record_use(list(block_keys(pack_ids(run), SIZE)))
         if number in looks or number == len(runs):
             for key, held in told.take_changes()[1].items():
                 (known.add if held else known.discard)(key)

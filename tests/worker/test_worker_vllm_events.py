@@ -60,7 +60,7 @@ def test_the_keys_of_images_are_those_of_the_preprocessor(
     for translated in translator.translate(
         0, packed({**event, "extra_keys": [extra or None for extra in extras]})
     ):
-        index.event(translated)
+        index.apply(translated)
     assert index.keys() == list(block_keys(with_images(pack_ids(ids), images), BLOCK, salt=salt))
 
 

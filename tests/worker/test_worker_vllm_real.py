@@ -97,7 +97,7 @@ class Shared:
 
     async def _read(self, events: Any) -> None:
         async for event in events:
-            self.index.event(event)
+            self.index.apply(event)
 
     async def stop(self) -> None:
         if self._engine is not None:

@@ -121,7 +121,7 @@ async def started(model: Path) -> AsyncIterator[VllmBench]:
 
     async def read() -> None:
         async for event in engine.kv_events():
-            bench.index.event(event)
+            bench.index.apply(event)
 
     reading = asyncio.create_task(read())
     with pytest.MonkeyPatch.context() as patch:

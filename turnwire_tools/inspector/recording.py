@@ -9,6 +9,7 @@ import msgspec
 from schemas.conversation import Conversation, Sampling
 from schemas.events import Prepared, TurnEvent
 from schemas.frames import (
+    NO_STREAM,
     EventEntry,
     EventFrame,
     GenerateRequest,
@@ -58,18 +59,22 @@ def _turn(turn: replay_file.RecordedTurn, name: str, conversation: Conversation)
     if turn.prompt is not None:
         yield prompt.at, prompt.worker, _placed(turn, prompt, name, conversation.model)
     if turn.usage.prompt:
-        yield prompt.at, "", EventFrame("", 0, [EventEntry(name, attempt, [_opened(turn, prompt)])])
+        yield (
+            prompt.at,
+            "",
+            EventFrame("", NO_STREAM, [EventEntry(name, attempt, [_opened(turn, prompt)])]),
+        )
 
     tokens = 0
     log = TurnLog()
     for step in turn.steps:
         if isinstance(step, replay_file.RecordedTokens):
             entry = TokenEntry(name, attempt, tokens, step.tokens)
-            yield step.at, "", TokenFrame("", 0, [entry])
+            yield step.at, "", TokenFrame("", NO_STREAM, [entry])
             tokens += len(step.tokens)
         elif isinstance(step, replay_file.RecordedEvents):
             events: list[TurnEvent] = list(with_dispatches(step.events, log))
-            yield step.at, "", EventFrame("", 0, [EventEntry(name, attempt, events)])
+            yield step.at, "", EventFrame("", NO_STREAM, [EventEntry(name, attempt, events)])
 
 
 def _placed(

@@ -110,7 +110,7 @@ def _control(message: control.Cancel | control.Credit | control.Replay) -> str:
             return f"cancel up to attempt {message.attempt}: {message.reason}"
         case control.Credit():
             handled = frame_number(message.seq)
-            return f"{message.receiver} has handled {handled}, window {message.window}"
+            return f"{message.receiver} has handled {handled}, window {message.window_bytes}"
         case control.Replay():
             return f"{message.receiver} requests everything from 0"
 

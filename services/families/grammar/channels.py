@@ -278,9 +278,9 @@ class Section:
         """Reads the calls."""
         name = turn.tools.registered_name(opener.name or "", self.rename)
         while True:
-            turn.scanner.record()
+            turn.scanner.start_recording()
             marker = yield from turn.scanner.seek(self._markers)
-            turn.blocks.note_passed(turn.scanner.recorded())
+            turn.blocks.note_passed(turn.scanner.stop_recording())
             if marker is None or marker.meaning is None:
                 if name in turn.tools:
                     turn.open_call(name)

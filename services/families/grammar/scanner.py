@@ -72,13 +72,13 @@ class Scanner:
         self.text = text
         self.position = 0
 
-    def record(self) -> None:
-        """Starts to record the text that is passed over; `recorded` ends the recording."""
+    def start_recording(self) -> None:
+        """Starts to record the text that is passed over."""
         self._recording = []
         self._recorded_to = self.position
 
-    def recorded(self) -> str:
-        """Ends the recording; returns the text that was passed over since `record`."""
+    def stop_recording(self) -> str:
+        """Ends the recording; returns the text that was passed over since its start."""
         text = "".join([*(self._recording or ()), self.text[self._recorded_to : self.position]])
         self._recording = None
         return text

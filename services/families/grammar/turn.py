@@ -178,7 +178,7 @@ class TurnState:
     def open_call(self, name: str | None, call_id: str | None = None) -> None:
         """Starts the block of a call, which ends open reasoning, and drops the recorded text, which
         belongs to the call."""
-        self.scanner.recorded()
+        self.scanner.stop_recording()
         self.end_prose()
         self.reasoning = False
         self.after_thought = None

@@ -95,15 +95,15 @@ ValueSink: TypeAlias = StringSink | BufferedSink
 class Tag(Enum):
     """A tag in or between values."""
 
-    OPEN = "opens a parameter"
-    CLOSE = "closes it"
-    END = "closes a call"
-    CLOSED = "closes a parameter where the call cannot go on"
-    LAST = "closes a call, and nothing but what closes more follows"
-    CALL = "opens a call"
-    JSON = "holds all arguments as JSON"
-    BEYOND = "belongs to what comes after the call"
-    BROKEN = "opens a parameter, but its key cannot be read"
+    VALUE_START = "opens a parameter"
+    VALUE_END = "closes it"
+    STRAY_VALUE_END = "closes a parameter where the call cannot go on"
+    UNREADABLE_START = "opens a parameter, but its key cannot be read"
+    JSON_START = "holds all arguments as JSON"
+    CALL_START = "opens a call"
+    CALL_END = "closes a call"
+    FINAL_CALL_END = "closes a call, and nothing but what closes more follows"
+    AFTER_CALL = "belongs to what comes after the call"
 
 
 class QuotedCalls:
@@ -126,22 +126,24 @@ class QuotedCalls:
         """Adds the next tag, of parameter `key` where tags have keys. Returns whether it belongs
         to such a call."""
         if not self.between:
-            if tag is Tag.CALL:
+            if tag is Tag.CALL_START:
                 self.seen = True
                 self._keys.append(None)
-            elif self._keys and tag in (Tag.CLOSE, Tag.CLOSED) and key == self._keys[-1]:
+            elif (
+                self._keys and tag in (Tag.VALUE_END, Tag.STRAY_VALUE_END) and key == self._keys[-1]
+            ):
                 self._keys[-1] = None
-            return tag is Tag.CALL or bool(self._keys)
-        if tag is Tag.OPEN:
+            return tag is Tag.CALL_START or bool(self._keys)
+        if tag is Tag.VALUE_START:
             self._keys[-1] = key
-        elif tag in (Tag.END, Tag.LAST):
+        elif tag in (Tag.CALL_END, Tag.FINAL_CALL_END):
             self._keys.pop()
         return True
 
 
 def is_next_call(tag: MarkerMatch[Tag], opener: CallOpener) -> bool:
     """Whether a tag opens the next call, as `opener` opened this one."""
-    return tag.meaning is Tag.BEYOND and tag.match[0] in opener.text
+    return tag.meaning is Tag.AFTER_CALL and tag.match[0] in opener.text
 
 
 class _FramedValue:

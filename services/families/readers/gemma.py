@@ -31,14 +31,14 @@ class GemmaValues(Values):
         self.find_stray_end = compile(rf"\}}\s*{escape(closer)}(?:\s|<[^<>]*>)*\Z").search
         self._opens = Shape(token)
         self._closer = Shape(closer)
-        calls = [(Shape(opener, then=("{",)), Tag.CALL)] if opener else []
+        calls = [(Shape(opener, then=("{",)), Tag.CALL_START)] if opener else []
         self._inside = Markers(
             [
-                (Shape(token, then=(",", "}", "]", END)), Tag.CLOSE),
-                (Shape(token), Tag.OPEN),
+                (Shape(token, then=(",", "}", "]", END)), Tag.VALUE_END),
+                (Shape(token), Tag.VALUE_START),
                 *calls,
-                (Shape(closer, then=(END,)), Tag.LAST),
-                (self._closer, Tag.END),
+                (Shape(closer, then=(END,)), Tag.FINAL_CALL_END),
+                (self._closer, Tag.CALL_END),
             ]
         )
         quoted_keys = [*_keys(token, "key"), *_keys('"', "key")]
@@ -73,17 +73,17 @@ class GemmaValues(Values):
 
         def ends(marker: MarkerMatch[Tag], _: bool) -> bool:
             tag = marker.meaning
-            if tag is Tag.CLOSE and quoted_calls.between:
-                tag = Tag.OPEN
-            return not quoted_calls.add(tag) and tag is not Tag.END
+            if tag is Tag.VALUE_END and quoted_calls.between:
+                tag = Tag.VALUE_START
+            return not quoted_calls.add(tag) and tag is not Tag.CALL_END
 
         trigger = _TRIGGER if live else None
         while True:
             marker = yield from copy_text(scanner, self._inside, ends, sink, trigger)
-            if marker is None or marker.meaning is Tag.LAST:
+            if marker is None or marker.meaning is Tag.FINAL_CALL_END:
                 return False
             scanner.position = marker.match.end()
-            if marker.meaning is Tag.CLOSE:
+            if marker.meaning is Tag.VALUE_END:
                 sink.end()
                 return True
             sink.write('"')

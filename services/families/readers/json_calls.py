@@ -64,7 +64,7 @@ class JsonCalls:
         """`call_closers` as shapes."""
         return tuple(map(Shape, self.call_closers))
 
-    def closed(self, scanner: Scanner) -> Reader[bool]:
+    def pass_closer(self, scanner: Scanner) -> Reader[bool]:
         """Passes the closing marker, and stray brackets before it; False if there is none."""
         if not self.closer_shapes:
             return True
@@ -304,7 +304,7 @@ class _JsonCallReader:
         """What precedes the JSON."""
         if grammar.strict:
             self._opening = split(r"[\[{]", opener.text, maxsplit=1)[0]
-        self._any = False
+        self._has_calls = False
         """A call of a list has been read."""
 
     def read(self) -> Reader[CallReading]:
@@ -312,31 +312,31 @@ class _JsonCallReader:
         scanner = self._turn.scanner
         if self._grammar.strict:
             scanner.position -= len(self._opener.text) - len(self._opening)
-        scanner.record()
+        scanner.start_recording()
         yield from scanner.blanks()
         char = yield from scanner.peek()
         if not (yield from self._body(char)):
             return (yield from self._failed())
-        scanner.recorded()
+        scanner.stop_recording()
         return IS_CALL
 
     def _body(self, char: str) -> Reader[bool]:
         """Reads the call or the list that begins with `char`; returns whether it is one."""
         form = self._grammar.form
         if form is Form.ARGUMENTS or (self._call.name is not None and char != "{"):
-            return self._sole(self._call.read_arguments())
+            return self._single_call(self._call.read_arguments())
         if form is Form.LINES:
             return self._list()
         if form is Form.OBJECT or char != "[":
-            return self._sole(self._call.read())
+            return self._single_call(self._call.read())
         self._turn.scanner.position += len("[")
         return self._list()
 
-    def _sole(self, reading: Reader[bool]) -> Reader[bool]:
+    def _single_call(self, reading: Reader[bool]) -> Reader[bool]:
         """Reads one call with `reading`, and its closing marker."""
         if not (yield from reading):
             return False
-        closed = yield from self._grammar.closed(self._turn.scanner)
+        closed = yield from self._grammar.pass_closer(self._turn.scanner)
         scanner = self._turn.scanner
         complete = closed or scanner.stopped or not scanner.final
         self._turn.blocks.end_call(complete, self._grammar.values.find_stray_end, all_closed=closed)
@@ -352,25 +352,25 @@ class _JsonCallReader:
                 if not (yield from self._call.read()):
                     return False
                 self._turn.blocks.close()
-                self._any = True
-                scanner.record()
+                self._has_calls = True
+                scanner.start_recording()
             elif char == ",":
                 scanner.position += 1
             else:
                 if char == "]":
                     scanner.position += 1
-                return self._any
+                return self._has_calls
 
     def _failed(self) -> Reader[CallReading]:
         """Handles a body that is malformed or unfinished."""
         blocks = self._turn.blocks
         scanner = self._turn.scanner
-        text = self._opening + scanner.recorded()
+        text = self._opening + scanner.stop_recording()
         if blocks.kind != "tool_use":
             if scanner.final:
-                is_text = scanner.stopped and self._grammar.strict and not self._any
+                is_text = scanner.stopped and self._grammar.strict and not self._has_calls
                 return not_a_call(text) if is_text else IS_CALL
-            if not self._any and not self._is_certain:
+            if not self._has_calls and not self._is_certain:
                 return not_a_call(text)
             if self._call.name is not None:
                 self._call.open()

@@ -54,13 +54,13 @@ class Nested:
 
     @cached_property
     def tags(self) -> Markers[Tag]:
-        """All tags; `OPEN` and `CLOSE` mean an element's."""
+        """All tags; `VALUE_START` and `VALUE_END` mean an element's."""
         return Markers(
             [
-                (Shape(self.token + "</invoke>"), Tag.END),
-                *with_meaning(Tag.BEYOND, (self.token + head for head in self.next_markers)),
-                (Shape(self.token + "</{key}>"), Tag.CLOSE),
-                (Shape(self.token + "<{key}>"), Tag.OPEN),
+                (Shape(self.token + "</invoke>"), Tag.CALL_END),
+                *with_meaning(Tag.AFTER_CALL, (self.token + head for head in self.next_markers)),
+                (Shape(self.token + "</{key}>"), Tag.VALUE_END),
+                (Shape(self.token + "<{key}>"), Tag.VALUE_START),
             ]
         )
 
@@ -72,11 +72,11 @@ class Nested:
         last = end + "{ws}" + self.token + "</tool_call>"
         return Markers(
             [
-                (Shape(call, then=(self.token,)), Tag.CALL),
-                *with_meaning(Tag.LAST, (end, last), then=(END,)),
-                (Shape(end), Tag.END),
-                (Shape(self.token + "</{key}>", then=(self.token, END)), Tag.CLOSE),
-                (Shape(self.token + "<{key}>"), Tag.OPEN),
+                (Shape(call, then=(self.token,)), Tag.CALL_START),
+                *with_meaning(Tag.FINAL_CALL_END, (end, last), then=(END,)),
+                (Shape(end), Tag.CALL_END),
+                (Shape(self.token + "</{key}>", then=(self.token, END)), Tag.VALUE_END),
+                (Shape(self.token + "<{key}>"), Tag.VALUE_START),
             ]
         )
 
@@ -118,14 +118,14 @@ class _Invocation:
             return False
         while True:
             tag = yield from self._next_tag()
-            if tag is None or tag.meaning in (Tag.END, Tag.BEYOND):
+            if tag is None or tag.meaning in (Tag.CALL_END, Tag.AFTER_CALL):
                 break
-            if tag.meaning is Tag.OPEN and not (yield from self._argument(tag.match["key"])):
+            if tag.meaning is Tag.VALUE_START and not (yield from self._argument(tag.match["key"])):
                 return False
         if not self._ends(tag, opener):
             return False
         self._arguments.end()
-        closed = tag is not None and tag.meaning is Tag.END
+        closed = tag is not None and tag.meaning is Tag.CALL_END
         self.all_closed = self.all_closed and closed and not self._arguments.broken
         return not self._arguments.broken
 
@@ -140,7 +140,7 @@ class _Invocation:
         passed."""
         scanner = self._turn.scanner
         tag = yield from scanner.seek(self._grammar.tags)
-        if tag is not None and tag.meaning is not Tag.BEYOND:
+        if tag is not None and tag.meaning is not Tag.AFTER_CALL:
             scanner.position = tag.match.end()
         return tag
 
@@ -169,14 +169,14 @@ class _Invocation:
             name = tag.match.groupdict().get("key", "")
             if quoted_calls.add(tag.meaning, name):
                 return False
-            if tag.meaning is Tag.LAST:
+            if tag.meaning is Tag.FINAL_CALL_END:
                 return not quoted_calls.seen
-            return tag.meaning is Tag.CLOSE and name == key
+            return tag.meaning is Tag.VALUE_END and name == key
 
         tag = yield from copy_text(scanner, self._grammar.inside, ends, sink, trigger)
         if tag is None:
             return False
-        if tag.meaning is Tag.CLOSE:
+        if tag.meaning is Tag.VALUE_END:
             scanner.position = tag.match.end()
         else:
             self.all_closed = False
@@ -194,7 +194,7 @@ class _Invocation:
         if content is None:
             return None
         is_mixed = bool(content.children and content.text.strip())
-        closes = content.end.meaning is Tag.CLOSE
+        closes = content.end.meaning is Tag.VALUE_END
         is_ambiguous = is_mixed and (not types or "string" in types)
         if is_ambiguous or (closes and content.end.match["key"] != key):
             self._arguments.broken = True
@@ -210,7 +210,7 @@ class _Invocation:
             tag = yield from self._element_tag(texts, deepest=depth == _MAX_DEPTH)
             if tag is None:
                 return None
-            if tag.meaning is not Tag.OPEN:
+            if tag.meaning is not Tag.VALUE_START:
                 return _Content("".join(texts), children, tag)
             key = tag.match["key"]
             child = yield from self._element(key, member(schema, key, self._root), depth + 1)
@@ -231,16 +231,16 @@ class _Invocation:
         scanner = self._turn.scanner
         skipped = 0
         while True:
-            scanner.record()
+            scanner.start_recording()
             tag = yield from scanner.seek(self._grammar.tags)
-            texts.append(scanner.recorded())
+            texts.append(scanner.stop_recording())
             if tag is None:
                 return None
-            if tag.meaning in (Tag.OPEN, Tag.CLOSE):
+            if tag.meaning in (Tag.VALUE_START, Tag.VALUE_END):
                 scanner.position = tag.match.end()
-            if deepest and tag.meaning is Tag.OPEN:
+            if deepest and tag.meaning is Tag.VALUE_START:
                 skipped += 1
-            elif skipped and tag.meaning is Tag.CLOSE:
+            elif skipped and tag.meaning is Tag.VALUE_END:
                 skipped -= 1
             else:
                 return tag

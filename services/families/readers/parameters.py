@@ -112,11 +112,11 @@ class Parameters:
     def _tags(self, json: tuple[str, ...] = ()) -> Markers[Tag]:
         return Markers(
             [
-                *with_meaning(Tag.OPEN, self.parameter_tags),
-                *with_meaning(Tag.END, self.call_closers),
-                *with_meaning(Tag.JSON, json),
-                *with_meaning(Tag.BEYOND, self.next_markers),
-                *with_meaning(Tag.BROKEN, self._heads),
+                *with_meaning(Tag.VALUE_START, self.parameter_tags),
+                *with_meaning(Tag.CALL_END, self.call_closers),
+                *with_meaning(Tag.JSON_START, json),
+                *with_meaning(Tag.AFTER_CALL, self.next_markers),
+                *with_meaning(Tag.UNREADABLE_START, self._heads),
             ]
         )
 
@@ -138,16 +138,16 @@ class Parameters:
         last_closers = map("".join, product(self.call_closers, after_end))
         return Markers(
             [
-                *with_meaning(Tag.CLOSE, goes_on),
+                *with_meaning(Tag.VALUE_END, goes_on),
                 *with_meaning(
-                    Tag.CLOSE, _each_before(self.parameter_closers, next_calls), then=heads
+                    Tag.VALUE_END, _each_before(self.parameter_closers, next_calls), then=heads
                 ),
-                *with_meaning(Tag.CLOSE, self.parameter_closers, then=(END,)),
-                *with_meaning(Tag.CLOSED, self.parameter_closers),
-                *with_meaning(Tag.CALL, self.call_tags, then=heads),
-                *with_meaning(Tag.OPEN, self.parameter_tags),
-                *with_meaning(Tag.LAST, last_closers, then=(END,)),
-                *with_meaning(Tag.END, self.call_closers),
+                *with_meaning(Tag.VALUE_END, self.parameter_closers, then=(END,)),
+                *with_meaning(Tag.STRAY_VALUE_END, self.parameter_closers),
+                *with_meaning(Tag.CALL_START, self.call_tags, then=heads),
+                *with_meaning(Tag.VALUE_START, self.parameter_tags),
+                *with_meaning(Tag.FINAL_CALL_END, last_closers, then=(END,)),
+                *with_meaning(Tag.CALL_END, self.call_closers),
             ]
         )
 
@@ -249,13 +249,13 @@ class _ValueEnd:
         if self._quoted_calls.add(tag.meaning):
             return False
         match tag.meaning:
-            case Tag.LAST:
+            case Tag.FINAL_CALL_END:
                 return not self._quoted_calls.seen
-            case Tag.CLOSE:
+            case Tag.VALUE_END:
                 return tag.match[0].startswith(_CDATA[1]) == self._in_cdata
-            case Tag.OPEN:
+            case Tag.VALUE_START:
                 return self._is_at_parameter(tag.match["key"], framed)
-            case Tag.CLOSED:
+            case Tag.STRAY_VALUE_END:
                 self._shown.add_closer(self._unclosed_before)
         return False
 
@@ -292,11 +292,11 @@ class _Arguments:
         rest of a call that cannot complete is passed over, and so is a call in the value of a
         parameter with a tag that cannot be read."""
         tag = yield from self._next()
-        if tag is not None and tag.meaning is Tag.JSON:
+        if tag is not None and tag.meaning is Tag.JSON_START:
             return (yield from self._json(tag.match))
-        while tag is not None and tag.meaning in (Tag.OPEN, Tag.BROKEN):
+        while tag is not None and tag.meaning in (Tag.VALUE_START, Tag.UNREADABLE_START):
             tag = yield from self._item(tag)
-        closed = tag is not None and tag.meaning is Tag.END
+        closed = tag is not None and tag.meaning is Tag.CALL_END
         self.all_closed = self.all_closed and closed and not self._written.broken
         if not self._ends(tag, opener):
             return False
@@ -307,7 +307,7 @@ class _Arguments:
 
     def _item(self, tag: MarkerMatch[Tag]) -> Reader[MarkerMatch[Tag] | None]:
         """Reads a parameter, or one with a tag that cannot be read; returns the tag after it."""
-        if tag.meaning is Tag.OPEN:
+        if tag.meaning is Tag.VALUE_START:
             return self._parameter(tag.match)
         return self._unreadable(tag.match)
 
@@ -346,7 +346,7 @@ class _Arguments:
         scanner = self.turn.scanner
         is_first = not self._written.keys and not self._written.broken
         tag = yield from scanner.seek(self.grammar.before if is_first else self.grammar.between)
-        if tag is not None and tag.meaning is not Tag.BEYOND:
+        if tag is not None and tag.meaning is not Tag.AFTER_CALL:
             scanner.position = tag.match.end()
         return tag
 
@@ -365,7 +365,7 @@ class _Arguments:
 
     def _after(self, tag: MarkerMatch[Tag] | None) -> Reader[MarkerMatch[Tag] | None]:
         self._cut = tag is None
-        if tag is None or tag.meaning is not Tag.CLOSE:
+        if tag is None or tag.meaning is not Tag.VALUE_END:
             return tag
         return (yield from self._next())
 
@@ -378,7 +378,7 @@ class _Arguments:
             sink.end()
         tag = yield from self._after(ended)
         value = "".join(written)
-        goes_on = tag is not None and tag.meaning is Tag.OPEN
+        goes_on = tag is not None and tag.meaning is Tag.VALUE_START
         if value[:1] == "{" and not goes_on:
             self._written.set_all(key, value)
         else:
@@ -420,11 +420,11 @@ class _Arguments:
         )
         if tag is None:
             return None
-        self.all_closed = self.all_closed and tag.meaning is Tag.CLOSE
-        if tag.meaning is Tag.LAST:
+        self.all_closed = self.all_closed and tag.meaning is Tag.VALUE_END
+        if tag.meaning is Tag.FINAL_CALL_END:
             yield from scanner.match(*map(Shape, grammar.call_closers))
             return tag if scanner.stopped else None  # cut text might have continued with anything
-        if tag.meaning is Tag.OPEN:
+        if tag.meaning is Tag.VALUE_START:
             scanner.position = tag.match.end()
         else:
             yield from scanner.match(*grammar.closer_shapes)

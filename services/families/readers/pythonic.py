@@ -44,7 +44,7 @@ class _PythonCallReader:
 
     def read(self) -> Reader[CallReading]:
         scanner = self._turn.scanner
-        scanner.record()
+        scanner.start_recording()
         yield from scanner.blanks()
         if (yield from scanner.peek()) == "[":
             scanner.position += 1
@@ -52,10 +52,10 @@ class _PythonCallReader:
             if not (yield from self._call()):
                 return (yield from self._failed())
             self._any = True
-            scanner.record()
+            scanner.start_recording()
         if not self._any:
             return (yield from self._failed())
-        scanner.recorded()
+        scanner.stop_recording()
         return IS_CALL
 
     def _more(self) -> Reader[bool]:
@@ -125,7 +125,7 @@ class _PythonCallReader:
     def _failed(self) -> Reader[CallReading]:
         turn = self._turn
         scanner = turn.scanner
-        text = self._grammar.marker + scanner.recorded()
+        text = self._grammar.marker + scanner.stop_recording()
         if turn.blocks.kind != "tool_use":
             if scanner.final and not scanner.stopped:
                 scanner.position = len(scanner.text)

@@ -114,5 +114,5 @@ class ProcessWatch:
             # rare: the parser that a turn lost has no subscription any more
             stream.dead_parser = parser
 
-        credit = Credit(receiver="", seq=0, window=0)  # grants nothing
+        credit = Credit(receiver="", seq=0, window_bytes=0)  # grants nothing
         self._process.probe(subjects.credit("parser", parser), credit, record_death)

@@ -125,7 +125,9 @@ class FrameSender:
         link = self._links.get(receiver)
         if link is None:
             heartbeat = self._process.registry.get(self._receivers, receiver)
-            window = heartbeat.window if heartbeat and heartbeat.window else INITIAL_WINDOW
+            window = (
+                heartbeat.window_bytes if heartbeat and heartbeat.window_bytes else INITIAL_WINDOW
+            )
             link = self._links[receiver] = SendLink(window, self._generation)
         return link
 
@@ -178,7 +180,7 @@ class FrameSender:
         link = self._links.get(credit.receiver)
         if link is None:
             return
-        link.credit(credit.seq, credit.window, credit.replays_requested)
+        link.credit(credit.seq, credit.window_bytes, credit.replays_requested)
         self._source.credited(credit.receiver, link.delivered)
         if credit.receiver in self._scheduled and link.open:
             self._drain_soon()

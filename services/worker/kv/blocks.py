@@ -52,7 +52,7 @@ class KvBlockIndex:
         self._changes = {}
         return changes
 
-    def event(self, event: KvEvent) -> None:
+    def apply(self, event: KvEvent) -> None:
         """Applies a KV event of the engine."""
         if isinstance(event, BlocksStored):
             self._store(event)
@@ -72,7 +72,7 @@ class KvBlockIndex:
         self._cleared = True
         self._changes = {}
 
-    def used(self, keys: Sequence[int]) -> None:
+    def record_use(self, keys: Sequence[int]) -> None:
         """Notes that an engine without events has just computed or found the blocks of a prompt or
         an ended turn."""
         added, evicted = self._assumed.use(keys)

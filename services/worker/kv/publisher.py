@@ -91,7 +91,7 @@ class KvPublisher:
 
     async def _read(self, events: AsyncIterator[KvEvent]) -> None:
         async for event in events:
-            self._index.event(event)
+            self._index.apply(event)
             self._publish_soon()
 
     # -- prompts and turns
@@ -109,12 +109,12 @@ class KvPublisher:
         tail = prompt[len(keys) * size * TOKEN_ID_BYTES :]
         return PromptBlocks(cached, keys, tail, salt)
 
-    def used(self, blocks: PromptBlocks) -> None:
+    def record_prompt(self, blocks: PromptBlocks) -> None:
         """Notes that a prompt with these blocks has been computed."""
         if blocks.keys is not None:
             after_sending(self._use, blocks.keys)
 
-    def ended(self, blocks: PromptBlocks, output: Sequence[int]) -> None:
+    def record_turn(self, blocks: PromptBlocks, output: Sequence[int]) -> None:
         """Notes that a turn has ended: the cache also has its output, except the last token, which
         was not computed."""
         if blocks.keys is None:
@@ -130,14 +130,14 @@ class KvPublisher:
     # ----------------------------------------------------------------------------------------------
 
     def _use(self, keys: Sequence[int]) -> None:
-        self._index.used(keys)
+        self._index.record_use(keys)
         self._publish_soon()
 
     def _use_ended(self) -> None:
         """Enters the blocks of the turn that ended first."""
         chain = self._ended.popleft()
         keys = extend_keys(chain.keys, chain.tail, self._index.block_tokens, chain.salt)
-        self._index.used(keys)
+        self._index.record_use(keys)
 
     def _publish_soon(self) -> None:
         if not self._due:
@@ -205,10 +205,10 @@ class NoKv:
         """Returns no blocks."""
         return NO_BLOCKS
 
-    def used(self, blocks: PromptBlocks) -> None:
+    def record_prompt(self, blocks: PromptBlocks) -> None:
         """Does nothing."""
 
-    def ended(self, blocks: PromptBlocks, output: Sequence[int]) -> None:
+    def record_turn(self, blocks: PromptBlocks, output: Sequence[int]) -> None:
         """Does nothing."""
 
 
