@@ -126,12 +126,11 @@ class QuotedCalls:
         """Adds the next tag, of parameter `key` where tags have keys. Returns whether it belongs
         to such a call."""
         if not self.between:
+            ends_value = tag in (Tag.VALUE_END, Tag.STRAY_VALUE_END)
             if tag is Tag.CALL_START:
                 self.seen = True
                 self._keys.append(None)
-            elif (
-                self._keys and tag in (Tag.VALUE_END, Tag.STRAY_VALUE_END) and key == self._keys[-1]
-            ):
+            elif self._keys and ends_value and key == self._keys[-1]:
                 self._keys[-1] = None
             return tag is Tag.CALL_START or bool(self._keys)
         if tag is Tag.VALUE_START:
