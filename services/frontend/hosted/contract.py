@@ -32,6 +32,11 @@ class ProviderError(Exception):
         self.code = code
 
 
+def argument_name(tool: HostedTool) -> str:
+    """Returns the name of the argument of a call, for every provider."""
+    return "query" if tool.kind == "web_search" else "url"
+
+
 class Provider(Protocol):
     """Runs calls of hosted tools."""
 

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from schemas.conversation import HostedTool
 from schemas.events import WebSource
-from services.frontend.hosted.contract import Provider, ProviderError
+from services.frontend.hosted.contract import Provider, ProviderError, argument_name
 from services.runtime.config import read_secret
 
 _URL = re.compile(r"https?://[^\s<>\"'()\[\]{}]+[^\s<>\"'()\[\]{}.,;:!?]")
@@ -52,7 +52,7 @@ class McpProvider(Provider):
         headers = {}
         if self._key_file is not None:
             headers["authorization"] = f"Bearer {read_secret(self._key_file)}"
-        arguments = {"query" if tool.kind == "web_search" else "url": argument}
+        arguments = {argument_name(tool): argument}
         try:
             async with (
                 httpx2.AsyncClient(headers=headers, timeout=None, trust_env=False) as http,

@@ -75,8 +75,9 @@ def _is_listed(url: str, domains: Sequence[str]) -> bool:
 
 
 def _covers(entry: str, host: str, path: str) -> bool:
-    place = entry.removeprefix("https://").removeprefix("http://")
-    domain, slash, rest = place.partition("/")
+    """Returns whether an entry of a list covers a URL with this host and path."""
+    domain_and_path = entry.removeprefix("https://").removeprefix("http://")
+    domain, slash, rest = domain_and_path.partition("/")
     if host != domain and not host.endswith("." + domain):
         return False
     return not slash or path.startswith("/" + rest)

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from schemas.conversation import HostedTool
 from schemas.events import WebSource
-from services.frontend.hosted.contract import ERRORS, Provider, ProviderError
+from services.frontend.hosted.contract import ERRORS, Provider, ProviderError, argument_name
 from services.runtime.config import FrontendConfig, read_secret
 
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
@@ -114,8 +114,7 @@ def provider_of(config: FrontendConfig) -> Provider:
 
 def call_members(tool: HostedTool, argument: str) -> dict[str, Any]:
     """Returns a call in the contract's form."""
-    argument_name = "query" if tool.kind == "web_search" else "url"
-    members: dict[str, Any] = {"tool": tool.kind, argument_name: argument}
+    members: dict[str, Any] = {"tool": tool.kind, argument_name(tool): argument}
     if tool.allowed_domains:
         members["allowed_domains"] = tool.allowed_domains
     if tool.blocked_domains:
