@@ -30,6 +30,7 @@ from services.preprocessor.ledger_reader import (
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.observer import PreprocessorObserver
 from services.preprocessor.open_work import OpenWork
+from services.preprocessor.prefill import LedgerPrefills
 from services.preprocessor.preparation import Preparation
 from services.preprocessor.prepared_turn import seconds_left
 from services.preprocessor.refusals import RefusalSender
@@ -37,9 +38,8 @@ from services.preprocessor.routing.holding import Holding
 from services.preprocessor.routing.kv_view import KvView
 from services.preprocessor.routing.leads import Leads
 from services.preprocessor.routing.placement import Placement
-from services.preprocessor.routing.prefill import NO_PREFILLS, NoPrefills, Prefills
 from services.preprocessor.routing.router import Router
-from services.preprocessor.routing.sending import WorkerSender
+from services.preprocessor.routing.sending import NO_PREFILLS, Prefills, WorkerSender
 from services.preprocessor.tokenize_service import TokenizeService
 from services.runtime.bus import Delivery, Subscription
 from services.runtime.config import MIB, PreprocessorConfig
@@ -76,18 +76,20 @@ class Preprocessor(Service):
         self._open = OpenWork(process)
         self._observer = PreprocessorObserver(process, ledger)
         self._preparation = Preparation(process, setup, sealer, config, ledger)
+
         leads = Leads(config.hold_tokens)
         router = Router(config.router_overlap_weight, config.router_load_tokens, leads.waiting)
         self._kv = KvView(process, setup.card.name)
         placement = Placement(process, setup.card.name, router, self._kv)
+
         self._checks = PromptChecks(
             process, self._preparation.threads, setup.encoder, config.prompt_cache_mb * MIB
         )
         self._questions = TokenizeService(process, self._preparation, self._open)
 
-        prefills: NoPrefills = NO_PREFILLS
+        prefills: Prefills = NO_PREFILLS
         if config.enable_ledger:
-            prefills = Prefills(process, placement, self._kv, self._preparation, ledger)
+            prefills = LedgerPrefills(process, placement, self._kv, self._preparation, ledger)
         holding = Holding(process, placement, leads)
         self._workers = WorkerSender(process, placement, holding, prefills, setup.card.name)
         self._refusals = RefusalSender(process)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from schemas.conversation import Call, Conversation, Message, Part, Reasoning, Result, Text
 from schemas.frames import PromptImage
-from services.preprocessor.routing.prefill import REPLIES, certain_prefix, with_reply
+from services.preprocessor.prefill import REPLIES, certain_prefix, with_reply
 from services.tokenization.segments import common_prefix
 
 QUESTION = Conversation("m", [Message("user", [Text("What?")])])

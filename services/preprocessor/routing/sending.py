@@ -35,7 +35,6 @@ from services.preprocessor.observer import AttemptObserver
 from services.preprocessor.prepared_turn import PreparedTurn, seconds_left
 from services.preprocessor.routing.holding import Hold, Holding, HoldReport
 from services.preprocessor.routing.placement import Assignment, Placement
-from services.preprocessor.routing.prefill import NoPrefills
 from services.runtime.process import Process
 
 TAKE_TIMEOUT_S = 2.0
@@ -64,6 +63,18 @@ class _WorkerQueue:
         return self.images if turn.prompt.images else nullcontext()
 
 
+class Prefills:
+    """The prefills of next prompts (`prefill.py`), in a preprocessor without a ledger: none."""
+
+    def note_turn(self, turn: PreparedTurn, worker: str) -> None:
+        """Notes a turn that is sent to a worker, if its client requested a prefill of the next
+        prompt. Called before the worker has the turn: a short turn may have ended when the
+        acceptance arrives."""
+
+
+NO_PREFILLS = Prefills()
+
+
 class WorkerSender:
     """Sends turns to the workers of one model, few at once to each."""
 
@@ -72,7 +83,7 @@ class WorkerSender:
         process: Process,
         placement: Placement,
         holding: Holding,
-        prefills: NoPrefills,
+        prefills: Prefills,
         model: str,
     ) -> None:
         self._process = process
@@ -112,7 +123,7 @@ class WorkerSender:
         self, turn: PreparedTurn, assignment: Assignment, hold: Hold
     ) -> ErrorInfo | None:
         """Sends a turn to a worker. Returns why the worker did not take it; None: it has."""
-        self._prefills.expect(turn, assignment.worker)
+        self._prefills.note_turn(turn, assignment.worker)
         report = hold.record_sent(assignment.worker)
         reply: GenerateReply | None = None
         try:

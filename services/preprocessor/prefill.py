@@ -26,6 +26,7 @@ from services.preprocessor.preparation import Preparation
 from services.preprocessor.prepared_turn import PreparedTurn
 from services.preprocessor.routing.kv_view import KvView
 from services.preprocessor.routing.placement import Placement
+from services.preprocessor.routing.sending import Prefills
 from services.preprocessor.turn_builder import MAX_PRIORITY
 from services.runtime.process import Process
 from services.tokenization.block_keys import with_images
@@ -54,20 +55,8 @@ class PendingTurn(msgspec.Struct, frozen=True):
     """The tools as the model sees them."""
 
 
-class NoPrefills:
-    """The prefills of a preprocessor without a ledger: none."""
-
-    def expect(self, turn: PreparedTurn, worker: str) -> None:
-        """Notes a turn that is sent to a worker, if its client requested a prefill of the next
-        prompt. Called before the worker has the turn: a short turn may have ended when the
-        acceptance arrives."""
-
-
-NO_PREFILLS = NoPrefills()
-
-
-class Prefills(NoPrefills):
-    """Prefills the next prompt after turns with the hint."""
+class LedgerPrefills(Prefills):
+    """Prefills the next prompt after turns with the hint: the ledger has what they wrote."""
 
     def __init__(
         self,
@@ -93,7 +82,7 @@ class Prefills(NoPrefills):
         ledger.listen(self.ended)
 
     @override
-    def expect(self, turn: PreparedTurn, worker: str) -> None:
+    def note_turn(self, turn: PreparedTurn, worker: str) -> None:
         conversation = turn.request.conversation
         if turn.ledger is None or not conversation.hints.speculative_prefill:
             return
