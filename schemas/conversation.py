@@ -17,6 +17,11 @@ Unseal: TypeAlias = Callable[[str], str | None]
 """Opens sealed reasoning; returns None where the blob is foreign or damaged."""
 
 
+def opens_nothing(seal: str) -> str | None:
+    """An `Unseal` for clients without sealed reasoning."""
+    return None
+
+
 class Text(Struct, frozen=True, tag="text"):
     """Plain text, byte for byte as the client sent it."""
 

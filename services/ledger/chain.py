@@ -28,7 +28,7 @@ from schemas.conversation import (
 from schemas.session import SessionKey, session_key
 from services.ledger.keys import add, chain, key_arguments, turn_key
 from services.runtime.branch_cache import BranchCache
-from services.templates.messages import leading_instructions
+from services.templates.messages import is_answer, is_instruction, leading_instructions
 from services.templates.tools import tool_name
 
 _encode = msgspec.json.Encoder().encode
@@ -103,11 +103,6 @@ def begin_chain(scope: bytes, instructions: Sequence[str]) -> "hashlib.blake2b":
     hasher = chain(scope)
     add(hasher, "instructions", xxh3_128_hexdigest(joined))
     return hasher
-
-
-def is_answer(message: Message) -> bool:
-    """Whether a message is the model's."""
-    return message.role == "assistant"
 
 
 def parts_of(messages: Iterable[Message]) -> list[Part]:
@@ -198,7 +193,7 @@ class _CachedChain(Struct, frozen=True, eq=False):
     def is_prefix_of(self, conversation: Conversation) -> bool:
         messages = conversation.messages
         end = len(self.messages)
-        if end < len(messages) and messages[end].role == "assistant":
+        if end < len(messages) and is_answer(messages[end]):
             return False  # both would be one turn of the model
         return messages[:end] == self.messages and self.system == conversation.system
 
@@ -228,7 +223,7 @@ def _add_between(
         if texts:
             _add_results(hasher, results, numbers)
             results.clear()
-            kind = "instruction" if message.role in ("system", "developer") else "user"
+            kind = "instruction" if is_instruction(message) else "user"
             add(hasher, kind, "\n".join(texts))
     _add_results(hasher, results, numbers)
 

@@ -29,8 +29,9 @@ from schemas.conversation import (
     ToolReference,
     ToolSpec,
 )
-from services.ledger.chain import is_answer, parts_of, text_and_calls
+from services.ledger.chain import parts_of, text_and_calls
 from services.ledger.keys import squeeze
+from services.templates.messages import is_answer
 from services.tokenization.segments import TokenIds, common_prefix
 
 ChangeKind: TypeAlias = Literal[

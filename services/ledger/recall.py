@@ -15,7 +15,7 @@ from typing import TypeAlias
 from msgspec import Struct
 from typing_extensions import override
 
-from schemas.conversation import Conversation, ToolSpec, Unseal
+from schemas.conversation import Conversation, ToolSpec, Unseal, opens_nothing
 from schemas.ledger import LedgerEntry
 from services.ledger.chain import Chain, ChainCache
 from services.ledger.choice import choose
@@ -31,11 +31,6 @@ OnStep: TypeAlias = Callable[[str], None]
 """Called at the start of the steps `strip`, `ledger` (restore, if there is a ledger), `render` and
 `encode` of a prompt, with this name. The step limit is not reported; a raw prompt only has
 `encode`."""
-
-
-def opens_nothing(seal: str) -> str | None:
-    """An `Unseal` for clients without sealed reasoning."""
-    return None
 
 
 def no_step(name: str) -> None:

@@ -13,6 +13,7 @@ from services.ledger.chain import parts_of
 from services.ledger.keys import changes_directory, squeeze
 from services.ledger.turn import RestoredTurn, SentForm, Turn, TurnOutput
 from services.ledger.turn_reader import TurnReader
+from services.templates.messages import thought_of
 
 _JOINS = ("", "\n", "\n\n", " ")
 """Separators with which APIs and clients join all texts of a turn into one field."""
@@ -113,14 +114,8 @@ def _joined_texts(parts: Sequence[Part]) -> set[str]:
 
 def _thoughts(parts: Sequence[Part], unseal: Unseal) -> list[str]:
     """The reasoning that a client sent, opened where it is sealed."""
-    thoughts = [_thought(part, unseal) for part in parts if isinstance(part, Reasoning)]
+    thoughts = [thought_of(part, unseal) or "" for part in parts if isinstance(part, Reasoning)]
     return [thought for thought in thoughts if thought.strip()]
-
-
-def _thought(part: Reasoning, unseal: Unseal) -> str:
-    if part.text or not part.seal:
-        return part.text or ""
-    return unseal(part.seal) or ""
 
 
 def _is_reasoning_of(thoughts: Sequence[str], output: TurnOutput) -> bool:

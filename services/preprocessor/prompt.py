@@ -16,19 +16,12 @@ A prompt of `/v1/completions` only has the steps encode (`raw_prompt.py`) and li
 from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.conversation import Conversation, Sampling, ToolSpec, Unseal
+from schemas.conversation import Conversation, Sampling, ToolSpec, Unseal, opens_nothing
 from schemas.errors import Invalid
 from schemas.frames import PromptImage
 from services.images.prompt_images import place_images
 from services.ledger.encode import EncodedPrompt
-from services.ledger.recall import (
-    NO_LEDGER,
-    Ledger,
-    OnStep,
-    RecallRequest,
-    no_step,
-    opens_nothing,
-)
+from services.ledger.recall import NO_LEDGER, Ledger, OnStep, RecallRequest, no_step
 from services.preprocessor.limit import check_sampling, limit_output
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.raw_prompt import encode_raw, render_raw

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from schemas.conversation import Conversation, Message, Part, Text
 from services.ledger.pairs import join_pairs
+from services.templates.messages import is_instruction
 
 _NAME = r"x-anthropic-billing-header:"
 _LINE_END = r"[ \t]*+(?:\r\n?|\n|\Z)"
@@ -29,7 +30,6 @@ _FIELD = rf"cc[a-z_]*+=[^\s;]*+(?:;|(?={_LINE_END}))"
 """`cc_version=2.1.328.b7f;`. Only a field at the end of a line may lack the semicolon."""
 _FIELDS = rf"(?:\s*+{_FIELD})++(?:{_LINE_END})?"
 _HEADERS = re.compile(rf"(?:\s*+{_NAME}(?:{_FIELDS}|{_LINE_END}))+", re.IGNORECASE)
-_INSTRUCTIONS = frozenset(("system", "developer"))
 _ANY_OBJECT = (
     "Your final answer, when you call no more tools, must be one JSON object and nothing else."
 )
@@ -69,7 +69,7 @@ def _strip_messages(messages: list[Message]) -> list[Message]:
     """The messages without headers; the same list if there are none."""
     stripped: dict[int, list[Part]] = {}
     for index, message in enumerate(messages):
-        if message.role in _INSTRUCTIONS:
+        if is_instruction(message):
             parts = _strip_parts(message.parts)
             if parts is not message.parts:
                 stripped[index] = parts

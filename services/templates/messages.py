@@ -20,6 +20,7 @@ from schemas.conversation import (
     Result,
     Text,
     Unseal,
+    opens_nothing,
 )
 from schemas.errors import Invalid
 from services.templates.assistant import AssistantPart, AssistantWriter, WriteCall
@@ -51,7 +52,7 @@ def adapt(
     traits: TemplateTraits,
     template: ChatTemplate,
     *,
-    unseal: Unseal | None = None,
+    unseal: Unseal = opens_nothing,
     write_call: WriteCall = call_text,
     marks: DataMarks | None = None,
 ) -> TemplateInput:
@@ -68,7 +69,7 @@ def adapt(
     )
     at = leading_instructions(conversation)[1]
     continues = False
-    for is_turn, group in groupby(conversation.messages[at:], key=_is_assistant):
+    for is_turn, group in groupby(conversation.messages[at:], key=is_answer):
         messages = list(group)
         if is_turn:
             parts = chain.from_iterable(message.parts for message in messages)
@@ -97,11 +98,13 @@ def render_messages(
         return ""
 
 
-def _is_assistant(message: Message) -> bool:
+def is_answer(message: Message) -> bool:
+    """Whether a message is the model's."""
     return message.role == "assistant"
 
 
-def _is_instruction(message: Message) -> bool:
+def is_instruction(message: Message) -> bool:
+    """Whether a message is the operator's, in whatever role the API has for that."""
     return message.role in ("system", "developer")
 
 
@@ -110,7 +113,7 @@ def leading_instructions(conversation: Conversation) -> tuple[list[str], int]:
     message in every API; and the index of the first other message."""
     texts = [text.text for text in conversation.system]
     at = 0
-    for message in takewhile(_is_instruction, conversation.messages):
+    for message in takewhile(is_instruction, conversation.messages):
         texts += [part.text for part in message.parts if isinstance(part, Text)]
         at += 1
     return texts, at
@@ -123,7 +126,7 @@ class _ConversationWriter:
         traits: TemplateTraits,
         template: ChatTemplate,
         *,
-        unseal: Unseal | None,
+        unseal: Unseal,
         write_call: WriteCall,
         marks: DataMarks | None,
     ) -> None:
@@ -174,7 +177,7 @@ class _ConversationWriter:
     def write_message(self, message: Message) -> None:
         """Writes a message of any role but assistant. Results among other parts keep their
         place."""
-        write_text = self._instruction if _is_instruction(message) else self._user
+        write_text = self._instruction if is_instruction(message) else self._user
         beside: list[Part] = []
         for part in message.parts:
             if not isinstance(part, Result):
@@ -186,7 +189,7 @@ class _ConversationWriter:
             self._result(part)
         if beside:
             write_text(self._mark(_text_of(beside)))
-        if not message.parts and not _is_instruction(message):
+        if not message.parts and not is_instruction(message):
             self._user("")
 
     def write_turn(self, parts: Sequence[Part]) -> bool:
@@ -299,7 +302,7 @@ def _part_text(part: Text | Media | Reasoning) -> str:
     return part.text or ""
 
 
-def _normalize(parts: Sequence[Part], unseal: Unseal | None) -> list[AssistantPart]:
+def _normalize(parts: Sequence[Part], unseal: Unseal) -> list[AssistantPart]:
     """The parts of the model's turn without blank text beside others, which clients drop, and with
     texts joined."""
     normal: list[AssistantPart] = []
@@ -307,7 +310,7 @@ def _normalize(parts: Sequence[Part], unseal: Unseal | None) -> list[AssistantPa
         if isinstance(part, Call):
             normal.append(part)
         elif isinstance(part, Reasoning):
-            thought = _thought(part, unseal)
+            thought = thought_of(part, unseal)
             if thought:
                 normal.append(Reasoning(thought))
         elif isinstance(part, Text | Media):
@@ -317,9 +320,9 @@ def _normalize(parts: Sequence[Part], unseal: Unseal | None) -> list[AssistantPa
     return normal
 
 
-def _thought(part: Reasoning, unseal: Unseal | None) -> str | None:
+def thought_of(part: Reasoning, unseal: Unseal) -> str | None:
     """The text of reasoning, if need be from its seal."""
-    if part.text or not part.seal or unseal is None:
+    if part.text or not part.seal:
         return part.text
     return unseal(part.seal)
 
