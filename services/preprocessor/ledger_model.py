@@ -22,22 +22,16 @@ def open_ledger(setup: ModelSetup, *, entry_bytes: int, prompt_bytes: int) -> Tu
     """The model's ledger, empty."""
     backend = setup.tokenizer.backend
     vocabulary = Vocabulary(backend)
-    hasher = hashlib.blake2b(LEDGER_VERSION, digest_size=16)
-    for text in (setup.template.source, backend.to_str(), setup.family.name):
-        hasher.update(hashlib.blake2b(text.encode()).digest())
-
-    ends = {*setup.tokenizer.token_strings(setup.stop_ids), *setup.family.stops} - {""}
-    ends.update(_end_in_history(setup, ends))
     placeholder: int | None = None
     if setup.images is not None:
         placeholder = backend.token_to_id(setup.images.placeholder)
     model = LedgerModel(
         name=setup.card.name,
-        digest=hasher.digest(),
+        digest=_digest(setup),
         family=setup.family,
         encoder=setup.encoder,
         vocabulary=vocabulary,
-        ends=tuple(sorted(ends)),
+        ends=_ends(setup),
         writer=AssistantWriter(
             setup.traits,
             setup.template,
@@ -48,6 +42,21 @@ def open_ledger(setup: ModelSetup, *, entry_bytes: int, prompt_bytes: int) -> Tu
         placeholder=placeholder,
     )
     return TurnLedger(model, entry_bytes=entry_bytes, prompt_bytes=prompt_bytes)
+
+
+def _digest(setup: ModelSetup) -> bytes:
+    """`LedgerModel.digest`."""
+    hasher = hashlib.blake2b(LEDGER_VERSION, digest_size=16)
+    for text in (setup.template.source, setup.tokenizer.backend.to_str(), setup.family.name):
+        hasher.update(hashlib.blake2b(text.encode()).digest())
+    return hasher.digest()
+
+
+def _ends(setup: ModelSetup) -> tuple[str, ...]:
+    """`LedgerModel.ends`."""
+    ends = {*setup.tokenizer.token_strings(setup.stop_ids), *setup.family.stops} - {""}
+    ends.update(_end_in_history(setup, ends))
+    return tuple(sorted(ends))
 
 
 def _end_in_history(setup: ModelSetup, ends: Collection[str]) -> list[str]:
