@@ -11,6 +11,10 @@ CPU-bound.
 | limit   | `limit.py`                          | how many tokens may be decoded            |
 
 A prompt of `/v1/completions` only has the steps encode (`raw_prompt.py`) and limit.
+
+Restore and encode share a `Recall`, which looks up the conversation's turns in the ledger once.
+Render makes a `RenderedPrompt` and encode an `EncodedPrompt`: together they are a `Prompt`. Limit
+makes it a `LimitedPrompt`.
 """
 
 from msgspec import Struct
