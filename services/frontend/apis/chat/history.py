@@ -61,13 +61,13 @@ class ChatHistoryReader(CallHistory):
             if results:
                 self._add_results(results)
                 results = []
-            self._message(message, field_path)
+            self._add_message(message, field_path)
         if results:
             self._add_results(results)
 
-    def _message(self, message: wire.ChatMessage, field_path: str) -> None:
+    def _add_message(self, message: wire.ChatMessage, field_path: str) -> None:
         if message.role == "assistant":
-            parts = self._assistant(message, field_path)
+            parts = self._assistant_parts(message, field_path)
             if parts:
                 self.messages.append(Message("assistant", parts, message.name))
             return
@@ -80,7 +80,7 @@ class ChatHistoryReader(CallHistory):
             role: Role = "developer" if message.role == "developer" else "system"
             self.messages.append(Message(role, parts, message.name))
 
-    def _assistant(self, message: wire.ChatMessage, field_path: str) -> list[Part]:
+    def _assistant_parts(self, message: wire.ChatMessage, field_path: str) -> list[Part]:
         if message.audio is not None:
             raise unsupported(
                 f"{field_path}.audio",

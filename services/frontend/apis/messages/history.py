@@ -36,18 +36,19 @@ class MessagesHistoryReader(CallHistory):
         users = [index for index, message in enumerate(messages) if message.role == "user"]
         last_user = users[-1] if users else -1
         for index, message in enumerate(messages):
+            field_path = f"messages.{index}"
             if message.role == "system":
-                self._system(message, f"messages.{index}", cleared=index < last_user)
-                continue
-            blocks = _blocks(message, f"messages.{index}")
-            if message.role == "user":
-                self._user(blocks, f"messages.{index}")
+                self._add_system_message(message, field_path, cleared=index < last_user)
+            elif message.role == "user":
+                self._add_user_message(_blocks(message, field_path), field_path)
             else:
-                self._assistant(blocks, f"messages.{index}")
+                self._add_assistant_message(_blocks(message, field_path), field_path)
         if self._hosted:
             self.messages = insert_results(self.messages, self._hosted)
 
-    def _system(self, message: wire.MessagesMessage, field_path: str, *, cleared: bool) -> None:
+    def _add_system_message(
+        self, message: wire.MessagesMessage, field_path: str, *, cleared: bool
+    ) -> None:
         if message.output_config is not None and message.output_config.effort is not None:
             self.effort = message.output_config.effort
         if message.content is None and message.output_config is not None:
@@ -69,7 +70,7 @@ class MessagesHistoryReader(CallHistory):
         if parts:
             self.messages.append(Message("system", parts))
 
-    def _user(self, blocks: Sequence[wire.Block], field_path: str) -> None:
+    def _add_user_message(self, blocks: Sequence[wire.Block], field_path: str) -> None:
         results: list[Result] = []
         parts: list[Part] = []
         for index, block in enumerate(blocks):
@@ -86,7 +87,7 @@ class MessagesHistoryReader(CallHistory):
         if parts or not results:
             self.messages.append(Message("user", parts))
 
-    def _assistant(self, blocks: Sequence[wire.Block], field_path: str) -> None:
+    def _add_assistant_message(self, blocks: Sequence[wire.Block], field_path: str) -> None:
         parts: list[Part] = []
         ids: set[str] = set()
         for index, block in enumerate(blocks):
@@ -106,9 +107,9 @@ class MessagesHistoryReader(CallHistory):
             elif isinstance(block, wire.WebResultBlock) and self._called_by(block) is not None:
                 self._end_message(parts)
                 parts = []
-                self._hosted_result(block, block_path)
+                self._add_hosted_result(block, block_path)
             elif isinstance(block, wire.CompactionBlock):
-                self._compact(block, block_path)
+                self._add_compaction(block, block_path)
                 parts = []
             else:
                 parts += _assistant_parts(block, block_path)
@@ -123,7 +124,7 @@ class MessagesHistoryReader(CallHistory):
         """The name of the tool that a result is of; None if its call is not in the history."""
         return self._name_of(plain_id(block.tool_use_id))
 
-    def _hosted_result(self, block: wire.WebResultBlock, block_path: str) -> None:
+    def _add_hosted_result(self, block: wire.WebResultBlock, block_path: str) -> None:
         """Notes the result of a tool that this server ran."""
         name = self._called_by(block) or ""
         result = result_part(result_of(block, name, block_path))
@@ -156,7 +157,7 @@ class MessagesHistoryReader(CallHistory):
             name=name,
         )
 
-    def _compact(self, block: wire.CompactionBlock, field_path: str) -> None:
+    def _add_compaction(self, block: wire.CompactionBlock, field_path: str) -> None:
         if not block.content:
             return
         self.messages = [Message("user", [Text(block.content)])]
