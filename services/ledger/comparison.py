@@ -196,12 +196,12 @@ class TurnComparison:
                 return rest
         return None
 
-    def _outside_control(self, text: str, at: int) -> int:
-        """The position, or the start of the control token of the text that it would split."""
-        for match in self._control_text.finditer(text[: at + _SPARE_CHARS]):
-            if match.start() < at < match.end():
+    def _outside_control(self, text: str, offset: int) -> int:
+        """The offset, or the start of the control token of the text that it would split."""
+        for match in self._control_text.finditer(text[: offset + _SPARE_CHARS]):
+            if match.start() < offset < match.end():
                 return match.start()
-        return at
+        return offset
 
     def _forms(self, original: _Original, stretch: str) -> Iterator[str]:
         """Texts that a parser may read as the stretch: as the template renders it, and with the
@@ -279,15 +279,16 @@ class TurnComparison:
         pieces, and the piece that completes the last call again, by characters."""
         if not number:
             return 0
-        pieces = [text[at : at + _PIECE_CHARS] for at in range(0, len(text), _PIECE_CHARS)]
+        starts = range(0, len(text), _PIECE_CHARS)
+        pieces = [text[start : start + _PIECE_CHARS] for start in starts]
         piece = _completing(self._reader.open(tools, mode), pieces, number)
         if piece is None:
             return None
-        start = piece * _PIECE_CHARS
-        steps = [text[:start], *pieces[piece]]
+        before_piece = piece * _PIECE_CHARS
+        steps = [text[:before_piece], *pieces[piece]]
         characters = _completing(self._reader.open(tools, mode), steps, number)
         assert characters is not None  # the same text completed it before
-        return start + characters
+        return before_piece + characters
 
 
 def same_parts(original: Sequence[TurnPart], rendered: Sequence[TurnPart]) -> bool:

@@ -204,15 +204,15 @@ def _variation(was: str, now: str) -> Variation:
 
 def _words_at(was: str, now: str) -> tuple[str, str]:
     """Returns the words of both texts at their first difference."""
-    at = len(common_prefix(was, now))
-    return _word_at(was, at), _word_at(now, at)
+    offset = len(common_prefix(was, now))
+    return _word_at(was, offset), _word_at(now, offset)
 
 
-def _word_at(text: str, at: int) -> str:
-    start = _WORD_END.search(text, max(0, at - WORD), at)
-    end = _WORD_START.match(text, at, at + WORD)
+def _word_at(text: str, offset: int) -> str:
+    start = _WORD_END.search(text, max(0, offset - WORD), offset)
+    end = _WORD_START.match(text, offset, offset + WORD)
     word = "".join(part[0] for part in (start, end) if part is not None)
-    return word or text[at : at + 1]
+    return word or text[offset : offset + 1]
 
 
 def _conversation_changes(

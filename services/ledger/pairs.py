@@ -49,7 +49,7 @@ class _Group(Struct):
     tag: str = ""
     """The turn's; "": its messages cannot be continued."""
     calls: set[str] = set()
-    """Places of the turn's calls."""
+    """The order of the turn's calls (`call_order`)."""
     runs: int = 1
     """Runs of messages with one role: messages of the model and results in alternation."""
 
@@ -109,7 +109,7 @@ def _joined(messages: Sequence[Message]) -> list[Message]:
     for message in answers:
         ids += message.ids
 
-    order = {part.call_id: at for at, part in enumerate(parts) if isinstance(part, Call)}
+    order = {part.call_id: index for index, part in enumerate(parts) if isinstance(part, Call)}
     results.sort(key=lambda part: order.get(part.call_id, -1) if isinstance(part, Result) else -1)
     return [Message("assistant", parts, answers[0].name, ids), Message("tool", results)]
 

@@ -67,9 +67,9 @@ def adapt(
     writer = _ConversationWriter(
         conversation, traits, template, unseal=unseal, write_call=write_call, marks=marks
     )
-    at = leading_instructions(conversation)[1]
+    _, first_other = leading_instructions(conversation)
     continues = False
-    for is_turn, group in groupby(conversation.messages[at:], key=is_answer):
+    for is_turn, group in groupby(conversation.messages[first_other:], key=is_answer):
         messages = list(group)
         if is_turn:
             parts = chain.from_iterable(message.parts for message in messages)
@@ -112,11 +112,11 @@ def leading_instructions(conversation: Conversation) -> tuple[list[str], int]:
     """Top-level instructions and the instructions at the start of the messages, which are one
     message in every API; and the index of the first other message."""
     texts = [text.text for text in conversation.system]
-    at = 0
+    first_other = 0
     for message in takewhile(is_instruction, conversation.messages):
         texts += [part.text for part in message.parts if isinstance(part, Text)]
-        at += 1
-    return texts, at
+        first_other += 1
+    return texts, first_other
 
 
 class _ConversationWriter:
@@ -255,12 +255,15 @@ class _ConversationWriter:
         for message in self._split:
             if any(call["id"] == result["tool_call_id"] for call in message.get("tool_calls", ())):
                 self.messages.pop()
-                places = (at for at, other in enumerate(self.messages, 1) if other is message)
-                index = next(places)
-                while index < len(self.messages) and self.messages[index]["role"] == "tool":
-                    index += 1
-                self.messages.insert(index, result)
+                self.messages.insert(self._end_of_results(message), result)
                 return
+
+    def _end_of_results(self, call: TemplateMessage) -> int:
+        """The index after the results that follow the message with a call."""
+        index = next(number for number, other in enumerate(self.messages, 1) if other is call)
+        while index < len(self.messages) and self.messages[index]["role"] == "tool":
+            index += 1
+        return index
 
     def _mark_assistant(self, parts: list[AssistantPart]) -> list[AssistantPart]:
         """Marks texts and reasoning; calls are marked as they are written."""
