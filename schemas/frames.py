@@ -258,6 +258,11 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     images: list[PromptImage] = []
     """The images in `prompt`, in order."""
 
+    @property
+    def is_prefill(self) -> bool:
+        """Whether the prompt is computed for no turn: its output is discarded."""
+        return not self.parser
+
 
 _PROMPT = b"\0"
 """Separates a request's JSON from its prompt. JSON text never contains it."""

@@ -50,14 +50,14 @@ class ProcessRegistry:
             if last is not None:
                 self._former[key] = (last[0], now)
             if last is not None or expected is not None:
-                _call(self._on_leave, heartbeat)
+                _notify(self._on_leave, heartbeat)
             return False
         new = key not in self._peers
         self._former.pop(key, None)
         self._peers[key] = (heartbeat, now)
         if new:
-            _call(self._on_join, heartbeat)
-        _call(self._on_heartbeat, heartbeat)
+            _notify(self._on_join, heartbeat)
+        _notify(self._on_heartbeat, heartbeat)
         return new
 
     def expect_heartbeats(self, stage: Stage, process: str, now: float) -> None:
@@ -77,12 +77,12 @@ class ProcessRegistry:
         for key in [
             key for key, (_, left) in self._former.items() if now - left >= self._recovery_s
         ]:
-            _call(self._on_forget, self._former.pop(key)[0])
+            _notify(self._on_forget, self._former.pop(key)[0])
         for key, heartbeat in dead:
             self._expected.pop(key, None)
             if self._peers.pop(key, None) is not None:
                 self._former[key] = (heartbeat, now)
-            _call(self._on_leave, heartbeat)
+            _notify(self._on_leave, heartbeat)
         return [heartbeat for _, heartbeat in dead]
 
     def discount(self, seconds: float, now: float) -> None:
@@ -128,6 +128,6 @@ def _serves(peer: Heartbeat, model: str) -> bool:
     return any(card.name == model for card in peer.models)
 
 
-def _call(listeners: list[Listener], heartbeat: Heartbeat) -> None:
+def _notify(listeners: list[Listener], heartbeat: Heartbeat) -> None:
     for listener in listeners:
         listener(heartbeat)

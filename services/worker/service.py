@@ -78,7 +78,7 @@ class Worker(Service):
         """
         self._admit(request)
         start = self._requests.start(request, images, self._loop.time())
-        if not request.parser:
+        if request.is_prefill:
             self._prefill(start)
         else:
             self._cancel_earlier_attempt(request)

@@ -165,7 +165,7 @@ class ThoughtCounter:
         else:
             thought.tail.append(text)
         tail = "".join(thought.tail)
-        closer = _first(tail, self._budget.closers)
+        closer = _first_marker(tail, self._budget.closers)
         if closer is not None:
             tokens = thought.tokens - thought.tail_tokens_after(closer.start)
             # An end in the output of an earlier attempt may have tokens before this one.
@@ -189,7 +189,7 @@ class ThoughtCounter:
     def _look_for_thought(self, outside: _Outside, text: str) -> None:
         """Takes the text of a token outside thoughts."""
         text = outside.text + text
-        marker = _first(text, self._markers)
+        marker = _first_marker(text, self._markers)
         while marker is not None:
             if marker.text == FENCE:
                 outside.is_fenced = not outside.is_fenced
@@ -199,7 +199,7 @@ class ThoughtCounter:
                 return
             is_edge = marker.text in self._budget.edges
             text = rest if is_edge else _OTHER + rest
-            marker = _first(text, self._markers)
+            marker = _first_marker(text, self._markers)
 
         if len(text) > 2 * self._reach:
             text = _OTHER + text[-self._reach :]
@@ -278,7 +278,7 @@ def _prefixes(closers: Iterable[str]) -> set[str]:
     return prefixes
 
 
-def _first(text: str, markers: Iterable[str]) -> _Marker | None:
+def _first_marker(text: str, markers: Iterable[str]) -> _Marker | None:
     """Returns the marker that ends first."""
     starts = ((text.find(marker), marker) for marker in markers)
     places = [_Marker(at + len(marker), at, marker) for at, marker in starts if at >= 0]

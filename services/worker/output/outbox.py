@@ -234,16 +234,16 @@ class Outbox:
 
         Streams that no longer exist are ended.
         """
-        named = {(position.turn, position.attempt): position for position in request.streams}
-        for key, position in named.items():
+        positions = {(position.turn, position.attempt): position for position in request.streams}
+        for key, position in positions.items():
             if self.find(*key) is None:
                 _end_gone(self._queue(request.receiver), key, position.offset)
 
         for stream in list(self.streams()):
             if stream.parser != request.receiver:
                 continue
-            if stream.key in named:
-                stream.rewind(named[stream.key].offset)
+            if stream.key in positions:
+                stream.rewind(positions[stream.key].offset)
             elif request.all and stream.sent >= 0 and not stream.delivered:
                 stream.rewind(0)
             else:
