@@ -59,31 +59,26 @@ class Placement:
         compute now, which count as cached; `again`: the turn has waited since an earlier call.
         Raises Unavailable, Overloaded."""
         able, late = self._able("worker")
-        request = turn.request
-        conversation = request.conversation
-        output_tokens = conversation.hints.osl
+        avoid = turn.request.avoid
         if len(able) <= 1:  # the KV caches decide nothing
-            profile = TurnProfile(output_tokens=output_tokens)
-            return self._router.rank_workers(able, avoid=request.avoid, late=late, profile=profile)
+            profile = TurnProfile(output_tokens=turn.request.conversation.hints.osl)
+            return self._router.rank_workers(able, avoid=avoid, late=late, profile=profile)
 
-        salt = self.cache_salt(conversation)
-        cached = self._kv.cached_tokens(turn.block_key_ids, salt, self._block_sizes(able))
-        for worker, tokens in computing.items():
-            cached[worker] = max(tokens, cached.get(worker, 0))
-        profile = TurnProfile(turn.prompt_tokens, cached, output_tokens)
-        best = self._router.rank_workers(able, avoid=request.avoid, late=late, profile=profile)
+        profile = self._profile(turn, able, computing)
+        ranked = self._router.rank_workers(able, avoid=avoid, late=late, profile=profile)
+        first = ranked[0]
         if not again:
             self._prompt_tokens.inc(profile.prompt_tokens)
-            self._overlap_tokens.inc(cached.get(best[0], 0))
+            self._overlap_tokens.inc(profile.cached.get(first, 0))
         self._process.log.debug(
             "preprocessor.placed",
-            turn=request.turn,
+            turn=turn.request.turn,
             prompt_tokens=profile.prompt_tokens,
-            held=cached,
+            held=profile.cached,
             cost={worker.id: round(self._router.cost(worker, profile)) for worker in able},
-            first=best[0],
+            first=first,
         )
-        return best
+        return ranked
 
     def shares_queued_prefixes(self, worker: str) -> bool:
         """Whether a worker's engine computes the common beginning of queued prompts once."""
@@ -150,6 +145,17 @@ class Placement:
         largest = max(sizes)
         salt = self.cache_salt(turn.request.conversation)
         return self._kv.keys(turn.block_key_ids, salt, largest), largest
+
+    def _profile(
+        self, turn: PreparedTurn, workers: Sequence[Heartbeat], computing: Mapping[str, int]
+    ) -> TurnProfile:
+        """What decides between several workers. `computing`: as in `rank_workers`."""
+        conversation = turn.request.conversation
+        salt = self.cache_salt(conversation)
+        cached = self._kv.cached_tokens(turn.block_key_ids, salt, self._block_sizes(workers))
+        for worker, tokens in computing.items():
+            cached[worker] = max(tokens, cached.get(worker, 0))
+        return TurnProfile(turn.prompt_tokens, cached, conversation.hints.osl)
 
     def _block_sizes(self, workers: Sequence[Heartbeat]) -> set[int]:
         return {card.block_tokens for card in self._cards(workers) if card.block_tokens}
