@@ -490,7 +490,8 @@ async def test_late_document_is_a_504() -> None:
 
 async def test_late_stream_ends_with_an_error() -> None:
     gateway = FakeGateway(lambda: [text(0, "so"), asyncio.Event()])
-    async with serving(gateway, BRIEF) as served, ClientSession(served.url) as http:
+    config = FrontendConfig(request_timeout_s=1.0)  # begins before
+    async with serving(gateway, config) as served, ClientSession(served.url) as http:
         body = await (await http.post("/v1/messages", json=STREAM)).text()
     last = body.rstrip().rpartition("\n\n")[2]
     assert last.startswith('event: error\ndata: {"type":"error","error":{"type":"timeout_error"')

@@ -110,7 +110,7 @@ async def test_turn_that_fails_before_its_first_block_is_a_status() -> None:
 async def test_timeout_after_the_start_is_an_event_of_the_stream() -> None:
     gateway = Eager([BlockStart(0, "text"), Delta(0, 0, "so")])
     async with (
-        serving(gateway, FrontendConfig(request_timeout_s=0.05)) as served,
+        serving(gateway, FrontendConfig(request_timeout_s=1.0)) as served,
         ClientSession(served.url) as http,
     ):
         response = await http.post("/v1/messages", json=STREAM)
