@@ -8,6 +8,7 @@ from collections import deque
 from typing import Final
 
 import msgspec
+from typing_extensions import override
 
 from schemas import subjects
 from schemas.errors import TurnwireError
@@ -26,7 +27,21 @@ MAX_UNSENT = 256
 
 
 class LedgerWriter:
-    """Publishes the entries of one shard, and stores them in the bucket."""
+    """Writes the entries of one shard. This one writes none; a `BusLedgerWriter` does."""
+
+    def write(self, parse: TurnParse) -> None:
+        """Writes the entries of an ended turn.
+
+        To be called before the turn's end is sent: the preprocessors need them for the client's
+        next request.
+        """
+
+
+NO_LEDGER_WRITER: Final = LedgerWriter()
+
+
+class BusLedgerWriter(LedgerWriter):
+    """Publishes entries, and stores them in the bucket."""
 
     def __init__(
         self, process: Process, signer: EntrySigner, vocabulary: Vocabulary, bucket: Bucket | None
@@ -48,12 +63,8 @@ class LedgerWriter:
         }
         register(process.metrics, CountCollector(counters))
 
+    @override
     def write(self, parse: TurnParse) -> None:
-        """Writes the entries of an ended turn.
-
-        To be called before the turn's end is sent: the preprocessors need them for the client's
-        next request.
-        """
         markers = family(parse.stream.context.family).markers
         detokenizer = self._vocabulary.open(self._vocabulary.hidden(markers))
         for entry in entries_of(parse, detokenizer):
@@ -79,13 +90,3 @@ class LedgerWriter:
             except TurnwireError as error:
                 self._process.log.warning("ledger.not_written", error=error.info.message)
             self._unsent.popleft()
-
-
-class NoLedgerWriter:
-    """Takes the place of `LedgerWriter` in a shard without a ledger."""
-
-    def write(self, parse: TurnParse) -> None:
-        """Does nothing."""
-
-
-NO_LEDGER_WRITER: Final = NoLedgerWriter()

@@ -22,7 +22,7 @@ from schemas.frames import EventFrame, TokenEntry, TokenFrame
 from services.ledger.signer import EntrySigner
 from services.parser.closed_turns import ClosedTurns
 from services.parser.event_outbox import EventOutbox
-from services.parser.ledger_writer import NO_LEDGER_WRITER, LedgerWriter, NoLedgerWriter
+from services.parser.ledger_writer import NO_LEDGER_WRITER, BusLedgerWriter, LedgerWriter
 from services.parser.observer import ParserObserver
 from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
@@ -53,7 +53,7 @@ class Parser(Service, FrameSource):
         process: Process,
         shard: Shard,
         model: str,
-        ledger: LedgerWriter | NoLedgerWriter = NO_LEDGER_WRITER,
+        ledger: LedgerWriter = NO_LEDGER_WRITER,
     ) -> None:
         self._process = process
         self._ledger = ledger
@@ -272,7 +272,7 @@ async def run(config: ParserConfig) -> None:
     bucket = None
     if config.ledger_store_mb:
         bucket = Bucket(process.bus, ledger_bucket(config), process.log)
-    ledger = LedgerWriter(process, signer, vocabulary, bucket)
+    ledger = BusLedgerWriter(process, signer, vocabulary, bucket)
     parser = Parser(process, shard, config.model_name, ledger)
     await parser.start()
     relax_gc_and_trim_heap()
