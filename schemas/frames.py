@@ -365,7 +365,8 @@ NO_STREAM = 0
 
 
 class EventFrame(Struct, frozen=True, omit_defaults=True):
-    """preprocessor or parser → frontend: one per handled frame, entries of all its turns."""
+    """preprocessor or parser → frontend: one for each frontend and tick, with the new events of its
+    turns."""
 
     sender: str
     seq: int

@@ -48,7 +48,7 @@ class RecallRequest(Struct, frozen=True):
     """The model's."""
     unseal: Unseal = opens_nothing
     on_step: OnStep = no_step
-    """Called if there is something to look up."""
+    """Called with the step `ledger` by a ledger that may have turns."""
 
 
 class Recall:

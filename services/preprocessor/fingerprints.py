@@ -5,7 +5,7 @@ A fingerprint of each prompt that may be compared is kept for an hour: its token
 counts, and digests of the request's parts. It holds no text, belongs to one tenant and cache salt,
 and never leaves the process. Prompts are compared before their turns are sent, because the parser
 gets the result. (`prompt_changes` compares all prompts of a session, by their texts, for the log
-and the metrics; after sending, since no one waits for that.) Pure.
+and the metrics; after sending, since no one waits for that.)
 """
 
 from cachetools import TTLCache

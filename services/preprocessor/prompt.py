@@ -12,6 +12,10 @@ CPU-bound.
 
 A prompt of `/v1/completions` only has the steps encode (`raw_prompt.py`) and limit.
 
+The steps may run on any thread, and again from the first: after turns were fetched that only the
+ledger's bucket had (`UnfetchedTurns`), when a text is too long for the event loop, and when the
+template is too slow for it (`threads.py`).
+
 Restore and encode share a `Recall`, which looks up the conversation's turns in the ledger once.
 Render makes a `RenderedPrompt` and encode an `EncodedPrompt`: together they are a `Prompt`. Limit
 makes it a `LimitedPrompt`.
@@ -145,7 +149,7 @@ def prompt_ids(model: str, conversation: Conversation) -> list[int]:
         setup = ModelSetup.load(PreprocessorConfig(model=model))
         prompt = assemble(conversation, setup)
 
-    The `Prompt` also has the text, the tools as the model sees them, and the stop ids.
+    The `LimitedPrompt` also has the text, the tools as the model sees them, and the stop ids.
 
     Raises OSError or ValueError where the model cannot be loaded, Invalid where the template
     refuses the conversation, ContextOverflow where it does not fit the model's context window.

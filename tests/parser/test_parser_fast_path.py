@@ -44,7 +44,7 @@ def next_delta(parse: TurnParse) -> Any:
 
 
 class Reader:
-    """Reads a turn as the service does: what cruises by its deltas, all else out of the log, in
+    """Reads a turn as the service does: the fast path by its deltas, all else out of the log, in
     rooms of any size."""
 
     def __init__(self, parse: TurnParse, room: int) -> None:

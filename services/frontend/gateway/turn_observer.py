@@ -58,4 +58,4 @@ class BusTurnObserver:
         self._log.info("frontend.cancelled", turn=self._turn, reason=reason)
 
     def ended(self, error: ErrorInfo | None, cancelled: CancelReason | None) -> None:
-        """The turn ended. `error`: why it did not begin."""
+        """The turn ended. `error`: why it failed, if it did."""

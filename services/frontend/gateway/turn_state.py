@@ -1,8 +1,8 @@
 """Defines the states of a turn in the frontend, and a table of the events that change them.
 
 One turn may take several attempts. An attempt is one request to a preprocessor, with the worker and
-the parser that get it. A state holds what is true only in it. `TurnTable`, `TurnAttempts` and
-`EventReceiver` apply events; every rule about their order is in this file.
+the parser that get it. A state holds what is true only in it. Other files of the gateway apply
+events; every rule about their order is in this file.
 """
 
 import asyncio

@@ -64,7 +64,7 @@ class _WorkerQueue:
 
 
 class Prefills:
-    """The prefills of next prompts (`prefill.py`), in a preprocessor without a ledger: none."""
+    """The prefills of next prompts. This one makes none; a `LedgerPrefills` (`prefill.py`) does."""
 
     def note_turn(self, turn: PreparedTurn, worker: str) -> None:
         """Notes a turn that is sent to a worker, if its client requested a prefill of the next

@@ -3,5 +3,5 @@
 `dialect` is the pure part: `request` converts a request to a conversation, `render` makes the
 answer, and the files `wire*` have the types of both. `state` is a layer around it: `server` (HTTP)
 and `socket` (WebSocket) pass requests to `intake`, which fetches from `store` what a request refers
-to, and `keep` stores the response.
+to; `recording` stores the response.
 """
