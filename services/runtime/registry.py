@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from schemas.control import Heartbeat, Stage
 
 Listener = Callable[[Heartbeat], None]
-Key = tuple[Stage, str]
+ProcessKey = tuple[Stage, str]
 LATE_HEARTBEATS = 1.5
 """A process without a heartbeat for this many intervals is chosen last."""
 
@@ -23,10 +23,10 @@ class ProcessRegistry:
     def __init__(self, dead_after_s: float, recovery_s: float = 0.0) -> None:
         self._dead_after_s = dead_after_s
         self._recovery_s = recovery_s
-        self._former: dict[Key, tuple[Heartbeat, float]] = {}
+        self._former: dict[ProcessKey, tuple[Heartbeat, float]] = {}
         """Processes that have left within `recovery_s`: the last heartbeat, and the time."""
-        self._peers: dict[Key, tuple[Heartbeat, float]] = {}
-        self._expected: dict[Key, float] = {}
+        self._peers: dict[ProcessKey, tuple[Heartbeat, float]] = {}
+        self._expected: dict[ProcessKey, float] = {}
         self._on_join: list[Listener] = []
         self._on_heartbeat: list[Listener] = []
         self._on_leave: list[Listener] = []

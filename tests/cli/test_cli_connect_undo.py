@@ -25,7 +25,7 @@ from services.cli.common import CommandError
 from services.cli.connect.client import (
     ClientPlan,
     ClientSettings,
-    Kind,
+    FileKind,
     Target,
     client_names,
     load_client,
@@ -91,7 +91,7 @@ def without_null(value: Any) -> Any:
 
 
 def text_of(
-    kind: Kind, document: dict[str, Any], draw: Callable[[st.SearchStrategy[Any]], Any]
+    kind: FileKind, document: dict[str, Any], draw: Callable[[st.SearchStrategy[Any]], Any]
 ) -> str:
     """A user's file, in one of the layouts that users have."""
     text: str
@@ -117,7 +117,7 @@ def text_of(
     return text
 
 
-def parsed(kind: Kind, text: str) -> Any:
+def parsed(kind: FileKind, text: str) -> Any:
     return (
         yaml.safe_load(text)
         if kind == "yaml"
@@ -447,7 +447,7 @@ def test_value_that_the_user_has_changed_stays(tmp_path: Path) -> None:
     ],
 )
 def test_undo_that_would_lose_an_edit_is_refused(
-    tmp_path: Path, kind: Kind, change: Any, why: str
+    tmp_path: Path, kind: FileKind, change: Any, why: str
 ) -> None:
     path = tmp_path / "settings"
     values = {"A": "b"} if kind == "env" else {"p": {"turnwire": {"url": "u"}}}
@@ -529,7 +529,7 @@ def test_text_of_yaml_with_comments_is_not_merged(tmp_path: Path) -> None:
     ],
 )
 def test_value_that_cannot_be_written_back_is_refused(
-    tmp_path: Path, kind: Kind, text: str
+    tmp_path: Path, kind: FileKind, text: str
 ) -> None:
     path = tmp_path / "settings"
     settings = ClientSettings(str(path), kind, {"a": {"z": 1}})
@@ -613,7 +613,7 @@ def test_refusal_names_the_whole_path(tmp_path: Path, place: str, kind: str) -> 
 
 
 @pytest.mark.parametrize("kind", ["json", "yaml", "toml"])
-def test_file_that_is_too_deep_is_refused(tmp_path: Path, kind: Kind) -> None:
+def test_file_that_is_too_deep_is_refused(tmp_path: Path, kind: FileKind) -> None:
     path = tmp_path / "settings"
     path.write_text("a = " * (kind == "toml") + "[" * 5_000)
     with pytest.raises(UnreadableFile, match="it is unchanged"):

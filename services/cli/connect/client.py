@@ -24,8 +24,8 @@ ANY_KEY = "any"
 ENTRY_POINTS = "turnwire.clients"
 """The entry point group through which other packages add clients."""
 
-Api: TypeAlias = Literal["messages", "responses", "chat"]
-Kind: TypeAlias = Literal["json", "toml", "yaml", "env"]
+ApiName: TypeAlias = Literal["messages", "responses", "chat"]
+FileKind: TypeAlias = Literal["json", "toml", "yaml", "env"]
 """The form of a settings file. env: lines `export NAME=VALUE` for a shell."""
 
 
@@ -38,7 +38,7 @@ class Target(Struct, frozen=True):
     others: list[ServedModel] = []
     """The server's other model names, for clients with a list to choose from."""
     key: str | None = None
-    api: Api | None = None
+    api: ApiName | None = None
     """None: the API that works best with the client."""
     websockets: bool = False
     """For Codex: use a WebSocket."""
@@ -68,7 +68,7 @@ class Target(Struct, frozen=True):
         """All models, starting with the one to use."""
         return [self.model, *self.others]
 
-    def base_url(self, api: Api) -> str:
+    def base_url(self, api: ApiName) -> str:
         """Returns the address to which a client of an API appends the API's paths."""
         return self.url if api == "messages" else f"{self.url}/v1"
 
@@ -86,7 +86,7 @@ class ClientSettings(Struct, frozen=True):
     """Values for one settings file of a client."""
 
     path: str
-    kind: Kind
+    kind: FileKind
     values: dict[str, Any]
     """Merged into the file, table by table."""
     if_absent: dict[str, Any] = {}
@@ -122,7 +122,7 @@ class AgentClient(Struct, frozen=True):
 
     title: str
     make_settings: Callable[[Target], ClientPlan]
-    apis: Sequence[Api] = get_args(Api)
+    apis: Sequence[ApiName] = get_args(ApiName)
 
     def plan(self, target: Target) -> ClientPlan:
         """Makes the settings for a target. Raises BadRequest for an API that the client does not

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from services.cli.common import CommandError
 from services.cli.connect.client import (
     AgentClient,
-    Api,
+    ApiName,
     BadRequest,
     ClientPlan,
     ClientSettings,
@@ -47,7 +47,7 @@ class ConnectFlags:
     """Folder for the settings; default: the client's own."""
     default: bool = False
     """Make the model the client's default, replacing another."""
-    api: Api | None = None
+    api: ApiName | None = None
     """The API to use, for clients with a choice; default: the best for the client."""
     websockets: bool = False
     """For Codex: connect to the server by WebSocket."""

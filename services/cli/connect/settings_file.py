@@ -23,11 +23,11 @@ from msgspec import Struct
 from tomlkit.exceptions import TOMLKitError
 
 from services.cli.common import CommandError, UsageError
-from services.cli.connect.client import ClientSettings, Kind
+from services.cli.connect.client import ClientSettings, FileKind
 from services.cli.connect.private_folder import PRIVATE, PrivateFolder, open_folder_of
 
 UNDO_SUFFIX = ".turnwire-undo"
-_NAMES: dict[Kind, str] = {
+_NAMES: dict[FileKind, str] = {
     "json": "plain JSON",
     "toml": "TOML",
     "yaml": "plain YAML",
@@ -165,7 +165,7 @@ def _read_record(folder: PrivateFolder, name: str) -> UndoRecord | None:
 
 
 def _without_ours(
-    kind: Kind, record: UndoRecord, current: tuple[str | None, int], path: Path
+    kind: FileKind, record: UndoRecord, current: tuple[str | None, int], path: Path
 ) -> tuple[str | None, int]:
     """Returns the text and mode that the file has without our settings; None: it does not exist.
     The mode stays where the user has changed the file: a copy of the key may be in it."""
@@ -232,7 +232,7 @@ def _same(left: Any, right: Any) -> bool:
     return type(left) is type(right) and bool(left == right)
 
 
-def _load(kind: Kind, text: str, path: Path) -> Any:
+def _load(kind: FileKind, text: str, path: Path) -> Any:
     if not text.strip():
         return tomlkit.document() if kind == "toml" else {}
     try:
@@ -250,7 +250,7 @@ def _load(kind: Kind, text: str, path: Path) -> Any:
     return document
 
 
-def _parse(kind: Kind, text: str) -> Any:
+def _parse(kind: FileKind, text: str) -> Any:
     match kind:
         case "toml":
             return tomlkit.parse(text)
@@ -285,7 +285,7 @@ def _parse_exports(text: str) -> dict[str, str]:
     return document
 
 
-def _dump(kind: Kind, document: Any) -> str:
+def _dump(kind: FileKind, document: Any) -> str:
     match kind:
         case "toml":
             return tomlkit.dumps(document)

@@ -7,17 +7,22 @@ from msgspec import Struct
 from rich.console import Console
 from rich.text import Text
 
-Status: TypeAlias = Literal["ok", "note", "warn", "fail"]
+FindingStatus: TypeAlias = Literal["ok", "note", "warn", "fail"]
 """`note`: information; `warn`: works, with a problem; `fail`: does not work."""
 
 
-_STYLES: dict[Status, str] = {"ok": "green", "note": "cyan", "warn": "yellow", "fail": "bold red"}
+_STYLES: dict[FindingStatus, str] = {
+    "ok": "green",
+    "note": "cyan",
+    "warn": "yellow",
+    "fail": "bold red",
+}
 
 
 class Finding(Struct, frozen=True):
     """The result of one check."""
 
-    status: Status
+    status: FindingStatus
     about: str
     text: str
 

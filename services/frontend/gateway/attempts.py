@@ -23,10 +23,10 @@ from services.frontend.content.image import without_images
 from services.frontend.gateway.catalog import ModelCatalog
 from services.frontend.gateway.preprocessor_client import PreprocessorClient, unreachable_error
 from services.frontend.gateway.turn_state import (
+    AttemptOutcome,
     BusTurn,
     ImageMissing,
     Lost,
-    Outcome,
     Refused,
     Resuming,
     Search,
@@ -120,7 +120,7 @@ class TurnAttempts:
         else:
             self._resume(turn, error)
 
-    async def _attempt(self, turn: BusTurn, tried: list[str]) -> Outcome:
+    async def _attempt(self, turn: BusTurn, tried: list[str]) -> AttemptOutcome:
         """Makes one attempt, as soon as there are processes for it. One that is lost is superseded.
 
         `tried`: the preprocessors of earlier attempts; this one's is added. Raises Unavailable if

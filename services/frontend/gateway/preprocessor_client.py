@@ -15,7 +15,7 @@ from schemas.control import Stage
 from schemas.errors import RETRY_AFTER_S, TimedOut, TurnwireError, Unavailable, raised
 from schemas.frames import CountRequest, DetokenizeRequest, TextReply, TokenizeRequest, pack_ids
 from services.frontend.gateway.stage_wait import INNER_STAGES, StageWait
-from services.frontend.gateway.turn_state import BusTurn, Outcome, StateEvent, outcome_of
+from services.frontend.gateway.turn_state import AttemptOutcome, BusTurn, StateEvent, outcome_of
 from services.frontend.turns.interfaces import Admitted, TextService
 from services.runtime.config import FrontendConfig
 from services.runtime.process import Process
@@ -134,7 +134,7 @@ class PreprocessorClient(TextService):
             await asyncio.sleep(PAUSE_S)
         return chosen
 
-    async def prepare(self, turn: BusTurn) -> Outcome:
+    async def prepare(self, turn: BusTurn) -> AttemptOutcome:
         """Sends the turn's current attempt to its preprocessor; returns once a worker has it, or
         the attempt has failed."""
         preprocessor = turn.attempt.preprocessor

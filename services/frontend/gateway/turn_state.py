@@ -164,7 +164,7 @@ class ImageMissing(FailedAttempt):
     """The bucket does not have an image of the request any more."""
 
 
-Outcome: TypeAlias = Prepared | Refused | Lost | ImageMissing
+AttemptOutcome: TypeAlias = Prepared | Refused | Lost | ImageMissing
 """What came of an attempt."""
 
 
@@ -184,7 +184,7 @@ class Attempt:
     number: int = 1
     preprocessor: str = ""
     """Set when one is chosen."""
-    outcome: asyncio.Future[Outcome] | None = None
+    outcome: asyncio.Future[AttemptOutcome] | None = None
     """Set when the attempt is requested."""
 
     @property
@@ -197,7 +197,7 @@ class Attempt:
         """Whether the attempt is prepared or failed."""
         return self.outcome is not None and self.outcome.done()
 
-    def settle(self, outcome: Outcome) -> None:
+    def settle(self, outcome: AttemptOutcome) -> None:
         """Sets the outcome of a pending attempt."""
         if self.outcome is not None:
             self.outcome.set_result(outcome)
@@ -253,12 +253,12 @@ class BusTurn:
         self.state = following
         return True
 
-    def request_sent(self) -> asyncio.Future[Outcome]:
+    def request_sent(self) -> asyncio.Future[AttemptOutcome]:
         """Applies `REQUESTED`. Returns the outcome of the attempt."""
         following: State = self.state
         if isinstance(following, Waiting):
             following = Preparing(following.search)
-        outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        outcome: asyncio.Future[AttemptOutcome] = asyncio.get_running_loop().create_future()
         self.attempt.outcome = outcome
         self.enter(StateEvent.REQUESTED, following)
         return outcome

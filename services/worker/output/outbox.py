@@ -13,7 +13,7 @@ from schemas.control import Replay
 from schemas.errors import STREAM_GONE, ErrorInfo, ErrorKind
 from schemas.events import FinishReason
 from schemas.frames import TokenEntry, TokenFinish, TokenFrame
-from services.worker.output.token_stream import TOKEN_BYTES, Key, ShardQueue, TokenStream
+from services.worker.output.token_stream import TOKEN_BYTES, ShardQueue, StreamKey, TokenStream
 
 UNDELIVERED = 2
 """Factor by which a stream that did not arrive lingers longer than others."""
@@ -31,8 +31,8 @@ class LingeringStreams:
 
     def __init__(self, linger_s: float) -> None:
         self._linger_s = linger_s
-        self.streams: OrderedDict[Key, TokenStream] = OrderedDict()
-        self._since: dict[Key, float] = {}
+        self.streams: OrderedDict[StreamKey, TokenStream] = OrderedDict()
+        self._since: dict[StreamKey, float] = {}
 
     def __len__(self) -> int:
         return len(self.streams)
@@ -79,7 +79,7 @@ class Outbox:
         self._worker = worker
         self._frame_bytes = frame_bytes
         self._max_lingering = max_lingering
-        self._live: dict[Key, TokenStream] = {}
+        self._live: dict[StreamKey, TokenStream] = {}
         self._lingering = LingeringStreams(linger_s)
         self._queues: dict[str, ShardQueue] = {}
         self._broken: list[TokenStream] = []
@@ -270,7 +270,7 @@ class Outbox:
         return len(moved)
 
 
-def _end_gone(queue: ShardQueue, key: Key, offset: int) -> None:
+def _end_gone(queue: ShardQueue, key: StreamKey, offset: int) -> None:
     """Lets a shard end a stream that no longer exists: no other process would."""
     queue.gone[key] = TokenEntry(*key, offset, finish=GONE)
 

@@ -25,7 +25,7 @@ NO_FRAME = 2**64
 
 _BROKEN_OFF = (FinishReason.ERROR, FinishReason.CANCELLED)
 
-Key: TypeAlias = tuple[str, int]
+StreamKey: TypeAlias = tuple[str, int]
 """Turn and attempt."""
 
 
@@ -38,7 +38,7 @@ class ShardQueue:
         self.parser = parser
         self.waiting: dict[TokenStream, None] = {}
         """The streams with something to send, in order."""
-        self.gone: dict[Key, TokenEntry] = {}
+        self.gone: dict[StreamKey, TokenEntry] = {}
         """The entries that end streams which the shard lacks and which no longer exist."""
         self.credited = 0
         """The last frame up to which the shard has everything."""
@@ -92,7 +92,7 @@ class TokenStream:
     # ----------------------------------------------------------------------------------------------
 
     @property
-    def key(self) -> Key:
+    def key(self) -> StreamKey:
         """Turn and attempt."""
         return self.turn, self.attempt
 

@@ -5,7 +5,7 @@ from typing import Any
 from services.cli.connect.client import (
     PROVIDER,
     AgentClient,
-    Api,
+    ApiName,
     ClientPlan,
     ClientSettings,
     Target,
@@ -13,7 +13,7 @@ from services.cli.connect.client import (
 from services.cli.connect.clients.pi import DEFAULT_WINDOW
 from services.cli.connect.server import ServedModel
 
-_TYPES: dict[Api, str] = {
+_TYPES: dict[ApiName, str] = {
     "messages": "anthropic",
     "responses": "openai_responses",
     "chat": "openai",

@@ -6,14 +6,14 @@ from typing import Any
 from services.cli.connect.client import (
     PROVIDER,
     AgentClient,
-    Api,
+    ApiName,
     ClientPlan,
     ClientSettings,
     Target,
 )
 from services.cli.connect.server import ServedModel
 
-_PACKAGES: dict[Api, str] = {
+_PACKAGES: dict[ApiName, str] = {
     "messages": "@ai-sdk/anthropic",
     "responses": "@ai-sdk/openai",
     "chat": "@ai-sdk/openai-compatible",

@@ -6,14 +6,14 @@ from typing import Any
 from services.cli.connect.client import (
     PROVIDER,
     AgentClient,
-    Api,
+    ApiName,
     ClientPlan,
     ClientSettings,
     Target,
 )
 from services.cli.connect.server import ServedModel
 
-APIS: dict[Api, str] = {
+APIS: dict[ApiName, str] = {
     "messages": "anthropic-messages",
     "responses": "openai-responses",
     "chat": "openai-completions",

@@ -92,8 +92,8 @@ class ChatRequest(Struct, frozen=True):
         return ChatCollector(chat_stream(answer, self.shape.for_document(), self.choices))
 
 
-Decoder: TypeAlias = BodyDecoder[wire.ChatBody, ToolList]
-_decoder: Decoder = BodyDecoder(wire.ChatBody, tools.read_tools, _explain, unknown_parameter)
+ChatDecoder: TypeAlias = BodyDecoder[wire.ChatBody, ToolList]
+_decoder: ChatDecoder = BodyDecoder(wire.ChatBody, tools.read_tools, _explain, unknown_parameter)
 
 
 def parse(
@@ -102,7 +102,7 @@ def parse(
     settings: ChatSettings,
     *,
     counting: bool = False,
-    decoder: Decoder = _decoder,
+    decoder: ChatDecoder = _decoder,
 ) -> ChatRequest:
     """Parses a request. Raises Invalid in the native wording.
 
@@ -295,7 +295,7 @@ class Chat(Dialect):
     def __init__(self, settings: ChatSettings = ChatSettings()) -> None:  # noqa: B008 (frozen)
         self._settings = settings
         self._memo: Memo[Any] = Memo()
-        self._decoder: Decoder = BodyDecoder(
+        self._decoder: ChatDecoder = BodyDecoder(
             wire.ChatBody, tools.read_tools, _explain, unknown_parameter, self._memo
         )
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from services.frontend.apis.shared.decode import NULL, Limit, Name
-from services.frontend.apis.shared.openai.chunks import Fingerprint, Logprobs, UsageAnswer
+from services.frontend.apis.shared.openai.chunks import Logprobs, SystemFingerprint, UsageAnswer
 from services.frontend.apis.shared.sampling_fields import OpenAIFields
 
 
@@ -331,7 +331,7 @@ class AnswerMessage(ChatMessageDelta, kw_only=True):
     refusal: str | None
 
 
-FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "function_call"]
+ChatFinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "function_call"]
 
 
 class ChatChunkChoice(Struct):
@@ -340,7 +340,7 @@ class ChatChunkChoice(Struct):
     index: int
     delta: ChatMessageDelta
     logprobs: Logprobs | None = None
-    finish_reason: FinishReason | None = None
+    finish_reason: ChatFinishReason | None = None
     token_ids: list[int] | UnsetType = UNSET
     stop_reason: str | UnsetType | None = UNSET
 
@@ -351,7 +351,7 @@ class AnswerChoice(Struct):
     index: int
     message: AnswerMessage
     logprobs: Logprobs | None
-    finish_reason: FinishReason
+    finish_reason: ChatFinishReason
     token_ids: list[int] | UnsetType = UNSET
     stop_reason: str | UnsetType | None = UNSET
 
@@ -361,7 +361,7 @@ class ChatAnswer(Struct, kw_only=True):
     object: Literal["chat.completion"] = "chat.completion"
     created: int
     model: str
-    system_fingerprint: Fingerprint
+    system_fingerprint: SystemFingerprint
     service_tier: str | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
     choices: list[AnswerChoice]

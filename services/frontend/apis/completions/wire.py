@@ -4,7 +4,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from services.frontend.apis.shared.openai.chunks import Fingerprint, Logprobs, UsageAnswer
+from services.frontend.apis.shared.openai.chunks import Logprobs, SystemFingerprint, UsageAnswer
 from services.frontend.apis.shared.sampling_fields import OpenAIFields
 
 TokenId: TypeAlias = Annotated[int, Meta(ge=0, le=2**32 - 1)]
@@ -22,7 +22,7 @@ class CompletionsBody(OpenAIFields, kw_only=True):
     add_special_tokens: bool | None = None
 
 
-FinishReason: TypeAlias = Literal["stop", "length"]
+CompletionsFinishReason: TypeAlias = Literal["stop", "length"]
 
 
 class CompletionsChunkChoice(Struct):
@@ -31,7 +31,7 @@ class CompletionsChunkChoice(Struct):
     index: int
     text: str
     logprobs: Logprobs | None = None
-    finish_reason: FinishReason | None = None
+    finish_reason: CompletionsFinishReason | None = None
     prompt_token_ids: list[int] | UnsetType = UNSET
     token_ids: list[int] | UnsetType = UNSET
     stop_reason: str | UnsetType | None = UNSET
@@ -41,7 +41,7 @@ class Choice(CompletionsChunkChoice):
     """One of the answers."""
 
     logprobs: Logprobs | None
-    finish_reason: FinishReason
+    finish_reason: CompletionsFinishReason
 
 
 class CompletionsAnswer(Struct):
@@ -49,6 +49,6 @@ class CompletionsAnswer(Struct):
     object: Literal["text_completion"]
     created: int
     model: str
-    system_fingerprint: Fingerprint
+    system_fingerprint: SystemFingerprint
     choices: list[Choice]
     usage: UsageAnswer

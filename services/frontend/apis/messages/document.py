@@ -75,7 +75,7 @@ class MessageCollector(Collector):
             assert isinstance(block, wire_answers.CompactionContent)
             block.content = delta.content
 
-    def _close(self, block: wire_answers.Content) -> None:
+    def _close(self, block: wire_answers.AnswerContent) -> None:
         text = "".join(self._pieces)
         if isinstance(block, wire_answers.TextContent):
             block.text = text

@@ -205,7 +205,7 @@ class MessagesStream(TurnRenderer[wire_events.Event], Renderer):
             out.append(block.piece(""))
 
     def _announce(
-        self, block: OpenBlock, content: wire_answers.Content, out: wire_events.Events
+        self, block: OpenBlock, content: wire_answers.AnswerContent, out: wire_events.Events
     ) -> None:
         """Sends the start of a block."""
         block.is_announced = True
@@ -414,7 +414,7 @@ def _with_index(
     return {"index": block.index, "type": content.__struct_config__.tag, **asdict(content)}
 
 
-def _empty_content(block: OpenBlock) -> wire_answers.Content:
+def _empty_content(block: OpenBlock) -> wire_answers.AnswerContent:
     """The content of a block of text or of a thought that begins."""
     return (
         wire_answers.ThinkingContent("", "") if block.is_thought else wire_answers.TextContent("")

@@ -86,12 +86,12 @@ class MessagesRequest(Struct, frozen=True):
         )
 
 
-Decoder: TypeAlias = BodyDecoder[wire.MessagesBody, tools.MessagesTools]
-_decoder: Decoder = BodyDecoder(wire.MessagesBody, tools.read_tools, explain, extra_input)
+MessagesDecoder: TypeAlias = BodyDecoder[wire.MessagesBody, tools.MessagesTools]
+_decoder: MessagesDecoder = BodyDecoder(wire.MessagesBody, tools.read_tools, explain, extra_input)
 
 
 def parse(
-    body: bytes, headers: Headers, *, counting: bool = False, decoder: Decoder = _decoder
+    body: bytes, headers: Headers, *, counting: bool = False, decoder: MessagesDecoder = _decoder
 ) -> MessagesRequest:
     """Parses a request. Raises Invalid in the native wording.
 
@@ -340,7 +340,7 @@ class Messages(Dialect):
         """`served`: the kinds of hosted tools that this server runs."""
         self._memo: Memo[Any] = Memo()
         read_tools = partial(tools.read_tools, served=frozenset(served))
-        self._decoder: Decoder = BodyDecoder(
+        self._decoder: MessagesDecoder = BodyDecoder(
             wire.MessagesBody, read_tools, explain, extra_input, self._memo
         )
 

@@ -92,7 +92,7 @@ _BUILT_IN = {
     ),
 }
 """Name and form of the tools that Anthropic's models know, by the beginning of their type."""
-Change: TypeAlias = wire.ToolAdditionBlock | wire.ToolRemovalBlock
+ToolChange: TypeAlias = wire.ToolAdditionBlock | wire.ToolRemovalBlock
 
 
 class MessagesTools(ToolList, frozen=True):
@@ -287,7 +287,7 @@ class ToolSet:
         """The tools that may be called at the end of the conversation."""
         return [spec for spec in self.specs if spec.name not in self._withdrawn]
 
-    def change(self, block: Change, field_path: str) -> list[Text]:
+    def change(self, block: ToolChange, field_path: str) -> list[Text]:
         """Applies a change, and returns the text that describes it. Raises Invalid for an invalid
         definition.
 
@@ -310,7 +310,7 @@ class ToolSet:
             return []
         return [Text(f"From here on this tool is available, too:\n{_definition(spec)}")]
 
-    def compact(self, changes: Sequence[Change], field_path: str) -> None:
+    def compact(self, changes: Sequence[ToolChange], field_path: str) -> None:
         """Makes the list again from the request's tools and the changes in a compaction, which
         replaces all text before it. Raises Invalid."""
         self._reset()
@@ -322,7 +322,7 @@ class ToolSet:
                 del self._by_name[spec.name]
                 self._listed -= not spec.deferred
 
-    def _find_change(self, block: Change, field_path: str) -> ToolSpec | None:
+    def _find_change(self, block: ToolChange, field_path: str) -> ToolSpec | None:
         changed = block.tool
         if isinstance(changed, wire.ToolDefinition):
             if (changed.definition.type or CUSTOM).startswith(HOSTED):

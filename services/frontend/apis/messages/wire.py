@@ -14,7 +14,7 @@ from services.frontend.apis.shared.decode import (
     Integer,
     JsonObject,
     Limit,
-    Refused,
+    RefusedField,
     raw_default,
 )
 from services.frontend.apis.shared.sampling_fields import Nvext, SamplingFields
@@ -420,8 +420,8 @@ class MessagesBody(SamplingFields, kw_only=True):
     metadata: Metadata | None = None
     container: str | Container | None = None
     mcp_servers: Annotated[list[Raw] | None, Meta(extra_json_schema={"maxItems": 0})] = None
-    thread: Refused = NULL
-    compaction: Refused = NULL
+    thread: RefusedField = NULL
+    compaction: RefusedField = NULL
     context_management: ContextManagement | None = None
     diagnostics: Diagnostics | None = None
     chat_template_kwargs: dict[str, Any] | None = None

@@ -55,7 +55,7 @@ class CompactionContent(Struct, tag="compaction"):
     encrypted_content: str | None = None
 
 
-Content: TypeAlias = (
+AnswerContent: TypeAlias = (
     TextContent
     | ThinkingContent
     | ToolUseContent
@@ -110,7 +110,7 @@ class StartedAnswer(Struct, kw_only=True):
     type: Literal["message"] = "message"
     role: Literal["assistant"] = "assistant"
     model: str
-    content: list[Content]
+    content: list[AnswerContent]
     stop_reason: StopReason | None = None
     stop_sequence: str | None = None
     stop_details: None = None

@@ -16,7 +16,7 @@ class MessageStart(Struct, tag="message_start"):
 
 class ContentBlockStart(Struct, tag="content_block_start"):
     index: int
-    content_block: wire_answers.Content
+    content_block: wire_answers.AnswerContent
 
 
 class MessagesTextDelta(Struct, tag="text_delta"):

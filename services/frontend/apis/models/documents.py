@@ -27,7 +27,7 @@ _BUDGET_FIELDS = {
 }
 """The fields that limit reasoning tokens; the last one where the operator has budgets for levels of
 effort."""
-Named: TypeAlias = tuple[ModelCard, str]
+NamedModel: TypeAlias = tuple[ModelCard, str]
 """A model under one of its names."""
 
 
@@ -61,7 +61,7 @@ def entry(card: ModelCard, name: str, hosted: Collection[str] = ()) -> dict[str,
     }
 
 
-def names(cards: Sequence[ModelCard]) -> list[Named]:
+def names(cards: Sequence[ModelCard]) -> list[NamedModel]:
     """Every model under each of its names, the model's own first. An alias of several models is
     listed once, with the model that gets most new sessions."""
     models = {card.name: card for card in cards}
@@ -73,7 +73,7 @@ def names(cards: Sequence[ModelCard]) -> list[Named]:
 
 
 def listing(
-    named: Sequence[Named],
+    named: Sequence[NamedModel],
     query: Mapping[str, str],
     lifecycles: Sequence[str] = (),
     profiles: Mapping[str, Profile] | None = None,
@@ -98,7 +98,9 @@ def listing(
     }
 
 
-def _page(named: Sequence[Named], query: Mapping[str, str]) -> tuple[Sequence[Named], bool]:
+def _page(
+    named: Sequence[NamedModel], query: Mapping[str, str]
+) -> tuple[Sequence[NamedModel], bool]:
     limit = _limit(query.get("limit"))
     ids = [name for _, name in named]
     after = query.get("after_id")

@@ -40,7 +40,7 @@ class ResponseFailed(ResponseEvent, tag="response.failed"):
     """The last event of a turn that ended with an error."""
 
 
-LastEvent: TypeAlias = ResponseCompleted | ResponseIncomplete | ResponseFailed
+LastResponseEvent: TypeAlias = ResponseCompleted | ResponseIncomplete | ResponseFailed
 """The event with which a stream ends."""
 
 
@@ -207,7 +207,7 @@ class WebSearchCompleted(ItemEvent, tag="response.web_search_call.completed"):
     """A search or a fetch has ended."""
 
 
-Delta: TypeAlias = (
+DeltaEvent: TypeAlias = (
     OutputTextDelta
     | ReasoningTextDelta
     | SummaryTextDelta

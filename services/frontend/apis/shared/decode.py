@@ -22,7 +22,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=64, pattern="^[a-zA-Z0-9_-]+
 """A tool's name in OpenAI's APIs."""
 JsonObject: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
 """An object that keeps its spelling."""
-Refused = Annotated[
+RefusedField = Annotated[
     Raw, Meta(extra_json_schema={"type": "null", "description": "Not supported here."})
 ]
 """A field that this server lacks: ignored, it would change the answer silently."""

@@ -23,7 +23,7 @@ _MISS_REASONS = {
 }
 """Parts of a request, as in `PromptComparison.changed`; all others are input."""
 
-_LAST_EVENTS: dict[wire_answers.Status, type[wire_events.LastEvent]] = {
+_LAST_EVENTS: dict[wire_answers.Status, type[wire_events.LastResponseEvent]] = {
     "completed": wire_events.ResponseCompleted,
     "incomplete": wire_events.ResponseIncomplete,
     "failed": wire_events.ResponseFailed,

@@ -16,7 +16,7 @@ other type without content; openai-python and the AI SDK skip it."""
 _NAMES: dict[type, bytes] = {
     kind: str(kind.__struct_config__.tag).encode() for kind in get_args(wire_events.Event)
 }
-_LAST = get_args(wire_events.LastEvent)
+_LAST = get_args(wire_events.LastResponseEvent)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -50,7 +50,7 @@ class EventEncoder:
         return b'%b%d,"delta":%b%b' % (plain[0], number, _encode(text), plain[1])
 
 
-def plain_delta(delta: wire_events.Delta) -> Plain:
+def plain_delta(delta: wire_events.DeltaEvent) -> Plain:
     """The bytes around number and text of every delta like this one, which has neither."""
     before, _, after = _frame(delta).partition(b'0,"delta":""')
     return before, after

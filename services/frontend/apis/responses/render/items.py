@@ -117,7 +117,7 @@ class OpenItem(ABC):
     def _open(self, out: wire_events.Events) -> None:  # noqa: B027  only items of text begin here
         """Begins with the first character."""
 
-    def _delta(self, text: str) -> wire_events.Delta | None:
+    def _delta(self, text: str) -> wire_events.DeltaEvent | None:
         """The event of a piece of text; None for items that are sent whole."""
         return None
 

@@ -16,12 +16,12 @@ from services.runtime.config import FrontendConfig
 
 POLL_S = 0.5
 """The pause between two reads of a response that runs in another process."""
-Events: TypeAlias = AsyncIterator[Sequence[bytes]]
+EventPayloads: TypeAlias = AsyncIterator[Sequence[bytes]]
 """Payloads of events, in batches, as they come."""
 
 
 async def send_events(
-    http: web.Request, events: Events, config: FrontendConfig
+    http: web.Request, events: EventPayloads, config: FrontendConfig
 ) -> web.StreamResponse:
     """Sends events as a stream. A client that hangs up or does not read ends only this stream."""
     response = EventStream(http)
@@ -36,7 +36,7 @@ async def send_events(
     return response
 
 
-async def stored_events(store: MemoryStore, record: StoredResponse, after: int) -> Events:
+async def stored_events(store: MemoryStore, record: StoredResponse, after: int) -> EventPayloads:
     """Yields the events after number `after`; if the response runs in another process, once it has
     ended."""
     latest: StoredResponse | None = record
@@ -48,7 +48,7 @@ async def stored_events(store: MemoryStore, record: StoredResponse, after: int) 
         yield payloads(unpack_events(latest.events))[first:]
 
 
-async def _feed(writer: SseWriter, events: Events) -> None:
+async def _feed(writer: SseWriter, events: EventPayloads) -> None:
     try:
         async for batch in events:
             writer.write(b"".join(map(sse_frame, batch)))

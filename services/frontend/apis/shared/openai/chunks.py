@@ -35,7 +35,7 @@ DONE = b"data: [DONE]\n\n"
 EVENTS = "^(message|tool_call_dispatch|reasoning_dispatch)$"
 """The pattern of event names in a stream."""
 FINGERPRINT = f"fp_turnwire_{__version__}"
-Fingerprint: TypeAlias = Annotated[str | None, Meta(extra_json_schema={"type": "string"})]
+SystemFingerprint: TypeAlias = Annotated[str | None, Meta(extra_json_schema={"type": "string"})]
 """`system_fingerprint`; servers always set it."""
 _LENGTH = (FinishReason.LENGTH, FinishReason.CONTEXT)
 _encode = msgspec.json.Encoder().encode
