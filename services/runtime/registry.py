@@ -104,6 +104,10 @@ class ProcessRegistry:
         entry = self._peers.get((stage, process))
         return now - entry[1] if entry else float("inf")
 
+    def is_late(self, stage: Stage, process: str, now: float, interval_s: float) -> bool:
+        """Returns whether a process should be chosen last. `interval_s`: that of heartbeats."""
+        return self.age(stage, process, now) > LATE_HEARTBEATS * interval_s
+
     def living(self, stage: Stage) -> Iterator[Heartbeat]:
         """Yields all processes of a stage, draining ones included."""
         return (heartbeat for (kind, _), (heartbeat, _) in self._peers.items() if kind == stage)

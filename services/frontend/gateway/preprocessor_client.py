@@ -19,7 +19,6 @@ from services.frontend.gateway.turn_state import AttemptOutcome, BusTurn, StateE
 from services.frontend.turns.interfaces import Admitted, TextService
 from services.runtime.config import FrontendConfig
 from services.runtime.process import Process
-from services.runtime.registry import LATE_HEARTBEATS
 
 PREPARE_TIMEOUT_S = 60.0
 """If a prompt is not ready after this time, another preprocessor gets the request."""
@@ -90,10 +89,10 @@ class PreprocessorClient(TextService):
                 "no preprocessor serves this model at the moment", retry_after_s=RETRY_AFTER_S
             )
         now = asyncio.get_running_loop().time()
-        late_s = LATE_HEARTBEATS * self._config.bus.beat_interval_s
+        interval_s = self._config.bus.beat_interval_s
 
         def rank(preprocessor: str) -> tuple[bool, bool, int, float]:
-            is_late = registry.age("preprocessor", preprocessor, now) > late_s
+            is_late = registry.is_late("preprocessor", preprocessor, now, interval_s)
             load = self._preparing[preprocessor]
             if preprocessor == prefer:
                 load -= PREFERENCE

@@ -7,11 +7,12 @@ the summary is a turn of its own, which the caller pays for.
 """
 
 import secrets
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from schemas.conversation import Conversation, Message, Text, ToolChoice
-from schemas.events import TurnEvent
+from schemas.events import TurnEvent, blocks_of
 from services.frontend.turns.answer import RunningAnswer, logged
 from services.frontend.turns.sinks import EventBuffer
 from services.frontend.turns.turn_service import ModelAccess
@@ -47,6 +48,12 @@ def request_summary(conversation: Conversation, instructions: str | None = None)
         sampling=sampling,
         summary=True,
     )
+
+
+def summary_text(events: Sequence[TurnEvent]) -> str:
+    """The text of a whole turn that answers a request for a summary, without its reasoning."""
+    texts = [text for start, text, _ in blocks_of(events) if start.kind == "text"]
+    return "\n".join(text for text in texts if text).strip()
 
 
 async def write_summary(request: Conversation, model: ModelAccess, dialect: str) -> list[TurnEvent]:

@@ -16,7 +16,6 @@ from services.preprocessor.prepared_turn import PreparedTurn
 from services.preprocessor.routing.kv_view import KvView
 from services.preprocessor.routing.router import Router, TurnProfile
 from services.runtime.process import Process
-from services.runtime.registry import LATE_HEARTBEATS
 
 _encode = msgspec.json.Encoder().encode
 
@@ -174,9 +173,7 @@ class Placement:
         """The processes of a stage that take work, and which of them are late."""
         registry = self._process.registry
         now = asyncio.get_running_loop().time()
-        limit_s = LATE_HEARTBEATS * self._process.config.bus.beat_interval_s
+        interval_s = self._process.config.bus.beat_interval_s
         able = registry.able(stage, self._model)
-        late = {
-            heartbeat.id for heartbeat in able if registry.age(stage, heartbeat.id, now) > limit_s
-        }
+        late = {peer.id for peer in able if registry.is_late(stage, peer.id, now, interval_s)}
         return able, late

@@ -10,24 +10,20 @@ from typing import Any
 
 import pytest
 
+from schemas.control import Heartbeat, ModelCard
 from services.frontend.gateway.preprocessor_client import PREFERENCE, PreprocessorClient
 from services.runtime.config import FrontendConfig
+from services.runtime.registry import ProcessRegistry
 
 
-class ProcessRegistry:
-    """Processes by the age of their last heartbeat."""
-
-    def __init__(self, ages: Mapping[str, float]) -> None:
-        self._ages = ages
-
-    def on_heartbeat(self, listener: Any) -> None:
-        """Reports nothing."""
-
-    def able(self, stage: str, model: str) -> list[Any]:
-        return [SimpleNamespace(id=name) for name in self._ages]
-
-    def age(self, stage: str, process: str, now: float) -> float:
-        return self._ages[process]
+def registry_of(ages: Mapping[str, float]) -> ProcessRegistry:
+    """Preprocessors by the age of their last heartbeat, in seconds."""
+    registry = ProcessRegistry(dead_after_s=1e6)
+    now = asyncio.get_running_loop().time()
+    for name, age in ages.items():
+        card = ModelCard("m")
+        registry.receive(Heartbeat("preprocessor", name, models=[card]), now - age)
+    return registry
 
 
 @asynccontextmanager
@@ -37,7 +33,7 @@ async def preparing(
     """A client with this number of turns at each preprocessor, none of which answers."""
     process: Any = SimpleNamespace(
         id="f",
-        registry=ProcessRegistry(ages),
+        registry=registry_of(ages),
         bus=SimpleNamespace(ask=lambda *_: lambda: None),
         on_attached=[],
         on_reconnect=[],

@@ -12,10 +12,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from schemas.conversation import Conversation, Message, Text, ToolSpec
-from schemas.events import Finish, TurnEvent, Usage, blocks_of
+from schemas.events import Finish, TurnEvent, Usage
 from services.frontend.apis.messages import wire, wire_answers, wire_events
 from services.frontend.apis.messages.context_edits import edit_of, invalid_edit
-from services.frontend.turns.compaction import request_summary
+from services.frontend.turns.compaction import request_summary, summary_text
 
 COMPACT = "compact_20260112"
 DEFAULT_TRIGGER = 150_000
@@ -79,12 +79,10 @@ def read_compact_edit(
 
 
 def summary_of(events: Sequence[TurnEvent]) -> AnswerCompaction:
-    """The text of a whole turn, without its reasoning, and the turn's usage."""
-    texts = [text for start, text, _ in blocks_of(events) if start.kind == "text"]
-    summary = "\n".join(texts).strip()
+    """The summary that a whole turn wrote, and the turn's usage."""
     last = events[-1]
     usage = last.usage if isinstance(last, Finish) else Usage()
-    return AnswerCompaction(summary or None, usage)
+    return AnswerCompaction(summary_text(events) or None, usage)
 
 
 def block_events(

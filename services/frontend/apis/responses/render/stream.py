@@ -54,6 +54,7 @@ from services.frontend.apis.responses.render.searches import (
 )
 from services.frontend.apis.responses.request.compaction import TextSealer, seal_summary
 from services.frontend.apis.shared.answer import TurnRenderer
+from services.frontend.turns.compaction import summary_text
 from services.frontend.turns.interfaces import AnswerInfo, Collector, Renderer
 
 NO_SUMMARY = ErrorInfo(ErrorKind.ENGINE, "The model wrote no summary of the conversation.")
@@ -215,29 +216,28 @@ class SummaryStream(ResponsesStream):
     def __init__(self, answer: AnswerInfo, shape: ResponsesShape, sealer: TextSealer) -> None:
         super().__init__(answer, shape)
         self._sealer = sealer
-        self._pieces: list[str] = []
-        """The text of the open block."""
-        self._texts: list[list[str]] = []
-        """The pieces of each text."""
+        self._events: list[TurnEvent] = []
+
+    @override
+    def render(self, events: Sequence[TurnEvent]) -> wire_events.Events:
+        self._events += events
+        return super().render(events)
 
     @override
     def _start(self, event: BlockStart, out: wire_events.Events) -> None:
-        self._pieces = []
-        if event.kind == "text":
-            self._texts.append(self._pieces)
+        """Sends nothing."""
 
     @override
     def _delta(self, text: str, tokens: list[TokenLogprob], out: wire_events.Events) -> None:
-        self._pieces.append(text)
+        """Sends nothing."""
 
     @override
     def _stop(self, event: BlockStop, out: wire_events.Events) -> None:
-        self._pieces = []
+        """Sends nothing."""
 
     @override
     def _finish(self, event: Finish, out: wire_events.Events) -> None:
-        texts = ["".join(pieces) for pieces in self._texts]
-        summary = "\n".join(text for text in texts if text).strip()
+        summary = summary_text(self._events)
         if not summary:
             self._fail(NO_SUMMARY, out)
             return
