@@ -7,7 +7,9 @@ ids are Python ints.
 
 from array import array
 from collections.abc import Sequence
-from math import inf, isfinite
+from math import isfinite
+
+import numpy
 
 from schemas.control import VISION
 from schemas.conversation import Sampling
@@ -47,15 +49,24 @@ def check(request: EngineRequest, info: EngineInfo) -> None:
 
 
 def _check_ids(name: str, token_ids: Sequence[int], vocab_size: int | None) -> None:
-    is_checked = isinstance(token_ids, array) and token_ids.typecode == "I"
-    if not is_checked:
-        try:
-            array("I", token_ids)
-        except (TypeError, OverflowError) as error:
-            raise Invalid(f"the {name} is not a list of token ids: {error}", param=name) from None
-    largest = max(token_ids, default=-1)
-    if largest >= (vocab_size or inf):
+    try:
+        ids = _packed(token_ids)
+    except (TypeError, OverflowError) as error:
+        raise Invalid(f"the {name} is not a list of token ids: {error}", param=name) from None
+    if not ids or not vocab_size:
+        return
+    # For 52,000 ids 0.004 ms; `max(ids)`, which makes an object of each, takes 1.3.
+    largest = int(numpy.frombuffer(ids, numpy.uintc).max())
+    if largest >= vocab_size:
         raise Invalid(f"token id {largest} is outside the vocabulary of {vocab_size}", param=name)
+
+
+def _packed(token_ids: Sequence[int]) -> "array[int]":
+    """The ids as C's unsigned ints; the same object if they are. Raises TypeError and
+    OverflowError."""
+    if isinstance(token_ids, array) and token_ids.typecode == "I":
+        return token_ids
+    return array("I", token_ids)
 
 
 def check_room(prompt: int, max_tokens: int, room: int) -> None:
