@@ -41,7 +41,7 @@ def sources(spec: str, folder: Path) -> Path:
 
 
 def _unpacked(spec: str, folder: Path) -> Path:
-    """The same in a folder of `folder`. Skips the test where it cannot be had."""
+    """Downloads and unpacks it into `folder`. Skips the test if that is not possible."""
     name = spec.partition("==")[0]
     pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", "--retries", "0"]
     fetch = [*pip, "download", "--no-deps", "--no-binary", name, "-d", str(folder), spec]

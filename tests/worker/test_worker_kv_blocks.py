@@ -39,8 +39,8 @@ A, B, C = [1, 2, 3, 4], [5, 6, 7, 8], [9, 9, 9, 9]
 
 
 def test_a_blocks_key_covers_all_tokens_before_it() -> None:
-    told = book(stored(None, ("a", A), ("b", B)), stored("b", ("c", C)))
-    assert told.keys() == keys(*A, *B, *C)
+    reported = book(stored(None, ("a", A), ("b", B)), stored("b", ("c", C)))
+    assert reported.keys() == keys(*A, *B, *C)
 
 
 def test_a_block_with_an_unknown_parent_is_left_out() -> None:
@@ -48,54 +48,54 @@ def test_a_block_with_an_unknown_parent_is_left_out() -> None:
 
 
 def test_removed_blocks_are_gone() -> None:
-    told = book(stored(None, ("a", A), ("b", B)), BlocksRemoved(["b", "never heard of"]))
-    assert told.keys() == keys(*A)
+    reported = book(stored(None, ("a", A), ("b", B)), BlocksRemoved(["b", "never heard of"]))
+    assert reported.keys() == keys(*A)
 
 
 def test_a_block_goes_when_the_last_rank_drops_it() -> None:
-    told = book(
+    reported = book(
         stored(None, ("a", A), rank=0), stored(None, ("a", A), rank=1), BlocksRemoved(["a"], rank=0)
     )
-    assert told.keys() == keys(*A)
-    told.apply(BlocksRemoved(["a"], rank=1))
-    assert told.keys() == []
+    assert reported.keys() == keys(*A)
+    reported.apply(BlocksRemoved(["a"], rank=1))
+    assert reported.keys() == []
 
 
 def test_one_rank_may_lose_its_cache_alone() -> None:
-    told = book(
+    reported = book(
         stored(None, ("a", A), rank=0), stored(None, ("a", A), ("b", B), rank=1), CacheCleared(1)
     )
-    assert told.keys() == keys(*A)
+    assert reported.keys() == keys(*A)
 
 
 def test_a_cleared_cache_is_empty_and_publishes_it() -> None:
-    told = book(stored(None, ("a", A)))
-    told.take_changes()
-    told.apply(CacheCleared())
-    told.apply(stored(None, ("c", C)))
-    assert told.take_changes() == (True, dict.fromkeys(keys(*C), True))
+    reported = book(stored(None, ("a", A)))
+    reported.take_changes()
+    reported.apply(CacheCleared())
+    reported.apply(stored(None, ("c", C)))
+    assert reported.take_changes() == (True, dict.fromkeys(keys(*C), True))
 
 
 def test_a_block_that_is_announced_twice_counts_once() -> None:
-    told = book(stored(None, ("a", A)), stored(None, ("a", A)), BlocksRemoved(["a"]))
-    assert told.keys() == []
+    reported = book(stored(None, ("a", A)), stored(None, ("a", A)), BlocksRemoved(["a"]))
+    assert reported.keys() == []
 
 
 def test_without_events_the_least_recently_used_go_and_of_a_prompt_the_end() -> None:
-    told = book(capacity=3 * SIZE)
+    reported = book(capacity=3 * SIZE)
     first, second = keys(*A, *B), keys(*C, *A)
-    told.record_use(first)
-    told.record_use(second)
-    assert set(told.keys()) == {first[0], *second}
-    told.record_use(first[:1])
-    told.record_use(keys(*B))
-    assert set(told.keys()) == {first[0], second[0], *keys(*B)}
+    reported.record_use(first)
+    reported.record_use(second)
+    assert set(reported.keys()) == {first[0], *second}
+    reported.record_use(first[:1])
+    reported.record_use(keys(*B))
+    assert set(reported.keys()) == {first[0], second[0], *keys(*B)}
 
 
 def test_a_prompt_beyond_the_capacity_keeps_its_beginning() -> None:
-    told = book(capacity=2 * SIZE)
-    told.record_use(keys(*A, *B, *C))
-    assert set(told.keys()) == set(keys(*A, *B))
+    reported = book(capacity=2 * SIZE)
+    reported.record_use(keys(*A, *B, *C))
+    assert set(reported.keys()) == set(keys(*A, *B))
 
 
 def test_a_prompt_is_held_up_to_the_first_block_that_is_not() -> None:
@@ -110,9 +110,9 @@ def test_a_prompt_is_held_up_to_the_first_block_that_is_not() -> None:
 
 @given(st.integers(0, 300), st.integers(0, 300))
 def test_a_long_prompt_is_held_up_to_the_reported_blocks(blocks: int, other: int) -> None:
-    told = book(stored(None, *((number, [number] * SIZE) for number in range(blocks))))
+    reported = book(stored(None, *((number, [number] * SIZE) for number in range(blocks))))
     prompt = pack_ids([number for number in range(blocks + other) for _ in range(SIZE)])
-    assert told.count_cached(PromptKeys(KeyMemo(SIZE), prompt)) == blocks
+    assert reported.count_cached(PromptKeys(KeyMemo(SIZE), prompt)) == blocks
 
 
 _runs = st.lists(st.lists(st.integers(0, 1), max_size=24), max_size=12)
@@ -122,14 +122,14 @@ _runs = st.lists(st.lists(st.integers(0, 1), max_size=24), max_size=12)
 def test_a_follower_of_the_changes_has_the_whole_index(
     runs: list[list[int]], blocks: int, looks: set[int]
 ) -> None:
-    told, known = book(capacity=blocks * SIZE), set[int]()
+    reported, known = book(capacity=blocks * SIZE), set[int]()
     for number, run in enumerate([*runs, []]):
-        told.record_use(list(block_keys(pack_ids(run), SIZE)))
+        reported.record_use(list(block_keys(pack_ids(run), SIZE)))
         if number in looks or number == len(runs):
-            for key, held in told.take_changes()[1].items():
+            for key, held in reported.take_changes()[1].items():
                 (known.add if held else known.discard)(key)
-    assert known == set(told.keys())
-    assert len(told.keys()) <= blocks
+    assert known == set(reported.keys())
+    assert len(reported.keys()) <= blocks
 
 
 @st.composite

@@ -173,6 +173,12 @@ async def test_answer_that_cannot_be_stored_still_gets_its_end(
     assert [line["event"] for line in served.lines].count("turn.end_failed") == 1
 
 
+def three_choices(*, stream: bool) -> dict[str, object]:
+    """A request of Chat."""
+    messages = [{"role": "user", "content": "hi"}]
+    return {"model": MODEL, "n": 3, "stream": stream, "messages": messages}
+
+
 @pytest.mark.parametrize("stream", [True, False])
 async def test_choice_that_fails_before_the_first_byte_cancels_the_others(*, stream: bool) -> None:
     turns: list[list[Step]] = [
@@ -181,14 +187,8 @@ async def test_choice_that_fails_before_the_first_byte_cancels_the_others(*, str
         [asyncio.Event()],
     ]
     gateway = FakeGateway(lambda: turns.pop(0))
-    asked = {
-        "model": MODEL,
-        "n": 3,
-        "stream": stream,
-        "messages": [{"role": "user", "content": "hi"}],
-    }
     async with serving(gateway) as served, ClientSession(served.url) as http:
-        async with http.post("/v1/chat/completions", json=asked) as response:
+        async with http.post("/v1/chat/completions", json=three_choices(stream=stream)) as response:
             assert response.status == 500
         first, _, third = gateway.turns
         async with asyncio.timeout(LIMIT_S):
@@ -211,14 +211,10 @@ async def test_choice_that_fails_after_text_of_another_cancels_the_others(
     if early:
         gateway.hold = asyncio.Event()
         gate.set()
-    asked = {
-        "model": MODEL,
-        "n": 3,
-        "stream": stream,
-        "messages": [{"role": "user", "content": "hi"}],
-    }
     async with serving(gateway) as served, ClientSession(served.url) as http:
-        answering = asyncio.create_task(http.post("/v1/chat/completions", json=asked))
+        answering = asyncio.create_task(
+            http.post("/v1/chat/completions", json=three_choices(stream=stream))
+        )
         async with asyncio.timeout(LIMIT_S):
             while len(gateway.turns) < 3:
                 await asyncio.sleep(0)
