@@ -7,16 +7,8 @@ import pytest
 
 from bench import calculator
 from schemas.events import FinishReason
-from tests.frontend.frontend_fakes import (
-    MODEL,
-    FakeGateway,
-    Step,
-    call,
-    finish,
-    reasoning,
-    serving,
-    text,
-)
+from tests.kit.events import Step, call, finish, reasoning, text
+from tests.kit.frontend import MODEL, FakeGateway, serving
 from turnwire_tools.clients.answer import APIS
 
 ARGUMENTS = '{"expression": "15 * 23"}'

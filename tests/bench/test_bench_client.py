@@ -22,7 +22,7 @@ from bench.stub import (
     serve,
     steady,
 )
-from tests.conftest import eventually
+from tests.kit.waiting import eventually
 
 API = APIS["messages"]
 Start = Callable[..., Awaitable[Client]]

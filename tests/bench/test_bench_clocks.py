@@ -9,7 +9,8 @@ from bench.apis import APIS
 from bench.clocks import Marks, Tap
 from schemas import subjects
 from schemas.frames import TokenEntry, TokenFrame
-from tests.conftest import NatsServer, eventually
+from tests.kit.nats import NatsServer
+from tests.kit.waiting import eventually
 
 
 def test_marks(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench import prefixes
-from tests.frontend.frontend_fakes import MODEL, FakeGateway, serving
+from tests.kit.frontend import MODEL, FakeGateway, serving
 
 VARIANTS = prefixes.variants("m", 2000, 7)
 

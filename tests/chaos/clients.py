@@ -10,7 +10,7 @@ import aiohttp
 
 from tests.chaos.apis import request
 from tests.chaos.judge import Attempt, Judgement, Wanted
-from tests.pipeline.stack import MODEL
+from tests.kit.stack import MODEL
 from turnwire_tools.clients.apis import CLIENTS
 
 JSON = {"content-type": "application/json"}

@@ -14,8 +14,9 @@ from types import TracebackType
 from typing import Any
 
 from services.cli.up.embedded_nats import find_nats_server
-from tests.conftest import LIMIT_S, NatsServer
-from tests.pipeline.stack import Child, Stack
+from tests.kit.nats import NatsServer
+from tests.kit.stack import Child, Stack
+from tests.kit.waiting import LIMIT_S
 
 STAGES = ("frontend", "preprocessor", "worker", "parser")
 NATS = "nats"

@@ -15,7 +15,7 @@ import aiohttp
 
 from tests.chaos.deployment import NATS, STAGES, Deployment
 from tests.chaos.faults import ACTIONS, Effects, Fault, sleep_until
-from tests.pipeline.stack import MODEL
+from tests.kit.stack import MODEL
 
 BACK_S = 60.0
 FILL_BYTES = 1 << 20

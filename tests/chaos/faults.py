@@ -7,8 +7,8 @@ from typing import Literal, Protocol, get_args
 
 from tests.chaos.deployment import NATS, Deployment
 from tests.chaos.judge import Frontend
-from tests.conftest import LIMIT_S
-from tests.pipeline.stack import Child
+from tests.kit.stack import Child
+from tests.kit.waiting import LIMIT_S
 
 Action = Literal["kill", "stop", "term"]
 ACTIONS: tuple[Action, ...] = get_args(Action)

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from tests.chaos.deployment import Deployment
 from tests.chaos.trials import Result, Run, Trial, as_document
-from tests.vision_model import build_vision_model
+from tests.kit.vision_model import build_vision_model
 from turnwire_tools.script.demo_model import build_demo_model
 
 Results = "multiprocessing.Queue[dict[str, Any] | str]"

@@ -20,7 +20,7 @@ from tests.chaos.faults import Disturbance, Effects, Fault, sleep_until
 from tests.chaos.judge import VERDICTS, Judgement, Wanted, judge
 from tests.chaos.samples import Sampler
 from tests.chaos.scripts import write_script
-from tests.vision_model import png
+from tests.kit.vision_model import png
 from turnwire_tools.clients.answer import APIS
 
 RECOVERY_S = 90.0

@@ -18,8 +18,9 @@ from services.cli.up.supervisor import ChildSpec
 from services.runtime import bus, nats_client
 from services.runtime.config import BucketsConfig, BusConfig
 from services.runtime.config.loader import Sources
-from tests.cancellation import Work, cancel_at, cancel_everywhere
-from tests.conftest import LIMIT_S, NatsServer, eventually
+from tests.kit.cancellation import Work, cancel_at, cancel_everywhere
+from tests.kit.nats import NatsServer
+from tests.kit.waiting import LIMIT_S, eventually
 from turnwire_tools import behaviour
 from turnwire_tools.inspector import command as inspector
 from turnwire_tools.replay import command as replay

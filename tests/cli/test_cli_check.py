@@ -15,7 +15,7 @@ from services.cli.main import main
 from services.preprocessor.model import ModelSetup
 from services.runtime.config import PreprocessorConfig
 from services.tokenization.tokenizer_files import load_backend
-from tests.described_model import DESCRIPTION, describe_model
+from tests.kit.described_model import DESCRIPTION, describe_model
 
 WRONG: tuple[Any, ...] = (None, 5, -1, 0.5, True, "x", [], {}, [1], {"a": 1}, [{}])
 KEYS = {

@@ -18,7 +18,7 @@ from schemas.control import ModelCard
 from services.cli.connect.server import ServerError, base_url, read_models
 from services.cli.main import main
 from services.frontend.apis.models.documents import listing, names
-from tests.certificates import Authority
+from tests.kit.certificates import Authority
 
 CARDS = [
     ModelCard("acme/coder", aliases=["gpt-5.5"], max_model_len=131_072, reasoning=True, created=1),

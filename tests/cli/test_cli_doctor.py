@@ -18,8 +18,9 @@ from services.cli.doctor import model as doctor_model
 from services.cli.doctor.report import Finding
 from services.runtime.config import BusConfig, FrontendConfig, PreprocessorConfig, WorkerConfig
 from services.runtime.config.loader import Sources
-from tests.conftest import MakeProcess, NatsServer, Reported
-from tests.vision_model import build_vision_model
+from tests.kit.nats import NatsServer
+from tests.kit.processes import MakeProcess, Reported
+from tests.kit.vision_model import build_vision_model
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,8 @@ import pytest
 from services.cli.commands.make_buckets import keep_buckets, make_buckets
 from services.cli.main import main
 from services.runtime.config import BucketsConfig, BusConfig
-from tests.conftest import LIMIT_S, NatsServer, free_port, until
+from tests.kit.nats import NatsServer, free_port
+from tests.kit.waiting import LIMIT_S, until
 
 
 def run(url: str, *argv: str) -> int:

@@ -15,7 +15,8 @@ from schemas import subjects
 from schemas.control import Heartbeat
 from services.cli.registry import BUILT_IN, GROUP
 from services.worker.engines import registry as engines
-from tests.conftest import MakeProcess, NatsServer
+from tests.kit.nats import NatsServer
+from tests.kit.processes import MakeProcess
 
 REPOSITORY = Path(__file__).parents[2]
 COUNT = '''

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import LIMIT_S
+from tests.kit.waiting import LIMIT_S
 
 FILE = '{"replay": 1}\n{"user": "Hi."}\n["Hello"]\n'
 

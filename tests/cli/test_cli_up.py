@@ -22,8 +22,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from services.cli.instances import newest_instance
 from services.runtime.config import STAGES
-from tests.conftest import NatsServer, until
-from tests.described_model import describe_model
+from tests.kit.described_model import describe_model
+from tests.kit.nats import NatsServer
+from tests.kit.waiting import until
 
 START_S = 90.0
 """Generous: six processes start at once."""

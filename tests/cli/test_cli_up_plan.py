@@ -37,7 +37,7 @@ from services.runtime.config import (
 )
 from services.runtime.config.command_line import run_command
 from services.runtime.config.loader import ConfigError, Sources
-from tests.described_model import DESCRIPTION
+from tests.kit.described_model import DESCRIPTION
 
 
 def sources_of(

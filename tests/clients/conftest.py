@@ -10,8 +10,8 @@ from tests.clients.bus_turns import BusTurns
 from tests.clients.machine import Machine
 from tests.clients.session import Session
 from tests.clients.wire import Recorder
-from tests.conftest import NatsServer
-from tests.pipeline.stack import Stack
+from tests.kit.nats import NatsServer
+from tests.kit.stack import Stack
 
 MODEL = "acme/coder"
 WINDOW = 131_072

@@ -13,7 +13,7 @@ import aiohttp
 from tests.clients.bus_turns import BusTurns, DecodedTurn, prefix_break
 from tests.clients.pieces import Piece, answer_pieces, history, turn_id, unchanged, usage
 from tests.clients.wire import Exchange, Recorder
-from tests.pipeline.stack import Stack
+from tests.kit.stack import Stack
 
 COUNTERS = {
     "/v1/messages": ("/v1/messages/count_tokens", "input_tokens"),

@@ -18,10 +18,10 @@ from tests.clients.noncanonical import call, request
 from tests.clients.pieces import turn_id
 from tests.clients.session import Session
 from tests.clients.wire import Recorder
-from tests.model_fixtures import built_once
-from tests.pdf_files import PNG, pdf
-from tests.pipeline.stack import Stack
-from tests.vision_model import build_vision_model, png
+from tests.kit.models import built_once
+from tests.kit.pdf_files import PNG, pdf
+from tests.kit.stack import Stack
+from tests.kit.vision_model import build_vision_model, png
 
 pytestmark = pytest.mark.timeout(900)
 

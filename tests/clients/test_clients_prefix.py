@@ -15,8 +15,8 @@ from tests.clients.machine import Machine
 from tests.clients.noncanonical import call, request, turns
 from tests.clients.session import Session
 from tests.clients.wire import Recorder
-from tests.conftest import NatsServer
-from tests.pipeline.stack import Stack
+from tests.kit.nats import NatsServer
+from tests.kit.stack import Stack
 
 pytestmark = pytest.mark.timeout(900)
 

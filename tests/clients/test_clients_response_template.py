@@ -20,8 +20,8 @@ from tests.clients.pieces import Piece, answer_pieces, turn_id, unchanged
 from tests.clients.session import Session
 from tests.clients.tasks import EDIT, FOLLOW, PARALLEL
 from tests.clients.wire import Recorder
-from tests.described_model import build_looping_model, describe_model, loop_answers
-from tests.pipeline.stack import Stack
+from tests.kit.described_model import build_looping_model, describe_model, loop_answers
+from tests.kit.stack import Stack
 from turnwire_tools.clients.answer import Kind, Story
 
 pytestmark = pytest.mark.timeout(900)

@@ -17,7 +17,7 @@ import pytest
 
 from tests.clients.conftest import MODEL
 from tests.clients.packages import HOME, NODE, SDKS, installing
-from tests.pipeline.stack import Stack
+from tests.kit.stack import Stack
 
 NEEDS = ("http-snapshot[httpx]==0.1.9", "inline-snapshot")
 """What the conftests import; the resource tests hardly use it."""

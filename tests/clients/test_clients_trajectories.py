@@ -12,7 +12,7 @@ from tests.clients.machine import Machine
 from tests.clients.noncanonical import call, request, turns
 from tests.clients.pieces import turn_id
 from tests.clients.session import Session
-from tests.pipeline.stack import Stack
+from tests.kit.stack import Stack
 from tests.pipeline.tap import SAMPLE, Tap
 
 pytestmark = pytest.mark.timeout(900)

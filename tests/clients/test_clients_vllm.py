@@ -14,10 +14,10 @@ from tests.clients.machine import Machine
 from tests.clients.session import Session
 from tests.clients.tasks import EDIT, PARALLEL
 from tests.clients.wire import Recorder
-from tests.conftest import NatsServer
-from tests.model_fixtures import build_random_model
+from tests.kit.models import build_random_model
+from tests.kit.nats import NatsServer
+from tests.kit.stack import Stack
 from tests.pipeline.forced_vllm import LIMIT_S, descendants, gone, start_up
-from tests.pipeline.stack import Stack
 
 pytestmark = [
     pytest.mark.timeout(3 * LIMIT_S),

@@ -15,7 +15,7 @@ from tests.clients.conftest import start
 from tests.clients.machine import Machine
 from tests.clients.noncanonical import call, request
 from tests.clients.wire import Recorder
-from tests.frontend.hosted.provider_stub import ProviderStub, provider
+from tests.kit.search_provider import ProviderStub, provider
 
 pytestmark = pytest.mark.timeout(900)
 ALLOWED = '{"permissions": {"allow": ["WebSearch"]}}'

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from services.cli.commands.make_secrets import make_secrets
-from tests.conftest import LIMIT_S, NatsServer, free_port
-from tests.pipeline.stack import Stack
+from tests.kit.nats import NatsServer, free_port
+from tests.kit.stack import Stack
+from tests.kit.waiting import LIMIT_S
 
 CONF = Path(__file__).parents[2] / "deploy" / "nats" / "nats.conf"
 STAGES = ("frontend", "preprocessor", "worker", "parser")

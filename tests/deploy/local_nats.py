@@ -7,8 +7,9 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.conftest import LIMIT_S, free_port
 from tests.deploy.rendered import Rendered
+from tests.kit.nats import free_port
+from tests.kit.waiting import LIMIT_S
 
 
 class LocalNats:

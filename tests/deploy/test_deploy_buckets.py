@@ -18,8 +18,9 @@ from services.images.store import ImageStore
 from services.runtime.bus import Bus
 from services.runtime.config import BusConfig, FrontendConfig, ImageStoreConfig, ParserConfig
 from services.runtime.storage.kv import Bucket, digest_key, ledger_bucket
-from tests.conftest import examples, until
 from tests.deploy.deployed import DeployedNats
+from tests.kit.examples import examples
+from tests.kit.waiting import until
 
 SECRET = b"what a tenant said"
 KEYS = [digest_key(tenant, f"resp_{number}") for tenant in (None, "a", "b") for number in range(3)]

@@ -25,13 +25,14 @@ from services.runtime.config import (
 )
 from services.runtime.config.loader import Sources
 from services.runtime.observability.metrics import LoadCollector
-from tests.certificates import Authority
-from tests.conftest import LIMIT_S, free_port
 from tests.deploy.deployed import CONF
 from tests.deploy.local_nats import LocalNats
 from tests.deploy.rendered import DEPLOY, Manifest, Rendered, documents, kustomize
-from tests.pipeline.client import Client, body, say
-from tests.pipeline.stack import Stack
+from tests.kit.certificates import Authority
+from tests.kit.messages_client import Client, body, say
+from tests.kit.nats import free_port
+from tests.kit.stack import Stack
+from tests.kit.waiting import LIMIT_S
 
 OVERLAYS = ("demo", "trtllm", "vllm")
 OLDEST, NEWEST = "1.30", "1.37"

@@ -16,8 +16,8 @@ from services.frontend.apis.responses.state.store import bucket_config
 from services.runtime.bus import Bus
 from services.runtime.config import BusConfig, FrontendConfig, ParserConfig, read_secret
 from services.runtime.storage.kv import Bucket, ledger_bucket
-from tests.conftest import LIMIT_S, until
 from tests.deploy.deployed import DeployedNats
+from tests.kit.waiting import LIMIT_S, until
 
 
 @pytest.fixture(scope="module")

@@ -22,10 +22,10 @@ from schemas.frames import GenerateReply, GenerateRequest, PromptImage
 from services.images.store import ImageStore
 from services.runtime.bus import Bus
 from services.runtime.config import BusConfig, ImageStoreConfig
-from tests.conftest import LIMIT_S, eventually, until
 from tests.deploy.deployed import CONF, DeployedNats, rights, stop, unused, users
-from tests.pipeline.client import Client, body, call, say
-from tests.pipeline.stack import MODEL, Stack
+from tests.kit.messages_client import Client, body, call, say
+from tests.kit.stack import MODEL, Stack
+from tests.kit.waiting import LIMIT_S, eventually, until
 
 pytestmark = pytest.mark.slow
 

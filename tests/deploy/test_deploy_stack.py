@@ -11,10 +11,10 @@ import pytest
 from deploy.audit import Audit
 from schemas import subjects
 from schemas.control import Heartbeat
-from tests.conftest import eventually
 from tests.deploy.deployed import DeployedNats, stop, users
-from tests.pipeline.client import Client, body, call, say
-from tests.pipeline.stack import MODEL, Stack
+from tests.kit.messages_client import Client, body, call, say
+from tests.kit.stack import MODEL, Stack
+from tests.kit.waiting import eventually
 
 
 @pytest.fixture(scope="module")

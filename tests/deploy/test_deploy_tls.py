@@ -8,10 +8,10 @@ from typing import NamedTuple
 import pytest
 
 from services.cli.main import main
-from tests.certificates import Authority
 from tests.deploy.deployed import DeployedNats, stop, users
-from tests.pipeline.client import Client, body, say
-from tests.pipeline.stack import Stack
+from tests.kit.certificates import Authority
+from tests.kit.messages_client import Client, body, say
+from tests.kit.stack import Stack
 
 
 class Secured(NamedTuple):

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import free_port
 from tests.docs.commands import Command, read_commands
+from tests.kit.nats import free_port
 
 ROOT = Path(__file__).parents[2]
 PAGES = [

@@ -19,8 +19,9 @@ from services.frontend.hosted.provider import HttpProvider
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import open_log
 from services.runtime.observability.tracing import open_tracer
-from tests.conftest import LIMIT_S, NatsServer, free_port
-from tests.pipeline.stack import Stack
+from tests.kit.nats import NatsServer, free_port
+from tests.kit.stack import Stack
+from tests.kit.waiting import LIMIT_S
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ sys.path[:0] = [str(ROOT)] if __name__ == "__main__" else []
 
 from schemas.events import FinishReason  # noqa: E402
 from services.families import Family, families  # noqa: E402
-from tests.families.parser_cases import fold, opened, run, vectors  # noqa: E402
+from tests.kit.parser_cases import fold, opened, run, vectors  # noqa: E402
 
 PAGE = ROOT / "docs" / "families.md"
 BEGIN, END = (

@@ -21,8 +21,8 @@ from services.templates.assistant import AssistantWriter
 from services.templates.chat_template import ChatTemplate
 from services.templates.detection import detect_family
 from services.templates.probe import probe
-from tests.families.parser_cases import CHUNKINGS, Block, fold, run, words
 from tests.families.test_families_catalog import CALLING, ids
+from tests.kit.parser_cases import CHUNKINGS, Block, fold, run, words
 
 STRING = {"type": "string"}
 TOOLS = [

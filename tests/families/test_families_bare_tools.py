@@ -12,7 +12,7 @@ from schemas.events import FinishReason
 from services.families import families, open_parser
 from services.families.bare_tools import reduced_json
 from services.families.tool_types import types_of
-from tests.families.parser_cases import fold, run, tools, vectors
+from tests.kit.parser_cases import fold, run, tools, vectors
 
 WORDS = {
     "description": "What it is.",

@@ -8,7 +8,7 @@ import pytest
 from schemas.conversation import ToolSpec
 from schemas.events import FinishReason
 from services.families import Family, families, open_parser
-from tests.families.parser_cases import CHUNKINGS, fold, run
+from tests.kit.parser_cases import CHUNKINGS, fold, run
 
 TOOLS = [
     ToolSpec(

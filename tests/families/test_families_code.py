@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from schemas.events import FinishReason
 from services.families import Family
 from services.families.grammar.code import Code
-from tests.conftest import examples
 from tests.families.test_families_catalog import CALLING, PING, PLAIN, RUN, ids, read, text
+from tests.kit.examples import examples
 
 BARE = ("llama3_json", "pythonic", "xlam")
 """Their calls have no marker, so a fence may be part of a call."""

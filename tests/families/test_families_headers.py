@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from schemas.events import FinishReason
 from services.families import Family, families
-from tests.conftest import examples
 from tests.families.test_families_catalog import ids, read
+from tests.kit.examples import examples
 
 HARMONY = [families()[name] for name in ("gpt_oss", "beam")]
 CONTROL = (

@@ -6,7 +6,7 @@ from schemas.conversation import ToolSpec
 from schemas.events import FinishReason
 from services.families.grammar.turn import CallOpener
 from services.families.readers.json_calls import Form, JsonCalls
-from tests.families.parser_cases import Block, read_body
+from tests.kit.parser_cases import Block, read_body
 
 TOOLS = [ToolSpec("f"), ToolSpec("g")]
 OBJECT = JsonCalls(call_closers=("</call>",))

@@ -15,9 +15,9 @@ from schemas.events import Delta, FinishReason
 from services.families import families, open_parser
 from services.families import family as find_family
 from services.families.response_template import template_name
-from tests.conftest import examples
-from tests.families.parser_cases import CHUNKINGS, fold, run, vectors, words
-from tests.families.response_templates import OWN
+from tests.kit.examples import examples
+from tests.kit.parser_cases import CHUNKINGS, fold, run, vectors, words
+from tests.kit.response_templates import OWN
 
 TOOLS = [
     ToolSpec(

@@ -16,7 +16,7 @@ from schemas.events import FinishReason
 from services.families import Family, TurnParser, families, open_parser
 from services.families.grammar.scanner import Scanner
 from services.families.response_template import described_family, template_name
-from tests.families.response_templates import OWN
+from tests.kit.response_templates import OWN
 
 TOOLS = [
     ToolSpec(

@@ -8,8 +8,8 @@ from schemas.conversation import ToolSpec
 from schemas.events import FinishReason
 from services.families.grammar.turn import CallOpener
 from services.families.readers.nested import Nested, NestedStyle
-from tests.conftest import examples
-from tests.families.parser_cases import read_body
+from tests.kit.examples import examples
+from tests.kit.parser_cases import read_body
 
 N = "]~["
 GRAMMAR = Nested(N, next_markers=("</calls>", "<invoke name="))

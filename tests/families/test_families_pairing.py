@@ -9,8 +9,8 @@ import pytest
 from schemas.events import FinishReason
 from services.families import Family, UnknownFamily, families, family, open_parser, reasoning_family
 from services.families.grammar.markup import Markup
-from tests.families.parser_cases import CHUNKINGS, fold, run
 from tests.families.test_families_catalog import PING, RUN, TOOLS, ids, text, thought
+from tests.kit.parser_cases import CHUNKINGS, fold, run
 
 CALLS = [found for found in families().values() if found.style.call or found.name == "plain"]
 REASONS = [found for found in families().values() if found.style.reasoning]

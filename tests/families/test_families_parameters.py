@@ -6,7 +6,7 @@ from schemas.conversation import ToolSpec
 from schemas.events import FinishReason
 from services.families.grammar.turn import CallOpener
 from services.families.readers.parameters import Parameters
-from tests.families.parser_cases import read_body
+from tests.kit.parser_cases import read_body
 
 SCHEMA = {
     "properties": {

@@ -8,8 +8,8 @@ from schemas.conversation import ToolSpec
 from schemas.events import FinishReason
 from services.families.grammar.turn import CallOpener
 from services.families.readers.pythonic import Pythonic, python_style
-from tests.conftest import examples
-from tests.families.parser_cases import read_body
+from tests.kit.examples import examples
+from tests.kit.parser_cases import read_body
 
 TOOLS = [ToolSpec("f"), ToolSpec("mcp.read")]
 MARKED = Pythonic("<s>", ("<e>",))

@@ -12,8 +12,6 @@ from schemas.events import BlockStop, Delta, FinishReason
 from services.families import family, open_parser
 from services.families.description.fields import InvalidResponseTemplate
 from services.families.response_template import MAX_CHARS, described_family, template_name
-from tests.families.parser_cases import CHUNKINGS, fold, problems, run, tools, vectors
-from tests.families.response_templates import simple, tagged
 from tests.families.test_families_response_template_judge import (
     TOOLS,
     WORDS,
@@ -21,6 +19,8 @@ from tests.families.test_families_response_template_judge import (
     make_turn,
     templates,
 )
+from tests.kit.parser_cases import CHUNKINGS, fold, problems, run, tools, vectors
+from tests.kit.response_templates import simple, tagged
 
 NAMES = [name for name in WRITTEN if name in templates()]
 

@@ -14,7 +14,7 @@ from schemas.conversation import ToolSpec
 from schemas.events import BlockEvent, BlockStart, BlockStop, Delta, FinishReason
 from services.families import open_parser
 from services.families.response_template import described_family, template_name
-from tests.families.response_templates import OWN, of_trl
+from tests.kit.response_templates import OWN, of_trl
 
 SCHEMA = {
     "city": {"type": "string"},

@@ -1,7 +1,7 @@
 from schemas.events import BlockStart, BlockStop, Delta, FinishReason
 from services.families.grammar.scanner import BlockWriter, Scanner
 from services.families.grammar.shapes import Markers, Shape
-from tests.families.parser_cases import drive
+from tests.kit.parser_cases import drive
 
 
 def test_passed_text_is_discarded() -> None:

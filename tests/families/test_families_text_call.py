@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from schemas.conversation import ToolSpec
 from schemas.events import FinishReason
 from services.families import open_parser
-from tests.families.parser_cases import CHUNKINGS, fold, run
+from tests.kit.parser_cases import CHUNKINGS, fold, run
 
 TOOLS = [ToolSpec("bash", schema={"properties": {"command": {"type": "string"}}}), ToolSpec("ping")]
 PIECES = st.lists(

@@ -5,7 +5,7 @@ import pytest
 from schemas.conversation import ToolSpec
 from schemas.events import BlockStart, BlockStop, Delta, FinishReason
 from services.families import TurnParser, families, open_parser
-from tests.families.parser_cases import fold, run
+from tests.kit.parser_cases import fold, run
 
 TOOLS = [
     ToolSpec("run", schema={"properties": {"cmd": {"type": "string"}, "n": {"type": "integer"}}})

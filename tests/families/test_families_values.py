@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from services.families.grammar.scanner import Scanner
 from services.families.readers.values import JSON, PYTHON, Values, literal
-from tests.conftest import examples
-from tests.families.parser_cases import drive
+from tests.kit.examples import examples
+from tests.kit.parser_cases import drive
 
 VALUES = st.recursive(
     st.none()

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from schemas.events import FinishReason
 from services.families import families
-from tests.conftest import examples
-from tests.families.parser_cases import (
+from tests.kit.examples import examples
+from tests.kit.parser_cases import (
     CHUNKINGS,
     VECTORS,
     failures,

@@ -1,5 +1,5 @@
 """Settings of the frontend's tests."""
 
-from tests.strict_states import strict_states
+from tests.kit.strict_states import strict_states
 
 __all__ = ["strict_states"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
-from tests.frontend.frontend_fakes import MODEL
+from tests.kit.frontend import MODEL
 
 Part = Callable[[int], Any]
 Wrap = Callable[[list[Any]], dict[str, Any]]

@@ -19,7 +19,7 @@ from services.frontend.app import APIS, Telemetry, make_app
 from services.frontend.http.errors import ErrorFormat, ErrorReply
 from services.frontend.turns.interfaces import AnswerInfo
 from services.runtime.config import FrontendConfig
-from tests.frontend.frontend_fakes import MODEL, FakeGateway
+from tests.kit.frontend import MODEL, FakeGateway
 
 
 class Question(Struct):

@@ -33,19 +33,8 @@ from services.frontend.apis.messages.render import MessagesStream
 from services.frontend.http.sse import SseWriter
 from services.frontend.turns.interfaces import Admitted, TurnSink
 from services.runtime.config import FrontendConfig
-from tests.frontend.frontend_fakes import (
-    CARD,
-    MODEL,
-    USAGE,
-    FakeGateway,
-    FakeTurn,
-    Step,
-    call,
-    finish,
-    reasoning,
-    serving,
-    text,
-)
+from tests.kit.events import USAGE, Step, call, finish, reasoning, text
+from tests.kit.frontend import CARD, MODEL, FakeGateway, FakeTurn, serving
 
 ASK: dict[str, Any] = {
     "model": MODEL,

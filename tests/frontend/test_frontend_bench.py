@@ -8,7 +8,8 @@ import pytest
 
 from bench.apis import APIS, Api, Prompt, Tokens, Tool
 from schemas.events import TurnEvent
-from tests.frontend.frontend_fakes import FakeGateway, call, finish, serving, text
+from tests.kit.events import call, finish, text
+from tests.kit.frontend import FakeGateway, serving
 
 TURN: list[TurnEvent] = [
     *text(0, "Let me look."),

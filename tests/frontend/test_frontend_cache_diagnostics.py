@@ -14,7 +14,7 @@ from schemas.events import PromptComparison
 from services.frontend.apis.messages.render import diagnostics as messages_diagnostics
 from services.frontend.apis.responses.render.document import diagnostics as responses_diagnostics
 from services.ledger.difference import PARTS
-from tests.conftest import examples
+from tests.kit.examples import examples
 
 MESSAGES: TypeAdapter[Any] = TypeAdapter(CacheMissReason)
 RESPONSES: TypeAdapter[Any] = TypeAdapter(PromptCacheDiagnostics)

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from schemas.errors import Invalid
 from services.frontend.apis.shared import tools
 from services.frontend.apis.shared.tools import checked_grammar
-from tests.conftest import eventually
-from tests.frontend.frontend_fakes import CARD, MODEL, FakeGateway, serving
+from tests.kit.frontend import CARD, MODEL, FakeGateway, serving
+from tests.kit.waiting import eventually
 
 BAD = [
     ("lark", 'start: x y\nx: "a"', "unknown name"),

@@ -20,7 +20,7 @@ from services.frontend.apis.models.codex_profile import (
     profiles_of,
 )
 from services.runtime.config import FrontendConfig
-from tests.frontend.frontend_fakes import CARD, MODEL, FakeGateway, serving
+from tests.kit.frontend import CARD, MODEL, FakeGateway, serving
 
 # By version: the fields without a default in Codex' own type (0.72, 0.99, 0.169).
 REQUIRED = {

@@ -29,7 +29,8 @@ from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.messages.request import Messages
 from services.frontend.apis.responses.dialect import Responses
 from services.frontend.turns.interfaces import AnswerInfo, Dialect
-from tests.frontend.frontend_fakes import MODEL, FakeGateway, call, finish, serving, text
+from tests.kit.events import call, finish, text
+from tests.kit.frontend import MODEL, FakeGateway, serving
 
 VECTORS = sorted((Path(__file__).parents[1] / "vectors").glob("*.jsonl"))
 REPLY = AnswerInfo("0a1b2c", "req_0a1b2c", MODEL, 1700000000, now=lambda: 1700000009.5)

@@ -16,7 +16,7 @@ from services.frontend.apis.completions import wire as completions_wire
 from services.frontend.apis.responses import wire as responses_wire
 from services.frontend.apis.tokens import Ids, TokensText
 from services.worker.engine import SAMPLING_FIELDS
-from tests.frontend.frontend_fakes import MODEL, FakeGateway, serving
+from tests.kit.frontend import MODEL, FakeGateway, serving
 
 PLACES = (
     "preprocessor",

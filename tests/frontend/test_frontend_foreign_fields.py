@@ -15,9 +15,9 @@ from services.frontend.apis.completions import wire as completions_wire
 from services.frontend.apis.messages import wire as messages_wire
 from services.frontend.apis.responses import wire as responses_wire
 from tests.frontend.chat.chat_cases import chat
-from tests.frontend.frontend_fakes import MODEL, serving
 from tests.frontend.messages.messages_cases import messages
 from tests.frontend.responses.responses_cases import responses
+from tests.kit.frontend import MODEL, serving
 
 Json: TypeAlias = dict[str, Any]
 PATHS: dict[str, tuple[type[Struct], Json]] = {

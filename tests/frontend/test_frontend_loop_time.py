@@ -21,9 +21,9 @@ from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.shared.decode import MAX_VALUES
 from services.frontend.http.bodies import PARSE_IN_THREAD_FROM_BYTES, THREAD_FROM_BYTES, decode
 from services.runtime.config import FrontendConfig
-from tests.conftest import LIMIT_S
-from tests.frontend.frontend_fakes import CARD, FakeGateway, Served, serving
 from tests.frontend.loop_bodies import KINDS, Kind
+from tests.kit.frontend import CARD, FakeGateway, Served, serving
+from tests.kit.waiting import LIMIT_S
 
 HOLD_S = 0.05
 """Limit of one turn of the loop on an idle machine."""

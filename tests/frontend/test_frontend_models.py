@@ -14,7 +14,7 @@ from schemas.control import THINKING_BUDGET, ModelCard
 from schemas.errors import Invalid
 from services.frontend.apis.models.documents import entry, listing, names
 from services.runtime.config import FrontendConfig
-from tests.frontend.frontend_fakes import MODEL, FakeGateway, serving
+from tests.kit.frontend import MODEL, FakeGateway, serving
 
 CARDS = [
     ModelCard(

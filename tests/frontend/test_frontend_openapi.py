@@ -16,17 +16,8 @@ from services.frontend.apis.shared.api import Api
 from services.frontend.apis.shared.openapi import REASONS, document
 from services.frontend.app import APIS, Telemetry, make_app
 from services.runtime.config import FrontendConfig
-from tests.frontend.frontend_fakes import (
-    MODEL,
-    FakeGateway,
-    Served,
-    Step,
-    call,
-    finish,
-    reasoning,
-    serving,
-    text,
-)
+from tests.kit.events import Step, call, finish, reasoning, text
+from tests.kit.frontend import MODEL, FakeGateway, Served, serving
 
 schemathesis = pytest.importorskip(
     "schemathesis", reason="schemathesis is not installed (extra `test`)"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 
-from tests.frontend.frontend_fakes import MODEL, serving
+from tests.kit.frontend import MODEL, serving
 
 HI = [{"role": "user", "content": "hi"}]
 

@@ -24,7 +24,6 @@ from typing_extensions import get_type_hints, is_typeddict
 
 from tests.frontend.chat import chat_cases
 from tests.frontend.chat.chat_cases import chat
-from tests.frontend.frontend_fakes import MODEL, serving
 from tests.frontend.messages import messages_cases
 from tests.frontend.messages.messages_cases import CALL, TOOL, messages
 from tests.frontend.responses import responses_cases
@@ -32,6 +31,7 @@ from tests.frontend.responses.responses_cases import responses
 from tests.frontend.responses.responses_samples import Sampler
 from tests.frontend.vendor_cases import USER, Json
 from tests.frontend.vendor_tables import ACCEPTED, WHOLE
+from tests.kit.frontend import MODEL, serving
 
 ROOTS: dict[str, tuple[Any, ...]] = {
     "messages": (MessageCreateParamsStreaming, BetaMessageCreateParamsStreaming),

@@ -15,8 +15,9 @@ from services.runtime.config import FrontendConfig
 from services.runtime.health import HealthServer
 from services.runtime.observability.telemetry import new_registry
 from services.runtime.request_headers import AllowedHosts, replace_invalid_bytes
-from tests.conftest import LIMIT_S, examples
-from tests.frontend.frontend_fakes import serving
+from tests.kit.examples import examples
+from tests.kit.frontend import serving
+from tests.kit.waiting import LIMIT_S
 from turnwire_tools.inspector.fold import MIB, Fold
 from turnwire_tools.inspector.server import InspectorServer
 

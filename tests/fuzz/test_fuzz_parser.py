@@ -7,7 +7,7 @@ import pytest
 from fuzz.cases import FAMILIES, decode
 from fuzz.properties import PropertyViolated
 from fuzz.targets import parser, stories
-from tests.conftest import examples
+from tests.kit.examples import examples
 
 _SEEDS: dict[str, list[bytes]] = {}
 for _, _seed in parser.seeds():

@@ -18,8 +18,8 @@ from services.families.response_template import template_name
 from services.families.writing import Tags
 from services.guides.turn import TurnForm, turn_grammar
 from services.guides.writer import Unguidable
-from tests.families.response_templates import OWN, of_trl
 from tests.guides.random_model import PATCH, ByteTokenizer, RandomModel, calls_of
+from tests.kit.response_templates import OWN, of_trl
 
 STRICT: dict[str, Any] = {
     "type": "object",

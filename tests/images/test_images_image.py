@@ -21,7 +21,7 @@ from services.images.image import (
     read_facts,
     read_pixels,
 )
-from tests.vision_model import noise
+from tests.kit.vision_model import noise
 
 ORIENTATION = 0x0112
 MODES = {

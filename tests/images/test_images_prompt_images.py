@@ -29,7 +29,7 @@ from services.runtime.config import PreprocessorConfig
 from services.templates.wording import image_mark, media_note
 from services.tokenization.block_keys import block_keys, with_images
 from services.tokenization.image_processor import Expansion
-from tests.vision_model import build_vision_model, noise, reference_processor
+from tests.kit.vision_model import build_vision_model, noise, reference_processor
 
 SIZES = [(300, 200), (56, 56), (640, 480), (30, 500), (1, 1)]
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from schemas.conversation import Client, Conversation, Media, Message, Reasoning, Text
 from services.ledger.chain import ChainCache, chain_of
 from services.runtime.branch_cache import BRANCHES
-from tests.conftest import examples
+from tests.kit.examples import examples
 from tests.templates.adapting import assistant, call, result, user
 
 texts = st.sampled_from(["a", "b c", "", " "])

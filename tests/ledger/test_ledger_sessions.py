@@ -20,8 +20,8 @@ from fuzz.generated_turns import Choices
 from services.ledger.model import LedgerModel
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt
-from tests.conftest import examples
-from tests.families.response_templates import of_trl as descriptions
+from tests.kit.examples import examples
+from tests.kit.response_templates import of_trl as descriptions
 from tests.templates.test_templates_described import DESCRIBED as WRITTEN_AGAIN
 from turnwire_tools.script import demo_model
 

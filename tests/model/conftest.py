@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import NatsServer
+from tests.kit.nats import NatsServer
+from tests.kit.stack import Stack
 from tests.model.smollm2 import cached_model
 from tests.pipeline.forced_vllm import LIMIT_S
-from tests.pipeline.stack import Stack
 
 MODEL = "smollm2"
 WINDOW = 8192

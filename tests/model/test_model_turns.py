@@ -13,11 +13,11 @@ from tokenizers import Tokenizer
 from tests.clients.bus_turns import BusTurns, prefix_break
 from tests.clients.claude import ClaudeCode, blocks
 from tests.clients.machine import Machine
-from tests.conftest import eventually
+from tests.kit.messages_client import Client, events
+from tests.kit.stack import Stack
+from tests.kit.waiting import eventually
 from tests.model.conftest import BLOCK, MODEL
-from tests.pipeline.client import Client, events
 from tests.pipeline.forced_vllm import LIMIT_S
-from tests.pipeline.stack import Stack
 
 TURNS = 50
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"

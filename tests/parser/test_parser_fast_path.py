@@ -17,7 +17,7 @@ from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
 from services.runtime.streams.turn_log import Cursor, Verdict
 from services.worker.output.outbox import GONE
-from tests.conftest import examples
+from tests.kit.examples import examples
 from tests.parser.shard_turns import (
     RUN,
     SEALER,

@@ -10,7 +10,7 @@ from schemas.events import BlockEvent, FinishReason, TokenLogprob
 from services.families import families, open_parser
 from services.families.grammar.scanner import escaped
 from services.parser.trace import Trace
-from tests.families.parser_cases import CHUNKINGS, Block, fold, tools, vectors
+from tests.kit.parser_cases import CHUNKINGS, Block, fold, tools, vectors
 
 RUN = ToolSpec("run", schema={"properties": {"cmd": {"type": "string"}, "n": {"type": "number"}}})
 NAMED = [

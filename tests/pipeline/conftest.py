@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from structlog.typing import FilteringBoundLogger
 
-from tests.conftest import NatsServer
-from tests.pipeline.client import Client
-from tests.pipeline.counting import Model
-from tests.pipeline.local import Local
-from tests.pipeline.stack import Stack
-from tests.strict_states import strict_states
+from tests.kit.counting import Model
+from tests.kit.local import Local
+from tests.kit.messages_client import Client
+from tests.kit.nats import NatsServer
+from tests.kit.stack import Stack
+from tests.kit.strict_states import strict_states
 
 __all__ = ["strict_states"]
 

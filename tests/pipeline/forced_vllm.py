@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from bench.vllm.servers import FORCED
-from tests.conftest import NatsServer
-from tests.pipeline.stack import Stack
+from tests.kit.nats import NatsServer
+from tests.kit.stack import Stack
 
 BLOCK = 32
 COUNTS = "TURNWIRE_TEST_VLLM_COUNTS"

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import LIMIT_S
+from tests.kit.waiting import LIMIT_S
 
 CHECK = Path(__file__).parent / "trajectory_check.py"
 SAMPLE = dict[str, Any]

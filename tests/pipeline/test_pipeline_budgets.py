@@ -14,10 +14,10 @@ from tokenizers import Tokenizer
 
 from schemas.conversation import Conversation, Message, Sampling, Text, Thinking
 from tests.clients.bus_turns import BusTurns, prefix_break
-from tests.conftest import NatsServer
-from tests.model_fixtures import build_random_model
-from tests.pipeline.client import Client, body, call, say
-from tests.pipeline.stack import MODEL, Stack
+from tests.kit.messages_client import Client, body, call, say
+from tests.kit.models import build_random_model
+from tests.kit.nats import NatsServer
+from tests.kit.stack import MODEL, Stack
 from turnwire_tools.clients.answer import APIS, Api
 
 LIMIT = 64

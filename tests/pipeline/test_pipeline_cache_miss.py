@@ -12,9 +12,10 @@ import aiohttp
 import pytest
 
 from tests.clients.bus_turns import BusTurns
-from tests.conftest import LIMIT_S, NatsServer
-from tests.pipeline.client import TOOLS, say
-from tests.pipeline.stack import MODEL, Stack
+from tests.kit.messages_client import TOOLS, say
+from tests.kit.nats import NatsServer
+from tests.kit.stack import MODEL, Stack
+from tests.kit.waiting import LIMIT_S
 from turnwire_tools.clients.shared import SseParser
 
 HEADER = "x-anthropic-billing-header: cc_version=2.1.328.{}; cc_entrypoint=cli;"

@@ -9,9 +9,9 @@ import aiohttp
 import pytest
 from openai import AsyncOpenAI
 
-from tests.conftest import until
-from tests.pipeline.client import TOOLS, call, say
-from tests.pipeline.stack import MODEL, Stack
+from tests.kit.messages_client import TOOLS, call, say
+from tests.kit.stack import MODEL, Stack
+from tests.kit.waiting import until
 
 CHAT_TOOLS: Any = [
     {"type": "function", "function": {"name": tool["name"], "parameters": tool["input_schema"]}}

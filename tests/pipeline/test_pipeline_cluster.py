@@ -15,9 +15,10 @@ import pytest
 
 from services.cli.commands.make_buckets import make_buckets
 from services.runtime.config import BucketsConfig, BusConfig
-from tests.conftest import LIMIT_S, NatsServer, free_port, suspend
-from tests.pipeline.client import Client, say
-from tests.pipeline.stack import MODEL, Stack
+from tests.kit.messages_client import Client, say
+from tests.kit.nats import NatsServer, free_port, suspend
+from tests.kit.stack import MODEL, Stack
+from tests.kit.waiting import LIMIT_S
 from tests.pipeline.test_pipeline_outages import SHORT, Load, short
 
 pytestmark = pytest.mark.slow

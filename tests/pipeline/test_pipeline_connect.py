@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.clients.packages import CLAUDE_CODE, CODEX, INSTALL_S, NODE, OPENCLAW, OPENCODE
+from tests.kit.stack import MODEL, Stack
 from tests.pipeline.conftest import AGENT, WINDOW
-from tests.pipeline.stack import MODEL, Stack
 
 ROOT = Path(__file__).parents[2]
 RUN_S = 120

@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from tests.pdf_files import PNG, pdf
-from tests.pipeline.client import TOOLS, Client, call, say
-from tests.pipeline.stack import MODEL, Stack
+from tests.kit.messages_client import TOOLS, Client, call, say
+from tests.kit.pdf_files import PNG, pdf
+from tests.kit.stack import MODEL, Stack
 
 Json: TypeAlias = dict[str, Any]
 KEY = "count-key"

@@ -8,9 +8,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.conftest import LIMIT_S, eventually, until
-from tests.pipeline.client import Answer, Client, body, call, events, say
-from tests.pipeline.stack import Child, Stack
+from tests.kit.messages_client import Answer, Client, body, call, events, say
+from tests.kit.stack import Child, Stack
+from tests.kit.waiting import LIMIT_S, eventually, until
 
 LONG = (
     "Thinking.\n</think>\n\nBefore.\n\n[[delay 15]]"

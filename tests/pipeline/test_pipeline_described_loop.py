@@ -10,10 +10,10 @@ import pytest
 
 from schemas.conversation import Call, Conversation, Message, Result, Text, ToolSpec
 from tests.clients.bus_turns import BusTurns, prefix_break
-from tests.conftest import NatsServer
-from tests.described_model import SHELLS, build_looping_model, loop_answers
-from tests.pipeline.client import Client
-from tests.pipeline.stack import Stack
+from tests.kit.described_model import SHELLS, build_looping_model, loop_answers
+from tests.kit.messages_client import Client
+from tests.kit.nats import NatsServer
+from tests.kit.stack import Stack
 from turnwire_tools.clients.answer import APIS, Api, ClientAnswer, Story
 
 MODEL = "tiny/looping"

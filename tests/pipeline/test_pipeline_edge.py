@@ -11,10 +11,10 @@ import httpx2
 import pytest
 
 from services.cli.main import main
-from tests.certificates import Authority, pem
-from tests.conftest import LIMIT_S
-from tests.pipeline.client import say
-from tests.pipeline.stack import MODEL, Child, Stack
+from tests.kit.certificates import Authority, pem
+from tests.kit.messages_client import say
+from tests.kit.stack import MODEL, Child, Stack
+from tests.kit.waiting import LIMIT_S
 
 
 @pytest.fixture

@@ -16,9 +16,10 @@ import pytest
 
 from schemas import subjects
 from schemas.frames import TokenFrame
-from tests.conftest import LIMIT_S, NatsServer, eventually
-from tests.pipeline.client import Client, body, events, say
-from tests.pipeline.stack import MODEL, Stack
+from tests.kit.messages_client import Client, body, events, say
+from tests.kit.nats import NatsServer
+from tests.kit.stack import MODEL, Stack
+from tests.kit.waiting import LIMIT_S, eventually
 
 TRIES = 20
 """A latency is the best of this many tries: on a busy machine any single one is late."""

@@ -11,16 +11,9 @@ import pytest
 from schemas.control import Heartbeat
 from schemas.events import Failed
 from services.runtime.registry import ProcessRegistry
-from tests.conftest import eventually
-from tests.pipeline.counting import Plan, held
-from tests.pipeline.local import (
-    INNER_STAGES,
-    Local,
-    generate_requests,
-    is_gone,
-    other,
-    owes_nothing,
-)
+from tests.kit.counting import Plan, held
+from tests.kit.local import INNER_STAGES, Local, generate_requests, is_gone, other, owes_nothing
+from tests.kit.waiting import eventually
 
 
 def believe(registry: ProcessRegistry, heartbeat: Heartbeat, now: float) -> None:

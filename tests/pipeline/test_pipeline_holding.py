@@ -17,9 +17,9 @@ from services.preprocessor.prepared_turn import PreparedTurn
 from services.preprocessor.routing import sending
 from services.preprocessor.routing.leads import MAX_HOLD_S
 from services.preprocessor.routing.placement import Placement
-from tests.conftest import eventually
-from tests.pipeline.counting import Plan
-from tests.pipeline.local import Local, Running, is_gone, other
+from tests.kit.counting import Plan
+from tests.kit.local import Local, Running, is_gone, other
+from tests.kit.waiting import eventually
 
 WORDS = 4
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.clients.bus_turns import BusTurns, prefix_break
-from tests.conftest import NatsServer
-from tests.frontend.hosted.provider_stub import ProviderStub, provider
-from tests.pipeline.client import Client, body, say
-from tests.pipeline.stack import MODEL, Stack
+from tests.kit.messages_client import Client, body, say
+from tests.kit.nats import NatsServer
+from tests.kit.search_provider import ProviderStub, provider
+from tests.kit.stack import MODEL, Stack
 
 pytestmark = pytest.mark.slow
 SEARCH = "<tool_call>\n<function=web_search>\n<parameter=query>\n{}\n</parameter>\n</function>\n</tool_call>"

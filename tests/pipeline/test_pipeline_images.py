@@ -18,10 +18,10 @@ from services.images.image import image_hash
 from services.images.store import IMAGE_BUCKET
 from services.tokenization.image_processor import ImageProcessor
 from tests.clients.bus_turns import BusTurns, prefix_break
-from tests.conftest import NatsServer
-from tests.pipeline.client import TOOLS, Client, call, say
-from tests.pipeline.stack import MODEL, Stack
-from tests.vision_model import png
+from tests.kit.messages_client import TOOLS, Client, call, say
+from tests.kit.nats import NatsServer
+from tests.kit.stack import MODEL, Stack
+from tests.kit.vision_model import png
 
 SIZES = [(300, 200), (64, 64), (640, 480)]
 STREAM = subjects.stream_of(IMAGE_BUCKET)

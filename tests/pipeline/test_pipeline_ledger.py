@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import NatsServer, until
-from tests.pipeline.client import Answer, Client, Event, body, call, events, say
-from tests.pipeline.stack import Stack
+from tests.kit.messages_client import Answer, Client, Event, body, call, events, say
+from tests.kit.nats import NatsServer
+from tests.kit.stack import Stack
+from tests.kit.waiting import until
 
 COUNTS = {"worker": 1, "parser": 2, "preprocessor": 2}
 ROOM = {"ledger_store_mb": 64}

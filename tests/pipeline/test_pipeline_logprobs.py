@@ -11,8 +11,8 @@ from schemas.conversation import Conversation, RawPrompt, Sampling
 from schemas.errors import Invalid
 from schemas.events import Delta, Finish, FinishReason, TokenLogprob
 from schemas.frames import CountRequest, TextReply, TokenizeRequest, pack_ids, unpack_ids
-from tests.pipeline.counting import Plan
-from tests.pipeline.local import Local, Running
+from tests.kit.counting import Plan
+from tests.kit.local import Local, Running
 
 
 def logprobs_of(turn: Running) -> list[list[TokenLogprob]]:

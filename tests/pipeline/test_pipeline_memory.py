@@ -11,9 +11,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.conftest import NatsServer
-from tests.pipeline.client import TOOLS, body, call, say
-from tests.pipeline.stack import Stack
+from tests.kit.messages_client import TOOLS, body, call, say
+from tests.kit.nats import NatsServer
+from tests.kit.stack import Stack
 
 pytestmark = pytest.mark.slow
 

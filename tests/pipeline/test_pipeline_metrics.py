@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.conftest import LIMIT_S, NatsServer, eventually, free_port
 from tests.deploy.monitoring import OF_PROMETHEUS, expressions, metrics
-from tests.pipeline.client import Client, body, say
-from tests.pipeline.stack import MODEL, Stack
+from tests.kit.messages_client import Client, body, say
+from tests.kit.nats import NatsServer, free_port
+from tests.kit.stack import MODEL, Stack
+from tests.kit.waiting import LIMIT_S, eventually
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 TURNS = 3

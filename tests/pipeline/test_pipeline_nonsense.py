@@ -17,9 +17,10 @@ from services.frontend.http.auth import anyone
 from services.runtime.bus import Bus, Handler, Subscription
 from services.runtime.config import ServiceConfig
 from services.runtime.observability.telemetry import open_log
-from tests.conftest import NatsServer, eventually
-from tests.pipeline.counting import Model, Plan
-from tests.pipeline.local import Local
+from tests.kit.counting import Model, Plan
+from tests.kit.local import Local
+from tests.kit.nats import NatsServer
+from tests.kit.waiting import eventually
 
 MALFORMED: list[Any] = [
     None,

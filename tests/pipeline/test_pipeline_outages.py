@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import LIMIT_S, NatsServer, eventually
-from tests.pipeline.client import Answer, Client, body, call, say
-from tests.pipeline.stack import Stack
+from tests.kit.messages_client import Answer, Client, body, call, say
+from tests.kit.nats import NatsServer
+from tests.kit.stack import Stack
+from tests.kit.waiting import LIMIT_S, eventually
 
 pytestmark = pytest.mark.slow
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import LIMIT_S, NatsServer, eventually, free_port, until
-from tests.pipeline.client import Answer, Client, body, say
-from tests.pipeline.stack import Stack
+from tests.kit.messages_client import Answer, Client, body, say
+from tests.kit.nats import NatsServer, free_port
+from tests.kit.stack import Stack
+from tests.kit.waiting import LIMIT_S, eventually, until
 
 FORGETFUL = """
 {%- set ns = namespace(last=-1) %}

@@ -6,10 +6,11 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.conftest import NatsServer, eventually
-from tests.pipeline.client import Client, body, say
+from tests.kit.messages_client import Client, body, say
+from tests.kit.nats import NatsServer
+from tests.kit.stack import Child, Stack
+from tests.kit.waiting import eventually
 from tests.pipeline.other_protocol import PREFIX
-from tests.pipeline.stack import Child, Stack
 
 INNER = ("parser", "worker", "preprocessor")
 SHORT = body(say("Hm.\n</think>\n\nYes."))

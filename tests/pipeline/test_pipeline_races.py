@@ -13,9 +13,8 @@ from schemas import subjects
 from schemas.errors import EngineFailed, ErrorKind
 from schemas.events import Failed, FinishReason
 from schemas.frames import GenerateRequest, TokenEntry, TokenFrame
-from tests.conftest import eventually
-from tests.pipeline.counting import Model, Plan, held
-from tests.pipeline.local import (
+from tests.kit.counting import Model, Plan, held
+from tests.kit.local import (
     INNER_STAGES,
     STAGES,
     Local,
@@ -24,6 +23,7 @@ from tests.pipeline.local import (
     other,
     owes_nothing,
 )
+from tests.kit.waiting import eventually
 
 decode_tokens = msgspec.json.Decoder(TokenFrame).decode
 

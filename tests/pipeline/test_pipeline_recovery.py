@@ -14,9 +14,9 @@ from schemas.frames import decode_generate
 from services.frontend.gateway.attempts import BOTH_LOST
 from services.frontend.gateway.process_watch import RESCUE_S
 from services.frontend.http.auth import anyone
-from tests.conftest import eventually
-from tests.pipeline.counting import Plan, held
-from tests.pipeline.local import INNER_STAGES, Local, Running, Service
+from tests.kit.counting import Plan, held
+from tests.kit.local import INNER_STAGES, Local, Running, Service
+from tests.kit.waiting import eventually
 
 LONGER_S = 1.0 + RESCUE_S + 1.0
 """More than what the detection of a death takes here, and more than others need to take over."""

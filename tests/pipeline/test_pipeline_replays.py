@@ -11,8 +11,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.conftest import NatsServer, eventually
-from tests.pipeline.stack import MODEL, Stack
+from tests.kit.nats import NatsServer
+from tests.kit.stack import MODEL, Stack
+from tests.kit.waiting import eventually
 from turnwire_tools.clients.answer import APIS, Api
 from turnwire_tools.replay.command import directives, not_for_a_server
 from turnwire_tools.replay.gateway import ReplayGateway, serving

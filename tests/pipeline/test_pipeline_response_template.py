@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import NatsServer
-from tests.described_model import describe_model
-from tests.pipeline.client import Client, body, say
-from tests.pipeline.stack import Stack
+from tests.kit.described_model import describe_model
+from tests.kit.messages_client import Client, body, say
+from tests.kit.nats import NatsServer
+from tests.kit.stack import Stack
 
 pytestmark = pytest.mark.slow  # a stack of its own
 

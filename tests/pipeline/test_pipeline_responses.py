@@ -9,10 +9,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.conftest import LIMIT_S, eventually
-from tests.pipeline.client import say
+from tests.kit.messages_client import say
+from tests.kit.stack import MODEL, Child, Stack
+from tests.kit.waiting import LIMIT_S, eventually
 from tests.pipeline.conftest import SHARED
-from tests.pipeline.stack import MODEL, Child, Stack
 
 QUICK = say("Hm.\n</think>\n\nHello there.")
 ENDLESS = say("Hm. [[delay 2000]][[fill 400]]")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.pipeline.client import Answer, Client, body, say
-from tests.pipeline.stack import Stack
+from tests.kit.messages_client import Answer, Client, body, say
+from tests.kit.stack import Stack
 
 BLOCK = 64
 """No engine under test has larger KV blocks."""

@@ -11,9 +11,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.conftest import LIMIT_S, NatsServer, until
-from tests.pipeline.client import Answer, Client, body, events, say
-from tests.pipeline.stack import Child, Stack
+from tests.kit.messages_client import Answer, Client, body, events, say
+from tests.kit.nats import NatsServer
+from tests.kit.stack import Child, Stack
+from tests.kit.waiting import LIMIT_S, until
 
 STAGES = ("worker", "parser", "preprocessor")
 WORDS = " ".join(f"word{number}" for number in range(120))

@@ -14,9 +14,10 @@ import pytest
 from tokenizers import Tokenizer
 
 from tests.clients.bus_turns import BusTurns, DecodedTurn, prefix_break
-from tests.conftest import LIMIT_S, NatsServer
-from tests.pipeline.client import TOOLS, call, say
-from tests.pipeline.stack import MODEL, Stack
+from tests.kit.messages_client import TOOLS, call, say
+from tests.kit.nats import NatsServer
+from tests.kit.stack import MODEL, Stack
+from tests.kit.waiting import LIMIT_S
 
 pytestmark = pytest.mark.slow
 

@@ -11,9 +11,9 @@ import pytest
 
 from schemas.errors import TurnwireError
 from schemas.events import Failed
-from tests.conftest import eventually
-from tests.pipeline.counting import Plan
-from tests.pipeline.local import Local, Service, containers
+from tests.kit.counting import Plan
+from tests.kit.local import Local, Service, containers
+from tests.kit.waiting import eventually
 
 pytestmark = pytest.mark.slow
 

@@ -11,9 +11,9 @@ import pytest
 from schemas.conversation import Conversation
 from schemas.events import Failed
 from schemas.frames import TurnRequest
-from tests.otlp import Receiver, Trace, receiving
-from tests.pipeline.counting import Plan
-from tests.pipeline.local import Local
+from tests.kit.counting import Plan
+from tests.kit.local import Local
+from tests.kit.otlp import Receiver, Trace, receiving
 
 WORKER = ["queue", "prefill", "decode"]
 STEPS = ["strip", "render", "encode"]

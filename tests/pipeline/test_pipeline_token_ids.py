@@ -11,10 +11,10 @@ import pytest
 from schemas.events import Finish, FinishReason, Prepared
 from schemas.frames import unpack_ids
 from tests.clients.bus_turns import BusTurns, DecodedTurn
-from tests.pipeline.client import TOOLS, Client, call, say
-from tests.pipeline.counting import Plan
-from tests.pipeline.local import Local, Running
-from tests.pipeline.stack import MODEL, Stack
+from tests.kit.counting import Plan
+from tests.kit.local import Local, Running
+from tests.kit.messages_client import TOOLS, Client, call, say
+from tests.kit.stack import MODEL, Stack
 
 CALL = "I look.\n</think>\n\n Looking \n\n" + call("ls", timeout_s="2.50") + "\n"
 STOPS = "Hm.\n</think>\n\nOne stop here and more."

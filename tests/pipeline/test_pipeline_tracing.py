@@ -13,10 +13,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.conftest import LIMIT_S, NatsServer, eventually, free_port, until
-from tests.otlp import ReceivedSpan, Receiver, Trace, receiving
-from tests.pipeline.client import TOOLS, Client, body, call, say
-from tests.pipeline.stack import MODEL, Stack
+from tests.kit.messages_client import TOOLS, Client, body, call, say
+from tests.kit.nats import NatsServer, free_port
+from tests.kit.otlp import ReceivedSpan, Receiver, Trace, receiving
+from tests.kit.stack import MODEL, Stack
+from tests.kit.waiting import LIMIT_S, eventually, until
 from tests.pipeline.test_pipeline_deaths import after_first_call, busy, turns_at
 
 pytestmark = pytest.mark.slow

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from tests.conftest import LIMIT_S, NatsServer
-from tests.pipeline.client import Answer, Client, body, call, say
-from tests.pipeline.stack import Stack
+from tests.kit.messages_client import Answer, Client, body, call, say
+from tests.kit.nats import NatsServer
+from tests.kit.stack import Stack
+from tests.kit.waiting import LIMIT_S
 from tests.pipeline.tap import Tap
 
 OUTPUTS = (

@@ -14,10 +14,10 @@ import pytest
 
 from schemas import subjects
 from schemas.frames import TokenFrame
-from tests.conftest import NatsServer
-from tests.model_fixtures import build_random_model
-from tests.pipeline.client import Client
-from tests.pipeline.stack import Stack
+from tests.kit.messages_client import Client
+from tests.kit.models import build_random_model
+from tests.kit.nats import NatsServer
+from tests.kit.stack import Stack
 
 MODEL = "tiny/random"
 OUTPUT = 24

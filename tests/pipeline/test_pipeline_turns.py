@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.pipeline.client import Client, Event, body, call, events, say
-from tests.pipeline.stack import MODEL, Stack
+from tests.kit.messages_client import Client, Event, body, call, events, say
+from tests.kit.stack import MODEL, Stack
 
 INTERLEAVED = (
     "I list the files.\n</think>\n\nLooking.\n\n"

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import LIMIT_S
-from tests.pipeline.client import say
-from tests.pipeline.stack import MODEL, Stack
+from tests.kit.messages_client import say
+from tests.kit.stack import MODEL, Stack
+from tests.kit.waiting import LIMIT_S
 
 USER = {"type": "text", "text": say("</think>hello")}
 INPUT = {"type": "input_text", "text": say("</think>hello")}

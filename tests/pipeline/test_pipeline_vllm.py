@@ -23,11 +23,11 @@ import pytest
 from bench.fanout import texts
 from schemas import subjects
 from schemas.frames import TokenFrame, decode_generate, unpack_ids
-from tests.conftest import NatsServer
-from tests.model_fixtures import build_random_model
-from tests.pipeline.client import TOOLS, Client, call, events
+from tests.kit.messages_client import TOOLS, Client, call, events
+from tests.kit.models import build_random_model
+from tests.kit.nats import NatsServer
+from tests.kit.stack import Stack
 from tests.pipeline.forced_vllm import BLOCK, LIMIT_S, descendants, gone, prompt_tokens, start_up
-from tests.pipeline.stack import Stack
 from tests.pipeline.test_pipeline_budgets import BUDGETS, check_random_model
 
 MODEL = "tiny/vllm"

@@ -19,7 +19,7 @@ from services.templates.detection import detect_family
 from services.templates.probe import probe, reasoning_tags
 from services.tokenization.encoder import Encoder
 from services.tokenization.prompt_tokenizer import PromptTokenizer
-from tests.tokenization.tokenizer_zoo import KINDS
+from tests.kit.tokenizer_zoo import KINDS
 
 _CONTROL = re.compile(r"<[|\uff5c][^\s<>{}'\"]+?[|\uff5c]>|</?[a-zA-Z_:]{2,24}>|\[/?[A-Z_]{3,24}\]")
 _MORE = ("<|bos|>", "<|eos|>", "<|system|>", "<|user|>", "<|assistant|>", "<|im_end")

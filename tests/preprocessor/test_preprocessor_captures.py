@@ -17,7 +17,7 @@ from services.templates.messages import adapt
 from services.templates.probe import probe
 from services.templates.thinking import template_variables
 from services.templates.tools import list_tools
-from tests.captures import CAPTURES, REASON
+from tests.kit.captures import CAPTURES, REASON
 
 CLAUDE = CAPTURES / "claude-code-2.1.328"
 

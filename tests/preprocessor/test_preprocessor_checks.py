@@ -9,7 +9,8 @@ from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import assemble
 from services.preprocessor.threads import PromptThreads
 from services.tokenization.encoder import Encoder
-from tests.conftest import MakeProcess, eventually
+from tests.kit.processes import MakeProcess
+from tests.kit.waiting import eventually
 
 CONVERSATION = Conversation("m", [Message("user", [Text("hi")])])
 

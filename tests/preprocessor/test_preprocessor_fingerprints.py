@@ -31,7 +31,7 @@ from services.preprocessor.fingerprints import KEPT_S, MIN_BYTES, Fingerprints
 from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, encode_prompt
-from tests.conftest import examples
+from tests.kit.examples import examples
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"command": {"type": "string"}}}
 TOOLS = [ToolSpec("Bash", "Runs a command.", SCHEMA), ToolSpec("Read", "Reads a file.", SCHEMA)]

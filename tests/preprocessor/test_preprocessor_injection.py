@@ -30,10 +30,10 @@ from services.runtime.config import PreprocessorConfig
 from services.templates.messages import adapt
 from services.templates.thinking import template_variables
 from services.templates.tools import list_tools
-from tests.conftest import SLOW_MACHINE, examples
+from tests.kit.examples import SLOW_MACHINE, examples
+from tests.kit.tokenizer_zoo import KINDS
 from tests.preprocessor.injection import conversation, setup_for
 from tests.templates.real_templates import REAL_TEMPLATES
-from tests.tokenization.tokenizer_zoo import KINDS
 
 BUILT = """{% for m in messages %}{{ '<|' + m.role + '|>' }}{{ m.content | trim }}{% if m.tool_calls %}
 {%- for c in m.tool_calls %}<{{ c.function.name }}>{{ c.function.arguments | tojson }}{% endfor %}{% endif %}

@@ -15,7 +15,8 @@ from services.tokenization.block_keys import block_keys, pack
 from services.worker.kv import publisher as kv_publisher
 from services.worker.kv.blocks import KvBlockIndex
 from services.worker.kv.publisher import KvPublisher, PromptBlocks
-from tests.conftest import MakeProcess, Reported, eventually
+from tests.kit.processes import MakeProcess, Reported
+from tests.kit.waiting import eventually
 
 SIZE = 4
 PROMPT = list(range(40))

@@ -18,7 +18,8 @@ from services.runtime.config import PreprocessorConfig
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket, BucketConfig
 from services.runtime.storage.seal import Sealer
-from tests.conftest import MakeProcess, eventually, make_bucket
+from tests.kit.processes import MakeProcess, make_bucket
+from tests.kit.waiting import eventually
 from tests.ledger.test_ledger_choice import ANSWER, Alike, setup, started
 from tests.ledger.test_ledger_comparison import MORE, QUESTION, SIGNER, Session, assistant
 

@@ -6,7 +6,7 @@ from schemas.conversation import Conversation
 from schemas.frames import TurnRequest
 from services.preprocessor.ledger_reader import NO_LEDGER_READER
 from services.preprocessor.observer import PreprocessorObserver, TracedAttempt
-from tests.conftest import MakeProcess
+from tests.kit.processes import MakeProcess
 
 
 class FakeScope:

@@ -6,7 +6,8 @@ from schemas.control import Cancel
 from schemas.conversation import Conversation
 from schemas.frames import TurnRequest
 from services.preprocessor.open_work import OpenWork
-from tests.conftest import LIMIT_S, MakeProcess
+from tests.kit.processes import MakeProcess
+from tests.kit.waiting import LIMIT_S
 
 
 def attempt(number: int, turn: str = "t") -> TurnRequest:

@@ -10,7 +10,8 @@ from schemas.frames import GenerateRequest, decode_generate, pack_ids
 from services.preprocessor.routing.kv_view import KvView
 from services.preprocessor.routing.placement import Placement
 from services.preprocessor.routing.router import Router
-from tests.conftest import MakeProcess, Reported, eventually
+from tests.kit.processes import MakeProcess, Reported
+from tests.kit.waiting import eventually
 
 REQUEST = GenerateRequest("t", 1, "m", pack_ids(range(99)), "p", "f", Sampling(), [], Raw(b"null"))
 

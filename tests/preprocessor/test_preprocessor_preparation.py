@@ -34,7 +34,8 @@ from services.runtime.config import PreprocessorConfig
 from services.runtime.heartbeats import Service
 from services.runtime.storage.seal import Sealer
 from services.tokenization.encoder import Encoder
-from tests.conftest import MakeProcess, eventually
+from tests.kit.processes import MakeProcess
+from tests.kit.waiting import eventually
 
 CONVERSATION = Conversation("m", [Message("user", [Text("hi")])])
 

@@ -36,7 +36,7 @@ from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble, encode_prompt
 from services.preprocessor.render import allowed_tools
 from services.templates.jinja import CheckedContext
-from tests.conftest import examples
+from tests.kit.examples import examples
 
 BASH = ToolSpec(
     "Bash", "run a command", {"type": "object", "properties": {"command": {"type": "string"}}}

@@ -21,7 +21,8 @@ from services.runtime.config import PreprocessorConfig
 from services.runtime.long_work import LongWork
 from services.runtime.storage.seal import Sealer
 from services.templates.chat_template import ChatTemplate
-from tests.conftest import LIMIT_S, MakeProcess
+from tests.kit.processes import MakeProcess
+from tests.kit.waiting import LIMIT_S
 
 SLOW = """{% for m in messages %}<|im_start|>{{ m.content }}{% if m.content == 'slow' %}
 {%- for i in range(10000) %}{% for j in range(3000) %}{% endfor %}{% endfor %}{% endif %}{% endfor %}"""

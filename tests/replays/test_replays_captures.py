@@ -21,7 +21,7 @@ from services.frontend.apis.messages.request import parse as parse_messages
 from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.responses.request.body import decode
 from services.templates.tools import tool_name
-from tests.captures import CAPTURES, REASON
+from tests.kit.captures import CAPTURES, REASON
 from turnwire_tools.clients import chat, messages, responses
 from turnwire_tools.clients.answer import APIS, Api
 

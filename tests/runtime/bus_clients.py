@@ -18,7 +18,8 @@ import structlog
 from schemas.errors import Unavailable
 from services.runtime.bus import Bus
 from services.runtime.config import BusConfig
-from tests.conftest import eventually, free_port
+from tests.kit.nats import free_port
+from tests.kit.waiting import eventually
 
 LONG_S = 60
 

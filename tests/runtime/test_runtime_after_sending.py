@@ -7,7 +7,7 @@ import pytest
 from structlog.typing import FilteringBoundLogger
 
 from services.runtime.requests import after_sending
-from tests.conftest import NatsServer
+from tests.kit.nats import NatsServer
 from tests.runtime.test_runtime_bus import make
 
 

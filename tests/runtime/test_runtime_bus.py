@@ -9,7 +9,8 @@ from structlog.typing import FilteringBoundLogger
 from schemas.errors import TimedOut, TooLarge, TurnwireError, Unavailable
 from services.runtime.bus import Bus, Delivery
 from services.runtime.config import BusConfig
-from tests.conftest import LIMIT_S, NatsServer, eventually
+from tests.kit.nats import NatsServer
+from tests.kit.waiting import LIMIT_S, eventually
 
 
 def make(

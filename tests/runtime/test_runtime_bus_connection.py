@@ -10,7 +10,8 @@ from schemas.errors import TimedOut, Unavailable
 from services.runtime import bus as bus_module
 from services.runtime import nats_client
 from services.runtime.bus import WAIT_S
-from tests.conftest import NatsServer, eventually, free_port
+from tests.kit.nats import NatsServer, free_port
+from tests.kit.waiting import eventually
 from tests.runtime.bus_clients import (
     LONG_S,
     Client,

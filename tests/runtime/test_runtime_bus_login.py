@@ -11,8 +11,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from schemas.errors import Unavailable
-from tests.certificates import Authority
-from tests.conftest import eventually, free_port
+from tests.kit.certificates import Authority
+from tests.kit.nats import free_port
+from tests.kit.waiting import eventually
 from tests.runtime.bus_clients import LONG_S, Client, connected, pretender, refused, serving
 
 pytestmark = pytest.mark.usefixtures("collected")

@@ -15,7 +15,9 @@ from services.runtime.heartbeats import LinkStates, Service
 from services.runtime.process import Process
 from services.runtime.streams import frames as streams
 from services.runtime.streams.frames import FrameReceiver, FrameSender, FrameSource
-from tests.conftest import MakeProcess, NatsServer, eventually
+from tests.kit.nats import NatsServer
+from tests.kit.processes import MakeProcess
+from tests.kit.waiting import eventually
 
 TURNS = 8
 TOKENS = 400

@@ -15,7 +15,9 @@ from schemas.control import Heartbeat
 from services.runtime.bus import Bus, Delivery
 from services.runtime.config import BusConfig, ServiceConfig
 from services.runtime.observability.telemetry import open_log
-from tests.conftest import LIMIT_S, NatsServer, examples
+from tests.kit.examples import examples
+from tests.kit.nats import NatsServer
+from tests.kit.waiting import LIMIT_S
 
 ACK = b'{"stream":"KV_tw_responses","seq":7}'
 """JetStream's answer to a writer, which has no headers. Any writer can have it sent to any

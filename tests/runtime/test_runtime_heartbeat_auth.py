@@ -14,7 +14,8 @@ from schemas import subjects
 from schemas.control import Heartbeat, Load, Stage
 from schemas.errors import Invalid
 from services.runtime.heartbeat_auth import FRESH_S, HeartbeatAuth
-from tests.conftest import MakeProcess, Reported, eventually
+from tests.kit.processes import MakeProcess, Reported
+from tests.kit.waiting import eventually
 
 WORKER = Heartbeat("worker", "w-1", load=Load(running=3), version="1", host="h", pid=7)
 SUBJECT = subjects.heartbeat("worker", "w-1")

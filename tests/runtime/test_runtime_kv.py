@@ -13,7 +13,9 @@ from schemas.errors import EngineFailed, TooLarge, TurnwireError, Unavailable
 from services.runtime.bus import Bus
 from services.runtime.config import BusConfig
 from services.runtime.storage.kv import Bucket, BucketConfig, create_bucket, digest_key
-from tests.conftest import NatsServer, eventually, make_bucket, until
+from tests.kit.nats import NatsServer
+from tests.kit.processes import make_bucket
+from tests.kit.waiting import eventually, until
 
 MakeBus = Callable[[str], Awaitable[Bus]]
 

@@ -20,7 +20,9 @@ from services.runtime.config import BusConfig, ServiceConfig
 from services.runtime.observability.log_lines import RateLimit
 from services.runtime.other_protocols import MAX_PROCESSES, OtherProtocols
 from services.runtime.process import Process
-from tests.conftest import LIMIT_S, MakeProcess, NatsServer, eventually
+from tests.kit.nats import NatsServer
+from tests.kit.processes import MakeProcess
+from tests.kit.waiting import LIMIT_S, eventually
 
 OTHERS = ("tw.v1", "tw.v3", "tw.v22", "tw.2")
 NAMES = ["a", "b.1"]

@@ -13,8 +13,10 @@ from services.runtime.config import BusConfig, ParserConfig
 from services.runtime.config.loader import ConfigError
 from services.runtime.heartbeats import CHANGE_DELAY_S, Service
 from services.runtime.process import Process
-from tests.conftest import MakeProcess, NatsServer, eventually
-from tests.frontend.frontend_fakes import log_into
+from tests.kit.frontend import log_into
+from tests.kit.nats import NatsServer
+from tests.kit.processes import MakeProcess
+from tests.kit.waiting import eventually
 
 
 class Endless(Service):

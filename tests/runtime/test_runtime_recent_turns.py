@@ -2,7 +2,7 @@
 
 from services.runtime import recent_turns
 from services.runtime.recent_turns import RecentTurns
-from tests.conftest import LIMIT_S, eventually
+from tests.kit.waiting import LIMIT_S, eventually
 
 
 def test_newest_attempt_stays() -> None:

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from services.frontend.http.tls import Tls
 from services.runtime.config import BusConfig
 from services.runtime.nats_login import read_tls
-from tests.certificates import Authority
+from tests.kit.certificates import Authority
 
 
 def locked_key() -> bytes:

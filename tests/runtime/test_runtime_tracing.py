@@ -17,8 +17,9 @@ from services.runtime.config import FrontendConfig, ServiceConfig, WorkerConfig
 from services.runtime.observability.telemetry import open_log
 from services.runtime.observability.tracing import Attributes, OpenSpan, Tracer, open_tracer
 from services.runtime.process import Process
-from tests.conftest import LIMIT_S, free_port
-from tests.otlp import Receiver, receiving
+from tests.kit.nats import free_port
+from tests.kit.otlp import Receiver, receiving
+from tests.kit.waiting import LIMIT_S
 
 CLIENT = {"traceparent": f"00-{'a1' * 16}-{'b2' * 8}-01", "tracestate": "vendor=value"}
 TRACE = "a1" * 16

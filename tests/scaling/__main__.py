@@ -18,8 +18,8 @@ from tokenizers import Tokenizer
 from services.cli.up.embedded_nats import find_nats_server
 from tests.chaos import table
 from tests.chaos.deployment import free_port
-from tests.conftest import NatsServer
-from tests.pipeline.stack import Stack
+from tests.kit.nats import NatsServer
+from tests.kit.stack import Stack
 from tests.scaling.autoscaler import Target, read_targets, scaled
 from tests.scaling.fleet import Fleet, settings
 from tests.scaling.run import Phase, Plan, Run, as_rows

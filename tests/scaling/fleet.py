@@ -13,9 +13,9 @@ import aiohttp
 
 from bench.cpu import cpu_seconds
 from tests.chaos.deployment import free_port
-from tests.conftest import LIMIT_S
 from tests.deploy.rendered import DEPLOY, Manifest, documents
-from tests.pipeline.stack import Child, Stack
+from tests.kit.stack import Child, Stack
+from tests.kit.waiting import LIMIT_S
 
 PROBE_S = 0.2
 

@@ -11,7 +11,7 @@ from nats.aio.client import Client as NatsPy
 
 from schemas.errors import TimedOut, Unavailable
 from services.runtime.storage.kv import Bucket, BucketConfig, create_bucket
-from tests.conftest import eventually, until
+from tests.kit.waiting import eventually, until
 from tests.runtime.bus_clients import Client
 from tests.simulation.cases_messages import msg, nobody, pub
 from tests.simulation.nats_places import Place, Wire, listen, settle

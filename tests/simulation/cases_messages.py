@@ -6,7 +6,7 @@ import nats.errors
 import pytest
 from nats.aio.msg import Msg
 
-from tests.conftest import eventually
+from tests.kit.waiting import eventually
 from tests.simulation.nats_places import MAX_PAYLOAD, Place, listen, settle
 
 HEADERS = b"NATS/1.0\r\nA: b\r\n\r\n"

@@ -8,7 +8,7 @@ import structlog
 
 from schemas.errors import TimedOut, TurnwireError, Unavailable
 from services.runtime.storage.kv import Bucket
-from tests.conftest import eventually
+from tests.kit.waiting import eventually
 from tests.runtime.bus_clients import Client
 from tests.simulation.cases_messages import msg
 from tests.simulation.cases_streams import call, made, opened, put, state

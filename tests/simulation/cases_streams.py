@@ -15,7 +15,7 @@ from nats.aio.msg import Msg
 
 from schemas.errors import EngineFailed, TooLarge, Unavailable
 from services.runtime.storage.kv import Bucket, BucketConfig, create_bucket
-from tests.conftest import until
+from tests.kit.waiting import until
 from tests.runtime.bus_clients import Client
 from tests.simulation.nats_places import Place
 

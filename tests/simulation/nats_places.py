@@ -21,7 +21,8 @@ from nats.aio.msg import Msg
 from simulation.loop import Machine, SimLoop
 from simulation.nats_server import Cluster, Server
 from simulation.network import Network
-from tests.conftest import LIMIT_S, free_port, suspend
+from tests.kit.nats import free_port, suspend
+from tests.kit.waiting import LIMIT_S
 from tests.runtime.bus_clients import Client
 
 VIRTUAL_LIMIT_S = 600.0

@@ -8,7 +8,7 @@ import structlog
 
 from schemas.errors import TimedOut, Unavailable
 from services.runtime.storage.kv import Bucket, create_bucket
-from tests.conftest import eventually
+from tests.kit.waiting import eventually
 from tests.simulation.cases_cluster import CONFIG, every_server_knows_the_others, join, made, reads
 from tests.simulation.cases_messages import pub
 from tests.simulation.cases_streams import opened

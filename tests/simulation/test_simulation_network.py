@@ -10,7 +10,8 @@ import pytest
 
 from simulation.loop import Machine, SimLoop
 from simulation.network import RECEIVE_BYTES, Network
-from tests.conftest import LIMIT_S, eventually, free_port
+from tests.kit.nats import free_port
+from tests.kit.waiting import LIMIT_S, eventually
 
 MIB = 1 << 20
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from simulation.reach import marks
-from tests.conftest import eventually
+from tests.kit.waiting import eventually
 
 ROOT = Path(__file__).parent.parent.parent
 LIMIT_S = 300.0

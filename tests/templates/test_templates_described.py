@@ -15,7 +15,6 @@ from services.templates.chat_template import ChatTemplate
 from services.templates.messages import adapt
 from services.templates.probe import probe
 from services.templates.tools import tool_definition
-from tests.families.response_templates import of_trl
 from tests.families.test_families_response_template_judge import (
     TOOLS,
     WRITTEN,
@@ -26,6 +25,7 @@ from tests.families.test_families_response_template_judge import (
     parsed,
     splits,
 )
+from tests.kit.response_templates import of_trl
 from tests.templates.real_templates import REAL_TEMPLATES
 
 DESCRIBED = {  # the template of DeepSeek-R1 distilled leaves reasoning out of history

@@ -17,7 +17,7 @@ from services.templates.messages import adapt
 from services.templates.probe import probe
 from services.templates.thinking import template_variables
 from services.templates.tools import list_tools, with_cached_json
-from tests.conftest import examples
+from tests.kit.examples import examples
 from tests.templates.made_up_sessions import session
 
 TOOL = {

@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer
 from services.templates.jinja import environment
 from services.tokenization.data_marks import DataMarks, Piece
 from services.tokenization.encoder import Encoder
-from tests.tokenization.tokenizer_zoo import KINDS
+from tests.kit.tokenizer_zoo import KINDS
 
 TOKENS = [
     "<|im_start|>",

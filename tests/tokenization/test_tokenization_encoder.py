@@ -12,9 +12,9 @@ from tokenizers import Encoding, Tokenizer
 from schemas.frames import pack_ids, unpack_ids
 from services.tokenization.encoder import Encoder
 from services.tokenization.equality import difference, trials
-from tests.conftest import examples
+from tests.kit.examples import examples
+from tests.kit.tokenizer_zoo import KINDS, make
 from tests.tokenization.test_tokenization_segments import PIECES, texts, whole
-from tests.tokenization.tokenizer_zoo import KINDS, make
 
 CHOICES = ("auto", "tokenizers")
 

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.marker_tokens import OTHER, marker_tokens
-from tests.tokenization.tokenizer_zoo import make
+from tests.kit.tokenizer_zoo import make
 
 MARKERS = [
     "<think>",

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 
 from services.tokenization.segments import Cuts, SegmentCache
-from tests.conftest import examples
-from tests.tokenization.tokenizer_zoo import CONTROL, FLAGGED, KINDS, byte_level, make
+from tests.kit.examples import examples
+from tests.kit.tokenizer_zoo import CONTROL, FLAGGED, KINDS, byte_level, make
 
 made = cache(make)
 PIECES = [

@@ -31,7 +31,8 @@ from schemas.events import (
 )
 from schemas.frames import EventEntry, EventFrame, TurnRequest
 from services.cli.main import main
-from tests.conftest import LIMIT_S, NatsServer
+from tests.kit.nats import NatsServer
+from tests.kit.waiting import LIMIT_S
 from turnwire_tools.behaviour import comparison, sign_flip_p
 
 ROOT = Path(__file__).parents[2]

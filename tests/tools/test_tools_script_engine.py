@@ -18,8 +18,8 @@ from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
 from services.worker.engine import EngineDelta, EngineDied, EngineInfo, EngineRequest
-from tests.conftest import eventually
-from tests.worker.listening import listen
+from tests.kit.listening import listen
+from tests.kit.waiting import eventually
 from turnwire_tools.script.engine import BLOCK_TOKENS, ScriptEngine
 from turnwire_tools.script.stream import synthetic_logprobs
 
@@ -162,7 +162,7 @@ from schemas.conversation import Sampling
 from services.runtime.config import WorkerConfig
 from services.worker.engine import EngineRequest
 from turnwire_tools.script.engine import ScriptEngine
-from tests.worker.listening import listen
+from tests.kit.listening import listen
 
 async def main(model):
     engine = ScriptEngine(WorkerConfig(model=model, script_mode="request", token_delay_ms=0.0))

@@ -12,8 +12,8 @@ from schemas.conversation import OutputFormat, Sampling
 from schemas.errors import Invalid
 from services.runtime.config import WorkerConfig
 from services.worker.engine import EngineImage, EngineRequest
-from tests.vision_model import build_vision_model
-from tests.worker.listening import listen
+from tests.kit.listening import listen
+from tests.kit.vision_model import build_vision_model
 from tests.worker.vision import VisionPrompts, image
 from turnwire_tools.script.engine import ScriptEngine
 

@@ -17,7 +17,8 @@ from schemas.control import Cancel, Heartbeat
 from schemas.conversation import Conversation, Message, Text
 from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, TurnEvent, Usage
 from schemas.frames import EventEntry, EventFrame, TurnRequest
-from tests.conftest import MakeProcess, NatsServer
+from tests.kit.nats import NatsServer
+from tests.kit.processes import MakeProcess
 from turnwire_tools.replay.replay_file import read
 from turnwire_tools.tap.messages import MessageLine, line_of
 from turnwire_tools.tap.turns import concerns

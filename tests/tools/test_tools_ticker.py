@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.conftest import LIMIT_S
+from tests.kit.waiting import LIMIT_S
 from turnwire_tools.script import ticker
 from turnwire_tools.script.ticker import NOW, Ticker, aligned
 

@@ -30,9 +30,9 @@ from services.worker.engine import (
 from services.worker.engine_requests import EngineRequests
 from services.worker.kv.publisher import NO_KV
 from services.worker.thoughts import ThoughtCounter
-from tests.conftest import eventually
-from tests.worker.fake_decodings import FakeDecodings
-from tests.worker.listening import Listener, listen
+from tests.kit.fake_decodings import FakeDecodings
+from tests.kit.listening import Listener, listen
+from tests.kit.waiting import eventually
 
 WAIT_S = 60.0
 

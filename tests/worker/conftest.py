@@ -1,5 +1,4 @@
-"""What the engines' tests share: models to run, and the conformance suite's assertions
-rewritten."""
+"""What the engines' tests share: models to run."""
 
 import gc
 import sys
@@ -9,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.vision_model import Scheme, build_vision_model
-
-pytest.register_assert_rewrite("tests.worker.conformance", "tests.worker.vision")
+from tests.kit.vision_model import Scheme, build_vision_model
 
 
 @pytest.fixture(scope="session")
@@ -60,7 +57,7 @@ def vision_model(vision_scheme: Scheme, tmp_path_factory: pytest.TempPathFactory
 @pytest.fixture(scope="session")
 def vision(vision_model: Path, vision_scheme: Scheme) -> Any:
     """Prompts for it."""
-    from tests.worker.vision import VisionPrompts  # not before its assertions can be rewritten
+    from tests.worker.vision import VisionPrompts
 
     return VisionPrompts(vision_model, vision_scheme)
 

@@ -12,9 +12,9 @@ from schemas.conversation import Sampling
 from services.runtime.config import WorkerConfig
 from services.worker.engine import EngineRequest
 from services.worker.engines.registry import open_engine
+from tests.kit.listening import Listener
 from tests.worker.conformance import Bench, Conformance
 from tests.worker.fake_tensorrt_llm import VERSIONS
-from tests.worker.listening import Listener
 from tests.worker.vision import VisionConformance
 from turnwire_tools.script.ticker import NOW, Ticker
 

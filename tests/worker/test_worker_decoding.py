@@ -5,7 +5,7 @@ from schemas.events import FinishReason
 from services.worker.engine import EngineDelta, EngineDied
 from services.worker.output.decoding import Decoding
 from services.worker.output.outbox import Outbox
-from tests.worker.fake_decodings import FakeDecodings
+from tests.kit.fake_decodings import FakeDecodings
 
 
 class Trial:

@@ -29,7 +29,9 @@ from services.runtime.process import Process
 from services.runtime.storage.kv import create_bucket
 from services.worker.engines.registry import open_engine
 from services.worker.service import Worker
-from tests.conftest import MakeProcess, NatsServer, eventually
+from tests.kit.nats import NatsServer
+from tests.kit.processes import MakeProcess
+from tests.kit.waiting import eventually
 from tests.worker.vision import VisionPrompts, image
 
 TEXT = "There is some text before the image, more than a block of it. " * 6

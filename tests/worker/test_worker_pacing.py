@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from services.worker.output.pacing import Pacer
-from tests.conftest import eventually
+from tests.kit.waiting import eventually
 
 
 class Trial:

@@ -26,7 +26,8 @@ from services.worker.engine import EngineDelta, EngineDied, EngineInfo, EngineRe
 from services.worker.engines.support import EngineTurn, OpenTurns
 from services.worker.retention import MIN_TOKENS
 from services.worker.service import Worker
-from tests.conftest import MakeProcess, eventually
+from tests.kit.processes import MakeProcess
+from tests.kit.waiting import eventually
 
 NOTICES = "_INBOX_test.notices"
 VOCABULARY = 100_000

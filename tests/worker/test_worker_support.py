@@ -11,7 +11,7 @@ from schemas.errors import ENGINE_DIED, EngineFailed, Invalid
 from schemas.events import FinishReason
 from services.worker.engine import EngineDelta, EngineDied
 from services.worker.engines.support import EngineTurn, OpenTurns, in_daemon_thread
-from tests.worker.listening import Listener
+from tests.kit.listening import Listener
 
 
 class Trial:

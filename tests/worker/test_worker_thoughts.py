@@ -27,8 +27,8 @@ from services.worker.budgeted_turn import BudgetedTurn
 from services.worker.engine import EngineDelta
 from services.worker.output.token_stream import TokenStream
 from services.worker.thoughts import ThoughtCounter
-from tests.families.parser_cases import opened, vectors
-from tests.worker.fake_decodings import FakeDecodings
+from tests.kit.fake_decodings import FakeDecodings
+from tests.kit.parser_cases import opened, vectors
 
 LIMIT = 64
 TOOLS = [ToolSpec("run", schema={"properties": {"cmd": {"type": "string"}}})]

@@ -21,8 +21,8 @@ from schemas.events import FinishReason  # noqa: E402
 from services.runtime.config import WorkerConfig  # noqa: E402
 from services.worker.engine import EngineDelta, EngineDied, EngineRequest  # noqa: E402
 from services.worker.engines.transformers.engine import TransformersEngine  # noqa: E402
-from tests.conftest import eventually  # noqa: E402
-from tests.worker.listening import listen  # noqa: E402
+from tests.kit.listening import listen  # noqa: E402
+from tests.kit.waiting import eventually  # noqa: E402
 
 WAIT_S = 60.0
 PROMPT = [(11 * i + 3) % 500 + 8 for i in range(100)]

@@ -25,8 +25,8 @@ from services.worker.engine import EngineDelta, EngineImage, EngineRequest  # no
 from services.worker.engines.transformers import images as engine_images  # noqa: E402
 from services.worker.engines.transformers.engine import TransformersEngine  # noqa: E402
 from services.worker.engines.transformers.loader import explain  # noqa: E402
-from tests.vision_model import build_vision_model, png, reference_processor  # noqa: E402
-from tests.worker.listening import listen  # noqa: E402
+from tests.kit.listening import listen  # noqa: E402
+from tests.kit.vision_model import build_vision_model, png, reference_processor  # noqa: E402
 
 WAIT_S = 60.0
 PAGE = 32

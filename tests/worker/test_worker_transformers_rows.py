@@ -22,7 +22,7 @@ from services.runtime.config import WorkerConfig  # noqa: E402
 from services.worker.engine import EngineDelta, EngineRequest  # noqa: E402
 from services.worker.engines.transformers.engine import TransformersEngine  # noqa: E402
 from services.worker.engines.transformers.rows import HostRow  # noqa: E402
-from tests.worker.listening import listen  # noqa: E402
+from tests.kit.listening import listen  # noqa: E402
 
 PROMPT = [(11 * i + 3) % 500 + 8 for i in range(60)]
 

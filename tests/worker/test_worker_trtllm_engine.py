@@ -30,10 +30,10 @@ from services.worker.engines.trtllm import engine as trtllm
 from services.worker.engines.trtllm import pollers, readings
 from services.worker.engines.trtllm.engine import TrtllmEngine
 from services.worker.engines.trtllm.pollers import MAX_EVENTS, KvEventQueue, LoopGuard
-from tests.conftest import eventually
+from tests.kit.listening import listen
+from tests.kit.waiting import eventually
 from tests.worker.fake_tensorrt_llm import VERSIONS
 from tests.worker.fake_tensorrt_llm.runtime import EngineDeadError
-from tests.worker.listening import listen
 
 WAIT_S = 60.0
 PROMPT = [(11 * i + 3) % 500 + 8 for i in range(100)]

@@ -17,8 +17,8 @@ from schemas.errors import EngineFailed, Invalid
 from services.runtime.config import WorkerConfig
 from services.worker.engine import FEATURES, BlocksStored, EngineDelta, EngineDied, EngineRequest
 from services.worker.engines.vllm.engine import VllmEngine
-from tests.conftest import LIMIT_S, eventually
-from tests.worker.listening import Listener, listen
+from tests.kit.listening import Listener, listen
+from tests.kit.waiting import LIMIT_S, eventually
 
 PROMPT = list(range(8, 58))
 

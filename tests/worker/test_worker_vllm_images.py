@@ -17,10 +17,10 @@ from services.images.image import image_hash
 from services.runtime.config import WorkerConfig
 from services.worker.engine import EngineDelta, EngineImage, EngineRequest
 from services.worker.engines.vllm.engine import VllmEngine
-from tests.conftest import LIMIT_S, eventually
-from tests.vision_model import build_vision_model
+from tests.kit.listening import Listener, listen
+from tests.kit.vision_model import build_vision_model
+from tests.kit.waiting import LIMIT_S, eventually
 from tests.worker.fake_vllm import SIZE
-from tests.worker.listening import Listener, listen
 
 BEFORE = list(range(8, 30))
 

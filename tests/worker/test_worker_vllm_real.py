@@ -25,8 +25,8 @@ from services.tokenization.block_keys import block_keys
 from services.worker.engine import EngineInfo
 from services.worker.engines.registry import open_engine
 from services.worker.kv.blocks import KvBlockIndex
-from tests.conftest import eventually
-from tests.model_fixtures import build_random_model
+from tests.kit.models import build_random_model
+from tests.kit.waiting import eventually
 from tests.worker import conformance
 from tests.worker.conformance import Bench, Conformance, cached, output
 

@@ -23,11 +23,11 @@ from services.tokenization.block_keys import block_keys, with_images
 from services.worker.engine import EngineDelta, EngineRequest
 from services.worker.engines.vllm.engine import VllmEngine
 from services.worker.kv.blocks import KvBlockIndex
-from tests.conftest import eventually
-from tests.vision_model import build_vision_model, png
+from tests.kit.listening import Listener
+from tests.kit.vision_model import build_vision_model, png
+from tests.kit.waiting import eventually
 from tests.worker import conformance
 from tests.worker.conformance import Bench, output
-from tests.worker.listening import Listener
 from tests.worker.vision import TEXT, VisionConformance, VisionPrompts
 
 BLOCK = 32

@@ -1,6 +1,6 @@
 """What an engine with vision must do, beside the rules of `tests.worker.conformance`.
 
-A subclass has two fixtures: `bench`, an engine on a model of `tests.vision_model`, and `vision`,
+A subclass has two fixtures: `bench`, an engine on a model of `tests.kit.vision_model`, and `vision`,
 the prompts for it.
 """
 
@@ -23,7 +23,7 @@ from services.worker.engine import EngineImage, EngineRequest
 from tests.worker.conformance import Bench, cached, output
 
 MARKUP = {"qwen": ("<|vision_start|>", "<|vision_end|>"), "idefics": ("", "")}
-"""What the chat templates of `tests.vision_model` write before and after an image."""
+"""What the chat templates of `tests.kit.vision_model` write before and after an image."""
 
 
 def image(color: str = "red", width: int = 84, height: int = 56) -> bytes:
@@ -34,7 +34,7 @@ def image(color: str = "red", width: int = 84, height: int = 56) -> bytes:
 
 
 class VisionPrompts:
-    """Prompts with images, for a model of `tests.vision_model`."""
+    """Prompts with images, for a model of `tests.kit.vision_model`."""
 
     def __init__(self, model: Path, scheme: str) -> None:
         processor = ImageProcessor.load(str(model))

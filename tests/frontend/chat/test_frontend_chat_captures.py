@@ -14,7 +14,7 @@ import pytest
 from schemas.conversation import Call, Conversation, Reasoning, Result, Text
 from services.frontend.apis.chat.render import ChatSettings
 from services.frontend.apis.chat.request import parse
-from tests.captures import CAPTURES, REASON
+from tests.kit.captures import CAPTURES, REASON
 
 REQUESTS = [
     path

@@ -10,7 +10,7 @@ from schemas.errors import Invalid
 from services.frontend.apis.chat.render import ChatSettings
 from services.frontend.apis.chat.request import parse
 from services.frontend.content.pdf_document import make_document
-from tests.frontend.frontend_fakes import messages_as_notes
+from tests.kit.frontend import messages_as_notes
 
 CALL = {
     "id": "call_1",

@@ -14,17 +14,8 @@ from schemas.errors import ContextOverflow, EngineFailed, ErrorInfo, ErrorKind, 
 from schemas.events import Failed, TurnEvent
 from services.preprocessor.limit import limit_output
 from tests.frontend.chat.test_frontend_chat_stream import CASES, Case, load
-from tests.frontend.frontend_fakes import (
-    MODEL,
-    FakeGateway,
-    Served,
-    Step,
-    call,
-    finish,
-    reasoning,
-    serving,
-    text,
-)
+from tests.kit.events import Step, call, finish, reasoning, text
+from tests.kit.frontend import MODEL, FakeGateway, Served, serving
 
 HI: Any = [{"role": "user", "content": "hi"}]
 FUNCTIONS: Any = [

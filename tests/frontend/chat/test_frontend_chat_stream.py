@@ -30,7 +30,7 @@ from schemas.events import (
 from services.frontend.apis.chat.render import ChatCollector, ChatShape, chat_stream
 from services.frontend.apis.shared.tools import freeform_input
 from services.frontend.turns.interfaces import AnswerInfo
-from tests.frontend.frontend_fakes import with_dispatch
+from tests.kit.events import with_dispatch
 
 TURNS = Path(__file__).parents[2] / "fixtures" / "chat" / "turns"
 CASES = sorted(path for path in TURNS.glob("*.json") if not path.name.endswith(".document.json"))

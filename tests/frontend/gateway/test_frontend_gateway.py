@@ -47,9 +47,9 @@ from services.frontend.turns.interfaces import OpenTurn
 from services.runtime.bus import Delivery
 from services.runtime.config import FrontendConfig
 from services.runtime.registry import ProcessRegistry
-from tests.conftest import eventually
-from tests.frontend.frontend_fakes import admission
-from tests.pdf_files import PNG
+from tests.kit.frontend import admission
+from tests.kit.pdf_files import PNG
+from tests.kit.waiting import eventually
 
 FINISH = Finish(FinishReason.STOP, 1, Usage(prompt=1, output=1))
 

@@ -11,18 +11,9 @@ from schemas.conversation import Message
 from schemas.errors import TurnwireError
 from schemas.events import TurnEvent
 from services.runtime.config import FrontendConfig
-from tests.frontend.frontend_fakes import (
-    MODEL,
-    FakeGateway,
-    Served,
-    Step,
-    call,
-    finish,
-    reasoning,
-    serving,
-    text,
-)
-from tests.frontend.hosted.provider_stub import ProviderStub, provider
+from tests.kit.events import Step, call, finish, reasoning, text
+from tests.kit.frontend import MODEL, FakeGateway, Served, serving
+from tests.kit.search_provider import ProviderStub, provider
 
 SEARCH = {"type": "web_search_20250305", "name": "web_search"}
 FETCH = {"type": "web_fetch_20250910", "name": "web_fetch"}

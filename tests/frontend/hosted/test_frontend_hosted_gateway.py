@@ -13,14 +13,6 @@ from openai.types.responses import ResponseFunctionWebSearch
 from schemas.conversation import Call, Message, Part, Reasoning, Result, Text
 from schemas.errors import ContextOverflow, Overloaded
 from services.frontend.turns.hosted_turns import next_turn_id
-from tests.conftest import LIMIT_S, eventually
-from tests.frontend.frontend_fakes import (
-    MODEL,
-    call,
-    finish,
-    serving,
-)
-from tests.frontend.hosted.provider_stub import PAGES
 from tests.frontend.hosted.rounds import (
     FETCH,
     FIRST,
@@ -39,6 +31,10 @@ from tests.frontend.hosted.rounds import (
     search,
     streamed,
 )
+from tests.kit.events import call, finish
+from tests.kit.frontend import MODEL, serving
+from tests.kit.search_provider import PAGES
+from tests.kit.waiting import LIMIT_S, eventually
 
 
 async def test_messages_streams_all_turns_as_one_message() -> None:

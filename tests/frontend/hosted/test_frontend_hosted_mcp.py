@@ -15,8 +15,8 @@ from services.frontend.hosted.contract import ProviderError
 from services.frontend.hosted.mcp_provider import McpProvider, sources_in, sources_of_text
 from services.frontend.hosted.provider import provider_of
 from services.runtime.config import FrontendConfig
-from tests.frontend.frontend_fakes import serving
 from tests.frontend.hosted.rounds import FIRST, LAST, SEARCH, Rounds, body, message
+from tests.kit.frontend import serving
 
 TIDES = {"url": "https://example.org/tides", "title": "Tides", "content": "High water is at noon."}
 TEXT = "# Two pages\nTides: https://example.org/tides.\nMoon (https://example.com/moon)"

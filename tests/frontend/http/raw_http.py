@@ -6,8 +6,8 @@ import json
 import os
 from typing import Any
 
-from tests.conftest import LIMIT_S
-from tests.frontend.frontend_fakes import MODEL
+from tests.kit.frontend import MODEL
+from tests.kit.waiting import LIMIT_S
 
 ASK = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
 BODY = json.dumps(ASK).encode()

@@ -11,8 +11,8 @@ from aiohttp import ClientSession
 from services.frontend.http.auth import find_key, load_keys
 from services.frontend.http.keys import Limits
 from services.runtime.config import FrontendConfig
-from tests.conftest import eventually
-from tests.frontend.frontend_fakes import MODEL, log_into, serving
+from tests.kit.frontend import MODEL, log_into, serving
+from tests.kit.waiting import eventually
 
 ASK = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
 HASHES = {key: hashlib.sha256(key.encode()).hexdigest() for key in ("alpha", "beta")}

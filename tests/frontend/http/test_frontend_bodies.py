@@ -15,7 +15,7 @@ from schemas.errors import Invalid, TooLarge
 from services.frontend.apis.messages.request import Messages, MessagesRequest
 from services.frontend.http.bodies import THREAD_FROM_BYTES, decode
 from services.runtime.config import FrontendConfig
-from tests.frontend.frontend_fakes import MODEL, serving
+from tests.kit.frontend import MODEL, serving
 
 LIMIT = 256 * 1024
 ASK = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}

@@ -8,7 +8,7 @@ from aiohttp import ClientSession, WSServerHandshakeError
 from schemas.errors import Forbidden
 from services.frontend.http.cors import EXPOSED, Cors
 from services.runtime.config import FrontendConfig
-from tests.frontend.frontend_fakes import MODEL, serving
+from tests.kit.frontend import MODEL, serving
 
 APP = "https://app.example"
 EVIL = "https://evil.example"

@@ -16,8 +16,9 @@ from schemas.control import ModelCard
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import Failed
 from services.runtime.config import FrontendConfig
-from tests.conftest import eventually
-from tests.frontend.frontend_fakes import CARD, MODEL, FakeGateway, Served, finish, serving, text
+from tests.kit.events import finish, text
+from tests.kit.frontend import CARD, MODEL, FakeGateway, Served, serving
+from tests.kit.waiting import eventually
 
 ASK: dict[str, Any] = {
     "model": MODEL,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from services.frontend.http.file_watch import FileWatch
-from tests.frontend.frontend_fakes import log_into
+from tests.kit.frontend import log_into
 
 
 def test_each_change_is_noticed_once(tmp_path: Path) -> None:

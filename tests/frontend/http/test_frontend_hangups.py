@@ -18,9 +18,10 @@ from services.cli.serve import new_loop
 from services.frontend.http.tls import Tls
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import adopt_library_logs
-from tests.certificates import Authority, pem
-from tests.frontend.frontend_fakes import FakeGateway, Served, Step, finish, log_into, serving, text
 from tests.frontend.http.raw_http import ASK, chunk, frame, post, upgrade
+from tests.kit.certificates import Authority, pem
+from tests.kit.events import Step, finish, text
+from tests.kit.frontend import FakeGateway, Served, log_into, serving
 
 STREAM = {**ASK, "stream": True}
 CHAT = {"model": ASK["model"], "messages": ASK["messages"], "stream": True}

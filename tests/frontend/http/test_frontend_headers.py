@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from services.runtime.config import FrontendConfig
-from tests.frontend.frontend_fakes import MODEL, Served, serving
+from tests.kit.frontend import MODEL, Served, serving
 
 CHAT = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
 BODIES: dict[str, dict[str, Any]] = {

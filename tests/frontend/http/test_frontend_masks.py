@@ -3,8 +3,8 @@
 import pytest
 
 from services.frontend.http.masks import MaskedFrames
-from tests.frontend.frontend_fakes import serving
 from tests.frontend.http.raw_http import RawSocket, frame
+from tests.kit.frontend import serving
 
 CREATE = b'{"type":"nothing"}'
 SPLIT = b'{"type":"\xc3\xa9"}'

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from services.frontend.http.bodies import decode
-from tests.frontend.frontend_fakes import MODEL, serving
 from tests.frontend.http.raw_http import ASK, BODY, answer_to, answers_to, chunk, get, post
+from tests.kit.frontend import MODEL, serving
 
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/messages": ASK,

@@ -13,8 +13,6 @@ from aiohttp import ClientSession
 
 from services.frontend.http.server import MAX_HEADER_BYTES, MAX_URL_BYTES, client_of
 from services.runtime.config import FrontendConfig
-from tests.conftest import LIMIT_S, eventually
-from tests.frontend.frontend_fakes import Served, serving
 from tests.frontend.http.raw_http import (
     BODY,
     Answer,
@@ -26,6 +24,8 @@ from tests.frontend.http.raw_http import (
     read_answer,
     upgrade,
 )
+from tests.kit.frontend import Served, serving
+from tests.kit.waiting import LIMIT_S, eventually
 
 CHUNKED = "Transfer-Encoding: chunked"
 SHORT = 0.2

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from schemas.events import BlockStart, Delta
 from services.frontend.http.sse import HIGH_WATER_BYTES, SLICE_BYTES, SseWriter
 from services.runtime.config import FrontendConfig
-from tests.frontend.frontend_fakes import MODEL, FakeGateway, Served, Step, finish, serving, text
+from tests.kit.events import Step, finish, text
+from tests.kit.frontend import MODEL, FakeGateway, Served, serving
 
 ASK: dict[str, Any] = {
     "model": MODEL,

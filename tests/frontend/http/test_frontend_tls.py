@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from services.cli.main import main
 from services.frontend.http.tls import Tls
 from services.runtime.config import FrontendConfig
-from tests.certificates import Authority, pem
-from tests.frontend.frontend_fakes import MODEL, serving
+from tests.kit.certificates import Authority, pem
+from tests.kit.frontend import MODEL, serving
 
 ASK: dict[str, Any] = {
     "model": MODEL,

@@ -16,9 +16,9 @@ import pytest
 from PIL import Image
 
 from services.images.image import MAX_BYTES
-from tests.frontend.frontend_fakes import serving
 from tests.frontend.media.test_frontend_images import Store, encoded, image, seeing
 from tests.frontend.media.test_frontend_media_apis import APIS
+from tests.kit.frontend import serving
 
 CHAT = APIS[1]  # it takes data of any type
 PEAK_MB = 800

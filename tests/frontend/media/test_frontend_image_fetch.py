@@ -22,11 +22,11 @@ from services.frontend.media.image_fetch import ImageFetcher, PublicResolver
 from services.frontend.turns.notice import make_notice
 from services.images.image import MAX_BYTES
 from services.runtime.config import FrontendConfig
-from tests.certificates import Authority
-from tests.frontend.frontend_fakes import CARD, FakeGateway, serving
 from tests.frontend.media.test_frontend_images import SEEING, SEEN, Store, media
 from tests.frontend.media.test_frontend_media_apis import APIS, HELLO, Api, post
-from tests.pdf_files import PNG
+from tests.kit.certificates import Authority
+from tests.kit.frontend import CARD, FakeGateway, serving
+from tests.kit.pdf_files import PNG
 
 HOSTS = ["images.example", "*.example.org"]
 URL = "https://images.example/shot.png?signature=secret"

@@ -27,12 +27,13 @@ from services.frontend.turns.notice import make_notice
 from services.images.image import MAX_BYTES, ImageFacts, image_hash, read_facts
 from services.images.parts import media_of
 from services.runtime.config import FrontendConfig
-from tests.frontend.frontend_fakes import CARD, MODEL, FakeGateway, Served, finish, serving
-from tests.frontend.hosted.provider_stub import provider
 from tests.frontend.hosted.rounds import FIRST, LAST, SEARCH, Rounds
 from tests.frontend.http.test_frontend_edge import line
 from tests.frontend.media.test_frontend_media_apis import APIS, HELLO, IMAGE, Api, post
-from tests.pdf_files import PNG, pdf
+from tests.kit.events import finish
+from tests.kit.frontend import CARD, MODEL, FakeGateway, Served, serving
+from tests.kit.pdf_files import PNG, pdf
+from tests.kit.search_provider import provider
 
 MESSAGES, CHAT, RESPONSES = APIS
 SEEING = replace(CARD, features=[VISION])

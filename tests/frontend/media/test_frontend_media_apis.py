@@ -11,8 +11,8 @@ import pytest
 from schemas.conversation import Media, Result, Text
 from services.frontend.turns.notice import make_notice
 from services.runtime.config import FrontendConfig
-from tests.frontend.frontend_fakes import MODEL, Served, serving
-from tests.pdf_files import PNG, pdf
+from tests.kit.frontend import MODEL, Served, serving
+from tests.kit.pdf_files import PNG, pdf
 
 IMAGE = base64.b64encode(PNG).decode()
 PLAN = base64.b64encode(pdf("The code is 4711.")).decode()

@@ -10,8 +10,8 @@ from schemas.conversation import Conversation, Media, Message, Part, Result, Tex
 from services.frontend.content.pdf_document import PDF, PdfDocument, make_document
 from services.frontend.media import pdf_reader
 from services.frontend.media.pdf_reader import PdfReader
-from tests.frontend.frontend_fakes import log_into
-from tests.pdf_files import pdf, pdf_of
+from tests.kit.frontend import log_into
+from tests.kit.pdf_files import pdf, pdf_of
 
 OVER = "not readable within this server's limits"
 SPAWN = asyncio.create_subprocess_exec

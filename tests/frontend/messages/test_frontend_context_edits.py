@@ -18,7 +18,7 @@ from services.frontend.apis.messages.preparation import apply_context_edits
 from services.frontend.apis.messages.request import MessagesRequest, parse
 from services.frontend.turns.interfaces import Admitted
 from services.frontend.turns.turn_service import ModelAccess
-from tests.frontend.frontend_fakes import MODEL, FakeGateway, serving
+from tests.kit.frontend import MODEL, FakeGateway, serving
 
 Json = dict[str, Any]
 CLEAR = "clear_thinking_20251015"

@@ -14,7 +14,7 @@ import pytest
 from schemas.conversation import Call, Conversation, Reasoning, Result, Text, ToolReference
 from services.frontend.apis.messages.request import parse
 from services.frontend.content.hosted_tools import missing_tools
-from tests.captures import CAPTURES, REASON
+from tests.kit.captures import CAPTURES, REASON
 
 ROOT = Path(__file__).parents[3]
 FIXTURE = ROOT / "tests" / "fixtures" / "messages" / "agent_turn.json"

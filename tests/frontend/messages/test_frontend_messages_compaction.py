@@ -12,18 +12,10 @@ from schemas.conversation import Conversation, Message, Text, ToolChoice
 from schemas.events import FinishReason, TurnEvent
 from services.frontend.apis.messages.compaction import CompactEdit
 from services.frontend.turns.compaction import SUMMARIZE
-from tests.conftest import LIMIT_S, eventually
-from tests.frontend.frontend_fakes import (
-    MODEL,
-    FakeGateway,
-    Served,
-    Step,
-    finish,
-    reasoning,
-    serving,
-    text,
-)
-from tests.pdf_files import PNG
+from tests.kit.events import Step, finish, reasoning, text
+from tests.kit.frontend import MODEL, FakeGateway, Served, serving
+from tests.kit.pdf_files import PNG
+from tests.kit.waiting import LIMIT_S, eventually
 
 LOOK: Any = {
     "name": "look",

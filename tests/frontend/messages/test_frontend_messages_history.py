@@ -12,7 +12,7 @@ from services.frontend.apis.messages.request import parse
 from services.frontend.apis.messages.wire import UNSEALED
 from services.frontend.content.pdf_document import PDF
 from services.frontend.content.pdf_document import make_document as pdf_document
-from tests.frontend.frontend_fakes import messages_as_notes
+from tests.kit.frontend import messages_as_notes
 
 Json = dict[str, Any]
 USE: Json = {"type": "tool_use", "id": "t1", "name": "look", "input": {"a": 1}}

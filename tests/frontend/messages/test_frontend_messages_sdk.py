@@ -13,18 +13,9 @@ from anthropic.types import Message
 from schemas.conversation import Call, Reasoning, Result
 from schemas.errors import EngineFailed, ErrorInfo, ErrorKind, Overloaded
 from schemas.events import Failed, failure_of
-from tests.frontend.frontend_fakes import (
-    MODEL,
-    FakeGateway,
-    Served,
-    Step,
-    call,
-    finish,
-    reasoning,
-    serving,
-    text,
-)
 from tests.frontend.messages.test_frontend_messages_stream import CASES, load
+from tests.kit.events import Step, call, finish, reasoning, text
+from tests.kit.frontend import MODEL, FakeGateway, Served, serving
 
 HI: Any = [{"role": "user", "content": "hi"}]
 PATHS = [path for path in CASES if failure_of(load(path).events[-1]) is None]

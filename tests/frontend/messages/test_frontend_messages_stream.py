@@ -29,7 +29,7 @@ from services.frontend.apis.messages.document import MessageCollector
 from services.frontend.apis.messages.render import MessagesStream
 from services.frontend.apis.messages.wire import UNSEALED
 from services.frontend.turns.interfaces import AnswerInfo
-from tests.frontend.frontend_fakes import with_dispatch
+from tests.kit.events import with_dispatch
 
 TURNS = Path(__file__).parents[2] / "fixtures" / "messages" / "turns"
 CASES = sorted(TURNS.glob("*.json"), key=lambda path: path.name)

@@ -6,8 +6,9 @@ import pytest
 from structlog.typing import FilteringBoundLogger
 
 from services.runtime.storage import kv
-from tests.conftest import LIMIT_S, MakeProcess
 from tests.frontend.responses.pair import Pair, pairing
+from tests.kit.processes import MakeProcess
+from tests.kit.waiting import LIMIT_S
 
 
 @pytest.fixture(autouse=True)

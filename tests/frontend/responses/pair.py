@@ -15,9 +15,10 @@ from services.runtime.bus import Delivery
 from services.runtime.config import FrontendConfig
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket
-from tests.conftest import MakeProcess, make_bucket
-from tests.frontend.frontend_fakes import FakeGateway, Served, Step, finish, serving, text
 from tests.frontend.responses.responses_client import Client
+from tests.kit.events import Step, finish, text
+from tests.kit.frontend import FakeGateway, Served, serving
+from tests.kit.processes import MakeProcess, make_bucket
 
 CONFIG = FrontendConfig(response_store="shared")
 

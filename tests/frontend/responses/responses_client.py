@@ -5,7 +5,7 @@ from typing import Any
 
 from aiohttp import ClientSession, ClientWebSocketResponse, WSMsgType
 
-from tests.frontend.frontend_fakes import MODEL, Served
+from tests.kit.frontend import MODEL, Served
 
 
 class Client:

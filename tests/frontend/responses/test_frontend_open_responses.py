@@ -14,18 +14,10 @@ from aiohttp import ClientSession
 from schemas.conversation import Media, Result, ToolChoice
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import Failed, FinishReason
-from tests.frontend.frontend_fakes import (
-    MODEL,
-    FakeGateway,
-    Step,
-    call,
-    finish,
-    reasoning,
-    serving,
-    text,
-)
 from tests.frontend.responses.open_responses import check_events, check_response
 from tests.frontend.responses.responses_client import Client, said
+from tests.kit.events import Step, call, finish, reasoning, text
+from tests.kit.frontend import MODEL, FakeGateway, serving
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(64)).decode()
 PDF = base64.b64encode(b"%PDF-1.4\n%%EOF\n").decode()

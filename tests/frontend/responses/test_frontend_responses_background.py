@@ -17,17 +17,9 @@ from schemas.errors import ContextOverflow, ErrorInfo, ErrorKind, NotFound, Over
 from schemas.events import Failed
 from services.frontend.apis.responses.state.server import ResponsesServer
 from services.runtime.config import FrontendConfig
-from tests.frontend.frontend_fakes import (
-    MODEL,
-    FakeGateway,
-    Served,
-    Step,
-    call,
-    finish,
-    serving,
-    text,
-)
 from tests.frontend.responses.responses_client import Client, events_of
+from tests.kit.events import Step, call, finish, text
+from tests.kit.frontend import MODEL, FakeGateway, Served, serving
 
 
 class Script:

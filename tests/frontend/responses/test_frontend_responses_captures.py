@@ -16,7 +16,7 @@ from services.frontend.apis.responses.dialect import ConvertedRequest, Responses
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.responses.request.compaction import COMPACTED
 from services.frontend.turns.compaction import SUMMARIZE
-from tests.captures import CAPTURES, REASON
+from tests.kit.captures import CAPTURES, REASON
 
 REQUESTS = sorted(path for path in CAPTURES.glob("*/*/*-POST-v1-responses.json"))
 FRAMES = CAPTURES / "codex-0.169.0" / "12-websocket" / "ws-frames-client-to-server.json"

@@ -10,8 +10,8 @@ from aiohttp import ClientSession
 
 from schemas.errors import ContextOverflow
 from services.frontend.apis.responses.dialect import ConvertedRequest
-from tests.frontend.frontend_fakes import MODEL, FakeGateway, Served, serving
 from tests.frontend.responses.responses_client import Client
+from tests.kit.frontend import MODEL, FakeGateway, Served, serving
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.responses.request.compaction import COMPACTED, seal_summary
 from services.frontend.content.pdf_document import make_document
 from services.frontend.turns.compaction import SUMMARIZE
-from tests.frontend.frontend_fakes import messages_as_notes
+from tests.kit.frontend import messages_as_notes
 
 USER = {"role": "user", "content": "Hi."}
 CALL = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": '{"at": 1.0}'}

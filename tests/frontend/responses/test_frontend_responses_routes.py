@@ -19,19 +19,9 @@ from services.frontend.turns.interfaces import Admitted, TurnSink
 from services.frontend.turns.notice import make_notice
 from services.runtime.config import FrontendConfig
 from services.runtime.storage.seal import Sealer
-from tests.frontend.frontend_fakes import (
-    MODEL,
-    FakeGateway,
-    FakeTurn,
-    Served,
-    Step,
-    call,
-    finish,
-    reasoning,
-    serving,
-    text,
-)
 from tests.frontend.responses.responses_client import Client, said
+from tests.kit.events import Step, call, finish, reasoning, text
+from tests.kit.frontend import MODEL, FakeGateway, FakeTurn, Served, serving
 
 PNG = "data:image/png;base64,iVBORw0KGgo="
 

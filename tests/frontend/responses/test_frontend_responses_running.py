@@ -20,7 +20,8 @@ from services.frontend.turns.metrics import FrontendMetrics
 from services.frontend.turns.sinks import StreamSink
 from services.frontend.turns.turn_service import ModelAccess, TurnService
 from services.runtime.config import FrontendConfig
-from tests.frontend.frontend_fakes import FakeGateway, admission, finish, text
+from tests.kit.events import finish, text
+from tests.kit.frontend import FakeGateway, admission
 
 
 class Renderer:

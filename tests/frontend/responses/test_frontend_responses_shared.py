@@ -11,10 +11,11 @@ from structlog.typing import FilteringBoundLogger
 from services.frontend.apis.responses.state import store
 from services.frontend.apis.responses.state.store import Sharing, bucket_config
 from services.runtime.storage.kv import Bucket, digest_key
-from tests.conftest import MakeProcess
-from tests.frontend.frontend_fakes import MODEL, FakeGateway, Step, finish, serving, text
 from tests.frontend.responses.pair import CONFIG, Pair, pairing
 from tests.frontend.responses.responses_client import Client, said
+from tests.kit.events import Step, finish, text
+from tests.kit.frontend import MODEL, FakeGateway, serving
+from tests.kit.processes import MakeProcess
 
 
 @pytest.fixture(autouse=True)

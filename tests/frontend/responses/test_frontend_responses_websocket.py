@@ -16,18 +16,9 @@ from schemas.errors import ContextOverflow, ErrorInfo, ErrorKind, Invalid, Overl
 from schemas.events import Failed, FinishReason
 from services.frontend.apis.responses.state import socket
 from services.runtime.config import FrontendConfig
-from tests.frontend.frontend_fakes import (
-    MODEL,
-    FakeGateway,
-    Served,
-    Step,
-    call,
-    finish,
-    reasoning,
-    serving,
-    text,
-)
 from tests.frontend.responses.responses_client import Client, frames_of, said
+from tests.kit.events import Step, call, finish, reasoning, text
+from tests.kit.frontend import MODEL, FakeGateway, Served, serving
 
 
 def answer() -> list[Step]:

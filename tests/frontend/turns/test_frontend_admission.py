@@ -32,9 +32,9 @@ from services.templates.messages import adapt
 from services.templates.probe import probe
 from services.templates.thinking import template_variables
 from services.templates.tools import list_tools
-from tests.conftest import eventually
-from tests.frontend.frontend_fakes import CARD, MODEL, FakeGateway, FakeTurn, admission, serving
 from tests.frontend.http.test_frontend_edge import KEY, guarded
+from tests.kit.frontend import CARD, MODEL, FakeGateway, FakeTurn, admission, serving
+from tests.kit.waiting import eventually
 
 QUESTION = {"role": "user", "content": "hi"}
 MESSAGES = {"model": MODEL, "max_tokens": 9, "messages": [QUESTION]}

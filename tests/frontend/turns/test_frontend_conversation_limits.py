@@ -12,7 +12,7 @@ from schemas.conversation import Conversation, OutputFormat, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.turns.conversation_limits import MAX_VALUES, ConversationLimits
 from services.guides import promises
-from tests.frontend.frontend_fakes import CARD, MODEL, FakeGateway, serving
+from tests.kit.frontend import CARD, MODEL, FakeGateway, serving
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=2),

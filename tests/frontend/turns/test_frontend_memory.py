@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 
-from tests.conftest import eventually
-from tests.frontend.frontend_fakes import MODEL, FakeGateway, Step, finish, serving, text
 from tests.frontend.hosted.rounds import FIRST, LAST, SEARCH, Rounds, hosted
+from tests.kit.events import Step, finish, text
+from tests.kit.frontend import MODEL, FakeGateway, serving
+from tests.kit.waiting import eventually
 
 SIZE = 8_000_000
 SAID = "a" * SIZE

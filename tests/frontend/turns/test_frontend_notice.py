@@ -23,7 +23,7 @@ from schemas.events import (
 )
 from services.frontend.turns.compaction import request_summary
 from services.frontend.turns.notice import NoticeSink, make_notice, may_have_notice, without_notices
-from tests.frontend.frontend_fakes import call, finish, reasoning, text
+from tests.kit.events import call, finish, reasoning, text
 
 IMAGES = make_notice({"image"})
 

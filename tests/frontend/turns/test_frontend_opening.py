@@ -12,7 +12,8 @@ from schemas.events import BlockStart, Delta, Failed, TurnEvent
 from services.frontend.apis.messages.render import MessagesStream
 from services.frontend.turns.interfaces import Admitted, TurnSink
 from services.runtime.config import FrontendConfig
-from tests.frontend.frontend_fakes import MODEL, FakeGateway, FakeTurn, finish, serving, text
+from tests.kit.events import finish, text
+from tests.kit.frontend import MODEL, FakeGateway, FakeTurn, serving
 
 STREAM: dict[str, Any] = {
     "model": MODEL,

@@ -10,7 +10,8 @@ from schemas.conversation import Conversation, Text
 from schemas.errors import ContextOverflow
 from services.frontend.turns.compaction import SUMMARIZE
 from services.frontend.turns.interfaces import Admitted, TurnSink
-from tests.frontend.frontend_fakes import MODEL, FakeGateway, FakeTurn, finish, serving, text
+from tests.kit.events import finish, text
+from tests.kit.frontend import MODEL, FakeGateway, FakeTurn, serving
 
 WINDOW = 1000
 NEEDED = 60

@@ -13,8 +13,9 @@ from schemas.events import BlockStart, Delta, Failed
 from services.frontend.apis.messages.render import MessagesStream
 from services.frontend.turns.flusher import Flusher
 from services.frontend.turns.sinks import StreamSink
-from tests.conftest import LIMIT_S
-from tests.frontend.frontend_fakes import MODEL, FakeGateway, Step, finish, serving
+from tests.kit.events import Step, finish
+from tests.kit.frontend import MODEL, FakeGateway, serving
+from tests.kit.waiting import LIMIT_S
 
 BODY = b'{"model":"acme/served-model","max_tokens":9,"stream":true,"messages":[{"role":"user","content":"hi"}]}'
 ASK = b"POST /v1/messages HTTP/1.%d\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b"

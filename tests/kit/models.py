@@ -15,7 +15,7 @@ from bench.ledger.published import of_trl
 from services.preprocessor.model import ModelSetup
 from services.runtime.config import PreprocessorConfig
 from services.templates.chat_template import ChatTemplate
-from tests.vision_model import Scheme, build_vision_model
+from tests.kit.vision_model import Scheme, build_vision_model
 from turnwire_tools.script.demo_model import build_demo_model
 
 if TYPE_CHECKING:

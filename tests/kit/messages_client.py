@@ -11,8 +11,8 @@ from typing import Any
 import aiohttp
 
 from schemas.conversation import Conversation
-from tests.conftest import LIMIT_S, until
-from tests.pipeline.stack import MODEL
+from tests.kit.stack import MODEL
+from tests.kit.waiting import LIMIT_S, until
 from turnwire_tools.clients import answer
 from turnwire_tools.clients.apis import CLIENTS
 from turnwire_tools.clients.shared import SseParser

@@ -12,7 +12,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import LIMIT_S, NatsServer, free_port, suspend
+from tests.kit.nats import NatsServer, free_port, suspend
+from tests.kit.waiting import LIMIT_S
 
 MODEL = "turnwire-demo"
 

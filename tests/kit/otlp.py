@@ -10,7 +10,7 @@ from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from tests.conftest import LIMIT_S
+from tests.kit.waiting import LIMIT_S
 
 
 @dataclass(frozen=True)

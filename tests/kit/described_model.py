@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.memorising_model import build_memorising_model
+from tests.kit.memorising_model import build_memorising_model
 from turnwire_tools.clients.answer import Story
 from turnwire_tools.script.demo_model import build_demo_model
 

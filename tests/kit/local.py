@@ -44,9 +44,10 @@ from services.runtime.config import BusConfig, FrontendConfig, PreprocessorConfi
 from services.runtime.heartbeats import Service as StageService
 from services.runtime.process import Process
 from services.worker.service import Worker
-from tests.conftest import NatsServer, eventually
-from tests.frontend.frontend_fakes import admission
-from tests.pipeline.counting import QUEUE, CountingEngine, Model, Plan
+from tests.kit.counting import QUEUE, CountingEngine, Model, Plan
+from tests.kit.frontend import admission
+from tests.kit.nats import NatsServer
+from tests.kit.waiting import eventually
 
 INNER_STAGES: Final[tuple[Stage, ...]] = ("worker", "parser", "preprocessor")
 STAGES: Final[tuple[Stage, ...]] = (*INNER_STAGES, "frontend")

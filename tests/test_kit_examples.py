@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import PROFILE
+from tests.kit.examples import PROFILE
 
 Examples = list[tuple[int, str, bytes, str]]
 

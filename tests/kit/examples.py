@@ -1,0 +1,29 @@
+"""How many examples the property tests try."""
+
+import os
+
+import hypothesis
+from hypothesis.internal.conjecture import providers
+
+SLOW_MACHINE = (hypothesis.HealthCheck.too_slow,)
+"""What a property may not be judged by: on a loaded machine any example may take seconds, to make
+and to run."""
+# A change meets the same examples in each run, so that what fails is the change; the nightly run
+# explores others.
+_any_machine = hypothesis.settings(deadline=None, suppress_health_check=SLOW_MACHINE)
+hypothesis.settings.register_profile("quick", _any_machine, max_examples=20, derandomize=True)
+hypothesis.settings.register_profile("thorough", _any_machine, max_examples=400, derandomize=True)
+hypothesis.settings.register_profile("explore", _any_machine, max_examples=400)
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "quick")
+hypothesis.settings.load_profile(PROFILE)
+QUICK = PROFILE == "quick"
+if PROFILE != "explore":
+    # Hypothesis also draws the constants of all modules that are imported so far. Each process of
+    # pytest-xdist has others.
+    providers.is_local_module_file = lambda _: False  # type: ignore[assignment,attr-defined]
+
+
+def examples(thorough: int) -> int:
+    """The examples of a property that sets their number itself: a third of them in the quick
+    profile."""
+    return -(-thorough // 3) if QUICK else thorough
