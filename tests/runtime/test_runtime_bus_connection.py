@@ -232,6 +232,7 @@ async def test_lost_connection_leaves_no_task(
     monkeypatch.setattr(nats_client, "PING_INTERVAL_S", 0.05)
     visits: list[asyncio.StreamWriter] = []
     ended = asyncio.Event()
+    reconnected = asyncio.Event()
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         visits.append(writer)
@@ -243,7 +244,8 @@ async def test_lost_connection_leaves_no_task(
             writer.transport.abort()
         elif end == "stale":
             writer.write(b"-ERR 'Stale Connection'\r\n")
-        await asyncio.sleep(LONG_S)
+        # Tasks of the client wait until what it wrote is taken, or until this connection ends.
+        await reconnected.wait()
 
     def tasks() -> int:
         return sum(
@@ -267,6 +269,7 @@ async def test_lost_connection_leaves_no_task(
         ):  # something is pending in every tick, also in that of the end
             await asyncio.sleep(0)
         await eventually(lambda: client.reconnects == 1, LONG_S)
+        reconnected.set()
         await eventually(lambda: tasks() == one_connection, LONG_S)
         await asyncio.wait_for(client.bus.close(), LONG_S)
 
