@@ -48,6 +48,7 @@ from tests.kit.counting import QUEUE, CountingEngine, Model, Plan
 from tests.kit.frontend import admission
 from tests.kit.nats import NatsServer
 from tests.kit.waiting import eventually
+from tests.kit.world import SimulatedNats
 
 INNER_STAGES: Final[tuple[Stage, ...]] = ("worker", "parser", "preprocessor")
 STAGES: Final[tuple[Stage, ...]] = (*INNER_STAGES, "frontend")
@@ -239,7 +240,7 @@ class Local:
     """A pipeline in this loop."""
 
     def __init__(
-        self, nats: NatsServer, model: Model, log: FilteringBoundLogger, **bus: Any
+        self, nats: NatsServer | SimulatedNats, model: Model, log: FilteringBoundLogger, **bus: Any
     ) -> None:
         self.nats = nats
         self.model = model

@@ -1,6 +1,9 @@
 """Running stacks for the pipeline tests: they end with the last of these, since idle processes cost
 time, too."""
 
+import asyncio
+import time
+from asyncio import AbstractEventLoop
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from tests.kit.messages_client import Client
 from tests.kit.nats import NatsServer
 from tests.kit.stack import Stack
 from tests.kit.strict_states import strict_states
+from tests.kit.world import SimulatedNats, VirtualLoop
 
 __all__ = ["strict_states"]
 
@@ -115,11 +119,33 @@ def local_nats(make_nats: Callable[[], NatsServer]) -> NatsServer:
     return make_nats()
 
 
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], AbstractEventLoop]]:
+    """Tests with `local` run in virtual time."""
+    if "local" in getattr(item, "fixturenames", ()):
+        return {"virtual": VirtualLoop}
+    return {"real": asyncio.new_event_loop}
+
+
 @pytest.fixture
 async def local(
+    counting_model: Model, quiet_log: FilteringBoundLogger, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Local]:
+    """A pipeline in the event loop of the test and in virtual time, with no process started."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    monkeypatch.setattr(time, "monotonic", loop.time)
+    nats = SimulatedNats(loop)
+    nats.start()
+    pipeline = Local(nats, counting_model, quiet_log)
+    yield pipeline
+    await pipeline.stop()
+
+
+@pytest.fixture
+async def real_local(
     local_nats: NatsServer, counting_model: Model, quiet_log: FilteringBoundLogger
 ) -> AsyncIterator[Local]:
-    """A pipeline in the event loop of the test, with no process started."""
+    """A pipeline in the event loop of the test, in real time on a real nats-server."""
     pipeline = Local(local_nats, counting_model, quiet_log)
     yield pipeline
     await pipeline.stop()

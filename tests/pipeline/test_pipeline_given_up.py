@@ -71,7 +71,6 @@ async def test_sequence_numbers_start_again_for_a_receiver_that_was_given_up(
     await eventually(lambda: not parser.turns)
 
 
-@pytest.mark.slow
 @SILENCE
 async def test_a_frontend_that_was_given_up_ends_its_turns(local: Local, silence: str) -> None:
     """It comes back too late. A turn that no process has any more ends with one clear error. A turn
@@ -102,7 +101,6 @@ async def test_a_frontend_that_was_given_up_ends_its_turns(local: Local, silence
     await eventually(lambda: not worker.turns)
 
 
-@pytest.mark.slow
 @SILENCE
 async def test_a_worker_that_was_given_up_stops_decoding(local: Local, silence: str) -> None:
     await local.start(2)

@@ -91,7 +91,6 @@ async def test_the_death_of_worker_and_parser_during_a_turn_is_one_clear_error(
     assert "lost" in end.error.message
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("what", ["prepared", "accepted", "taken"])
 async def test_a_message_lost_before_the_first_token_is_replaced(local: Local, what: str) -> None:
     """The event that a turn is prepared, the answer to a turn request, the answer to a generate
@@ -171,7 +170,6 @@ async def test_a_request_for_a_replay_that_is_lost_is_made_again(local: Local) -
         assert asked
 
 
-@pytest.mark.slow
 async def test_an_end_that_is_lost_repeatedly_arrives(local: Local) -> None:
     await local.start()
     (parser,) = local.of("parser")
@@ -269,7 +267,6 @@ async def test_a_parser_after_its_grace_hands_over_open_turns(local: Local) -> N
     assert local.parser_of(turn) is not leaving
 
 
-@pytest.mark.slow
 async def test_a_second_interruption_of_the_same_turn_is_survived(local: Local) -> None:
     await local.start(3)
     plan = Plan(length=300, pace_s=0.01)

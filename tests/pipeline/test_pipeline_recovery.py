@@ -152,7 +152,6 @@ async def test_a_turn_that_kills_its_workers_is_given_up(local: Local) -> None:
     assert isinstance(end, Failed)
 
 
-@pytest.mark.slow
 async def test_a_turn_that_gets_further_outlives_any_number_of_workers(local: Local) -> None:
     await local.start()
     turn = local.turn(Plan(length=600, pace_s=0.02))
@@ -253,7 +252,6 @@ async def test_a_client_that_leaves_is_not_waited_for(local: Local) -> None:
     assert not any(request.id.startswith(f"{turn.id}.") for request in worker.engine.seen)
 
 
-@pytest.mark.slow
 async def test_work_of_a_client_that_left_while_the_bus_hung_is_dropped_before_it_costs(
     local: Local,
 ) -> None:
@@ -290,7 +288,6 @@ async def test_work_of_a_client_that_left_while_the_bus_hung_is_dropped_before_i
     assert [request.id.partition(".")[0] for request in worker.engine.seen] == [after.id]
 
 
-@pytest.mark.slow
 async def test_a_preprocessor_that_is_cut_off_prepares_nothing(local: Local) -> None:
     """What it receives may be old: its cancellation may be on the way."""
     local.bus = replace(local.bus, beat_interval_s=1.0, dead_after_s=3.5)

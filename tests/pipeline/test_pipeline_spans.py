@@ -28,8 +28,8 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
 
 
 @pytest.fixture
-async def traced(local: Local, receiver: Receiver) -> Local:
-    return await local.start(workers=2, tracing=True, otlp_endpoint=receiver.url)
+async def traced(real_local: Local, receiver: Receiver) -> Local:
+    return await real_local.start(workers=2, tracing=True, otlp_endpoint=receiver.url)
 
 
 async def trace_of(receiver: Receiver, turn: str, *names: str) -> Trace:
