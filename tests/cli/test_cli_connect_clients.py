@@ -1,116 +1,292 @@
 """The settings of each client for a running server: its limits, the API, the model catalogue."""
 
+import json
+import re
 import shlex
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from schemas.control import ModelCard
-from services.cli.connect.client import AgentClient, BadRequest, Target, client_names, load_client
-from services.cli.connect.clients import (
-    aider,
-    claude,
-    cline,
-    codex,
-    copilot,
-    hermes,
-    kilo,
-    kimi,
-    openclaw,
-    opencode,
-    pi,
-    qwen,
-)
+from services.cli.connect.client import BadRequest, ClientPlan, Target, client_names, load_client
+from services.cli.connect.clients import claude, codex, kilo, opencode
 from services.cli.connect.server import ServedModel
 from services.frontend.apis.models.documents import listing, names
 
-CARDS = [
-    ModelCard("acme/coder", aliases=["gpt-5.5"], max_model_len=131_072, reasoning=True, created=1),
-    ModelCard("small", max_model_len=32_768, max_output_tokens=4096),
-]
 LARGE = ServedModel("acme/coder", 131_072, 131_072, capabilities={"thinking": {"supported": True}})
 SMALL = ServedModel("small", 32_768, 4096)
+SEEING = ServedModel("seeing", 32_768, 4096, capabilities={"image_input": {"supported": True}})
+HOME = "/home/u"
+URL = "http://host:1"
+MODELS = {model.id: model for model in (SMALL, SEEING)}
+LIBRARIES = ["ai-sdk", "langchain", "litellm", "pydantic-ai"]
+TITLES = {
+    **{name: name for name in (*LIBRARIES, "aider", "opencode", "pi")},
+    "claude": "Claude Code",
+    "cline": "Cline",
+    "codex": "Codex",
+    "copilot": "GitHub Copilot CLI",
+    "hermes": "Hermes Agent",
+    "kilo": "Kilo",
+    "kimi": "kimi-code",
+    "openclaw": "OpenClaw",
+    "qwen": "qwen-code",
+}
+AGENTS = sorted(TITLES.keys() - {*LIBRARIES})
 
 
 def target(model: ServedModel = LARGE, **more: Any) -> Target:
-    return Target("http://host:1", model, **{"env": {"HOME": "/home/u"}, **more})
+    return Target(URL, model, **{"env": {"HOME": HOME}, **more})
+
+
+def flatten(value: Any, place: str = "") -> dict[str, Any]:
+    """A document and all values in it, each by its keys with dots between them."""
+    found = {place: value}
+    if isinstance(value, dict):
+        items: list[tuple[Any, Any]] = list(value.items())
+    elif isinstance(value, list):
+        items = list(enumerate(value))
+    else:
+        items = []
+    for key, inner in items:
+        found |= flatten(inner, f"{place}.{key}")
+    return found
+
+
+def facts(plan: ClientPlan) -> dict[str, Any]:
+    """`exports.NAME`; `N.KEY` for a value that is merged into file N, `absent N.KEY` for one that
+    is merged where the file has none."""
+    found = {"start": plan.start, "notes": plan.notes, "paths": [file.path for file in plan.files]}
+    found |= flatten(plan.exports, "exports")
+    for number, file in enumerate(plan.files):
+        found |= flatten(file.values, f"{number}") | flatten(file.if_absent, f"absent {number}")
+    return found
+
+
+PLANS = """
+claude
+    paths: ["/home/u/.claude/settings.json"]
+    exports.ANTHROPIC_BASE_URL: "http://host:1"
+    exports.ANTHROPIC_DEFAULT_OPUS_MODEL: "acme/coder"
+    exports.ANTHROPIC_DEFAULT_SONNET_MODEL: "acme/coder"
+    exports.ANTHROPIC_DEFAULT_HAIKU_MODEL: "acme/coder"
+    exports.ANTHROPIC_AUTH_TOKEN: "any"
+claude {"key": "k", "env": {"HOME": "/home/u", "CLAUDE_CONFIG_DIR": "/cc"}}
+    paths: ["/cc/settings.json"]
+    exports.ANTHROPIC_AUTH_TOKEN: "k"
+codex {"key": "k"}
+    paths: ["/home/u/.codex/turnwire.config.toml"]
+    0.model_providers.turnwire.base_url: "http://host:1/v1"
+    0.model_providers.turnwire.model_catalog_url: "http://host:1/codex/models.json"
+    0.model_providers.turnwire.experimental_bearer_token: "k"
+    0.model_providers.turnwire.supports_websockets: false
+    0.model: "acme/coder"
+    0.web_search: "disabled"
+codex
+    0.model_providers.turnwire.experimental_bearer_token: "any"
+codex {"catalogue_file": true, "catalogue": [{"slug": "x"}], "websockets": true}
+    paths: ["/home/u/.codex/turnwire-models.json", "/home/u/.codex/turnwire.config.toml"]
+    0: {"models": [{"slug": "x"}]}
+    1.model_catalog_json: "/home/u/.codex/turnwire-models.json"
+    1.model_providers.turnwire.supports_websockets: true
+    1.model_providers.turnwire.model_catalog_url: (absent)
+codex {"default": true, "folder": "/x"}
+    paths: ["/x/config.toml"]
+    start: "codex"
+codex {"env": {"HOME": "/h", "CODEX_HOME": "/c"}}
+    paths: ["/c/turnwire.config.toml"]
+    start: "codex --profile turnwire"
+opencode {"others": ["small", "seeing"]}
+    paths: ["/home/u/.config/opencode/opencode.json"]
+    0.provider.turnwire.npm: "@ai-sdk/anthropic"
+    0.provider.turnwire.options.baseURL: "http://host:1/v1"
+    0.provider.turnwire.models.acme/coder.limit: {"context": 131072, "output": 32000}
+    0.provider.turnwire.models.acme/coder.modalities: (absent)
+    0.provider.turnwire.models.small.limit: {"context": 32768, "output": 4096}
+    0.provider.turnwire.models.seeing.modalities.input: ["text", "image"]
+    absent 0.model: "turnwire/acme/coder"
+    0.model: (absent)
+opencode {"api": "chat"}
+    0.provider.turnwire.npm: "@ai-sdk/openai-compatible"
+    0.provider.turnwire.options.baseURL: "http://host:1/v1"
+opencode {"api": "responses"}
+    0.provider.turnwire.npm: "@ai-sdk/openai"
+    0.provider.turnwire.options.baseURL: "http://host:1/v1"
+opencode {"env": {"XDG_CONFIG_HOME": "/xdg"}}
+    paths: ["/xdg/opencode/opencode.json"]
+opencode {"env": {"OPENCODE_CONFIG": "/o.json", "XDG_CONFIG_HOME": "/xdg"}}
+    paths: ["/o.json"]
+qwen {"key": "k", "others": ["small"]}
+    paths: ["/home/u/.qwen/settings.json"]
+    0.modelProviders.turnwire.0.id: "acme/coder"
+    0.modelProviders.turnwire.0.baseUrl: "http://host:1/v1"
+    0.modelProviders.turnwire.0.envKey: "TURNWIRE_API_KEY"
+    0.modelProviders.turnwire.0.generationConfig: {"contextWindowSize": 131072}
+    0.modelProviders.turnwire.1.id: "small"
+    0.modelProviders.turnwire.2: (absent)
+    0.env: {"TURNWIRE_API_KEY": "k"}
+    0.providerProtocol: {"turnwire": "openai"}
+    0.model: (absent)
+qwen {"default": true}
+    0.model: {"name": "acme/coder"}
+    start: "qwen"
+pi {"others": ["small"]}
+    paths: ["/home/u/.pi/agent/models.json"]
+    start: "pi --provider turnwire --model acme/coder"
+    0.providers.turnwire.api: "anthropic-messages"
+    0.providers.turnwire.baseUrl: "http://host:1"
+    0.providers.turnwire.models.0.id: "acme/coder"
+    0.providers.turnwire.models.0.contextWindow: 131072
+    0.providers.turnwire.models.0.maxTokens: 32000
+    0.providers.turnwire.models.1.id: "small"
+    0.providers.turnwire.models.1.contextWindow: 32768
+    0.providers.turnwire.models.1.maxTokens: 4096
+    0.providers.turnwire.models.2: (absent)
+pi {"api": "chat"}
+    0.providers.turnwire.api: "openai-completions"
+    0.providers.turnwire.baseUrl: "http://host:1/v1"
+pi {"default": true}
+    1: {"defaultProvider": "turnwire", "defaultModel": "acme/coder"}
+    2: (absent)
+cline
+    paths: ["/home/u/.cline/data/settings/providers.json"]
+    0.providers.openai-compatible.settings.baseUrl: "http://host:1/v1"
+    0.providers.openai-compatible.settings.model: "acme/coder"
+    0.providers.openai-compatible.settings.contextWindow: 131072
+    absent 0.lastUsedProvider: "openai-compatible"
+aider
+    paths: ["/home/u/.aider.turnwire.conf.yml", "/home/u/.aider.turnwire.metadata.json"]
+    start: "aider --config /home/u/.aider.turnwire.conf.yml"
+    0.openai-api-base: "http://host:1/v1"
+    0.model-metadata-file: "/home/u/.aider.turnwire.metadata.json"
+    1.openai/acme/coder.max_input_tokens: 131072
+aider {"folder": "/my folder"}
+    start: "aider --config '/my folder/.aider.turnwire.conf.yml'"
+copilot {"key": "k", "websockets": true}
+    paths: ["/home/u/.copilot/turnwire.env"]
+    start: "copilot"
+    exports.COPILOT_PROVIDER_TYPE: "anthropic"
+    exports.COPILOT_PROVIDER_BASE_URL: "http://host:1"
+    exports.COPILOT_PROVIDER_API_KEY: "k"
+    exports.COPILOT_PROVIDER_TRANSPORT: (absent)
+    exports.COPILOT_PROVIDER_MAX_PROMPT_TOKENS: "99072"
+copilot {"api": "responses", "websockets": true}
+    exports.COPILOT_PROVIDER_TYPE: "openai"
+    exports.COPILOT_PROVIDER_WIRE_API: "responses"
+    exports.COPILOT_PROVIDER_TRANSPORT: "websockets"
+copilot {"api": "chat", "websockets": true}
+    exports.COPILOT_PROVIDER_BASE_URL: "http://host:1/v1"
+    exports.COPILOT_PROVIDER_WIRE_API: "completions"
+    exports.COPILOT_PROVIDER_TRANSPORT: (absent)
+kimi {"others": ["small"]}
+    paths: ["/home/u/.kimi-code/config.toml"]
+    start: "kimi -m turnwire/acme/coder"
+    0.providers.turnwire.type: "anthropic"
+    0.models.turnwire/acme/coder.max_context_size: 131072
+    0.models.turnwire/acme/coder.capabilities: ["thinking", "tool_use"]
+    0.models.turnwire/small.max_context_size: 32768
+    absent 0: {"default_model": "turnwire/acme/coder"}
+kimi {"api": "responses"}
+    0.providers.turnwire.type: "openai_responses"
+kimi {"api": "chat"}
+    0.providers.turnwire.type: "openai"
+hermes {"others": ["small"]}
+    paths: ["/home/u/.hermes/profiles/turnwire/config.yaml"]
+    start: "hermes -p turnwire"
+    0.providers.turnwire.base_url: "http://host:1/v1"
+    0.providers.turnwire.api_mode: "chat_completions"
+    0.providers.turnwire.models: {"acme/coder": {"context_length": 131072}, "small": {"context_length": 32768}}
+hermes {"api": "messages", "default": true, "env": {"HOME": "/h", "HERMES_HOME": "/hermes"}}
+    paths: ["/hermes/config.yaml"]
+    start: "hermes"
+    notes: ["Messages needs a package beside Hermes: pip install 'hermes-agent[anthropic]'"]
+    0.providers.turnwire.base_url: "http://host:1"
+kilo
+    paths: ["/home/u/.config/kilo/kilo.json"]
+kilo {"env": {"KILO_CONFIG": "/k.json"}}
+    paths: ["/k.json"]
+openclaw {"others": ["small"], "default": true}
+    paths: ["/home/u/.openclaw/openclaw.json"]
+    0.models.providers.turnwire.api: "anthropic-messages"
+    0.models.providers.turnwire.baseUrl: "http://host:1"
+    0.models.providers.turnwire.models.0.id: "acme/coder"
+    0.models.providers.turnwire.models.0.contextWindow: 131072
+    0.models.providers.turnwire.models.0.maxTokens: 32000
+    0.models.providers.turnwire.models.1.id: "small"
+    0.models.providers.turnwire.models.1.contextWindow: 32768
+    0.models.providers.turnwire.models.1.maxTokens: 4096
+    0.models.providers.turnwire.models.2: (absent)
+    0.agents.defaults.model.primary: "turnwire/acme/coder"
+openclaw {"api": "chat"}
+    0.models.providers.turnwire.api: "openai-completions"
+    0.models.providers.turnwire.baseUrl: "http://host:1/v1"
+openclaw {"api": "responses"}
+    0.models.providers.turnwire.api: "openai-responses"
+    0.models.providers.turnwire.baseUrl: "http://host:1/v1"
+"""
+"""A client with options of its target, and values of its plan, by their places."""
+
+
+def rows() -> Iterator[tuple[str, dict[str, Any], dict[str, str]]]:
+    """The client, the options, and the values in JSON."""
+    for row in re.split(r"\n(?=\w)", PLANS.rstrip())[1:]:
+        head, *lines = row.splitlines()
+        name, _, options = head.partition(" ")
+        values = dict(line.strip().split(": ", 1) for line in lines)
+        yield name, json.loads(options or "{}"), values
+
+
+def test_client_gets_its_settings(subtests: pytest.Subtests) -> None:
+    assert {name for name, _, _ in rows()} == {*AGENTS}
+    for name, options, wanted in rows():
+        options["others"] = [MODELS[model] for model in options.get("others", [])]
+        with subtests.test(client=name, options=options):
+            found = facts(load_client(name).plan(target(**options)))
+            shown = {
+                place: json.dumps(found[place]) if place in found else "(absent)"
+                for place in wanted
+            }
+            assert shown == wanted
 
 
 @pytest.mark.parametrize(
-    ("window", "longest", "expected"),
+    ("window", "longest", "context", "output"),
     [
-        (131_072, 131_072, {"CLAUDE_CODE_MAX_CONTEXT_TOKENS": "131072"}),
-        (
-            131_072,
-            8192,
-            {"CLAUDE_CODE_MAX_CONTEXT_TOKENS": "131072", "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "8192"},
-        ),
-        (
-            32_768,
-            32_768,
-            {"CLAUDE_CODE_MAX_CONTEXT_TOKENS": "32768", "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "8192"},
-        ),
-        (
-            65_536,
-            4096,
-            {"CLAUDE_CODE_MAX_CONTEXT_TOKENS": "65536", "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "4096"},
-        ),
-        (0, 0, {}),
+        (131_072, 131_072, "131072", None),
+        (131_072, 8192, "131072", "8192"),
+        (32_768, 32_768, "32768", "8192"),
+        (65_536, 4096, "65536", "4096"),
+        (0, 0, None, None),
     ],
 )
-def test_limits_follow_the_window(window: int, longest: int, expected: dict[str, str]) -> None:
-    assert claude.limits(window, longest) == expected
+def test_limits_of_claude_code_follow_the_window(
+    window: int, longest: int, context: str | None, output: str | None
+) -> None:
+    limits = {"CLAUDE_CODE_MAX_CONTEXT_TOKENS": context, "CLAUDE_CODE_MAX_OUTPUT_TOKENS": output}
+    wanted = {name: value for name, value in limits.items() if value is not None}
+    assert claude.limits(window, longest) == wanted
 
 
-def test_claude_code_gets_variables() -> None:
+def test_variables_are_also_in_a_file() -> None:
     plan = claude.CLIENT.plan(target())
-    assert plan.exports["ANTHROPIC_BASE_URL"] == "http://host:1"
-    assert {
-        plan.exports[f"ANTHROPIC_DEFAULT_{tier}_MODEL"] for tier in ("OPUS", "SONNET", "HAIKU")
-    } == {"acme/coder"}
-    assert plan.exports["ANTHROPIC_AUTH_TOKEN"] == "any"
-    [settings] = plan.files
-    assert (settings.path, settings.values) == (
-        "/home/u/.claude/settings.json",
-        {"env": plan.exports},
-    )
-    elsewhere = claude.CLIENT.plan(
-        target(key="k", env={"HOME": "/home/u", "CLAUDE_CONFIG_DIR": "/cc"})
-    )
-    assert (elsewhere.files[0].path, elsewhere.exports["ANTHROPIC_AUTH_TOKEN"]) == (
-        "/cc/settings.json",
-        "k",
-    )
+    assert plan.files[0].values == {"env": plan.exports}
+    for api in (None, "responses", "chat"):
+        plan = load_client("copilot").plan(target(api=api, websockets=True))
+        assert plan.files[0].values == plan.exports
+
+
+def test_name_that_claude_code_knows_is_noted() -> None:
     assert claude.CLIENT.plan(target(ServedModel("claude-opus-5-5", 1000))).notes
 
 
-def test_codex_gets_the_catalogue_by_url_or_file() -> None:
-    [settings] = codex.CLIENT.plan(target(key="k")).files
-    assert settings.path == "/home/u/.codex/turnwire.config.toml"
-    provider = settings.values["model_providers"]["turnwire"]
-    assert provider["base_url"] == "http://host:1/v1"
-    assert provider["model_catalog_url"] == "http://host:1/codex/models.json"
-    assert (provider["experimental_bearer_token"], provider["supports_websockets"]) == ("k", False)
-    assert (settings.values["model"], settings.values["web_search"]) == ("acme/coder", "disabled")
-    models, settings = codex.CLIENT.plan(
-        target(catalogue_file=True, catalogue=[{"slug": "x"}], websockets=True)
-    ).files
-    assert (models.path, models.values) == (
-        "/home/u/.codex/turnwire-models.json",
-        {"models": [{"slug": "x"}]},
-    )
-    assert settings.values["model_catalog_json"] == models.path
-    provider = settings.values["model_providers"]["turnwire"]
-    assert provider["supports_websockets"] is True
-    assert "model_catalog_url" not in provider
-
-
 def test_codex_searches_if_the_server_does() -> None:
+    card = ModelCard("acme/coder", max_model_len=131_072)
     for hosted, setting, noted in (
         ([], "disabled", True),
         (["web_search", "web_fetch"], "live", False),
     ):
-        [entry, *_] = listing(names(CARDS), {}, hosted=hosted)["data"]
+        [entry] = listing(names([card]), {}, hosted=hosted)["data"]
         plan = codex.CLIENT.plan(
             target(ServedModel("acme/coder", 131_072, capabilities=entry["capabilities"]))
         )
@@ -118,291 +294,63 @@ def test_codex_searches_if_the_server_does() -> None:
         assert (codex.NO_SEARCH in plan.notes) is noted
 
 
-def test_codex_has_a_key_even_if_the_server_requires_none() -> None:
-    provider = codex.CLIENT.plan(target()).files[0].values["model_providers"]["turnwire"]
-    assert provider["experimental_bearer_token"]
-
-
-def test_codex_follows_default_and_folder() -> None:
-    plan = codex.CLIENT.plan(target(default=True, folder="/x"))
-    assert (plan.files[0].path, plan.start) == ("/x/config.toml", "codex")
-    plan = codex.CLIENT.plan(target(env={"HOME": "/h", "CODEX_HOME": "/c"}))
-    assert (plan.files[0].path, plan.start) == (
-        "/c/turnwire.config.toml",
-        "codex --profile turnwire",
-    )
-
-
-@pytest.mark.parametrize(
-    ("api", "package"),
-    [
-        (None, "@ai-sdk/anthropic"),
-        ("chat", "@ai-sdk/openai-compatible"),
-        ("responses", "@ai-sdk/openai"),
-    ],
-)
-def test_opencode_gets_a_provider(api: Any, package: str) -> None:
-    [settings] = opencode.CLIENT.plan(target(api=api, others=[SMALL])).files
-    provider = settings.values["provider"]["turnwire"]
-    assert (provider["npm"], provider["options"]["baseURL"]) == (package, "http://host:1/v1")
-    assert provider["models"]["acme/coder"]["limit"] == {"context": 131_072, "output": 32_000}
-    assert provider["models"]["small"]["limit"] == {"context": 32_768, "output": 4096}
-    assert settings.if_absent["model"] == "turnwire/acme/coder"
-    assert "model" not in settings.values
-
-
-def test_opencode_sends_images_to_models_that_see_them() -> None:
-    seeing = ServedModel("seeing", 32_768, 4096, capabilities={"image_input": {"supported": True}})
-    [settings] = opencode.CLIENT.plan(target(others=[seeing])).files
-    models = settings.values["provider"]["turnwire"]["models"]
-    assert models["seeing"]["modalities"]["input"] == ["text", "image"]
-    assert "modalities" not in models["acme/coder"]
-
-
-def test_qwen_code_gets_a_provider() -> None:
-    """A provider of its own: the user's own models of other providers stay."""
-    [settings] = qwen.CLIENT.plan(target(key="k", others=[SMALL])).files
-    assert settings.path == "/home/u/.qwen/settings.json"
-    first, second = settings.values["modelProviders"]["turnwire"]
-    assert (first["id"], first["baseUrl"], second["id"]) == (
-        "acme/coder",
-        "http://host:1/v1",
-        "small",
-    )
-    assert first["generationConfig"] == {"contextWindowSize": 131_072}
-    assert settings.values["env"] == {first["envKey"]: "k"}
-    assert settings.values["providerProtocol"] == {"turnwire": "openai"}
-    assert "model" not in settings.values
-    plan = qwen.CLIENT.plan(target(default=True))
-    assert (plan.files[0].values["model"], plan.start) == ({"name": "acme/coder"}, "qwen")
-
-
-@pytest.mark.parametrize(
-    ("api", "spoken", "url"),
-    [
-        (None, "anthropic-messages", "http://host:1"),
-        ("chat", "openai-completions", "http://host:1/v1"),
-    ],
-)
-def test_pi_gets_a_provider(api: Any, spoken: str, url: str) -> None:
-    plan = pi.CLIENT.plan(target(api=api, others=[SMALL]))
-    [settings] = plan.files
-    provider = settings.values["providers"]["turnwire"]
-    assert (settings.path, provider["api"], provider["baseUrl"]) == (
-        "/home/u/.pi/agent/models.json",
-        spoken,
-        url,
-    )
-    assert [(m["id"], m["contextWindow"], m["maxTokens"]) for m in provider["models"]] == [
-        ("acme/coder", 131_072, 32_000),
-        ("small", 32_768, 4096),
-    ]
-    assert plan.start == "pi --provider turnwire --model acme/coder"
-    _, default = pi.CLIENT.plan(target(default=True)).files
-    assert default.values == {"defaultProvider": "turnwire", "defaultModel": "acme/coder"}
-
-
-def test_cline_gets_a_provider() -> None:
-    [settings] = cline.CLIENT.plan(target()).files
-    provider = settings.values["providers"]["openai-compatible"]["settings"]
-    assert settings.path == "/home/u/.cline/data/settings/providers.json"
-    assert (provider["baseUrl"], provider["model"], provider["contextWindow"]) == (
-        "http://host:1/v1",
-        "acme/coder",
-        131_072,
-    )
-    assert settings.if_absent["lastUsedProvider"] == "openai-compatible"
-    with pytest.raises(BadRequest, match="Cline uses chat, not messages"):
-        cline.CLIENT.plan(target(api="messages"))
-
-
-def test_aider_has_files_beside_the_users_own() -> None:
-    plan = aider.CLIENT.plan(target())
-    settings, limits = plan.files
-    assert settings.path == "/home/u/.aider.turnwire.conf.yml"
-    assert settings.values["openai-api-base"] == "http://host:1/v1"
-    assert settings.values["model-metadata-file"] == limits.path
-    assert limits.values["openai/acme/coder"]["max_input_tokens"] == 131_072
-    assert plan.start.endswith(settings.path)
-    assert (
-        shlex.split(aider.CLIENT.plan(target(folder="/my folder")).start)[-1]
-        == "/my folder/.aider.turnwire.conf.yml"
-    )
-
-
-@pytest.mark.parametrize(
-    ("api", "variables"),
-    [
-        (
-            None,
-            {"COPILOT_PROVIDER_TYPE": "anthropic", "COPILOT_PROVIDER_BASE_URL": "http://host:1"},
-        ),
-        (
-            "responses",
-            {"COPILOT_PROVIDER_TYPE": "openai", "COPILOT_PROVIDER_WIRE_API": "responses"},
-        ),
-        (
-            "chat",
-            {
-                "COPILOT_PROVIDER_BASE_URL": "http://host:1/v1",
-                "COPILOT_PROVIDER_WIRE_API": "completions",
-            },
-        ),
-    ],
-)
-def test_copilot_gets_variables(api: Any, variables: dict[str, str]) -> None:
-    plan = copilot.CLIENT.plan(target(api=api, key="k", websockets=True))
-    assert plan.exports.items() >= variables.items()
-    assert plan.exports["COPILOT_PROVIDER_API_KEY"] == "k"
-    assert ("COPILOT_PROVIDER_TRANSPORT" in plan.exports) is (api == "responses")
-    assert plan.exports["COPILOT_PROVIDER_MAX_PROMPT_TOKENS"] == str(131_072 - 32_000)
-    [settings] = plan.files
-    assert (settings.path, settings.values) == ("/home/u/.copilot/turnwire.env", plan.exports)
-    assert plan.start == "copilot"
-
-
-@pytest.mark.parametrize(
-    ("api", "spoken"), [(None, "anthropic"), ("responses", "openai_responses"), ("chat", "openai")]
-)
-def test_kimi_code_gets_a_provider(api: Any, spoken: str) -> None:
-    plan = kimi.CLIENT.plan(target(api=api, others=[SMALL]))
-    [settings] = plan.files
-    assert (settings.path, plan.start) == (
-        "/home/u/.kimi-code/config.toml",
-        "kimi -m turnwire/acme/coder",
-    )
-    assert settings.values["providers"]["turnwire"]["type"] == spoken
-    models = settings.values["models"]
-    assert [(name, model["max_context_size"]) for name, model in models.items()] == [
-        ("turnwire/acme/coder", 131_072),
-        ("turnwire/small", 32_768),
-    ]
-    assert models["turnwire/acme/coder"]["capabilities"] == ["thinking", "tool_use"]
-    assert settings.if_absent == {"default_model": "turnwire/acme/coder"}
-
-
-def test_hermes_gets_a_profile() -> None:
-    plan = hermes.CLIENT.plan(target(others=[SMALL]))
-    [settings] = plan.files
-    assert (settings.path, plan.start) == (
-        "/home/u/.hermes/profiles/turnwire/config.yaml",
-        "hermes -p turnwire",
-    )
-    provider = settings.values["providers"]["turnwire"]
-    assert (provider["base_url"], provider["api_mode"]) == ("http://host:1/v1", "chat_completions")
-    assert provider["models"] == {
-        "acme/coder": {"context_length": 131_072},
-        "small": {"context_length": 32_768},
-    }
-    plan = hermes.CLIENT.plan(
-        target(api="messages", default=True, env={"HOME": "/h", "HERMES_HOME": "/hermes"})
-    )
-    assert (plan.files[0].path, plan.start, plan.notes) == (
-        "/hermes/config.yaml",
-        "hermes",
-        [hermes.NEEDS_ANTHROPIC],
-    )
-    assert plan.files[0].values["providers"]["turnwire"]["base_url"] == "http://host:1"
-    with pytest.raises(BadRequest, match="uses messages or chat, not responses"):
-        hermes.CLIENT.plan(target(api="responses"))
-
-
 def test_kilo_gets_the_provider_of_opencode() -> None:
-    [settings] = kilo.CLIENT.plan(target()).files
-    assert settings.path == "/home/u/.config/kilo/kilo.json"
-    assert settings.values == opencode.CLIENT.plan(target()).files[0].values
-    assert kilo.CLIENT.plan(target(env={"KILO_CONFIG": "/k.json"})).files[0].path == "/k.json"
+    assert (
+        kilo.CLIENT.plan(target()).files[0].values == opencode.CLIENT.plan(target()).files[0].values
+    )
 
 
 @pytest.mark.parametrize("name", ["langchain", "litellm", "pydantic-ai"])
 def test_library_gets_a_program(name: str) -> None:
     code = load_client(name).plan(target(ServedModel('a"b'), key="k\\")).code
     compile(code, name, "exec")
-    assert '"http://host:1/v1"' in code
+    assert f'"{URL}/v1"' in code
     assert '"k\\\\"' in code
 
 
 @pytest.mark.parametrize(
-    ("env", "path"),
+    ("name", "api", "reason"),
     [
-        ({}, "/home/u/.config/opencode/opencode.json"),
-        ({"XDG_CONFIG_HOME": "/xdg"}, "/xdg/opencode/opencode.json"),
-        ({"OPENCODE_CONFIG": "/o.json", "XDG_CONFIG_HOME": "/xdg"}, "/o.json"),
+        ("claude", "chat", "Claude Code uses messages, not chat"),
+        ("codex", "messages", "Codex uses responses, not messages"),
+        ("cline", "messages", "Cline uses chat, not messages"),
+        ("hermes", "responses", "Hermes Agent uses messages or chat, not responses"),
     ],
 )
-def test_opencode_settings_file_is_found(env: dict[str, str], path: str) -> None:
-    [settings] = opencode.CLIENT.plan(target(env={"HOME": "/home/u", **env})).files
-    assert settings.path == path
-
-
-@pytest.mark.parametrize(
-    ("api", "spoken", "url"),
-    [
-        (None, "anthropic-messages", "http://host:1"),
-        ("chat", "openai-completions", "http://host:1/v1"),
-        ("responses", "openai-responses", "http://host:1/v1"),
-    ],
-)
-def test_openclaw_gets_a_provider(api: Any, spoken: str, url: str) -> None:
-    [settings] = openclaw.CLIENT.plan(target(api=api, others=[SMALL], default=True)).files
-    assert settings.path == "/home/u/.openclaw/openclaw.json"
-    provider = settings.values["models"]["providers"]["turnwire"]
-    assert (provider["api"], provider["baseUrl"]) == (spoken, url)
-    assert [
-        (model["id"], model["contextWindow"], model["maxTokens"]) for model in provider["models"]
-    ] == [
-        ("acme/coder", 131_072, 32_000),
-        ("small", 32_768, 4096),
-    ]
-    assert settings.values["agents"]["defaults"]["model"]["primary"] == "turnwire/acme/coder"
-
-
-@pytest.mark.parametrize(("client", "api"), [(claude.CLIENT, "chat"), (codex.CLIENT, "messages")])
-def test_unsupported_api_is_refused(client: AgentClient, api: Any) -> None:
-    with pytest.raises(BadRequest, match=api):
-        client.plan(target(api=api))
+def test_unsupported_api_is_refused(name: str, api: Any, reason: str) -> None:
+    with pytest.raises(BadRequest, match=reason):
+        load_client(name).plan(target(api=api))
 
 
 def test_every_client_is_found_by_name() -> None:
-    assert {name: load_client(name).title for name in client_names()} == {
-        "ai-sdk": "ai-sdk",
-        "aider": "aider",
-        "claude": "Claude Code",
-        "cline": "Cline",
-        "codex": "Codex",
-        "copilot": "GitHub Copilot CLI",
-        "hermes": "Hermes Agent",
-        "kilo": "Kilo",
-        "kimi": "kimi-code",
-        "langchain": "langchain",
-        "litellm": "litellm",
-        "openclaw": "OpenClaw",
-        "opencode": "opencode",
-        "pi": "pi",
-        "pydantic-ai": "pydantic-ai",
-        "qwen": "qwen-code",
-    }
+    assert {name: load_client(name).title for name in client_names()} == TITLES
 
 
-@pytest.mark.parametrize("folder", ["mine", "./a b/c", "~/mine", "../x"])
-@pytest.mark.parametrize(
-    "name", sorted({*client_names()} - {"ai-sdk", "langchain", "litellm", "pydantic-ai"})
-)
-def test_files_have_absolute_paths(name: str, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_have_absolute_paths(monkeypatch: pytest.MonkeyPatch) -> None:
     """Settings name other files, and the client starts in another folder."""
-    monkeypatch.setenv("HOME", "/home/u")
-    for options in ({"folder": folder}, {"env": {"HOME": "/home/u", "CODEX_HOME": folder}}):
-        for catalogue_file in (False, True):
-            plan = load_client(name).plan(target(catalogue_file=catalogue_file, **options))
-            assert all(settings.path.startswith("/") for settings in plan.files)
-            assert all(
-                settings.values.get("model_catalog_json", "/").startswith("/")
-                for settings in plan.files
-            )
+    monkeypatch.setenv("HOME", HOME)
+    relative = []
+    for name in AGENTS:
+        for folder in ("mine", "./a b/c", "~/mine", "../x"):
+            for options in ({"folder": folder}, {"env": {"HOME": HOME, "CODEX_HOME": folder}}):
+                for catalogue_file in (False, True):
+                    plan = load_client(name).plan(target(catalogue_file=catalogue_file, **options))
+                    paths = [settings.path for settings in plan.files]
+                    paths += [
+                        settings.values["model_catalog_json"]
+                        for settings in plan.files
+                        if "model_catalog_json" in settings.values
+                    ]
+                    assert paths
+                    relative += [(name, path) for path in paths if not path.startswith("/")]
+    assert relative == []
 
 
-@pytest.mark.parametrize("model", ["My Model", "it's", "a;b && c", "$HOME/`x`", "é*"])
-@pytest.mark.parametrize("name", ["cline", "kilo", "kimi", "openclaw", "opencode", "pi", "qwen"])
-def test_start_command_has_the_model_as_one_word(name: str, model: str) -> None:
-    words = shlex.split(load_client(name).plan(target(ServedModel(model, 131_072, 131_072))).start)
-    assert any(word in (model, f"turnwire/{model}") for word in words)
+def test_start_command_has_the_model_as_one_word() -> None:
+    split = []
+    for name in ("cline", "kilo", "kimi", "openclaw", "opencode", "pi", "qwen"):
+        for model in ("My Model", "it's", "a;b && c", "$HOME/`x`", "é*"):
+            start = load_client(name).plan(target(ServedModel(model, 131_072, 131_072))).start
+            if not {model, f"turnwire/{model}"} & {*shlex.split(start)}:
+                split.append((name, start))
+    assert split == []

@@ -1,5 +1,5 @@
-"""After a command, no other user can read a file with a secret: not even one that was there before,
-for everybody."""
+"""The secrets of a deployment, and files that hold secrets: after a command, no other user can read
+one, not even one that was there before, for everybody."""
 
 import os
 import stat
@@ -8,21 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.common import CommandError
-from services.cli.connect.client import ClientSettings, Target, client_names, load_client
-from services.cli.connect.server import ServedModel
-from services.cli.connect.settings_file import write
+from services.cli.common import create_file, replace_file
 from services.cli.instances import Instance, announce, newest_instance, write_ready_file
 from services.cli.main import main
 from services.cli.up.plan import prepare_state
-from tests.cli.test_cli_up_plan import plan
-
-KEY = "tw-geheim-0123456789"
-CLIENTS = [
-    name
-    for name in client_names()
-    if not load_client(name).plan(Target("http://h", ServedModel("m"))).code
-]
+from services.runtime.config import STAGES
+from tests.cli.planning import plan
 
 
 @pytest.fixture(autouse=True)
@@ -33,82 +24,100 @@ def nothing_is_masked() -> Iterator[None]:
     os.umask(before)
 
 
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
 def open_for_all(directory: Path) -> None:
     for path in directory.rglob("*"):
-        if path.is_file() and not path.is_symlink():
+        if path.is_file():
             path.chmod(0o666)
 
 
-def readable_by_others(directory: Path, *texts: str) -> list[str]:
-    """Files with one of these texts that others may read."""
-    found = []
-    for path in directory.rglob("*"):
-        if path.is_file() and any(text.encode() in path.read_bytes() for text in texts):
-            found += [str(path)] if stat.S_IMODE(path.stat().st_mode) & 0o077 else []
-    return found
-
-
-def files_with(directory: Path, text: str) -> int:
-    return sum(
-        text.encode() in path.read_bytes() for path in directory.rglob("*") if path.is_file()
-    )
-
-
-@pytest.mark.parametrize("name", CLIENTS)
-@pytest.mark.parametrize("linked", [False, True])
-def test_keys_of_clients_are_private(tmp_path: Path, name: str, linked: bool) -> None:
-    home, dotfiles = tmp_path / "home", tmp_path / "dotfiles"
-    dotfiles.mkdir()
-    for key in (KEY + "1", KEY + "1", KEY + "2"):
-        target = Target("http://h:1", ServedModel("m", 1000), key=key, env={"HOME": str(home)})
-        for settings in load_client(name).plan(target).files:
-            path = Path(settings.path)
-            assert path.is_relative_to(home)
-            if linked and not path.is_symlink():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.symlink_to(dotfiles / path.name)
-            write(settings)
-        assert readable_by_others(tmp_path, KEY) == []
-        assert files_with(tmp_path, KEY)
-        open_for_all(tmp_path)
-        for copy in tmp_path.rglob("*.bak"):
-            copy.unlink()  # it was open to all before
-
-
-def test_secrets_of_a_deployment_are_private(tmp_path: Path) -> None:
-    directory = tmp_path / "secrets"
-    for _ in range(2):
-        assert main(["secrets", str(directory)]) == 0
-        secrets = [path.read_text().strip() for path in directory.rglob("*") if path.is_file()]
-        assert len(secrets) > 10
-        assert readable_by_others(tmp_path, *secrets) == []
-        open_for_all(directory)
-
-
-@pytest.mark.parametrize("mode", [0o640, 0o660, 0o440])
-def test_rights_of_a_group_stay(tmp_path: Path, mode: int) -> None:
-    """They are set on purpose: a service with another user reads its key by its group."""
-    directory = tmp_path / "secrets"
-    assert main(["secrets", str(directory)]) == 0
+def holders(directory: Path, *secrets: str) -> list[Path]:
+    """The files that have one of these texts."""
     files = [path for path in directory.rglob("*") if path.is_file()]
-    for path in files:
-        path.chmod(mode)
-    before = {path: (path.stat().st_mode, path.stat().st_ino) for path in files}
+    return [path for path in files if any(text.encode() in path.read_bytes() for text in secrets)]
+
+
+def all_private(paths: list[Path]) -> bool:
+    return all(mode(path) & 0o077 == 0 for path in paths)
+
+
+def contents(directory: Path) -> dict[str, str]:
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    return {str(path.relative_to(directory)): path.read_text() for path in files}
+
+
+@pytest.fixture
+def secrets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """What `turnwire secrets` made."""
+    directory = tmp_path / "secrets"
     assert main(["secrets", str(directory)]) == 0
-    assert {path: (path.stat().st_mode, path.stat().st_ino) for path in files} == before
+    printed = capsys.readouterr()
+    for file in directory.rglob("*.password"):
+        assert file.read_text().strip() not in printed.out + printed.err
+    return directory
+
+
+def test_every_service_has_its_own_secrets(secrets: Path) -> None:
+    made = contents(secrets)
+    sealing = ("frontend", "preprocessor", "parser")
+    assert set(made) == {
+        *(f"{name}/nats.password" for name in (*STAGES, "setup", "tap")),
+        *(f"{stage}/seal.key" for stage in sealing),
+        *(f"{stage}/heartbeat.key" for stage in STAGES),
+        "nats/passwords.conf",
+    }
+    assert len({made[f"{stage}/seal.key"] for stage in sealing}) == 1
+    assert len({made[f"{stage}/heartbeat.key"] for stage in STAGES}) == 1
+    assert made["parser/heartbeat.key"] != made["parser/seal.key"]
+    passwords = {text for name, text in made.items() if name.endswith(".password")}
+    assert len(passwords) == 6
+    for password in passwords:
+        assert f'_PASSWORD: "{password.strip()}"' in made["nats/passwords.conf"]
+
+
+def test_only_the_owner_can_read_secrets(secrets: Path) -> None:
+    assert all_private(list(secrets.rglob("*")))
+    open_for_all(secrets)
+    assert main(["secrets", str(secrets)]) == 0
+    assert all_private([path for path in secrets.rglob("*") if path.is_file()])
+
+
+def test_second_run_keeps_what_is_there_and_adds_what_is_missing(secrets: Path) -> None:
+    before = contents(secrets)
+    (secrets / "worker/nats.password").unlink()
+    (secrets / "nats/passwords.conf").unlink()
+    main(["secrets", str(secrets)])
+    after = contents(secrets)
+    assert after.keys() == before.keys()
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"worker/nats.password", "nats/passwords.conf"}
+
+
+@pytest.mark.parametrize("group", [0o640, 0o660, 0o440])
+def test_rights_of_a_group_stay(secrets: Path, group: int) -> None:
+    """They are set on purpose: a service with another user reads its key by its group."""
+    files = [path for path in secrets.rglob("*") if path.is_file()]
+    for path in files:
+        path.chmod(group)
+    before = {path: (mode(path), path.stat().st_ino) for path in files}
+    assert main(["secrets", str(secrets)]) == 0
+    assert {path: (mode(path), path.stat().st_ino) for path in files} == before
 
 
 def test_key_is_stored_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["key", "ci", "--file", str(tmp_path / "keys.txt")]) == 0
-    assert files_with(tmp_path, capsys.readouterr().out.strip()) == 0
-    assert stat.S_IMODE((tmp_path / "keys.txt").stat().st_mode) == 0o600
+    assert holders(tmp_path, capsys.readouterr().out.strip()) == []
+    assert mode(tmp_path / "keys.txt") == 0o600
 
 
 def test_seal_key_of_up_is_private(tmp_path: Path, demo_dir: Path) -> None:
     made = plan("--model", str(demo_dir), state=tmp_path / "state")
     for _ in range(2):
         prepare_state(made)
-        assert readable_by_others(tmp_path, (tmp_path / "state" / "seal.key").read_text()) == []
+        assert all_private(holders(tmp_path, (tmp_path / "state" / "seal.key").read_text()))
         open_for_all(tmp_path)
 
 
@@ -118,54 +127,29 @@ def test_login_of_the_bus_is_private(tmp_path: Path) -> None:
     left = tmp_path / "state" / "turnwire" / "running" / f"{os.getpid()}.new"
     left.parent.mkdir(parents=True)
     left.touch(0o666)
-    (tmp_path / "ready").touch(0o666)
-    write_ready_file(tmp_path / "ready", instance)
+    ready = tmp_path / "ready"
+    ready.touch(0o666)
+    write_ready_file(ready, instance)
     with announce(instance, env):
         assert newest_instance(env) == instance
-        assert files_with(tmp_path, "geheim") == 2
-        assert readable_by_others(tmp_path, "geheim") == []
-    write_ready_file(tmp_path / "ready", Instance("http://h", [], "m", 1, "nats://h"))
-    assert stat.S_IMODE((tmp_path / "ready").stat().st_mode) == 0o666, "nothing in it is a secret"
+        found = holders(tmp_path, "geheim")
+        assert len(found) == 2
+        assert all_private(found)
+    write_ready_file(ready, Instance("http://h", [], "m", 1, "nats://h"))
+    assert mode(ready) == 0o666, "nothing in it is a secret"
 
 
-def settings(path: Path) -> ClientSettings:
-    return ClientSettings(str(path), "json", {"key": KEY})
+def test_replaced_file_leaves_no_other_file(tmp_path: Path) -> None:
+    path = tmp_path / "ready.json"
+    for data in (b"old", b"new"):
+        replace_file(path, data)
+        assert path.read_bytes() == data
+    assert list(tmp_path.iterdir()) == [path]
+    assert mode(path) == 0o600
 
 
-@pytest.mark.parametrize(
-    "links", [{"s.json": "s.json"}, {"s.json": "b", "b": "s.json"}, {"d": "d", "s.json": "d/x"}]
-)
-def test_loop_of_links_is_one_line(
-    tmp_path: Path,
-    links: dict[str, str],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name, target in links.items():
-        (tmp_path / name).symlink_to(target)
-    with pytest.raises(OSError, match="symbolic links"):
-        write(settings(tmp_path / "s.json"))
-    assert all((tmp_path / name).is_symlink() for name in links)
-
-
-def test_link_into_a_folder_of_another_user_is_not_followed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "theirs").mkdir()
-    link = tmp_path / "s.json"
-    link.symlink_to(tmp_path / "theirs" / "s.json")
-    monkeypatch.setattr(os, "getuid", lambda: os.stat(tmp_path).st_uid + 1)
-    with pytest.raises(CommandError, match="another user"):
-        write(settings(link))
-    assert list((tmp_path / "theirs").iterdir()) == []
-    own = tmp_path / "own.json"  # such as on a volume
-    write(settings(own))
-    assert KEY in own.read_text()
-
-
-def test_file_that_is_not_text_is_unchanged(tmp_path: Path) -> None:
-    path = tmp_path / "s.json"
-    path.write_bytes(b"\xff\xfe")
-    with pytest.raises(CommandError, match="not a text file"):
-        write(settings(path))
-    assert path.read_bytes() == b"\xff\xfe"
+def test_new_file_replaces_no_file(tmp_path: Path) -> None:
+    create_file(tmp_path / "a", b"first")
+    with pytest.raises(FileExistsError):
+        create_file(tmp_path / "a", b"second")
+    assert (tmp_path / "a").read_bytes() == b"first"

@@ -6,11 +6,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
 from services.cli.up.supervisor import (
+    FIRST_BACKOFF_S,
     ChildFailed,
     ChildSpec,
     Display,
@@ -18,6 +18,7 @@ from services.cli.up.supervisor import (
     describe_status,
     quiet_variables,
 )
+from tests.cli.running import gone, until_gone
 
 
 class Watched(Display):
@@ -61,20 +62,6 @@ def python(code: str) -> list[str]:
 SLEEPER = "import signal, time; print('up'); signal.pause()"
 
 
-def gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
-async def until_gone(pid: int) -> None:
-    """Polls, since only a parent can wait for a process."""
-    async with asyncio.timeout(60):
-        while not gone(pid):
-            await asyncio.sleep(0.01)
-
-
 async def test_lines_of_both_streams_have_the_name(watched: Watched) -> None:
     code = (
         "import sys, signal; print('out'); print('err', file=sys.stderr)\n"
@@ -83,7 +70,9 @@ async def test_lines_of_both_streams_have_the_name(watched: Watched) -> None:
     await watched.supervisor.start(ChildSpec("a", python(code)))
     await watched.until(6)
     assert watched.lines[:2] == [("a", "out"), ("a", "err")]
-    assert "".join(line for _, line in watched.lines[2:-1]) == "x" * 3_000_000
+    pieces = [line for _, line in watched.lines[2:-1]]
+    assert len(pieces) > 1
+    assert "".join(pieces) == "x" * 3_000_000
     assert watched.lines[-1] == ("a", "end")
 
 
@@ -96,51 +85,59 @@ async def test_environment_is_extended(watched: Watched) -> None:
     assert watched.lines == [("a", "1 True")]
 
 
-async def test_child_that_dies_is_started_again(watched: Watched) -> None:
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The times for which the supervisor waited before a restart. None of them passes."""
+    sleep, found = asyncio.sleep, list[float]()
+
+    async def pass_at_once(delay: float) -> None:
+        if delay >= FIRST_BACKOFF_S:
+            found.append(delay)
+            delay = 0
+        await sleep(delay)
+
+    monkeypatch.setattr(asyncio, "sleep", pass_at_once)
+    return found
+
+
+@pytest.mark.parametrize(("steady_s", "expected"), [(10.0, [0.5, 1.0, 2.0]), (0.0, [0.5] * 3)])
+async def test_child_that_dies_is_started_again(
+    steady_s: float,
+    expected: list[float],
+    watched: Watched,
+    pauses: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Soon each time, if it had run for a while."""
+    monkeypatch.setattr("services.cli.up.supervisor.STEADY_S", steady_s)
     watched.supervisor.ready = True
     await watched.supervisor.start(ChildSpec("a", python(SLEEPER)))
-    await watched.until(1)
-    first = watched.supervisor.pid("a")
-    assert first is not None
-    os.kill(first, signal.SIGKILL)
-    await watched.until(2)
-    assert watched.supervisor.pid("a") not in (None, first)
-    assert watched.reports == ["a ended (killed by SIGKILL); starting it again in 0.5 s"]
-
-
-async def test_child_that_does_not_start_is_reported(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("services.cli.up.supervisor.FIRST_BACKOFF_S", 0.01)
-    await watched.supervisor.start(ChildSpec("a", python("raise SystemExit(1)")))
-    with pytest.raises(ChildFailed, match="a does not run: status 1"):
-        await watched.supervisor.raise_on_failure()
-    assert len(watched.reports) == 2
-
-
-async def test_child_that_ran_is_restarted_fast_every_time(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("services.cli.up.supervisor.STEADY_S", 0.0)
-    watched.supervisor.ready = True
-    await watched.supervisor.start(ChildSpec("a", python(SLEEPER)))
+    children = []
     for count in (1, 2, 3):
         await watched.until(count)
         child = watched.supervisor.pid("a")
         assert child is not None
+        children.append(child)
         os.kill(child, signal.SIGKILL)
     await watched.until(4)
-    assert watched.reports == ["a ended (killed by SIGKILL); starting it again in 0.5 s"] * 3
+    assert len({*children, watched.supervisor.pid("a"), None}) == 5
+    assert pauses == expected
+    assert watched.reports == [
+        f"a ended (killed by SIGKILL); starting it again in {pause:g} s" for pause in expected
+    ]
 
 
-async def test_slow_failed_start_is_reported(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("steady_s", [10.0, 0.0])
+async def test_child_that_does_not_start_is_reported(
+    steady_s: float, watched: Watched, pauses: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.cli.up.supervisor.STEADY_S", 0.0)
-    monkeypatch.setattr("services.cli.up.supervisor.FIRST_BACKOFF_S", 0.01)
+    """Even if each of its attempts takes long."""
+    monkeypatch.setattr("services.cli.up.supervisor.STEADY_S", steady_s)
     await watched.supervisor.start(ChildSpec("a", python("raise SystemExit(1)")))
     with pytest.raises(ChildFailed, match="a does not run: status 1"):
         await watched.supervisor.raise_on_failure()
+    assert len(watched.reports) == 2
+    assert pauses == [0.5, 1.0]
 
 
 async def test_wrong_configuration_is_not_tried_again(watched: Watched) -> None:
@@ -165,15 +162,6 @@ async def test_progress_bar_is_reported_while_its_line_grows(watched: Watched) -
     shares = [int(text.removesuffix("%")) for _, text in watched.states]
     assert shares == sorted(shares)
     assert len(shares) > 1
-
-
-async def test_long_line_is_relayed_in_pieces(watched: Watched) -> None:
-    await watched.supervisor.start(ChildSpec("a", python("print('x' * 3_000_000); print('end')")))
-    while ("a", "end") not in watched.lines:
-        await watched.until(len(watched.lines) + 1)
-    pieces = [line for _, line in watched.lines[:-1]]
-    assert "".join(pieces) == "x" * 3_000_000
-    assert len(pieces) > 1
 
 
 async def test_stop_waits_for_the_end(watched: Watched) -> None:

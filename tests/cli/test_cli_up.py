@@ -8,10 +8,9 @@ import os
 import shutil
 import signal
 import socket
-import sys
 from asyncio.subprocess import PIPE, STDOUT
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from services.cli.instances import newest_instance
 from services.runtime.config import STAGES
+from tests.cli.running import MAIN, turnwire, until_gone
 from tests.kit.described_model import describe_model
 from tests.kit.nats import NatsServer
 from tests.kit.waiting import until
@@ -74,17 +74,13 @@ class Up:
 
     def children(self) -> dict[int, str]:
         """Its child processes and their command lines."""
-        pids = (
-            Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        )
-        return {
-            int(pid): Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") for pid in pids
-        }
+        parent = self.process.pid
+        children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        commands = {int(pid): Path(f"/proc/{pid}/cmdline").read_text() for pid in children}
+        return {pid: command.replace("\0", " ") for pid, command in commands.items()}
 
-    def child(self, stage: str) -> int:
-        return next(
-            pid for pid, command in self.children().items() if f" serve {stage} " in command
-        )
+    def child(self, words: str) -> int:
+        return next(pid for pid, command in self.children().items() if words in command)
 
     async def end(self, *signals: signal.Signals) -> int:
         for signum in signals:
@@ -93,54 +89,37 @@ class Up:
             return await self.process.wait()
 
 
-@asynccontextmanager
-async def up(
-    state: Path, tmp_path: Path, *argv: str, ignored: Sequence[signal.Signals] = ()
-) -> AsyncIterator[Up]:
-    """`ignored`: signals that the parent ignores, as shells ignore SIGINT for background jobs."""
-    ready_file = tmp_path / "ready.json"
-    command = [
-        sys.executable,
-        "-m",
-        "services.cli.main",
-        "up",
-        "--state-dir",
-        str(state),
-        "--ready-file",
-        str(ready_file),
-    ]
-    # Set in either case, since whoever runs these tests may ignore SIGINT, too.
-    handler = signal.SIG_IGN if signal.SIGINT in ignored else signal.SIG_DFL
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        "--port",
-        "0",
-        *argv,
-        stdout=PIPE,
-        stderr=STDOUT,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, handler),
-    )
-    running = Up(process, ready_file)
-    try:
-        yield running
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
+Start = Callable[..., AbstractAsyncContextManager[Up]]
 
 
-async def until_gone(pids: list[int]) -> None:
-    """Polls, since only a parent can wait for a process."""
-    async with asyncio.timeout(60):
-        while any(alive(pid) for pid in pids):
-            await asyncio.sleep(0.02)
+@pytest.fixture
+def up(state: Path, tmp_path: Path) -> Start:
+    """Starts `turnwire up` with flags."""
 
+    @asynccontextmanager
+    async def start(
+        *argv: str, state: Path = state, ignored: Sequence[signal.Signals] = ()
+    ) -> AsyncIterator[Up]:
+        """`ignored`: signals that the parent ignores, as shells ignore SIGINT for background
+        jobs."""
+        ready_file = tmp_path / "ready.json"
+        flags = ["--state-dir", str(state), "--ready-file", str(ready_file), "--port", "0"]
+        # Set in either case, since whoever runs these tests may ignore SIGINT, too.
+        handler = signal.SIG_IGN if signal.SIGINT in ignored else signal.SIG_DFL
+        process = await asyncio.create_subprocess_exec(
+            *(*MAIN, "up", *flags, *argv),
+            stdout=PIPE,
+            stderr=STDOUT,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, handler),
+        )
+        try:
+            yield Up(process, ready_file)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
 
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    return start
 
 
 async def answer(url: str, *, patient: bool = False) -> str:
@@ -156,10 +135,8 @@ async def answer(url: str, *, patient: bool = False) -> str:
     return "".join(block.get("text", "") for block in reply["content"])
 
 
-async def test_up_serves_restarts_dead_processes_and_drains(state: Path, tmp_path: Path) -> None:
-    async with up(
-        state, tmp_path, "--parsers", "2", "--token-delay-ms", "20", "--metrics-port", "0"
-    ) as running:
+async def test_up_serves_restarts_dead_processes_and_drains(up: Start) -> None:
+    async with up("--parsers", "2", "--token-delay-ms", "20", "--metrics-port", "0") as running:
         ready = await running.ready()
         assert ready["pid"] == running.process.pid
         assert any("export ANTHROPIC_BASE_URL=" + ready["url"] in line for line in running.lines)
@@ -190,7 +167,7 @@ async def test_up_serves_restarts_dead_processes_and_drains(state: Path, tmp_pat
             assert {sample.value for sample in metrics[name].samples} == {1.0}
             assert {sample.labels["stage"] for sample in metrics[name].samples} == set(STAGES)
 
-        os.kill(running.child("worker"), signal.SIGKILL)
+        os.kill(running.child(" serve worker "), signal.SIGKILL)
         await running.printed("worker-1 ended (killed by SIGKILL); starting it again in 0.5 s")
         assert await answer(ready["url"], patient=True)
 
@@ -205,14 +182,14 @@ async def test_up_serves_restarts_dead_processes_and_drains(state: Path, tmp_pat
             running.process.send_signal(signal.SIGINT)
             assert b"event: message_stop" in await turn.content.read()
         assert await running.end() == 0
-        await until_gone(pids)
+        await until_gone(*pids)
         assert not running.ready_file.exists()
         assert newest_instance(os.environ) is None
 
 
 @pytest.mark.slow
-async def test_second_signal_ends_at_once(state: Path, tmp_path: Path) -> None:
-    async with up(state, tmp_path, "--token-delay-ms", "1000") as running:
+async def test_second_signal_ends_at_once(up: Start) -> None:
+    async with up("--token-delay-ms", "1000") as running:
         url, pids = (await running.ready())["url"], [*running.children()]
         streaming = {**BODY, "stream": True}
         async with (
@@ -223,107 +200,58 @@ async def test_second_signal_ends_at_once(state: Path, tmp_path: Path) -> None:
             running.process.send_signal(signal.SIGTERM)
             await running.printed("a second Ctrl-C ends at once")
             assert await running.end(signal.SIGTERM) == 1
-        await until_gone(pids)
+        await until_gone(*pids)
 
 
 @pytest.mark.slow
-async def test_killed_up_leaves_no_process(state: Path, tmp_path: Path) -> None:
-    async with up(state, tmp_path) as running:
+async def test_killed_up_leaves_no_process(up: Start) -> None:
+    async with up() as running:
         await running.printed("process.ready")
         pids = [*running.children()]
         assert len(pids) == 6
         await running.end(signal.SIGKILL)
-        await until_gone(pids)
+        await until_gone(*pids)
 
 
-async def test_nothing_starts_if_the_port_is_in_use(state: Path, tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+async def test_nothing_starts_if_the_port_is_in_use(up: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        async with up(state, tmp_path, "--port", str(port)) as running:
-            await running.printed(
-                f"turnwire up: port {port} on 127.0.0.1 is in use; choose another with --port"
-            )
+        async with up("--port", str(port)) as running:
+            in_use = f"turnwire up: port {port} on 127.0.0.1 is in use; choose another with --port"
+            await running.printed(in_use)
             assert await running.end() == 1
             assert not any("ready" in line for line in running.lines)
 
 
 async def test_frontend_without_its_port_is_not_started_again(nats: NatsServer) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        command = [
-            sys.executable,
-            "-m",
-            "services.cli.main",
-            "serve",
-            "frontend",
-            "--nats-url",
-            nats.url,
-        ]
-        port = str(taken.getsockname()[1])
-        process = await asyncio.create_subprocess_exec(
-            *command, "--port", port, stdout=PIPE, stderr=STDOUT
-        )
+        flags = ("--nats-url", nats.url, "--port", str(taken.getsockname()[1]))
         async with asyncio.timeout(START_S):
-            output, _ = await process.communicate()
-    assert process.returncode == 2  # with which `up` ends
-    assert (
-        "address already in use; choose another address with --host and --port" in output.decode()
-    )
+            status, output = await turnwire("serve", "frontend", *flags)
+    assert status == 2  # with which `up` ends
+    assert "address already in use; choose another address with --host and --port" in output
 
 
 @pytest.mark.slow
-async def test_failed_start_of_a_stage_ends_up_with_its_reason(state: Path, tmp_path: Path) -> None:
+async def test_failed_start_of_a_stage_ends_up_with_its_reason(up: Start, tmp_path: Path) -> None:
     scripts = tmp_path / "scripts"
     scripts.mkdir()
     (scripts / "a.json").write_text("{")
-    async with up(state, tmp_path, "--script-dir", str(scripts)) as running:
+    async with up("--script-dir", str(scripts)) as running:
         await running.printed("does not run: status")
         assert await running.end() == 1
 
 
-@pytest.mark.parametrize(
-    ("flags", "reason", "status"),
-    [
-        (
-            ["--nats-url", "nats://127.0.0.1:1"],
-            "no NATS server at nats://127.0.0.1:1 (--nats-url)",
-            1,
-        ),
-        (
-            ["--api-keys-file", "/nowhere"],
-            'Invalid value for --api-keys-file: there is no file "/nowhere"',
-            2,
-        ),
-    ],
-)
-async def test_wrong_configuration_is_one_line(
-    state: Path, tmp_path: Path, flags: list[str], reason: str, status: int
-) -> None:
-    async with up(state, tmp_path, *flags) as running:
-        assert await running.end() == status
-        await running.printed("turnwire up: ")
-        assert running.lines == [f"turnwire up: {reason}"]
-
-
-async def test_nothing_starts_without_the_model(state: Path, tmp_path: Path) -> None:
-    async with up(state, tmp_path, "--model", str(tmp_path / "nowhere")) as running:
-        await running.printed(
-            f"turnwire up: Invalid value for --model: there is no directory {tmp_path / 'nowhere'}"
-        )
-        assert await running.end() == 2
+async def test_what_up_cannot_use_is_one_line(up: Start, tmp_path: Path) -> None:
+    async with up("--nats-url", "nats://127.0.0.1:1") as running:
+        assert await running.end() == 1
+        await running.printed("turnwire up: no NATS server at nats://127.0.0.1:1 (--nats-url)")
         assert len(running.lines) == 1
-
-
-async def test_nothing_starts_with_a_model_that_no_stage_can_load(
-    state: Path, tmp_path: Path
-) -> None:
     model = describe_model(tmp_path / "model")
     file = model / "tokenizer_config.json"
-    file.write_text(
-        json.dumps(json.loads(file.read_text()) | {"response_template": {"fields": {}}})
-    )
-    async with up(state, tmp_path, "--model", str(model)) as running:
+    wrong = json.loads(file.read_text()) | {"response_template": {"fields": {}}}
+    file.write_text(json.dumps(wrong))
+    async with up("--model", str(model)) as running:
         assert await running.end() == 1
         await running.printed("turnwire up: model: response_template: ")
         assert len(running.lines) == 1
@@ -331,16 +259,14 @@ async def test_nothing_starts_with_a_model_that_no_stage_can_load(
 
 @pytest.mark.parametrize("ignored", [(), (signal.SIGINT,)])
 async def test_ctrl_c_ends_the_search_for_the_model(
-    ignored: Sequence[signal.Signals], state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ignored: Sequence[signal.Signals], up: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = asyncio.Event()
-    hub = await asyncio.start_server(
-        lambda _reader, _writer: asked.set(), "127.0.0.1", 0
-    )  # never answers
+    asked = asyncio.Event()  # the hub never answers
+    hub = await asyncio.start_server(lambda _reader, _writer: asked.set(), "127.0.0.1", 0)
     monkeypatch.setenv("HF_ENDPOINT", "http://{}:{}".format(*hub.sockets[0].getsockname()))
     monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "600")
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    async with up(state, tmp_path, "--model", "acme/coder", ignored=ignored) as running:
+    async with up("--model", "acme/coder", ignored=ignored) as running:
         async with asyncio.timeout(START_S):
             await asked.wait()
         assert await running.end(signal.SIGINT) == 130
@@ -348,21 +274,13 @@ async def test_ctrl_c_ends_the_search_for_the_model(
     hub.close()
 
 
-async def test_wrong_flags_end_with_status_2(state: Path, tmp_path: Path) -> None:
-    async with up(state, tmp_path, "--workers", "none") as running:
-        assert await running.end() == 2
-        await running.printed(
-            'turnwire up: Invalid value for --workers: "none" is not a whole number'
-        )
-
-
 @pytest.mark.slow
 async def test_up_makes_the_buckets_again_when_its_server_has_lost_them(
-    state: Path, tmp_path: Path
+    up: Start, state: Path, tmp_path: Path
 ) -> None:
     own = tmp_path / "state"
     shutil.copytree(state / "demo-model", own / "demo-model")
-    async with up(own, tmp_path, "--frontends", "2") as running, aiohttp.ClientSession() as http:
+    async with up("--frontends", "2", state=own) as running, aiohttp.ClientSession() as http:
         first, second = (await running.ready())["urls"]
         body = {"model": BODY["model"], "input": "Say something."}
 
@@ -374,10 +292,7 @@ async def test_up_makes_the_buckets_again_when_its_server_has_lost_them(
                 return response.status == 200
 
         await until(shared)
-        os.kill(
-            next(pid for pid, command in running.children().items() if "nats-server" in command),
-            signal.SIGKILL,
-        )
+        os.kill(running.child("nats-server"), signal.SIGKILL)
         shutil.rmtree(own / "jetstream")
         await running.printed("starting it again in 0.5 s")
         await until(shared, 30.0)

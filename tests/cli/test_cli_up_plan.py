@@ -3,19 +3,18 @@
 import json
 import socket
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from services.cli.common import reserve_ports
 from services.cli.up import check as up_check
 from services.cli.up.check import engine_problem, require_hub_model
-from services.cli.up.command import COMMAND
 from services.cli.up.plan import (
     DEMO_MODEL,
     UpPlan,
-    make_plan,
     make_specs,
     prepare_state,
 )
@@ -35,105 +34,60 @@ from services.runtime.config import (
     PreprocessorConfig,
     WorkerConfig,
 )
-from services.runtime.config.command_line import run_command
-from services.runtime.config.loader import ConfigError, Sources
+from services.runtime.config.loader import ConfigError
+from tests.cli.planning import plan, sources_of
 from tests.kit.described_model import DESCRIPTION
 
-
-def sources_of(
-    argv: Sequence[str], *configs: type[Config], env: dict[str, str] | None = None
-) -> Sources:
-    """What a command with these flags and this environment gets."""
-    seen: list[Sources] = []
-
-    def command(sources: Sources) -> int:
-        seen.append(sources)
-        return 0
-
-    assert run_command(command, "turnwire", argv, *configs, env=env or {}) == 0
-    return seen[0]
+CONFIGS: dict[str, type[Config]] = {
+    "frontend": FrontendConfig,
+    "preprocessor": PreprocessorConfig,
+    "worker": WorkerConfig,
+    "parser": ParserConfig,
+}
 
 
-def plan(*argv: str, env: dict[str, str] | None = None, state: Path = Path("/state")) -> UpPlan:
-    return make_plan(sources_of([f"--state-dir={state}", *argv], *COMMAND.settings, env=env))
-
-
-def child(
-    made: UpPlan,
-    stage: str,
-    config: type[Config],
-    env: dict[str, str] | None = None,
-    number: int = 0,
-) -> Config:
+def child(made: UpPlan, name: str, env: Mapping[str, str] | None = None) -> Any:
     """The configuration that a child makes of its command line and environment."""
-    of_stage = [
-        spec
-        for spec in make_specs(made, "nats://n:1", [81, 82, 83], {})
-        if spec.name.startswith(stage)
-    ]
-    return sources_of(of_stage[number].command[5:], config, env=env).load(config).config
+    specs = make_specs(made, "nats://n:1" if made.embedded_nats else None, [81, 82, 83], {})
+    (command,) = [spec.command for spec in specs if spec.name == name]
+    config = CONFIGS[name.partition("-")[0]]
+    return sources_of(command[5:], config, env=env).load(config).config
 
 
 def test_demo_needs_nothing() -> None:
     made = plan()
     assert (made.demo, made.embedded_nats, made.model) == (True, True, DEMO_MODEL)
-    worker = child(made, "worker", WorkerConfig)
-    assert isinstance(worker, WorkerConfig)
-    assert (worker.model, worker.served_model_name, worker.engine) == (
-        "/state/demo-model",
-        DEMO_MODEL,
-        "script",
-    )
-    assert (worker.id, worker.bus.nats_url, worker.log_format) == ("worker-1", "nats://n:1", "json")
-    frontend = child(made, "frontend", FrontendConfig)
-    assert isinstance(frontend, FrontendConfig)
+    worker, frontend = child(made, "worker-1"), child(made, "frontend-1")
+    assert (worker.model, worker.served_model_name) == ("/state/demo-model", DEMO_MODEL)
+    assert (worker.engine, worker.log_format) == ("script", "json")
+    assert (worker.id, worker.bus.nats_url) == ("worker-1", "nats://n:1")
     assert (frontend.port, frontend.id) == (81, "frontend-1")
 
 
 def test_preprocessor_and_parser_seal_with_the_same_key(tmp_path: Path) -> None:
-    made = plan()
-    preprocessor, parser = (
-        child(made, "preprocessor", PreprocessorConfig),
-        child(made, "parser", ParserConfig),
-    )
-    assert isinstance(preprocessor, PreprocessorConfig)
-    assert isinstance(parser, ParserConfig)
-    assert preprocessor.seal_key_file == parser.seal_key_file == "/state/seal.key"
+    for name in ("preprocessor-1", "parser-1"):
+        assert child(plan(), name).seal_key_file == "/state/seal.key"
     (tmp_path / "k").write_text("secret")
-    own = child(plan("--seal-key-file", str(tmp_path / "k")), "parser", ParserConfig)
-    assert isinstance(own, ParserConfig)
-    assert own.seal_key_file == str(tmp_path / "k")
+    own = plan("--seal-key-file", str(tmp_path / "k"))
+    assert child(own, "parser-1").seal_key_file == str(tmp_path / "k")
 
 
 def test_users_model_is_served_under_its_name() -> None:
-    made = plan(
-        "--model",
-        "acme/m",
-        "--engine",
-        "transformers",
-        "--tool-call-parser",
-        "hermes",
-        "--max-model-len",
-        "32k",
-    )
+    flags = "--engine transformers --tool-call-parser hermes --max-model-len 32k"
+    made = plan("--model", "acme/m", *flags.split())
     assert (made.demo, made.model) == (False, "acme/m")
-    preprocessor = child(made, "preprocessor", PreprocessorConfig)
-    assert isinstance(preprocessor, PreprocessorConfig)
+    preprocessor = child(made, "preprocessor-1")
     assert (preprocessor.model, preprocessor.served_model_name) == ("acme/m", None)
     assert (preprocessor.tool_call_parser, preprocessor.max_model_len) == ("hermes", 32_000)
 
 
 def test_environment_is_not_passed_as_flags() -> None:
-    env = {
-        "TURNWIRE_MODEL": "acme/m",
-        "TURNWIRE_NATS_URL": "nats://bus:4222",
-        "TURNWIRE_WORKER_SLOTS": "3",
-    }
+    env = {"TURNWIRE_MODEL": "acme/m", "TURNWIRE_NATS_URL": "nats://bus:4222"}
+    env["TURNWIRE_WORKER_SLOTS"] = "3"
     made = plan(env=env)
     assert (made.demo, made.embedded_nats, made.model) == (False, False, "acme/m")
-    (worker,) = [spec for spec in make_specs(made, None, [81], {}) if spec.name == "worker-1"]
-    config = sources_of(worker.command[5:], WorkerConfig, env=env).load(WorkerConfig).config
-    assert (config.model, config.bus.nats_url, config.slots) == ("acme/m", "nats://bus:4222", 3)
+    worker = child(made, "worker-1", env)
+    assert (worker.model, worker.bus.nats_url, worker.slots) == ("acme/m", "nats://bus:4222", 3)
 
 
 def test_processes_start_in_order_with_their_counts() -> None:
@@ -142,45 +96,29 @@ def test_processes_start_in_order_with_their_counts() -> None:
         *("preprocessor-1", "worker-1", "worker-2", "frontend-1", "frontend-2"),
         *("parser-1", "parser-2", "parser-3"),
     ]
-    second = child(made, "frontend", FrontendConfig, number=1)
-    assert isinstance(second, FrontendConfig)
-    assert second.port == 82
-
-
-def test_several_frontends_share_their_responses() -> None:
-    def store(*argv: str) -> str:
-        frontend = child(plan(*argv), "frontend", FrontendConfig)
-        assert isinstance(frontend, FrontendConfig)
-        return frontend.response_store
-
-    assert store() == "memory"
-    assert store("--frontends", "2") == "shared"
-    assert store("--frontends", "2", "--response-store", "memory") == "memory"
-
-
-def test_threads_of_cpu_engines_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert {spec.env.get("OMP_NUM_THREADS") for spec in make_specs(plan(), None, [81], {})} == {"1"}
-    monkeypatch.setattr(up_check, "engine_problem", lambda engine: None)
-    for engine in ("trtllm", "vllm"):
-        own = plan("--engine", engine, "--model", "m")
-        assert {spec.env.get("OMP_NUM_THREADS") for spec in make_specs(own, None, [81], {})} == {
-            None
-        }
+    assert child(made, "frontend-2").port == 82
 
 
 @pytest.mark.parametrize(
-    ("argv", "problem"),
+    ("flags", "store"),
     [
-        (["--engine", "transformers"], "--engine transformers needs a --model"),
-        (["--workers", "0"], 'Invalid value "0" for --workers. Must be >= 1.'),
-        (["--effort-budgets", "low=0"], "--effort-budgets: low must be 1 to 2147483647, not 0"),
-        (["--port", "x", "--slots", "y"], 'Invalid value for --port: "x" is not a whole number'),
+        ([], "memory"),
+        (["--frontends", "2"], "shared"),
+        (["--frontends", "2", "--response-store", "memory"], "memory"),
     ],
 )
-def test_wrong_settings_are_found_before_anything_starts(argv: list[str], problem: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        plan(*argv)
-    assert any(problem in one for one in caught.value.problems)
+def test_several_frontends_share_their_responses(flags: list[str], store: str) -> None:
+    assert child(plan(*flags), "frontend-1").response_store == store
+
+
+def test_threads_of_cpu_engines_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    def threads(made: UpPlan) -> set[str | None]:
+        return {spec.env.get("OMP_NUM_THREADS") for spec in make_specs(made, None, [81], {})}
+
+    assert threads(plan()) == {"1"}
+    monkeypatch.setattr(up_check, "engine_problem", lambda engine: None)
+    for engine in ("trtllm", "vllm"):
+        assert threads(plan("--engine", engine, "--model", "m")) == {None}
 
 
 def test_engine_of_another_package_can_serve_the_demo_model(
@@ -223,23 +161,6 @@ def test_ports_are_free_and_reserved() -> None:
         reserve_ports("203.0.113.1", 0, 1)
 
 
-@pytest.mark.parametrize(
-    ("model", "problem"),
-    [
-        ("/nowhere", "there is no directory /nowhere"),
-        ("./nowhere", "there is no directory ./nowhere"),
-        ("a/b/c", "there is no directory a/b/c"),
-        ("{here}", "{here} has no config.json"),
-        ("{here}/m.gguf", "{here}/m.gguf is a file; a model is a directory or a hub id"),
-    ],
-)
-def test_unloadable_model_has_a_problem(tmp_path: Path, model: str, problem: str) -> None:
-    (tmp_path / "m.gguf").touch()
-    with pytest.raises(ConfigError) as caught:
-        plan("--model", model.format(here=tmp_path))
-    assert caught.value.problems == ["Invalid value for --model: " + problem.format(here=tmp_path)]
-
-
 def test_description_beside_a_family_has_a_problem(tmp_path: Path) -> None:
     file = tmp_path / "own.json"
     file.write_text(json.dumps(DESCRIPTION))
@@ -248,29 +169,29 @@ def test_description_beside_a_family_has_a_problem(tmp_path: Path) -> None:
         plan("--response-template", str(file), "--tool-call-parser", "hermes")
 
 
-def test_engine_without_its_package_has_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed = {"tensorrt_llm": None, "torch": object()}
-    monkeypatch.setattr("importlib.util.find_spec", lambda package: installed[package])
+@pytest.mark.parametrize(
+    ("flags", "problem", "extra"),
+    [
+        (["--engine", "trtllm", "--model", "m"], "--engine: trtllm needs tensorrt_llm", "trtllm"),
+        (
+            ["--tracing"],
+            '--tracing: "True": tracing needs opentelemetry.exporter.otlp.proto.http',
+            "otel",
+        ),
+    ],
+)
+def test_setting_without_its_package_has_a_problem(
+    flags: list[str], problem: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan("--tracing")
+    installed = {"torch": object()}
+    monkeypatch.setattr("importlib.util.find_spec", installed.get)
     assert engine_problem("script") is engine_problem("transformers") is None
     with pytest.raises(ConfigError) as caught:
-        plan("--engine", "trtllm", "--model", "m")
-    (problem,) = caught.value.problems
-    assert problem.startswith(
-        "Invalid value for --engine: trtllm needs tensorrt_llm, which is not installed; "
-    )
-    assert problem.endswith(" -m pip install -e '.[trtllm]'")
-
-
-def test_tracing_without_its_packages_has_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan("--tracing")
-    monkeypatch.setattr("importlib.util.find_spec", lambda package: None)
-    with pytest.raises(ConfigError) as caught:
-        plan("--tracing")
-    (problem,) = caught.value.problems
-    assert problem.startswith(
-        'Invalid value for --tracing: "True": tracing needs opentelemetry.exporter.otlp.proto.http, which is not installed; '
-    )
-    assert problem.endswith(" -m pip install -e '.[otel]'")
+        plan(*flags)
+    (found,) = caught.value.problems
+    assert found.startswith(f"Invalid value for {problem}, which is not installed; ")
+    assert found.endswith(f" -m pip install -e '.[{extra}]'")
 
 
 def test_hub_is_queried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,12 +207,12 @@ def test_hub_is_queried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         require_hub_model("acme/none")
 
 
+def shown(made: UpPlan, model: ServedModelNotes, url: str = "http://127.0.0.1:81") -> str:
+    return instructions(made, [url], model, 3.21, ".venv/bin/turnwire")
+
+
 def test_instructions_are_shell_lines(tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text(f"me:{'0' * 64}\n")
-    text = instructions(
-        plan(), ["http://127.0.0.1:81"], ServedModelNotes(32768), 3.21, ".venv/bin/turnwire"
-    )
+    lines = shown(plan(), ServedModelNotes(32768)).splitlines()
     for line in (
         "turnwire-demo is served at http://127.0.0.1:81  (ready after 3.2 s)",
         "  export ANTHROPIC_BASE_URL=http://127.0.0.1:81",
@@ -303,29 +224,26 @@ def test_instructions_are_shell_lines(tmp_path: Path) -> None:
         "Settings for another client:  .venv/bin/turnwire connect codex",
         "Watch the turns:  .venv/bin/turnwire tap",
     ):
-        assert line in text.splitlines()
-    large = instructions(
-        plan(), ["http://127.0.0.1:81"], ServedModelNotes(262144), 3.21, "turnwire"
-    )
+        assert line in lines
+    large = shown(plan(), ServedModelNotes(262144))
     assert "MAX_OUTPUT_TOKENS" not in large
-    own = instructions(
-        plan("--model", "a b", "--api-keys-file", str(keys)),
-        ["http://h:1"],
-        ServedModelNotes(0),
-        1,
-        "turnwire",
-    )
-    assert "  export ANTHROPIC_MODEL='a b'" in own.splitlines()
-    assert (
-        '  export ANTHROPIC_AUTH_TOKEN="$TURNWIRE_API_KEY"  # the key to a hash in ' + str(keys)
-        in own.splitlines()
-    )
-    assert "CLAUDE_CODE_MAX_CONTEXT_TOKENS" not in own
-    hint = "  # Claude Code assumes a window of 1,000,000 tokens; the model's is among:  turnwire connect claude"
-    assert hint in own.splitlines()
     assert "1,000,000" not in large
-    assert "demo" not in own
-    assert "Parser" not in own
+
+
+def test_instructions_for_a_users_model_and_keys(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(f"me:{'0' * 64}\n")
+    own = shown(plan("--model", "a b", "--api-keys-file", str(keys)), ServedModelNotes(0))
+    token = '  export ANTHROPIC_AUTH_TOKEN="$TURNWIRE_API_KEY"'
+    for line in (
+        "  export ANTHROPIC_MODEL='a b'",
+        f"{token}  # the key to a hash in {keys}",
+        "  # Claude Code assumes a window of 1,000,000 tokens; the model's is among:  "
+        ".venv/bin/turnwire connect claude",
+    ):
+        assert line in own.splitlines()
+    for absent in ("CLAUDE_CODE_MAX_CONTEXT_TOKENS", "demo", "Parser"):
+        assert absent not in own
 
 
 @pytest.mark.parametrize(
@@ -338,13 +256,11 @@ def test_instructions_are_shell_lines(tmp_path: Path) -> None:
 def test_clients_that_cannot_work_are_not_recommended(
     model: ServedModelNotes, warning: str
 ) -> None:
-    text = instructions(plan(), ["http://127.0.0.1:81"], model, 3.21, "turnwire")
+    text = shown(plan(), model)
     assert warning in text
     assert not any(word in text for word in ("export", "connect", "Point Claude Code"))
     assert "is served at http://127.0.0.1:81" in text
-    assert warning not in instructions(
-        plan(), ["http://127.0.0.1:81"], ServedModelNotes(262144), 3.21, "turnwire"
-    )
+    assert warning not in shown(plan(), ServedModelNotes(262144))
 
 
 def test_instructions_name_the_parser_and_the_evidence(capsys: pytest.CaptureFixture[str]) -> None:
@@ -355,9 +271,7 @@ def test_instructions_name_the_parser_and_the_evidence(capsys: pytest.CaptureFix
     )
     screen.relay("worker-1", '{"event":"worker.loaded","family":"x","evidence":["y"]}')
     capsys.readouterr()
-    text = instructions(
-        plan(), ["http://h:1"], ServedModelNotes(parser=screen.parser), 1, "turnwire"
-    )
+    text = shown(plan(), ServedModelNotes(parser=screen.parser))
     assert "Parser of its output: hermes; it reads <x>; so" in text.splitlines()
 
 
@@ -395,10 +309,10 @@ def test_log_line_elsewhere_is_json() -> None:
 
 
 def test_long_values_keep_both_ends() -> None:
-    shown = shorten("a" * 200 + "z")
-    assert len(shown) <= 122
-    assert shown.startswith("aaa")
-    assert shown.endswith("az")
+    short = shorten("a" * 200 + "z")
+    assert len(short) <= 122
+    assert short.startswith("aaa")
+    assert short.endswith("az")
     assert shorten("a\x1b[31m\nb") == "a\\x1b[31m\\nb"
     assert shorten({"a": 1}) == '{"a":1}'
 
@@ -411,9 +325,9 @@ def test_screen_hides_routine_lines_of_nats(capsys: pytest.CaptureFixture[str]) 
     with screen.progress("starting") as progress:
         for reason in ("waiting for worker", "waiting for worker", "not ready yet"):
             progress.update(reason)
-    shown = capsys.readouterr().err.splitlines()
-    assert shown[:2] == ["nats | [7] [ERR] Cannot bind", "turnwire up: hello"]
-    assert [line.split(" (")[0] for line in shown[2:]] == [
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == ["nats | [7] [ERR] Cannot bind", "turnwire up: hello"]
+    assert [line.split(" (")[0] for line in lines[2:]] == [
         "turnwire up: starting: waiting for worker",
         "turnwire up: starting: not ready yet",
     ]

@@ -18,22 +18,12 @@ from services.cli.up.plan import make_plan
 from services.runtime.config import STAGES, UpConfig
 from services.runtime.config.loader import ConfigError, Sources
 from services.runtime.config.options import options
+from tests.cli.running import install
 
 PLACES = ("chat_template", "response_template", "script_dir")
-FREE = frozenset(
-    (
-        *(
-            "id",
-            "nats_user",
-            "served_model_name",
-            "default_model",
-            "web_search_tool",
-            "web_fetch_tool",
-            "aliases",
-        ),
-        *("host", "metrics_host"),  # listening tries them
-    )
-)
+FREE = {"id", "nats_user", "served_model_name", "default_model", "aliases"}
+FREE |= {"web_search_tool", "web_fetch_tool"}
+FREE |= {"host", "metrics_host"}  # listening tries them
 """Settings without wrong values."""
 IN_PROC = ("/proc/x",) if Path("/proc").is_dir() else ()
 """Where the system administrator, too, can create nothing, whatever the rights."""
@@ -57,7 +47,7 @@ WRONG = {
 NEEDS = {
     "tls_key_file": ["--tls-cert-file"],
     "tls_client_ca_file": ["--tls-cert-file"],
-    "nats_key_file": [],
+    "nats_key_file": ["--nats-cert-file"],
 }
 
 
@@ -138,44 +128,37 @@ def states(problem: str, flag: str, value: str) -> bool:
 def test_wrong_value_of_any_flag_is_one_line(stage: str, tmp_path: Path) -> None:
     chance = random.Random(stage)
     tried = 0
+    missed = []
     for option in options(STAGES[stage]):
         name = option.field_info.name
         for value in wrong_values(option, chance, tmp_path):
-            model = [] if stage == "frontend" or name == "model" else ["--model=acme/m"]
-            needed = [f"{flag}={value}" for flag in NEEDS.get(name, ())]
-            if name == "nats_key_file":
-                needed = [f"--nats-cert-file={value}"]
-            flags = [f"{option.name}={value}", *needed]
-            problems = problems_of(stage, [*model, *flags])
-            assert any(states(problem, option.name, value) for problem in problems), (
-                flags,
-                problems,
-            )
+            flags = [f"{option.name}={value}"]
+            flags += [f"{flag}={value}" for flag in NEEDS.get(name, ())]
+            if stage != "frontend" and name != "model":
+                flags.append("--model=acme/m")
+            shown = {stage: problems_of(stage, flags)}
             if name not in COMMAND.without:
-                problems = problems_of_up([*model, *flags])
-                assert any(states(problem, option.name, value) for problem in problems), (
-                    "up",
-                    flags,
-                    problems,
-                )
+                shown["up"] = problems_of_up(flags)
+            for command, problems in shown.items():
+                if not any(states(problem, option.name, value) for problem in problems):
+                    missed.append((command, flags, problems))
             tried += 1
+    assert missed == []
     assert tried > 40
 
 
-@pytest.mark.parametrize(
-    "option",
-    [option for option in options(UpConfig) if option.field_info.name not in FREE],
-    ids=lambda option: option.field_info.name,
-)
-def test_wrong_value_of_a_flag_of_up_is_one_line(option: Argument, tmp_path: Path) -> None:
-    values = [*wrong_values(option, random.Random(1), tmp_path)]
-    assert values
-    for value in values:
-        problems = problems_of_up([f"{option.name}={value}"])
-        assert [states(problem, option.name, value) for problem in problems] == [True], (
-            value,
-            problems,
-        )
+def test_wrong_value_of_a_flag_of_up_is_one_line(tmp_path: Path) -> None:
+    tried = [option for option in options(UpConfig) if option.field_info.name not in FREE]
+    assert tried
+    missed = []
+    for option in tried:
+        values = [*wrong_values(option, random.Random(1), tmp_path)]
+        assert values
+        for value in values:
+            problems = problems_of_up([f"{option.name}={value}"])
+            if [states(problem, option.name, value) for problem in problems] != [True]:
+                missed.append((option.name, value, problems))
+    assert missed == []
 
 
 @pytest.mark.parametrize(
@@ -208,13 +191,16 @@ def test_file_with_wrong_content_is_one_line(
     assert reason in problem
 
 
+EMPTY_LEVEL = 'Invalid value for --effort-budgets: "" is not a level of effort; there are'
+NO_SUCH_KEY = 'Invalid value for --seal-key-file: there is no file "{here}/seal.toml"'
+OF_MODEL = "Invalid value for --model:"
+SAME_PORT = "Invalid value for --metrics-port: 9100 is the frontend's port"
+
+
 @pytest.mark.parametrize(
-    ("argv", "hint"),
+    ("argv", "text"),
     [
-        (
-            ["--effort-budgets==5"],
-            'Invalid value for --effort-budgets: "" is not a level of effort; there are',
-        ),
+        (["--effort-budgets==5"], EMPTY_LEVEL),
         (["--effort-budgets=lw=5"], 'did you mean "low"?'),
         (["--engine=vlm"], 'did you mean "vllm"?'),
         (["--device=cuad:1"], 'did you mean "cuda"?'),
@@ -222,48 +208,58 @@ def test_file_with_wrong_content_is_one_line(
         (["--allowed-hosts=https://a.example:8000/"], 'did you mean "a.example"?'),
         (["--log-level=wrning"], 'Did you mean "warning"?'),
         (["--family=qwen3_codr"], "did you mean qwen3_coder"),
+        (["--port=9100", "--metrics-port=9100"], SAME_PORT),
+        (["--nats-url=http://me:secret@bus"], '"http://***@bus"'),
+        # More processes than any machine can run.
+        (["--frontends=999999999"], "999999999"),
+        (["--preprocessors=999999999"], "999999999"),
+        (["--workers=999999999"], "999999999"),
+        (["--parsers=999999999"], "999999999"),
+        # Files near {here}/seal.key, and the folder of a model.
+        (["--seal-key-file={here}/seal.kye"], '; did you mean "{here}/seal.key"?'),
+        (["--seal-key-file={here}/seal.toml"], NO_SUCH_KEY),
+        (["--script-dir={here}/seal.key"], 'there is no directory "{here}/seal.key"'),
+        (["--model={here}/modl"], '; did you mean "{here}/model"?'),
+        (["--model={here}/model"], f"{OF_MODEL} {{here}}/model has no config.json"),
+        (["--model={here}/untold"], f"{OF_MODEL} {{here}}/untold has no tokenizer.json"),
+        (["--model={here}/m.gguf"], f"{OF_MODEL} {{here}}/m.gguf is a file; a model is a dir"),
+        (["--model=./nowhere"], f"{OF_MODEL} there is no directory ./nowhere"),
+        (["--model=a/b/c"], f"{OF_MODEL} there is no directory a/b/c"),
+        (["--engine=transformers"], "--engine transformers needs a --model"),
+        (["--effort-budgets=low=0"], "--effort-budgets: low must be 1 to 2147483647, not 0"),
     ],
 )
-def test_nearest_valid_value_is_proposed(argv: list[str], hint: str) -> None:
-    (problem,) = problems_of_up(argv)
-    assert hint in problem
+def test_problem_of_up_is_one_line(argv: list[str], text: str, tmp_path: Path) -> None:
+    (tmp_path / "seal.key").write_text("secret")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "tokenizer.json").write_text("{}")
+    (tmp_path / "untold").mkdir()
+    (tmp_path / "untold" / "config.json").write_text("{}")
+    (tmp_path / "m.gguf").touch()
+    (problem,) = problems_of_up([flag.replace("{here}", str(tmp_path)) for flag in argv])
+    assert text.replace("{here}", str(tmp_path)) in problem
+    assert argv[-1].partition("=")[0] in problem
+    assert ("did you mean" in problem.lower()) == ("did you mean" in text.lower())
+    assert "secret" not in problem
+
+
+def test_settings_that_can_work_have_no_problem(tmp_path: Path) -> None:
+    assert problems_of_up(["--port=0", "--metrics-port=0", f"--state-dir={tmp_path}"]) == []
+    for flag in ("--frontends", "--preprocessors", "--workers", "--parsers"):
+        assert problems_of_up([f"{flag}=1000"]) == []
+    assert place_problem(tmp_path / "a" / "b", is_file=False) is None
+    assert place_problem(tmp_path / "a" / "ready.json", is_file=True) is None
+    assert "name too long" in str(place_problem(tmp_path / ("a" * 300), is_file=False))
 
 
 def test_engine_of_another_package_has_devices_and_types_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "mine-1.dist-info").mkdir()
-    (tmp_path / "mine-1.dist-info" / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: mine\nVersion: 1\n"
-    )
-    (tmp_path / "mine-1.dist-info" / "entry_points.txt").write_text(
-        "[turnwire.engines]\nmine = mine:Engine\n"
-    )
+    install(tmp_path, "turnwire.engines", "mine = added:Engine")
     monkeypatch.syspath_prepend(tmp_path)
     flags = ["--model=acme/m", "--device=tpu:1", "--dtype=int4"]
     assert problems_of("worker", ["--engine=mine", *flags]) == []
     assert len(problems_of("worker", ["--engine=script", *flags])) == 2
-
-
-def test_nearest_file_is_proposed(tmp_path: Path, demo_dir: Path) -> None:
-    (tmp_path / "seal.key").write_text("secret")
-    (problem,) = problems_of_up([f"--seal-key-file={tmp_path}/seal.kye"])
-    assert problem.endswith(f'did you mean "{tmp_path / "seal.key"}"?')
-    (problem,) = problems_of_up([f"--model={demo_dir}x"])
-    assert problem.endswith(f'did you mean "{demo_dir}"?')
-
-
-def test_file_with_another_name_in_the_same_folder_is_not_proposed(tmp_path: Path) -> None:
-    (tmp_path / "frontend.toml").touch()
-    (problem,) = problems_of_up([f"--seal-key-file={tmp_path}/seal.key"])
-    assert problem == f'Invalid value for --seal-key-file: there is no file "{tmp_path}/seal.key"'
-
-
-def test_path_itself_is_not_proposed(tmp_path: Path) -> None:
-    file = tmp_path / "scripts"
-    file.touch()
-    (problem,) = problems_of_up([f"--script-dir={file}"])
-    assert "did you mean" not in problem
 
 
 def test_path_in_the_home_folder_is_read_as_the_stage_reads_it(
@@ -287,70 +283,38 @@ def test_variable_and_place_in_the_file_are_named(tmp_path: Path) -> None:
         'Invalid value for TURNWIRE_PREPROCESSOR_SEAL_KEY_FILE: there is no file "/nowhere/b"',
         f'Invalid value for {file} [parser] seal_key_file: there is no file "/nowhere/a"',
     ]
-
-
-def test_one_port_for_the_frontend_and_the_metrics_is_refused(tmp_path: Path) -> None:
-    (problem,) = problems_of_up(["--port=9100", "--metrics-port=9100"])
-    assert problem == "Invalid value for --metrics-port: 9100 is the frontend's port"
-    assert not problems_of_up(["--port=0", "--metrics-port=0", f"--state-dir={tmp_path}"])
-
-
-def test_variable_with_a_state_directory_that_cannot_be_made_is_named() -> None:
     with pytest.raises(ConfigError) as caught:
         make_plan(Sources({}, {"TURNWIRE_STATE_DIR": "/dev/null/x"}))
-    assert caught.value.problems[0].startswith(
-        'Invalid value for TURNWIRE_STATE_DIR: "/dev/null/x"'
-    )
-
-
-def test_password_in_a_wrong_url_is_masked() -> None:
-    (problem,) = problems_of_up(["--nats-url=http://me:secret@bus"])
-    assert "secret" not in problem
-    assert "--nats-url" in problem
-
-
-def test_configuration_file_that_does_not_exist_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "turnwire.toml").touch()
+    wanted = 'Invalid value for TURNWIRE_STATE_DIR: "/dev/null/x"'
+    assert caught.value.problems[0].startswith(wanted)
     with pytest.raises(ConfigError) as caught:
-        make_plan(Sources({}, {}, str(tmp_path / "turnwire.tml")))
+        make_plan(Sources({}, {}, str(tmp_path / "settings.tml")))
     (problem,) = caught.value.problems
-    assert problem.endswith(f'did you mean "{tmp_path / "turnwire.toml"}"?')
-
-
-def test_stage_does_not_start_with_a_wrong_setting(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["serve", "parser", "--model", "acme/m", "--seal-key-file", "/nowhere/key"])
-    assert ended.value.code == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert lines == [
-        'turnwire serve parser: Invalid value for --seal-key-file: there is no file "/nowhere/key"'
-    ]
+    assert problem.endswith(f'did you mean "{file}"?')
 
 
 @pytest.mark.parametrize(
-    "flag",
-    ["--workers=x", "--tracing=maybe", "--port=99999", "--seal-key-file=/nowhere", "--prot=1"],
+    ("command", "flag", "hint"),
+    [
+        ("serve parser", "--seal-key-file=/nowhere/key", 'there is no file "/nowhere/key"'),
+        ("up", "--workers=x", '"x"'),
+        ("up", "--tracing=maybe", '"maybe"'),
+        ("up", "--port=99999", '"99999"'),
+        ("up", "--seal-key-file=/nowhere", '"/nowhere"'),
+        ("up", "--prot=1", "Did you mean --port"),
+    ],
 )
-def test_command_line_of_up_is_refused_in_one_line(
-    flag: str, capsys: pytest.CaptureFixture[str]
+def test_command_does_not_start_with_a_wrong_setting(
+    command: str, flag: str, hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    model = ["--model", "acme/m"] if command == "serve parser" else []
     with pytest.raises(SystemExit) as ended:
-        main(["up", flag])
+        main([*command.split(), *model, flag])
     assert ended.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("turnwire up: ")
-    assert (
-        states(line, flag.partition("=")[0], flag.partition("=")[2])
-        or "did you mean --port" in line.lower()
-    )
-
-
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
-def test_model_directory_without_a_file_is_reported(name: str, tmp_path: Path) -> None:
-    for other in {"config.json", "tokenizer.json", "tokenizer_config.json"} - {name}:
-        (tmp_path / other).write_text("{}")
-    (problem,) = problems_of_up([f"--model={tmp_path}"])
-    assert problem == f"Invalid value for --model: {tmp_path} has no {name}"
+    assert line.startswith(f"turnwire {command}: ")
+    assert flag.partition("=")[0] in line
+    assert hint in line
 
 
 @pytest.mark.parametrize(
@@ -365,16 +329,3 @@ def test_check_that_ends_without_a_reason_is_reported(
     monkeypatch.setattr("sys.executable", str(python))
     with pytest.raises(Exception, match=f"the check of the model ended without a result: {text}"):
         require_model([])
-
-
-def test_place_that_can_be_made_is_no_problem(tmp_path: Path) -> None:
-    assert place_problem(tmp_path / "a" / "b", is_file=False) is None
-    assert place_problem(tmp_path / "a" / "ready.json", is_file=True) is None
-    assert "name too long" in str(place_problem(tmp_path / ("a" * 300), is_file=False))
-
-
-@pytest.mark.parametrize("flag", ["--frontends", "--preprocessors", "--workers", "--parsers"])
-def test_number_of_processes_that_no_machine_can_run_is_refused(flag: str) -> None:
-    (problem,) = problems_of_up([f"{flag}=999999999"])
-    assert states(problem, flag, "999999999")
-    assert problems_of_up([f"{flag}=1000"]) == []

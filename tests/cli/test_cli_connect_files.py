@@ -1,0 +1,761 @@
+"""`turnwire connect --write` keeps the user's own settings and a copy of the old file, `--undo`
+restores every byte, and no file with the key is readable for others at any time."""
+
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import stat
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import pytest
+import tomlkit
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.cli.common import CommandError
+from services.cli.connect.client import ClientSettings, FileKind, Target, client_names, load_client
+from services.cli.connect.command import ConnectFlags, undo_all
+from services.cli.connect.server import ServedModel
+from services.cli.connect.settings_file import text_of, undo, write
+from services.cli.main import main
+
+KEY = "sk-the-secret-key"
+OTHER_USER = 65_534
+MODELS = [
+    ServedModel("acme/coder", 131_072, capabilities={"thinking": {"supported": True}}),
+    ServedModel("small", 32_768),
+]
+
+
+class Step(NamedTuple):
+    """One `turnwire connect CLIENT --write`."""
+
+    options: dict[str, Any]
+    url: str
+    model: ServedModel
+
+
+STEP = Step({"default": True, "catalogue_file": True}, "http://h:1", MODELS[0])
+
+
+def plan_of(name: str, folder: Path, step: Step) -> list[ClientSettings]:
+    target = Target(
+        step.url,
+        step.model,
+        key=KEY,
+        folder=str(folder),
+        env={"HOME": str(folder)},
+        catalogue=[{"slug": step.model.id}],
+        **step.options,
+    )
+    return load_client(name).plan(target).files
+
+
+CLIENTS = [name for name in client_names() if plan_of(name, Path("/x"), STEP)]
+
+
+def settings(path: Path, values: dict[str, Any], kind: FileKind = "json", **more: Any) -> Any:
+    return ClientSettings(str(path), kind, values, **more)
+
+
+def private(path: Path) -> bool:
+    return stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def tree(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """All files and folders, with modes and content."""
+    return {
+        str(path.relative_to(folder)): (
+            path.lstat().st_mode,
+            path.read_bytes() if path.is_file() else b"",
+        )
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def with_key(folder: Path) -> list[Path]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return [path for path in files if KEY.encode() in path.read_bytes()]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "settings"
+
+
+# -- What writing leaves in a file, by kind, text before, and further fields of the settings
+MERGED: list[tuple[FileKind, str, dict[str, Any], dict[str, Any]]] = [
+    (
+        "json",
+        '{"env": {"A": "old", "B": "2"}, "list": [1], "A": null}',
+        {"values": {"env": {"A": "new", "MAX": "7"}}},
+        {"env": {"A": "new", "B": "2", "MAX": "7"}, "list": [1], "A": None},
+    ),
+    (
+        "json",
+        '{"model": "mine", "agents": {"defaults": {"x": 1}}}',
+        {"if_absent": {"model": "ours", "small": "s", "agents": {"defaults": {"model": "m"}}}},
+        {"model": "mine", "agents": {"defaults": {"x": 1, "model": "m"}}, "small": "s"},
+    ),
+    (
+        "toml",
+        'file = "ours"\nother = "theirs"\n[p.t]\nurl = "u"\nkeep = 1\n',
+        {
+            "remove": {
+                "file": "ours",
+                "other": "ours",
+                "p": {"t": {"url": None}},
+                "absent": {"a": None},
+            }
+        },
+        {"other": "theirs", "p": {"t": {"keep": 1}}},
+    ),
+    (
+        "json",
+        '{"models": [1], "etag": "x"}',
+        {"values": {"models": [2]}, "whole": True},
+        {"models": [2]},
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "before", "fields", "wanted"), MERGED)
+def test_settings_are_merged(
+    kind: FileKind, before: str, fields: dict[str, Any], wanted: Any, path: Path
+) -> None:
+    path.write_text(before)
+    write(settings(path, **{"values": {}, "kind": kind, **fields}))
+    assert parsed(kind, path.read_text()) == wanted
+
+
+def test_new_file_is_private_and_is_not_written_twice(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "settings.json"
+    ours = settings(path, {"env": {"A": "ü"}})
+    assert write(ours) == [f"{path}: written"]
+    assert path.read_text() == '{\n  "env": {\n    "A": "ü"\n  }\n}\n'
+    assert private(path)
+    at = path.stat().st_mtime_ns
+    assert write(ours) == [f"{path}: unchanged"]
+    assert path.stat().st_mtime_ns == at
+    assert list(path.parent.glob("*.bak")) == []
+
+
+def test_changed_values_are_listed_without_secrets_and_a_private_copy_is_kept(path: Path) -> None:
+    before = '{"env": {"A": "old", "X_TOKEN": "secret"}}'
+    path.write_text(before)
+    path.chmod(0o644)
+    lines = write(settings(path, {"env": {"A": "new", "X_TOKEN": "other", "MAX_TOKENS": "7"}}))
+    (backup,) = path.parent.glob("*.bak")
+    copied = f"{path}: written; the copy of the old file is {backup}"
+    assert lines == [copied, '  env.A: was "old"', "  env.X_TOKEN"]
+    assert backup.read_text() == before
+    assert private(path)
+    assert private(backup)
+
+
+def test_no_copy_is_overwritten(path: Path) -> None:
+    for number in range(4):
+        write(settings(path, {"a": number}))
+    backups = sorted(path.parent.glob("*.bak"), key=os.path.getctime)
+    assert [json.loads(copy.read_text())["a"] for copy in backups] == [0, 1, 2]
+
+
+def test_comments_and_order_of_toml_stay(path: Path) -> None:
+    path.write_text(
+        '# first\nmodel = "a" # why\n\n[analytics]\nenabled = false\n\n[p.other]\nx = 1 # keep\n'
+    )
+    ours = {"model": "b", "web": "off", "p": {"ours": {"y": True}}}
+    assert write(settings(path, ours, "toml"))[1:] == ['  model: was "a"']
+    text = path.read_text()
+    assert tomllib.loads(text) == {
+        "model": "b",
+        "web": "off",
+        "analytics": {"enabled": False},
+        "p": {"other": {"x": 1}, "ours": {"y": True}},
+    }
+    assert text.startswith('# first\nmodel = "b" # why\n')
+    assert "x = 1 # keep" in text
+
+
+def test_text_of_settings_is_a_complete_file(tmp_path: Path) -> None:
+    values = {"a": "x", "t": {"b": 1}}
+    toml = text_of(settings(tmp_path, values, "toml", if_absent={"c": 2}))
+    assert tomllib.loads(toml) == {**values, "c": 2}
+    assert json.loads(text_of(settings(tmp_path, values, if_absent={"a": "y"}))) == values
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "why"),
+    [
+        ("json", b'{"a": 1, // why\n}', "not plain JSON, perhaps because of comments"),
+        ("json", b"{", "not plain JSON"),
+        ("json", b"[1]", "no settings"),
+        ("json", b'{"mine": NaN}', "its number NaN would become another"),
+        ("json", b'{"mine": [-Infinity]}', "its number -Infinity would become another"),
+        ("json", b'{"mine": 1e999}', "its number 1e999 would become another"),
+        ("json", b"[" * 100_000, "not plain JSON"),
+        ("json", b"\xff\xfe", "not a text file"),
+        ("toml", b"a = ", "not TOML"),
+        ("toml", b"a = " + b"[" * 5_000, "it is unchanged"),
+        ("yaml", b"model: x # why\n", "it has comments"),
+        ("yaml", b"a: &x [*x]\n", "it has aliases"),
+        ("yaml", b"a: &x {b: *x}\n", "it has aliases"),
+        ("yaml", b"[" * 400, "it is unchanged"),
+    ],
+)
+def test_file_that_cannot_be_written_back_is_refused(
+    kind: FileKind, text: bytes, why: str, path: Path
+) -> None:
+    ours = settings(path, {"a": {"z": 1}}, kind)
+    path.write_bytes(text)
+    with pytest.raises(CommandError, match=why) as refused:
+        write(ours)
+    assert str(path) in str(refused.value)
+    assert [(one.name, one.read_bytes()) for one in path.parent.iterdir()] == [("settings", text)]
+    path.unlink()
+    write(ours)
+    path.write_bytes(text)
+    with pytest.raises(CommandError, match=why):
+        undo(ours)
+    assert path.read_bytes() == text
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "why"),
+    [
+        ("toml", "{}# why I use it\n", "your line '# why I use it' within our settings"),
+        ("toml", "{}broken", "is not TOML"),
+        ("json", "// mine\n{}", "perhaps because of comments"),
+        ("yaml", "# mine\n{}", "it has comments"),
+        ("env", "{}echo mine\n", "not a list of variables"),
+    ],
+)
+def test_undo_that_would_lose_an_edit_is_refused(
+    kind: FileKind, change: str, why: str, path: Path
+) -> None:
+    ours = settings(path, {"A": "b"} if kind == "env" else {"p": {"turnwire": {"url": "u"}}}, kind)
+    write(ours)
+    path.write_text(change.replace("{}", path.read_text()))
+    before = tree(path.parent)
+    with pytest.raises(CommandError, match=why):
+        undo(ours)
+    assert tree(path.parent) == before
+
+
+def test_comment_within_our_settings_does_not_stop_the_next_write(path: Path) -> None:
+    write(settings(path, {"p": {"turnwire": {"url": "u"}}}, "toml"))
+    edited = path.read_text() + "# why I use it\n"
+    path.write_text(edited)
+    again = settings(path, {"p": {"turnwire": {"url": "v"}}}, "toml")
+    write(again)
+    undo(again)
+    assert path.read_text() == edited
+
+
+def test_removed_file_stays_removed_and_its_old_text_is_kept(path: Path) -> None:
+    ours = settings(path, {"a": 1})
+    path.write_text('{"mine": 1}')
+    write(ours)
+    path.unlink()
+    (line,) = undo(ours)
+    (copy,) = path.parent.iterdir()
+    assert line == f"{path}: you have removed it; its old text is in {copy.name}"
+    assert copy.read_text() == '{"mine": 1}'
+
+
+def test_value_that_the_user_has_changed_stays(path: Path) -> None:
+    ours = settings(path, {"model": "ours", "provider": {"turnwire": {"url": "u", "flag": True}}})
+    write(ours)
+    path.write_text('{"provider": {"turnwire": {"url": "u", "flag": 1}}, "model": "mine"}')
+    assert undo(ours) == [f"{path}: without our settings; your changes stay"]
+    assert json.loads(path.read_text()) == {"provider": {"turnwire": {"flag": 1}}, "model": "mine"}
+
+
+def test_copy_that_the_user_made_of_the_key_stays_private(path: Path) -> None:
+    path.write_text("{}")
+    path.chmod(0o644)
+    ours = settings(path, {"p": {"turnwire": {"key": KEY}}})
+    write(ours)
+    path.write_text(path.read_text().replace('"turnwire"', '"mine"'))
+    undo(ours)
+    assert KEY in path.read_text()
+    assert private(path)
+
+
+def test_whole_file_with_other_content_is_restored(path: Path) -> None:
+    first, second = (settings(path, {"A": value}, "env", whole=True) for value in "bc")
+    write(first)
+    path.write_text("echo mine\n")
+    write(second)
+    undo(second)
+    assert path.read_text() == "echo mine\n"
+
+
+def test_layout_that_a_client_writes_is_no_change(path: Path) -> None:
+    path.write_text('{"b":1,  "a":2}')
+    ours = settings(path, {"c": 3})
+    write(ours)
+    path.write_text(json.dumps(json.loads(path.read_text()), sort_keys=True))
+    assert undo(ours) == [f"{path}: as before"]
+    assert path.read_text() == '{"b":1,  "a":2}'
+
+
+def test_damaged_record_is_reported(path: Path) -> None:
+    ours = settings(path, {"a": 1})
+    write(ours)
+    path.with_name("settings.turnwire-undo").write_text("{")
+    with pytest.raises(CommandError, match="is damaged"):
+        undo(ours)
+
+
+def test_undo_needs_no_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("connect", "codex", "--dir", str(tmp_path))
+    assert main([*arguments, "--undo"]) == 1
+    assert "nothing to undo" in capsys.readouterr().err
+    for ours in plan_of("codex", tmp_path, STEP):
+        write(ours)
+    assert main([*arguments, "--undo"]) == 0
+    removed = f"{tmp_path}/turnwire-models.json: removed\n{tmp_path}/config.toml: removed\n"
+    assert capsys.readouterr().out == removed
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_undo_excludes_write_and_libraries(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["connect", "claude", "--write", "--undo"]) == 2
+    assert "exclude each other" in capsys.readouterr().err
+    assert main(["connect", "litellm", "--undo"]) == 1
+    assert "a library" in capsys.readouterr().err
+
+
+# -- Links, folders of others, and what is not a file
+
+
+def test_link_to_a_file_stays(tmp_path: Path) -> None:
+    (tmp_path / "dotfiles").mkdir()
+    real, link = tmp_path / "dotfiles" / "s.json", tmp_path / "s.json"
+    real.write_text('{"a":1}')
+    link.symlink_to(real)
+    ours = settings(link, {"key": KEY})
+    write(ours)
+    assert json.loads(real.read_text()) == {"a": 1, "key": KEY}
+    assert len(list(real.parent.glob("*.bak"))) == 1
+    assert link.is_symlink()
+    undo(ours)
+    assert (link.is_symlink(), real.read_text()) == (True, '{"a":1}')
+    assert os.listdir(tmp_path / "dotfiles") == ["s.json"]
+
+
+def test_link_that_was_removed_is_named_as_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "dotfiles").mkdir()
+    link = tmp_path / "config.toml"
+    link.symlink_to(tmp_path / "dotfiles" / "config.toml")
+    for ours in plan_of("codex", tmp_path, Step({"default": True}, "http://h:1", MODELS[0])):
+        write(ours)
+    link.rename(tmp_path / "other")
+    undo_command = ["connect", "codex", "--dir", str(tmp_path), "--undo"]
+    assert main(undo_command) == 1
+    assert "if a file was a link, put the link back first" in capsys.readouterr().err
+    (tmp_path / "other").rename(link)
+    assert main(undo_command) == 0
+    assert os.listdir(tmp_path / "dotfiles") == []
+
+
+@pytest.mark.parametrize(
+    "links", [{"s.json": "s.json"}, {"s.json": "b", "b": "s.json"}, {"d": "d", "s.json": "d/x"}]
+)
+def test_loop_of_links_is_refused(tmp_path: Path, links: dict[str, str]) -> None:
+    for name, target in links.items():
+        (tmp_path / name).symlink_to(target)
+    with pytest.raises(OSError, match="symbolic links"):
+        write(settings(tmp_path / "s.json", {"key": KEY}))
+    assert all((tmp_path / name).is_symlink() for name in links)
+
+
+@pytest.mark.parametrize(
+    ("link", "to"), [("s.json", "theirs/s.json"), ("to", "theirs"), ("to", "theirs/deep/er")]
+)
+@pytest.mark.parametrize("root", [True, False])
+def test_link_into_a_folder_of_another_user_is_refused(
+    link: str, to: str, root: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    theirs.mkdir()
+    ours.mkdir()
+    if not root:
+        monkeypatch.setattr(os, "getuid", lambda: os.stat(tmp_path).st_uid + 1)
+    elif os.getuid() != 0:
+        pytest.skip("only root can give a folder to another user")
+    else:
+        os.chown(theirs, OTHER_USER, OTHER_USER)
+        (theirs / "s.json").write_text("{}")
+    (ours / link).symlink_to(tmp_path / to)
+    before = tree(theirs)
+    path = ours / link if link == "s.json" else ours / link / "s.json"
+    with pytest.raises(CommandError, match="in a folder of another user; it is unchanged"):
+        write(settings(path, {"key": KEY}))
+    assert tree(theirs) == before
+    own = ours / "own.json"  # without a link it may be anybody's folder, such as on a volume
+    write(settings(own, {"key": KEY}))
+    assert KEY in own.read_text()
+
+
+@pytest.mark.parametrize("place", ["file", "folder", "above"])
+@pytest.mark.parametrize("kind", ["folder", "pipe", "file", "nowhere"])
+def test_refusal_names_the_whole_path(tmp_path: Path, place: str, kind: str) -> None:
+    """Something else is where the settings file or a folder on the way to it should be."""
+    path = tmp_path / "above" / "folder" / "s.json"
+    wrong = {"file": path, "folder": path.parent, "above": path.parent.parent}[place]
+    if kind == ("file" if place == "file" else "folder"):
+        return  # as it should be
+    wrong.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "folder":
+        wrong.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(wrong)
+    elif kind == "nowhere":
+        wrong.symlink_to("/proc/nowhere/x")
+    else:
+        wrong.write_text("")
+    before = tree(tmp_path)
+    with pytest.raises((CommandError, OSError)) as refused:
+        write(settings(path, {"key": KEY}))
+    assert str(path) in str(refused.value)
+    if (place, kind) == ("file", "pipe"):
+        assert "not a regular file" in str(refused.value)
+    assert tree(tmp_path) == before
+
+
+@given(depth=st.integers(0, 3), at=st.integers(0, 3), change=st.sampled_from(["folder", "file"]))
+def test_link_that_appears_after_the_check_is_not_followed(
+    depth: int, at: int, change: str
+) -> None:
+    """Another user replaces a folder on the way, or the file, between the check of the path and its
+    use."""
+    with new_folder() as folder:
+        theirs = folder / "theirs"
+        for part in ("", *(str(n) for n in range(depth))):
+            theirs /= part
+            theirs.mkdir(exist_ok=True)
+        (theirs / "s.json").write_text("{}")
+        path = folder.joinpath("ours", *(str(n) for n in range(depth)), "s.json")
+        path.parent.mkdir(parents=True)
+        path.write_text('{"a": 1}')
+        parts = path.relative_to(folder).parts
+        swapped = path if change == "file" else folder.joinpath(*parts[: min(at, depth) + 1])
+        before = tree(folder / "theirs")
+        resolve = os.path.realpath
+
+        def resolve_then_swap(name: Any, **options: Any) -> Any:
+            real = resolve(name, **options)
+            if not swapped.is_symlink():
+                shutil.move(swapped, folder / "moved")
+                target = folder.joinpath("theirs", *swapped.relative_to(folder / "ours").parts)
+                swapped.symlink_to(target)
+            return real
+
+        with mock.patch("os.path.realpath", resolve_then_swap), pytest.raises(OSError):
+            write(settings(path, {"key": KEY}))
+        assert tree(folder / "theirs") == before
+
+
+# -- A write that is killed
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("before", [None, '{"a":1}', '{"key": "mine"}'])
+@pytest.mark.parametrize("earlier", [[], ["first"], ["first", "other"]])
+def test_killed_write_is_undone(tmp_path: Path, before: str | None, earlier: list[str]) -> None:
+    """A process that writes is killed at each of its system calls in turn."""
+    names = ("open", "rename", "unlink", "mkdir", "fchmod")
+    real = {name: getattr(os, name) for name in names}
+    for last in itertools.count():
+        path = tmp_path / str(last) / "s.json"
+        if before is not None:
+            path.parent.mkdir()
+            path.write_text(before)
+            path.chmod(0o644)
+        for value in earlier:
+            write(settings(path, {"key": KEY + value}))
+        calls = itertools.count()
+
+        def call(
+            name: str,
+            *arguments: Any,
+            calls: Iterator[int] = calls,
+            last: int = last,
+            **options: Any,
+        ) -> Any:
+            if next(calls) == last:
+                raise Killed
+            return real[name](*arguments, **options)
+
+        with contextlib.ExitStack() as patched:
+            for name in names:
+                patched.enter_context(mock.patch.object(os, name, partial(call, name)))
+            try:
+                write(settings(path, {"key": KEY + "new"}))
+                break
+            except Killed:
+                pass
+        undo(settings(path, {}))
+        assert (path.read_text() if path.exists() else None) == before, last
+        assert before is None or stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert last > 8
+
+
+# -- Files of every client, in every form that a user has them
+
+
+VALUES = st.none() | st.booleans() | st.integers(-9, 9) | st.text("ab €\"'\\\n", max_size=6)
+NAMES = "env model models provider providers turnwire model_providers agents defaults mine version"
+KEYS = st.sampled_from(NAMES.split())
+DOCUMENTS = st.dictionaries(
+    KEYS,
+    st.recursive(
+        VALUES,
+        lambda inner: st.lists(inner, max_size=2) | st.dictionaries(KEYS, inner, max_size=3),
+        max_leaves=8,
+    ),
+    max_size=5,
+)
+YAML_KEYS = KEYS | st.integers(0, 9) | st.booleans() | st.dates() | st.none()
+"""YAML has keys of every type, and `on` is one: `true`."""
+STEPS = st.builds(
+    Step,
+    st.fixed_dictionaries({"default": st.booleans(), "catalogue_file": st.booleans()}),
+    st.sampled_from(["http://host:1", "http://host:2"]),
+    st.sampled_from(MODELS),
+)
+Draw = Callable[[st.SearchStrategy[Any]], Any]
+
+
+def without_null(value: Any) -> Any:
+    """TOML has no null, and tomlkit does not write lists that mix tables and values."""
+    if isinstance(value, dict):
+        return {key: without_null(one) for key, one in value.items() if one is not None}
+    return str(value) if isinstance(value, list) else value
+
+
+def text_of_user(kind: FileKind, document: dict[str, Any], draw: Draw) -> str:
+    """A user's file, in one of the layouts that users have."""
+    match kind:
+        case "json":
+            indent = draw(st.sampled_from([None, 0, 2, "\t"]))
+            text = json.dumps(document, indent=indent, ensure_ascii=draw(st.booleans()))
+            end = draw(st.sampled_from(["", "\n", "\r\n", "\n\n"]))
+            return f"{text}{end}"
+        case "yaml":
+            return str(yaml.safe_dump(document, sort_keys=False)) if document else ""
+        case "env":
+            return str(draw(st.text("export A=b'#\n", max_size=20)))
+    head = draw(st.sampled_from(["", "# the user's\n", "\n\n"]))
+    end = draw(st.sampled_from(["", "# end\n", "\n"]))
+    return f"{head}{tomlkit.dumps(without_null(document))}{end}"
+
+
+def parsed(kind: FileKind, text: str, *, toml: Callable[[str], Any] = tomllib.loads) -> Any:
+    loads: dict[str, Any] = {"yaml": yaml.safe_load, "toml": toml, "json": json.loads}
+    return loads[kind](text) or {}
+
+
+def dumped(kind: FileKind, document: Any) -> str:
+    dumps: dict[str, Any] = {"yaml": yaml.safe_dump, "toml": tomlkit.dumps, "json": json.dumps}
+    return str(dumps[kind](document))
+
+
+@contextlib.contextmanager
+def new_folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(os.path.realpath(name))
+
+
+def undone(name: str, folder: Path) -> list[str]:
+    return undo_all(load_client(name), ConnectFlags(dir=str(folder)), {"HOME": str(folder)})
+
+
+def files_before(name: str, folder: Path, data: st.DataObject) -> None:
+    """Writes the user's own files where the client's settings are."""
+    for default in (False, True):
+        step = STEP._replace(options={"default": default, "catalogue_file": True})
+        for ours in plan_of(name, folder, step):
+            path = Path(ours.path)
+            if not path.exists() and data.draw(st.booleans()):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                text = text_of_user(ours.kind, data.draw(DOCUMENTS), data.draw)
+                path.write_bytes(text.encode())
+                path.chmod(data.draw(st.sampled_from([0o600, 0o644, 0o664, 0o400])))
+
+
+def for_each_client(
+    subtests: pytest.Subtests, check: Callable[[str, Path, st.DataObject], None]
+) -> None:
+    """Runs a property, in a new folder for each example."""
+
+    @given(data=st.data())
+    def example(data: st.DataObject) -> None:
+        with new_folder() as folder:
+            check(name, folder, data)
+
+    assert len(CLIENTS) == 12
+    for name in CLIENTS:
+        with subtests.test(client=name):
+            example()
+
+
+def test_undo_restores_every_byte_and_mode(subtests: pytest.Subtests) -> None:
+    def check(name: str, folder: Path, data: st.DataObject) -> None:
+        files_before(name, folder, data)
+        before = tree(folder)
+        for step in data.draw(st.lists(STEPS, min_size=1, max_size=3)):
+            for ours in plan_of(name, folder, step):
+                write(ours)
+        assert undone(name, folder)
+        assert tree(folder) == before
+        with pytest.raises(CommandError, match="nothing to undo"):
+            undone(name, folder)
+
+    for_each_client(subtests, check)
+
+
+def test_undo_removes_folders_that_write_has_made(
+    tmp_path: Path, subtests: pytest.Subtests
+) -> None:
+    folder = tmp_path / "new" / "deep"
+    for name in CLIENTS:
+        for options in ({}, {"default": True}, STEP.options):
+            with subtests.test(client=name, options=options):
+                for ours in plan_of(name, folder, STEP._replace(options=options)):
+                    write(ours)
+                assert undone(name, folder)
+                assert tree(tmp_path) == {}
+
+
+def edit(document: dict[str, Any], table: str) -> None:
+    """A change of the user, beside our settings."""
+    document["zz-mine"] = "top"
+    if not isinstance(document.get(table), dict):
+        document[table] = {}
+    document[table]["zz-mine"] = {"deep": 1}
+
+
+def test_changes_of_the_user_stay(subtests: pytest.Subtests) -> None:
+    def check(name: str, folder: Path, data: st.DataObject) -> None:
+        files_before(name, folder, data)
+        step = data.draw(STEPS)
+        merged = [ours for ours in plan_of(name, folder, step) if not ours.whole]
+        if not merged:
+            return
+        ours = merged[0]
+        path = Path(ours.path)
+        expected = parsed(ours.kind, path.read_text()) if path.exists() else {}
+        write(ours)
+        tables = [key for key, value in ours.values.items() if isinstance(value, dict)]
+        table = data.draw(st.sampled_from(tables or ["t"]))
+        document = parsed(ours.kind, path.read_text(), toml=tomlkit.parse)
+        edit(document, table)
+        edit(expected, table)
+        path.write_text(dumped(ours.kind, document))
+        path.chmod(data.draw(st.sampled_from([0o600, 0o640])))
+        if data.draw(st.booleans()):
+            again = plan_of(name, folder, step._replace(url="http://host:3"))
+            write(again[-1 if ours.kind == "toml" else 0])
+        assert undone(name, folder)
+        assert parsed(ours.kind, path.read_text()) == expected
+        assert KEY not in path.read_text()
+
+    for_each_client(subtests, check)
+
+
+def test_no_other_user_can_read_the_key(
+    subtests: pytest.Subtests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in the settings nor in a copy or the record, from the moment at which a file
+    exists."""
+    opened: list[int] = []
+    open_file = os.open
+
+    def open_and_check(
+        path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None
+    ) -> int:
+        descriptor = open_file(path, flags, mode, dir_fd=dir_fd)
+        if flags & os.O_CREAT:
+            opened.append(stat.S_IMODE(os.fstat(descriptor).st_mode))
+        return descriptor
+
+    def check(name: str, folder: Path, data: st.DataObject) -> None:
+        opened.clear()
+        files_before(name, folder, data)
+        with mock.patch("os.open", open_and_check):
+            for step in data.draw(st.lists(STEPS, min_size=1, max_size=2)):
+                for ours in plan_of(name, folder, step):
+                    write(ours)
+                    assert all(map(private, with_key(folder)))
+            undone(name, folder)
+        assert opened
+        assert set(opened) == {0o600}
+        assert with_key(folder) == []
+
+    umask = os.umask(0)
+    try:
+        for_each_client(subtests, check)
+    finally:
+        os.umask(umask)
+
+
+def test_key_stays_private_where_a_file_was_opened_to_all_or_is_a_link(
+    tmp_path: Path, subtests: pytest.Subtests
+) -> None:
+    umask = os.umask(0)
+    for name in CLIENTS:
+        for linked in (False, True):
+            with subtests.test(client=name, linked=linked):
+                folder = tmp_path / f"{name} {linked}"
+                dotfiles = folder / "dotfiles"
+                dotfiles.mkdir(parents=True)
+                for url in ("http://h:1", "http://h:1", "http://h:2"):
+                    step = Step({}, url, MODELS[0])
+                    for ours in plan_of(name, folder / "home", step):
+                        path = Path(ours.path)
+                        assert path.is_relative_to(folder / "home")
+                        if linked and not path.is_symlink():
+                            path.parent.mkdir(parents=True, exist_ok=True)
+                            path.symlink_to(dotfiles / path.name)
+                        write(ours)
+                    assert with_key(folder)
+                    assert all(map(private, with_key(folder)))
+                    for copy in folder.rglob("*.bak"):
+                        copy.unlink()  # it was open to all before
+                    for path in folder.rglob("*"):
+                        if path.is_file() and not path.is_symlink():
+                            path.chmod(0o666)
+    os.umask(umask)
+
+
+@given(
+    document=st.dictionaries(
+        YAML_KEYS, st.dictionaries(YAML_KEYS, VALUES, max_size=3) | VALUES, max_size=4
+    )
+)
+def test_yaml_with_keys_of_any_type_is_merged_and_restored(document: dict[Any, Any]) -> None:
+    with new_folder() as folder:
+        path = folder / "config.yaml"
+        path.write_text(yaml.safe_dump(document, sort_keys=False))
+        ours = settings(path, {"model": "m", "providers": {"turnwire": {"url": "u"}}}, "yaml")
+        write(ours)
+        path.write_text(path.read_text() + "zz-mine: 1\n")
+        undo(ours)
+        assert yaml.safe_load(path.read_text()) == {**document, "zz-mine": 1}
