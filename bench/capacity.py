@@ -11,9 +11,8 @@ from bench.client import Client
 from bench.exchange import Exchange
 from bench.loops import closed_loop
 from bench.measuring import Site, measured
-from bench.prompts import Kind, make_body
+from bench.prompts import SHORT_ANSWER, SHORT_PLAY, Kind, make_body
 from bench.rows import Case, Row
-from bench.sequences import ANSWER_TOKENS, PLAY
 from bench.sessions import AgentSession
 
 PROMPTS: dict[Kind, str] = {"tail": "known prefix", "fresh": "all of it new"}
@@ -38,9 +37,9 @@ async def prompts(site: Site, kind: Kind, loads: Loads, limit_s: float) -> Async
             "fresh",
             prompt=PROMPTS[kind],
             clients=clients,
-            tokens=ANSWER_TOKENS,
+            tokens=SHORT_ANSWER,
         )
-        make = make_body(site.api, site.model, size="large", kind=kind, play=PLAY, seed=seed)
+        make = make_body(site.api, site.model, size="large", kind=kind, play=SHORT_PLAY, seed=seed)
         # Made in advance: 6 ms each for a new text.
         bodies = [make(number) for number in range(WARMING + requests)]
         if kind == "fresh":

@@ -146,11 +146,6 @@ def parse_pids(pairs: Iterable[str]) -> dict[str, int]:
     return found
 
 
-def of_stage(process: str) -> str:
-    """Returns the stage of a process's name: `parser` for `parser-2`."""
-    return re.sub(r"-\d+$", "", process)
-
-
 def _mib(key: str, text: str) -> float:
     found = re.search(rf"^{key}:\s+(\d+) kB", text, re.MULTILINE)
     return round(int(found[1]) * 1024 / MIB, 1) if found else 0.0

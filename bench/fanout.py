@@ -33,13 +33,14 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import report
+from bench.command import split
 from bench.dynamo.install import install
 from bench.dynamo.stack import dynamo_stack
 from bench.model import build_bench_model
 from bench.prefixes import CHARS_PER_TOKEN, PREFILL_TOKENS_PER_S, Turn, ask
 from bench.prompts import make_prompt
+from bench.rows import quantile
 from bench.stack import StackFailed, own_stack
-from bench.stats import quantile
 
 STACKS = {"held": (), "not held": ("--hold-tokens=0",)}
 PEER = "Dynamo"
@@ -239,23 +240,23 @@ async def run(asked: argparse.Namespace, arguments: Sequence[str]) -> Result:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command. Returns the exit status."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    end = words.index("--") if "--" in words else len(words)
+    own, stack_arguments = split(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(
         prog="python -m bench.fanout",
         description="Siblings that start in one moment, with holding and without.",
         epilog="Everything after -- goes to `turnwire up`, e.g. -- --engine transformers --model "
         "DIR",
     )
-    parser.add_argument("--tokens", type=int, default=30_000, help="that siblings share, about")
-    parser.add_argument("--tail", type=int, default=100, help="tokens of a sibling's own, about")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--timeout", type=float, default=600.0, metavar="S", help="for one request")
-    parser.add_argument("--peer", action="store_true", help="Dynamo, too")
-    parser.add_argument("--out", type=Path, help="result file; default: one in bench/results")
-    asked = parser.parse_args(words[:end])
+    add = parser.add_argument
+    add("--tokens", type=int, default=30_000, help="that siblings share, about")
+    add("--tail", type=int, default=100, help="tokens of a sibling's own, about")
+    add("--rounds", type=int, default=5)
+    add("--timeout", type=float, default=600.0, metavar="S", help="for one request")
+    add("--peer", action="store_true", help="Dynamo, too")
+    add("--out", type=Path, help="result file; default: one in bench/results")
+    asked = parser.parse_args(own)
     try:
-        result = asyncio.run(run(asked, words[end + 1 :]))
+        result = asyncio.run(run(asked, stack_arguments))
     except (
         StackFailed,
         CalledProcessError,
@@ -267,9 +268,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     show(result, Console())
-    path = asked.out or report.RESULTS / f"{result.started.replace(':', '')}-fanout.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1))
+    report.write(result, asked.out or report.new_path(result.started, "fanout"))
     return 0
 
 

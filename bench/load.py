@@ -1,220 +1,184 @@
-"""`python -m bench.load`: puts load on any base URL, or on a stack of our own that runs
-meanwhile."""
+"""`python -m bench.load`: measures single cases on a running server, or on a stack of our own.
+
+Each case is a line; every figure is in the result file.
+"""
 
 import argparse
 import asyncio
-import os
-import resource
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import Any
 
 import aiohttp
-from msgspec.structs import replace
-from rich.console import Console
+import msgspec
 
-from bench import report
+from bench import report, scenarios
 from bench.apis import APIS
-from bench.client import MODES
-from bench.loops import Arrivals
-from bench.prompts import KINDS, Size
-from bench.runs import Say, cases, open_run
+from bench.client import Target
+from bench.clocks import Marks
+from bench.command import allow_many_sockets, loop_factory, split
+from bench.cpu import parse_pids, stages
+from bench.measuring import Site
+from bench.prompts import KINDS
+from bench.rows import Row
 from bench.scenarios import DISPATCH_SCRIPTS
-from bench.stack import StackFailed
+from bench.stack import StackFailed, own_stack
 
-T = TypeVar("T")
-SCENARIOS = ("ttft", "stream", "open", "dispatch")
+SCENARIOS = ("ttft", "stream", "dispatch")
+DISPATCH_CLIENTS = 5
 
 
-def arguments(
-    program: str = "python -m bench.load",
-    description: str = "Load on a serving path, and what it costs. Without --url a stack of our "
-    "own "
-    "is "
-    "started.",
-) -> argparse.ArgumentParser:
+class Run(msgspec.Struct, frozen=True):
+    """One run."""
+
+    started: str
+    url: str
+    model: str
+    machine: report.Machine
+    rows: list[Row]
+
+
+def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog=program,
-        description=description,
+        prog="python -m bench.load",
+        description="Load on a serving path, and what it costs. Without --url a stack of our own "
+        "is started.",
         epilog="Everything after -- goes to `turnwire up`, e.g. -- --parsers 2 --workers 2",
     )
-    parser.add_argument(
-        "scenario", nargs="*", choices=[*SCENARIOS, []], help="default: all of them"
-    )
-    where = parser.add_argument_group("where")
-    where.add_argument("--url", help="base URL of a running server")
-    where.add_argument(
-        "--model", help="name of the model; default: the first that the server lists"
-    )
-    where.add_argument("--api", choices=sorted(APIS), default="messages")
-    where.add_argument("--key", help="API key")
-    where.add_argument(
-        "--pid",
-        action="append",
-        default=[],
-        metavar="NAME=PID",
-        help="a process to meter; repeatable",
-    )
-    where.add_argument(
-        "--up", type=int, metavar="PID", help="a `turnwire up` whose stages are to be metered"
-    )
-    where.add_argument(
-        "--nats", metavar="URL", help="listen to tokens on this bus, for the dispatch lag"
-    )
-    where.add_argument(
-        "--marks",
-        type=Path,
-        metavar="FILE",
-        help="marks of the script player, for the dispatch lag",
-    )
-    what = parser.add_argument_group("what")
-    what.add_argument(
-        "--sizes",
-        type=_several(get_args(Size)),
-        default=["small", "large"],
-        help="of ttft's prompts",
-    )
-    what.add_argument(
-        "--kinds", type=_several(KINDS), default=list(KINDS), help="of ttft's prompts"
-    )
-    what.add_argument(
-        "--connections",
-        type=_several(MODES),
-        default=["keepalive", "fresh"],
-        help="the first: streams'",
-    )
-    what.add_argument(
-        "--requests",
-        type=int,
-        default=30,
-        help="of a sequence (ttft), or of all of dispatch's clients",
-    )
-    what.add_argument("--streams", type=_numbers(int), default=[1, 16, 64, 256], metavar="N,N,…")
-    what.add_argument(
-        "--delays",
-        type=_numbers(float),
-        default=[10.0, 0.0],
-        metavar="MS,MS",
-        help="between tokens",
-    )
-    what.add_argument("--each", type=int, help="requests of each client of stream")
-    what.add_argument("--tokens", type=int, default=512, help="of a stream; dispatch has 200")
-    what.add_argument("--rate", type=float, default=5.0, help="requests per second of open")
-    what.add_argument("--duration", type=float, default=10.0, metavar="S", help="of open")
-    what.add_argument("--arrivals", choices=get_args(Arrivals), default="poisson")
-    what.add_argument(
-        "--scripts",
-        type=_several(DISPATCH_SCRIPTS),
-        default=list(DISPATCH_SCRIPTS),
-        help="of dispatch",
-    )
-    what.add_argument("--quick", action="store_true", help="few and short cases: does it work?")
-    how = parser.add_argument_group("how")
-    how.add_argument(
-        "--repeat", type=int, default=1, help="the whole list, so often; tables show medians"
-    )
-    how.add_argument("--timeout", type=float, default=120.0, metavar="S", help="for one request")
-    how.add_argument(
-        "--quiet",
-        type=float,
-        default=0.0,
-        metavar="S",
-        help="wait for an idle machine before each case",
-    )
-    how.add_argument("--nice", type=int, default=0, help="of this client; below 0 only for root")
-    how.add_argument("--label", default="", help="for the result's file name")
-    how.add_argument("--out", type=Path, help="result file; default: one in bench/results")
+    add = parser.add_argument
+    add("scenario", nargs="*", choices=[*SCENARIOS, []], help="default: all of them")
+    add("--url", help="base URL of a running server")
+    add("--model", help="name of the model; default: the first that the server lists")
+    add("--api", choices=sorted(APIS), default="messages")
+    add("--key", help="API key")
+    add("--pid", action="append", default=[], metavar="NAME=PID", help="a process to meter")
+    add("--requests", type=int, default=30, help="of a case of ttft, and of dispatch")
+    add("--streams", type=int, nargs="+", default=[1, 16, 64, 256], metavar="N")
+    add("--delays", type=float, nargs="+", default=[10.0, 0.0], metavar="MS", help="of a token")
+    add("--tokens", type=int, default=512, help="of a stream; dispatch has 200")
+    add("--quick", action="store_true", help="few and short cases: does it work?")
+    add("--timeout", type=float, default=120.0, metavar="S", help="for one request")
+    add("--out", type=Path, help="result file; default: one in bench/results")
     return parser
 
 
-async def run(asked: argparse.Namespace, stack_arguments: Sequence[str], say: Say) -> report.Run:
-    """Runs all requested cases. Raises StackFailed, ValueError, OSError, aiohttp.ClientError."""
-    if asked.url is None:
-        say("starting a stack of our own")
-    async with open_run(asked, stack_arguments) as (opened, site):
-        rows = [row for _ in range(asked.repeat) for row in await cases(site, asked, say)]
-    return replace(opened, rows=rows)
+@asynccontextmanager
+async def open_site(asked: argparse.Namespace, flags: Sequence[str]) -> AsyncIterator[Site]:
+    """Yields the server that is to be measured; without a URL a stack of our own.
+
+    Raises StackFailed, ValueError, OSError, aiohttp.ClientError.
+    """
+    site = Site(
+        target=Target("", 0),
+        api=APIS[asked.api],
+        model=asked.model or "",
+        key=asked.key,
+        pids=parse_pids(asked.pid),
+        timeout_s=asked.timeout,
+        seed=int(time.time()) % 100_000_000,
+    )
+    replace = msgspec.structs.replace
+    if asked.url is not None:
+        model = asked.model or await first_model(asked.url, asked.key)
+        yield replace(site, target=Target.of(asked.url), model=model)
+        return
+    print("starting a stack of our own", flush=True)
+    async with own_stack(flags) as own:
+        pids = {**stages(own.pid), **site.pids}
+        target = Target.of(own.url)
+        yield replace(site, target=target, model=own.model, pids=pids, marks=Marks(own.marks))
+
+
+async def cases(site: Site, asked: argparse.Namespace) -> AsyncIterator[Row]:
+    """Measures all requested cases."""
+    chosen = asked.scenario or SCENARIOS
+    requests, streams = asked.requests, asked.streams
+    if asked.quick:
+        requests, streams = 6, [1, 16]
+    if "ttft" in chosen:
+        async for row in scenarios.ttft(site, ["small", "large"], KINDS, requests):
+            yield row
+    if "stream" in chosen:
+        for delay in asked.delays:
+            for clients in streams:
+                yield await scenarios.stream(
+                    site, clients=clients, delay_ms=delay, tokens=asked.tokens
+                )
+    if "dispatch" in chosen:
+        each = max(1, requests // DISPATCH_CLIENTS)
+        for script in DISPATCH_SCRIPTS:
+            rows = await scenarios.dispatch(
+                site, script, clients=DISPATCH_CLIENTS, each=each, tokens=200, delay_ms=10.0
+            )
+            for row in rows:
+                yield row
+
+
+async def run(asked: argparse.Namespace, flags: Sequence[str]) -> Run:
+    """Measures, and prints each case. Raises as `open_site`."""
+    started, machine = report.now(), report.this_machine()
+    async with open_site(asked, flags) as site:
+        rows = []
+        async for row in cases(site, asked):
+            print(brief(row), flush=True)
+            rows.append(row)
+        url = f"http://{site.target.host}:{site.target.port}{site.target.base}"
+        return Run(started, url, site.model, machine, rows)
+
+
+def brief(row: Row) -> str:
+    """One line on a row."""
+    case = row.case
+    what = case.prompt or f"{case.script} {case.clients} streams {case.delay_ms:g} ms {case.clock}"
+    parts = [f"{case.scenario:8} {what} {case.mode}: {row.tokens_per_s:,.0f} tokens/s"]
+    spreads = {"ttft": row.ttft_ms, "itl": row.itl_ms, "lag": row.dispatch_ms}
+    parts += [
+        f"{name} {spread.p50:.2f}/{spread.p99:.2f} ms"
+        for name, spread in spreads.items()
+        if spread is not None
+    ]
+    if row.cpu_us_per_token:
+        parts.append(f"{row.cpu_us_per_token:.1f} us of CPU per token")
+    if row.disturbed > report.BUSY_CORES:
+        parts.append(f"others {row.disturbed:.2f} cores")
+    parts += [f"{count} FAILED: {error}" for error, count in row.errors.items()]
+    return "  ".join(parts)
+
+
+async def first_model(url: str, key: str | None) -> str:
+    """The first model that the server lists. Raises ValueError if it lists none."""
+    headers = {"x-api-key": key, "authorization": f"Bearer {key}"} if key else {}
+    async with aiohttp.ClientSession(headers=headers) as session:
+        answer = await session.get(f"{url.rstrip('/')}/v1/models")
+        listed: Any = await answer.json(content_type=None)
+    models = listed.get("data") if isinstance(listed, dict) else None
+    if not models:
+        raise ValueError(f"{url} lists no model; name one with --model")
+    return str(models[0]["id"])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the load. Returns 0 if all answers were good; 1 if not, or if it could not run; 2 for
     wrong usage."""
-    own, behind = split(sys.argv[1:] if argv is None else argv)
-    asked = understand(arguments().parse_args(own))
-    console = make_console()
+    own, flags = split(sys.argv[1:] if argv is None else argv)
+    asked = arguments().parse_args(own)
     try:
-        prepare(asked)
+        allow_many_sockets()
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            result = runner.run(
-                run(asked, behind, lambda line: console.print(line, highlight=False))
-            )
+            result = runner.run(run(asked, flags))
     except (StackFailed, ValueError, OSError, aiohttp.ClientError) as error:
         print(f"bench.load: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 1
-    path = report.save(result, asked.out)
-    report.show(result, console)
-    console.print(f"written to {path}", highlight=False)
+    path = asked.out or report.new_path(result.started, "load")
+    report.write(result, path)
+    print(f"written to {path}")
     return 1 if any(row.failed for row in result.rows) else 0
-
-
-def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Splits the arguments at `--`."""
-    at = words.index("--") if "--" in words else len(words)
-    return list(words[:at]), list(words[at + 1 :])
-
-
-def understand(asked: argparse.Namespace) -> argparse.Namespace:
-    """Fills in options that follow from others."""
-    asked.scenario = asked.scenario or list(SCENARIOS)
-    if asked.quick:
-        asked.requests, asked.streams, asked.each, asked.duration = 6, [1, 16], 1, 3.0
-        asked.kinds, asked.scripts = ["tail", "head"], ["call_then_text"]
-    return asked
-
-
-def prepare(asked: argparse.Namespace) -> None:
-    """Prepares this process to be the client: its limit of sockets, its priority. Raises
-    OSError."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    if asked.nice:
-        os.nice(asked.nice)
-
-
-def make_console() -> Console:
-    """Makes the console, wide enough for the tables without a terminal."""
-    return Console(width=None if sys.stdout.isatty() else 180)
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Returns the factory of uvloop's loops, if uvloop is installed."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
-
-
-def _several(known: Sequence[str]) -> Callable[[str], list[str]]:
-    def parse(text: str) -> list[str]:
-        names = text.split(",")
-        for name in names:
-            if name not in known:
-                raise argparse.ArgumentTypeError(f"{name} is none of {', '.join(known)}")
-        return names
-
-    return parse
-
-
-def _numbers(kind: Callable[[str], T]) -> Callable[[str], list[T]]:
-    def parse(text: str) -> list[T]:
-        return [kind(part) for part in text.split(",")]
-
-    return parse
 
 
 if __name__ == "__main__":

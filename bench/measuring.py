@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from bench.apis import Api
 from bench.client import Client, Mode, Target
-from bench.clocks import Clock
+from bench.clocks import Marks
 from bench.cpu import Memory, Meter, machine_busy_seconds, memory
 from bench.exchange import Exchange
 from bench.rows import Case, Row, make_row
@@ -26,7 +26,8 @@ class Site(Struct, frozen=True):
     model: str
     key: str | None = None
     pids: Mapping[str, int] = {}
-    clocks: Sequence[Clock] = ()
+    marks: Marks | None = None
+    """None: the server plays no scripts of ours."""
     timeout_s: float = 120.0
     quiet_wait_s: float = 0.0
     """Longest wait for an idle machine before each case."""
@@ -37,21 +38,21 @@ class Site(Struct, frozen=True):
 
     def client(self, mode: Mode) -> Client:
         """A client without connections yet."""
+        headers = {}
+        if self.key:
+            headers = {"x-api-key": self.key, "authorization": f"Bearer {self.key}"}
         return Client(
             self.target,
             self.api,
             mode,
             also=self.also,
-            headers=self._headers(),
+            headers=headers,
             timeout_s=self.timeout_s,
         )
 
     def memory(self) -> dict[str, Memory]:
         """Returns the memory of each process. Raises ProcessLookupError if one has ended."""
         return {name: memory(pid) for name, pid in self.pids.items()}
-
-    def _headers(self) -> dict[str, str] | None:
-        return {"x-api-key": self.key, "authorization": f"Bearer {self.key}"} if self.key else None
 
 
 async def measured(
@@ -62,7 +63,10 @@ async def measured(
     *,
     sequence: bool = False,
 ) -> Row:
-    """Runs a load and measures it. Garbage collection is off, so that its pauses do not count."""
+    """Runs a load and measures it. Garbage collection is off, so that its pauses do not count.
+
+    `kept`: gets the exchanges. `sequence`: the requests follow each other.
+    """
     await _quiet(site.quiet_wait_s)
     meter = Meter(site.pids)
     gc.collect()

@@ -2,22 +2,21 @@
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bench import capacity, scenarios, sequences
+from bench import capacity, scenarios
 from bench.apis import APIS
 from bench.capacity import Loads
-from bench.client import Mode
 from bench.measuring import Site
 from bench.prompts import Kind
 from bench.rows import Row
 
 LARGE: tuple[Kind, ...] = ("tail", "head", "fresh")
-BOTH: tuple[Mode, ...] = ("keepalive", "fresh")
+LATE = 200
+"""The turn of a session that is measured with few clients."""
 
 
 class Sizes(Struct, frozen=True):
@@ -48,18 +47,6 @@ class Sizes(Struct, frozen=True):
     """Clients and sessions at turn 200."""
     capacity_limit_s: float = 20.0
     """Time limit of a case: no request starts later."""
-    scale_streams: int = 256
-    scale: tuple[str, ...] = (
-        "--parsers=1",
-        "--parsers=2",
-        "--parsers=4",
-        "--frontends=2",
-        "--frontends=4",
-    )
-    contents_streams: int = 256
-    contents_tokens: int = 120
-    captures: Path | None = None
-    """Folder of recorded requests of real clients."""
 
 
 QUICK = Sizes(
@@ -79,10 +66,6 @@ QUICK = Sizes(
     session_loads=((1, 1), (4, 4), (16, 16)),
     session_turns=3,
     late_loads=((1, 1),),
-    scale_streams=32,
-    scale=("--parsers=2", "--frontends=2"),
-    contents_streams=32,
-    contents_tokens=40,
 )
 """Small sizes, to check that everything works."""
 
@@ -97,16 +80,13 @@ async def idle(site: Site, sizes: Sizes) -> AsyncIterator[Row]:
 
 async def hold(site: Site, sizes: Sizes) -> AsyncIterator[Row]:
     """Memory of open streams, and whether one of them starves."""
-    rows = scenarios.hold(
+    yield await scenarios.hold(
         site,
         clients=sizes.hold_streams,
         tokens=sizes.hold_tokens,
         delay_ms=sizes.hold_delay_ms,
-        mode="keepalive",
         ramp_s=sizes.hold_ramp_s,
     )
-    async for row in rows:
-        yield row
 
 
 async def ttft(site: Site, sizes: Sizes) -> AsyncIterator[Row]:
@@ -115,76 +95,48 @@ async def ttft(site: Site, sizes: Sizes) -> AsyncIterator[Row]:
     A long prompt's repeated prefix comes first, because Dynamo keeps only the tokens of the first
     system prompt that a process sees. So it has its best figures here.
     """
-    async for row in sequences.ttft(site, ["large"], ["tail"], BOTH, sizes.requests):
+    async for row in scenarios.ttft(site, ["large"], ["tail"], sizes.requests):
         yield row
-    for number, api in enumerate(("messages", "chat", "responses")):
-        at = replace(site, api=APIS[api], seed=site.seed + 300 * number)
-        async for row in sequences.ttft(at, ["small"], ["tail"], BOTH, sizes.requests):
+    for number, api in enumerate(APIS.values()):
+        at = replace(site, api=api, seed=site.seed + 300 * number)
+        async for row in scenarios.ttft(at, ["small"], ["tail"], sizes.requests):
             yield row
-        if api == "responses":
-            for plain in (True, False):
-                async for row in sequences.codex(at, BOTH, sizes.requests, plain=plain):
-                    yield row
-        else:
-            kinds = LARGE if api == "chat" else LARGE[1:]
-            async for row in sequences.ttft(at, ["large"], kinds, BOTH, sizes.requests):
-                yield row
-        if sizes.captures:
-            async for row in sequences.recorded(at, BOTH, sizes.requests, sizes.captures):
-                yield row
+        kinds = LARGE[1:] if api.name == site.api.name else LARGE
+        async for row in scenarios.ttft(at, ["large"], kinds, sizes.requests):
+            yield row
 
 
 async def stream(site: Site, sizes: Sizes) -> AsyncIterator[Row]:
     """Streams at a pace and flat out."""
-    rows = scenarios.stream(
-        site,
-        clients=sizes.streams,
-        delays_ms=sizes.delays_ms,
-        tokens=sizes.tokens,
-        mode="keepalive",
-        each=None,
-    )
-    async for row in rows:
-        yield row
+    tokens = sizes.tokens
+    for delay in sizes.delays_ms:
+        for clients in sizes.streams:
+            yield await scenarios.stream(site, clients=clients, delay_ms=delay, tokens=tokens)
     for clients, delay in sizes.single_events:
-        yield await anext(
-            scenarios.stream(
-                site,
-                clients=[clients],
-                delays_ms=[delay],
-                tokens=sizes.tokens,
-                mode="keepalive",
-                each=4,
-            )
-        )
+        yield await scenarios.stream(site, clients=clients, delay_ms=delay, tokens=tokens, each=4)
     for api in ("chat", "responses"):
+        at = replace(site, api=APIS[api])
         for clients, delay in sizes.side_streams:
-            some = scenarios.stream(
-                replace(site, api=APIS[api]),
-                clients=[clients],
-                delays_ms=[delay],
-                tokens=sizes.tokens,
-                mode="keepalive",
-                each=1 if delay else 4,
+            each = 1 if delay else 4
+            yield await scenarios.stream(
+                at, clients=clients, delay_ms=delay, tokens=tokens, each=each
             )
-            async for row in some:
-                yield row
 
 
 async def dispatch(site: Site, sizes: Sizes) -> AsyncIterator[Row]:
     """How late a complete call is while the model goes on, on the three APIs."""
     for api in APIS.values():
-        rows = scenarios.dispatch(
-            replace(site, api=api),
-            scripts=sizes.dispatch_scripts,
-            clients=sizes.dispatch_clients,
-            each=sizes.dispatch_each,
-            tokens=200,
-            delay_ms=10.0,
-            mode="keepalive",
-        )
-        async for row in rows:
-            yield row
+        for script in sizes.dispatch_scripts:
+            rows = await scenarios.dispatch(
+                replace(site, api=api),
+                script,
+                clients=sizes.dispatch_clients,
+                each=sizes.dispatch_each,
+                tokens=200,
+                delay_ms=10.0,
+            )
+            for row in rows:
+                yield row
 
 
 async def prompt_capacity(site: Site, sizes: Sizes, *, kind: Kind) -> AsyncIterator[Row]:
@@ -200,20 +152,6 @@ async def session_capacity(site: Site, sizes: Sizes, *, turn: int) -> AsyncItera
         yield row
 
 
-async def flat_out(site: Site, sizes: Sizes) -> Row:
-    """The maximum throughput of a stack."""
-    rows = scenarios.stream(
-        site,
-        clients=[sizes.scale_streams],
-        delays_ms=[0.0],
-        tokens=sizes.tokens,
-        mode="keepalive",
-        each=4,
-    )
-    return await anext(rows)
-
-
-LATE = 200
 PARTS: dict[str, Part] = {
     "capacity known": partial(prompt_capacity, kind="tail"),
     "capacity new": partial(prompt_capacity, kind="fresh"),
@@ -227,10 +165,6 @@ PARTS: dict[str, Part] = {
     "hold": hold,
 }
 CAPACITY = tuple(part for part in PARTS if part.startswith("capacity"))
-SESSIONS: Sequence[Sequence[str]] = (
-    CAPACITY,
-    ("ttft", "stream", "dispatch", "contents"),
-    ("idle", "hold"),
-)
+SESSIONS: Sequence[Sequence[str]] = (CAPACITY, ("ttft", "stream", "dispatch"), ("idle", "hold"))
 """Parts of one session share a stack; each session has fresh stacks, so that caches filled by long
 prompts do not count as memory of streams."""

@@ -33,8 +33,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import report
+from bench.command import split
+from bench.load import first_model
 from bench.prompts import make_prompt
-from bench.runs import first_model
 from bench.stack import StackFailed, own_stack
 
 CHARS_PER_TOKEN = 4.5
@@ -285,27 +286,22 @@ def show(result: Result, console: Console) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command. Returns the exit status."""
-    given = list(sys.argv[1:] if argv is None else argv)
-    end = given.index("--") if "--" in given else len(given)
-    own, stack_arguments = given[:end], given[end + 1 :]
+    own, stack_arguments = split(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(
         prog="python -m bench.prefixes",
         description="What a varying prefix costs. Without --url a stack of our own is started.",
         epilog="Everything after -- goes to `turnwire up`, e.g. -- --engine transformers --model "
         "DIR",
     )
-    parser.add_argument("--url", help="base URL of a running server")
-    parser.add_argument(
-        "--model", help="name of the model; default: the first that the server lists"
-    )
-    parser.add_argument("--key", help="API key")
-    parser.add_argument("--tokens", type=int, default=52_000, help="of the prompt, about")
-    parser.add_argument(
-        "--requests", type=int, default=7, help="of each variant, besides the first"
-    )
-    parser.add_argument("--timeout", type=float, default=600.0, metavar="S", help="for one request")
-    parser.add_argument("--label", default="prefixes", help="for the result's file name")
-    parser.add_argument("--out", type=Path, help="result file; default: one in bench/results")
+    add = parser.add_argument
+    add("--url", help="base URL of a running server")
+    add("--model", help="name of the model; default: the first that the server lists")
+    add("--key", help="API key")
+    add("--tokens", type=int, default=52_000, help="of the prompt, about")
+    add("--requests", type=int, default=7, help="of each variant, besides the first")
+    add("--timeout", type=float, default=600.0, metavar="S", help="for one request")
+    add("--label", default="prefixes", help="for the result's file name")
+    add("--out", type=Path, help="result file; default: one in bench/results")
     asked = parser.parse_args(own)
     try:
         result = asyncio.run(run(asked, stack_arguments))
@@ -313,9 +309,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     show(result, Console())
-    path = asked.out or report.RESULTS / f"{result.started.replace(':', '')}-{asked.label}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1))
+    report.write(result, asked.out or report.new_path(result.started, asked.label))
     return 0
 
 

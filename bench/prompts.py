@@ -26,6 +26,10 @@ SMALL_BYTES = 740
 TOOL_BYTES = 1620
 NUMBER = b"@@@@@@@@"
 """Placeholder for the request's number."""
+SHORT_ANSWER = 16
+"""Tokens of the answers to long prompts."""
+SHORT_PLAY = f"text n={SHORT_ANSWER} delay=0"
+"""The script that writes them at once."""
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -7,9 +7,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, field
 
-from bench.report import RESULTS, Machine
+from bench.report import Machine
 from bench.rows import Row, medians
-from bench.sameness import Check
 
 
 class SideFacts(Struct):
@@ -43,8 +42,6 @@ class Record(Struct):
     sizes: dict[str, object]
     sides: list[SideFacts]
     entries: list[Entry] = field(default_factory=list)
-    checks: list[Check] = field(default_factory=list)
-    """Comparisons of contents at full load with those of a slow run, of our own stack."""
     finished: str = ""
 
     def side(self, name: str) -> SideFacts:
@@ -95,11 +92,7 @@ class Record(Struct):
             f"{row.case.scenario} {row.case.api} {row.case.prompt}: {next(iter(row.errors))}"
             for row in ours
         ]
-        return problems + [
-            f"contents on {check.api}: {line}"
-            for check in self.checks
-            for line in check.differing[:3]
-        ]
+        return problems
 
 
 def save(record: Record, path: Path) -> None:
@@ -113,9 +106,3 @@ def save(record: Record, path: Path) -> None:
 def load(path: Path) -> Record:
     """Reads what `save` wrote. Raises OSError, msgspec.ValidationError."""
     return msgspec.json.decode(path.read_bytes(), type=Record)
-
-
-def default_path(record: Record) -> Path:
-    """Returns a new file name in `bench/results`."""
-    stamp = record.started.replace(":", "").replace("-", "")
-    return RESULTS / f"{stamp}-{record.label}.json"

@@ -1,7 +1,7 @@
 """Computes the result of a run: a row for each measured case. Pure."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 
 from msgspec import Struct
@@ -10,7 +10,17 @@ from bench.apis import Api
 from bench.client import Mode
 from bench.cpu import Cost, Memory
 from bench.exchange import Exchange
-from bench.stats import Spread, middle, spread
+
+
+class Spread(Struct, frozen=True):
+    """The distribution of a set of figures."""
+
+    count: int
+    min: float
+    p50: float
+    p95: float
+    p99: float
+    max: float
 
 
 class Case(Struct, frozen=True):
@@ -23,7 +33,6 @@ class Case(Struct, frozen=True):
     clients: int = 1
     delay_ms: float | None = None
     tokens: int | None = None
-    rate_per_s: float | None = None
     script: str = ""
     clock: str = ""
     """The source of the time at which a call was complete in the worker, and the token that
@@ -45,11 +54,9 @@ class Row(Struct, frozen=True):
     prompt_tokens: int | None
     """Tokens of the largest prompt."""
     tokens_per_s: float
-    bytes_per_token: float
     first_ttft_ms: float | None
     """Time of the first request of a sequence. The spreads leave it out."""
     ttft_ms: Spread | None
-    first_byte_ms: Spread | None
     itl_ms: Spread | None
     """Between one event with output and the next; 0 where several came in one read."""
     gap_ms: Spread | None
@@ -65,9 +72,6 @@ class Row(Struct, frozen=True):
     the client. Negative where a call is complete for the server before that token."""
     dispatch_missing: int = 0
     """Calls that did not arrive, or for which the worker has no time."""
-    turn_end_ms: Spread | None = None
-    """Time from the call's last token to the end of the turn."""
-    runs: int = 1
 
     @property
     def requests_per_s(self) -> float | None:
@@ -75,27 +79,34 @@ class Row(Struct, frozen=True):
         return (self.requests - self.failed) / self.wall_s if self.wall_s else None
 
     @property
-    def cpu_us_per_token(self) -> dict[str, float]:
-        """CPU microseconds per output token, by process."""
-        return {
-            name: seconds * 1e6 / self.tokens
-            for name, seconds in self.cost.processes.items()
-            if self.tokens
-        }
+    def cpu_us_per_token(self) -> float | None:
+        """CPU microseconds per output token, of all processes."""
+        return sum(self.cost.processes.values()) * 1e6 / self.tokens if self.tokens else None
 
     @property
-    def cpu_ms_per_request(self) -> dict[str, float]:
-        """CPU milliseconds per request, by process."""
-        return {
-            name: seconds * 1e3 / self.requests
-            for name, seconds in self.cost.processes.items()
-            if self.requests
-        }
+    def cpu_ms_per_request(self) -> float | None:
+        """CPU milliseconds per request, of all processes."""
+        return sum(self.cost.processes.values()) * 1e3 / self.requests if self.requests else None
 
     @property
     def disturbed(self) -> float:
         """How many cores others kept busy meanwhile."""
         return self.cost.others / self.wall_s if self.wall_s else 0.0
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """The figure at `share` (0 to 1) of an ordered sequence that is not empty: nearest rank, never
+    one in between."""
+    return ordered[min(len(ordered) - 1, int((len(ordered) - 1) * share + 0.5))]
+
+
+def spread(figures: Iterable[float | None]) -> Spread | None:
+    """Returns the spread of the figures that are not None; None if there are none."""
+    ordered = sorted(figure for figure in figures if figure is not None)
+    if not ordered:
+        return None
+    cut = [round(quantile(ordered, share), 4) for share in (0, 0.5, 0.95, 0.99, 1)]
+    return Spread(len(ordered), *cut)
 
 
 def make_row(
@@ -110,29 +121,26 @@ def make_row(
     """Makes the row of some exchanges. `sequence`: they followed each other, and the first one is
     shown separately."""
     good = [one for one in exchanges if one.finished]
-    spoken = [one for one in good[1:] if sequence] or good
+    later = good[1:] if sequence and len(good) > 1 else good
     counted = [one.tokens(api) for one in good]
     tokens = sum(
         count.output if count else one.outputs for one, count in zip(good, counted, strict=True)
     )
     start = min((one.due for one in exchanges), default=0)
     wall_s = (max((one.ended for one in exchanges), default=start) - start) / 1e9
+    errors = Counter(one.error or "unknown" for one in exchanges if not one.finished)
     return Row(
         case=case,
         requests=len(exchanges),
         failed=len(exchanges) - len(good),
-        errors=dict(
-            Counter(one.error or "unknown" for one in exchanges if not one.finished).most_common(5)
-        ),
+        errors=dict(errors.most_common(5)),
         wall_s=round(wall_s, 4),
         tokens=tokens,
         events=sum(one.outputs for one in good),
         prompt_tokens=max((count.prompt for count in counted if count), default=None),
         tokens_per_s=round(tokens / wall_s, 1) if wall_s else 0.0,
-        bytes_per_token=round(sum(one.size for one in good) / tokens, 1) if tokens else 0.0,
         first_ttft_ms=good[0].ttft_ms if good else None,
-        ttft_ms=spread(one.ttft_ms for one in spoken),
-        first_byte_ms=spread(one.first_byte_ms for one in spoken),
+        ttft_ms=spread(one.ttft_ms for one in later),
         itl_ms=spread(gap for one in good for gap in one.event_gaps_ms()),
         gap_ms=spread(gap for one in good for gap in one.gaps_ms()),
         worst_gap_ms=spread(max(one.gaps_ms(), default=None) for one in good),
@@ -147,18 +155,13 @@ def medians(rows: Sequence[Row]) -> list[Row]:
     cases: dict[Case, list[Row]] = {}
     for row in rows:
         cases.setdefault(row.case, []).append(row)
-    return [_median(some) if len(some) > 1 else some[0] for some in cases.values()]
+    return [_median_row(some) if len(some) > 1 else some[0] for some in cases.values()]
 
 
-def _median(rows: Sequence[Row]) -> Row:
-    def of(values: Sequence[float | None]) -> float | None:
-        known = [value for value in values if value is not None]
-        return median(known) if known else None
-
+def _median_row(rows: Sequence[Row]) -> Row:
     errors: Counter[str] = Counter()
     for row in rows:
         errors.update(row.errors)
-    names = rows[0].cost.processes
     last = rows[-1]
     return Row(
         case=last.case,
@@ -170,22 +173,37 @@ def _median(rows: Sequence[Row]) -> Row:
         events=int(median(row.events for row in rows)),
         prompt_tokens=last.prompt_tokens,
         tokens_per_s=median(row.tokens_per_s for row in rows),
-        bytes_per_token=median(row.bytes_per_token for row in rows),
-        first_ttft_ms=of([row.first_ttft_ms for row in rows]),
-        ttft_ms=middle([row.ttft_ms for row in rows]),
-        first_byte_ms=middle([row.first_byte_ms for row in rows]),
-        itl_ms=middle([row.itl_ms for row in rows]),
-        gap_ms=middle([row.gap_ms for row in rows]),
-        worst_gap_ms=middle([row.worst_gap_ms for row in rows]),
-        send_lag_ms=middle([row.send_lag_ms for row in rows]),
-        cost=Cost(
-            {name: median(row.cost.processes.get(name, 0.0) for row in rows) for name in names},
-            median(row.cost.client for row in rows),
-            median(row.cost.others for row in rows),
-        ),
+        first_ttft_ms=_median([row.first_ttft_ms for row in rows]),
+        ttft_ms=_median_spread([row.ttft_ms for row in rows]),
+        itl_ms=_median_spread([row.itl_ms for row in rows]),
+        gap_ms=_median_spread([row.gap_ms for row in rows]),
+        worst_gap_ms=_median_spread([row.worst_gap_ms for row in rows]),
+        send_lag_ms=_median_spread([row.send_lag_ms for row in rows]),
+        cost=_median_cost([row.cost for row in rows]),
         memory=last.memory,
-        dispatch_ms=middle([row.dispatch_ms for row in rows]),
+        dispatch_ms=_median_spread([row.dispatch_ms for row in rows]),
         dispatch_missing=sum(row.dispatch_missing for row in rows),
-        turn_end_ms=middle([row.turn_end_ms for row in rows]),
-        runs=len(rows),
     )
+
+
+def _median(figures: Sequence[float | None]) -> float | None:
+    known = [figure for figure in figures if figure is not None]
+    return median(known) if known else None
+
+
+def _median_spread(spreads: Sequence[Spread | None]) -> Spread | None:
+    """The medians over several runs; `count` is the sum."""
+    known = [one for one in spreads if one is not None]
+    if not known:
+        return None
+    names = ("min", "p50", "p95", "p99", "max")
+    cut = [median(getattr(one, name) for one in known) for name in names]
+    return Spread(sum(one.count for one in known), *cut)
+
+
+def _median_cost(costs: Sequence[Cost]) -> Cost:
+    processes = {
+        name: median(cost.processes.get(name, 0.0) for cost in costs) for name in costs[0].processes
+    }
+    client = median(cost.client for cost in costs)
+    return Cost(processes, client, median(cost.others for cost in costs))

@@ -81,7 +81,7 @@ class Turnwire(Struct, frozen=True):
 
     @property
     def parts(self) -> Container[str]:
-        return PARTS if self.name == BASE else (*PARTS, "contents")
+        return PARTS
 
     def fit(self, sizes: Sizes) -> Sizes:
         return sizes
@@ -142,5 +142,5 @@ def commit(root: Path) -> str:
 
 def _site(url: str, model: str, pids: Mapping[str, int], marks: Path) -> Site:
     return Site(
-        target=Target.of(url), api=APIS["messages"], model=model, pids=pids, clocks=[Marks(marks)]
+        target=Target.of(url), api=APIS["messages"], model=model, pids=pids, marks=Marks(marks)
     )

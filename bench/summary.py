@@ -2,6 +2,7 @@
 for the table."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import median
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -10,9 +11,7 @@ from rich.table import Table
 
 from bench.record import Entry, Record
 from bench.report import BUSY_CORES
-from bench.rows import Case, Row
-from bench.sameness import Check
-from bench.stats import Spread
+from bench.rows import Case, Row, Spread
 
 MODEL_MS = 10.0
 """A token's time with a large model: each token then has an event of its own."""
@@ -20,22 +19,27 @@ RATE = "requests/s"
 EVENTS = "events per token"
 """Neither more nor less is better."""
 Figure: TypeAlias = Callable[[Row], float | None]
-CAPACITY, TTFT, CPU, STREAMS, DISPATCH, MEMORY, SCALE = (
+CAPACITY, TTFT, CPU, STREAMS, DISPATCH, MEMORY = (
     "Capacity: 52,000 tokens, a closed loop",
     "Time to first token, ms at the median",
     "CPU per request, ms",
     "Streams",
     "Dispatch of a complete call while the model goes on, ms",
     "Memory, start, idle",
-    "More processes, 256 streams flat out",
 )
+ORDER = (CAPACITY, TTFT, STREAMS, DISPATCH, MEMORY, CPU)
+PROMPTS = {
+    "small tail": "200 tokens",
+    "large tail": "52K, known prefix and a new tail",
+    "large head": "52K, first seen (another beginning)",
+    "large fresh": "52K, first seen (all of it new)",
+}
 
 
 class Line(Struct, frozen=True):
     """One figure."""
 
     group: str
-    case: Case | None
     what: str
     unit: str
     values: dict[str, float | None]
@@ -59,89 +63,84 @@ class Line(Struct, frozen=True):
 def lines(record: Record) -> list[Line]:
     """Every figure of a record, in the order in which it is shown."""
     rows = {side.name: {row.case: row for row in record.rows(side.name)} for side in record.sides}
-    cases: dict[Case, None] = {}
-    for known in rows.values():
-        cases |= dict.fromkeys(known)
+    cases = list(dict.fromkeys(case for known in rows.values() for case in known))
     found = [line for case in cases for line in _of_case(case, rows)]
-    found += list(_memory(record, rows, cases))
-    order = (CAPACITY, TTFT, STREAMS, DISPATCH, MEMORY, SCALE, CPU)
+    found += _memory(record, rows, cases)
     found = [line for line in found if any(value is not None for value in line.values.values())]
-    return sorted(found, key=lambda line: order.index(line.group))
+    return sorted(found, key=lambda line: ORDER.index(line.group))
 
 
 def _of_case(case: Case, rows: Mapping[str, Mapping[Case, Row]]) -> Iterator[Line]:
     def line(group: str, what: str, unit: str, figure: Figure) -> Line:
-        values = {
-            side: figure(known[case]) if _good(known.get(case)) else None
-            for side, known in rows.items()
-        }
-        return Line(group, case, what, unit, values, more=unit in ("tokens/s", RATE))
+        values: dict[str, float | None] = {}
+        for side, known in rows.items():
+            row = known.get(case)
+            values[side] = figure(row) if row is not None and not row.failed else None
+        return Line(group, what, unit, values, more=unit in ("tokens/s", RATE))
 
-    if case.scenario == "capacity":
-        what = f"{case.prompt}, {case.clients} {'client' if case.clients == 1 else 'clients'}"
-        yield line(CAPACITY, what, RATE, lambda row: row.requests_per_s)
-        yield line(CAPACITY, what, "first token, ms, p50", lambda row: _p50(row.ttft_ms))
-        yield line(CAPACITY, what, "first token, ms, p99", lambda row: _p99(row.ttft_ms))
-        yield line(CAPACITY, what, "ms of CPU per request", _cpu_per_request)
-    elif case.scenario == "ttft":
-        yield line(TTFT, _prompt(case), "ms", lambda row: _p50(row.ttft_ms))
-        yield line(CPU, _prompt(case), "ms", _cpu_per_request)
-    elif case.scenario in ("stream", "scale"):
-        group, what = (STREAMS, _load(case)) if case.scenario == "stream" else (SCALE, case.prompt)
-        yield line(group, what, "tokens/s", lambda row: row.tokens_per_s)
-        yield line(group, what, "µs of CPU per token", _cpu_per_token)
-        if case.scenario == "stream" and case.delay_ms:
-            yield line(group, what, "ms between events, p99", lambda row: _p99(row.itl_ms))
-        if case.scenario == "stream":
-            yield line(group, what, "ms between reads, p99", lambda row: _p99(row.gap_ms))
+    match case.scenario:
+        case "capacity":
+            what = f"{case.prompt}, {case.clients} {'client' if case.clients == 1 else 'clients'}"
+            yield line(CAPACITY, what, RATE, lambda row: row.requests_per_s)
+            yield line(CAPACITY, what, "first token, ms, p50", lambda row: _p50(row.ttft_ms))
+            yield line(CAPACITY, what, "first token, ms, p99", lambda row: _p99(row.ttft_ms))
+            yield line(CAPACITY, what, "ms of CPU per request", lambda row: row.cpu_ms_per_request)
+        case "ttft":
+            what = f"{case.api}, {PROMPTS.get(case.prompt, case.prompt)}, {case.mode}"
+            yield line(TTFT, what, "ms", lambda row: _p50(row.ttft_ms))
+            yield line(CPU, what, "ms", lambda row: row.cpu_ms_per_request)
+        case "stream":
+            streams = "1 stream" if case.clients == 1 else f"{case.clients} streams"
+            pace = f"{case.delay_ms:g} ms a token" if case.delay_ms else "flat out"
+            what = f"{case.api}, {streams}, {pace}"
+            yield line(STREAMS, what, "tokens/s", lambda row: row.tokens_per_s)
+            yield line(STREAMS, what, "µs of CPU per token", lambda row: row.cpu_us_per_token)
+            if case.delay_ms:
+                yield line(STREAMS, what, "ms between events, p99", lambda row: _p99(row.itl_ms))
+            yield line(STREAMS, what, "ms between reads, p99", lambda row: _p99(row.gap_ms))
             if case.delay_ms != MODEL_MS:
-                yield line(
-                    group, what, EVENTS, lambda row: row.events / row.tokens if row.tokens else None
-                )
-    elif case.scenario == "dispatch":
-        what = f"{case.api}, {case.script.replace('_', ' ')}, from {case.clock.partition(': ')[2]}"
-        yield line(DISPATCH, what, "ms, p50", lambda row: _p50(row.dispatch_ms))
-        yield line(DISPATCH, what, "ms, p99", lambda row: _p99(row.dispatch_ms))
+                yield line(STREAMS, what, EVENTS, _events_per_token)
+        case "dispatch":
+            token = case.clock.partition(": ")[2]
+            what = f"{case.api}, {case.script.replace('_', ' ')}, from {token}"
+            yield line(DISPATCH, what, "ms, p50", lambda row: _p50(row.dispatch_ms))
+            yield line(DISPATCH, what, "ms, p99", lambda row: _p99(row.dispatch_ms))
 
 
 def _memory(
-    record: Record, rows: Mapping[str, Mapping[Case, Row]], cases: Mapping[Case, None]
+    record: Record, rows: Mapping[str, Mapping[Case, Row]], cases: Sequence[Case]
 ) -> Iterator[Line]:
-    def by_side(name: str, figure: Figure) -> dict[str, float | None]:
-        return {
-            side: next((figure(row) for case, row in known.items() if case.scenario == name), None)
-            for side, known in rows.items()
-        }
+    def by_side(scenario: str, figure: Figure) -> dict[str, float | None]:
+        values: dict[str, float | None] = {}
+        for side, known in rows.items():
+            chosen = [row for case, row in known.items() if case.scenario == scenario]
+            values[side] = figure(chosen[0]) if chosen else None
+        return values
 
     held = next((case for case in cases if case.scenario == "hold"), None)
     idle, full = by_side("idle", _rss), by_side("hold", _rss)
     if held is not None:
         streams = f"{held.clients:,} open streams"
-        yield Line(MEMORY, held, streams, "MiB resident", full)
-        yield Line(MEMORY, held, streams, "MiB, shared pages once", by_side("hold", _pss))
+        yield Line(MEMORY, streams, "MiB resident", full)
+        yield Line(MEMORY, streams, "MiB, shared pages once", by_side("hold", _pss))
         each = {
             side: (mib - (idle[side] or 0)) * 1024 / held.clients if mib is not None else None
             for side, mib in full.items()
         }
-        yield Line(MEMORY, held, "a stream", "KiB more than idle", each)
+        yield Line(MEMORY, "a stream", "KiB more than idle", each)
+        what = f"{streams}, a token each {held.delay_ms:g} ms"
         worst = by_side("hold", lambda row: row.worst_gap_ms.max if row.worst_gap_ms else None)
-        yield Line(
-            MEMORY,
-            held,
-            f"{streams}, a token each {held.delay_ms:g} ms",
-            "ms, longest silence of any",
-            worst,
-        )
-    yield Line(MEMORY, None, "nothing to do", "MiB resident", idle)
-    yield Line(MEMORY, None, "nothing to do", "MiB, shared pages once", by_side("idle", _pss))
-    yield Line(MEMORY, None, "nothing to do", "% of a core", by_side("idle", _cores))
-    starts = {side.name: _middle(side.start_s) for side in record.sides}
-    yield Line(MEMORY, None, "start to first answer", "s", starts)
+        yield Line(MEMORY, what, "ms, longest silence of any", worst)
+    yield Line(MEMORY, "nothing to do", "MiB resident", idle)
+    yield Line(MEMORY, "nothing to do", "MiB, shared pages once", by_side("idle", _pss))
+    yield Line(MEMORY, "nothing to do", "% of a core", by_side("idle", _share_of_a_core))
+    starts = {side.name: median(side.start_s) if side.start_s else None for side in record.sides}
+    yield Line(MEMORY, "start to first answer", "s", starts)
 
 
 def show(record: Record, console: Console) -> None:
     """One table of everything, and what failed."""
-    ours, peers = record.sides[0].name, [side.name for side in record.sides[1:]]
+    ours, *peers = (side.name for side in record.sides)
     table = Table(title=f"{record.started}, {record.repeat} repeats: medians", title_justify="left")
     table.add_column("")
     for heading in ("", ours, *(word for peer in peers for word in (peer, "×"))):
@@ -159,8 +158,6 @@ def show(record: Record, console: Console) -> None:
         table.add_row(*cells)
     console.print(table)
     console.print(disturbance(record), highlight=False)
-    for check in record.checks:
-        console.print(brief_check(check), highlight=False)
     for problem in record.failed:
         console.print(f"[red]failed[/red] {problem}", highlight=False)
 
@@ -181,60 +178,19 @@ def number(value: float | None) -> str:
         return "–"
     if abs(value) < 0.1:
         return f"{value:.3f}"
-    return (
-        f"{value:,.0f}"
-        if abs(value) >= 100
-        else f"{value:.1f}"
-        if abs(value) >= 10
-        else f"{value:.2f}"
-    )
+    if abs(value) < 10:
+        return f"{value:.2f}"
+    if abs(value) < 100:
+        return f"{value:.1f}"
+    return f"{value:,.0f}"
 
 
 def brief(entry: Entry) -> str:
     """One line on a part that is done."""
     failed = sum(row.failed for row in entry.rows)
-    said = f"{len(entry.rows)} cases in {entry.took_s:.0f} s"
-    return (
-        f"  {entry.part:17} {entry.side:14} "
-        f"{entry.problem or said}{f', {failed} requests failed' if failed else ''}"
-    )
-
-
-def brief_check(check: Check) -> str:
-    """One line on the comparison of contents."""
-    said = f"{len(check.differing)} DIFFER" if check.differing else "all equal"
-    return (
-        f"  contents on {check.api}: {check.streams} streams at full load against a slow run: "
-        f"{said}"
-    )
-
-
-def _prompt(case: Case) -> str:
-    names = {
-        "small tail": "200 tokens",
-        "large tail": "52K, known prefix and a new tail",
-        "large head": "52K, first seen (another beginning)",
-        "large fresh": "52K, first seen (all of it new)",
-        "codex plain tail": "52K as Codex, functions only, known prefix",
-        "codex plain head": "52K as Codex, functions only, first seen",
-        "codex tail": "52K as Codex, known prefix",
-        "codex head": "52K as Codex, first seen",
-    }
-    if case.prompt == "recorded":
-        what = {"messages": "76K as Claude Code sent it", "responses": "12K as Codex sent it"}[
-            case.api
-        ]
-        return f"{case.api}, {what}, {case.mode}"
-    return f"{case.api}, {names.get(case.prompt, case.prompt)}, {case.mode}"
-
-
-def _load(case: Case) -> str:
-    pace = f"{case.delay_ms:g} ms a token" if case.delay_ms else "flat out"
-    return f"{case.api}, {case.clients} {'stream' if case.clients == 1 else 'streams'}, {pace}"
-
-
-def _good(row: Row | None) -> bool:
-    return row is not None and not row.failed
+    outcome = entry.problem or f"{len(entry.rows)} cases in {entry.took_s:.0f} s"
+    failures = f", {failed} requests failed" if failed else ""
+    return f"  {entry.part:17} {entry.side:14} {outcome}{failures}"
 
 
 def _p50(spread: Spread | None) -> float | None:
@@ -245,12 +201,8 @@ def _p99(spread: Spread | None) -> float | None:
     return spread.p99 if spread else None
 
 
-def _cpu_per_token(row: Row) -> float | None:
-    return sum(row.cpu_us_per_token.values()) or None
-
-
-def _cpu_per_request(row: Row) -> float | None:
-    return sum(row.cpu_ms_per_request.values()) or None
+def _events_per_token(row: Row) -> float | None:
+    return row.events / row.tokens if row.tokens else None
 
 
 def _rss(row: Row) -> float | None:
@@ -261,10 +213,5 @@ def _pss(row: Row) -> float | None:
     return sum(memory.pss for memory in row.memory.values()) or None
 
 
-def _cores(row: Row) -> float | None:
+def _share_of_a_core(row: Row) -> float | None:
     return 100 * sum(row.cost.processes.values()) / row.wall_s if row.wall_s else None
-
-
-def _middle(figures: Sequence[float]) -> float | None:
-    ordered = sorted(figures)
-    return ordered[len(ordered) // 2] if ordered else None

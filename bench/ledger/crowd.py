@@ -40,8 +40,8 @@ _PROVE_REASONING = (
 class Chance:
     """`Choices` from a seeded generator."""
 
-    def __init__(self, seed: object) -> None:
-        self._random = random.Random(str(seed))
+    def __init__(self, seed: int | str) -> None:
+        self._random = random.Random(seed)
 
     def below(self, count: int) -> int:
         return self._random.randrange(count)

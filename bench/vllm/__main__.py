@@ -21,6 +21,7 @@ import aiohttp
 import msgspec
 
 from bench import prefixes, report
+from bench.page import replace_between
 from bench.stack import StackFailed
 from bench.vllm.measuring import Failed, dispatches, sessions, streams
 from bench.vllm.results import OURS, THEIRS, Result, tables
@@ -34,7 +35,7 @@ SESSIONS: Sequence[tuple[str, Style]] = (
     ("messages", "tidy"),
 )
 PAGE = Path(__file__).parents[2] / "docs" / "performance.md"
-BEGIN, END = "<!-- bench.vllm -->", "<!-- /bench.vllm -->"
+MARKERS = ("<!-- bench.vllm -->", "<!-- /bench.vllm -->")
 LEFT_IN = "Turnwire, left in"
 MARGIN = 8192
 """Tokens of the window beyond the requested prompt."""
@@ -89,46 +90,26 @@ async def _prefixes(url: str, asked: argparse.Namespace, stack: str) -> list[pre
     return await prefixes.measure(url, NAME, stack=stack, **how)
 
 
-def write(result: Result, page: Path = PAGE) -> None:
-    """Writes the tables into the page. Raises OSError, or ValueError if it has no markers."""
-    before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{page} has no {BEGIN} … {END}")
-    page.write_text(f"{before}{BEGIN}\n\n{tables(result)}\n\n{END}{after}", encoding="utf-8")
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """The command. Returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.vllm", description=__doc__.partition("\n")[0]
     )
-    parser.add_argument(
-        "--parts", type=lambda text: text.split(","), default=list(PARTS), help=",".join(PARTS)
-    )
-    parser.add_argument("--hidden", type=int, default=256, help="width of the model")
-    parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument(
-        "--tokens", type=int, default=12_000, help="of a session's system prompt and tools, about"
-    )
-    parser.add_argument("--streams", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=7, help="of streams, each twice their number")
-    parser.add_argument("--calls", type=int, default=10, help="of dispatch")
-    parser.add_argument("--prefix-tokens", type=int, default=52_000)
-    parser.add_argument(
-        "--prefix-requests", type=int, default=5, help="of each variant, besides the first"
-    )
-    parser.add_argument("--timeout", type=float, default=900.0, metavar="S", help="for one request")
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="result file; default: one in bench/results"
-    )
-    parser.add_argument(
-        "--into", type=Path, metavar="FILE", help="adds to this result, e.g. with another model"
-    )
-    parser.add_argument("--write", action="store_true", help="the tables into docs/performance.md")
-    parser.add_argument(
-        "--show", type=Path, metavar="FILE", help="measures nothing: shows, or writes, a result"
-    )
+    add = parser.add_argument
+    add("--parts", type=lambda text: text.split(","), default=list(PARTS), help=",".join(PARTS))
+    add("--hidden", type=int, default=256, help="width of the model")
+    add("--layers", type=int, default=2)
+    add("--tokens", type=int, default=12_000, help="of a session's system prompt and tools, about")
+    add("--streams", type=int, default=16)
+    add("--rounds", type=int, default=7, help="of streams, each twice their number")
+    add("--calls", type=int, default=10, help="of dispatch")
+    add("--prefix-tokens", type=int, default=52_000)
+    add("--prefix-requests", type=int, default=5, help="of each variant, besides the first")
+    add("--timeout", type=float, default=900.0, metavar="S", help="for one request")
+    add("--out", type=Path, metavar="FILE", help="result file; default: one in bench/results")
+    add("--into", type=Path, metavar="FILE", help="adds to this result, e.g. with another model")
+    add("--write", action="store_true", help="the tables into docs/performance.md")
+    add("--show", type=Path, metavar="FILE", help="measures nothing: shows, or writes, a result")
     asked = parser.parse_args(argv)
     if asked.show:
         result = msgspec.json.decode(asked.show.read_bytes(), type=Result)
@@ -136,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         result = Result(report.now(), report.this_machine(), _versions())
         if asked.into:
             result = msgspec.json.decode(asked.into.read_bytes(), type=Result)
-        path = asked.into or asked.out or report.RESULTS / f"{_stamp(result)}-vllm.json"
+        path = asked.into or asked.out or report.new_path(result.started, "vllm")
         status = 1
         try:
             with tempfile.TemporaryDirectory(prefix="turnwire-bench-vllm-") as folder:
@@ -147,18 +128,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         except (KeyboardInterrupt, asyncio.CancelledError):
             _say("bench.vllm: interrupted")
         result.load_after = round(os.getloadavg()[0], 2)
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
+        report.write(result, path)
         _say(f"written to {path}")
         if status:
             return status
     print(tables(result))
     if asked.write:
-        write(result)
+        replace_between(PAGE, MARKERS, f"\n\n{tables(result)}\n\n")
     return 0
-
-
-def _stamp(result: Result) -> str:
-    return result.started.replace(":", "").replace("-", "")
 
 
 def _versions() -> dict[str, str]:

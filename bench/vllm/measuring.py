@@ -155,7 +155,7 @@ async def dispatches(
             body = single(dialect, NAME, f"Call {number}. [[script dispatch]] [[mark {mark}]]")
             exchange = await client.exchange(body, keep=True)
             (call,) = dialect.read(_good(side, exchange).each()).calls
-            left = clock.left_at("close", mark, "")
+            left = clock.left_at("close", mark)
             if left is None:
                 raise Failed(f"{side}, {api}: no time for {mark}")
             if number:

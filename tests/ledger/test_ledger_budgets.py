@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from bench.ledger import sessions
-from bench.ledger.__main__ import Chance
 from bench.ledger.clients import CLIENTS
+from bench.ledger.crowd import Chance
 from bench.ledger.models import build
 from bench.ledger.published import of_trl
 from bench.ledger.walk import Walk

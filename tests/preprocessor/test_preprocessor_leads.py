@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.large.groups import Deployment, Shape, draw, simulate
 from services.preprocessor.routing.leads import (
     MARGIN,
     MAX_HOLD_S,
@@ -20,6 +19,7 @@ from services.preprocessor.routing.leads import (
     Leads,
     PendingPrompt,
 )
+from tests.preprocessor.groups import Deployment, Shape, draw, simulate
 
 BLOCK = 16
 HOLD = 64

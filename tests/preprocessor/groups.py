@@ -1,16 +1,13 @@
-"""`python -m bench.large.groups`: simulates groups of agents that start together, with holding on
-and off, in virtual time.
+"""Simulates groups of agents that start together, in virtual time.
 
 Sessions of a group begin with the same tokens and arrive within a second. The preprocessor's own
 router, index and `leads` place them on engines that compute prompts one after the other or side by
 side. Turns may fail or be cancelled, and notices may be lost. No processes, no IO.
 """
 
-import argparse
 import heapq
-import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from random import Random
@@ -335,37 +332,3 @@ def draw(shape: Shape, seed: int) -> list[Turn]:
 def simulate(shape: Shape, seed: int = 1) -> Result:
     """Plays the drawn sessions."""
     return Deployment(shape, draw(shape, seed)).run()
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Prints a table."""
-    parser = argparse.ArgumentParser(prog="python -m bench.large.groups", description=__doc__)
-    parser.add_argument("--sessions", type=int, default=1000)
-    parser.add_argument("--workers", type=int, nargs="*", default=[1, 2, 4])
-    parser.add_argument("--seeds", type=int, default=3)
-    asked = parser.parse_args(argv)
-    print(
-        "| engine | workers | seed | to the first token, on ÷ off | end, on ÷ off | computed, on "
-        "÷ off | longest hold |"
-    )
-    print("|---|--:|--:|--:|--:|--:|--:|")
-    kinds: Sequence[Kind] = ("queue", "together", "late")
-    for kind in kinds:
-        for workers in asked.workers:
-            for seed in range(asked.seeds):
-                span_s = 2 * asked.sessions / workers
-                shape = Shape(sessions=asked.sessions, workers=workers, kind=kind, span_s=span_s)
-                on = simulate(shape, seed)
-                off = simulate(replace(shape, hold_tokens=0), seed)
-                total, end = on.total_s / off.total_s, on.end_s / off.end_s
-                held_s = max(turn.held_s for turn in on.turns)
-                computed = on.computed / off.computed
-                print(
-                    f"| {kind} | {workers} | {seed} | {total:.3f} | {end:.3f} | {computed:.3f} | "
-                    f"{held_s:.1f} s |"
-                )
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
