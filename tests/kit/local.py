@@ -11,7 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 from structlog.typing import FilteringBoundLogger
@@ -44,14 +44,18 @@ from services.runtime.config import BusConfig, FrontendConfig, PreprocessorConfi
 from services.runtime.heartbeats import Service as StageService
 from services.runtime.process import Process
 from services.worker.service import Worker
+from simulation.loop import Machine
 from tests.kit.counting import QUEUE, CountingEngine, Model, Plan
 from tests.kit.frontend import admission
 from tests.kit.nats import NatsServer
 from tests.kit.waiting import eventually
-from tests.kit.world import SimulatedNats
+from tests.kit.world import SimulatedNats, VirtualLoop
 
 INNER_STAGES: Final[tuple[Stage, ...]] = ("worker", "parser", "preprocessor")
 STAGES: Final[tuple[Stage, ...]] = (*INNER_STAGES, "frontend")
+Silence = Literal["cut", "mute", "frozen"]
+"""A process loses all messages, or only its own, or is suspended as by SIGSTOP."""
+SILENCES: Final[tuple[Silence, ...]] = get_args(Silence)
 LIMIT_S = 60.0
 """How long a turn may take before its test fails."""
 
@@ -123,8 +127,15 @@ class Service:
     """One service in the loop, with its process, which is not connected yet."""
 
     def __init__(
-        self, stage: Stage, process: Process, core: Any, engine: CountingEngine | None = None
+        self,
+        stage: Stage,
+        process: Process,
+        core: Any,
+        machine: Machine | None,
+        engine: CountingEngine | None = None,
     ) -> None:
+        """`machine`: runs its callbacks in virtual time."""
+        self.machine = machine
         self.stage = stage
         self.process = process
         self.core = core
@@ -220,6 +231,20 @@ class Service:
         self.losing.append(matches)
         return lost
 
+    def silence(self, how: Silence) -> None:
+        """Nothing is heard of it until `speak`."""
+        if how == "frozen":
+            assert self.machine is not None
+            self.machine.frozen = True
+        else:
+            setattr(self, how, True)
+
+    def speak(self) -> None:
+        self.cut = self.mute = False
+        loop = asyncio.get_running_loop()
+        if self.machine is not None and isinstance(loop, VirtualLoop):
+            loop.resume(self.machine)
+
     async def leave(self) -> None:
         """Drains and ends."""
         assert self.running is not None
@@ -254,6 +279,7 @@ class Local:
         """Size of a block of the workers' prefix caches; None: they have none."""
         self.shares_queued = False
         """Whether the workers' engines share what queued prompts have in common."""
+        self.drain_s = 5.0
         self.preprocessor: dict[str, Any] = {}
         """Settings of preprocessors."""
         self._turns = 0
@@ -263,9 +289,22 @@ class Local:
     async def add(
         self, stage: Stage, *, model: Model | None = None, slots: int = 1000, **config: Any
     ) -> Service:
-        """Starts one process of a stage."""
-        model = model or self.model
-        common: dict[str, Any] = {"id": stage, "bus": self.bus, "drain_s": 5.0, **config}
+        """Starts one process of a stage, in virtual time on a machine of its own."""
+        if isinstance(self.nats, SimulatedNats):
+            machine = Machine(f"{stage}{len(self.services)}")
+            work = self._add(stage, machine, model or self.model, slots, config)
+            return await asyncio.create_task(work, context=machine.context)
+        return await self._add(stage, None, model or self.model, slots, config)
+
+    async def _add(
+        self,
+        stage: Stage,
+        machine: Machine | None,
+        model: Model,
+        slots: int,
+        config: dict[str, Any],
+    ) -> Service:
+        common: dict[str, Any] = {"id": stage, "bus": self.bus, "drain_s": self.drain_s, **config}
         engine = None
         if stage == "frontend":
             frontend = FrontendConfig(**common)
@@ -283,7 +322,7 @@ class Local:
                 core = Worker(process, engine, await engine.start(), model.name, QUEUE)
             else:
                 core = Parser(process, Shard(model.vocabulary, model.sealer), model.name)
-        service = Service(stage, process, core, engine)
+        service = Service(stage, process, core, machine, engine)
         if stage == "worker":
             service.watching.append(self._note_parser)
         await process.connect()
@@ -361,7 +400,7 @@ class Local:
             hints=Hints(priority=priority),
             sampling=Sampling(**{"max_tokens": 100_000, **sampling}),
         )
-        return Running(self, self.frontend, turn_id, conversation)
+        return Running(self, self.of("frontend")[-1], turn_id, conversation)
 
     async def begun(self, turn: "Running") -> Service:
         """The worker that has a turn, as soon as its engine does."""
@@ -402,13 +441,14 @@ class Running:
     """One turn of a client."""
 
     def __init__(
-        self, local: Local, pipeline: BusPipeline, turn_id: str, conversation: Conversation
+        self, local: Local, frontend: Service, turn_id: str, conversation: Conversation
     ) -> None:
         self.local = local
         self.id = turn_id
         self.conversation = conversation
         self.sink = Sink()
-        self.task = asyncio.create_task(self._open(pipeline))
+        context = None if frontend.machine is None else frontend.machine.context
+        self.task = asyncio.create_task(self._open(frontend.core), context=context)
 
     async def _open(self, pipeline: BusPipeline) -> OpenTurn:
         admitted = await admission(pipeline).admit(self.conversation, anyone())

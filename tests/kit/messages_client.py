@@ -221,3 +221,22 @@ class Client:
     async def get(self, path: str) -> tuple[int, dict[str, Any]]:
         async with self.http.get(f"{self.url}{path}") as response:
             return response.status, await response.json()
+
+
+async def after_first_call(
+    client: Client, request: dict[str, Any]
+) -> tuple[asyncio.Task[Answer], asyncio.Event]:
+    """Starts a turn; the event is set when its first call is complete."""
+    reached = asyncio.Event()
+
+    async def run() -> Answer:
+        async with client.http.post(f"{client.url}/v1/messages", json=request) as response:
+            assert response.status == 200
+            got = []
+            async for event in events(response):
+                got.append(event)
+                if sum(e.name == "content_block_stop" for e in got) == 3:
+                    reached.set()
+            return Answer(got)
+
+    return asyncio.create_task(run()), reached

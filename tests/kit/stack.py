@@ -1,5 +1,6 @@
 """Runs Turnwire for tests: real processes on a real nats-server, each of which may be killed."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -245,3 +246,19 @@ class Stack:
         for child in self.children:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.process.wait(LIMIT_S)
+
+
+async def turns_at(stack: Stack, stage: str) -> dict[str, int]:
+    """Running turns by child name, from the heartbeats of the processes."""
+    stages = (await asyncio.to_thread(stack.health))["stages"]
+    return {p["id"].rpartition("-")[0]: p["running"] for p in stages[stage]}
+
+
+async def busy(stack: Stack, stage: str) -> str:
+    """Waits for a child of a stage that has turns."""
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            for name, running in (await turns_at(stack, stage)).items():
+                if running:
+                    return name
+            await asyncio.sleep(0.02)

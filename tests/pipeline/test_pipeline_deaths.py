@@ -1,15 +1,15 @@
 """Real processes that die, drain, or freeze and resume: the turn goes on, or ends with one clear
-error."""
+error. Other deaths and outages are played in virtual time: `test_pipeline_outages.py`,
+`test_pipeline_given_up.py`, `test_pipeline_recovery.py`."""
 
 import asyncio
 import contextlib
 from typing import Any
 
-import aiohttp
 import pytest
 
-from tests.kit.messages_client import Answer, Client, body, call, events, say
-from tests.kit.stack import Child, Stack
+from tests.kit.messages_client import Answer, Client, after_first_call, body, call, events, say
+from tests.kit.stack import Child, Stack, busy, turns_at
 from tests.kit.waiting import LIMIT_S, eventually, until
 
 LONG = (
@@ -30,43 +30,8 @@ def check_whole(answer: Answer) -> None:
     assert words.startswith("Every engine waits for something."), "nothing doubled, nothing lost"
 
 
-async def after_first_call(
-    client: Client, request: dict[str, Any]
-) -> tuple[asyncio.Task[Answer], asyncio.Event]:
-    """Starts a turn; the event is set when its first call is complete."""
-    reached = asyncio.Event()
-
-    async def run() -> Answer:
-        async with client.http.post(f"{client.url}/v1/messages", json=request) as response:
-            assert response.status == 200
-            got = []
-            async for event in events(response):
-                got.append(event)
-                if sum(e.name == "content_block_stop" for e in got) == 3:
-                    reached.set()
-            return Answer(got)
-
-    return asyncio.create_task(run()), reached
-
-
 async def reference(client: Client) -> list[tuple[str, Any]]:
     return (await client.stream(body(say(LONG.replace("[[delay 15]]", ""))))).contents
-
-
-async def turns_at(stack: Stack, stage: str) -> dict[str, int]:
-    """Running turns by child name, from the heartbeats of the processes."""
-    stages = (await asyncio.to_thread(stack.health))["stages"]
-    return {p["id"].rpartition("-")[0]: p["running"] for p in stages[stage]}
-
-
-async def busy(stack: Stack, stage: str) -> str:
-    """Waits for a child of a stage that has turns."""
-    async with asyncio.timeout(LIMIT_S):
-        while True:
-            for name, running in (await turns_at(stack, stage)).items():
-                if running:
-                    return name
-            await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize("stage", ["parser", "worker"])
@@ -123,25 +88,6 @@ async def test_turns_survive_a_restart_of_the_bus(own_stack: Stack, own_client: 
         assert answer.contents == expected
     with contextlib.suppress(AssertionError):  # sent while there was no bus: refused, or served
         await beginning
-
-
-GRACE_S = 30
-"""The default of `drain_s`."""
-
-
-@pytest.mark.slow
-async def test_a_process_can_be_stopped_while_there_is_no_bus(own_stack: Stack) -> None:
-    leaving = [own_stack.of(stage)[0] for stage in ("worker", "parser", "preprocessor")]
-    own_stack.nats.kill()
-    try:
-        for child in leaving:
-            child.terminate()
-        for child in leaving:
-            # A worker that has not delivered the end of a turn waits for the bus until its grace
-            # period ends.
-            assert await asyncio.to_thread(child.wait, GRACE_S + 15) == 0, child.text()[-2000:]
-    finally:
-        own_stack.nats.start()
 
 
 async def test_frozen_preprocessors_are_skipped(own_stack: Stack, own_client: Client) -> None:
@@ -206,88 +152,23 @@ async def idle(stack: Stack, child: Child) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", ["worker", "parser"])
-async def test_a_process_that_freezes_and_resumes_drops_the_turns_that_others_have(
-    own_stack: Stack, own_client: Client, stage: str
+async def test_a_worker_that_freezes_and_resumes_drops_the_turns_that_others_have(
+    own_stack: Stack, own_client: Client
 ) -> None:
     expected = await reference(own_client)
     longer = LONG.replace("[[delay 15]]", "[[delay 40]]")
     tasks = [await after_first_call(own_client, body(say(longer))) for _ in range(4)]
     for _, reached in tasks:
         await reached.wait()
-    name = await busy(own_stack, stage)
+    name = await busy(own_stack, "worker")
     frozen = next(child for child in own_stack.children if child.name == name)
     await frozen_until_given_up(own_stack, frozen)
     await idle(own_stack, frozen)
     for task, _ in tasks:
         answer = await asyncio.wait_for(task, LIMIT_S)
         assert answer.contents == expected
-    for other in own_stack.of(stage):
+    for other in own_stack.of("worker"):
         if other is not frozen:
             other.kill()
     answer = await own_client.stream(body(say(LONG)))
     assert answer.contents == expected, "it serves again"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["killed", "frozen"])
-async def test_turns_of_a_frontend_that_is_gone_are_cancelled(
-    own_stack: Stack, own_client: Client, how: str
-) -> None:
-    """A frontend that is dead, or frozen for longer than `recovery_s`. The frozen one resumes and
-    serves again. Its turn has one end: an error, or, where the worker gave the turn up before the
-    parser did, the end of the turn on another worker."""
-    lost = own_stack.start("frontend")
-    client = Client(lost.url)
-    await client.ready()
-    request = body(say("Hm.\n</think>\n\n[[delay 20]]" + call("ls") + "[[fill 1500]]"))
-    request["messages"][0]["content"] = request["messages"][0]["content"].replace(
-        "</think>", "</think>\n\nA\n\n"
-    )
-    task, reached = await after_first_call(client, request)
-    await reached.wait()
-    await busy(own_stack, "worker")
-    if how == "killed":
-        lost.kill()
-    else:
-        lost.pause()
-    try:
-        for stage in ("worker", "parser"):
-            for child in own_stack.of(stage):
-                await idle(own_stack, child)
-    finally:
-        lost.resume()
-    if how == "killed":
-        with pytest.raises(aiohttp.ClientError):
-            await task
-    else:
-        answer = await asyncio.wait_for(task, LIMIT_S)
-        assert [event.name in ("error", "message_stop") for event in answer.events].count(True) == 1
-        assert answer.error is not None or answer.usage["output_tokens"] > 1500
-        assert (await client.stream(body(say("Hm.\n</think>\n\nYes.")))).contents[-1] == (
-            "text",
-            "Yes.",
-        )
-    await client.http.close()
-
-
-@pytest.mark.slow
-async def test_turns_survive_when_every_process_freezes(
-    own_stack: Stack, own_client: Client
-) -> None:
-    """Like a machine that sleeps: no process received a heartbeat, and none is dead."""
-    expected = await reference(own_client)
-    tasks = [await after_first_call(own_client, body(say(LONG))) for _ in range(4)]
-    for _, reached in tasks:
-        await reached.wait()
-    for child in own_stack.children:
-        if child.process.poll() is None:
-            child.pause()
-    await asyncio.sleep(4)
-    for child in own_stack.children:
-        if child.process.poll() is None:
-            child.resume()
-    for task, _ in tasks:
-        answer = await asyncio.wait_for(task, LIMIT_S)
-        assert answer.error is None
-        assert answer.contents == expected

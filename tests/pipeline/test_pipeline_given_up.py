@@ -12,7 +12,16 @@ from schemas.control import Heartbeat
 from schemas.events import Failed
 from services.runtime.registry import ProcessRegistry
 from tests.kit.counting import Plan, held
-from tests.kit.local import INNER_STAGES, Local, generate_requests, is_gone, other, owes_nothing
+from tests.kit.local import (
+    INNER_STAGES,
+    SILENCES,
+    Local,
+    Silence,
+    generate_requests,
+    is_gone,
+    other,
+    owes_nothing,
+)
 from tests.kit.waiting import eventually
 
 
@@ -21,12 +30,11 @@ def believe(registry: ProcessRegistry, heartbeat: Heartbeat, now: float) -> None
     registry.receive(heartbeat, now)
 
 
-SILENCE = pytest.mark.parametrize("silence", ["cut", "mute"])
-"""A process that loses all messages, and one that loses only its own."""
+SILENCE = pytest.mark.parametrize("silence", SILENCES)
 
 
 @SILENCE
-async def test_a_parser_that_was_given_up_comes_back_clean(local: Local, silence: str) -> None:
+async def test_a_parser_that_was_given_up_comes_back_clean(local: Local, silence: Silence) -> None:
     await local.start(1, 2)
     plans = [held(20) for _ in range(6)]
     turns = [local.turn(plan) for plan in plans]
@@ -36,9 +44,9 @@ async def test_a_parser_that_was_given_up_comes_back_clean(local: Local, silence
     silenced = local.of("parser")[0]
     successor = other(local, silenced)
     assert silenced.turns
-    setattr(silenced, silence, True)
+    silenced.silence(silence)
     await eventually(lambda: successor.turns == len(turns))
-    setattr(silenced, silence, False)
+    silenced.speak()
     await eventually(lambda: worker.peer(silenced))
     await eventually(lambda: not silenced.turns)
     for plan in plans:
@@ -54,7 +62,7 @@ async def test_a_parser_that_was_given_up_comes_back_clean(local: Local, silence
 
 @SILENCE
 async def test_sequence_numbers_start_again_for_a_receiver_that_was_given_up(
-    local: Local, silence: str
+    local: Local, silence: Silence
 ) -> None:
     """The old sequence number of a receiver that was taken for dead must not hold back credit."""
     await local.start(1, 1)
@@ -62,9 +70,9 @@ async def test_sequence_numbers_start_again_for_a_receiver_that_was_given_up(
     for _ in range(3):
         await asyncio.gather(*(local.turn(Plan(length=100)).whole(100) for _ in range(10)))
     for silenced, sender in ((parser, worker), (frontend, parser)):
-        setattr(silenced, silence, True)
+        silenced.silence(silence)
         await eventually(partial(is_gone, silenced, sender))
-        setattr(silenced, silence, False)
+        silenced.speak()
         await local.completed()
         await local.turn(Plan(length=30)).whole(30)
         await eventually(partial(owes_nothing, sender))
@@ -72,7 +80,7 @@ async def test_sequence_numbers_start_again_for_a_receiver_that_was_given_up(
 
 
 @SILENCE
-async def test_a_frontend_that_was_given_up_ends_its_turns(local: Local, silence: str) -> None:
+async def test_a_frontend_that_was_given_up_ends_its_turns(local: Local, silence: Silence) -> None:
     """It comes back too late. A turn that no process has any more ends with one clear error. A turn
     that the worker gave up before the parser did is resumed, and a turn that has shown nothing
     starts again."""
@@ -87,9 +95,9 @@ async def test_a_frontend_that_was_given_up_ends_its_turns(local: Local, silence
     shown, silent = (local.turn(plan) for plan in plans)
     await shown.sink.words_at_least(10)
     await silent.task
-    setattr(frontend, silence, True)
+    frontend.silence(silence)
     await eventually(lambda: not worker.turns and not parser.turns)
-    setattr(frontend, silence, False)
+    frontend.speak()
     for plan in plans:
         plan.go.set()
     end = await shown.finished()
@@ -102,15 +110,15 @@ async def test_a_frontend_that_was_given_up_ends_its_turns(local: Local, silence
 
 
 @SILENCE
-async def test_a_worker_that_was_given_up_stops_decoding(local: Local, silence: str) -> None:
+async def test_a_worker_that_was_given_up_stops_decoding(local: Local, silence: Silence) -> None:
     await local.start(2)
     turn = local.turn(Plan(length=400, pace_s=0.01))
     await turn.sink.words_at_least(10)
     silenced = local.worker_of(turn)
-    setattr(silenced, silence, True)
+    silenced.silence(silence)
     successor = other(local, silenced)
     await eventually(lambda: successor.engine.has(turn.id))
-    setattr(silenced, silence, False)
+    silenced.speak()
     await eventually(lambda: not silenced.turns)
     await turn.whole(400, switches=1)
 

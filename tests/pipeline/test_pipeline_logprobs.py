@@ -84,7 +84,7 @@ def raw(local: Local, prompt: RawPrompt, **sampling: Any) -> Conversation:
 
 def play(local: Local, conversation: Conversation, plan: Plan) -> Running:
     local.plans["raw1"] = plan
-    return Running(local, local.frontend, "raw1", conversation)
+    return Running(local, local.of("frontend")[-1], "raw1", conversation)
 
 
 async def test_a_raw_prompt_reaches_the_engine_and_its_output_is_text(local: Local) -> None:

@@ -1,131 +1,95 @@
-"""One process of each stage, with nearly the default settings, under load: outages of many seconds
-cost no byte."""
+"""One process of each stage, with the default settings of the bus, under load: outages of many
+seconds cost no word."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
 import pytest
 
-from tests.kit.messages_client import Answer, Client, body, call, say
-from tests.kit.nats import NatsServer
-from tests.kit.stack import Stack
-from tests.kit.waiting import LIMIT_S, eventually
+from schemas.control import Stage
+from services.runtime.config import BusConfig
+from tests.kit.counting import Plan
+from tests.kit.local import INNER_STAGES, STAGES, Local, Running
 
-pytestmark = pytest.mark.slow
-
-STREAMS = 16
-OUTPUT = (
-    "Thinking.\n</think>\n\nBefore.\n\n{delay}" + call("ls") + "\n\n[[fill 400]]" + call("date")
-)
-SHORT = "Hm.\n</think>\n\nYes."
-COUNTS = {"worker": 1, "parser": 1, "preprocessor": 1}
-FRONTEND = {"wait_s": 90}
-"""On a busy machine a process takes long to start."""
+WORDS = 400
+DEFAULTS = BusConfig()
 
 
-@pytest.fixture(scope="module")
-def lone_stack(
-    make_nats: Callable[[], NatsServer], demo_model: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Stack]:
-    running = Stack(make_nats(), demo_model, tmp_path_factory.mktemp("lone"))
-    try:
-        yield running.start_all(COUNTS, frontend=FRONTEND)
-    finally:
-        running.stop()
+async def loaded(local: Local) -> list[Running]:
+    """Sixteen turns, which decode for twenty seconds."""
+    local.bus = replace(
+        local.bus,
+        beat_interval_s=DEFAULTS.beat_interval_s,
+        dead_after_s=DEFAULTS.dead_after_s,
+    )
+    await local.start()
+    turns = [local.turn(Plan(length=WORDS, pace_s=0.05)) for _ in range(16)]
+    for turn in turns:
+        await turn.sink.words_at_least(40)
+    return turns
 
 
-@pytest.fixture
-async def lone_client(lone_stack: Stack) -> AsyncIterator[Client]:
-    lone_stack.restore(COUNTS, frontend=FRONTEND)
-    client = Client(lone_stack.url)
-    yield client
-    await client.http.close()
+async def goes_on(local: Local, turns: list[Running], switches: int = 0) -> None:
+    """Every turn has ended well, with each word once and in its place, and a new one does."""
+    for turn in turns:
+        await turn.whole(WORDS, switches=switches)
+    await local.turn(Plan(length=5)).whole(5)
+    await local.idle()
 
 
-class Load:
-    """Streams in progress."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._expected: list[tuple[str, Any]] = []
-        self._tasks: list[asyncio.Task[Answer]] = []
-
-    async def start(self, stack: Stack) -> "Load":
-        self._expected = (await self._client.stream(body(say(OUTPUT.format(delay=""))))).contents
-        request = body(say(OUTPUT.format(delay="[[delay 20]]")))
-        self._tasks = [asyncio.create_task(self._client.stream(request)) for _ in range(STREAMS)]
-        await eventually(lambda: stack.health().get("turns") == STREAMS)
-        await asyncio.sleep(2)
-        return self
-
-    async def whole(self) -> None:
-        """Each stream has ended well, with every byte once and in its place."""
-        for task in self._tasks:
-            answer = await asyncio.wait_for(task, 2 * LIMIT_S)
-            assert answer.error is None, answer.error
-            assert answer.contents == self._expected
+@pytest.mark.parametrize("seconds", [8, 35])
+async def test_turns_survive_while_the_bus_hangs(local: Local, seconds: int) -> None:
+    """After 35 s every process has connected again. A new turn waits for up to 30 s."""
+    turns = await loaded(local)
+    local.nats.pause()
+    late = [local.turn(Plan(length=5))] if seconds < 30 else []
+    await asyncio.sleep(seconds)
+    local.nats.resume()
+    for turn in late:
+        await turn.whole(5)
+    await goes_on(local, turns)
 
 
-async def short(client: Client) -> Answer:
-    return await client.stream(body(say(SHORT)))
+@pytest.mark.parametrize("stage", INNER_STAGES)
+async def test_a_process_can_be_stopped_while_there_is_no_bus(local: Local, stage: Stage) -> None:
+    """Within its grace, for which a worker with the end of a turn waits."""
+    turns = await loaded(local)
+    (leaving,) = local.of(stage)
+    local.nats.kill()
+    async with asyncio.timeout(local.drain_s + 1):
+        await leaving.leave()
+    local.services.remove(leaving)
+    local.nats.start()
+    await local.add(stage)
+    await goes_on(local, turns, switches=1 if stage == "worker" else 0)
 
 
-async def test_turns_survive_while_the_bus_hangs(lone_stack: Stack, lone_client: Client) -> None:
-    load = await Load(lone_client).start(lone_stack)
-    lone_stack.nats.pause()
-    new = asyncio.create_task(short(lone_client))
-    await asyncio.sleep(8)
-    lone_stack.nats.resume()
-    assert (await new).contents[-1] == ("text", "Yes.")
-    await load.whole()
-
-
-async def test_the_bus_hangs_for_so_long_that_every_process_connects_again(
-    lone_stack: Stack, lone_client: Client
-) -> None:
-    load = await Load(lone_client).start(lone_stack)
-    lone_stack.nats.pause()
-    await asyncio.sleep(35)
-    lone_stack.nats.resume()
-    await load.whole()
-
-
-@pytest.mark.parametrize("stage", ["worker", "parser", "preprocessor"])
+@pytest.mark.parametrize("stage", INNER_STAGES)
 async def test_the_only_process_of_a_stage_is_killed_and_started_again(
-    lone_stack: Stack, lone_client: Client, stage: str
+    local: Local, stage: Stage
 ) -> None:
-    load = await Load(lone_client).start(lone_stack)
-    lone_stack.of(stage)[0].kill()
-    new = asyncio.create_task(short(lone_client))
+    turns = await loaded(local)
+    (killed,) = local.of(stage)
+    await killed.kill()
+    late = local.turn(Plan(length=5))
     await asyncio.sleep(15)
-    lone_stack.start(stage)
-    assert (await new).contents[-1] == ("text", "Yes.")
-    await load.whole()
+    await local.add(stage)
+    await late.whole(5)
+    await goes_on(local, turns, switches=1 if stage == "worker" else 0)
 
 
-@pytest.mark.parametrize("stage", ["worker", "parser", "preprocessor", "frontend"])
-async def test_the_only_process_of_a_stage_is_suspended(
-    lone_stack: Stack, lone_client: Client, stage: str
+@pytest.mark.parametrize(
+    "stages", [*((stage,) for stage in STAGES), ("worker", "parser"), STAGES], ids="+".join
+)
+async def test_the_only_processes_of_stages_are_suspended(
+    local: Local, stages: tuple[Stage, ...]
 ) -> None:
-    load = await Load(lone_client).start(lone_stack)
-    suspended = lone_stack.of(stage)[0]
-    suspended.pause()
-    await asyncio.sleep(10)
-    suspended.resume()
-    await load.whole()
-    assert (await short(lone_client)).contents[-1] == ("text", "Yes.")
-
-
-async def test_worker_and_parser_are_suspended_together(
-    lone_stack: Stack, lone_client: Client
-) -> None:
-    load = await Load(lone_client).start(lone_stack)
-    suspended = [lone_stack.of(stage)[0] for stage in ("worker", "parser")]
-    for child in suspended:
-        child.pause()
+    """All of them together are like a machine that sleeps."""
+    turns = await loaded(local)
+    suspended = [service for stage in stages for service in local.of(stage)]
+    for service in suspended:
+        service.silence("frozen")
     await asyncio.sleep(12)
-    for child in suspended:
-        child.resume()
-    await load.whole()
+    for service in suspended:
+        service.speak()
+    await goes_on(local, turns)

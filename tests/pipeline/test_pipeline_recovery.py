@@ -15,7 +15,7 @@ from services.frontend.gateway.attempts import BOTH_LOST
 from services.frontend.gateway.process_watch import RESCUE_S
 from services.frontend.http.auth import anyone
 from tests.kit.counting import Plan, held
-from tests.kit.local import INNER_STAGES, Local, Running, Service
+from tests.kit.local import INNER_STAGES, SILENCES, Local, Running, Service, Silence
 from tests.kit.waiting import eventually
 
 LONGER_S = 1.0 + RESCUE_S + 1.0
@@ -93,19 +93,19 @@ async def test_a_turn_in_preparation_waits_for_another_preprocessor(local: Local
 
 
 @pytest.mark.parametrize("stage", ["worker", "parser", "frontend"])
-@pytest.mark.parametrize("silence", ["cut", "mute"])
+@pytest.mark.parametrize("silence", SILENCES)
 async def test_turns_outlive_the_silence_of_the_only_process(
-    local: Local, stage: str, silence: str
+    local: Local, stage: str, silence: Silence
 ) -> None:
     """The process is suspended, or its messages are lost."""
     await local.start()
     plans, turns = await begun(local)
     (silent,) = local.of(stage)
     others = [service for service in local.services if service is not silent]
-    setattr(silent, silence, True)
+    silent.silence(silence)
     await eventually(lambda: not any(service.peer(silent) for service in others))
     assert silent.process.cut_off
-    setattr(silent, silence, False)
+    silent.speak()
     await local.completed()
     go(plans)
     for turn in turns:

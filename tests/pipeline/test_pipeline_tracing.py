@@ -13,12 +13,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.kit.messages_client import TOOLS, Client, body, call, say
+from tests.kit.messages_client import TOOLS, Client, after_first_call, body, call, say
 from tests.kit.nats import NatsServer, free_port
 from tests.kit.otlp import ReceivedSpan, Receiver, Trace, receiving
-from tests.kit.stack import MODEL, Stack
+from tests.kit.stack import MODEL, Stack, busy, turns_at
 from tests.kit.waiting import LIMIT_S, eventually, until
-from tests.pipeline.test_pipeline_deaths import after_first_call, busy, turns_at
 
 pytestmark = pytest.mark.slow
 

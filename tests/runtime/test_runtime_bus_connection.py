@@ -338,8 +338,9 @@ async def test_the_end_of_a_server_is_not_an_error_of_its_clients(
 
 
 async def test_server_that_hangs_is_left_if_there_is_another(
-    nats_binary: str, own_nats: NatsServer, tmp_path: Path
+    nats_binary: str, own_nats: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(nats_client, "PING_INTERVAL_S", 0.3)
     other = f"127.0.0.1:{free_port()}"
     async with (
         connected(own_nats.url) as alone,
