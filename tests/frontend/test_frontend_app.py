@@ -4,6 +4,8 @@ import asyncio
 import json
 import logging
 import re
+from collections.abc import AsyncIterator
+from itertools import product
 from random import Random
 from typing import Any
 from unittest.mock import MagicMock
@@ -29,19 +31,40 @@ from schemas.errors import (
     Unavailable,
 )
 from schemas.events import Failed, Finish, FinishReason, Prepared, Usage
+from services.frontend.apis.messages.errors import error_reply
 from services.frontend.apis.messages.render import MessagesStream
+from services.frontend.apis.responses.errors import FORMAT
+from services.frontend.apis.shared.shared_errors import CHAT as CHAT_ERRORS
+from services.frontend.apis.shared.shared_errors import union_reply
 from services.frontend.http.sse import SseWriter
 from services.frontend.turns.interfaces import Admitted, TurnSink
 from services.runtime.config import FrontendConfig
+from tests.kit.bodies import (
+    APIS,
+    CHAT,
+    COMPLETIONS,
+    MESSAGES,
+    Api,
+    messages,
+)
 from tests.kit.events import USAGE, Step, call, finish, reasoning, text
-from tests.kit.frontend import CARD, MODEL, FakeGateway, FakeTurn, serving
+from tests.kit.frontend import CARD, MODEL, FakeGateway, FakeTurn, Served, serving
 
-ASK: dict[str, Any] = {
-    "model": MODEL,
-    "max_tokens": 99,
-    "messages": [{"role": "user", "content": "hi"}],
-}
-STREAM = {**ASK, "stream": True}
+ASK = messages(max_tokens=99)
+STREAM = ASK | {"stream": True}
+HALF = [*text(0, "half"), Failed(ErrorInfo(ErrorKind.ENGINE, "engine died"))]
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    async with serving() as served:
+        yield served
+
+
+@pytest.fixture
+async def http(served: Served) -> AsyncIterator[ClientSession]:
+    async with ClientSession(served.url) as session:
+        yield session
 
 
 async def error_of(response: ClientResponse) -> tuple[int, str, str]:
@@ -51,33 +74,50 @@ async def error_of(response: ClientResponse) -> tuple[int, str, str]:
     return response.status, document["error"]["type"], document["error"]["message"]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(
-    ("error", "status", "kind"),
-    [
-        (Invalid("bad"), 400, "invalid_request_error"),
-        (ContextOverflow("prompt is too long: 9 tokens > 8 maximum"), 400, "invalid_request_error"),
-        (Unauthorized("bad"), 401, "authentication_error"),
-        (Forbidden("bad"), 403, "permission_error"),
-        (NotFound("bad"), 404, "not_found_error"),
-        (TooLarge("bad"), 413, "request_too_large"),
-        (RateLimited("bad"), 429, "rate_limit_error"),
-        (Overloaded("bad"), 529, "overloaded_error"),
-        (Unavailable("bad"), 503, "overloaded_error"),
-        (TimedOut("bad"), 504, "timeout_error"),
-        (EngineFailed("bad"), 500, "api_error"),
-    ],
-)
-async def test_refusal_has_its_status(
-    error: TurnwireError, status: int, kind: str, stream: bool
-) -> None:
+REFUSALS: list[tuple[TurnwireError, int, str, int, str]] = [
+    (Invalid("bad"), 400, "invalid_request_error", 400, "invalid_request_error"),
+    (ContextOverflow("too long"), 400, "invalid_request_error", 400, "invalid_request_error"),
+    (Unauthorized("bad"), 401, "authentication_error", 401, "invalid_request_error"),
+    (Forbidden("bad"), 403, "permission_error", 403, "permission_error"),
+    (NotFound("bad"), 404, "not_found_error", 404, "invalid_request_error"),
+    (TooLarge("bad"), 413, "request_too_large", 413, "invalid_request_error"),
+    (RateLimited("bad"), 429, "rate_limit_error", 429, "rate_limit_error"),
+    (Overloaded("bad"), 529, "overloaded_error", 503, "server_error"),
+    (Unavailable("bad"), 503, "overloaded_error", 503, "server_error"),
+    (TimedOut("bad"), 504, "timeout_error", 504, "server_error"),
+    (EngineFailed("bad"), 500, "api_error", 500, "server_error"),
+]
+"""Errors, with status and type in Messages, and in the APIs of OpenAI."""
+
+
+async def test_refusal_has_its_status(subtests: pytest.Subtests) -> None:
     gateway = FakeGateway()
-    gateway.refusal = error
+    assert {error.info.kind for error, *_ in REFUSALS} == {*ErrorKind}
     async with serving(gateway) as served, ClientSession(served.url) as http:
-        response = await http.post("/v1/messages", json=STREAM if stream else ASK)
-        assert await error_of(response) == (status, kind, error.info.message)
-        assert response.content_type == "application/json"
-    assert served.lines[-1]["outcome"] == error.info.kind
+        for gateway.refusal, status, kind, openai_status, openai_kind in REFUSALS:
+            for api, stream in product(APIS, (False, True)):
+                with subtests.test(error=gateway.refusal, api=api.name, stream=stream):
+                    response = await http.post(api.path, json=api.body(stream=stream))
+                    assert response.content_type == "application/json"
+                    error = (await response.json())["error"]
+                    wanted = (openai_status, openai_kind)
+                    if api is MESSAGES:
+                        wanted = (status, kind)
+                        assert await error_of(response) == (*wanted, gateway.refusal.info.message)
+                    assert (response.status, error["type"]) == wanted
+                    assert error["message"].startswith(gateway.refusal.info.message)
+                    assert served.lines[-1]["outcome"] == gateway.refusal.info.kind
+
+
+@pytest.mark.parametrize("kind", ErrorKind)
+def test_refusal_for_lack_of_a_process_has_a_time_to_wait(kind: ErrorKind) -> None:
+    for reply in (error_reply, FORMAT.reply, CHAT_ERRORS.reply, union_reply):
+        without, with_time = (
+            reply(ErrorInfo(kind, "no", retry_after_s=wait_s), "req_1", None)
+            for wait_s in (None, 2.5)
+        )
+        assert with_time.headers["retry-after"] == "3"
+        assert ("retry-after" in without.headers) == (without.status in (503, 529))
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -101,15 +141,12 @@ async def test_events_before_the_turn_is_open_are_not_lost() -> None:
 
 
 async def test_failure_of_a_document_is_an_error_status() -> None:
-    gateway = FakeGateway(
-        lambda: [[*text(0, "half"), Failed(ErrorInfo(ErrorKind.ENGINE, "engine died"))]]
-    )
-    async with serving(gateway) as served, ClientSession(served.url) as http:
-        assert await error_of(await http.post("/v1/messages", json=ASK)) == (
-            500,
-            "api_error",
-            "engine died",
-        )
+    async with (
+        serving(FakeGateway(lambda: [HALF])) as served,
+        ClientSession(served.url) as http,
+    ):
+        error = await error_of(await http.post("/v1/messages", json=ASK))
+        assert error == (500, "api_error", "engine died")
 
 
 async def test_bug_is_reported_as_an_internal_error_and_logged() -> None:
@@ -187,13 +224,14 @@ async def test_bug_after_the_first_byte_closes_the_connection(
         ("GET", "/v1/models/nobody", 404, "model: nobody"),
     ],
 )
-async def test_unknown_path_is_404(method: str, path: str, status: int, message: str) -> None:
+async def test_unknown_path_is_404(
+    method: str, path: str, status: int, message: str, http: ClientSession
+) -> None:
     kind = "not_found_error" if status == 404 else "invalid_request_error"
-    async with serving() as served, ClientSession(served.url) as http:
-        response = await http.request(method, path)
-        assert await error_of(response) == (status, kind, message)
-        if status == 405:
-            assert "Allow" in response.headers
+    response = await http.request(method, path)
+    assert await error_of(response) == (status, kind, message)
+    if status == 405:
+        assert "Allow" in response.headers
 
 
 @pytest.mark.parametrize(
@@ -208,22 +246,22 @@ async def test_unknown_path_is_404(method: str, path: str, status: int, message:
         ("GET", "/v1/chat/completions/chatcmpl-1/messages"),
     ],
 )
-async def test_errors_of_openais_paths_have_openais_format(method: str, path: str) -> None:
-    async with serving() as served, ClientSession(served.url) as http:
-        response = await http.request(method, path, json={})
-        assert response.status == 404
-        error = {
-            "message": "Not found",
-            "type": "invalid_request_error",
-            "param": None,
-            "code": None,
-        }
-        assert await response.json() == {"error": error}
+async def test_errors_of_openais_paths_have_openais_format(
+    method: str, path: str, served: Served, http: ClientSession
+) -> None:
+    response = await http.request(method, path, json={})
+    assert response.status == 404
+    error = {
+        "message": "Not found",
+        "type": "invalid_request_error",
+        "param": None,
+        "code": None,
+    }
+    assert await response.json() == {"error": error}
 
 
-async def test_errors_of_shared_paths_have_the_shared_format() -> None:
-    async with serving() as served, ClientSession(served.url) as http:
-        error = (await (await http.get("/v1/models/nobody")).json())["error"]
+async def test_errors_of_shared_paths_have_the_shared_format(http: ClientSession) -> None:
+    error = (await (await http.get("/v1/models/nobody")).json())["error"]
     assert error == {
         "type": "not_found_error",
         "message": "model: nobody",
@@ -253,26 +291,26 @@ async def test_messages_api_can_be_disabled() -> None:
         ("", False),
     ],
 )
-async def test_every_answer_has_a_request_id(request_id: str, echoed: bool) -> None:
-    async with serving() as served, ClientSession(served.url) as http:
-        for path in ("/live", "/v1/nothing"):
-            response = await http.get(path, headers={"X-Request-Id": request_id})
-            own = response.headers["request-id"]
-            assert re.fullmatch(r"req_[0-9a-f]{24}", own)
-            assert response.headers["x-request-id"] == (request_id if echoed else own)
+async def test_every_answer_has_a_request_id(
+    request_id: str, echoed: bool, served: Served, http: ClientSession
+) -> None:
+    for path in ("/live", "/v1/nothing"):
+        response = await http.get(path, headers={"X-Request-Id": request_id})
+        own = response.headers["request-id"]
+        assert re.fullmatch(r"req_[0-9a-f]{24}", own)
+        assert response.headers["x-request-id"] == (request_id if echoed else own)
 
 
-async def test_stream_has_its_headers_and_ids() -> None:
-    async with serving() as served, ClientSession(served.url) as http:
-        response = await http.post("/v1/messages", json=STREAM, headers={"x-request-id": "mine"})
-        assert response.status == 200
-        assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
-        assert response.headers["cache-control"] == "no-cache"
-        assert response.headers["x-accel-buffering"] == "no"
-        assert response.headers["x-request-id"] == "mine"
-        turn = response.headers["request-id"].removeprefix("req_")
-        assert f'"id":"msg_{turn}"' in await response.text()
-        assert served.gateway.turns[0].id == turn
+async def test_stream_has_its_headers_and_ids(served: Served, http: ClientSession) -> None:
+    response = await http.post("/v1/messages", json=STREAM, headers={"x-request-id": "mine"})
+    assert response.status == 200
+    assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert response.headers["cache-control"] == "no-cache"
+    assert response.headers["x-accel-buffering"] == "no"
+    assert response.headers["x-request-id"] == "mine"
+    turn = response.headers["request-id"].removeprefix("req_")
+    assert f'"id":"msg_{turn}"' in await response.text()
+    assert served.gateway.turns[0].id == turn
 
 
 async def test_http_1_0_stream_is_not_chunked() -> None:
@@ -288,15 +326,14 @@ async def test_http_1_0_stream_is_not_chunked() -> None:
     assert stream.endswith('data: {"type":"message_stop"}\n\n')
 
 
-@pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions", "/v1/responses"])
-async def test_request_too_large_for_the_bus_is_refused_with_the_reason(path: str) -> None:
+@pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
+async def test_request_too_large_for_the_bus_is_refused_with_the_reason(api: Api) -> None:
     gateway = FakeGateway()
     gateway.refusal = TooLarge(
         "message of 9 bytes is over the bus limit", details={"size_bytes": 9, "limit_bytes": 8}
     )
-    body = {"model": MODEL, "input": "hi"} if path == "/v1/responses" else ASK
     async with serving(gateway) as served, ClientSession(served.url) as http:
-        response = await http.post(path, json=body)
+        response = await http.post(api.path, json=api.body())
         error = (await response.json())["error"]
     assert response.status == 413
     assert (
@@ -353,38 +390,35 @@ async def test_dispatch_is_opt_in(flag: bool, header: str | None, sent: bool) ->
     assert stream.count("event: tool_call_dispatch") == sent
 
 
-async def test_dropped_tools_are_named() -> None:
+async def test_dropped_tools_are_named(served: Served, http: ClientSession) -> None:
     tools = [
         {"type": "web_search_20250305", "name": "web_search"},
         {"type": "web_fetch_x\u00e9 y", "name": "f"},
     ]
-    async with serving() as served, ClientSession(served.url) as http:
-        response = await http.post("/v1/messages", json={**ASK, "tools": tools})
-        assert response.status == 200
-        assert response.headers["x-turnwire-dropped-tools"] == "web_search_20250305,web_fetch_xy"
+    response = await http.post("/v1/messages", json={**ASK, "tools": tools})
+    assert response.status == 200
+    assert response.headers["x-turnwire-dropped-tools"] == "web_search_20250305,web_fetch_xy"
     assert served.lines[-1]["dropped_tools"] == ["web_search_20250305", "web_fetch_xy"]
 
 
-async def test_alias_reaches_the_model_and_is_echoed() -> None:
-    async with serving() as served, ClientSession(served.url) as http:
-        document = await (
-            await http.post("/v1/messages", json={**ASK, "model": "claude-alias"})
-        ).json()
+async def test_alias_reaches_the_model_and_is_echoed(served: Served, http: ClientSession) -> None:
+    document = await (await http.post("/v1/messages", json={**ASK, "model": "claude-alias"})).json()
     assert document["model"] == "claude-alias"
     assert served.gateway.turns[0].conversation.model == MODEL
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens", "/v1/tokenize"])
-async def test_request_without_a_model_is_refused(path: str) -> None:
+async def test_request_without_a_model_is_refused(
+    path: str, served: Served, http: ClientSession
+) -> None:
     ask = {key: value for key, value in ASK.items() if key != "model"}
-    async with serving() as served, ClientSession(served.url) as http:
-        assert await error_of(await http.post(path, json=ask)) == (
-            400,
-            "invalid_request_error",
-            "model: Field required",
-        )
-        served.gateway.any_model = True
-        assert (await http.post(path, json=ask)).status == 200
+    assert await error_of(await http.post(path, json=ask)) == (
+        400,
+        "invalid_request_error",
+        "model: Field required",
+    )
+    served.gateway.any_model = True
+    assert (await http.post(path, json=ask)).status == 200
 
 
 class Counted(FakeGateway):
@@ -426,22 +460,17 @@ def reported(path: str, document: dict[str, Any]) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(
-    "path", ["/v1/messages", "/v1/responses", "/v1/chat/completions", "/v1/completions"]
-)
-async def test_log_has_the_tokens_that_the_answer_reports(path: str, stream: bool) -> None:
+@pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
+async def test_log_has_the_tokens_that_the_answer_reports(api: Api, stream: bool) -> None:
+    path = api.path
     random = Random(path)
     for _ in range(12):
-        each = random.randint(1, 5) if path.endswith("completions") else 1
-        prompts = random.randint(1, 4) if path == "/v1/completions" else 1
-        body: dict[str, Any] = {"model": MODEL, "stream": stream}
-        if path == "/v1/completions":
-            body |= {"prompt": ["same", "same", "other", "last"][:prompts], "n": each}
-        elif path == "/v1/responses":
-            body |= {"input": "hi"}
-        else:
-            body |= {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 64}
-        if path.endswith("completions"):
+        each = random.randint(1, 5) if api in (CHAT, COMPLETIONS) else 1
+        prompts = random.randint(1, 4) if api is COMPLETIONS else 1
+        body = api.body(stream=stream)
+        if api is COMPLETIONS:
+            body |= {"prompt": ["same", "same", "other", "last"][:prompts]}
+        if api in (CHAT, COMPLETIONS):
             body |= {"n": each} | ({"stream_options": {"include_usage": True}} if stream else {})
         async with serving(Counted(random, each)) as served, ClientSession(served.url) as http:
             answer = await (await http.post(path, json=body)).text()
@@ -509,17 +538,17 @@ async def test_turn_is_logged_and_counted() -> None:
 @pytest.mark.parametrize(
     ("path", "status"), [("/live", 503), ("/ready", 503), ("/health", 503), ("/metrics", 200)]
 )
-async def test_probes_report_liveness_and_readiness(path: str, status: int) -> None:
-    async with serving() as served, ClientSession(served.url) as http:
-        assert (await http.get(path)).status == 200
-        served.gateway.ready = False
-        assert (await http.get(path)).status == status
+async def test_probes_report_liveness_and_readiness(
+    path: str, status: int, served: Served, http: ClientSession
+) -> None:
+    assert (await http.get(path)).status == 200
+    served.gateway.ready = False
+    assert (await http.get(path)).status == status
 
 
-async def test_health_lists_the_models() -> None:
-    async with serving() as served, ClientSession(served.url) as http:
-        assert await (await http.get("/health")).json() == {"ready": True, "models": [CARD.name]}
-        assert "turnwire_requests_running" in await (await http.get("/metrics")).text()
+async def test_health_lists_the_models(http: ClientSession) -> None:
+    assert await (await http.get("/health")).json() == {"ready": True, "models": [CARD.name]}
+    assert "turnwire_requests_running" in await (await http.get("/metrics")).text()
 
 
 @pytest.mark.parametrize(
@@ -532,6 +561,7 @@ async def test_health_lists_the_models() -> None:
         ("GET", "/version"),
     ],
 )
-async def test_first_requests_of_clients_are_answered(method: str, path: str) -> None:
-    async with serving() as served, ClientSession(served.url) as http:
-        assert (await http.request(method, path)).status == 200
+async def test_first_requests_of_clients_are_answered(
+    method: str, path: str, http: ClientSession
+) -> None:
+    assert (await http.request(method, path)).status == 200

@@ -11,11 +11,12 @@ from aiohttp import ClientSession
 
 import services
 from schemas.errors import ContextOverflow, Invalid, TurnwireError
-from services.frontend.apis.chat import wire as chat_wire
-from services.frontend.apis.completions import wire as completions_wire
-from services.frontend.apis.responses import wire as responses_wire
+from services.frontend.apis.chat.wire import ChatBody
+from services.frontend.apis.completions.wire import CompletionsBody
+from services.frontend.apis.responses.wire import ResponsesBody
 from services.frontend.apis.tokens import Ids, TokensText
 from services.worker.engine import SAMPLING_FIELDS
+from tests.kit.bodies import chat, completions, responses
 from tests.kit.frontend import MODEL, FakeGateway, serving
 
 PLACES = (
@@ -29,15 +30,14 @@ PLACES = (
 ELSEWHERE = frozenset({"engine", "engine_args", "id", "tokens"})
 """Settings of processes that do not start, the ids that this server makes, and a field of one API
 alone."""
-QUESTION = {"messages": [{"role": "user", "content": "hi"}]}
 APIS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "/v1/chat/completions": (chat_wire.ChatBody, QUESTION),
-    "/v1/completions": (completions_wire.CompletionsBody, {"prompt": "hi"}),
-    "/v1/responses": (responses_wire.ResponsesBody, {"input": "hi"}),
-    "/v1/responses/input_tokens": (responses_wire.ResponsesBody, {"input": "hi"}),
-    "/v1/responses/compact": (responses_wire.ResponsesBody, {"input": "hi"}),
-    "/v1/tokenize": (TokensText, QUESTION),
-    "/v1/detokenize": (Ids, {"tokens": [1]}),
+    "/v1/chat/completions": (ChatBody, chat()),
+    "/v1/completions": (CompletionsBody, completions()),
+    "/v1/responses": (ResponsesBody, responses()),
+    "/v1/responses/input_tokens": (ResponsesBody, responses()),
+    "/v1/responses/compact": (ResponsesBody, responses()),
+    "/v1/tokenize": (TokensText, chat()),
+    "/v1/detokenize": (Ids, {"model": MODEL, "tokens": [1]}),
 }
 CONVERSATION = {"messages", "tools", "tool_choice", "format", "chat_template_kwargs"}
 CAUSED = {"/v1/tokenize": CONVERSATION, "/v1/detokenize": {"tokens"}}
@@ -75,17 +75,11 @@ NAMES = sorted({*names()} - ELSEWHERE)
 class Refusing(FakeGateway):
     """Refuses everything."""
 
-    async def count(self, admitted: Any) -> int:
+    async def refuse(self, *_: Any) -> Any:
         assert self.refusal is not None
         raise self.refusal
 
-    async def tokenize(self, *_: Any) -> Any:
-        assert self.refusal is not None
-        raise self.refusal
-
-    async def detokenize(self, *_: Any) -> Any:
-        assert self.refusal is not None
-        raise self.refusal
+    count = tokenize = detokenize = refuse  # type: ignore[assignment]
 
 
 def refusals(name: str) -> Iterator[TurnwireError]:
@@ -96,15 +90,8 @@ def refusals(name: str) -> Iterator[TurnwireError]:
 
 
 def test_names_of_the_pipeline_are_found() -> None:
-    assert {
-        "messages",
-        "stop_sequences",
-        "format",
-        "prompt",
-        "max_tokens",
-        "min_tokens",
-        "tools",
-    } <= {*NAMES}
+    some = "messages stop_sequences format prompt max_tokens min_tokens tools"
+    assert {*some.split()} <= {*NAMES}
 
 
 @pytest.mark.parametrize("path", APIS)
@@ -115,7 +102,7 @@ async def test_error_names_a_field_of_the_own_api(path: str) -> None:
     async with serving(gateway) as served, ClientSession(served.url) as http:
         for name in CAUSED.get(path, {*NAMES} - NEVER.get(path, set())):
             for gateway.refusal in refusals(name):
-                async with http.post(path, json={"model": MODEL, **fields}) as reply:
+                async with http.post(path, json=fields) as reply:
                     error = (await reply.json())["error"]
                 assert reply.status == 400, error
                 assert error["param"] is None or error["param"].partition(".")[0] in own, (

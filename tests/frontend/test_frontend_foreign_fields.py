@@ -4,29 +4,25 @@ it counts."""
 import random
 import re
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import pytest
 from aiohttp import ClientSession
 from msgspec import Struct
 
-from services.frontend.apis.chat import wire as chat_wire
-from services.frontend.apis.completions import wire as completions_wire
-from services.frontend.apis.messages import wire as messages_wire
-from services.frontend.apis.responses import wire as responses_wire
-from tests.frontend.chat.chat_cases import chat
-from tests.frontend.messages.messages_cases import messages
-from tests.frontend.responses.responses_cases import responses
-from tests.kit.frontend import MODEL, serving
+from services.frontend.apis.chat.wire import ChatBody
+from services.frontend.apis.completions.wire import CompletionsBody
+from services.frontend.apis.messages.wire import MessagesBody
+from services.frontend.apis.responses.wire import ResponsesBody
+from tests.kit.bodies import Json, chat, completions, messages, responses
+from tests.kit.frontend import serving
 
-Json: TypeAlias = dict[str, Any]
 PATHS: dict[str, tuple[type[Struct], Json]] = {
-    "/v1/messages": (messages_wire.MessagesBody, messages()),
-    "/v1/messages/count_tokens": (messages_wire.MessagesBody, messages()),
-    "/v1/chat/completions": (chat_wire.ChatBody, chat()),
-    "/v1/completions": (completions_wire.CompletionsBody, {"prompt": "Once"}),
-    "/v1/responses": (responses_wire.ResponsesBody, responses()),
-    "/v1/responses/input_tokens": (responses_wire.ResponsesBody, responses()),
+    "/v1/messages": (MessagesBody, messages()),
+    "/v1/messages/count_tokens": (MessagesBody, messages()),
+    "/v1/chat/completions": (ChatBody, chat()),
+    "/v1/completions": (CompletionsBody, completions()),
+    "/v1/responses": (ResponsesBody, responses()),
+    "/v1/responses/input_tokens": (ResponsesBody, responses()),
 }
 VALUES: tuple[object, ...] = ("a", 5, 0, False, ["a"], {"type": "text"}, [], "", {})
 DIFFERENCES = Path(__file__).parents[2] / "docs" / "differences.md"
@@ -50,7 +46,7 @@ async def test_field_of_another_api_is_refused_by_its_name(path: str) -> None:
     async with serving() as served, ClientSession(served.url) as http:
         for name in names:
             for value in (None, draw.choice(VALUES), draw.choice(VALUES)):
-                async with http.post(path, json={"model": MODEL, **plain, name: value}) as reply:
+                async with http.post(path, json=plain | {name: value}) as reply:
                     answer = await reply.json()
                     if value is None:
                         assert reply.status == 200, (name, answer)

@@ -34,7 +34,7 @@ def block(type: str, /, **fields: Any) -> Json:
     return {"type": type, **fields}
 
 
-def text(said: str, **fields: Any) -> Json:
+def text(said: Any, **fields: Any) -> Json:
     """A content block of text."""
     return {"type": "text", "text": said, **fields}
 
@@ -58,13 +58,13 @@ def assistant(*content: Any, **fields: Any) -> Json:
 USER = user("Hi.")
 
 
-def messages(*history: Json, **fields: Any) -> Json:
+def messages(*history: Any, **fields: Any) -> Json:
     """A Messages request with these messages, or with one of the user."""
     base = {"model": MODEL, "max_tokens": 4096, "messages": [*history] or [USER]}
     return base | fields
 
 
-def chat(*history: Json, **fields: Any) -> Json:
+def chat(*history: Any, **fields: Any) -> Json:
     """A Chat Completions request with these messages, or with one of the user."""
     return {"model": MODEL, "messages": [*history] or [USER]} | fields
 
@@ -114,15 +114,15 @@ def chat_result(id: str = "call_1", content: Any = "seen") -> Json:
     return {"role": "tool", "tool_call_id": id, "content": content}
 
 
-def function_call(id: str = "call_1", name: str = "look", **fields: Any) -> Json:
+def function_call(call_id: Any = "call_1", name: str = "look", **fields: Any) -> Json:
     """A call of Responses."""
-    base = {"type": "function_call", "call_id": id, "name": name, "arguments": "{}"}
+    base = {"type": "function_call", "call_id": call_id, "name": name, "arguments": "{}"}
     return base | fields
 
 
-def function_output(id: str = "call_1", output: Any = "seen", **fields: Any) -> Json:
+def function_output(call_id: str = "call_1", output: Any = "seen", **fields: Any) -> Json:
     """A result of Responses."""
-    return {"type": "function_call_output", "call_id": id, "output": output} | fields
+    return {"type": "function_call_output", "call_id": call_id, "output": output} | fields
 
 
 @dataclass(frozen=True)

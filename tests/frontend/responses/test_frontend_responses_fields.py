@@ -13,18 +13,31 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 import pytest
 from msgspec import Raw
-from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
-from openai.types.responses.response_input_item_param import ResponseInputItemParam
-from openai.types.responses.tool_param import ToolParam
 
-from schemas.errors import Invalid
 from services.frontend.apis.responses.dialect import ConvertedRequest, Responses
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.responses.state.input_items import stored_items
 from tests.frontend.responses.responses_samples import Sampler, leaves_in
+from tests.kit.bodies import RESPONSES, Json, block, function, responses, user
 
-ITEMS = {member.__name__: member for member in get_args(ResponseInputItemParam)}
-TOOLS = {member.__name__: member for member in get_args(ToolParam)}
+
+def members(union: Any) -> dict[str, Any]:
+    """The types of a union, by their names."""
+    return {member.__name__: member for member in get_args(union)}
+
+
+@pytest.fixture
+def items() -> dict[str, Any]:
+    from openai.types.responses.response_input_item_param import ResponseInputItemParam
+
+    return members(ResponseInputItemParam)
+
+
+@pytest.fixture
+def tools() -> dict[str, Any]:
+    from openai.types.responses.tool_param import ToolParam
+
+    return members(ToolParam)
 
 
 class OpenBox:
@@ -37,19 +50,17 @@ class OpenBox:
         return "turnwire.compaction.1\n" + blob
 
 
-def understood(body: dict[str, Any]) -> ConvertedRequest:
-    request = decode(
-        json.dumps({"model": "m", "input": "Hi.", **body}, ensure_ascii=False).encode()
-    )
+def understood(*items: Json, **fields: Any) -> ConvertedRequest:
+    request = decode(json.dumps(responses(*items, **fields), ensure_ascii=False).encode())
     request = request.with_references({id: stored(id) for id in request.references})
     return Responses().convert(request, {}, sealer=OpenBox(), counting=True)
 
 
 def stored(name: str) -> Raw:
-    return Raw(json.dumps({"role": "user", "content": name}, ensure_ascii=False).encode())
+    return Raw(json.dumps(user(name), ensure_ascii=False).encode())
 
 
-def told(ask: ConvertedRequest) -> str:
+def conversation_of(ask: ConvertedRequest) -> str:
     return msgspec.json.encode(ask.conversation).decode()
 
 
@@ -68,45 +79,33 @@ kind of data is kept."""
 _CALLER = {"caller.caller_id"}
 """The caller, set for programs that ran on OpenAI's servers."""
 
+
+def under(place: str, names: str) -> set[str]:
+    """The paths of these fields of a part."""
+    return {f"{place}.{name}" for name in names.split()}
+
+
+_ANNOTATIONS = "container_id end_index file_id filename index start_index title url"
+_LOGPROBS = (
+    "bytes[] logprob token top_logprobs[].bytes[] top_logprobs[].logprob top_logprobs[].token"
+)
+_SVG_USAGE = "input_tokens model output_tokens reasoning_tokens total_tokens"
 KEPT_ONLY: dict[str, set[str]] = {
     "EasyInputMessageParam": _FILES,
     "Message": _FILES,
     "ResponseOutputMessageParam": {
-        *("id", "content[].annotations[].container_id", "content[].annotations[].end_index"),
-        *(
-            "content[].annotations[].file_id",
-            "content[].annotations[].filename",
-            "content[].annotations[].index",
-        ),
-        *(
-            "content[].annotations[].start_index",
-            "content[].annotations[].title",
-            "content[].annotations[].url",
-        ),
-        *(
-            "content[].logprobs[].bytes[]",
-            "content[].logprobs[].logprob",
-            "content[].logprobs[].token",
-        ),
-        *(
-            "content[].logprobs[].top_logprobs[].bytes[]",
-            "content[].logprobs[].top_logprobs[].logprob",
-        ),
-        "content[].logprobs[].top_logprobs[].token",
-    },
-    "ResponseFileSearchToolCallParam": {
         "id",
-        "results[].attributes",
-        "results[].file_id",
-        "results[].score",
+        *under("content[].annotations[]", _ANNOTATIONS),
+        *under("content[].logprobs[]", _LOGPROBS),
     },
+    "ResponseFileSearchToolCallParam": {"id", *under("results[]", "attributes file_id score")},
     "ResponseComputerToolCallParam": {
-        *("call_id", "id", "pending_safety_checks[].code", "pending_safety_checks[].id"),
-        "pending_safety_checks[].message",
+        *("call_id", "id"),
+        *under("pending_safety_checks[]", "code id message"),
     },
     "ComputerCallOutput": {
-        *("acknowledged_safety_checks[].code", "acknowledged_safety_checks[].id"),
-        *("acknowledged_safety_checks[].message", "call_id", "id", "output.file_id"),
+        *("call_id", "id", "output.file_id"),
+        *under("acknowledged_safety_checks[]", "code id message"),
     },
     "ResponseFunctionWebSearchParam": {"id"},
     "ResponseFunctionToolCallParam": _CALLER,
@@ -118,34 +117,23 @@ KEPT_ONLY: dict[str, set[str]] = {
     "ResponseReasoningItemParam": {"summary[].text"},  # stands in where there is no text
     "ResponseCompactionItemParamParam": {"id"},
     "ImageGenerationCall": {
-        *("error.type", "id", "result", "size", "svg_usage.input_tokens", "svg_usage.model"),
-        *("svg_usage.output_tokens", "svg_usage.reasoning_tokens", "svg_usage.total_tokens"),
+        *("error.type", "id", "result", "size"),
+        *under("svg_usage", _SVG_USAGE),
     },
     "ResponseCodeInterpreterToolCallParam": {"container_id", "id"},
     "LocalShellCall": set(),
     "LocalShellCallOutput": set(),
     "ShellCall": {
-        *(
-            *_CALLER,
-            "environment.container_id",
-            "environment.skills[].description",
-            "environment.skills[].name",
-        ),
-        "environment.skills[].path",
+        *_CALLER,
+        "environment.container_id",
+        *under("environment.skills[]", "description name path"),
     },
     "ShellCallOutput": {"id", "max_output_length", *_CALLER},
     "ApplyPatchCall": _CALLER,
     "ApplyPatchCallOutput": {"id", *_CALLER},
     "McpListTools": {
-        *(
-            "error",
-            "id",
-            "server_label",
-            "tools[].annotations",
-            "tools[].description",
-            "tools[].input_schema",
-        ),
-        "tools[].name",
+        *("error", "id", "server_label"),
+        *under("tools[]", "annotations description input_schema name"),
     },
     "McpApprovalRequest": {"arguments", "id", "name", "server_label"},
     "McpApprovalResponse": {"approval_request_id", "id", "reason"},
@@ -186,14 +174,21 @@ CHOICES = {
 path."""
 
 
-@pytest.mark.parametrize("name", ITEMS)
-def test_every_field_of_an_item_reaches_the_prompt_or_the_store(name: str) -> None:
+def test_every_field_of_an_item_reaches_the_prompt_or_the_store(
+    items: dict[str, Any], subtests: pytest.Subtests
+) -> None:
+    assert len(items) > 30
+    for name, member in items.items():
+        with subtests.test(item=name):
+            check_item(name, member)
+
+
+def check_item(name: str, member: Any) -> None:
     sampler = Sampler()
-    samples = sampler.of(ITEMS[name])
     texts = []
-    for sample in samples:
-        ask = understood({"input": [sample]})
-        texts.append(told(ask))
+    for sample in sampler.of(member):
+        ask = understood(sample)
+        texts.append(conversation_of(ask))
         if name != "ItemReference":
             (item,) = stored_items(ask.request, "t1")
             assert json.loads(bytes(item)).items() >= _kept(sample).items()
@@ -209,7 +204,7 @@ def test_every_field_of_an_item_reaches_the_prompt_or_the_store(name: str) -> No
     assert choices <= CHOICES.keys()
 
 
-def _kept(sample: dict[str, Any]) -> dict[str, Any]:
+def _kept(sample: Json) -> Json:
     """The expected stored item: everything, with a message's string as its one part."""
     return {
         key: value
@@ -218,9 +213,9 @@ def _kept(sample: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_table_of_items_has_only_existing_fields() -> None:
-    assert KEPT_ONLY.keys() == ITEMS.keys()
-    for name, member in ITEMS.items():
+def test_table_of_items_has_only_existing_fields(items: dict[str, Any]) -> None:
+    assert KEPT_ONLY.keys() == items.keys()
+    for name, member in items.items():
         sampler = Sampler()
         sampler.of(member)
         assert KEPT_ONLY[name] - _FILES <= set(sampler.leaves.values()), name
@@ -236,33 +231,33 @@ _SERVED = {
     "NamespaceToolParam",
     "ToolSearchToolParam",
     "LocalShell",
+    "ApplyPatchToolParam",
 }
-_SERVED |= {"FunctionShellToolParam", "ApplyPatchToolParam"}
+"""Tools of which every field reaches the prompt."""
 
 
-@pytest.mark.parametrize("name", TOOLS)
-def test_every_field_of_a_tool_reaches_the_prompt_or_the_echo(name: str) -> None:
-    sampler = Sampler()
-    texts = []
-    for sample in sampler.of(TOOLS[name]):
-        ask = understood({"tools": [sample]})
-        texts.append(told(ask))
-        (echoed,) = json.loads(msgspec.json.encode(ask.request.echo["tools"]))
-        assert echoed.items() >= sample.items()
-        assert (
-            bool(ask.conversation.tools) != bool(ask.notes) or sample.get("execution") == "server"
-        )
-    if name in _SERVED - {"FunctionShellToolParam"}:
-        assert missing(sampler, texts) - _ECHOED_ONLY.get(name, set()) == set()
+def test_every_field_of_a_tool_reaches_the_prompt_or_the_echo(
+    tools: dict[str, Any], subtests: pytest.Subtests
+) -> None:
+    assert tools.keys() > _SERVED
+    for name, member in tools.items():
+        sampler = Sampler()
+        texts = []
+        for sample in sampler.of(member):
+            with subtests.test(tool=name, sample=sample):
+                ask = understood(tools=[sample])
+                texts.append(conversation_of(ask))
+                (echoed,) = json.loads(msgspec.json.encode(ask.request.echo["tools"]))
+                assert echoed.items() >= sample.items()
+                told = bool(ask.conversation.tools) != bool(ask.notes)
+                assert told or sample.get("execution") == "server"
+        if name in _SERVED:
+            with subtests.test(tool=name):
+                assert missing(sampler, texts) - _ECHOED_ONLY.get(name, set()) == set()
 
 
-TEXT = {
-    "format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}},
-    "verbosity": "low",
-}
-TOOL = {"type": "function", "name": "f", "parameters": {}, "strict": False, "description": "d"}
-
-HONOURED: dict[str, Any] = {
+FORMAT = block("json_schema", name="n", schema={"type": "object"})
+HONOURED: Json = {
     "input": "Bye.",
     "instructions": "Be brief.",
     "max_output_tokens": 99,
@@ -272,13 +267,13 @@ HONOURED: dict[str, Any] = {
     "prompt_cache_options": {"prewarm": True},
     "reasoning": {"effort": "low", "context": "all_turns"},
     "temperature": 0.5,
-    "text": TEXT,
+    "text": {"format": FORMAT, "verbosity": "low"},
     "tool_choice": "none",
-    "tools": [TOOL],
+    "tools": [function("f", parameters={}, description="d")],
     "top_p": 0.5,
 }
 """Fields that change the conversation."""
-OF_THE_ANSWER: dict[str, Any] = {
+OF_THE_ANSWER: Json = {
     "background": True,
     "include": ["reasoning.encrypted_content"],
     "previous_response_id": "resp_1",
@@ -287,7 +282,7 @@ OF_THE_ANSWER: dict[str, Any] = {
     "truncation": "auto",
 }
 """Fields that change the handling around the turn."""
-ECHOED: dict[str, Any] = {
+ECHOED: Json = {
     "max_tool_calls": 3,
     "metadata": {"a": "b"},
     "prompt_cache_retention": "24h",
@@ -295,8 +290,8 @@ ECHOED: dict[str, Any] = {
     "top_logprobs": 3,
     "user": "u",
 }
-REFUSED: dict[str, Any] = {"conversation": "conv_1", "prompt": {"id": "pmpt_1"}}
-IGNORED: dict[str, Any] = {
+REFUSED: Json = {"conversation": "conv_1", "prompt": {"id": "pmpt_1"}}
+IGNORED: Json = {
     "access_programs": {"cyber": "standard"},  # OpenAI's own programs
     "background_options": {"completion_window": "2h"},  # OpenAI's cheaper hours
     "context_management": [{"type": "compaction", "compact_threshold": 1000}],  # named in the notes
@@ -306,75 +301,39 @@ IGNORED: dict[str, Any] = {
     "stream_options": {"include_obfuscation": True},  # an answer may go without
 }
 """Fields that are accepted without effect."""
+NOT_ECHOED = {"input", "model", "reasoning", "include", "stream"}
+"""Fields with an effect that the answer has in another form."""
+READERS: dict[str, Callable[[ConvertedRequest], object]] = {
+    "background": lambda ask: ask.request.body.background,
+    "include": lambda ask: ask.shape.sealed,
+    "previous_response_id": lambda ask: ask.request.body.previous_response_id,
+    "store": lambda ask: ask.request.store,
+    "stream": lambda ask: ask.stream,
+    "truncation": lambda ask: ask.may_shorten,
+}
 
 
 def test_every_field_of_a_request_is_in_one_table() -> None:
+    params = pytest.importorskip("openai.types.responses.response_create_params")
     tables = [HONOURED, OF_THE_ANSWER, ECHOED, REFUSED, IGNORED]
-    assert set().union(*tables) == set(get_type_hints(ResponseCreateParamsStreaming))
-    assert sum(len(table) for table in tables) == len(set().union(*tables))
+    named = set(get_type_hints(params.ResponseCreateParamsStreaming))
+    assert set().union(*tables) == named
+    assert sum(len(table) for table in tables) == len(named)
 
 
-@pytest.mark.parametrize("field", HONOURED)
-def test_supported_fields_change_the_conversation(field: str) -> None:
-    assert told(understood({field: HONOURED[field]})) != told(understood({}))
+def test_each_field_has_the_effect_of_its_table(subtests: pytest.Subtests) -> None:
+    plain = understood()
+    for field, value in (HONOURED | OF_THE_ANSWER | ECHOED | IGNORED).items():
+        with subtests.test(field=field):
+            ask = understood(**{field: value})
+            changed = conversation_of(ask) != conversation_of(plain)
+            assert changed == (field in HONOURED)
+            if field in OF_THE_ANSWER:
+                assert READERS[field](ask) != READERS[field](plain)
+            if field not in IGNORED.keys() | NOT_ECHOED:
+                assert json.loads(msgspec.json.encode(ask.request.echo))[field] == value
 
 
-@pytest.mark.parametrize("field", OF_THE_ANSWER)
-def test_fields_of_the_answer_have_an_effect(field: str) -> None:
-    value = OF_THE_ANSWER[field]
-    ask, plain = understood({field: value}), understood({})
-    assert told(ask) == told(plain)
-    readers: dict[str, Callable[[ConvertedRequest], object]] = {
-        "background": lambda ask: ask.request.body.background,
-        "include": lambda ask: ask.shape.sealed,
-        "previous_response_id": lambda ask: ask.request.body.previous_response_id,
-        "store": lambda ask: ask.request.store,
-        "stream": lambda ask: ask.stream,
-        "truncation": lambda ask: ask.may_shorten,
-    }
-    assert readers[field](ask) != readers[field](plain)
-
-
-@pytest.mark.parametrize("field", ECHOED)
-def test_echoed_fields_are_echoed(field: str) -> None:
-    assert understood({field: ECHOED[field]}).request.echo[field] == ECHOED[field]
-    assert told(understood({field: ECHOED[field]})) == told(understood({}))
-
-
-ALSO_ECHOED = [
-    "background",
-    "instructions",
-    "max_output_tokens",
-    "parallel_tool_calls",
-    "previous_response_id",
-]
-ALSO_ECHOED += [
-    "prompt_cache_key",
-    "prompt_cache_options",
-    "store",
-    "temperature",
-    "text",
-    "tool_choice",
-    "tools",
-    "top_p",
-]
-ALSO_ECHOED += ["truncation"]
-
-
-@pytest.mark.parametrize("field", ALSO_ECHOED)
-def test_supported_fields_are_echoed(field: str) -> None:
-    value = {**HONOURED, **OF_THE_ANSWER}[field]
-    echo = json.loads(msgspec.json.encode(understood({field: value}).request.echo))
-    assert echo[field] == value
-
-
-@pytest.mark.parametrize("field", REFUSED)
-def test_refused_fields_are_refused(field: str) -> None:
-    with pytest.raises(Invalid) as refused:
-        decode(json.dumps({"model": "m", "input": "Hi.", field: REFUSED[field]}).encode())
-    assert refused.value.info.param == field
-
-
-@pytest.mark.parametrize("field", IGNORED)
-def test_ignored_fields_are_accepted_without_effect(field: str) -> None:
-    assert told(understood({field: IGNORED[field]})) == told(understood({}))
+def test_refused_fields_are_refused() -> None:
+    for field, value in REFUSED.items():
+        assert RESPONSES.refusal(**{field: value}).param == field

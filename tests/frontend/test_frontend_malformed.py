@@ -1,0 +1,144 @@
+"""Tests that bodies which are not JSON, or not of the right shape, are refused by every API."""
+
+import json
+from typing import Any
+
+import pytest
+
+from services.frontend.apis.shared.content import base64_size
+from services.frontend.apis.shared.decode import mend_surrogates
+from tests.kit.bodies import (
+    APIS,
+    CHAT,
+    COMPLETIONS,
+    CONVERSING,
+    MESSAGES,
+    RESPONSES,
+)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"not json",
+        b'{"messages": []} x',
+        b'{"n": 129, oh',
+        b'{"model": "\xff"}',
+        b'{"messages": [{"role": "user", "content": "\xff"}]}',
+        b'{"max_tokens": 1, "messages": [{"role": "assistant", "content": '
+        b'[{"type": "tool_use", "id": "a", "name": "b", "input": {"c": "\xff"}}]}]}',
+        b'{"messages": NaN}',
+        b'\xef\xbb\xbf{"messages": []}',
+    ],
+)
+def test_body_other_than_json_is_refused(body: bytes) -> None:
+    assert MESSAGES.refused(body).message.startswith("The request body is not valid JSON: ")
+    for api in APIS:
+        assert api.refused(body).message
+
+
+def test_body_other_than_an_object_is_refused() -> None:
+    for body in (b"[]", b'"text"', b"null"):
+        for api in APIS:
+            assert api.refused(body).message == "The request body must be a JSON object."
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"unknown": ' + b"[" * 100_000,
+        b'{"tools": [{"input_schema": ' + b'{"a":' * 100_000,
+        b'{"messages": [{"role": "assistant", "content": [{"type": "tool_use", "input": '
+        + b"[" * 100_000,
+        b'{"input":' + b"[" * 2000,
+    ],
+    ids=lambda body: body[:30].decode(),
+)
+def test_deep_nesting_is_refused(body: bytes) -> None:
+    assert MESSAGES.refused(body).message == "The request body is nested too deeply."
+    for api in (CHAT, RESPONSES):
+        assert api.refused(body).message
+
+
+def test_wording_survives_invalid_json_after_the_mistake() -> None:
+    refused = MESSAGES.refused(b'{"max_tokens": "x", ')
+    assert refused.message == "max_tokens: Input should be a valid integer"
+
+
+@pytest.mark.parametrize(
+    ("source", "mended"),
+    [
+        (rb'"\ud83d\ude00"', rb'"\ud83d\ude00"'),
+        (rb'"\uD83D\uDE00 ok"', rb'"\uD83D\uDE00 ok"'),
+        (rb'"cut \ud83d"', rb'"cut \ufffd"'),
+        (rb'"\ude00 cut"', rb'"\ufffd cut"'),
+        (rb'"\ud83d\ud83d\ude00"', rb'"\ufffd\ud83d\ude00"'),
+        (rb'"\u0041\ude00"', rb'"\u0041\ufffd"'),
+        (rb'"\ude00\ude00"', rb'"\ufffd\ufffd"'),
+        (rb'"\ud83d\n"', rb'"\ufffd\n"'),
+        (rb'"C:\\ud83d"', rb'"C:\\ud83d"'),
+        (rb'"\\\ud83d"', rb'"\\\ufffd"'),
+        (rb'"\\\\ud83d"', rb'"\\\\ud83d"'),
+    ],
+)
+def test_lone_surrogate_is_mended(source: bytes, mended: bytes) -> None:
+    assert mend_surrogates(source) == mended
+
+
+def test_tool_result_cut_inside_an_emoji_is_served() -> None:
+    body = rb'{"max_tokens": 9, "messages": [{"role": "user", "content": "cut \ud83d"}]}'
+    (message,) = MESSAGES.parse(body).conversation.messages
+    assert message.parts[0].text == "cut \ufffd"
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN"])
+def test_numbers_are_finite(number: str) -> None:
+    for api in CONVERSING:
+        for field in ("temperature", "top_p", "min_p"):
+            data = json.dumps(api.body(**{field: "§"})).replace('"\\u00a7"', number)
+            assert api.refused(data.encode()).message
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        5,
+        "5m",
+        [],
+        {"ttl": "5m"},
+        {"ttl": "1h"},
+        {"ttl": ""},
+        {"ttl": 30},
+        {"ttl": ["30m"]},
+        {"ttl": {}},
+        {"ttl": True},
+    ],
+    ids=repr,
+)
+def test_wrong_lifetime_of_a_prefix_has_one_message_in_every_api_of_openai(options: Any) -> None:
+    refusals = [api.refusal(prompt_cache_options=options) for api in (COMPLETIONS, CHAT, RESPONSES)]
+    errors = {(info.message, info.param, info.code) for info in refusals}
+    assert len(errors) == 1, errors
+    if isinstance(options, dict) and isinstance(options["ttl"], str):
+        assert errors.pop()[0].endswith("Supported values are: '30m' and '12h'.")
+
+
+@pytest.mark.parametrize(
+    ("data", "size"),
+    [
+        ("", 0),
+        ("AAAA", 3),
+        ("AAA=", 2),
+        ("AA==", 1),
+        ("A===", None),
+        ("AAA", None),
+        ("A=AA", None),
+        ("AA A", None),
+        ("ÄÄÄÄ", None),
+    ],
+)
+def test_size_of_base64_is_computed_without_decoding(data: str, size: int | None) -> None:
+    assert base64_size(data) == size
+    assert base64_size(data.encode()) == size
