@@ -1,15 +1,14 @@
 """Buckets on a real server with JetStream, and what is said where there is none."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import nats as nats_py
 import pytest
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from schemas.errors import EngineFailed, TooLarge, TurnwireError, Unavailable
+from schemas.errors import EngineFailed, Unavailable
 from services.runtime.bus import Bus
 from services.runtime.config import BusConfig
 from services.runtime.storage.kv import Bucket, BucketConfig, create_bucket, digest_key
@@ -41,14 +40,6 @@ async def make_bus(quiet_log: FilteringBoundLogger) -> AsyncIterator[MakeBus]:
         await bus.close()
 
 
-@pytest.fixture
-def without_jetstream(nats_binary: str, tmp_path: Path) -> Iterator[NatsServer]:
-    server = NatsServer(nats_binary, str(tmp_path), jetstream="")
-    server.start()
-    yield server
-    server.kill()
-
-
 def config(name: str, **changes: object) -> BucketConfig:
     limits = {"ttl_s": 60.0, "max_bytes": 1 << 20, "max_value_bytes": 100_000} | changes
     return BucketConfig(name=name, description="a test", **limits)  # type: ignore[arg-type]
@@ -56,45 +47,6 @@ def config(name: str, **changes: object) -> BucketConfig:
 
 async def opened(bus: Bus, name: str, log: FilteringBoundLogger, **changes: object) -> Bucket:
     return await make_bucket(bus, config(name, **changes), log)
-
-
-async def test_a_value_of_one_process_is_read_by_another(
-    nats: NatsServer, make_bus: MakeBus, quiet_log: FilteringBoundLogger
-) -> None:
-    one = await opened(await make_bus(nats.url), "shared", quiet_log)
-    other = await opened(await make_bus(nats.url), "shared", quiet_log)
-    keys = ["resp_1", "a.b c/ü*>", "=", ""]
-    for key in keys:
-        assert await other.get(key) is None
-        await one.put(key, key.encode() + b"\x00value")
-    for key in keys:
-        assert await other.get(key) == key.encode() + b"\x00value"
-    await other.put("resp_1", b"newer")
-    assert await one.get("resp_1") == b"newer"
-    await one.delete("resp_1")
-    await one.delete("never there")
-    assert await other.get("resp_1") is None
-    assert await other.get("=") == b"=\x00value"
-    await one.put("resp_1", b"again")
-    assert await other.get("resp_1") == b"again"
-
-
-async def test_a_key_has_several_values(
-    nats: NatsServer, make_bus: MakeBus, quiet_log: FilteringBoundLogger
-) -> None:
-    one = await opened(await make_bus(nats.url), "several", quiet_log)
-    other = await opened(await make_bus(nats.url), "several", quiet_log)
-    assert await other.members("k") == []
-    for number in range(20):
-        one.offer(f"k{number % 2}", b"%d" % number, f"m{number}")
-    await one.put("k0", b"not a member")
-    assert await other.members("k0") == [b"%d" % number for number in range(0, 20, 2)]
-    assert await other.members("k1") == [b"%d" % number for number in range(1, 20, 2)]
-    assert await other.any_members(["k", *(f"none {number}" for number in range(1000)), "k1"])
-    assert not await other.any_members(["k", *(f"none {number}" for number in range(1000))])
-    absent = Bucket(await make_bus(nats.url), config("absent-members"), quiet_log)
-    assert await absent.any_members(["k"]), "nobody knows"
-    assert await absent.members("k") == []
 
 
 async def test_offered_values_are_sent_before_the_connection_closes(
@@ -107,78 +59,6 @@ async def test_offered_values_are_sent_before_the_connection_closes(
     bucket.offer("b", b"2")
     await one.close()
     assert (await reading.get("a"), await reading.get("b")) == (b"1", b"2")
-
-
-async def test_full_means_that_the_oldest_go(
-    nats: NatsServer, make_bus: MakeBus, quiet_log: FilteringBoundLogger
-) -> None:
-    bucket = await opened(await make_bus(nats.url), "small", quiet_log, max_bytes=64_000)
-    for number in range(10):
-        await bucket.put(f"{number}", bytes([number + 1]) * 10_000)
-    there = [number for number in range(10) if await bucket.get(f"{number}") is not None]
-    assert there == list(range(10 - len(there), 10))
-    assert 4 <= len(there) <= 6
-
-
-async def test_entries_expire(
-    nats: NatsServer, make_bus: MakeBus, quiet_log: FilteringBoundLogger
-) -> None:
-    bucket = await opened(await make_bus(nats.url), "short", quiet_log, ttl_s=0.2)
-    await bucket.put("k", b"v")
-    assert await bucket.get("k") == b"v"
-    while await bucket.get("k") is not None:
-        pass
-
-
-async def test_a_value_must_be_one_and_must_fit(
-    nats: NatsServer, make_bus: MakeBus, quiet_log: FilteringBoundLogger
-) -> None:
-    bucket = await opened(await make_bus(nats.url), "limits", quiet_log)
-    await bucket.put("k", b"x" * 100_000)
-    with pytest.raises(TooLarge):
-        await bucket.put("k", b"x" * 100_001)
-    with pytest.raises(TooLarge):
-        bucket.offer("k", b"x" * 100_001)
-    with pytest.raises(ValueError, match="empty"):
-        await bucket.put("k", b"")
-    assert await bucket.get("k") == b"x" * 100_000
-
-
-async def test_an_old_bucket_gets_the_current_limits(
-    nats: NatsServer, make_bus: MakeBus, quiet_log: FilteringBoundLogger
-) -> None:
-    bus = await make_bus(nats.url)
-    old = await opened(bus, "changed", quiet_log)
-    await old.put("k", b"v")
-    new = await opened(bus, "changed", quiet_log, max_value_bytes=200_000)
-    assert await new.get("k") == b"v"
-    await new.put("k", b"x" * 150_000)
-    assert await old.get("k") == b"x" * 150_000
-
-
-async def test_a_bucket_outlives_its_server(
-    own_nats: NatsServer, make_bus: MakeBus, quiet_log: FilteringBoundLogger
-) -> None:
-    bus = await make_bus(own_nats.url)
-    kept = await opened(bus, "kept", quiet_log)
-    lost = await opened(bus, "lost", quiet_log, storage="memory")
-    await kept.put("k", b"v")
-    await lost.put("k", b"v")
-    own_nats.kill()
-    await eventually(lambda: not bus.connected)
-    with pytest.raises(TurnwireError):
-        await kept.get("k")
-    with pytest.raises(Unavailable):
-        kept.offer("k", b"w")
-    own_nats.start()
-    await eventually(lambda: bus.connected)
-    assert await kept.get("k") == b"v"
-    with pytest.raises(Unavailable):  # what was there may not be taken for "not found"
-        await lost.get("k")
-    await create_bucket(bus, config("lost", storage="memory"))
-    assert await lost.get("k") is None
-    await lost.put("k", b"w")
-    assert await lost.get("k") == b"w"
 
 
 def logging() -> tuple[FilteringBoundLogger, structlog.testing.LogCapture]:
@@ -226,30 +106,6 @@ async def test_a_missing_bucket_costs_no_request_each_time(
     for _ in range(100):
         assert await bucket.members("k") == []
     assert bus.received == received
-
-
-async def test_a_server_without_jetstream_has_no_buckets(
-    without_jetstream: NatsServer, make_bus: MakeBus
-) -> None:
-    bus = await make_bus(without_jetstream.url)
-    log, capture = logging()
-    assert await Bucket(bus, config("none"), log).get("k") is None
-    assert [entry["event"] for entry in capture.entries] == ["kv.missing"]
-    with pytest.raises(Unavailable, match="JetStream"):
-        await create_bucket(bus, config("none"))
-
-
-async def test_a_bucket_that_the_server_refuses_is_one_error(
-    nats: NatsServer, make_bus: MakeBus
-) -> None:
-    bus = await make_bus(nats.url)
-    with pytest.raises(EngineFailed, match="bucket huge: "):
-        await create_bucket(bus, config("huge", max_bytes=1 << 40))
-    with pytest.raises(EngineFailed, match="replicas"):
-        await create_bucket(bus, config("copies", replicas=3))
-    await bus.close()
-    with pytest.raises(Unavailable):
-        await create_bucket(bus, config("closed"))
 
 
 async def test_no_writer_can_empty_a_bucket(

@@ -125,6 +125,11 @@ async def value_of_one_process_is_read_by_another(at: Place) -> None:
     assert await other.get("k") is None
     await one.put("k", b"3")
     assert await other.get("k") == b"3"
+    keys = ["a.b c/ü*>", "=", ""]
+    for key in keys:
+        await one.put(key, key.encode() + b"\x00value")
+    for key in keys:
+        assert await other.get(key) == key.encode() + b"\x00value"
 
 
 async def members_of_a_key_are_read_oldest_first(at: Place) -> None:
@@ -147,6 +152,9 @@ async def one_request_finds_whether_any_key_has_members(at: Place) -> None:
     await bucket.put("l", b"not a member")
     assert await bucket.any_members(["none", "k", "other"])
     assert not await bucket.any_members(["none", "l"])
+    many = [f"none {number}" for number in range(1000)]
+    assert not await bucket.any_members(["l", *many])
+    assert await bucket.any_members(["l", *many, "k"])
 
 
 async def value_over_the_limit_is_refused(at: Place) -> None:
@@ -155,6 +163,10 @@ async def value_over_the_limit_is_refused(at: Place) -> None:
     await bucket.put("k", b"x" * 10_000)
     with pytest.raises(TooLarge):
         await bucket.put("k", b"x" * 10_001)
+    with pytest.raises(TooLarge):
+        bucket.offer("k", b"x" * 10_001)
+    with pytest.raises(ValueError, match="empty"):
+        await bucket.put("k", b"")
     with pytest.raises(EngineFailed, match="message size exceeds maximum allowed"):
         await client.bus.jetstream(lambda js: js.publish("$KV.limits.k", bytes(11_025)), LONG_S)
     assert await bucket.get("k") == b"x" * 10_000
@@ -217,6 +229,9 @@ async def bucket_that_the_server_refuses_is_an_error(at: Place) -> None:
         await opened(client, "huge", max_bytes=1 << 40)
     with pytest.raises(EngineFailed, match="replicas > 1 not supported in non-clustered mode"):
         await opened(client, "copies", replicas=3)
+    await client.bus.close()
+    with pytest.raises(Unavailable):
+        await opened(client, "closed")
 
 
 async def deleted_bucket_is_unavailable_until_it_is_made_again(at: Place) -> None:
@@ -239,60 +254,6 @@ async def deleted_bucket_is_unavailable_until_it_is_made_again(at: Place) -> Non
 
 
 # As NATS answers.
-
-
-async def store_acknowledges_with_a_number_that_rises_over_all_keys(at: Place) -> None:
-    client = await at.client()
-    await made(client, "numbers")
-    for number, key in enumerate(["a", "b", "a", "c.d", "b"], 1):
-        assert await put(client, "numbers", key, b"v") == {"stream": "KV_numbers", "seq": number}
-    held = await state(client, "numbers")
-    assert (held["messages"], held["first_seq"], held["last_seq"]) == (3, 3, 5)
-
-
-async def only_the_last_value_of_a_key_is_kept(at: Place) -> None:
-    client = await at.client()
-    await made(client, "last")
-    for data in (b"1", b"2", b"3"):
-        await put(client, "last", "k", data)
-    message = await direct(client, "last", "k")
-    assert message.data == b"3"
-    assert headers_of(message) == {
-        "Nats-Stream": "KV_last",
-        "Nats-Subject": "$KV.last.k",
-        "Nats-Sequence": "3",
-    }
-    for seq in (1, 2):
-        assert (await direct(client, "last", seq=seq)).headers == {
-            "Status": "404",
-            "Description": "Message Not Found",
-        }
-
-
-async def wildcard_finds_the_newest_of_all(at: Place) -> None:
-    client = await at.client()
-    await made(client, "newest")
-    for key, data in (("a", b"1"), ("b", b"2"), ("c.d", b"3"), ("a", b"4"), ("e.f", b"5")):
-        await put(client, "newest", key, data)
-    assert [(await direct(client, "newest", key)).data for key in ("*", ">", "c.*", "*.f")] == [
-        b"4",
-        b"5",
-        b"3",
-        b"5",
-    ]
-
-
-async def next_message_of_a_subject_is_found_by_number(at: Place) -> None:
-    client = await at.client()
-    await made(client, "next")
-    for key in ("k.a", "l", "k.b", "k.a"):
-        await put(client, "next", key, key.encode())
-    found = []
-    for seq in range(6):
-        message = await direct(client, "next", seq=seq, next_by_subj="$KV.next.k.*")
-        found.append((message.headers or {}).get("Nats-Sequence", "none"))
-    assert found == ["3", "3", "3", "3", "4", "none"]
-    assert (await direct(client, "next", next_by_subj="$KV.next.>")).data == b"l"
 
 
 async def several_subjects_are_answered_in_order_with_an_end(at: Place) -> None:
@@ -374,13 +335,6 @@ async def malformed_direct_request_is_answered(at: Place) -> None:
         assert message.headers == {"Status": "408", "Description": text}
 
 
-async def stream_without_direct_access_has_no_responder(at: Place) -> None:
-    client = await at.client()
-    await made(client, "indirect", allow_direct=False)
-    with pytest.raises(nats.errors.NoRespondersError):
-        await direct(client, "indirect", "k")
-
-
 async def unknown_call_gets_no_answer(at: Place) -> None:
     wire = await at.wire()
     await wire.ask(b"SUB unknown 1\r\n")
@@ -389,179 +343,9 @@ async def unknown_call_gets_no_answer(at: Place) -> None:
     assert await wire.ask() == b""
 
 
-async def headers_are_stored_with_a_message(at: Place) -> None:
-    client = await at.client()
-    await made(client, "headers")
-    await put(client, "headers", "k", b"", KV_Operation="DEL", Other="a b")
-    message = await direct(client, "headers", "k")
-    assert message.data == b""
-    assert headers_of(message) == {
-        "KV-Operation": "DEL",
-        "Other": "a b",
-        "Nats-Stream": "KV_headers",
-        "Nats-Subject": "$KV.headers.k",
-        "Nats-Sequence": "1",
-    }
-
-
-async def size_of_a_message_counts_its_headers(at: Place) -> None:
-    client = await at.client()
-    await made(client, "size")
-    refused = {
-        "error": {
-            "code": 400,
-            "err_code": 10054,
-            "description": "message size exceeds maximum allowed",
-        }
-    }
-    assert await put(client, "size", "k", bytes(2024)) == {"stream": "KV_size", "seq": 1}
-    assert await put(client, "size", "k", bytes(2025)) == refused | {"stream": "KV_size", "seq": 0}
-    headers = len("NATS/1.0\r\na: b\r\n\r\n")
-    assert "error" not in await put(client, "size", "k", bytes(2024 - headers), a="b")
-    assert failure(await put(client, "size", "k", bytes(2025 - headers), a="b"))[1] == 10054
-    assert (await state(client, "size"))["last_seq"] == 2
-
-
-async def store_counts_its_own_overhead(at: Place) -> None:
-    client = await at.client()
-    used = {}
-    for storage in ("file", "memory"):
-        await made(client, storage, storage=storage)
-        await put(client, storage, "k", b"12345")
-        used[storage] = [(await state(client, storage))["bytes"]]
-        await put(client, storage, "other", b"12345", a="b")
-        used[storage].append((await state(client, storage))["bytes"])
-    file, memory = len("$KV.file.k12345") + 30, len("$KV.memory.k12345") + 16
-    headers = len("NATS/1.0\r\na: b\r\n\r\n")
-    assert used == {
-        "file": [file, 2 * file + 4 + 4 + headers],
-        "memory": [memory, 2 * memory + 4 + headers],
-    }
-
-
-async def full_stream_drops_the_oldest_messages_by_the_byte(at: Place) -> None:
-    client = await at.client()
-    one = len("$KV.exact.a") + 30 + 100
-    await made(client, "exact", max_bytes=3 * one)
-    for key in "abcd":
-        await put(client, "exact", key, bytes(100))
-    assert (await state(client, "exact"))["first_seq"] == 2
-    await put(client, "exact", "b", bytes(100))
-    assert [await there(client, "exact", key) for key in "abcd"] == [False, True, True, True]
-    await put(client, "exact", "e", bytes(101))
-    assert [await there(client, "exact", key) for key in "abcde"] == [
-        False,
-        True,
-        False,
-        False,
-        True,
-    ]
-
-
 async def there(client: NatsPy, name: str, key: str) -> bool:
     """Whether a key has a value."""
     return "Nats-Sequence" in ((await direct(client, name, key)).headers or {})
-
-
-async def smaller_limit_drops_the_oldest_at_once(at: Place) -> None:
-    client = await at.client()
-    await made(client, "shrunk")
-    one = len("$KV.shrunk.a") + 30 + 100
-    for key in "abc":
-        await put(client, "shrunk", key, bytes(100))
-    answer = await call(client, "UPDATE", "shrunk", config("shrunk", max_bytes=2 * one))
-    assert answer["config"]["max_bytes"] == 2 * one
-    assert (await state(client, "shrunk"))["messages"] == 2
-    assert await put(client, "shrunk", "d", b"") == {"stream": "KV_shrunk", "seq": 4}
-    assert not await there(client, "shrunk", "a")
-
-
-async def stream_may_be_made_twice_with_equal_settings_only(at: Place) -> None:
-    client = await at.client()
-    for _ in range(2):
-        answer = await call(client, "CREATE", "twice", config("twice"))
-        assert (answer["config"]["name"], answer["state"]["last_seq"]) == ("KV_twice", 0)
-    refused = await call(client, "CREATE", "twice", config("twice", max_bytes=65_000))
-    assert failure(refused) == (
-        400,
-        10058,
-        "stream name already in use with a different configuration",
-    )
-    assert refused["type"] == "io.nats.jetstream.api.v1.stream_create_response"
-
-
-async def stream_that_cannot_be_made_is_refused(at: Place) -> None:
-    client = await at.client()
-    await made(client, "first")
-    overlap = await call(client, "CREATE", "second", config("second", subjects=["$KV.first.>"]))
-    assert failure(overlap) == (400, 10065, "subjects overlap with an existing stream")
-    renamed = await call(client, "CREATE", "third", config("other"))
-    assert failure(renamed) == (400, 10056, "stream name in subject does not match request")
-    assert failure(await call(client, "CREATE", "fourth", b"{"))[:2] == (400, 10025)
-    copies = await call(client, "CREATE", "fifth", config("fifth", num_replicas=3))
-    assert failure(copies) == (500, 10074, "replicas > 1 not supported in non-clustered mode")
-    huge = await call(client, "CREATE", "sixth", config("sixth", max_bytes=1 << 40))
-    assert failure(huge) == (500, 10047, "insufficient storage resources available")
-
-
-async def change_of_a_stream_is_limited(at: Place) -> None:
-    client = await at.client()
-    await made(client, "fixed")
-    text = "stream configuration update can not "
-    other = await call(client, "UPDATE", "fixed", config("fixed", storage="memory"))
-    assert failure(other) == (500, 10052, text + "change storage type")
-    allowed = await call(client, "UPDATE", "fixed", config("fixed", deny_delete=False))
-    assert failure(allowed) == (500, 10052, text + "cancel deny message deletes")
-    assert failure(await call(client, "UPDATE", "absent3", config("absent3"))) == (
-        404,
-        10059,
-        "stream not found",
-    )
-    assert "error" not in await call(client, "UPDATE", "fixed", config("fixed", max_msg_size=9000))
-    assert "error" not in await put(client, "fixed", "k", bytes(8000))
-
-
-async def information_counts_messages(at: Place) -> None:
-    client = await at.client()
-    await made(client, "info")
-    empty = await state(client, "info")
-    assert [
-        empty[name] for name in ("messages", "bytes", "first_seq", "last_seq", "consumer_count")
-    ] == [0] * 5
-    for number in range(3):
-        await put(client, "info", f"k{number % 2}", b"v")
-    answer = await call(client, "INFO", "info")
-    assert answer["type"] == "io.nats.jetstream.api.v1.stream_info_response"
-    assert [answer["state"][name] for name in ("messages", "first_seq", "last_seq")] == [2, 2, 3]
-    asked = config("info")
-    assert {name: answer["config"][name] for name in asked} == asked
-    assert (await client.jetstream().stream_info("KV_info")).state.messages == 2
-
-
-async def purge_empties_a_stream_and_numbers_go_on(at: Place) -> None:
-    client = await at.client()
-    await made(client, "purged")
-    for key in "abc":
-        await put(client, "purged", key, b"v")
-    assert (await call(client, "PURGE", "purged", {"filter": "$KV.purged.a"}))["purged"] == 1
-    assert (await call(client, "PURGE", "purged"))["purged"] == 2
-    held = await state(client, "purged")
-    assert [held[name] for name in ("messages", "bytes", "first_seq", "last_seq")] == [0, 0, 4, 3]
-    assert await put(client, "purged", "a", b"v") == {"stream": "KV_purged", "seq": 4}
-
-
-async def messages_of_a_bucket_cannot_be_deleted(at: Place) -> None:
-    client = await at.client()
-    await made(client, "kept")
-    await put(client, "kept", "k", b"v")
-    assert failure(await call(client, "MSG.DELETE", "kept", {"seq": 1})) == (
-        500,
-        10057,
-        "message delete not permitted",
-    )
-    rollup = await put(client, "kept", "k", b"v", Nats_Rollup="all")
-    assert failure(rollup) == (500, 10111, "rollup not permitted")
-    assert await there(client, "kept", "k")
 
 
 async def deleted_stream_is_gone_and_begins_anew(at: Place) -> None:
@@ -577,29 +361,6 @@ async def deleted_stream_is_gone_and_begins_anew(at: Place) -> None:
     await made(client, "deleted")
     assert await put(client, "deleted", "l", b"v") == {"stream": "KV_deleted", "seq": 1}
     assert not await there(client, "deleted", "k")
-
-
-async def value_is_replaced_only_if_its_number_is_the_expected_one(at: Place) -> None:
-    client = await at.client()
-    await made(client, "swap")
-
-    async def swap(key: str, expected: int) -> JSON:
-        return await put(
-            client, "swap", key, b"v", Nats_Expected_Last_Subject_Sequence=str(expected)
-        )
-
-    assert await swap("a", 0) == {"stream": "KV_swap", "seq": 1}
-    assert await put(client, "swap", "b", b"v") == {"stream": "KV_swap", "seq": 2}
-    assert failure(await swap("a", 0)) == (400, 10071, "wrong last sequence: 1")
-    assert failure(await swap("a", 2)) == (400, 10071, "wrong last sequence: 1")
-    assert await swap("a", 1) == {"stream": "KV_swap", "seq": 3}
-    assert failure(await swap("c", 3)) == (400, 10071, "wrong last sequence: 0")
-    stale = await put(client, "swap", "b", b"v", Nats_Expected_Last_Sequence="2")
-    assert failure(stale) == (400, 10071, "wrong last sequence: 3")
-    assert await put(client, "swap", "b", b"v", Nats_Expected_Last_Sequence="3") == {
-        "stream": "KV_swap",
-        "seq": 4,
-    }
 
 
 async def messages_expire_by_their_own_age(at: Place) -> None:

@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -324,3 +325,29 @@ async def settle(client: NatsPy) -> None:
     """Waits until the server has everything that a client sent."""
     for _ in range(2):  # nats-py sends a ping before pending messages
         await client.flush(int(LIMIT_S))
+
+
+Record = Callable[[Place], Awaitable[list[object]]]
+
+
+def compare(server: RealServers, record: Record, *, seed: int = 0) -> list[object]:
+    """Records the results on both, and compares them step by step. Returns them."""
+    results: list[list[object]] = []
+
+    async def case(at: Place) -> None:
+        results.append(await record(at))
+
+    server.run(case)
+    ModelServers(seed=seed).run(case)
+    real, modelled = results
+    assert len(real) == len(modelled)
+    for number, (one, other) in enumerate(zip(real, modelled, strict=True)):
+        assert one == other, f"step {number} after {real[max(number - 6, 0) : number]}"
+    return real
+
+
+def pieces(answer: bytes) -> list[bytes]:
+    """What a client received, message by message. Copies of one message come in any order, and the
+    server's own pings by its clock."""
+    plain = answer.replace(b"PING\r\n", b"").removesuffix(b"\r\n")
+    return sorted(re.split(rb"\r\n(?=H?MSG )", plain))

@@ -1,7 +1,6 @@
 """The model of nats-server behaves as nats-server: each case holds on both."""
 
 import inspect
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -44,13 +43,6 @@ SHARED = pytest.mark.parametrize("case", cases(cases_messages, cases_streams), i
 OUTAGES = pytest.mark.parametrize("case", cases(cases_outages), ids=name_of)
 CLUSTER = pytest.mark.parametrize("case", cases(cases_cluster), ids=name_of)
 WITHOUT_JETSTREAM = pytest.mark.parametrize("case", cases(cases_without_jetstream), ids=name_of)
-
-
-@pytest.fixture(scope="module")
-def server(nats_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServers]:
-    found = RealServers(nats_binary, tmp_path_factory.mktemp("nats"))
-    yield found
-    found.stop()
 
 
 @SHARED
