@@ -1,5 +1,7 @@
 """`python -m fuzz TARGET [--findings DIR] [libFuzzer's arguments]`: runs one target (README.md).
 
+`python -m fuzz TARGET --seeds DIR` writes the target's corpus into a folder.
+
 Without `--findings` the first violated property ends the run, with the input in libFuzzer's
 `crash-*` file. With it the run goes on, and the directory gets the shortest input for each distinct
 failure.
@@ -7,14 +9,14 @@ failure.
 
 import argparse
 import hashlib
+import re
 import sys
 import traceback
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from random import Random
-
-import atheris
+from types import ModuleType
 
 from fuzz.targets import TARGETS
 
@@ -36,32 +38,48 @@ class Findings:
             print(f"FINDING {name}: {str(error)[:300]}", file=sys.stderr, flush=True)
         self._size[name] = len(data)
         (self._folder / name).write_bytes(data)
-        details = "".join(traceback.format_exception(error)).encode("utf-8", "backslashreplace")
-        (self._folder / f"{name}.txt").write_bytes(
-            self._show(data).encode("utf-8", "backslashreplace") + b"\n" + details
-        )
+        details = "".join(traceback.format_exception(error))
+        text = f"{self._show(data)}\n{details}"
+        (self._folder / f"{name}.txt").write_bytes(text.encode("utf-8", "backslashreplace"))
 
 
 def _signature(data: bytes, error: BaseException) -> str:
     """Identifies a failure by property or exception, innermost line, and first byte (the parser's
     family)."""
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f"{Path(frames[-1].filename).stem}-{frames[-1].lineno}"
-    what = str(getattr(error, "property", type(error).__name__)).replace(" ", "-")
-    return f"{what}-{where}-{hashlib.sha1(data[:1]).hexdigest()[:6]}"
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    property = str(error).partition(":")[0] if isinstance(error, AssertionError) else ""
+    what = re.sub(r"\W+", "-", property[:40]) or type(error).__name__
+    family = hashlib.sha1(data[:1]).hexdigest()[:6]
+    return f"{what}-{Path(frame.filename).stem}-{frame.lineno}-{family}"
+
+
+def write_seeds(target: ModuleType, folder: Path) -> int:
+    """Writes the target's corpus. Returns the number of its files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    seeds = list(target.seeds())
+    for title, data in seeds:
+        (folder / title).write_bytes(data)
+    return len(seeds)
 
 
 def main() -> None:
-    """Runs libFuzzer; does not return."""
+    """Runs libFuzzer, which does not return; or writes seeds."""
     arguments = argparse.ArgumentParser(prog="python -m fuzz", usage=__doc__)
     arguments.add_argument("target", choices=TARGETS)
-    arguments.add_argument("--findings", type=Path)
+    arguments.add_argument("--findings", type=Path, metavar="DIR")
+    arguments.add_argument("--seeds", type=Path, metavar="DIR")
     options, rest = arguments.parse_known_args()
+    name = f"fuzz.targets.{options.target}"
+    if options.seeds:
+        print(f"{write_seeds(import_module(name), options.seeds)} seeds")
+        return
+
+    import atheris
+
     with atheris.instrument_imports(include=[TARGETS[options.target]]):
-        target = import_module(f"fuzz.targets.{options.target}")
-    findings = (
-        Findings(options.findings, getattr(target, "show", repr)) if options.findings else None
-    )
+        target = import_module(name)
+    show = getattr(target, "show", repr)
+    findings = Findings(options.findings, show) if options.findings else None
 
     def one(data: bytes) -> None:
         try:

@@ -11,53 +11,16 @@ from services.families import Family, families
 from services.families.grammar.markup import Markup
 
 STRINGS: Final = (
-    *(
-        "plain",
-        "",
-        " lead and trail ",
-        "line one\nline two\n",
-        "\n\nstarts",
-        "123",
-        "true",
-        "None",
-        "-0.5e3",
-    ),
-    *(
-        '{"a": 1}',
-        "[1, 2]",
-        "a < b && c > d",
-        "quote \" and ' and \\ back\\n",
-        "\\",
-        '"',
-        "}",
-        "{",
-        "a]}",
-        "a=1, b=2",
-    ),
-    *(
-        "<tool_call>",
-        "</think>",
-        "<think>",
-        "<|im_",
-        "</b>",
-        "x</",
-        "end with <",
-        "end with \n",
-        "\ttab",
-        "é船🌊",
-    ),
-    'def f(x):\n    return "<div>" + x[0]\n',
+    *("plain", "", " lead and trail ", "line one\nline two\n", "\n\nstarts"),
+    *("123", "true", "None", "-0.5e3", '{"a": 1}', "[1, 2]", "a < b && c > d"),
+    *("quote \" and ' and \\ back\\n", "\\", '"', "}", "{", "a]}", "a=1, b=2"),
+    *("<tool_call>", "</think>", "<think>", "<|im_", "</b>", "x</", "end with <"),
+    *("end with \n", "\ttab", "é船🌊", 'def f(x):\n    return "<div>" + x[0]\n'),
 )
 PROSE: Final = (
-    *(
-        "Look first.",
-        "Two lines.\n\nAnd `code` with a < b.",
-        "Is `x[0]` {ok}?",
-        "A list:\n- one\n- two",
-        "Done",
-        "é船🌊",
-    ),
-    *("Costs 5 < 6 > 4.", 'It said "no"; then: (stop).', "Use the tool_call tag.", "Ends in <"),
+    *("Look first.", "Two lines.\n\nAnd `code` with a < b.", "Is `x[0]` {ok}?"),
+    *("A list:\n- one\n- two", "Done", "é船🌊", "Costs 5 < 6 > 4."),
+    *('It said "no"; then: (stop).', "Use the tool_call tag.", "Ends in <"),
 )
 _CHANNELS: Final = {
     "gpt_oss": ("<|start|>assistant", "<|channel|>final<|message|>", "<|end|>"),

@@ -9,8 +9,6 @@ TARGETS: Final[Mapping[str, str]] = {
     "stories": "services.parser",
     "detokenizer": "services.tokenization.detokenizer",
     "stop": "services.parser.stop_strings",
-    "messages": "services.frontend.apis",
-    "chat": "services.frontend.apis",
-    "responses": "services.frontend.apis",
+    "bodies": "services.frontend.apis",
 }
 """Each target, and the package that is measured for its coverage."""

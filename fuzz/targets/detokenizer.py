@@ -9,25 +9,62 @@ from functools import cache
 from random import Random
 from typing import Final
 
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from fuzz.vocabularies import byte_level, sentencepiece, wordpiece
 from services.tokenization.detokenizer import Vocabulary
 
+SPECIAL: Final = ["<|im_end|>", "<tool_call>", "<|é|>"]
 MARKERS: Final = frozenset({"<tool_call>"})
 BROKEN: Final = "\N{REPLACEMENT CHARACTER}"
 _TEXTS: Final = (
-    "Grüße 船は 🌊👩‍🚀 “naïve”\n\tdef f(x): return x ** 2",
+    "Grüße 船は 🌊👩‍🚀 “naïve”\n\tdef f(x): return x ** 2 # Ω≈3½ \ufffd",
     "a<tool_call>b<|im_end|>c",
     "hello world's worldwide . hello",
     "\r\n  indented\ttext  ",
 )
 
 
+def byte_level() -> Tokenizer:
+    """BPE over bytes: GPT-2, Llama 3, Qwen, DeepSeek."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, special_tokens=SPECIAL)
+    tokenizer.train_from_iterator(_TEXTS[:2] * 3, trainer)
+    return tokenizer
+
+
+def sentencepiece() -> Tokenizer:
+    """Pieces with byte fallback: Llama 2, Mistral v3, Gemma."""
+    letters = sorted(set("▁abcdefghijklmnopqrstuvwxyzGrüß船:()#*<>|_\n"))
+    pieces = ["<unk>", *SPECIAL, *(f"<0x{byte:02X}>" for byte in range(256)), *letters]
+    numbers = {piece: number for number, piece in enumerate(pieces)}
+    tokenizer = Tokenizer(models.BPE(numbers, [], byte_fallback=True, fuse_unk=True))
+    blanks = [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    tokenizer.normalizer = normalizers.Sequence(blanks)
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
+    tokenizer.add_special_tokens(SPECIAL)
+    return tokenizer
+
+
+def wordpiece() -> Tokenizer:
+    """A decoder that depends on the neighbours of a token, not on a table of bytes."""
+    words = ["[UNK]", *SPECIAL, "hel", "##lo", "world", "##wide", ".", "'", "s", "##é", "船"]
+    numbers = {word: number for number, word in enumerate(words)}
+    tokenizer = Tokenizer(models.WordPiece(numbers, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.add_special_tokens(SPECIAL)
+    return tokenizer
+
+
 @cache
 def vocabularies() -> tuple[tuple[Tokenizer, Vocabulary], ...]:
     """Each kind of tokenizer, with its `Vocabulary`."""
-    return tuple((t, Vocabulary(t)) for t in (byte_level(), sentencepiece(), wordpiece()))
+    made = (byte_level(), sentencepiece(), wordpiece())
+    return tuple((tokenizer, Vocabulary(tokenizer)) for tokenizer in made)
 
 
 def one(data: bytes) -> None:
@@ -40,16 +77,16 @@ def one(data: bytes) -> None:
     each = _text(vocabulary, [[i] for i in ids])
     steps = _text(vocabulary, _steps(ids, Random(seed)))
     assert at_once == each == steps, f"{at_once!r} / {each!r} / {steps!r} of {ids}"
+
     size = tokenizer.get_vocab_size(with_added_tokens=True)
     shown = [i for i in ids if i not in hidden and i < size]
     theirs = str(tokenizer.decode(shown, skip_special_tokens=False))
-    if BROKEN not in theirs and BROKEN not in at_once:
+    broken = BROKEN in theirs or BROKEN in at_once
+    if not broken or kind % 3 == 0:
         # sentencepiece's decoder strips one blank at the start; after a prompt there is none to
         # strip.
         right = (theirs, f" {theirs}") if kind % 3 == 1 else (theirs,)
         assert at_once in right, f"{at_once!r}, the library: {theirs!r}, of {shown}"
-    elif kind % 3 == 0:
-        assert at_once == theirs, f"{at_once!r}, the library: {theirs!r}, of {shown}"
 
 
 def mutate(data: bytes, chance: Random) -> bytes:
@@ -68,10 +105,8 @@ def seeds() -> Iterator[tuple[str, bytes]]:
     for kind, (tokenizer, _) in enumerate(vocabularies()):
         for number, text in enumerate(_TEXTS):
             ids = tokenizer.encode(text, add_special_tokens=False).ids
-            yield (
-                f"{kind}-{number}",
-                bytes([kind, number]) + b"".join(i.to_bytes(2, "little") for i in ids),
-            )
+            packed = b"".join(i.to_bytes(2, "little") for i in ids)
+            yield f"{kind}-{number}", bytes([kind, number]) + packed
 
 
 def _text(vocabulary: Vocabulary, steps: Iterable[Sequence[int]]) -> str:

@@ -11,7 +11,7 @@ from fuzz.toolsets import VECTORS
 
 
 def one(data: bytes) -> None:
-    """Raises `PropertyViolated`, or any exception of the parser."""
+    """Raises AssertionError, or any exception of the parser."""
     check(decode(data))
 
 

@@ -10,20 +10,15 @@ from typing import Final
 
 from services.parser.stop_strings import StopStrings
 
-_PIECES: Final = (
-    *"aaabbc",
-    "ab",
-    "aab",
-    "abc",
-    "STOP",
-    "\n",
-    "\n\n",
-    "<",
-    "</",
-    "</done>",
-    "船",
-    " ",
-    "x" * 40,
+_PIECES: Final = (*"aaabbc\n<船 ", "ab", "aab", "abc", "STOP", "\n\n", "</", "</done>", "x" * 40)
+_SEEDS: Final = (
+    (["STOP"], "one STOP two"),
+    (["</done>", "\n\n"], "a </b> c\n\nd </done>"),
+    (["aab", "ab", "b"], "aaab"),
+    (["Observation:"], "Observe Observation: it"),
+    (["abca", "aac"], "aabcaac"),
+    (["abc", "b"], "abc"),
+    (["</", "</done>"], "x</done>"),
 )
 
 
@@ -32,11 +27,12 @@ def one(data: bytes) -> None:
     head = data[:2].ljust(2, b"\0")
     words = data[2:].decode("utf-8", "replace").split("\0")
     count = 1 + head[0] % 4
-    stops, text = [word for word in words[:count] if word] or ["\n\n"], "".join(words[count:])
+    stops = [word for word in words[:count] if word] or ["\n\n"]
+    text = "".join(words[count:])
     want = reference(text, stops)
     for pieces in ([text], list(text), list(_cuts(text, Random(head[1])))):
-        got = _run(stops, pieces)
-        assert got == want, f"{got}, not {want}, of {pieces} with {stops}"
+        found = _run(stops, pieces)
+        assert found == want, f"{found}, not {want}, of {pieces} with {stops}"
 
 
 def reference(text: str, stops: Iterable[str]) -> tuple[str, str | None]:
@@ -59,9 +55,8 @@ def _run(stops: list[str], pieces: Iterable[str]) -> tuple[str, str | None]:
             return shown, hit
         held = fed[len(shown) :]
         assert fed == shown + held
-        assert not held or any(stop.startswith(held) for stop in stops), (
-            f"{held!r} is held back, with {stops}"
-        )
+        begins = any(stop.startswith(held) for stop in stops)
+        assert not held or begins, f"{held!r} is held back, with {stops}"
     return shown + matcher.flush(), None
 
 
@@ -85,13 +80,5 @@ def mutate(data: bytes, chance: Random) -> bytes:
 
 def seeds() -> Iterator[tuple[str, bytes]]:
     """A few examples."""
-    for number, (stops, text) in enumerate(
-        (
-            (["STOP"], "one STOP two"),
-            (["</done>", "\n\n"], "a </b> c\n\nd </done>"),
-            (["aab", "ab", "b"], "aaab"),
-            (["Observation:"], "Observe Observation: it"),
-            (["abca", "aac"], "aabcaac"),
-        )
-    ):
+    for number, (stops, text) in enumerate(_SEEDS):
         yield str(number), bytes([len(stops) - 1, number]) + "\0".join([*stops, text]).encode()

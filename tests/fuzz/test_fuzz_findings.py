@@ -5,19 +5,19 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from fuzz.cases import from_vector
-from fuzz.properties import Block, check
+from fuzz.properties import check
+from tests.kit.every import for_each
+from tests.kit.parser_cases import Block
 
-FINDINGS = [
-    json.loads(line)
+FINDINGS = {
+    f"{finding['family']}-{finding['case']}": finding
     for file in sorted((Path(__file__).parent / "findings").glob("*.jsonl"))
-    for line in file.read_text(encoding="utf-8").splitlines()
-]
+    for finding in map(json.loads, file.read_text(encoding="utf-8").splitlines())
+}
 
 
-@pytest.mark.parametrize("finding", FINDINGS, ids=[f"{f['family']}-{f['case']}" for f in FINDINGS])
+@for_each(FINDINGS)
 def test_finding_stays_fixed(finding: dict[str, Any]) -> None:
     blocks = [as_vector(block) for block in check(from_vector(finding))]
     if "expected" in finding:
@@ -26,8 +26,9 @@ def test_finding_stays_fixed(finding: dict[str, Any]) -> None:
 
 def as_vector(block: Block) -> dict[str, Any]:
     """A block as vectors have it."""
-    if block.kind != "tool_use":
-        return {"type": block.kind, "text": block.text}
-    if not block.complete:
-        return {"type": block.kind, "name": block.name, "input": None, "complete": False}
-    return {"type": block.kind, "name": block.name, "input": json.loads(block.text)}
+    if block["type"] != "tool_use":
+        return {"type": block["type"], "text": block["text"]}
+    call = {"type": block["type"], "name": block["name"]}
+    if not block["complete"]:
+        return {**call, "input": None, "complete": False}
+    return {**call, "input": block["input"]}

@@ -2,40 +2,35 @@
 
 from random import Random
 
-import pytest
-
 from fuzz.cases import FAMILIES, decode
-from fuzz.properties import PropertyViolated
 from fuzz.targets import parser, stories
+from tests.kit.every import for_each
 from tests.kit.examples import examples
 
-_SEEDS: dict[str, list[bytes]] = {}
-for _, _seed in parser.seeds():
-    _SEEDS.setdefault(decode(_seed).family, []).append(_seed)
+SEEDS = dict(parser.seeds())
 
 
-def test_every_property_holds_for_every_vector() -> None:
-    for name, data in parser.seeds():
-        try:
-            parser.one(data)
-        except PropertyViolated as violation:
-            pytest.fail(f"{name}: {violation}")
+@for_each(list(SEEDS), parts=6)
+def test_every_property_holds_for_every_vector(name: str) -> None:
+    parser.one(SEEDS[name])
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@for_each(FAMILIES, parts=10)
 def test_every_property_holds_for_mutations(family: str) -> None:
     chance = Random(family)
-    pool = list(_SEEDS.get(family) or [bytes([FAMILIES.index(family)]) + b"\0\1\0\0\0text"])
+    empty = bytes([FAMILIES.index(family)]) + b"\0\1\0\0\0text"
+    pool = [data for data in SEEDS.values() if decode(data).family == family] or [empty]
     for _ in range(examples(40)):
         data = parser.mutate(chance.choice(pool), chance)
         pool.append(data)
         try:
             parser.one(data)
         except Exception as error:
-            pytest.fail(f"{type(error).__name__}: {error}\n{parser.show(data)}")
+            error.add_note(parser.show(data))
+            raise
 
 
-@pytest.mark.parametrize("number", range(len(FAMILIES)))
+@for_each(range(len(FAMILIES)), parts=6)
 def test_blocks_equal_the_generated_turn(number: int) -> None:
     chance = Random(number)
     for _ in range(examples(15)):
@@ -43,4 +38,5 @@ def test_blocks_equal_the_generated_turn(number: int) -> None:
         try:
             stories.one(data)
         except Exception as error:
-            pytest.fail(f"{type(error).__name__}: {error}\n{stories.show(data)}")
+            error.add_note(stories.show(data))
+            raise
