@@ -1,21 +1,23 @@
 """A pipeline in memory: plays written events into the sinks of the routes under test."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, MutableMapping
+import hashlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import structlog
-from aiohttp import web
+from aiohttp import ClientSession, web
 from prometheus_client import CollectorRegistry
 from structlog.typing import FilteringBoundLogger
 
 from schemas.control import ModelCard
 from schemas.conversation import Conversation, Message
 from schemas.errors import NotFound, TurnwireError
-from schemas.events import (
-    Prepared,
-)
+from schemas.events import Prepared, TurnEvent
 from schemas.frames import TextReply, pack_ids, unpack_ids
 from services.frontend.apis.responses.state.server import RESPONSES, ResponsesServer
 from services.frontend.apis.responses.state.store import Sharing
@@ -41,6 +43,17 @@ CARD = ModelCard(
     reasoning=True,
     tools=True,
 )
+
+QUESTION = {"role": "user", "content": "hi"}
+ASK: dict[str, Any] = {"model": MODEL, "max_tokens": 9, "messages": [QUESTION]}
+"""A request of Messages, and of Chat."""
+STREAM = {**ASK, "stream": True}
+ASKS: dict[str, dict[str, Any]] = {
+    "/v1/messages": ASK,
+    "/v1/chat/completions": ASK,
+    "/v1/responses": {"model": MODEL, "input": "hi"},
+}
+"""A request of each API, by its path."""
 
 
 class FakeTurn:
@@ -71,15 +84,33 @@ class FakeTurn:
                 await asyncio.sleep(0)  # what comes in one tick leaves as one
 
 
+async def nothing(_: FakeTurn) -> None:
+    """What happens by default while a turn is opened."""
+
+
 class FakeGateway:
-    """Steps before `opened_after` are played while `open` is still awaited."""
+    """Steps before `opened_after` are played while `open` is still awaited.
+
+    `on_turn` is awaited in `open`, before any step; `on_resolve` returns the card of a model;
+    `size` returns the tokens of a counted prompt. Each may raise an error to refuse a request, as
+    `refusal` refuses all.
+    """
 
     def __init__(
-        self, steps: Callable[[], list[Step]] = hello, cards: list[ModelCard] | None = None
+        self,
+        steps: Callable[[], list[Step]] = hello,
+        cards: list[ModelCard] | None = None,
+        *,
+        on_turn: Callable[[FakeTurn], Awaitable[None]] = nothing,
+        on_resolve: Callable[[str, Conversation | None], ModelCard] | None = None,
+        size: Callable[[Conversation], int] = lambda _: 4321,
     ) -> None:
         self.catalog = self.gateway = self.texts = self
         self.steps = steps
         self.cards = [CARD] if cards is None else cards
+        self.on_turn = on_turn
+        self.on_resolve = on_resolve or self._card
+        self.size = size
         self.opened_after = 0
         self.refusal: TurnwireError | None = None
         self.hold: asyncio.Event | None = None
@@ -88,18 +119,24 @@ class FakeGateway:
         self.turns: list[FakeTurn] = []
         self.counted: list[Conversation] = []
         self.tokenized: list[tuple[str, str | None, Conversation | None, bool]] = []
+        self.looked_up: list[str] = []
         self.ready = True
         self.any_model = False
 
+    @property
+    def conversations(self) -> list[Conversation]:
+        """What each turn was opened with."""
+        return [turn.conversation for turn in self.turns]
+
     async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> FakeTurn:
         self.opening.set()
-        if self.refusal is not None:
-            raise self.refusal
+        self._refuse()
         turn = FakeTurn(turn_id, admitted.card, admitted.conversation, sink)
         self.turns.append(turn)
         try:
             if self.hold is not None:
                 await self.hold.wait()
+            await self.on_turn(turn)
         except asyncio.CancelledError:
             self.open_cancelled.set()
             raise
@@ -108,28 +145,39 @@ class FakeGateway:
         turn.player = asyncio.get_running_loop().create_task(turn.play(steps[self.opened_after :]))
         return turn
 
+    def _refuse(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
     async def drain(self) -> None:
         pass
 
     async def count(self, admitted: Admitted) -> int:
+        self._refuse()
         self.counted.append(admitted.conversation)
-        return 4321
+        return self.size(admitted.conversation)
 
     async def tokenize(
         self, admitted: Admitted, text: str | None, add_special_tokens: bool
     ) -> TextReply:
+        self._refuse()
         conversation = admitted.conversation if text is None else None
         self.tokenized.append((admitted.card.name, text, conversation, add_special_tokens))
         ids = [len(word) for word in (text or "a whole prompt").split()]
         return TextReply(count=len(ids), token_ids=pack_ids(ids), max_model_len=131072)
 
     async def detokenize(self, admitted: Admitted, token_ids: list[int]) -> TextReply:
+        self._refuse()
         return TextReply(text=" ".join("x" * min(i, 9) for i in unpack_ids(pack_ids(token_ids))))
 
     def models(self) -> list[ModelCard]:
         return self.cards
 
     def resolve(self, model: str, conversation: Conversation | None = None) -> ModelCard:
+        self.looked_up.append(model)
+        return self.on_resolve(model, conversation)
+
+    def _card(self, model: str, _: Conversation | None) -> ModelCard:
         for card in self.cards:
             if self.any_model or model == card.name or model in card.aliases:
                 return card
@@ -140,6 +188,20 @@ class FakeGateway:
 
     def live(self) -> bool:
         return self.ready
+
+
+def in_turn(*answers: list[TurnEvent] | TurnwireError, **options: Any) -> FakeGateway:
+    """A gateway that plays one list of events for each turn; an error refuses one."""
+    left = iter(answers)
+
+    def steps() -> list[Step]:
+        answer = next(left)
+        if isinstance(answer, TurnwireError):
+            raise answer
+        half = len(answer) // 2
+        return [answer[:half], answer[half:]] if half else [answer]
+
+    return FakeGateway(steps, **options)
 
 
 def messages_as_notes(conversation: Conversation) -> list[Message]:
@@ -165,8 +227,47 @@ def log_into(lines: list[MutableMapping[str, Any]]) -> FilteringBoundLogger:
     return log
 
 
+def key_line(name: str, key: str, options: str = "") -> str:
+    """The line of a key in the file of keys."""
+    return f"{name}:{hashlib.sha256(key.encode()).hexdigest()} {options}\n"
+
+
+KEY = {"x-api-key": "alpha"}
+"""The header with the key of `guarded`."""
+
+
+def guarded(directory: Path, options: str = "", **config: Any) -> FrontendConfig:
+    """A configuration with a file that has the key `alpha`."""
+    path = directory / "keys"
+    path.write_text(key_line("alpha", "alpha", options))
+    return FrontendConfig(api_keys_file=str(path), **config)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A response, read whole."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> tuple[int, str, str]:
+        """Status, type and message of a refusal."""
+        error = self.json["error"]
+        return self.status, error["type"], error["message"]
+
+
 class Served:
-    """A running application."""
+    """A running application, and a client of it."""
 
     def __init__(
         self,
@@ -176,7 +277,9 @@ class Served:
         lines: list[MutableMapping[str, Any]],
         callers: Callers,
         responses: ResponsesServer,
+        http: ClientSession,
     ) -> None:
+        self.http = http
         self.callers = callers
         self.responses = responses
         self.url = url
@@ -188,6 +291,24 @@ class Served:
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
 
+    async def send(self, method: str, path: str, **options: Any) -> Reply:
+        async with self.http.request(method, path, **options) as response:
+            return Reply(response.status, response.headers, await response.read())
+
+    async def get(self, path: str, **options: Any) -> Reply:
+        return await self.send("GET", path, **options)
+
+    async def post(self, path: str, body: Any, **options: Any) -> Reply:
+        return await self.send("POST", path, json=body, **options)
+
+    async def ask(self, **fields: Any) -> Reply:
+        """A request of Messages with further fields."""
+        return await self.post("/v1/messages", {**ASK, **fields})
+
+    def none_open(self) -> bool:
+        """No key has an open request."""
+        return not any(self.callers.open_requests.values())
+
 
 @asynccontextmanager
 async def serving(
@@ -197,8 +318,10 @@ async def serving(
     tls: Tls | None = None,
     sharing: Sharing | None = None,
     put_image: PutImage | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Served]:
-    """The application on a real port, as `make_runner` runs it."""
+    """The application on a real port, as `make_runner` runs it. `headers`: what its client sends
+    with each request."""
     gateway = gateway or FakeGateway()
     registry = CollectorRegistry()
     lines: list[MutableMapping[str, Any]] = []
@@ -211,6 +334,7 @@ async def serving(
     await site.start()
     try:
         url = f"{'https' if tls else 'http'}://127.0.0.1:{runner.addresses[0][1]}"
-        yield Served(url, gateway, registry, lines, app[CALLERS], app[RESPONSES])
+        async with ClientSession(url, headers=headers) as http:
+            yield Served(url, gateway, registry, lines, app[CALLERS], app[RESPONSES], http)
     finally:
         await runner.cleanup()

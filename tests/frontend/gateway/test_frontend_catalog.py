@@ -2,10 +2,11 @@
 
 import pytest
 
-from schemas.control import Heartbeat, ModelCard
+from schemas.control import ModelCard
 from schemas.errors import NotFound, Unavailable
 from services.frontend.gateway.catalog import ModelCatalog
 from services.runtime.registry import ProcessRegistry
+from tests.kit.process import announce
 
 DEAD_AFTER_S = 3.5
 
@@ -17,15 +18,13 @@ def catalog(registry: ProcessRegistry) -> ModelCatalog:
 
 
 def served(registry: ProcessRegistry, name: str, *, max_model_len: int = 1000) -> None:
-    registry.receive(
-        Heartbeat(
-            "preprocessor", "p1", models=[ModelCard(name, aliases=["a"], max_model_len=4096)]
-        ),
-        0.0,
-    )
-    registry.receive(
-        Heartbeat("worker", "w1", models=[ModelCard(name, max_model_len=max_model_len)]), 0.0
-    )
+    card = ModelCard(name, aliases=["a"], max_model_len=4096)
+    announce(registry, card, stages=("preprocessor",))
+    worker(registry, name, max_model_len)
+
+
+def worker(registry: ProcessRegistry, name: str, max_model_len: int, process: str = "1") -> None:
+    announce(registry, ModelCard(name, max_model_len=max_model_len), process, stages=("worker",))
 
 
 def test_heartbeat_changes_the_catalog() -> None:
@@ -39,7 +38,7 @@ def test_heartbeat_changes_the_catalog() -> None:
     assert models.models() is models.models()
     served(registry, "m", max_model_len=500)
     assert models.resolve("a").max_model_len == 500
-    registry.receive(Heartbeat("worker", "w2", models=[ModelCard("m", max_model_len=700)]), 0.0)
+    worker(registry, "m", 700, "2")
     assert models.resolve("m").max_model_len == 700
 
 
@@ -48,7 +47,7 @@ def test_process_that_leaves_or_dies_takes_its_model_away() -> None:
     models = catalog(registry)
     served(registry, "m")
     assert models.resolve("m").name == "m"
-    registry.receive(Heartbeat("worker", "w1", leaving=True), 1.0)
+    announce(registry, ModelCard("m"), stages=("worker",), at=1.0, leaving=True)
     registry.sweep(1.0)
     with pytest.raises(Unavailable):
         models.resolve("m")

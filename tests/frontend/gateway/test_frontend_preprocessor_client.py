@@ -58,12 +58,16 @@ async def preparing(
         await asyncio.gather(*waiting, return_exceptions=True)
 
 
-@pytest.mark.parametrize("seed", range(8))
 async def test_preprocessor_of_the_compared_prompt_is_chosen_unless_it_is_gone_or_full(
-    seed: int,
+    subtests: pytest.Subtests,
 ) -> None:
     """However many turns it prepares below that, as with 250 sessions on few preprocessors."""
-    chance = random.Random(seed)
+    for seed in range(8):
+        with subtests.test(seed=seed):
+            await check_choice(random.Random(seed))
+
+
+async def check_choice(chance: random.Random) -> None:
     busy = {name: chance.randrange(40) for name in ("a", "b", "c")}
     ages, least = dict.fromkeys(busy, 0.1), min(busy.values())
     async with preparing(busy, ages) as client:

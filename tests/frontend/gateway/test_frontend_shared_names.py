@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.control import Heartbeat, ModelCard, SessionPlaced, Stage
+from schemas.control import ModelCard, SessionPlaced
 from schemas.conversation import Client, Conversation, Message, Text
 from schemas.session import placement_key
 from services.frontend.apis.models.documents import listing, names
 from services.frontend.gateway.catalog import ModelCatalog
 from services.frontend.gateway.shared_names import SharedNames
 from services.runtime.registry import ProcessRegistry
+from tests.kit.process import announce
 
 
 def card(name: str, weight: float = 1.0) -> ModelCard:
@@ -130,8 +131,8 @@ def test_claimed_parent_moves_no_session(claims: list[str]) -> None:
 # --------------------------------------------------------------------------------------------------
 
 
-class Bus:
-    """The heartbeats of two versions."""
+class Served:
+    """The catalog of a frontend that gets the heartbeats of several versions."""
 
     def __init__(self, **weights: float) -> None:
         self.registry = ProcessRegistry(3.5)
@@ -144,60 +145,53 @@ class Bus:
     def beat(
         self, name: str, weight: float = 1.0, *, draining: bool = False, leaving: bool = False
     ) -> None:
-        stages: tuple[Stage, ...] = ("preprocessor", "worker", "parser")
-        for stage in stages:
-            heartbeat = Heartbeat(
-                stage,
-                f"{stage}-{name}",
-                models=[card(name, weight)],
-                draining=draining,
-                leaving=leaving,
-            )
-            self.registry.receive(heartbeat, 0.0)
+        made = card(name, weight)
+        announce(self.registry, made, name, draining=draining, leaving=leaving)
 
-    def served(self, count: int = 40) -> set[str]:
+    def models(self, count: int = 40) -> set[str]:
+        """The models of this number of sessions."""
         return {self.catalog.resolve("coder", session(number)).name for number in range(count)}
 
 
 def test_alias_reaches_each_model_and_a_name_its_own() -> None:
-    bus = Bus(v1=1, v2=1)
-    assert bus.served() == {"v1", "v2"}
-    assert {bus.catalog.resolve("v1", session(number)).name for number in range(40)} == {"v1"}
-    assert Bus(v1=1, v2=3).catalog.resolve("coder").name == "v2"
+    both = Served(v1=1, v2=1)
+    assert both.models() == {"v1", "v2"}
+    assert {both.catalog.resolve("v1", session(number)).name for number in range(40)} == {"v1"}
+    assert Served(v1=1, v2=3).catalog.resolve("coder").name == "v2"
 
 
 @pytest.mark.parametrize("state", [{"draining": True}, {"leaving": True}])
 def test_version_that_drains_or_is_gone_gets_no_turn(state: dict[str, bool]) -> None:
-    bus = Bus(v1=1, v2=1)
-    bus.beat("v1", **state)
-    assert bus.served() == {"v2"}
-    bus.beat("v2", **state)
-    assert bus.served(1), "both are listed: the turn waits for one of them"
+    served = Served(v1=1, v2=1)
+    served.beat("v1", **state)
+    assert served.models() == {"v2"}
+    served.beat("v2", **state)
+    assert served.models(1), "both are listed: the turn waits for one of them"
 
 
 def test_weight_is_the_mean_of_the_preprocessors() -> None:
-    bus = Bus(v1=0)
-    bus.registry.receive(Heartbeat("preprocessor", "another", models=[card("v1", 1)]), 0.0)
-    assert bus.catalog.resolve("v1").weight == 0.5
+    served = Served(v1=0)
+    announce(served.registry, card("v1", 1), "another", stages=("preprocessor",))
+    assert served.catalog.resolve("v1").weight == 0.5
 
 
 def test_shared_alias_is_listed_once() -> None:
-    bus = Bus(v1=1, v2=3)
-    found = listing(names(bus.catalog.models()), {})["data"]
+    served = Served(v1=1, v2=3)
+    found = listing(names(served.catalog.models()), {})["data"]
     assert [(entry["id"], entry["root"]) for entry in found] == [
         ("v1", "v1"),
         ("v2", "v2"),
         ("coder", "v2"),
     ]
-    even = Bus(v1=1, v2=1).catalog
+    even = Served(v1=1, v2=1).catalog
     shown = {entry["id"]: entry["root"] for entry in listing(names(even.models()), {})["data"]}
     assert shown["coder"] == even.resolve("coder").name, "as the model is described alone"
 
 
 def test_sessions_of_a_single_version_stay_when_another_one_joins() -> None:
-    bus = Bus(v1=1)
-    assert bus.served() == {"v1"}
-    bus.beat("v1", 0)
-    bus.beat("v2", 1)
-    assert bus.served() == {"v1"}
-    assert bus.catalog.resolve("coder", session(99)).name == "v2"
+    served = Served(v1=1)
+    assert served.models() == {"v1"}
+    served.beat("v1", 0)
+    served.beat("v2", 1)
+    assert served.models() == {"v1"}
+    assert served.catalog.resolve("coder", session(99)).name == "v2"

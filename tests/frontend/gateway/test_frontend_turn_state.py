@@ -9,7 +9,7 @@ import structlog
 from schemas.control import ModelCard
 from schemas.conversation import Conversation
 from schemas.errors import MEDIA_MISSING, ErrorInfo, ErrorKind, Invalid, Unavailable, raised
-from schemas.events import Prepared, TurnEvent
+from schemas.events import Prepared
 from services.frontend.gateway.turn_observer import BusTurnObserver
 from services.frontend.gateway.turn_state import (
     TRANSITIONS,
@@ -28,6 +28,7 @@ from services.frontend.gateway.turn_state import (
     Waiting,
     outcome_of,
 )
+from tests.kit.sinks import RecordingSink
 
 STATES: tuple[type[State], ...] = (Waiting, Preparing, Streaming, Resuming, Ended)
 UNEXPECTED: dict[type[State], set[StateEvent]] = {
@@ -68,16 +69,6 @@ UNEXPECTED: dict[type[State], set[StateEvent]] = {
 """What changes nothing, by state. In an ended turn it may come; elsewhere it is a mistake."""
 
 
-class Sink:
-    def __init__(self) -> None:
-        self.prepared: list[Prepared] = []
-
-    def opened(self, prepared: Prepared) -> None:
-        self.prepared.append(prepared)
-
-    def push(self, events: list[TurnEvent], tokens: int = 0) -> None: ...
-
-
 def state_of(kind: type[State]) -> State:
     if kind is Ended:
         return Ended()
@@ -91,24 +82,25 @@ def state_of(kind: type[State]) -> State:
     return state[kind]
 
 
-def turn(kind: type[State] = Waiting, sink: Sink | None = None) -> BusTurn:
+def turn(kind: type[State] = Waiting, sink: RecordingSink | None = None) -> BusTurn:
     return BusTurn(
         id="t",
         card=ModelCard("m"),
         conversation=Conversation("m", []),
-        sink=sink or Sink(),
+        sink=sink or RecordingSink(),
         deadline=60.0,
         observer=BusTurnObserver(structlog.get_logger(), "t"),
         state=state_of(kind),
     )
 
 
-@pytest.mark.parametrize(
-    ("state", "event"),
-    [*product(STATES, StateEvent)],
-    ids=lambda member: member.__name__ if isinstance(member, type) else member.name.lower(),
-)
-def test_event_changes_the_state_or_nothing(state: type[State], event: StateEvent) -> None:
+def test_event_changes_the_state_or_nothing(subtests: pytest.Subtests) -> None:
+    for state, event in product(STATES, StateEvent):
+        with subtests.test(state=state.__name__, event=event.name):
+            check_event(state, event)
+
+
+def check_event(state: type[State], event: StateEvent) -> None:
     walked = turn(state)
     before = walked.state
     following = TRANSITIONS[state].get(event)
@@ -145,7 +137,7 @@ def test_every_state_but_the_end_can_be_left_and_reached() -> None:
 
 
 async def test_attempt_is_prepared_once() -> None:
-    sink = Sink()
+    sink = RecordingSink()
     opened = turn(sink=sink)
     outcome = opened.request_sent()
     opened.apply_prepared(Prepared(1, 9, "worker-1", "parser-1"))
@@ -184,7 +176,7 @@ async def test_failure_of_an_earlier_attempt_changes_nothing() -> None:
 
 
 async def test_sink_of_a_resumed_turn_is_not_opened_again() -> None:
-    sink = Sink()
+    sink = RecordingSink()
     opened = turn(Resuming, sink)
     opened.request_sent()
     assert type(opened.state) is Resuming

@@ -15,8 +15,8 @@ from services.frontend.hosted.contract import ProviderError
 from services.frontend.hosted.mcp_provider import McpProvider, sources_in, sources_of_text
 from services.frontend.hosted.provider import provider_of
 from services.runtime.config import FrontendConfig
-from tests.frontend.hosted.rounds import FIRST, LAST, SEARCH, Rounds, body, message
-from tests.kit.frontend import serving
+from tests.kit.frontend import in_turn, serving
+from tests.kit.hosted import FIRST, LAST, SEARCH, body, message
 
 TIDES = {"url": "https://example.org/tides", "title": "Tides", "content": "High water is at noon."}
 TEXT = "# Two pages\nTides: https://example.org/tides.\nMoon (https://example.com/moon)"
@@ -86,7 +86,7 @@ async def test_tools_of_the_server_search_and_fetch(server: str) -> None:
 
 
 async def test_message_searches_with_mcp(server: str) -> None:
-    async with serving(Rounds(FIRST, LAST), config(server)) as served:
+    async with serving(in_turn(FIRST, LAST), config(server)) as served:
         answer = await message(served, body(SEARCH))
     assert [page["url"] for page in answer["content"][3]["content"]] == [
         "https://example.org/tides"
@@ -94,7 +94,7 @@ async def test_message_searches_with_mcp(server: str) -> None:
 
 
 async def test_missing_server_is_unavailable() -> None:
-    async with serving(Rounds(FIRST, LAST), config("http://127.0.0.1:9/mcp")) as served:
+    async with serving(in_turn(FIRST, LAST), config("http://127.0.0.1:9/mcp")) as served:
         answer = await message(served, body(SEARCH))
     assert answer["content"][3]["content"]["error_code"] == "unavailable"
 

@@ -14,29 +14,30 @@ def conversation(text: str) -> Conversation:
     return Conversation("m", [Message("user", [Text(f"Read {text} please.")])])
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://127.0.0.1/",
-        "http://127.1/",
-        "http://2130706433/",
-        "http://0x7f.0.0.1/",
-        "http://10.1.2.3:8080/x",
-        "http://169.254.169.254/latest/meta-data",
-        "http://100.64.0.1/",
-        "http://[::1]/",
-        "http://[::ffff:10.0.0.1]/",
-        "http://[fd00::1]/",
-        "http://localhost:9000/",
-        "http://LOCALHOST./",
-        "http://metadata.google.internal/",
-        "http://printer.local/",
-        "http://user@192.168.0.1/",
-    ],
-)
-def test_private_addresses_are_refused_unless_allowed(url: str) -> None:
-    assert refusal_code(FETCH, url, conversation(url), allow_private=False) == "url_not_allowed"
-    assert refusal_code(FETCH, url, conversation(url), allow_private=True) is None
+PRIVATE = [
+    "http://127.0.0.1/",
+    "http://127.1/",
+    "http://2130706433/",
+    "http://0x7f.0.0.1/",
+    "http://10.1.2.3:8080/x",
+    "http://169.254.169.254/latest/meta-data",
+    "http://100.64.0.1/",
+    "http://[::1]/",
+    "http://[::ffff:10.0.0.1]/",
+    "http://[fd00::1]/",
+    "http://localhost:9000/",
+    "http://LOCALHOST./",
+    "http://metadata.google.internal/",
+    "http://printer.local/",
+    "http://user@192.168.0.1/",
+]
+
+
+def test_private_addresses_are_refused_unless_allowed() -> None:
+    for url in PRIVATE:
+        asked = conversation(url)
+        assert refusal_code(FETCH, url, asked, allow_private=False) == "url_not_allowed", url
+        assert refusal_code(FETCH, url, asked, allow_private=True) is None, url
 
 
 @pytest.mark.parametrize(

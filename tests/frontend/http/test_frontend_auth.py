@@ -6,15 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import ClientSession
 
 from services.frontend.http.auth import find_key, load_keys
 from services.frontend.http.keys import Limits
 from services.runtime.config import FrontendConfig
-from tests.kit.frontend import MODEL, log_into, serving
+from tests.kit.frontend import ASK, KEY, log_into, serving
 from tests.kit.waiting import eventually
 
-ASK = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
 HASHES = {key: hashlib.sha256(key.encode()).hexdigest() for key in ("alpha", "beta")}
 
 
@@ -23,6 +21,11 @@ def keys(tmp_path: Path) -> Path:
     path = tmp_path / "keys"
     path.write_text(f"# our keys\n\nteam-a:{HASHES['alpha']}\n  {HASHES['beta'].upper()}  \n")
     return path
+
+
+@pytest.fixture
+def config(keys: Path) -> FrontendConfig:
+    return FrontendConfig(api_keys_file=str(keys))
 
 
 def test_key_has_the_name_of_its_line(keys: Path) -> None:
@@ -43,27 +46,22 @@ def test_malformed_line_is_named(tmp_path: Path, line: str) -> None:
         load_keys(str(path), Limits())
 
 
-async def test_frontend_does_not_start_without_keys(tmp_path: Path) -> None:
-    path = tmp_path / "keys"
-    with pytest.raises(FileNotFoundError):
-        async with serving(config=FrontendConfig(api_keys_file=str(path))):
-            pass
-    path.write_text("# none yet\n")
+async def test_frontend_does_not_start_without_keys(keys: Path, config: FrontendConfig) -> None:
+    keys.write_text("# none yet\n")
     with pytest.raises(ValueError, match="holds no keys"):
-        async with serving(config=FrontendConfig(api_keys_file=str(path))):
-            pass
+        await serving(config=config).__aenter__()
+    keys.unlink()
+    with pytest.raises(FileNotFoundError):
+        await serving(config=config).__aenter__()
 
 
 @pytest.mark.parametrize("end", ["deleted", "", "# nobody\n"])
-async def test_last_key_can_be_revoked(keys: Path, end: str) -> None:
+async def test_last_key_can_be_revoked(keys: Path, config: FrontendConfig, end: str) -> None:
     lines: list[MutableMapping[str, Any]] = []
-    async with (
-        serving(config=FrontendConfig(api_keys_file=str(keys))) as served,
-        ClientSession(served.url) as http,
-    ):
+    async with serving(config=config) as served:
 
         async def status(key: str = "alpha", path: str = "/v1/models") -> int:
-            return (await http.get(path, headers={"x-api-key": key})).status
+            return (await served.get(path, headers={"x-api-key": key})).status
 
         before = keys.read_text()
         assert await status() == 200
@@ -74,7 +72,7 @@ async def test_last_key_can_be_revoked(keys: Path, end: str) -> None:
         served.callers.reload(log_into(lines))
         assert lines == [{"event": "keys.none_valid", "file": str(keys), "log_level": "warning"}]
         assert [await status(), await status("beta"), await status(path="/live")] == [401, 401, 200]
-        assert (await http.get("/v1/models")).status == 401
+        assert (await served.get("/v1/models")).status == 401
         assert not served.callers.open_to_all
         keys.write_text(before)
         served.callers.reload(log_into(lines))
@@ -82,11 +80,10 @@ async def test_last_key_can_be_revoked(keys: Path, end: str) -> None:
 
 
 @pytest.mark.parametrize("damage", ["malformed", "binary", "directory"])
-async def test_key_file_that_cannot_be_read_changes_nothing(keys: Path, damage: str) -> None:
-    async with (
-        serving(config=FrontendConfig(api_keys_file=str(keys))) as served,
-        ClientSession(served.url) as http,
-    ):
+async def test_key_file_that_cannot_be_read_changes_nothing(
+    keys: Path, config: FrontendConfig, damage: str
+) -> None:
+    async with serving(config=config) as served:
         if damage == "directory":
             keys.unlink()
             keys.mkdir()
@@ -94,66 +91,63 @@ async def test_key_file_that_cannot_be_read_changes_nothing(keys: Path, damage: 
             keys.write_bytes(b"alpha\n" if damage == "malformed" else b"\xff\xfe")
         with pytest.raises((ValueError, OSError)):
             served.callers.reload(log_into([]))
-        assert (await http.get("/v1/models", headers={"x-api-key": "alpha"})).status == 200
-        assert (await http.get("/v1/models", headers={"x-api-key": "gamma"})).status == 401
+        for key, status in (("alpha", 200), ("gamma", 401)):
+            reply = await served.get("/v1/models", headers={"x-api-key": key})
+            assert reply.status == status
 
 
 @pytest.mark.slow
-async def test_deleted_key_file_is_noticed(keys: Path) -> None:
-    async with (
-        serving(config=FrontendConfig(api_keys_file=str(keys))) as served,
-        ClientSession(served.url) as http,
-    ):
+async def test_deleted_key_file_is_noticed(keys: Path, config: FrontendConfig) -> None:
+    async with serving(config=config, headers=KEY) as served:
         keys.unlink()
         await eventually(lambda: "keys.none_valid" in [line["event"] for line in served.lines])
-        assert (await http.get("/v1/models", headers={"x-api-key": "alpha"})).status == 401
+        assert (await served.get("/v1/models")).status == 401
+
+
+async def test_valid_key_is_accepted_in_either_header(config: FrontendConfig) -> None:
+    async with serving(config=config) as served:
+        for headers, tenant in (
+            ({"x-api-key": "alpha"}, "team-a"),
+            ({"authorization": "Bearer alpha"}, "team-a"),
+            ({"authorization": "bearer  beta"}, HASHES["beta"][:8]),
+            ({"x-api-key": "wrong", "authorization": "Bearer alpha"}, "team-a"),
+        ):
+            reply = await served.post("/v1/messages", ASK, headers=headers)
+            assert reply.status == 200
+            assert served.gateway.conversations[-1].client.tenant == tenant
+            assert served.lines[-1]["tenant"] == tenant
+
+
+MISSING = ("x-api-key header is required", "You didn't provide an API key")
+WRONG = ("invalid x-api-key", "Incorrect API key")
 
 
 @pytest.mark.parametrize(
-    ("headers", "tenant"),
+    ("headers", "messages"),
     [
-        ({"x-api-key": "alpha"}, "team-a"),
-        ({"authorization": "Bearer alpha"}, "team-a"),
-        ({"authorization": "bearer  beta"}, HASHES["beta"][:8]),
-        ({"x-api-key": "wrong", "authorization": "Bearer alpha"}, "team-a"),
+        ({}, MISSING),
+        ({"authorization": "Basic alpha"}, MISSING),
+        ({"x-api-key": "wrong"}, WRONG),
+        ({"authorization": "Bearer wrong"}, WRONG),
     ],
 )
-async def test_valid_key_is_accepted(keys: Path, headers: dict[str, str], tenant: str) -> None:
-    config = FrontendConfig(api_keys_file=str(keys))
-    async with serving(config=config) as served, ClientSession(served.url) as http:
-        response = await http.post("/v1/messages", json=ASK, headers=headers)
-        assert response.status == 200
-    assert served.gateway.turns[0].conversation.client.tenant == tenant
-    assert served.lines[-1]["tenant"] == tenant
-
-
-@pytest.mark.parametrize(
-    ("headers", "message"),
-    [
-        ({}, "x-api-key header is required"),
-        ({"x-api-key": "wrong"}, "invalid x-api-key"),
-        ({"authorization": "Bearer wrong"}, "invalid x-api-key"),
-        ({"authorization": "Basic alpha"}, "x-api-key header is required"),
-    ],
-)
-async def test_invalid_key_is_refused(keys: Path, headers: dict[str, str], message: str) -> None:
-    config = FrontendConfig(api_keys_file=str(keys))
-    async with serving(config=config) as served, ClientSession(served.url) as http:
+async def test_invalid_key_is_refused_in_the_words_of_each_vendor(
+    config: FrontendConfig, headers: dict[str, str], messages: tuple[str, str]
+) -> None:
+    anthropic, openai = messages
+    async with serving(config=config, headers=headers) as served:
         for path in ("/v1/messages", "/v1/messages/count_tokens", "/v1/tokenize"):
-            response = await http.post(path, json=ASK, headers=headers)
-            assert response.status == 401
-            assert response.headers["www-authenticate"] == "Bearer"
-            assert response.headers["x-should-retry"] == "false"
-            error = (await response.json())["error"]
-            assert (error["type"], error["message"]) == ("authentication_error", message)
-        openai = await http.post("/v1/responses", json=ASK, headers=headers)
-        assert (await openai.json())["error"]["code"] == "invalid_api_key"
-    assert served.gateway.turns == []
-    assert served.gateway.counted == []
-
-
-@pytest.mark.parametrize("path", ["/live", "/ready", "/health", "/metrics", "/", "/api/hello"])
-async def test_open_path_needs_no_key(keys: Path, path: str) -> None:
-    config = FrontendConfig(api_keys_file=str(keys))
-    async with serving(config=config) as served, ClientSession(served.url) as http:
-        assert (await http.get(path)).status == 200
+            reply = await served.post(path, ASK)
+            assert reply.headers["www-authenticate"] == "Bearer"
+            assert reply.headers["x-should-retry"] == "false"
+            assert reply.error == (401, "authentication_error", anthropic)
+        for path in ("/v1/responses", "/v1/chat/completions", "/v1/completions"):
+            reply = await served.post(path, {})
+            status, kind, message = reply.error
+            assert (status, kind) == (401, "invalid_request_error")
+            assert reply.json["error"]["code"] == "invalid_api_key"
+            assert message.startswith(openai)
+        assert served.gateway.turns == []
+        assert served.gateway.counted == []
+        for path in ("/live", "/ready", "/health", "/metrics", "/", "/api/hello"):
+            assert (await served.get(path)).status == 200, "open to all"

@@ -1,22 +1,17 @@
 """Browsers: pages that may, pages that may not, and servers without keys."""
 
-from typing import Any
+from pathlib import Path
 
 import pytest
-from aiohttp import ClientSession, WSServerHandshakeError
+from aiohttp import WSServerHandshakeError
 
 from schemas.errors import Forbidden
 from services.frontend.http.cors import EXPOSED, Cors
 from services.runtime.config import FrontendConfig
-from tests.kit.frontend import MODEL, serving
+from tests.kit.frontend import ASK, ASKS, Served, guarded, serving
 
 APP = "https://app.example"
 EVIL = "https://evil.example"
-ASK: dict[str, Any] = {
-    "model": MODEL,
-    "max_tokens": 9,
-    "messages": [{"role": "user", "content": "hi"}],
-}
 PREFLIGHT = {
     "access-control-request-method": "POST",
     "access-control-request-headers": "content-type,x-api-key,anthropic-version,anthropic-dangerous-direct-browser-access",
@@ -27,72 +22,64 @@ def config(*origins: str) -> FrontendConfig:
     return FrontendConfig(cors_origins=list(origins))
 
 
-async def test_preflight_needs_no_key_and_allows_the_requested_headers(tmp_path: Any) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text("0" * 64)
-    guarded = FrontendConfig(cors_origins=[APP], api_keys_file=str(keys))
-    async with serving(config=guarded) as served, ClientSession(served.url) as http:
+async def test_preflight_needs_no_key_and_allows_the_requested_headers(tmp_path: Path) -> None:
+    async with serving(config=guarded(tmp_path, cors_origins=[APP])) as served:
         for path in ("/v1/messages", "/v1/responses", "/v1/models"):
-            response = await http.options(path, headers={**PREFLIGHT, "origin": APP})
-            assert response.status == 204
-            headers = response.headers
-            assert headers["access-control-allow-origin"] == APP
-            assert (
-                headers["access-control-allow-headers"]
-                == PREFLIGHT["access-control-request-headers"]
-            )
-            assert "POST" in headers["access-control-allow-methods"]
-            assert headers["vary"] == "origin"
+            reply = await served.send("OPTIONS", path, headers={**PREFLIGHT, "origin": APP})
+            assert reply.status == 204
+            asked = PREFLIGHT["access-control-request-headers"]
+            assert reply.headers["access-control-allow-origin"] == APP
+            assert reply.headers["access-control-allow-headers"] == asked
+            assert "POST" in reply.headers["access-control-allow-methods"]
+            assert reply.headers["vary"] == "origin"
 
 
 async def test_preflight_of_a_foreign_page_allows_nothing() -> None:
-    async with serving(config=config(APP)) as served, ClientSession(served.url) as http:
-        response = await http.options("/v1/messages", headers={**PREFLIGHT, "origin": EVIL})
-        assert response.status == 405
-        assert not [name for name in response.headers if name.lower().startswith("access-control")]
-        assert response.headers["vary"] == "origin"
+    async with serving(config=config(APP)) as served:
+        headers = {**PREFLIGHT, "origin": EVIL}
+        reply = await served.send("OPTIONS", "/v1/messages", headers=headers)
+        assert reply.status == 405
+        assert not [name for name in reply.headers if name.lower().startswith("access-control")]
+        assert reply.headers["vary"] == "origin"
 
 
-@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("origins", "allowed"), [((APP,), APP), (("*",), "*"), (("HTTPS://App.Example/",), APP)]
 )
-async def test_page_may_read_answers(origins: tuple[str, ...], allowed: str, stream: bool) -> None:
-    async with serving(config=config(*origins)) as served, ClientSession(served.url) as http:
-        good = await http.post(
-            "/v1/messages", json={**ASK, "stream": stream}, headers={"origin": APP}
-        )
-        bad = await http.post("/v1/messages", json={}, headers={"origin": APP})
-        assert (good.status, bad.status) == (200, 400)
-        for response in (good, bad):
-            assert response.headers["access-control-allow-origin"] == allowed
-            exposed = response.headers["access-control-expose-headers"].split(", ")
+async def test_page_may_read_answers(origins: tuple[str, ...], allowed: str) -> None:
+    async with serving(config=config(*origins), headers={"origin": APP}) as served:
+        replies = [await served.ask(), await served.ask(stream=True)]
+        replies.append(await served.post("/v1/messages", {}))
+        assert [reply.status for reply in replies] == [200, 200, 400]
+        for reply in replies:
+            assert reply.headers["access-control-allow-origin"] == allowed
+            exposed = reply.headers["access-control-expose-headers"].split(", ")
             assert {
                 "request-id",
                 "retry-after",
                 "anthropic-ratelimit-tokens-reset",
                 "x-ratelimit-limit-tokens",
             } <= {*exposed}
-        await good.read()
+
+
+async def no_socket(served: Served, headers: dict[str, str]) -> None:
+    with pytest.raises(WSServerHandshakeError) as caught:
+        await served.http.ws_connect("/v1/responses", headers=headers)
+    assert caught.value.status == 403
 
 
 async def test_foreign_page_cannot_use_a_server_without_keys() -> None:
     """text/plain needs no preflight: without this, any page could have a local model run its
     prompts."""
-    async with serving() as served, ClientSession(served.url) as http:
-        headers = {"origin": EVIL, "content-type": "text/plain"}
-        response = await http.post("/v1/messages", json=ASK, headers=headers)
-        assert response.status == 403
-        error = (await response.json())["error"]
-        assert error["type"] == "permission_error"
-        assert EVIL in error["message"]
-        assert (await http.get("/v1/models", headers={"origin": EVIL})).status == 200
-        assert (
-            await http.post("/v1/messages", json=ASK, headers={"origin": served.url})
-        ).status == 200
-        with pytest.raises(WSServerHandshakeError) as caught:
-            await http.ws_connect("/v1/responses", headers={"origin": EVIL})
-        assert caught.value.status == 403
+    async with serving() as served:
+        foreign, own = {"origin": EVIL}, {"origin": served.url}
+        plain = {**foreign, "content-type": "text/plain"}
+        status, kind, message = (await served.post("/v1/messages", ASK, headers=plain)).error
+        assert (status, kind) == (403, "permission_error")
+        assert EVIL in message
+        assert (await served.get("/v1/models", headers=foreign)).status == 200
+        assert (await served.post("/v1/messages", ASK, headers=own)).status == 200
+        await no_socket(served, foreign)
     assert len(served.gateway.turns) == 1
 
 
@@ -126,64 +113,50 @@ def test_post_is_accepted_by_origin(
 REBOUND = "rebound.example"
 
 
-@pytest.mark.parametrize("port", ["", ":80", ":8000"])
-@pytest.mark.parametrize(
-    "path", ["/v1/messages", "/v1/chat/completions", "/v1/responses", "/v1/models", "/nothing"]
-)
-async def test_rebound_host_name_is_refused(path: str, port: str) -> None:
+async def test_rebound_host_name_is_refused(subtests: pytest.Subtests) -> None:
     """For the browser, the page and this server are of one origin: it sends and reads whatever the
     page asks for."""
-    async with serving() as served, ClientSession(served.url) as http:
-        host = REBOUND + port
-        headers = {"host": host, "origin": f"http://{host}"}
-        for response in (
-            await http.post(path, json=ASK, headers=headers),
-            await http.get(path, headers=headers),
-        ):
-            assert response.status == 403
-            message = (await response.json())["error"]["message"]
-            assert (
-                message
-                == f"This server has no host name '{host}'; it can be allowed with --allowed-hosts."
-            )
-        with pytest.raises(WSServerHandshakeError) as caught:
-            await http.ws_connect("/v1/responses", headers=headers)
-        assert caught.value.status == 403
-        for probe in ("/live", "/ready", "/health", "/metrics"):
-            assert (await http.get(probe, headers=headers)).status == 200
+    async with serving() as served:
+        for host in (REBOUND, f"{REBOUND}:80", f"{REBOUND}:8000"):
+            headers = {"host": host, "origin": f"http://{host}"}
+            refusal = f"This server has no host name '{host}'; it can be allowed with"
+            for path in (*ASKS, "/v1/models", "/nothing"):
+                for method in ("GET", "POST"):
+                    with subtests.test(host=host, path=path, method=method):
+                        reply = await served.send(method, path, json=ASK, headers=headers)
+                        assert reply.status == 403
+                        assert reply.json["error"]["message"] == f"{refusal} --allowed-hosts."
+            await no_socket(served, headers)
+            for probe in ("/live", "/ready", "/health", "/metrics"):
+                assert (await served.get(probe, headers=headers)).status == 200
     assert served.gateway.turns == []
 
 
+async def test_localhost_and_addresses_are_always_allowed() -> None:
+    async with serving(config=FrontendConfig(allowed_hosts=["llm.example"])) as served:
+        for host in (
+            "LLM.example:443",
+            "llm.example.",
+            "localhost",
+            "LocalHost:8000",
+            "localhost.",
+            "127.0.0.1:9",
+            "[::1]:9",
+            "10.0.0.7:8000",
+            "[fe80::1]",
+        ):
+            reply = await served.post("/v1/messages", ASK, headers={"host": host})
+            assert reply.status == 200, host
+
+
 @pytest.mark.parametrize(
-    "host",
-    [
-        "localhost",
-        "LocalHost:8000",
-        "localhost.",
-        "127.0.0.1:9",
-        "[::1]:9",
-        "10.0.0.7:8000",
-        "[fe80::1]",
-    ],
+    ("allowed", "status"), [([], 401), (["llm.example"], 403), (["*"], 401), ([REBOUND], 401)]
 )
-async def test_localhost_and_addresses_are_always_allowed(host: str) -> None:
-    async with (
-        serving(config=FrontendConfig(allowed_hosts=["llm.example"])) as served,
-        ClientSession() as http,
-    ):
-        for name in (host, "LLM.example:443", "llm.example."):
-            assert (
-                await http.post(f"{served.url}/v1/messages", json=ASK, headers={"host": name})
-            ).status == 200
-
-
-async def test_server_with_keys_checks_only_configured_host_names(tmp_path: Any) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text("0" * 64)
-    for allowed, status in (([], 401), (["llm.example"], 403), (["*"], 401), ([REBOUND], 401)):
-        config = FrontendConfig(api_keys_file=str(keys), allowed_hosts=allowed)
-        async with serving(config=config) as served, ClientSession(served.url) as http:
-            assert (await http.get("/v1/models", headers={"host": REBOUND})).status == status
+async def test_server_with_keys_checks_only_configured_host_names(
+    tmp_path: Path, allowed: list[str], status: int
+) -> None:
+    async with serving(config=guarded(tmp_path, allowed_hosts=allowed)) as served:
+        assert (await served.get("/v1/models", headers={"host": REBOUND})).status == status
 
 
 def test_invalid_header_names_are_not_echoed() -> None:

@@ -18,33 +18,27 @@ from services.cli.serve import new_loop
 from services.frontend.http.tls import Tls
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import adopt_library_logs
-from tests.frontend.http.raw_http import ASK, chunk, frame, post, upgrade
 from tests.kit.certificates import Authority, pem
 from tests.kit.events import Step, finish, text
-from tests.kit.frontend import FakeGateway, Served, log_into, serving
+from tests.kit.frontend import ASKS, MODEL, STREAM, FakeGateway, Served, log_into, serving
+from tests.kit.raw_http import CHUNKED, LAST_CHUNK, chunk, frame, post, upgrade
 
-STREAM = {**ASK, "stream": True}
-CHAT = {"model": ASK["model"], "messages": ASK["messages"], "stream": True}
-RESPONSE = {"model": ASK["model"], "input": "hi", "stream": True}
-CREATE = json.dumps({"type": "response.create", "model": ASK["model"], "input": "hi"}).encode()
-REQUESTS: list[tuple[str, bytes]] = [
-    ("document", post()),
-    ("stream", post(json.dumps(STREAM).encode())),
-    ("chat", post(json.dumps(CHAT).encode(), path="/v1/chat/completions")),
-    ("response", post(json.dumps(RESPONSE).encode(), path="/v1/responses")),
-    ("large body", post(json.dumps({**STREAM, "system": "word " * 150_000}).encode())),
-    (
-        "chunked body",
-        post(b"", "Transfer-Encoding: chunked", sized=False)
-        + chunk(json.dumps(STREAM).encode())
-        + b"0\r\n\r\n",
-    ),
-    ("waiting for the body", post(json.dumps(STREAM).encode(), "Expect: 100-continue")),
-    ("refused", post(b"{}")),
-    ("not found", post(b"{}", path="/nowhere")),
-    ("pipelined", post() + post()),
-    ("socket", upgrade() + frame(CREATE)),
-]
+BODY = json.dumps(STREAM).encode()
+CREATE = json.dumps({"type": "response.create", "model": MODEL, "input": "hi"}).encode()
+REQUESTS: dict[str, bytes] = {
+    "document": post(),
+    **{
+        path: post(json.dumps({**body, "stream": True}).encode(), path=path)
+        for path, body in ASKS.items()
+    },
+    "large body": post(json.dumps({**STREAM, "system": "word " * 150_000}).encode()),
+    "chunked body": post(b"", CHUNKED, sized=False) + chunk(BODY) + LAST_CHUNK,
+    "waiting for the body": post(BODY, "Expect: 100-continue"),
+    "refused": post(b"{}"),
+    "not found": post(b"{}", path="/nowhere"),
+    "pipelined": post() + post(),
+    "socket": upgrade() + frame(CREATE),
+}
 TRIALS = 12
 """Hang-ups for each kind of request in the quick run."""
 
@@ -114,35 +108,24 @@ def noise_of(work: Callable[[Served], Any], tls: Tls | None) -> list[str]:
     return [str(line) for line in lines]
 
 
+@pytest.mark.parametrize("rounds", [1, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("secure", [True, False])
-@pytest.mark.parametrize(("name", "request_bytes"), REQUESTS, ids=[name for name, _ in REQUESTS])
-def test_hangup_is_not_an_error(
-    name: str, request_bytes: bytes, secure: bool, tmp_path: Path
-) -> None:
-    hang_up_often(name, request_bytes, secure, tmp_path, TRIALS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("secure", [True, False])
-@pytest.mark.parametrize(("name", "request_bytes"), REQUESTS, ids=[name for name, _ in REQUESTS])
-def test_no_hangup_of_many_is_an_error(
-    name: str, request_bytes: bytes, secure: bool, tmp_path: Path
-) -> None:
-    hang_up_often(name, request_bytes, secure, tmp_path, 40 * TRIALS)
-
-
-def hang_up_often(name: str, request: bytes, secure: bool, directory: Path, trials: int) -> None:
+def test_hangup_is_not_an_error(secure: bool, rounds: int, tmp_path: Path) -> None:
     authority = Authority("test")
-    tls = Tls(*authority.write(directory, "server"), None) if secure else None
+    tls = Tls(*authority.write(tmp_path, "server"), None) if secure else None
     client = (
         ssl.create_default_context(cadata=pem(authority.certificate).decode()) if secure else None
     )
-    rng = random.Random(f"{name} {secure}")
+    chances = {name: random.Random(f"{name} {secure}") for name in REQUESTS}
 
     async def work(served: Served) -> None:
-        for _ in range(trials // TRIALS):
+        for _ in range(rounds):
             await asyncio.gather(
-                *(hang_up(served.port, request, rng, client) for _ in range(TRIALS))
+                *(
+                    hang_up(served.port, request, chances[name], client)
+                    for name, request in REQUESTS.items()
+                    for _ in range(TRIALS)
+                )
             )
 
     lines = noise_of(work, tls)

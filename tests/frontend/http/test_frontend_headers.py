@@ -1,7 +1,6 @@
 """Header values that are not UTF-8: any byte may stand there (RFC 9110, 5.5), and none of them may
 do harm."""
 
-import asyncio
 import json
 from random import Random
 from typing import Any
@@ -10,48 +9,37 @@ import msgspec
 import pytest
 
 from services.runtime.config import FrontendConfig
-from tests.kit.frontend import MODEL, Served, serving
+from tests.kit.frontend import ASKS, Served, serving
+from tests.kit.raw_http import answer_to
+from tests.kit.raw_http import post as request
 
-CHAT = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
-BODIES: dict[str, dict[str, Any]] = {
-    "/v1/responses": {"model": MODEL, "input": "hi"},
-    "/v1/messages": CHAT,
-    "/v1/chat/completions": CHAT,
-}
+RESPONSES = "/v1/responses"
 
 
 async def post(
     served: Served, path: str, header: bytes
 ) -> tuple[int, dict[str, str], dict[str, Any]]:
-    body = json.dumps(BODIES[path]).encode()
-    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {len(body)}\r\n".encode()
-    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
-    writer.write(head + header + b"\r\n\r\n" + body)
-    async with asyncio.timeout(60):
-        answered, _, document = (await reader.read()).partition(b"\r\n\r\n")
-    writer.close()
-    status, *lines = answered.decode().split("\r\n")
-    headers = dict(line.lower().split(": ", 1) for line in lines)
-    return int(status.split()[1]), headers, json.loads(document)
+    """The answer to a request with this line in its head: status, headers, document."""
+    head, _, body = request(json.dumps(ASKS[path]).encode(), path=path).partition(b"\r\n\r\n")
+    answer = await answer_to(served.port, head + b"\r\n" + header + b"\r\n\r\n" + body)
+    return answer.status, answer.headers, json.loads(answer.body)
 
 
-@pytest.mark.parametrize("path", BODIES)
-@pytest.mark.parametrize(
-    "name", ["user-agent", "x-session-affinity", "x-claude-code-session-id", "x-request-id"]
-)
-async def test_header_values_may_have_any_bytes(path: str, name: str) -> None:
+async def test_header_values_may_have_any_bytes(subtests: pytest.Subtests) -> None:
+    names = ("user-agent", "x-session-affinity", "x-claude-code-session-id", "x-request-id")
     async with serving() as served:
-        status, headers, document = await post(
-            served, path, f"{name}: ".encode() + b"a\xff \xc3\xa9 \xed\xa0\x80b"
-        )
-        conversation = served.gateway.turns[0].conversation
-        line = served.lines[-1]
-    assert status == 200, document
-    assert headers["x-request-id"] == headers["request-id"]
-    msgspec.msgpack.encode(conversation)
-    msgspec.json.encode(line, enc_hook=str)
-    if name == "user-agent":
-        assert conversation.client.user_agent == "a? é ???b"
+        for path in ASKS:
+            for name in names:
+                with subtests.test(path=path, name=name):
+                    sent = f"{name}: ".encode() + b"a\xff \xc3\xa9 \xed\xa0\x80b"
+                    status, headers, document = await post(served, path, sent)
+                    assert status == 200, document
+                    assert headers["x-request-id"] == headers["request-id"]
+                    conversation = served.gateway.conversations[-1]
+                    msgspec.msgpack.encode(conversation)
+                    msgspec.json.encode(served.lines[-1], enc_hook=str)
+                    if name == "user-agent":
+                        assert conversation.client.user_agent == "a? é ???b"
 
 
 PIECES = (
@@ -78,10 +66,10 @@ async def test_different_bytes_of_an_id_are_different_sessions() -> None:
     sent |= {one.decode("latin-1").encode() for one in sent}
     async with serving() as served:
         for value in sent:
-            status, _, document = await post(served, "/v1/responses", b"x-session-id: " + value)
+            status, _, document = await post(served, RESPONSES, b"x-session-id: " + value)
             assert status == 200, document
-        sessions = [turn.conversation.client.session for turn in served.gateway.turns]
-        assert (await post(served, "/v1/responses", b"x-session-id: \0\xc3\xbf"))[0] == 400, (
+        sessions = [asked.client.session for asked in served.gateway.conversations]
+        assert (await post(served, RESPONSES, b"x-session-id: \0\xc3\xbf"))[0] == 400, (
             "as such bytes are marked"
         )
     assert len({*sessions}) == len(sent)
@@ -90,27 +78,28 @@ async def test_different_bytes_of_an_id_are_different_sessions() -> None:
 
 async def test_empty_header_before_a_filled_one_does_not_count() -> None:
     async with serving() as served:
-        assert (await post(served, "/v1/responses", b"x-session-id:\r\nX-Session-Id: s"))[0] == 200
-        assert served.gateway.turns[0].conversation.client.session == "s"
+        assert (await post(served, RESPONSES, b"x-session-id:\r\nX-Session-Id: s"))[0] == 200
+        assert served.gateway.conversations[0].client.session == "s"
 
 
-@pytest.mark.parametrize(
-    "name", ["host", "accept", "content-type", "cookie", "traceparent", "authorization", "range"]
-)
-async def test_any_bytes_in_other_headers_do_no_harm(name: str) -> None:
+async def test_any_bytes_in_other_headers_do_no_harm(subtests: pytest.Subtests) -> None:
+    names = ("host", "accept", "content-type", "cookie", "traceparent", "authorization", "range")
     async with serving() as served:
-        status, _, document = await post(
-            served, "/v1/responses", f"{name}: ".encode() + b"a\xff=\xfe"
-        )
-    assert status < 500, document
+        for name in names:
+            with subtests.test(name):
+                sent = f"{name}: ".encode() + b"a\xff=\xfe"
+                status, _, document = await post(served, RESPONSES, sent)
+                assert status < 500, document
 
 
-@pytest.mark.parametrize("path", BODIES)
-@pytest.mark.parametrize(
-    ("header", "status"), [(b"content-encoding: \xff", 400), (b"origin: https://\xff", 403)]
-)
-async def test_refusal_with_surrogates_is_answered(path: str, header: bytes, status: int) -> None:
+async def test_refusal_with_surrogates_is_answered(subtests: pytest.Subtests) -> None:
     async with serving(config=FrontendConfig(cors_origins=["https://a.example"])) as served:
-        answered, headers, document = await post(served, path, header)
-    assert (answered, document["error"]["message"] != "") == (status, True)
-    assert headers["request-id"].startswith("req_")
+        for path in ASKS:
+            for header, status in (
+                (b"content-encoding: \xff", 400),
+                (b"origin: https://\xff", 403),
+            ):
+                with subtests.test(path=path, header=header):
+                    answered, headers, document = await post(served, path, header)
+                    assert (answered, document["error"]["message"] != "") == (status, True)
+                    assert headers["request-id"].startswith("req_")

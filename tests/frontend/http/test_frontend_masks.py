@@ -3,8 +3,8 @@
 import pytest
 
 from services.frontend.http.masks import MaskedFrames
-from tests.frontend.http.raw_http import RawSocket, frame
 from tests.kit.frontend import serving
+from tests.kit.raw_http import RawSocket, frame
 
 CREATE = b'{"type":"nothing"}'
 SPLIT = b'{"type":"\xc3\xa9"}'
@@ -23,9 +23,14 @@ class Reader:
         self.ended = True
 
 
-@pytest.mark.parametrize("step", [1, 2, 3, 7, 1000, 10**6])
-@pytest.mark.parametrize("size", [0, 1, 125, 126, 65535, 65536])
-def test_masked_frames_pass_in_any_pieces(size: int, step: int) -> None:
+def test_masked_frames_pass_in_any_pieces(subtests: pytest.Subtests) -> None:
+    for size in (0, 1, 125, 126, 65535, 65536):
+        for step in (1, 2, 3, 7, 1000, 10**6):
+            with subtests.test(size=size, step=step):
+                check_masked(size, step)
+
+
+def check_masked(size: int, step: int) -> None:
     reader, calls = Reader(), list[str]()
     check = MaskedFrames(reader, lambda: calls.append("unmasked"))
     data = frame(b"x" * size) + frame(b"", 9) + frame(b"y" * size, 2)
@@ -35,9 +40,14 @@ def test_masked_frames_pass_in_any_pieces(size: int, step: int) -> None:
     assert (reader.data, reader.ended, calls) == (data, True, [])
 
 
-@pytest.mark.parametrize("step", [1, 2, 5, 1000])
-@pytest.mark.parametrize("size", [0, 125, 200, 70_000])
-def test_unmasked_frame_is_found_at_any_position(size: int, step: int) -> None:
+def test_unmasked_frame_is_found_at_any_position(subtests: pytest.Subtests) -> None:
+    for size in (0, 125, 200, 70_000):
+        for step in (1, 2, 5, 1000):
+            with subtests.test(size=size, step=step):
+                check_unmasked(size, step)
+
+
+def check_unmasked(size: int, step: int) -> None:
     reader, calls = Reader(), list[str]()
     check = MaskedFrames(reader, lambda: calls.append("unmasked"))
     before = frame(b"x" * size)
@@ -49,23 +59,22 @@ def test_unmasked_frame_is_found_at_any_position(size: int, step: int) -> None:
     assert len(reader.data) <= len(before) + 1
 
 
-@pytest.mark.parametrize(
-    "pieces",
-    [
-        [frame(CREATE, masked=False)],
-        [frame(b"", 9, masked=False)],
-        [b"\x81", b"\x12"],
-        [b"\x81\x7f"],
-    ],
-    ids=["text", "ping", "bytewise", "long"],
-)
-@pytest.mark.parametrize("together", [False, True])
-async def test_unmasked_frame_ends_the_connection(pieces: list[bytes], together: bool) -> None:
+async def test_unmasked_frame_ends_the_connection(subtests: pytest.Subtests) -> None:
     async with serving() as served:
-        socket = await RawSocket.open(served.port, b"".join(pieces) if together else b"")
-        if not together:
-            await socket.send(*pieces)
-        assert await socket.receive() == 1002
+        for name, pieces in {
+            "text": [frame(CREATE, masked=False)],
+            "ping": [frame(b"", 9, masked=False)],
+            "bytewise": [b"\x81", b"\x12"],
+            "long": [b"\x81\x7f"],
+        }.items():
+            for together in (False, True):
+                with subtests.test(name, together=together):
+                    socket = await RawSocket.open(
+                        served.port, b"".join(pieces) if together else b""
+                    )
+                    if not together:
+                        await socket.send(*pieces)
+                    assert await socket.receive() == 1002
 
 
 async def test_connection_serves_until_its_first_unmasked_frame() -> None:
@@ -78,14 +87,12 @@ async def test_connection_serves_until_its_first_unmasked_frame() -> None:
         assert await socket.receive() == 1002
 
 
-@pytest.mark.parametrize(
-    "text", [b'{"type":"\xff"}', b'{"type":"\xed\xa0\x80"}', b"\xc0\xaf", SPLIT[:10]]
-)
-async def test_text_that_is_not_utf8_ends_the_connection(text: bytes) -> None:
+async def test_text_that_is_not_utf8_ends_the_connection() -> None:
     async with serving() as served:
-        socket = await RawSocket.open(served.port)
-        await socket.send(frame(text))
-        assert await socket.receive() == 1007
+        for text in (b'{"type":"\xff"}', b'{"type":"\xed\xa0\x80"}', b"\xc0\xaf", SPLIT[:10]):
+            socket = await RawSocket.open(served.port)
+            await socket.send(frame(text))
+            assert await socket.receive() == 1007, text
 
 
 async def test_character_may_be_split_over_frames() -> None:

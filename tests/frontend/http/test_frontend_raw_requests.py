@@ -2,23 +2,23 @@
 and subjects."""
 
 import json
+import logging
+import re
 from typing import Any
 
 import pytest
 
 from services.frontend.http.bodies import decode
-from tests.frontend.http.raw_http import ASK, BODY, answer_to, answers_to, chunk, get, post
-from tests.kit.frontend import MODEL, serving
+from services.frontend.http.server import MAX_HEADER_BYTES, MAX_URL_BYTES
+from tests.kit.frontend import ASKS, MODEL, serving
+from tests.kit.raw_http import BODY, CHUNKED, answer_to, answers_to, chunk, get, post
+from tests.kit.raw_http import LAST_CHUNK as END
 
 BODIES: dict[str, dict[str, Any]] = {
-    "/v1/messages": ASK,
-    "/v1/chat/completions": ASK,
+    **ASKS,
     "/v1/completions": {"model": MODEL, "max_tokens": 9, "prompt": "x"},
-    "/v1/responses": {"model": MODEL, "max_output_tokens": 9, "input": "x"},
 }
-CHUNKED = "Transfer-Encoding: chunked"
 HIDDEN = get("/v1/models")
-END = b"0\r\n\r\n"
 
 REFUSED: dict[str, bytes] = {
     "length and chunks": post(END + HIDDEN, CHUNKED),
@@ -63,17 +63,64 @@ REFUSED: dict[str, bytes] = {
     "HTTP/1.2": get(version="1.2"),
     "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "a method without end": b"A" * 40_000 + b" / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "garbage": b"garbage\r\n\r\n",
+    "no colon": b"GET / HTTP/1.1\r\nbad header\r\n\r\n",
+}
+URL_TOO_LONG = f"A URL may have at most {MAX_URL_BYTES} bytes."
+HEADER_TOO_LONG = f"A header may have at most {MAX_HEADER_BYTES} bytes."
+TOO_LONG: dict[str, tuple[bytes, int, str]] = {
+    "url": (get("/" + "a" * MAX_URL_BYTES), 414, URL_TOO_LONG),
+    "url without end": (b"GET /" + b"a" * (MAX_URL_BYTES + 1), 414, URL_TOO_LONG),
+    "header": (get("/version", "X: a" + "a" * MAX_HEADER_BYTES), 431, HEADER_TOO_LONG),
+    "name": (get("/version", "a" * MAX_HEADER_BYTES + ": x"), 431, HEADER_TOO_LONG),
+    "headers": (
+        get("/version", *(f"X{i}: x" for i in range(200))),
+        431,
+        "The request has too many headers.",
+    ),
 }
 
 
-@pytest.mark.parametrize("request_", REFUSED.values(), ids=REFUSED)
-async def test_ambiguous_request_is_refused(request_: bytes) -> None:
-    """One 400, then the connection is closed: nothing after it is read as a request."""
+async def test_ambiguous_or_too_long_request_is_refused(subtests: pytest.Subtests) -> None:
+    """One answer in our form, then the connection is closed: nothing after it is read as a request.
+    Also the guard of what `Connection.handle_error` reads from aiohttp's exceptions."""
+    malformed = {name: (data, 400, "Malformed HTTP request: ") for name, data in REFUSED.items()}
     async with serving() as served:
-        answers = await answers_to(served.port, request_ + HIDDEN)
-        assert [answer.status for answer in answers] == [400]
-        assert answers[0].message.startswith("Malformed HTTP request: ")
+        for name, (data, status, message) in {**malformed, **TOO_LONG}.items():
+            with subtests.test(name):
+                (answer,) = await answers_to(served.port, data + HIDDEN)
+                assert answer.status == status
+                assert answer.message.startswith(message)
+                document = json.loads(answer.body)
+                assert document["error"]["type"] in ("invalid_request_error", "request_too_large")
+                own = document["request_id"]
+                assert re.fullmatch(r"req_[0-9a-f]{24}", own)
+                assert (answer.headers["request-id"], answer.headers["x-request-id"]) == (own, own)
+                assert answer.headers["server"] == "turnwire"
+                assert answer.headers["x-content-type-options"] == "nosniff"
     assert served.gateway.turns == []
+
+
+async def test_heads_within_the_limits_are_accepted() -> None:
+    async with serving() as served:
+        longest = get("/" + "a" * (MAX_URL_BYTES - 1))
+        assert (await answer_to(served.port, longest)).status == 404
+        longest = get("/version", "X: " + "a" * (MAX_HEADER_BYTES - 1))
+        assert (await answer_to(served.port, longest)).status == 200
+
+
+async def test_no_key_gets_into_the_log_of_malformed_requests(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with serving() as served:
+        for damaged in (": secret\x01", ": secret\r\n x", ": secret\nx", " secret"):
+            answer = await answer_to(served.port, get("/version", f"X-Api-Key{damaged}"))
+            assert answer.status == 400
+            if damaged != " secret":
+                assert b"secret" not in answer.body
+    assert "malformed HTTP" in caplog.text
+    assert "secret" not in caplog.text
 
 
 async def test_pipelined_requests_get_their_own_answers() -> None:
@@ -113,18 +160,17 @@ async def test_long_chunk_extensions_and_trailers_are_accepted() -> None:
             assert answer.status == 200, answer.body
 
 
-@pytest.mark.parametrize(
-    "form", ["http://localhost{path}", "http://evil.example{path}", "//evil.example{path}"]
-)
-async def test_absolute_url_is_served_here(form: str) -> None:
+async def test_absolute_url_is_served_here(subtests: pytest.Subtests) -> None:
     async with serving() as served:
-        answer = await answer_to(served.port, get(form.format(path="/version")))
-        assert answer.status == (404 if form.startswith("//") else 200)
-        assert (
-            await answer_to(served.port, get("http://localhost/version", host="evil.example"))
-        ).status == 403
-        climbing = get("http://evil.example/live/../v1/models", host="evil.example")
-        assert (await answer_to(served.port, climbing)).status == 403
+        for url, host, status in (
+            ("http://localhost/version", "localhost", 200),
+            ("http://evil.example/version", "localhost", 200),
+            ("//evil.example/version", "localhost", 404),
+            ("http://localhost/version", "evil.example", 403),
+            ("http://evil.example/live/../v1/models", "evil.example", 403),
+        ):
+            with subtests.test(url=url, host=host):
+                assert (await answer_to(served.port, get(url, host=host))).status == status
 
 
 NAMES = [
@@ -141,71 +187,58 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(
-    "path", ["/v1/models/", "/v1/responses/", "/v1/chat/completions/", "/v1/nothing/"]
-)
-async def test_name_in_a_path_stays_a_name(path: str, name: str) -> None:
+async def test_name_in_a_path_stays_a_name(subtests: pytest.Subtests) -> None:
     async with serving() as served:
-        answer = await answer_to(served.port, get(path + name))
-        assert answer.status == 404
-        assert "x-evil" not in answer.headers
-        json.loads(answer.body)
+        for path in ("/v1/models/", "/v1/responses/", "/v1/chat/completions/", "/v1/nothing/"):
+            for name in NAMES:
+                with subtests.test(path=path, name=name):
+                    answer = await answer_to(served.port, get(path + name))
+                    assert answer.status == 404
+                    assert "x-evil" not in answer.headers
+                    json.loads(answer.body)
     assert all("\n" not in json.dumps(line, default=str) for line in served.lines)
 
 
-@pytest.mark.parametrize(
-    "name", ["a\r\nX-Evil: 1\r\n\r\nbody", "*.>", "\x00", "\x1b[31m", "\ud800", "a" * 100_000]
-)
-@pytest.mark.parametrize("path", BODIES)
-async def test_model_name_stays_a_name(path: str, name: str) -> None:
-    body = json.dumps({**BODIES[path], "model": name}).encode()
+async def test_model_name_stays_a_name(subtests: pytest.Subtests) -> None:
+    names = ["a\r\nX-Evil: 1\r\n\r\nbody", "*.>", "\x00", "\x1b[31m", "\ud800", "a" * 100_000]
     async with serving() as served:
         served.gateway.any_model = True
-        answer = await answer_to(served.port, post(body, path=path))
-        assert answer.status == 200, answer.body
-        assert "x-evil" not in answer.headers
-        assert json.loads(answer.body)["model"] == name.replace("\ud800", "\ufffd")
+        for path, body in BODIES.items():
+            for name in names:
+                with subtests.test(path=path, name=name[:9]):
+                    asked = json.dumps({**body, "model": name}).encode()
+                    answer = await answer_to(served.port, post(asked, path=path))
+                    assert answer.status == 200, answer.body
+                    assert "x-evil" not in answer.headers
+                    assert json.loads(answer.body)["model"] == name.replace("\ud800", "\ufffd")
 
 
-@pytest.mark.parametrize("path", BODIES)
-@pytest.mark.parametrize(
-    ("raw", "status"),
-    [
-        (b'"zzz":' + b"[" * 500_000 + b"]" * 500_000, 400),
-        (b'"metadata":' + b'{"a":' * 100_000 + b"1" + b"}" * 100_000, 400),
-        (b'"zzz":' + b"1" * 1_000_000, 200),
-        (b'"top_k":' + b"1" * 1_000_000, 400),
-        (b'"temperature":1e999', 400),
-        (b'"temperature":NaN', 400),
-        (b'"model":"nobody","model":"acme/served-model"', 200),
-        (rb'"zzz":"\ud800"', 200),
-        (b'"zzz":"\x00"', 400),
-        (b'"zzz":"\xc0\xaf"', 400),
-        (b'"zzz":"\xed\xa0\x80"', 400),
-    ],
-    ids=[
-        "deep",
-        "deep known",
-        "digits",
-        "digits known",
-        "1e999",
-        "NaN",
-        "twice",
-        "half",
-        "null",
-        "overlong",
-        "raw half",
-    ],
-)
-async def test_unusual_json_has_a_defined_status(path: str, raw: bytes, status: int) -> None:
+UNUSUAL: dict[str, tuple[bytes, int]] = {
+    "deep": (b'"zzz":' + b"[" * 500_000 + b"]" * 500_000, 400),
+    "deep known": (b'"metadata":' + b'{"a":' * 100_000 + b"1" + b"}" * 100_000, 400),
+    "digits": (b'"zzz":' + b"1" * 1_000_000, 200),
+    "digits known": (b'"top_k":' + b"1" * 1_000_000, 400),
+    "1e999": (b'"temperature":1e999', 400),
+    "NaN": (b'"temperature":NaN', 400),
+    "twice": (b'"model":"nobody","model":"acme/served-model"', 200),
+    "half": (rb'"zzz":"\ud800"', 200),
+    "null": (b'"zzz":"\x00"', 400),
+    "overlong": (b'"zzz":"\xc0\xaf"', 400),
+    "raw half": (b'"zzz":"\xed\xa0\x80"', 400),
+}
+
+
+async def test_unusual_json_has_a_defined_status(subtests: pytest.Subtests) -> None:
     """The last of two members with one name counts, for every API."""
-    body = json.dumps(BODIES[path]).encode()[:-1] + b"," + raw + b"}"
     async with serving() as served:
-        answer = await answer_to(served.port, post(body, path=path))
-        assert answer.status == status, answer.body[:500]
-        if status == 400:
-            assert answer.message
+        for path, fields in BODIES.items():
+            for name, (raw, status) in UNUSUAL.items():
+                with subtests.test(name, path=path):
+                    body = json.dumps(fields).encode()[:-1] + b"," + raw + b"}"
+                    answer = await answer_to(served.port, post(body, path=path))
+                    assert answer.status == status, answer.body[:500]
+                    if status == 400:
+                        assert answer.message
 
 
 BIG: list[int] = [2**63, 2**64, 10**400, -(2**63) - 1]
@@ -216,27 +249,28 @@ async def test_answer_length_has_one_bound_in_every_api(path: str) -> None:
     name = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
     async with serving() as served:
 
-        async def ask(**fields: Any) -> Any:
-            body = json.dumps({**BODIES[path], **fields}).encode()
-            return await answer_to(served.port, post(body, path=path))
+        async def status(**fields: Any) -> int:
+            return (await served.post(path, {**BODIES[path], **fields})).status
 
-        assert (await ask(**{name: 2**63 - 1})).status == 200
+        assert await status(**{name: 2**63 - 1}) == 200
         for number in BIG:
-            answer = await ask(**{name: number})
-            assert answer.status == 400
-            error = json.loads(answer.body)["error"]
-            assert (error["type"], name in error["message"]) == ("invalid_request_error", True)
+            reply = await served.post(path, {**BODIES[path], name: number})
+            code, kind, message = reply.error
+            assert (code, kind, name in message) == (400, "invalid_request_error", True)
             if number > 0:
-                assert str(2**63 - 1) in error["message"]
-            for other in ("top_k", "min_tokens"):
-                assert (await ask(**{other: number})).status == 400
-            for wrong in ({"priority": number}, {"nvext": {"agent_hints": {"osl": number}}}):
-                assert (await ask(**wrong)).status == 400
+                assert str(2**63 - 1) in message
+            for wrong in (
+                {"top_k": number},
+                {"min_tokens": number},
+                {"priority": number},
+                {"nvext": {"agent_hints": {"osl": number}}},
+            ):
+                assert await status(**wrong) == 400
             # A large seed is accepted, but must fit the bus.
-            assert (await ask(seed=number)).status == 200
-            conversation = served.gateway.turns[-1].conversation
-            assert conversation.sampling.seed is not None
-            assert -(2**63) <= conversation.sampling.seed < 2**63
+            assert await status(seed=number) == 200
+            seed = served.gateway.conversations[-1].sampling.seed
+            assert seed is not None
+            assert -(2**63) <= seed < 2**63
 
 
 def test_zstd_with_a_large_window_is_refused() -> None:

@@ -9,77 +9,60 @@ from functools import partial
 from typing import Any
 
 import pytest
-from aiohttp import ClientSession
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from schemas.events import BlockStart, Delta
 from services.frontend.http.sse import HIGH_WATER_BYTES, SLICE_BYTES, SseWriter
 from services.runtime.config import FrontendConfig
+from tests.kit.clock import LoopClock
 from tests.kit.events import Step, finish, text
-from tests.kit.frontend import MODEL, FakeGateway, Served, serving
+from tests.kit.frontend import ASK, MODEL, STREAM, FakeGateway, Served, serving
+from tests.kit.raw_http import connected, post
+from tests.kit.waiting import LIMIT_S, eventually
 
-ASK: dict[str, Any] = {
-    "model": MODEL,
-    "max_tokens": 99,
-    "messages": [{"role": "user", "content": "hi"}],
-}
-STREAM = {**ASK, "stream": True}
 END = b'{"type":"message_stop"}\n\n\r\n0\r\n\r\n'
+SO: Step = [BlockStart(0, "text"), Delta(0, 0, "so")]
 
 
 def request_bytes(ask: dict[str, Any]) -> bytes:
-    body = json.dumps(ask).encode()
-    return (
-        b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
-        + body
-    )
+    return post(json.dumps(ask).encode())
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Lets the loop turn until the other side has come so far."""
-    while not condition():
-        await asyncio.sleep(0)
+both_forms = pytest.mark.parametrize("ask", [ASK, STREAM], ids=["document", "stream"])
 
 
 # -- silence
 # --------------------------------------------------------------------------------------------------
 
 
-async def test_silent_stream_gets_pings() -> None:
-    gate = asyncio.Event()
-    gateway = FakeGateway(lambda: [[BlockStart(0, "text"), Delta(0, 0, "so")], gate, [finish(1)]])
-    config = FrontendConfig(ping_interval_s=0.02)
-    async with serving(gateway, config) as served, ClientSession(served.url) as http:
-        response = await http.post("/v1/messages", json=STREAM)
-        lines: list[str] = []
+async def test_silent_stream_gets_pings_before_the_first_token_and_later() -> None:
+    first, second = asyncio.Event(), asyncio.Event()
+    gateway = FakeGateway(lambda: [first, SO, second, [finish(1)]])
+    events: list[str] = []
+    async with (
+        serving(gateway, FrontendConfig(ping_interval_s=0.02)) as served,
+        served.http.post("/v1/messages", json=STREAM) as response,
+    ):
         async for line in response.content:
-            lines.append(line.decode().strip())
-            if lines.count("event: ping") == 4:
-                gate.set()
-    assert lines.index("event: content_block_start") < lines.index("event: ping")
-    assert lines[-3:] == ["event: message_stop", 'data: {"type":"message_stop"}', ""]
-
-
-async def test_pings_are_sent_before_the_first_token() -> None:
-    gate = asyncio.Event()
-    gateway = FakeGateway(lambda: [gate, [*text(0, "so"), finish(1)]])
-    config = FrontendConfig(ping_interval_s=0.02)
-    async with serving(gateway, config) as served, ClientSession(served.url) as http:
-        events: list[str] = []
-        async for line in (await http.post("/v1/messages", json=STREAM)).content:
             if line.startswith(b"event: "):
                 events.append(line.decode().strip().removeprefix("event: "))
             if events.count("ping") == 2:
-                gate.set()
+                first.set()
+            if events.count("ping") == 6:
+                second.set()
     assert events[:3] == ["message_start", "ping", "ping"]
+    assert events[events.index("content_block_delta") + 1] == "ping"
+    assert events[-1] == "message_stop"
 
 
 async def test_message_start_does_not_wait_for_the_first_token() -> None:
     gate = asyncio.Event()
     gateway = FakeGateway(lambda: [gate, [finish(0)]])
-    async with serving(gateway) as served, ClientSession(served.url) as http:
-        response = await http.post("/v1/messages", json=STREAM)
+    async with (
+        serving(gateway) as served,
+        served.http.post("/v1/messages", json=STREAM) as response,
+    ):
         assert await response.content.readline() == b"event: message_start\n"
         assert b'"input_tokens":656' in await response.content.readline()
         gate.set()
@@ -90,55 +73,47 @@ async def test_message_start_does_not_wait_for_the_first_token() -> None:
 # --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ask", [ASK, STREAM], ids=["document", "stream"])
+@both_forms
 async def test_hangup_in_prefill_cancels_the_opening(ask: dict[str, Any]) -> None:
     gateway = FakeGateway()
     gateway.hold = asyncio.Event()
     async with serving(gateway) as served:
-        _, writer = await asyncio.open_connection("127.0.0.1", served.port)
-        writer.write(request_bytes(ask))
-        await gateway.opening.wait()
-        writer.close()
+        async with connected(served.port, request_bytes(ask)):
+            await gateway.opening.wait()
         await asyncio.wait_for(gateway.open_cancelled.wait(), 60)
-        await until(lambda: bool(served.lines))
+        await eventually(lambda: bool(served.lines))
     assert served.lines[-1]["outcome"] == "hangup"
     assert served.registry.get_sample_value("turnwire_requests_running", {"model": MODEL}) == 0
 
 
-@pytest.mark.parametrize("ask", [ASK, STREAM], ids=["document", "stream"])
+@both_forms
 async def test_hangup_in_decode_cancels_the_turn(ask: dict[str, Any]) -> None:
     gateway = FakeGateway(lambda: [text(0, "so"), asyncio.Event()])
     async with serving(gateway) as served:
-        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
-        writer.write(request_bytes(ask))
-        await gateway.opening.wait()
-        if ask is STREAM:
-            await reader.readuntil(b"content_block_stop")
-        writer.close()
-        await until(lambda: bool(gateway.turns))
+        async with connected(served.port, request_bytes(ask)) as (reader, _):
+            await gateway.opening.wait()
+            if ask is STREAM:
+                await reader.readuntil(b"content_block_stop")
+        await eventually(lambda: bool(gateway.turns))
         await asyncio.wait_for(gateway.turns[0].cancel_seen.wait(), 60)
-        await until(lambda: bool(served.lines))
+        await eventually(lambda: bool(served.lines))
     assert gateway.turns[0].cancelled[0] == "hangup"
     assert served.lines[-1]["outcome"] == "hangup"
 
 
 async def test_finished_turn_is_not_cancelled_when_its_client_leaves() -> None:
     async with serving() as served:
-        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
-        writer.write(request_bytes(STREAM))
-        await reader.readuntil(END)
-        writer.close()
-        await until(lambda: bool(served.lines))
+        async with connected(served.port, request_bytes(STREAM)) as (reader, _):
+            await reader.readuntil(END)
+        await eventually(lambda: bool(served.lines))
     assert served.gateway.turns[0].cancelled == []
 
 
 async def test_connection_serves_turns_one_after_the_other() -> None:
-    async with serving() as served:
-        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    async with serving() as served, connected(served.port) as (reader, writer):
         for ask in (STREAM, ASK, STREAM):
             writer.write(request_bytes(ask))
             await reader.readuntil(END if ask is STREAM else b'"thinking_tokens":12}}}')
-        writer.close()
     assert len(served.gateway.turns) == 3
 
 
@@ -188,12 +163,12 @@ async def test_slow_reader_is_disconnected_alone(
         [[*text(0, "undisturbed"), finish(1)]],
     ]
     gateway = FakeGateway(lambda: scripts.pop(0))
-    async with serving(gateway, config) as served, ClientSession(served.url) as http:
+    async with serving(gateway, config) as served:
         deaf = Deaf(served)
-        await until(lambda: bool(gateway.turns))
-        other = await (await http.post("/v1/messages", json=STREAM)).text()
+        await eventually(lambda: bool(gateway.turns))
+        other = (await served.ask(stream=True)).text
         await asyncio.wait_for(gateway.turns[0].cancel_seen.wait(), 60)
-        await until(lambda: len(served.lines) == 2)
+        await eventually(lambda: len(served.lines) == 2)
         cut = await deaf.read_all()
         deaf.socket.close()
     assert not cut.endswith(END)
@@ -209,11 +184,11 @@ async def test_reader_that_catches_up_gets_every_byte() -> None:
     gateway = FakeGateway(lambda: steps)
     async with serving(gateway) as served:
         late = Deaf(served)
-        await until(lambda: bool(gateway.turns) and gateway.turns[0].player is not None)
+        await eventually(lambda: bool(gateway.turns) and gateway.turns[0].player is not None)
         assert gateway.turns[0].player is not None
         await gateway.turns[0].player
         reading = asyncio.create_task(late.read_all())
-        await until(lambda: bool(served.lines))
+        await eventually(lambda: bool(served.lines), 5 * LIMIT_S)
         late.socket.shutdown(socket.SHUT_WR)
         data = await reading
         late.socket.close()
@@ -420,7 +395,7 @@ async def test_backlog_keeps_its_order_and_its_slices(played: Request) -> None:
     while len(played.transport.written) < len(first) + sum(map(len, backlog)):
         before = len(played.transport.written)
         played.read(1 << 20)
-        await until(lambda before=before: len(played.transport.written) > before)  # type: ignore[misc]
+        await eventually(lambda before=before: len(played.transport.written) > before)  # type: ignore[misc]
         assert len(played.transport.written) - before <= SLICE_BYTES
     writer.write(b"z")
     writer.close()
@@ -469,31 +444,31 @@ async def test_too_large_backlog_disconnects_at_once(played: Request) -> None:
 BRIEF = FrontendConfig(request_timeout_s=0.05)
 
 
-@pytest.mark.parametrize("ask", [ASK, STREAM], ids=["document", "stream"])
+@both_forms
 async def test_late_opening_is_a_504(ask: dict[str, Any]) -> None:
     gateway = FakeGateway()
     gateway.hold = asyncio.Event()
-    async with serving(gateway, BRIEF) as served, ClientSession(served.url) as http:
-        response = await http.post("/v1/messages", json=ask)
-        assert response.status == 504
-        assert (await response.json())["error"]["type"] == "timeout_error"
+    async with serving(gateway, BRIEF) as served:
+        assert (await served.post("/v1/messages", ask)).error[:2] == (504, "timeout_error")
     assert gateway.open_cancelled.is_set()
     assert served.lines[-1]["outcome"] == "timed_out"
 
 
 async def test_late_document_is_a_504() -> None:
     gateway = FakeGateway(lambda: [text(0, "so"), asyncio.Event()])
-    async with serving(gateway, BRIEF) as served, ClientSession(served.url) as http:
-        response = await http.post("/v1/messages", json=ASK)
-        assert response.status == 504
+    async with serving(gateway, BRIEF) as served:
+        assert (await served.ask()).status == 504
     assert gateway.turns[0].cancelled[0] == "timeout"
 
 
-async def test_late_stream_ends_with_an_error() -> None:
+async def test_late_stream_ends_with_an_error(loop_clock: LoopClock) -> None:
     gateway = FakeGateway(lambda: [text(0, "so"), asyncio.Event()])
-    config = FrontendConfig(request_timeout_s=1.0)  # begins before
-    async with serving(gateway, config) as served, ClientSession(served.url) as http:
-        body = await (await http.post("/v1/messages", json=STREAM)).text()
+    async with (
+        serving(gateway, FrontendConfig(request_timeout_s=30)) as served,
+        served.http.post("/v1/messages", json=STREAM) as response,
+    ):
+        loop_clock.passed += 30
+        body = await response.text()
     last = body.rstrip().rpartition("\n\n")[2]
     assert last.startswith('event: error\ndata: {"type":"error","error":{"type":"timeout_error"')
     assert gateway.turns[0].cancelled[0] == "timeout"

@@ -14,13 +14,7 @@ from services.cli.main import main
 from services.frontend.http.tls import Tls
 from services.runtime.config import FrontendConfig
 from tests.kit.certificates import Authority, pem
-from tests.kit.frontend import MODEL, serving
-
-ASK: dict[str, Any] = {
-    "model": MODEL,
-    "max_tokens": 9,
-    "messages": [{"role": "user", "content": "hi"}],
-}
+from tests.kit.frontend import ASK, serving
 
 
 class Client:

@@ -9,18 +9,14 @@ from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 from random import Random
-from typing import Any
 
-import aiohttp
 import pytest
 from PIL import Image
 
 from services.images.image import MAX_BYTES
-from tests.frontend.media.test_frontend_images import Store, encoded, image, seeing
-from tests.frontend.media.test_frontend_media_apis import APIS
+from tests.frontend.media.media_apis import CHAT, Store, encoded, image, seeing
 from tests.kit.frontend import serving
 
-CHAT = APIS[1]  # it takes data of any type
 PEAK_MB = 800
 """A WebP of the largest size takes 550 while it is decoded."""
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -119,10 +115,6 @@ def damaged() -> Iterator[bytes]:
     )
 
 
-def body(data: str) -> dict[str, Any]:
-    return CHAT.body([CHAT.image(data)])
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads Linux' numbers of memory")
 async def test_hostile_images_harm_neither_the_server_nor_other_requests() -> None:
@@ -134,23 +126,17 @@ async def test_hostile_images_harm_neither_the_server_nor_other_requests() -> No
     Path("/proc/self/clear_refs").write_text(
         "5"
     )  # the peak starts again: the images took some to make
-    async with (
-        serving(gateway, put_image=store.put) as served,
-        aiohttp.ClientSession(served.url) as http,
-    ):
+    async with serving(gateway, put_image=store.put) as served:
 
         async def ask(data: str) -> int:
-            async with http.post(CHAT.path, json=body(data)) as answer:
-                await answer.read()
-                return answer.status
+            """Returns the status. Chat takes data of any type."""
+            return (await served.post(CHAT.path, CHAT.body([CHAT.image(data)]))).status
 
         async def others() -> int:
             count = 0
             while True:
                 async with asyncio.timeout(10):
-                    async with http.post(CHAT.path, json=CHAT.body("Hi.")) as answer:
-                        assert answer.status == 200
-                        await answer.read()
+                    assert await CHAT.said(served, CHAT.body("Hi."))
                 count += 1
                 await asyncio.sleep(0.01)
 

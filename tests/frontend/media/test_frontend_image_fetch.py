@@ -4,9 +4,10 @@ import asyncio
 import socket
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import aiohttp
 import pytest
@@ -19,13 +20,23 @@ from schemas.conversation import Media
 from services.frontend import app
 from services.frontend.media import image_fetch
 from services.frontend.media.image_fetch import ImageFetcher, PublicResolver
+from services.frontend.media.image_reader import PutImage
 from services.frontend.turns.notice import make_notice
 from services.images.image import MAX_BYTES
 from services.runtime.config import FrontendConfig
-from tests.frontend.media.test_frontend_images import SEEING, SEEN, Store, media
-from tests.frontend.media.test_frontend_media_apis import APIS, HELLO, Api, post
+from tests.frontend.media.media_apis import (
+    APIS,
+    CHAT,
+    HELLO,
+    MESSAGES,
+    SEEN,
+    Api,
+    Store,
+    media,
+    seeing,
+)
 from tests.kit.certificates import Authority
-from tests.kit.frontend import CARD, FakeGateway, serving
+from tests.kit.frontend import FakeGateway, Served, serving
 from tests.kit.pdf_files import PNG
 
 HOSTS = ["images.example", "*.example.org"]
@@ -113,79 +124,73 @@ async def internet(tmp_path: Path) -> AsyncIterator[Internet]:
     await runner.cleanup()
 
 
-def link(api: Api, url: str) -> dict[str, Any]:
-    if api.path == "/v1/messages":
-        return {"type": "image", "source": {"type": "url", "url": url}}
-    if api.path == "/v1/responses":
-        return {"type": "input_image", "image_url": url}
-    return {"type": "image_url", "image_url": {"url": url}}
+ServedFrom: TypeAlias = Callable[..., AbstractAsyncContextManager[Served]]
+
+
+@pytest.fixture
+def served_from(internet: Internet, monkeypatch: pytest.MonkeyPatch) -> ServedFrom:
+    """A frontend that fetches from `internet`."""
+    monkeypatch.setattr(app, "public_connector", internet.connector)
+
+    def serve(
+        gateway: FakeGateway | None = None, put: PutImage | None = None
+    ) -> AbstractAsyncContextManager[Served]:
+        return serving(gateway or seeing(), LIMITED, put_image=put or Store().put)
+
+    return serve
 
 
 @pytest.mark.parametrize("api", APIS, ids=lambda api: api.path)
 async def test_image_of_an_allowed_host_is_fetched_once(
-    api: Api, internet: Internet, monkeypatch: pytest.MonkeyPatch
+    api: Api, internet: Internet, served_from: ServedFrom
 ) -> None:
-    monkeypatch.setattr(app, "public_connector", internet.connector)
     store = Store()
-    async with serving(FakeGateway(cards=[SEEING]), LIMITED, put_image=store.put) as served:
-        for body in [api.body([link(api, URL)])] * 2 + [api.result_body(link(api, URL))]:
-            assert api.text(await post(served, api.path, body)) == HELLO
+    async with served_from(put=store.put) as served:
+        for body in [api.body([api.link(URL)])] * 2 + [api.result_body(api.link(URL))]:
+            assert await api.said(served, body) == HELLO
         seen = replace(SEEN, url=URL, size_bytes=None)
-        assert [media(turn.conversation) for turn in served.gateway.turns] == [[seen]] * 3
+        assert [media(asked) for asked in served.gateway.conversations] == [[seen]] * 3
     assert store.images == {SEEN.hash: PNG}
     assert internet.requests == {"/shot.png": 1}
 
 
-@pytest.mark.parametrize("path", ["/moved", "/page", "/large", "/missing"])
-async def test_other_answers_become_a_note(
-    path: str, internet: Internet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(app, "public_connector", internet.connector)
-    api, url = APIS[0], f"https://images.example{path}"
-    async with serving(FakeGateway(cards=[SEEING]), LIMITED, put_image=Store().put) as served:
-        assert api.text(
-            await post(served, api.path, api.body([link(api, url)]))
-        ) == HELLO + make_notice({"image"})
-        assert media(served.gateway.turns[0].conversation) == [Media("image", url=url)]
+async def test_other_answers_become_a_note(internet: Internet, served_from: ServedFrom) -> None:
+    paths = ("/moved", "/page", "/large", "/missing")
+    async with served_from() as served:
+        for path in paths:
+            url = f"https://images.example{path}"
+            answer = await MESSAGES.said(served, MESSAGES.body([MESSAGES.link(url)]))
+            assert answer == HELLO + make_notice({"image"}), path
+            assert media(served.gateway.conversations[-1]) == [Media("image", url=url)]
         assert "images.example/" not in str(served.lines)
-    assert internet.requests == {path: 1}
+    assert internet.requests == dict.fromkeys(paths, 1)
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "https://other.example/shot.png",
-        "http://images.example/shot.png",
-        "https://example.org/shot.png",
-        "https://images.example@other.example/shot.png",
-        "https://images.example.other.example/shot.png",
-        "https://127.0.0.1/shot.png",
-        "https://[::1/shot.png",
-        "file:///etc/passwd",
-        "https://images.example/" + "x" * 4096,
-    ],
-)
-async def test_other_urls_are_not_fetched(
-    url: str, internet: Internet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(app, "public_connector", internet.connector)
-    api = APIS[1]
-    async with serving(FakeGateway(cards=[SEEING]), LIMITED, put_image=Store().put) as served:
-        assert api.text(
-            await post(served, api.path, api.body([link(api, url)]))
-        ) == HELLO + make_notice({"image"})
-        assert media(served.gateway.turns[0].conversation) == [Media("image", url=url)]
+async def test_other_urls_are_not_fetched(internet: Internet, served_from: ServedFrom) -> None:
+    async with served_from() as served:
+        for url in (
+            "https://other.example/shot.png",
+            "http://images.example/shot.png",
+            "https://example.org/shot.png",
+            "https://images.example@other.example/shot.png",
+            "https://images.example.other.example/shot.png",
+            "https://127.0.0.1/shot.png",
+            "https://[::1/shot.png",
+            "file:///etc/passwd",
+            "https://images.example/" + "x" * 4096,
+        ):
+            answer = await CHAT.said(served, CHAT.body([CHAT.link(url)]))
+            assert answer == HELLO + make_notice({"image"}), url
+            assert media(served.gateway.conversations[-1]) == [Media("image", url=url)]
     assert not internet.requests
 
 
 async def test_model_without_vision_needs_no_fetch(
-    internet: Internet, monkeypatch: pytest.MonkeyPatch
+    internet: Internet, served_from: ServedFrom
 ) -> None:
-    monkeypatch.setattr(app, "public_connector", internet.connector)
-    api = APIS[1]
-    async with serving(FakeGateway(cards=[CARD]), LIMITED, put_image=Store().put) as served:
-        await post(served, api.path, api.body([link(api, URL)]))
-        assert media(served.gateway.turns[0].conversation) == [Media("image", url=URL)]
+    async with served_from(FakeGateway()) as served:
+        await CHAT.said(served, CHAT.body([CHAT.link(URL)]))
+        assert media(served.gateway.conversations[0]) == [Media("image", url=URL)]
     assert not internet.requests
 
 
@@ -200,16 +205,13 @@ async def test_silent_host_is_given_up(internet: Internet, monkeypatch: pytest.M
 
 
 async def test_images_of_a_request_are_fetched_together(
-    internet: Internet, monkeypatch: pytest.MonkeyPatch
+    internet: Internet, served_from: ServedFrom
 ) -> None:
     """A host that does not answer delays a turn by one timeout."""
-    monkeypatch.setattr(app, "public_connector", internet.connector)
-    api, urls = APIS[0], [f"https://images.example/together?{number}" for number in (0, 1, 2, 0)]
-    async with serving(FakeGateway(cards=[SEEING]), LIMITED, put_image=Store().put) as served:
-        assert (
-            api.text(await post(served, api.path, api.body([link(api, url) for url in urls])))
-            == HELLO
-        )
+    urls = [f"https://images.example/together?{number}" for number in (0, 1, 2, 0)]
+    async with served_from() as served:
+        body = MESSAGES.body([MESSAGES.link(url) for url in urls])
+        assert await MESSAGES.said(served, body) == HELLO
     assert internet.requests == {"/together": 3}
 
 

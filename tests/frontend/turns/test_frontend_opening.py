@@ -2,72 +2,57 @@
 returned the turn."""
 
 import asyncio
-from typing import Any
 
 import pytest
-from aiohttp import ClientSession
 
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import BlockStart, Delta, Failed, TurnEvent
 from services.frontend.apis.messages.render import MessagesStream
-from services.frontend.turns.interfaces import Admitted, TurnSink
 from services.runtime.config import FrontendConfig
+from tests.kit.clock import LoopClock
 from tests.kit.events import finish, text
-from tests.kit.frontend import MODEL, FakeGateway, FakeTurn, serving
+from tests.kit.frontend import ASKS, STREAM, FakeGateway, FakeTurn, serving
+from tests.kit.waiting import LIMIT_S, eventually
 
-STREAM: dict[str, Any] = {
-    "model": MODEL,
-    "max_tokens": 99,
-    "stream": True,
-    "messages": [{"role": "user", "content": "hi"}],
-}
 WHOLE = [*text(0, "Hello there"), finish(1)]
-RESPONSE = {"model": MODEL, "stream": True, "store": False, "input": "hi"}
+SO: list[TurnEvent] = [BlockStart(0, "text"), Delta(0, 0, "so")]
 
 
-class Eager(FakeGateway):
+def eager(first: list[TurnEvent], returns: asyncio.Event, *, at_once: bool = False) -> FakeGateway:
     """Reports that the turn is prepared and plays its first events, as one frame of the bus does.
-    Returns from `open` only after `returns`."""
+    Returns from `open` only after `returns`.
 
-    def __init__(self, first: list[TurnEvent]) -> None:
-        super().__init__()
-        self.first = first
-        self.returns = asyncio.Event()
-        self.at_once = False
-        """The events come before the handler's task has let go of the loop."""
+    `at_once`: the events come before the handler's task has let go of the loop.
+    """
 
-    async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> FakeTurn:
-        turn = FakeTurn(turn_id, admitted.card, admitted.conversation, sink)
-        self.turns.append(turn)
-        if not self.at_once:
+    async def begin(turn: FakeTurn) -> None:
+        if not at_once:
             await asyncio.sleep(0)
-        sink.opened(turn.prepared)
-        sink.push(self.first)
-        try:
-            await self.returns.wait()
-        except asyncio.CancelledError:
-            self.open_cancelled.set()
-            raise
-        return turn
+        turn.sink.opened(turn.prepared)
+        turn.sink.push(first)
+        await returns.wait()
+
+    return FakeGateway(list, on_turn=begin)
+
+
+@pytest.fixture
+def returns() -> asyncio.Event:
+    return asyncio.Event()
 
 
 @pytest.mark.parametrize("at_once", [False, True], ids=["made ready", "not ready yet"])
 @pytest.mark.parametrize(
-    ("path", "ask", "said"),
-    [
-        ("/v1/messages", STREAM, b'"text":"so"'),
-        ("/v1/chat/completions", STREAM, b'"content":"so"'),
-        ("/v1/responses", RESPONSE, b'"delta":"so"'),
-    ],
-    ids=["messages", "chat", "responses"],
+    ("path", "said"),
+    [*zip(ASKS, [b'"text":"so"', b'"content":"so"', b'"delta":"so"'], strict=True)],
 )
 async def test_first_events_are_written_before_the_gateway_returns(
-    path: str, ask: dict[str, Any], said: bytes, at_once: bool
+    path: str, said: bytes, at_once: bool, returns: asyncio.Event
 ) -> None:
-    gateway = Eager([BlockStart(0, "text"), Delta(0, 0, "so")])
-    gateway.at_once = at_once
-    async with serving(gateway) as served, ClientSession(served.url) as http:
-        response = await http.post(path, json=ask)
+    gateway = eager(SO, returns, at_once=at_once)
+    async with (
+        serving(gateway) as served,
+        served.http.post(path, json={**ASKS[path], "stream": True}) as response,
+    ):
         assert response.status == 200
         assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
         assert response.headers["request-id"].startswith("req_")
@@ -75,8 +60,7 @@ async def test_first_events_are_written_before_the_gateway_returns(
         got = b""
         while said not in got:
             got += await response.content.readany()
-        assert not gateway.returns.is_set()
-        gateway.returns.set()
+        returns.set()
         gateway.turns[0].sink.push([Delta(0, 2, " it is"), *WHOLE[-2:]])
         got += await response.content.read()
     assert b" it is" in got
@@ -86,73 +70,68 @@ async def test_first_events_are_written_before_the_gateway_returns(
     assert gateway.turns[0].cancelled == []
 
 
-async def test_answer_that_arrives_at_once_is_complete() -> None:
-    gateway = Eager(WHOLE)
-    gateway.returns.set()
-    async with serving(gateway) as served, ClientSession(served.url) as http:
+async def test_answer_that_arrives_at_once_is_complete(returns: asyncio.Event) -> None:
+    returns.set()
+    async with serving(eager(WHOLE, returns)) as served:
         for _ in range(2):  # on one connection
-            body = await (await http.post("/v1/messages", json=STREAM)).text()
+            body = (await served.ask(stream=True)).text
             assert body.count("event: message_start") == body.count("event: message_stop") == 1
-    assert [turn.cancelled for turn in gateway.turns] == [[], []]
+    assert [turn.cancelled for turn in served.gateway.turns] == [[], []]
 
 
-async def test_turn_that_fails_before_its_first_block_is_a_status() -> None:
-    gateway = Eager([Failed(ErrorInfo(ErrorKind.UNAVAILABLE, "no worker"))])
-    gateway.returns.set()
-    async with serving(gateway) as served, ClientSession(served.url) as http:
-        response = await http.post("/v1/messages", json=STREAM)
-        assert response.status == 503
-        assert response.content_type == "application/json"
-        assert (await response.json())["error"]["message"] == "no worker"
-        assert "transfer-encoding" not in response.headers
+async def test_turn_that_fails_before_its_first_block_is_a_status(returns: asyncio.Event) -> None:
+    returns.set()
+    failed = Failed(ErrorInfo(ErrorKind.UNAVAILABLE, "no worker"))
+    async with serving(eager([failed], returns)) as served:
+        reply = await served.ask(stream=True)
+        assert reply.status == 503
+        assert reply.headers["content-type"].startswith("application/json")
+        assert reply.error[2] == "no worker"
+        assert "transfer-encoding" not in reply.headers
     assert served.lines[-1]["outcome"] == "unavailable"
 
 
-async def test_timeout_after_the_start_is_an_event_of_the_stream() -> None:
-    gateway = Eager([BlockStart(0, "text"), Delta(0, 0, "so")])
+async def test_timeout_after_the_start_is_an_event_of_the_stream(
+    returns: asyncio.Event, loop_clock: LoopClock
+) -> None:
     async with (
-        serving(gateway, FrontendConfig(request_timeout_s=1.0)) as served,
-        ClientSession(served.url) as http,
+        serving(eager(SO, returns), FrontendConfig(request_timeout_s=30)) as served,
+        served.http.post("/v1/messages", json=STREAM) as response,
     ):
-        response = await http.post("/v1/messages", json=STREAM)
         assert response.status == 200
+        loop_clock.passed += 30
         body = await response.text()
     assert '"text":"so"' in body
     last = body.rstrip().rpartition("\n\n")[2]
     assert last.startswith('event: error\ndata: {"type":"error","error":{"type":"timeout_error"')
-    assert gateway.open_cancelled.is_set()
+    assert served.gateway.open_cancelled.is_set()
     assert served.lines[-1]["outcome"] == "timed_out"
 
 
-async def test_hangup_after_the_start_cancels_the_opening() -> None:
-    gateway = Eager([BlockStart(0, "text"), Delta(0, 0, "so")])
-    async with serving(gateway) as served, ClientSession(served.url) as http:
-        response = await http.post("/v1/messages", json=STREAM)
+async def test_hangup_after_the_start_cancels_the_opening(returns: asyncio.Event) -> None:
+    async with serving(eager(SO, returns)) as served:
+        response = await served.http.post("/v1/messages", json=STREAM)
         response.close()
-        await asyncio.wait_for(gateway.open_cancelled.wait(), 60)
-        while not served.lines:
-            await asyncio.sleep(0)
+        await asyncio.wait_for(served.gateway.open_cancelled.wait(), LIMIT_S)
+        await eventually(lambda: bool(served.lines))
     assert served.lines[-1]["outcome"] == "hangup"
 
 
-@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("is_eager", [False, True])
 async def test_stream_that_cannot_start_is_a_500(
-    monkeypatch: pytest.MonkeyPatch, eager: bool
+    monkeypatch: pytest.MonkeyPatch, is_eager: bool, returns: asyncio.Event
 ) -> None:
     def broken(*_: object) -> bytes:
         raise ZeroDivisionError
 
     monkeypatch.setattr(MessagesStream, "start", broken)
-    gateway = FakeGateway(lambda: [WHOLE])
-    if eager:
-        gateway = Eager([BlockStart(0, "text"), Delta(0, 0, "so")])
-        gateway.returns.set()
-    async with serving(gateway) as served, ClientSession(served.url) as http:
-        response = await http.post("/v1/messages", json=STREAM)
-        assert response.status == 500
-        assert (await response.json())["type"] == "error"
+    returns.set()
+    gateway = eager(SO, returns) if is_eager else FakeGateway(lambda: [WHOLE])
+    async with serving(gateway) as served:
+        reply = await served.ask(stream=True)
+        assert (reply.status, reply.json["type"]) == (500, "error")
     assert served.lines[-1]["outcome"] == "internal"
-    if eager:
+    if is_eager:
         assert served.lines[0]["event"] == "turn.begin_failed"
         assert gateway.turns[0].cancelled == ["hangup"], (
             "the gateway was not disturbed, and the turn given up"
@@ -160,7 +139,7 @@ async def test_stream_that_cannot_start_is_a_500(
 
 
 async def test_connection_close_is_confirmed() -> None:
-    async with serving() as served, ClientSession(served.url) as http:
-        response = await http.post("/v1/messages", json=STREAM, headers={"connection": "close"})
-        assert response.headers["connection"] == "close"
-        assert (await response.text()).endswith('data: {"type":"message_stop"}\n\n')
+    async with serving(headers={"connection": "close"}) as served:
+        reply = await served.ask(stream=True)
+        assert reply.headers["connection"] == "close"
+        assert reply.text.endswith('data: {"type":"message_stop"}\n\n')

@@ -4,42 +4,42 @@ import random
 from typing import Any
 
 import pytest
-from aiohttp import ClientSession
 
 from schemas.conversation import Conversation, Text
 from schemas.errors import ContextOverflow
 from services.frontend.turns.compaction import SUMMARIZE
-from services.frontend.turns.interfaces import Admitted, TurnSink
 from tests.kit.events import finish, text
-from tests.kit.frontend import MODEL, FakeGateway, FakeTurn, serving
+from tests.kit.frontend import ASK, MODEL, FakeGateway, FakeTurn, serving
 
 WINDOW = 1000
 NEEDED = 60
 """What an answer needs, in words."""
 
 
-def words(conversation: Conversation) -> int:
+def texts(conversation: Conversation) -> list[str]:
     parts = [part for message in conversation.messages for part in message.parts]
-    return sum(len(part.text.split()) for part in parts if isinstance(part, Text))
+    return [part.text for part in parts if isinstance(part, Text)]
 
 
-class SmallWindow(FakeGateway):
+def words(conversation: Conversation) -> int:
+    return sum(len(text.split()) for text in texts(conversation))
+
+
+def small_window() -> FakeGateway:
     """Counts a word as a token, and refuses a prompt that leaves too little room."""
 
-    def __init__(self) -> None:
-        super().__init__(lambda: [[*text(0, "They want tea."), finish(1)]])
-
-    async def count(self, admitted: Admitted) -> int:
-        await super().count(admitted)
-        return words(admitted.conversation)
-
-    async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> FakeTurn:
-        if words(admitted.conversation) > WINDOW - NEEDED:
+    async def check(turn: FakeTurn) -> None:
+        if words(turn.conversation) > WINDOW - NEEDED:
+            gateway.turns.remove(turn)
             details = {"max_prompt_tokens": WINDOW - NEEDED}
             raise ContextOverflow(
                 "prompt is too long", code="context_length_exceeded", details=details
             )
-        return await super().open(admitted, sink, turn_id=turn_id)
+
+    gateway = FakeGateway(
+        lambda: [[*text(0, "They want tea."), finish(1)]], on_turn=check, size=words
+    )
+    return gateway
 
 
 def talk(seed: int) -> list[dict[str, str]]:
@@ -53,60 +53,43 @@ def talk(seed: int) -> list[dict[str, str]]:
         role = "assistant" if len(messages) % 2 else "user"
         messages.append({"role": role, "content": " ".join(["word"] * size)})
         total += size
-    return [
-        *messages,
-        *([{"role": "assistant", "content": "Yes?"}] if len(messages) % 2 else []),
-        HELP,
-    ]
+    if len(messages) % 2:
+        messages.append({"role": "assistant", "content": "Yes?"})
+    return [*messages, {"role": "user", "content": "Help me."}]
 
 
-HELP = {"role": "user", "content": "Help me."}
-MESSAGES: dict[str, Any] = {"model": MODEL, "max_tokens": 9}
 TRIGGER = {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": 500}}
 THRESHOLD = [{"type": "compaction", "compact_threshold": 500}]
 
 
 def compactions(said: list[dict[str, str]]) -> dict[str, tuple[str, dict[str, Any]]]:
     """Each way to compact a conversation: path and body."""
+    messages = {**ASK, "messages": said, "context_management": {"edits": [TRIGGER]}}
     paused = {**TRIGGER, "pause_after_compaction": True}
+    response = {"model": MODEL, "input": said}
+    triggered = {"model": MODEL, "input": [*said, {"type": "compaction_trigger"}]}
     return {
-        "messages": (
-            "/v1/messages",
-            {**MESSAGES, "messages": said, "context_management": {"edits": [TRIGGER]}},
-        ),
+        "messages": ("/v1/messages", messages),
         "messages, pause": (
             "/v1/messages",
-            {**MESSAGES, "messages": said, "context_management": {"edits": [paused]}},
+            {**messages, "context_management": {"edits": [paused]}},
         ),
-        "threshold": (
-            "/v1/responses",
-            {"model": MODEL, "input": said, "context_management": THRESHOLD},
-        ),
-        "trigger": (
-            "/v1/responses",
-            {"model": MODEL, "input": [*said, {"type": "compaction_trigger"}]},
-        ),
-        "compact": ("/v1/responses/compact", {"model": MODEL, "input": said}),
+        "threshold": ("/v1/responses", {**response, "context_management": THRESHOLD}),
+        "trigger": ("/v1/responses", triggered),
+        "compact": ("/v1/responses/compact", response),
     }
 
 
 @pytest.mark.parametrize("way", compactions([]))
 async def test_compaction_does_not_fail_of_the_length_that_it_removes(way: str) -> None:
-    async with serving(SmallWindow()) as served, ClientSession(served.url) as http:
+    async with serving(small_window()) as served:
         for seed in range(25):
             said = talk(seed)
             served.gateway.turns.clear()
-            path, body = compactions(said)[way]
-            async with http.post(path, json=body) as response:
-                assert response.status == 200, (seed, await response.text())
-            summary = served.gateway.turns[0].conversation
-            assert summary.messages[-1].parts == [Text(SUMMARIZE)]
-            kept = [
-                part.text
-                for message in summary.messages[:-1]
-                for part in message.parts
-                if isinstance(part, Text)
-            ]
+            reply = await served.post(*compactions(said)[way])
+            assert reply.status == 200, (seed, reply.text)
+            *kept, request = texts(served.gateway.conversations[0])
+            assert request == SUMMARIZE
             whole = [message["content"] for message in said]
             assert kept == whole[len(whole) - len(kept) :], "the oldest are left out"
             if sum(len(one.split()) for one in [*whole, SUMMARIZE]) <= WINDOW - NEEDED:
@@ -115,10 +98,9 @@ async def test_compaction_does_not_fail_of_the_length_that_it_removes(way: str) 
 
 async def test_request_that_is_not_compacted_is_refused_as_before() -> None:
     long = [{"role": "user", "content": "word " * 2000}]
-    async with serving(SmallWindow()) as served, ClientSession(served.url) as http:
+    async with serving(small_window()) as served:
         for path, body in (
-            ("/v1/messages", {**MESSAGES, "messages": long}),
-            ("/v1/responses", {"input": long}),
+            ("/v1/messages", {**ASK, "messages": long}),
+            ("/v1/responses", {"model": MODEL, "input": long}),
         ):
-            async with http.post(path, json={"model": MODEL, **body}) as response:
-                assert response.status == 400
+            assert (await served.post(path, body)).status == 400

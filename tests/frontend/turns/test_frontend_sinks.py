@@ -2,11 +2,11 @@
 affected by another."""
 
 import asyncio
+import json
 from unittest.mock import MagicMock
 
 import pytest
 import structlog
-from aiohttp import ClientSession
 
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import BlockStart, Delta, Failed
@@ -14,11 +14,11 @@ from services.frontend.apis.messages.render import MessagesStream
 from services.frontend.turns.flusher import Flusher
 from services.frontend.turns.sinks import StreamSink
 from tests.kit.events import Step, finish
-from tests.kit.frontend import MODEL, FakeGateway, serving
-from tests.kit.waiting import LIMIT_S
+from tests.kit.frontend import MODEL, QUESTION, STREAM, FakeGateway, serving
+from tests.kit.raw_http import connected, post
+from tests.kit.waiting import LIMIT_S, eventually
 
-BODY = b'{"model":"acme/served-model","max_tokens":9,"stream":true,"messages":[{"role":"user","content":"hi"}]}'
-ASK = b"POST /v1/messages HTTP/1.%d\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b"
+REQUEST = post(json.dumps(STREAM).encode())
 
 
 class Stream(StreamSink):
@@ -86,16 +86,13 @@ def pieces(count: int) -> Step:
 async def test_deltas_of_a_tick_are_one_event() -> None:
     gate = asyncio.Event()
     gateway = FakeGateway(lambda: [pieces(1), gate])
-    async with serving(gateway) as served:
-        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
-        writer.write(ASK % (1, len(BODY), BODY))
+    async with serving(gateway) as served, connected(served.port, REQUEST) as (reader, _):
         await reader.readuntil(b'"x"}}\n\n')
         sink = gateway.turns[0].sink
         sink.push([Delta(0, 1, "y")])
         sink.push([Delta(0, 2, "z"), Delta(0, 3, "\n")])
         sink.push([Delta(0, 4, '"'), finish(1)])
         rest = await reader.readuntil(b"\r\n0\r\n\r\n")
-        writer.close()
     assert b'"text":"yz\\n\\""}}\n\n' in rest
     assert rest.count(b"content_block_delta") == 2  # its name and its type
 
@@ -104,9 +101,7 @@ async def test_head_and_first_events_are_one_segment_and_so_are_last_events_and_
     gate = asyncio.Event()
     gateway = FakeGateway(lambda: [pieces(2), gate, [finish(1)]])
     gateway.opened_after = 1
-    async with serving(gateway) as served:
-        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
-        writer.write(ASK % (1, len(BODY), BODY))
+    async with serving(gateway) as served, connected(served.port, REQUEST) as (reader, writer):
         first = await reader.read(1 << 16)
         assert first.startswith(b"HTTP/1.1 200 OK\r\n")
         assert first.lower().count(b"transfer-encoding: chunked\r\n") == 1
@@ -118,22 +113,17 @@ async def test_head_and_first_events_are_one_segment_and_so_are_last_events_and_
         gate.set()
         last = await reader.read(1 << 16)
         assert last.endswith(b'{"type":"message_stop"}\n\n\r\n0\r\n\r\n')
-        writer.write(ASK % (1, len(BODY), BODY))
+        writer.write(REQUEST)
         assert (await reader.readuntil(b"\r\n0\r\n\r\n")).startswith(b"HTTP/1.1 200 OK\r\n")
-        writer.close()
 
 
 async def test_client_of_http_1_0_gets_bytes_without_chunks_until_the_connection_is_closed() -> (
     None
 ):
-    gate = asyncio.Event()
-    gateway = FakeGateway(lambda: [pieces(2), gate, [finish(1)]])
-    async with serving(gateway) as served:
-        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
-        writer.write(ASK % (0, len(BODY), BODY))
-        gate.set()
+    gateway = FakeGateway(lambda: [pieces(2), [finish(1)]])
+    old = REQUEST.replace(b"HTTP/1.1", b"HTTP/1.0")
+    async with serving(gateway) as served, connected(served.port, old) as (reader, _):
         answer = await reader.read()
-        writer.close()
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.0 200 OK")
     assert b"chunked" not in head.lower()
@@ -145,15 +135,13 @@ async def test_client_of_http_1_0_gets_bytes_without_chunks_until_the_connection
 async def test_stream_without_a_writable_error_breaks_off(monkeypatch: pytest.MonkeyPatch) -> None:
     fail = MagicMock(side_effect=MemoryError)
     gate = asyncio.Event()
-    async with serving(FakeGateway(lambda: [pieces(2), gate, [finish(1)]])) as served:
-        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
-        writer.write(ASK % (1, len(BODY), BODY))
+    gateway = FakeGateway(lambda: [pieces(2), gate, [finish(1)]])
+    async with serving(gateway) as served, connected(served.port, REQUEST) as (reader, _):
         first = await reader.read(1 << 16)
         monkeypatch.setattr(MessagesStream, "events", fail)
         monkeypatch.setattr(MessagesStream, "error", fail)
         gate.set()
         rest = await reader.read()
-        writer.close()
     assert b"message_start" in first
     assert b"0\r\n\r\n" not in rest, "the body has no end"
     assert [line["event"] for line in served.lines].count("stream.render_failed") == 1
@@ -162,35 +150,34 @@ async def test_stream_without_a_writable_error_breaks_off(monkeypatch: pytest.Mo
 async def test_answer_that_cannot_be_stored_still_gets_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    body = {"model": "acme/served-model", "input": "hi", "stream": True, "store": True}
-    async with (
-        serving(FakeGateway(lambda: [pieces(2), [finish(1)]])) as served,
-        ClientSession() as client,
-    ):
+    body = {"model": MODEL, "input": "hi", "stream": True, "store": True}
+    async with serving(FakeGateway(lambda: [pieces(2), [finish(1)]])) as served:
         monkeypatch.setattr(served.responses.store, "put", MagicMock(side_effect=MemoryError))
-        async with client.post(f"{served.url}/v1/responses", json=body) as response:
-            answer = await response.text()
+        answer = (await served.post("/v1/responses", body)).text
     assert answer.count('"type":"response.completed"') == 1
     assert [line["event"] for line in served.lines].count("turn.end_failed") == 1
 
 
+DIED: Step = [Failed(ErrorInfo(ErrorKind.ENGINE, "engine died"))]
+
+
+def choices(*turns: list[Step]) -> FakeGateway:
+    """Plays one list of steps for each choice."""
+    left = iter(turns)
+    return FakeGateway(lambda: next(left))
+
+
 def three_choices(*, stream: bool) -> dict[str, object]:
     """A request of Chat."""
-    messages = [{"role": "user", "content": "hi"}]
-    return {"model": MODEL, "n": 3, "stream": stream, "messages": messages}
+    return {"model": MODEL, "n": 3, "stream": stream, "messages": [QUESTION]}
 
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_choice_that_fails_before_the_first_byte_cancels_the_others(*, stream: bool) -> None:
-    turns: list[list[Step]] = [
-        [asyncio.Event()],
-        [[Failed(ErrorInfo(ErrorKind.ENGINE, "engine died"))]],
-        [asyncio.Event()],
-    ]
-    gateway = FakeGateway(lambda: turns.pop(0))
-    async with serving(gateway) as served, ClientSession(served.url) as http:
-        async with http.post("/v1/chat/completions", json=three_choices(stream=stream)) as response:
-            assert response.status == 500
+    gateway = choices([asyncio.Event()], [DIED], [asyncio.Event()])
+    async with serving(gateway) as served:
+        reply = await served.post("/v1/chat/completions", three_choices(stream=stream))
+        assert reply.status == 500
         first, _, third = gateway.turns
         async with asyncio.timeout(LIMIT_S):
             await asyncio.gather(first.cancel_seen.wait(), third.cancel_seen.wait())
@@ -203,28 +190,20 @@ async def test_choice_that_fails_after_text_of_another_cancels_the_others(
 ) -> None:
     gate = asyncio.Event()
     said: list[Step] = [[BlockStart(0, "text"), Delta(0, 0, "so")], asyncio.Event()]
-    turns: list[list[Step]] = [
-        said,
-        [gate, [Failed(ErrorInfo(ErrorKind.ENGINE, "engine died"))]],
-        [asyncio.Event()],
-    ]
-    gateway = FakeGateway(lambda: turns.pop(0))
+    gateway = choices(said, [gate, DIED], [asyncio.Event()])
     if early:
         gateway.hold = asyncio.Event()
         gate.set()
-    async with serving(gateway) as served, ClientSession(served.url) as http:
+    async with serving(gateway) as served:
         answering = asyncio.create_task(
-            http.post("/v1/chat/completions", json=three_choices(stream=stream))
+            served.post("/v1/chat/completions", three_choices(stream=stream))
         )
-        async with asyncio.timeout(LIMIT_S):
-            while len(gateway.turns) < 3:
-                await asyncio.sleep(0)
-            if gateway.hold is not None:
-                gateway.hold.set()
-            gate.set()
-            async with await answering as response:
-                assert response.status == (200 if stream else 500)
-                assert "engine died" in await response.text()
-        first, second, third = gateway.turns
-        assert [first.cancelled, second.cancelled, third.cancelled] == [["failed"]] * 3
+        await eventually(lambda: len(gateway.turns) == 3)
+        if gateway.hold is not None:
+            gateway.hold.set()
+        gate.set()
+        reply = await asyncio.wait_for(answering, LIMIT_S)
+        assert reply.status == (200 if stream else 500)
+        assert "engine died" in reply.text
+        assert [turn.cancelled for turn in gateway.turns] == [["failed"]] * 3
     assert served.lines[-1]["outcome"] == "engine"

@@ -4,12 +4,15 @@ import asyncio
 import base64
 import json
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.kit.frontend import MODEL
+from tests.kit.frontend import ASK
 from tests.kit.waiting import LIMIT_S
 
-ASK = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+CHUNKED = "Transfer-Encoding: chunked"
+LAST_CHUNK = b"0\r\n\r\n"
 BODY = json.dumps(ASK).encode()
 
 
@@ -31,6 +34,19 @@ def post(
 
 def chunk(data: bytes, extension: bytes = b"") -> bytes:
     return b"%x%b\r\n%b\r\n" % (len(data), extension, data)
+
+
+@asynccontextmanager
+async def connected(
+    port: int, data: bytes = b""
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection on which these bytes are sent."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(data)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
 
 
 class Answer:
@@ -63,17 +79,14 @@ async def read_answer(reader: asyncio.StreamReader) -> Answer:
 
 async def answers_to(port: int, data: bytes, count: int | None = None) -> list[Answer]:
     """Sends bytes; returns `count` responses, or all until the server closes the connection."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(data)
     found: list[Answer] = []
-    try:
-        while count is None or len(found) < count:
-            found.append(await read_answer(reader))
-    except asyncio.IncompleteReadError as end:
-        if end.partial or count is not None:
-            raise
-    finally:
-        writer.close()
+    async with connected(port, data) as (reader, _):
+        try:
+            while count is None or len(found) < count:
+                found.append(await read_answer(reader))
+        except asyncio.IncompleteReadError as end:
+            if end.partial or count is not None:
+                raise
     return found
 
 

@@ -5,13 +5,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-import aiohttp
-
-from schemas.conversation import Message
-from schemas.errors import TurnwireError
 from schemas.events import TurnEvent
 from services.runtime.config import FrontendConfig
-from tests.kit.events import Step, call, finish, reasoning, text
+from tests.kit.events import call, finish, reasoning, text
 from tests.kit.frontend import MODEL, FakeGateway, Served, serving
 from tests.kit.search_provider import ProviderStub, provider
 
@@ -40,26 +36,6 @@ LAST: list[TurnEvent] = [*reasoning(0, "So it is noon."), *text(1, "At noon."), 
 FIRST: list[TurnEvent] = [*reasoning(0, "I search."), *text(1, "Searching."), *search(2), finish(3)]
 
 
-class Rounds(FakeGateway):
-    """Plays one list of events for each turn that is opened; a TurnwireError refuses one."""
-
-    def __init__(self, *rounds: list[TurnEvent] | TurnwireError) -> None:
-        self.rounds = [*rounds]
-        super().__init__(self._next)
-
-    def _next(self) -> list[Step]:
-        events = self.rounds.pop(0)
-        if isinstance(events, TurnwireError):
-            raise events
-        half = len(events) // 2
-        return [events[:half], events[half:]] if half else [events]
-
-    @property
-    def turns_of_last(self) -> list[Message]:
-        """The turns of the conversation that the model got last."""
-        return self.turns[-1].conversation.messages
-
-
 @asynccontextmanager
 async def hosted(
     gateway: FakeGateway, **settings: Any
@@ -83,28 +59,11 @@ def body(
     }
 
 
-async def post(served: Served, path: str, request: dict[str, Any]) -> tuple[int, Any]:
-    async with (
-        aiohttp.ClientSession() as http,
-        http.post(served.url + path, json=request) as response,
-    ):
-        return response.status, await response.json()
-
-
-@asynccontextmanager
-async def streamed(
-    served: Served, request: dict[str, Any]
-) -> AsyncIterator[aiohttp.ClientResponse]:
-    """The response of POST /v1/messages, as a stream."""
-    url, data = f"{served.url}/v1/messages", {**request, "stream": True}
-    async with aiohttp.ClientSession() as http, http.post(url, json=data) as response:
-        yield response
-
-
 async def message(served: Served, request: dict[str, Any]) -> Any:
-    status, answer = await post(served, "/v1/messages", request)
-    assert status == 200, answer
-    return answer
+    """The document that Messages answers with."""
+    reply = await served.post("/v1/messages", request)
+    assert reply.status == 200, reply.text
+    return reply.json
 
 
 def counted(served: Served) -> dict[str, float]:

@@ -1,0 +1,39 @@
+"""The time of an event loop, which a test lets pass."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from tests.kit.waiting import LIMIT_S
+
+
+class LoopClock:
+    """`asyncio.get_running_loop().time()` and all timers of the loop are `passed` seconds ahead."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.passed = 0.0
+        self._loop = loop
+        self._time = loop.time
+        loop.time = self.time  # type: ignore[method-assign]
+
+    def time(self) -> float:
+        return self._time() + self.passed
+
+    async def until(self, condition: Callable[[], bool], tick_s: float = 0.05) -> None:
+        """Lets time pass in ticks until a condition is true; `LIMIT_S` real seconds at most."""
+        end = self._time() + LIMIT_S
+        while not condition():
+            assert self._time() < end
+            self.passed += tick_s
+            await asyncio.sleep(0)
+
+    def close(self) -> None:
+        self._loop.time = self._time  # type: ignore[method-assign]
+
+
+@pytest.fixture
+async def loop_clock() -> AsyncIterator[LoopClock]:
+    clock = LoopClock(asyncio.get_running_loop())
+    yield clock
+    clock.close()
