@@ -22,33 +22,45 @@ USAGE = Usage(prompt=656, cached=600, output=74, reasoning=12)
 
 Step: TypeAlias = list[TurnEvent] | asyncio.Event
 """What a turn does next: push these, or wait for that."""
+Written: TypeAlias = str | tuple[str, ...]
+"""The text of a block, or the pieces in which it comes."""
 
 
 def reasoning(
-    block: int, text: str, *, seal: str | None = "c2VhbA", pieces: int = 2
+    block: int, said: Written, *, seal: str | None = "c2VhbA", pieces: int = 2
 ) -> list[TurnEvent]:
     return [
         BlockStart(block, "reasoning"),
-        *deltas(block, text, pieces),
-        BlockStop(block, length=len(text), seal=seal),
+        *deltas(block, said, pieces),
+        BlockStop(block, length=_length(said), seal=seal),
     ]
 
 
-def text(block: int, said: str, *, pieces: int = 2) -> list[TurnEvent]:
+def text(block: int, said: Written, *, pieces: int = 2) -> list[TurnEvent]:
     return [
         BlockStart(block, "text"),
         *deltas(block, said, pieces),
-        BlockStop(block, length=len(said)),
+        BlockStop(block, length=_length(said)),
     ]
 
 
 def call(
-    block: int, name: str, arguments: str, *, call_id: str, complete: bool = True
+    block: int,
+    name: str,
+    arguments: Written,
+    *,
+    call_id: str | None,
+    complete: bool = True,
+    pieces: int = 3,
 ) -> list[TurnEvent]:
     start = BlockStart(block, "tool_use", name=name, call_id=call_id)
-    dispatch = [Dispatch(block, call_id, name, arguments)] if complete else []
-    stop = BlockStop(block, complete=complete, length=len(arguments))
-    return [start, *deltas(block, arguments, 3), *dispatch, stop]
+    dispatch = [Dispatch(block, call_id, name, "".join(arguments))] if complete and call_id else []
+    stop = BlockStop(block, complete=complete, length=_length(arguments))
+    return [start, *deltas(block, arguments, pieces), *dispatch, stop]
+
+
+def _length(said: Written) -> int:
+    return len("".join(said))
 
 
 def with_dispatch(*batches: list[TurnEvent]) -> list[list[TurnEvent]]:
@@ -64,15 +76,31 @@ def logged(events: list[TurnEvent]) -> Iterator[LoggedEvent]:
         yield event
 
 
-def deltas(block: int, said: str, pieces: int) -> list[TurnEvent]:
-    size = max(1, -(-len(said) // pieces))
-    return [Delta(block, at, said[at : at + size]) for at in range(0, len(said), size)]
+def deltas(block: int, said: Written, pieces: int) -> list[TurnEvent]:
+    """A text in its pieces, or in so many equal ones."""
+    if isinstance(said, str):
+        size = max(1, -(-len(said) // pieces))
+        said = tuple(said[at : at + size] for at in range(0, len(said), size))
+    events: list[TurnEvent] = []
+    offset = 0
+    for piece in said:
+        events.append(Delta(block, offset, piece))
+        offset += len(piece)
+    return events
 
 
 def finish(
-    blocks: int, reason: FinishReason = FinishReason.STOP, stop_string: str | None = None
+    blocks: int,
+    reason: FinishReason = FinishReason.STOP,
+    stop_string: str | None = None,
+    usage: Usage = USAGE,
 ) -> Finish:
-    return Finish(reason, blocks, USAGE, stop_string)
+    return Finish(reason, blocks, usage, stop_string)
+
+
+def one_by_one(events: list[TurnEvent]) -> list[Step]:
+    """Steps of one event each."""
+    return [[event] for event in events]
 
 
 def hello() -> list[Step]:

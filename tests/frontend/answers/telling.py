@@ -1,0 +1,163 @@
+"""Tells a story through an API: its stream in any batches, and its document.
+
+`python -m tests.frontend.answers.telling` writes the expected bytes of every story again. Review
+the difference.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from msgspec.json import encode
+from msgspec.structs import replace
+
+from schemas.events import BlockStart, Dispatch, Prepared, TurnEvent
+from services.frontend.apis.chat.request import Chat
+from services.frontend.turns.interfaces import AnswerInfo
+from tests.frontend.answers.stories import STORIES, Batches, Story
+from tests.kit.bodies import CHAT, RESPONSES, Api, Json
+from tests.kit.events import with_dispatch
+from tests.kit.frontend import MODEL
+
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "turns"
+PREPARED = Prepared(656, 1024)
+
+
+class Telling:
+    """A story through one API. `home`: the API of the story."""
+
+    def __init__(self, api: Api, home: Api, story: Story) -> None:
+        self.api, self.home, self.story = api, home, story
+        self.is_own = api is home
+        self.name = f"{home.name} {story.name} by {api.name}"
+        self.file = FIXTURES / home.name / f"{story.name}.sse"
+        self.choices: int = story.ask.get("n", 1)
+        self.batches = batches_of(story)
+
+    @property
+    def single(self) -> Batches:
+        """Each event in a batch of its own."""
+        return [(choice, [event]) for choice, events in self.batches for event in events]
+
+    @property
+    def events(self) -> list[TurnEvent]:
+        """The events of the turn, which is the only one."""
+        ((_, events),) = self.batches
+        return events
+
+    def silent(self) -> "Telling":
+        """The same without dispatch events."""
+        story = replace(self.story, dispatch=False, dispatch_reasoning=False)
+        return Telling(self.api, self.home, story)
+
+    def cuts(self) -> Iterator[Batches]:
+        """The turn whole, and in two parts, however they are cut."""
+        yield self.batches
+        for at, (choice, events) in enumerate(self.batches):
+            for cut in range(1, len(events)):
+                parts = [(choice, events[:cut]), (choice, events[cut:])]
+                yield [*self.batches[:at], *parts, *self.batches[at + 1 :]]
+
+    def body(self, *, stream: bool) -> Json:
+        """The request."""
+        fields = dict(self.story.ask) if self.is_own else {}
+        if not stream:
+            fields.pop("stream_options", None)
+        declares = fields.keys() & {"tools", "functions"}
+        # An answer of Responses repeats the tools of its request.
+        if self.called and not declares and not (self.is_own and self.api is RESPONSES):
+            fields["tools"] = [self.api.tool(name) for name in self.called]
+        return self.api.body(**fields, **({"stream": True} if stream else {}))
+
+    @property
+    def called(self) -> list[str]:
+        """The names of the tools that the turn calls."""
+        starts = [
+            event for _, events in self.batches for event in events if isinstance(event, BlockStart)
+        ]
+        return list(dict.fromkeys(start.name for start in starts if start.name))
+
+    def parsed(self, *, stream: bool = True) -> Any:
+        """The parsed request."""
+        if self.is_own and self.api is CHAT:
+            return Chat(self.story.settings).parse(
+                encode(self.body(stream=stream)), self.story.headers
+            )
+        return self.api.parse(self.body(stream=stream))
+
+    def info(self) -> AnswerInfo:
+        story = self.story
+        return AnswerInfo(
+            "0a1b2c",
+            "req_0a1b2c",
+            MODEL,
+            1700000000,
+            dispatch=story.dispatch,
+            dispatch_reasoning=story.dispatch_reasoning,
+            now=lambda: 1700000009.5,
+        )
+
+    def started(self) -> tuple[Any, bytes]:
+        """A renderer, and the beginning of its stream."""
+        renderer = self.parsed().renderer(self.info())
+        return renderer, renderer.start([PREPARED] * self.choices)
+
+    def stream(self, batches: Batches | None = None) -> bytes:
+        """The stream of the turn in these batches, by default of one event each."""
+        renderer, stream = self.started()
+        for choice, events in self.single if batches is None else batches:
+            stream += renderer.events(events, choice)
+        return bytes(stream)
+
+    def document(self) -> bytes:
+        """The document of the turn."""
+        collector = self.parsed(stream=False).collector(self.info())
+        collector.start([PREPARED] * self.choices)
+        for choice, events in self.batches:
+            collector.events(events, choice)
+        return bytes(collector.body())
+
+
+def batches_of(story: Story) -> Batches:
+    """The batches, with the dispatch of every complete call and of no other."""
+    made: Batches = []
+    for choice, events in story.choices or [(0, story.events)]:
+        written = [event for event in events if not isinstance(event, Dispatch)]
+        made.append((choice, [*written]))
+    for number in {choice for choice, _ in made}:
+        places = [at for at, (choice, _) in enumerate(made) if choice == number]
+        whole = with_dispatch(*(made[at][1] for at in places))
+        for at, events in zip(places, whole, strict=True):
+            made[at] = (number, events)
+    return made
+
+
+def own() -> list[Telling]:
+    """Every story through its own API."""
+    return [Telling(api, api, story) for api, stories in STORIES.items() for story in stories]
+
+
+def all_tellings() -> list[Telling]:
+    """Every story through every API that can tell it: only Chat has several choices."""
+    return [
+        Telling(api, home, story)
+        for api in STORIES
+        for home, stories in STORIES.items()
+        for story in stories
+        if api is home or not story.choices
+    ]
+
+
+def named(api: Api, name: str) -> Telling:
+    """The story of an API with this name."""
+    (story,) = [story for story in STORIES[api] if story.name == name]
+    return Telling(api, api, story)
+
+
+if __name__ == "__main__":
+    for told in own():
+        told.file.write_bytes(told.stream())
+        if not told.story.failed:
+            whole = json.dumps(json.loads(told.document()), indent=1, ensure_ascii=False)
+            told.file.with_suffix(".json").write_text(whole + "\n")

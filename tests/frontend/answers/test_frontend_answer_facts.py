@@ -1,0 +1,258 @@
+"""Tests facts about single answers that no story shows."""
+
+import itertools
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from schemas.errors import EngineFailed, ErrorInfo, ErrorKind
+from schemas.events import (
+    BlockStart,
+    BlockStop,
+    Delta,
+    FinishReason,
+    Prepared,
+    TurnEvent,
+    Usage,
+)
+from services.frontend.apis.messages.render import MessagesStream
+from services.frontend.apis.responses.dialect import ConvertedRequest, Responses
+from services.frontend.apis.responses.render.events import KEEPALIVE, payloads
+from services.frontend.apis.responses.request.body import decode
+from services.frontend.turns.interfaces import AnswerInfo
+from tests.frontend.answers.stories import TOOLS
+from tests.frontend.answers.telling import PREPARED, named
+from tests.kit.answers import dispatches, events, frames
+from tests.kit.bodies import MESSAGES, RESPONSES, Api, Json
+from tests.kit.events import call, finish, reasoning, text
+from tests.kit.frontend import MODEL
+
+INFO = AnswerInfo("0a1b2c", "req_0a1b2c", MODEL, 1700000000)
+
+
+def stream_of(renderer: Any, turn: list[TurnEvent]) -> bytes:
+    """The stream of a turn, each event in a batch of its own."""
+    return bytes(renderer.start([PREPARED]) + b"".join(renderer.events([event]) for event in turn))
+
+
+def document_of(api: Api, turn: list[TurnEvent], **fields: Any) -> Json:
+    collector = api.ask(**fields).collector(INFO)
+    collector.start([PREPARED])
+    collector.events(turn)
+    document: Json = json.loads(collector.body())
+    return document
+
+
+def test_arguments_keep_their_spelling_in_a_document_of_messages() -> None:
+    document = named(MESSAGES, "interleaved").document()
+    assert rb'"input":{"pattern": "old\\.flag", "limit": 5000.0}' in document
+
+
+def test_call_without_an_object_has_an_empty_input_in_a_document_of_messages() -> None:
+    turn = [*call(0, "look", '{"at": }', call_id="c", complete=False), finish(1)]
+    document = document_of(MESSAGES, turn)
+    assert [(block["name"], block["input"]) for block in document["content"]] == [("look", {})]
+    assert document["stop_reason"] == "end_turn"
+
+
+def test_call_without_an_id_gets_a_unique_one_in_messages() -> None:
+    turn = [*call(0, "look", "", call_id=None), *call(1, "look", "", call_id=None), finish(2)]
+    ids = [block["id"] for block in document_of(MESSAGES, turn)["content"]]
+    assert ids == ["toolu_0a1b2c0", "toolu_0a1b2c1"]
+
+
+def test_dispatch_of_indented_arguments_is_one_line() -> None:
+    turn = [*call(0, "look", '{\n\n  "at": 1.0\n}', call_id="c"), finish(1)]
+    ((_, sent),) = dispatches(stream_of(MessagesStream(replace(INFO, dispatch=True)), turn))
+    assert sent["tool_call_dispatch"]["input"] == {"at": 1.0}
+
+
+def test_start_has_the_expected_cached_tokens_and_end_the_exact_number() -> None:
+    renderer = MessagesStream(INFO)
+    (_, start), *_ = frames(renderer.start([Prepared(656, 1024, cached=512)]))
+    (_, end), *_ = frames(renderer.events([finish(0, usage=Usage(656, 600, 1))]))
+    for usage, cached in ((start["message"]["usage"], 512), (end["usage"], 600)):
+        assert (usage["input_tokens"], usage["cache_read_input_tokens"]) == (656 - cached, cached)
+
+
+@pytest.mark.parametrize(("omitted", "thinking"), [(False, "one two"), (True, "")])
+def test_finished_thought_is_sent_whole_on_request(omitted: bool, thinking: str) -> None:
+    cut: list[TurnEvent] = [
+        BlockStart(2, "reasoning"),
+        Delta(2, 0, "cut"),
+        BlockStop(2, complete=False, length=3),
+    ]
+    turn = [
+        *reasoning(0, ("one ", "two"), seal="c2ln"),
+        *text(1, "hello"),
+        *cut,
+        finish(3, FinishReason.LENGTH),
+    ]
+    info = replace(INFO, dispatch_reasoning=True)
+    seen = frames(stream_of(MessagesStream(info, omit_thinking=omitted), turn))
+    names = [name for name, _ in seen]
+    assert names.count("reasoning_dispatch") == 1
+    at = names.index("reasoning_dispatch")
+    assert names[at - 1] == "content_block_stop"
+    block = {"index": 0, "type": "thinking", "thinking": thinking, "signature": "c2ln"}
+    assert seen[at][1] == {"type": "ping", "reasoning_dispatch": block}
+    assert "tool_call_dispatch" not in names
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=4), st.integers(1, 5))
+def test_counted_thoughts_add_up_to_their_tokens(thoughts: list[int], batch: int) -> None:
+    """One delta or more is omitted for each report; a stream without the beta has none."""
+    turn: list[TurnEvent] = []
+    for number, tokens in enumerate(thoughts):
+        turn.append(BlockStart(number, "reasoning"))
+        turn += [Delta(number, at, "x") for at in range(tokens)]
+        turn.append(BlockStop(number, length=tokens, seal="s", tokens=tokens + 2))
+    turn.append(finish(len(thoughts)))
+
+    def deltas(**options: Any) -> list[list[Json]]:
+        renderer = MessagesStream(INFO, **options)
+        stream = renderer.start([PREPARED])
+        for at in range(0, len(turn), batch):
+            stream += renderer.events(turn[at : at + batch])
+        found: list[list[Json]] = [[] for _ in thoughts]
+        for name, data in frames(stream):
+            if name == "content_block_delta" and data["delta"]["type"] == "thinking_delta":
+                found[data["index"]].append(data["delta"])
+        return found
+
+    counted = deltas(omit_thinking=True, count_thinking=True)
+    sums = [sum(delta["estimated_tokens"] for delta in block) for block in counted]
+    assert sums == [tokens + 2 for tokens in thoughts]
+    for delta in itertools.chain(*counted):
+        assert delta["estimated_tokens"] > 0
+        assert delta["thinking"] == ""
+    shown = deltas(count_thinking=True)
+    assert all(delta["estimated_tokens"] is None for block in shown for delta in block)
+    texts = ["".join(delta["thinking"] for delta in block) for block in shown]
+    assert texts == ["x" * tokens for tokens in thoughts]
+    assert deltas(omit_thinking=True) == [[] for _ in thoughts]
+    assert all("estimated_tokens" not in delta for block in deltas() for delta in block)
+
+
+def test_call_of_responses_ends_before_the_next_block() -> None:
+    telling = named(RESPONSES, "interleaved")
+    renderer, _ = telling.started()
+    for event in telling.events:
+        out = renderer.events([event])
+        if isinstance(event, BlockStop) and event.block in (2, 4, 5, 6):
+            *_, done = events(out)
+            assert done["type"] == "response.output_item.done"
+            assert done["item"]["call_id"] == f"toolu_{event.block}"
+
+
+@pytest.mark.parametrize("name", ["shell", "exec_command"])
+def test_complete_call_of_responses_without_arguments_has_an_empty_object(name: str) -> None:
+    turn: list[TurnEvent] = [BlockStart(0, "tool_use", name, "c"), BlockStop(0), finish(1)]
+    stream = stream_of(RESPONSES.ask(tools=TOOLS).renderer(INFO), turn)
+    (delta,) = [data for data in events(stream) if data["type"].endswith(".delta")]
+    document = document_of(RESPONSES, turn, tools=TOOLS)
+    assert delta["delta"] == document["output"][0]["arguments"] == "{}"
+
+
+def test_nothing_follows_the_end_of_responses() -> None:
+    turn: list[TurnEvent] = [finish(0)]
+    renderer = RESPONSES.ask().renderer(INFO)
+    stream_of(renderer, turn)
+    assert renderer.events(turn) == b""
+    assert renderer.error(ErrorInfo(ErrorKind.ENGINE, "late")) == b""
+    assert renderer.state.document().status == "completed"
+
+
+@pytest.mark.parametrize("kind", ["text", "reasoning", "tool_use"])
+def test_error_outside_the_turn_fails_the_response(kind: Any) -> None:
+    start = BlockStart(0, kind, name="look" if kind == "tool_use" else None)
+    renderer = RESPONSES.ask().renderer(INFO)
+    stream_of(renderer, [start, Delta(0, 0, "half")])
+    *_, failed = events(renderer.error(ErrorInfo(ErrorKind.TIMED_OUT, "too late")))
+    assert failed["type"] == "response.failed"
+    assert failed["response"]["error"] == {"code": "server_error", "message": "too late"}
+    assert failed["response"]["output"][0]["status"] == "incomplete"
+
+
+def test_cancelled_response_keeps_its_output() -> None:
+    renderer = RESPONSES.ask().renderer(INFO)
+    stream_of(renderer, [*reasoning(0, "Hm."), *text(1, "half")[:-1]])
+    assert renderer.break_off() == renderer.break_off() == b""
+    document = renderer.state.document("cancelled")
+    thought, message = (json.loads(bytes(item)) for item in document.output)
+    assert (thought["type"], message["status"]) == ("reasoning", "incomplete")
+    assert message["content"][0]["text"] == "half"
+
+
+def test_response_document_is_available_at_any_time() -> None:
+    from openai.types.responses import Response
+
+    telling = named(RESPONSES, "parallel")
+    renderer = telling.parsed().renderer(INFO)
+    assert renderer.state.document().status == "in_progress"
+    renderer.start([PREPARED])
+    renderer.events(telling.events[:4])
+    assert [json.loads(bytes(item))["call_id"] for item in renderer.state.items] == ["toolu_0"]
+    assert renderer.state.document("cancelled").status == "cancelled"
+    assert len(renderer.state.document().output) == 1
+    queued = telling.parsed().renderer(INFO).state.document("queued")
+    assert Response.model_validate(json.loads(msgspec.json.encode(queued))).status == "queued"
+
+
+def test_indented_request_does_not_break_the_stream_of_responses() -> None:
+    tool = {"type": "function", "name": "f", "parameters": {"a": [1.0]}}
+    choice = {"type": "function", "name": "f"}
+    body = RESPONSES.body(tools=[tool], tool_choice=choice, text={})
+    renderer = RESPONSES.parse(json.dumps(body, indent=2).encode()).renderer(INFO)
+    created, _ = events(renderer.start([PREPARED]))
+    assert created["response"]["tools"][0]["parameters"] == {"a": [1.0]}
+
+
+def test_keep_alive_of_responses_is_one_data_event() -> None:
+    assert KEEPALIVE == b'event: keepalive\ndata: {"type":"keepalive"}\n\n'
+    assert payloads(KEEPALIVE) == []
+
+
+class Plain:
+    """A sealer that seals nothing."""
+
+    def seal(self, text: str) -> str:
+        return "sealed:" + text
+
+    def open(self, blob: str) -> str | None:
+        return blob.removeprefix("sealed:") if blob.startswith("sealed:") else None
+
+
+def convert(*items: Json, **fields: Any) -> ConvertedRequest:
+    body = json.dumps(RESPONSES.body(*items, **fields)).encode()
+    return Responses().convert(decode(body), {}, sealer=Plain())
+
+
+USER = {"role": "user", "content": "Fix it."}
+TRIGGER = {"type": "compaction_trigger"}
+
+
+def test_compaction_is_exactly_one_item() -> None:
+    asked = convert(USER, TRIGGER, stream=True, include=["reasoning.encrypted_content"])
+    summary = text(1, ("We fixed", " it."))
+    turn = [*reasoning(0, "Sum up.", seal="x"), *summary, finish(2, FinishReason.LENGTH)]
+    seen = events(stream_of(asked.renderer(INFO), turn))
+    assert [data["type"].removeprefix("response.") for data in seen] == [
+        *("created", "in_progress", "output_item.added", "output_item.done", "completed"),
+    ]
+    (item,) = seen[-1]["response"]["output"]
+    assert item["type"] == "compaction"
+    again = convert(item, {"role": "user", "content": "Go on."}).conversation
+    assert again.messages[0].parts[0].text.endswith("\n\nWe fixed it.")  # type: ignore[union-attr]
+
+
+def test_compaction_without_a_summary_fails() -> None:
+    collector = convert(USER, TRIGGER).collector(INFO)
+    collector.events([finish(0)])
+    with pytest.raises(EngineFailed, match="no summary"):
+        collector.body()

@@ -1,0 +1,245 @@
+"""Tests what holds for the answer to any turn: generated ones, those of the vectors, cut ones."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from fuzz.cases import Case, from_vector
+from fuzz.generated_turns import generated_turn
+from schemas.events import (
+    BlockEvent,
+    BlockStart,
+    BlockStop,
+    Finish,
+    FinishReason,
+    Usage,
+)
+from services.frontend.apis.chat.render import ChatCollector, ChatShape, chat_stream
+from services.frontend.apis.messages.wire import UNSEALED
+from services.frontend.apis.shared.tools import freeform_input
+from services.frontend.turns.interfaces import AnswerInfo, Collector, Renderer
+from tests.frontend.answers.generated import TEXT, Turn, draw_batches, turns
+from tests.frontend.answers.stories import TOOLS, Batches
+from tests.frontend.answers.telling import PREPARED
+from tests.kit.answers import check_document, chunks, dispatches
+from tests.kit.bodies import CHAT, MESSAGES, RESPONSES, Api
+from tests.kit.frontend import MODEL
+
+VECTORS = sorted((Path(__file__).parents[2] / "vectors").glob("*.jsonl"))
+INFO = AnswerInfo(
+    "0a1b2c",
+    "req_0a1b2c",
+    MODEL,
+    1700000000,
+    dispatch=True,
+    dispatch_reasoning=True,
+    now=lambda: 1700000009.5,
+)
+
+
+def stream_of(renderer: Renderer, batches: Batches, choices: int = 1) -> bytes:
+    stream = renderer.start([PREPARED] * choices)
+    for choice, batch in batches:
+        stream += renderer.events(batch, choice)
+    return stream
+
+
+def document_of(collector: Collector, several: Sequence[Turn]) -> dict[str, Any]:
+    collector.start([PREPARED] * len(several))
+    for choice, turn in enumerate(several):
+        collector.events(turn, choice)
+    document: dict[str, Any] = json.loads(collector.body())
+    return document
+
+
+_objects = st.dictionaries(st.sampled_from("abc"), st.integers() | TEXT, max_size=2)
+_look = st.tuples(st.just("look"), _objects.map(json.dumps))
+_patch = st.tuples(st.just("patch"), TEXT.map(lambda text: json.dumps({"input": text})))
+_names = ("exec_command", "apply_patch", "tool_search", "shell", "multi_agent_v1__exec", "unknown")
+_arguments = (
+    '{"a": 1}',
+    '{"input": "\\u00e9\\n',
+    '{"input": "x"}',
+    "",
+    "{",
+    '{"commands": ["a"]}',
+    "[]",
+    "raw text",
+)
+_any_call = st.tuples(st.sampled_from(_names), st.sampled_from(_arguments))
+
+
+@given(turns(_look), st.data())
+def test_stream_of_messages_agrees_with_its_document(turn: Turn, data: st.DataObject) -> None:
+    asked = MESSAGES.ask()
+    stream = stream_of(asked.renderer(INFO), draw_batches(data, [turn]))
+    document = document_of(asked.collector(INFO), [turn])
+    check_document("messages", stream, document)
+    seals = [block["signature"] for block in document["content"] if block["type"] == "thinking"]
+    assert set(seals) <= {"c2ln", UNSEALED}
+
+
+@given(turns(_any_call), st.booleans(), st.data())
+def test_stream_of_responses_agrees_with_its_document(
+    turn: Turn, summary: bool, data: st.DataObject
+) -> None:
+    effort = {"summary": "auto" if summary else None}
+    sealed = ["reasoning.encrypted_content"]
+    asked = RESPONSES.ask(tools=TOOLS, include=sealed, store=False, reasoning=effort)
+    stream = stream_of(asked.renderer(INFO), draw_batches(data, [turn]))
+    document = document_of(asked.collector(INFO), [turn])
+    check_document("responses", stream, document)
+    for name, sent in dispatches(stream):
+        assert sent["item"] == document["output"][sent["output_index"]]
+        assert name != "tool_call_dispatch" or sent["item"]["status"] == "completed"
+
+
+_shapes = st.builds(
+    ChatShape,
+    reasoning=st.sampled_from(["reasoning_content", "reasoning", "both", "inline", "omitted"]),
+    details=st.booleans(),
+    legacy=st.booleans(),
+    freeform=st.sampled_from([frozenset(), frozenset({"patch"})]),
+    logprobs=st.booleans(),
+    include_usage=st.booleans(),
+    continuous_usage=st.just(False),
+)
+
+
+@given(st.lists(turns(_look | _patch), min_size=1, max_size=3), _shapes, st.data())
+def test_stream_of_chat_agrees_with_its_document(
+    several: list[Turn], shape: ChatShape, data: st.DataObject
+) -> None:
+    if shape.legacy:
+        shape = replace(shape, freeform=frozenset())
+    choices = len(several)
+    renderer = chat_stream(INFO, shape, choices)
+    stream = stream_of(renderer, draw_batches(data, several), choices)
+    document = chat_document(shape, several)
+    check_document("chat", stream, document)
+    assert all(("usage" in chunk) == shape.include_usage for chunk in chunks(stream))
+    check_dispatched_calls(stream, document, several, shape)
+    thoughts = [
+        data["reasoning_dispatch"] for _, data in dispatches(stream) if "reasoning_dispatch" in data
+    ]
+    whole = [
+        "".join(event.text for event in block[1:-1])
+        for turn in several
+        for block in blocks(turn)
+        if block[0].kind == "reasoning"
+    ]
+    shown = sorted(text for text in whole if text and shape.reasoning != "omitted")
+    assert sorted(each["reasoning_content"] for each in thoughts) == shown
+
+
+def chat_document(shape: ChatShape, several: Sequence[Turn]) -> dict[str, Any]:
+    info = replace(INFO, dispatch=False, dispatch_reasoning=False)
+    return document_of(
+        ChatCollector(chat_stream(info, shape.for_document(), len(several))), several
+    )
+
+
+def check_dispatched_calls(
+    stream: bytes, document: dict[str, Any], several: list[Turn], shape: ChatShape
+) -> None:
+    """Every complete call is dispatched once, as it is in the document."""
+    sent = [
+        data["tool_call_dispatch"] for _, data in dispatches(stream) if "tool_call_dispatch" in data
+    ]
+    for each in sent:
+        call = each["tool_call"]
+        if call["type"] == "function":
+            assert isinstance(json.loads(call["function"]["arguments"]), dict)
+        message = document["choices"][each["choice_index"]]["message"]
+        if shape.legacy:
+            assert call["function"] == message["function_call"]
+        else:
+            inline = message["tool_calls"][call["index"]]
+            assert inline == {key: call[key] for key in inline}
+    complete = [
+        (choice, block[0].call_id)
+        for choice, turn in enumerate(several)
+        for block in blocks(turn)
+        if block[0].kind == "tool_use" and block[-1].complete
+    ]
+    if not shape.legacy:
+        ids = [(each["choice_index"], each["tool_call"]["id"]) for each in sent]
+        assert sorted(ids) == sorted(complete)
+
+
+def blocks(turn: Turn) -> list[list[Any]]:
+    found: list[list[Any]] = []
+    for event in turn[:-1]:
+        if isinstance(event, BlockStart):
+            found.append([])
+        found[-1].append(event)
+    return found
+
+
+@given(turns(_look | _patch))
+def test_raw_input_of_chat_equals_the_input_in_the_arguments(turn: Turn) -> None:
+    plain, raw = (
+        chat_document(ChatShape(freeform=frozenset(names)), [turn])["choices"][0]["message"]
+        for names in ((), ("patch",))
+    )
+    for function, custom in zip(
+        plain.get("tool_calls", []), raw.get("tool_calls", []), strict=True
+    ):
+        if custom["type"] == "custom":
+            written = freeform_input(function["function"]["arguments"])
+            assert custom["custom"]["input"] in (written, "")
+        else:
+            assert custom == function
+
+
+def written() -> Iterator[tuple[Case, Random]]:
+    """The vectors of all families, and generated turns."""
+    for number, path in enumerate(VECTORS):
+        for line in path.read_text().splitlines():
+            yield from_vector(json.loads(line)), Random(number)
+    for seed in range(64):
+        chance = Random(seed)
+        yield generated_turn(bytes([seed]) + chance.randbytes(60))[0], chance
+
+
+@pytest.fixture(scope="module")
+def parsed() -> Sequence[Turn]:
+    """Each written turn as its parser reads it: complete, and cut off by `max_tokens`."""
+    found = []
+    for case, chance in written():
+        cut = case.raw[: chance.randrange(len(case.raw) + 1)]
+        found += [read(case, case.raw, case.reason), read(case, cut, FinishReason.LENGTH)]
+    return found
+
+
+def read(case: Case, raw: str, reason: FinishReason) -> Turn:
+    parser = case.open()
+    half = len(raw) // 2
+    turn: list[BlockEvent] = [
+        *parser.feed(raw[:half]),
+        *parser.feed(raw[half:]),
+        *parser.finish(reason),
+    ]
+    count = sum(isinstance(event, BlockStart) for event in turn)
+    return [*turn, Finish(reason, count, Usage(9, 3, 5, 1))]
+
+
+@pytest.mark.parametrize("api", [MESSAGES, CHAT, RESPONSES], ids=lambda api: api.name)
+def test_document_of_a_parsed_turn_has_the_content_of_its_stream(
+    api: Api, parsed: Sequence[Turn]
+) -> None:
+    asked = api.ask()
+    info = replace(INFO, dispatch=False, dispatch_reasoning=False)
+    cut = 0
+    for turn in parsed:
+        stream = stream_of(asked.renderer(info), [(0, [event]) for event in turn])
+        check_document(api.name, stream, document_of(asked.collector(info), [turn]))
+        cut += any(isinstance(event, BlockStop) and not event.complete for event in turn)
+    assert cut > 100

@@ -1,0 +1,242 @@
+"""Tests Chat Completions and Completions with the OpenAI SDK, with strict parsing, over a real
+socket."""
+
+import json
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from schemas.errors import ContextOverflow, EngineFailed, ErrorInfo, ErrorKind, Invalid, Overloaded
+from schemas.events import Failed
+from services.preprocessor.limit import limit_output
+from tests.frontend.answers.telling import Telling, own
+from tests.kit.bodies import CHAT, chat_tool
+from tests.kit.events import Step, call, finish, one_by_one, reasoning, text
+from tests.kit.frontend import MODEL, FakeGateway, Served, serving
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+HI: Any = [{"role": "user", "content": "hi"}]
+ASK: Any = {"model": MODEL, "messages": HI}
+LOOK: Any = [chat_tool("look")]
+OWN_IDS = ("call_without_an_id", "reasoning_details")
+"""Stories with ids derived from the turn's id, which differs here."""
+TELLINGS = [
+    telling
+    for telling in own()
+    if telling.api is CHAT
+    and telling.choices == 1
+    and not telling.story.failed
+    and telling.story.name not in OWN_IDS
+]
+
+
+def client(served: Served, *, strict: bool = True) -> "AsyncOpenAI":
+    from openai import AsyncOpenAI
+
+    return AsyncOpenAI(
+        base_url=f"{served.url}/v1", api_key="k", max_retries=0, _strict_response_validation=strict
+    )
+
+
+def request(telling: Telling) -> Any:
+    """The request of a story, which names its dispatch events in headers."""
+    headers = {
+        **telling.story.headers,
+        "x-turnwire-tool-dispatch": str(int(telling.story.dispatch)),
+        "x-turnwire-reasoning-dispatch": str(int(telling.story.dispatch_reasoning)),
+    }
+    fields = telling.body(stream=False)
+    return ASK | {"extra_body": fields | ASK, "extra_headers": headers}
+
+
+async def test_sdk_parses_every_story_strictly(subtests: pytest.Subtests) -> None:
+    gateway = FakeGateway()
+    async with (
+        serving(gateway) as served,
+        client(served) as strictly,
+        client(served, strict=False) as leniently,
+    ):
+        for telling in TELLINGS:
+            gateway.steps = partial(one_by_one, telling.events)
+            (wanted,) = json.loads(telling.file.with_suffix(".json").read_text())["choices"]
+            # Streamed freeform calls are native, but not in the SDK's types.
+            reader = leniently if "freeform" in telling.story.name else strictly
+            with subtests.test(telling.name):
+                whole = await strictly.chat.completions.create(**request(telling))
+                message = whole.choices[0].message.to_dict()
+                assert {key: message.get(key) for key in wanted["message"]} == wanted["message"]
+                assert whole.choices[0].finish_reason == wanted["finish_reason"]
+                usage = await check_stream(reader, telling, wanted)
+                assert whole.usage
+                assert usage == (whole.usage.prompt_tokens, whole.usage.total_tokens)
+
+
+async def check_stream(
+    reader: "AsyncOpenAI", telling: Telling, wanted: dict[str, Any]
+) -> tuple[int, int]:
+    """Reads the stream as the SDK's helper does. Returns the tokens of the prompt, and all."""
+    import openai
+    from openai.lib.streaming.chat import ChatCompletionStreamState
+
+    asked = request(telling) | {"stream": True, "stream_options": {"include_usage": True}}
+    stream = await reader.chat.completions.create(**asked)
+    chunks = [chunk async for chunk in stream]
+    state = ChatCompletionStreamState(input_tools=openai.omit)
+    for chunk in chunks:
+        state.handle_chunk(chunk)
+    streamed = state.current_completion_snapshot
+    (choice,) = streamed.choices
+    assert choice.finish_reason == wanted["finish_reason"]
+    assert choice.message.content == (wanted["message"]["content"] or "")
+    assert calls(choice.message.to_dict()) == wanted["message"].get("tool_calls", [])
+    assert chunks[-1].choices == []
+    assert all(len(chunk.choices) == 1 for chunk in chunks[:-1] if not chunk.model_extra)
+    assert streamed.usage
+    return streamed.usage.prompt_tokens, streamed.usage.total_tokens
+
+
+def calls(message: dict[str, Any]) -> list[dict[str, Any]]:
+    """The calls as the helper assembled them, without the members that it adds."""
+    found = []
+    for made in message.get("tool_calls") or []:
+        names = [name for name in ("id", "type", "function", "custom") if made.get(name)]
+        kept = {name: made[name] for name in names}
+        kept.get("function", {}).pop("parsed_arguments", None)
+        found.append(kept)
+    return found
+
+
+async def test_stream_helper_completes_a_tool_loop() -> None:
+    looking = [
+        *reasoning(0, "so"),
+        *call(1, "look", '{"at": 3}', call_id="call_1"),
+        *call(2, "look", "{}", call_id="call_2"),
+        finish(3),
+    ]
+    scripts: list[list[Step]] = [[looking], [[*text(0, "All "), *text(1, "seen."), finish(2)]]]
+    gateway = FakeGateway(lambda: scripts.pop(0))
+    messages = list(HI)
+    asked: Any = {"model": MODEL, "messages": messages, "tools": LOOK}
+    headers = {"x-turnwire-tool-dispatch": "1", "x-turnwire-reasoning-dispatch": "1"}
+    async with serving(gateway) as served, client(served) as sdk:
+        async with sdk.chat.completions.stream(**asked, extra_headers=headers) as stream:
+            kinds = [event.type async for event in stream]
+            message = (await stream.get_final_completion()).choices[0].message
+        assert kinds.count("tool_calls.function.arguments.done") == 2
+        messages.append(message.to_dict())
+        messages += [
+            {"role": "tool", "tool_call_id": each.id, "content": "seen"}
+            for each in message.tool_calls or []
+        ]
+        async with sdk.chat.completions.stream(**asked) as stream:
+            final = await stream.get_final_completion()
+    assert final.choices[0].message.content == "All seen."
+    result = gateway.turns[1].conversation.messages
+    assert [turn.role for turn in result] == ["user", "assistant", "tool"]
+    assert [type(part).__name__ for part in result[1].parts] == ["Reasoning", "Call", "Call"]
+
+
+async def test_sdk_receives_several_choices() -> None:
+    gateway = FakeGateway(lambda: one_by_one([*reasoning(0, "so"), *text(1, "Hello"), finish(2)]))
+    async with serving(gateway) as served, client(served) as sdk:
+        whole = await sdk.chat.completions.create(**ASK, n=3, seed=7)
+        seeds = [each.conversation.sampling.seed for each in gateway.turns]
+        async with sdk.chat.completions.stream(**ASK, n=3) as stream:
+            streamed = await stream.get_final_completion()
+    assert seeds == [7, 8, 9]
+    for completion in (whole, streamed):
+        said = [(each.index, each.message.content) for each in completion.choices]
+        assert said == [(at, "Hello") for at in range(3)]
+    assert whole.usage
+    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (656, 3 * 74)
+
+
+async def test_sdk_receives_completions() -> None:
+    gateway = FakeGateway(lambda: [[*text(0, " upon a time"), finish(1)]])
+    # A chunk of Completions has `finish_reason: null` until its end, natively too; the SDK's type
+    # knows only the end's.
+    async with (
+        serving(gateway) as served,
+        client(served) as sdk,
+        client(served, strict=False) as reader,
+    ):
+        whole = await sdk.completions.create(model=MODEL, prompt=["Once", "Twice"], n=2, echo=True)
+        stream = await reader.completions.create(
+            model=MODEL, prompt=[1, 2], stream=True, max_tokens=3
+        )
+        chunks = [each async for each in stream]
+    once, twice = "Once upon a time", "Twice upon a time"
+    assert [each.text for each in whole.choices] == [once, once, twice, twice]
+    assert "".join(each.choices[0].text for each in chunks) == " upon a time"
+    assert chunks[-1].choices[0].finish_reason == "stop"
+    assert gateway.turns[0].conversation.prompt
+    assert gateway.turns[4].conversation.sampling.max_tokens == 3
+
+
+async def test_errors_are_raised_as_the_sdks_classes() -> None:
+    import openai
+
+    gateway = FakeGateway()
+    async with serving(gateway) as served, client(served) as sdk:
+        with pytest.raises(openai.NotFoundError) as unknown:
+            await sdk.chat.completions.create(**ASK | {"model": "nobody"})
+        assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
+        assert str(unknown.value.request_id).startswith("req_")
+        with pytest.raises(openai.BadRequestError, match="temperature") as wrong:
+            await sdk.chat.completions.create(**ASK, temperature=3)
+        assert (wrong.value.param, wrong.value.code) == ("temperature", "decimal_above_max_value")
+        gateway.refusal = Invalid("too many", param="stop_sequences")
+        with pytest.raises(openai.BadRequestError, match="too many") as stops:
+            await sdk.chat.completions.create(**ASK)
+        assert stops.value.param == "stop"
+        gateway.refusal = Overloaded("every worker is busy", retry_after_s=2.0)
+        with pytest.raises(openai.InternalServerError) as busy:
+            await sdk.chat.completions.create(**ASK)
+        assert busy.value.response.headers["retry-after"] == "2"
+        gateway.refusal = EngineFailed("out of memory")
+        with pytest.raises(openai.InternalServerError, match="out of memory"):
+            await sdk.completions.create(model=MODEL, prompt="a", stream=True)
+
+
+@pytest.mark.parametrize(
+    ("requested", "total", "completion"),
+    [(4096, 134_096, 4096), (None, 131_024, 1024), (1500, 131_500, 1500)],
+)
+async def test_context_overflow_has_the_wording_that_agents_parse(
+    requested: int | None, total: int, completion: int
+) -> None:
+    import openai
+
+    with pytest.raises(ContextOverflow) as caught:
+        limit_output(130_000 + 300, requested, 131_072)
+    gateway = FakeGateway()
+    gateway.refusal = caught.value
+    async with serving(gateway) as served, client(served) as sdk:
+        with pytest.raises(openai.BadRequestError) as refused:
+            await sdk.chat.completions.create(**ASK)
+    assert refused.value.code == "context_length_exceeded"
+    assert isinstance(refused.value.body, dict)
+    assert refused.value.body["message"] == (
+        f"This model's maximum context length is 131072 tokens. However, you requested {total + 300} tokens "
+        f"(130300 in the messages, {completion} in the completion). Please reduce the length of the messages or completion."
+    )
+
+
+async def test_error_in_mid_stream_is_raised() -> None:
+    import openai
+
+    failed = Failed(ErrorInfo(ErrorKind.ENGINE, "the engine failed"))
+    said: list[str] = []
+
+    async def read() -> None:
+        async for each in await sdk.chat.completions.create(**ASK, stream=True):
+            said.append(each.choices[0].delta.content or "")
+
+    gateway = FakeGateway(lambda: [[*text(0, "half")], [failed]])
+    async with serving(gateway) as served, client(served) as sdk:
+        with pytest.raises(openai.APIError, match="the engine failed"):
+            await read()
+    assert "".join(said) == "half"

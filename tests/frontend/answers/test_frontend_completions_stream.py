@@ -1,0 +1,183 @@
+"""Tests Completions streams and documents."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.errors import ErrorInfo, ErrorKind
+from schemas.events import (
+    BlockStart,
+    BlockStop,
+    Delta,
+    Failed,
+    Finish,
+    FinishReason,
+    Prepared,
+    TokenLogprob,
+    TopLogprob,
+    TurnEvent,
+    Usage,
+)
+from services.frontend.apis.completions.render import (
+    CompletionsCollector,
+    CompletionsShape,
+    completions_stream,
+)
+from services.frontend.turns.interfaces import AnswerInfo
+from tests.frontend.answers.generated import draw_batches
+from tests.frontend.answers.stories import Batches
+from tests.kit.answers import frames
+
+REPLY = AnswerInfo("0a1b2c", "req_0a1b2c", "acme/served-model", 1700000000)
+HEAD = {
+    "id": "cmpl-0a1b2c",
+    "object": "text_completion",
+    "created": 1700000000,
+    "model": "acme/served-model",
+    "system_fingerprint": None,
+}
+
+
+def said(
+    *pieces: str,
+    reason: FinishReason = FinishReason.STOP,
+    usage: Usage | None = None,
+    stop: str | None = None,
+) -> list[TurnEvent]:
+    events: list[TurnEvent] = [BlockStart(0, "text")]
+    offset = 0
+    for piece in pieces:
+        token = TokenLogprob(piece, -0.5, offset, piece.encode(), [TopLogprob("!", -1.5, b"!")])
+        events.append(Delta(0, offset, piece, [token]))
+        offset += len(piece)
+    return [*events, BlockStop(0, length=offset), Finish(reason, 1, usage or Usage(5, 2, 3), stop)]
+
+
+def stream(shape: CompletionsShape, batches: Batches) -> list[Any]:
+    renderer = completions_stream(REPLY, shape)
+    out = [renderer.start([Prepared(5, 16)] * len(shape.echoes))]
+    out += [renderer.events(events, choice) for choice, events in batches]
+    return [data for _, data in frames(b"".join(out))]
+
+
+def document(shape: CompletionsShape, batches: Batches) -> dict[str, Any]:
+    collector = CompletionsCollector(completions_stream(REPLY, shape.for_document()))
+    collector.start([Prepared(5, 16)] * len(shape.echoes))
+    for choice, events in batches:
+        collector.events(events, choice)
+    made: dict[str, Any] = json.loads(collector.body())
+    return made
+
+
+def chunk(
+    index: int, text: str, finish: str | None = None, logprobs: Any = None, **fields: Any
+) -> dict[str, Any]:
+    choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish, **fields}
+    return {**HEAD, "choices": [choice]}
+
+
+def usage(prompt: int, completion: int, cached: int) -> dict[str, Any]:
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+        "completion_tokens_details": {"reasoning_tokens": 0},
+    }
+
+
+def test_stream_is_rendered() -> None:
+    assert stream(CompletionsShape([""]), [(0, [event]) for event in said("Hi", " you")]) == [
+        chunk(0, "Hi"),
+        chunk(0, " you"),
+        chunk(0, "", "stop"),
+        "[DONE]",
+    ]
+
+
+def test_stream_with_every_option_is_rendered() -> None:
+    shape = CompletionsShape(["Once"], logprobs=True, include_usage=True, continuous_usage=True)
+    logprobs = {
+        "text_offset": [4, 7],
+        "token_logprobs": [-0.5, -0.5],
+        "tokens": [" up", "on"],
+        "top_logprobs": [{" up": -0.5, "!": -1.5}, {"on": -0.5, "!": -1.5}],
+    }
+    events = said(" up", "on", reason=FinishReason.STOP_STRING, stop="END")
+    assert stream(shape, [(0, events)]) == [
+        {**chunk(0, "Once"), "usage": usage(5, 0, 0)},
+        {**chunk(0, " upon", logprobs=logprobs), "usage": None},
+        {**chunk(0, "", "stop", stop_reason="END"), "usage": usage(5, 3, 2)},
+        {**HEAD, "choices": [], "usage": usage(5, 3, 2)},
+        "[DONE]",
+    ]
+
+
+def test_document_is_rendered() -> None:
+    shape = CompletionsShape(["Once", "Once", "Twice", "Twice"], prompts=2)
+    batches: Batches = [
+        (3, said("d", reason=FinishReason.LENGTH, usage=Usage(7, 7, 1))),
+        (0, said("a", usage=Usage(5, 0, 3))),
+        (1, said("b", usage=Usage(5, 5, 2))),
+        (2, said("c", usage=Usage(7, 6, 4))),
+    ]
+    made = document(shape, batches)
+    assert [choice["text"] for choice in made["choices"]] == ["Oncea", "Onceb", "Twicec", "Twiced"]
+    assert [choice["finish_reason"] for choice in made["choices"]] == [
+        "stop",
+        "stop",
+        "stop",
+        "length",
+    ]
+    assert [choice["logprobs"] for choice in made["choices"]] == [None] * 4
+    assert made["usage"] == usage(5 + 7, 3 + 2 + 4 + 1, 0 + 6)
+    with_usage = CompletionsShape(shape.echoes, prompts=2, include_usage=True)
+    assert stream(with_usage, batches)[-2] == {**HEAD, "choices": [], "usage": made["usage"]}
+
+
+def test_nothing_follows_a_failure() -> None:
+    failed: list[TurnEvent] = [
+        BlockStart(0, "text"),
+        Delta(0, 0, "half"),
+        Failed(ErrorInfo(ErrorKind.ENGINE, "gone")),
+    ]
+    error = {"message": "gone", "type": "server_error", "param": None, "code": None}
+    assert stream(CompletionsShape([""]), [(0, failed)]) == [chunk(0, "half"), {"error": error}]
+
+
+def test_document_of_an_unfinished_turn_raises() -> None:
+    with pytest.raises(RuntimeError):
+        document(CompletionsShape([""]), [])
+
+
+_pieces = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=5), max_size=5)
+
+
+@given(st.lists(_pieces, min_size=1, max_size=3), st.booleans(), st.booleans(), st.data())
+def test_stream_of_completions_agrees_with_its_document(
+    several: list[list[str]], echo: bool, logprobs: bool, data: st.DataObject
+) -> None:
+    shape = CompletionsShape(["Once" if echo else ""] * len(several), logprobs=logprobs)
+    turns = [said(*pieces) for pieces in several]
+    made: list[dict[str, Any]] = [
+        {"index": index, "text": "", "logprobs": None} for index in range(len(several))
+    ]
+    for each in stream(shape, draw_batches(data, turns))[:-1]:
+        (choice,) = each["choices"]
+        into = made[choice["index"]]
+        into["text"] += choice["text"]
+        if choice["logprobs"]:
+            into["logprobs"] = into["logprobs"] or {key: [] for key in choice["logprobs"]}
+            for key, values in choice["logprobs"].items():
+                into["logprobs"][key] += values
+        if choice["finish_reason"]:
+            into["finish_reason"] = choice["finish_reason"]
+    whole = document(shape, list(enumerate(turns)))
+    assert whole["choices"] == made
+    for choice in whole["choices"]:
+        logs = choice["logprobs"] or {"text_offset": [], "tokens": []}
+        for at, token in zip(logs["text_offset"], logs["tokens"], strict=True):
+            assert choice["text"][at : at + len(token)] == token

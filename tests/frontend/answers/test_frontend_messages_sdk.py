@@ -1,0 +1,209 @@
+"""Tests the Messages API with the Anthropic SDK, with strict parsing, over a real socket."""
+
+import json
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from schemas.conversation import Call, Reasoning, Result
+from schemas.errors import EngineFailed, ErrorInfo, ErrorKind, Overloaded
+from schemas.events import Failed, FinishReason
+from tests.frontend.answers.telling import own
+from tests.kit.bodies import MESSAGES
+from tests.kit.events import Step, call, finish, hello, one_by_one, reasoning, text
+from tests.kit.frontend import MODEL, FakeGateway, Served, serving
+
+if TYPE_CHECKING:
+    from anthropic import AsyncAnthropic
+    from anthropic.types import Message
+
+HI: Any = [{"role": "user", "content": "hi"}]
+ASK: Any = {"model": MODEL, "max_tokens": 99, "messages": HI}
+TELLINGS = [telling for telling in own() if telling.api is MESSAGES and not telling.story.failed]
+
+
+def client(served: Served, *, strict: bool = True) -> "AsyncAnthropic":
+    from anthropic import AsyncAnthropic
+
+    return AsyncAnthropic(
+        base_url=served.url, api_key="k", max_retries=0, _strict_response_validation=strict
+    )
+
+
+async def test_sdk_parses_every_story_strictly(subtests: pytest.Subtests) -> None:
+    gateway = FakeGateway()
+    async with (
+        serving(gateway) as served,
+        client(served) as strictly,
+        client(served, strict=False) as leniently,
+    ):
+        for telling in TELLINGS:
+            wanted = json.loads(telling.file.with_suffix(".json").read_text())
+            extra = telling.story.ask | {"thinking": {"type": "adaptive"}} | telling.story.ask
+            asked = ASK | {"extra_body": extra}
+            gateway.steps = partial(one_by_one, telling.events)
+            sdk = strictly
+            if telling.story.dispatch:
+                # An event of our own cannot be of a type that the SDK knows.
+                sdk = leniently
+                asked["extra_headers"] = {"x-turnwire-tool-dispatch": "1"}
+            with subtests.test(telling.name):
+                whole = await sdk.messages.create(**asked)
+                raw = [event async for event in await sdk.messages.create(**asked, stream=True)]
+                assert raw[0].type == "message_start"
+                async with sdk.messages.stream(**asked) as stream:
+                    streamed = await stream.get_final_message()
+                check_message(whole, streamed, wanted)
+
+
+def check_message(whole: "Message", streamed: "Message", wanted: dict[str, Any]) -> None:
+    assert content(whole) == wanted["content"]
+    # The SDK keeps what it can read of the input of a cut call.
+    runnable = [
+        block
+        for block in content(streamed)
+        if block in wanted["content"] or block["type"] != "tool_use"
+    ]
+    assert runnable == wanted["content"]
+    for message in (whole, streamed):
+        assert message.stop_reason == wanted["stop_reason"]
+        assert message.stop_sequence == wanted["stop_sequence"]
+        for name in ("input_tokens", "cache_read_input_tokens", "output_tokens"):
+            assert getattr(message.usage, name) == wanted["usage"][name]
+
+
+def content(message: "Message") -> list[dict[str, Any]]:
+    members = {"text": ("type", "text"), "thinking": ("type", "thinking", "signature")}
+    tool = ("type", "id", "name", "input", "caller")
+    return [
+        {key: block.to_dict()[key] for key in members.get(block.type, tool)}
+        for block in message.content
+    ]
+
+
+CUT: list[tuple[str, dict[str, Any]]] = [
+    ("", {}),
+    ('{"path": "/a", "old": "x, \\"y', {"path": "/a"}),
+    ('{"path": "/a\\', {}),
+    ('{"at": {"x": 1}, "of": [1, {"y": 2}, 3', {"at": {"x": 1}}),
+    ('{"lines": 12', {}),
+    ('{"lines": 12, "all": true', {"lines": 12}),
+    ('{"path": "/a"', {"path": "/a"}),
+    ('{"path": "/a", "old"', {"path": "/a"}),
+    ('{"path": "/a"}', {"path": "/a"}),
+]
+
+
+async def test_sdk_receives_a_cut_call_equally_from_stream_and_document(
+    subtests: pytest.Subtests,
+) -> None:
+    gateway = FakeGateway()
+    async with serving(gateway) as served, client(served, strict=False) as sdk:
+        for arguments, kept in CUT:
+            cut = call(1, "edit", arguments, call_id="toolu_1", complete=False)
+            turn = [*text(0, "Now."), *cut, finish(2, FinishReason.LENGTH)]
+            gateway.steps = partial(one_by_one, turn)
+            with subtests.test(arguments):
+                async with sdk.messages.stream(**ASK) as stream:
+                    streamed = await stream.get_final_message()
+                whole = await sdk.messages.create(**ASK)
+                for message in (whole, streamed):
+                    assert message.stop_reason == "max_tokens"
+                    assert [block.type for block in message.content] == ["text", "tool_use"]
+                block, other = (content(message)[1] for message in (whole, streamed))
+                assert block["input"] == kept
+                assert (block["id"], block["name"]) == (other["id"], other["name"])
+                assert kept.items() <= other["input"].items()
+
+
+async def test_tool_runner_sends_the_history_after_a_refused_thread() -> None:
+    from anthropic import beta_async_tool
+
+    @beta_async_tool
+    async def look(at: int) -> str:
+        """Looks.
+
+        Args:
+            at: where
+        """
+        return f"seen {at}"
+
+    scripts: list[list[Step]] = [
+        [[*reasoning(0, "so"), *call(1, "look", '{"at": 3}', call_id="call_1"), finish(2)]],
+        [[*text(0, "All seen."), finish(1)]],
+    ]
+    gateway = FakeGateway(lambda: scripts.pop(0))
+    async with serving(gateway) as served, client(served) as sdk:
+        last = await sdk.beta.messages.tool_runner(**ASK, tools=[look]).until_done()
+    assert last.content[0].to_dict()["text"] == "All seen."
+    messages = gateway.turns[1].conversation.messages
+    assert [message.role for message in messages] == ["user", "assistant", "tool"]
+    thought, asked = messages[1].parts
+    assert thought == Reasoning("so", "c2VhbA")
+    assert isinstance(asked, Call)
+    assert json.loads(asked.arguments) == {"at": 3}
+    assert isinstance(messages[2].parts[0], Result)
+
+
+async def test_errors_are_raised_as_the_sdks_classes() -> None:
+    import anthropic
+
+    gateway = FakeGateway()
+    async with serving(gateway) as served, client(served) as sdk:
+        with pytest.raises(anthropic.NotFoundError) as unknown:
+            await sdk.messages.create(**ASK | {"model": "nobody"})
+        assert unknown.value.body == {
+            "type": "error",
+            "error": {"type": "not_found_error", "message": "model: nobody"},
+            "request_id": unknown.value.request_id,
+        }
+        assert str(unknown.value.request_id).startswith("req_")
+        with pytest.raises(anthropic.BadRequestError, match="at least one message"):
+            await sdk.messages.create(**ASK | {"messages": []})
+        gateway.refusal = Overloaded("every worker is busy", retry_after_s=2.0)
+        with pytest.raises(anthropic.InternalServerError) as busy:
+            await sdk.messages.create(**ASK)
+        assert busy.value.status_code == 529
+        assert busy.value.response.headers["retry-after"] == "2"
+        gateway.refusal = EngineFailed("out of memory")
+        with pytest.raises(anthropic.InternalServerError, match="out of memory"):
+            await sdk.messages.create(**ASK, stream=True)
+
+
+async def test_error_in_mid_stream_is_raised() -> None:
+    import anthropic
+
+    failed = Failed(ErrorInfo(ErrorKind.ENGINE, "the engine failed"))
+    events: list[str] = []
+
+    async def read() -> None:
+        async for event in await sdk.messages.create(**ASK, stream=True):
+            events.append(event.type)
+
+    gateway = FakeGateway(lambda: [[*text(0, "half")], [failed]])
+    async with serving(gateway) as served, client(served) as sdk:
+        with pytest.raises(anthropic.APIStatusError, match="the engine failed"):
+            await read()
+    assert events[0] == "message_start"
+    assert "message_delta" not in events
+
+
+async def test_sdk_counts_tokens_and_lists_models() -> None:
+    import anthropic
+
+    gateway = FakeGateway(hello)
+    async with serving(gateway) as served, client(served) as sdk:
+        counted = await sdk.messages.count_tokens(
+            model="claude-alias", messages=HI, system="be brief"
+        )
+        assert counted.input_tokens == 4321
+        assert gateway.counted[0].model == MODEL
+        assert gateway.counted[0].system[0].text == "be brief"
+        listed = [model async for model in sdk.models.list()]
+        assert [model.id for model in listed] == [MODEL, "claude-alias"]
+        assert listed[0].max_input_tokens == 131072
+        for name in (MODEL, "claude-alias"):
+            assert (await sdk.models.retrieve(name)).id == name
+        with pytest.raises(anthropic.NotFoundError):
+            await sdk.models.retrieve("nobody")

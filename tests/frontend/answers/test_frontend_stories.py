@@ -1,0 +1,199 @@
+"""Tests how every story is told: its bytes, whole and in pieces, in types of the SDKs and schemas.
+
+A test goes through the stories of `stories.py`, each through its own API or through all three.
+"""
+
+import itertools
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from msgspec.structs import replace
+
+from schemas.errors import ErrorInfo, ErrorKind, TurnwireError
+from schemas.events import failure_of
+from services.frontend.apis.responses.render.events import payloads, sse_frame
+from services.frontend.apis.shared.openai.chunks import DONE
+from services.frontend.apis.shared.openapi import document
+from services.frontend.app import APIS
+from tests.frontend.answers.telling import PREPARED, Telling, all_tellings, own
+from tests.kit.answers import check_document, dispatches, events, frames, merged
+from tests.kit.bodies import CHAT, MESSAGES, RESPONSES, Api
+
+if TYPE_CHECKING:
+    pass
+
+OWN = own()
+ALL = all_tellings()
+FINISHED = [telling for telling in ALL if not telling.story.failed]
+OF_RESPONSES = [telling for telling in ALL if telling.api is RESPONSES]
+OPENAPI = document("1.0", APIS)
+
+
+def test_streams_and_documents_are_the_expected_bytes(subtests: pytest.Subtests) -> None:
+    files = set()
+    for telling in OWN:
+        with subtests.test(telling.name):
+            assert telling.stream() == telling.file.read_bytes()
+            files.add(telling.file)
+            wanted = telling.file.with_suffix(".json")
+            if telling.story.failed:
+                assert not wanted.exists()
+            else:
+                assert json.loads(telling.document()) == json.loads(wanted.read_text())
+                files.add(wanted)
+    folder = OWN[0].file.parents[1]
+    assert files == set(folder.rglob("*.*"))
+
+
+@pytest.mark.parametrize("api", [CHAT, MESSAGES, RESPONSES], ids=lambda api: api.name)
+def test_batches_change_only_the_pieces(api: Api, subtests: pytest.Subtests) -> None:
+    for telling in ALL:
+        if telling.api is api:
+            with subtests.test(telling.name):
+                single = merged(api.name, telling.stream())
+                for batches in telling.cuts():
+                    assert merged(api.name, telling.stream(batches)) == single
+
+
+def test_stream_has_the_content_of_the_document(subtests: pytest.Subtests) -> None:
+    for telling in FINISHED:
+        with subtests.test(telling.name):
+            whole = json.loads(telling.document())
+            check_document(telling.api.name, telling.stream(), whole)
+            check_document(telling.api.name, telling.stream(telling.batches), whole)
+
+
+class SdkTypes:
+    """The strict types of the SDKs: of each API's events, and of its documents."""
+
+    def __init__(self) -> None:
+        from anthropic.types import Message, RawMessageStreamEvent
+        from openai.types.chat import ChatCompletion, ChatCompletionChunk
+        from openai.types.responses import Response, ResponseStreamEvent
+        from pydantic import TypeAdapter
+
+        self.of: dict[Api, tuple[TypeAdapter[Any], Any]] = {
+            MESSAGES: (TypeAdapter(RawMessageStreamEvent), Message),
+            CHAT: (TypeAdapter(ChatCompletionChunk), ChatCompletion),
+            RESPONSES: (TypeAdapter(ResponseStreamEvent), Response),
+        }
+
+
+def test_events_and_documents_fit_the_sdks_strict_types(subtests: pytest.Subtests) -> None:
+    types = SdkTypes()
+    for telling in ALL:
+        event_type, document_type = types.of[telling.api]
+        with subtests.test(telling.name):
+            if not telling.story.failed:
+                document_type.model_validate_json(telling.document())
+            for name, data in frames(telling.stream()):
+                if is_known_to_the_sdk(telling, name, data):
+                    event_type.validate_python(data, strict=False)
+
+
+def is_known_to_the_sdk(telling: Telling, name: str, data: Any) -> bool:
+    """Whether an event has a type in the SDK: a dispatch has none, nor have `error` of Messages
+    and Chat, pings, and pieces of freeform calls of Chat, which are native."""
+    if data == "[DONE]" or name.endswith("_dispatch"):
+        return False
+    if telling.api is RESPONSES:
+        return True
+    is_freeform = telling.is_own and "freeform" in telling.story.name
+    return not is_freeform and name not in ("error", "ping") and "error" not in data
+
+
+def validator(schema: dict[str, Any]) -> Draft202012Validator:
+    return Draft202012Validator({**schema, "components": OPENAPI["components"]})
+
+
+@pytest.mark.parametrize("api", [CHAT, MESSAGES, RESPONSES], ids=lambda api: api.name)
+def test_events_and_documents_have_their_schema_of_the_openapi_document(
+    api: Api, subtests: pytest.Subtests
+) -> None:
+    """Only Responses' events have schemas of their own; the others' have names."""
+    answers = OPENAPI["paths"][api.path]["post"]["responses"]["200"]["content"]
+    described = answers["text/event-stream"]["schema"]["properties"]
+    of_document = validator(answers["application/json"]["schema"])
+    of_event = None
+    if api is RESPONSES:
+        event, done = described["data"]["anyOf"]
+        assert done == {"const": "[DONE]"}
+        of_event = validator(event["contentSchema"])
+    for telling in ALL:
+        if telling.api is not api:
+            continue
+        with subtests.test(telling.name):
+            for name, data in frames(telling.stream(telling.batches)):
+                assert not name or re.fullmatch(described["event"]["pattern"], name)
+                if of_event is not None and data != "[DONE]":
+                    of_event.validate(data)
+            if not telling.story.failed:
+                whole = json.loads(telling.document())
+                if api is CHAT:  # a running server has one
+                    whole["system_fingerprint"] = "fp_1"
+                of_document.validate(whole)
+
+
+def test_payloads_of_responses_are_indexed_by_sequence_number(subtests: pytest.Subtests) -> None:
+    for telling in OF_RESPONSES:
+        with subtests.test(telling.name):
+            rendered = telling.stream()
+            found = payloads(rendered)
+            numbers = [json.loads(payload)["sequence_number"] for payload in found]
+            assert numbers == list(range(len(found)))
+            kept = [one for one in rendered.split(b"\n\n") if b"_dispatch\ndata: " not in one]
+            again = b"".join(sse_frame(payload) for payload in found) + DONE
+            assert again == b"\n\n".join(kept)
+
+
+def test_document_of_responses_is_the_same_as_time_goes_on(subtests: pytest.Subtests) -> None:
+    for telling in OF_RESPONSES:
+        with subtests.test(telling.name):
+            clock = itertools.count(1700000009.5)
+            info = replace(telling.info(), now=lambda clock=clock: next(clock))
+            renderer = telling.parsed().renderer(info)
+            renderer.start([PREPARED])
+            renderer.events(telling.events)
+            assert renderer.state.ended
+            assert renderer.state.document() == renderer.state.document()
+
+
+def test_failed_story_ends_with_its_error(subtests: pytest.Subtests) -> None:
+    failed = [telling for telling in ALL if telling.story.failed]
+    assert len(failed) == 3 * 8
+    for telling in failed:
+        error = failure_of(telling.events[-1])
+        assert error is not None
+        with subtests.test(telling.name):
+            *_, last = events(telling.stream())
+            if telling.api is RESPONSES:
+                assert (last["type"], last["response"]["status"]) == ("response.failed", "failed")
+                last = last["response"]
+            assert last["error"]["message"].startswith(error.message)
+            with pytest.raises((RuntimeError, TurnwireError)):
+                telling.document()
+
+
+def test_dispatch_is_sent_only_if_requested(subtests: pytest.Subtests) -> None:
+    for telling in ALL:
+        with subtests.test(telling.name):
+            assert dispatches(telling.silent().stream()) == []
+
+
+@pytest.mark.parametrize("api", [CHAT, MESSAGES, RESPONSES], ids=lambda api: api.name)
+def test_error_outside_the_turn_ends_the_stream(api: Api) -> None:
+    renderer = api.ask().renderer(OWN[0].info())
+    renderer.start([PREPARED])
+    said = renderer.error(ErrorInfo(ErrorKind.TIMED_OUT, "too late"))
+    assert "too late" in said.decode()
+
+
+@pytest.mark.parametrize("api", [CHAT, MESSAGES], ids=lambda api: api.name)
+def test_document_of_an_unfinished_turn_raises(api: Api) -> None:
+    collector = api.ask().collector(OWN[0].info())
+    collector.start([PREPARED])
+    with pytest.raises(RuntimeError):
+        collector.body()
