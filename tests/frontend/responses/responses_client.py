@@ -1,11 +1,23 @@
 """A small client of `/v1/responses` for tests."""
 
+import asyncio
+import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 from aiohttp import ClientSession, ClientWebSocketResponse, WSMsgType
 
+from services.runtime.config import FrontendConfig
 from tests.kit.frontend import MODEL, Served
+
+
+def keyed(folder: Path, *names: str, **options: Any) -> FrontendConfig:
+    """A configuration with keys, each of which is the name of its tenant."""
+    keys = folder / "keys"
+    lines = [f"{name}:{hashlib.sha256(name.encode()).hexdigest()}\n" for name in names]
+    keys.write_text("".join(lines))
+    return FrontendConfig(api_keys_file=str(keys), **options)
 
 
 class Client:
@@ -36,6 +48,27 @@ class Client:
         """The status of a GET."""
         async with self._http.get(self.url + path, headers=self.headers) as response:
             return response.status
+
+    async def get(self, id: str, path: str = "") -> Any:
+        """A response, or a path below it."""
+        return await self.ask("GET", f"/{id}{path}")
+
+    async def refuse(self, path: str = "", status: int = 400, **body: Any) -> dict[str, Any]:
+        """The error of a POST that is answered with this status."""
+        asked = {"model": MODEL, "input": "hi"} | body
+        return await self.refused("POST", path, status, json=asked)
+
+    async def until(self, id: str, status: str) -> Any:
+        """The response as soon as it has this status."""
+        async with asyncio.timeout(60):
+            while (found := await self.get(id))["status"] != status:
+                pass
+        return found
+
+    async def replay(self, id: str, after: int | None = None) -> list[dict[str, Any]]:
+        """The events of a response, all or after one."""
+        query = "" if after is None else f"&starting_after={after}"
+        return await self.stream("GET", f"/{id}?stream=true{query}")
 
     async def create(self, **body: Any) -> Any:
         return await self.ask("POST", json={"model": MODEL, "input": "hi"} | body)

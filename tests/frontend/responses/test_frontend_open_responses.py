@@ -32,29 +32,12 @@ WEATHER = {
     },
 }
 CALL = '{"location": "San Francisco"}'
-
-
-class Model:
-    """Plays one turn after the other."""
-
-    def __init__(self, *turns: list[Step]) -> None:
-        self._turns = list(turns)
-
-    def __call__(self) -> list[Step]:
-        return self._turns.pop(0) if len(self._turns) > 1 else self._turns[0]
-
-
-def hello() -> list[Step]:
-    return [[*text(0, "Hello there, friend."), finish(1)]]
-
-
-def calling() -> list[Step]:
-    return [[*call(0, "get_weather", CALL, call_id="call_w"), finish(1)]]
+CALLING: list[Step] = [[*call(0, "get_weather", CALL, call_id="call_w"), finish(1)]]
 
 
 @pytest.fixture
 def gateway() -> FakeGateway:
-    return FakeGateway(Model(hello()))
+    return FakeGateway(lambda: [[*text(0, "Hello there, friend."), finish(1)]])
 
 
 @pytest.fixture
@@ -63,49 +46,86 @@ async def client(gateway: FakeGateway) -> AsyncIterator[Client]:
         yield Client(http, served)
 
 
-def message(role: str, content: Any) -> dict[str, Any]:
-    return {"type": "message", "role": role, "content": content}
+def message(role: str, *content: Any, **fields: Any) -> dict[str, Any]:
+    parts = content[0] if len(content) == 1 and isinstance(content[0], str) else [*content]
+    return {"type": "message", "role": role, "content": parts, **fields}
 
 
-async def test_basic_response_is_valid(client: Client) -> None:
-    made = check_response(
-        await client.create(input=[message("user", "Say hello in exactly 3 words.")])
-    )
+@pytest.mark.parametrize("stream", [False, True], ids=["basic-response", "streaming-response"])
+async def test_response_is_valid(client: Client, stream: bool) -> None:
+    body: dict[str, Any] = {"input": [message("user", "Say hello in exactly 3 words.")]}
+    made = check_events(await client.stream(**body)) if stream else await client.create(**body)
+    check_response(made)
     assert made["output"][0]["content"][0]["text"] == "Hello there, friend."
 
 
-async def test_streaming_response_is_valid(client: Client) -> None:
-    made = check_events(await client.stream(input=[message("user", "Count from 1 to 5.")]))
-    assert made["status"] == "completed"
+ALICE = message("user", "My name is Alice.")
+GREETING = {"type": "output_text", "text": "Hello Alice!", "annotations": [], "logprobs": []}
+GREETED = message("assistant", GREETING, id="msg_1", status="completed")
+NAME = message("user", "What is my name?")
 
 
-async def test_system_prompt_is_accepted(client: Client, gateway: FakeGateway) -> None:
-    talk = [message("system", "You are a pirate."), message("user", "Say hello.")]
+@pytest.mark.parametrize(
+    ("talk", "read"),
+    [
+        (
+            [message("system", "You are a pirate."), message("user", "Say hello.")],
+            [("system", ["You are a pirate."]), ("user", ["Say hello."])],
+        ),
+        (
+            [ALICE, GREETED, NAME],
+            [
+                ("user", ["My name is Alice."]),
+                ("assistant", ["Hello Alice!"]),
+                ("user", ["What is my name?"]),
+            ],
+        ),
+    ],
+    ids=["system-prompt", "multi-turn"],
+)
+async def test_input_is_accepted(
+    client: Client, gateway: FakeGateway, talk: Any, read: Any
+) -> None:
     check_response(await client.create(input=talk))
-    assert said(gateway.turns[0].conversation) == [
-        ("system", ["You are a pirate."]),
-        ("user", ["Say hello."]),
-    ]
+    assert said(gateway.turns[0].conversation) == read
+
+
+IMAGE = {"type": "input_image", "image_url": f"data:image/png;base64,{PNG}"}
+DATA = f"data:application/pdf;base64,{PDF}"
+FILE = {"type": "input_file", "filename": "a.pdf", "file_data": DATA}
+
+
+@pytest.mark.parametrize(
+    ("part", "read"),
+    [
+        (IMAGE, {"kind": "image", "media_type": "image/png", "size_bytes": 72}),
+        (FILE, {"kind": "document", "media_type": "application/pdf", "title": "a.pdf"}),
+    ],
+    ids=["image-input", "file-input"],
+)
+async def test_media_are_accepted(
+    client: Client, gateway: FakeGateway, part: Any, read: dict[str, Any]
+) -> None:
+    question = {"type": "input_text", "text": "What is in this?"}
+    check_response(await client.create(input=[message("user", question, part)]))
+    seen = gateway.turns[0].conversation.messages[0].parts[1]
+    assert isinstance(seen, Media)
+    assert {name: getattr(seen, name) for name in read} == read
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["tool-calling", "tool-calling-streaming"])
 async def test_tool_call_is_returned(client: Client, gateway: FakeGateway, stream: bool) -> None:
-    gateway.steps = Model(calling())
-    body: dict[str, Any] = {
-        "input": [message("user", "What is the weather in San Francisco?")],
-        "tools": [WEATHER],
-    }
+    gateway.steps = lambda: CALLING
+    body: dict[str, Any] = {"input": [message("user", "The weather?")], "tools": [WEATHER]}
     if stream:
         events = await client.stream(**body)
         made = check_events(events)
-        types = [event["type"] for event in events]
-        for wanted in (
-            "response.output_item.added",
-            "response.function_call_arguments.delta",
-            "response.function_call_arguments.done",
-            "response.output_item.done",
-        ):
-            assert wanted in types
+        assert {event["type"].removeprefix("response.") for event in events} >= {
+            "output_item.added",
+            "function_call_arguments.delta",
+            "function_call_arguments.done",
+            "output_item.done",
+        }
     else:
         made = check_response(await client.create(**body))
     (item,) = made["output"]
@@ -114,87 +134,37 @@ async def test_tool_call_is_returned(client: Client, gateway: FakeGateway, strea
 
 
 async def test_function_call_output_is_accepted(client: Client, gateway: FakeGateway) -> None:
-    gateway.steps = Model(calling(), hello())
+    answering = gateway.steps
+    gateway.steps = lambda: CALLING
     choice = {"type": "function", "name": "get_weather"}
-    asked = check_response(
-        await client.create(
-            input=[message("user", "The weather?")], tools=[WEATHER], tool_choice=choice
-        )
-    )
-    assert asked["tool_choice"] == choice
+    question = [message("user", "The weather?")]
+    asked = await client.create(input=question, tools=[WEATHER], tool_choice=choice)
+    assert check_response(asked)["tool_choice"] == choice
     assert gateway.turns[0].conversation.tool_choice == ToolChoice("tool", "get_weather")
-    output = {
-        "type": "function_call_output",
-        "call_id": asked["output"][0]["call_id"],
-        "output": '{"temp": 21}',
-    }
-    answered = check_response(
-        await client.create(
-            previous_response_id=asked["id"], input=[output], tools=[WEATHER], tool_choice="auto"
-        )
+    gateway.steps = answering
+    output = {"type": "function_call_output", "output": '{"temp": 21}'}
+    output["call_id"] = asked["output"][0]["call_id"]
+    answered = await client.create(
+        previous_response_id=asked["id"], input=[output], tools=[WEATHER], tool_choice="auto"
     )
-    assert (answered["output"][0]["type"], answered["previous_response_id"]) == (
-        "message",
-        asked["id"],
-    )
+    assert check_response(answered)["output"][0]["type"] == "message"
+    assert answered["previous_response_id"] == asked["id"]
     result = gateway.turns[1].conversation.messages[-1].parts[0]
     assert isinstance(result, Result)
     assert (result.call_id, result.name) == ("call_w", "get_weather")
-
-
-async def test_image_input_is_accepted(client: Client, gateway: FakeGateway) -> None:
-    parts = [
-        {"type": "input_text", "text": "What is in this image?"},
-        {"type": "input_image", "image_url": f"data:image/png;base64,{PNG}"},
-    ]
-    check_response(await client.create(input=[message("user", parts)]))
-    seen = gateway.turns[0].conversation.messages[0].parts[1]
-    assert isinstance(seen, Media)
-    assert (seen.kind, seen.media_type, seen.size_bytes) == ("image", "image/png", 72)
-
-
-async def test_file_input_is_accepted(client: Client, gateway: FakeGateway) -> None:
-    parts = [
-        {
-            "type": "input_file",
-            "filename": "a.pdf",
-            "file_data": f"data:application/pdf;base64,{PDF}",
-        },
-        {"type": "input_text", "text": "What is in this file?"},
-    ]
-    check_response(await client.create(input=[message("user", parts)]))
-    seen = gateway.turns[0].conversation.messages[0].parts[0]
-    assert isinstance(seen, Media)
-    assert (seen.kind, seen.media_type, seen.title) == ("document", "application/pdf", "a.pdf")
-
-
-async def test_multi_turn_input_is_accepted(client: Client, gateway: FakeGateway) -> None:
-    said_before = {"type": "output_text", "text": "Hello Alice!", "annotations": [], "logprobs": []}
-    talk = [
-        message("user", "My name is Alice."),
-        {**message("assistant", [said_before]), "id": "msg_1", "status": "completed"},
-        message("user", "What is my name?"),
-    ]
-    check_response(await client.create(input=talk))
-    assert said(gateway.turns[0].conversation) == [
-        ("user", ["My name is Alice."]),
-        ("assistant", ["Hello Alice!"]),
-        ("user", ["What is my name?"]),
-    ]
 
 
 async def test_previous_response_id_continues_a_response(
     client: Client, gateway: FakeGateway
 ) -> None:
     first = check_response(await client.create(input="My name is Alice."))
-    second = check_response(
-        await client.create(previous_response_id=first["id"], input="What is my name?")
-    )
+    again = {"previous_response_id": first["id"], "input": "What is my name?"}
+    second = check_response(await client.create(**again))
     assert second["previous_response_id"] == first["id"]
-    assert [texts for _, texts in said(gateway.turns[1].conversation)] == [
-        ["My name is Alice."],
-        ["Hello there, friend."],
-        ["What is my name?"],
+    assert said(gateway.turns[1].conversation) == [
+        ("user", ["My name is Alice."]),
+        ("assistant", ["Hello there, friend."]),
+        ("user", ["What is my name?"]),
     ]
 
 
@@ -208,16 +178,13 @@ async def test_hosted_tools_do_not_fail_the_request(
 
 
 async def test_reasoning_is_also_sent_as_a_summary(client: Client, gateway: FakeGateway) -> None:
-    gateway.steps = Model([[*reasoning(0, "Let me think."), *text(1, "Yes."), finish(2)]])
+    gateway.steps = lambda: [[*reasoning(0, "Let me think."), *text(1, "Yes."), finish(2)]]
     events = await client.stream(
         reasoning={"summary": "auto"}, include=["reasoning.encrypted_content"]
     )
-    result = [
-        event["delta"]
-        for event in events
-        if event["type"] == "response.reasoning_summary_text.delta"
-    ]
-    assert "".join(result) == "Let me think."
+    kind = "response.reasoning_summary_text.delta"
+    pieces = [event["delta"] for event in events if event["type"] == kind]
+    assert "".join(pieces) == "Let me think."
     thought = events[-1]["response"]["output"][0]
     assert thought["summary"] == [{"type": "summary_text", "text": "Let me think."}]
     assert thought["encrypted_content"] == "c2VhbA"
@@ -225,7 +192,7 @@ async def test_reasoning_is_also_sent_as_a_summary(client: Client, gateway: Fake
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_cut_answer_is_incomplete(client: Client, gateway: FakeGateway, stream: bool) -> None:
-    gateway.steps = Model([[*text(0, "It goes on and"), finish(1, FinishReason.LENGTH)]])
+    gateway.steps = lambda: [[*text(0, "It goes on and"), finish(1, FinishReason.LENGTH)]]
     if stream:
         made = check_events(await client.stream(max_output_tokens=16))
     else:
@@ -235,9 +202,8 @@ async def test_cut_answer_is_incomplete(client: Client, gateway: FakeGateway, st
 
 
 async def test_failure_ends_with_response_failed(client: Client, gateway: FakeGateway) -> None:
-    gateway.steps = Model(
-        [[*text(0, "So")], [Failed(ErrorInfo(ErrorKind.ENGINE, "The engine failed."))]]
-    )
+    failed = Failed(ErrorInfo(ErrorKind.ENGINE, "The engine failed."))
+    gateway.steps = lambda: [[*text(0, "So")], [failed]]
     made = check_events(await client.stream())
     assert made["error"] == {"code": "server_error", "message": "The engine failed."}
 

@@ -5,20 +5,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from openai.types.responses import Response, ResponseStreamEvent
-from pydantic import TypeAdapter
 
 from schemas.events import (
     BlockStart,
     BlockStop,
     Delta,
-    Finish,
-    FinishReason,
     HostedResult,
     HostedResults,
     Prepared,
     TurnEvent,
-    Usage,
     WebSource,
 )
 from services.frontend.apis.responses.dialect import Responses
@@ -26,10 +21,11 @@ from services.frontend.apis.responses.render.events import payloads
 from services.frontend.apis.responses.render.message import url_citations
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.turns.interfaces import AnswerInfo
+from tests.kit.events import finish
+from tests.kit.events import text as spoken
 
 TIDES, MOON = "https://example.org/tides", "https://example.org/moon?full=1"
 TITLES = {TIDES: "Tides", MOON: "Moon"}
-EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
 
 @pytest.mark.parametrize(
@@ -53,29 +49,29 @@ def test_urls_in_the_text_are_cited(text: str, cited: list[tuple[str, str]]) -> 
     assert all(msgspec.to_builtins(one)["type"] == "url_citation" for one in found)
 
 
-def said(block: int, text: str) -> list[TurnEvent]:
-    return [BlockStart(block, "text"), Delta(block, 0, text), BlockStop(block, length=len(text))]
-
-
 def searched(text: str) -> list[TurnEvent]:
     """A turn that writes a URL, searches, and writes the text."""
     call = '{"query": "tides"}'
     source = WebSource(TIDES, "Tides", "High water is at noon.")
     return [
-        *said(0, f"Is it on {TIDES}?"),
+        *spoken(0, f"Is it on {TIDES}?", pieces=1),
         BlockStart(1, "hosted", name="web_search", call_id="call_1"),
         Delta(1, 0, call),
         BlockStop(1, length=len(call)),
         HostedResults([HostedResult("call_1", "web_search", "web_search", call, [source])], "1b2c"),
-        *said(2, text),
-        Finish(FinishReason.STOP, 3, Usage(prompt=9, output=5)),
+        *spoken(2, text, pieces=1),
+        finish(3),
     ]
 
 
 def test_stream_has_citations_before_the_end_of_the_text() -> None:
+    from openai.types.responses import Response, ResponseStreamEvent
+    from pydantic import TypeAdapter
+
     text = f"At noon ([tides]({TIDES})), says {TIDES}."
     body = {"model": "m", "input": "When?", "tools": [{"type": "web_search"}]}
     ask = Responses(["web_search"]).parse(json.dumps(body).encode(), {})
+    event_type: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
     renderer = ask.renderer(AnswerInfo("0a1b2c", "req_0a1b2c", "m", 1700000000))
     out = renderer.start([Prepared(9, 1024)])
     for event in searched(text):
@@ -83,7 +79,7 @@ def test_stream_has_citations_before_the_end_of_the_text() -> None:
     events = [json.loads(payload) for payload in payloads(out)]
     assert [event["sequence_number"] for event in events] == [*range(len(events))]
     for event in events:
-        EVENTS.validate_python(event)
+        event_type.validate_python(event)
     kinds = [event["type"] for event in events]
     added = [at for at, kind in enumerate(kinds) if kind == "response.output_text.annotation.added"]
     assert kinds[added[-1] + 1] == "response.output_text.done"

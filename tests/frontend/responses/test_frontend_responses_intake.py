@@ -2,7 +2,6 @@
 pipeline."""
 
 import threading
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -11,19 +10,7 @@ from aiohttp import ClientSession
 from schemas.errors import ContextOverflow
 from services.frontend.apis.responses.dialect import ConvertedRequest
 from tests.frontend.responses.responses_client import Client
-from tests.kit.frontend import MODEL, FakeGateway, Served, serving
-
-
-@pytest.fixture
-async def served() -> AsyncIterator[Served]:
-    async with serving(FakeGateway()) as running:
-        yield running
-
-
-@pytest.fixture
-async def client(served: Served) -> AsyncIterator[Client]:
-    async with ClientSession() as http:
-        yield Client(http, served)
+from tests.kit.frontend import MODEL, Served
 
 
 async def test_large_request_and_long_chain_are_converted_in_a_thread(
@@ -42,19 +29,17 @@ async def test_large_request_and_long_chain_are_converted_in_a_thread(
     long = await client.create(input=[{"role": "user", "content": "x" * 100}] * 6000)
     last = await client.create(previous_response_id=long["id"])
     assert on_loop == [True, False, False]
-    listed = await client.ask("GET", f"/{last['id']}/input_items?limit=2")
+    listed = await client.get(last["id"], "/input_items?limit=2")
     assert [item["id"] for item in listed["data"]] == [
         f"msg_{last['id'][5:]}i000",
         long["output"][-1]["id"],
     ]
-    listed = await client.ask("GET", f"/{long['id']}/input_items?limit=1")
+    listed = await client.get(long["id"], "/input_items?limit=1")
     assert (listed["data"][0]["id"], listed["has_more"]) == (f"msg_{long['id'][5:]}i5999", True)
     await client.ask(
         "POST", "/input_tokens", json={"model": MODEL, "previous_response_id": long["id"]}
     )
-    refused = await client.refused(
-        "POST", json={"model": MODEL, "input": [{"role": "user", "content": "x" * 600_000}, 1]}
-    )
+    refused = await client.refuse(input=[{"role": "user", "content": "x" * 600_000}, 1])
     assert refused["param"] == "input[1]"
     assert on_loop == [True, False, False, False]
     assert first["status"] == long["status"] == last["status"] == "completed"
@@ -64,20 +49,22 @@ async def test_large_request_and_long_chain_are_converted_in_a_thread(
     ("named", "here"), [("messages", "input"), ("format", "text.format"), ("top_k", "top_k")]
 )
 async def test_pipeline_error_names_the_field_of_this_api(
-    served: Served, client: Client, named: str, here: str
+    served: Served, client: Client, http: ClientSession, named: str, here: str
 ) -> None:
     served.gateway.refusal = ContextOverflow("too long", param=named)
     for path in ("", "/compact"):
-        error = await client.refused("POST", path, json={"model": MODEL, "input": "hi"})
+        error = await client.refuse(path)
         assert (error["param"], error["code"]) == (here, "context_length_exceeded")
-    async with ClientSession() as http, http.ws_connect(client.url) as ws:
+    async with http.ws_connect(client.url) as ws:
         await ws.send_json({"type": "response.create", "model": MODEL, "input": "hi"})
         assert (await ws.receive_json())["error"]["param"] == here
 
 
-async def test_missing_name_is_replaced_by_the_served_model(served: Served, client: Client) -> None:
+async def test_missing_name_is_replaced_by_the_served_model(
+    served: Served, client: Client, http: ClientSession
+) -> None:
     served.gateway.any_model = True
-    async with ClientSession() as http, http.ws_connect(client.url) as ws:
+    async with http.ws_connect(client.url) as ws:
         await ws.send_json({"type": "response.create", "input": "hi"})
         made = [
             await client.ask("POST", json={"input": "hi", "background": background})

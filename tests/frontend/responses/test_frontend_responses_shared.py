@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,8 +14,7 @@ from services.frontend.apis.responses.state.store import Sharing, bucket_config
 from services.runtime.storage.kv import Bucket, digest_key
 from tests.frontend.responses.pair import CONFIG, Pair, pairing
 from tests.frontend.responses.responses_client import Client, said
-from tests.kit.events import Step, finish, text
-from tests.kit.frontend import MODEL, FakeGateway, serving
+from tests.kit.frontend import serving
 from tests.kit.processes import MakeProcess
 
 
@@ -22,12 +22,6 @@ from tests.kit.processes import MakeProcess
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits for the other frontend's responses, however slow the machine is."""
     monkeypatch.setattr(store, "WAITS_S", (0.02,) * 3000)
-
-
-async def until(client: Client, id: str, status: str) -> None:
-    async with asyncio.timeout(60):
-        while (await client.ask("GET", f"/{id}"))["status"] != status:
-            pass
 
 
 async def test_response_is_readable_from_another_frontend(pair: Pair) -> None:
@@ -46,12 +40,9 @@ async def test_response_is_readable_from_another_frontend(pair: Pair) -> None:
         ["two"],
         ["three"],
     ]
-    assert await pair.ask_other.ask("GET", f"/{made['id']}") == made
-    assert (
-        await pair.ask_other.stream("GET", f"/{made['id']}?stream=true&starting_after=3")
-        == events[4:]
-    )
-    items = await pair.ask_other.ask("GET", f"/{made['id']}/input_items")
+    assert await pair.ask_other.get(made["id"]) == made
+    assert await pair.ask_other.replay(made["id"], 3) == events[4:]
+    items = await pair.ask_other.get(made["id"], "/input_items")
     assert len(items["data"]) == 5
     reference = {"type": "item_reference", "id": made["output"][0]["id"]}
     await pair.ask_other.create(input=[reference, {"role": "user", "content": "go"}])
@@ -62,7 +53,7 @@ async def test_deletion_applies_to_every_frontend(
 ) -> None:
     pair.go.set()
     made = await pair.ask_one.create()
-    assert await pair.ask_other.ask("GET", f"/{made['id']}") == made
+    assert await pair.ask_other.get(made["id"]) == made
     monkeypatch.setattr(store, "WAITS_S", ())
     await pair.ask_one.ask("DELETE", f"/{made['id']}")
     await pair.ask_one.refused("GET", f"/{made['id']}", 404)
@@ -76,31 +67,29 @@ async def test_background_response_is_served_by_another_frontend(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = await pair.ask_one.create(background=True)
-    await until(pair.ask_other, made["id"], "in_progress")
-    following = asyncio.create_task(pair.ask_other.stream("GET", f"/{made['id']}?stream=true"))
+    await pair.ask_other.until(made["id"], "in_progress")
+    following = asyncio.create_task(pair.ask_other.replay(made["id"]))
     with monkeypatch.context() as impatient:
         impatient.setattr(store, "WAITS_S", ())
-        error = await pair.ask_other.refused(
-            "POST", json={"model": MODEL, "input": "x", "previous_response_id": made["id"]}
-        )
+        error = await pair.ask_other.refuse(previous_response_id=made["id"])
     assert "has not ended yet" in error["message"]
     pair.go.set()
     events = await following
     assert events[-1]["type"] == "response.completed"
-    assert events == await pair.ask_one.stream("GET", f"/{made['id']}?stream=true")
+    assert events == await pair.ask_one.replay(made["id"])
     pair.go.clear()
     made = await pair.ask_one.create(background=True)
-    await until(pair.ask_one, made["id"], "in_progress")
+    await pair.ask_one.until(made["id"], "in_progress")
     cancelled = await pair.ask_other.ask("POST", f"/{made['id']}/cancel")
     assert (cancelled["status"], pair.one.gateway.turns[-1].cancelled) == ("cancelled", ["hangup"])
-    assert (await pair.ask_one.ask("GET", f"/{made['id']}"))["status"] == "cancelled"
+    assert (await pair.ask_one.get(made["id"]))["status"] == "cancelled"
 
 
 async def test_background_response_of_a_dead_process_has_failed(pair: Pair) -> None:
     made = await pair.ask_one.create(background=True)
-    await until(pair.ask_other, made["id"], "in_progress")
+    await pair.ask_other.until(made["id"], "in_progress")
     del pair.living[0]
-    shown = await pair.ask_other.ask("GET", f"/{made['id']}")
+    shown = await pair.ask_other.get(made["id"])
     assert (shown["status"], shown["error"]["code"]) == ("failed", "server_error")
 
 
@@ -118,14 +107,14 @@ async def test_oversized_response_is_stored_without_its_stream_or_locally(
     monkeypatch.setattr(store, "MAX_VALUE_BYTES", 3500)
     events = await pair.ask_one.stream(input="x" * 1000)
     made = events[-1]["response"]
-    assert await pair.ask_other.ask("GET", f"/{made['id']}") == made
+    assert await pair.ask_other.get(made["id"]) == made
     assert (await pair.ask_other.refused("GET", f"/{made['id']}?stream=true"))["param"] == "stream"
-    assert await pair.ask_one.stream("GET", f"/{made['id']}?stream=true") == events
+    assert await pair.ask_one.replay(made["id"]) == events
     alone = await pair.ask_one.create(input="y" * 7_500_000)
     await pair.one.responses.store.wait_for_writes()
     monkeypatch.setattr(store, "WAITS_S", ())
     await pair.ask_other.refused("GET", f"/{alone['id']}", 404)
-    assert await pair.ask_one.ask("GET", f"/{alone['id']}") == alone
+    assert await pair.ask_one.get(alone["id"]) == alone
     (line,) = [line for line in pair.one.lines if line["event"] == "responses.not_shared"]
     assert (line["response"], line["reason"]) == (alone["id"], "too large")
 
@@ -140,13 +129,10 @@ async def test_store_keeps_own_responses_without_the_bucket(
     )
     sharing = Sharing(absent, process.id, lambda _id: True, lambda _notice: None, process.spawn)
 
-    def turn() -> list[Step]:
-        return [[*text(0, "Alone"), finish(1)]]
-
-    async with serving(FakeGateway(turn), CONFIG, sharing=sharing) as one, ClientSession() as http:
+    async with serving(config=CONFIG, sharing=sharing) as one, ClientSession() as http:
         client = Client(http, one)
         made = await client.create()
-        assert await client.ask("GET", f"/{made['id']}") == made
+        assert await client.get(made["id"]) == made
         await client.refused("GET", "/resp_unknown", 404)
         await client.ask("DELETE", f"/{made['id']}")
         await client.refused("GET", f"/{made['id']}", 404)
@@ -166,39 +152,56 @@ class FollowerBucket(Bucket):
         return seen[0]
 
 
+USES = ("continue", "chain", "item", "get", "items", "stream", "delete")
+
+
 @pytest.mark.parametrize("background", [False, True])
-@pytest.mark.parametrize("use", ["continue", "chain", "item", "get", "items", "stream", "delete"])
 async def test_announced_response_is_found_on_a_replica_that_is_behind(
-    use: str, background: bool, make_process: MakeProcess, quiet_log: FilteringBoundLogger
+    background: bool,
+    make_process: MakeProcess,
+    quiet_log: FilteringBoundLogger,
+    subtests: pytest.Subtests,
 ) -> None:
     async with pairing(make_process, quiet_log, reader=FollowerBucket) as pair:
-        made = await pair.ask_one.create(background=background, input="one") if background else {}
-        if background:
-            await until(pair.ask_other, made["id"], "in_progress")
+        for use in USES:
+            pair.go.clear()
+            with subtests.test(use):
+                made = await announced(pair, background)
+                await use_at_once(pair, use, made, background)
+
+
+async def announced(pair: Pair, background: bool) -> Any:
+    """A Response that the first frontend has just stored."""
+    if background:
+        made = await pair.ask_one.create(background=True, input="one")
+        await pair.ask_other.until(made["id"], "in_progress")
         pair.go.set()
-        made = made or await pair.ask_one.create(input="one")
-        await until(pair.ask_one, made["id"], "completed")
-        made = await pair.ask_one.ask("GET", f"/{made['id']}")
-        last = (
-            await pair.ask_one.create(previous_response_id=made["id"]) if use == "chain" else made
-        )
-        await pair.one.responses.store.wait_for_writes()
-        match use:
-            case "continue" | "chain":
-                await pair.ask_other.create(previous_response_id=last["id"], input="two")
-                assert said(pair.other.gateway.turns[-1].conversation)[:2] == [
-                    ("user", ["one"]),
-                    ("assistant", ["So far"]),
-                ]
-            case "item":
-                reference = {"type": "item_reference", "id": made["output"][0]["id"]}
-                await pair.ask_other.create(input=[reference, {"role": "user", "content": "two"}])
-            case "get":
-                await until(pair.ask_other, made["id"], "completed")
-            case "items":
-                assert (await pair.ask_other.ask("GET", f"/{made['id']}/input_items"))["data"]
-            case "stream" if background:
-                events = await pair.ask_other.stream("GET", f"/{made['id']}?stream=true")
-                assert events[-1]["response"] == made
-            case "delete":
-                await pair.ask_other.ask("DELETE", f"/{made['id']}")
+    else:
+        pair.go.set()
+        made = await pair.ask_one.create(input="one")
+    return await pair.ask_one.until(made["id"], "completed")
+
+
+async def use_at_once(pair: Pair, use: str, made: Any, background: bool) -> None:
+    """Uses a Response at the second frontend."""
+    id = made["id"]
+    if use == "chain":
+        id = (await pair.ask_one.create(previous_response_id=id))["id"]
+    await pair.one.responses.store.wait_for_writes()
+    match use:
+        case "continue" | "chain":
+            await pair.ask_other.create(previous_response_id=id, input="two")
+            read = said(pair.other.gateway.turns[-1].conversation)
+            assert read[:2] == [("user", ["one"]), ("assistant", ["So far"])]
+        case "item":
+            reference = {"type": "item_reference", "id": made["output"][0]["id"]}
+            await pair.ask_other.create(input=[reference, {"role": "user", "content": "two"}])
+        case "get":
+            await pair.ask_other.until(id, "completed")
+        case "items":
+            assert (await pair.ask_other.get(id, "/input_items"))["data"]
+        case "stream" if background:
+            events = await pair.ask_other.replay(id)
+            assert events[-1]["response"] == made
+        case "delete":
+            await pair.ask_other.ask("DELETE", f"/{id}")

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import hashlib
 import json
 import zlib
 from collections.abc import AsyncIterator
@@ -16,7 +15,7 @@ from schemas.errors import ContextOverflow, ErrorInfo, ErrorKind, Invalid, Overl
 from schemas.events import Failed, FinishReason
 from services.frontend.apis.responses.state import socket
 from services.runtime.config import FrontendConfig
-from tests.frontend.responses.responses_client import Client, frames_of, said
+from tests.frontend.responses.responses_client import Client, frames_of, keyed, said
 from tests.kit.events import Step, call, finish, reasoning, text
 from tests.kit.frontend import MODEL, FakeGateway, Served, serving
 
@@ -39,21 +38,28 @@ def create(**body: Any) -> str:
 
 
 @pytest.fixture
-async def served() -> AsyncIterator[Served]:
-    async with serving(FakeGateway(answer)) as running:
-        yield running
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[ClientSession]:
-    async with ClientSession() as session:
-        yield session
+def gateway() -> FakeGateway:
+    return FakeGateway(answer)
 
 
 @pytest.fixture
 async def ws(served: Served, http: ClientSession) -> AsyncIterator[ClientWebSocketResponse]:
     async with http.ws_connect(served.url + "/v1/responses") as connection:
         yield connection
+
+
+async def ask(ws: ClientWebSocketResponse, **body: Any) -> dict[str, Any]:
+    """Sends a request. Returns the last frame of its answer."""
+    await ws.send_str(create(**body))
+    return (await frames_of(ws))[-1]
+
+
+async def complete(ws: ClientWebSocketResponse, **body: Any) -> dict[str, Any]:
+    """Sends a request. Returns its Response, which must be complete."""
+    last = await ask(ws, **body)
+    assert last["type"] == "response.completed"
+    response: dict[str, Any] = last["response"]
+    return response
 
 
 async def receive(ws: ClientWebSocketResponse) -> dict[str, Any]:
@@ -92,20 +98,14 @@ async def test_codex_session_is_served(
     served: Served, http: ClientSession, ws: ClientWebSocketResponse
 ) -> None:
     """Warms up, asks and sends a result: each frame has only new items, and nothing is stored."""
-    await ws.send_str(create(generate=False, input=[{"role": "developer", "content": "rules"}]))
     served.gateway.steps = lambda: [[finish(0, FinishReason.LENGTH)]]
-    warm = (await frames_of(ws))[-1]
-    assert warm["type"] == "response.completed"
+    rules = [{"role": "developer", "content": "rules"}]
+    warm = await complete(ws, generate=False, input=rules)
     served.gateway.steps = answer
-    await ws.send_str(
-        create(
-            previous_response_id=warm["response"]["id"], input=[{"role": "user", "content": "do"}]
-        )
-    )
-    asked = (await frames_of(ws))[-1]["response"]
+    question = [{"role": "user", "content": "do"}]
+    asked = await complete(ws, previous_response_id=warm["id"], input=question)
     output = {"type": "function_call_output", "call_id": "call_1", "output": "seen"}
-    await ws.send_str(create(previous_response_id=asked["id"], input=[output]))
-    assert (await frames_of(ws))[-1]["type"] == "response.completed"
+    await complete(ws, previous_response_id=asked["id"], input=[output])
     warmed, first, second = (turn.conversation for turn in served.gateway.turns)
     assert warmed.sampling.max_tokens == 0
     assert said(first) == [("developer", ["rules"]), ("user", ["do"])]
@@ -121,15 +121,13 @@ async def test_warm_up_succeeds_with_a_template_that_needs_a_question(
     served: Served, ws: ClientWebSocketResponse
 ) -> None:
     served.gateway.refusal = Invalid("No user query found in messages.")
-    await ws.send_str(create(generate=False, input=[{"role": "developer", "content": "rules"}]))
-    warm = (await frames_of(ws))[-1]
+    warm = await ask(ws, generate=False, input=[{"role": "developer", "content": "rules"}])
     assert (warm["type"], warm["response"]["output"]) == ("response.completed", [])
     assert (await refused(ws, create()))["message"] == "No user query found in messages."
-    served.gateway.refusal = ContextOverflow("too long", code="context_length_exceeded")
+    served.gateway.refusal = TOO_LONG
     assert (await refused(ws, create(generate=False)))["code"] == "context_length_exceeded"
     served.gateway.refusal = None
-    await ws.send_str(create(previous_response_id=warm["response"]["id"]))
-    await frames_of(ws)
+    await complete(ws, previous_response_id=warm["response"]["id"])
     assert said(served.gateway.turns[-1].conversation)[0] == ("developer", ["rules"])
 
 
@@ -180,29 +178,30 @@ async def test_excess_lanes_and_waiting_requests_are_refused(
     assert (await frames_of(ws, "one-more"))[-1]["type"] == "response.completed"
 
 
-@pytest.mark.parametrize(
-    ("frame", "code"),
-    [
-        ("{", "invalid_json"),
-        ("", "invalid_json"),
-        ('{"a":' * 50_000, "invalid_json"),
-        ("[]", "invalid_type"),
-        ('{"type": 7}', "invalid_type"),
-        ("{}", "missing_required_parameter"),
-        ('{"type": "response.destroy"}', "invalid_value"),
-        ('{"type": "response.create", "stream_id": 7}', "invalid_stream_id"),
-        ('{"type": "response.create", "stream_id": ""}', "invalid_stream_id"),
-        (json.dumps({"type": "response.create", "stream_id": "x" * 257}), "invalid_stream_id"),
-        (json.dumps({"type": "response.create", "model": MODEL, "input": 7}), "invalid_type"),
-    ],
-)
+INVALID = [
+    ("{", "invalid_json"),
+    ("", "invalid_json"),
+    ('{"a":' * 50_000, "invalid_json"),
+    ("[]", "invalid_type"),
+    ('{"type": 7}', "invalid_type"),
+    ("{}", "missing_required_parameter"),
+    ('{"type": "response.destroy"}', "invalid_value"),
+    ('{"type": "response.create", "stream_id": 7}', "invalid_stream_id"),
+    ('{"type": "response.create", "stream_id": ""}', "invalid_stream_id"),
+    (json.dumps({"type": "response.create", "stream_id": "x" * 257}), "invalid_stream_id"),
+    (json.dumps({"type": "response.create", "model": MODEL, "input": 7}), "invalid_type"),
+]
+
+
 async def test_invalid_frame_is_answered_and_the_connection_stays_open(
-    ws: ClientWebSocketResponse, frame: str, code: str
+    ws: ClientWebSocketResponse, subtests: pytest.Subtests
 ) -> None:
-    error = await refused(ws, frame)
-    assert (error["status"], error["type"], error["code"]) == (400, "invalid_request_error", code)
-    await ws.send_str(create())
-    assert (await frames_of(ws))[-1]["type"] == "response.completed"
+    for frame, code in INVALID:
+        with subtests.test(frame[:40]):
+            error = await refused(ws, frame)
+            assert (error["status"], error["code"]) == (400, code)
+            assert error["type"] == "invalid_request_error"
+            await complete(ws)
 
 
 async def test_binary_frames_and_background_requests_are_refused(
@@ -214,16 +213,12 @@ async def test_binary_frames_and_background_requests_are_refused(
 
 
 async def test_steering_is_refused_and_returns_the_input(ws: ClientWebSocketResponse) -> None:
-    steer = {
-        "type": "response.steer",
-        "previous_response_id": "resp_1",
-        "input": [{"role": "user", "content": "no"}],
-    }
-    await ws.send_str(json.dumps(steer))
+    steer = {"previous_response_id": "resp_1", "input": [{"role": "user", "content": "no"}]}
+    await ws.send_str(json.dumps({"type": "response.steer", **steer}))
     answered = await receive(ws)
     assert answered["type"] == "response.steer.failed"
     assert answered["error"]["code"] == "steering_not_supported"
-    assert answered["steer"] == {"previous_response_id": "resp_1", "input": steer["input"]}
+    assert answered["steer"] == steer
     assert "stream_id" not in answered
 
 
@@ -240,19 +235,17 @@ async def test_steering_is_refused_on_the_lane_of_its_response(ws: ClientWebSock
 async def test_lone_surrogate_is_mended_as_over_http(
     served: Served, ws: ClientWebSocketResponse
 ) -> None:
-    await ws.send_str(create(input="cut \ud83d"))
-    assert (await frames_of(ws))[-1]["type"] == "response.completed"
+    await complete(ws, input="cut \ud83d")
     assert said(served.gateway.turns[-1].conversation) == [("user", ["cut \ufffd"])]
+
+
+TOO_LONG = ContextOverflow("too long", code="context_length_exceeded")
 
 
 @pytest.mark.parametrize(
     ("error", "status", "code"),
     [
-        (
-            ContextOverflow("too long", code="context_length_exceeded"),
-            400,
-            "context_length_exceeded",
-        ),
+        (TOO_LONG, 400, "context_length_exceeded"),
         (Overloaded("busy", retry_after_s=3), 503, "server_is_overloaded"),
     ],
 )
@@ -264,8 +257,7 @@ async def test_turn_that_cannot_start_is_an_error_frame(
     assert (answered["status"], answered["code"]) == (status, code)
     assert (await refused(ws, create(model="none")))["code"] == "model_not_found"
     served.gateway.refusal = None
-    await ws.send_str(create())
-    await frames_of(ws)
+    await complete(ws)
 
 
 async def test_failure_in_mid_stream_is_a_failed_response(
@@ -275,16 +267,13 @@ async def test_failure_in_mid_stream_is_a_failed_response(
         [*text(0, "So")],
         [Failed(ErrorInfo(ErrorKind.ENGINE, "The engine failed."))],
     ]
-    await ws.send_str(create())
-    last = (await frames_of(ws))[-1]
+    last = await ask(ws)
     assert (last["type"], last["response"]["error"]["code"]) == ("response.failed", "server_error")
     served.gateway.steps = lambda: [[*text(0, "So far"), finish(1, FinishReason.LENGTH)]]
-    await ws.send_str(create())
-    cut = (await frames_of(ws))[-1]
+    cut = await ask(ws)
     assert cut["type"] == "response.incomplete"
     served.gateway.steps = answer
-    await ws.send_str(create(previous_response_id=cut["response"]["id"]))
-    assert (await frames_of(ws))[-1]["type"] == "response.completed"
+    await complete(ws, previous_response_id=cut["response"]["id"])
 
 
 async def test_hangup_cancels_every_turn(served: Served, http: ClientSession) -> None:
@@ -342,8 +331,7 @@ async def test_oversized_frame_ends_the_connection_and_a_bomb_costs_no_more(
                 if message.type is WSMsgType.CLOSE:
                     assert message.data == 1009
         async with http.ws_connect(url, compress=15) as ws:
-            await ws.send_str(create(input="x" * 50_000))
-            assert (await frames_of(ws))[-1]["type"] == "response.completed"
+            await complete(ws, input="x" * 50_000)
 
 
 async def test_old_connection_ends_with_its_last_response(
@@ -423,9 +411,7 @@ async def test_refused_upgrade_is_answered_with_426(
 async def test_keys_apply_to_connections_and_their_requests(
     tmp_path: Path, http: ClientSession
 ) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text(f"ada:{hashlib.sha256(b'ada').hexdigest()}\n")
-    config = FrontendConfig(api_keys_file=str(keys), key_concurrency=1)
+    config = keyed(tmp_path, "ada", key_concurrency=1)
     go = asyncio.Event()
     async with serving(FakeGateway(lambda: [[*text(0, "x")], go, [finish(1)]]), config) as served:
         url = served.url + "/v1/responses"
@@ -454,8 +440,7 @@ async def test_internal_error_is_an_error_frame_and_the_connection_stays_open(
     error = await refused(ws, create(stream_id="x"), "x")
     assert (error["status"], error["message"]) == (500, "Internal server error")
     served.gateway.steps = answer
-    await ws.send_str(create())
-    await frames_of(ws)
+    await complete(ws)
 
 
 async def test_connection_keeps_a_bounded_number_of_responses(
@@ -465,11 +450,9 @@ async def test_connection_keeps_a_bounded_number_of_responses(
     async with http.ws_connect(served.url + "/v1/responses") as ws:
         previous: dict[str, Any] = {}
         for _ in range(20):
-            await ws.send_str(create(input="x" * 1000, **previous))
-            last = (await frames_of(ws))[-1]
+            last = await ask(ws, input="x" * 1000, **previous)
             if last["type"] == "error":
                 break
             previous = {"previous_response_id": last["response"]["id"]}
         assert last["error"]["code"] == "previous_response_not_found"
-        await ws.send_str(create())
-        assert (await frames_of(ws))[-1]["type"] == "response.completed"
+        await complete(ws)

@@ -1,0 +1,241 @@
+"""Tests compaction in `/v1/responses`: by its own route, by a trigger, by a threshold; and sealed
+content of other keys."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+
+from schemas.control import ModelCard
+from schemas.conversation import Conversation, Reasoning
+from schemas.errors import Overloaded
+from services.runtime.config import FrontendConfig
+from services.runtime.storage.seal import Sealer
+from tests.frontend.responses.responses_client import Client, keyed, said
+from tests.kit.events import Step, call, finish, reasoning, text
+from tests.kit.frontend import MODEL, FakeGateway, serving
+
+MANAGED: dict[str, Any] = {
+    "context_management": [{"type": "compaction", "compact_threshold": 4000}]
+}
+ANSWER = ["reasoning", "message", "function_call"]
+"""The types of the answer's items."""
+
+
+def agent() -> list[Step]:
+    look = call(2, "look", '{"at": "it"}', call_id="call_1")
+    return [[*reasoning(0, "I look."), *text(1, "Let me see."), *look, finish(3)]]
+
+
+@pytest.fixture
+def gateway() -> FakeGateway:
+    return FakeGateway(agent)
+
+
+def types(items: list[dict[str, Any]]) -> list[str]:
+    return [item["type"] for item in items]
+
+
+async def compact(client: Client, **body: Any) -> Any:
+    """The document of the route."""
+    return await client.ask("POST", "/compact", json={"model": MODEL, "input": "hi"} | body)
+
+
+async def test_compacted_conversation_replaces_the_whole(
+    gateway: FakeGateway, client: Client
+) -> None:
+    summary = text(1, "They said one, then two.")
+    gateway.steps = lambda: [[*reasoning(0, "Sum up."), *summary, finish(2)]]
+    session = [
+        {"role": "user", "content": "one"},
+        {"role": "assistant", "content": "Yes?"},
+        {"role": "user", "content": "two"},
+    ]
+    compacted = await compact(client, input=session)
+    assert compacted["object"] == "response.compaction"
+    first, second, blob = compacted["output"]
+    assert types(compacted["output"]) == ["message", "message", "compaction"]
+    assert [item["content"][0]["text"] for item in (first, second)] == ["one", "two"]
+    assert "one, then two" not in blob["encrypted_content"]
+    assert compacted["usage"]["total_tokens"] == 730
+    asked = gateway.turns[-1].conversation
+    assert said(asked)[:3] == [("user", ["one"]), ("assistant", ["Yes?"]), ("user", ["two"])]
+    assert asked.tool_choice.mode == "none"
+    await client.create(input=[*compacted["output"], {"role": "user", "content": "three"}])
+    replayed = said(gateway.turns[-1].conversation)
+    assert [role for role, _ in replayed] == ["user"] * 4
+    assert "They said one, then two." in replayed[2][1][0]
+
+
+async def test_compaction_without_a_summary_is_an_error(
+    gateway: FakeGateway, client: Client
+) -> None:
+    gateway.steps = lambda: [[*reasoning(0, "I have nothing to say."), finish(1)]]
+    await client.refuse("/compact", 500)
+
+
+async def test_compaction_trigger_makes_one_item_and_ends_the_chain(
+    gateway: FakeGateway, client: Client
+) -> None:
+    first = await client.create(input="one")
+    gateway.steps = lambda: [[*text(0, "All of it."), finish(1)]]
+    trigger = [{"type": "compaction_trigger"}]
+    events = await client.stream(previous_response_id=first["id"], input=trigger)
+    done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    made = events[-1]["response"]
+    assert types(done) == types(made["output"]) == ["compaction"]
+    await client.ask("DELETE", f"/{first['id']}")
+    await client.create(previous_response_id=made["id"], input="go on")
+    summary, going_on = said(gateway.turns[-1].conversation)
+    assert "All of it." in summary[1][0]
+    assert going_on == ("user", ["go on"])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_context_over_its_threshold_is_compacted_before_the_answer(
+    gateway: FakeGateway, client: Client, stream: bool
+) -> None:
+    rules = {"role": "developer", "content": "rules"}
+    first = await client.create(input=[rules, {"role": "user", "content": "one"}])
+    summary: list[Step] = [[*text(0, "They said one."), finish(1)]]
+    turns: Iterator[list[Step]] = iter([summary, agent(), agent()])
+    gateway.steps = lambda: next(turns)
+    body = {"previous_response_id": first["id"], "input": "two", **MANAGED}
+    if stream:
+        events = await client.stream(**body)
+        assert [event["sequence_number"] for event in events] == list(range(len(events)))
+        added = [event for event in events if event["type"] == "response.output_item.added"]
+        assert [event["output_index"] for event in added] == [0, 1, 2, 3]
+        assert types([event["item"] for event in added]) == ["compaction", *ANSWER]
+        made = events[-1]["response"]
+    else:
+        made = await client.create(**body)
+    assert types(made["output"]) == ["compaction", *ANSWER]
+    assert len({item["id"] for item in made["output"]}) == 4
+    assert made["usage"]["total_tokens"] == 2 * 730
+    summarizing, answering = (turn.conversation for turn in gateway.turns[-2:])
+    roles = [role for role, _ in said(summarizing)]
+    assert roles == ["developer", "user", "assistant", "user", "user"]
+    assert [role for role, _ in said(answering)] == ["developer", "user", "user"]
+    assert "They said one." in said(answering)[1][1][0]
+    assert said(answering)[2] == ("user", ["two"])
+    # The chain continues from the summary, and so may the client.
+    output = {"type": "function_call_output", "call_id": "call_1", "output": "seen"}
+    await client.ask("DELETE", f"/{first['id']}")
+    await client.create(previous_response_id=made["id"], input=[output])
+    chained = gateway.turns[-1].conversation
+    assert [role for role, _ in said(chained)] == ["developer", "user", "user", "assistant", "tool"]
+    assert chained.messages[:3] == answering.messages
+
+
+async def test_context_below_its_threshold_is_unchanged(
+    gateway: FakeGateway, client: Client
+) -> None:
+    below = {"type": "compaction", "compact_threshold": 4322}
+    made = await client.create(context_management=[below])
+    assert types(made["output"]) == ANSWER
+    assert len(gateway.turns) == 1
+
+
+@pytest.mark.parametrize(
+    ("edit", "param"),
+    [
+        (7, "context_management[0]"),
+        ({"type": "clear_something"}, "context_management[0].type"),
+        ({"type": "compaction", "compact_threshold": 0}, "context_management[0].compact_threshold"),
+    ],
+)
+async def test_invalid_context_management_is_refused(client: Client, edit: Any, param: str) -> None:
+    assert (await client.refuse(context_management=[edit]))["param"] == param
+
+
+async def test_context_that_cannot_be_compacted_is_an_error(
+    gateway: FakeGateway, client: Client
+) -> None:
+    gateway.steps = lambda: [[*reasoning(0, "Nothing."), finish(1)]]
+    await client.refuse(status=500, **MANAGED)
+    gateway.refusal = Overloaded("busy")
+    await client.refuse(status=503, stream=True, **MANAGED)
+
+
+async def test_blob_of_another_deployment_is_refused(tmp_path: Path, http: ClientSession) -> None:
+    blobs: list[dict[str, Any]] = []
+    for name in ("a", "b"):
+        key = tmp_path / name
+        key.write_text(name * 32)
+        async with serving(config=FrontendConfig(seal_key_file=str(key))) as served:
+            client = Client(http, served)
+            for blob in blobs:
+                error = await client.refuse(input=[blob])
+                assert error["code"] == "invalid_encrypted_content"
+            blobs.append((await compact(client))["output"][-1])
+
+
+async def test_blob_of_another_tenant_is_refused(tmp_path: Path, http: ClientSession) -> None:
+    async with serving(config=keyed(tmp_path, "red", "blue")) as served:
+        red, blue = (Client(http, served, name) for name in ("red", "blue"))
+        blob = (await compact(red))["output"][-1]
+        body: dict[str, Any] = {"input": [blob, {"role": "user", "content": "hi"}]}
+        assert (await blue.refuse(**body))["code"] == "invalid_encrypted_content"
+        await red.create(**body)
+
+
+async def test_models_have_different_keys_without_a_key_file(http: ClientSession) -> None:
+    gateway = FakeGateway(cards=[ModelCard("m1"), ModelCard("m2")])
+    async with serving(gateway) as served:
+        client = Client(http, served)
+        output = (await compact(client, model="m1"))["output"]
+        await client.create(model="m1", input=output)
+        error = await client.refuse(model="m2", input=output)
+        assert error["code"] == "invalid_encrypted_content"
+
+
+async def test_missing_sealing_key_fails_the_start(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="nothing"):
+        async with serving(config=FrontendConfig(seal_key_file=str(tmp_path / "nothing"))):
+            pass
+
+
+VERSIONS = ("v1", "v2", "v3")
+
+
+class Versions(FakeGateway):
+    """Serves models with one alias. All sessions are on one of them; without a session, another one
+    is chosen."""
+
+    def __init__(self, session: str, heaviest: str) -> None:
+        super().__init__(cards=[ModelCard(name, aliases=["coder"]) for name in VERSIONS])
+        self.session, self.heaviest = session, heaviest
+
+    def resolve(self, model: str, conversation: Conversation | None = None) -> ModelCard:
+        name = self.heaviest if conversation is None else self.session
+        return next(card for card in self.cards if card.name == name)
+
+
+@pytest.mark.parametrize("session", VERSIONS)
+@pytest.mark.parametrize("heaviest", VERSIONS)
+async def test_sealed_content_is_opened_whichever_version_has_the_session(
+    session: str, heaviest: str, http: ClientSession
+) -> None:
+    gateway = Versions(session, heaviest)
+    seal = Sealer.load(None, session).of(None).seal("What I thought.", "turn")
+    summary = [{"type": "summary_text", "text": "A thought."}]
+    thought = {"type": "reasoning", "encrypted_content": seal, "summary": summary}
+    async with serving(gateway) as served:
+        client = Client(http, served)
+        await client.create(model="coder", input=[thought, {"role": "user", "content": "hi"}])
+        (part,) = gateway.turns[-1].conversation.messages[0].parts
+        assert isinstance(part, Reasoning)
+        assert part.text == "What I thought."
+
+        compacted = (await compact(client, model="coder"))["output"]
+        managed = (await client.create(model="coder", **MANAGED))["output"]
+        for gateway.heaviest in VERSIONS:
+            for output in (compacted, managed):
+                await client.create(model="coder", input=output)
+        gateway.heaviest = session
+        gateway.cards = [card for card in gateway.cards if card.name == session]
+        for output in (compacted, managed):
+            await client.create(model="coder", input=output)
