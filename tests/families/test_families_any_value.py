@@ -20,9 +20,10 @@ from services.families.writing import Tags
 from services.templates.assistant import AssistantWriter
 from services.templates.chat_template import ChatTemplate
 from services.templates.detection import detect_family
-from services.templates.probe import probe
-from tests.families.test_families_catalog import CALLING, ids
+from tests.kit.every import for_each
+from tests.kit.families import CALLING
 from tests.kit.parser_cases import CHUNKINGS, Block, fold, run, words
+from tests.kit.published import TEMPLATES, needs_templates, traits_of
 
 STRING = {"type": "string"}
 TOOLS = [
@@ -238,33 +239,31 @@ def sample(family: Family, seed: int, count: int) -> None:
         check(family, written, lambda call: family.style.write_call(*call), chance)
 
 
-@pytest.mark.parametrize("family", CALLING, ids=ids)
+@for_each(CALLING)
 def test_no_text_of_a_value_makes_another_call(family: Family) -> None:
     sample(family, 0, 8)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", CALLING, ids=ids)
+@for_each(CALLING)
 def test_no_text_of_a_value_makes_another_call_in_many_examples(family: Family) -> None:
     sample(family, 1, 400)
 
 
+@needs_templates
+@for_each(TEMPLATES)
 def test_no_text_of_a_value_makes_another_call_with_a_published_template(
-    real_template: ChatTemplate,
+    name: str, compiled_template: Callable[[str], ChatTemplate]
 ) -> None:
-    traits = probe(real_template)
-    found = detect_family(real_template, traits, {})
+    template = compiled_template(name)
+    traits = traits_of(template)
+    found = detect_family(template, traits, {})
     if found is None or traits.arguments is None:
-        pytest.skip("the template writes no calls that a parser reads")
-    family, writer = (
-        found.family,
-        AssistantWriter(traits, real_template, call_ids={}),
-    )
-    if (
-        "\\'\"" not in writer.markup([Call("abc123def", "bash", '{"command": "\'\\""}')])
-        and family.name == "lfm2"
-    ):
-        pytest.skip("the template writes strings without escapes")
+        return  # the template writes no calls that a parser reads
+    family, writer = found.family, AssistantWriter(traits, template, call_ids={})
+    quotes = writer.markup([Call("abc123def", "bash", '{"command": "\'\\""}')])
+    if "\\'\"" not in quotes and family.name == "lfm2":
+        return  # the template writes strings without escapes
     chance, of = random.Random(family.name), pieces(family)
     for _ in range(20):
         with contextlib.suppress(Invalid):  # the template refuses a control token
@@ -288,7 +287,7 @@ SHOWN = [
 ]
 
 
-@pytest.mark.parametrize("family", CALLING, ids=ids)
+@for_each(CALLING)
 def test_value_that_shows_whole_calls_is_read_back(family: Family) -> None:
     """Repeated, nested, at both ends, in several arguments."""
     nested = family.style.write_call(
@@ -309,7 +308,7 @@ def test_value_that_shows_whole_calls_is_read_back(family: Family) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", CALLING, ids=ids)
+@for_each(CALLING)
 def test_value_that_shows_calls_of_other_families_is_read_back_or_never_completes(
     family: Family,
 ) -> None:
@@ -326,7 +325,7 @@ def test_value_that_shows_calls_of_other_families_is_read_back_or_never_complete
         assert calls == [call] or (shared and calls == [])
 
 
-@pytest.mark.parametrize("family", TAGGED, ids=ids)
+@for_each(TAGGED)
 def test_value_that_names_the_tags_of_its_call_is_read_back(family: Family) -> None:
     for tag in (
         *around(family, "filePath"),
@@ -343,7 +342,7 @@ def test_value_that_names_the_tags_of_its_call_is_read_back(family: Family) -> N
             assert completed(parsed(family, raw)) == [("write", arguments)], tag
 
 
-@pytest.mark.parametrize("family", TAGGED, ids=ids)
+@for_each(TAGGED)
 def test_value_that_shows_two_arguments_without_their_call_never_becomes_two_arguments(
     family: Family,
 ) -> None:
@@ -356,7 +355,7 @@ def test_value_that_shows_two_arguments_without_their_call_never_becomes_two_arg
         assert completed(parsed(family, family.style.write_call("write", arguments))) == []
 
 
-@pytest.mark.parametrize("family", TAGGED, ids=ids)
+@for_each(TAGGED)
 def test_call_after_an_argument_without_a_key_in_a_value_never_completes(family: Family) -> None:
     """The argument's opening tag is whole, or a piece of it."""
     before, after = around(family, "zzz")
@@ -374,7 +373,7 @@ def test_call_after_an_argument_without_a_key_in_a_value_never_completes(family:
                 assert calls in ([], [("write", arguments)]), arguments
 
 
-@pytest.mark.parametrize("family", TAGGED, ids=ids)
+@for_each(TAGGED)
 def test_end_of_an_argument_before_a_marker_that_follows_none_is_text(family: Family) -> None:
     """Whatever follows that marker, also what closes a call or begins an argument."""
     before, after = around(family, "mode")
@@ -389,7 +388,7 @@ def test_end_of_an_argument_before_a_marker_that_follows_none_is_text(family: Fa
             )
 
 
-@pytest.mark.parametrize("family", CALLING, ids=ids)
+@for_each(CALLING)
 def test_call_with_an_argument_twice_never_completes(family: Family) -> None:
     once = family.style.write_call(
         "write", {"content": "a", "contenu": "b", "filePath": example(family)}
@@ -400,14 +399,12 @@ def test_call_with_an_argument_twice_never_completes(family: Family) -> None:
     assert completed(parsed(family, twice + family.style.joint + example(family))) in ([], [LS])
 
 
-@pytest.mark.parametrize(
-    "family",
+@for_each(
     [
         f
         for f in TAGGED
         if isinstance(f.style.arguments, Tags) and not f.style.arguments.states_types
-    ],
-    ids=ids,
+    ]
 )
 @pytest.mark.parametrize(
     ("spelled", "value"),
@@ -429,7 +426,7 @@ def test_whole_number_is_an_integer_however_it_is_written(
     assert (arguments["limit"], type(arguments["limit"])) == (value, type(value))
 
 
-@pytest.mark.parametrize("family", [f for f in CALLING if has_wrapper(f)], ids=ids)
+@for_each([f for f in CALLING if has_wrapper(f)])
 def test_closers_that_the_format_does_not_have_are_dropped_before_its_own(family: Family) -> None:
     assert isinstance(family.grammar, Markup)
     call, tail = (
@@ -447,7 +444,7 @@ def test_closers_that_the_format_does_not_have_are_dropped_before_its_own(family
         assert len(parsed(family, f"{raw}\n{raw}")) == 2
 
 
-@pytest.mark.parametrize("family", TAGGED, ids=ids)
+@for_each(TAGGED)
 def test_text_after_a_call_is_searched_for_the_end_of_another_one_in_linear_time(
     family: Family,
 ) -> None:

@@ -2,17 +2,16 @@
 
 import json
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from services.families.readers.bare_text import coerced
 from services.families.readers.values import number_text
 from services.families.tool_types import CONTAINERS, STRING
+from tests.kit.every import for_rows
 
 
-@pytest.mark.parametrize(
-    ("text", "types", "expected"),
+@for_rows(
     [
         ("null", {"string", "null"}, None),
         ("None", {"integer", "null"}, None),
@@ -44,7 +43,7 @@ from services.families.tool_types import CONTAINERS, STRING
         (" x ", {"integer"}, " x "),
         ("4", set(CONTAINERS), "4"),
         ("[4]", set(CONTAINERS), [4]),
-    ],
+    ]
 )
 def test_first_type_that_fits_is_taken(text: str, types: set[str], expected: object) -> None:
     value = json.loads(coerced(text, frozenset(types)))

@@ -12,6 +12,7 @@ from schemas.events import FinishReason
 from services.families import families, open_parser
 from services.families.bare_tools import reduced_json
 from services.families.tool_types import types_of
+from tests.kit.every import for_each
 from tests.kit.parser_cases import fold, run, tools, vectors
 
 WORDS = {
@@ -27,7 +28,7 @@ def reduced(specs: list[ToolSpec]) -> list[ToolSpec]:
     return msgspec.json.decode(reduced_json(specs), type=list[ToolSpec])
 
 
-@pytest.mark.parametrize("family", list(families()))
+@for_each(list(families()))
 def test_every_vector_gives_the_same_events_with_reduced_tools(family: str) -> None:
     for case in vectors(family):
         specs, reason = tools(case), FinishReason(case["finish_reason"])

@@ -1,79 +1,40 @@
-"""What holds for every family, by what it writes itself."""
+"""What holds for every family's calls, by what it writes itself: whole, cut, broken and empty
+ones."""
 
 import re
-from typing import Any
-
-import pytest
+from itertools import product
 
 from schemas.conversation import ToolSpec
 from schemas.events import FinishReason
 from services.families import Family, families, open_parser
-from tests.kit.parser_cases import CHUNKINGS, fold, run
+from tests.kit.every import for_each
+from tests.kit.families import (
+    CALLING,
+    PING,
+    PLAIN,
+    RUN,
+    TAGGED,
+    THINKING,
+    TOOLS,
+    UNMARKED,
+    closers,
+    empty_sections,
+    plain,
+    read,
+    text,
+    thought,
+    written,
+)
+from tests.kit.parser_cases import fold
 
-TOOLS = [
-    ToolSpec(
-        "run",
-        schema={
-            "properties": {
-                "cmd": {"type": "string"},
-                "t": {"type": "number"},
-                "b": {"type": "boolean"},
-            }
-        },
-    ),
-    ToolSpec("ping", schema={"properties": {}}),
-]
-CALLING = [family for family in families().values() if family.style.call]
-THINKING = [f for f in families().values() if f.think and f.name != "minimax_m2_append_think"]
-PLAIN = [family for family in CALLING if not family.style.joint]
-RUN = ("run", {"cmd": "grep -n \"tide\" 'log' | head -5", "t": 12.5, "b": False})
-PING: tuple[str, dict[str, Any]] = ("ping", {})
-OTHER = ("open_airlock", {"door": "B"})
-TICK = "`"
-
-
-def text(value: str) -> tuple[str, str]:
-    return "text", value
-
-
-def thought(value: str) -> tuple[str, str]:
-    return "reasoning", value
-
-
-def written(family: Family, *blocks: tuple[str, Any]) -> str:
-    """The blocks as the family writes them, in its own order of markers."""
-    parts = []
-    for kind, value in blocks:
-        if kind == "reasoning":
-            parts.append(family.style.write_reasoning(value))
-        else:
-            parts.append(
-                family.style.write_text(value)
-                if kind == "text"
-                else family.style.write_call(kind, value)
-            )
-    return family.style.joint.join(parts)
-
-
-def read(
-    family: Family, raw: str, reason: FinishReason = FinishReason.STOP, **options: Any
-) -> list[tuple[str, Any]]:
-    """The blocks, the same in every chunking; a call that never completes has None for
-    arguments."""
-    options = {"tools": TOOLS, "in_reasoning": False, **options}
-    results = [
-        fold(run(open_parser(family.name, **options), cut(raw), reason))
-        for cut in CHUNKINGS.values()
-    ]
-    assert all(result == results[0] for result in results)
-    return [
-        (b["name"], b.get("input")) if b["type"] == "tool_use" else (b["type"], b["text"].strip())
-        for b in results[0]
-    ]
-
-
-def ids(family: Family) -> str:
-    return family.name
+TAGGED_CALLS = [family for family in CALLING if family in TAGGED]
+TURN_ENDS = {
+    "mistral": "[TOOL_CALLS]{name}[ARGS]",
+    "gpt_oss": "<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>",
+    "beam": " to={name}<|channel|>analysis <|constrain|>xml<|message|>",
+    "inkling": "{name}<|content_invoke_tool_json|>",
+}
+"""Calls that may end with the turn: nothing, or a token that engines do not return, closes them."""
 
 
 def marker(family: Family) -> str:
@@ -83,32 +44,6 @@ def marker(family: Family) -> str:
         family.style.call,
     )
     return found[0] if found else ""
-
-
-@pytest.mark.parametrize("family", CALLING, ids=ids)
-@pytest.mark.parametrize(
-    "blocks",
-    [
-        [RUN],
-        [PING],
-        [OTHER],
-        [RUN, PING, RUN, RUN],
-        [text("One."), RUN, text("Two."), PING, text("Three.")],
-        [thought("A."), RUN, thought("B."), PING],
-        [thought("A."), text("T."), RUN, thought("B."), text("U.")],
-        [thought("A."), RUN, PING, thought("B."), text("U.")],
-        [text("Is 3 < 4? Write `</div>` before <p class=\"x\">; 1<<3 == 8, {a} [b] 'c'.")],
-    ],
-)
-def test_order_is_kept(family: Family, blocks: list[tuple[str, Any]]) -> None:
-    if family not in THINKING:
-        blocks = [block for block in blocks if block[0] != "reasoning"]
-    if family.name == "muse_glimmer" and blocks == [OTHER]:
-        assert read(family, written(family, OTHER)) == [(f"functions.{OTHER[0]}", OTHER[1])], (
-            "its name, whole"
-        )
-        return
-    assert read(family, written(family, *blocks)) == blocks
 
 
 def own_closer(family: Family) -> str:
@@ -123,7 +58,7 @@ def own_closer(family: Family) -> str:
     return found[0]
 
 
-@pytest.mark.parametrize("family", CALLING, ids=ids)
+@for_each(CALLING)
 def test_a_call_cut_anywhere_leaves_no_piece_in_the_text_and_never_completes(
     family: Family,
 ) -> None:
@@ -139,7 +74,7 @@ def test_a_call_cut_anywhere_leaves_no_piece_in_the_text_and_never_completes(
             assert blocks == [("run", arguments)]
 
 
-@pytest.mark.parametrize("family", CALLING, ids=ids)
+@for_each(CALLING)
 def test_arguments_only_grow(family: Family) -> None:
     call = family.style.write_call("run", {"cmd": 'a \\ "b"\n é🚢', "t": 3})
     parser = open_parser(family.name, tools=TOOLS, in_reasoning=False)
@@ -151,67 +86,137 @@ def test_arguments_only_grow(family: Family) -> None:
     assert len(events) > 8, "a string argument streams"
 
 
-@pytest.mark.parametrize("family", [f for f in PLAIN if marker(f)], ids=ids)
+@for_each([family for family in PLAIN if marker(family)])
 def test_mentioned_marker_is_text(family: Family) -> None:
+    opener = marker(family)
     for raw in (
-        f"In this dialect {TICK}{marker(family)}{TICK} opens a call; I am only naming it.",
-        f'The string {marker(family)[:-3]}zq only starts like a marker, and so does "{marker(family)[:4]}".',
-        f"The answer is x {marker(family)[: len(marker(family)) // 2]}",
+        f"In this dialect `{opener}` opens a call; I am only naming it.",
+        f'The string {opener[:-3]}zq only starts like a marker, and so does "{opener[:4]}".',
+        f"The answer is x {opener[: len(opener) // 2]}",
     ):
         assert read(family, raw) == [text(raw.rstrip())]
         assert read(family, family.style.write_text(raw))[0][1].startswith(raw[:-20])
 
 
-@pytest.mark.parametrize("family", PLAIN, ids=ids)
+@for_each(PLAIN)
 def test_without_tools_a_call_is_text(family: Family) -> None:
     raw = f"The docs show {family.style.write_call(*RUN)} here."
-    forms: list[dict[str, Any]] = [{"tools": []}, {"calls_as_text": True}]
-    for options in forms:
-        assert read(family, raw, **options) == [text(raw)]
+    assert read(family, raw, tools=[]) == [text(raw)]
+    assert read(family, raw, calls_as_text=True) == [text(raw)]
 
 
-@pytest.mark.parametrize("family", PLAIN, ids=ids)
+@for_each(PLAIN)
 def test_a_stop_token_that_comes_as_text_is_dropped(family: Family) -> None:
     for stop in family.stops:
         assert read(family, written(family, RUN) + stop) == [RUN]
         assert read(family, "Hello." + stop) == [text("Hello.")]
 
 
-@pytest.mark.parametrize("family", [f for f in THINKING if not f.style.joint], ids=ids)
-def test_reasoning_is_read_with_and_without_its_opener(family: Family) -> None:
-    assert family.think
-    opener, closer = family.think
-    rest = written(family, thought("Think."), text("Answer.")).partition(opener)[2]
-    answer = [thought("Think."), text("Answer.")]
-    assert read(family, opener + rest) == answer
-    assert read(family, rest, in_reasoning=True) == answer
-    assert read(family, opener + rest, in_reasoning=True) == answer
-    assert read(family, closer + "\n\nAnswer.", in_reasoning=True) == answer[1:]
-    assert read(family, opener + "\nNever closed") == [thought("Never closed")]
-    assert read(family, "So it go", FinishReason.LENGTH, in_reasoning=True) == [thought("So it go")]
+@for_each(CALLING)
+def test_doubled_name_is_mapped_and_other_namespaces_stay(family: Family) -> None:
+    """Only a namespace that the format adds, or a doubled name, leads to the registered tool."""
+    arguments = {"cmd": "ls"}
+    doubled = read(family, family.style.write_call("run.run", arguments))
+    other = read(family, family.style.write_call("other.tool", arguments))
+    assert doubled == [("run", arguments)]
+    assert other == [
+        ("functions.other.tool" if family.name == "muse_glimmer" else "other.tool", arguments)
+    ]
 
 
-@pytest.mark.parametrize("family", [f for f in THINKING if f in PLAIN], ids=ids)
-def test_a_call_ends_open_reasoning(family: Family) -> None:
-    assert family.think
-    opener, closer = family.think
+@for_each([family for family in TAGGED_CALLS if family.name not in UNMARKED])
+def test_a_section_without_calls_has_no_block(family: Family) -> None:
+    sections = empty_sections(family)
+    assert sections
     call = family.style.write_call(*RUN)
-    assert read(family, f"{opener}\nPlan.\n{call}") == [thought("Plan."), RUN]
-    assert read(family, f"{opener}\nPlan.\n{call}\n{closer}\n\nDone.") == [
-        thought("Plan."),
-        RUN,
-        text("Done."),
-    ]
+    for section in sections:
+        assert read(family, section) == []
+        assert read(family, section + "\nDone.") == [text("Done.")]
+        assert read(family, "Look.\n" + section) == [text("Look.")]
+        assert read(family, f"Look.\n{section}\n{call}") == [text("Look."), RUN]
+        assert read(family, call + "\n" + section) == [RUN]
+    if family in THINKING:
+        section, blocks = sections[0], [thought("Hm."), text("Done.")]
+        assert read(family, family.style.write_reasoning("Hm.") + section) == [thought("Hm.")]
+        opener, _, closer = family.style.reasoning.partition("{text}")
+        assert read(family, f"{opener}Hm.\n{section}\nDone.") == blocks
+        assert read(family, f"{opener}Hm.\n{section}{closer}Done.") == blocks
 
 
-@pytest.mark.parametrize(
-    "family", [f for f in THINKING if not f.style.joint and f.style.text == "{text}"], ids=ids
-)
-def test_reasoning_opens_at_a_boundary_only(family: Family) -> None:
-    assert family.think
-    opener, closer = family.think
-    quoted = f"Answer.\n```\n{opener}\nplan\n{closer}\nok\n```"
-    assert read(family, family.style.write_reasoning("Think.") + quoted) == [
-        thought("Think."),
-        text(quoted),
-    ]
+@for_each(TAGGED_CALLS)
+def test_closer_without_opener_is_dropped_at_a_boundary_and_at_the_end(family: Family) -> None:
+    orphans = [*closers(family), *(plain(closer) for _, closer in family.grammar.think)]  # type: ignore[attr-defined]
+    call = family.style.write_call(*RUN)
+    for orphan, line in product(orphans, ("", "\n")):
+        assert read(family, orphan) == []
+        assert read(family, f"{orphan}\nDone.") == [text("Done.")]
+        assert read(family, f"Done.{line}{orphan}") == [text("Done.")]
+        assert read(family, f"{call}\n{orphan}\nDone.") == [RUN, text("Done.")]
+        assert read(family, f"{call}\nDone.{line}{orphan}\n") == [RUN, text("Done.")]
+        assert read(family, f"Done, {orphan} I say.") == [text(f"Done, {orphan} I say.")]
+        if family in THINKING:
+            raw = f"{family.style.write_reasoning('Hm.')}{orphan}\nDone."
+            assert read(family, raw) == [thought("Hm."), text("Done.")]
+
+
+@for_each(TAGGED_CALLS)
+def test_closer_on_its_own_line_is_not_text(family: Family) -> None:
+    """After a call any closing tag, in prose those of the format; not in code."""
+    call, tails = family.style.write_call(*RUN), closers(family)
+    for closer in [*tails, *(("</function_invocation>", "</x>\n</y>") if tails else ())]:
+        assert read(family, f"{call}\n{closer}\nDone.") == [RUN, text("Done.")]
+        found = read(family, f"{call}\n{closer}\n{call}\n{closer}\n")
+        assert [name for name, _ in found] == ["run", "run"]
+    for closer in tails:
+        found = read(family, f"One.\n{closer}\nTwo.\n{closer}\n{call}")
+        assert found == [text("One."), text("Two."), RUN]
+        shown = f"So:\n```\n{closer}\n```\nDone."
+        assert read(family, shown) == [text(shown)]
+
+
+# -- calls without arguments
+
+
+def empty_bodies(family: Family) -> list[str]:
+    """Ways to write no arguments, where the format has a place for them; JSON needs a value after
+    its colon."""
+    front = family.style.call.partition("{arguments}")[0]
+    as_json = family.style.arguments({}) == "{}"
+    nothing = [] if front.rstrip().endswith(":") else ["", " ", "\n", "\n\n"]
+    gemma = family.name in ("gemma4", "functiongemma")
+    return (
+        nothing + (["{}", "{ }"] if as_json else []) + (["null"] if as_json and not gemma else [])
+    )
+
+
+@for_each(CALLING)
+def test_call_without_arguments_completes(family: Family) -> None:
+    """Also that of a tool that requires some: the client knows what its tool does then."""
+    required = {"properties": {"cmd": {"type": "string"}}, "required": ["cmd"]}
+    tools = [ToolSpec("ping"), ToolSpec("run", schema=required)]
+    for name in ("ping", "run"):
+        front, _, back = family.style.call.replace("{name}", name).partition("{arguments}")
+        for body in empty_bodies(family):
+            raw = front + body + back
+            assert read(family, raw, tools=tools) == [(name, {})], raw
+            again = raw + (family.style.joint or "\n") + family.style.write_call(*PING)
+            assert read(family, again, tools=tools) == [(name, {}), PING], again
+
+
+@for_each(TURN_ENDS)
+def test_call_without_arguments_may_end_the_turn(name: str) -> None:
+    raw = TURN_ENDS[name].replace("{name}", "ping")
+    for blank in ("", " ", "\n"):
+        assert read(name, raw + blank) == [PING]
+        assert read(name, raw + blank, FinishReason.LENGTH) in ([], [("ping", None)])
+
+
+def test_empty_call_ends_at_the_next_marker_or_a_stop_token() -> None:
+    mistral = families()["mistral"]
+    raw = TURN_ENDS["mistral"].replace("{name}", "ping")
+    for end in ("</s>", "\n</s>", "[/TOOL_CALLS]", "[/TOOL_CALLS]</s>"):
+        assert read(mistral, raw + end) == [PING]
+        assert read(mistral, "So." + raw + end) == [text("So."), PING]
+    ls = ("run", {"cmd": "ls"})
+    assert read(mistral, raw + mistral.style.write_call(*ls)) == [PING, ls]
+    assert read(mistral, f"[TOOL_CALLS]ping[CALL_ID]a1b2c3d4e[ARGS]{raw}") == [PING, PING]

@@ -1,7 +1,5 @@
 """A call in code, in backticks or in a fence, is text; a call that only follows code is run."""
 
-from typing import Any
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -9,8 +7,9 @@ from hypothesis import strategies as st
 from schemas.events import FinishReason
 from services.families import Family
 from services.families.grammar.code import Code
-from tests.families.test_families_catalog import CALLING, PING, PLAIN, RUN, ids, read, text
+from tests.kit.every import for_each, for_rows
 from tests.kit.examples import examples
+from tests.kit.families import CALLING, PING, PLAIN, RUN, Said, read, text
 
 BARE = ("llama3_json", "pythonic", "xlam")
 """Their calls have no marker, so a fence may be part of a call."""
@@ -33,19 +32,15 @@ FRONTS = (
 )
 
 
-def run_calls(blocks: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+def run_calls(blocks: list[Said]) -> list[Said]:
     """The calls that would be dispatched."""
     return [
         block for block in blocks if block[0] not in ("text", "reasoning") and block[1] is not None
     ]
 
 
-def prose(blocks: list[tuple[str, Any]]) -> str:
-    return "".join(value for kind, value in blocks if kind in ("text", "reasoning"))
-
-
-@pytest.mark.parametrize("family", CALLING, ids=ids)
 @pytest.mark.parametrize("ticks", ["`", "``", "```"])
+@for_each(CALLING)
 def test_call_in_backticks_does_not_run(family: Family, ticks: str) -> None:
     for call in CALLS:
         written = family.style.write_call(*call).strip()
@@ -60,7 +55,7 @@ def test_call_in_backticks_does_not_run(family: Family, ticks: str) -> None:
                     assert found == [text(raw)]
 
 
-@pytest.mark.parametrize("family", QUOTABLE, ids=ids)
+@for_each(QUOTABLE)
 def test_fence_in_an_argument_does_not_end_the_fence_around_the_call(family: Family) -> None:
     shown = family.style.write_call("write", {"content": "So:\n```py\nx\n```\n"}).strip()
     found = read(
@@ -70,8 +65,8 @@ def test_fence_in_an_argument_does_not_end_the_fence_around_the_call(family: Fam
     assert run_calls(found) == [RUN]
 
 
-@pytest.mark.parametrize("family", MARKED, ids=ids)
 @pytest.mark.parametrize("fence", FENCES)
+@for_each(MARKED)
 def test_call_in_a_fence_does_not_run(family: Family, fence: str) -> None:
     for info in ("", "xml", " json title=a"):
         calls = CALLS if family in PLAIN or family.name == "gpt_oss" else CALLS[:1]
@@ -85,7 +80,7 @@ def test_call_in_a_fence_does_not_run(family: Family, fence: str) -> None:
             assert found == [text(raw)]
 
 
-@pytest.mark.parametrize("family", CALLING, ids=ids)
+@for_each(CALLING)
 def test_call_after_code_runs(family: Family) -> None:
     for front in FRONTS:
         if family.name == "pythonic" and not front.endswith("\n"):
@@ -97,7 +92,7 @@ def test_call_after_code_runs(family: Family) -> None:
             assert read(family, raw) == [text(front.strip()), call], front
 
 
-@pytest.mark.parametrize("family", QUOTABLE, ids=ids)
+@for_each(QUOTABLE)
 def test_call_in_a_fence_that_is_never_closed_runs(family: Family) -> None:
     front = "So:\n```sh\n"
     raw = front + family.style.write_call(*RUN)
@@ -107,7 +102,7 @@ def test_call_in_a_fence_that_is_never_closed_runs(family: Family) -> None:
     assert run_calls(read(family, again[:-9], FinishReason.LENGTH)) in ([], [RUN], [RUN, PING])
 
 
-@pytest.mark.parametrize("family", QUOTABLE, ids=ids)
+@for_each(QUOTABLE)
 @settings(max_examples=examples(12), suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_shown_and_real_calls_are_told_apart(family: Family, data: st.DataObject) -> None:
@@ -138,8 +133,7 @@ def test_shown_and_real_calls_are_told_apart(family: Family, data: st.DataObject
     assert ran == calls[: len(ran)]
 
 
-@pytest.mark.parametrize(
-    ("lines", "fenced"),
+@for_rows(
     [
         ("", False),
         ("```\n", True),
@@ -156,7 +150,7 @@ def test_shown_and_real_calls_are_told_apart(family: Family, data: st.DataObject
         ("- x\n  ```\n", True),
         ("a\r\n```\r\n", True),
         ("```\r\nx\r\n```\r\n", False),
-    ],
+    ]
 )
 def test_fence_opens_and_closes_as_in_markdown(lines: str, fenced: bool) -> None:
     for size in (1, 2, 3, 100):

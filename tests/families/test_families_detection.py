@@ -1,7 +1,6 @@
-import pytest
-
-from services.families import families
+from services.families import Family, families
 from services.families.detection import detect
+from tests.kit.every import for_each, for_rows
 
 QWEN = "{{- '<tool_call>\\n<function=' + name + '>\\n' }}{{- '<parameter=' + k + '>\\n' }}"
 HERMES = '{{- \'\\n<tool_call>\\n{\\"name\\": \\"\' }}{{- tool_call.name }}{{- \'\\", \\"arguments\\": \' }}'
@@ -9,8 +8,7 @@ GLM45 = "{{ '\\n<tool_call>' + n }}\n<arg_key>{{ k }}</arg_key>\n<arg_value>{{ v
 GLM47 = "<tool_call>{{ n }}<arg_key>{{ k }}</arg_key><arg_value>{{ v }}</arg_value></tool_call>"
 
 
-@pytest.mark.parametrize(
-    ("model_type", "template", "tokens", "name"),
+@for_rows(
     [
         ("qwen3_next", QWEN, (), "qwen3_coder"),
         ("nemotron_h", QWEN, (), "nemotron_v3"),
@@ -44,7 +42,7 @@ GLM47 = "<tool_call>{{ n }}<arg_key>{{ k }}</arg_key><arg_value>{{ v }}</arg_val
         ("hyperclovax_vlm", GLM45, (), "hyperclovax_seed_think"),
         ("", "<|tool_call_start|>[{{ calls }}]<|tool_call_end|>", (), "lfm2"),
         ("exaone4", HERMES, (), "hermes"),
-    ],
+    ]
 )
 def test_family_is_detected_from_model_files(
     model_type: str, template: str | None, tokens: tuple[str, ...], name: str
@@ -89,12 +87,9 @@ def test_the_evidence_is_shown() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, family in families().items() if family.evidence and family.style.call]
-)
-def test_each_family_is_detected_from_its_own_markup(name: str) -> None:
+@for_each([family for family in families().values() if family.evidence and family.style.call])
+def test_each_family_is_detected_from_its_own_markup(family: Family) -> None:
     """A family's own writing speaks for it or for one with the same markup."""
-    family = families()[name]
     text = "".join(
         (
             family.style.write_reasoning("r"),

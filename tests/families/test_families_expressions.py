@@ -8,12 +8,12 @@ import pytest
 
 from services.families.grammar.expressions import UnsupportedExpression, forms
 from services.families.grammar.shapes import Shape
+from tests.kit.every import for_each, for_rows
 
 HOLES = {"name": "name", "key": "key", "id": "word"}
 
 
-@pytest.mark.parametrize(
-    ("source", "expected"),
+@for_rows(
     [
         (r"<a>\s*<b>", ["<a>{ws}<b>"]),
         (r"\{\"x\":\s+", ['{"x":{ws}']),
@@ -31,14 +31,13 @@ HOLES = {"name": "name", "key": "key", "id": "word"}
         (r"<a>[^<]*</a>", ["<a>{junk}</a>"]),
         (r"<a>.*?</a>", ["<a>{junk}</a>"]),
         (r"<a>(x)(?P<other>y)", ["<a>xy"]),
-    ],
+    ]
 )
 def test_forms_of_an_expression(source: str, expected: list[str]) -> None:
     assert forms(source, HOLES) == expected
 
 
-@pytest.mark.parametrize(
-    "source",
+@for_each(
     [
         *("(", "[", "*", "a)", "x{2,1}", "(?P<name>"),
         *(
@@ -68,7 +67,7 @@ def test_forms_of_an_expression(source: str, expected: list[str]) -> None:
             "(" * 40 + ")" * 40,
         ),
         "".join(f"(?:{a}|x{a})" for a in "abcdef"),
-    ],
+    ]
 )
 def test_other_expressions_are_unsupported(source: str) -> None:
     with pytest.raises(UnsupportedExpression):
@@ -105,7 +104,7 @@ def _expression(rng: random.Random, depth: int = 0) -> tuple[str, Callable[[], s
     return "".join(sources), lambda: "".join(write() for write in writers)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@for_each(range(8))
 def test_text_of_an_expression_has_one_of_its_forms(seed: int) -> None:
     rng, supported = random.Random(seed), 0
     for _ in range(200):

@@ -2,27 +2,19 @@
 back once and whole."""
 
 import re
-from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from schemas.events import FinishReason
 from services.families import Family, families
-from tests.families.test_families_catalog import ids, read
+from tests.kit.every import for_each
 from tests.kit.examples import examples
+from tests.kit.families import Said, joined, read
 
 HARMONY = [families()[name] for name in ("gpt_oss", "beam")]
-CONTROL = (
-    "<|start|>",
-    "<|channel|>",
-    "<|constrain|>",
-    "<|message|>",
-    "<|end|>",
-    "<|call|>",
-    "<|return|>",
-)
+NAMES = ("start", "channel", "constrain", "message", "end", "call", "return")
+CONTROL = [f"<|{name}|>" for name in NAMES]
 WORDS = (
     "analysis",
     "––analysis",
@@ -41,7 +33,7 @@ SOLID = st.text("ab .,:;!?'\"()[]<>|`*_-=/\\é🚢\n", min_size=1, max_size=30).
 )
 
 
-def call(arguments: str) -> tuple[str, Any]:
+def call(arguments: str) -> Said:
     return "run", {"cmd": arguments}
 
 
@@ -52,7 +44,7 @@ def kind_of(word: str) -> str:
 @st.composite
 def messages(
     draw: st.DrawFn, family: Family, first: bool, open_before: bool
-) -> tuple[str, tuple[str, Any], bool]:
+) -> tuple[str, Said, bool]:
     """A message as text, its meaning, and whether it lacks an end. `open_before`: so did the
     message before it."""
 
@@ -100,9 +92,9 @@ def messages(
 
 
 @st.composite
-def turns(draw: st.DrawFn, family: Family) -> tuple[str, list[tuple[str, Any]]]:
+def turns(draw: st.DrawFn, family: Family) -> tuple[str, list[Said]]:
     """A turn of messages, and its blocks; neighbours of one kind are joined."""
-    raw, blocks, open_before = "", list[tuple[str, Any]](), False
+    raw, blocks, open_before = "", list[Said](), False
     for number in range(draw(st.integers(1, 4))):
         text, block, open_before = draw(messages(family, not number, open_before))
         raw += text
@@ -110,19 +102,7 @@ def turns(draw: st.DrawFn, family: Family) -> tuple[str, list[tuple[str, Any]]]:
     return raw, blocks
 
 
-def joined(blocks: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Neighbouring blocks of prose of one kind as one, without white space."""
-    found: list[tuple[str, Any]] = []
-    for kind, value in blocks:
-        if kind in ("text", "reasoning"):
-            value = "".join(value.split())
-            if found and found[-1][0] == kind:
-                value = found.pop()[1] + value
-        found.append((kind, value))
-    return found
-
-
-@pytest.mark.parametrize("family", HARMONY, ids=ids)
+@for_each(HARMONY)
 @settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_any_header_is_read_by_the_parts_that_are_there(
@@ -133,14 +113,14 @@ def test_any_header_is_read_by_the_parts_that_are_there(
     assert joined(found) == joined(blocks), raw
 
 
-@pytest.mark.parametrize("family", HARMONY, ids=ids)
+@for_each(HARMONY)
 def test_arguments_directly_after_a_recipient_are_no_part_of_its_name(family: Family) -> None:
     for between in ("", " ", "\n"):
         raw = "<|channel|>commentary to=functions.run" + between + '{"cmd": "ls"}<|call|>'
         assert read(family, raw) == [call("ls")], raw
 
 
-@pytest.mark.parametrize("family", HARMONY, ids=ids)
+@for_each(HARMONY)
 @settings(max_examples=examples(30), suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_turn_that_ends_in_a_header_shows_no_control_token(

@@ -6,7 +6,6 @@ import random
 import re
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from schemas.events import Delta, FinishReason
 from services.families import families, open_parser
 from services.families import family as find_family
 from services.families.response_template import template_name
+from tests.kit.every import for_each
 from tests.kit.examples import examples
 from tests.kit.parser_cases import CHUNKINGS, fold, run, vectors, words
 from tests.kit.response_templates import OWN
@@ -32,37 +32,14 @@ TOOLS = [
     ),
     ToolSpec("ping", schema={"properties": {}}),
 ]
-FILLER = [
-    " ",
-    "\n",
-    "text ",
-    "<",
-    "{",
-    "}",
-    "[",
-    "]",
-    '"',
-    "\\",
-    "'",
-    ",",
-    ":",
-    "(",
-    ")",
-    "=",
-    "name",
-    "cmd",
-    "12",
-    "null",
-    "é🚢",
-]
-NAMES = [
-    *families(),
-    *(
-        pytest.param(template_name(json.dumps(source)), id=f"described-{name}")
-        for name, source in OWN.items()
-    ),
-]
+FILLER = [*" \n<{}[]\"\\',:()=", "text ", "name", "cmd", "12", "null", "é🚢"]
+DESCRIBED = {template_name(json.dumps(source)): f"described {key}" for key, source in OWN.items()}
+NAMES = [*families(), *DESCRIBED]
 REASONS = [FinishReason.STOP, FinishReason.LENGTH, FinishReason.STOP_STRING]
+
+
+def shown(name: str) -> str:
+    return DESCRIBED.get(name, name)
 
 
 def ingredients(name: str) -> list[str]:
@@ -108,7 +85,7 @@ def cut(text: str, chance: random.Random) -> list[str]:
     return pieces
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each(NAMES, name=shown)
 @settings(max_examples=examples(12), suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_every_law_holds_for_any_output(name: str, data: st.DataObject) -> None:
@@ -132,7 +109,7 @@ def test_every_law_holds_for_any_output(name: str, data: st.DataObject) -> None:
     )
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each(NAMES, name=shown)
 @settings(max_examples=examples(12))
 @given(st.text(alphabet="ab .,é\n", max_size=60), st.booleans())
 def test_plain_prose_passes_whole_and_at_once(name: str, text: str, reasoning: bool) -> None:
@@ -148,7 +125,7 @@ def test_plain_prose_passes_whole_and_at_once(name: str, text: str, reasoning: b
     assert not [event for event in parser.finish(FinishReason.STOP) if isinstance(event, Delta)]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each(NAMES, name=shown)
 @settings(max_examples=examples(12))
 @given(st.data())
 def test_held_back_text_is_bounded(name: str, data: st.DataObject) -> None:

@@ -16,6 +16,7 @@ from schemas.events import FinishReason
 from services.families import Family, TurnParser, families, open_parser
 from services.families.grammar.scanner import Scanner
 from services.families.response_template import described_family, template_name
+from tests.kit.every import for_each
 from tests.kit.response_templates import OWN
 
 TOOLS = [
@@ -99,27 +100,11 @@ def hostile(family: Family) -> dict[str, tuple[str, str]]:
     return inputs
 
 
-@pytest.mark.parametrize(
-    "cut",
-    [list, pytest.param(lambda text: [text], marks=pytest.mark.slow)],
-    ids=["characters", "whole"],
-)
-@pytest.mark.parametrize(
-    "family",
-    [
-        pytest.param(family, marks=pytest.mark.slow if number % 4 else (), id=family.name)
-        for number, family in enumerate(families().values())
-    ]
-    + [
-        pytest.param(
-            described_family(template_name(json.dumps(source))),
-            marks=() if name == "list" else pytest.mark.slow,
-            id=name,
-        )
-        for name, source in OWN.items()
-    ],
-)
-def test_twice_the_input_is_at_most_twice_the_work(
+def described(name: str) -> Family:
+    return described_family(template_name(json.dumps(OWN[name])))
+
+
+def check_work(
     family: Family, cut: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def measured(name: str, front: str, repeated: str, size: int) -> tuple[int, int]:
@@ -133,6 +118,22 @@ def test_twice_the_input_is_at_most_twice_the_work(
             once, twice = twice, measured(name, front, repeated, 4 * SIZE)
         assert twice[0] <= 2.1 * once[0] + 300, (name, "steps", once, twice)
         assert twice[1] <= 2.1 * once[1] + 300, (name, "characters", once, twice)
+
+
+@for_each([*list(families().values())[::4], described("list")], parts=8)
+def test_twice_the_input_is_at_most_twice_the_work(
+    family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_work(family, list, monkeypatch)
+
+
+@pytest.mark.slow
+@for_each([*families().values(), *map(described, OWN)])
+def test_twice_the_input_of_any_family_is_at_most_twice_the_work(
+    family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_work(family, list, monkeypatch)
+    check_work(family, lambda text: [text], monkeypatch)
 
 
 def test_megabyte_of_angles_takes_linear_work() -> None:

@@ -1,16 +1,14 @@
 """Pairs of families: every one that fits reads the reasoning of the second around the calls of the
 first."""
 
-import random
 from itertools import product
 
 import pytest
 
-from schemas.events import FinishReason
-from services.families import Family, UnknownFamily, families, family, open_parser, reasoning_family
+from services.families import Family, UnknownFamily, families, family, reasoning_family
 from services.families.grammar.markup import Markup
-from tests.families.test_families_catalog import PING, RUN, TOOLS, ids, text, thought
-from tests.kit.parser_cases import CHUNKINGS, fold, run
+from tests.kit.every import for_each
+from tests.kit.families import PING, RUN, Said, read, text, thought
 
 CALLS = [found for found in families().values() if found.style.call or found.name == "plain"]
 REASONS = [found for found in families().values() if found.style.reasoning]
@@ -25,28 +23,14 @@ def fits(calls: Family, reasoning: Family) -> bool:
 
 
 PAIRS = [pair for pair in product(CALLS, REASONS) if fits(*pair)]
-TAGGED = [pair for pair in PAIRS if isinstance(pair[0].grammar, Markup)]
 FIRST = {found.think: found for found in reversed(REASONS)}
 """One family for each pair of marks; the other families' pairs are slow to run and hardly
 differ."""
 READING = [found for found in REASONS if found.name != "minimax_m2_append_think"]
 
 
-def read(name: str, raw: str, *, in_reasoning: bool = False) -> list[tuple[str, object]]:
-    """The blocks, the same whole, by token, by character and at random cuts."""
-    chance = random.Random(raw)
-    cuts = [list(cut(raw)) for cut in CHUNKINGS.values()]
-    places = sorted(chance.sample(range(len(raw) + 1), min(6, len(raw))))
-    cuts.append([raw[a:b] for a, b in zip([0, *places], [*places, len(raw)], strict=True)])
-    results = [
-        fold(run(open_parser(name, tools=TOOLS, in_reasoning=in_reasoning), cut, FinishReason.STOP))
-        for cut in cuts
-    ]
-    assert all(result == results[0] for result in results)
-    return [
-        (b["name"], b.get("input")) if b["type"] == "tool_use" else (b["type"], b["text"].strip())
-        for b in results[0]
-    ]
+def read_pair(name: str, raw: str, *, in_reasoning: bool = False) -> list[Said]:
+    return read(name, raw, random_cuts=True, in_reasoning=in_reasoning)
 
 
 def check_pair(calls: Family, reasoning: Family) -> None:
@@ -58,13 +42,13 @@ def check_pair(calls: Family, reasoning: Family) -> None:
     first, second = pair.style.write_reasoning("A < b."), pair.style.write_reasoning("Then.")
     made = [RUN] if call else []
     answer = pair.style.write_text("Done.")
-    assert read(pair.name, joint.join(filter(None, (first, line + call, answer)))) == [
+    assert read_pair(pair.name, joint.join(filter(None, (first, line + call, answer)))) == [
         thought("A < b."),
         *made,
         text("Done."),
     ]
     if call:
-        assert read(
+        assert read_pair(
             pair.name, joint.join((first, line + call, second, line + pair.style.write_call(*PING)))
         ) == [
             thought("A < b."),
@@ -72,46 +56,45 @@ def check_pair(calls: Family, reasoning: Family) -> None:
             thought("Then."),
             PING,
         ]
-        assert read(pair.name, joint.join((opener + "Plan.\n", call))) == [thought("Plan."), RUN]
+        assert read_pair(pair.name, joint.join((opener + "Plan.\n", call))) == [
+            thought("Plan."),
+            RUN,
+        ]
     if not joint:
         assert pair.think
         assert pair.opens_reasoning(f"x{pair.think[0]}\n")
-        assert read(pair.name, f"Plan.{closer}{answer}", in_reasoning=True) == [
+        assert read_pair(pair.name, f"Plan.{closer}{answer}", in_reasoning=True) == [
             thought("Plan."),
             text("Done."),
         ]
         if calls.think and calls.think != reasoning.think and calls.name != "granite":
             other = calls.style.reasoning.replace("{text}", "x").strip()
-            kept = read(pair.name, f"So {other} is.")
+            kept = read_pair(pair.name, f"So {other} is.")
             assert kept == [text(f"So {other} is.")], "the other family's marks are text"
 
 
-@pytest.mark.parametrize(
-    ("number", "calls"), [*enumerate(CALLS)], ids=lambda value: getattr(value, "name", "")
-)
-def test_a_pair_reads_reasoning_around_calls(number: int, calls: Family) -> None:
+@for_each(CALLS)
+def test_a_pair_reads_reasoning_around_calls(calls: Family) -> None:
     """The calls of each family, once, with reasoning of another in turn."""
     fitting = [found for found in FIRST.values() if found in READING and fits(calls, found)]
-    check_pair(calls, fitting[number % len(fitting)])
+    check_pair(calls, fitting[CALLS.index(calls) % len(fitting)])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("reasoning", READING, ids=ids)
+@for_each(READING)
 def test_every_pair_reads_reasoning_around_calls(reasoning: Family) -> None:
     for calls in CALLS:
         if fits(calls, reasoning):
             check_pair(calls, reasoning)
 
 
-@pytest.mark.parametrize(
-    "calls", [found for found in CALLS if isinstance(found.grammar, Markup)], ids=ids
-)
+@for_each([found for found in CALLS if isinstance(found.grammar, Markup)])
 def test_reasoning_stays_in_the_text_of_a_pair(calls: Family) -> None:
     name = f"{calls.name}+minimax_append_think"
     made = [RUN] if calls.style.call else []
     call = "\n" + calls.style.write_call(*RUN) if made else ""
     expected = [text("<think>Plan.\n</think>\n\nDone."), *made]
-    assert read(name, "Plan.\n</think>\n\nDone." + call, in_reasoning=True) == expected
+    assert read_pair(name, "Plan.\n</think>\n\nDone." + call, in_reasoning=True) == expected
 
 
 def test_every_other_pair_is_refused_with_candidates() -> None:

@@ -2,6 +2,7 @@ import pytest
 
 from services.families import UnknownFamily, families, family
 from services.families.grammar.shapes import Shape
+from tests.kit.every import for_each, for_rows
 
 ALIASES = {
     "qwen25": "hermes",
@@ -34,9 +35,8 @@ ALIASES = {
 }
 
 
-@pytest.mark.parametrize(("alias", "name"), ALIASES.items())
-def test_names_of_other_servers_are_aliases(alias: str, name: str) -> None:
-    assert family(alias).name == name
+def test_names_of_other_servers_are_aliases() -> None:
+    assert {alias: family(alias).name for alias in ALIASES} == ALIASES
 
 
 def test_every_family_is_found_by_its_own_name() -> None:
@@ -66,7 +66,7 @@ def test_unknown_name_without_a_near_match_lists_all_names() -> None:
         family("§")
 
 
-@pytest.mark.parametrize("name", families())
+@for_each(list(families()))
 def test_fields_of_a_family_are_consistent(name: str) -> None:
     found = families()[name]
     assert found.models
@@ -92,8 +92,7 @@ def test_fields_of_a_family_are_consistent(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "tail", "opens"),
+@for_rows(
     [
         ("qwen3_coder", "<|im_start|>assistant\n<think>\n", True),
         ("qwen3_coder", "<|im_start|>assistant\n<think>\n\n</think>\n\n", False),
@@ -112,7 +111,7 @@ def test_fields_of_a_family_are_consistent(name: str) -> None:
         ("gpt_oss", "<|start|>assistant", False),
         ("gpt_oss", "<|start|>assistant<|channel|>analysis<|message|>", True),
         ("granite4", "<think>", False),
-    ],
+    ]
 )
 def test_a_prompt_leaves_reasoning_open(name: str, tail: str, opens: bool) -> None:
     assert family(name).opens_reasoning(tail) is opens

@@ -12,13 +12,8 @@ from schemas.events import BlockStop, Delta, FinishReason
 from services.families import family, open_parser
 from services.families.description.fields import InvalidResponseTemplate
 from services.families.response_template import MAX_CHARS, described_family, template_name
-from tests.families.test_families_response_template_judge import (
-    TOOLS,
-    WORDS,
-    WRITTEN,
-    make_turn,
-    templates,
-)
+from tests.kit.described_turns import TOOLS, WORDS, WRITTEN, make_turn, templates
+from tests.kit.every import for_each
 from tests.kit.parser_cases import CHUNKINGS, fold, problems, run, tools, vectors
 from tests.kit.response_templates import simple, tagged
 
@@ -137,8 +132,9 @@ REFUSED: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("source", "key_path"), REFUSED.values(), ids=REFUSED)
-def test_invalid_description_is_refused_in_one_line(source: Any, key_path: str) -> None:
+@for_each(REFUSED)
+def test_invalid_description_is_refused_in_one_line(case: str) -> None:
+    source, key_path = REFUSED[case]
     with pytest.raises(InvalidResponseTemplate) as refused:
         template_name(json.dumps(source))
     message = str(refused.value)
@@ -183,9 +179,9 @@ def test_description_that_is_nested_too_deeply_is_refused() -> None:
         template_name(deep)
 
 
-@pytest.mark.parametrize("value", [None, 3, "x", [], [[]], {}, [["a"]], True])
+@for_each([None, 3, "x", [], [[]], {}, [["a"]], True])
 @pytest.mark.parametrize("kind", ["json", "xml-inline"])
-def test_content_args_of_any_type_raise_nothing_else(kind: str, value: Any) -> None:
+def test_content_args_of_any_type_raise_nothing_else(value: Any, kind: str) -> None:
     for key in ("string_delims", "unquoted_keys", "tag_pattern", "value_parser"):
         source = tagged(
             content=kind, content_args={key: value}, open_pattern=r"<call (?P<name>\w+)>"
@@ -199,7 +195,7 @@ def test_text_that_is_not_json_is_refused() -> None:
         template_name("{")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each(NAMES)
 def test_name_is_the_whole_description(name: str) -> None:
     found = name_of(name)
     assert json.loads(found) == templates()[name]
@@ -227,7 +223,7 @@ def test_expression_that_could_take_long_never_runs(pattern: str) -> None:
     assert time.process_time() - start < 5
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each(NAMES)
 def test_written_form_is_read_back(name: str) -> None:
     style = described_family(name_of(name)).style
     if not style.call:
@@ -238,7 +234,7 @@ def test_written_form_is_read_back(name: str) -> None:
     assert (block["name"], block["input"], block["complete"]) == ("look_up", arguments, True)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each(NAMES)
 def test_forced_call_continues_from_its_prefix(name: str) -> None:
     style = described_family(name_of(name)).style
     if not style.call:
@@ -251,7 +247,7 @@ def test_forced_call_continues_from_its_prefix(name: str) -> None:
         assert (block["name"], block["input"]) == ("look_up", {"days": 3})
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each(NAMES)
 def test_cut_call_is_not_dispatched(name: str) -> None:
     rng = random.Random(name)
     for _ in range(6):
@@ -268,7 +264,7 @@ def test_cut_call_is_not_dispatched(name: str) -> None:
             assert calls == turn.calls[: len(calls)], turn.output[:end]
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if WRITTEN[name].calls])
+@for_each([name for name in NAMES if WRITTEN[name].calls])
 def test_call_is_dispatched_at_its_last_token(name: str) -> None:
     written = WRITTEN[name]
     assert written.calls is not None
@@ -278,7 +274,7 @@ def test_call_is_dispatched_at_its_last_token(name: str) -> None:
     assert [event.complete for event in events if isinstance(event, BlockStop)] == [True]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each(NAMES)
 def test_reasoning_and_text_flow(name: str) -> None:
     written, said = WRITTEN[name], "One two three four, and so on to the end of it."
     for write, thinks in ((written.thought, bool(written.thinking_prompt)), (written.text, False)):
@@ -293,7 +289,7 @@ def test_reasoning_and_text_flow(name: str) -> None:
             assert shown >= fed - 2, "more than the beginning of a delimiter is held back"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each(NAMES)
 def test_any_mixture_of_delimiters_is_read_alike_in_every_chunking(name: str) -> None:
     """No exception, no lost word, no control token outside of calls."""
     rng, found = random.Random(name), described_family(name_of(name))
@@ -324,7 +320,7 @@ def test_any_mixture_of_delimiters_is_read_alike_in_every_chunking(name: str) ->
         assert "|>" not in shown, text
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each(NAMES)
 def test_output_without_delimiters_is_text(name: str) -> None:
     text = "Just an answer: a < b, [x], {y}, and 3 > 2."
     (block,) = fold(run(open_parser(name_of(name), tools=TOOLS), list(text)))
@@ -386,7 +382,7 @@ LACKS = {
 (docs/families.md)."""
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name in LACKS])
+@for_each([name for name in NAMES if name in LACKS])
 def test_template_reads_the_vectors_of_its_family(name: str) -> None:
     kind, lacking = LACKS[name]
     failed = set()
@@ -458,7 +454,7 @@ def _random_field(rng: random.Random, kind: str) -> dict[str, Any]:
     return field
 
 
-@pytest.mark.parametrize("seed", range(6))
+@for_each(range(6))
 def test_any_description_is_refused_or_reads_any_text(seed: int) -> None:
     rng, followed = random.Random(seed), 0
     for _ in range(150):

@@ -4,394 +4,29 @@ however it is split."""
 import json
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from schemas.conversation import ToolSpec
-from schemas.events import BlockEvent, BlockStart, BlockStop, Delta, FinishReason
-from services.families import open_parser
-from services.families.response_template import described_family, template_name
-from tests.kit.response_templates import OWN, of_trl
+from services.families.response_template import template_name
+from tests.kit.described_turns import (
+    WRITTEN,
+    by_transformers,
+    fields,
+    make_turn,
+    parsed,
+    splits,
+    templates,
+)
+from tests.kit.every import for_each
 
-SCHEMA = {
-    "city": {"type": "string"},
-    "days": {"type": "integer"},
-    "exact": {"type": "boolean"},
-    "share": {"type": "number"},
-    "places": {"type": "array", "items": {"type": "string"}},
-    "options": {"type": "object"},
-}
-TOOLS = [
-    ToolSpec(name, schema={"type": "object", "properties": SCHEMA})
-    for name in ("get_weather", "look_up")
-]
-DEFINITIONS: list[Any] = [
-    {"type": "function", "function": {"name": tool.name, "parameters": dict(tool.schema)}}
-    for tool in TOOLS
-]
-Arguments = Mapping[str, Any]
-Call = tuple[str, dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class Written:
-    """The way in which a model writes turns."""
-
-    calls: Callable[[Sequence[Call]], str] | None
-    thought: Callable[[str], str] | None = None
-    text: Callable[[str], str] = str
-    prompt: str = ""
-    """The end of the prompt; "": every prompt opens reasoning."""
-    thinking_prompt: str = ""
-    """The end of a prompt that opens reasoning; then `thought` writes no opener."""
-    end: str = ""
-    joint: str = ""
-    most_calls: int = 3
-    text_beside: bool = True
-    """Text may stand beside calls."""
-    barred: str = ""
-    """Characters that no string may hold, because the format has no escape for them."""
-    delimiters: tuple[str, ...] = field(default=())
-
-
-def _each(
-    write: Callable[[str, Arguments], str], joint: str = "\n"
-) -> Callable[[Sequence[Call]], str]:
-    return lambda calls: joint.join(write(name, arguments) for name, arguments in calls)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _object(name: str, arguments: Arguments) -> str:
-    body = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
-    return f"<tool_call>\n{body}\n</tool_call>"
-
-
-def _function_tags(name: str, arguments: Arguments) -> str:
-    tags = "".join(
-        f"<parameter={key}>\n{_text(value)}\n</parameter>\n" for key, value in arguments.items()
-    )
-    return f"<tool_call>\n<function={name}>\n{tags}</function>\n</tool_call>"
-
-
-def _key_value_tags(name: str, arguments: Arguments) -> str:
-    tags = (
-        f"<arg_key>{k}</arg_key>\n<arg_value>{_text(v)}</arg_value>\n" for k, v in arguments.items()
-    )
-    return f"<tool_call>{name}\n{''.join(tags)}</tool_call>"
-
-
-def _llama(name: str, arguments: Arguments) -> str:
-    return f'{{"name": "{name}", "parameters": {json.dumps(arguments, ensure_ascii=False)}}}'
-
-
-def _harmony(name: str, arguments: Arguments) -> str:
-    body = json.dumps(arguments, ensure_ascii=False)
-    return f" to=functions.{name}<|channel|>commentary json<|message|>{body}<|call|>"
-
-
-def _python(value: Any) -> str:
-    return (
-        f"'{value}'"
-        if isinstance(value, str)
-        else json.dumps(value)
-        if isinstance(value, dict)
-        else str(value)
-    )
-
-
-def _lfm(calls: Sequence[Call]) -> str:
-    written = (
-        f"{name}({', '.join(f'{k}={_python(v)}' for k, v in args.items())})" for name, args in calls
-    )
-    return f"<|tool_call_start|>[{', '.join(written)}]<|tool_call_end|>"
-
-
-def _gemma_value(value: Any) -> str:
-    if isinstance(value, str):
-        return f'<|"|>{value}<|"|>'
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{_gemma_value(item)}" for key, item in value.items()) + "}"
-    return (
-        "[" + ",".join(map(_gemma_value, value)) + "]"
-        if isinstance(value, list)
-        else json.dumps(value)
-    )
-
-
-def _gemma(name: str, arguments: Arguments) -> str:
-    return f"<|tool_call>call:{name}{_gemma_value(arguments)}<tool_call|>"
-
-
-def _think(text: str) -> str:
-    return f"<think>\n{text}\n</think>\n\n"
-
-
-def _opened(text: str) -> str:
-    return f"{text}\n</think>\n\n"
-
-
-def _brackets(name: str, arguments: Arguments) -> str:
-    tags = (f"[ARG {key}]{_text(value)}[/ARG]\n" for key, value in arguments.items())
-    return f"[CALL {name}]\n{''.join(tags)}[/CALL]"
-
-
-def _python_calls(calls: Sequence[Call]) -> str:
-    written = (
-        f"{name}({', '.join(f'{k}={v!r}' for k, v in args.items())})" for name, args in calls
-    )
-    return f"[TOOLS][{', '.join(written)}][/TOOLS]"
-
-
-def _object_list(calls: Sequence[Call]) -> str:
-    return f"◁calls▷{json.dumps([{'tool': n, 'input': a} for n, a in calls], ensure_ascii=False)}◁/calls▷"
-
-
-def _renamed(name: str, arguments: Arguments) -> str:
-    return f"<action>{json.dumps({'tool': name, 'input': arguments}, ensure_ascii=False)}</action>"
-
-
-_CHATML = "<|im_start|>assistant\n"
-_TAGS = ("<tool_call>", "</tool_call>", "</parameter>", "<parameter=city>", "</function>")
-WRITTEN = {
-    "qwen3": Written(
-        _each(_object),
-        _think,
-        prompt=_CHATML,
-        end="<|im_end|>",
-        delimiters=("<tool_call>", "</tool_call>"),
-    ),
-    "qwen3_5": Written(
-        _each(_function_tags), _think, prompt=_CHATML, end="<|im_end|>", delimiters=_TAGS
-    ),
-    "glm4moe": Written(
-        _each(_key_value_tags),
-        _think,
-        prompt="<|assistant|>\n",
-        end="<|user|>",
-        delimiters=("<tool_call>", "</tool_call>", "</arg_value>", "<arg_key>city</arg_key>"),
-    ),
-    "llama3": Written(
-        _each(_llama),
-        prompt="<|start_header_id|>assistant<|end_header_id|>\n\n",
-        end="<|eot_id|>",
-        most_calls=1,
-        text_beside=False,
-        delimiters=("}<|eot_id|>", '{"name": "look_up", "parameters": {'),
-    ),
-    "gptoss": Written(
-        _each(_harmony, "<|start|>assistant"),
-        lambda text: f"<|channel|>analysis<|message|>{text}<|end|><|start|>assistant",
-        lambda text: f"<|channel|>final<|message|>{text}<|return|>",
-        prompt="<|start|>assistant",
-        text_beside=False,
-        delimiters=("<|call|>", "<|end|>", "<|message|>"),
-    ),
-    "lfm2_2_5": Written(
-        _lfm,
-        _think,
-        prompt=_CHATML,
-        end="<|im_end|>",
-        barred="'\"()[]{},\\",
-        delimiters=(")", ")]<|tool_call_end|>"),
-    ),
-    "nemotron_3": Written(
-        _each(_function_tags),
-        _opened,
-        prompt=_CHATML + "<think></think>",
-        thinking_prompt=_CHATML + "<think>\n",
-        end="<|im_end|>",
-        delimiters=_TAGS,
-    ),
-    "gemma4": Written(
-        _each(_gemma, ""),
-        lambda text: f"<|channel>thought\n{text}<channel|>",
-        prompt="<|turn>model\n",
-        end="<turn|>",
-        delimiters=("<tool_call|>", "<|tool_call>call:look_up{}<tool_call|>", "call:look_up{"),
-    ),
-    "deepseek_r1_distill": Written(
-        None, _opened, thinking_prompt="<｜Assistant｜><think>\n", end="<｜end▁of▁sentence｜>"
-    ),
-    "brackets": Written(
-        _each(_brackets),
-        lambda text: f"<seed:think>{text}</seed:think>",
-        prompt="[BOT]",
-        end="[EOT]",
-        delimiters=("[/CALL]", "[/ARG]", "[ARG city]"),
-    ),
-    "python": Written(
-        _python_calls,
-        _think,
-        prompt="[BOT]",
-        end="[EOT]",
-        barred="\n\\'\"",
-        delimiters=("[/TOOLS]", ")]"),
-    ),
-    "list": Written(
-        _object_list,
-        lambda text: f"◁think▷{text}◁/think▷",
-        prompt="◁bot▷",
-        end="◁end▷",
-        delimiters=("◁/calls▷", "}]"),
-    ),
-    "renamed": Written(
-        _each(_renamed),
-        lambda text: f"<scratchpad>{text}</scratchpad>",
-        lambda text: f"<reply>{text}</reply>",
-        prompt="<bot>",
-        delimiters=("</action>", "<reply>"),
-    ),
-}
 _ENDS = re.compile(r"(?:</(?:parameter|arg_value)>|\[/ARG\])\s*[<\[]").search
 """Finds a closer of a value with another delimiter after it: no parser can tell it from the end of
 the value."""
 _OPENS = re.compile(r"<parameter=|<arg_key>|\[ARG ").search
 """Finds the tag of an argument in a string; if that argument is missing, the string may have lost
 its end."""
-WORDS = (
-    "Paris",
-    "naïve",
-    "東京",
-    "😀",
-    "a < b",
-    "it",
-    "…",
-    "x=1",
-    'say "hi"',
-    "C:\\temp",
-    "l1\nl2",
-    "the end.",
-    "{k: v}",
-)
-
-
-def templates() -> dict[str, dict[str, Any]]:
-    """All templates at hand."""
-    return {**of_trl(), **OWN}
-
-
-@dataclass(frozen=True)
-class Turn:
-    """An output, and what it means."""
-
-    prompt: str
-    output: str
-    thought: str
-    text: str
-    """The last text."""
-    calls: list[Call]
-
-
-def make_turn(rng: random.Random, written: Written, *, marked: bool = False) -> Turn:
-    """A well-formed turn; `marked`: strings hold delimiters of the format."""
-
-    def words(most: int = 5) -> str:
-        plain = ["".join(char for char in word if char not in written.barred) for word in WORDS]
-        choice = [*plain, *written.delimiters * 3] if marked else plain
-        return " ".join(rng.choice(choice) for _ in range(rng.randint(1, most))).strip() or "x"
-
-    def value(kind: str) -> Any:
-        values: dict[str, Callable[[], Any]] = {
-            "city": words,
-            "days": lambda: rng.randint(-5, 99),
-            "exact": lambda: rng.random() < 0.5,
-            "share": lambda: rng.choice([0.5, -1.25, 3, 1e20]),
-            "places": lambda: [words(2) for _ in range(rng.randint(0, 3))],
-            "options": lambda: {
-                "a": [1, {"b": words(2)}],
-                "c": None,
-                "d": rng.choice([True, words(2)]),
-            },
-        }
-        return values[kind]()
-
-    thought = text = output = ""
-    calls: list[Call] = []
-    if written.thought is not None and (not written.prompt or rng.random() < 0.6):
-        thought = " ".join(rng.choice(WORDS) for _ in range(rng.randint(1, 8))).strip()
-    kinds = list(SCHEMA) if not written.barred else [key for key in SCHEMA if key != "options"]
-    kinds = [key for key in kinds if key != "places"] if written.calls is _lfm else kinds
-    if written.calls is not None:
-        for _ in range(rng.choice([0, 1, 1, *range(2, written.most_calls + 1)])):
-            keys = rng.sample(kinds, rng.randint(0, len(kinds)))
-            calls.append((rng.choice(TOOLS).name, {key: value(key) for key in keys}))
-    if not calls or (written.text_beside and rng.random() < 0.5):
-        text = " ".join(rng.choice(WORDS) for _ in range(rng.randint(1, 8))).strip()
-    if thought and written.thought is not None:
-        output += written.thought(thought)
-    texts = [written.text(text)] if text else []
-    parts = [written.calls(calls)] if calls and written.calls is not None else []
-    order = [*texts, *parts] if rng.random() < 0.7 else [*parts, *texts]
-    output += "\n".join(order) + written.end
-    prompt = written.thinking_prompt if thought and written.thinking_prompt else written.prompt
-    return Turn(f"<user>Hi.\n{prompt}", output, thought, text, calls)
-
-
-def by_transformers(template: dict[str, Any], turn: Turn) -> tuple[str, str, list[Call]]:
-    """Reasoning, text and calls, as transformers reads them. Raises what it raises."""
-    from transformers.utils.chat_parsing import parse_response
-
-    message = parse_response(turn.output, template, prefix=turn.prompt, tools=DEFINITIONS)
-    thought = message.get("reasoning_content") or message.get("thinking") or ""
-    calls = message.get("tool_calls") or []
-    flat = [one for item in calls for one in (item if isinstance(item, list) else [item])]
-    functions = [item["function"] for item in flat]
-    return (
-        thought,
-        message.get("content") or "",
-        [(one["name"], one["arguments"]) for one in functions],
-    )
-
-
-def blocks(events: Sequence[BlockEvent]) -> list[tuple[str, str | None, str, bool]]:
-    """Kind, name, text and completeness of each block."""
-    kinds = {
-        event.block: (event.kind, event.name) for event in events if isinstance(event, BlockStart)
-    }
-    text = dict.fromkeys(kinds, "")
-    for event in events:
-        if isinstance(event, Delta):
-            assert event.offset == len(text[event.block])
-            text[event.block] += event.text
-    ends = {event.block: event.complete for event in events if isinstance(event, BlockStop)}
-    return [(*kinds[block], text[block], ends[block]) for block in kinds]
-
-
-def parsed(
-    name: str, turn: Turn, pieces: Sequence[str], reason: FinishReason = FinishReason.STOP
-) -> Any:
-    """The blocks of a turn that comes in pieces."""
-    parser = open_parser(
-        name, tools=TOOLS, in_reasoning=described_family(name).opens_reasoning(turn.prompt[-512:])
-    )
-    events = [event for piece in pieces for event in parser.feed(piece)]
-    return blocks([*events, *parser.finish(reason)])
-
-
-def fields(found: Sequence[tuple[str, str | None, str, bool]]) -> tuple[str, str, list[Call]]:
-    """Reasoning, the last text, and the complete calls."""
-    last = {kind: text.strip() for kind, _, text, _ in found}
-    calls = [
-        (name or "", json.loads(text))
-        for kind, name, text, complete in found
-        if kind == "tool_use" and complete
-    ]
-    return last.get("reasoning", ""), last.get("text", ""), calls
-
-
-def splits(rng: random.Random, text: str) -> Iterator[list[str]]:
-    """The text whole, by character, and in random pieces."""
-    yield [text]
-    yield list(text)
-    for _ in range(2):
-        cuts = sorted(rng.sample(range(len(text) + 1), min(len(text), rng.randint(1, 12))))
-        yield [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+NAMES = [name for name in WRITTEN if name in templates()]
 
 
 def judge(name: str, seeds: range, *, marked: bool = False) -> dict[str, int]:
@@ -432,23 +67,17 @@ def judge(name: str, seeds: range, *, marked: bool = False) -> dict[str, int]:
     return counts
 
 
-@pytest.mark.parametrize("name", WRITTEN)
+@for_each(NAMES)
 def test_fields_are_those_of_transformers(name: str) -> None:
-    if name not in templates():
-        pytest.skip("trl is not installed")
     assert judge(name, range(40))["equal"] == 40
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", WRITTEN)
+@for_each(NAMES)
 def test_fields_are_those_of_transformers_in_many_turns(name: str) -> None:
-    if name not in templates():
-        pytest.skip("trl is not installed")
     assert judge(name, range(40, 1500))["equal"] == 1460
 
 
-@pytest.mark.parametrize("name", [name for name, written in WRITTEN.items() if written.delimiters])
+@for_each([name for name in NAMES if WRITTEN[name].delimiters])
 def test_call_with_delimiters_in_its_strings_is_right_or_incomplete(name: str) -> None:
-    if name not in templates():
-        pytest.skip("trl is not installed")
     judge(name, range(400), marked=True)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from services.families import families
 from services.families.grammar.channels import Channels
 from services.families.grammar.shapes import END, MORE, MarkerCut, MarkerMatch, Markers, Shape
+from tests.kit.every import for_each
 
 
 def answers(shape: Shape, text: str) -> list[object]:
@@ -100,7 +101,7 @@ HEADERS = {
 }
 
 
-@pytest.mark.parametrize("shape", HEADERS.values(), ids=HEADERS)
+@for_each(HEADERS.values())
 def test_result_for_a_header_of_about_the_longest_text_is_final(shape: Shape) -> None:
     for size in range(52, 66):
         for following in filter(None, shape.then):

@@ -1,14 +1,30 @@
-"""A thought after a text: its tags are never text, unless the text mentions them."""
+"""Reasoning of every family, by what it writes itself: left open, opened twice, after a text, or
+only mentioned."""
 
 from itertools import product
 
 import pytest
 
-from services.families import Family
+from schemas.events import FinishReason
+from services.families import Family, families
 from services.families.grammar.markup import Markup
-from tests.families.test_families_catalog import CALLING, RUN, THINKING, ids, read, text, thought
+from tests.kit.every import for_each
+from tests.kit.families import (
+    CALLING,
+    PING,
+    PLAIN,
+    RUN,
+    TAGGED,
+    THINKING,
+    joined,
+    plain,
+    read,
+    text,
+    thought,
+    written,
+)
 
-TAGGED = [family for family in THINKING if isinstance(family.grammar, Markup)]
+TAGGED_THOUGHTS = [family for family in THINKING if family in TAGGED]
 GAPS = ("", "\n", "\n\n", " ")
 
 
@@ -17,18 +33,94 @@ def tags(family: Family) -> tuple[str, str]:
     return family.think
 
 
-def joined(blocks: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Neighbours of one kind as one, without white space."""
-    found: list[tuple[str, str]] = []
-    for kind, value in blocks:
-        value = "".join(value.split()) if isinstance(value, str) else value
-        if found and found[-1][0] == kind and isinstance(value, str):
-            value = found.pop()[1] + value
-        found.append((kind, value))
-    return found
+@for_each([family for family in THINKING if not family.style.joint])
+def test_reasoning_is_read_with_and_without_its_opener(family: Family) -> None:
+    opener, closer = tags(family)
+    rest = written(family, thought("Think."), text("Answer.")).partition(opener)[2]
+    answer = [thought("Think."), text("Answer.")]
+    assert read(family, opener + rest) == answer
+    assert read(family, rest, in_reasoning=True) == answer
+    assert read(family, opener + rest, in_reasoning=True) == answer
+    assert read(family, closer + "\n\nAnswer.", in_reasoning=True) == answer[1:]
+    assert read(family, opener + "\nNever closed") == [thought("Never closed")]
+    assert read(family, "So it go", FinishReason.LENGTH, in_reasoning=True) == [thought("So it go")]
 
 
-@pytest.mark.parametrize("family", TAGGED, ids=ids)
+@for_each([f for f in THINKING if not f.style.joint and f.style.text == "{text}"])
+def test_reasoning_opens_at_a_boundary_only(family: Family) -> None:
+    opener, closer = tags(family)
+    quoted = f"Answer.\n```\n{opener}\nplan\n{closer}\nok\n```"
+    assert read(family, family.style.write_reasoning("Think.") + quoted) == [
+        thought("Think."),
+        text(quoted),
+    ]
+
+
+@for_each([family for family in THINKING if family in CALLING])
+def test_a_call_ends_reasoning_that_was_left_open(family: Family) -> None:
+    """In families with headers, the next header or the marker of the calls does."""
+    opener, _, _ = family.style.reasoning.partition("{text}")
+    joint = family.style.joint
+    call, ping = family.style.write_call(*RUN), family.style.write_call(*PING)
+    for between in ("", "\n", "\n\n"):
+        raw = f"{opener}Plan.{between}{joint}{call}"
+        assert read(family, raw) == [thought("Plan."), RUN]
+        again = f"{raw}{joint}{opener}More.{joint}{ping}"
+        assert read(family, again) == [thought("Plan."), RUN, thought("More."), PING]
+    if family in PLAIN:
+        opener, closer = tags(family)
+        raw = f"{opener}\nPlan.\n{call}"
+        assert read(family, raw) == [thought("Plan."), RUN]
+        again = f"{raw}\n{closer}\n\nDone."
+        assert read(family, again) == [thought("Plan."), RUN, text("Done.")]
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        (
+            "inkling",
+            '<|content_invoke_tool_json|>{"name": "run", "args": {"cmd": "ls"}}<|end_message|>',
+        ),
+        (
+            "gpt_oss",
+            '<|channel|>commentary to=functions.run <|constrain|>json<|message|>{"cmd": "ls"}<|call|>',
+        ),
+        (
+            "muse_glimmer",
+            '<atem:function_calls>\n<atem:invoke name="functions.run">\n<atem:parameter name="cmd">ls</atem:parameter>\n'
+            "</atem:invoke>\n</atem:function_calls><|eom|>",
+        ),
+    ],
+)
+def test_call_without_the_start_of_its_header_ends_reasoning(name: str, call: str) -> None:
+    opener, _, _ = families()[name].style.reasoning.partition("{text}")
+    assert read(name, f"{opener}Plan.\n{call}") == [thought("Plan."), ("run", {"cmd": "ls"})]
+    begun = f"It begins with {call[:6]}"
+    assert read(name, opener + begun) == [thought(begun)]
+
+
+@for_each([family for family in TAGGED if family in THINKING])
+def test_skipped_reasoning_has_no_block(family: Family) -> None:
+    """The prompt opens reasoning and the model closes it at once, opens it again, or writes its
+    answer's frame."""
+    assert isinstance(family.grammar, Markup)
+    opener, closer = tags(family)
+    answer = family.style.write_text("Done.")
+    for start in (closer, f"\n{closer}", f"{opener}{closer}", f"{opener}\n\n{closer}\n\n"):
+        assert read(family, start + answer, in_reasoning=True) == [text("Done.")]
+    if family.grammar.framed:
+        for front, back in family.grammar.frames:
+            framed = f"{plain(front)}Done.{plain(back)}"
+            assert read(family, framed, in_reasoning=True) == [text("Done.")]
+            blocks = [thought("Hm."), text("Done.")]
+            assert read(family, f"Hm.{framed}", in_reasoning=True) == blocks
+
+
+# -- a thought after a text: its tags are never text, unless the text mentions them
+
+
+@for_each(TAGGED_THOUGHTS)
 def test_thought_after_a_text_is_reasoning(family: Family) -> None:
     opener, closer = tags(family)
     for before, inside, after in product(GAPS, ("", "\n"), GAPS):
@@ -51,7 +143,7 @@ def test_thought_after_a_text_is_reasoning(family: Family) -> None:
             assert read(family, f"{raw}\n{call}\n")[-1] == RUN
 
 
-@pytest.mark.parametrize("family", TAGGED, ids=ids)
+@for_each(TAGGED_THOUGHTS)
 def test_closer_without_opener_after_a_text_is_dropped(family: Family) -> None:
     _, closer = tags(family)
     for before, after in product(GAPS, GAPS):
@@ -63,7 +155,7 @@ def test_closer_without_opener_after_a_text_is_dropped(family: Family) -> None:
         assert joined(read(family, raw)) == [text("One.Two.")], raw
 
 
-@pytest.mark.parametrize("family", TAGGED, ids=ids)
+@for_each(TAGGED_THOUGHTS)
 def test_nested_and_repeated_tags_are_dropped(family: Family) -> None:
     opener, closer = tags(family)
     for gap in ("", "\n"):
@@ -73,7 +165,7 @@ def test_nested_and_repeated_tags_are_dropped(family: Family) -> None:
         assert joined(read(family, nested)) == [thought("Hm.So."), text("Ah.Two.")]
 
 
-@pytest.mark.parametrize("family", TAGGED, ids=ids)
+@for_each(TAGGED_THOUGHTS)
 def test_mentioned_tag_stays_in_the_text(family: Family) -> None:
     opener, closer = tags(family)
     for raw in (
@@ -89,9 +181,7 @@ def test_mentioned_tag_stays_in_the_text(family: Family) -> None:
         assert read(family, f"{opener}Hm.{closer}{raw}") == [thought("Hm."), text(raw)]
 
 
-@pytest.mark.parametrize(
-    "family", [family for family in TAGGED if family.style.text != "{text}"], ids=ids
-)
+@for_each([family for family in TAGGED_THOUGHTS if family.style.text != "{text}"])
 def test_thought_inside_of_a_framed_text_is_reasoning(family: Family) -> None:
     opener, closer = tags(family)
     raw = family.style.write_text(f"One.\n{opener}\nHm.\n{closer}\nTwo.")

@@ -3,10 +3,9 @@
 import time
 from typing import Any
 
-import pytest
-
 from schemas.conversation import ToolSpec
 from services.families.tool_types import CONTAINERS, STRING, Tools, member, resolved, types_of
+from tests.kit.every import for_rows
 
 ROOT = {
     "$defs": {
@@ -17,8 +16,7 @@ ROOT = {
 }
 
 
-@pytest.mark.parametrize(
-    ("schema", "types"),
+@for_rows(
     [
         ({"type": "integer"}, {"integer"}),
         ({"type": ["string", "null"]}, {"string", "null"}),
@@ -42,7 +40,7 @@ ROOT = {
         ({"type": 3}, set(CONTAINERS)),
         (True, set(CONTAINERS)),
         (None, set(CONTAINERS)),
-    ],
+    ]
 )
 def test_types_of_a_schema_are_found(schema: Any, types: set[str]) -> None:
     assert types_of(schema, ROOT) == types
@@ -82,8 +80,7 @@ def test_unnamed_parameter_has_the_type_of_additional_properties() -> None:
     assert tools.types("f", "s") == CONTAINERS
 
 
-@pytest.mark.parametrize(
-    ("schema", "key", "found"),
+@for_rows(
     [
         (
             {"properties": {"a": {"type": "string"}}, "additionalProperties": {"type": "null"}},
@@ -108,14 +105,13 @@ def test_unnamed_parameter_has_the_type_of_additional_properties() -> None:
         ),
         ({"anyOf": [{"$ref": "#/$defs/Deep"}]}, "a", None),
         ({"additionalProperties": True}, "a", None),
-    ],
+    ]
 )
 def test_schema_of_a_member_is_found(schema: Any, key: str, found: Any) -> None:
     assert member(schema, key, ROOT) == found
 
 
-@pytest.mark.parametrize(
-    ("written", "namespaces", "name"),
+@for_rows(
     [
         ("ping", (), "ping"),
         ("functions.ping", ("functions.",), "ping"),
@@ -127,7 +123,7 @@ def test_schema_of_a_member_is_found(schema: Any, key: str, found: Any) -> None:
         ("x.ping", ("functions.",), "ping"),
         ("mcp.read", ("functions.",), "mcp.read"),
         ("other.other", (), "other.other"),
-    ],
+    ]
 )
 def test_names_are_mapped_to_registered_ones(
     written: str, namespaces: tuple[str, ...], name: str

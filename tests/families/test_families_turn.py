@@ -4,7 +4,9 @@ import pytest
 
 from schemas.conversation import ToolSpec
 from schemas.events import BlockStart, BlockStop, Delta, FinishReason
-from services.families import TurnParser, families, open_parser
+from services.families import Family, TurnParser, open_parser
+from tests.kit.every import for_each, for_rows
+from tests.kit.families import CALLING
 from tests.kit.parser_cases import fold, run
 
 TOOLS = [
@@ -93,14 +95,6 @@ def test_blank_lines_before_a_block_are_framing_and_indentation_is_not(text: str
     assert texts(opened(in_reasoning=True), f"\n{text}\n</think>\n\n \n{text}\n") == [text, text]
 
 
-def test_a_stop_token_counts_only_at_the_end() -> None:
-    assert texts(opened(), "Hi.<|im_end|>\n") == ["Hi."]
-    assert texts(opened(), "ChatML ends a turn with <|im_end|>, always.") == [
-        "ChatML ends a turn with <|im_end|>, always."
-    ]
-    assert texts(opened(), "<|im_end|>") == []
-
-
 def test_marker_is_text_without_callable_tools() -> None:
     assert texts(opened(tools=[]), f"So: {CALL}") == [f"So: {CALL}"]
     assert texts(opened(calls_as_text=True), CALL) == [CALL]
@@ -132,14 +126,13 @@ def test_a_prefix_may_end_inside_an_argument() -> None:
     assert (block["name"], block["input"]) == ("run", {"cmd": "ls"})
 
 
-@pytest.mark.parametrize("family", [name for name, found in families().items() if found.style.call])
-def test_every_family_can_be_made_to_call(family: str) -> None:
+@for_each(CALLING)
+def test_every_family_can_be_made_to_call(family: Family) -> None:
     """The text that forces a call and the model's text after it are that call."""
-    found = families()[family]
-    call = found.style.write_call("run", {"cmd": "ls -l", "n": 3})
+    call = family.style.write_call("run", {"cmd": "ls -l", "n": 3})
     for name in ("run", None):
-        prefix = found.style.call_prefix(name)
-        (block,) = fold(run(opened(family, prefix=prefix), list(call.removeprefix(prefix))))
+        prefix = family.style.call_prefix(name)
+        (block,) = fold(run(opened(family.name, prefix=prefix), list(call.removeprefix(prefix))))
         assert (block["name"], block["input"], block["complete"]) == (
             "run",
             {"cmd": "ls -l", "n": 3},
@@ -164,63 +157,56 @@ def test_plain_family_reads_everything_as_text() -> None:
     assert texts(opened("plain", in_reasoning=True), "<think>", CALL) == ["<think>" + CALL]
 
 
-@pytest.mark.parametrize(
-    ("family", "raw"),
+QWEN = "qwen3_coder"
+
+
+@for_rows(
     [
-        ("gemma4", "<too"),
-        ("kimi_k2", "<|too"),
-        ("minimax_m3", "]<]minimax[>[<"),
-        ("deepseek_v4", "<｜DSML｜to"),
-        ("lfm2", "<|tool_call_start|>[<|to_c"),
-        ("lfm2", "<|tool_call_start|>["),
-        ("kimi_k2", "<|tool_call_begin|> \n<|tool_call_argument_begin|>{}"),
-        ("hermes", "Write <tool_call>"),
-    ],
-)
-def test_incomplete_marker_at_the_end_is_text(family: str, raw: str) -> None:
-    assert texts(opened(family), raw) == [raw]
-
-
-@pytest.mark.parametrize(
-    "raw", ["Done.</think>", "Done.\n</tool_call>\n", "Done.</function> </tool_call>"]
-)
-def test_closer_without_opener_is_dropped_at_the_end(raw: str) -> None:
-    assert texts(opened(), raw) == ["Done."]
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        "Done</think>, I say.",
-        "Done.\n</tool_call> x",
-        "Write <think>\nso\n</think>",
-        "Write <think>\nso\n</think>\nand done",
-        "Write <tool_call>it</tool_call>",
-        "<tool_call>\n<function=x>y</tool_call>",
-        "<tool_call>it</tool_call>",
-    ],
-)
-def test_a_closer_in_running_text_is_text(raw: str) -> None:
-    assert texts(opened(), raw) == [raw]
-
-
-def test_reasoning_closer_on_its_own_line_separates_texts() -> None:
-    assert texts(opened(), "So it is.\n</think>\n\nDone.") == ["So it is.", "Done."]
-
-
-def test_closer_without_opener_is_dropped_at_the_start() -> None:
-    assert texts(opened(), "</tool_call>\nx") == ["x"]
-    assert texts(opened(), "</think>\n\nx") == ["x"]
-    assert texts(open_parser("hermes"), "</tool_call>x") == ["</tool_call>x"], (
-        "without tools it is no marker"
-    )
-
-
-def test_piece_of_a_tail_is_not_text() -> None:
-    assert texts(opened(), CALL[:-3]) == ['{"cmd": "ls"}']
-
-
-def test_text_that_looks_like_a_call_keeps_its_closer() -> None:
-    assert texts(opened("hermes"), '<tool_call>{"key": 1}</tool_call>') == [
-        '<tool_call>{"key": 1}</tool_call>'
+        # a marker that is incomplete at the end is text
+        ("gemma4", "<too", ["<too"]),
+        ("kimi_k2", "<|too", ["<|too"]),
+        ("minimax_m3", "]<]minimax[>[<", ["]<]minimax[>[<"]),
+        ("deepseek_v4", "<｜DSML｜to", ["<｜DSML｜to"]),
+        ("lfm2", "<|tool_call_start|>[<|to_c", ["<|tool_call_start|>[<|to_c"]),
+        ("lfm2", "<|tool_call_start|>[", ["<|tool_call_start|>["]),
+        (
+            "kimi_k2",
+            "<|tool_call_begin|> \n<|tool_call_argument_begin|>{}",
+            ["<|tool_call_begin|> \n<|tool_call_argument_begin|>{}"],
+        ),
+        ("hermes", "Write <tool_call>", ["Write <tool_call>"]),
+        (QWEN, CALL[:-3], ['{"cmd": "ls"}']),
+        # a stop token counts only at the end
+        (QWEN, "Hi.<|im_end|>\n", ["Hi."]),
+        (QWEN, "ChatML has <|im_end|>, always.", ["ChatML has <|im_end|>, always."]),
+        (QWEN, "<|im_end|>", []),
+        # a closer without an opener is dropped at the start and at the end, and divides texts
+        (QWEN, "</tool_call>\nx", ["x"]),
+        (QWEN, "</think>\n\nx", ["x"]),
+        (QWEN, "Done.</think>", ["Done."]),
+        (QWEN, "Done.\n</tool_call>\n", ["Done."]),
+        (QWEN, "Done.</function> </tool_call>", ["Done."]),
+        (QWEN, "So it is.\n</think>\n\nDone.", ["So it is.", "Done."]),
+        # in running text it is text
+        *[
+            (QWEN, raw, [raw])
+            for raw in (
+                "Done</think>, I say.",
+                "Done.\n</tool_call> x",
+                "Write <think>\nso\n</think>",
+                "Write <think>\nso\n</think>\nand done",
+                "Write <tool_call>it</tool_call>",
+                "<tool_call>\n<function=x>y</tool_call>",
+                "<tool_call>it</tool_call>",
+            )
+        ],
+        # what only looks like a call keeps its closer
+        ("hermes", '<tool_call>{"key": 1}</tool_call>', ['<tool_call>{"key": 1}</tool_call>']),
     ]
+)
+def test_texts_of_a_turn(family: str, raw: str, expected: list[str]) -> None:
+    assert texts(opened(family), raw) == expected
+
+
+def test_without_tools_the_closer_of_a_call_is_text() -> None:
+    assert texts(open_parser("hermes"), "</tool_call>x") == ["</tool_call>x"]

@@ -3,17 +3,15 @@
 import random
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.events import FinishReason
-from services.families import families
+from tests.kit.every import for_each
 from tests.kit.examples import examples
 from tests.kit.parser_cases import (
     CHUNKINGS,
-    VECTORS,
-    failures,
+    case_name,
     fold,
     opened,
     problems,
@@ -22,31 +20,19 @@ from tests.kit.parser_cases import (
     words,
 )
 
-FAMILIES = sorted({*families(), *(file.stem for file in VECTORS.glob("*.jsonl"))})
-"""All families, and names of parsers of other servers that have vectors."""
 
-
-@pytest.mark.parametrize("chunking", CHUNKINGS)
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_vector_passes(family: str, chunking: str) -> None:
-    failed = [problem for _, problem in failures(vectors(family), chunking)]
-    assert not failed, "\n".join(failed)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_blocks_do_not_depend_on_the_cuts(family: str) -> None:
-    for case in vectors(family):
-        reason = FinishReason(case["finish_reason"])
-        whole = fold(run(opened(case), [case["raw"]], reason))
-        for chunking in CHUNKINGS.values():
-            assert fold(run(opened(case), chunking(case["raw"]), reason)) == whole, case["case"]
+@for_each(vectors(), parts=2, name=case_name)
+def test_every_vector_passes_in_every_chunking(case: dict[str, Any]) -> None:
+    reason = FinishReason(case["finish_reason"])
+    whole = fold(run(opened(case), [case["raw"]], reason))
+    assert problems(case, whole) is None
+    for chunking in CHUNKINGS.values():
+        assert fold(run(opened(case), chunking(case["raw"]), reason)) == whole
 
 
 @settings(max_examples=examples(150))
 @given(st.sampled_from(vectors()), st.randoms(use_true_random=False))
 def test_blocks_do_not_depend_on_random_cuts(case: dict[str, Any], chance: random.Random) -> None:
-    if case["family"] not in FAMILIES:
-        return
     pieces: list[str] = []
     at = 0
     while at < len(case["raw"]):

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import pytest
@@ -11,26 +11,40 @@ T = TypeVar("T")
 Check = Callable[..., None]
 MOST_SHOWN = 5
 """Of this many failures the tracebacks are shown; of all others only the names."""
+MOST_NAMED = 80
+"""The characters of a name."""
 
 
-def for_each(cases: Iterable[T] | Mapping[str, T], *, parts: int = 1) -> Callable[[Check], Check]:
+def name_of(case: object) -> str:
+    """A case's name, or its text."""
+    return str(getattr(case, "name", case))[:MOST_NAMED]
+
+
+def for_each(
+    cases: Iterable[T], *, parts: int = 1, name: Callable[[T], str] = name_of
+) -> Callable[[Check], Check]:
     """Decorates a check of one case, which is its first parameter, and makes a test of all cases.
 
-    The names of failures are the keys of a mapping, or the `name` or the text of a case. The other
-    parameters are fixtures, as usual. A test that takes longer than two seconds has `parts`: each
-    is a test of its own.
+    The other parameters are fixtures, as usual. A check that takes longer than two seconds has
+    `parts`: each is a test of its own.
     """
-    if isinstance(cases, Mapping):
-        named = list(cases.items())
-    else:
-        named = [(str(getattr(case, "name", case)), case) for case in cases]
+    return _for_all([(name(case), (case,)) for case in cases], parts, 1)
 
+
+def for_rows(rows: Sequence[tuple[Any, ...]]) -> Callable[[Check], Check]:
+    """Decorates a check of one row of a table, with the row's columns as its first parameters."""
+    return _for_all([(name_of(row), row) for row in rows], 1, len(next(iter(rows), ())))
+
+
+def _for_all(
+    cases: list[tuple[str, tuple[Any, ...]]], parts: int, columns: int
+) -> Callable[[Check], Check]:
     def decorate(check: Check) -> Check:
         @functools.wraps(check, updated=())
         def test(part: int = 0, **fixtures: Any) -> None:
-            _run(check, named[part::parts], fixtures)
+            _run(check, cases[part::parts], fixtures)
 
-        _, *others = inspect.signature(check).parameters.values()
+        others = [*inspect.signature(check).parameters.values()][columns:]
         test.__signature__ = inspect.Signature(others)  # type: ignore[attr-defined]
         test.pytestmark = [*getattr(check, "pytestmark", ())]  # type: ignore[attr-defined]
         if parts == 1:
@@ -43,13 +57,15 @@ def for_each(cases: Iterable[T] | Mapping[str, T], *, parts: int = 1) -> Callabl
     return decorate
 
 
-def _run(check: Check, cases: Sequence[tuple[str, T]], fixtures: dict[str, Any]) -> None:
+def _run(
+    check: Check, cases: Sequence[tuple[str, tuple[Any, ...]]], fixtures: dict[str, Any]
+) -> None:
     assert cases, "a test without cases asserts nothing"
     failed: list[str] = []
     errors: list[Exception] = []
     for name, case in cases:
         try:
-            check(case, **fixtures)
+            check(*case, **fixtures)
         except Exception as error:
             error.add_note(f"in the case {name!r}")
             failed.append(name)

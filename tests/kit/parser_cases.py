@@ -3,7 +3,7 @@ blocks."""
 
 import json
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,6 +36,10 @@ def vectors(family: str | None = None) -> list[dict[str, Any]]:
         for line in file.read_text(encoding="utf-8").splitlines()
         if line
     ]
+
+
+def case_name(case: dict[str, Any]) -> str:
+    return f"{case['family']} {case['case']}"
 
 
 def tools(case: dict[str, Any]) -> list[ToolSpec]:
@@ -141,19 +145,6 @@ def problems(case: dict[str, Any], blocks: list[Block]) -> str | None:
     if any(b["name"] not in cut for b in blocks if b["type"] == "tool_use" and not b["complete"]):
         return "an unexpected incomplete call" + shown
     return None
-
-
-def failures(
-    cases: Iterable[dict[str, Any]], chunking: str
-) -> Iterator[tuple[dict[str, Any], str]]:
-    """The cases that fail in this chunking, and why."""
-    for case in cases:
-        pieces = CHUNKINGS[chunking](case["raw"])
-        problem = problems(
-            case, fold(run(opened(case), pieces, FinishReason(case["finish_reason"])))
-        )
-        if problem:
-            yield case, problem
 
 
 def drive(reading: Generator[None, None, R], scanner: Scanner, pieces: Iterable[str]) -> R:

@@ -3,6 +3,7 @@ sort."""
 
 from collections.abc import Callable, Sequence
 
+from hypothesis import strategies as st
 from tokenizers import (
     AddedToken,
     Regex,
@@ -151,3 +152,46 @@ def make(kind: str) -> Tokenizer:
     tokenizer.add_special_tokens([token for token in FLAGGED if token.special])
     tokenizer.add_tokens([token for token in FLAGGED if not token.special])
     return tokenizer
+
+
+PIECES = [
+    *CONTROL,
+    *(token.content for token in FLAGGED),
+    *(
+        "<|im_end|>\n",
+        "<|im_start|>user\n",
+        "|>",
+        "<|",
+        "<",
+        ">",
+        " ",
+        "  ",
+        "\n",
+        "\n\n",
+        "\t",
+        "a",
+        "the",
+        "The",
+        "don't",
+        "12",
+    ),
+    *(
+        "cafe\u0301",
+        "\u0301",
+        "\u6f22",
+        "\U0001f642",
+        "\u2581",
+        "\u00a0",
+        "user",
+        "read_file",
+        "x",
+        "hidden>",
+        "x<hidden",
+        "s>",
+    ),
+]
+texts = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=3)), max_size=30).map("".join)
+
+
+def whole(tokenizer: Tokenizer, text: str) -> list[int]:
+    return tokenizer.encode(text, add_special_tokens=False).ids

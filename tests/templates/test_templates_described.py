@@ -3,11 +3,9 @@ them."""
 
 import json
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytest
 from msgspec.structs import replace
-from transformers import PreTrainedTokenizerBase
 
 from schemas.conversation import Call, Conversation, Message, Part, Reasoning, Text
 from services.families.response_template import template_name
@@ -15,7 +13,7 @@ from services.templates.chat_template import ChatTemplate
 from services.templates.messages import adapt
 from services.templates.probe import probe
 from services.templates.tools import tool_definition
-from tests.families.test_families_response_template_judge import (
+from tests.kit.described_turns import (
     TOOLS,
     WRITTEN,
     Turn,
@@ -25,8 +23,13 @@ from tests.families.test_families_response_template_judge import (
     parsed,
     splits,
 )
+from tests.kit.every import for_each
+from tests.kit.published import needs_templates
 from tests.kit.response_templates import of_trl
 from tests.templates.real_templates import REAL_TEMPLATES
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 DESCRIBED = {  # the template of DeepSeek-R1 distilled leaves reasoning out of history
     "qwen3": "qwen3",
@@ -40,12 +43,13 @@ DESCRIBED = {  # the template of DeepSeek-R1 distilled leaves reasoning out of h
 }
 
 
-@pytest.mark.parametrize("name", DESCRIBED)
+@needs_templates
+@for_each(
+    [name for name in DESCRIBED if name in REAL_TEMPLATES and DESCRIBED[name] in of_trl()], parts=2
+)
 def test_rendered_turn_is_read_as_transformers_reads_it(
-    demo_tokenizer: PreTrainedTokenizerBase, name: str
+    name: str, demo_tokenizer: "PreTrainedTokenizerBase"
 ) -> None:
-    if name not in REAL_TEMPLATES or DESCRIBED[name] not in of_trl():
-        pytest.skip("trl is not installed, or has no such template any more")
     template, description = (
         ChatTemplate(demo_tokenizer, REAL_TEMPLATES[name].read_text()),
         of_trl()[DESCRIBED[name]],

@@ -3,26 +3,32 @@ every chunking."""
 
 from collections.abc import Iterator
 from itertools import product
-from typing import Any
 
 import pytest
 
 from services.families import Family
-from tests.families.test_families_broken_turns import TAGGED, UNMARKED, closers, empty_sections
-from tests.families.test_families_catalog import (
+from tests.kit.every import for_each
+from tests.kit.families import (
     CALLING,
     PING,
     RUN,
+    TAGGED,
     THINKING,
-    ids,
+    UNMARKED,
+    Said,
+    closers,
+    empty_sections,
     read,
     text,
     thought,
+    written,
 )
 
 ITEMS = "TXCUEO"
 """A thought; a text; a call; a thought that is left open, and a call; a section without calls; a
 closer of nothing."""
+CALLS = (RUN, PING, RUN, RUN)
+LONGER = ("CCCC", "XCXCX", "TCTC", "TXCTX", "TCCTX")
 
 
 def orders(family: Family, length: int) -> Iterator[str]:
@@ -55,13 +61,13 @@ def closes(family: Family) -> bool:
     return family in TAGGED and bool(closers(family))
 
 
-def write(family: Family, order: str) -> tuple[str, list[tuple[str, Any]]]:
-    """The raw output, and the blocks that it holds."""
+def write(family: Family, order: str, joint: str = "\n") -> tuple[str, list[Said]]:
+    """The raw output, and the blocks that it holds. `joint` is for a family without its own."""
     raw: list[str] = []
-    blocks: list[tuple[str, Any]] = []
+    blocks: list[Said] = []
     opener = family.style.reasoning.partition("{text}")[0]
     for number, item in enumerate(order):
-        call = (RUN, PING)[number % 2]
+        call = CALLS[number % 4]
         if item == "T":
             raw.append(family.style.write_reasoning(f"Hm {number}."))
             blocks.append(thought(f"Hm {number}."))
@@ -78,25 +84,52 @@ def write(family: Family, order: str) -> tuple[str, list[tuple[str, Any]]]:
             blocks.append(call)
         else:
             raw.append(empty_sections(family)[0] if item == "E" else closers(family)[0])
-    return (family.style.joint or "\n").join(raw), blocks
+    return (family.style.joint or joint).join(raw), blocks
 
 
-@pytest.mark.parametrize("family", CALLING, ids=ids)
-@pytest.mark.parametrize(
-    "length",
-    [1, 2, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)],
-)
-def test_blocks_come_back_in_the_order_in_which_they_were_written(
-    family: Family, length: int
-) -> None:
+def check_orders(family: Family, length: int) -> None:
     for order in orders(family, length):
         raw, blocks = write(family, order)
         assert read(family, raw) == blocks, order
 
 
-@pytest.mark.parametrize(
-    "family", [family for family in THINKING if family in CALLING and family in TAGGED], ids=ids
-)
+@for_each(CALLING)
+def test_blocks_come_back_in_the_order_in_which_they_were_written(family: Family) -> None:
+    check_orders(family, 1)
+    check_orders(family, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("length", [3, 4])
+@for_each(CALLING)
+def test_blocks_of_longer_turns_come_back_in_their_order(family: Family, length: int) -> None:
+    check_orders(family, length)
+
+
+@for_each(CALLING)
+def test_turns_without_line_breaks_between_blocks_are_read(family: Family) -> None:
+    for order in LONGER:
+        if family not in THINKING:
+            order = order.replace("T", "")
+        raw, blocks = write(family, order, joint="")
+        assert read(family, raw) == blocks, order
+
+
+@for_each(CALLING)
+def test_brackets_and_tags_of_other_formats_are_text(family: Family) -> None:
+    said = text("Is 3 < 4? Write `</div>` before <p class=\"x\">; 1<<3 == 8, {a} [b] 'c'.")
+    assert read(family, written(family, said)) == [said]
+
+
+@for_each(CALLING)
+def test_call_of_an_unknown_tool_is_read(family: Family) -> None:
+    """With its name as the model wrote it."""
+    name = "functions.open_airlock" if family.name == "muse_glimmer" else "open_airlock"
+    raw = written(family, ("open_airlock", {"door": "B"}))
+    assert read(family, raw) == [(name, {"door": "B"})]
+
+
+@for_each([family for family in THINKING if family in CALLING and family in TAGGED])
 def test_blocks_stay_in_order_after_a_prompt_that_opens_reasoning(family: Family) -> None:
     opener, _, closer = family.style.reasoning.partition("{text}")
     for order in orders(family, 2):

@@ -1,0 +1,702 @@
+"""The readers of calls and values: what each makes of a text, however the text is cut."""
+
+import json
+from ast import literal_eval
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas.conversation import ToolSpec
+from schemas.events import FinishReason
+from services.families.grammar.markup import CallReader
+from services.families.grammar.scanner import Scanner
+from services.families.grammar.turn import CallOpener, TurnState
+from services.families.readers.gemma import GemmaValues, gemma_style
+from services.families.readers.json_calls import Form, JsonCalls
+from services.families.readers.nested import Nested, NestedStyle
+from services.families.readers.parameters import Parameters
+from services.families.readers.pythonic import Pythonic, python_style
+from services.families.readers.values import JSON, PYTHON, literal
+from services.families.tool_types import Tools
+from tests.kit.every import for_each, for_rows
+from tests.kit.examples import examples
+from tests.kit.parser_cases import FORCED, Block, drive, grouped, read_body
+
+SCHEMA = {
+    "$defs": {
+        "Point": {
+            "type": "object",
+            "properties": {"x": {"type": "number"}, "label": {"type": "string"}},
+        }
+    },
+    "properties": {
+        "s": {"type": "string"},
+        "t": {"type": "string"},
+        "n": {"type": "integer"},
+        "b": {"type": "boolean"},
+        "maybe": {"type": ["string", "null"]},
+        "o": {"type": "object"},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "nums": {"type": "array", "items": {"type": "number"}},
+        "point": {"$ref": "#/$defs/Point"},
+        "points": {"type": "array", "items": {"$ref": "#/$defs/Point"}},
+    },
+}
+TOOLS = [ToolSpec("f", schema=SCHEMA), ToolSpec("g"), ToolSpec("mcp.read")]
+CALL = CallOpener("<call>", "<call>")
+NAMED = CallOpener("<call f>", "<call", "f")
+N = "]~["
+"""The mark of nested tags; rows have NS for it."""
+
+
+def tags(**options: Any) -> Parameters:
+    usual = {
+        "parameter_tags": ("<p={key}>",),
+        "parameter_closers": ("</p>",),
+        "call_closers": ("</f>",),
+    }
+    return Parameters(**{**usual, **options})
+
+
+def arguments_until(*closers: str, **options: Any) -> JsonCalls:
+    return JsonCalls(form=Form.ARGUMENTS, call_closers=closers, **options)
+
+
+READERS: dict[str, tuple[CallReader, CallOpener]] = {
+    "object": (JsonCalls(call_closers=("</call>",)), CALL),
+    "bare object": (JsonCalls(strict=True), CallOpener("{", "{")),
+    "list": (JsonCalls(form=Form.LIST, call_closers=("</calls>",), ids=("id",)), CALL),
+    "arguments": (arguments_until("```{ws}<end>", "<end>"), NAMED),
+    "arguments to a stop": (arguments_until("<|call|>", stop_closes=True), NAMED),
+    "keyed": (JsonCalls(form=Form.KEYED), CALL),
+    "tags": (
+        tags(next_markers=("</call>", "<call>"), json=("{",), unwrap=("arguments",)),
+        FORCED,
+    ),
+    "framed tags": (tags(frame=True), FORCED),
+    "typed tags": (
+        tags(
+            parameter_tags=(
+                '<p k="{key}" s="{bool}">',
+                '<p k="{key}" t="{word}">',
+                '<p k="{key}">',
+            )
+        ),
+        FORCED,
+    ),
+    "pairs": (
+        tags(
+            parameter_tags=("<k>{key}</k>{ws}<v>", "<k>{key}</k>"),
+            parameter_closers=("</v>",),
+            call_closers=("</call>",),
+            next_markers=("<call>",),
+        ),
+        FORCED,
+    ),
+    "tags to a stop": (tags(call_closers=("<|call|>",), stop_closes=True), FORCED),
+    "renamed tags": (
+        tags(unescape=lambda text: text.replace("&amp;", "&"), rename=("ns.",)),
+        CallOpener(name="ns.f"),
+    ),
+    "nested": (Nested(N, next_markers=("</calls>", "<invoke name=")), CallOpener(name="f")),
+    "python": (Pythonic("<s>", ("<e>",)), CallOpener("<s>", "<s>")),
+}
+Calls = list[tuple[str, Any]]
+CUT = ("f", None)
+"""A call that never completes."""
+
+
+def f(**arguments: Any) -> tuple[str, Any]:
+    return "f", arguments
+
+
+def read_blocks(
+    reader: str, text: str, reason: FinishReason, opener: CallOpener | None = None
+) -> tuple[list[Block], str, str | None]:
+    """The blocks, the text left and the text given back; the same however the text is cut."""
+    body, usual = READERS[reader]
+    text = text.replace("NS", N)
+    results = [read_body(body, text, TOOLS, opener or usual, size, reason) for size in (1, 3, 1000)]
+    assert results[0] == results[1] == results[2]
+    return results[0]
+
+
+def read(
+    reader: str,
+    text: str,
+    reason: FinishReason = FinishReason.STOP,
+    opener: CallOpener | None = None,
+) -> tuple[Calls, str, str | None]:
+    """Names with arguments, the text left and the text given back."""
+    blocks, rest, back = read_blocks(reader, text, reason, opener)
+    return [(block["name"], block.get("input")) for block in blocks], rest, back
+
+
+# -- calls of a model that stopped by itself
+
+OBJECTS = (
+    '\n{"name": "f", "arguments": {"a": 1}}\n</call> x',
+    '{"name":"f","arguments":{"a":1}}</call> x',
+    '{"arguments": {"a": 1}, "name": "f"}</call> x',
+    '{"id": 7, "x": [{}], "name": "f", "parameters": {"a": 1}, "y": "}"}</call> x',
+    '{"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}</call> x',
+    '{"function": "f", "arguments": {"a": 1}}</call> x',
+    '{"name": "f", "arguments": "{\\"a\\": 1}"}</call> x',
+    '{"arguments": "{\\"a\\": 1}", "name": "f"}</call> x',
+    '{"name": "f", "arguments": {"a": 1,},}</call> x',
+    '{"name": "f", "arguments": {"a": 1}}}\n</call> x',
+    "{'name': 'f', 'arguments': {'a': 1}}</call> x",
+)
+NO_ARGUMENTS = ("", ', "arguments": {}', ', "arguments": null', ', "arguments": ""')
+WRONG_KEYS = ('"input": {"a": 1}', '"a": 1', '"name": "f", "a": 1')
+MARKS = ("a </p> b", "</p>", "<p=", "<p=zzz>", "<p=s>", "</f> x", "<", "</", "</p>\nx<p=zzz>y")
+BLANKS = ("", "\n", "a\n", "\n\na", "  a\t", "a\n\n", 'say "hi" \\ \x00 é🚢', "a\r\n")
+READ: list[tuple[str, str, Calls, str]] = [
+    # JSON objects
+    *[("object", text, [f(a=1)], " x") for text in OBJECTS],
+    *[("object", f'{{"name": "f"{empty}}}</call>', [f()], "") for empty in NO_ARGUMENTS],
+    ("object", '{"name": "f", "arguments": "{}"}</call>', [f()], ""),
+    *[("object", f'{{"name": "f", {wrong}}}</call>', [CUT], "</call>") for wrong in WRONG_KEYS],
+    ("object", '{"type": "function", "id": "x", "index": 0, "name": "f"}</call>', [f()], ""),
+    ("object", '{"name": "f", "arguments": {"a": "</call>"}}</call>', [f(a="</call>")], ""),
+    ("object", '{"name": "f", "arguments": {"a": 1}}', [f(a=1)], ""),
+    ("object", '{"name": "f", "arguments": {"a": 1}}\n<call>', [f(a=1)], "<call>"),
+    ("object", '{"name": "f", "arguments": {a: 1}}\n</call>\n<call>', [CUT], "</call>\n<call>"),
+    ("object", '{"name": "f", "arguments": {"a": oops}}\n<call>{', [CUT], "<call>{"),
+    (  # half of a surrogate pair survives a second encoding
+        "object",
+        '{"name": "f", "arguments": "{\\"a\\": \\"\\ud83d\\ude00 \\ud83d\\"}"}</call>',
+        [f(a="😀 \ud83d")],
+        "",
+    ),
+    ("object", '{"name": "\\ud83dx"}</call>', [("\ufffdx", {})], ""),
+    (  # encoded arguments are decoded once
+        "object",
+        '{"name": "f", "arguments": "{\\"a\\": \\"\\\\ud83d\\\\ude00 \\u00e9\\\\n\\"}"}</call>',
+        [f(a="😀 é\n")],
+        "",
+    ),
+    ("bare object", '"name": "new", "parameters": {"a": 1}} x', [("new", {"a": 1})], " x"),
+    ("bare object", '"name": "f"}', [f()], ""),
+    # lists
+    (
+        "list",
+        '[{"id": "x1", "name": "f", "arguments": {}}, '
+        '{"name": "h", "arguments": {"a": [1]}, "id": "late"}]</calls>',
+        [f(), ("h", {"a": [1]})],
+        "</calls>",
+    ),
+    ("list", '{"name": "f", "arguments": {}}</calls>', [f()], ""),
+    *[
+        (
+            "list",
+            f'[{{"name": "g"}}, {{{wrong}, "name": "f"}}]</calls>',
+            [("g", {}), CUT],
+            "</calls>",
+        )
+        for wrong in WRONG_KEYS
+    ],
+    ("keyed", '[{"f": {"a": 1}}, {"g": {}}]', [f(a=1), ("g", {})], ""),
+    # arguments after a name
+    ("arguments", '\n{"a": "```"}\n```<end>x', [f(a="```")], "x"),
+    ("arguments", '"{\\"a\\": 1}"<end>', [f(a=1)], ""),
+    ("arguments", "<end>x", [f()], "x"),
+    ("arguments", "what<end>", [CUT], "<end>"),
+    ("arguments to a stop", "", [f()], ""),
+    ("arguments to a stop", "{}", [f()], ""),
+    # one tag for each argument; the schema has the types
+    (
+        "tags",
+        "\n<p=s>12</p>\n<p=n>12</p><p=b>True</p><p=o>{'a': 1}</p><p=other>7</p>\n</f> rest",
+        [f(s="12", n=12, b=True, o={"a": 1}, other="7")],
+        " rest",
+    ),
+    ("tags", "\n</f>x", [f()], "x"),
+    ("tags", "<p=maybe>null</p></f>", [f(maybe=None)], ""),
+    *[
+        ("tags", f"<p=maybe>{text}</p></f>", [f(maybe=text)], "")
+        for text in ("nul", "nullx", "", "hi")
+    ],
+    *[("tags", f"<p=s>{blank}</p></f>", [f(s=blank)], "") for blank in BLANKS],
+    *[("framed tags", f"<p=s>\n{blank}\n</p>\n</f>", [f(s=blank)], "") for blank in BLANKS],
+    *[("tags", f"<p=s>{mark}</p><p=n>1</p></f>", [f(s=mark, n=1)], "") for mark in MARKS],
+    # the tag of an argument that is missing ends an open value that is whole by its type
+    ("tags", "<p=n>4<p=s>x</p></f>", [f(n=4, s="x")], ""),
+    ("framed tags", "<p=n>\n4\n<p=s>\nx\n</p>\n</f>", [f(n=4, s="x")], ""),
+    # a string that holds the tag of an argument completes only if that argument follows
+    ("tags", "<p=s>3.5<p=n>4</p><p=n>4</p></f>", [f(s="3.5<p=n>4", n=4)], ""),
+    ("framed tags", "<p=s>\nIt is <p=n>.\n</p>\n</f>", [f(s="It is <p=n>.")], ""),
+    ("tags", "<p=s>x</f>\n</call>", [f(s="x")], "\n</call>"),
+    ("tags", "so: <p <b> <p=s>x</p><p=n>1</p></f>", [f(s="x", n=1)], ""),
+    ("tags", "\n</call>", [f()], "</call>"),
+    ("tags", "<p=s>x</p>\n</call>", [f(s="x")], "</call>"),
+    ("tags", "<p=s>x</p>\n<call> y", [f(s="x")], "<call> y"),
+    ("tags", '\n{"s": "</f>", "n": 1,}\n</f>x', [f(s="</f>", n=1)], "x"),
+    ("tags", '<p=arguments>{"s": "x"}</p></f>', [f(s="x")], ""),
+    (
+        "tags",
+        '<p=arguments>{"s": "x"}</p><p=n>1</p></f>',
+        [f(arguments={"s": "x"}, n=1)],
+        "",
+    ),
+    ("tags", "<p=arguments>x</p></f>", [f(arguments="x")], ""),
+    ("tags", "<p=s>x</p>\n", [f(s="x")], ""),
+    ("tags", "<p=s>drift</f>", [f(s="drift")], ""),
+    ("tags to a stop", "", [f()], ""),
+    (  # stated types decide
+        "typed tags",
+        '<p k="s" s="true">12</p><p k="n" s="false">12</p>'
+        '<p k="q" s="false">1.2.3</p><p k="t" s="false">12</p></f>',
+        [f(s="12", n=12, q="1.2.3", t="12")],
+        "",
+    ),
+    (
+        "typed tags",
+        '<p k="a" t="string">[1]</p><p k="b" t="array">[1]</p>'
+        '<p k="c" t="null">null</p><p k="t" t="string">"x"</p></f>',
+        [f(a="[1]", b=[1], c=None, t='"x"')],
+        "",
+    ),
+    ("pairs", "<k>s</k>x</v>\n<k>t</k>\n<v>y</v></call>", [f(s="x", t="y")], ""),
+    ("renamed tags", "<p=a&amp;b>1</p></f>", [("f", {"a&b": "1"})], ""),
+    # tags in tags
+    *[
+        ("nested", f"\n{text}\nNS</invoke> x", [("f", arguments)], " x")
+        for text, arguments in (
+            ("NS<s>12NS</s>NS<n>12NS</n>NS<other>3NS</other>", {"s": "12", "n": 12, "other": "3"}),
+            (
+                "NS<s>  <item>1</item></invoke> a]<b NS<x>\nNS</s>",
+                {"s": f"  <item>1</item></invoke> a]<b {N}<x>\n"},
+            ),
+            ("NS<maybe>nullNS</maybe>", {"maybe": None}),
+            ("NS<tags>NS<item>1NS</item>NS<item>bNS</item>NS</tags>", {"tags": ["1", "b"]}),
+            ("NS<tags>NS</tags>NS<o>NS</o>NS<s>NS</s>", {"tags": [], "o": {}, "s": ""}),
+            ("NS<tags>oneNS</tags>", {"tags": ["one"]}),
+            ('NS<tags>["a", "b"]NS</tags>', {"tags": ["a", "b"]}),
+            ("NS<nums>NS<item>-3NS</item>NS<item>2.50NS</item>NS</nums>", {"nums": [-3, 2.5]}),
+            (
+                "NS<point>NS<x>1NS</x>NS<label>2NS</label>NS</point>",
+                {"point": {"x": 1, "label": "2"}},
+            ),
+            (
+                "NS<points>NS<item>NS<x>1NS</x>NS</item>NS<item>NS<x>2NS</x>NS</item>NS</points>",
+                {"points": [{"x": 1}, {"x": 2}]},
+            ),
+            (
+                "NS<o>NS<a>1NS</a>NS<b>NS<c>trueNS</c>NS<d>007NS</d>NS</b>NS</o>",
+                {"o": {"a": 1, "b": {"c": True, "d": "007"}}},
+            ),
+            ("NS<o>NS<l>NS<item>1NS</item>NS</l>NS</o>", {"o": {"l": [1]}}),
+            ("NS<o>NS<a>1NS</a>NS<a>2NS</a>NS</o>", {"o": {"a": [1, 2]}}),
+            ("NS<o>so NS<a>1NS</a>NS</o>", {"o": {"$text": "so ", "a": 1}}),
+            ("NS<n>1NS</n>NS<s>xNS</s>NS<n>2NS</n>", None),
+            ("NS<s>aNS</s>NS<s>bNS</s>", None),
+            ("", {}),
+        )
+    ],
+    ("nested", "NS<n>1NS</n>\nNS</calls>", [f(n=1)], f"{N}</calls>"),
+    ("nested", "NS<n>1NS</n>\n", [f(n=1)], ""),
+    *[("nested", text, [CUT], "") for text in ("NS<s>cut", "NS<n>1", "NS<o>NS<a>1NS</a>", "")],
+    ("nested", "NS<s>xNS</s>NS<n", [CUT], f"{N}<n"),
+    # Python
+    ("python", "[f(a='x', b=1), g()]<e>", [f(a="x", b=1), ("g", {})], "<e>"),
+    ("python", "f(a='x')\ng( )\n<e>", [f(a="x"), ("g", {})], "<e>"),
+    ("python", "[ f (a = [1, (2,)], b={'k': None},) ]", [f(a=[1, [2]], b={"k": None})], ""),
+    ("python", "[f(a=true, b=null)]", [f(a=True, b=None)], ""),
+    ("python", "[mcp.read(q='it's')] and", [("mcp.read", {"q": "it's"})], " and"),
+    ("python", "f(a=1); f(a=2)", [f(a=1), f(a=2)], ""),
+    ("python", "f()\nDone.", [f()], "Done."),
+    (
+        "python",
+        "[f(a='''it's\n'b'''', b=\"\"\"\\n\"\"\", c='', d=''')]",
+        [f(a="it's\n'b'", b="\n", c="", d="'")],
+        "",
+    ),
+    ("python", "[f(a=oops), f(a=1)]<e>", [CUT], "<e>"),
+]
+
+
+@for_rows(READ)
+def test_calls_are_read(reader: str, text: str, calls: Calls, rest: str) -> None:
+    assert read(reader, text) == (calls, rest, None)
+
+
+NOT_OBJECTS = ('"what"', '"[1]"', '"{} x"', '"\'a {}"', "12", '"{\\"a\\": }"')
+
+
+@for_each(NOT_OBJECTS)
+def test_arguments_that_are_not_an_object_never_complete(text: str) -> None:
+    assert read("arguments", text + "<end>")[0] == [CUT]
+
+
+@for_rows(
+    [
+        ("object", '{"name": <function-name>, "arguments": …}</call>'),
+        ("object", "{...}</call>"),
+        ("object", '{"name": "unknown", "arguments": 1}</call>'),
+        ("bare object", '"answer": 42}'),
+        ("bare object", '"name": "Bob"}'),
+        ("bare object", '"name": "f", "age": 3}'),
+        ("bare object", '"name": 3}'),
+        ("list", "[1, 2]"),
+        ("python", "[f('positional')]"),
+        ("python", "see below"),
+        ("python", "[1, 2]"),
+        ("python", "[f(a b)]"),
+        ("python", "f[0](x=1)"),
+    ]
+)
+def test_text_that_is_not_a_call_is_given_back(reader: str, text: str) -> None:
+    calls, rest, back = read(reader, text)
+    assert calls == []
+    assert back is not None
+    assert back + rest == READERS[reader][1].text + text
+
+
+def test_the_first_opener_may_be_swallowed() -> None:
+    for opener, text, arguments in (
+        ('NS<invoke name="f">s>', "lsNS</s>NS</invoke>", {"s": "ls"}),
+        ('NS<invoke name="f">\nn>', "4NS</n>NS</invoke>", {"n": 4}),
+    ):
+        swallowed = CallOpener(opener, "", "f")
+        assert read("nested", text, opener=swallowed) == ([("f", arguments)], "", None)
+
+
+def test_call_ids_come_from_the_call_or_its_marker() -> None:
+    calls = (
+        '[{"id": "x1", "name": "f", "arguments": {}}, {"name": "g", "arguments": {}, "id": "late"}]'
+    )
+    blocks = read_blocks("list", calls, FinishReason.STOP)[0]
+    assert [block["id"] for block in blocks] == ["x1", None]
+    marker = CallOpener("<call>", "<call>", "f", "functions.f:3")
+    ((block,), _, _) = read_blocks("arguments", "{}<end>", FinishReason.STOP, marker)
+    assert block["id"] == "functions.f:3"
+
+
+def test_call_without_arguments_and_closer_before_the_next_call_never_completes() -> None:
+    opener = CallOpener("<call> <f>", "<call>", "f")
+    assert read("tags", "<call> <f>", opener=opener)[:2] == ([CUT], "<call> <f>")
+
+
+def test_deep_nesting_is_read() -> None:
+    depth = 200
+    text = "NS<o>" + "NS<a>" * depth + "NS</a>" * depth + "NS</o>NS</invoke>"
+    assert read("nested", text)[0] != [CUT]
+
+
+# -- calls that are cut
+
+
+@for_rows(
+    [
+        ("object", '{"name": "f", "arguments": {"a": 1}}', [CUT]),
+        ("object", '{"name": "f", "arguments": {"a": "x', [CUT]),
+        ("object", '{"name": "f", "arguments": {"a": 1}', [CUT]),
+        ("object", '{"name": "f", "arguments": "{\\"a', [CUT]),
+        (
+            "list",
+            '[{"name": "f", "arguments": {}}, {"name": "g", "arguments": {"a": "x',
+            [f(), ("g", None)],
+        ),
+        ("arguments to a stop", "", []),
+        ("arguments to a stop", "{}", [CUT]),
+        ("nested", "NS<n>1NS</n>\n", [CUT]),
+        ("python", "[f(a=1), f(a='x", [f(a=1), CUT]),
+        ("python", "[f(a='x", [CUT]),
+        ("python", "[f(a=1", [CUT]),
+    ]
+)
+def test_call_that_the_limit_cuts_never_completes(reader: str, text: str, calls: Calls) -> None:
+    assert read(reader, text, FinishReason.LENGTH)[0] == calls
+
+
+@for_rows(
+    [
+        ("object", '{"name": "f", "arguments": {"a": "x'),
+        ("object", '{"name": "f", "arguments": {"a": 1}'),
+        ("object", '{"name": "f", "arguments": "{\\"a'),
+        ("python", "[f(a='x"),
+        ("python", "[f(a=1"),
+    ]
+)
+def test_cut_call_never_completes_although_the_model_stopped(reader: str, text: str) -> None:
+    assert read(reader, text)[0] == [CUT]
+
+
+def test_call_cut_before_its_name_is_dropped() -> None:
+    for text in ("{", '{"na', '{"name": "f', '{"name": "f", "arguments": '):
+        calls, _, back = read("object", text)
+        assert (calls, back) == ([], None)
+    assert read("python", "[read_le", FinishReason.LENGTH) == ([], "", None)
+    calls, _, _ = read("python", "[f(a=", FinishReason.LENGTH)
+    assert all(arguments is None for _, arguments in calls)
+
+
+@for_rows(
+    [
+        ("tags", "<p=s>x</p>\n", FinishReason.LENGTH, '{"s": "x"'),
+        ("tags", "<p=n>4", FinishReason.LENGTH, '{"n": '),
+        ("tags", "<p=s>drift</f>", FinishReason.LENGTH, '{"s": "drift'),
+        ("tags to a stop", "", FinishReason.LENGTH, ""),
+        ("tags", "<p=s>x", FinishReason.STOP, '{"s": "x'),
+        ("tags", "<p=s>x</p", FinishReason.STOP, '{"s": "x</p'),
+        ("tags", "<p=s>x</p><p=t", FinishReason.STOP, '{"s": "x"'),
+        ("tags", "", FinishReason.STOP, ""),
+        ("tags", '{"s": [}</f>', FinishReason.STOP, '{"s": ['),
+        ("tags", "<p=s>3.5<p=n>4</p></f>", FinishReason.STOP, '{"s": "3.5<p=n>4"'),
+        (
+            "framed tags",
+            "<p=s>\nx\n<p=n>\n4\n</p>\n</f>",
+            FinishReason.STOP,
+            '{"s": "x\\n<p=n>\\n4"',
+        ),
+    ]
+)
+def test_what_is_said_of_a_call_that_never_completes(
+    reader: str, text: str, reason: FinishReason, said: str
+) -> None:
+    ((block,), _, _) = read_blocks(reader, text, reason)
+    assert (block["complete"], block["text"]) == (False, said)
+
+
+@for_each(['<p="s">x</p></f>', '<p=n>1</p><p="s">x</p></f>', "<p=>x</p><p=n>1</p></f>"])
+def test_call_with_a_malformed_key_never_completes(text: str) -> None:
+    assert read("tags", text)[0] == [CUT]
+
+
+def test_a_string_streams() -> None:
+    """Not a character more than what could be the closer is held back."""
+    turn = TurnState(Tools(TOOLS), reasoning=False, calls=True)
+    reading = READERS["tags"][0].read(turn, CallOpener(name="f"))
+    next(reading)
+    text = "<p=s>some < text </p"
+    for end in range(1, len(text) + 1):
+        turn.scanner.extend(text[end - 1])
+        next(reading)
+        turn.blocks.drain()
+    assert turn.blocks.length == len('{"s": "some < text ')
+
+
+# -- values
+
+T = '<|"|>'
+VALUE_READERS = {"json": JSON, "python": PYTHON, "gemma": GemmaValues(T, "<tool_call|>")}
+
+
+def copied(reader: str, text: str, size: int | None = None) -> tuple[str, bool, str]:
+    """What was said, whether the value ended, and what is left; the same however the text is
+    cut."""
+    results = []
+    for pieces in [size] if size else [1, 3, 1000]:
+        said: list[str] = []
+        scanner = Scanner()
+        reading = VALUE_READERS[reader].copy(scanner, said.append)
+        ended = drive(reading, scanner, grouped(list(text), pieces))
+        results.append(("".join(said), ended, scanner.rest()))
+    assert all(result == results[0] for result in results)
+    return results[0]
+
+
+@for_rows(
+    [
+        ("json", '{"a": [1,],}', {"a": [1]}, ""),
+        ("json", '{"a": "x\ny\t"}', {"a": "x\ny\t"}, ""),
+        ("json", r'{"a": "\d+\s"}', {"a": r"\d+\s"}, ""),
+        ("json", r'{"a": "it\'s"}', {"a": "it's"}, ""),
+        ("json", r'{"a": "C:\users"}', {"a": r"C:\users"}, ""),
+        ("json", "{'a': 'say \"hi\"'}", {"a": 'say "hi"'}, ""),
+        ("json", "[True, False, None]", [True, False, None], ""),
+        ("json", "[007, +3, .5, 1., 1e3]", [7, 3, 0.5, 1.0, 1000.0], ""),
+        ("json", "[9007199254740993]", [9007199254740993], ""),
+        ("json", '"\\ud83d\\ude00"', "😀", ""),
+        ("json", '"\u2028é"', "\u2028é", ""),
+        ("python", "'it's here')", "it's here", ")"),
+        ("python", "'a\\x41\\n\\'\\\\n\\q')", "aA\n'\\n\\q", ")"),
+        ("python", "'\\U0001F600 \\u200d')", "😀 \u200d", ")"),
+        ("python", '"Io\'s")', "Io's", ")"),
+        ("python", "('a', 1))", ["a", 1], ")"),
+        ("python", "{'a': (1,), 'b': {}})", {"a": [1], "b": {}}, ")"),
+        ("python", "'a', b')", "a", ", b')"),
+        (
+            "gemma",
+            f"{{a:{T}x{T},n:-1.5e-3,b:false,z:null,l:[1,{T}y{T}]}}",
+            {"a": "x", "n": -0.0015, "b": False, "z": None, "l": [1, "y"]},
+            "",
+        ),
+        ("gemma", f"{{a:{T}say {T}hi{T} now{T},n:1}}", {"a": 'say "hi" now', "n": 1}, ""),
+        ("gemma", f"{{a:{T}{T}}}", {"a": ""}, ""),
+        ("gemma", '{l:["a","b, c"],s:"x"}', {"l": ["a", "b, c"], "s": "x"}, ""),
+        ("gemma", f"{{account:harbour-7{T},page:2}}", {"account": "harbour-7", "page": 2}, ""),
+        ("gemma", f"{{cmd:echo a, b{T},n:1}}", {"cmd": "echo a, b", "n": 1}, ""),
+        ("gemma", "{a=1,b = 2}", {"a": 1, "b": 2}, ""),
+        ("gemma", f'{{{T}k{T}:1,"j":2}}', {"k": 1, "j": 2}, ""),
+        ("gemma", "{\n a: 1,\n b: word\n}", {"a": 1, "b": "word"}, ""),
+        (
+            "gemma",
+            f"{{o:{{x y :1, Content type={T}a{T}}}}}",
+            {"o": {"x y": 1, "Content type": "a"}},
+            "",
+        ),
+        ("gemma", "{cmd:a, b c: d,n:1}", {"cmd": "a, b c: d", "n": 1}, ""),
+        ("gemma", "{l:[red,blue]}", {"l": ["red", "blue"]}, ""),
+        ("gemma", f"{{a:{T}x\n{T}}}", {"a": "x\n"}, ""),
+        ("gemma", "{}", {}, ""),
+    ]
+)
+def test_values_are_read(reader: str, text: str, value: object, rest: str) -> None:
+    said, ended, left = copied(reader, text)
+    assert (ended, left) == (True, rest)
+    assert json.loads(said) == value
+    assert str(json.loads(said)) == str(value), "numbers keep their kind"
+
+
+@for_rows(
+    [
+        ("nope", "nope"),
+        ('{"a" 1}', "1}"),
+        ('{"a": 1 "b": 2}', '"b": 2}'),
+        ('{"a": NaN}', "NaN}"),
+        ("{a: 1}", "a: 1}"),
+        ("[1}", "}"),
+        ('{"a": [1}', "}"),
+        ("[1.2.3]", "1.2.3]"),
+        ("{,}", ",}"),
+    ]
+)
+def test_reading_ends_at_malformed_json(text: str, left: str) -> None:
+    assert copied("json", text)[1:] == (False, left)
+
+
+@for_rows(
+    [
+        *[("json", text) for text in ('{"a": "b', '{"a": ', '{"a', "[1, ", "", "[", '"\\', "[tru")],
+        ("json", '"\\u12'),
+        *[("gemma", text) for text in ("{a:x<tool_call|>", "{a:}", "{:1}", "{a:b", "{a")],
+        ("gemma", f"{{a:{T}x,b:2}}<tool_call|>"),
+        ("gemma", f"{{a:{T}x"),
+    ]
+)
+def test_value_that_is_cut_or_ambiguous_does_not_end(reader: str, text: str) -> None:
+    assert not copied(reader, text)[1]
+
+
+def test_cut_number_is_not_completed() -> None:
+    assert copied("json", "[1.")[0] == "["
+    assert copied("json", "[1.,")[0] == "[1.0,"
+
+
+def test_nesting_is_limited() -> None:
+    assert copied("json", "[" * 256 + "]" * 256)[1]
+    assert not copied("json", "[" * 257 + "]" * 257)[1]
+
+
+def test_plain_text_of_a_live_string_need_not_pass() -> None:
+    scanner = Scanner('["ab')
+    reading = JSON.copy(scanner, list[str]().append, live=True)
+    next(reading)
+    assert scanner.trigger is not None
+    assert scanner.trigger("plain text, é <b> 'x'") is None
+    assert all(scanner.trigger(text) for text in ('"', "a\\", "a\n"))
+    scanner.extend('c"')
+    next(reading)
+    assert scanner.trigger is None
+
+
+@for_rows(
+    [
+        (' {"a": 1} ', '{"a": 1}'),
+        ("{'a': True}", '{"a": true}'),
+        (r"""['\xa0', 'it\'s', "it's"]""", '["\xa0", "it\'s", "it\'s"]'),
+        (r'["[\x00-\x7f]"]', r'["[\\x00-\\x7f]"]'),
+        ("[1] x", None),
+        ("[1", None),
+        ("x", None),
+        ("", None),
+    ]
+)
+def test_literal_reads_the_whole_text_or_nothing(text: str, expected: str | None) -> None:
+    assert literal(text) == expected
+
+
+# -- what is written is read back
+
+NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+VALUES = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.text(max_size=12),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+PYTHON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+GEMMA_KEYS = st.text(alphabet="abc_k1", min_size=1, max_size=4)
+GEMMA_TEXTS = st.text(alphabet="ab \"'{}[],:\n\\é🚢<|", max_size=10).filter(
+    lambda text: T not in text + T[:4]
+)
+GEMMA_VALUES = st.recursive(
+    st.booleans() | st.none() | st.integers() | GEMMA_TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(GEMMA_KEYS, inner, max_size=3),
+    max_leaves=8,
+)
+UNMARKED = st.text(alphabet='ab <>/]~\n"é', max_size=8).filter(lambda text: N not in text + N[:2])
+POINT = st.fixed_dictionaries({"x": st.integers(), "label": UNMARKED})
+NESTED_ARGUMENTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "s": UNMARKED,
+        "n": st.integers(),
+        "tags": st.lists(UNMARKED, min_size=1, max_size=3),
+        "points": st.lists(POINT, max_size=3),
+    },
+)
+
+
+@settings(max_examples=examples(150))
+@given(VALUES, st.booleans(), st.sampled_from([None, 1]), st.sampled_from([1, 3, 1000]))
+def test_json_is_copied_as_it_was_written(
+    value: object, ascii_only: bool, indent: int | None, size: int
+) -> None:
+    text = json.dumps(value, ensure_ascii=ascii_only, indent=indent)
+    assert copied("json", text + "\n", size) == (text, True, "\n")
+
+
+@settings(max_examples=examples(150))
+@given(VALUES, st.sampled_from([1, 3, 1000]))
+def test_python_literals_become_json(value: object, size: int) -> None:
+    said, ended, rest = copied("python", repr(value) + ")", size)
+    assert (ended, rest) == (True, ")")
+    assert json.loads(said) == literal_eval(repr(value))
+
+
+@given(VALUES, st.data())
+def test_copy_of_a_cut_value_is_a_prefix(value: object, data: st.DataObject) -> None:
+    text = json.dumps(value)
+    cut = data.draw(st.integers(0, len(text)))
+    assert text.startswith(copied("json", text[:cut])[0])
+
+
+@settings(max_examples=examples(150))
+@given(st.dictionaries(GEMMA_KEYS, GEMMA_VALUES, max_size=4))
+def test_gemma_values_are_read_back(value: dict[str, Any]) -> None:
+    said, ended, _ = copied("gemma", gemma_style(T)(value))
+    assert ended
+    assert json.loads(said) == value
+
+
+@settings(max_examples=examples(100))
+@given(st.dictionaries(st.text(alphabet="abk_", min_size=1, max_size=4), PYTHON_VALUES, max_size=3))
+def test_python_calls_are_read_back(arguments: dict[str, Any]) -> None:
+    assert read("python", f"[f({python_style(arguments)})]")[0] == [("f", arguments)]
+
+
+@settings(max_examples=examples(100))
+@given(NESTED_ARGUMENTS)
+def test_nested_calls_are_read_back(arguments: dict[str, Any]) -> None:
+    assert read("nested", NestedStyle("NS")(arguments) + "NS</invoke>")[0] == [("f", arguments)]

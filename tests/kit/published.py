@@ -1,0 +1,19 @@
+"""The published chat templates, for tests that go over all of them."""
+
+from functools import cache
+
+import pytest
+
+from bench.ledger.published import of_trl
+from services.templates.chat_template import ChatTemplate
+from services.templates.probe import probe
+from services.templates.traits import TemplateTraits
+
+TEMPLATES = list(of_trl())
+needs_templates = pytest.mark.skipif(not TEMPLATES, reason="trl is not installed")
+
+
+@cache
+def traits_of(template: ChatTemplate) -> TemplateTraits:
+    """A probe renders many conversations, so a template has one."""
+    return probe(template)
