@@ -11,6 +11,7 @@ from schemas.conversation import Grammar
 from services.guides.client_grammar import avoiding, embedded
 from services.guides.json_regex import JsonExpression, NotEmbeddable, Terminals
 from tests.guides.random_model import PATCH, ByteTokenizer
+from tests.kit.every import for_each, for_rows
 
 TOKENIZER = ByteTokenizer(())
 PATCHES = [
@@ -48,7 +49,7 @@ def in_json(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
-@pytest.mark.parametrize("patch", PATCHES)
+@for_each(PATCHES)
 def test_codex_patches_are_accepted(patch: str) -> None:
     grammar = Grammar("lark", PATCH)
     bare, quoted = (
@@ -90,8 +91,7 @@ def test_strings_match_in_any_case(json_string: bool) -> None:
         assert accepts(lark, in_json(text) if json_string else text)
 
 
-@pytest.mark.parametrize(
-    ("definition", "match"),
+@for_rows(
     [
         ('start: "a".."z"', "range"),
         ('start: a\na[lazy]: "x"', "attributes"),
@@ -101,15 +101,14 @@ def test_strings_match_in_any_case(json_string: bool) -> None:
         ('%import common.NONE\nstart: "x"', "common.NONE"),
         ('begin: "x"', "no rule start"),
         ("start: /(?=a)b/", "group"),
-    ],
+    ]
 )
 def test_unsupported_grammars_are_refused(definition: str, match: str) -> None:
     with pytest.raises(NotEmbeddable, match=match):
         embedded(Grammar("lark", definition), "g_", in_json=True)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "fits", "others"),
+@for_rows(
     [
         (r'say "(\w|\n)+"', ['say "a\nb"'], ["say a", 'say "a b"']),
         (r"[^a-c]+", ['x\n\t"\\', "ß🦊"], ["xa"]),
@@ -121,7 +120,7 @@ def test_unsupported_grammars_are_refused(definition: str, match: str) -> None:
         (r"(?i:ab)\s?(?:c|(?P<d>d))$", ["AB c", "ab\td"], ["AB C"]),
         (r"^\"{2}", ['""'], ['"']),
         ("\t\\t", ["\t\t"], [" "]),
-    ],
+    ]
 )
 def test_expressions_match_inside_json_strings(
     pattern: str, fits: list[str], others: list[str]
@@ -133,9 +132,7 @@ def test_expressions_match_inside_json_strings(
         assert not accepts(lark, in_json(text)), text
 
 
-@pytest.mark.parametrize(
-    "pattern", [r"\p{L}", r"(?=a)", r"a\b", "a^b", "(?x: a)", "[a", r"(?<!a)b", "a\\"]
-)
+@for_each([r"\p{L}", r"(?=a)", r"a\b", "a^b", "(?x: a)", "[a", r"(?<!a)b", "a\\"])
 def test_unsupported_expressions_are_refused(pattern: str) -> None:
     with pytest.raises(NotEmbeddable):
         JsonExpression(Terminals("")).rewrite(pattern)

@@ -1,8 +1,7 @@
 """What a request promises, and what of that is not enforced."""
 
+from itertools import product
 from typing import Any
-
-import pytest
 
 from schemas.control import THINKING_BUDGET
 from schemas.conversation import (
@@ -16,6 +15,7 @@ from schemas.conversation import (
     ToolSpec,
 )
 from services.guides.promises import GRAMMAR, callable_tools, not_enforced, promises
+from tests.kit.every import for_rows
 
 OBJECT: dict[str, Any] = {"type": "object", "properties": {}}
 PLAIN, STRICT = ToolSpec("plain", schema=OBJECT), ToolSpec("strict", schema=OBJECT, strict=True)
@@ -31,8 +31,7 @@ def conversation(*tools: ToolSpec, choice: ToolChoice | None = None, **more: Any
 FORM = OutputFormat("json_object")
 
 
-@pytest.mark.parametrize(
-    ("asked", "found", "missing"),
+@for_rows(
     [
         (conversation(), [], []),
         (conversation(PLAIN), [], []),
@@ -47,7 +46,7 @@ FORM = OutputFormat("json_object")
         (conversation(PLAIN, STRICT, choice=ToolChoice(allowed=["plain"])), ["allowed_tools"], []),
         (conversation(STRICT, sampling=Sampling(ignore_eos=True)), [], []),
         (conversation(STRICT, prompt=RawPrompt(text="x")), [], []),
-    ],
+    ]
 )
 def test_promises_of_a_request_are_found(
     asked: Conversation, found: list[str], missing: list[str]
@@ -59,9 +58,15 @@ def test_promises_of_a_request_are_found(
     assert not_enforced(asked, [GRAMMAR], "nonesuch") == missing
 
 
-@pytest.mark.parametrize("mode", ["default", "enabled", "adaptive", "disabled"])
-@pytest.mark.parametrize("budget", [None, 0, 1024])
-@pytest.mark.parametrize("features", [[], ["guided"], [GRAMMAR]])
+@for_rows(
+    [
+        *product(
+            ("default", "enabled", "adaptive", "disabled"),
+            (None, 0, 1024),
+            ([], ["guided"], [GRAMMAR]),
+        )
+    ]
+)
 def test_budget_of_a_turn_that_thinks_is_enforced_by_workers_with_the_feature(
     mode: Any, budget: int | None, features: list[str]
 ) -> None:

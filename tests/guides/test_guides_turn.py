@@ -19,6 +19,7 @@ from services.families.writing import Tags
 from services.guides.turn import TurnForm, turn_grammar
 from services.guides.writer import Unguidable
 from tests.guides.random_model import PATCH, ByteTokenizer, RandomModel, calls_of
+from tests.kit.every import for_each
 from tests.kit.response_templates import OWN, of_trl
 
 STRICT: dict[str, Any] = {
@@ -79,19 +80,11 @@ DESCRIBED = {
 QUICK = ("qwen3_coder", "hermes", "gpt_oss", "kimi_k2", "renamed")
 
 
-def cases() -> list[Any]:
-    """Each family, with markers that are tokens of their own, and with markers that are spelled."""
-    return [
-        pytest.param(
-            name,
-            special,
-            marks=() if DESCRIBED.get(name, name) in QUICK else (pytest.mark.slow,),
-            id=f"{DESCRIBED.get(name, name)}-{'tokens' if special else 'spelled'}{'-described' * (name in DESCRIBED)}",
-        )
-        for name in (*families(), *DESCRIBED)
-        if name not in UNHELD
-        for special in (True, False)
-    ]
+HELD = [name for name in (*families(), *DESCRIBED) if name not in UNHELD]
+
+
+def shown(name: str) -> str:
+    return DESCRIBED.get(name, name)
 
 
 @cache
@@ -200,20 +193,17 @@ def turns(
         yield found, text, ended, calls, prose
 
 
-@pytest.mark.parametrize(("name", "special"), cases())
-def test_every_call_in_free_text_is_valid(name: str, special: bool) -> None:
+def check_free_text(name: str, special: bool) -> None:
     called = [calls for *_, calls, _ in turns(name, special, TurnForm(tools=TOOLS), range(6))]
     assert sum(map(len, called)) >= 1
 
 
-@pytest.mark.parametrize(("name", "special"), cases())
-def test_turn_may_begin_in_reasoning(name: str, special: bool) -> None:
+def check_open_reasoning(name: str, special: bool) -> None:
     form = TurnForm(tools=TOOLS, in_reasoning=True)
     assert list(turns(name, special, form, range(10, 13)))
 
 
-@pytest.mark.parametrize(("name", "special"), cases())
-def test_a_forced_call_is_completed(name: str, special: bool) -> None:
+def check_forced_call(name: str, special: bool) -> None:
     tools = [TOOLS[0], TOOLS[3]]
     form = TurnForm(
         tools=tools, parallel=False, forced=True, prefix=family(name).style.call_prefix(None)
@@ -231,8 +221,7 @@ def test_a_forced_call_is_completed(name: str, special: bool) -> None:
         assert calls or not ended
 
 
-@pytest.mark.parametrize(("name", "special"), cases())
-def test_beside_tools_the_answer_is_a_call_or_has_its_form(name: str, special: bool) -> None:
+def check_answer_beside_tools(name: str, special: bool) -> None:
     form = TurnForm(tools=TOOLS[3:], format=FORM)
     answers = 0
     for _, text, ended, calls, prose in turns(name, special, form, range(30, 38)):
@@ -246,7 +235,33 @@ def test_beside_tools_the_answer_is_a_call_or_has_its_form(name: str, special: b
     assert answers
 
 
-@pytest.mark.parametrize("name", sorted(UNHELD))
+CHECKS = {
+    "every call in free text is valid": check_free_text,
+    "a turn may begin in reasoning": check_open_reasoning,
+    "a forced call is completed": check_forced_call,
+    "beside tools the answer is a call or has its form": check_answer_beside_tools,
+}
+
+
+@pytest.mark.parametrize("promise", CHECKS)
+@pytest.mark.parametrize("special", [True, False], ids=["tokens", "spelled"])
+@for_each([name for name in HELD if shown(name) in QUICK], name=shown)
+def test_random_turns_keep_their_promise(name: str, special: bool, promise: str) -> None:
+    """Markers are tokens of their own, or spelled."""
+    CHECKS[promise](name, special)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("promise", CHECKS)
+@pytest.mark.parametrize("special", [True, False], ids=["tokens", "spelled"])
+@for_each([name for name in HELD if shown(name) not in QUICK], name=shown)
+def test_random_turns_of_any_family_keep_their_promise(
+    name: str, special: bool, promise: str
+) -> None:
+    CHECKS[promise](name, special)
+
+
+@for_each(sorted(UNHELD))
 def test_other_families_are_unguidable(name: str) -> None:
     with pytest.raises(Unguidable):
         turn_grammar(TurnForm(tools=TOOLS), family(name))

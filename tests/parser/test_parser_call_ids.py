@@ -20,7 +20,7 @@ from services.parser.turn_stream import TurnStream
 from services.runtime.storage.seal import Sealer
 from services.runtime.streams.turn_log import Cursor
 from services.tokenization.detokenizer import Vocabulary
-from tests.tokenization.test_tokenization_detokenizer import byte_level
+from tests.kit.byte_tokenizers import byte_level
 
 TOKENIZER = byte_level()
 VOCABULARY = Vocabulary(TOKENIZER)

@@ -1,6 +1,8 @@
 """A shard's turns: log probabilities that reach the frontend at their characters, stop strings,
 calls that are barred, raw completions."""
 
+from itertools import product
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,6 +23,7 @@ from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
 from services.runtime.streams.turn_log import Cursor, Verdict
 from services.worker.output.outbox import GONE
+from tests.kit.every import for_rows
 from tests.kit.examples import examples
 from tests.parser.shard_turns import (
     RUN,
@@ -175,12 +178,10 @@ def test_a_barred_call_does_not_end_the_turn_nor_is_it_searched_for_stop_strings
     assert finish(parse).reason is FinishReason.STOP
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["  \n\n x ", "\n", " ", "<think>a</think>\n<tool_call>\n{}</tool_call> ", "a\n\n", "\u3000"],
-)
-@pytest.mark.parametrize("cuts", [0, 1])
-@pytest.mark.parametrize("stop", [[], ["STOP"]])
+RAW = ("  \n\n x ", "\n", " ", "<think>a</think>\n<tool_call>\n{}</tool_call> ", "a\n\n", "\u3000")
+
+
+@for_rows([*product(RAW, (0, 1), ([], ["STOP"]))])
 def test_raw_completions_are_passed_on_as_they_are(text: str, cuts: int, stop: list[str]) -> None:
     shown = text.replace("<tool_call>", "")  # a control token
     parse = parsed(text, family="verbatim", tools=[RUN], cuts=cuts, stop=stop)

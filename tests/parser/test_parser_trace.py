@@ -2,6 +2,7 @@
 chunking."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,8 @@ from schemas.events import BlockEvent, FinishReason, TokenLogprob
 from services.families import families, open_parser
 from services.families.grammar.scanner import escaped
 from services.parser.trace import Trace
-from tests.kit.parser_cases import CHUNKINGS, Block, fold, tools, vectors
+from tests.kit.every import for_each
+from tests.kit.parser_cases import CHUNKINGS, Block, case_name, fold, tools, vectors
 
 RUN = ToolSpec("run", schema={"properties": {"cmd": {"type": "string"}, "n": {"type": "number"}}})
 NAMED = [
@@ -105,28 +107,27 @@ def check_arguments(block: Block, origins: list[tuple[int, int]], pieces: Sequen
 
 
 @pytest.mark.parametrize("chunking", CHUNKINGS)
-@pytest.mark.parametrize("family", list(families()))
-def test_every_vector_is_traced(family: str, chunking: str) -> None:
-    for case in vectors(family):
-        pieces = list(CHUNKINGS[chunking](case["raw"]))
-        blocks, origins = traced(
-            family,
-            pieces,
-            tools(case),
-            in_reasoning=case["prompt_ends_in_reasoning"],
-            reason=FinishReason(case["finish_reason"]),
-        )
-        former = None
-        for block, tokens in zip(blocks, origins, strict=True):
-            if block["type"] == "tool_use":
-                check_arguments(block, tokens, pieces)
-            else:
-                check_prose(block, tokens, pieces, former)
-            former = tokens[-1][0] if tokens else former
+@for_each(vectors(), name=case_name)
+def test_every_vector_is_traced(case: dict[str, Any], chunking: str) -> None:
+    pieces = list(CHUNKINGS[chunking](case["raw"]))
+    blocks, origins = traced(
+        case["family"],
+        pieces,
+        tools(case),
+        in_reasoning=case["prompt_ends_in_reasoning"],
+        reason=FinishReason(case["finish_reason"]),
+    )
+    former = None
+    for block, tokens in zip(blocks, origins, strict=True):
+        if block["type"] == "tool_use":
+            check_arguments(block, tokens, pieces)
+        else:
+            check_prose(block, tokens, pieces, former)
+        former = tokens[-1][0] if tokens else former
 
 
 @pytest.mark.parametrize("chunking", ["characters", "tokens"])
-@pytest.mark.parametrize("family", NAMED)
+@for_each(NAMED)
 def test_the_tokens_of_an_argument_are_reported(family: str, chunking: str) -> None:
     command = 'sort "tide" | head'
     raw = families()[family].style.write_call("run", {"cmd": command})

@@ -1,11 +1,14 @@
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from transformers import PreTrainedTokenizerBase
 
 from schemas.errors import ErrorKind, Invalid
 from services.templates.chat_template import ChatTemplate
 from services.tokenization.tokenizer_files import load_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 USER = [{"role": "user", "content": "hi"}]
 
@@ -20,7 +23,7 @@ def test_template_of_the_model_is_loaded(demo_dir: Path) -> None:
 
 
 def test_file_overrides_the_template(
-    demo_tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+    demo_tokenizer: "PreTrainedTokenizerBase", tmp_path: Path
 ) -> None:
     file = tmp_path / "other.jinja"
     file.write_text("{{ eos_token }}{% for m in messages %}{{ m.content }}{% endfor %}{{ mood }}")
@@ -29,7 +32,7 @@ def test_file_overrides_the_template(
 
 
 def test_template_for_tool_use_is_chosen_among_several(
-    demo_tokenizer: PreTrainedTokenizerBase,
+    demo_tokenizer: "PreTrainedTokenizerBase",
 ) -> None:
     own = demo_tokenizer.chat_template
     try:
@@ -44,7 +47,7 @@ def test_template_for_tool_use_is_chosen_among_several(
         demo_tokenizer.chat_template = own
 
 
-def test_broken_jinja_is_refused(demo_tokenizer: PreTrainedTokenizerBase) -> None:
+def test_broken_jinja_is_refused(demo_tokenizer: "PreTrainedTokenizerBase") -> None:
     with pytest.raises(ValueError, match="line 2"):
         ChatTemplate(demo_tokenizer, "ok\n{% if %}")
 
@@ -63,7 +66,7 @@ def test_broken_jinja_is_refused(demo_tokenizer: PreTrainedTokenizerBase) -> Non
     ],
 )
 def test_template_errors_are_errors_of_the_request(
-    demo_tokenizer: PreTrainedTokenizerBase, source: str, message: str
+    demo_tokenizer: "PreTrainedTokenizerBase", source: str, message: str
 ) -> None:
     with pytest.raises(Invalid, match=message) as caught:
         ChatTemplate(demo_tokenizer, source).render(USER)
@@ -73,19 +76,21 @@ def test_template_errors_are_errors_of_the_request(
 @pytest.mark.parametrize(
     "name", ["tools", "messages", "tokenize", "chat_template", "add_generation_prompt"]
 )
-def test_reserved_variables_are_refused(demo_tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+def test_reserved_variables_are_refused(
+    demo_tokenizer: "PreTrainedTokenizerBase", name: str
+) -> None:
     with pytest.raises(Invalid, match=f"may not set {name}") as caught:
         ChatTemplate.of(demo_tokenizer).render(USER, variables={name: True})
     assert caught.value.info.param == "chat_template_kwargs"
 
 
-def test_empty_conversation_is_refused(demo_tokenizer: PreTrainedTokenizerBase) -> None:
+def test_empty_conversation_is_refused(demo_tokenizer: "PreTrainedTokenizerBase") -> None:
     with pytest.raises(Invalid, match="at least one message"):
         ChatTemplate.of(demo_tokenizer).render([])
 
 
 def test_history_without_a_user_message_gets_an_empty_one_where_the_template_demands_one(
-    demo_tokenizer: PreTrainedTokenizerBase,
+    demo_tokenizer: "PreTrainedTokenizerBase",
 ) -> None:
     demand = "{% if 'user' not in messages | map(attribute='role') %}{{ raise_exception('No user query.') }}{% endif %}"
     show = "{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}{{ mood }}"
@@ -109,7 +114,7 @@ def test_history_without_a_user_message_gets_an_empty_one_where_the_template_dem
 
 
 def test_refusal_for_another_reason_is_the_templates_own(
-    demo_tokenizer: PreTrainedTokenizerBase,
+    demo_tokenizer: "PreTrainedTokenizerBase",
 ) -> None:
     source = (
         "{{ raise_exception('no answers' if messages[0].role == 'assistant' else 'no users') }}"

@@ -2,15 +2,18 @@
 calls hard to find."""
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from transformers import PreTrainedTokenizerBase
 
 from services.templates.chat_template import ChatTemplate
 from services.templates.detection import detect_family, unread_calls
 from services.templates.probe import probe
 from services.templates.traits import TemplateTraits
+from tests.kit.every import for_each
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 ARGUMENTS = "{{ c.function.arguments if c.function.arguments is string else c.function.arguments | tojson }}"
 
@@ -110,14 +113,16 @@ TEMPLATES = {
 UNREADABLE = chatml(">>>NAME|ARGUMENTS").replace("PROMPT", "")
 
 
-def probed(tokenizer: PreTrainedTokenizerBase, source: str) -> tuple[ChatTemplate, TemplateTraits]:
+def probed(
+    tokenizer: "PreTrainedTokenizerBase", source: str
+) -> tuple[ChatTemplate, TemplateTraits]:
     template = ChatTemplate(tokenizer, source)
     return template, probe(template)
 
 
-@pytest.mark.parametrize("name", TEMPLATES)
+@for_each(TEMPLATES)
 def test_family_is_found_without_its_model_type(
-    demo_tokenizer: PreTrainedTokenizerBase, name: str
+    name: str, demo_tokenizer: "PreTrainedTokenizerBase"
 ) -> None:
     template, traits = probed(demo_tokenizer, TEMPLATES[name])
     assert traits.arguments is not None
@@ -128,12 +133,12 @@ def test_family_is_found_without_its_model_type(
     assert name == "kimi_k2" or traits.call_ids == "client"
 
 
-@pytest.mark.parametrize("name", TEMPLATES)
+@for_each(TEMPLATES)
 @pytest.mark.parametrize(
     "description", [{"start_anchor": "x", "fields": {"content": {}}}, {"version": 2}]
 )
 def test_family_that_reads_the_calls_precedes_a_description(
-    demo_tokenizer: PreTrainedTokenizerBase, name: str, description: dict[str, Any]
+    name: str, demo_tokenizer: "PreTrainedTokenizerBase", description: dict[str, Any]
 ) -> None:
     found = detect_family(*probed(demo_tokenizer, TEMPLATES[name]), {}, (), json.dumps(description))
     assert found is not None
@@ -142,7 +147,7 @@ def test_family_that_reads_the_calls_precedes_a_description(
 
 @pytest.mark.parametrize("tag", ["call", "zq"])
 def test_description_that_explains_more_precedes_a_family(
-    demo_tokenizer: PreTrainedTokenizerBase, tag: str
+    demo_tokenizer: "PreTrainedTokenizerBase", tag: str
 ) -> None:
     template, traits = probed(
         demo_tokenizer, chatml(f"<{tag}>{JSON}</{tag}>").replace("PROMPT", "a\n")
@@ -159,7 +164,7 @@ def test_description_that_explains_more_precedes_a_family(
 
 
 def test_description_of_a_model_without_calls_is_taken(
-    demo_tokenizer: PreTrainedTokenizerBase,
+    demo_tokenizer: "PreTrainedTokenizerBase",
 ) -> None:
     template, traits = probed(demo_tokenizer, "{% for m in messages %}{{ m.content }}{% endfor %}")
     description = {"start_anchor": "x", "fields": {"content": {}}}
@@ -168,12 +173,12 @@ def test_description_of_a_model_without_calls_is_taken(
     assert found.family.title == "response_template"
 
 
-def test_ids_that_name_the_tool_are_counted(demo_tokenizer: PreTrainedTokenizerBase) -> None:
+def test_ids_that_name_the_tool_are_counted(demo_tokenizer: "PreTrainedTokenizerBase") -> None:
     assert probed(demo_tokenizer, TEMPLATES["kimi_k2"])[1].call_ids == "counted"
 
 
 def test_other_evidence_decides_among_several_readers(
-    demo_tokenizer: PreTrainedTokenizerBase,
+    demo_tokenizer: "PreTrainedTokenizerBase",
 ) -> None:
     found = detect_family(
         *probed(demo_tokenizer, chatml(JSON, before="<tool_calls>[", after="]</tool_calls>")), {}
@@ -184,7 +189,7 @@ def test_other_evidence_decides_among_several_readers(
 
 
 def test_call_inside_another_familys_markers_is_not_read(
-    demo_tokenizer: PreTrainedTokenizerBase,
+    demo_tokenizer: "PreTrainedTokenizerBase",
 ) -> None:
     source = chatml("<｜tool▁call▁begin｜> " + JSON + " <｜tool▁call▁end｜>").replace("PROMPT", "")
     template, traits = probed(demo_tokenizer, source)
@@ -195,7 +200,7 @@ def test_call_inside_another_familys_markers_is_not_read(
     assert "tool_call_parser" in statement
 
 
-def test_unreadable_calls_are_described(demo_tokenizer: PreTrainedTokenizerBase) -> None:
+def test_unreadable_calls_are_described(demo_tokenizer: "PreTrainedTokenizerBase") -> None:
     template, traits = probed(demo_tokenizer, UNREADABLE)
     assert detect_family(template, traits, {}) is None
     assert "there are qwen3_coder" in unread_calls(template, traits)

@@ -2,23 +2,27 @@
 
 import json
 import random
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import PreTrainedTokenizerBase
 
 from schemas.errors import Invalid
 from services.templates.chat_template import ChatTemplate, TemplateMessage, TemplateTool
 from services.templates.jinja import JsonDict, environment
 from services.templates.messages import adapt
-from services.templates.probe import probe
 from services.templates.thinking import template_variables
 from services.templates.tools import list_tools, with_cached_json
+from tests.kit.every import for_each
 from tests.kit.examples import examples
+from tests.kit.published import TEMPLATES, needs_templates, traits_of
 from tests.templates.made_up_sessions import session
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 TOOL = {
     "type": "function",
@@ -83,7 +87,7 @@ REFUSED = (
 
 
 def theirs(
-    tokenizer: PreTrainedTokenizerBase, source: str, messages: list[TemplateMessage], **how: Any
+    tokenizer: "PreTrainedTokenizerBase", source: str, messages: list[TemplateMessage], **how: Any
 ) -> str:
     asked: dict[str, Any] = {"add_generation_prompt": True, **how}
     return str(
@@ -91,9 +95,9 @@ def theirs(
     )
 
 
-@pytest.mark.parametrize("source", SOURCES)
+@for_each(SOURCES)
 def test_allowed_sources_render_as_in_transformers(
-    demo_tokenizer: PreTrainedTokenizerBase, source: str
+    source: str, demo_tokenizer: "PreTrainedTokenizerBase"
 ) -> None:
     ours = ChatTemplate(demo_tokenizer, source)
     expected = theirs(demo_tokenizer, source, MESSAGES, tools=[TOOL], mood="well")
@@ -102,9 +106,9 @@ def test_allowed_sources_render_as_in_transformers(
     assert expected
 
 
-@pytest.mark.parametrize("source", REFUSED)
+@for_each(REFUSED)
 def test_forbidden_sources_are_refused(
-    demo_tokenizer: PreTrainedTokenizerBase, source: str
+    source: str, demo_tokenizer: "PreTrainedTokenizerBase"
 ) -> None:
     with pytest.raises((jinja2.TemplateError, TypeError, ValueError, ArithmeticError)):
         theirs(demo_tokenizer, source, MESSAGES, tools=[TOOL])
@@ -112,23 +116,28 @@ def test_forbidden_sources_are_refused(
         ChatTemplate(demo_tokenizer, source).render(MESSAGES, tools=[with_cached_json(TOOL)])
 
 
+@needs_templates
+@for_each(TEMPLATES, parts=4)
 def test_published_templates_render_as_in_transformers(
-    real_template: ChatTemplate, demo_tokenizer: PreTrainedTokenizerBase
+    name: str,
+    compiled_template: Callable[[str], ChatTemplate],
+    demo_tokenizer: "PreTrainedTokenizerBase",
 ) -> None:
     """With made-up sessions."""
-    traits, rendered = probe(real_template), 0
+    template = compiled_template(name)
+    traits, rendered = traits_of(template), 0
     for number in range(examples(5)):
         for conversation in session(random.Random(number), number):
             variables = template_variables(conversation, traits, defaults={}, client={})
-            adapted = adapt(conversation, traits, real_template)
+            adapted = adapt(conversation, traits, template)
             tools: list[TemplateTool] = list_tools(conversation.tools)
             try:
-                ours = real_template.render(adapted.messages, tools=tools, variables=variables)
+                ours = template.render(adapted.messages, tools=tools, variables=variables)
             except Invalid:
                 with pytest.raises(Exception, match=r"."):
                     theirs(
                         demo_tokenizer,
-                        real_template.source,
+                        template.source,
                         adapted.messages,
                         tools=tools or None,
                         **variables,
@@ -136,13 +145,13 @@ def test_published_templates_render_as_in_transformers(
                 break
             expected = theirs(
                 demo_tokenizer,
-                real_template.source,
+                template.source,
                 adapted.messages,
                 tools=tools or None,
                 **variables,
             )
             assert ours == expected
-            again = real_template.render(
+            again = template.render(
                 adapted.messages, tools=list(map(with_cached_json, tools)), variables=variables
             )
             assert again == expected

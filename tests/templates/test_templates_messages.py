@@ -19,6 +19,7 @@ from schemas.conversation import (
 from services.templates.messages import adapt
 from services.templates.tools import list_tools
 from services.templates.traits import TemplateTraits
+from tests.kit.every import for_rows
 from tests.templates.adapting import (
     NoTemplate,
     adapted,
@@ -346,8 +347,7 @@ def test_vision_templates_get_text_parts() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("last", "continues"),
+@for_rows(
     [
         (assistant(Text("The answer is")), True),
         (assistant(Reasoning("r"), Text("The")), True),
@@ -356,7 +356,7 @@ def test_vision_templates_get_text_parts() -> None:
         (assistant(Text("")), False),
         (result(), False),
         (user("hi"), False),
-    ],
+    ]
 )
 def test_last_message_that_ends_in_text_is_continued(last: Message, continues: bool) -> None:
     assert adapted(user("hi"), last).continues is continues

@@ -2,17 +2,21 @@
 ones."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from transformers import PreTrainedTokenizerBase
 
 from bench.ledger.published import of_trl
 from services.preprocessor.model import ModelSetup
 from services.templates.chat_template import ChatTemplate
 from services.templates.probe import image_frame, probe
 from services.templates.traits import TemplateTraits, ThoughtSeparators
+from tests.kit.every import for_each, for_rows
+from tests.kit.published import needs_templates
 from tests.templates.real_templates import REAL_TEMPLATES
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 PLAIN = """
 {%- for m in messages -%}
@@ -31,11 +35,11 @@ PLAIN = """
 """
 
 
-def traits_of(tokenizer: PreTrainedTokenizerBase, source: str) -> TemplateTraits:
+def traits_of(tokenizer: "PreTrainedTokenizerBase", source: str) -> TemplateTraits:
     return probe(ChatTemplate(tokenizer, source))
 
 
-def test_ideal_template_has_ideal_traits(demo_tokenizer: PreTrainedTokenizerBase) -> None:
+def test_ideal_template_has_ideal_traits(demo_tokenizer: "PreTrainedTokenizerBase") -> None:
     traits = traits_of(demo_tokenizer, PLAIN)
     assert traits == TemplateTraits(
         reasoning="reasoning_content",
@@ -139,9 +143,9 @@ HABITS: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("old", "new", "expected"), HABITS)
+@for_rows(HABITS)
 def test_each_deviation_is_found(
-    demo_tokenizer: PreTrainedTokenizerBase, old: str, new: str, expected: dict[str, Any]
+    old: str, new: str, expected: dict[str, Any], demo_tokenizer: "PreTrainedTokenizerBase"
 ) -> None:
     assert old in PLAIN
     traits = traits_of(demo_tokenizer, PLAIN.replace(old, new))
@@ -167,7 +171,7 @@ def test_each_deviation_is_found(
     ],
 )
 def test_thinking_variables_are_found(
-    demo_tokenizer: PreTrainedTokenizerBase,
+    demo_tokenizer: "PreTrainedTokenizerBase",
     source: str,
     switches: tuple[str, ...],
     efforts: dict[str, Any],
@@ -180,7 +184,7 @@ def test_thinking_variables_are_found(
     "source", ["", "constant", "{{ raise_exception('never') }}", "{{ messages }}"]
 )
 def test_useless_template_has_traits_too(
-    demo_tokenizer: PreTrainedTokenizerBase, source: str
+    demo_tokenizer: "PreTrainedTokenizerBase", source: str
 ) -> None:
     traits = traits_of(demo_tokenizer, source)
     assert traits.ordered is False
@@ -244,12 +248,11 @@ PUBLISHED: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "expected"), PUBLISHED)
+@needs_templates
+@for_rows([row for row in PUBLISHED if row[0] in REAL_TEMPLATES])
 def test_published_templates_have_the_expected_traits(
-    demo_tokenizer: PreTrainedTokenizerBase, name: str, expected: dict[str, Any]
+    name: str, expected: dict[str, Any], demo_tokenizer: "PreTrainedTokenizerBase"
 ) -> None:
-    if name not in REAL_TEMPLATES:
-        pytest.skip("trl is not installed, or has no such template any more")
     traits = traits_of(demo_tokenizer, REAL_TEMPLATES[name].read_text())
     assert {trait: getattr(traits, trait) for trait in expected} == expected
 
@@ -265,10 +268,9 @@ IMAGES = {
 }
 
 
-@pytest.mark.parametrize("name", IMAGES)
+@needs_templates
+@for_each([name for name in IMAGES if name in of_trl()])
 def test_frame_of_an_image(name: str, compiled_template: Callable[[str], ChatTemplate]) -> None:
-    if name not in of_trl():
-        pytest.skip("trl is not installed, or lacks this template")
     placeholder, before, after = IMAGES[name]
     assert image_frame(compiled_template(name), placeholder) == (before, after)
     assert image_frame(compiled_template(name), "<no such token>") is None

@@ -2,8 +2,8 @@
 lost, order holds."""
 
 import re
-
-import pytest
+from collections.abc import Callable
+from itertools import product
 
 from schemas.conversation import (
     Call,
@@ -19,9 +19,13 @@ from schemas.conversation import (
 )
 from services.templates.chat_template import ChatTemplate
 from services.templates.messages import adapt
-from services.templates.probe import probe
 from services.templates.thinking import template_variables
 from services.templates.tools import list_tools
+from tests.kit.every import for_each
+from tests.kit.published import TEMPLATES, needs_templates, traits_of
+
+Compiled = Callable[[str], ChatTemplate]
+pytestmark = needs_templates
 
 TOOLS = [
     ToolSpec(
@@ -80,7 +84,7 @@ def render(
         tools=TOOLS if tools else [],
         thinking=Thinking(thinking),  # type: ignore[arg-type]
     )
-    traits = probe(template)
+    traits = traits_of(template)
     adapted = adapt(conversation, traits, template)
     variables = template_variables(conversation, traits, defaults={}, client={})
     return template.render(
@@ -99,14 +103,16 @@ def lost(template: ChatTemplate) -> set[str]:
     exclude each other before a call (gpt-oss, Gemma 4 before July 2026), the text is rendered as
     reasoning, and is dropped with it at the next user.
     """
-    traits = probe(template)
+    traits = traits_of(template)
     if traits.arguments is not None and "ns.is_first = true" in template.source:
         return {"say3z"}
     return set() if traits.all_before_call else {"say1z"}
 
 
-def test_nothing_outside_reasoning_is_lost_or_moved(real_template: ChatTemplate) -> None:
-    text = render(real_template, SESSION)
+@for_each(TEMPLATES)
+def test_nothing_outside_reasoning_is_lost_or_moved(name: str, compiled_template: Compiled) -> None:
+    template = compiled_template(name)
+    text = render(template, SESSION)
     assert marks(text, "(?:use|sys|res)") == [
         *(
             "sys0z",
@@ -126,7 +132,7 @@ def test_nothing_outside_reasoning_is_lost_or_moved(real_template: ChatTemplate)
     ]
     assert marks(text, "arg") == [f"arg{number}z" for number in range(1, 7)]
     assert marks(text, "say") == [
-        mark for mark in ("say1z", "say2z", "say3z") if mark not in lost(real_template)
+        mark for mark in ("say1z", "say2z", "say3z") if mark not in lost(template)
     ]
     assert "[image: image/png, 9 KB; not shown to this model]" in text
     assert "[error] res5z" in text
@@ -134,38 +140,48 @@ def test_nothing_outside_reasoning_is_lost_or_moved(real_template: ChatTemplate)
     assert text.find("say1z") < text.index("arg1z")
 
 
-@pytest.mark.parametrize("thinking", ["default", "enabled", "disabled"])
-@pytest.mark.parametrize("tools", [True, False])
-def test_every_mode_renders(real_template: ChatTemplate, thinking: str, tools: bool) -> None:
-    assert marks(render(real_template, SESSION, thinking, tools), "res")
+@for_each(TEMPLATES)
+def test_every_mode_renders(name: str, compiled_template: Compiled) -> None:
+    for thinking, tools in product(("default", "enabled", "disabled"), (True, False)):
+        assert marks(render(compiled_template(name), SESSION, thinking, tools), "res")
 
 
-def test_reasoning_between_calls_is_between_them_or_absent(real_template: ChatTemplate) -> None:
-    text = render(real_template, LATER, "enabled")
+@for_each(TEMPLATES)
+def test_reasoning_between_calls_is_between_them_or_absent(
+    name: str, compiled_template: Compiled
+) -> None:
+    template = compiled_template(name)
+    text = render(template, LATER, "enabled")
     shown = re.findall(r"(?:tho[56]|arg[78])z", text)
     assert shown in (
         ["tho5z", "arg7z", "tho6z", "arg8z"],
         ["arg7z", "arg8z"],
     )
-    if probe(real_template).reasoning is not None:
+    if traits_of(template).reasoning is not None:
         assert "tho6z" in shown
 
 
-def test_each_prompt_of_a_tool_loop_extends_the_last(real_template: ChatTemplate) -> None:
+@for_each(TEMPLATES)
+def test_each_prompt_of_a_tool_loop_extends_the_last(
+    name: str, compiled_template: Compiled
+) -> None:
     """The generation prompt may differ from the beginning of the turn in history; the text before
     it may not."""
+    template = compiled_template(name)
     messages = SESSION[:4]
-    before = render(real_template, messages)
-    after = render(real_template, [*messages, assistant(Reasoning("tho7z"), call(3)), results(3)])
+    before = render(template, messages)
+    after = render(template, [*messages, assistant(Reasoning("tho7z"), call(3)), results(3)])
     seam = before.rindex("res2z") + len("res2z")
     assert after.startswith(before[:seam])
 
 
-def test_history_without_a_user_message_is_rendered(real_template: ChatTemplate) -> None:
-    traits = probe(real_template)
+@for_each(TEMPLATES)
+def test_history_without_a_user_message_is_rendered(name: str, compiled_template: Compiled) -> None:
+    template = compiled_template(name)
+    traits = traits_of(template)
     history = [assistant(Text("said1z"), call(1)), results(1), assistant(Text("said2z"))]
     for messages in (history[:2], history, [Message("system", [Text("rule1z")]), *history]):
-        adapted = adapt(Conversation("any", messages), traits, real_template)
-        prompt = real_template.render(adapted.messages)
+        adapted = adapt(Conversation("any", messages), traits, template)
+        prompt = template.render(adapted.messages)
         assert "res1z" in prompt
         assert ("said2z" in prompt) == (len(messages) > 2)

@@ -1,16 +1,19 @@
 """Hostile templates reach no attribute that Jinja's sandbox refuses, and change nothing."""
 
 import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from transformers import PreTrainedTokenizerBase
 
 from schemas.errors import Invalid
 from services.templates.chat_template import ChatTemplate, TemplateMessage, TemplateTool
 from services.templates.jinja import JsonDict, environment
 from services.templates.tools import with_cached_json
+from tests.kit.every import for_each
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 MESSAGES: list[TemplateMessage] = [
     {"role": "user", "content": "hi", "parts": [1, [2]], "facts": {"a": {"b": 1}}},
@@ -70,7 +73,7 @@ INTERNALS = (
 )
 
 
-def render(tokenizer: PreTrainedTokenizerBase, source: str) -> str:
+def render(tokenizer: "PreTrainedTokenizerBase", source: str) -> str:
     """The text, rendered from copies that must not change."""
     messages, tools = copy.deepcopy(MESSAGES), [with_cached_json(TOOL)]
     try:
@@ -81,7 +84,7 @@ def render(tokenizer: PreTrainedTokenizerBase, source: str) -> str:
         assert (messages, tools) == (MESSAGES, [TOOL])
 
 
-def refused(tokenizer: PreTrainedTokenizerBase, expression: str) -> bool:
+def refused(tokenizer: "PreTrainedTokenizerBase", expression: str) -> bool:
     """Whether an expression raises, or yields nothing."""
     try:
         return (
@@ -92,8 +95,8 @@ def refused(tokenizer: PreTrainedTokenizerBase, expression: str) -> bool:
         return True
 
 
-@pytest.mark.parametrize("value", VALUES)
-def test_no_value_exposes_internals(demo_tokenizer: PreTrainedTokenizerBase, value: str) -> None:
+@for_each(VALUES)
+def test_no_value_exposes_internals(value: str, demo_tokenizer: "PreTrainedTokenizerBase") -> None:
     for name in INTERNALS:
         for expression in (
             f"({value}).{name}",
@@ -106,8 +109,7 @@ def test_no_value_exposes_internals(demo_tokenizer: PreTrainedTokenizerBase, val
             assert refused(demo_tokenizer, expression), expression
 
 
-@pytest.mark.parametrize(
-    "expression",
+@for_each(
     [
         "''.__class__.__mro__[1].__subclasses__()",
         "''.__class__.__base__.__subclasses__()[0].__init__.__globals__",
@@ -127,16 +129,15 @@ def test_no_value_exposes_internals(demo_tokenizer: PreTrainedTokenizerBase, val
         "(messages | map('upper')).gi_code",
         "namespace(__class__=1).__class__",
         "'%s' % ''.__class__",
-    ],
+    ]
 )
 def test_attribute_chains_are_refused(
-    demo_tokenizer: PreTrainedTokenizerBase, expression: str
+    expression: str, demo_tokenizer: "PreTrainedTokenizerBase"
 ) -> None:
     assert refused(demo_tokenizer, expression)
 
 
-@pytest.mark.parametrize(
-    "expression",
+@for_each(
     [
         "'{0.__class__}'.format('')",
         "'{0.__class__.__mro__}'.format(messages)",
@@ -146,10 +147,10 @@ def test_attribute_chains_are_refused(
         "''['format_map']({'a': 1}) ~ ('{a.__class__}' | attr('format_map'))({'a': 1})",
         "(['{0.__class__}'] | map('attr', 'format') | first)('')",
         "['{0.__init__.__globals__}'.format] | map('string') | first and '{0.__init__}'.format(raise_exception)",
-    ],
+    ]
 )
 def test_format_strings_are_refused(
-    demo_tokenizer: PreTrainedTokenizerBase, expression: str
+    expression: str, demo_tokenizer: "PreTrainedTokenizerBase"
 ) -> None:
     assert refused(demo_tokenizer, expression)
 
@@ -185,16 +186,15 @@ MUTATORS = (
 )
 
 
-@pytest.mark.parametrize("expression", MUTATORS)
+@for_each(MUTATORS)
 def test_methods_that_change_a_value_are_refused(
-    demo_tokenizer: PreTrainedTokenizerBase, expression: str
+    expression: str, demo_tokenizer: "PreTrainedTokenizerBase"
 ) -> None:
     with pytest.raises(Invalid):
         render(demo_tokenizer, f"{{% set gone = {expression} %}}{{{{ gone }}}}")
 
 
-@pytest.mark.parametrize(
-    "source",
+@for_each(
     [
         "{% set messages[0].role = 'system' %}",
         "{% set ns = namespace() %}{% set ns.__class__ = 1 %}",
@@ -204,17 +204,17 @@ def test_methods_that_change_a_value_are_refused(
         "{% from 'os' import system %}",
         "{% extends '/etc/passwd' %}",
         "{{ range(100001) | list | length }}",
-    ],
+    ]
 )
 def test_unsafe_statements_are_refused(
-    demo_tokenizer: PreTrainedTokenizerBase, source: str
+    source: str, demo_tokenizer: "PreTrainedTokenizerBase"
 ) -> None:
     with pytest.raises((Invalid, ValueError)):
         render(demo_tokenizer, source)
 
 
 def test_data_with_method_names_and_methods_both_work(
-    demo_tokenizer: PreTrainedTokenizerBase,
+    demo_tokenizer: "PreTrainedTokenizerBase",
 ) -> None:
     assert (
         render(demo_tokenizer, "{{ messages[0].get('role') }}{{ 'a'.upper() }}{{ '{}'.format(1) }}")

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 from schemas.errors import Invalid
 from services.tokenization import tokenizer_files
-from tests.tokenization.test_tokenization_detokenizer import byte_level
+from tests.kit.byte_tokenizers import byte_level
 
 
 def test_a_tokenizer_file_is_read_as_it_is(tmp_path: Path) -> None:

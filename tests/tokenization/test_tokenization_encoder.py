@@ -12,9 +12,9 @@ from tokenizers import Encoding, Tokenizer
 from schemas.frames import pack_ids, unpack_ids
 from services.tokenization.encoder import Encoder
 from services.tokenization.equality import difference, trials
+from tests.kit.every import for_each
 from tests.kit.examples import examples
-from tests.kit.tokenizer_zoo import KINDS, make
-from tests.tokenization.test_tokenization_segments import PIECES, texts, whole
+from tests.kit.tokenizer_zoo import KINDS, PIECES, make, texts, whole
 
 CHOICES = ("auto", "tokenizers")
 
@@ -25,8 +25,8 @@ def made(kind: str, choice: str) -> tuple[Tokenizer, Encoder]:
     return tokenizer, Encoder.load(tokenizer, choice=choice, cache_bytes=20_000)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("choice", CHOICES)
+@for_each(KINDS)
 @settings(max_examples=examples(60))
 @given(text=texts)
 def test_ids_are_those_of_the_tokenizer(kind: str, choice: str, text: str) -> None:
@@ -36,7 +36,7 @@ def test_ids_are_those_of_the_tokenizer(kind: str, choice: str, text: str) -> No
     assert encoder.reference(text).tolist() == expected
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@for_each(KINDS)
 @settings(max_examples=examples(60))
 @given(text=texts)
 def test_text_may_be_cut_at_its_control_tokens(kind: str, text: str) -> None:
@@ -161,7 +161,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@for_each(FAULTS)
 def test_faulty_encoder_is_detected(fault: str) -> None:
     tokenizer = make("qwen")
 
@@ -188,7 +188,7 @@ def test_encoder_that_is_wrong_the_second_time_is_detected() -> None:
     assert difference(tokenizer, right, caching) is not None
 
 
-@pytest.mark.parametrize("piece", PIECES)
+@for_each(PIECES, name=repr)
 def test_every_piece_alone_has_the_right_ids(piece: str) -> None:
     for kind in KINDS:
         tokenizer, encoder = made(kind, "auto")

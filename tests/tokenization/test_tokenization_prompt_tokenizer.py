@@ -2,16 +2,19 @@ import concurrent.futures
 from pathlib import Path
 from threading import Event, Thread
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
-from transformers import PreTrainedTokenizerBase
 
 from schemas.errors import Invalid
 from services.preprocessor.model import ModelSetup
 from services.tokenization.prompt_tokenizer import PromptTokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +63,7 @@ def test_terminator_is_the_last_control_token(tokenizer: PromptTokenizer) -> Non
 
 
 def test_end_ids_of_the_model_precede_those_of_the_tokenizer(
-    demo_tokenizer: PreTrainedTokenizerBase,
+    demo_tokenizer: "PreTrainedTokenizerBase",
 ) -> None:
     end = demo_tokenizer.eos_token_id
     assert PromptTokenizer(demo_tokenizer, eos_ids=[7, end]).eos_ids == (7, end)

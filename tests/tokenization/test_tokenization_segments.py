@@ -5,60 +5,19 @@ import re
 from array import array
 from functools import cache
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 
 from services.tokenization.segments import Cuts, SegmentCache
+from tests.kit.every import for_each
 from tests.kit.examples import examples
-from tests.kit.tokenizer_zoo import CONTROL, FLAGGED, KINDS, byte_level, make
+from tests.kit.tokenizer_zoo import CONTROL, KINDS, byte_level, make, texts, whole
 
 made = cache(make)
-PIECES = [
-    *CONTROL,
-    *(token.content for token in FLAGGED),
-    *(
-        "<|im_end|>\n",
-        "<|im_start|>user\n",
-        "|>",
-        "<|",
-        "<",
-        ">",
-        " ",
-        "  ",
-        "\n",
-        "\n\n",
-        "\t",
-        "a",
-        "the",
-        "The",
-        "don't",
-        "12",
-    ),
-    *(
-        "cafe\u0301",
-        "\u0301",
-        "\u6f22",
-        "\U0001f642",
-        "\u2581",
-        "\u00a0",
-        "user",
-        "read_file",
-        "x",
-        "hidden>",
-        "x<hidden",
-        "s>",
-    ),
-]
-texts = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=3)), max_size=30).map("".join)
 
 
-def whole(tokenizer: Tokenizer, text: str) -> list[int]:
-    return tokenizer.encode(text, add_special_tokens=False).ids
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@for_each(KINDS)
 @settings(max_examples=examples(150))
 @given(text=texts)
 def test_segments_have_the_ids_of_the_whole(kind: str, text: str) -> None:
@@ -72,7 +31,7 @@ def test_segments_have_the_ids_of_the_whole(kind: str, text: str) -> None:
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@for_each(KINDS)
 def test_cuts_are_the_special_tokens(kind: str) -> None:
     plain = set(CONTROL) - {"<|im_end"}
     assert set(Cuts.of(made(kind)).tokens) == plain | {"<right>"}

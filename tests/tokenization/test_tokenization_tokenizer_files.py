@@ -2,12 +2,13 @@
 
 import json
 import shutil
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tokenizers import AddedToken
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from services.tokenization.prompt_tokenizer import PromptTokenizer
 from services.tokenization.segments import Cuts
@@ -20,12 +21,28 @@ from services.tokenization.tokenizer_files import (
     special_tokens,
 )
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _transformers_is_imported() -> None:
+    import_module("transformers")
+
+
+def of_transformers(model: Path, **options: Any) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(model, **options)
+
 
 def test_child_process_reports_the_loaded_tokenizer(demo_dir: Path) -> None:
-    same(FileTokenizer(load_in_child(str(demo_dir))), AutoTokenizer.from_pretrained(demo_dir))
+    same(FileTokenizer(load_in_child(str(demo_dir))), of_transformers(demo_dir))
 
 
 def test_imported_transformers_is_used(demo_dir: Path) -> None:
+    from transformers import PreTrainedTokenizerBase
+
     assert isinstance(load_tokenizer(str(demo_dir)), PreTrainedTokenizerBase)
 
 
@@ -56,7 +73,7 @@ def test_tokenizer_in_python_code_is_refused() -> None:
 
 
 def test_flags_beyond_tokenizer_json_are_kept(demo_dir: Path) -> None:
-    split = AutoTokenizer.from_pretrained(
+    split = of_transformers(
         demo_dir, split_special_tokens=True, bos_token=AddedToken("<|im_start|>")
     )
     split.chat_template = {"default": "a", "tool_use": "b"}
@@ -70,7 +87,7 @@ def test_flags_beyond_tokenizer_json_are_kept(demo_dir: Path) -> None:
     assert bool(Cuts.of(found.backend_tokenizer)) == bool(Cuts.of(split.backend_tokenizer))
 
 
-def same(found: FileTokenizer, expected: PreTrainedTokenizerBase) -> None:
+def same(found: FileTokenizer, expected: "PreTrainedTokenizerBase") -> None:
     assert special_tokens(found) == special_tokens(expected)
     assert found.chat_template == expected.chat_template
     assert found.eos_token_id == expected.eos_token_id
