@@ -4,12 +4,34 @@ many times."""
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
+from tests.kit.bodies import (
+    CHAT,
+    MESSAGES,
+    RESPONSES,
+    Api,
+    Json,
+    assistant,
+    block,
+    chat,
+    chat_call,
+    chat_result,
+    completions,
+    function_call,
+    function_output,
+    message,
+    messages,
+    responses,
+    text,
+    tool_result,
+    tool_use,
+    user,
+)
 from tests.kit.frontend import MODEL
 
-Part = Callable[[int], Any]
-Wrap = Callable[[list[Any]], dict[str, Any]]
+Part: TypeAlias = Callable[[int], Any]
+Wrap: TypeAlias = Callable[[list[Any]], Json]
 
 
 class Kind(NamedTuple):
@@ -22,26 +44,28 @@ class Kind(NamedTuple):
 
     def body(self, size: int) -> bytes:
         """A body of about `size` bytes."""
-        low, high = (
-            len(json.dumps(self.part(i), separators=(",", ":"))) + 1 for i in (10, 1_000_000)
-        )
+        low, high = (len(compact(self.part(i))) + 1 for i in (10, 1_000_000))
         rough = size // ((low + high) // 2)
-        return json.dumps(
-            self.wrap([self.part(i) for i in range(max(rough, 1))]), separators=(",", ":")
-        ).encode()
+        return compact(self.wrap([self.part(i) for i in range(max(rough, 1))])).encode()
 
 
-def user(content: Any) -> list[Any]:
-    return [{"role": "user", "content": content}]
+def compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
-def function(i: int, **rest: Any) -> dict[str, Any]:
-    return {"name": f"f{i}", "parameters": {}, **rest}
+def always(value: Any) -> Part:
+    """The same part every time."""
+    return lambda _: value
 
 
-def schema(kind: str, inner: list[Any]) -> dict[str, Any]:
+def pairs(call: Part, result: Part) -> Callable[[list[Any]], list[Json]]:
+    """Calls, each followed by its result, for a twentieth of the parts."""
+    return lambda all: [each(i) for i in range(len(all) // 20) for each in (call, result)]
+
+
+def schema(form: str, inner: list[Any]) -> Json:
     members = {f"p{i}": value for i, value in enumerate(inner)}
-    match kind:
+    match form:
         case "wide":
             return {"type": "object", "properties": members}
         case "references":
@@ -54,515 +78,347 @@ def schema(kind: str, inner: list[Any]) -> dict[str, Any]:
     return {"type": "object", "properties": {"a": value}}
 
 
-def shaped(kind: str, use: Callable[[dict[str, Any]], dict[str, Any]]) -> Wrap:
-    """Puts parts into a schema, and that into a request."""
-    return lambda all: use(schema(kind, all))
-
-
 SCHEMAS: list[tuple[str, Part]] = [
-    ("wide", lambda i: {"type": "string"}),
-    ("wide", lambda i: {}),
-    ("deep", lambda i: {}),
-    ("deep", lambda i: []),
-    ("deep", lambda i: 1),
+    ("wide", always({"type": "string"})),
+    ("wide", always({})),
+    ("deep", always({})),
+    ("deep", always([])),
+    ("deep", always(1)),
     ("enum", lambda i: f"e{i}"),
-    ("references", lambda i: {"$ref": "#/$defs/a"}),
-    ("references", lambda i: {"type": "object", "pattern": "(a+)+$"}),
+    ("references", always({"$ref": "#/$defs/a"})),
+    ("references", always({"type": "object", "pattern": "(a+)+$"})),
 ]
-ANCHORS = "^" * 200 + "$" * 200
+
+
+def chain(i: int, length: int) -> str:
+    """A grammar of rules that each name the next one."""
+    rules = "".join(f"r{j}: r{j + 1}\n" for j in range(length))
+    return f'start: r0 "{i}"\n{rules}r{length}: "x"'
+
+
+def terminals(i: int) -> str:
+    rules = "".join(f"T{j}: /a{j}/ T{j + 1}\n" for j in range(450))
+    return f'start: T0 "{i}"\n{rules}T450: "x"'
+
+
 GRAMMARS: list[tuple[str, str, Part]] = [
     ("small", "regex", lambda i: f"[a-z]{{{i}}}x"),
     ("anchors", "regex", lambda i: f"{i}" + "^" * 4000),
     ("classes", "regex", lambda i: f"{i}" + r"\w" * 4000),
     ("escapes", "regex", lambda i: f"{i}" + r"\p{L}" * 2500),
     ("alternatives", "regex", lambda i: "|".join(f"a{i}{j}" for j in range(2000))),
-    (
-        "rules",
-        "lark",
-        lambda i: (
-            f'start: r0 "{i}"\n' + "".join(f"r{j}: r{j + 1}\n" for j in range(450)) + 'r450: "x"'
-        ),
-    ),
-    (
-        "too deep",
-        "lark",
-        lambda i: (
-            f'start: r0 "{i}"\n' + "".join(f"r{j}: r{j + 1}\n" for j in range(5000)) + 'r5000: "x"'
-        ),
-    ),
-    (
-        "terminals",
-        "lark",
-        lambda i: (
-            f'start: T0 "{i}"\n'
-            + "".join(f"T{j}: /a{j}/ T{j + 1}\n" for j in range(450))
-            + 'T450: "x"'
-        ),
-    ),
+    ("rules", "lark", lambda i: chain(i, 450)),
+    ("too deep", "lark", lambda i: chain(i, 5000)),
+    ("terminals", "lark", terminals),
     ("sequence", "lark", lambda i: f'start: "{i}" ' + '"a" ' * 4000),
     ("nesting", "lark", lambda i: "start: " + "(" * 4000 + f'"{i}"' + ")" * 4000),
 ]
 
 
-def chat() -> Iterator[Kind]:
-    path = "/v1/chat/completions"
+def field(api: Api, name: str) -> Wrap:
+    """A request with the parts in this field."""
+    return lambda all: api.body(**{name: all})
 
-    def ask(**rest: Any) -> dict[str, Any]:
-        return {"model": MODEL, "messages": user("hi"), **rest}
 
-    def kind(name: str, part: Part, wrap: Wrap) -> Kind:
-        return Kind(f"chat {name}", path, part, wrap)
+def history(api: Api) -> Wrap:
+    return lambda all: api.body(*all)
 
-    def call(i: int) -> dict[str, Any]:
-        return {"id": f"c{i}", "function": {"name": "f", "arguments": "{}"}}
 
-    yield kind(
-        "messages", lambda i: {"role": "user", "content": "a"}, lambda all: ask(messages=all)
-    )
-    yield kind(
-        "assistant", lambda i: {"role": "assistant", "content": "a"}, lambda all: ask(messages=all)
-    )
-    yield kind("strings", lambda i: "a", lambda all: ask(messages=user(all)))
-    yield kind(
-        "texts", lambda i: {"type": "text", "text": "a"}, lambda all: ask(messages=user(all))
-    )
-    image = {"type": "image_url", "image_url": "data:image/png;base64,AAAA"}
-    yield kind("images", lambda i: image, lambda all: ask(messages=user(all)))
-    pdf = {"type": "file", "file": {"file_data": "data:application/pdf;base64,AAAA"}}
-    yield kind("files", lambda i: pdf, lambda all: ask(messages=user(all)))
-    audio = {"type": "input_audio", "input_audio": {"data": "AAAA"}}
-    yield kind("audio", lambda i: audio, lambda all: ask(messages=user(all)))
-    yield kind("calls", call, lambda all: ask(messages=[{"role": "assistant", "tool_calls": all}]))
-    yield kind(
+def shaped(form: str, use: Callable[[Json], Json]) -> Wrap:
+    """Puts parts into a schema, and that into a request."""
+    return lambda all: use(schema(form, all))
+
+
+def schema_kinds(api: Api, tool: Callable[..., Json]) -> Iterator[tuple[str, Part, Wrap]]:
+    """Strict tools with a schema."""
+    for form, part in SCHEMAS:
+        yield (
+            f"strict {form} {part(0)} schema",
+            part,
+            shaped(form, lambda own: api.body(tools=[tool(0, own, strict=True)])),
+        )
+
+
+def chat_function(i: int, parameters: Any = None, **more: Any) -> Json:
+    return {"function": {"name": f"f{i}", "parameters": parameters or {}, **more}}
+
+
+def call(i: int) -> Json:
+    return chat_call(f"c{i}", "f")
+
+
+def spoken(**fields: Any) -> Json:
+    """A request with one message of the assistant."""
+    return chat({"role": "assistant", **fields})
+
+
+def allowed(all: list[Any]) -> Json:
+    names = [{"function": {"name": f"f{i}"}} for i in range(len(all))]
+    choice = block("allowed_tools", allowed_tools={"mode": "auto", "tools": names})
+    return chat(tools=all, tool_choice=choice)
+
+
+def custom_tool(syntax: str, definition: Part, least: int, i: int) -> Json:
+    grammar = block("grammar", grammar={"syntax": syntax, "definition": definition(i + least)})
+    return block("custom", custom={"name": f"c{i}", "format": grammar})
+
+
+def chat_kinds() -> Iterator[tuple[str, Part, Wrap]]:
+    def in_user(name: str, part: Any) -> tuple[str, Part, Wrap]:
+        return name, always(part), lambda all: chat({"role": "user", "content": all})
+
+    def calls(all: list[Any]) -> list[Json]:
+        return [call(i) for i in range(len(all))]
+
+    image = block("image_url", image_url="data:image/png;base64,AAAA")
+    yield "messages", always(user("a")), history(CHAT)
+    yield "assistant", always(assistant("a")), history(CHAT)
+    yield in_user("strings", "a")
+    yield in_user("texts", text("a"))
+    yield in_user("images", image)
+    yield in_user("files", block("file", file={"file_data": "data:application/pdf;base64,AAAA"}))
+    yield in_user("audio", block("input_audio", input_audio={"data": "AAAA"}))
+    yield "calls", call, lambda all: spoken(tool_calls=all)
+    yield (
         "thoughts",
-        lambda i: {"text": "a"},
-        lambda all: ask(
-            messages=[
-                {
-                    "role": "assistant",
-                    "reasoning_details": all,
-                    "tool_calls": [call(i) for i in range(len(all) // 5)],
-                }
-            ]
-        ),
+        always({"text": "a"}),
+        lambda all: spoken(reasoning_details=all, tool_calls=calls(all)[: len(all) // 5]),
     )
-    yield kind(
+    yield (
         "segments",
-        lambda i: "a",
-        lambda all: ask(
-            messages=[
-                {
-                    "role": "assistant",
-                    "reasoning_content": ["a", *all[::20]],
-                    "tool_calls": [*map(call, range(len(all[::20])))],
-                }
-            ]
+        always("a"),
+        lambda all: spoken(
+            reasoning_content=["a", *all[::20]],
+            tool_calls=calls(all[::20]),
         ),
     )
-    yield kind(
+    yield (
         "details",
         lambda i: {"format": "turnwire-v1", "data": "a", "id": f"c{i}"},
-        lambda all: ask(
-            messages=[
-                {
-                    "role": "assistant",
-                    "reasoning_details": all,
-                    "tool_calls": [*map(call, range(len(all)))],
-                }
-            ]
-        ),
+        lambda all: spoken(reasoning_details=all, tool_calls=calls(all)),
     )
-    yield kind(
-        "pairs",
-        lambda i: i,
-        lambda all: ask(
-            messages=[
-                message
-                for i in range(len(all) // 20)
-                for message in (
-                    {"role": "assistant", "tool_calls": [call(i)]},
-                    {"role": "tool", "tool_call_id": f"c{i}", "content": "a"},
-                )
-            ]
-        ),
+    paired = pairs(
+        lambda i: {"role": "assistant", "tool_calls": [call(i)]},
+        lambda i: chat_result(f"c{i}", "a"),
     )
-    yield kind("functions", lambda i: {"function": function(i)}, lambda all: ask(tools=all))
-    yield kind(
-        "strict", lambda i: {"function": function(i, strict=True)}, lambda all: ask(tools=all)
-    )
-    yield kind("legacy functions", function, lambda all: ask(functions=all))
-    yield kind(
-        "allowed",
-        lambda i: {"function": function(i)},
-        lambda all: ask(
-            tools=all,
-            tool_choice={
-                "type": "allowed_tools",
-                "allowed_tools": {
-                    "mode": "auto",
-                    "tools": [{"function": {"name": f"f{i}"}} for i in range(len(all))],
-                },
-            },
-        ),
-    )
+    yield "pairs", lambda i: i, lambda all: chat(messages=paired(all))
+    yield "functions", chat_function, field(CHAT, "tools")
+    yield "strict", lambda i: chat_function(i, strict=True), field(CHAT, "tools")
+    yield "legacy functions", lambda i: chat_function(i)["function"], field(CHAT, "functions")
+    yield "allowed", chat_function, allowed
     for name, syntax, definition in GRAMMARS:
-        for least in (1, 2000):
+        few = partial(custom_tool, syntax, definition, 1)
+        many = partial(custom_tool, syntax, definition, 2000)
+        yield f"few {name} grammars", few, lambda all: chat(tools=all[:60])
+        yield f"many {name} grammars", many, field(CHAT, "tools")
+    yield from schema_kinds(CHAT, chat_function)
+    for form, part in SCHEMAS:
+        label = f"{form} {part(0)} schema"
+        yield label, part, shaped(form, lambda own: chat(tools=[chat_function(0, own)]))
 
-            def custom(
-                i: int, syntax: str = syntax, definition: Part = definition, least: int = least
-            ) -> Any:
-                grammar = {"syntax": syntax, "definition": definition(i + least)}
-                return {
-                    "type": "custom",
-                    "custom": {"name": f"c{i}", "format": {"type": "grammar", "grammar": grammar}},
-                }
+        def formatted(own: Json) -> Json:
+            named = {"name": "a", "schema": own}
+            return chat(response_format=block("json_schema", json_schema=named))
 
-            def custom_tools(all: list[Any], few: bool) -> dict[str, Any]:
-                return ask(tools=all[:60] if few else all)
-
-            few = least == 1
-            yield kind(
-                f"{'few' if few else 'many'} {name} grammars",
-                custom,
-                partial(custom_tools, few=few),
-            )
-    for name, part in SCHEMAS:
-        label = f"{name} {part(0)} schema"
-        yield kind(
-            label,
-            part,
-            shaped(name, lambda own: ask(tools=[{"function": function(0, parameters=own)}])),
-        )
-        yield kind(
-            f"strict {label}",
-            part,
-            shaped(
-                name,
-                lambda own: ask(tools=[{"function": function(0, parameters=own, strict=True)}]),
-            ),
-        )
-        yield kind(
-            f"format {label}",
-            part,
-            shaped(
-                name,
-                lambda own: ask(
-                    response_format={
-                        "type": "json_schema",
-                        "json_schema": {"name": "a", "schema": own},
-                    }
-                ),
-            ),
-        )
-    yield kind("stops", lambda i: f"s{i}", lambda all: ask(stop=all))
-    yield kind("stop ids", lambda i: i, lambda all: ask(stop_token_ids=all))
-    yield kind("biases", lambda i: i, lambda all: ask(logit_bias={str(i): 1 for i in all}))
-    yield kind("template kwargs", lambda i: [], lambda all: ask(chat_template_kwargs={"a": all}))
-    yield kind("unknown", lambda i: {}, lambda all: ask(unknown=all))
-    yield kind("surrogates", lambda i: "\ud800", lambda all: ask(messages=user("".join(all))))
-    yield kind(
-        "mistake",
-        lambda i: {"role": "user", "content": "a"},
-        lambda all: ask(messages=[*all, {"role": "a"}]),
-    )
-    yield kind("choices", lambda i: "word ", lambda all: ask(messages=user("".join(all)), n=128))
-    yield kind(
+        yield f"format {label}", part, shaped(form, formatted)
+    yield "stops", lambda i: f"s{i}", field(CHAT, "stop")
+    yield "stop ids", lambda i: i, field(CHAT, "stop_token_ids")
+    yield "biases", lambda i: i, lambda all: chat(logit_bias={str(i): 1 for i in all})
+    yield "template kwargs", always([]), lambda all: chat(chat_template_kwargs={"a": all})
+    yield "unknown", always({}), field(CHAT, "unknown")
+    yield "surrogates", always("\ud800"), lambda all: chat(user("".join(all)))
+    yield "mistake", always(user("a")), lambda all: chat(*all, {"role": "a"})
+    yield "choices", always("word "), lambda all: chat(user("".join(all)), n=128)
+    yield (
         "choices of schema",
-        lambda i: {},
-        lambda all: ask(tools=[{"function": function(0, parameters=schema("wide", all))}], n=128),
+        always({}),
+        shaped("wide", lambda own: chat(tools=[chat_function(0, own)], n=128)),
     )
 
 
-def messages() -> Iterator[Kind]:
-    def ask(**rest: Any) -> dict[str, Any]:
-        return {"model": MODEL, "max_tokens": 9, "messages": user("hi"), **rest}
+def message_tool(i: int, input_schema: Any = None, **more: Any) -> Json:
+    return {"name": f"f{i}", "input_schema": input_schema or {}, **more}
 
-    def kind(name: str, part: Part, wrap: Wrap) -> Kind:
-        return Kind(f"messages {name}", "/v1/messages", part, wrap)
 
-    def content(name: str, part: Part) -> Kind:
-        return kind(name, part, lambda all: ask(messages=user(all)))
+def use(i: int) -> Json:
+    return tool_use(f"c{i}", "f")
 
-    def said(name: str, part: Part) -> Kind:
-        return kind(
-            name,
-            part,
-            lambda all: ask(
-                messages=[*user("a"), {"role": "assistant", "content": all}, *user("b")]
-            ),
-        )
 
-    def tool(i: int, **rest: Any) -> dict[str, Any]:
-        return {"name": f"f{i}", "input_schema": {}, **rest}
+def added(i: int) -> Json:
+    definition = block("tool_definition", definition=message_tool(i))
+    return block("tool_addition", tool=definition)
 
-    def use(i: int) -> dict[str, Any]:
-        return {"type": "tool_use", "id": f"c{i}", "name": "f", "input": {}}
 
-    png = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
-    yield kind(
-        "messages", lambda i: {"role": "user", "content": "a"}, lambda all: ask(messages=all)
-    )
-    yield content("texts", lambda i: {"type": "text", "text": "a"})
-    yield content("images", lambda i: {"type": "image", "source": png})
-    yield content(
-        "documents", lambda i: {"type": "document", "source": {**png, "media_type": "text/plain"}}
-    )
-    yield content(
-        "pdfs", lambda i: {"type": "document", "source": {**png, "media_type": "application/pdf"}}
-    )
-    yield content(
-        "document blocks",
-        lambda i: {"type": "document", "source": {"type": "content", "content": []}},
-    )
-    yield content(
-        "passages", lambda i: {"type": "search_result", "content": [{"type": "text", "text": "a"}]}
-    )
-    yield said("thoughts", lambda i: {"type": "thinking", "thinking": "a"})
-    yield said("calls", use)
-    yield said(
-        "searches", lambda i: {"type": "server_tool_use", "id": f"srvc{i}", "name": "web_search"}
-    )
-    yield said(
-        "results", lambda i: {"type": "web_search_tool_result", "tool_use_id": "a", "content": []}
-    )
-    yield kind(
+def messages_kinds() -> Iterator[tuple[str, Part, Wrap]]:
+    def content(name: str, part: Json) -> tuple[str, Part, Wrap]:
+        return name, always(part), lambda all: messages(user(*all))
+
+    def answer(name: str, part: Part) -> tuple[str, Part, Wrap]:
+        return name, part, lambda all: messages(user("a"), assistant(*all), user("b"))
+
+    def encoded(media_type: str) -> Json:
+        return block("base64", media_type=media_type, data="AAAA")
+
+    def result(i: int) -> Json:
+        return block("web_search_tool_result", tool_use_id=f"srvc{i}", content=[])
+
+    yield "messages", always(user("a")), history(MESSAGES)
+    yield content("texts", text("a"))
+    yield content("images", block("image", source=encoded("image/png")))
+    yield content("documents", block("document", source=encoded("text/plain")))
+    yield content("pdfs", block("document", source=encoded("application/pdf")))
+    yield content("document blocks", block("document", source=block("content", content=[])))
+    yield content("passages", block("search_result", content=[text("a")]))
+    yield answer("thoughts", always(block("thinking", thinking="a")))
+    yield answer("calls", use)
+    yield answer("searches", lambda i: block("server_tool_use", id=f"srvc{i}", name="web_search"))
+    yield answer("results", always(result(0)))
+    yield (
         "hosted results",
-        lambda i: {"type": "web_search_tool_result", "tool_use_id": f"srvc{i}", "content": []},
-        lambda all: ask(
-            messages=[
-                *user("a"),
-                {"role": "assistant", "content": [use(i) for i in range(len(all) // 2)]},
-                {"role": "assistant", "content": all[: len(all) // 2]},
-            ]
+        result,
+        lambda all: messages(
+            user("a"),
+            assistant(*(use(i) for i in range(len(all) // 2))),
+            assistant(*all[: len(all) // 2]),
         ),
     )
-    yield kind(
-        "pairs",
-        lambda i: i,
-        lambda all: ask(
-            messages=[
-                message
-                for i in range(len(all) // 20)
-                for message in (
-                    {"role": "assistant", "content": [use(i)]},
-                    {
-                        "role": "user",
-                        "content": [
-                            {"type": "tool_result", "tool_use_id": f"c{i}", "content": "a"}
-                        ],
-                    },
-                )
-            ]
-        ),
-    )
-    yield kind(
+    paired = pairs(lambda i: assistant(use(i)), lambda i: user(tool_result(f"c{i}", "a")))
+    yield "pairs", lambda i: i, lambda all: messages(messages=paired(all))
+    yield (
         "result texts",
-        lambda i: {"type": "text", "text": "a"},
-        lambda all: ask(
-            messages=[
-                {"role": "assistant", "content": [use(1)]},
-                *user([{"type": "tool_result", "tool_use_id": "c1", "content": all}]),
-            ]
-        ),
+        always(text("a")),
+        lambda all: messages(assistant(use(1)), user(tool_result("c1", all))),
     )
-
-    def added(i):  # type: ignore[no-untyped-def]
-        return {
-            "type": "tool_addition",
-            "tool": {"type": "tool_definition", "definition": tool(i)},
-        }
-
-    yield kind(
-        "additions",
-        added,
-        lambda all: ask(messages=[*user("a"), {"role": "system", "content": all}]),
-    )
-    yield said("compactions", lambda i: {"type": "compaction", "content": "a"})
-    yield kind(
+    yield "additions", added, lambda all: messages(user("a"), message("system", *all))
+    yield answer("compactions", always(block("compaction", content="a")))
+    yield (
         "compacted changes",
         added,
-        lambda all: ask(
-            messages=[
-                *user("a"),
-                {
-                    "role": "assistant",
-                    "content": [{"type": "compaction", "content": "a", "tool_changes": all}],
-                },
-                *user("b"),
-            ]
+        lambda all: messages(
+            user("a"),
+            assistant(block("compaction", content="a", tool_changes=all)),
+            user("b"),
         ),
     )
-    yield kind("tools", tool, lambda all: ask(tools=all))
-    yield kind("strict tools", lambda i: tool(i, strict=True), lambda all: ask(tools=all))
-    yield kind("input examples", lambda i: {}, lambda all: ask(tools=[tool(0, input_examples=all)]))
-    for name, part in SCHEMAS:
-        yield kind(
-            f"strict {name} {part(0)} schema",
-            part,
-            shaped(name, lambda own: ask(tools=[tool(0, strict=True, input_schema=own)])),
-        )
-    yield kind("system", lambda i: {"type": "text", "text": "a"}, lambda all: ask(system=all))
-    yield kind("stops", lambda i: f"s{i}", lambda all: ask(stop_sequences=all))
-    yield kind("edits", lambda i: {"type": "a"}, lambda all: ask(context_management={"edits": all}))
-    yield kind("unknown", lambda i: {}, lambda all: ask(unknown=all))
-    yield kind(
-        "mistake",
-        lambda i: {"role": "user", "content": "a"},
-        lambda all: ask(messages=[*all, {"role": "a"}]),
+    yield "tools", message_tool, field(MESSAGES, "tools")
+    yield "strict tools", lambda i: message_tool(i, strict=True), field(MESSAGES, "tools")
+    yield (
+        "input examples",
+        always({}),
+        lambda all: messages(tools=[message_tool(0, input_examples=all)]),
     )
+    yield from schema_kinds(MESSAGES, message_tool)
+    yield "system", always(text("a")), field(MESSAGES, "system")
+    yield "stops", lambda i: f"s{i}", field(MESSAGES, "stop_sequences")
+    yield "edits", always(block("a")), lambda all: messages(context_management={"edits": all})
+    yield "unknown", always({}), field(MESSAGES, "unknown")
+    yield "mistake", always(user("a")), lambda all: messages(*all, {"role": "a"})
 
 
-def responses() -> Iterator[Kind]:
-    def ask(**rest: Any) -> dict[str, Any]:
-        return {"model": MODEL, "input": "hi", **rest}
+def function(i: int, parameters: Any = None, **more: Any) -> Json:
+    fields = {} if parameters is None else {"parameters": parameters}
+    return block("function", name=f"f{i}", **fields, **more)
 
-    def kind(name: str, part: Part, wrap: Wrap) -> Kind:
-        return Kind(f"responses {name}", "/v1/responses", part, wrap)
 
-    def item(name: str, part: Part) -> Kind:
-        return kind(name, part, lambda all: ask(input=all))
+def responses_kinds() -> Iterator[tuple[str, Part, Wrap]]:
+    def item(name: str, part: Part) -> tuple[str, Part, Wrap]:
+        return name, part, history(RESPONSES)
 
-    def tool(i: int, **rest: Any) -> dict[str, Any]:
-        return {"type": "function", "name": f"f{i}", **rest}
-
-    def call(i: int) -> dict[str, Any]:
-        return {"type": "function_call", "call_id": f"c{i}", "name": "f", "arguments": "{}"}
-
-    yield item("messages", lambda i: {"role": "user", "content": "a"})
-    yield item("answers", lambda i: {"role": "assistant", "content": "a"})
+    image = block("input_image", image_url="data:image/png;base64,AAAA")
+    yield item("messages", always(user("a")))
+    yield item("answers", always(assistant("a")))
+    yield item("parts", always(user(*[block("input_text", text="a")] * 20)))
+    yield item("images", always(user(image)))
+    yield item("reasoning", always(block("reasoning", summary=[])))
+    yield item("sealed", always(block("reasoning", encrypted_content="AAAA")))
+    yield item("carried", always(block("reasoning", encrypted_content="turnwire.1.W10=")))
+    yield item("calls", lambda i: function_call(f"c{i}", "f"))
     yield item(
-        "parts", lambda i: {"role": "user", "content": [{"type": "input_text", "text": "a"}] * 20}
+        "custom calls", lambda i: block("custom_tool_call", call_id=f"c{i}", name="f", input="a")
     )
-    yield item(
-        "images",
-        lambda i: {
-            "role": "user",
-            "content": [{"type": "input_image", "image_url": "data:image/png;base64,AAAA"}],
-        },
-    )
-    yield item("reasoning", lambda i: {"type": "reasoning", "summary": []})
-    yield item("sealed", lambda i: {"type": "reasoning", "encrypted_content": "AAAA"})
-    carried = {"type": "reasoning", "encrypted_content": "turnwire.1.W10="}
-    yield item("carried", lambda i: carried)
-    yield item("calls", call)
-    yield item(
-        "custom calls",
-        lambda i: {"type": "custom_tool_call", "call_id": f"c{i}", "name": "f", "input": "a"},
-    )
-    yield item("searches", lambda i: {"type": "web_search_call"})
-    yield item("unknown items", lambda i: {"type": "a"})
-    yield item("references", lambda i: {"type": "item_reference", "id": f"msg_{i}"})
-    yield item("more tools", lambda i: {"type": "additional_tools", "tools": [tool(i)]})
-    yield kind(
-        "pairs",
-        lambda i: i,
-        lambda all: ask(
-            input=[
-                one
-                for i in range(len(all) // 20)
-                for one in (
-                    call(i),
-                    {"type": "function_call_output", "call_id": f"c{i}", "output": "a"},
-                )
-            ]
-        ),
-    )
-    yield kind("tools", tool, lambda all: ask(tools=all))
-    yield kind(
-        "strict tools", lambda i: tool(i, strict=True, parameters={}), lambda all: ask(tools=all)
-    )
-    yield kind(
+    yield item("searches", always(block("web_search_call")))
+    yield item("unknown items", always(block("a")))
+    yield item("references", lambda i: block("item_reference", id=f"msg_{i}"))
+    yield item("more tools", lambda i: block("additional_tools", tools=[function(i)]))
+    paired = pairs(lambda i: function_call(f"c{i}", "f"), lambda i: function_output(f"c{i}", "a"))
+    yield "pairs", lambda i: i, lambda all: responses(input=paired(all))
+    yield "tools", function, field(RESPONSES, "tools")
+    yield "strict tools", lambda i: function(i, {}, strict=True), field(RESPONSES, "tools")
+    yield (
         "namespaces",
-        lambda i: {"type": "namespace", "name": f"n{i}", "tools": [tool(i)]},
-        lambda all: ask(tools=all),
+        lambda i: block("namespace", name=f"n{i}", tools=[function(i)]),
+        field(RESPONSES, "tools"),
     )
-    yield kind(
+    yield (
         "allowed",
-        tool,
-        lambda all: ask(
-            tools=[{"type": "namespace", "name": "n", "tools": all}],
-            tool_choice={
-                "type": "allowed_tools",
-                "tools": [
-                    {"type": "function", "namespace": "n", "name": f"f{i}"} for i in range(len(all))
-                ],
-            },
+        function,
+        lambda all: responses(
+            tools=[block("namespace", name="n", tools=all)],
+            tool_choice=block(
+                "allowed_tools",
+                tools=[block("function", namespace="n", name=f"f{i}") for i in range(len(all))],
+            ),
         ),
     )
-    yield kind(
+    yield (
         "allowed namespaces",
-        lambda i: {"type": "namespace", "name": "n"},
-        lambda all: ask(
-            tools=[
-                {"type": "namespace", "name": "n", "tools": [tool(i) for i in range(len(all) // 2)]}
-            ],
-            tool_choice={"type": "allowed_tools", "tools": all},
+        always(block("namespace", name="n")),
+        lambda all: responses(
+            tools=[block("namespace", name="n", tools=[function(i) for i in range(len(all) // 2)])],
+            tool_choice=block("allowed_tools", tools=all),
         ),
     )
     for name, syntax, definition in GRAMMARS:
 
-        def custom(i: int, syntax: str = syntax, definition: Part = definition) -> Any:
-            form = {"type": "grammar", "syntax": syntax, "definition": definition(i + 4000)}
-            return {"type": "custom", "name": f"c{i}", "format": form}
+        def custom(i: int, syntax: str = syntax, definition: Part = definition) -> Json:
+            form = block("grammar", syntax=syntax, definition=definition(i + 4000))
+            return block("custom", name=f"c{i}", format=form)
 
-        yield kind(f"{name} grammars", custom, lambda all: ask(tools=all[:60]))
-        yield kind(
+        yield f"{name} grammars", custom, lambda all: responses(tools=all[:60])
+        yield (
             f"{name} grammars in items",
             custom,
-            lambda all: ask(input=[{"type": "additional_tools", "tools": all}]),
+            lambda all: responses(block("additional_tools", tools=all)),
         )
-    for name, part in SCHEMAS:
-        yield kind(
-            f"strict {name} {part(0)} schema",
-            part,
-            shaped(name, lambda own: ask(tools=[tool(0, strict=True, parameters=own)])),
-        )
-    yield kind("includes", lambda i: "reasoning.encrypted_content", lambda all: ask(include=all))
-    yield kind("stops", lambda i: f"s{i}", lambda all: ask(stop=all))
-    yield kind("biases", lambda i: i, lambda all: ask(logit_bias={str(i): 1 for i in all}))
-    yield kind("metadata", lambda i: i, lambda all: ask(metadata={str(i): "a" for i in all}))
-    yield kind("managed", lambda i: {"type": "a"}, lambda all: ask(context_management=all))
-    yield kind("unknown", lambda i: {}, lambda all: ask(unknown=all))
+    yield from schema_kinds(RESPONSES, function)
+    yield "includes", always("reasoning.encrypted_content"), field(RESPONSES, "include")
+    yield "stops", lambda i: f"s{i}", field(RESPONSES, "stop")
+    yield "biases", lambda i: i, lambda all: responses(logit_bias={str(i): 1 for i in all})
+    yield "metadata", lambda i: i, lambda all: responses(metadata={str(i): "a" for i in all})
+    yield "managed", always(block("a")), field(RESPONSES, "context_management")
+    yield "unknown", always({}), field(RESPONSES, "unknown")
 
 
-def others() -> Iterator[Kind]:
-    yield Kind(
-        "completions ids",
-        "/v1/completions",
-        lambda i: i % 1000,
-        lambda all: {"model": MODEL, "prompt": all},
-    )
-    yield Kind(
-        "completions texts",
-        "/v1/completions",
-        lambda i: "a",
-        lambda all: {"model": MODEL, "prompt": all},
-    )
-    yield Kind(
-        "completions lists",
-        "/v1/completions",
-        lambda i: [1],
-        lambda all: {"model": MODEL, "prompt": all},
-    )
-    yield Kind(
+def prompts(all: list[Any]) -> Json:
+    return completions(prompt=all)
+
+
+def conversations(all: list[Any]) -> Json:
+    return chat(*all)
+
+
+KINDS = [
+    *(Kind(f"chat {name}", CHAT.path, part, wrap) for name, part, wrap in chat_kinds()),
+    *(Kind(f"messages {name}", MESSAGES.path, part, wrap) for name, part, wrap in messages_kinds()),
+    *(
+        Kind(f"responses {name}", RESPONSES.path, part, wrap)
+        for name, part, wrap in responses_kinds()
+    ),
+    Kind("completions ids", "/v1/completions", lambda i: i % 1000, prompts),
+    Kind("completions texts", "/v1/completions", always("a"), prompts),
+    Kind("completions lists", "/v1/completions", always([1]), prompts),
+    Kind(
         "detokenize",
         "/v1/detokenize",
         lambda i: i % 1000,
         lambda all: {"model": MODEL, "tokens": all},
-    )
-    for path in ("/v1/tokenize", "/v1/messages/count_tokens"):
-        yield Kind(
-            f"{path} messages",
-            path,
-            lambda i: {"role": "user", "content": "a"},
-            lambda all: {"model": MODEL, "messages": all},
-        )
-    yield Kind(
-        "tokenize chat",
-        "/v1/tokenize",
-        lambda i: {"role": "tool", "content": "a"},
-        lambda all: {"model": MODEL, "messages": all},
-    )
-
-
-KINDS = [*chat(), *messages(), *responses(), *others()]
+    ),
+    Kind("/v1/tokenize messages", "/v1/tokenize", always(user("a")), conversations),
+    Kind(
+        "/v1/messages/count_tokens messages",
+        "/v1/messages/count_tokens",
+        always(user("a")),
+        conversations,
+    ),
+    Kind("tokenize chat", "/v1/tokenize", always(message("tool", "a")), conversations),
+]

@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import AsyncIterator
 from itertools import product
 from random import Random
 from typing import Any
@@ -53,18 +52,6 @@ from tests.kit.frontend import CARD, MODEL, FakeGateway, FakeTurn, Served, servi
 ASK = messages(max_tokens=99)
 STREAM = ASK | {"stream": True}
 HALF = [*text(0, "half"), Failed(ErrorInfo(ErrorKind.ENGINE, "engine died"))]
-
-
-@pytest.fixture
-async def served() -> AsyncIterator[Served]:
-    async with serving() as served:
-        yield served
-
-
-@pytest.fixture
-async def http(served: Served) -> AsyncIterator[ClientSession]:
-    async with ClientSession(served.url) as session:
-        yield session
 
 
 async def error_of(response: ClientResponse) -> tuple[int, str, str]:
@@ -234,9 +221,8 @@ async def test_unknown_path_is_404(
         assert "Allow" in response.headers
 
 
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
+async def test_errors_of_openais_paths_have_openais_format(http: ClientSession) -> None:
+    for method, path in (
         ("POST", "/v1/chat/nothing"),
         ("POST", "/v1/completions/c1"),
         ("POST", "/v1/embeddings"),
@@ -244,30 +230,18 @@ async def test_unknown_path_is_404(
         ("POST", "/v1/chat/completions/chatcmpl-1"),
         ("DELETE", "/v1/chat/completions/chatcmpl-1"),
         ("GET", "/v1/chat/completions/chatcmpl-1/messages"),
-    ],
-)
-async def test_errors_of_openais_paths_have_openais_format(
-    method: str, path: str, served: Served, http: ClientSession
-) -> None:
-    response = await http.request(method, path, json={})
-    assert response.status == 404
-    error = {
-        "message": "Not found",
-        "type": "invalid_request_error",
-        "param": None,
-        "code": None,
-    }
-    assert await response.json() == {"error": error}
+    ):
+        response = await http.request(method, path, json={})
+        assert response.status == 404
+        error = (await response.json())["error"]
+        kind = "invalid_request_error"
+        assert error == {"message": "Not found", "type": kind, "param": None, "code": None}
 
 
 async def test_errors_of_shared_paths_have_the_shared_format(http: ClientSession) -> None:
     error = (await (await http.get("/v1/models/nobody")).json())["error"]
-    assert error == {
-        "type": "not_found_error",
-        "message": "model: nobody",
-        "param": None,
-        "code": None,
-    }
+    message = "model: nobody"
+    assert error == {"type": "not_found_error", "message": message, "param": None, "code": None}
 
 
 async def test_messages_api_can_be_disabled() -> None:
@@ -502,37 +476,31 @@ async def test_turn_is_logged_and_counted() -> None:
     assert turn["client_request"] == "mine"
     assert turn["model"] == MODEL
     assert (turn["session"], turn["parent"], turn["kind"]) == ("s/a", "s", "helper")
-    assert (
-        turn["prompt_tokens"],
-        turn["cached_tokens"],
-        turn["output_tokens"],
-        turn["reasoning_tokens"],
-    ) == (
-        USAGE.prompt,
-        USAGE.cached,
-        USAGE.output,
-        USAGE.reasoning,
-    )
+    assert turn["prompt_tokens"] == USAGE.prompt
+    assert turn["cached_tokens"] == USAGE.cached
+    assert turn["output_tokens"] == USAGE.output
+    assert turn["reasoning_tokens"] == USAGE.reasoning
     assert 0 <= turn["ttft"] <= turn["seconds"]
     assert (unknown["status"], unknown["outcome"]) == (404, "not_found")
 
     def value(name: str, **labels: str) -> float | None:
-        return served.registry.get_sample_value(name, labels)
+        return served.registry.get_sample_value(f"turnwire_{name}", labels)
 
-    assert value("turnwire_requests_total", model=MODEL, dialect="messages", outcome="stop") == 1
-    assert value("turnwire_requests_total", model="", dialect="messages", outcome="not_found") == 1
-    assert value("turnwire_requests_running", model=MODEL) == 0
-    assert value("turnwire_time_to_first_token_seconds_count", model=MODEL) == 1
-    assert value("turnwire_inter_token_latency_seconds_count", model=MODEL) == USAGE.output - 1
-    assert (
-        value("turnwire_inter_token_latency_seconds_bucket", model=MODEL, le="+Inf")
-        == USAGE.output - 1
-    )
-    assert value("turnwire_e2e_request_latency_seconds_count", model=MODEL) == 1
-    assert value("turnwire_prompt_tokens_total", model=MODEL) == USAGE.prompt
-    assert value("turnwire_generation_tokens_total", model=MODEL) == USAGE.output
-    assert value("turnwire_prefix_cache_queries_tokens_total", model=MODEL) == USAGE.prompt
-    assert value("turnwire_prefix_cache_hits_tokens_total", model=MODEL) == USAGE.cached
+    assert value("requests_total", model=MODEL, dialect="messages", outcome="stop") == 1
+    assert value("requests_total", model="", dialect="messages", outcome="not_found") == 1
+    between = USAGE.output - 1
+    assert value("inter_token_latency_seconds_bucket", model=MODEL, le="+Inf") == between
+    for name, wanted in {
+        "requests_running": 0,
+        "time_to_first_token_seconds_count": 1,
+        "inter_token_latency_seconds_count": between,
+        "e2e_request_latency_seconds_count": 1,
+        "prompt_tokens_total": USAGE.prompt,
+        "generation_tokens_total": USAGE.output,
+        "prefix_cache_queries_tokens_total": USAGE.prompt,
+        "prefix_cache_hits_tokens_total": USAGE.cached,
+    }.items():
+        assert value(name, model=MODEL) == wanted, name
 
 
 @pytest.mark.parametrize(
@@ -551,17 +519,12 @@ async def test_health_lists_the_models(http: ClientSession) -> None:
     assert "turnwire_requests_running" in await (await http.get("/metrics")).text()
 
 
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
+async def test_first_requests_of_clients_are_answered(http: ClientSession) -> None:
+    for method, path in (
         ("HEAD", "/api/hello"),
         ("HEAD", "/"),
         ("GET", "/"),
         ("GET", "/api/hello"),
         ("GET", "/version"),
-    ],
-)
-async def test_first_requests_of_clients_are_answered(
-    method: str, path: str, http: ClientSession
-) -> None:
-    assert (await http.request(method, path)).status == 200
+    ):
+        assert (await http.request(method, path)).status == 200, path

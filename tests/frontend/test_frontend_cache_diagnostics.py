@@ -1,13 +1,12 @@
 """The words of Messages and Responses for a comparison of two prompts, judged by the SDKs'
 types."""
 
+from functools import cache
 from typing import Any, get_args
 
 import pytest
-from anthropic.types.cache_miss_reason import CacheMissReason
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from openai.types.responses.response import PromptCacheDiagnostics, PromptCacheDiagnosticsCacheMiss
 from pydantic import TypeAdapter
 
 from schemas.events import PromptComparison
@@ -16,8 +15,6 @@ from services.frontend.apis.responses.render.document import diagnostics as resp
 from services.ledger.difference import PARTS
 from tests.kit.examples import examples
 
-MESSAGES: TypeAdapter[Any] = TypeAdapter(CacheMissReason)
-RESPONSES: TypeAdapter[Any] = TypeAdapter(PromptCacheDiagnostics)
 CASES: list[tuple[list[str], str, str]] = [
     (["model"], "model_changed", "model_changed"),
     (["system"], "system_changed", "input_changed"),
@@ -36,27 +33,31 @@ CASES: list[tuple[list[str], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("changed", "reason", "_"), CASES)
-def test_messages_names_the_first_change(changed: list[str], reason: str, _: str) -> None:
-    found = messages_diagnostics("m", PromptComparison(100, 40, changed))
-    assert found is not None
-    expected = {"type": reason} | (
-        {} if reason == "unavailable" else {"cache_missed_input_tokens": 40}
-    )
-    assert found == {"cache_miss_reason": expected}
-    assert MESSAGES.validate_python(expected, strict=True).to_dict() == expected
+@cache
+def sdk_types() -> tuple[TypeAdapter[Any], TypeAdapter[Any]]:
+    """The types of Messages and of Responses."""
+    from anthropic.types.cache_miss_reason import CacheMissReason
+    from openai.types.responses.response import PromptCacheDiagnostics
+
+    return TypeAdapter(CacheMissReason), TypeAdapter(PromptCacheDiagnostics)
 
 
-@pytest.mark.parametrize(("changed", "_", "reason"), CASES)
-def test_responses_names_the_first_change(changed: list[str], _: str, reason: str) -> None:
-    found = responses_diagnostics(PromptComparison(100, 40, changed), compacted=False)
+@pytest.mark.parametrize(("changed", "of_messages", "of_responses"), CASES)
+def test_first_change_is_named(changed: list[str], of_messages: str, of_responses: str) -> None:
+    messages_type, responses_type = sdk_types()
+    comparison = PromptComparison(100, 40, changed)
+    missed = {} if of_messages == "unavailable" else {"cache_missed_input_tokens": 40}
+    reason = {"type": of_messages} | missed
+    assert messages_diagnostics("m", comparison) == {"cache_miss_reason": reason}
+    assert messages_type.validate_python(reason, strict=True).to_dict() == reason
+    found = responses_diagnostics(comparison, compacted=False)
     assert found == {
         "type": "cache_miss",
-        "reason": reason,
+        "reason": of_responses,
         "cache_missed_tokens": 40,
         "comparison_reusable_tokens": 100,
     }
-    assert RESPONSES.validate_python(found, strict=True).to_dict() == found
+    assert responses_type.validate_python(found, strict=True).to_dict() == found
 
 
 def words_of(annotation: Any) -> list[str]:
@@ -70,6 +71,8 @@ def words_of(annotation: Any) -> list[str]:
 @given(changed=st.lists(st.sampled_from(["model", *PARTS]), min_size=1, unique=True))
 def test_reason_of_several_changes_is_the_first_in_the_order_of_the_sdk(changed: list[str]) -> None:
     """Instructions that change together with an effort are the effort's."""
+    from openai.types.responses.response import PromptCacheDiagnosticsCacheMiss
+
     words = {parts[0]: word for parts, _, word in CASES if len(parts) == 1}
     order = words_of(PromptCacheDiagnosticsCacheMiss.model_fields["reason"].annotation)
     found = responses_diagnostics(PromptComparison(100, 40, changed), compacted=False)
@@ -97,7 +100,7 @@ def test_comparison_without_a_change_of_the_request_is_named(
     )
     found = responses_diagnostics(comparison, compacted=True)
     assert found == {"type": kind}
-    assert RESPONSES.validate_python(found, strict=True).to_dict() == found
+    assert sdk_types()[1].validate_python(found, strict=True).to_dict() == found
     assert messages_diagnostics("", comparison) is None
 
 

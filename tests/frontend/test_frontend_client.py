@@ -1,7 +1,6 @@
 """Tests which agent a request is taken to come from, with the headers of real clients and with
 invented ones."""
 
-import json
 from typing import Any
 
 import pytest
@@ -12,58 +11,62 @@ from multidict import CIMultiDict
 
 from schemas.conversation import Client, Conversation, Message, OutputFormat, Text, ToolSpec
 from schemas.session import tenant_key
-from services.frontend.apis.chat.request import Chat
-from services.frontend.apis.completions.request import Completions
-from services.frontend.apis.messages.request import Messages
-from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.shared.client import MAX_CHARS, with_client
-from services.frontend.turns.interfaces import Dialect
+from tests.kit.bodies import APIS
 
-CLAUDE, CODEX, THREAD, OPENCODE = "c08b0507", "01a21999-8c5b", "01a21999-8d20", "ses_de66c548"
+CLAUDE = "c08b0507"
+CODEX = "01a21999-8c5b"
+THREAD = "01a21999-8d20"
+OPENCODE = "ses_de66c548"
+
+
+def claude(agent: str = "", parent: str = "", kind: str = "") -> dict[str, str]:
+    """The headers of Claude Code."""
+    headers = {
+        "session-id": CLAUDE,
+        "agent-id": agent,
+        "parent-agent-id": parent,
+        "request-class": kind,
+    }
+    return {f"x-claude-code-{name}": value for name, value in headers.items() if value}
+
+
+def codex(thread: str = CODEX, **more: str) -> dict[str, str]:
+    """The headers of Codex."""
+    others = {f"x-{name.replace('_', '-')}": value for name, value in more.items()}
+    return {"session-id": CODEX, "thread-id": thread} | others
+
+
+def opencode(session: str = OPENCODE) -> dict[str, str]:
+    """The headers of OpenCode."""
+    return {"x-session-affinity": session, "x-session-id": session}
+
+
 SEEN: dict[str, tuple[dict[str, str], Client]] = {
-    "claude": ({"x-claude-code-session-id": CLAUDE}, Client(CLAUDE)),
+    "claude": (claude(), Client(CLAUDE)),
     "claude helper": (
-        {
-            "x-claude-code-session-id": CLAUDE,
-            "x-claude-code-agent-id": "a754",
-            "x-claude-code-request-class": "subagent",
-        },
+        claude("a754", kind="subagent"),
         Client(f"{CLAUDE}/a754", parent=CLAUDE, kind="helper"),
     ),
     "claude helper of a helper": (
-        {
-            "x-claude-code-session-id": CLAUDE,
-            "x-claude-code-agent-id": "a022",
-            "x-claude-code-parent-agent-id": "ae92",
-        },
+        claude("a022", "ae92"),
         Client(f"{CLAUDE}/a022", parent=f"{CLAUDE}/ae92", kind="helper"),
     ),
-    "claude title": (
-        {"x-claude-code-session-id": CLAUDE, "x-claude-code-request-class": "auxiliary"},
-        Client(CLAUDE, kind="background"),
-    ),
-    "claude compaction": (
-        {"x-claude-code-session-id": CLAUDE, "x-claude-code-request-class": "compaction"},
-        Client(CLAUDE),
-    ),
-    "codex": ({"session-id": CODEX, "thread-id": CODEX}, Client(CODEX)),
+    "claude title": (claude(kind="auxiliary"), Client(CLAUDE, kind="background")),
+    "claude compaction": (claude(kind="compaction"), Client(CLAUDE)),
+    "codex": (codex(), Client(CODEX)),
     "codex helper": (
-        {
-            "session-id": CODEX,
-            "thread-id": THREAD,
-            "x-codex-parent-thread-id": CODEX,
-            "x-openai-subagent": "collab_spawn",
-        },
+        codex(THREAD, codex_parent_thread_id=CODEX, openai_subagent="collab_spawn"),
         Client(THREAD, parent=CODEX, kind="helper"),
     ),
     "codex memories": (
-        {"session-id": CODEX, "thread-id": THREAD, "x-openai-subagent": "memory_consolidation"},
+        codex(THREAD, openai_subagent="memory_consolidation"),
         Client(THREAD, kind="background"),
     ),
     "an older codex": ({"conversation_id": CODEX, "session_id": CODEX}, Client(CODEX)),
-    "opencode": ({"x-session-affinity": OPENCODE, "x-session-id": OPENCODE}, Client(OPENCODE)),
+    "opencode": (opencode(), Client(OPENCODE)),
     "opencode helper": (
-        {"x-session-affinity": "ses_2", "x-session-id": "ses_2", "x-parent-session-id": OPENCODE},
+        opencode("ses_2") | {"x-parent-session-id": OPENCODE},
         Client("ses_2", parent=OPENCODE, kind="helper"),
     ),
     "a plugin of Dynamo's": (
@@ -74,27 +77,15 @@ SEEN: dict[str, tuple[dict[str, str], Client]] = {
 }
 """Headers that clients send, with shortened ids."""
 NAMES = sorted({name for headers, _ in SEEN.values() for name in headers})
-DIALECTS: list[tuple[Dialect, dict[str, Any]]] = [
-    (Messages(), {"max_tokens": 9, "messages": [{"role": "user", "content": "Q"}]}),
-    (Chat(), {"messages": [{"role": "user", "content": "Q"}]}),
-    (Responses(), {"input": "Q"}),
-    (Completions(), {"prompt": "Q"}),
-]
 ASKED = Conversation("m", [Message("user", [Text("Q")])], tools=[ToolSpec("ls")])
 
 
-@pytest.mark.parametrize(
-    ("dialect", "body"), DIALECTS, ids=[dialect.name for dialect, _ in DIALECTS]
-)
 @pytest.mark.parametrize("who", SEEN)
-def test_clients_are_recognized_in_every_api(
-    dialect: Dialect, body: dict[str, Any], who: str
-) -> None:
+def test_clients_are_recognized_in_every_api(who: str) -> None:
     headers, client = SEEN[who]
-    parsed = dialect.parse(json.dumps({"model": "m"} | body).encode(), headers)
-    assert [
-        replace(conversation.client, compare=None) for conversation in parsed.conversations
-    ] == [client]
+    for api in APIS:
+        (conversation,) = api.parse(api.body(), headers).conversations
+        assert replace(conversation.client, compare=None) == client, api.name
 
 
 @given(
@@ -155,46 +146,25 @@ def test_keys_of_tenants_differ(
     assert (key(tenant) == key(other)) == ((tenant or "") == (other or ""))
 
 
-TITLE = {"type": "object", "properties": {"title": {"type": "string"}}}
-OPENCODE_TITLE = "You are a title generator. You output ONLY a thread title."
+ASK = ASKED.messages
+TITLE = OutputFormat("json_schema", {"type": "object", "properties": {"title": {}}})
+OTHER = OutputFormat("json_schema", {"properties": 5})
+SYSTEM: list[Any] = [Text("You are a title generator. You output ONLY a thread title.")]
+ANSWERED = [*ASK, Message("assistant", [])]
 
 
 @pytest.mark.parametrize(
     ("conversation", "session", "kind"),
     [
-        (
-            Conversation("m", ASKED.messages, format=OutputFormat("json_schema", TITLE)),
-            "s",
-            "background",
-        ),
-        (Conversation("m", ASKED.messages, system=[Text(OPENCODE_TITLE)]), "s", "background"),
-        (
-            Conversation("m", [Message("developer", [Text(OPENCODE_TITLE)]), *ASKED.messages]),
-            "s",
-            "background",
-        ),
-        (Conversation("m", ASKED.messages, system=[Text(OPENCODE_TITLE)]), None, "main"),
-        (
-            Conversation("m", ASKED.messages, tools=ASKED.tools, system=[Text(OPENCODE_TITLE)]),
-            "s",
-            "main",
-        ),
-        (Conversation("m", [Message("user", [Text(OPENCODE_TITLE)])]), "s", "main"),
-        (
-            Conversation(
-                "m", [*ASKED.messages, Message("assistant", [])], system=[Text(OPENCODE_TITLE)]
-            ),
-            "s",
-            "main",
-        ),
-        (
-            Conversation(
-                "m", ASKED.messages, format=OutputFormat("json_schema", {"properties": 5})
-            ),
-            "s",
-            "main",
-        ),
-        (Conversation("m", ASKED.messages, format=OutputFormat("json_object")), "s", "main"),
+        (Conversation("m", ASK, format=TITLE), "s", "background"),
+        (Conversation("m", ASK, system=SYSTEM), "s", "background"),
+        (Conversation("m", [Message("developer", SYSTEM), *ASK]), "s", "background"),
+        (Conversation("m", ASK, system=SYSTEM), None, "main"),
+        (Conversation("m", ASK, tools=ASKED.tools, system=SYSTEM), "s", "main"),
+        (Conversation("m", [Message("user", SYSTEM)]), "s", "main"),
+        (Conversation("m", ANSWERED, system=SYSTEM), "s", "main"),
+        (Conversation("m", ASK, format=OTHER), "s", "main"),
+        (Conversation("m", ASK, format=OutputFormat("json_object")), "s", "main"),
         (Conversation("m", []), "s", "main"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Tests that grammars of freeform tools are checked, and that a header names formats that are not
+"""Tests that grammars of freeform tools are checked, and that a header names what is not
 enforced."""
 
 from typing import Any
@@ -10,7 +10,21 @@ from msgspec.structs import replace
 from schemas.errors import Invalid
 from services.frontend.apis.shared import tools
 from services.frontend.apis.shared.tools import checked_grammar
-from tests.kit.frontend import CARD, MODEL, FakeGateway, serving
+from tests.kit.bodies import (
+    CHAT,
+    MESSAGES,
+    RESPONSES,
+    SCHEMA,
+    Api,
+    Json,
+    block,
+    chat,
+    function,
+    messages,
+    responses,
+    tool,
+)
+from tests.kit.frontend import CARD, FakeGateway, serving
 from tests.kit.waiting import eventually
 
 BAD = [
@@ -20,49 +34,38 @@ BAD = [
     ("regex", "a(b", "unclosed group"),
     ("regex", "(?=a)b", "look-ahead"),
 ]
+GOOD = [("lark", 'start: "a" x\nx: /b+/'), ("regex", "^a{2}$")]
 
 
-def chat(syntax: str, definition: str) -> tuple[str, dict[str, Any]]:
-    form = {"type": "grammar", "grammar": {"syntax": syntax, "definition": definition}}
-    tool = {"type": "custom", "custom": {"name": "patch", "format": form}}
-    return "/v1/chat/completions", {
-        "model": MODEL,
-        "messages": [{"role": "user", "content": "hi"}],
-        "tools": [tool],
-    }
+def with_grammar(api: Api, syntax: str, definition: str) -> Json:
+    """A request with a freeform tool that has a grammar."""
+    grammar = {"syntax": syntax, "definition": definition}
+    if api is RESPONSES:
+        return responses(tools=[block("custom", name="p", format=block("grammar", **grammar))])
+    form = block("grammar", grammar=grammar)
+    return chat(tools=[block("custom", custom={"name": "patch", "format": form})])
 
 
-def responses(syntax: str, definition: str) -> tuple[str, dict[str, Any]]:
-    form = {"type": "grammar", "syntax": syntax, "definition": definition}
-    return "/v1/responses", {
-        "model": MODEL,
-        "input": "hi",
-        "tools": [{"type": "custom", "name": "p", "format": form}],
-    }
-
-
-PLACES = {
-    chat: "tools[0].custom.format.grammar.definition",
-    responses: "tools[0].format.definition",
-}
-
-
-@pytest.mark.parametrize("make", [chat, responses])
-async def test_invalid_grammar_is_refused(make: Any) -> None:
+@pytest.mark.parametrize(
+    ("api", "place"),
+    [
+        (CHAT, "tools[0].custom.format.grammar.definition"),
+        (RESPONSES, "tools[0].format.definition"),
+    ],
+)
+async def test_invalid_grammar_is_refused(api: Api, place: str) -> None:
     pytest.importorskip("llguidance")
     async with serving() as served, ClientSession(served.url) as http:
         for syntax, definition, reason in BAD:
-            path, body = make(syntax, definition)
-            async with http.post(path, json=body) as response:
+            async with http.post(api.path, json=with_grammar(api, syntax, definition)) as response:
                 error = (await response.json())["error"]
                 assert (response.status, error["type"]) == (400, "invalid_request_error")
-                assert (error["param"], error["code"]) == (PLACES[make], "invalid_value")
-                assert error["message"].startswith(f"Invalid value for '{PLACES[make]}': ")
+                assert (error["param"], error["code"]) == (place, "invalid_value")
+                assert error["message"].startswith(f"Invalid value for '{place}': ")
                 assert reason in error["message"]
                 assert "\n" not in error["message"]
-        for good in (("lark", 'start: "a" x\nx: /b+/'), ("regex", "^a{2}$")):
-            path, body = make(*good)
-            async with http.post(path, json=body) as response:
+        for syntax, definition in GOOD:
+            async with http.post(api.path, json=with_grammar(api, syntax, definition)) as response:
                 assert response.status == 200
 
 
@@ -75,91 +78,71 @@ def test_grammar_is_checked_roughly_without_the_library(monkeypatch: pytest.Monk
     assert checked_grammar("regex", "rough{2}", "here").syntax == "regex"
 
 
-ANSWER = {"type": "json_schema", "schema": {"type": "object", "properties": {}}}
-STRICT = {"name": "f", "input_schema": {"type": "object", "properties": {}}, "strict": True}
+async def named(gateway: FakeGateway, api: Api, body: Json) -> tuple[str | None, list[Any]]:
+    """What a header and the log name as not enforced."""
+    async with serving(gateway) as served, ClientSession(served.url) as http:
+        async with http.post(api.path, json=body) as response:
+            assert response.status == 200, await response.text()
+            await response.read()
+        logged = [line["not_enforced"] for line in served.lines if "not_enforced" in line]
+        return response.headers.get("x-turnwire-not-enforced"), logged
 
 
 @pytest.mark.parametrize(
-    ("features", "family", "header"),
+    ("features", "family", "enforced"),
     [
-        ([], "hermes", "format,strict"),
-        (["guided"], "hermes", "format,strict"),
-        (["guided", "grammar"], "hermes", None),
-        (["guided", "grammar"], "pythonic", "format,strict"),
+        ([], "hermes", False),
+        (["guided"], "hermes", False),
+        (["guided", "grammar"], "hermes", True),
+        (["guided", "grammar"], "pythonic", False),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
 async def test_unenforced_grammar_is_named(
-    features: list[str], family: str, header: str | None, stream: bool
+    features: list[str], family: str, enforced: bool, stream: bool
 ) -> None:
     gateway = FakeGateway(cards=[replace(CARD, features=features, family=family)])
-    ask = {
-        "model": MODEL,
-        "max_tokens": 9,
-        "messages": [{"role": "user", "content": "hi"}],
-        "stream": stream,
-    }
-    promising = {**ask, "tools": [STRICT], "output_config": {"format": ANSWER}}
-    async with serving(gateway) as served, ClientSession(served.url) as http:
-        for body, expected in (
-            (promising, header),
-            ({**ask, "tools": [{**STRICT, "strict": False}]}, None),
-        ):
-            async with http.post("/v1/messages", json=body) as response:
-                assert response.status == 200
-                assert response.headers.get("x-turnwire-not-enforced") == expected
-                await response.read()
-        if header is not None:
-            logged = next(line for line in served.lines if "not_enforced" in line)
-            assert logged["not_enforced"] == header.split(",")
+    answer = {"format": block("json_schema", schema=SCHEMA)}
+    body = messages(tools=[tool(strict=True)], output_config=answer, stream=stream)
+    header, logged = await named(gateway, MESSAGES, body)
+    assert header == (None if enforced else "format,strict")
+    assert enforced or logged[0] == ["format", "strict"]
+    plain = messages(tools=[tool(strict=False)], stream=stream)
+    assert (await named(gateway, MESSAGES, plain))[0] is None
 
 
-HELLO = [{"role": "user", "content": "hi"}]
-BUDGETS: list[tuple[str, dict[str, Any], bool]] = [
-    (
-        "/v1/messages",
-        {"max_tokens": 4096, "thinking": {"type": "enabled", "budget_tokens": 1024}},
-        True,
-    ),
-    ("/v1/messages", {"max_tokens": 4096, "thinking": {"type": "adaptive"}}, False),
-    ("/v1/messages", {"max_tokens": 4096, "thinking": {"type": "disabled"}}, False),
-    ("/v1/messages", {"max_tokens": 4096}, False),
-    ("/v1/chat/completions", {"thinking_budget": 64}, True),
-    ("/v1/chat/completions", {"thinking_token_budget": 64}, True),
-    ("/v1/chat/completions", {"thinking": {"type": "enabled", "budget_tokens": 64}}, True),
-    ("/v1/chat/completions", {"thinking": False, "thinking_budget": 64}, False),
-    ("/v1/chat/completions", {"thinking_budget": 0}, False),
-    ("/v1/chat/completions", {"reasoning_effort": "low"}, False),
+BUDGETS: list[tuple[Api, Json, bool]] = [
+    (MESSAGES, {"thinking": block("enabled", budget_tokens=1024)}, True),
+    (MESSAGES, {"thinking": block("adaptive")}, False),
+    (MESSAGES, {"thinking": block("disabled")}, False),
+    (MESSAGES, {}, False),
+    (CHAT, {"thinking_budget": 64}, True),
+    (CHAT, {"thinking_token_budget": 64}, True),
+    (CHAT, {"thinking": block("enabled", budget_tokens=64)}, True),
+    (CHAT, {"thinking": False, "thinking_budget": 64}, False),
+    (CHAT, {"thinking_budget": 0}, False),
+    (CHAT, {"reasoning_effort": "low"}, False),
 ]
 
 
-@pytest.mark.parametrize(("path", "body", "named"), BUDGETS)
 @pytest.mark.parametrize("features", [[], ["guided", "grammar"]])
 async def test_thinking_budget_is_named_as_not_enforced(
-    path: str, body: dict[str, Any], named: bool, features: list[str]
+    features: list[str], subtests: pytest.Subtests
 ) -> None:
     gateway = FakeGateway(cards=[replace(CARD, features=features, family="hermes")])
-    async with serving(gateway) as served, ClientSession(served.url) as http:
-        async with http.post(path, json={"model": MODEL, "messages": HELLO, **body}) as response:
-            assert response.status == 200, await response.text()
-            assert response.headers.get("x-turnwire-not-enforced") == (
-                "thinking_budget" if named else None
-            )
-        assert any("not_enforced" in line for line in served.lines) == named
+    for api, fields, unenforced in BUDGETS:
+        with subtests.test(api=api.name, fields=fields):
+            header, logged = await named(gateway, api, api.body(**fields))
+            assert header == ("thinking_budget" if unenforced else None)
+            assert bool(logged) == unenforced
 
 
 async def test_background_response_names_an_unenforced_grammar() -> None:
-    body = {"model": MODEL, "input": "hi", "background": True}
-    tool = {
-        "type": "function",
-        "name": "f",
-        "strict": True,
-        "parameters": {"type": "object", "properties": {}},
-    }
+    body = responses(background=True, tools=[function("f", strict=True)])
     async with (
         serving() as served,
         ClientSession(served.url) as http,
-        http.post("/v1/responses", json={**body, "tools": [tool]}) as response,
+        http.post("/v1/responses", json=body) as response,
     ):
         assert response.status == 200
         assert response.headers["x-turnwire-not-enforced"] == "strict"

@@ -1,164 +1,129 @@
 """Tests memos: equal tools are read once, and the result equals that of reading them again."""
 
-import json
 from typing import Any
 
 import pytest
 
 from schemas.conversation import Conversation, Message, Text
 from schemas.errors import Invalid
-from services.frontend.apis.chat.render import ChatSettings
-from services.frontend.apis.chat.request import Chat
-from services.frontend.apis.chat.request import parse as parse_chat
 from services.frontend.apis.messages.request import Messages
-from services.frontend.apis.messages.request import parse as parse_messages
-from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.shared.decode import MIN_SHARED_CHARS, share_texts
+from services.frontend.turns.interfaces import Dialect
 from services.runtime import memo
 from services.runtime.memo import MIN_SIZE, Memo
+from tests.kit.bodies import (
+    CHAT,
+    CONVERSING,
+    MESSAGES,
+    RESPONSES,
+    Api,
+    Json,
+    block,
+    message,
+    text,
+    tool,
+    user,
+)
 
 LONG = "Reads one file, from its first line to its last. " * 8
 
 
-def messages(tools: Any, **rest: Any) -> bytes:
-    said = [{"role": "user", "content": "Hi."}]
-    return json.dumps(
-        {"model": "m", "max_tokens": 9, "messages": said, "tools": tools, **rest}
-    ).encode()
+def parsed(dialect: Dialect, body: Json | bytes) -> Any:
+    """A request, parsed by a dialect that has parsed others."""
+    return Api("", "", dict, dict, lambda: dialect).parse(body)
 
 
-def tool(name: str, **rest: Any) -> dict[str, Any]:
-    schema = {"type": "object", "properties": {"path": {"type": "string"}}}
-    return {"name": name, "description": LONG, "input_schema": schema, **rest}
-
-
-def function(name: str, **rest: Any) -> dict[str, Any]:
-    return {
-        "type": "function",
-        "name": name,
-        "description": LONG,
-        "parameters": {"type": "object"},
-        **rest,
-    }
-
-
-def chat(tools: Any, **rest: Any) -> bytes:
-    return json.dumps(
-        {"model": "m", "messages": [{"role": "user", "content": "Hi."}], "tools": tools, **rest}
-    ).encode()
-
-
-def responses(tools: Any, **rest: Any) -> bytes:
-    return json.dumps({"model": "m", "input": "Hi.", "tools": tools, **rest}).encode()
-
-
-def wrapped(name: str) -> dict[str, Any]:
-    return {
-        "type": "function",
-        "function": {"name": name, "description": LONG, "parameters": {"type": "object"}},
-    }
+def names(dialect: Dialect, body: Json) -> list[str]:
+    return [spec.name for spec in parsed(dialect, body).conversations[0].tools]
 
 
 def test_equal_tools_are_the_same_objects() -> None:
-    for dialect, ask, offer in (
-        (Messages(), messages, tool),
-        (Chat(), chat, wrapped),
-        (Responses(), responses, function),
-    ):
-        first, again = (
-            dialect.parse(ask([offer("read")], temperature=heat), {}) for heat in (0.1, 0.9)
+    for api in CONVERSING:
+        dialect = api.make_dialect()
+        reads = [api.tool("read", description=LONG)]
+        (one,), (other,) = (
+            parsed(dialect, api.body(tools=reads, temperature=heat)).conversations[0].tools
+            for heat in (0.1, 0.9)
         )
-        (one,), (other,) = first.conversations[0].tools, again.conversations[0].tools
         assert one is other
         assert one.description == LONG
-        different = dialect.parse(ask([offer("write")]), {})
-        assert [spec.name for spec in different.conversations[0].tools] == ["write"]
+        writes = [api.tool("write", description=LONG)]
+        assert names(dialect, api.body(tools=writes)) == ["write"]
+
+
+READ = tool("read", description=LONG)
 
 
 def test_remembered_tools_equal_fresh_ones() -> None:
     dialect = Messages()
-    body = messages(
-        [
-            tool("read"),
-            tool("find", defer_loading=True),
-            {"type": "web_search_20250305", "name": "search"},
-        ]
-    )
-    fresh = parse_messages(body, {})
-    assert [dialect.parse(body, {}) for _ in range(3)] == [fresh] * 3
+    search = block("web_search_20250305", name="search")
+    body = MESSAGES.body(tools=[READ, tool("find", description=LONG, defer_loading=True), search])
+    fresh = MESSAGES.parse(body)
+    assert [parsed(dialect, body) for _ in range(3)] == [fresh] * 3
     assert fresh.notes == ["web_search_20250305"]
 
 
 def test_changes_of_tools_stay_in_their_conversation() -> None:
     """`tool_addition` and `tool_removal` change the tools of one request, not those in the memo."""
     dialect = Messages()
-    definition = {"type": "tool_definition", "definition": tool("late")}
-    removed = {"type": "tool_reference", "name": "read"}
-    said = [
-        {"role": "user", "content": "Hi."},
-        {"role": "system", "content": [{"type": "tool_addition", "tool": definition}]},
-        {"role": "system", "content": [{"type": "tool_removal", "tool": removed}]},
-        {"role": "user", "content": "Go on."},
-    ]
-    changed = dialect.parse(messages([tool("read")], messages=said), {})
-    assert [spec.name for spec in changed.conversation.tools] == ["read", "late"]
-    assert [
-        spec.name for spec in dialect.parse(messages([tool("read")]), {}).conversation.tools
-    ] == ["read"]
+    added = block("tool_definition", definition=tool("late", description=LONG))
+    removed = block("tool_reference", name="read")
+    changed = MESSAGES.body(
+        user("Hi."),
+        message("system", block("tool_addition", tool=added)),
+        message("system", block("tool_removal", tool=removed)),
+        user("Go on."),
+        tools=[READ],
+    )
+    assert names(dialect, changed) == ["read", "late"]
+    assert names(dialect, MESSAGES.body(tools=[READ])) == ["read"]
+
+
+def test_tools_in_the_input_do_not_reach_the_next_request() -> None:
+    dialect = RESPONSES.make_dialect()
+    read, late = (RESPONSES.tool(name, description=LONG) for name in ("read", "late"))
+    items = [block("additional_tools", tools=[late]), user("Hi.")]
+    for history, wanted in (([], ["read"]), (items, ["read", "late"]), ([], ["read"])):
+        assert names(dialect, RESPONSES.body(*history, tools=[read])) == wanted
+
+
+NAMED_3 = {"name": 3, "description": LONG}
+CHAT_READ = CHAT.tool("read", description=LONG)
+FUNCTION = RESPONSES.tool("read", description=LONG)
 
 
 @pytest.mark.parametrize(
-    ("dialect", "body"),
+    ("api", "tools", "place"),
     [
         (
-            Messages(),
-            messages([tool("read"), {"name": "x", "input_schema": 3, "description": LONG}]),
+            MESSAGES,
+            [READ, {"name": "x", "input_schema": 3, "description": LONG}],
+            "tools.1.input_schema",
         ),
-        (Messages(), messages({"name": LONG * 2})),
-        (Messages(), messages([tool("read"), tool("read")])),
-        (
-            Chat(),
-            chat(
-                [
-                    wrapped("read"),
-                    {"type": "function", "function": {"name": 3, "description": LONG}},
-                ]
-            ),
-        ),
-        (Chat(), chat([wrapped("read"), {"type": "function", "description": LONG}])),
-        (
-            Responses(),
-            responses([function("read"), {"type": "function", "name": 3, "description": LONG}]),
-        ),
-        (Responses(), responses([function("read"), function("read")])),
+        (MESSAGES, {"name": LONG * 2}, "tools"),
+        (MESSAGES, [READ, READ], "Tool names"),
+        (CHAT, [CHAT_READ, block("function", function=NAMED_3)], "tools[1].function.name"),
+        (CHAT, [CHAT_READ, block("function", description=LONG)], "tools"),
+        (RESPONSES, [FUNCTION, block("function", **NAMED_3)], "tools"),
+        (RESPONSES, [FUNCTION, FUNCTION], "Tool names"),
     ],
 )
-def test_invalid_tools_are_refused_equally_each_time(dialect: Any, body: bytes) -> None:
+def test_invalid_tools_are_refused_equally_each_time(api: Api, tools: Any, place: str) -> None:
+    dialect = api.make_dialect()
     result = []
     for _ in range(3):
         with pytest.raises(Invalid) as refused:
-            dialect.parse(body, {})
+            parsed(dialect, api.body(tools=tools))
         result.append((str(refused.value), refused.value.info.param))
     assert result[0] == result[1] == result[2]
-    assert "tools" in result[0][0] or "Tool names" in result[0][0]
-
-
-def test_place_of_an_invalid_tool_is_that_in_the_body() -> None:
-    with pytest.raises(Invalid, match=r"tools\.1\.input_schema"):
-        parse_messages(messages([tool("read"), {"name": "x", "input_schema": 3}]), {})
-    with pytest.raises(Invalid, match=r"tools\[1\]\.function\.name"):
-        parse_chat(
-            chat([wrapped("read"), {"type": "function", "function": {"name": 3}}]),
-            {},
-            ChatSettings(),
-        )
+    assert place in result[0][0]
 
 
 def test_lone_surrogate_in_a_tool_is_mended() -> None:
-    body = messages([tool("read")]).replace(b"Reads one", b"Reads \\ud83d one")
     dialect = Messages()
+    cut = [tool("read", description=f"Reads \ud83d one file. {LONG}")]
     for _ in range(2):
-        (spec,) = dialect.parse(body, {}).conversation.tools
+        (spec,) = parsed(dialect, MESSAGES.body(tools=cut)).conversation.tools
         assert spec.description.startswith("Reads \ufffd one file")
 
 
@@ -170,9 +135,9 @@ def test_least_recently_used_value_is_dropped_first() -> None:
         made.append(data[:1])
         return data
 
-    parts = {letter: letter * MIN_SIZE for letter in (b"a", b"b", b"c", b"d", b"e")}
     for letter in (b"a", b"b", b"c", b"d", b"a", b"e", b"a", b"b"):
-        assert cache.get(parts[letter], make) == parts[letter]
+        part = letter * MIN_SIZE
+        assert cache.get(part, make) == part
     assert made == [b"a", b"b", b"c", b"d", b"e", b"b"]
     assert cache.size == 4 * MIN_SIZE
 
@@ -193,15 +158,6 @@ def test_failed_value_is_made_again() -> None:
     with pytest.raises(Invalid):
         cache.get(b"1" * MIN_SIZE, fail)
     assert cache.get(b"1" * MIN_SIZE, len) == MIN_SIZE
-
-
-def test_tools_in_the_input_do_not_reach_the_next_request() -> None:
-    dialect = Responses()
-    added = {"type": "additional_tools", "tools": [function("late")]}
-    items = [added, {"type": "message", "role": "user", "content": "Hi."}]
-    for names in (["read"], ["read", "late"], ["read"]):
-        body = responses([function("read")], input=items if "late" in names else "Hi.")
-        assert [spec.name for spec in dialect.parse(body, {}).conversation.tools] == names
 
 
 def test_newest_of_parts_with_one_hash_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,26 +181,20 @@ def shared(cache: Memo[Any], *system: str, said: str = "Hi.") -> Conversation:
 
 
 def test_requests_with_equal_instructions_share_one_text() -> None:
-    api = Messages()
-    blocks = [{"type": "text", "text": "You are an agent."}, {"type": "text", "text": INSTRUCTIONS}]
-    said = [[{"role": "user", "content": text}] for text in ("Hi.", INSTRUCTIONS + "?")]
-    first, second = (
-        api.parse(messages([], system=blocks, messages=one), {}).conversation for one in said
-    )
+    dialect = Messages()
+    system = [text("You are an agent."), text(INSTRUCTIONS)]
+    bodies = [MESSAGES.body(user(said), system=system) for said in ("Hi.", INSTRUCTIONS + "?")]
+    first, second = (parsed(dialect, body).conversation for body in bodies)
     assert first.system[1] is second.system[1]
-    assert [first, second] == [
-        parse_messages(messages([], system=blocks, messages=one), {}).conversation for one in said
-    ]
+    assert [first, second] == [MESSAGES.parse(body).conversation for body in bodies]
 
 
 def test_instructions_in_messages_are_shared() -> None:
-    api = Chat(ChatSettings())
-
-    def ask(said: str) -> Conversation:
-        messages = [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": said}]
-        return api.parse(chat([], messages=messages), {}).conversations[0]
-
-    first, second = ask("Hi."), ask("Bye.")
+    dialect = CHAT.make_dialect()
+    first, second = (
+        parsed(dialect, CHAT.body(message("system", INSTRUCTIONS), user(said))).conversations[0]
+        for said in ("Hi.", "Bye.")
+    )
     assert first.messages[0].parts[0] is second.messages[0].parts[0]
     assert second.messages[1].parts == [Text("Bye.")]
 
@@ -271,6 +221,5 @@ def test_least_recently_used_text_is_dropped_first() -> None:
         shared(cache, name * MIN_SHARED_CHARS)
         assert shared(cache, "0" * MIN_SHARED_CHARS).system[0] is kept
         assert cache.size <= 4 * MIN_SHARED_CHARS
-    assert shared(cache, "5" * MIN_SHARED_CHARS, said="1" * MIN_SHARED_CHARS).messages[0].parts == [
-        Text("1" * MIN_SHARED_CHARS)
-    ]
+    again = shared(cache, "5" * MIN_SHARED_CHARS, said="1" * MIN_SHARED_CHARS)
+    assert again.messages[0].parts == [Text("1" * MIN_SHARED_CHARS)]

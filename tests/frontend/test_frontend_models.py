@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientSession
-from anthropic.types import ModelInfo
-from openai.types import Model
 
 from schemas.control import THINKING_BUDGET, ModelCard
 from schemas.errors import Invalid
 from services.frontend.apis.models.documents import entry, listing, names
 from services.runtime.config import FrontendConfig
+from tests.kit.bodies import messages, responses
 from tests.kit.frontend import MODEL, FakeGateway, serving
 
 CARDS = [
@@ -29,6 +28,7 @@ CARDS = [
     ),
     ModelCard("two", features=["guided"]),
 ]
+ALL = ["acme/one", "claude-one", "two"]
 
 
 def page(*lifecycles: str, **query: str) -> dict[str, Any]:
@@ -41,66 +41,60 @@ def ids(document: dict[str, Any]) -> list[str]:
 
 def test_every_name_is_listed_once() -> None:
     document = page()
-    assert ids(document) == ["acme/one", "claude-one", "two"]
-    assert (document["first_id"], document["last_id"], document["has_more"]) == (
-        "acme/one",
-        "two",
-        False,
-    )
+    assert ids(document) == ALL
+    assert (document["first_id"], document["last_id"]) == ("acme/one", "two")
+    assert not document["has_more"]
     assert [model["slug"] for model in document["models"]] == ids(document)
 
 
+@pytest.fixture
+def model_info() -> Any:
+    from anthropic.types import ModelInfo
+
+    return ModelInfo
+
+
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
-def test_entries_fit_the_strict_types_of_both_sdks(card: ModelCard) -> None:
+def test_entries_fit_the_strict_types_of_both_sdks(card: ModelCard, model_info: Any) -> None:
     made = entry(card, card.name)
-    info = ModelInfo.model_validate(made, strict=False)
+    info = model_info.model_validate(made, strict=False)
     assert info.lifecycle == "active"
     assert info.max_input_tokens == (card.max_model_len or None)
     assert info.max_tokens == (card.max_output_tokens or None)
-    assert info.capabilities is not None
+    effort = info.capabilities.effort
     assert info.capabilities.thinking.supported is card.reasoning
-    assert info.capabilities.effort.supported is bool(card.efforts)
-    assert [
-        level
-        for level in ("low", "medium", "high", "max")
-        if getattr(info.capabilities.effort, level).supported
-    ] == (card.efforts)
+    assert effort.supported is bool(card.efforts)
+    levels = ("low", "medium", "high", "max")
+    assert [level for level in levels if getattr(effort, level).supported] == card.efforts
     assert info.capabilities.structured_outputs.supported is ("guided" in card.features)
-    assert (made["object"], made["owned_by"], made["created"]) == (
-        "model",
-        "turnwire",
-        card.created,
-    )
+    assert made["object"] == "model"
+    assert made["owned_by"] == "turnwire"
+    assert made["created"] == card.created
 
 
-async def test_served_web_search_is_a_capability() -> None:
+async def test_served_web_search_is_a_capability(model_info: Any) -> None:
     for config, expected in (
         (FrontendConfig(), False),
         (FrontendConfig(web_provider="http://127.0.0.1:9/"), True),
     ):
-        async with serving(config=config) as served, ClientSession() as http:
-            for path in ("/v1/models", f"/v1/models/{MODEL}"):
-                async with http.get(served.url + path) as response:
-                    document = await response.json()
-                model = ModelInfo.model_validate(
-                    document["data"][0] if "data" in document else document, strict=False
-                )
-                assert model.capabilities is not None
-                assert model.capabilities.server_tools is not None
-                assert model.capabilities.server_tools.supported is expected
-                assert model.capabilities.server_tools.web_search.supported is expected
+        async with serving(config=config) as served, ClientSession(served.url) as http:
+            listed = await (await http.get("/v1/models")).json()
+            alone = await (await http.get(f"/v1/models/{MODEL}")).json()
+        for document in (listed["data"][0], alone):
+            tools = model_info.model_validate(document, strict=False).capabilities.server_tools
+            assert tools.supported is expected
+            assert tools.web_search.supported is expected
 
 
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
 def test_entries_fit_openais_strict_type_and_vllms_clients(card: ModelCard) -> None:
+    from openai.types import Model
+
     made = entry(card, "alias")
     model = Model.model_validate(made, strict=True)
     assert (model.id, model.owned_by) == ("alias", "turnwire")
-    assert (made["root"], made["parent"], made["max_model_len"]) == (
-        card.name,
-        card.name,
-        card.max_model_len or None,
-    )
+    assert (made["root"], made["parent"]) == (card.name, card.name)
+    assert made["max_model_len"] == (card.max_model_len or None)
     assert made["permission"][0]["allow_sampling"] is True
     assert entry(card, card.name)["parent"] is None
     assert card.name in made["description"]
@@ -115,7 +109,7 @@ def test_entries_fit_openais_strict_type_and_vllms_clients(card: ModelCard) -> N
         ({"after_id": "two"}, [], False),
         ({"limit": "1", "before_id": "two"}, ["claude-one"], True),
         ({"before_id": "claude-one"}, ["acme/one"], False),
-        ({"after_id": "nobody"}, ["acme/one", "claude-one", "two"], False),
+        ({"after_id": "nobody"}, ALL, False),
     ],
 )
 def test_lists_have_pages(query: dict[str, str], expected: list[str], more: bool) -> None:
@@ -153,11 +147,7 @@ async def test_slash_in_a_name_may_be_escaped(spelled: str) -> None:
 
 async def test_lifecycle_and_limit_are_read_from_the_query() -> None:
     async with serving(FakeGateway(cards=CARDS)) as served, ClientSession(served.url) as http:
-        assert ids(await (await http.get("/v1/models?limit=1000")).json()) == [
-            "acme/one",
-            "claude-one",
-            "two",
-        ]
+        assert ids(await (await http.get("/v1/models?limit=1000")).json()) == ALL
         assert ids(await (await http.get("/v1/models?lifecycle[]=retired")).json()) == []
         assert (await http.get("/v1/models?limit=0")).status == 400
 
@@ -210,10 +200,8 @@ async def test_models_cannot_be_deleted() -> None:
         assert answer.status == 405
         assert "GET" in answer.headers["allow"]
         error = (await answer.json())["error"]
-        assert (error["type"], error["message"]) == (
-            "invalid_request_error",
-            "Method DELETE is not allowed here",
-        )
+        assert error["type"] == "invalid_request_error"
+        assert error["message"] == "Method DELETE is not allowed here"
 
 
 async def test_unknown_name_is_not_found() -> None:
@@ -228,22 +216,14 @@ async def test_answer_has_the_etag_of_the_catalogue() -> None:
     async with serving(gateway) as served, ClientSession(served.url) as http:
         etag = (await http.get("/codex/models.json")).headers["etag"]
         for stream in (True, False):
-            answer = await http.post(
-                "/v1/responses", json={"model": MODEL, "input": "Hi", "stream": stream}
-            )
+            answer = await http.post("/v1/responses", json=responses(stream=stream))
             assert (answer.status, answer.headers["x-models-etag"]) == (200, etag)
-        other = await http.post(
-            "/v1/messages",
-            json={"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]},
-        )
+        other = await http.post("/v1/messages", json=messages())
         assert "x-models-etag" not in other.headers
         gateway.cards = [*gateway.cards, *CARDS]
-        answer = await http.post("/v1/responses", json={"model": MODEL, "input": "Hi"})
-        assert (
-            answer.headers["x-models-etag"]
-            == (await http.get("/codex/models.json")).headers["etag"]
-            != etag
-        )
+        answer = await http.post("/v1/responses", json=responses())
+        changed = (await http.get("/codex/models.json")).headers["etag"]
+        assert answer.headers["x-models-etag"] == changed != etag
 
 
 async def test_key_lists_the_models_that_it_may_use(tmp_path: Path) -> None:
@@ -260,7 +240,7 @@ async def test_key_lists_the_models_that_it_may_use(tmp_path: Path) -> None:
             document = await (await http.get("/v1/models", headers={"x-api-key": key})).json()
             seen[key] = (ids(document), [model["slug"] for model in document["models"]])
         assert seen == {
-            "all": (["acme/one", "claude-one", "two"], ["acme/one", "claude-one", "two"]),
+            "all": (ALL, ALL),
             "few": (["two"], ["two"]),
         }
         assert (await http.get("/codex/models.json")).status == 401

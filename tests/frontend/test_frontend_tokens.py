@@ -5,36 +5,52 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 
-from tests.kit.frontend import MODEL, serving
+from tests.kit.bodies import (
+    USER,
+    Json,
+    assistant,
+    block,
+    chat,
+    chat_call,
+    chat_result,
+    chat_tool,
+    message,
+    tool,
+    user,
+)
+from tests.kit.frontend import MODEL, Served
 
-HI = [{"role": "user", "content": "hi"}]
+
+async def post(http: ClientSession, path: str, body: Json) -> Any:
+    async with http.post(path, json=body) as response:
+        assert response.status == 200, await response.text()
+        return await response.json()
 
 
-@pytest.mark.parametrize("path", ["/tokenize", "/v1/tokenize"])
 @pytest.mark.parametrize(
-    ("body", "text", "special"),
+    ("body", "special"),
     [
-        ({"prompt": "a bb"}, "a bb", True),
-        ({"text": "a bb", "add_special_tokens": False}, "a bb", False),
-        ({"prompt": "a bb", "messages": HI}, "a bb", True),
+        ({"prompt": "a bb"}, True),
+        ({"text": "a bb", "add_special_tokens": False}, False),
+        ({"prompt": "a bb", "messages": [USER]}, True),
     ],
 )
-async def test_text_is_tokenized(path: str, body: dict[str, Any], text: str, special: bool) -> None:
-    async with serving() as served, ClientSession(served.url) as http:
-        document = await (await http.post(path, json={"model": "claude-alias", **body})).json()
-    assert document == {"count": 2, "max_model_len": 131072, "tokens": [1, 2], "token_strs": None}
-    assert served.gateway.tokenized == [(MODEL, text, None, special)]
+async def test_text_is_tokenized(
+    body: Json, special: bool, served: Served, http: ClientSession
+) -> None:
+    for path in ("/tokenize", "/v1/tokenize"):
+        document = await post(http, path, {"model": "claude-alias", **body})
+        assert document == {
+            "count": 2,
+            "max_model_len": 131072,
+            "tokens": [1, 2],
+            "token_strs": None,
+        }
+    assert served.gateway.tokenized == [(MODEL, "a bb", None, special)] * 2
 
 
-async def test_conversation_is_tokenized() -> None:
-    body = {
-        "model": MODEL,
-        "messages": HI,
-        "system": "be brief",
-        "tools": [{"name": "look", "input_schema": {}}],
-    }
-    async with serving() as served, ClientSession(served.url) as http:
-        document = await (await http.post("/v1/tokenize", json=body)).json()
+async def test_conversation_is_tokenized(served: Served, http: ClientSession) -> None:
+    document = await post(http, "/v1/tokenize", chat(system="be brief", tools=[tool()]))
     assert document["count"] == len(document["tokens"])
     ((model, text, conversation, _),) = served.gateway.tokenized
     assert (model, text) == (MODEL, None)
@@ -43,116 +59,94 @@ async def test_conversation_is_tokenized() -> None:
     assert [tool.name for tool in conversation.tools] == ["look"]
 
 
-async def test_ids_are_detokenized() -> None:
-    async with serving() as served, ClientSession(served.url) as http:
-        for path in ("/detokenize", "/v1/detokenize"):
-            document = await (await http.post(path, json={"model": MODEL, "tokens": [1, 3]})).json()
-            assert document == {"prompt": "x xxx"}
+async def test_ids_are_detokenized(http: ClientSession) -> None:
+    for path in ("/detokenize", "/v1/detokenize"):
+        document = await post(http, path, {"model": MODEL, "tokens": [1, 3]})
+        assert document == {"prompt": "x xxx"}
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "message"),
+    ("path", "fields", "message"),
     [
-        ("/v1/tokenize", {"model": MODEL}, "prompt: Field required (or `text`, or `messages`)"),
-        ("/v1/tokenize", {"model": MODEL, "prompt": 5}, "prompt: Input should be a valid string"),
-        ("/v1/detokenize", {"model": MODEL}, "tokens: Field required"),
+        ("/v1/tokenize", {}, "prompt: Field required (or `text`, or `messages`)"),
+        ("/v1/tokenize", {"prompt": 5}, "prompt: Input should be a valid string"),
+        ("/v1/detokenize", {}, "tokens: Field required"),
+        ("/v1/detokenize", {"tokens": ["x"]}, "tokens.0: Input should be a valid integer"),
         (
             "/v1/detokenize",
-            {"model": MODEL, "tokens": ["x"]},
-            "tokens.0: Input should be a valid integer",
-        ),
-        (
-            "/v1/detokenize",
-            {"model": MODEL, "tokens": [-1]},
+            {"tokens": [-1]},
             "tokens.0: Input should be greater than or equal to 0",
         ),
     ],
 )
-async def test_invalid_request_is_refused(path: str, body: dict[str, Any], message: str) -> None:
-    async with serving() as served, ClientSession(served.url) as http:
-        response = await http.post(path, json=body)
-        assert response.status == 400
-        assert (await response.json())["error"]["message"] == message
+async def test_invalid_request_is_refused(
+    path: str, fields: Json, message: str, http: ClientSession
+) -> None:
+    response = await http.post(path, json={"model": MODEL, **fields})
+    assert response.status == 400
+    assert (await response.json())["error"]["message"] == message
 
 
-async def test_count_reports_context_management() -> None:
-    body = {"model": MODEL, "messages": HI}
-    async with serving() as served, ClientSession(served.url) as http:
-        plain = await (await http.post("/v1/messages/count_tokens", json=body)).json()
-        managed = await (
-            await http.post(
-                "/v1/messages/count_tokens?beta=true",
-                json={**body, "context_management": {"edits": []}},
-            )
-        ).json()
+async def test_count_reports_context_management(served: Served, http: ClientSession) -> None:
+    plain = await post(http, "/v1/messages/count_tokens", chat())
+    managed = await post(
+        http, "/v1/messages/count_tokens?beta=true", chat(context_management={"edits": []})
+    )
     assert plain == {"input_tokens": 4321}
     assert managed == {"input_tokens": 4321, "context_management": {"original_input_tokens": 4321}}
     assert served.lines[-1]["prompt_tokens"] == 4321
 
 
-CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+IMAGE = block("image_url", image_url={"url": "http://x"})
+CONVERSATIONS = [
+    chat(USER, assistant(None, tool_calls=[chat_call()])),
+    chat(message("developer", "be brief"), USER),
+    chat(tools=[chat_tool()]),
+    chat(add_generation_prompt=True),
+    chat(user(IMAGE)),
+    chat(chat_result("call_9", "alone")),
+    chat(tools=[block("custom", custom={"name": "patch"})]),
+    chat(functions=[{"name": "look"}]),
+    chat(tool_choice="auto"),
+    chat(thinking=False),
+    chat(max_completion_tokens=5),
+    chat(response_format=block("text")),
+    chat(reasoning_effort="none"),
+    chat(USER, assistant("x", reasoning="y")),
+]
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"messages": [*HI, {"role": "assistant", "tool_calls": [CALL]}]},
-        {"messages": [{"role": "developer", "content": "be brief"}, *HI]},
-        {"messages": HI, "tools": [{"type": "function", "function": {"name": "look"}}]},
-        {"messages": HI, "add_generation_prompt": True},
-        {
-            "messages": [
-                {
-                    "role": "user",
-                    "content": [{"type": "image_url", "image_url": {"url": "http://x"}}],
-                }
-            ]
-        },
-        {"messages": [{"role": "tool", "tool_call_id": "call_9", "content": "alone"}]},
-        {"messages": HI, "tools": [{"type": "custom", "custom": {"name": "patch"}}]},
-        {"messages": HI, "functions": [{"name": "look"}]},
-        {"messages": HI, "tool_choice": "auto"},
-        {"messages": HI, "thinking": False},
-        {"messages": HI, "max_completion_tokens": 5},
-        {"messages": HI, "response_format": {"type": "text"}},
-        {"messages": HI, "reasoning_effort": "none"},
-        {"messages": [*HI, {"role": "assistant", "content": "x", "reasoning": "y"}]},
-    ],
-)
-async def test_chat_conversation_is_tokenized(body: dict[str, Any]) -> None:
-    async with serving() as served, ClientSession(served.url) as http:
-        assert (await http.post("/tokenize", json={"model": MODEL, **body})).status == 200
-    ((_, _, conversation, _),) = served.gateway.tokenized
-    assert conversation is not None
-    assert not conversation.prefill
+async def test_chat_conversation_is_tokenized(
+    served: Served, http: ClientSession, subtests: pytest.Subtests
+) -> None:
+    for body in CONVERSATIONS:
+        with subtests.test(body=body):
+            await post(http, "/tokenize", body)
+            conversation = served.gateway.tokenized[-1][2]
+            assert conversation is not None
+            assert not conversation.prefill
+    assert len(served.gateway.tokenized) == len(CONVERSATIONS)
 
 
-async def test_tokenized_chat_prompt_equals_the_turns_prompt() -> None:
-    body = {
-        "model": MODEL,
-        "messages": HI,
-        "functions": [{"name": "look"}],
-        "reasoning_effort": "none",
-    }
-    async with serving() as served, ClientSession(served.url) as http:
-        assert (await http.post("/v1/tokenize", json=body)).status == 200
-        assert (await http.post("/v1/chat/completions", json=body)).status == 200
+async def test_tokenized_chat_prompt_equals_the_turns_prompt(
+    served: Served, http: ClientSession
+) -> None:
+    body = chat(functions=[{"name": "look"}], reasoning_effort="none")
+    await post(http, "/v1/tokenize", body)
+    await post(http, "/v1/chat/completions", body)
     ((_, _, result, _),) = served.gateway.tokenized
     asked = served.gateway.turns[0].conversation
     assert result is not None
-    assert (result.tools, result.thinking, result.messages) == (
-        asked.tools,
-        asked.thinking,
-        asked.messages,
-    )
+    assert result.tools == asked.tools
+    assert result.thinking == asked.thinking
+    assert result.messages == asked.messages
     assert [tool.name for tool in result.tools] == ["look"]
 
 
-async def test_ambiguous_body_is_read_as_messages() -> None:
-    async with serving() as served, ClientSession(served.url) as http:
-        assert (await http.post("/tokenize", json={"model": MODEL, "messages": HI})).status == 200
-        refused = await http.post("/tokenize", json={"model": MODEL, "messages": 5})
-        assert refused.status == 400
+async def test_ambiguous_body_is_read_as_messages(served: Served, http: ClientSession) -> None:
+    await post(http, "/tokenize", chat())
+    refused = await http.post("/tokenize", json={"model": MODEL, "messages": 5})
+    assert refused.status == 400
     ((_, _, conversation, _),) = served.gateway.tokenized
     assert conversation is not None
     assert conversation.prefill

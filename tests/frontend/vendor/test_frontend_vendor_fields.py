@@ -7,7 +7,7 @@ in the docs.
 """
 
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args, get_origin
 
@@ -25,7 +25,6 @@ from tests.frontend.vendor import (
 from tests.frontend.vendor.case import PHRASES, Case
 from tests.frontend.vendor.sdk_types import ACCEPTED, WHOLE
 from tests.kit.bodies import APIS, MESSAGES, USER, Api, Json, assistant, message, tool, tool_use
-from tests.kit.frontend import serving
 
 CASES = {
     "messages": messages_cases.CASES,
@@ -120,12 +119,6 @@ def test_tables_have_every_field(api: str, roots: dict[str, tuple[Any, ...]]) ->
     }
     assert {name: fields for name, fields in differences.items() if fields} == {}
     assert WHOLE[api].keys() <= actual.keys()
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[ClientSession]:
-    async with serving() as served, ClientSession(served.url) as session:
-        yield session
 
 
 async def answered(http: ClientSession, api: Api, body: Any) -> tuple[int, Json, str]:
