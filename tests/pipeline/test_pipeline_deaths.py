@@ -50,24 +50,24 @@ async def test_a_process_that_dies_during_a_turn_is_replaced(
         assert answer.contents == expected
 
 
-@pytest.mark.parametrize("stage", ["parser", "worker", "preprocessor"])
-async def test_a_draining_process_loses_nothing(
-    own_stack: Stack, own_client: Client, stage: str
-) -> None:
+async def test_draining_processes_lose_nothing(own_stack: Stack, own_client: Client) -> None:
+    """One of each stage at once."""
     expected = await reference(own_client)
-    tasks = [await after_first_call(own_client, body(say(LONG))) for _ in range(4)]
+    tasks = [await after_first_call(own_client, body(say(LONG))) for _ in range(6)]
     for _, reached in tasks:
         await reached.wait()
-    leaving = own_stack.of(stage)[0]
-    leaving.terminate()
+    leaving = [own_stack.of(stage)[0] for stage in ("parser", "worker", "preprocessor")]
+    for child in leaving:
+        child.terminate()
     late = asyncio.create_task(own_client.stream(body(say(LONG))))
     for task, _ in tasks:
         answer = await asyncio.wait_for(task, LIMIT_S)
         check_whole(answer)
         assert answer.contents == expected
     check_whole(await late)
-    assert await asyncio.to_thread(leaving.wait) == 0
-    assert '"process.left"' in leaving.text()
+    for child in leaving:
+        assert await asyncio.to_thread(child.wait) == 0
+        assert '"process.left"' in child.text()
 
 
 async def test_turns_survive_a_restart_of_the_bus(own_stack: Stack, own_client: Client) -> None:

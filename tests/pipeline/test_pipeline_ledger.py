@@ -1,31 +1,58 @@
 """The ledger through real processes: the next prompt begins with the tokens that the engine has
-cached."""
+cached, for sessions that look alike: the same prompt at once, of three APIs and two tenants, with
+every process of the inner stages replaced in between. Every prompt is judged from the bus."""
 
+import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import nats
 import pytest
+from msgspec import structs
+from tokenizers import Tokenizer
 
-from tests.kit.messages_client import Answer, Client, Event, body, call, events, say
+from schemas.conversation import (
+    Call,
+    Conversation,
+    Message,
+    Part,
+    Reasoning,
+    Result,
+    Sampling,
+    Text,
+    ToolSpec,
+)
+from tests.clients.bus_turns import BusTurns, DecodedTurn, prefix_break
+from tests.kit.messages_client import TOOLS, Answer, Client, Event, body, call, events, say
 from tests.kit.nats import NatsServer
-from tests.kit.stack import Stack
+from tests.kit.stack import MODEL, Stack
 from tests.kit.waiting import until
+from turnwire_tools.clients.answer import APIS, Api
 
-COUNTS = {"worker": 1, "parser": 2, "preprocessor": 2}
+COUNTS = {"worker": 2, "parser": 2, "preprocessor": 2}
 ROOM = {"ledger_store_mb": 64}
 """Less than the test servers' limit."""
 BLOCK = 16
 """Tokens of a block of the script engine's prefix cache."""
-NONCANONICAL = (
-    "  I look first,  \nthen I act. \n</think>\n\n Looking  \n\n\n"
+TENANTS = ("red", "blue")
+(TOOL,) = [
+    ToolSpec(tool["name"], tool["description"], tool["input_schema"], strict=False)
+    for tool in TOOLS
+]
+WORK = say(
+    "  I am [[turn]],  \nthen I act. \n</think>\n\n Looking  \n\n\n"
     + call("ls  -l", timeout_s="2.50")
     + "\n"
     + call("date")
-    + "\n"
+    + "\n",
+    "Again [[turn]]\n</think>\n\nOne more.\n" + call("date") + "\n\n",
+    "  [[turn]] says so. \n</think>\n\n\nDone.  ",
 )
-"""An output that no template renders: blanks at the ends, blank lines, 2.50."""
-REST = ["\n</think>\n\nOne more.\n" + call("pwd"), "So that is it.\n</think>\n\nDone. "]
+"""Outputs that no template renders: blanks at the ends, blank lines, 2.50."""
+TALK = say("I, [[turn]], think.\n</think>\n\n Hello  ")
 
 pytestmark = pytest.mark.slow  # a stack of its own
 
@@ -34,100 +61,206 @@ pytestmark = pytest.mark.slow  # a stack of its own
 def two_of_each(
     make_nats: Callable[[], NatsServer], demo_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Stack]:
-    running = Stack(make_nats(), demo_model, tmp_path_factory.mktemp("ledger"))
+    directory = tmp_path_factory.mktemp("ledger")
+    keys = directory / "keys"
+    keys.write_text(
+        "".join(f"{name}:{hashlib.sha256(name.encode()).hexdigest()}\n" for name in TENANTS)
+    )
+    running = Stack(make_nats(), demo_model, directory)
     try:
-        yield running.start_all(COUNTS, parser=ROOM, preprocessor=ROOM)
+        yield running.start_all(
+            COUNTS, parser=ROOM, preprocessor=ROOM, frontend={"api_keys_file": keys}
+        )
     finally:
         running.stop()
 
 
 @pytest.fixture
-async def client(two_of_each: Stack) -> AsyncIterator[Client]:
-    connected = Client(two_of_each.url)
-    yield connected
-    await connected.http.close()
+async def clients(two_of_each: Stack) -> AsyncIterator[dict[str, Client]]:
+    """A client of each tenant."""
+    found = {tenant: Client(two_of_each.url) for tenant in TENANTS}
+    for tenant, client in found.items():
+        client.http.headers["authorization"] = f"Bearer {tenant}"
+    yield found
+    for client in found.values():
+        await client.http.close()
 
 
-def prompt_of(usage: dict[str, Any]) -> int:
-    return int(
-        usage["input_tokens"]
-        + usage["cache_read_input_tokens"]
-        + usage["cache_creation_input_tokens"]
-    )
+@pytest.fixture
+def client(clients: dict[str, Client]) -> Client:
+    return clients["red"]
 
 
-class Agent:
-    """A Messages client with its history and token counts."""
+@pytest.fixture
+async def bus(two_of_each: Stack) -> AsyncIterator[BusTurns]:
+    async with BusTurns(two_of_each.nats.url) as turns:
+        yield turns
+
+
+class Session:
+    """One client's session."""
 
     def __init__(
-        self, client: Client, *outputs: str, thinking: bool = True, pairs: bool = False
+        self, client: Client, bus: BusTurns, api: Api, question: str = WORK, *, reasons: bool = True
     ) -> None:
-        self.client = client
-        self.messages: list[dict[str, Any]] = [{"role": "user", "content": say(*outputs)}]
-        self.known = 0
-        self.thinking = thinking
-        """Whether it sends reasoning back."""
-        self.pairs = pairs
-        """Whether it sends each call back with its result."""
+        """`reasons`: it sends reasoning back."""
+        self.api = api
+        self.turns: list[str] = []
+        self.messages = [Message("user", [Text(question)])]
+        self._client, self._bus, self._reasons = client, bus, reasons
 
-    async def turn(self) -> Answer:
-        request = body("", messages=self.messages)
-        _, counted = await self.client.post(
-            "/v1/messages/count_tokens", {k: request[k] for k in ("model", "messages", "tools")}
+    async def turn(self) -> None:
+        conversation = Conversation(
+            MODEL, self.messages, tools=[TOOL], sampling=Sampling(max_tokens=1000)
         )
-        answer = await self.client.stream(request)
-        usage = answer.usage
-        assert prompt_of(usage) == counted["input_tokens"]
-        assert usage["cache_read_input_tokens"] >= self.known - self.known % BLOCK
-        # The end token is sampled and never computed.
-        self.known = prompt_of(usage) + usage["output_tokens"] - 1
-        self._append(answer)
-        return answer
+        answer = await self._client.converse(self.api, conversation, stream=False)
+        written = "".join(block.text for block in answer.blocks)
 
-    def _append(self, answer: Answer) -> None:
-        content = [
-            {k: v for k, v in block.items() if not k.startswith("_")}
-            for block in answer.blocks
-            if self.thinking or block["type"] != "thinking"
+        async def begun() -> bool:
+            """The answer names its turn, of which the bus may tell later."""
+            return any(turn in written for turn in self._bus.turns)
+
+        await until(begun)
+        (turn,) = [turn for turn in self._bus.turns if turn in written]
+        self.turns.append(turn)
+        self.messages.append(Message("assistant", [*self._sent_back(answer.parts)]))
+        results: list[Part] = [
+            Result(part.call_id, [Text("a file")])
+            for part in answer.parts
+            if isinstance(part, Call)
         ]
-        results = [
-            {
-                "type": "tool_result",
-                "tool_use_id": block["id"],
-                "content": f"result of {block['input']}",
-            }
-            for block in content
-            if block["type"] == "tool_use"
-        ]
-        while self.pairs and len(results) > 1:
-            end = next(at for at, block in enumerate(content, 1) if block["type"] == "tool_use")
-            self.messages.append({"role": "assistant", "content": content[:end]})
-            self.messages.append({"role": "user", "content": [results.pop(0)]})
-            content = content[end:]
-        self.messages += [{"role": "assistant", "content": content}]
-        self.messages += [{"role": "user", "content": results or "And then?"}]
+        self.messages.append(
+            Message("tool", results) if results else Message("user", [Text("And?")])
+        )
+
+    def _sent_back(self, parts: list[Part]) -> Iterator[Part]:
+        for part in parts:
+            if not isinstance(part, Reasoning):
+                yield part
+            elif self._reasons and self.api == "responses":
+                yield structs.replace(part, text=None)  # as Codex sends it
+            elif self._reasons:
+                yield part
+
+    async def decoded(self) -> list[DecodedTurn]:
+        return [await self._bus.ended(turn) for turn in self.turns]
 
 
-@pytest.mark.parametrize(
-    "thinking", [True, False], ids=["reasoning sent back", "reasoning dropped"]
-)
-async def test_a_turn_comes_back_as_its_own_tokens(client: Client, thinking: bool) -> None:
-    agent = Agent(client, NONCANONICAL, *REST, thinking=thinking)
-    first = await agent.turn()
-    assert first.kinds == ["thinking", "text", "tool_use", "tool_use"]
-    await agent.turn()
-    last = await agent.turn()
-    assert agent.known > 300
-    assert last.usage["cache_read_input_tokens"] > 250
+class Pairs(Session):
+    """Sends each call back with its result."""
+
+    async def turn(self) -> None:
+        await super().turn()
+        *before, answer, results = self.messages
+        calls = [at for at, part in enumerate(answer.parts, 1) if isinstance(part, Call)]
+        parts = answer.parts
+        pairs: list[Message] = []
+        for end, begin in zip(calls, [0, *calls], strict=False):
+            pairs.append(Message("assistant", parts[begin:end]))
+            pairs.append(Message("tool", [results.parts[len(pairs) // 2]]))
+        if len(calls) > 1:
+            self.messages = [*before, *pairs]
 
 
-async def test_a_turn_comes_back_in_pairs_as_its_own_tokens(client: Client) -> None:
-    agent = Agent(client, "\n \n" + NONCANONICAL, *REST, pairs=True)
-    first = await agent.turn()
-    assert first.kinds == ["thinking", "text", "tool_use", "tool_use"]
-    await agent.turn()
-    last = await agent.turn()
-    assert last.usage["cache_read_input_tokens"] > 250
+def replace_all(stack: Stack) -> None:
+    for stage in ("preprocessor", "parser", "worker"):
+        old = stack.of(stage)
+        for _ in old:
+            stack.start(stage, **({} if stage == "worker" else ROOM))
+        for child in old:
+            child.terminate()
+        for child in old:
+            child.wait()
+    stack.restore(COUNTS)
+
+
+def foreign(
+    sessions: list[Session], session: Session, prompt: list[int], tokenizer: Tokenizer
+) -> list[str]:
+    """The turns of other sessions with thoughts in the prompt."""
+    text = tokenizer.decode(prompt, skip_special_tokens=False)
+    return [
+        turn for other in sessions if other is not session for turn in other.turns if turn in text
+    ]
+
+
+async def keeps_its_prefix(session: Session) -> None:
+    """Each prompt begins with all tokens of the turn before it, and the engine has most of them."""
+    for earlier, later in pairwise(await session.decoded()):
+        assert (session.api, prefix_break(earlier, later)) == (session.api, None)
+
+
+async def test_every_session_is_its_own_prefix(
+    two_of_each: Stack, clients: dict[str, Client], bus: BusTurns, demo_model: Path
+) -> None:
+    tokenizer = Tokenizer.from_file(str(demo_model / "tokenizer.json"))
+    sessions = [
+        Session(clients[tenant], bus, api, reasons=reasons)
+        for api in APIS
+        for tenant in TENANTS
+        for reasons in (True, True, False)
+    ]
+    sessions.append(Pairs(clients["red"], bus, "messages", "\n" + WORK))
+    for number in range(4):
+        if number == 2:
+            await asyncio.to_thread(replace_all, two_of_each)
+        await asyncio.gather(*(session.turn() for session in sessions))
+    for session in sessions:
+        await keeps_its_prefix(session)
+        for turn in await session.decoded():
+            assert not foreign(sessions, session, turn.prompt, tokenizer)
+
+
+async def test_engine_has_the_tokens_of_the_turn_before(client: Client, bus: BusTurns) -> None:
+    alone = Session(client, bus, "messages", "\t" + WORK)
+    for _ in range(3):
+        await alone.turn()
+    turns = await alone.decoded()
+    assert len(turns[-1].prompt) > 300
+    for earlier, later in pairwise(turns):
+        known = len(earlier.prompt + earlier.output)
+        assert (later.cached or 0) >= known - known % BLOCK
+
+
+async def test_without_evidence_nothing_is_restored(
+    two_of_each: Stack, client: Client, bus: BusTurns, demo_model: Path
+) -> None:
+    """Look-alike sessions of clients that send back nothing but the same text."""
+    tokenizer = Tokenizer.from_file(str(demo_model / "tokenizer.json"))
+    apis: tuple[Api, ...] = ("messages", "chat")
+    sessions = [Session(client, bus, api, TALK, reasons=False) for api in apis for _ in range(3)]
+    await asyncio.gather(*(session.turn() for session in sessions))
+    await asyncio.to_thread(replace_all, two_of_each)
+    await asyncio.gather(*(session.turn() for session in sessions))
+    for session in sessions:
+        _, later = await session.decoded()
+        assert not foreign(sessions, session, later.prompt, tokenizer)
+        assert session.turns[0] not in tokenizer.decode(later.prompt), (
+            "and not its own thought, by chance"
+        )
+
+
+async def test_a_seal_of_another_tenant_restores_nothing(
+    clients: dict[str, Client], bus: BusTurns, demo_model: Path
+) -> None:
+    tokenizer = Tokenizer.from_file(str(demo_model / "tokenizer.json"))
+    mine = Session(clients["red"], bus, "messages", "\n\n" + WORK)
+    await mine.turn()
+    theirs = Session(clients["blue"], bus, "messages")
+    theirs.messages = [
+        structs.replace(
+            message,
+            parts=[
+                structs.replace(part, text="") if isinstance(part, Reasoning) else part
+                for part in message.parts
+            ],
+        )
+        for message in mine.messages
+    ]
+    await asyncio.gather(mine.turn(), theirs.turn())
+    for session, restored in ((mine, True), (theirs, False)):
+        prompt = (await bus.ended(session.turns[-1])).prompt
+        assert (f"I am {mine.turns[0]}," in tokenizer.decode(prompt)) is restored
 
 
 async def test_a_turn_keeps_its_tokens_up_to_its_last_whole_call_after_a_hang_up(
@@ -176,39 +309,21 @@ async def test_a_turn_keeps_its_tokens_up_to_its_last_whole_call_after_a_hang_up
     await until(keeps_its_tokens)
 
 
-async def test_a_session_survives_the_replacement_of_every_process(
-    two_of_each: Stack, client: Client
+async def test_malformed_ledger_entries_are_ignored(
+    two_of_each: Stack, client: Client, bus: BusTurns
 ) -> None:
-    agent = Agent(client, "\n" + NONCANONICAL, *REST)
-    await agent.turn()
-    for stage in ("preprocessor", "parser"):
-        old = two_of_each.of(stage)
-        for _ in old:
-            two_of_each.start(stage, **ROOM)
-        for child in old:
-            child.terminate()
-        for child in old:
-            child.wait()
-    two_of_each.restore(COUNTS)
-    await agent.turn()
-    await agent.turn()
-
-
-async def test_malformed_ledger_entries_are_ignored(two_of_each: Stack, client: Client) -> None:
-    import nats
-
-    bus = await nats.connect(two_of_each.nats.url)
-    agent = Agent(client, "\n\n" + NONCANONICAL, *REST)
+    publisher = await nats.connect(two_of_each.nats.url)
+    session = Session(client, bus, "messages", "\n\n\n" + WORK)
     entries: list[bytes] = []
 
     async def listen(message: Any) -> None:
         entries.append(message.data)
 
-    await bus.subscribe("tw.v2.ledger.*", cb=listen)
-    await bus.flush()
-    await agent.turn()
+    await publisher.subscribe("tw.v2.ledger.*", cb=listen)
+    await publisher.flush()
+    await session.turn()
     while not entries:
-        await bus.flush()
+        await publisher.flush()
     changed = entries[0].replace(b'"closed"', b'"close"').replace(b'"ids":"', b'"ids":"AAAA')
     for data in (
         b"",
@@ -220,8 +335,9 @@ async def test_malformed_ledger_entries_are_ignored(two_of_each: Stack, client: 
         entries[0],
         entries[0] * 2,
     ):
-        await bus.publish("tw.v2.ledger.turnwire-demo", data)
-    await bus.flush()
-    await agent.turn()
-    await agent.turn()
-    await bus.close()
+        await publisher.publish("tw.v2.ledger.turnwire-demo", data)
+    await publisher.flush()
+    await session.turn()
+    await session.turn()
+    await keeps_its_prefix(session)
+    await publisher.close()

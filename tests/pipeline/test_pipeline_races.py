@@ -3,6 +3,7 @@ decodings."""
 
 import asyncio
 import math
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -10,9 +11,11 @@ import msgspec
 import pytest
 
 from schemas import subjects
+from schemas.control import Stage
 from schemas.errors import EngineFailed, ErrorKind
 from schemas.events import Failed, FinishReason
 from schemas.frames import GenerateRequest, TokenEntry, TokenFrame
+from services.frontend.gateway.attempts import BOTH_LOST
 from tests.kit.counting import Model, Plan, held
 from tests.kit.local import (
     INNER_STAGES,
@@ -42,53 +45,58 @@ async def test_turns_run_side_by_side(local: Local) -> None:
         assert end.usage.output == n + 5
 
 
-async def test_a_worker_that_dies_during_prefill_is_replaced(local: Local) -> None:
-    await local.start(2)
-    plan = held(0)
-    turn = local.turn(plan)
-    await (await local.begun(turn)).kill()
-    plan.go.set()
-    await turn.whole(60)
+@dataclass(frozen=True)
+class Loss:
+    """A turn loses processes."""
+
+    of: tuple[Stage, ...]
+    at: int
+    """The output tokens that its engine has; half of them at least are shown."""
+    there: int = 2
+    """How many processes each inner stage has."""
+    in_order: bool = False
+    """They are stopped, and their grace is over before the turn is."""
+    is_reported: bool = True
+    """Parser, and so frontend, know that the worker has the turn."""
+    survives: bool = True
 
 
-async def test_a_worker_and_its_parser_that_die_during_prefill_are_replaced(local: Local) -> None:
-    await local.start(2, 2)
-    plan = held(0)
+LOSSES = {
+    "worker in prefill": Loss(("worker",), 0),
+    "worker and parser in prefill": Loss(("worker", "parser"), 0),
+    "worker that has reported nothing": Loss(("worker",), 0, is_reported=False),
+    "worker": Loss(("worker",), 20),
+    "parser": Loss(("parser",), 20),
+    "worker and parser": Loss(("worker", "parser"), 20, survives=False),
+    "the only worker and parser": Loss(("worker", "parser"), 20, there=1, survives=False),
+    "worker after its grace": Loss(("worker",), 20, in_order=True),
+    "parser after its grace": Loss(("parser",), 20, in_order=True),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+async def test_turn_continues_elsewhere_or_ends_with_one_error(local: Local, loss: Loss) -> None:
+    await local.start(loss.there, loss.there, drain_s=0.2)
+    workers = local.of("worker")
+    for worker in workers:
+        if not loss.is_reported:
+            worker.lose(".tok.", 1_000_000)
+    plan = held(loss.at)
     turn = local.turn(plan)
     worker = await local.begun(turn)
-    parser = local.parser_of(turn)
-    await asyncio.gather(worker.kill(), parser.kill())
-    plan.go.set()
-    await turn.whole(60)
-
-
-async def test_a_worker_that_dies_before_it_has_reported_the_turn_is_replaced(local: Local) -> None:
-    await local.start(2, 2)
-    for worker in local.of("worker"):
-        worker.lose(
-            ".tok.", 1_000_000
-        )  # no parser learns of the turn, and so the frontend does not
-    plan = held(0)
-    turn = local.turn(plan)
-    await (await local.begun(turn)).kill()
-    for worker in local.of("worker"):
+    await turn.sink.words_at_least(loss.at // 2)
+    gone = [worker if stage == "worker" else local.parser_of(turn) for stage in loss.of]
+    await asyncio.gather(*(one.leave() if loss.in_order else one.kill() for one in gone))
+    for worker in workers:
         worker.losing.clear()
+    if not loss.survives:
+        end = await turn.finished()
+        assert isinstance(end, Failed)
+        assert (end.error.kind, end.error.message) == (ErrorKind.ENGINE, BOTH_LOST)
+        return
     plan.go.set()
-    await turn.whole(60)
-
-
-async def test_the_death_of_worker_and_parser_during_a_turn_is_one_clear_error(
-    local: Local,
-) -> None:
-    await local.start(2, 2)
-    plan = held(20)
-    turn = local.turn(plan)
-    await turn.sink.words_at_least(10)
-    await asyncio.gather(local.worker_of(turn).kill(), local.parser_of(turn).kill())
-    end = await turn.finished()
-    assert isinstance(end, Failed)
-    assert end.error.kind is ErrorKind.ENGINE
-    assert "lost" in end.error.message
+    await turn.whole(60, switches=int("worker" in loss.of))
+    assert local.parser_of(turn) not in gone
 
 
 @pytest.mark.parametrize("what", ["prepared", "accepted", "taken"])
@@ -227,19 +235,6 @@ async def test_a_frontend_after_its_grace_ends_its_streams_with_an_error(local: 
     await eventually(lambda: not worker.turns)
 
 
-async def test_a_worker_after_its_grace_hands_on_its_turns(local: Local) -> None:
-    await local.start(drain_s=0.2)
-    plan = held(20)
-    turn = local.turn(plan)
-    await turn.sink.words_at_least(10)
-    (leaving,) = local.of("worker")
-    await local.add("worker")
-    await local.completed()
-    await leaving.leave()
-    plan.go.set()
-    await turn.whole(60, switches=1)
-
-
 async def test_a_parser_that_leaves_in_order_moves_no_finished_turns(local: Local) -> None:
     await local.start(parsers=2)
     turn = local.turn(Plan(length=5))
@@ -253,30 +248,6 @@ async def test_a_parser_that_leaves_in_order_moves_no_finished_turns(local: Loca
     await later.whole(5)
     assert later.id in successor.received
     assert turn.id not in successor.received
-
-
-async def test_a_parser_after_its_grace_hands_over_open_turns(local: Local) -> None:
-    await local.start(parsers=2, drain_s=0.2)
-    plan = held(20)
-    turn = local.turn(plan)
-    await turn.sink.words_at_least(10)
-    leaving = local.parser_of(turn)
-    await leaving.leave()
-    plan.go.set()
-    await turn.whole(60)
-    assert local.parser_of(turn) is not leaving
-
-
-async def test_a_second_interruption_of_the_same_turn_is_survived(local: Local) -> None:
-    await local.start(3)
-    plan = Plan(length=300, pace_s=0.01)
-    turn = local.turn(plan)
-    for words in (30, 80):
-        await turn.sink.words_at_least(words)
-        await local.worker_of(turn).kill()
-        await local.begun(turn)
-    end = await turn.whole(300, switches=2)
-    assert end.usage.output == 305
 
 
 async def test_max_tokens_includes_tokens_of_earlier_attempts(local: Local) -> None:
