@@ -21,7 +21,7 @@ class Recorder(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport
-        self.received = b""
+        self.received = bytearray()
         self.ends: list[str] = []
         self.pauses: list[str] = []
         self.half_open = False
@@ -114,14 +114,14 @@ async def writer_pauses_while_nothing_is_read(host: str, port: int) -> None:
     far.transport.pause_reading()
     near.transport.write(b"x" * 1000)
     assert near.pauses == []
-    near.transport.write(bytes(32 * MIB))
+    near.transport.write(bytes(16 * MIB))
     assert near.pauses == ["pause"]
     await asyncio.sleep(0.05)
     assert near.transport.get_write_buffer_size() > MIB
     assert near.pauses == ["pause"]
     far.transport.resume_reading()
     await eventually(lambda: near.pauses == ["pause", "resume"])
-    await eventually(lambda: len(far.received) == 32 * MIB + 1000)
+    await eventually(lambda: len(far.received) == 16 * MIB + 1000)
     assert near.transport.get_write_buffer_size() == 0
     near.transport.close()
     await eventually(lambda: bool(near.ends))
@@ -130,12 +130,12 @@ async def writer_pauses_while_nothing_is_read(host: str, port: int) -> None:
 async def abort_drops_what_is_pending(host: str, port: int) -> None:
     near, far = await joined(host, port)
     far.transport.pause_reading()
-    near.transport.write(bytes(32 * MIB))
+    near.transport.write(bytes(16 * MIB))
     near.transport.abort()
     await eventually(lambda: near.ends == ["lost"])
     far.transport.resume_reading()
     await eventually(lambda: far.ends == ["eof", "lost"])
-    assert len(far.received) < 32 * MIB
+    assert len(far.received) < 16 * MIB
 
 
 async def end_with_unread_data_resets_the_peer(host: str, port: int) -> None:
@@ -190,11 +190,11 @@ def test_check_holds_in_the_operating_system(check: Check) -> None:
     asyncio.run(check("127.0.0.1", free_port()))
 
 
-@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("check", CHECKS, ids=name_of)
-def test_check_holds_in_the_simulation(check: Check, seed: int) -> None:
-    with Simulation(seed) as simulation:
-        simulation.run(check("host", 1))
+def test_check_holds_in_the_simulation(check: Check) -> None:
+    for seed in range(3):
+        with Simulation(seed) as simulation:
+            simulation.run(check("host", 1))
 
 
 class Simulation:
@@ -243,11 +243,15 @@ class Simulation:
         self.network.cut.add(frozenset(names))
 
 
-@pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("names", [("a", "b"), ("a",), ("b",)])
 def test_bytes_from_before_during_and_after_a_cut_arrive_once_and_in_order(
-    names: tuple[str, ...], seed: int
+    names: tuple[str, ...],
 ) -> None:
+    for seed in range(20):
+        check_cuts(names, seed)
+
+
+def check_cuts(names: tuple[str, ...], seed: int) -> None:
     random = Random(seed)
     with Simulation(seed) as simulation:
         simulation.connect()
@@ -267,8 +271,8 @@ def test_bytes_from_before_during_and_after_a_cut_arrive_once_and_in_order(
                 simulation.pass_time(random.choice([1e-5, 1e-4, 1e-3]))
         simulation.network.heal(*names)
         simulation.pass_time(1)
-        assert simulation.far.received == sent
-        assert simulation.near.received == back
+        assert simulation.far.received == sent, f"seed {seed}"
+        assert simulation.near.received == back, f"seed {seed}"
 
 
 def test_nothing_passes_a_cut_in_either_direction() -> None:
@@ -408,7 +412,7 @@ def test_process_accepts_only_when_it_goes_on() -> None:
 
         simulation.run(connect(), simulation.a)
         other.transport.write(b"early")
-        simulation.far.received = b""
+        simulation.far.received.clear()
         simulation.pass_time(60)
         assert simulation.far.received == b""
         simulation.loop.resume(simulation.b)
