@@ -6,24 +6,14 @@ KEDA makes a HorizontalPodAutoscaler of each ScaledObject, and reads its metric.
 """
 
 import math
-import re
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-from prometheus_client.parser import text_string_to_metric_families
 
 from tests.deploy.rendered import DEPLOY, Manifest, documents
 
 TOLERANCE = 0.1
 """The default of `--horizontal-pod-autoscaler-tolerance`."""
-SYNC_S = 15.0
-"""The default of `--horizontal-pod-autoscaler-sync-period`."""
-_TERM = re.compile(r"^(\w+)\{([^}]*)\}$")
-
-Sample = tuple[str, frozenset[tuple[str, str]]]
-"""Name and labels."""
 
 
 @dataclass(frozen=True)
@@ -65,41 +55,33 @@ DEFAULT_DOWN = Rules(300.0, (Policy("Percent", 100, 15.0),))
 
 def read_targets(directory: Path = DEPLOY / "kubernetes") -> dict[str, Target]:
     """The target of each stage, from the base and the component `keda`."""
-    manifests = [
-        one for path in sorted(directory.rglob("*.yaml")) for one in documents(path.read_text())
-    ]
-    cores = {
-        one["metadata"]["name"]: _cores(
-            one["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"]
-        )
-        for one in manifests
-        if one.get("kind") == "Deployment" and "selector" in one["spec"]
-    }
+    files = sorted(directory.rglob("*.yaml"))
+    manifests = [one for path in files for one in documents(path.read_text())]
+    cores: dict[str, float] = {}
+    for one in manifests:
+        if one.get("kind") == "Deployment" and "selector" in one["spec"]:
+            (container, *_) = one["spec"]["template"]["spec"]["containers"]
+            cores[one["metadata"]["name"]] = _cores(container["resources"]["requests"]["cpu"])
+
     found = {}
     for one in manifests:
-        name = one.get("metadata", {}).get("name")
+        name, spec = one.get("metadata", {}).get("name"), one.get("spec", {})
         if one.get("kind") == "HorizontalPodAutoscaler":
-            spec = one["spec"]
             (metric,) = spec["metrics"]
             share = metric["resource"]["target"]["averageUtilization"] / 100
-            found[name] = Target(
-                name,
-                spec["minReplicas"],
-                spec["maxReplicas"],
-                *_rules(spec),
-                per_pod=cores[name] * share,
-            )
+            limits = spec["minReplicas"], spec["maxReplicas"]
+            found[name] = Target(name, *limits, *_rules(spec), per_pod=cores[name] * share)
         elif one.get("kind") == "ScaledObject":
-            spec = one["spec"]
             (trigger,) = spec["triggers"]
             rules = _rules(spec["advanced"]["horizontalPodAutoscalerConfig"])
             limits = spec["minReplicaCount"], spec["maxReplicaCount"]
+            metadata = trigger["metadata"]
             if trigger["type"] == "cpu":
-                share = float(trigger["metadata"]["value"]) / 100
-                found[name] = Target(name, *limits, *rules, per_pod=cores[name] * share)
-                continue
-            query, threshold = trigger["metadata"]["query"], float(trigger["metadata"]["threshold"])
-            found[name] = Target(name, *limits, *rules, query, threshold)
+                per_pod = cores[name] * float(metadata["value"]) / 100
+                found[name] = Target(name, *limits, *rules, per_pod=per_pod)
+            else:
+                per_pod = float(metadata["threshold"])
+                found[name] = Target(name, *limits, *rules, metadata["query"], per_pod)
     return found
 
 
@@ -120,25 +102,6 @@ def _rules(spec: Manifest) -> tuple[Rules, Rules]:
 
 def _cores(text: str) -> float:
     return float(text[:-1]) / 1000 if text.endswith("m") else float(text)
-
-
-def scaled(target: Target, divide: float, speed: float, most: int) -> Target:
-    """Adapts a target to a small machine: thresholds divided, times shortened, at most `most`
-    pods."""
-
-    def rules(of: Rules) -> Rules:
-        policies = [Policy(one.kind, one.value, one.period_s / speed) for one in of.policies]
-        return Rules(of.window_s / speed, tuple(policies))
-
-    return Target(
-        target.name,
-        min(target.fewest, most),
-        min(target.most, most),
-        rules(target.up),
-        rules(target.down),
-        target.query,
-        target.per_pod / divide,
-    )
 
 
 @dataclass
@@ -197,37 +160,3 @@ class Autoscaler:
             for p in self.target.down.policies
         ]
         return min(current, max(wanted, *[min(limits)]))
-
-
-def evaluate(query: str, scrapes: Mapping[str, str]) -> float:
-    """The value of a query of the form `sum(a{…} + b{…})`. `scrapes`: the text of /metrics, by pod;
-    Prometheus adds the labels `namespace` and `pod`. Series are added where all labels but the name
-    are equal, others are left out. Raises ValueError for another form."""
-    inner = re.fullmatch(r"sum\((.*)\)", query)
-    terms = [_TERM.match(term.strip()) for term in inner[1].split(" + ")] if inner else [None]
-    samples = dict(_samples(scrapes))
-    columns: list[dict[frozenset[tuple[str, str]], float]] = []
-    for term in terms:
-        if term is None:
-            raise ValueError(f"not a sum of metrics: {query}")
-        wanted = set(re.findall(r'(\w+)="([^"]*)"', term[2]))
-        columns.append(
-            {
-                labels: value
-                for (name, labels), value in samples.items()
-                if name == term[1] and wanted <= labels
-            }
-        )
-    return sum(
-        sum(column[labels] for column in columns)
-        for labels in columns[0]
-        if all(labels in c for c in columns)
-    )
-
-
-def _samples(scrapes: Mapping[str, str]) -> Iterable[tuple[Sample, float]]:
-    for pod, text in scrapes.items():
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                labels = {**sample.labels, "namespace": "turnwire", "pod": pod}
-                yield (sample.name, frozenset(labels.items())), sample.value

@@ -9,9 +9,7 @@ from tests.scaling.autoscaler import (
     Policy,
     Rules,
     Target,
-    evaluate,
     read_targets,
-    scaled,
 )
 
 FREE = Rules(0.0, (Policy("Percent", 900, 15.0),))
@@ -27,18 +25,12 @@ def autoscaler(
 @pytest.mark.parametrize(
     ("current", "value", "wanted"),
     [
-        (2, 40, 4),
-        (2, 41, 5),
-        (2, 21, 2),
-        (2, 23, 3),
-        (4, 36, 4),
-        (4, 35, 4),
-        (4, 30, 3),
-        (4, 0, 1),
+        *((2, 40, 4), (2, 41, 5), (2, 21, 2), (2, 23, 3)),
+        *((4, 36, 4), (4, 35, 4), (4, 30, 3), (4, 0, 1)),
         (90, 5000, 100),
     ],
 )
-def test_the_number_follows_the_value(current: int, value: float, wanted: int) -> None:
+def test_number_follows_the_value(current: int, value: float, wanted: int) -> None:
     assert autoscaler().decide(0.0, current, value) == wanted
 
 
@@ -56,7 +48,7 @@ def test_more_pods_only_where_the_whole_window_wanted_them() -> None:
     assert one.decide(61.0, 1, 40) == 4
 
 
-def test_a_policy_limits_each_period() -> None:
+def test_policy_limits_each_period() -> None:
     one = autoscaler(up=AT_ONCE, down=Rules(0.0, (Policy("Pods", 1, 60.0),)))
     assert one.decide(0.0, 2, 100) == 4
     assert one.decide(5.0, 4, 100) == 4
@@ -66,32 +58,28 @@ def test_a_policy_limits_each_period() -> None:
     assert one.decide(161.0, 7, 0) == 6
 
 
-def test_the_default_doubles_or_adds_four() -> None:
+def test_default_doubles_or_adds_four() -> None:
     assert autoscaler(up=DEFAULT_UP).decide(0.0, 1, 1000) == 5
     assert autoscaler(up=DEFAULT_UP).decide(0.0, 10, 1000) == 20
 
 
-def test_the_manifests_have_a_target_for_each_stage() -> None:
+def test_manifests_have_a_target_for_each_stage() -> None:
     targets = read_targets()
     assert set(targets) == {"frontend", "preprocessor", "parser", "worker"}
     assert {name for name, target in targets.items() if target.query} == {"parser", "worker"}
     assert targets["frontend"].per_pod == pytest.approx(0.6)
     assert targets["frontend"].up == DEFAULT_UP
     assert targets["worker"].down.window_s == DEFAULT_DOWN.window_s
-    small = scaled(targets["parser"], divide=10, speed=20, most=3)
-    assert (small.per_pod, small.most, small.down.window_s) == (
-        targets["parser"].per_pod / 10,
-        3,
-        15.0,
-    )
 
 
-def test_a_query_adds_the_series_of_one_pod() -> None:
-    worker = "turnwire_requests_running 3.0\nturnwire_requests_waiting 4.0\n"
-    frontend = 'turnwire_requests_running{model="m"} 50.0\n'
-    scrapes = {"worker-1": worker, "worker-2": worker, "frontend-1": frontend}
-    both = 'sum(turnwire_requests_running{namespace="turnwire"} + turnwire_requests_waiting{namespace="turnwire"})'
-    assert evaluate(both, scrapes) == 14
-    assert evaluate('sum(turnwire_requests_waiting{namespace="other"})', scrapes) == 0
-    with pytest.raises(ValueError, match="not a sum"):
-        evaluate("rate(x[5m])", scrapes)
+@pytest.mark.parametrize("stage", ["frontend", "preprocessor", "parser", "worker"])
+def test_stage_follows_a_load_by_its_manifest(stage: str) -> None:
+    target = read_targets()[stage]
+    one, count = Autoscaler(target), target.fewest
+    most = min(target.most, target.fewest + 3)
+    for step in range(40):  # ten minutes
+        count = one.decide(step * 15.0, count, most * target.per_pod)
+    assert count == most
+    for step in range(40, 160):
+        count = one.decide(step * 15.0, count, 0.0)
+    assert count == target.fewest
