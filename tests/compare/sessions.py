@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Awaitable, Callable, Iterator
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,79 +14,68 @@ from tests.compare.exchange import Answer, Request
 
 Send = Callable[[Request], Awaitable[Answer]]
 _KINDS = {"messages": 26, "chat": 20, "responses": 20, "history": 14, "wrong": 12, "completions": 4, "tokens": 2, "other": 2}  # fmt: skip
-_SKIPPED_HEADERS = frozenset(
-    {
-        "host",
-        "connection",
-        "content-length",
-        "accept-encoding",
-        "authorization",
-        "x-api-key",
-        "transfer-encoding",
-    }
-)
+_SKIPPED_HEADERS = [
+    "host",
+    "connection",
+    "content-length",
+    "content-encoding",
+    "accept-encoding",
+    "authorization",
+    "x-api-key",
+    "transfer-encoding",
+]
 
 
-def drawn(
-    seed: int, requests: int, captures: Path
-) -> Iterator[tuple[str, str, int, Callable[[Send], Awaitable[None]]]]:
+Run = Callable[[Send], Awaitable[None]]
+Draw = Callable[[Random, str, dict[str, str]], Request]
+
+
+def drawn(seed: int, requests: int, captures: Path) -> Iterator[tuple[str, str, int, Run]]:
     """Label, mark, number of requests and function of each session, until there are enough
     requests."""
     left = requests
-    files = sorted(
-        file
-        for file in captures.glob("*/*/[0-9]*-[A-Z]*-*.json")
-        if not file.name.endswith(".response.json")
-    )[:left]
-    if (
-        files
-    ):  # one session, as their prompts have beginnings in common, and answers report cached tokens
+    files = sorted(captures.glob("*/*/[0-9]*-[A-Z]*-*.json"))
+    files = [file for file in files if not file.name.endswith(".response.json")][:left]
+    if files:
+        # One session, as their prompts have beginnings in common, and answers report cached tokens.
         left -= len(files)
         yield "captured", "captured", len(files), _captured(files)
-    number = 0
-    while left > 0:
-        rng = Random(f"{seed} {number}")
+    for number in count():
+        if left <= 0:
+            return
+        rng, mark = Random(f"{seed} {number}"), f"case-{number:05}"
         kind = rng.choices(list(_KINDS), list(_KINDS.values()))[0]
-        count = min(left, rng.randint(6, 14) if kind in AGENTS else 8)
-        left -= count
-        yield kind, f"case-{number:05}", count, _session(kind, rng, f"case-{number:05}", count)
-        number += 1
+        size = min(left, rng.randint(6, 14) if kind in AGENTS else 8)
+        left -= size
+        yield kind, mark, size, _session(kind, rng, mark, size)
 
 
-def _session(kind: str, rng: Random, mark: str, count: int) -> Callable[[Send], Awaitable[None]]:
+def _session(kind: str, rng: Random, mark: str, size: int) -> Run:
     async def run(send: Send) -> None:
         headers = _headers(rng, mark)
         if kind in AGENTS:
-            await _converse(AGENTS[kind](rng, mark), rng, count, headers, send)
+            await _converse(Agent(rng, kind, mark), rng, size, headers, send)
             return
-        for _ in range(count):
-            draw = {
-                "history": _history,
-                "wrong": _wrong,
-                "completions": _completions,
-                "tokens": _tokens,
-                "other": _other,
-            }[kind]
-            await send(
-                draw(rng, mark, {**headers, **_headers(rng, mark)} if kind == "wrong" else headers)
-            )
+        for _ in range(size):
+            own = headers | _headers(rng, mark) if kind == "wrong" else headers
+            await send(_DRAW[kind](rng, mark, own))
 
     return run
 
 
 async def _converse(
-    agent: Agent, rng: Random, count: int, headers: dict[str, str], send: Send
+    agent: Agent, rng: Random, size: int, headers: dict[str, str], send: Send
 ) -> None:
     turns = sent = 0
-    while sent < count:
+    while sent < size:
         if not turns:
             turns = rng.randint(1, 5)
             agent.ask(turns)
         answer = await send(_post(agent.path, agent.body(), headers))
         sent, turns = sent + 1, max(turns - 1, 0)
-        if not agent.read(answer.document, answer.events):
+        if not agent.take(answer):
             turns = 0
-        if agent.previous and sent < count and rng.random() < 0.2:
+        if agent.previous and sent < size and rng.random() < 0.2:
             more = rng.choice(
                 ["", "/input_items", "/input_items?order=asc&limit=2", "/cancel", "?stream=true"]
             )
@@ -105,11 +95,9 @@ def _headers(rng: Random, mark: str) -> dict[str, str]:
 
 
 def _post(path: str, body: Json | bytes, headers: dict[str, str]) -> Request:
-    raw = (
-        body
-        if isinstance(body, bytes)
-        else json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
-    )
+    raw = body
+    if not isinstance(raw, bytes):
+        raw = json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
     return Request("POST", path, {"content-type": "application/json", **headers}, raw)
 
 
@@ -119,37 +107,19 @@ def _history(rng: Random, mark: str, headers: dict[str, str]) -> Request:
 
 
 def _completions(rng: Random, mark: str, headers: dict[str, str]) -> Request:
-    prompt = rng.choice(
-        [
-            f"{mark} {words(rng, 1, 30)}",
-            [words(rng, 1, 5), words(rng, 1, 5)],
-            [5, 6, 7, 300],
-            [[1, 2], [3]],
-            "",
-        ]
-    )
-    body = {
-        "model": MODEL,
-        "prompt": prompt,
-        "max_tokens": rng.choice([1, 5, 30]),
-        "cache_salt": mark,
-    }
-    body |= chosen(rng, 0.2, options()["completions"])
-    return _post("/v1/completions", body, headers)
+    two = [words(rng, 1, 5), words(rng, 1, 5)]
+    prompts = [f"{mark} {words(rng, 1, 30)}", two, [5, 6, 7, 300], [[1, 2], [3]], ""]
+    body: Json = {"model": MODEL, "prompt": rng.choice(prompts), "cache_salt": mark}
+    body["max_tokens"] = rng.choice([1, 5, 30])
+    return _post("/v1/completions", body | chosen(rng, 0.2, options()["completions"]), headers)
 
 
 def _tokens(rng: Random, mark: str, headers: dict[str, str]) -> Request:
     if rng.random() < 0.4:
-        return _post(
-            "/detokenize",
-            {"model": MODEL, "tokens": [rng.randint(0, 4000) for _ in range(rng.randint(0, 30))]},
-            headers,
-        )
-    body: Json = {
-        "model": MODEL,
-        "prompt": f"{mark} {words(rng, 0, 40)}",
-        **chosen(rng, 0.3, {"add_special_tokens": [True, False], "return_token_strs": [True]}),
-    }
+        tokens = [rng.randint(0, 4000) for _ in range(rng.randint(0, 30))]
+        return _post("/detokenize", {"model": MODEL, "tokens": tokens}, headers)
+    more = {"add_special_tokens": [True, False], "return_token_strs": [True]}
+    body = {"model": MODEL, "prompt": f"{mark} {words(rng, 0, 40)}", **chosen(rng, 0.3, more)}
     return _post("/tokenize", body, headers)
 
 
@@ -210,40 +180,39 @@ def _spoil(rng: Random, body: Json) -> None:
 
 
 def _places(node: Any) -> Iterator[tuple[Any, Any]]:
-    items = (
-        list(node.items())
-        if isinstance(node, dict)
-        else list(enumerate(node))
-        if isinstance(node, list)
-        else []
-    )
-    for key, value in items:
+    if not isinstance(node, dict | list):
+        return
+    for key, value in list(node.items() if isinstance(node, dict) else enumerate(node)):
         yield node, key
         yield from _places(value)
 
 
-def _captured(files: list[Path]) -> Callable[[Send], Awaitable[None]]:
+_DRAW: dict[str, Draw] = {
+    "history": _history,
+    "wrong": _wrong,
+    "completions": _completions,
+    "tokens": _tokens,
+    "other": _other,
+}
+"""How a request of each kind is drawn."""
+
+
+def _captured(files: list[Path]) -> Run:
     async def run(send: Send) -> None:
         for file in files:
             found = json.loads(file.read_bytes())
-            headers = {
-                name.lower(): value
-                for name, value in found["headers"]
-                if name.lower() not in _SKIPPED_HEADERS
-            }
+            headers = {name.lower(): value for name, value in found["headers"]}
+            for name in _SKIPPED_HEADERS:
+                headers.pop(name, None)
             headers["authorization"] = f"Bearer {KEYS['alice']}"
-            body, path = (
-                found.get("body"),
-                found["path"] + (f"?{found['query']}" if found.get("query") else ""),
-            )
+            path, body = found["path"], found.get("body")
+            if found.get("query"):
+                path += f"?{found['query']}"
             if isinstance(body, dict) and "model" in body:
                 body = {**body, "model": MODEL}
-            raw = (
-                b""
-                if body is None
-                else json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
-            )
-            headers.pop("content-encoding", None)
+            raw = b""
+            if body is not None:
+                raw = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
             await send(Request(found["method"], path, headers, raw))
 
     return run
