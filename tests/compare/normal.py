@@ -216,6 +216,8 @@ def _content(node: Json, names: Renamer, key: str) -> Json:
     if isinstance(node, str):
         if key == "marks":
             return names.name("mark", node)
+        if key == "notice":
+            return node.partition(".")[0]  # the inbox without what is random
         if key in ("ids", "prompt_ids", "token_ids", "resume") and _PACKED.fullmatch(node):
             return token_ids(node)
         if key in ("frontend", "parser", "worker", "preprocessor", "avoid"):

@@ -97,6 +97,7 @@ def test_bus_messages_have_numbers_for_token_ids_and_names_for_digests() -> None
             "mac": mac,
             "parser": "parser-1-0a1b2c",
             "timeout_s": 3599.98,
+            "notice": "_INBOX_preprocessor.b6727894906c010d.28",
             "text": "stays",
         }
     )
@@ -105,6 +106,7 @@ def test_bus_messages_have_numbers_for_token_ids_and_names_for_digests() -> None
         "mac": "digest#1",
         "parser": "process#2",
         "timeout_s": 3600.0,
+        "notice": "_INBOX_preprocessor",
         "text": "stays",
     }
     assert bus_message(text, Renamer()) == stable
