@@ -51,7 +51,6 @@ from tests.kit.waiting import LIMIT_S, eventually
 
 FINISH = Finish(FinishReason.STOP, 1, Usage(prompt=1, output=1))
 ASKED = Conversation("m", [])
-TO_CODER = Conversation("coder", [], client=Client(session="s"))
 
 
 class Stage:
@@ -339,35 +338,37 @@ async def test_helpers_of_an_agent_meet_at_one_preprocessor(stage: Stage) -> Non
     assert len(set.union(*places.values())) > 1
 
 
-async def test_turn_for_an_alias_moves_to_another_model_if_its_own_drains(stage: Stage) -> None:
-    stage.serves("v1")
-    admitted = await stage.admitted(TO_CODER)
+async def take_over(stage: Stage, asked: Conversation, *features: str) -> TurnRequest:
+    """A turn that `v1` was to get, which sees images, is requested after that model drains. Returns
+    the request for `v2`, with these features."""
+    stage.serves("v1", VISION)
+    admitted = await stage.admitted(asked)
     assert admitted.card.name == "v1"
-    stage.serves("v1", draining=True)
-    stage.serves("v2")
+    stage.serves("v1", VISION, draining=True)
+    stage.serves("v2", *features)
     opening = asyncio.create_task(stage.gateway.open(admitted, RecordingSink(), turn_id="a"))
-    assert (await stage.request(1)).conversation.model == "v2"
+    request = await stage.request(1)
     stage.prepare("a", worker="v2")
     await opening
+    return request
+
+
+async def test_turn_for_an_alias_moves_to_another_model_if_its_own_drains(stage: Stage) -> None:
+    asked = Conversation("coder", [], client=Client(session="s"))
+    assert (await take_over(stage, asked)).conversation.model == "v2"
     assert stage.gateway.turns.by_id["a"].card.name == "v2"
-    assert SessionPlaced(placement_key(TO_CODER), "coder", "v2") in stage.process.published
+    assert SessionPlaced(placement_key(asked), "coder", "v2") in stage.process.published
 
 
 @pytest.mark.parametrize("features", [[], [VISION]])
 async def test_model_that_takes_a_turn_over_gets_images_only_with_vision(
     stage: Stage, features: list[str]
 ) -> None:
-    stage.serves("v1", VISION)
     image = Media("image", "image/png", 74, hash="h", width=2, height=2)
     asked = Conversation("coder", [Message("user", [image])], client=Client(session="s"))
-    admitted = await stage.admitted(asked)
-    stage.serves("v1", VISION, draining=True)
-    stage.serves("v2", *features)
-    opening = asyncio.create_task(stage.gateway.open(admitted, RecordingSink(), turn_id="a"))
+    request = await take_over(stage, asked, *features)
     expected = image if features else Media("image", "image/png", 74)
-    assert (await stage.request(1)).conversation.messages[0].parts == [expected]
-    stage.prepare("a", worker="v2")
-    await opening
+    assert request.conversation.messages[0].parts == [expected]
 
 
 async def test_turn_with_a_request_that_cannot_be_sent_goes_to_another_model_with_its_alias(

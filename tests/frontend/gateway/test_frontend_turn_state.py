@@ -31,39 +31,19 @@ from services.frontend.gateway.turn_state import (
 from tests.kit.sinks import RecordingSink
 
 STATES: tuple[type[State], ...] = (Waiting, Preparing, Streaming, Resuming, Ended)
+
+
+def events(names: str) -> set[StateEvent]:
+    return {StateEvent[name] for name in names.split()}
+
+
+OF_A_STREAM = events("INTERRUPTED TOKENS_LOST NO_SUCCESSOR FINISHED")
+OF_A_REQUEST = events("PREPARED REFUSED TIMED_OUT PROCESS_LEFT RECONNECTED")
 UNEXPECTED: dict[type[State], set[StateEvent]] = {
-    Waiting: {
-        StateEvent.PREPARED,
-        StateEvent.REFUSED,
-        StateEvent.TIMED_OUT,
-        StateEvent.PROCESS_LEFT,
-        StateEvent.RECONNECTED,
-        StateEvent.INTERRUPTED,
-        StateEvent.TOKENS_LOST,
-        StateEvent.NO_SUCCESSOR,
-        StateEvent.FINISHED,
-    },
-    Preparing: {
-        StateEvent.REQUESTED,
-        StateEvent.INTERRUPTED,
-        StateEvent.TOKENS_LOST,
-        StateEvent.NO_SUCCESSOR,
-        StateEvent.FINISHED,
-    },
-    Streaming: {
-        StateEvent.REQUESTED,
-        StateEvent.PREPARED,
-        StateEvent.REFUSED,
-        StateEvent.TIMED_OUT,
-        StateEvent.PROCESS_LEFT,
-        StateEvent.RECONNECTED,
-    },
-    Resuming: {
-        StateEvent.INTERRUPTED,
-        StateEvent.TOKENS_LOST,
-        StateEvent.NO_SUCCESSOR,
-        StateEvent.FINISHED,
-    },
+    Waiting: OF_A_REQUEST | OF_A_STREAM,
+    Preparing: events("REQUESTED") | OF_A_STREAM,
+    Streaming: events("REQUESTED") | OF_A_REQUEST,
+    Resuming: OF_A_STREAM,
     Ended: set(StateEvent),
 }
 """What changes nothing, by state. In an ended turn it may come; elsewhere it is a mistake."""

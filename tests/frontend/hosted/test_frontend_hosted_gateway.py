@@ -11,6 +11,7 @@ import pytest
 from schemas.conversation import Call, Message, Part, Reasoning, Result, Text
 from schemas.errors import ContextOverflow, Overloaded
 from services.frontend.turns.hosted_turns import next_turn_id
+from tests.kit.bodies import assistant, text, user
 from tests.kit.events import call, finish
 from tests.kit.frontend import MODEL, QUESTION, FakeGateway, in_turn, serving
 from tests.kit.hosted import (
@@ -46,8 +47,15 @@ def found(*ids: str) -> Message:
     return Message("tool", [Result(id, [Text(FOUND)], name="web_search") for id in ids])
 
 
-def kinds(answer: Any) -> list[str]:
-    return [block["type"] for block in answer.get("content") or answer["output"]]
+def kinds(answer: Any) -> str:
+    """The types of the blocks or items of an answer."""
+    return " ".join(block["type"] for block in answer.get("content") or answer["output"])
+
+
+def going_on(answer: Any, *said: Any) -> list[Any]:
+    """The messages of the next request: the answer returned, and what the user says then."""
+    made = [*body()["messages"], assistant(*answer["content"])]
+    return [*made, user(*said)] if said else made
 
 
 def searched(id: str, query: str) -> Call:
@@ -65,9 +73,9 @@ async def test_messages_streams_all_turns_as_one_message() -> None:
             answer = await stream.get_final_message()
         again = await message(served, body(SEARCH))
     assert events.count("message_stop") == 1
-    assert [block.type for block in answer.content] == [
-        *("thinking", "text", "server_tool_use", "web_search_tool_result", "thinking", "text")
-    ]
+    assert kinds(answer.to_dict()) == (
+        "thinking text server_tool_use web_search_tool_result thinking text"
+    )
     use, result = answer.content[2], answer.content[3]
     assert isinstance(use, anthropic.types.ServerToolUseBlock)
     assert isinstance(result, anthropic.types.WebSearchToolResultBlock)
@@ -82,7 +90,7 @@ async def test_messages_streams_all_turns_as_one_message() -> None:
     assert answer.usage.server_tool_use.web_search_requests == 1
     assert answer.usage.output_tokens == 2 * 74
     assert stub.calls[0] == {"tool": "web_search", "query": "tides"}
-    assert kinds(again) == [block.type for block in answer.content]
+    assert kinds(again) == kinds(answer.to_dict())
 
 
 async def test_returned_results_are_rendered_as_new_ones() -> None:
@@ -92,10 +100,7 @@ async def test_returned_results_are_rendered_as_new_ones() -> None:
     async with hosted(gateway) as (served, _):
         first = await message(served, body(SEARCH))
         live = last(gateway)
-        messages = [*body()["messages"], {"role": "assistant", "content": first["content"]}]
-        await message(
-            served, body(SEARCH, messages=[*messages, {"role": "user", "content": "Sure?"}])
-        )
+        await message(served, body(SEARCH, messages=going_on(first, "Sure?")))
     assert live[1:] == [
         Message(
             "assistant",
@@ -119,23 +124,15 @@ async def test_deferred_call_beside_a_client_call_runs_with_the_next_request() -
     )
     async with hosted(gateway) as (served, stub):
         first = await message(served, body(SEARCH, LOOK))
-        assert kinds(first) == ["server_tool_use", "tool_use"]
+        assert kinds(first) == "server_tool_use tool_use"
         assert (first["stop_reason"], stub.calls) == ("tool_use", [])
-        messages = [*body()["messages"], {"role": "assistant", "content": first["content"]}]
         seen = {"type": "tool_result", "tool_use_id": IDS[1], "content": "waves"}
-        messages.append({"role": "user", "content": [seen, {"type": "text", "text": "Go on."}]})
+        messages = going_on(first, seen, text("Go on."))
         second = await message(served, body(SEARCH, LOOK, messages=messages))
         live = last(gateway)
-        messages += [
-            {"role": "assistant", "content": second["content"]},
-            {"role": "user", "content": "Thanks."},
-        ]
+        messages += [assistant(*second["content"]), user("Thanks.")]
         await message(served, body(SEARCH, LOOK, messages=messages))
-    assert kinds(second) == [
-        "web_search_tool_result",
-        "thinking",
-        "text",
-    ]
+    assert kinds(second) == "web_search_tool_result thinking text"
     assert second["content"][0]["tool_use_id"] == f"srv{IDS[0]}"
     looked = Result(IDS[1], [Text("waves")], name="look")
     assert live[2] == Message("tool", [*found(IDS[0]).parts, looked])
@@ -147,34 +144,17 @@ async def test_many_rounds_pause_and_continue() -> None:
     async with hosted(gateway, web_max_rounds=2) as (served, _):
         first = await message(served, body(SEARCH))
         assert first["stop_reason"] == "pause_turn"
-        assert (
-            kinds(first)
-            == [
-                "server_tool_use",
-                "web_search_tool_result",
-            ]
-            * 2
-        )
-        messages = [*body()["messages"], {"role": "assistant", "content": first["content"]}]
-        second = await message(served, body(SEARCH, messages=messages))
+        searched = "server_tool_use web_search_tool_result"
+        assert kinds(first) == f"{searched} {searched}"
+        second = await message(served, body(SEARCH, messages=going_on(first)))
     assert second["stop_reason"] == "end_turn"
-    assert [turn.role for turn in last(gateway)] == [
-        "user",
-        "assistant",
-        "tool",
-        "assistant",
-        "tool",
-    ]
+    assert [turn.role for turn in last(gateway)] == ["user", *["assistant", "tool"] * 2]
 
 
 async def test_errors_of_calls_are_results() -> None:
-    many = [
-        *search(0),
-        *search(1, id=IDS[1]),
-        *search(2, "x" * 1001, IDS[2]),
-        *call(3, "web_search", "{}", call_id=IDS[3]),
-    ]
-    gateway = in_turn([*many, finish(4)], LAST)
+    calls = [*search(0), *search(1, id=IDS[1]), *search(2, "x" * 1001, IDS[2])]
+    calls += call(3, "web_search", "{}", call_id=IDS[3])
+    gateway = in_turn([*calls, finish(4)], LAST)
     async with hosted(gateway) as (served, stub):
         stub.status, stub.answer = 429, {}
         answer = await message(served, body({**SEARCH, "max_uses": 3}))
@@ -184,40 +164,26 @@ async def test_errors_of_calls_are_results() -> None:
             "max_uses_exceeded": 1,
             "timed": 2,
         }
-    codes = [
-        block["content"] for block in answer["content"] if block["type"] == "web_search_tool_result"
-    ]
-    assert codes == [
-        {"type": "web_search_tool_result_error", "error_code": code}
-        for code in (
-            "too_many_requests",
-            "too_many_requests",
-            "query_too_long",
-            "max_uses_exceeded",
-        )
-    ]
+    results = [block["content"] for block in answer["content"] if "tool_use_id" in block]
+    assert {result["type"] for result in results} == {"web_search_tool_result_error"}
+    codes = [result["error_code"] for result in results]
+    assert codes == ["too_many_requests"] * 2 + ["query_too_long", "max_uses_exceeded"]
     assert answer["usage"]["server_tool_use"] == {"web_search_requests": 0, "web_fetch_requests": 0}
     assert last(gateway)[-1].parts[0] == Result(
         IDS[0], [Text("Error: too_many_requests")], True, "web_search"
     )
 
 
-@pytest.mark.parametrize(
-    ("answer", "status"),
-    [
-        ({"error": "unavailable"}, 200),
-        ({"results": 3}, 200),
-        ({}, 500),
-        ({"results": [{"title": "no url"}]}, 200),
-    ],
-)
-async def test_answer_outside_the_contract_is_unavailable(
-    answer: dict[str, Any], status: int
-) -> None:
-    async with hosted(in_turn(FIRST, LAST)) as (served, stub):
-        stub.answer, stub.status = answer, status
-        shown = await message(served, body(SEARCH))
-    assert shown["content"][3]["content"]["error_code"] == "unavailable"
+async def test_answer_outside_the_contract_is_unavailable() -> None:
+    async with hosted(in_turn(*[FIRST, LAST] * 4)) as (served, stub):
+        for stub.answer, stub.status in (
+            ({"error": "unavailable"}, 200),
+            ({"results": 3}, 200),
+            ({}, 500),
+            ({"results": [{"title": "no url"}]}, 200),
+        ):
+            shown = await message(served, body(SEARCH))
+            assert shown["content"][3]["content"]["error_code"] == "unavailable", stub.answer
 
 
 async def test_silent_provider_times_out() -> None:
@@ -269,9 +235,8 @@ async def test_web_fetch_reads_pages_of_the_conversation() -> None:
     document = anthropic.types.WebFetchBlock.model_validate(results[0]["content"])
     assert (document.url, document.content.title) == (page, "Tides")
     assert document.content.source.data == "High water is at n"  # 48 characters with URL and title
-    assert [result["content"]["error_code"] for result in results[1:]] == [
-        *("url_not_in_prior_context", "url_not_allowed")
-    ]
+    codes = [result["content"]["error_code"] for result in results[1:]]
+    assert codes == ["url_not_in_prior_context", "url_not_allowed"]
     assert stub.calls == [{"tool": "web_fetch", "url": page}]
     assert answer["usage"]["server_tool_use"] == {"web_search_requests": 0, "web_fetch_requests": 1}
 
@@ -320,9 +285,9 @@ async def test_responses_streams_web_search_calls() -> None:
     ]
     assert [event.sequence_number for event in events] == [*range(len(events))]
     answer = events[-1].response
-    assert [item.type for item in answer.output] == [
-        *("reasoning", "message", "web_search_call", "reasoning", "reasoning", "message")
-    ]
+    assert kinds(answer.to_dict()) == (
+        "reasoning message web_search_call reasoning reasoning message"
+    )
     item: Any = answer.output[2]
     assert isinstance(item, ResponseFunctionWebSearch)
     item = item.to_dict()
@@ -344,17 +309,9 @@ async def test_responses_keeps_results_for_the_next_request(stored: bool) -> Non
     async with hosted(gateway) as (served, _):
         first = (await served.post("/v1/responses", {**base, "input": "When?"})).json
         live = last(gateway)
-        assert kinds(first) == [
-            *(
-                "reasoning",
-                "message",
-                "web_search_call",
-                "reasoning",
-                "web_search_call",
-                "function_call",
-                "reasoning",
-            )
-        ]
+        assert kinds(first) == (
+            "reasoning message web_search_call reasoning web_search_call function_call reasoning"
+        )
         output = {"type": "function_call_output", "call_id": IDS[2], "output": "waves"}
         if stored:
             again = {**base, "previous_response_id": first["id"], "input": [output]}

@@ -51,6 +51,12 @@ def test_line_overrides_defaults() -> None:
     assert only(f"{DIGEST} rpm=7 tpm=none", defaults).limits == Limits(8, 7, None)
 
 
+@pytest.mark.parametrize("line", ["alpha", "name:alpha", "a b:" + "0" * 64, "n:" + "0" * 63])
+def test_malformed_line_is_named(line: str) -> None:
+    with pytest.raises(ValueError, match=r"^keys:2: not a key"):
+        parse_keys(f"# x\n{line}\n", "keys", NONE)
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

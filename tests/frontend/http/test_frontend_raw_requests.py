@@ -84,6 +84,7 @@ TOO_LONG: dict[str, tuple[bytes, int, str]] = {
 async def test_ambiguous_or_too_long_request_is_refused(subtests: pytest.Subtests) -> None:
     """One answer in our form, then the connection is closed: nothing after it is read as a request.
     Also the guard of what `Connection.handle_error` reads from aiohttp's exceptions."""
+    assert MAX_URL_BYTES != MAX_HEADER_BYTES, "the limit tells which of them was too long"
     malformed = {name: (data, 400, "Malformed HTTP request: ") for name, data in REFUSED.items()}
     async with serving() as served:
         for name, (data, status, message) in {**malformed, **TOO_LONG}.items():

@@ -39,10 +39,7 @@ SLOW: dict[str, tuple[bytes, bytes]] = {
     "chunked": (HEAD, chunk(b"x")),
     "extension": (HEAD + b"5;", b"x"),
     "trailer": (HEAD + chunk(BODY) + b"0\r\n", b"X: x\r\n"),
-    "gzip, chunked": (
-        post(b"", CHUNKED, "Content-Encoding: gzip", sized=False) + chunk(GZIP),
-        b"",
-    ),
+    "gzip, chunked": (post(b"", CHUNKED, "Content-Encoding: gzip", sized=False) + chunk(GZIP), b""),
     "zstd, sized": (
         post(b"", "Content-Length: 100000", "Content-Encoding: zstd", sized=False),
         GZIP,

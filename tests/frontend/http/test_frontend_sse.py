@@ -5,7 +5,7 @@ import asyncio
 import json
 import socket
 from collections.abc import Callable
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from services.frontend.http.sse import HIGH_WATER_BYTES, SLICE_BYTES, SseWriter
 from services.runtime.config import FrontendConfig
 from tests.kit.clock import LoopClock
 from tests.kit.events import Step, finish, text
-from tests.kit.frontend import ASK, MODEL, STREAM, FakeGateway, Served, serving
+from tests.kit.frontend import ASK, MODEL, STREAM, FakeGateway, Served, guarded, serving
 from tests.kit.raw_http import connected, post
 from tests.kit.waiting import LIMIT_S, eventually
 
@@ -26,7 +26,7 @@ SO: Step = [BlockStart(0, "text"), Delta(0, 0, "so")]
 
 
 def request_bytes(ask: dict[str, Any]) -> bytes:
-    return post(json.dumps(ask).encode())
+    return post(json.dumps(ask).encode(), "X-Api-Key: alpha")
 
 
 both_forms = pytest.mark.parametrize("ask", [ASK, STREAM], ids=["document", "stream"])
@@ -44,6 +44,8 @@ async def test_silent_stream_gets_pings_before_the_first_token_and_later() -> No
         serving(gateway, FrontendConfig(ping_interval_s=0.02)) as served,
         served.http.post("/v1/messages", json=STREAM) as response,
     ):
+        assert await response.content.readline() == b"event: message_start\n"
+        assert b'"input_tokens":656' in await response.content.readline()
         async for line in response.content:
             if line.startswith(b"event: "):
                 events.append(line.decode().strip().removeprefix("event: "))
@@ -51,22 +53,9 @@ async def test_silent_stream_gets_pings_before_the_first_token_and_later() -> No
                 first.set()
             if events.count("ping") == 6:
                 second.set()
-    assert events[:3] == ["message_start", "ping", "ping"]
+    assert events[:2] == ["ping", "ping"]
     assert events[events.index("content_block_delta") + 1] == "ping"
     assert events[-1] == "message_stop"
-
-
-async def test_message_start_does_not_wait_for_the_first_token() -> None:
-    gate = asyncio.Event()
-    gateway = FakeGateway(lambda: [gate, [finish(0)]])
-    async with (
-        serving(gateway) as served,
-        served.http.post("/v1/messages", json=STREAM) as response,
-    ):
-        assert await response.content.readline() == b"event: message_start\n"
-        assert b'"input_tokens":656' in await response.content.readline()
-        gate.set()
-        assert (await response.read()).endswith(b'data: {"type":"message_stop"}\n\n')
 
 
 # -- hang-ups
@@ -74,29 +63,32 @@ async def test_message_start_does_not_wait_for_the_first_token() -> None:
 
 
 @both_forms
-async def test_hangup_in_prefill_cancels_the_opening(ask: dict[str, Any]) -> None:
+async def test_hangup_in_prefill_cancels_the_opening(ask: dict[str, Any], tmp_path: Path) -> None:
     gateway = FakeGateway()
     gateway.hold = asyncio.Event()
-    async with serving(gateway) as served:
+    async with serving(gateway, guarded(tmp_path, "concurrency=1")) as served:
         async with connected(served.port, request_bytes(ask)):
             await gateway.opening.wait()
-        await asyncio.wait_for(gateway.open_cancelled.wait(), 60)
+            assert served.callers.open_requests == {"alpha": 1}
+        await asyncio.wait_for(gateway.open_cancelled.wait(), LIMIT_S)
         await eventually(lambda: bool(served.lines))
+        await eventually(served.none_open)
     assert served.lines[-1]["outcome"] == "hangup"
     assert served.registry.get_sample_value("turnwire_requests_running", {"model": MODEL}) == 0
 
 
 @both_forms
-async def test_hangup_in_decode_cancels_the_turn(ask: dict[str, Any]) -> None:
+async def test_hangup_in_decode_cancels_the_turn(ask: dict[str, Any], tmp_path: Path) -> None:
     gateway = FakeGateway(lambda: [text(0, "so"), asyncio.Event()])
-    async with serving(gateway) as served:
+    async with serving(gateway, guarded(tmp_path, "concurrency=1")) as served:
         async with connected(served.port, request_bytes(ask)) as (reader, _):
             await gateway.opening.wait()
             if ask is STREAM:
                 await reader.readuntil(b"content_block_stop")
         await eventually(lambda: bool(gateway.turns))
-        await asyncio.wait_for(gateway.turns[0].cancel_seen.wait(), 60)
+        await asyncio.wait_for(gateway.turns[0].cancel_seen.wait(), LIMIT_S)
         await eventually(lambda: bool(served.lines))
+        await eventually(served.none_open)
     assert gateway.turns[0].cancelled[0] == "hangup"
     assert served.lines[-1]["outcome"] == "hangup"
 
@@ -132,6 +124,7 @@ class Deaf:
         self.socket.sendall(request_bytes(STREAM))
 
     async def read_all(self) -> bytes:
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         self.socket.setblocking(False)
         loop = asyncio.get_running_loop()
         data = b""
@@ -188,7 +181,7 @@ async def test_reader_that_catches_up_gets_every_byte() -> None:
         assert gateway.turns[0].player is not None
         await gateway.turns[0].player
         reading = asyncio.create_task(late.read_all())
-        await eventually(lambda: bool(served.lines), 5 * LIMIT_S)
+        await eventually(lambda: bool(served.lines))
         late.socket.shutdown(socket.SHUT_WR)
         data = await reading
         late.socket.close()
@@ -202,18 +195,32 @@ async def test_reader_that_catches_up_gets_every_byte() -> None:
 # -------------------------------------------------------
 
 
-class Transport:
-    """Holds what is written until `read` takes it."""
+class Played:
+    """A writer, and the request, response and transport to which it writes. What is written stays
+    in the transport until `read` takes it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, chunked: bool = False, **config: Any) -> None:
+        self.chunked = chunked
+        self.transport = self.writer = self
         self.written = b""
         self.held = 0
+        self.room = asyncio.Event()
         self.aborted = asyncio.Event()
         self.looked = 0
         self.on_look: Callable[[], None] = lambda: None
+        self.slow: list[str] = []
+        times = {"ping_interval_s": 9, "slow_reader_timeout_s": 9, "max_buffered_bytes": 1 << 22}
+        self.sse = SseWriter(
+            self,  # type: ignore[arg-type]
+            self,  # type: ignore[arg-type]
+            FrontendConfig(**{**times, **config}),
+            b"ping\n",
+            on_slow=lambda: self.slow.append("slow"),
+        )
 
-    def is_closing(self) -> bool:
-        return self.aborted.is_set()
+    def begin(self, _request: object, first: bytes) -> None:
+        chunk = b"%x\r\n%b\r\n" % (len(first), first) if self.chunked and first else first
+        self.write(b"head " + chunk)
 
     def write(self, data: bytes) -> None:
         self.written += data
@@ -224,44 +231,20 @@ class Transport:
         self.on_look()
         return self.held
 
-    def abort(self) -> None:
-        self.aborted.set()
-
-
-class Request:
-    """What the writer uses of a request and its response."""
-
-    def __init__(self, *, chunked: bool = False) -> None:
-        self.chunked = chunked
-        self.transport = Transport()
-        self.writer = self
-        self.room = asyncio.Event()
-
     async def drain(self) -> None:
-        while self.transport.held > HIGH_WATER_BYTES and not self.transport.is_closing():
+        while self.held > HIGH_WATER_BYTES and not self.is_closing():
             self.room.clear()
             await self.room.wait()
 
-    def begin(self, _request: object, first: bytes) -> None:
-        self.transport.write(
-            b"head " + (b"%x\r\n%b\r\n" % (len(first), first) if self.chunked and first else first)
-        )
+    def is_closing(self) -> bool:
+        return self.aborted.is_set()
+
+    def abort(self) -> None:
+        self.aborted.set()
 
     def read(self, size: int) -> None:
-        self.transport.held = max(0, self.transport.held - size)
+        self.held = max(0, self.held - size)
         self.room.set()
-
-
-@pytest.fixture
-async def played() -> Request:
-    return Request()
-
-
-patient = partial(FrontendConfig, ping_interval_s=9, slow_reader_timeout_s=9)
-
-
-def writer_of(request: Request, config: FrontendConfig, slow: list[str]) -> SseWriter:
-    return SseWriter(request, request, config, b"ping\n", on_slow=lambda: slow.append("slow"))  # type: ignore[arg-type]
 
 
 class Clock:
@@ -296,68 +279,62 @@ async def test_keepalive_is_sent_when_it_is_due(
     start: float, first_write: float, interval_s: float, timeout_s: float
 ) -> None:
     """Whatever the rounding of times: the timer is set to the same sum that is compared."""
-    request = Request()
-    config = FrontendConfig(ping_interval_s=interval_s, slow_reader_timeout_s=timeout_s)
     clock = Clock(start)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(asyncio, "get_running_loop", lambda: clock)
-        writer = writer_of(request, config, [])
-    running = asyncio.create_task(writer.run())
+        played = Played(ping_interval_s=interval_s, slow_reader_timeout_s=timeout_s)
+    running = asyncio.create_task(played.sse.run())
     await asyncio.sleep(0)
     clock.now += min(first_write, interval_s / 2)
-    writer.write(b"one")
+    played.sse.write(b"one")
     due = clock.now + interval_s
     while clock.due < due:
         clock.pass_to_the_timer()
-        assert request.transport.written == b"one"
+        assert played.written == b"one"
     clock.pass_to_the_timer()
-    assert request.transport.written == b"oneping\n"
+    assert played.written == b"oneping\n"
     assert clock.now == due
-    writer.close()
+    played.sse.close()
     await running
 
 
-async def test_bytes_are_sent_without_waiting_for_the_task(played: Request) -> None:
-    writer = writer_of(played, patient(max_buffered_bytes=1 << 20), [])
-    writer.write(b"one")
-    writer.write(b"")
-    writer.write(b"two")
-    assert played.transport.written == b"onetwo"
-    writer.close()
-    writer.write(b"late")
-    await writer.run()
-    assert played.transport.written == b"onetwo"
+async def test_bytes_are_sent_without_waiting_for_the_task() -> None:
+    played = Played()
+    for data in (b"one", b"", b"two"):
+        played.sse.write(data)
+    assert played.written == b"onetwo"
+    played.sse.close()
+    played.sse.write(b"late")
+    await played.sse.run()
+    assert played.written == b"onetwo"
 
 
 async def test_head_and_first_bytes_are_one_write_and_last_bytes_and_end() -> None:
-    chunked = Request(chunked=True)
-    writer = writer_of(chunked, patient(max_buffered_bytes=1 << 20), [])
-    writer.begin(b"first")
-    assert chunked.transport.written == b"head 5\r\nfirst\r\n"
-    writer.write(b"x" * 17)
-    writer.close(b"last")
-    writer.close(b"later")
-    assert chunked.transport.written.endswith(
-        b"\r\n11\r\n" + b"x" * 17 + b"\r\n4\r\nlast\r\n0\r\n\r\n"
-    )
-    await writer.run()
-    assert chunked.transport.written.endswith(b"last\r\n0\r\n\r\n")
+    played = Played(chunked=True)
+    played.sse.begin(b"first")
+    assert played.written == b"head 5\r\nfirst\r\n"
+    played.sse.write(b"x" * 17)
+    played.sse.close(b"last")
+    played.sse.close(b"later")
+    end = b"\r\n11\r\n" + b"x" * 17 + b"\r\n4\r\nlast\r\n0\r\n\r\n"
+    assert played.written.endswith(end)
+    await played.sse.run()
+    assert played.written.endswith(end)
 
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["http 1.0", "http 1.1"])
 async def test_end_waits_for_the_backlog(chunked: bool) -> None:
-    request = Request(chunked=chunked)
-    writer = writer_of(request, patient(max_buffered_bytes=1 << 22), [])
+    played = Played(chunked=chunked)
     long = bytes(range(256)) * 1024
-    writer.begin(b"")
-    writer.write(long)
-    writer.close(b"last")
-    running = asyncio.create_task(writer.run())
+    played.sse.begin(b"")
+    played.sse.write(long)
+    played.sse.close(b"last")
+    running = asyncio.create_task(played.sse.run())
     while not running.done():
-        request.read(1 << 20)
+        played.read(1 << 20)
         await asyncio.sleep(0)
     await running
-    body = request.transport.written.removeprefix(b"head ")
+    body = played.written.removeprefix(b"head ")
     if chunked:
         assert body.endswith(b"\r\n0\r\n\r\n")
         body = unchunked(body)
@@ -375,67 +352,61 @@ def unchunked(body: bytes) -> bytes:
             return data
 
 
-async def test_data_longer_than_a_slice_cannot_exceed_the_limit(played: Request) -> None:
-    slow: list[str] = []
-    writer = writer_of(played, patient(max_buffered_bytes=SLICE_BYTES), slow)
-    writer.write(b"x" * SLICE_BYTES * 3)
-    assert slow == ["slow"]
-    assert played.transport.written == b"x" * SLICE_BYTES
+async def test_data_longer_than_a_slice_cannot_exceed_the_limit() -> None:
+    played = Played(max_buffered_bytes=SLICE_BYTES)
+    played.sse.write(b"x" * SLICE_BYTES * 3)
+    assert played.slow == ["slow"]
+    assert played.written == b"x" * SLICE_BYTES
 
 
-async def test_backlog_keeps_its_order_and_its_slices(played: Request) -> None:
-    writer = writer_of(played, patient(max_buffered_bytes=1 << 22), [])
-    running = asyncio.create_task(writer.run())
+async def test_backlog_keeps_its_order_and_its_slices() -> None:
+    played = Played()
+    running = asyncio.create_task(played.sse.run())
     first = b"a" * (HIGH_WATER_BYTES + 1)
     backlog = [bytes([98 + i]) * SLICE_BYTES for i in range(5)]
-    writer.write(first)
-    for piece in backlog:
-        writer.write(piece)
-    assert played.transport.written == first
-    while len(played.transport.written) < len(first) + sum(map(len, backlog)):
-        before = len(played.transport.written)
+    for piece in [first, *backlog]:
+        played.sse.write(piece)
+    assert played.written == first
+    while len(played.written) < len(first) + sum(map(len, backlog)):
+        before = len(played.written)
         played.read(1 << 20)
-        await eventually(lambda before=before: len(played.transport.written) > before)  # type: ignore[misc]
-        assert len(played.transport.written) - before <= SLICE_BYTES
-    writer.write(b"z")
-    writer.close()
+        await eventually(lambda before=before: len(played.written) > before)  # type: ignore[misc]
+        assert len(played.written) - before <= SLICE_BYTES
+    played.sse.write(b"z")
+    played.sse.close()
     played.read(1 << 20)
     await running
-    assert played.transport.written == first + b"".join(backlog) + b"z"
+    assert played.written == first + b"".join(backlog) + b"z"
 
 
-async def test_slow_reader_with_progress_stays_connected(played: Request) -> None:
-    slow: list[str] = []
-    writer = writer_of(
-        played, patient(slow_reader_timeout_s=0.04, max_buffered_bytes=1 << 22), slow
-    )
-    running = asyncio.create_task(writer.run())
-    writer.write(b"a" * (HIGH_WATER_BYTES * 4))
+async def test_slow_reader_with_progress_stays_connected() -> None:
+    played = Played(slow_reader_timeout_s=0.04)
+    running = asyncio.create_task(played.sse.run())
+    played.sse.write(b"a" * (HIGH_WATER_BYTES * 4))
     looks_with_progress = 20
 
     def on_look() -> None:
-        if played.transport.looked <= looks_with_progress:
-            played.transport.held -= 1
+        if played.looked <= looks_with_progress:
+            played.held -= 1
 
-    played.transport.looked = 0
-    played.transport.on_look = on_look
-    await asyncio.wait_for(played.transport.aborted.wait(), 60)
-    assert played.transport.looked > looks_with_progress
-    assert slow == ["slow"]
+    played.looked = 0
+    played.on_look = on_look
+    await asyncio.wait_for(played.aborted.wait(), LIMIT_S)
+    assert played.looked > looks_with_progress
+    assert played.slow == ["slow"]
     played.room.set()
     with pytest.raises(ConnectionResetError):
         await running
 
 
-async def test_too_large_backlog_disconnects_at_once(played: Request) -> None:
-    slow: list[str] = []
-    writer = writer_of(played, patient(max_buffered_bytes=1000), slow)
-    writer.write(b"a" * (HIGH_WATER_BYTES + 1))
-    writer.write(b"b" * 1000)
-    assert slow == []
-    writer.write(b"c")
-    assert slow == ["slow"]
-    assert played.transport.aborted.is_set()
+async def test_too_large_backlog_disconnects_at_once() -> None:
+    played = Played(max_buffered_bytes=1000)
+    played.sse.write(b"a" * (HIGH_WATER_BYTES + 1))
+    played.sse.write(b"b" * 1000)
+    assert played.slow == []
+    played.sse.write(b"c")
+    assert played.slow == ["slow"]
+    assert played.aborted.is_set()
 
 
 # -- time that runs out

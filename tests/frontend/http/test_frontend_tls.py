@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from aiohttp import ClientError, ClientSession, TCPConnector
@@ -14,43 +14,41 @@ from services.cli.main import main
 from services.frontend.http.tls import Tls
 from services.runtime.config import FrontendConfig
 from tests.kit.certificates import Authority, pem
-from tests.kit.frontend import ASK, serving
+from tests.kit.frontend import ASK, Served, serving
 
 
 class Client:
-    """Connections that trust one authority; a new one for each request."""
+    """Trusts one authority, and opens a new connection for each request."""
 
     def __init__(
-        self, url: str, authority: Authority, certificate: tuple[str, str] | None = None
+        self, served: Served, authority: Authority, certificate: tuple[str, str] | None = None
     ) -> None:
-        context = ssl.create_default_context(cadata=pem(authority.certificate).decode())
+        self._url = served.url
+        self._context = ssl.create_default_context(cadata=pem(authority.certificate).decode())
         if certificate:
-            context.load_cert_chain(*certificate)
-        self._http = ClientSession(url, connector=TCPConnector(ssl=context, force_close=True))
+            self._context.load_cert_chain(*certificate)
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._http.close()
-
-    async def ask(self, **changes: Any) -> int:
-        async with self._http.post("/v1/messages", json={**ASK, **changes}) as response:
-            await response.read()
-            return response.status
-
-    async def get(self, path: str) -> tuple[int, str]:
-        async with self._http.get(path) as response:
+    async def send(self, method: str, path: str, **options: Any) -> tuple[int, str]:
+        """Returns the status and text of the answer."""
+        connector = TCPConnector(ssl=self._context)
+        async with (
+            ClientSession(self._url, connector=connector) as http,
+            http.request(method, path, **options) as response,
+        ):
             return response.status, await response.text()
+
+    async def ask(self, **fields: Any) -> int:
+        return (await self.send("POST", "/v1/messages", json={**ASK, **fields}))[0]
 
 
 async def test_frontend_serves_https(tmp_path: Path) -> None:
     authority = Authority("one")
     tls = Tls(*authority.write(tmp_path, "server"), None)
-    async with serving(tls=tls) as served, Client(served.url, authority) as client:
+    async with serving(tls=tls) as served:
+        client = Client(served, authority)
         assert await client.ask() == 200
         assert await client.ask(stream=True) == 200
-        assert (await client.get("/ready"))[0] == 200
+        assert (await client.send("GET", "/ready"))[0] == 200
         async with ClientSession() as plain:
             with pytest.raises(ClientError):
                 await plain.get(served.url.replace("https", "http"))
@@ -61,11 +59,8 @@ async def test_new_certificate_holds_for_the_next_connection(tmp_path: Path) -> 
     files = old.write(tmp_path, "server")
     tls = Tls(*files, None)
     assert tls.files == list(files)
-    async with (
-        serving(tls=tls) as served,
-        Client(served.url, old) as before,
-        Client(served.url, new) as after,
-    ):
+    async with serving(tls=tls) as served:
+        before, after = Client(served, old), Client(served, new)
         assert await before.ask() == 200
         with pytest.raises(OSError):
             await after.ask()
@@ -85,17 +80,15 @@ async def test_clients_must_have_a_certificate_and_probes_need_none(tmp_path: Pa
     ca = ours.write_self(tmp_path / "ca.pem")
     config = FrontendConfig(tls_cert_file="x", tls_client_ca_file=ca)
     tls = Tls(*ours.write(tmp_path, "server"), ca)
-    good, bad = ours.write(tmp_path, "client"), theirs.write(tmp_path, "other")
-    async with (
-        serving(config=config, tls=tls) as served,
-        Client(served.url, ours) as nobody,
-        Client(served.url, ours, good) as friend,
-        Client(served.url, ours, bad) as stranger,
-    ):
+    async with serving(config=config, tls=tls) as served:
+        nobody = Client(served, ours)
+        friend = Client(served, ours, ours.write(tmp_path, "client"))
+        stranger = Client(served, ours, theirs.write(tmp_path, "other"))
         assert await friend.ask() == 200
         assert await nobody.ask() == 401
-        assert (await nobody.get("/ready"))[0] == 200
-        assert "This server asks for a client certificate." in (await nobody.get("/v1/models"))[1]
+        assert (await nobody.send("GET", "/ready"))[0] == 200
+        _, refusal = await nobody.send("GET", "/v1/models")
+        assert "This server asks for a client certificate." in refusal
         with pytest.raises(OSError):
             await stranger.ask()
         theirs.write_self(tmp_path / "ca.pem")

@@ -31,52 +31,32 @@ class Turn:
         return self.registry.get_sample_value(f"{NAME}_{suffix}", {"model": "m", **labels})
 
 
-def test_single_tokens_are_measured_one_by_one() -> None:
+@pytest.mark.parametrize(
+    ("arrivals", "count", "total_s", "buckets"),
+    [
+        ([(1.0, 1), (1.02, 2), (1.04, 3), (1.33, 4)], 3, 0.33, {"0.025": 2, "0.3": 3}),
+        # fifty tokens in 500 ms are fifty of 10 ms
+        ([(1.0, 1), (1.02, 2), (1.52, 52)], 51, 0.52, {"0.01": 50, "0.025": 51}),
+        # the first batch is the time to the first token
+        ([(1.0, 8), (1.02, 9)], 1, 0.02, {"0.025": 1}),
+        # an event without text was made by a token
+        ([(1.0, 0), (1.02, 2)], 1, 0.02, {}),
+        # repeated tokens are not counted; the outage is the gap of the token behind it
+        ([(1.0, 1), (2.0, 5), (2.1, 3), (2.2, 5), (3.0, 6)], 5, 2.0, {"0.75": 4}),
+    ],
+    ids=["single", "batch", "first batch", "without text", "repeated"],
+)
+def test_each_token_is_one_observation(
+    arrivals: list[tuple[float, int]], count: int, total_s: float, buckets: dict[str, int]
+) -> None:
     turn = Turn()
-    for tokens, at in enumerate((1.0, 1.02, 1.04, 1.33), 1):
+    for at, tokens in arrivals:
         turn.arrived(at, tokens)
-    assert turn.value("count") == 3
-    assert turn.value("sum") == pytest.approx(0.33)
-    assert turn.value("bucket", le="0.025") == 2
-    assert turn.value("bucket", le="0.3") == 3
-
-
-def test_batch_counts_once_for_each_of_its_tokens() -> None:
-    turn = Turn()
-    turn.arrived(1.0, 1)
-    turn.arrived(1.02, 2)
-    turn.arrived(1.52, 52)
-    assert turn.value("count") == 51
-    assert turn.value("sum") == pytest.approx(0.52)
-    assert turn.value("bucket", le="0.01") == 50, "fifty tokens in 500 ms are fifty of 10 ms"
-    assert turn.value("bucket", le="0.025") == 51
-
-
-def test_first_batch_is_the_time_to_the_first_token() -> None:
-    turn = Turn()
-    turn.arrived(1.0, 8)
-    turn.arrived(1.02, 9)
-    assert turn.value("count") == turn.value("bucket", le="0.025") == 1
-    assert (
-        turn.registry.get_sample_value("turnwire_time_to_first_token_seconds_sum", {"model": "m"})
-        == 1.0
-    )
-
-
-def test_event_without_text_was_made_by_a_token() -> None:
-    turn = Turn()
-    turn.arrived(1.0, 0)
-    turn.arrived(1.02, 2)
-    assert turn.value("count") == 1
-
-
-def test_repeated_tokens_are_not_counted_again() -> None:
-    turn = Turn()
-    for tokens, at in ((1, 1.0), (5, 2.0), (3, 2.1), (5, 2.2), (6, 3.0)):
-        turn.arrived(at, tokens)
-    assert turn.value("count") == 5
-    assert turn.value("sum") == pytest.approx(2.0), "the outage is the gap of the token behind it"
-    assert turn.value("bucket", le="0.75") == 4
+    assert turn.value("count") == count
+    assert turn.value("sum") == pytest.approx(total_s)
+    assert {le: turn.value("bucket", le=le) for le in buckets} == buckets
+    name = "turnwire_time_to_first_token_seconds_sum"
+    assert turn.registry.get_sample_value(name, {"model": "m"}) == 1.0
 
 
 def test_choices_have_their_own_gaps() -> None:

@@ -11,15 +11,7 @@ from schemas.conversation import (
     Text,
 )
 from schemas.errors import ErrorInfo, ErrorKind
-from schemas.events import (
-    BlockStop,
-    Delta,
-    Failed,
-    Finish,
-    FinishReason,
-    Prepared,
-    TurnEvent,
-)
+from schemas.events import BlockStop, Delta, Failed, Finish, FinishReason, Prepared, TurnEvent
 from services.frontend.turns.compaction import request_summary
 from services.frontend.turns.notice import NoticeSink, make_notice, may_have_notice, without_notices
 from tests.kit.events import call, finish, reasoning, text
