@@ -1,0 +1,37 @@
+"""Text in the middle of a prompt has the tokens that it has there, also with tokenizers that encode
+the start of a text differently."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+
+from services.families import family
+from services.ledger.encode import PromptEncoder
+from services.tokenization.encoder import Encoder
+from tests.kit.tokenizer_zoo import make
+
+BEFORE = "<|im_start|>"
+
+
+def prompt_encoder(tokenizer: Tokenizer) -> PromptEncoder:
+    """The encoder of a model of which only the tokenizer counts."""
+    model: Any = SimpleNamespace(
+        encoder=Encoder(tokenizer), family=family("hermes"), header="", ends=("<|im_end|>",)
+    )
+    unused: Any = None
+    return PromptEncoder(model, unused, unused, unused)
+
+
+@pytest.mark.parametrize("text", ["file", " file", "\nfile", BEFORE + "file", ""])
+@pytest.mark.parametrize("kind", ["qwen", "byte_level_prefix_space", "metaspace_first"])
+def test_fragment_has_the_tokens_that_it_has_in_a_prompt(kind: str, text: str) -> None:
+    tokenizer = make(kind)
+
+    def ids(text: str) -> list[int]:
+        found: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        return found
+
+    fragment = prompt_encoder(tokenizer).fragment(text)
+    assert ids(BEFORE + text) == ids(BEFORE) + list(fragment)
