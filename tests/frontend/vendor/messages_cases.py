@@ -99,6 +99,11 @@ def in_block(field: str, content: Any, text: str, at: str = "") -> Case:
     return refused(field, blocks(content), place + text, at and place + at)
 
 
+def at_place(place: str, body: Any, text: str) -> Case:
+    in_content = not place or place.startswith(".")
+    return in_block("", body, text) if in_content else refused("", body, text)
+
+
 def in_edit(field: str, type: str, text: str, **fields: Any) -> Case:
     """A context edit; the message names its type before the text."""
     return refused(field, edits(block(type, **fields)), f"context_management.edits.{type}{text}")
@@ -119,6 +124,83 @@ def answer_format(type: str, **fields: Any) -> Json:
 def marked(**fields: Any) -> Json:
     return text("x", cache_control=block("ephemeral", **fields))
 
+
+REFUSED_VALUES: dict[str, list[tuple[str, Any]]] = {
+    "Field required": [
+        ("messages.1.content", messages(USER, {"role": "system"})),
+        ("tools.0.custom.name", messages(tools=[{"input_schema": {}}])),
+        ("messages.0.role", messages({"content": "x"})),
+        (".tool_use.name", block("tool_use", id="a", input={})),
+        (
+            ".tool_result.content.0.text.text",
+            block("tool_result", tool_use_id="a", content=[block("text")]),
+        ),
+        (".image.source.base64.data", block("image", source=block("base64"))),
+        ("tool_choice.tool.name", messages(tools=[TOOL], tool_choice=block("tool"))),
+    ],
+    "Input should be a valid dictionary": [
+        ("messages.0", messages(5)),
+        ("messages.0.content.0", messages({"role": "user", "content": ["x"]})),
+        ("tools.0.input_schema", messages(tools=[{"input_schema": []}])),
+        ("context_management", messages(context_management=[])),
+        ("context_management.edits.0", messages(context_management={"edits": [5]})),
+    ],
+    "Input should be '5m' or '1h'": [
+        ("system.0.cache_control.ephemeral.ttl", messages(system=[marked(ttl="2h")])),
+        (".text.cache_control.ephemeral.ttl", marked(ttl=3600)),
+        ("tools.0.cache_control.ephemeral.ttl", offered(cache_control=block("ephemeral", ttl="x"))),
+    ],
+    "Input should be a valid string": [
+        (
+            ".image.source.base64.data",
+            block("image", source=block("base64", media_type="image/png", data=5)),
+        ),
+        (".text.text", text(1)),
+    ],
+    "Unable to extract tag using discriminator 'type'": [
+        ("", {"text": "x"}),
+        ("context_management.edits.0", messages(context_management={"edits": [{}]})),
+    ],
+    "Extra inputs are not permitted": [("stop", messages(stop=["a"]))],
+    "`tool_result` blocks can only be in `user` messages": [
+        ("messages.1", messages(USER, assistant(RESULT)))
+    ],
+    "`tool_result` blocks are not allowed in `system` messages": [
+        ("messages.1.content.0", messages(USER, message("system", RESULT)))
+    ],
+    "`tool_removal` blocks can only be in `system` messages": [
+        ("", block("tool_removal", tool=block("tool_reference", name="x")))
+    ],
+    "Tool names must be unique.": [("tools", messages(tools=[TOOL, tool(description="again")]))],
+    "Input should be a valid string or list": [("messages.0.content", messages(user(5)))],
+    "Input should be a valid boolean": [("stream", messages(stream="yes"))],
+    "Input should be a valid number": [("temperature", messages(temperature="hot"))],
+    "Input should be a valid list": [
+        ("context_management.edits", messages(context_management={"edits": 1}))
+    ],
+    "Input should be greater than or equal to 1024": [
+        ("thinking.adaptive.budget_tokens", messages(thinking=block("adaptive", budget_tokens=64)))
+    ],
+}
+"""Messages of refusals, each with places that it names first, and bodies. Where the place is "" or
+begins with a dot, it is in the first content block, and the body is that block."""
+UNKNOWN_TYPES: list[tuple[str, Any, str]] = [
+    ("system.0", messages(system=[block("x")]), "text"),
+    (".source", block("image", source=block("x")), "base64 url file"),
+    (".source", block("document", source=block("x")), "base64 url file text content"),
+    (
+        ".source.content.0",
+        block("document", source=block("content", content=[block("x")])),
+        "text image",
+    ),
+    (".content.0", block("search_result", content=[block("x")]), "text"),
+    (
+        ".tool",
+        block("tool_addition", tool=block("x")),
+        "tool_reference tool_definition mcp_tool_reference mcp_toolset_reference",
+    ),
+]
+"""Places and bodies, as above, with a type `x`, and the types that are known there."""
 
 CASES: dict[str, list[Case]] = {
     "MessageCreateParamsStreaming": [
@@ -586,102 +668,13 @@ CASES: dict[str, list[Case]] = {
         refused("", messages(top_p=1.5), "top_p: ..."),
         refused("", messages(top_k=-2), "top_k: ..."),
         declared("", messages(temperature=1.0, top_p=0.9), "together"),
-        refused("", messages(stop=["a"]), "stop: Extra inputs are not permitted"),
         refused(
             "", messages(response_format=block("json_object")), "response_format: Extra inputs..."
         ),
         declared("", messages(new_field=1), "unknown fields in all APIs"),
-        refused(
-            "",
-            messages(USER, assistant(RESULT)),
-            "messages.1: `tool_result` blocks can only be in `user` messages",
-        ),
-        refused(
-            "",
-            messages(USER, message("system", RESULT)),
-            "messages.1.content.0: `tool_result` blocks are not allowed in `system` messages",
-        ),
-        refused("", messages(USER, {"role": "system"}), "messages.1.content: Field required"),
-        in_block(
-            "",
-            block("image", source=block("base64", media_type="image/png", data=5)),
-            ".image.source.base64.data: Input should be a valid string",
-        ),
-        in_block(
-            "",
-            block("tool_removal", tool=block("tool_reference", name="x")),
-            ": `tool_removal` blocks can only be in `system` messages",
-        ),
-        refused("", messages(tools=[{"input_schema": {}}]), "tools.0.custom.name: Field required"),
-        refused(
-            "",
-            messages(tools=[TOOL, tool(description="again")]),
-            "tools: Tool names must be unique.",
-        ),
         refused("", [], "The request body must be a JSON object."),
         refused("", "x", "The request body must be a JSON object."),
         refused("", None, "The request body must be a JSON object."),
-        refused("", messages(5), "messages.0: Input should be a valid dictionary"),
-        refused("", messages({"content": "x"}), "messages.0.role: Field required"),
-        refused(
-            "", messages(user(5)), "messages.0.content: Input should be a valid string or list"
-        ),
-        refused(
-            "",
-            messages({"role": "user", "content": ["x"]}),
-            "messages.0.content.0: Input should be a valid dictionary",
-        ),
-        in_block("", {"text": "x"}, ": Unable to extract tag using discriminator 'type'"),
-        in_block("", text(1), ".text.text: Input should be a valid string"),
-        in_block("", block("tool_use", id="a", input={}), ".tool_use.name: Field required"),
-        in_block(
-            "",
-            block("tool_result", tool_use_id="a", content=[block("text")]),
-            ".tool_result.content.0.text.text: Field required",
-        ),
-        in_block(
-            "", block("image", source=block("base64")), ".image.source.base64.data: Field required"
-        ),
-        refused("", messages(stream="yes"), "stream: Input should be a valid boolean"),
-        refused("", messages(temperature="hot"), "temperature: Input should be a valid number"),
-        refused(
-            "",
-            messages(tools=[{"input_schema": []}]),
-            "tools.0.input_schema: Input should be a valid dictionary",
-        ),
-        refused("", messages(system=[block("x")]), tags("system.0", "x", "text")),
-        refused(
-            "",
-            messages(system=[marked(ttl="2h")]),
-            f"system.0.cache_control.ephemeral.ttl: {LIFETIMES}",
-        ),
-        in_block("", marked(ttl=3600), f".text.cache_control.ephemeral.ttl: {LIFETIMES}"),
-        refused(
-            "",
-            offered(cache_control=block("ephemeral", ttl="x")),
-            f"tools.0.cache_control.ephemeral.ttl: {LIFETIMES}",
-        ),
-        in_block("", block("image", source=block("x")), tags(".source", "x", "base64 url file")),
-        in_block(
-            "",
-            block("document", source=block("x")),
-            tags(".source", "x", "base64 url file text content"),
-        ),
-        in_block(
-            "",
-            block("document", source=block("content", content=[block("x")])),
-            tags(".source.content.0", "x", "text image"),
-        ),
-        in_block("", block("search_result", content=[block("x")]), tags(".content.0", "x", "text")),
-        in_block(
-            "",
-            block("tool_addition", tool=block("x")),
-            tags(
-                ".tool",
-                "x",
-                "tool_reference tool_definition mcp_tool_reference mcp_toolset_reference",
-            ),
-        ),
         refused(
             "",
             loop(tool_result(content=[block("image", source=source(media_type="image/svg+xml"))])),
@@ -728,26 +721,6 @@ CASES: dict[str, list[Case]] = {
         in_edit("", CLEAR_THINKING, f".keep: {TURNS}", keep=block("thinking_turns")),
         in_edit("", CLEAR_THINKING, f".keep: {TURNS}", keep=block("x")),
         in_edit("", CLEAR_THINKING, f".keep: {TURNS}", keep=3),
-        refused(
-            "",
-            messages(context_management={"edits": 1}),
-            "context_management.edits: Input should be a valid list",
-        ),
-        refused(
-            "",
-            messages(context_management=[]),
-            "context_management: Input should be a valid dictionary",
-        ),
-        refused(
-            "",
-            messages(context_management={"edits": [5]}),
-            "context_management.edits.0: Input should be a valid dictionary",
-        ),
-        refused(
-            "",
-            messages(context_management={"edits": [{}]}),
-            "context_management.edits.0: Unable to extract tag using discriminator 'type'",
-        ),
         in_edit("", CLEAR_TOOLS, ".keep: Input should be a number of `tool_uses`", keep=3),
         refused(
             "",
@@ -766,16 +739,6 @@ CASES: dict[str, list[Case]] = {
             COMPACT,
             ".trigger: Input should be a number of `input_tokens` from 1",
             trigger=block("input_tokens", value=0),
-        ),
-        refused(
-            "",
-            messages(thinking=block("adaptive", budget_tokens=64)),
-            "thinking.adaptive.budget_tokens: Input should be greater than or equal to 1024",
-        ),
-        refused(
-            "",
-            messages(tools=[TOOL], tool_choice=block("tool")),
-            "tool_choice.tool.name: Field required",
         ),
         refused(
             "",
@@ -818,5 +781,11 @@ CASES: dict[str, list[Case]] = {
                 "browser_toolset_20260801",
             )
         ),
+        *(
+            at_place(place, body, f"{place}: {phrase}")
+            for phrase, bodies in REFUSED_VALUES.items()
+            for place, body in bodies
+        ),
+        *(at_place(place, body, tags(place, "x", known)) for place, body, known in UNKNOWN_TYPES),
     ],
 }
