@@ -1,8 +1,6 @@
 """Tests which agent a request is taken to come from, with the headers of real clients and with
 invented ones."""
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +11,7 @@ from schemas.conversation import Client, Conversation, Message, OutputFormat, Te
 from schemas.session import tenant_key
 from services.frontend.apis.shared.client import MAX_CHARS, with_client
 from tests.kit.bodies import APIS
+from tests.kit.conversations import assistant, conversation, user
 
 CLAUDE = "c08b0507"
 CODEX = "01a21999-8c5b"
@@ -77,7 +76,7 @@ SEEN: dict[str, tuple[dict[str, str], Client]] = {
 }
 """Headers that clients send, with shortened ids."""
 NAMES = sorted({name for headers, _ in SEEN.values() for name in headers})
-ASKED = Conversation("m", [Message("user", [Text("Q")])], tools=[ToolSpec("ls")])
+ASKED = conversation(user("Q"), tools=[ToolSpec("ls")])
 
 
 @pytest.mark.parametrize("who", SEEN)
@@ -139,32 +138,29 @@ def test_keys_of_tenants_differ(
 ) -> None:
     def key(name: str | None) -> str:
         client = Client(session, tenant=name)
-        return tenant_key(
-            Conversation("m", [Message("user", [Text(question)])], client=client), session
-        )
+        return tenant_key(conversation(user(question), client=client), session)
 
     assert (key(tenant) == key(other)) == ((tenant or "") == (other or ""))
 
 
-ASK = ASKED.messages
 TITLE = OutputFormat("json_schema", {"type": "object", "properties": {"title": {}}})
 OTHER = OutputFormat("json_schema", {"properties": 5})
-SYSTEM: list[Any] = [Text("You are a title generator. You output ONLY a thread title.")]
-ANSWERED = [*ASK, Message("assistant", [])]
+SYSTEM = [Text("You are a title generator. You output ONLY a thread title.")]
+DEVELOPER = Message("developer", [*SYSTEM])
 
 
 @pytest.mark.parametrize(
     ("conversation", "session", "kind"),
     [
-        (Conversation("m", ASK, format=TITLE), "s", "background"),
-        (Conversation("m", ASK, system=SYSTEM), "s", "background"),
-        (Conversation("m", [Message("developer", SYSTEM), *ASK]), "s", "background"),
-        (Conversation("m", ASK, system=SYSTEM), None, "main"),
-        (Conversation("m", ASK, tools=ASKED.tools, system=SYSTEM), "s", "main"),
-        (Conversation("m", [Message("user", SYSTEM)]), "s", "main"),
-        (Conversation("m", ANSWERED, system=SYSTEM), "s", "main"),
-        (Conversation("m", ASK, format=OTHER), "s", "main"),
-        (Conversation("m", ASK, format=OutputFormat("json_object")), "s", "main"),
+        (conversation(format=TITLE), "s", "background"),
+        (conversation(system=SYSTEM), "s", "background"),
+        (conversation(DEVELOPER, user("Q")), "s", "background"),
+        (conversation(system=SYSTEM), None, "main"),
+        (conversation(tools=ASKED.tools, system=SYSTEM), "s", "main"),
+        (conversation(Message("user", [*SYSTEM])), "s", "main"),
+        (conversation(user("Q"), assistant(), system=SYSTEM), "s", "main"),
+        (conversation(format=OTHER), "s", "main"),
+        (conversation(format=OutputFormat("json_object")), "s", "main"),
         (Conversation("m", []), "s", "main"),
     ],
 )
