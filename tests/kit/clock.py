@@ -1,4 +1,4 @@
-"""The time of an event loop, which a test lets pass."""
+"""Clocks that a test sets: one that objects read, and that of an event loop."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -6,6 +6,16 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from tests.kit.waiting import LIMIT_S
+
+
+class Clock:
+    """A clock that stands still until a test sets it."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
 
 
 class LoopClock:

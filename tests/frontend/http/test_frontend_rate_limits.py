@@ -15,16 +15,7 @@ from services.frontend.http.rate_limits import (
     format_duration,
     rate_headers,
 )
-
-
-class Clock:
-    """A clock that a test sets."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.kit.clock import Clock
 
 
 @pytest.fixture
