@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,6 @@ WAIT_S = 600
 ENDS_S = 20.0
 """… and its end this long at most, on a loaded machine: a second on an idle one."""
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
-QUICKLY = [pytest.param([signum], 1.0, marks=pytest.mark.slow) for signum in SIGNALS]
 AWAITS = 24
 """The first heartbeats are among these."""
 STAGES = ("frontend", "preprocessor", "worker", "parser")
@@ -65,19 +65,34 @@ def url_of(server: socket.socket) -> str:
     return f"nats://127.0.0.1:{server.getsockname()[1]}"
 
 
-@pytest.fixture
-def loaded(demo_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The model, which the services of this process load only once."""
+@dataclass
+class Loaded:
+    """What the services load of a model."""
+
+    setup: ModelSetup
+    vocabulary: Vocabulary
+    engine: ScriptEngine
+    info: EngineInfo
+
+
+@pytest.fixture(scope="module")
+def once(demo_dir: Path) -> Loaded:
     setup = ModelSetup.load(PreprocessorConfig(model=str(demo_dir)))
-    monkeypatch.setattr(ModelSetup, "load", lambda _config: setup)
     vocabulary = Vocabulary(load_backend(str(demo_dir), trust_remote_code=False))
-    monkeypatch.setattr(parser, "Vocabulary", lambda _tokenizer: vocabulary)
-    first = ScriptEngine(WorkerConfig(model=str(demo_dir)))
-    info = first._load()
+    engine = ScriptEngine(WorkerConfig(model=str(demo_dir)))
+    return Loaded(setup, vocabulary, engine, engine._load())
+
+
+@pytest.fixture
+def loaded(once: Loaded, demo_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The model, which the services of this process do not load again."""
+    monkeypatch.setattr(ModelSetup, "load", lambda _config: once.setup)
+    monkeypatch.setattr(parser, "Vocabulary", lambda _tokenizer: once.vocabulary)
+    first = once.engine
 
     def load(engine: ScriptEngine) -> EngineInfo:
         engine._source, engine._vocabulary_size = first._source, first._vocabulary_size
-        return info
+        return once.info
 
     monkeypatch.setattr(ScriptEngine, "_load", load)
     return demo_dir
@@ -178,17 +193,34 @@ def ends(process: subprocess.Popen[str], signum: signal.Signals, limit_s: float)
     assert process.returncode != 0
 
 
-@pytest.mark.parametrize(("signals", "limit_s"), [(SIGNALS, ENDS_S), *QUICKLY])
+@pytest.mark.parametrize(
+    ("waits", "loads", "signals", "limit_s"),
+    [
+        (("frontend",), ("worker",), SIGNALS, ENDS_S),
+        *(
+            pytest.param(STAGES, tuple(LOADS), [signum], 1.0, marks=pytest.mark.slow)
+            for signum in SIGNALS
+        ),
+    ],
+    ids=["both", "SIGINT", "SIGTERM"],
+)
 def test_signal_ends_a_process_that_waits_for_its_bus_or_its_model(
-    signals: list[signal.Signals], limit_s: float, silent: str, start: Start, demo_dir: Path
+    waits: tuple[str, ...],
+    loads: tuple[str, ...],
+    signals: list[signal.Signals],
+    limit_s: float,
+    silent: str,
+    start: Start,
+    demo_dir: Path,
 ) -> None:
+    """`waits`: stages whose bus never answers; `loads`: stages whose model takes ten minutes."""
     with ExitStack() as stack:
-        servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in STAGES]
+        servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in waits]
         waiting = [
             start(stage, url_of(server), demo_dir)
-            for stage, server in zip(STAGES, servers, strict=True)
+            for stage, server in zip(waits, servers, strict=True)
         ]
-        loading = [start(stage, silent, demo_dir, patch) for stage, patch in LOADS.items()]
+        loading = [start(stage, silent, demo_dir, LOADS[stage]) for stage in loads]
         for server in servers:
             server.settimeout(LIMIT_S)
         connections = [server.accept() for server in servers]
@@ -196,23 +228,27 @@ def test_signal_ends_a_process_that_waits_for_its_bus_or_its_model(
             reports(process, "loads")
         for process, signum in zip([*waiting, *loading], cycle(signals), strict=False):
             ends(process, signum, limit_s)
-        assert len(connections) == len(STAGES)
+        assert len(connections) == len(waits)
 
 
 @pytest.mark.parametrize(
-    ("signals", "limit_s"), [*(([signum], ENDS_S) for signum in SIGNALS), *QUICKLY]
+    ("first", "second", "limit_s"),
+    [
+        (signal.SIGTERM, signal.SIGINT, ENDS_S),
+        *(pytest.param(signum, signum, 1.0, marks=pytest.mark.slow) for signum in SIGNALS),
+    ],
 )
 def test_second_signal_ends_a_process_that_drains_while_the_bus_hangs(
-    signals: list[signal.Signals],
+    first: signal.Signals,
+    second: signal.Signals,
     limit_s: float,
     own_nats: NatsServer,
     start: Start,
     demo_dir: Path,
 ) -> None:
-    (signum,) = signals
     process = start("parser", own_nats.url, demo_dir, "service.Parser.drain = drain")
     reports(process, "process.ready")
-    process.send_signal(signum)
+    process.send_signal(first)
     reports(process, "drains")
     own_nats.pause()
-    ends(process, signum, limit_s)
+    ends(process, second, limit_s)
