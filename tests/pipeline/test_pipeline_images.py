@@ -34,7 +34,7 @@ def image_stack(
 ) -> Iterator[Stack]:
     running = Stack(make_nats(), vision_dir, tmp_path_factory.mktemp("images"))
     try:
-        yield running.start_all({"worker": 2, "preprocessor": 2})
+        yield running.start_all({"preprocessor": 2})
     finally:
         running.stop()
 
@@ -217,7 +217,7 @@ async def test_images_that_the_store_has_lost_are_stored_again(
         if child.stage == "worker":  # its cache goes with it
             child.kill()
             child.start()
-    image_stack.wait_ready({"worker": 2})
+    image_stack.wait_ready({"worker": 1})
     answer = await client.stream(request)
     assert (answer.error, answer.contents[-1]) == (None, ("text", "One."))
 

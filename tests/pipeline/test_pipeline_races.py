@@ -3,7 +3,7 @@ decodings."""
 
 import asyncio
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pytest
 
 from schemas import subjects
 from schemas.control import Stage
-from schemas.errors import EngineFailed, ErrorKind
+from schemas.errors import EngineFailed, ErrorKind, TurnwireError
 from schemas.events import Failed, FinishReason
 from schemas.frames import GenerateRequest, TokenEntry, TokenFrame
 from services.frontend.gateway.attempts import BOTH_LOST
@@ -340,9 +340,14 @@ async def test_long_turns_move_in_frames_of_bearable_size(local: Local, victim: 
     assert max(s.largest for s in local.services) < 1_000_000
 
 
-async def test_two_models_share_a_bus_with_any_name(local: Local, demo_model: Path) -> None:
+@pytest.fixture(scope="module")
+def odd(demo_model: Path) -> Model:
+    """Another model, of which almost any name is allowed."""
+    return Model(demo_model, 'Größe/v1.5 *.> "x"\t[1]')
+
+
+async def test_two_models_share_a_bus_with_any_name(local: Local, odd: Model) -> None:
     await local.start(1, 2)
-    odd = Model(demo_model, 'Größe/v1.5 *.> "x"\t[1]')
     for stage in INNER_STAGES:
         await local.add(stage, model=odd)
     await local.completed()
@@ -357,6 +362,33 @@ async def test_two_models_share_a_bus_with_any_name(local: Local, demo_model: Pa
     plan.go.set()
     await turns[0].whole(60)
     await turns[1].whole(40)
+
+
+async def test_models_start_and_stop_while_others_serve(local: Local, odd: Model) -> None:
+    local.bus = replace(local.bus, recovery_s=10.0)
+    await local.start()
+    plans = [held(20) for _ in range(4)]
+    staying = [local.turn(plan) for plan in plans[:2]]
+    stopped = [await local.add(stage, model=odd, drain_s=60.0) for stage in INNER_STAGES]
+    await local.completed()
+    ending = [local.turn(plan, model=odd.name) for plan in plans[2:]]
+    for turn in (*staying, *ending):
+        await turn.sink.words_at_least(10)
+    leaving = asyncio.gather(*(service.leave() for service in stopped))
+    await eventually(lambda: all(service.process.draining for service in stopped))
+    for plan in plans:
+        plan.go.set()
+    for turn in (*ending, *staying):
+        await turn.whole(60)
+    await leaving
+    # As long as a successor may come, the model is listed; then its name is unknown again.
+    catalog = local.frontend.catalog
+    assert {card.name for card in catalog.models()} == {odd.name, local.model.name}
+    await eventually(lambda: {card.name for card in catalog.models()} == {local.model.name})
+    with pytest.raises(TurnwireError) as raised:
+        await local.turn(model=odd.name).task
+    assert raised.value.info.kind is ErrorKind.NOT_FOUND
+    await local.turn(Plan(length=5)).whole(5)
 
 
 async def test_many_processes_may_join_at_once(local: Local) -> None:

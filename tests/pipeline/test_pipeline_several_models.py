@@ -157,40 +157,6 @@ async def served(client: Client, model: str) -> int:
 
 
 @pytest.mark.slow
-async def test_models_start_and_stop_while_others_serve(bus: Bus, clients: list[Client]) -> None:
-    one = clients[0]
-    bus.start("alpha")
-    bus.start("beta")
-    await takes_turns(clients, "alpha", "beta")
-    alpha, beta = (
-        await start(one, "alpha", "a1", "a2", "a3"),
-        await start(one, "beta", "b1", "b2", "b3"),
-    )
-
-    bus.start("gamma")
-    await takes_turns(clients, "alpha", "beta", "gamma")
-    assert (await one.stream(ask("gamma", SHORT))).stop_reason == "end_turn"
-
-    await bus.stop("beta")
-    gamma = await start(one, "gamma", "c1", "c2")
-    for streams in (alpha, beta, gamma):
-        await finish(streams)
-    await until(lambda: asyncio.sleep(0, bus.ended("beta") == [0] * len(STAGES)))
-
-    # As long as a successor may come, the model is listed; then its name is unknown again.
-    for client in clients:
-
-        async def gone(client: Client = client) -> bool:
-            return await listed(client) == {"alpha", "gamma"}
-
-        await until(gone)
-        status, document = await client.post("/v1/messages", ask("beta", SHORT))
-        assert (status, document["error"]["type"]) == (404, "not_found_error")
-    for model in ("alpha", "gamma"):
-        assert (await clients[1].stream(ask(model, SHORT))).stop_reason == "end_turn"
-
-
-@pytest.mark.slow
 async def test_a_new_version_takes_over_without_a_lost_stream(
     bus: Bus, clients: list[Client]
 ) -> None:
