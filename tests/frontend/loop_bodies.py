@@ -187,10 +187,7 @@ def chat_kinds() -> Iterator[tuple[str, Part, Wrap]]:
     yield (
         "segments",
         always("a"),
-        lambda all: spoken(
-            reasoning_content=["a", *all[::20]],
-            tool_calls=calls(all[::20]),
-        ),
+        lambda all: spoken(reasoning_content=["a", *all[::20]], tool_calls=calls(all[::20])),
     )
     yield (
         "details",
@@ -295,9 +292,7 @@ def messages_kinds() -> Iterator[tuple[str, Part, Wrap]]:
         "compacted changes",
         added,
         lambda all: messages(
-            user("a"),
-            assistant(block("compaction", content="a", tool_changes=all)),
-            user("b"),
+            user("a"), assistant(block("compaction", content="a", tool_changes=all)), user("b")
         ),
     )
     yield "tools", message_tool, field(MESSAGES, "tools")

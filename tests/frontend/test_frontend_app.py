@@ -38,14 +38,7 @@ from services.frontend.apis.shared.shared_errors import union_reply
 from services.frontend.http.sse import SseWriter
 from services.frontend.turns.interfaces import Admitted, TurnSink
 from services.runtime.config import FrontendConfig
-from tests.kit.bodies import (
-    APIS,
-    CHAT,
-    COMPLETIONS,
-    MESSAGES,
-    Api,
-    messages,
-)
+from tests.kit.bodies import APIS, CHAT, COMPLETIONS, MESSAGES, Api, messages
 from tests.kit.events import USAGE, Step, call, finish, reasoning, text
 from tests.kit.frontend import CARD, MODEL, FakeGateway, FakeTurn, Served, serving
 
@@ -128,10 +121,7 @@ async def test_events_before_the_turn_is_open_are_not_lost() -> None:
 
 
 async def test_failure_of_a_document_is_an_error_status() -> None:
-    async with (
-        serving(FakeGateway(lambda: [HALF])) as served,
-        ClientSession(served.url) as http,
-    ):
+    async with serving(FakeGateway(lambda: [HALF])) as served, ClientSession(served.url) as http:
         error = await error_of(await http.post("/v1/messages", json=ASK))
         assert error == (500, "api_error", "engine died")
 

@@ -104,11 +104,7 @@ def test_compaction_leaves_room_for_an_answer(window: int, expected: int) -> Non
         made["context_window"],
         made["max_context_window"],
         made["auto_compact_token_limit"],
-    ) == (
-        window,
-        window,
-        expected,
-    )
+    ) == (window, window, expected)
 
 
 def test_profile_of_codex_replaces_all_but_the_served_fields() -> None:

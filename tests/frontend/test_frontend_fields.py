@@ -308,12 +308,7 @@ def test_tool_choice_is_converted(subtests: pytest.Subtests) -> None:
                 assert single == msgspec.structs.replace(wanted, parallel=False)
 
 
-HINTS = {
-    "latency_sensitivity": 0.9,
-    "osl": 300,
-    "speculative_prefill": True,
-    "strict_priority": 4,
-}
+HINTS = {"latency_sensitivity": 0.9, "osl": 300, "speculative_prefill": True, "strict_priority": 4}
 BAD_HINTS: list[tuple[str, Json]] = [
     ("nvext.agent_hints.priority", {"nvext": {"agent_hints": {"priority": "high", "osl": 3}}}),
     ("nvext.agent_hints.osl", {"nvext": {"agent_hints": {"priority": 1, "osl": -3}}}),

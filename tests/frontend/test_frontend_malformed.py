@@ -7,14 +7,7 @@ import pytest
 
 from services.frontend.apis.shared.content import base64_size
 from services.frontend.apis.shared.decode import mend_surrogates
-from tests.kit.bodies import (
-    APIS,
-    CHAT,
-    COMPLETIONS,
-    CONVERSING,
-    MESSAGES,
-    RESPONSES,
-)
+from tests.kit.bodies import APIS, CHAT, COMPLETIONS, CONVERSING, MESSAGES, RESPONSES
 
 
 @pytest.mark.parametrize(

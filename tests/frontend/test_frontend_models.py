@@ -239,10 +239,7 @@ async def test_key_lists_the_models_that_it_may_use(tmp_path: Path) -> None:
         for key in ("all", "few"):
             document = await (await http.get("/v1/models", headers={"x-api-key": key})).json()
             seen[key] = (ids(document), [model["slug"] for model in document["models"]])
-        assert seen == {
-            "all": (ALL, ALL),
-            "few": (["two"], ["two"]),
-        }
+        assert seen == {"all": (ALL, ALL), "few": (["two"], ["two"])}
         assert (await http.get("/codex/models.json")).status == 401
 
 

@@ -70,10 +70,7 @@ PDF = {"file_data": "data:application/pdf;base64,AAAA", "filename": "a.pdf"}
 @pytest.mark.parametrize(
     ("part", "media"),
     [
-        (
-            block("image_url", image_url=IMAGE),
-            Media("image", media_type="image/png", size_bytes=4),
-        ),
+        (block("image_url", image_url=IMAGE), Media("image", media_type="image/png", size_bytes=4)),
         (
             block("image_url", image_url="https://x.example/a.png"),
             Media("image", url="https://x.example/a.png"),
@@ -189,10 +186,7 @@ THINKING = block("thinking", thinking="so", signature="sig")
         ({"reasoning": "so", "reasoning_details": [SIGNED]}, Reasoning("so", "sig")),
         ({"reasoning_content": "so", "reasoning_details": [FOREIGN]}, Reasoning("so")),
         ({"reasoning_content": "s", "thinking_blocks": [THINKING]}, Reasoning("so", "sig")),
-        (
-            {"thinking_blocks": [block("redacted_thinking", data="blob")]},
-            Reasoning(None, "blob"),
-        ),
+        ({"thinking_blocks": [block("redacted_thinking", data="blob")]}, Reasoning(None, "blob")),
     ],
 )
 def test_reasoning_is_read_from_any_field_and_comes_first(fields: Json, thought: Reasoning) -> None:

@@ -1,4 +1,4 @@
-"""A request with one remarkable value, and what becomes of it.
+"""What becomes of a request with one remarkable value.
 
 The tables have a case by the SDK's type that has the field; "" has fields of no type. An outcome:
 
@@ -9,7 +9,9 @@ declared    200, though the vendor refuses it, or gives it another effect: a phr
 accepted    200
 """
 
-from typing import Any, Literal, NamedTuple, TypeAlias
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
 
 LONG = "x" * 300
 OPEN_SCHEMA = {
@@ -35,12 +37,12 @@ PHRASES = {
 Outcome: TypeAlias = Literal["refused", "noted", "declared", "accepted"]
 
 
-class Case(NamedTuple):
-    """A request, and what becomes of it."""
+@dataclass(frozen=True, eq=False)
+class Case:
+    """What becomes of a request. No two are equal: a table may have the same outcome twice."""
 
     field: str
     """The field of the SDK's type."""
-    body: Any
     outcome: Outcome
     text: str = ""
     """Of a refusal by Messages: the message, or its beginning and "..."; by an API of OpenAI: the
@@ -48,41 +50,45 @@ class Case(NamedTuple):
     at: str = ""
     """The `param` of a refusal."""
     code: str | None = None
+    wrap: Callable[[Any], Any] | None = None
+    """Makes the request of the table's value, where it is not one."""
 
 
-def refused(
-    field: str, body: Any, code: str | None = None, *, at: str = "", text: str = ""
-) -> Case:
-    """A request that an API of OpenAI refuses; `at`: the place, where it is not the field."""
-    return Case(field, body, "refused", text, at or field, code)
+Cases: TypeAlias = dict[str, dict[Case, Any]]
+"""By the name of the SDK's type: requests, by what becomes of them."""
 
 
-def missing(field: str, body: Any, at: str = "") -> Case:
-    return refused(field, body, "missing_required_parameter", at=at)
+def refused(field: str, code: str | None = None, *, at: str = "", text: str = "") -> Case:
+    """An API of OpenAI refuses the request; `at`: the place, where it is not the field."""
+    return Case(field, "refused", text, at or field, code)
 
 
-def invalid(field: str, body: Any, at: str = "", *, text: str = "") -> Case:
-    return refused(field, body, "invalid_value", at=at, text=text)
+def missing(field: str, at: str = "") -> Case:
+    return refused(field, "missing_required_parameter", at=at)
 
 
-def mistyped(field: str, body: Any, at: str = "", *, text: str = "") -> Case:
-    return refused(field, body, "invalid_type", at=at, text=text)
+def invalid(field: str, at: str = "", *, text: str = "") -> Case:
+    return refused(field, "invalid_value", at=at, text=text)
 
 
-def unsupported(field: str, body: Any, at: str = "", *, text: str = "") -> Case:
-    return refused(field, body, "unsupported_value", at=at, text=text)
+def mistyped(field: str, at: str = "", *, text: str = "") -> Case:
+    return refused(field, "invalid_type", at=at, text=text)
 
 
-def noted(field: str, body: Any, name: str) -> Case:
-    """A request with a field that has no effect, which a header names."""
-    return Case(field, body, "noted", name)
+def unsupported(field: str, at: str = "", *, text: str = "") -> Case:
+    return refused(field, "unsupported_value", at=at, text=text)
 
 
-def declared(field: str, body: Any, phrase: str) -> Case:
-    """A request that is answered in another way than by the vendor, as the docs declare."""
-    return Case(field, body, "declared", phrase)
+def noted(field: str, name: str) -> Case:
+    """The field has no effect, which a header names."""
+    return Case(field, "noted", name)
 
 
-def accepted(body: Any) -> Case:
-    """A request near to one that is refused."""
-    return Case("", body, "accepted")
+def declared(field: str, phrase: str) -> Case:
+    """The answer is another one than the vendor's, as the docs declare."""
+    return Case(field, "declared", phrase)
+
+
+def accepted() -> Case:
+    """The request is near to one that is refused."""
+    return Case("", "accepted")

@@ -7,7 +7,7 @@ from tests.frontend.vendor.case import (
     LONG,
     OPEN_SCHEMA,
     PATTERN,
-    Case,
+    Cases,
     accepted,
     declared,
     invalid,
@@ -65,284 +65,239 @@ def image(url: str) -> Json:
     return user_part("image_url", image_url={"url": url})
 
 
-CASES: dict[str, list[Case]] = {
-    "CompletionCreateParamsStreaming": [
-        refused("messages", chat(messages=[]), text="empty array. Expected at least one message."),
-        mistyped("messages", chat(messages=None)),
-        refused("frequency_penalty", chat(frequency_penalty=3), "decimal_above_max_value"),
-        refused("presence_penalty", chat(presence_penalty=-3), "decimal_below_min_value"),
-        refused("temperature", chat(temperature=2.5), "decimal_above_max_value"),
-        declared(
-            "temperature",
-            chat(temperature=0.5, reasoning_effort="low"),
-            "sampling fields, `logprobs` and `stop` beside reasoning",
+CASES: Cases = {
+    "CompletionCreateParamsStreaming": {
+        refused("messages", text="empty array. Expected at least one message."): chat(messages=[]),
+        mistyped("messages"): chat(messages=None),
+        refused("frequency_penalty", "decimal_above_max_value"): chat(frequency_penalty=3),
+        refused("presence_penalty", "decimal_below_min_value"): chat(presence_penalty=-3),
+        refused("temperature", "decimal_above_max_value"): chat(temperature=2.5),
+        declared("temperature", "sampling fields, `logprobs` and `stop` beside reasoning"): chat(
+            temperature=0.5, reasoning_effort="low"
         ),
-        mistyped("temperature", chat(temperature="hot")),
-        refused("top_p", chat(top_p=1.5), "decimal_above_max_value"),
-        refused("top_p", chat(top_p=-1), "decimal_below_min_value"),
-        refused("n", chat(n=0), "integer_below_min_value"),
-        refused("n", chat(n=129), "integer_above_max_value"),
-        declared("seed", chat(seed=2**70), "a `seed` of more than 64 bits"),
-        invalid("stop", chat(stop=[""])),
-        declared("stop", chat(stop=list("abcde")), "more than four `stop` strings"),
-        invalid("stop", chat(stop=["a", ""])),
-        declared("logit_bias", chat(logit_bias={"5": 101}), "`logit_bias` beyond"),
-        declared("logit_bias", chat(logit_bias={"foo": 1}), "keys other than token"),
-        invalid("top_logprobs", chat(top_logprobs=2)),
-        refused("top_logprobs", chat(logprobs=True, top_logprobs=21), "integer_above_max_value"),
-        refused("max_tokens", chat(max_tokens=-1), "integer_below_min_value"),
-        declared("max_tokens", chat(max_tokens=0), "`max_tokens` or `max_completion_tokens` of 0"),
-        declared(
-            "max_completion_tokens",
-            chat(max_tokens=5, max_completion_tokens=6),
-            "`max_tokens` beside `max_completion_tokens`",
+        mistyped("temperature"): chat(temperature="hot"),
+        refused("top_p", "decimal_above_max_value"): chat(top_p=1.5),
+        refused("top_p", "decimal_below_min_value"): chat(top_p=-1),
+        refused("n", "integer_below_min_value"): chat(n=0),
+        refused("n", "integer_above_max_value"): chat(n=129),
+        declared("seed", "a `seed` of more than 64 bits"): chat(seed=2**70),
+        invalid("stop"): chat(stop=[""]),
+        declared("stop", "more than four `stop` strings"): chat(stop=list("abcde")),
+        invalid("stop"): chat(stop=["a", ""]),
+        declared("logit_bias", "`logit_bias` beyond"): chat(logit_bias={"5": 101}),
+        declared("logit_bias", "keys other than token"): chat(logit_bias={"foo": 1}),
+        invalid("top_logprobs"): chat(top_logprobs=2),
+        refused("top_logprobs", "integer_above_max_value"): chat(logprobs=True, top_logprobs=21),
+        refused("max_tokens", "integer_below_min_value"): chat(max_tokens=-1),
+        declared("max_tokens", "`max_tokens` or `max_completion_tokens` of 0"): chat(max_tokens=0),
+        declared("max_completion_tokens", "`max_tokens` beside `max_completion_tokens`"): chat(
+            max_tokens=5, max_completion_tokens=6
         ),
-        declared("metadata", chat(metadata={"a": LONG * 2}), "any `metadata`"),
-        invalid("modalities", chat(modalities=["image"]), "modalities[0]"),
-        unsupported("modalities", chat(modalities=["text", "audio"])),
-        noted("moderation", chat(moderation={"model": "m"}), "moderation"),
-        noted("store", chat(store=True), "store"),
-        noted("web_search_options", chat(web_search_options={}), "web_search_options"),
-        declared(
-            "parallel_tool_calls",
-            chat(parallel_tool_calls=True),
-            "`parallel_tool_calls` without tools",
+        declared("metadata", "any `metadata`"): chat(metadata={"a": LONG * 2}),
+        invalid("modalities", "modalities[0]"): chat(modalities=["image"]),
+        unsupported("modalities"): chat(modalities=["text", "audio"]),
+        noted("moderation", "moderation"): chat(moderation={"model": "m"}),
+        noted("store", "store"): chat(store=True),
+        noted("web_search_options", "web_search_options"): chat(web_search_options={}),
+        declared("parallel_tool_calls", "`parallel_tool_calls` without tools"): chat(
+            parallel_tool_calls=True
         ),
         declared(
             "prompt_cache_key",
-            chat(prompt_cache_key=LONG),
             "any length and form of `user`, `safety_identifier`, `prompt_cache_key`",
+        ): chat(prompt_cache_key=LONG),
+        declared("safety_identifier", "`safety_identifier`"): chat(safety_identifier=LONG),
+        declared("user", "any length and form of `user`"): chat(user=5),
+        declared("prompt_cache_retention", "`prompt_cache_retention`"): chat(
+            prompt_cache_retention="1y"
         ),
-        declared("safety_identifier", chat(safety_identifier=LONG), "`safety_identifier`"),
-        declared("user", chat(user=5), "any length and form of `user`"),
-        declared(
-            "prompt_cache_retention", chat(prompt_cache_retention="1y"), "`prompt_cache_retention`"
+        declared("service_tier", "any `service_tier`"): chat(service_tier="gold"),
+        invalid("reasoning_effort"): chat(reasoning_effort="huge"),
+        invalid("verbosity"): chat(verbosity="huge"),
+        declared("stream_options", "`stream_options` without `stream`"): chat(
+            stream_options={"include_usage": True}
         ),
-        declared("service_tier", chat(service_tier="gold"), "any `service_tier`"),
-        invalid("reasoning_effort", chat(reasoning_effort="huge")),
-        invalid("verbosity", chat(verbosity="huge")),
-        declared(
-            "stream_options",
-            chat(stream_options={"include_usage": True}),
-            "`stream_options` without `stream`",
+        declared("tools", "empty `tools`"): chat(tools=[]),
+        declared("tools", "two tools with one name"): chat(tools=[FUNCTION, FUNCTION]),
+        refused("tool_choice"): chat(tool_choice="required"),
+        invalid("tool_choice"): chat(tool_choice="any", tools=[FUNCTION]),
+        declared("tool_choice", "(`auto` or `none`)"): chat(tool_choice="auto"),
+        declared("tool_choice", "the turn begins with the call, without a thought"): chat(
+            tool_choice="required", tools=[FUNCTION], reasoning_effort="high"
         ),
-        declared("tools", chat(tools=[]), "empty `tools`"),
-        declared("tools", chat(tools=[FUNCTION, FUNCTION]), "two tools with one name"),
-        refused("tool_choice", chat(tool_choice="required")),
-        invalid("tool_choice", chat(tool_choice="any", tools=[FUNCTION])),
-        declared("tool_choice", chat(tool_choice="auto"), "(`auto` or `none`)"),
-        declared(
-            "tool_choice",
-            chat(tool_choice="required", tools=[FUNCTION], reasoning_effort="high"),
-            "the turn begins with the call, without a thought",
-        ),
-        invalid("tool_choice", chat(tool_choice=named("x"), tools=[FUNCTION])),
-        refused("function_call", chat(function_call={"name": "look"})),
-        invalid("function_call", chat(function_call="always", functions=[{"name": "look"}])),
-        invalid("function_call", chat(function_call={"name": "x"}, functions=[{"name": "y"}])),
-        invalid("functions", chat(functions=[{"name": "a b"}]), "functions[0].name"),
-    ],
-    "ChatCompletionNamedToolChoiceParam": [
-        invalid("function", chat(tool_choice=named("b"), tools=[FUNCTION]), "tool_choice"),
-    ],
-    "ChatCompletionAllowedToolsParam": [
-        invalid(
-            "tools",
-            chat(
-                tool_choice=block(
-                    "allowed_tools", allowed_tools={"mode": "auto", "tools": [named("b")]}
-                ),
-                tools=[FUNCTION],
+        invalid("tool_choice"): chat(tool_choice=named("x"), tools=[FUNCTION]),
+        refused("function_call"): chat(function_call={"name": "look"}),
+        invalid("function_call"): chat(function_call="always", functions=[{"name": "look"}]),
+        invalid("function_call"): chat(function_call={"name": "x"}, functions=[{"name": "y"}]),
+        invalid("functions", "functions[0].name"): chat(functions=[{"name": "a b"}]),
+    },
+    "ChatCompletionNamedToolChoiceParam": {
+        invalid("function", "tool_choice"): chat(tool_choice=named("b"), tools=[FUNCTION])
+    },
+    "ChatCompletionAllowedToolsParam": {
+        invalid("tools", "tool_choice.allowed_tools.tools[0]"): chat(
+            tool_choice=block(
+                "allowed_tools", allowed_tools={"mode": "auto", "tools": [named("b")]}
             ),
-            "tool_choice.allowed_tools.tools[0]",
-        ),
-    ],
-    "FunctionDefinition": [
-        invalid("name", defined(name="two words"), "tools[0].function.name", text=f"{PATTERN}"),
+            tools=[FUNCTION],
+        )
+    },
+    "FunctionDefinition": {
+        invalid("name", "tools[0].function.name", text=f"{PATTERN}"): defined(name="two words"),
         refused(
             "name",
-            defined(name="x" * 65),
             "string_above_max_length",
             at="tools[0].function.name",
             text="Expected a string with maximum length 64, but got a string with length 65 instead.",
-        ),
-        declared("parameters", defined(parameters=OPEN_SCHEMA), "`oneOf` at the top"),
-        declared("description", defined(description=100 * LONG), "descriptions of any length"),
-        noted("strict", defined(strict=True), "strict"),
-    ],
-    "CustomFormatGrammarGrammar": [
-        invalid(
-            "definition",
-            custom(block("grammar", grammar={"syntax": "lark", "definition": "x"})),
-            "tools[0].custom.format.grammar.definition",
-        ),
-    ],
-    "JSONSchema": [
-        invalid("name", json_schema(name="two words"), "response_format.json_schema.name"),
+        ): defined(name="x" * 65),
+        declared("parameters", "`oneOf` at the top"): defined(parameters=OPEN_SCHEMA),
+        declared("description", "descriptions of any length"): defined(description=100 * LONG),
+        noted("strict", "strict"): defined(strict=True),
+    },
+    "CustomFormatGrammarGrammar": {
+        invalid("definition", "tools[0].custom.format.grammar.definition"): custom(
+            block("grammar", grammar={"syntax": "lark", "definition": "x"})
+        )
+    },
+    "JSONSchema": {
+        invalid("name", "response_format.json_schema.name"): json_schema(name="two words"),
         refused(
-            "name",
-            json_schema(name="x" * 65),
-            "string_above_max_length",
-            at="response_format.json_schema.name",
+            "name", "string_above_max_length", at="response_format.json_schema.name"
+        ): json_schema(name="x" * 65),
+        declared("name", "a `json_schema` without `name`"): json_schema(name=None),
+        declared("schema", "JSON Schemas of any form"): json_schema(schema=OPEN_SCHEMA),
+        declared("description", "`name` and `description` of an"): json_schema(
+            description="A plan."
         ),
-        declared("name", json_schema(name=None), "a `json_schema` without `name`"),
-        declared("schema", json_schema(schema=OPEN_SCHEMA), "JSON Schemas of any form"),
-        declared(
-            "description", json_schema(description="A plan."), "`name` and `description` of an"
+    },
+    "ResponseFormatJSONSchema": {
+        invalid("type", "response_format.type"): chat(response_format=block("yaml")),
+        missing("json_schema", "response_format.json_schema"): chat(
+            response_format=block("json_schema")
         ),
-    ],
-    "ResponseFormatJSONSchema": [
-        invalid("type", chat(response_format=block("yaml")), "response_format.type"),
-        missing(
-            "json_schema", chat(response_format=block("json_schema")), "response_format.json_schema"
+    },
+    "ResponseFormatJSONObject": {
+        declared("type", 'without the word "json"'): chat(response_format=block("json_object"))
+    },
+    "ChatCompletionUserMessageParam": {
+        missing("content", "messages[0].content"): chat({"role": "user"}),
+        invalid("role", "messages[0].role"): chat(message("robot", "a")),
+        declared("name", "names of participants with any characters"): chat(
+            USER | {"name": "a <b>"}
         ),
-    ],
-    "ResponseFormatJSONObject": [
-        declared("type", chat(response_format=block("json_object")), 'without the word "json"'),
-    ],
-    "ChatCompletionUserMessageParam": [
-        missing("content", chat({"role": "user"}), "messages[0].content"),
-        invalid("role", chat(message("robot", "a")), "messages[0].role"),
-        declared(
-            "name", chat(USER | {"name": "a <b>"}), "names of participants with any characters"
+    },
+    "ChatCompletionSystemMessageParam": {
+        declared("content", "images in messages of any role"): chat(
+            message("system", block("image_url", image_url={"url": "https://a/b"})), USER
+        )
+    },
+    "ChatCompletionAssistantMessageParam": {
+        declared("content", "without content"): chat(USER, {"role": "assistant"}, USER),
+        unsupported("audio", "messages[1].audio"): chat(
+            USER, {"role": "assistant", "audio": {"id": "audio_1"}}, USER
         ),
-    ],
-    "ChatCompletionSystemMessageParam": [
-        declared(
-            "content",
-            chat(message("system", block("image_url", image_url={"url": "https://a/b"})), USER),
-            "images in messages of any role",
+        declared("tool_calls", "calls without results"): chat(USER, calls(CALL), USER),
+    },
+    "ChatCompletionMessageFunctionToolCallParam": {
+        refused("id", at="messages[1].tool_calls[1].id"): chat(USER, calls(CALL, CALL), RESULT),
+        declared("id", "ids of any form and length"): chat(
+            USER, calls(chat_call(id=LONG)), chat_result(id=LONG)
         ),
-    ],
-    "ChatCompletionAssistantMessageParam": [
-        declared("content", chat(USER, {"role": "assistant"}, USER), "without content"),
-        unsupported(
-            "audio",
-            chat(USER, {"role": "assistant", "audio": {"id": "audio_1"}}, USER),
-            "messages[1].audio",
-        ),
-        declared("tool_calls", chat(USER, calls(CALL), USER), "calls without results"),
-    ],
-    "ChatCompletionMessageFunctionToolCallParam": [
-        refused("id", chat(USER, calls(CALL, CALL), RESULT), at="messages[1].tool_calls[1].id"),
-        declared(
-            "id",
-            chat(USER, calls(chat_call(id=LONG)), chat_result(id=LONG)),
-            "ids of any form and length",
-        ),
-    ],
-    "ChatCompletionToolMessageParam": [
-        missing("tool_call_id", chat(USER, message("tool", "a")), "messages[1].tool_call_id"),
+    },
+    "ChatCompletionToolMessageParam": {
+        missing("tool_call_id", "messages[1].tool_call_id"): chat(USER, message("tool", "a")),
         refused(
             "tool_call_id",
-            chat(USER, RESULT),
             at="messages[1].role",
             text="Invalid parameter: messages with role 'tool' must be a response to a preceding message with 'tool_calls'.",
+        ): chat(USER, RESULT),
+        declared("tool_call_id", "results later than after their call"): chat(
+            USER, calls(CALL), USER, RESULT
         ),
-        declared(
-            "tool_call_id",
-            chat(USER, calls(CALL), USER, RESULT),
-            "results later than after their call",
+        declared("content", "a result without content"): chat(
+            USER, calls(CALL), {"role": "tool", "tool_call_id": "call_1"}
         ),
-        declared(
-            "content",
-            chat(USER, calls(CALL), {"role": "tool", "tool_call_id": "call_1"}),
-            "a result without content",
-        ),
-    ],
-    "ChatCompletionFunctionMessageParam": [
-        missing("name", chat(USER, message("function", "a")), "messages[1].name"),
-    ],
-    "ImageURL": [
+    },
+    "ChatCompletionFunctionMessageParam": {
+        missing("name", "messages[1].name"): chat(USER, message("function", "a"))
+    },
+    "ImageURL": {
         invalid(
             "url",
-            image("data:text/plain;base64,aGk="),
             "messages[0].content[0].image_url.url",
             text=f"{AN_IMAGE}, but got unsupported MIME type 'text/plain'.",
+        ): image("data:text/plain;base64,aGk=")
+    },
+    "InputAudio": {
+        declared("format", "audio of any format"): user_part(
+            "input_audio", input_audio={"data": "", "format": "aac"}
+        )
+    },
+    "FileFile": {
+        unsupported("file_id", "messages[0].content[0].file"): user_part(
+            "file", file={"file_id": "f"}
         ),
-    ],
-    "InputAudio": [
-        declared(
-            "format",
-            user_part("input_audio", input_audio={"data": "", "format": "aac"}),
-            "audio of any format",
+        invalid("file_data", "messages[0].content[0].file.file_data"): user_part(
+            "file", file={"file_data": "?"}
         ),
-    ],
-    "FileFile": [
-        unsupported(
-            "file_id", user_part("file", file={"file_id": "f"}), "messages[0].content[0].file"
+    },
+    "ChatCompletionContentPartTextParam": {
+        invalid("type", "messages[0].content[0].type"): user_part("poem", poem="a")
+    },
+    "": {
+        declared("", "unknown fields in all APIs"): chat(new_field=1),
+        missing("tools[0].function"): chat(tools=[block("function")]),
+        missing("tools[0].custom"): chat(tools=[block("custom")]),
+        invalid("tools[0].type"): chat(tools=[block("web_search")]),
+        missing("tools[0].function.name"): chat(tools=[block("function", function={})]),
+        refused("tools[0].function.name", "empty_string"): chat(
+            tools=[block("function", function={"name": ""})]
         ),
-        invalid(
-            "file_data",
-            user_part("file", file={"file_data": "?"}),
-            "messages[0].content[0].file.file_data",
+        missing("tools[0].custom.format.grammar"): custom(block("grammar")),
+        missing("tool_choice.function"): chat(tool_choice=block("function"), tools=[FUNCTION]),
+        missing("tool_choice.allowed_tools"): chat(
+            tool_choice=block("allowed_tools"), tools=[FUNCTION]
         ),
-    ],
-    "ChatCompletionContentPartTextParam": [
-        invalid("type", user_part("poem", poem="a"), "messages[0].content[0].type"),
-    ],
-    "": [
-        declared("", chat(new_field=1), "unknown fields in all APIs"),
-        missing("tools[0].function", chat(tools=[block("function")])),
-        missing("tools[0].custom", chat(tools=[block("custom")])),
-        invalid("tools[0].type", chat(tools=[block("web_search")])),
-        missing("tools[0].function.name", chat(tools=[block("function", function={})])),
-        refused(
-            "tools[0].function.name",
-            chat(tools=[block("function", function={"name": ""})]),
-            "empty_string",
-        ),
-        missing("tools[0].custom.format.grammar", custom(block("grammar"))),
-        missing("tool_choice.function", chat(tool_choice=block("function"), tools=[FUNCTION])),
-        missing(
-            "tool_choice.allowed_tools", chat(tool_choice=block("allowed_tools"), tools=[FUNCTION])
-        ),
-        unsupported("guided_regex", chat(guided_regex="a+")),
-        unsupported("structured_outputs.choice", chat(structured_outputs={"choice": ["a"]})),
-        invalid("guided_json", chat(guided_json="{")),
-        invalid("guided_json", chat(guided_json=5)),
-        unsupported("chat_template", chat(chat_template="{{ messages }}")),
-        invalid("reasoning.effort", chat(reasoning={"effort": "huge"})),
-        invalid("thinking.type", chat(thinking=block("maybe"))),
-        refused("messages[1].role", chat(USER, message("tool", "a", tool_call_id="call_9"))),
-        refused("messages[1].role", chat(USER, message("function", "a", name="look"))),
-        missing("messages[1].tool_calls[0].function", chat(USER, calls(block("function", id="a")))),
-        missing("messages[0].content[0].text", user_part("text")),
-        mistyped("messages[0].content", chat(user(5))),
+        unsupported("guided_regex"): chat(guided_regex="a+"),
+        unsupported("structured_outputs.choice"): chat(structured_outputs={"choice": ["a"]}),
+        invalid("guided_json"): chat(guided_json="{"),
+        invalid("guided_json"): chat(guided_json=5),
+        unsupported("chat_template"): chat(chat_template="{{ messages }}"),
+        invalid("reasoning.effort"): chat(reasoning={"effort": "huge"}),
+        invalid("thinking.type"): chat(thinking=block("maybe")),
+        refused("messages[1].role"): chat(USER, message("tool", "a", tool_call_id="call_9")),
+        refused("messages[1].role"): chat(USER, message("function", "a", name="look")),
+        missing("messages[1].tool_calls[0].function"): chat(USER, calls(block("function", id="a"))),
+        missing("messages[0].content[0].text"): user_part("text"),
+        mistyped("messages[0].content"): chat(user(5)),
         invalid(
             "messages[0].content[0].image_url.url",
-            image("data:image/png;base64,???"),
             text=f"{AN_IMAGE}, but got an invalid base64-encoded value.",
-        ),
+        ): image("data:image/png;base64,???"),
         invalid(
             "messages[0].content[0].file.file_data",
-            user_part(
-                "file", file={"file_data": "data:application/pdf;base64,", "filename": "a.pdf"}
-            ),
             text="Expected a base64-encoded data URL (e.g. 'data:application/pdf;base64,SGVsbG8sIFdvcmxkIQ=='), but got empty base64-encoded bytes.",
+        ): user_part(
+            "file", file={"file_data": "data:application/pdf;base64,", "filename": "a.pdf"}
         ),
-        mistyped(
-            "logit_bias.7",
-            chat(logit_bias={"5": 1, "7": "x"}),
-            text="expected a decimal, but got a string instead.",
+        mistyped("logit_bias.7", text="expected a decimal, but got a string instead."): chat(
+            logit_bias={"5": 1, "7": "x"}
         ),
-        refused("system", chat(system="a"), "unknown_parameter"),
-        refused("instructions", chat(instructions="a"), "unknown_parameter"),
-        refused("max_output_tokens", chat(max_output_tokens="a"), "unknown_parameter"),
-        refused("stop_sequences", chat(stop_sequences="a"), "unknown_parameter"),
-        accepted(defined(name="mcp__server__" + "x" * 51)),
-        accepted(image("data:image/jpg;base64,/9j/")),
-        accepted(image("https://example.com/a.png")),
-        accepted(
-            chat(
-                tools=[],
-                functions=[],
-                tool_choice="auto",
-                parallel_tool_calls=False,
-                stream_options={"include_usage": True},
-            )
+        refused("system", "unknown_parameter"): chat(system="a"),
+        refused("instructions", "unknown_parameter"): chat(instructions="a"),
+        refused("max_output_tokens", "unknown_parameter"): chat(max_output_tokens="a"),
+        refused("stop_sequences", "unknown_parameter"): chat(stop_sequences="a"),
+        accepted(): defined(name="mcp__server__" + "x" * 51),
+        accepted(): image("data:image/jpg;base64,/9j/"),
+        accepted(): image("https://example.com/a.png"),
+        accepted(): chat(
+            tools=[],
+            functions=[],
+            tool_choice="auto",
+            parallel_tool_calls=False,
+            stream_options={"include_usage": True},
         ),
-        accepted(chat(response_format=block("json_schema", json_schema={"schema": SCHEMA}))),
-        accepted(chat(user(), assistant("Hi.", tool_calls=[]))),
-    ],
+        accepted(): chat(response_format=block("json_schema", json_schema={"schema": SCHEMA})),
+        accepted(): chat(user(), assistant("Hi.", tool_calls=[])),
+    },
 }

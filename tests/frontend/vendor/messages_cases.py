@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.frontend.vendor.case import LONG, OPEN_SCHEMA, Case, accepted, declared, noted
+from tests.frontend.vendor.case import LONG, OPEN_SCHEMA, Case, Cases, accepted, declared, noted
 from tests.kit.bodies import (
     PNG,
     SCHEMA,
@@ -46,9 +46,9 @@ ALL_BLOCKS = (
 RESULT_BLOCKS = "text image document search_result tool_reference browser_state"
 
 
-def refused(field: str, body: Any, text: str, at: str = "") -> Case:
+def refused(field: str, text: str, at: str = "") -> Case:
     """`text`: begins with a colon for the field's own place."""
-    return Case(field, body, "refused", field + text if text.startswith(":") else text, at)
+    return Case(field, "refused", field + text if text.startswith(":") else text, at)
 
 
 def tags(place: str, tag: str, known: str) -> str:
@@ -93,24 +93,34 @@ def document(media_type: str, data: str) -> Json:
     return block("document", source=source(media_type=media_type, data=data))
 
 
-def in_block(field: str, content: Any, text: str, at: str = "") -> Case:
-    """A content block of the user; the message names its place before the text."""
+def in_block(field: str, text: str, at: str = "") -> Case:
+    """The body is a content block of the user; the message names its place before the text."""
     place = "messages.0.content.0"
-    return refused(field, blocks(content), place + text, at and place + at)
+    return Case(field, "refused", place + text, at and place + at, wrap=blocks)
 
 
-def at_place(place: str, body: Any, text: str) -> Case:
+def at_place(place: str, text: str) -> Case:
     in_content = not place or place.startswith(".")
-    return in_block("", body, text) if in_content else refused("", body, text)
+    return in_block("", text) if in_content else refused("", text)
 
 
-def in_edit(field: str, type: str, text: str, **fields: Any) -> Case:
-    """A context edit; the message names its type before the text."""
-    return refused(field, edits(block(type, **fields)), f"context_management.edits.{type}{text}")
+def in_edit(field: str, type: str, text: str) -> Case:
+    """The body has the fields of a context edit; the message names its type before the text."""
+    place = f"context_management.edits.{type}"
+    return Case(field, "refused", place + text, wrap=lambda fields: edits(block(type, **fields)))
 
 
 def offered(**fields: Any) -> Json:
     return messages(tools=[tool(**fields)])
+
+
+def thinking(type: str, **fields: Any) -> Json:
+    return messages(thinking=block(type, **fields))
+
+
+def choosing(type: str, *, thinking: Any = None, tools: Any = (TOOL,), **fields: Any) -> Json:
+    """A request with a tool choice."""
+    return messages(tools=tools, tool_choice=block(type, **fields), thinking=thinking)
 
 
 def enabled(**fields: Any) -> Json:
@@ -202,590 +212,427 @@ UNKNOWN_TYPES: list[tuple[str, Any, str]] = [
 ]
 """Places and bodies, as above, with a type `x`, and the types that are known there."""
 
-CASES: dict[str, list[Case]] = {
-    "MessageCreateParamsStreaming": [
-        refused("max_tokens", messages(max_tokens=None), ": Field required"),
-        refused(
-            "max_tokens", messages(max_tokens=-1), ": Input should be greater than or equal to 0"
+CASES: Cases = {
+    "MessageCreateParamsStreaming": {
+        refused("max_tokens", ": Field required"): messages(max_tokens=None),
+        refused("max_tokens", ": Input should be greater than or equal to 0"): messages(
+            max_tokens=-1
         ),
-        declared("max_tokens", messages(max_tokens=10**9), "reduced, not refused"),
-        refused("max_tokens", messages(max_tokens="9"), ": Input should be a valid integer"),
-        refused("messages", messages(messages=[]), ": at least one message is required"),
-        declared("messages", messages(assistant("a"), USER), "a first message of the assistant"),
-        refused("messages", {}, ": Field required"),
-        refused("messages", messages(messages="x"), ": Input should be a valid list"),
-        declared(
-            "cache_control",
-            messages(cache_control=TOO_MANY),
-            "`cache_control` in any number, order",
+        declared("max_tokens", "reduced, not refused"): messages(max_tokens=10**9),
+        refused("max_tokens", ": Input should be a valid integer"): messages(max_tokens="9"),
+        refused("messages", ": at least one message is required"): messages(messages=[]),
+        declared("messages", "a first message of the assistant"): messages(assistant("a"), USER),
+        refused("messages", ": Field required"): {},
+        refused("messages", ": Input should be a valid list"): messages(messages="x"),
+        declared("cache_control", "`cache_control` in any number, order"): messages(
+            cache_control=TOO_MANY
         ),
-        refused("cache_control", messages(cache_control=block("x")), tags("", "x", "ephemeral")),
-        refused(
-            "stop_sequences",
-            messages(stop_sequences=[""]),
-            ": each stop sequence must be non-empty",
+        refused("cache_control", tags("", "x", "ephemeral")): messages(cache_control=block("x")),
+        refused("stop_sequences", ": each stop sequence must be non-empty"): messages(
+            stop_sequences=[""]
         ),
-        declared(
-            "stop_sequences", messages(stop_sequences=[" "]), "`stop_sequences` of white space"
+        declared("stop_sequences", "`stop_sequences` of white space"): messages(
+            stop_sequences=[" "]
         ),
-        declared("system", messages(system=[text("")]), "empty text"),
-        refused("system", messages(system=5), ": Input should be a valid string or list"),
-        refused("container", messages(container="c_1"), ": ..."),
-        refused(
-            "container",
-            messages(
-                container={"id": "c"},
-                tools=[block("code_execution_20250825", name="code_execution")],
-            ),
-            ": not supported by this server",
+        declared("system", "empty text"): messages(system=[text("")]),
+        refused("system", ": Input should be a valid string or list"): messages(system=5),
+        refused("container", ": ..."): messages(container="c_1"),
+        refused("container", ": not supported by this server"): messages(
+            container={"id": "c"}, tools=[block("code_execution_20250825", name="code_execution")]
         ),
-        refused("mcp_servers", messages(mcp_servers=[{"url": "u"}]), ": ..."),
-        refused("thread", messages(thread=block("create")), ": ..."),
-        refused(
-            "compaction", messages(compaction=block("summarize")), ": not supported by this server"
+        refused("mcp_servers", ": ..."): messages(mcp_servers=[{"url": "u"}]),
+        refused("thread", ": ..."): messages(thread=block("create")),
+        refused("compaction", ": not supported by this server"): messages(
+            compaction=block("summarize")
         ),
-        declared("service_tier", messages(service_tier="flex"), "any `service_tier`"),
-        declared("speed", messages(speed="fast"), "`speed`"),
-        declared("inference_geo", messages(inference_geo="eu"), "`inference_geo`"),
-        declared("fallbacks", messages(fallbacks=[{"model": "b"}]), "`fallbacks`"),
-        declared(
-            "fallback_credit_token", messages(fallback_credit_token="t"), "`fallback_credit_token`"
+        declared("service_tier", "any `service_tier`"): messages(service_tier="flex"),
+        declared("speed", "`speed`"): messages(speed="fast"),
+        declared("inference_geo", "`inference_geo`"): messages(inference_geo="eu"),
+        declared("fallbacks", "`fallbacks`"): messages(fallbacks=[{"model": "b"}]),
+        declared("fallback_credit_token", "`fallback_credit_token`"): messages(
+            fallback_credit_token="t"
         ),
-        declared(
-            "billing_policy", messages(billing_policy=block("billing_policy")), "`billing_policy`"
+        declared("billing_policy", "`billing_policy`"): messages(
+            billing_policy=block("billing_policy")
         ),
-        declared("diagnostics", messages(diagnostics={}), "`diagnostics`"),
-    ],
-    "MetadataParam": [
-        declared(
-            "user_id", messages(metadata={"user_id": LONG}), "Messages: of `metadata.user_id`"
-        ),
-    ],
-    "TokenTaskBudgetParam": [
-        declared(
-            "total",
-            messages(output_config={"task_budget": block("tokens", total=1)}),
-            "`task_budget`",
-        ),
-    ],
-    "OutputConfigParam": [
+        declared("diagnostics", "`diagnostics`"): messages(diagnostics={}),
+    },
+    "MetadataParam": {
+        declared("user_id", "Messages: of `metadata.user_id`"): messages(metadata={"user_id": LONG})
+    },
+    "TokenTaskBudgetParam": {
+        declared("total", "`task_budget`"): messages(
+            output_config={"task_budget": block("tokens", total=1)}
+        )
+    },
+    "OutputConfigParam": {
         refused(
             "effort",
-            messages(output_config={"effort": "huge"}),
             "output_config.effort: Input should be 'low', 'medium', 'high', 'xhigh' or 'max'",
+        ): messages(output_config={"effort": "huge"})
+    },
+    "JSONOutputFormatParam": {
+        refused("type", "output_config.format: ..."): answer_format("json", schema={}),
+        refused("schema", "output_config.format.schema: ..."): answer_format("json_schema"),
+        declared("schema", "objects without `additionalProperties: false`"): answer_format(
+            "json_schema", schema=OPEN_SCHEMA
         ),
-    ],
-    "JSONOutputFormatParam": [
-        refused("type", answer_format("json", schema={}), "output_config.format: ..."),
-        refused("schema", answer_format("json_schema"), "output_config.format.schema: ..."),
-        declared(
-            "schema",
-            answer_format("json_schema", schema=OPEN_SCHEMA),
-            "objects without `additionalProperties: false`",
+        declared("schema", "with `output_config.format`"): prefill(
+            output_config={"format": block("json_schema", schema=SCHEMA)}
         ),
-        declared(
-            "schema",
-            prefill(output_config={"format": block("json_schema", schema=SCHEMA)}),
-            "with `output_config.format`",
+        refused("schema", "output_format: ..."): messages(
+            output_config={"format": block("json_schema", schema=SCHEMA)},
+            output_format=block("json_schema", schema={}),
         ),
-        refused(
-            "schema",
-            messages(
-                output_config={"format": block("json_schema", schema=SCHEMA)},
-                output_format=block("json_schema", schema={}),
-            ),
-            "output_format: ...",
+    },
+    "ThinkingConfigEnabledParam": {
+        refused("type", "thinking: ..."): messages(thinking=block("on")),
+        declared("type", "with thinking on (natively only `temperature` 1"): messages(
+            thinking=ENABLED, temperature=0.5
         ),
-    ],
-    "ThinkingConfigEnabledParam": [
-        refused("type", messages(thinking=block("on")), "thinking: ..."),
-        declared(
-            "type",
-            messages(thinking=ENABLED, temperature=0.5),
-            "with thinking on (natively only `temperature` 1",
-        ),
-        declared("type", messages(thinking=ENABLED, top_k=5), "with thinking on"),
-        declared("type", messages(thinking=ENABLED, top_p=0.5), "`top_p` from 0.95"),
+        declared("type", "with thinking on"): messages(thinking=ENABLED, top_k=5),
+        declared("type", "`top_p` from 0.95"): messages(thinking=ENABLED, top_p=0.5),
         refused(
             "type",
-            prefill(thinking=ENABLED),
             "messages.1.content.0.type: Expected `thinking` or `redacted_thinking`, but found `text`...",
+        ): prefill(thinking=ENABLED),
+        refused("type", "messages.1.content.0.type: ..."): messages(
+            USER, assistant("So"), thinking=ENABLED
         ),
-        refused(
-            "type",
-            messages(USER, assistant("So"), thinking=ENABLED),
-            "messages.1.content.0.type: ...",
+        declared("type", "missing before a call while thinking is on"): loop(
+            RESULT, thinking=ENABLED
         ),
-        declared(
-            "type", loop(RESULT, thinking=ENABLED), "missing before a call while thinking is on"
-        ),
-        refused(
-            "budget_tokens",
-            messages(thinking=block("enabled")),
-            "thinking.enabled.budget_tokens: Field required",
+        refused("budget_tokens", "thinking.enabled.budget_tokens: Field required"): thinking(
+            "enabled"
         ),
         refused(
             "budget_tokens",
-            enabled(budget_tokens=1023),
             "thinking.enabled.budget_tokens: Input should be greater than or equal to 1024",
-        ),
+        ): enabled(budget_tokens=1023),
         refused(
-            "budget_tokens",
-            enabled(budget_tokens=4096),
-            "`max_tokens` must be greater than `thinking.budget_tokens`.",
+            "budget_tokens", "`max_tokens` must be greater than `thinking.budget_tokens`."
+        ): enabled(budget_tokens=4096),
+        refused("display", "thinking.enabled.display: ..."): enabled(display="x"),
+    },
+    "ThinkingConfigAdaptiveParam": {
+        declared("type", "continues an assistant's message, with `adaptive` thinking"): prefill(
+            thinking=block("adaptive")
+        )
+    },
+    "ThinkingBlockBindingParam": {
+        declared("prefix_mismatch_behavior", "`thinking.block_binding`"): thinking(
+            "adaptive", block_binding={"prefix_mismatch_behavior": "error"}
+        )
+    },
+    "ThinkingBlockParam": {
+        declared("signature", "thinking without a signature"): messages(
+            USER, assistant(block("thinking", thinking="Hm."), CALL), USER
         ),
-        refused("display", enabled(display="x"), "thinking.enabled.display: ..."),
-    ],
-    "ThinkingConfigAdaptiveParam": [
-        declared(
-            "type",
-            prefill(thinking=block("adaptive")),
-            "continues an assistant's message, with `adaptive` thinking",
+        declared("thinking", "with other text than was signed"): blocks(
+            THINKING | {"thinking": "Other."}, CALL, role="assistant"
         ),
-    ],
-    "ThinkingBlockBindingParam": [
-        declared(
-            "prefix_mismatch_behavior",
-            messages(
-                thinking=block("adaptive", block_binding={"prefix_mismatch_behavior": "error"})
-            ),
-            "`thinking.block_binding`",
+        refused("thinking", "messages.0: `thinking` blocks can only be in `assistant`..."): blocks(
+            THINKING
         ),
-    ],
-    "ThinkingBlockParam": [
-        declared(
-            "signature",
-            messages(USER, assistant(block("thinking", thinking="Hm."), CALL), USER),
-            "thinking without a signature",
+        declared("thinking", "a last message of the assistant that ends in thinking"): messages(
+            USER, assistant(THINKING)
         ),
-        declared(
-            "thinking",
-            blocks(THINKING | {"thinking": "Other."}, CALL, role="assistant"),
-            "with other text than was signed",
-        ),
+    },
+    "RedactedThinkingBlockParam": {
+        declared("data", "signatures of other servers"): blocks(
+            block("redacted_thinking", data="foreign"), role="assistant"
+        )
+    },
+    "UserMessageParam": {
+        refused("role", "messages.0.role: ..."): messages(message("tool", "a")),
+        refused("content", "messages.0.content: Field required"): messages({"role": "user"}),
+        declared("content", "messages with empty content"): messages(user()),
+    },
+    "AssistantMessageParam": {
         refused(
-            "thinking",
-            blocks(THINKING),
-            "messages.0: `thinking` blocks can only be in `assistant`...",
+            "content", "messages: final assistant content cannot end with trailing whitespace"
+        ): prefill("So ")
+    },
+    "SystemMessageParam": {
+        refused("content", "messages.0.content.0: `tool_use` blocks are not allowed..."): blocks(
+            CALL, role="system"
         ),
-        declared(
-            "thinking",
-            messages(USER, assistant(THINKING)),
-            "a last message of the assistant that ends in thinking",
+        refused("clear_at", "messages.1.clear_at: ..."): messages(
+            USER, message("system", "a", clear_at="soon")
         ),
-    ],
-    "RedactedThinkingBlockParam": [
-        declared(
-            "data",
-            blocks(block("redacted_thinking", data="foreign"), role="assistant"),
-            "signatures of other servers",
+    },
+    "TextBlockParam": {
+        in_block("text", ".text.text: Field required"): block("text"),
+        declared("text", "text of white space"): blocks(text(" ")),
+        declared("cache_control", "`cache_control` in any number"): blocks(
+            *[text("a", cache_control=TOO_MANY)] * 5
         ),
-    ],
-    "UserMessageParam": [
-        refused("role", messages(message("tool", "a")), "messages.0.role: ..."),
-        refused("content", messages({"role": "user"}), "messages.0.content: Field required"),
-        declared("content", messages(user()), "messages with empty content"),
-    ],
-    "AssistantMessageParam": [
-        refused(
-            "content",
-            prefill("So "),
-            "messages: final assistant content cannot end with trailing whitespace",
+        declared("citations", "unknown fields"): blocks(text("a", citations=[])),
+    },
+    "ImageBlockParam": {
+        in_block("source", ".image.source: ..."): block("image"),
+        declared("transformations", "any content and size of inline data"): blocks(
+            block("image", source=source(), transformations={"oversized_image": "error"})
         ),
-    ],
-    "SystemMessageParam": [
-        refused(
-            "content",
-            blocks(CALL, role="system"),
-            "messages.0.content.0: `tool_use` blocks are not allowed...",
+    },
+    "Base64ImageSourceParam": {
+        in_block(
+            "media_type", f".image.source.base64.media_type: {IMAGE_TYPES}", at=".source.media_type"
+        ): image("image/bmp", PNG),
+        in_block("data", ".image.source.base64: invalid base64 data"): block(
+            "image", source=source(data="?")
         ),
-        refused(
-            "clear_at",
-            messages(USER, message("system", "a", clear_at="soon")),
-            "messages.1.clear_at: ...",
-        ),
-    ],
-    "TextBlockParam": [
-        in_block("text", block("text"), ".text.text: Field required"),
-        declared("text", blocks(text(" ")), "text of white space"),
-        declared(
-            "cache_control",
-            blocks(*[text("a", cache_control=TOO_MANY)] * 5),
-            "`cache_control` in any number",
-        ),
-        declared("citations", blocks(text("a", citations=[])), "unknown fields"),
-    ],
-    "ImageBlockParam": [
-        in_block("source", block("image"), ".image.source: ..."),
-        declared(
-            "transformations",
-            blocks(block("image", source=source(), transformations={"oversized_image": "error"})),
-            "any content and size of inline data",
-        ),
-    ],
-    "Base64ImageSourceParam": [
+    },
+    "URLImageSourceParam": {
+        declared("url", "by `data:` or `http:` URL"): blocks(
+            block("image", source=block("url", url="data:image/png;base64,AA=="))
+        )
+    },
+    "FileImageSourceParam": {
+        in_block("file_id", f".source: {NO_FILES}"): block(
+            "image", source=block("file", file_id="f")
+        )
+    },
+    "Base64PDFSourceParam": {
         in_block(
             "media_type",
-            image("image/bmp", PNG),
-            f".image.source.base64.media_type: {IMAGE_TYPES}",
-            at=".source.media_type",
-        ),
-        in_block(
-            "data",
-            block("image", source=source(data="?")),
-            ".image.source.base64: invalid base64 data",
-        ),
-    ],
-    "URLImageSourceParam": [
-        declared(
-            "url",
-            blocks(block("image", source=block("url", url="data:image/png;base64,AA=="))),
-            "by `data:` or `http:` URL",
-        ),
-    ],
-    "FileImageSourceParam": [
-        in_block(
-            "file_id", block("image", source=block("file", file_id="f")), f".source: {NO_FILES}"
-        ),
-    ],
-    "Base64PDFSourceParam": [
-        in_block(
-            "media_type",
-            document("application/msword", PNG),
             ".document.source.base64.media_type: Input should be 'application/pdf'",
             at=".source.media_type",
+        ): document("application/msword", PNG),
+        in_block("data", ".pdf.source.base64.data: The PDF specified was not valid."): block(
+            "document", source=source(media_type="application/pdf", data="?")
         ),
-        in_block(
-            "data",
-            block("document", source=source(media_type="application/pdf", data="?")),
-            ".pdf.source.base64.data: The PDF specified was not valid.",
-        ),
-    ],
-    "FileDocumentSourceParam": [
-        in_block(
-            "file_id", block("document", source=block("file", file_id="f")), f".source: {NO_FILES}"
-        ),
-    ],
-    "ContainerUploadBlockParam": [
-        in_block(
-            "file_id",
-            block("container_upload", file_id="f"),
-            ": container uploads are not supported by this server",
-        ),
-    ],
-    "CompactionBlockParam": [
-        declared(
-            "content", blocks(block("compaction", content=""), role="assistant"), "an empty summary"
-        ),
-    ],
-    "ToolUseBlockParam": [
-        refused(
-            "input",
-            loop(RESULT, calls=(tool_use(input=5),)),
-            "messages.1.content.0.tool_use.input: ...",
+    },
+    "FileDocumentSourceParam": {
+        in_block("file_id", f".source: {NO_FILES}"): block(
+            "document", source=block("file", file_id="f")
+        )
+    },
+    "ContainerUploadBlockParam": {
+        in_block("file_id", ": container uploads are not supported by this server"): block(
+            "container_upload", file_id="f"
+        )
+    },
+    "CompactionBlockParam": {
+        declared("content", "an empty summary"): blocks(
+            block("compaction", content=""), role="assistant"
+        )
+    },
+    "ToolUseBlockParam": {
+        refused("input", "messages.1.content.0.tool_use.input: ..."): loop(
+            RESULT, calls=(tool_use(input=5),)
         ),
         refused(
-            "input",
-            blocks(CALL),
-            "messages.0: `tool_use` blocks can only be in `assistant` messages",
+            "input", "messages.0: `tool_use` blocks can only be in `assistant` messages"
+        ): blocks(CALL),
+        refused("id", "messages.1.content.1: `tool_use` ids must be unique"): loop(
+            RESULT, calls=(CALL, CALL)
+        ),
+        declared("id", "ids of any form"): loop(
+            tool_result(id="a.b:c"), calls=(tool_use(id="a.b:c"),)
+        ),
+        declared("id", "calls of two messages with one id"): messages(
+            *loop(RESULT)["messages"], *loop(RESULT)["messages"]
+        ),
+        declared("id", "calls without results"): blocks(CALL, role="assistant"),
+        declared("name", "names of calls that no tool may have"): loop(
+            RESULT, calls=(tool_use(name="two words"),)
+        ),
+    },
+    "ToolResultBlockParam": {
+        refused("tool_use_id", "messages.2.content.0: unexpected `tool_use_id`..."): loop(
+            tool_result(id="b")
+        ),
+        declared("tool_use_id", "several results of a call"): loop(RESULT, RESULT),
+        declared("tool_use_id", "results later than in the next message"): messages(
+            *loop(RESULT)["messages"][:2], USER, user(RESULT)
+        ),
+        declared("content", "text before results"): loop(text("a"), RESULT),
+    },
+    "ToolReferenceBlockParam": {
+        declared("tool_name", "a `tool_reference` to an unknown tool"): loop(
+            tool_result(content=[block("tool_reference", tool_name="gone")]), tools=[TOOL]
+        )
+    },
+    "ToolParam": {
+        refused("name", f"tools.0.custom.name: {PATTERN}", at="tools.0.name"): offered(
+            name="two words"
+        ),
+        refused("name", f"tools.0.custom.name: {PATTERN}", at="tools.0.name"): offered(
+            name="x" * 129
+        ),
+        refused("name", "tools: Tool names must be unique."): messages(tools=[TOOL, TOOL]),
+        refused("input_schema", "tools.0.custom.input_schema: ..."): messages(
+            tools=[{"name": "look"}]
+        ),
+        declared("input_schema", "`oneOf` at the top"): offered(input_schema=OPEN_SCHEMA),
+        declared("input_schema", "an `input_schema` without `type: object`"): offered(
+            input_schema={}
+        ),
+        declared("description", "descriptions of any length"): offered(description=100 * LONG),
+        refused("type", "tools.0: Input tag 'robot_20250101'..."): offered(type="robot_20250101"),
+        declared("defer_loading", "tools that all have `defer_loading`"): offered(
+            defer_loading=True
+        ),
+        declared("cache_control", "`cache_control` in any number, order and place"): messages(
+            tools=[TOOL, tool(name="b", defer_loading=True, cache_control=TOO_MANY)]
+        ),
+        noted("strict", "strict"): offered(strict=True),
+        declared("allowed_callers", "`allowed_callers`"): offered(
+            allowed_callers=["code_execution_20260120"]
+        ),
+    },
+    "ToolChoiceAnyParam": {
+        refused("type", "tool_choice: may only be specified while providing tools."): messages(
+            tool_choice=block("any")
+        ),
+        refused("type", "tool_choice: ..."): messages(tool_choice=block("all"), tools=[TOOL]),
+        refused("type", "Thinking may not be enabled when tool_choice forces tool use."): choosing(
+            "any", thinking=ENABLED
+        ),
+        declared("type", "`tool_choice` `any` or `tool` with `thinking.type` `adaptive`"): choosing(
+            "any", thinking=block("adaptive")
+        ),
+    },
+    "ToolChoiceToolParam": {
+        refused("name", "tool_choice.tool.name: ..."): choosing("tool", name="b"),
+        refused("type", "Thinking may not be enabled when tool_choice forces tool use."): choosing(
+            "tool", name="look", thinking=ENABLED
+        ),
+    },
+    "ContextManagementConfigParam": {
+        declared("edits", "edits of unknown types"): edits(block("clear_all_2099")),
+        declared("edits", "context edits in any order"): edits(
+            block(CLEAR_TOOLS), block(CLEAR_THINKING)
+        ),
+    },
+    "ClearThinking20251015EditParam": {
+        in_edit("keep", CLEAR_THINKING, ".keep: ..."): {"keep": block("thinking_turns", value=0)},
+        declared("keep", "`clear_thinking_20251015` without `thinking`"): edits(
+            block(CLEAR_THINKING, keep="all")
         ),
         refused(
-            "id",
-            loop(RESULT, calls=(CALL, CALL)),
-            "messages.1.content.1: `tool_use` ids must be unique",
-        ),
-        declared(
-            "id", loop(tool_result(id="a.b:c"), calls=(tool_use(id="a.b:c"),)), "ids of any form"
-        ),
-        declared(
-            "id",
-            messages(*loop(RESULT)["messages"], *loop(RESULT)["messages"]),
-            "calls of two messages with one id",
-        ),
-        declared("id", blocks(CALL, role="assistant"), "calls without results"),
-        declared(
-            "name",
-            loop(RESULT, calls=(tool_use(name="two words"),)),
-            "names of calls that no tool may have",
-        ),
-    ],
-    "ToolResultBlockParam": [
+            "type", "context_management.edits: 'clear_thinking_20251015' may be set only once"
+        ): edits(block(CLEAR_THINKING), block(CLEAR_THINKING)),
+    },
+    "ClearToolUses20250919EditParam": {
+        in_edit("keep", CLEAR_TOOLS, ".keep: ..."): {"keep": block("thinking_turns", value=1)},
+        in_edit("clear_at_least", CLEAR_TOOLS, ".clear_at_least: ..."): {
+            "clear_at_least": block("tool_uses", value=1)
+        },
         refused(
-            "tool_use_id",
-            loop(tool_result(id="b")),
-            "messages.2.content.0: unexpected `tool_use_id`...",
+            "type", "context_management.edits: 'clear_tool_uses_20250919' may be set only once"
+        ): edits(block(CLEAR_TOOLS), block(CLEAR_TOOLS)),
+    },
+    "Compact20260112EditParam": {
+        in_edit("trigger", COMPACT, ".trigger: ..."): {"trigger": block("tool_uses", value=1)},
+        declared("trigger", "with a `trigger` below 50,000 tokens"): edits(
+            block(COMPACT, trigger=block("input_tokens", value=10000))
         ),
-        declared("tool_use_id", loop(RESULT, RESULT), "several results of a call"),
-        declared(
-            "tool_use_id",
-            messages(*loop(RESULT)["messages"][:2], USER, user(RESULT)),
-            "results later than in the next message",
+        refused("type", "context_management.edits: 'compact_20260112' may be set only once"): edits(
+            block(COMPACT), block(COMPACT)
         ),
-        declared("content", loop(text("a"), RESULT), "text before results"),
-    ],
-    "ToolReferenceBlockParam": [
-        declared(
-            "tool_name",
-            loop(tool_result(content=[block("tool_reference", tool_name="gone")]), tools=[TOOL]),
-            "a `tool_reference` to an unknown tool",
+    },
+    "DocumentBlockParam": {
+        declared("citations", "and of documents (`citations.enabled`)"): blocks(
+            block(
+                "document",
+                source=block("text", media_type="text/plain", data="a"),
+                citations={"enabled": True},
+            )
+        )
+    },
+    "": {
+        in_block("", tags("", "hologram", ALL_BLOCKS)): block("hologram"),
+        in_block("", tags(".content.0", "thinking", RESULT_BLOCKS)): tool_result(
+            content=[block("thinking", thinking="")]
         ),
-    ],
-    "ToolParam": [
+        declared("", "`temperature` from 1 to 2"): messages(temperature=1.5),
         refused(
-            "name", offered(name="two words"), f"tools.0.custom.name: {PATTERN}", at="tools.0.name"
+            "", "temperature: Input should be less than or equal to 2", at="temperature"
+        ): messages(temperature=2.5),
+        refused("", "top_p: ..."): messages(top_p=1.5),
+        refused("", "top_k: ..."): messages(top_k=-2),
+        declared("", "together"): messages(temperature=1.0, top_p=0.9),
+        refused("", "response_format: Extra inputs..."): messages(
+            response_format=block("json_object")
         ),
-        refused(
-            "name", offered(name="x" * 129), f"tools.0.custom.name: {PATTERN}", at="tools.0.name"
-        ),
-        refused("name", messages(tools=[TOOL, TOOL]), "tools: Tool names must be unique."),
-        refused(
-            "input_schema", messages(tools=[{"name": "look"}]), "tools.0.custom.input_schema: ..."
-        ),
-        declared("input_schema", offered(input_schema=OPEN_SCHEMA), "`oneOf` at the top"),
-        declared(
-            "input_schema", offered(input_schema={}), "an `input_schema` without `type: object`"
-        ),
-        declared("description", offered(description=100 * LONG), "descriptions of any length"),
-        refused("type", offered(type="robot_20250101"), "tools.0: Input tag 'robot_20250101'..."),
-        declared(
-            "defer_loading", offered(defer_loading=True), "tools that all have `defer_loading`"
-        ),
-        declared(
-            "cache_control",
-            messages(tools=[TOOL, tool(name="b", defer_loading=True, cache_control=TOO_MANY)]),
-            "`cache_control` in any number, order and place",
-        ),
-        noted("strict", offered(strict=True), "strict"),
-        declared(
-            "allowed_callers",
-            offered(allowed_callers=["code_execution_20260120"]),
-            "`allowed_callers`",
-        ),
-    ],
-    "ToolChoiceAnyParam": [
-        refused(
-            "type",
-            messages(tool_choice=block("any")),
-            "tool_choice: may only be specified while providing tools.",
-        ),
-        refused("type", messages(tool_choice=block("all"), tools=[TOOL]), "tool_choice: ..."),
-        refused(
-            "type",
-            messages(tool_choice=block("any"), tools=[TOOL], thinking=ENABLED),
-            "Thinking may not be enabled when tool_choice forces tool use.",
-        ),
-        declared(
-            "type",
-            messages(tool_choice=block("any"), tools=[TOOL], thinking=block("adaptive")),
-            "`tool_choice` `any` or `tool` with `thinking.type` `adaptive`",
-        ),
-    ],
-    "ToolChoiceToolParam": [
-        refused(
-            "name",
-            messages(tool_choice=block("tool", name="b"), tools=[TOOL]),
-            "tool_choice.tool.name: ...",
-        ),
-        refused(
-            "type",
-            messages(tool_choice=block("tool", name="look"), tools=[TOOL], thinking=ENABLED),
-            "Thinking may not be enabled when tool_choice forces tool use.",
-        ),
-    ],
-    "ContextManagementConfigParam": [
-        declared("edits", edits(block("clear_all_2099")), "edits of unknown types"),
-        declared(
-            "edits", edits(block(CLEAR_TOOLS), block(CLEAR_THINKING)), "context edits in any order"
-        ),
-    ],
-    "ClearThinking20251015EditParam": [
-        in_edit("keep", CLEAR_THINKING, ".keep: ...", keep=block("thinking_turns", value=0)),
-        declared(
-            "keep",
-            edits(block(CLEAR_THINKING, keep="all")),
-            "`clear_thinking_20251015` without `thinking`",
-        ),
-        refused(
-            "type",
-            edits(block(CLEAR_THINKING), block(CLEAR_THINKING)),
-            "context_management.edits: 'clear_thinking_20251015' may be set only once",
-        ),
-    ],
-    "ClearToolUses20250919EditParam": [
-        in_edit("keep", CLEAR_TOOLS, ".keep: ...", keep=block("thinking_turns", value=1)),
-        in_edit(
-            "clear_at_least",
-            CLEAR_TOOLS,
-            ".clear_at_least: ...",
-            clear_at_least=block("tool_uses", value=1),
-        ),
-        refused(
-            "type",
-            edits(block(CLEAR_TOOLS), block(CLEAR_TOOLS)),
-            "context_management.edits: 'clear_tool_uses_20250919' may be set only once",
-        ),
-    ],
-    "Compact20260112EditParam": [
-        in_edit("trigger", COMPACT, ".trigger: ...", trigger=block("tool_uses", value=1)),
-        declared(
-            "trigger",
-            edits(block(COMPACT, trigger=block("input_tokens", value=10000))),
-            "with a `trigger` below 50,000 tokens",
-        ),
-        refused(
-            "type",
-            edits(block(COMPACT), block(COMPACT)),
-            "context_management.edits: 'compact_20260112' may be set only once",
-        ),
-    ],
-    "DocumentBlockParam": [
-        declared(
-            "citations",
-            blocks(
-                block(
-                    "document",
-                    source=block("text", media_type="text/plain", data="a"),
-                    citations={"enabled": True},
-                )
-            ),
-            "and of documents (`citations.enabled`)",
-        ),
-    ],
-    "": [
-        in_block("", block("hologram"), tags("", "hologram", ALL_BLOCKS)),
-        in_block(
-            "",
-            tool_result(content=[block("thinking", thinking="")]),
-            tags(".content.0", "thinking", RESULT_BLOCKS),
-        ),
-        declared("", messages(temperature=1.5), "`temperature` from 1 to 2"),
+        declared("", "unknown fields in all APIs"): messages(new_field=1),
+        refused("", "The request body must be a JSON object."): [],
+        refused("", "The request body must be a JSON object."): "x",
+        refused("", "The request body must be a JSON object."): None,
         refused(
             "",
-            messages(temperature=2.5),
-            "temperature: Input should be less than or equal to 2",
-            at="temperature",
-        ),
-        refused("", messages(top_p=1.5), "top_p: ..."),
-        refused("", messages(top_k=-2), "top_k: ..."),
-        declared("", messages(temperature=1.0, top_p=0.9), "together"),
-        refused(
-            "", messages(response_format=block("json_object")), "response_format: Extra inputs..."
-        ),
-        declared("", messages(new_field=1), "unknown fields in all APIs"),
-        refused("", [], "The request body must be a JSON object."),
-        refused("", "x", "The request body must be a JSON object."),
-        refused("", None, "The request body must be a JSON object."),
-        refused(
-            "",
-            loop(tool_result(content=[block("image", source=source(media_type="image/svg+xml"))])),
             f"messages.2.content.0.tool_result.content.0.image.source.base64.media_type: {IMAGE_TYPES}",
             at="messages.2.content.0.tool_result.content.0.source.media_type",
+        ): loop(tool_result(content=[block("image", source=source(media_type="image/svg+xml"))])),
+        in_block("", ".image.source.base64: invalid base64 data", at=".source.data"): image(
+            "image/png", "!!!"
+        ),
+        in_block("", ".image.source.base64: invalid base64 data", at=".source.data"): image(
+            "image/png", "iVBORw0KGgo"
+        ),
+        in_block("", ".image.source.base64: image cannot be empty", at=".source.data"): image(
+            "image/png", ""
         ),
         in_block(
-            "",
-            image("image/png", "!!!"),
-            ".image.source.base64: invalid base64 data",
-            at=".source.data",
-        ),
-        in_block(
-            "",
-            image("image/png", "iVBORw0KGgo"),
-            ".image.source.base64: invalid base64 data",
-            at=".source.data",
-        ),
-        in_block(
-            "",
-            image("image/png", ""),
-            ".image.source.base64: image cannot be empty",
-            at=".source.data",
-        ),
-        in_block(
-            "",
-            document("application/pdf", "JVBER"),
-            ".pdf.source.base64.data: The PDF specified was not valid.",
-            at=".source.data",
+            "", ".pdf.source.base64.data: The PDF specified was not valid.", at=".source.data"
+        ): document("application/pdf", "JVBER"),
+        refused("", "top_p: Input should be greater than or equal to 0", at="top_p"): messages(
+            top_p=-0.5
         ),
         refused(
-            "",
-            messages(top_p=-0.5),
-            "top_p: Input should be greater than or equal to 0",
-            at="top_p",
-        ),
+            "", "repetition_penalty: Input should be greater than 0", at="repetition_penalty"
+        ): messages(repetition_penalty=0),
+        in_edit("", CLEAR_THINKING, f".keep: {TURNS}"): {"keep": "some"},
+        in_edit("", CLEAR_THINKING, f".keep: {TURNS}"): {"keep": block("thinking_turns")},
+        in_edit("", CLEAR_THINKING, f".keep: {TURNS}"): {"keep": block("x")},
+        in_edit("", CLEAR_THINKING, f".keep: {TURNS}"): {"keep": 3},
+        in_edit("", CLEAR_TOOLS, ".keep: Input should be a number of `tool_uses`"): {"keep": 3},
         refused(
             "",
-            messages(repetition_penalty=0),
-            "repetition_penalty: Input should be greater than 0",
-            at="repetition_penalty",
-        ),
-        in_edit("", CLEAR_THINKING, f".keep: {TURNS}", keep="some"),
-        in_edit("", CLEAR_THINKING, f".keep: {TURNS}", keep=block("thinking_turns")),
-        in_edit("", CLEAR_THINKING, f".keep: {TURNS}", keep=block("x")),
-        in_edit("", CLEAR_THINKING, f".keep: {TURNS}", keep=3),
-        in_edit("", CLEAR_TOOLS, ".keep: Input should be a number of `tool_uses`", keep=3),
-        refused(
-            "",
-            edits(block(CLEAR_TOOLS, trigger=block("input_tokens", value=-3))),
             "context_management.edits.0.clear_tool_uses_20250919.trigger.value: Input should be greater than or equal to 0",
             at="context_management.edits.0.trigger.value",
-        ),
+        ): edits(block(CLEAR_TOOLS, trigger=block("input_tokens", value=-3))),
         refused(
             "",
-            edits(block(CLEAR_TOOLS, clear_tool_inputs="all")),
             "context_management.edits.0.clear_tool_uses_20250919.clear_tool_inputs: Input should be a valid boolean or list",
             at="context_management.edits.0.clear_tool_inputs",
+        ): edits(block(CLEAR_TOOLS, clear_tool_inputs="all")),
+        in_edit("", COMPACT, ".trigger: Input should be a number of `input_tokens` from 1"): {
+            "trigger": block("input_tokens", value=0)
+        },
+        refused("", f"tool_choice: {NOT_RUN}", at="tool_choice"): choosing("any", tools=[SEARCH]),
+        refused("", f"tool_choice: {NOT_RUN}", at="tool_choice"): choosing(
+            "tool", name="web_search", tools=[SEARCH]
         ),
-        in_edit(
-            "",
-            COMPACT,
-            ".trigger: Input should be a number of `input_tokens` from 1",
-            trigger=block("input_tokens", value=0),
+        refused("", f"tool_choice: {NOT_RUN}", at="tool_choice"): choosing(
+            "tool", name="web_search", tools=[SEARCH, TOOL]
         ),
-        refused(
-            "",
-            messages(tools=[SEARCH], tool_choice=block("any")),
-            f"tool_choice: {NOT_RUN}",
-            at="tool_choice",
+        accepted(): blocks(image("image/png", PNG)),
+        accepted(): blocks(document("text/plain", "aGk=")),
+        accepted(): offered(name="mcp__server__" + "x" * 115),
+        accepted(): messages(temperature=1.5, top_k=-1),
+        accepted(): messages(
+            tools=[{"name": "look", "input_schema": {}}],
+            context_management={"edits": [block(CLEAR_THINKING, keep="all")]},
         ),
-        refused(
-            "",
-            messages(tools=[SEARCH], tool_choice=block("tool", name="web_search")),
-            f"tool_choice: {NOT_RUN}",
-            at="tool_choice",
-        ),
-        refused(
-            "",
-            messages(tools=[SEARCH, TOOL], tool_choice=block("tool", name="web_search")),
-            f"tool_choice: {NOT_RUN}",
-            at="tool_choice",
-        ),
-        accepted(blocks(image("image/png", PNG))),
-        accepted(blocks(document("text/plain", "aGk="))),
-        accepted(offered(name="mcp__server__" + "x" * 115)),
-        accepted(messages(temperature=1.5, top_k=-1)),
-        accepted(
-            messages(
-                tools=[{"name": "look", "input_schema": {}}],
-                context_management={"edits": [block(CLEAR_THINKING, keep="all")]},
-            )
-        ),
-        accepted(messages(user())),
-        *(
-            refused(
-                "",
-                messages(tools=[TOOL, block(kind, name="x")]),
-                f"tools.1: Input tag '{kind}' found...",
+        accepted(): messages(user()),
+        **{
+            refused("", f"tools.1: Input tag '{kind}' found..."): messages(
+                tools=[TOOL, block(kind, name="x")]
             )
             for kind in (
                 "computer_20250124",
                 "computer_toolset_20260801",
                 "browser_toolset_20260801",
             )
-        ),
-        *(
-            at_place(place, body, f"{place}: {phrase}")
+        },
+        **{
+            at_place(place, f"{place}: {phrase}"): body
             for phrase, bodies in REFUSED_VALUES.items()
             for place, body in bodies
-        ),
-        *(at_place(place, body, tags(place, "x", known)) for place, body, known in UNKNOWN_TYPES),
-    ],
+        },
+        **{at_place(place, tags(place, "x", known)): body for place, body, known in UNKNOWN_TYPES},
+    },
 }

@@ -16,12 +16,7 @@ from aiohttp import ClientSession
 from typing_extensions import get_type_hints, is_typeddict
 
 from tests.frontend.responses.responses_samples import Sampler
-from tests.frontend.vendor import (
-    chat_cases,
-    completions_cases,
-    messages_cases,
-    responses_cases,
-)
+from tests.frontend.vendor import chat_cases, completions_cases, messages_cases, responses_cases
 from tests.frontend.vendor.case import PHRASES, Case
 from tests.frontend.vendor.sdk_types import ACCEPTED, WHOLE
 from tests.kit.bodies import APIS, MESSAGES, USER, Api, Json, assistant, message, tool, tool_use
@@ -131,11 +126,11 @@ async def answered(http: ClientSession, api: Api, body: Any) -> tuple[int, Json,
         return reply.status, await reply.json(), ",".join(names)
 
 
-def is_as_told(api: Api, case: Case, error: Json) -> bool:
+def is_as_told(api: Api, case: Case, body: Any, error: Json) -> bool:
     """Whether the error of a refused request is the one in its table."""
     said: str = error["message"]
     if api is MESSAGES:
-        place = api.refused(case.body).param if case.at else ""
+        place = api.refused(body).param if case.at else ""
         beginning = case.text.removesuffix("...")
         whole = said == case.text if beginning == case.text else said.startswith(beginning)
         return whole and place == case.at
@@ -153,19 +148,20 @@ async def test_what_vendors_refuse_is_refused_noted_or_declared(
     http: ClientSession, api: Api, docs: str
 ) -> None:
     wrong = []
-    cases = [(name, case) for name, cases in CASES[api.name].items() for case in cases]
+    cases = [(name, *row) for name, cases in CASES[api.name].items() for row in cases.items()]
     assert len(cases) > 14
-    for name, case in cases:
-        status, document, notes = await answered(http, api, case.body)
+    for name, case, value in cases:
+        body = value if case.wrap is None else case.wrap(value)
+        status, document, notes = await answered(http, api, body)
         error = document.get("error") or {}
         right = {
-            "refused": status == 400 and is_as_told(api, case, error),
+            "refused": status == 400 and is_as_told(api, case, body, error),
             "noted": status == 200 and case.text in notes,
             "declared": status == 200 and case.text in docs,
             "accepted": (status, notes) == (200, ","),
         }
         if not right[case.outcome]:
-            wrong.append(f"{name}: {case}: {status} {error} {notes}")
+            wrong.append(f"{name}: {case}: {body}: {status} {error} {notes}")
     assert not wrong, "\n".join(wrong)
 
 
