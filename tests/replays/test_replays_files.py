@@ -3,7 +3,6 @@ and in time."""
 
 import json
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
@@ -13,15 +12,10 @@ from services.templates.tools import tool_name
 from turnwire_tools.clients.answer import Api, Story
 from turnwire_tools.replay.gateway import ReplayGateway, serving
 from turnwire_tools.replay.player import Played, Session
-from turnwire_tools.replay.replay_file import ReplayFile, read
+from turnwire_tools.replay.replay_file import RecordedTurn, ReplayFile, read
 
 FILES = sorted((Path(__file__).parent / "files").glob("*.jsonl"))
 REPLAYS = [read(path.name, path.read_text()) for path in FILES]
-CASES = [(replay, api) for replay in REPLAYS for api in replay.apis]
-
-
-def label(value: Any) -> str:
-    return value.name.removesuffix(".jsonl") if isinstance(value, ReplayFile) else str(value)
 
 
 async def play(
@@ -34,84 +28,92 @@ async def play(
     return played, gateway.conversations
 
 
-@pytest.mark.parametrize(("replay", "api"), CASES, ids=label)
-async def test_streams_equal_their_files(replay: ReplayFile, api: Api) -> None:
-    played, _ = await play(replay, api)
-    assert [(turn.line, turn.problems) for turn in played] == [
-        (turn.line, []) for turn in replay.turns
-    ]
-    for turn, seen in zip(replay.turns, played, strict=True):
-        assert turn.expect is not None, "a written turn has an expected answer"
-        whole = [text for kind, text in turn.expect if kind == "call"]
-        legacy = turn.request is not None and "functions" in turn.request
-        assert legacy or seen.answer.dispatched == whole, "every complete call, once"
+async def test_streams_equal_their_files(subtests: pytest.Subtests) -> None:
+    assert len(REPLAYS) > 15
+    for replay in REPLAYS:
+        for api in replay.apis:
+            with subtests.test(file=replay.name, api=api):
+                played, _ = await play(replay, api)
+                lines = [(turn.line, list[str]()) for turn in replay.turns]
+                assert [(turn.line, turn.problems) for turn in played] == lines
+                for turn, seen in zip(replay.turns, played, strict=True):
+                    assert turn.expect is not None, "a written turn has an expected answer"
+                    whole = [text for kind, text in turn.expect if kind == "call"]
+                    legacy = turn.request is not None and "functions" in turn.request
+                    assert legacy or seen.answer.dispatched == whole, "every complete call, once"
 
 
-@pytest.mark.parametrize(("replay", "api"), CASES, ids=label)
-async def test_documents_equal_their_files(replay: ReplayFile, api: Api) -> None:
+async def test_documents_equal_their_files(subtests: pytest.Subtests) -> None:
     """The document has the same blocks. In Chat they have no order, and there is one reasoning
     text."""
-    played, _ = await play(replay, api, stream=False)
-    for turn, seen in zip(replay.turns, played, strict=True):
-        wanted = turn.expect or []
-        if turn.end == "error":
-            assert seen.answer.end == "refused"
-        elif api == "messages" and turn.end == "length":
-            # `input` is an object, of which only the turn's end shows that it was cut off.
-            *whole, (kind, text) = wanted
-            *first, last = seen.answer.story
-            assert seen.answer.end == turn.end
-            assert first == whole
-            assert (
-                (last[0], last[1].split()[0]) == ("call", text.split()[0])
-                if kind == "cut call"
-                else last == (kind, text)
-            )
-        elif api == "chat":
-            assert seen.answer.end == turn.end
-            assert together(seen.answer.story) == together(wanted)
+    for replay in REPLAYS:
+        for api in replay.apis:
+            with subtests.test(file=replay.name, api=api):
+                played, _ = await play(replay, api, stream=False)
+                for turn, seen in zip(replay.turns, played, strict=True):
+                    check_document(turn, seen, api)
+
+
+def check_document(turn: RecordedTurn, seen: Played, api: Api) -> None:
+    wanted = turn.expect or []
+    found = seen.answer.story
+    if turn.end == "error":
+        assert seen.answer.end == "refused"
+    elif api == "messages" and turn.end == "length":
+        # `input` is an object, of which only the turn's end shows that it was cut off.
+        *whole, (kind, text) = wanted
+        *first, last = found
+        assert seen.answer.end == turn.end
+        assert first == whole
+        if kind == "cut call":
+            assert (last[0], last[1].split()[0]) == ("call", text.split()[0])
         else:
-            assert seen.problems == []
+            assert last == (kind, text)
+    elif api == "chat":
+        assert seen.answer.end == turn.end
+        assert together(found) == together(wanted)
+    else:
+        assert seen.problems == []
 
 
 def together(story: Story) -> dict[str, list[str]]:
     """The texts by kind; reasoning and text without white space."""
-    texts = {
-        kind: [text for k, text in story if k == kind]
-        for kind in ("reasoning", "text", "call", "cut call")
-    }
-    return {
-        kind: ["".join("".join(of).split())] if kind in ("reasoning", "text") else of
-        for kind, of in texts.items()
-    }
+    texts: dict[str, list[str]] = {"reasoning": [""], "text": [""], "call": [], "cut call": []}
+    for kind, text in story:
+        if kind in ("reasoning", "text"):
+            texts[kind][0] += "".join(text.split())
+        else:
+            texts[kind].append(text)
+    return texts
 
 
 def story_of(conversation: Conversation) -> list[tuple[str, ...]]:
     """The texts of a request, without ids, which differ in each play."""
     story: list[tuple[str, ...]] = [("system", text.text) for text in conversation.system]
-    for part, role in (
-        (part, message.role) for message in conversation.messages for part in message.parts
-    ):
-        match part:
-            case Text(text):
-                story.append((role, text))
-            case Reasoning():
-                story.append(("reasoning", part.text or "sealed"))
-            case Call():
-                name = tool_name(part.name, part.namespace)
-                story.append(("call", name, json.dumps(json.loads(part.arguments))))
-            case Result():
-                story.append(
-                    ("result", *(inner.text for inner in part.parts if isinstance(inner, Text)))
-                )
+    for message in conversation.messages:
+        for part in message.parts:
+            match part:
+                case Text(text):
+                    story.append((message.role, text))
+                case Reasoning():
+                    story.append(("reasoning", part.text or "sealed"))
+                case Call():
+                    name = tool_name(part.name, part.namespace)
+                    story.append(("call", name, json.dumps(json.loads(part.arguments))))
+                case Result():
+                    texts = [inner.text for inner in part.parts if isinstance(inner, Text)]
+                    story.append(("result", *texts))
     return story
 
 
-@pytest.mark.parametrize("replay", [r for r in REPLAYS if len(r.apis) == 3], ids=label)
-async def test_conversations_are_equal_over_every_api(replay: ReplayFile) -> None:
-    stories = {}
-    for api in replay.apis:
-        _, conversations = await play(replay, api)
-        stories[api] = [story_of(conversation) for conversation in conversations]
-    assert stories["messages"] == stories["responses"] == stories["chat"]
-    assert len(stories["messages"]) == len(replay.turns)
+async def test_conversations_are_equal_over_every_api(subtests: pytest.Subtests) -> None:
+    everywhere = [replay for replay in REPLAYS if len(replay.apis) == 3]
+    assert everywhere
+    for replay in everywhere:
+        with subtests.test(file=replay.name):
+            stories = {}
+            for api in replay.apis:
+                _, conversations = await play(replay, api)
+                stories[api] = [story_of(conversation) for conversation in conversations]
+            assert stories["messages"] == stories["responses"] == stories["chat"]
+            assert len(stories["messages"]) == len(replay.turns)
