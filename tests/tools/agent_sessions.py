@@ -37,79 +37,57 @@ def tool(name: str, required: tuple[str, ...], **properties: Any) -> dict[str, A
     }
 
 
+def strings(name: str, *required: str, **more: Any) -> dict[str, Any]:
+    """A tool whose required arguments are strings."""
+    return tool(name, required, **dict.fromkeys(required, "string"), **more)
+
+
+def array(**items: Any) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
 CLAUDE = [
-    tool("Agent", ("prompt",), prompt="string"),
-    tool("Bash", ("command",), command="string", timeout="number", description="string"),
-    tool(
-        "Edit",
-        ("file_path", "old_string", "new_string"),
-        file_path="string",
-        old_string="string",
-        new_string="string",
-    ),
-    tool("Read", ("file_path",), file_path="string", offset="integer"),
-    tool("Write", ("file_path", "content"), file_path="string", content="string"),
+    strings("Agent", "prompt"),
+    strings("Bash", "command", timeout="number", description="string"),
+    strings("Edit", "file_path", "old_string", "new_string"),
+    strings("Read", "file_path", offset="integer"),
+    strings("Write", "file_path", "content"),
 ]
 CODEX = [
-    tool("exec_command", ("cmd",), cmd="string", workdir="string", yield_time_ms="number"),
+    strings("exec_command", "cmd", workdir="string", yield_time_ms="number"),
     tool("write_stdin", ("session_id",), session_id="number", chars="string"),
 ]
-PATCHING = [*CODEX, tool("apply_patch", ("input",), input="string")]
+PATCHING = [*CODEX, strings("apply_patch", "input")]
 """Codex with a profile: the tool is freeform, and the model is told of one string."""
 OPENCODE = [
-    tool("bash", ("command",), command="string", description="string", workdir="string"),
-    tool(
-        "edit",
-        ("filePath", "oldString", "newString"),
-        filePath="string",
-        oldString="string",
-        newString="string",
-    ),
-    tool("read", ("filePath",), filePath="string"),
-    tool("write", ("content", "filePath"), content="string", filePath="string"),
+    strings("bash", "command", description="string", workdir="string"),
+    strings("edit", "filePath", "oldString", "newString"),
+    strings("read", "filePath"),
+    strings("write", "content", "filePath"),
 ]
-_EDITS = {
-    "type": "array",
-    "items": {"type": "object", "properties": {"oldText": {}, "newText": {}}},
-}
+_EDITS = array(type="object", properties={"oldText": {}, "newText": {}})
 OPENCLAW = [
     tool("edit", ("path", "edits"), path="string", edits=_EDITS),
-    tool("exec", ("command",), command="string", background="boolean"),
-    tool("process", ("action",), action="string"),
-    tool("read", ("path",), path="string"),
+    strings("exec", "command", background="boolean"),
+    strings("process", "action"),
+    strings("read", "path"),
 ]
+_FILES = array(type="object", properties={"path": {}, "start_line": {}}, required=["path"])
+_OLD_TEXT = {"anyOf": [{"type": "string"}, {"type": "null"}]}
 CLINE = [
-    tool(
-        "read_files",
-        ("files",),
-        files={
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {"path": {}, "start_line": {}},
-                "required": ["path"],
-            },
-        },
-    ),
-    tool("search_codebase", ("queries",), queries={"type": "array", "items": {"type": "string"}}),
-    tool("run_commands", ("commands",), commands={"type": "array", "items": {"type": "string"}}),
-    tool(
-        "editor",
-        ("path", "new_text"),
-        path="string",
-        new_text="string",
-        old_text={"anyOf": [{"type": "string"}, {"type": "null"}]},
-        insert_line="integer",
-    ),
+    tool("read_files", ("files",), files=_FILES),
+    tool("search_codebase", ("queries",), queries=array(type="string")),
+    tool("run_commands", ("commands",), commands=array(type="string")),
+    strings("editor", "path", "new_text", old_text=_OLD_TEXT, insert_line="integer"),
 ]
 UNKNOWN = [
     tool("launch", ("script_line", "cmd"), script_line="integer", cmd="string"),
-    tool("view_source", ("target_file",), target_file="string"),
-    tool("alter", ("file", "search", "replace"), file="string", search="string", replace="string"),
-    tool("store", ("filename", "contents"), filename="string", contents="string"),
+    strings("view_source", "target_file"),
+    strings("alter", "file", "search", "replace"),
+    strings("store", "filename", "contents"),
 ]
 """Names that no client has: the schemas must do."""
-SHELL = [tool("shell", ("command",), command={"type": "array", "items": {"type": "string"}})]
+SHELL = [tool("shell", ("command",), command=array(type="string"))]
 
 
 class Session:

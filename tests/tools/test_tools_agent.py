@@ -35,18 +35,19 @@ def template(demo_dir: Path) -> Any:
     return transformers.AutoTokenizer.from_pretrained(demo_dir)
 
 
+OK = {"description": "Run the requested command"}
+"""What Claude Code's shell tool also requires."""
+
+
 def test_claude_code_completes_its_tool_loop(template: Any) -> None:
     session = Session(template, CLAUDE).user(REMINDER + LOOP)
     # Claude Code puts its environment into a system message after the request.
-    session.messages.append(
-        {"role": "system", "content": "# Environment\n - Primary working directory: /work\n - `ls`"}
-    )
+    environment = "# Environment\n - Primary working directory: /work\n - `ls`"
+    session.messages.append({"role": "system", "content": environment})
     reasoning, text, calls = session.turn()
     assert reasoning.strip()
     assert text == ""
-    assert calls == [
-        ("Bash", {"command": "echo ok-1 > proof.txt", "description": "Run the requested command"})
-    ]
+    assert calls == [("Bash", {"command": "echo ok-1 > proof.txt", **OK})]
     reasoning, text, calls = session.results("(Bash completed with no output)").turn()
     assert (text, calls) == ("DONE", [])
     assert reasoning.strip()
@@ -54,26 +55,20 @@ def test_claude_code_completes_its_tool_loop(template: Any) -> None:
     assert session.results("").turn()[1:] == ("DONE", [])
 
 
-@pytest.mark.parametrize("kind", ["qwen3_coder", "nemotron_v3", "hermes"])
-@pytest.mark.parametrize(
-    ("tools", "name", "argument"),
-    [
+def test_three_calls_are_made_in_one_turn(template: Any, subtests: pytest.Subtests) -> None:
+    harnesses = (
         (CLAUDE, "Bash", "command"),
         (CODEX, "exec_command", "cmd"),
         (OPENCODE, "bash", "command"),
         (OPENCLAW, "exec", "command"),
-    ],
-    ids=["claude-code", "codex", "opencode", "openclaw"],
-)
-def test_three_calls_are_made_in_one_turn(
-    template: Any, tools: list[Any], name: str, argument: str, kind: str
-) -> None:
-    session = Session(template, tools, kind).user(PARALLEL)
-    calls = session.turn()[2]
-    assert [(n, a[argument]) for n, a in calls] == [
-        (name, f"echo {i} > p{i}.txt") for i in (1, 2, 3)
-    ]
-    assert session.results("", "", "").turn()[1:] == ("DONE", [])
+    )
+    for kind in ("qwen3_coder", "nemotron_v3", "hermes"):
+        for tools, name, argument in harnesses:
+            with subtests.test(family=kind, tool=name):
+                session = Session(template, tools, kind).user(PARALLEL)
+                calls = [(called, given[argument]) for called, given in session.turn()[2]]
+                assert calls == [(name, f"echo {i} > p{i}.txt") for i in (1, 2, 3)]
+                assert session.results("", "", "").turn()[1:] == ("DONE", [])
 
 
 def test_calls_that_the_server_cut_off_are_made_later(template: Any) -> None:
@@ -81,42 +76,41 @@ def test_calls_that_the_server_cut_off_are_made_later(template: Any) -> None:
     session = Session(template, CLAUDE).user(PARALLEL)
     session.turn()
     session.messages[-1]["tool_calls"] = session.messages[-1]["tool_calls"][:1]
-    calls = session.results("").turn()[2]
-    assert [arguments["command"] for _, arguments in calls] == [
-        "echo 2 > p2.txt",
-        "echo 3 > p3.txt",
-    ]
+    commands = [arguments["command"] for _, arguments in session.results("").turn()[2]]
+    assert commands == ["echo 2 > p2.txt", "echo 3 > p3.txt"]
 
 
 def test_ordered_steps_are_made_one_by_one(template: Any) -> None:
     session = Session(template, CODEX).user("Run `make`, then run `make test`.")
     assert [a["cmd"] for _, a in session.turn()[2]] == ["make"]
     assert [a["cmd"] for _, a in session.results("built").turn()[2]] == ["make test"]
-    assert (
-        session.results("built", "ok: 5 tests\nbye").turn()[1]
-        == "Done; 3 tools answered, the last of them: ok: 5 tests"
-    )
+    last = "Done; 3 tools answered, the last of them: ok: 5 tests"
+    assert session.results("built", "ok: 5 tests\nbye").turn()[1] == last
 
 
 def test_openclaws_additions_are_not_a_request(template: Any) -> None:
-    session = Session(template, OPENCLAW).user(
-        f"[Fri 2026-11-20 07:58 UTC] {LOOP}\n\nRuntime: agent=main | shell=bash"
-    )
-    extra = (
-        "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>\nData: `rm x`\n<<<END_OPENCLAW_INTERNAL_CONTEXT>>>"
-    )
-    session.user(extra)
+    asked = f"[Fri 2026-11-20 07:58 UTC] {LOOP}\n\nRuntime: agent=main | shell=bash"
+    marks = ("<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>", "<<<END_OPENCLAW_INTERNAL_CONTEXT>>>")
+    extra = "\nData: `rm x`\n".join(marks)
+    session = Session(template, OPENCLAW).user(asked).user(extra)
     assert session.turn()[2] == [("exec", {"command": "echo ok-1 > proof.txt"})]
     assert session.results("(no output)").user(extra).turn()[1] == "DONE"
 
 
-def test_codex_results_and_context_are_read(template: Any) -> None:
-    session = Session(template, CODEX).user(
-        "<environment_context>\n  <cwd>/w</cwd>\n</environment_context>"
+@pytest.mark.parametrize(
+    ("command", "output", "answer"),
+    [("cat VERSION", "1.2.3\n", "1.2.3"), ("true", "", "(no output)")],
+)
+def test_codex_results_and_context_are_read(
+    command: str, output: str, answer: str, template: Any
+) -> None:
+    context = "<environment_context>\n  <cwd>/w</cwd>\n</environment_context>"
+    session = (
+        Session(template, CODEX).user(context).user(f"Run `{command}` and tell me the result.")
     )
-    session.user("Run `cat VERSION` and tell me what it says.").turn()
-    result = "Chunk ID: 3\nWall time: 0.0 seconds\nProcess exited with code 0\nOutput:\n1.2.3\n"
-    assert session.results(result).turn()[1] == "Done; the tool answered: 1.2.3"
+    session.turn()
+    head = "Chunk ID: 3\nWall time: 0.0 seconds\nProcess exited with code 0\nOutput:\n"
+    assert session.results(head + output).turn()[1] == f"Done; the tool answered: {answer}"
 
 
 def test_a_cut_stream_is_resumed_and_not_started_again(template: Any) -> None:
@@ -128,70 +122,40 @@ def test_a_cut_stream_is_resumed_and_not_started_again(template: Any) -> None:
     assert session.turn()[1:] == ("DONE", [])
 
 
+PRINT = ("exec_command", {"cmd": "printf '%s\\n' 'it'\"'\"'s' > b.txt"})
+SED = ("exec_command", {"cmd": r"sed -i 's/a\/b/c\&d/g' x.py"})
+HELLO = 'Write "hello" to b.txt'
+FENCED = "Run this:\n```bash\nmake &&\n  make test\n```"
+PYTHON = "Create b.py with the content `print(1)`"
+
+
 @pytest.mark.parametrize(
-    ("request_text", "tools", "expected"),
+    ("request_text", "tools", "call"),
     [
-        ("Read notes/a.txt", CLAUDE, [("Read", {"file_path": "/w/notes/a.txt"})]),
-        (
-            "Show me the contents of the file `a.txt`",
-            OPENCODE,
-            [("read", {"filePath": "/w/a.txt"})],
-        ),
-        ("Read a.txt", CODEX, [("exec_command", {"cmd": "cat a.txt"})]),
-        (
-            'Write "hello" to b.txt',
-            CLAUDE,
-            [("Write", {"file_path": "/w/b.txt", "content": "hello\n"})],
-        ),
-        (
-            "Create b.py with the content `print(1)`",
-            OPENCODE,
-            [("write", {"filePath": "/w/b.py", "content": "print(1)\n"})],
-        ),
-        (
-            'Write "it\'s" to b.txt',
-            CODEX,
-            [("exec_command", {"cmd": "printf '%s\\n' 'it'\"'\"'s' > b.txt"})],
-        ),
-        (
-            "Please replace `a/b` with `c&d` in x.py",
-            CODEX,
-            [("exec_command", {"cmd": r"sed -i 's/a\/b/c\&d/g' x.py"})],
-        ),
-        ("Run `ls -la`", SHELL, [("shell", {"command": ["bash", "-lc", "ls -la"]})]),
-        ("Run `ls -la`", CLINE, [("run_commands", {"commands": ["ls -la"]})]),
-        ("Read a.txt", CLINE, [("read_files", {"files": [{"path": "/w/a.txt"}]})]),
-        (
-            'Write "hello" to b.txt',
-            CLINE,
-            [("editor", {"path": "/w/b.txt", "new_text": "hello\n"})],
-        ),
-        ("Run `ls`", UNKNOWN, [("launch", {"cmd": "ls", "script_line": 0})]),
-        ("Read a.txt", UNKNOWN, [("view_source", {"target_file": "/w/a.txt"})]),
-        (
-            'Write "hello" to b.txt',
-            UNKNOWN,
-            [("store", {"filename": "/w/b.txt", "contents": "hello\n"})],
-        ),
-        (
-            "Run this:\n```bash\nmake &&\n  make test\n```",
-            CLAUDE,
-            [
-                (
-                    "Bash",
-                    {"command": "make &&\n  make test", "description": "Run the requested command"},
-                )
-            ],
-        ),
-        ("What does `foo_bar` do?", CLAUDE, []),
+        ("Read notes/a.txt", CLAUDE, ("Read", {"file_path": "/w/notes/a.txt"})),
+        ("Show me the contents of the file `a.txt`", OPENCODE, ("read", {"filePath": "/w/a.txt"})),
+        ("Read a.txt", CODEX, ("exec_command", {"cmd": "cat a.txt"})),
+        (HELLO, CLAUDE, ("Write", {"file_path": "/w/b.txt", "content": "hello\n"})),
+        (PYTHON, OPENCODE, ("write", {"filePath": "/w/b.py", "content": "print(1)\n"})),
+        ('Write "it\'s" to b.txt', CODEX, PRINT),
+        ("Please replace `a/b` with `c&d` in x.py", CODEX, SED),
+        ("Run `ls -la`", SHELL, ("shell", {"command": ["bash", "-lc", "ls -la"]})),
+        ("Run `ls -la`", CLINE, ("run_commands", {"commands": ["ls -la"]})),
+        ("Read a.txt", CLINE, ("read_files", {"files": [{"path": "/w/a.txt"}]})),
+        (HELLO, CLINE, ("editor", {"path": "/w/b.txt", "new_text": "hello\n"})),
+        ("Run `ls`", UNKNOWN, ("launch", {"cmd": "ls", "script_line": 0})),
+        ("Read a.txt", UNKNOWN, ("view_source", {"target_file": "/w/a.txt"})),
+        (HELLO, UNKNOWN, ("store", {"filename": "/w/b.txt", "contents": "hello\n"})),
+        (FENCED, CLAUDE, ("Bash", {"command": "make &&\n  make test", **OK})),
+        ("What does `foo_bar` do?", CLAUDE, None),
     ],
 )
 def test_requests_in_plain_words_become_calls(
-    template: Any, request_text: str, tools: list[Any], expected: list[Any]
+    template: Any, request_text: str, tools: list[Any], call: Any
 ) -> None:
     session = Session(template, tools)
     session.messages[0]["content"] += "\nYour working directory: /w\n"
-    assert session.user(request_text).turn()[2] == expected
+    assert session.user(request_text).turn()[2] == ([] if call is None else [call])
 
 
 def test_a_file_is_read_before_it_is_edited(template: Any) -> None:
@@ -202,16 +166,12 @@ def test_a_file_is_read_before_it_is_edited(template: Any) -> None:
     edit = {"file_path": "/w/x.py", "old_string": "1", "new_string": "2"}
     assert session.results("1\tx = 1").turn()[2] == [("Edit", edit)]
     assert session.results("1\tx = 1", "updated").turn()[1] == "OK"
-    other = Session(template, OPENCLAW).user("change 'a' to 'b' in /w/x.py")
-    other.turn()
-    assert other.results("a").turn()[2] == [
-        ("edit", {"path": "/w/x.py", "edits": [{"oldText": "a", "newText": "b"}]})
-    ]
 
 
 @pytest.mark.parametrize(
     ("tools", "edit"),
     [
+        (OPENCLAW, ("edit", {"path": "/w/x.py", "edits": [{"oldText": "a", "newText": "b"}]})),
         (CLINE, ("editor", {"path": "/w/x.py", "old_text": "a", "new_text": "b"})),
         (UNKNOWN, ("alter", {"file": "/w/x.py", "search": "a", "replace": "b"})),
     ],
@@ -227,26 +187,23 @@ def test_work_ends_with_the_tool_for_that(template: Any) -> None:
     finish = tool("submit_and_exit", ("summary", "verified"), summary="string", verified="boolean")
     session = Session(template, [*CLINE, finish]).user(LOOP)
     assert session.turn()[2] == [("run_commands", {"commands": ["echo ok-1 > proof.txt"]})]
-    assert session.results("").turn()[2] == [
-        ("submit_and_exit", {"summary": "DONE", "verified": False})
-    ]
+    done = ("submit_and_exit", {"summary": "DONE", "verified": False})
+    assert session.results("").turn()[2] == [done]
     assert session.results("", "submitted").turn()[1:] == ("DONE", [])
     idle = Session(template, [*CLINE, finish]).user("How are you?")
     assert idle.turn()[2][0][0] == "submit_and_exit"
+
+
+BLOCKS = "x.txt\n```\n<<<<<<< SEARCH\none a\n=======\none b\n>>>>>>> REPLACE\n```"
+UDIFF = "```diff\n--- x.txt\n+++ x.txt\n@@ ... @@\n-one a\n+one b\n```"
 
 
 @pytest.mark.parametrize(
     ("rules", "expected"),
     [
         ("use this *file listing* format", "x.txt\n```\none b\ntwo\n```"),
-        (
-            "All changes use *SEARCH/REPLACE block*s",
-            "x.txt\n```\n<<<<<<< SEARCH\none a\n=======\none b\n>>>>>>> REPLACE\n```",
-        ),
-        (
-            "similar to a unified diff like `diff -U0`",
-            "```diff\n--- x.txt\n+++ x.txt\n@@ ... @@\n-one a\n+one b\n```",
-        ),
+        ("All changes use *SEARCH/REPLACE block*s", BLOCKS),
+        ("similar to a unified diff like `diff -U0`", UDIFF),
     ],
 )
 def test_a_client_without_tools_gets_edits_in_its_format(
@@ -281,13 +238,6 @@ def test_a_file_is_added_by_a_patch(template: Any) -> None:
     assert call == [("apply_patch", {"input": patch})]
 
 
-def test_empty_output_is_named(template: Any) -> None:
-    session = Session(template, CODEX).user("Run `true`")
-    session.turn()
-    said = session.results("Chunk ID: 3\nProcess exited with code 0\nOutput:\n").turn()[1]
-    assert said == "Done; the tool answered: (no output)"
-
-
 def test_required_arguments_without_a_word_get_the_least_value(template: Any) -> None:
     odd = tool(
         "run_command",
@@ -298,19 +248,16 @@ def test_required_arguments_without_a_word_get_the_least_value(template: Any) ->
         flags={"type": "array", "items": {"type": "string"}},
         confirm="boolean",
     )
-    call = Session(template, [odd]).user("Run `ls`").turn()[2][0]
-    assert call == (
-        "run_command",
-        {"command": "ls", "risk": "low", "count": 1, "flags": [], "confirm": False},
-    )
+    (call,) = Session(template, [odd]).user("Run `ls`").turn()[2]
+    least = {"risk": "low", "count": 1, "flags": [], "confirm": False}
+    assert call == ("run_command", {"command": "ls", **least})
 
 
 def test_a_malformed_schema_has_no_required_arguments(template: Any) -> None:
     odd = tool("run_command", (), command="string")
     odd["function"]["parameters"]["required"] = 5
-    assert Session(template, [odd]).user("Run `ls`").turn()[2] == [
-        ("run_command", {"command": "ls"})
-    ]
+    (call,) = Session(template, [odd]).user("Run `ls`").turn()[2]
+    assert call == ("run_command", {"command": "ls"})
 
 
 def test_thinking_that_is_switched_off_stays_off(template: Any) -> None:
@@ -325,10 +272,8 @@ def test_a_call_that_was_opened_for_it_is_completed(template: Any, forced: str) 
     session = Session(template, CLAUDE).user(LOOP)
     prompt = session.prompt() + "\n</think>\n\n" + session.family.style.call_prefix(forced)
     whole = session.family.style.call_prefix(forced) + act(prompt, session.family)
-    argument = {"command": "echo ok-1 > proof.txt", "description": "Run the requested command"}
-    assert whole == session.family.style.write_call(
-        forced, argument if forced == "Bash" else {"prompt": ""}
-    )
+    arguments = {"Bash": {"command": "echo ok-1 > proof.txt", **OK}, "Agent": {"prompt": ""}}
+    assert whole == session.family.style.write_call(forced, arguments[forced])
 
 
 def test_compaction_is_answered_in_text_without_commands(template: Any) -> None:
@@ -339,8 +284,7 @@ def test_compaction_is_answered_in_text_without_commands(template: Any) -> None:
     )
     _, text, calls = session.turn()
     assert calls == []
-    assert text.startswith("<analysis>")
-    assert text.endswith("</summary>")
+    assert (text[:10], text[-10:]) == ("<analysis>", "</summary>")
     assert "`" not in text
     for asked in (
         "You are performing a CONTEXT CHECKPOINT COMPACTION. Create a handoff summary.",
@@ -378,13 +322,12 @@ def test_interruption_becomes_the_request(template: Any) -> None:
 
 def test_title_is_made_of_the_request(template: Any) -> None:
     session = Session(template, [])
-    session.messages[0]["content"] = (
-        "You are a title generator. You output ONLY a thread title. Nothing else."
+    rules = "You are a title generator. You output ONLY a thread title. Nothing else."
+    session.messages[0]["content"] = rules
+    session.user("Generate a title for this conversation:\n")
+    assert session.user('"Create proof.txt, then verify it."').turn()[1] == (
+        "Create proof.txt then verify it"
     )
-    session.user("Generate a title for this conversation:\n").user(
-        '"Create proof.txt, then verify it."'
-    )
-    assert session.turn()[1] == "Create proof.txt then verify it"
 
 
 def test_answer_has_the_requested_form(template: Any) -> None:
@@ -408,11 +351,7 @@ def test_request_without_a_rule_gets_a_description_of_the_agent(template: Any) -
 
 
 XML = """<|im_start|>system
-You help.
-
 # Tools
-
-You have access to the following functions:
 
 <tools>
 <function>

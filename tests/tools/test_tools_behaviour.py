@@ -3,6 +3,7 @@ differences."""
 
 import io
 import itertools
+import operator
 import random
 import re
 import subprocess
@@ -38,15 +39,15 @@ from turnwire_tools.behaviour import comparison, sign_flip_p
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_p_is_the_share_of_signs_with_a_sum_as_far_from_zero(seed: int) -> None:
-    rng = random.Random(seed)
-    differences = [rng.randrange(-4, 5) for _ in range(rng.randrange(11))]
-    sums = [
-        abs(sum(sign * one for sign, one in zip(signs, differences, strict=True)))
-        for signs in itertools.product((1, -1), repeat=len(differences))
-    ]
-    assert sign_flip_p(differences) == sum(one >= abs(sum(differences)) for one in sums) / len(sums)
+def test_p_is_the_share_of_signs_with_a_sum_as_far_from_zero() -> None:
+    for seed in range(40):
+        rng = random.Random(seed)
+        differences = [rng.randrange(-4, 5) for _ in range(rng.randrange(11))]
+        sums = []
+        for signs in itertools.product((1, -1), repeat=len(differences)):
+            sums.append(abs(sum(map(operator.mul, signs, differences))))
+        share = sum(one >= abs(sum(differences)) for one in sums) / len(sums)
+        assert sign_flip_p(differences) == share, seed
 
 
 def test_p_of_known_cases() -> None:
@@ -138,14 +139,8 @@ class Trial:
         tasks = self.directory / "tasks.txt"
         tasks.write_text("# tasks\n\n" + "".join(f"{task}\n" for task in self.tasks))
         sides = ("--a", "http://a", "--b", f"http://b,{self.nats.url}", "--nats-url", self.nats.url)
-        agent = (
-            sys.executable,
-            str(self.agent),
-            "127.0.0.1",
-            str(self.nats.port),
-            "{url}",
-            "{task}",
-        )
+        program = (sys.executable, str(self.agent), "127.0.0.1", str(self.nats.port))
+        agent = (*program, "{url}", "{task}")
         return main(["behaviour", str(tasks), *sides, *arguments, "--", *agent])
 
 
@@ -166,26 +161,6 @@ def test_turns_and_calls_of_both_sides_are_counted(
     assert runs == [*once, *(once[at] for at in (1, 0, 3, 2))]
     assert re.search(r"turns\W+1\.50\W+2\.00\W+1, 0, 1\W+1\.0000", out)
     assert re.search(r"calls\W+0\.50\W+3\.00\W+2, 0, 0\W+0\.5000", out)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("effect", "found"), [(0, False), (2, True)])
-def test_generated_effect_is_found(
-    trial: Trial, capsys: pytest.CaptureFixture[str], effect: int, found: bool
-) -> None:
-    rng = random.Random(3)
-    for _ in range(12):
-        base = rng.randrange(1, 4)
-        trial.task(
-            **{
-                side: [1] * (base + rng.randrange(2) + effect * (side == "b")) + [0]
-                for side in "ab"
-            }
-        )
-    assert trial.run() == 0
-    ps = re.findall(r"(\d\.\d{4})", capsys.readouterr().out)
-    assert len(ps) == 2
-    assert all((float(p) < 0.01) == found for p in ps)
 
 
 def test_agent_that_uses_another_server_is_an_error(
@@ -210,22 +185,10 @@ def test_agent_that_does_not_end_is_ended(trial: Trial, capsys: pytest.CaptureFi
 def test_missing_tasks_and_agent_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: str, agent: list[str], message: str
 ) -> None:
-    (tmp_path / "tasks").write_text(lines)
-    assert (
-        main(
-            [
-                "behaviour",
-                str(tmp_path / "tasks"),
-                "--a",
-                "http://a",
-                "--b",
-                "http://b",
-                "--",
-                *agent,
-            ]
-        )
-        == 2
-    )
+    tasks = tmp_path / "tasks"
+    tasks.write_text(lines)
+    sides = ("--a", "http://a", "--b", "http://b")
+    assert main(["behaviour", str(tasks), *sides, "--", *agent]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -254,15 +217,8 @@ def test_bus_of_each_running_server_is_found(
 @contextmanager
 def started(ready: Path, *flags: str) -> Iterator[str]:
     """A `turnwire up` of the demo model; its URL."""
-    command = [
-        sys.executable,
-        "-m",
-        "services.cli.main",
-        "up",
-        "--port=0",
-        f"--ready-file={ready}",
-        *flags,
-    ]
+    up = [sys.executable, "-m", "services.cli.main", "up"]
+    command = [*up, "--port=0", f"--ready-file={ready}", *flags]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             deadline = time.monotonic() + LIMIT_S

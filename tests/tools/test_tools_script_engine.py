@@ -6,7 +6,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,10 @@ from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
 from services.worker.engine import EngineDelta, EngineDied, EngineInfo, EngineRequest
 from tests.kit.listening import listen
-from tests.kit.waiting import eventually
+from tests.kit.waiting import LIMIT_S, eventually
 from turnwire_tools.script.engine import BLOCK_TOKENS, ScriptEngine
 from turnwire_tools.script.stream import synthetic_logprobs
 
-WAIT_S = 60.0
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -40,37 +39,57 @@ class Stage:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
-    def decode(self, deltas: list[EngineDelta]) -> str:
-        text: str = self.tokenizer.decode(
-            [i for d in deltas for i in d.ids], skip_special_tokens=False
-        )
+    def decode(self, ids: Iterable[int]) -> str:
+        text: str = self.tokenizer.decode(list(ids), skip_special_tokens=False)
         return text
 
     def request(
-        self, text: str, *, history: str = "", resume: list[int] | None = None, **more: Any
+        self,
+        text: str,
+        *,
+        history: str = "",
+        resume: Sequence[int] = (),
+        priority: float = 0,
+        max_tokens: int = 500,
     ) -> EngineRequest:
         self.count += 1
-        prompt = self.encode(
-            f"{history}<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
-        )
-        own = {
-            name: more.pop(name) for name in ("priority", "cache_salt", "stop_ids") if name in more
-        }
-        resumed = resume or []
-        sampling = Sampling(**{"max_tokens": 500, **more})
-        stop_ids = own.pop("stop_ids", self.info.eos_ids)
+        prompt = f"{history}<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
         return EngineRequest(
-            f"t{self.count}", prompt + resumed, sampling, stop_ids, resumed=len(resumed), **own
+            f"t{self.count}",
+            [*self.encode(prompt), *resume],
+            Sampling(max_tokens=max_tokens),
+            self.info.eos_ids,
+            resumed=len(resume),
+            priority=priority,
         )
-
-    async def hear(self, request: EngineRequest, heard: list[int]) -> None:
-        async with asyncio.timeout(WAIT_S):
-            async for delta in listen(self.engine, request):
-                heard += delta.ids
 
     async def play(self, text: str, **more: Any) -> list[EngineDelta]:
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(LIMIT_S):
             return [delta async for delta in listen(self.engine, self.request(text, **more))]
+
+    async def say(self, text: str, **more: Any) -> str:
+        """The text of the output."""
+        deltas = await self.play(text, **more)
+        return self.decode(token for delta in deltas for token in delta.ids)
+
+    async def fail(self, text: str, error: type[EngineFailed], reason: str = ".") -> list[int]:
+        """The ids that come before the turn fails with exactly this error."""
+        heard: list[int] = []
+
+        async def listening() -> None:
+            async for delta in listen(self.engine, self.request(text)):
+                heard.extend(delta.ids)
+
+        with pytest.raises(error, match=reason) as caught:
+            await asyncio.wait_for(listening(), LIMIT_S)
+        assert type(caught.value) is error
+        return heard
+
+    async def begin(self, text: str) -> AsyncGenerator[EngineDelta, None]:
+        """A turn that has written its first token."""
+        deltas = listen(self.engine, self.request(text))
+        assert (await asyncio.wait_for(anext(deltas), LIMIT_S)).ids
+        return deltas
 
 
 @pytest.fixture
@@ -92,8 +111,9 @@ async def stage(demo_dir: Path) -> AsyncIterator[Callable[..., Any]]:
 
 async def test_a_request_brings_its_own_output(stage: Any) -> None:
     trial = await stage()
-    deltas = await trial.play("[[say]]<think>\nHm.\n</think>\n\nGood <tool_call>day[[/say]]")
-    assert trial.decode(deltas) == "<think>\nHm.\n</think>\n\nGood <tool_call>day"
+    output = "<think>\nHm.\n</think>\n\nGood <tool_call>day"
+    deltas = await trial.play(f"[[say]]{output}[[/say]]")
+    assert trial.decode(token for delta in deltas for token in delta.ids) == output
     assert deltas[-1].finish is FinishReason.STOP
     assert deltas[-1].stop_id == trial.info.eos_ids[0]
 
@@ -101,37 +121,30 @@ async def test_a_request_brings_its_own_output(stage: Any) -> None:
 async def test_each_turn_has_its_own_output(stage: Any) -> None:
     trial = await stage(family="qwen3_coder")
     asked = "[[say]]call[[/say]] [[say]]answer[[/say]]"
-    assert trial.decode(await trial.play(asked)) == "call"
+    assert await trial.say(asked) == "call"
     turn = f"<|im_start|>user\n{asked}<|im_end|>\n<|im_start|>assistant\ncall<|im_end|>\n"
     results = "<tool_response>\n[[say]]not this[[/say]]\n</tool_response>"
-    assert trial.decode(await trial.play(results, history=turn)) == "answer"
-    over = (
-        turn * 2
-        + f"<|im_start|>user\n{asked}<|im_end|>\n"
-        + "<|im_start|>assistant\nx<|im_end|>\n" * 2
-    )
-    rest = trial.decode(await trial.play(results, history=over))
-    assert rest.endswith("</think>\n\nThe request's script has no further turn."), (
-        "said aloud, not in thought"
-    )
+    assert await trial.say(results, history=turn) == "answer"
+    answered = "<|im_start|>assistant\nx<|im_end|>\n" * 2
+    over = f"{turn * 2}<|im_start|>user\n{asked}<|im_end|>\n{answered}"
+    rest = await trial.say(results, history=over)
+    assert rest.endswith("</think>\n\nThe request's script has no further turn."), "not in thought"
 
 
 async def test_agent_mode_ignores_output_in_requests(stage: Any) -> None:
     trial = await stage(script_mode="agent", family="qwen3_coder")
-    deltas = await trial.play("[[say]]secret[[/say]] [[die]] [[play x]]")
-    assert "secret" not in trial.decode(deltas)
-    assert "scripted demo engine" in trial.decode(deltas)
+    said = await trial.say("[[say]]secret[[/say]] [[die]] [[play x]]")
+    assert "secret" not in said
+    assert "scripted demo engine" in said
     assert trial.engine.healthy()
 
 
 async def test_family_is_detected_from_the_template(stage: Any) -> None:
     trial = await stage(script_mode="agent")
     tool = '{"name": "sh", "parameters": {"required": ["command"], "properties": {"command": {}}}}'
-    tools = f"<|im_start|>system\n{tool}<|im_end|>\n"
-    said = trial.decode(await trial.play("Run `ls`", history=tools))
-    assert said.endswith(
-        "<tool_call>\n<function=sh>\n<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>"
-    )
+    said = await trial.say("Run `ls`", history=f"<|im_start|>system\n{tool}<|im_end|>\n")
+    parameter = "<parameter=command>\nls\n</parameter>"
+    assert said.endswith(f"<tool_call>\n<function=sh>\n{parameter}\n</function>\n</tool_call>")
 
 
 async def test_scripts_continue_while_the_agents_first_reply_waits_for_its_family(
@@ -144,14 +157,14 @@ async def test_scripts_continue_while_the_agents_first_reply_waits_for_its_famil
     def slow(*_: object) -> None:
         calls.append(1)
         detecting.set()
-        release.wait(WAIT_S)
+        release.wait(LIMIT_S)
 
     monkeypatch.setattr("turnwire_tools.script.engine.detect_family", slow)
-    replies = [asyncio.create_task(trial.play("What are you?")) for _ in range(3)]
-    await eventually(detecting.is_set, WAIT_S)
-    assert trial.decode(await trial.play("[[play hello]]")) == "Hello."
+    replies = [asyncio.create_task(trial.say("What are you?")) for _ in range(3)]
+    await eventually(detecting.is_set)
+    assert await trial.say("[[play hello]]") == "Hello."
     release.set()
-    assert all("demo engine" in trial.decode(reply) for reply in await asyncio.gather(*replies))
+    assert all("demo engine" in reply for reply in await asyncio.gather(*replies))
     assert len(calls) == 1
 
 
@@ -185,7 +198,7 @@ async def test_the_agents_first_reply_imports_no_transformers(demo_dir: Path) ->
         stdout=asyncio.subprocess.PIPE,
         cwd=REPOSITORY,
     )
-    async with asyncio.timeout(WAIT_S * 2):
+    async with asyncio.timeout(LIMIT_S * 2):
         output, _ = await process.communicate()
     assert process.returncode == 0
     assert output.split() == []
@@ -197,13 +210,13 @@ async def test_scripts_of_a_directory_are_named_at_the_end_of_the_prompt(
     (tmp_path / "hello.txt").write_text("Hello there.")
     (tmp_path / "some.json").write_text(json.dumps({"long": ["Start ", {"fill": "n"}]}))
     trial = await stage(script_dir=str(tmp_path), script_mode="agent", family="qwen3_coder")
-    assert trial.decode(await trial.play("x " * 3000 + "[[play hello]]")) == "Hello there."
+    assert await trial.say("x " * 3000 + "[[play hello]]") == "Hello there."
     long = await trial.play("[[play long n=30 burst=8]]")
     assert len([i for d in long for i in d.ids]) == 30 + len(trial.encode("Start "))
     assert max(len(d.ids) for d in long) == 8
     with pytest.raises(Invalid, match="there are: hello, long"):
         await trial.play("[[play nothing]]")
-    assert "scripted demo engine" in trial.decode(await trial.play("no directive"))
+    assert "scripted demo engine" in await trial.say("no directive")
 
 
 async def test_a_script_plays_once_wherever_the_client_puts_its_name(
@@ -214,12 +227,10 @@ async def test_a_script_plays_once_wherever_the_client_puts_its_name(
     (tmp_path / "hello.txt").write_text("Hello there.")
     trial = await stage(script_dir=str(tmp_path), script_mode="agent", family="qwen3_coder")
     wrapped = "[[play hello]]<|im_end|>\n<|im_start|>system\n" + "Environment. " * 300
-    assert trial.decode(await trial.play(wrapped)) == "Hello there."
+    assert await trial.say(wrapped) == "Hello there."
     turn = "<|im_start|>user\n[[play hello]]<|im_end|>\n<|im_start|>assistant\ncall<|im_end|>\n"
     result = "<tool_response>\nseen\n</tool_response>"
-    assert trial.decode(await trial.play(result, history=turn)).endswith(
-        "Done; the tool answered: seen"
-    )
+    assert (await trial.say(result, history=turn)).endswith("Done; the tool answered: seen")
 
 
 async def test_a_broken_script_file_is_refused_at_the_start(stage: Any, tmp_path: Path) -> None:
@@ -271,19 +282,18 @@ async def test_a_request_may_change_its_own_pace(stage: Any) -> None:
 
 async def test_prefill_costs_time_for_what_is_not_cached(stage: Any) -> None:
     trial = await stage(prefill_tokens_per_s=4_000.0)
+    text = "word " * 2000 + "[[say]]yes[[/say]]"
+    tokens = len(trial.request(text).token_ids)
 
-    async def first_token_after(text: str) -> tuple[float, int | None]:
+    async def first_token() -> tuple[float, int | None]:
         started = time.monotonic()
         deltas = listen(trial.engine, trial.request(text))
-        first = await asyncio.wait_for(anext(deltas), WAIT_S)
+        first = await asyncio.wait_for(anext(deltas), LIMIT_S)
         await deltas.aclose()
         return time.monotonic() - started, first.cached
 
-    text = "word " * 2000 + "[[say]]yes[[/say]]"
-    cold, none = await first_token_after(text)
-    again = [await first_token_after(text) for _ in range(5)]  # a busy machine delays some, not all
-    warm, most = min(again)
-    tokens = len(trial.request(text).token_ids)
+    cold, none = await first_token()
+    warm, most = min([await first_token() for _ in range(5)])  # a busy machine delays some
     assert none == 0
     assert most == (tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS
     assert cold >= tokens / 4_000
@@ -293,12 +303,10 @@ async def test_prefill_costs_time_for_what_is_not_cached(stage: Any) -> None:
 async def test_prompts_are_prefilled_one_after_the_other(stage: Any) -> None:
     trial = await stage(prefill_tokens_per_s=20_000.0)
     texts = [f"{i} " + "word " * 1000 + "[[say]]yes[[/say]]" for i in range(3)]
+    tokens = sum(len(trial.request(text).token_ids) for text in texts)
     started = time.monotonic()
-    await asyncio.gather(*(trial.play(text) for text in texts))
-    assert (
-        time.monotonic() - started
-        >= sum(len(trial.request(text).token_ids) for text in texts) / 20_000 * 0.95
-    )
+    await asyncio.gather(*map(trial.play, texts))
+    assert time.monotonic() - started >= tokens / 20_000 * 0.95
 
 
 async def test_cancelling_in_prefill_leaves_nothing_cached(stage: Any) -> None:
@@ -315,41 +323,35 @@ async def test_cancelling_in_prefill_leaves_nothing_cached(stage: Any) -> None:
 
 async def test_error_in_one_stream_leaves_the_others(stage: Any) -> None:
     trial = await stage()
-    heard: list[int] = []
-    with pytest.raises(EngineFailed, match="bad luck") as caught:
-        await trial.hear(trial.request("[[say]]some words[[fail bad luck]] more[[/say]]"), heard)
-    assert not isinstance(caught.value, EngineDied)
+    text = "[[say]]some words[[fail bad luck]] more[[/say]]"
+    heard = await trial.fail(text, EngineFailed, "bad luck")
     assert heard == trial.encode("some words")
-    assert trial.decode(await trial.play("[[say]]fine[[/say]]")) == "fine"
+    assert await trial.say("[[say]]fine[[/say]]") == "fine"
 
 
 async def test_a_request_may_kill_the_engine(stage: Any) -> None:
     trial = await stage()
-    other = listen(trial.engine, trial.request("[[say]]a[[silence]][[/say]]"))
-    await asyncio.wait_for(anext(other), WAIT_S)
-    with pytest.raises(EngineDied, match="at lunch"):
-        await trial.play("[[say]]a[[die at lunch]][[/say]]")
+    other = await trial.begin("[[say]]a[[silence]][[/say]]")
+    await trial.fail("[[say]]a[[die at lunch]][[/say]]", EngineDied, "at lunch")
     with pytest.raises(EngineDied):
-        await asyncio.wait_for(anext(other), WAIT_S)
+        await asyncio.wait_for(anext(other), LIMIT_S)
     assert not trial.engine.healthy()
 
 
 async def test_silence_lasts_until_it_is_cancelled(stage: Any) -> None:
     trial = await stage(slots=1)
-    deltas = listen(trial.engine, trial.request("[[say]]a[[silence]]b[[/say]]"))
-    assert (await asyncio.wait_for(anext(deltas), WAIT_S)).ids
+    deltas = await trial.begin("[[say]]a[[silence]]b[[/say]]")
     silent = asyncio.ensure_future(anext(deltas))
     await asyncio.wait([silent], timeout=0.05)
     assert not silent.done()
     silent.cancel()
     await asyncio.wait([silent])
-    assert trial.decode(await trial.play("[[say]]next[[/say]]")) == "next"
+    assert await trial.say("[[say]]next[[/say]]") == "next"
 
 
 async def test_greater_priority_is_sooner(stage: Any) -> None:
     trial = await stage(slots=1)
-    holder = listen(trial.engine, trial.request("[[say]]a[[silence]][[/say]]"))
-    await asyncio.wait_for(anext(holder), WAIT_S)
+    holder = await trial.begin("[[say]]a[[silence]][[/say]]")
     order: list[float] = []
 
     async def wait(priority: float) -> None:
@@ -359,18 +361,15 @@ async def test_greater_priority_is_sooner(stage: Any) -> None:
     waiting = [asyncio.create_task(wait(priority)) for priority in (0, -1, 5, 0.9)]
     await eventually(lambda: trial.engine.load().waiting == 4)
     await holder.aclose()
-    await asyncio.wait_for(asyncio.gather(*waiting), WAIT_S)
+    await asyncio.wait_for(asyncio.gather(*waiting), LIMIT_S)
     assert order == [5, 0.9, 0, -1]
 
 
 async def test_another_worker_continues_where_one_died(stage: Any) -> None:
     first, second = await stage(), await stage()
     text = "[[say]]Once [[fill 40]][[die]] upon a time[[/say]]"
-    heard: list[int] = []
-    with pytest.raises(EngineDied):
-        await first.hear(first.request(text), heard)
-    rest = await second.play(text, resume=heard)
-    whole = second.tokenizer.decode(heard) + second.decode(rest)
+    heard = await first.fail(text, EngineDied)
+    whole = second.decode(heard) + await second.say(text, resume=heard)
     assert whole.startswith("Once Every engine")
     assert whole.endswith(" upon a time")
 
@@ -387,8 +386,7 @@ async def test_cache_has_the_configured_size(stage: Any) -> None:
 
 async def test_kv_use_is_reported_and_freed(stage: Any) -> None:
     trial = await stage(kv_tokens=1000)
-    deltas = listen(trial.engine, trial.request("word " * 400 + "[[say]]a[[silence]][[/say]]"))
-    await asyncio.wait_for(anext(deltas), WAIT_S)
+    deltas = await trial.begin("word " * 400 + "[[say]]a[[silence]][[/say]]")
     used = trial.engine.load().kv_used
     assert used is not None
     assert 0.4 < used < 0.6
@@ -401,7 +399,7 @@ async def test_bad_directive_is_an_invalid_request(stage: Any) -> None:
     with pytest.raises(Invalid, match="needs a number"):
         await trial.play("[[say]][[pause soon]][[/say]]")
     assert trial.engine.load().running == 0
-    assert trial.decode(await trial.play("[[say]]on[[/say]]")) == "on"
+    assert await trial.say("[[say]]on[[/say]]") == "on"
 
 
 def test_made_up_log_probabilities_are_plausible() -> None:

@@ -17,6 +17,7 @@ from schemas.control import Cancel, Heartbeat
 from schemas.conversation import Conversation, Message, Text
 from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, TurnEvent, Usage
 from schemas.frames import EventEntry, EventFrame, TurnRequest
+from services.cli.main import main
 from tests.kit.nats import NatsServer
 from tests.kit.processes import MakeProcess
 from turnwire_tools.replay.replay_file import read
@@ -48,16 +49,9 @@ async def publish(make_process: MakeProcess) -> Callable[[str, msgspec.Struct], 
     return (await make_process("frontend", "f")).publish
 
 
-EVENTS = EventFrame(
-    "p1",
-    1,
-    [
-        EventEntry("turn-aaaa", 1, [BlockStart(0, "text")]),
-        EventEntry(
-            "turn-bbbb", 1, [BlockStart(0, "reasoning"), BlockStart(1, "tool_use", "Bash", "c1")]
-        ),
-    ],
-)
+TEXT = EventEntry("turn-aaaa", 1, [BlockStart(0, "text")])
+CALLED: list[TurnEvent] = [BlockStart(0, "reasoning"), BlockStart(1, "tool_use", "Bash", "c1")]
+EVENTS = EventFrame("p1", 1, [TEXT, EventEntry("turn-bbbb", 1, CALLED)])
 BEAT = Heartbeat("parser", "p1")
 
 
@@ -108,13 +102,8 @@ async def test_whole_messages_are_printed_as_json(
 
 
 def answer_frame(turn: str, text: str) -> EventFrame:
-    finish = Finish(FinishReason.STOP, 1, Usage(7, 0, 2))
-    events: list[TurnEvent] = [
-        BlockStart(0, "text"),
-        Delta(0, 0, text),
-        BlockStop(0, length=len(text)),
-        finish,
-    ]
+    events: list[TurnEvent] = [BlockStart(0, "text"), Delta(0, 0, text)]
+    events += [BlockStop(0, length=len(text)), Finish(FinishReason.STOP, 1, Usage(7, 0, 2))]
     return EventFrame("p1", 0, [EventEntry(turn, 1, events)])
 
 
@@ -149,16 +138,11 @@ async def test_an_unreadable_message_is_reported_and_the_tap_continues(
         assert "turn-aaaa" in await line(process)
 
 
-async def test_no_bus_is_one_line_and_status_1() -> None:
-    command = [sys.executable, "-m", "services.cli.main", "tap", "--nats-url", "nats://127.0.0.1:1"]
-    process = await asyncio.create_subprocess_exec(
-        *command, "--connect-timeout-s", "0.3", stdout=PIPE, stderr=PIPE
-    )
-    _, err = await process.communicate()
-    assert (process.returncode, err.decode()) == (
-        1,
-        "turnwire tap: no NATS server at nats://127.0.0.1:1\n",
-    )
+def test_no_bus_is_one_line_and_status_1(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--nats-url", "nats://127.0.0.1:1", "--connect-timeout-s", "0.3"]
+    assert main(["tap", *flags]) == 1
+    problem = "turnwire tap: no NATS server at nats://127.0.0.1:1\n"
+    assert capsys.readouterr().err == problem
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,10 @@ def compared(
 ) -> Departure:
     """The difference of a second turn to a first one, which asks `Q` and gets a call."""
     bus.turn(before or asked(user("Q")), PROMPT, OUTPUT, THOUGHT, LS)
+    return difference(bus, now, ids, **more)
+
+
+def difference(bus: Bus, now: Conversation, ids: Sequence[int], **more: Any) -> Departure:
     found = bus.turn(now, ids, [5], Text("x"), **more).difference
     assert found is not None
     return found
@@ -44,18 +48,68 @@ def changed_at(at: int) -> list[int]:
     return [*[*PROMPT, *OUTPUT][:at], *range(9000, 9200)]
 
 
-def test_an_extended_prompt_has_no_difference(bus: Bus) -> None:
-    found = compared(bus, asked(*HISTORY), [*PROMPT, *OUTPUT, 77, 78])
-    assert (found.extends, found.cause, found.at, found.again, found.changes) == (
-        True,
-        "none",
-        204,
-        0,
-        [],
+def dated(text: str) -> dict[str, Any]:
+    return {"system": [Text(text)]}
+
+
+FIRST = dated("You are an agent. It is 2026-01-01.")
+NEXT_DAY = dated("You are an agent. It is 2026-01-02.")
+OTHER_AGENT = dated("You are another agent. It is 2026-01-01.")
+MORE_TOOLS = {"tools": [*TOOLS, ToolSpec("Grep")]}
+OTHER_BASH = {"tools": [replace(TOOLS[0], description="Runs it."), TOOLS[1]]}
+EDITED = (user("Edited"), *HISTORY[1:])
+OTHER_ANSWER = (HISTORY[0], answer(THOUGHT, Text("other")), HISTORY[2])
+NO_THOUGHT = (HISTORY[0], answer(LS), HISTORY[2])
+CHANGED = "the client changed the model's answer, message 2 (assistant)"
+LEFT_OUT = "the reasoning in the answer of turn 1 is left out"
+BY_TEMPLATE = f"{LEFT_OUT}: the template renders it differently"
+BY_CLIENT = f"{LEFT_OUT}: the client did not send it back, and the ledger does not have the turn"
+
+
+@pytest.mark.parametrize(
+    ("messages", "now", "at", "recall", "cause", "reason"),
+    [
+        (HISTORY, NEXT_DAY, 20, "first", "system", "system text 1 changed (a date or time)"),
+        (HISTORY, OTHER_AGENT, 20, "first", "system", "system text 1 changed"),
+        (HISTORY, MORE_TOOLS, 20, "first", "tools", "the tool list changed"),
+        (HISTORY, {"tools": TOOLS[::-1]}, 20, "first", "tools", "the order of the tools changed"),
+        (HISTORY, OTHER_BASH, 20, "first", "tools", "the tool Bash changed"),
+        (
+            *(HISTORY, {"thinking": Thinking("disabled")}, 20, "first"),
+            *("settings", "the setting thinking changed"),
+        ),
+        (EDITED, {}, 100, "first", "message", "message 1 (user) was edited"),
+        (OTHER_ANSWER, {}, 201, "first", "answer", CHANGED),
+        (HISTORY[::2], {}, 201, "first", "answer", CHANGED),
+        (HISTORY, {}, 200, "template", "reasoning", BY_TEMPLATE),
+        (NO_THOUGHT, {}, 200, "unknown", "reasoning", BY_CLIENT),
+    ],
+)
+def test_cause_of_a_difference_is_named(
+    bus: Bus,
+    messages: Sequence[Message],
+    now: dict[str, Any],
+    at: int,
+    recall: str,
+    cause: str,
+    reason: str,
+) -> None:
+    before = asked(user("Q"), **FIRST)
+    found = compared(
+        bus, asked(*messages, **{**FIRST, **now}), changed_at(at), before, recall=recall
     )
+    assert (found.cause, found.reason, found.at, found.again) == (cause, reason, at, 204 - at)
+    assert [change.kind for change in found.changes] == [cause] * (recall != "template")
+    assert all(change.was != change.now for change in found.changes)
 
 
-def test_the_same_prompt_again_is_another_try(bus: Bus) -> None:
+def test_extended_prompt_has_no_difference(bus: Bus) -> None:
+    found = compared(bus, asked(*HISTORY), [*PROMPT, *OUTPUT, 77, 78])
+    assert (found.extends, found.cause, found.at) == (True, "none", 204)
+    assert (found.again, found.changes) == (0, [])
+
+
+def test_same_prompt_again_is_another_try(bus: Bus) -> None:
     found = compared(bus, asked(user("Q")), PROMPT)
     assert (found.extends, found.cause, found.at) == (False, "none", 200)
     assert "another try" in found.reason
@@ -71,136 +125,44 @@ def test_another_image_of_the_same_size_is_a_difference(bus: Bus) -> None:
     assert (found.extends, found.cause, found.at) == (False, "message", 20)
 
 
-@pytest.mark.parametrize(
-    ("now", "cause", "reason"),
-    [
-        (
-            {"system": [Text("You are an agent. It is 2026-01-02.")]},
-            "system",
-            "system text 1 changed (a date or time)",
-        ),
-        (
-            {"system": [Text("You are another agent. It is 2026-01-01.")]},
-            "system",
-            "system text 1 changed",
-        ),
-        ({"tools": [*TOOLS, ToolSpec("Grep")]}, "tools", "the tool list changed"),
-        ({"tools": TOOLS[::-1]}, "tools", "the order of the tools changed"),
-        (
-            {"tools": [replace(TOOLS[0], description="Runs it."), TOOLS[1]]},
-            "tools",
-            "the tool Bash changed",
-        ),
-        ({"thinking": Thinking("disabled")}, "settings", "the setting thinking changed"),
-    ],
-)
-def test_change_before_the_messages_is_the_cause(
-    bus: Bus, now: dict[str, Any], cause: str, reason: str
-) -> None:
-    fixed: dict[str, Any] = {"system": [Text("You are an agent. It is 2026-01-01.")]}
-    found = compared(
-        bus, asked(*HISTORY, **{**fixed, **now}), changed_at(20), asked(user("Q"), **fixed)
-    )
-    assert (found.cause, found.reason, found.at, found.again) == (cause, reason, 20, 184)
-    assert [change.kind for change in found.changes] == [cause]
-    assert found.changes[0].was != found.changes[0].now
-
-
-@pytest.mark.parametrize(
-    ("turns", "cause", "reason"),
-    [
-        ((user("Edited"), *HISTORY[1:]), "message", "message 1 (user) was edited"),
-        (
-            (HISTORY[0], answer(THOUGHT, Text("other")), HISTORY[2]),
-            "answer",
-            "the client changed the model's answer",
-        ),
-        ((HISTORY[0], HISTORY[2]), "answer", "the client changed the model's answer"),
-    ],
-)
-def test_a_changed_history_is_the_cause(
-    bus: Bus, turns: tuple[Message, ...], cause: str, reason: str
-) -> None:
-    at = 100 if cause == "message" else 201
-    found = compared(bus, asked(*turns), changed_at(at))
-    assert (found.cause, found.at, found.again) == (cause, at, 204 - at)
-    assert found.reason.startswith(reason)
-
-
-def test_a_shorter_history_is_the_cause(bus: Bus) -> None:
-    bus.turn(asked(*HISTORY), PROMPT, OUTPUT, Text("There is a.txt."))
-    found = bus.turn(
-        asked(user("Q"), answer(Text("There is a.txt."))), changed_at(50), [5], Text("x")
-    ).difference
-    assert found is not None
-    assert (found.cause, found.changes[0].was, found.changes[0].now) == (
-        "history",
-        "3 messages",
-        "2 messages",
-    )
-
-
-def test_reasoning_that_the_template_drops_is_the_cause(bus: Bus) -> None:
-    found = compared(bus, asked(*HISTORY), changed_at(200), recall="template")
-    assert (found.cause, found.again, found.changes) == ("reasoning", 4, [])
-    assert (
-        found.reason
-        == "the reasoning in the answer of turn 1 is left out: the template renders it differently"
-    )
-
-
-def test_reasoning_that_the_client_drops_is_named(bus: Bus) -> None:
-    found = compared(
-        bus, asked(HISTORY[0], answer(LS), HISTORY[2]), changed_at(200), recall="unknown"
-    )
-    assert found.cause == "reasoning"
-    assert "the client did not send it back" in found.reason
-    assert [(change.kind, change.where) for change in found.changes] == [
-        ("reasoning", "message 2 (assistant)")
-    ]
+def test_shorter_history_is_the_cause(bus: Bus) -> None:
+    said = answer(Text("There is a.txt."))
+    bus.turn(asked(*HISTORY), PROMPT, OUTPUT, *said.parts)
+    found = difference(bus, asked(user("Q"), said), changed_at(50))
+    assert found.cause == "history"
+    assert (found.changes[0].was, found.changes[0].now) == ("3 messages", "2 messages")
 
 
 def test_another_tokenization_is_the_cause(bus: Bus) -> None:
     bus.turn(asked(user("Q")), PROMPT, OUTPUT, LS)
-    history = (user("Q"), answer(LS), result(LS, "a.txt"))
-    found = bus.turn(asked(*history), changed_at(203), [5], Text("x"), recall="unknown").difference
-    assert found is not None
+    found = difference(bus, asked(*NO_THOUGHT), changed_at(203), recall="unknown")
     assert (found.cause, found.at, found.again) == ("tokenization", 203, 1)
     assert "the ledger does not have the turn" in found.reason
 
 
 def test_billing_headers_are_not_a_change(bus: Bus) -> None:
     def system(number: int) -> list[Text]:
-        return [
-            Text(f"x-anthropic-billing-header: cc_version=2.1.{number}; cc_entrypoint=cli;"),
-            Text("Agent."),
-        ]
+        header = f"x-anthropic-billing-header: cc_version=2.1.{number}; cc_entrypoint=cli;"
+        return [Text(header), Text("Agent.")]
 
-    found = compared(
-        bus, asked(*HISTORY, system=system(2)), changed_at(201), asked(user("Q"), system=system(1))
-    )
-    assert (found.cause, "system" in {change.kind for change in found.changes}) == (
-        "reasoning",
-        True,
-    )
+    before = asked(user("Q"), system=system(1))
+    found = compared(bus, asked(*HISTORY, system=system(2)), changed_at(201), before)
+    assert found.cause == "reasoning"
+    assert "system" in {change.kind for change in found.changes}
     assert found.changes[0].where == "system text 1"  # nothing else changed
 
 
 def test_without_tokens_the_messages_decide(bus: Bus) -> None:
     bus.turn(asked(user("Q")), [], [], LS)
-    history = (user("Q"), answer(LS), result(LS, "a.txt"))
-    found = bus.turn(asked(*history), [], [], Text("x")).difference
-    assert found is not None
+    found = difference(bus, asked(*NO_THOUGHT), [])
     assert (found.extends, found.at) == (True, None)
-    edited = bus.turn(
-        asked(*history, answer(Text("x")), user("B"), system=[Text("New.")]), [], [], Text("y")
-    ).difference
-    assert edited is not None
+    more = (*NO_THOUGHT, answer(Text("x")), user("B"))
+    edited = difference(bus, asked(*more, system=[Text("New.")]), [])
     assert (edited.cause, edited.extends) == ("system", False)
     assert "tokens unknown" in edited.reason
 
 
-def test_a_tokenizer_shows_the_place() -> None:
+def test_tokenizer_shows_the_place() -> None:
     bus = Bus(Fold(decode=lambda ids: " ".join(map(str, ids))))
     found = compared(bus, asked(*HISTORY), changed_at(150))
     assert found.was.split()[:10] == [str(1142 + at) for at in range(10)]

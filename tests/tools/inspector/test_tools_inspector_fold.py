@@ -10,7 +10,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from schemas.control import Cancel, Replay, StreamPosition
-from schemas.conversation import Call, Reasoning, Sampling, Text
+from schemas.conversation import Call, Message, Reasoning, Sampling, Text
 from schemas.errors import EngineFailed, Overloaded
 from schemas.events import (
     BlockStart,
@@ -35,12 +35,8 @@ def test_a_turn_has_its_times_counts_and_blocks(bus: Bus) -> None:
     turn = bus.turn(
         asked(user("Q")), range(100), [7, 8, 9], Reasoning("I look."), Text("Now:"), LS, cached=64
     )
-    assert (turn.state, turn.finish, turn.client, turn.model) == (
-        "finished",
-        "stop",
-        "claude-cli/2.1",
-        "m",
-    )
+    assert (turn.state, turn.finish) == ("finished", "stop")
+    assert (turn.client, turn.model) == ("claude-cli/2.1", "m")
     assert (turn.prompt, turn.cached, turn.output, turn.calls) == (100, 64, 4, 1)
     assert (turn.worker, turn.parser) == ("worker-1", "parser-1")
     assert [block.kind for block in turn.blocks] == ["reasoning", "text", "tool_use"]
@@ -88,15 +84,15 @@ def test_turns_of_a_session_follow_each_other(bus: Bus) -> None:
 
 def test_without_a_session_id_the_history_decides(bus: Bus) -> None:
     """Sessions may have answers that are alike, and then differ in their first question."""
-    one = bus.turn(asked(user("One"), session=None), range(9), [100], Text("Done."))
-    other = bus.turn(asked(user("Other"), session=None), range(9), [100], Text("Done."))
+
+    def turn(*messages: Message) -> InspectedTurn:
+        return bus.turn(asked(*messages, session=None), range(9), [100], Text("Done."))
+
+    one, other = turn(user("One")), turn(user("Other"))
     assert one.session != other.session
     for question, first in (("One", one), ("Other", other)):
-        history = (user(question), answer(Text("Done.")), user("Again"))
-        assert (
-            bus.turn(asked(*history, session=None), range(20), [1], Text("x")).previous == first.id
-        )
-    again = bus.turn(asked(user("One"), session=None), range(9), [100], Text("Done."))
+        assert turn(user(question), answer(Text("Done.")), user("Again")).previous == first.id
+    again = turn(user("One"))
     assert (again.previous, again.session) == ("", again.id)
 
 
@@ -108,41 +104,31 @@ def test_a_helper_with_other_tools_is_a_session_of_its_own(bus: Bus) -> None:
     assert (retry.session, retry.previous) == (main.id, main.id)
 
 
-def test_helpers_are_under_the_agent_that_started_them(bus: Bus) -> None:
-    def turn(session: str, question: str, parent: str | None = None, **more: Any) -> InspectedTurn:
-        conversation = asked(user(question), session=session, **more)
-        client = replace(
-            conversation.client, parent=parent, kind="main" if parent is None else "helper"
-        )
-        return bus.turn(replace(conversation, client=client), range(9), [100], Text("Done."))
+def claimed(bus: Bus, question: str, session: str, **client: Any) -> InspectedTurn:
+    """A turn of which the client says these things."""
+    asks = asked(user(question), session=session)
+    told = replace(asks.client, **{"kind": "main", **client})
+    return bus.turn(replace(asks, client=told), range(9), [100], Text("Done."))
 
-    main = turn("s", "Q")
-    helpers = [turn(f"s/{number}", "Task", "s") for number in range(2)]
-    inner = turn("s/0/1", "Inner", "s/0")
+
+def test_helpers_are_under_the_agent_that_started_them(bus: Bus) -> None:
+    main = claimed(bus, "Q", "s")
+    helpers = [claimed(bus, "Task", f"s/{n}", parent="s", kind="helper") for n in range(2)]
+    inner = claimed(bus, "Inner", "s/0/1", parent="s/0", kind="helper")
     assert [helper.parent for helper in helpers] == [main.id] * 2
     assert len({helper.session for helper in helpers}) == 2
     assert (main.parent, inner.parent) == ("", helpers[0].id)
-    again = turn("s", "Q", "s/0/1")  # now it names one of its own helpers
+    again = claimed(bus, "Q", "s", parent="s/0/1", kind="helper")  # one of its own helpers
     assert (again.session, again.parent) == (main.id, "")
-    assert turn("x", "Other", "never seen").parent == ""
-    foreign = replace(
-        asked(user("Q"), session="t").client, tenant="other", parent="s", kind="helper"
-    )
-    assert (
-        bus.turn(replace(asked(user("Q")), client=foreign), range(9), [100], Text("Done.")).parent
-        == ""
-    )
+    assert claimed(bus, "Other", "x", parent="never seen", kind="helper").parent == ""
+    foreign = claimed(bus, "Q", "t", tenant="other", parent="s", kind="helper")
+    assert foreign.parent == ""
 
 
 def test_a_title_is_under_its_session(bus: Bus) -> None:
-    def turn(question: str, kind: str) -> InspectedTurn:
-        conversation = asked(user(question))
-        client = replace(conversation.client, kind=kind)
-        return bus.turn(replace(conversation, client=client), range(9), [100], Text("Done."))
-
-    early = turn("Title?", "background")
-    main = turn("Q", "main")
-    late = turn("Recap?", "background")
+    early = claimed(bus, "Title?", "s", kind="background")
+    main = claimed(bus, "Q", "s")
+    late = claimed(bus, "Recap?", "s", kind="background")
     assert (early.parent, main.parent, late.parent) == (main.id, "", main.id)
 
 
@@ -158,9 +144,7 @@ def test_no_session_is_among_its_own_ancestors(
 ) -> None:
     bus = Bus(Fold())
     for session, parent, kind, question in claims:
-        conversation = asked(user(question), session=session)
-        client = replace(conversation.client, parent=parent, kind=kind)
-        bus.turn(replace(conversation, client=client), range(9), [100], Text("Done."))
+        claimed(bus, question, session, parent=parent, kind=kind)
     for session, names in bus.fold.sessions.items():
         parents = {bus.fold.turns[name].parent for name in names}
         assert len(parents) == 1
@@ -185,6 +169,13 @@ def test_a_changed_answer_stays_in_its_session(bus: Bus) -> None:
     assert fork.session == first.id
 
 
+def placed(turn: str, parser: str, **more: Any) -> GenerateRequest:
+    """The second attempt's prompt."""
+    prompt = pack_ids(range(9))
+    names = (turn, 2, "m", prompt, parser, "frontend-1")
+    return GenerateRequest(*names, Sampling(), [], Raw(b"null"), **more)
+
+
 def test_attempts_takeovers_and_replays_are_trouble(bus: Bus) -> None:
     turn = bus.begin(asked(user("Q")), range(9))
     bus.write(turn, [1, 2])
@@ -192,28 +183,18 @@ def test_attempts_takeovers_and_replays_are_trouble(bus: Bus) -> None:
     bus.send(Replay("frontend-1", [StreamPosition(turn, 1, 3)]))
     bus.events(turn, Prepared(9, 99, "worker-1", "parser-2"))
     bus.events(turn, Interrupted("worker-1", pack_ids([1, 2]), EngineFailed("gone").info, 0, 3))
-    bus.send(
-        TurnRequest(
-            turn, "frontend-1", asked(user("Q")), 2, resume=pack_ids([1, 2]), avoid=["worker-1"]
-        )
-    )
+    again = TurnRequest(turn, "frontend-1", asked(user("Q")), 2, resume=pack_ids([1, 2]))
+    bus.send(replace(again, avoid=["worker-1"]))
     late = Prepared(9, 99, "worker-1", "parser-1")
-    request = GenerateRequest(
-        turn, 2, "m", pack_ids(range(9)), "parser-3", "frontend-1", Sampling(), [], Raw(b"null")
-    )
-    bus.send(request, "worker-2")
+    bus.send(placed(turn, "parser-3"), "worker-2")
     bus.events(turn, late, attempt=1)
     for _ in range(2):
         bus.events(turn, Prepared(9, 99, "worker-2", "parser-3"), attempt=2)
     bus.events(turn, Delta(0, 3, "lo"), block_events(0, Text("Hello"))[2], attempt=2)
     bus.finish(turn, 1, output=4)
     found = bus.fold.turns[turn]
-    assert [mark.kind for mark in found.marks if mark.trouble] == [
-        "replay",
-        "takeover",
-        "interrupted",
-        "attempt",
-    ]
+    trouble = [mark.kind for mark in found.marks if mark.trouble]
+    assert trouble == ["replay", "takeover", "interrupted", "attempt"]
     assert [(mark.kind, mark.text) for mark in found.marks[-4:]] == [
         ("attempt", "attempt 2, continues after 2 tokens, avoids worker-1"),
         ("placed", "9 tokens, on worker-2"),
@@ -234,16 +215,11 @@ def test_a_second_worker_in_one_attempt_was_tried_after_a_refusal(bus: Bus) -> N
 
 def test_turn_that_was_held_shows_for_whom_and_since_when(bus: Bus) -> None:
     turn = bus.begin(asked(user("Q")), range(9))
-    held = GenerateRequest(
-        *(turn, 2, "m", pack_ids(range(9)), "parser-1", "frontend-1", Sampling(), [], Raw(b"null")),
-        held_s=0.5,
-        held_for="other",
-    )
-    bus.send(held, "worker-1")
-    *_, waits, placed = bus.fold.turns[turn].marks
-    assert (waits.kind, placed.kind) == ("held", "placed")
+    bus.send(placed(turn, "parser-1", held_s=0.5, held_for="other"), "worker-1")
+    *_, waits, starts = bus.fold.turns[turn].marks
+    assert (waits.kind, starts.kind) == ("held", "placed")
     assert waits.text == "0.500 s, until other had computed the beginning of the prompt"
-    assert placed.ms - waits.ms == pytest.approx(500.0)
+    assert starts.ms - waits.ms == pytest.approx(500.0)
     assert not waits.trouble
 
 
@@ -306,9 +282,8 @@ def test_the_text_of_answers_is_bounded() -> None:
         bus.turn(asked(user(f"Q{at}"), session=None), range(9), [1], Text("x" * 9000))
         for at in range(5)
     ]
-    assert list(fold.turns) == [
-        turn.id for turn in turns[-3:]
-    ]  # two and the one that made it too much
+    kept = turns[-3:]  # two and the one that made it too much
+    assert list(fold.turns) == [turn.id for turn in kept]
 
 
 def test_the_parse_context_is_kept_with_the_prompt(bus: Bus) -> None:

@@ -38,16 +38,10 @@ class Recording(Bus):
 
     def send(self, message: Any, receiver: str = "") -> None:
         super().send(message, receiver)
-        subject = (
-            subjects.generate("m", receiver)
-            if isinstance(message, GenerateRequest)
-            else SUBJECTS[type(message)]
-        )
-        data = (
-            encode_generate(message)
-            if isinstance(message, GenerateRequest)
-            else msgspec.json.encode(message)
-        )
+        if isinstance(message, GenerateRequest):
+            subject, data = subjects.generate("m", receiver), encode_generate(message)
+        else:
+            subject, data = SUBJECTS[type(message)], msgspec.json.encode(message)
         self.messages += msgspec.json.encode(line_of(self.now, subject, data)) + b"\n"
         self.turns += b"".join(self.recorder.take(message, self.now, receiver))
 
@@ -87,7 +81,7 @@ def test_recorded_turns_give_the_same_turns_without_their_client(fold: Fold) -> 
     live = session(bus)
     replayed = views(played(bus.turns), *fold.turns)
     for one, other in zip(live, replayed, strict=True):
-        for name in (
+        for name in [
             "difference",
             "segments",
             "blocks",
@@ -96,7 +90,7 @@ def test_recorded_turns_give_the_same_turns_without_their_client(fold: Fold) -> 
             "reused",
             "finish",
             "cost",
-        ):
+        ]:
             assert getattr(one, name) == getattr(other, name), name
         for name in Row.__struct_fields__:
             assert getattr(other, name) == ("" if name == "client" else getattr(one, name)), name
@@ -108,12 +102,8 @@ def test_redacted_turns_have_no_tokens(fold: Fold) -> None:
     bus = Recording(fold, redact=True)
     session(bus)
     first, second = views(played(bus.turns), *fold.turns)
-    assert (first.prompt, first.tokens, second.prompt, second.session) == (
-        200,
-        False,
-        300,
-        first.id,
-    )
+    assert (first.prompt, first.tokens) == (200, False)
+    assert (second.prompt, second.session) == (300, first.id)
     assert second.difference is not None
     assert (second.difference.cause, second.difference.at) == ("system", None)
     assert b"Question" not in bus.turns
@@ -162,14 +152,10 @@ def test_a_short_key_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_a_key_is_required_on_any_other_than_a_loopback_address(tmp_path: Path) -> None:
-    assert [
-        required_key(InspectorFlags(host=host))
-        for host in ("127.0.0.1", "127.0.0.9", "::1", "localhost")
-    ] == [None] * 4
-    keys = {
-        required_key(InspectorFlags(host=host))
-        for host in ("0.0.0.0", "::", "10.0.0.1", "example.org")
-    }
+    for host in ("127.0.0.1", "127.0.0.9", "::1", "localhost"):
+        assert required_key(InspectorFlags(host=host)) is None
+    outside = ("0.0.0.0", "::", "10.0.0.1", "example.org")
+    keys = {required_key(InspectorFlags(host=host)) for host in outside}
     assert len(keys - {None}) == 4  # a new one each time
     file = tmp_path / "key"
     file.write_text("a-key-of-sixteen-characters\n")

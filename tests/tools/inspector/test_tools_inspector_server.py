@@ -6,7 +6,6 @@ from typing import Any
 
 import aiohttp
 import msgspec
-import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from schemas.conversation import Text
@@ -31,10 +30,8 @@ async def test_every_answer_has_a_strict_policy_and_the_page_loads_nothing_else(
     async with serving(bus.fold) as client:
         for path in ("/", "/page/app.js", "/api/turns/turn0001", "/api/turns/none", "/none"):
             response = await client.get(path)
-            assert (
-                "default-src 'none'; script-src 'self'"
-                in response.headers["content-security-policy"]
-            )
+            policy = response.headers["content-security-policy"]
+            assert "default-src 'none'; script-src 'self'" in policy
             assert response.headers["x-content-type-options"] == "nosniff"
         found = await (await client.get("/api/turns/turn0001")).json()
         assert found["blocks"][0]["text"] == "<script>alert(1)</script>"
@@ -49,15 +46,15 @@ async def test_every_answer_has_a_strict_policy_and_the_page_loads_nothing_else(
 async def test_turns_sessions_tokens_and_searches_are_served(bus: Bus) -> None:
     bus.turn(asked(user("Q")), range(9), [1, 2], Text("x"))
     async with serving(bus.fold) as client:
-        assert (await (await client.get("/api/sessions/turn0001")).json())["turns"][0][
-            "output"
-        ] == 3
-        tokens = await (await client.get("/api/turns/turn0001/tokens")).json()
-        assert tokens == {"ids": [1, 2], "texts": [], "blocks": []}
-        assert [
-            row["id"] for row in await (await client.get("/api/search?q=req_turn0001")).json()
-        ] == ["turn0001"]
-        assert await (await client.get("/api/search")).json() == []
+        for path, wanted in (
+            ("turns/turn0001/tokens", {"ids": [1, 2], "texts": [], "blocks": []}),
+            ("search", []),
+        ):
+            assert await (await client.get(f"/api/{path}")).json() == wanted
+        session = await (await client.get("/api/sessions/turn0001")).json()
+        assert session["turns"][0]["output"] == 3
+        rows = await (await client.get("/api/search?q=req_turn0001")).json()
+        assert [row["id"] for row in rows] == ["turn0001"]
         for path in ("turns/none", "turns/none/tokens", "sessions/none"):
             response = await client.get(f"/api/{path}")
             assert response.status == 404
@@ -115,9 +112,8 @@ async def test_a_stream_has_all_turns_in_bounded_batches_and_then_changes(bus: B
         assert [(row["id"], row["state"]) for row in batch] == [(new, "placed")]
 
 
-@pytest.mark.parametrize("text", ["index.html", "app.js", "style.css"])
-def test_the_page_is_shipped(text: str) -> None:
-    assert (PAGE / text).is_file()
-    assert msgspec.toml.decode((PAGE.parents[2] / "pyproject.toml").read_bytes())["tool"][
-        "setuptools"
-    ]["package-data"]["turnwire_tools.inspector"] == ["page/*"]
+def test_the_page_is_shipped() -> None:
+    assert {"index.html", "app.js", "style.css"} <= {path.name for path in PAGE.iterdir()}
+    project = msgspec.toml.decode((PAGE.parents[2] / "pyproject.toml").read_bytes())
+    shipped = project["tool"]["setuptools"]["package-data"]
+    assert shipped["turnwire_tools.inspector"] == ["page/*"]
