@@ -20,14 +20,14 @@ async def turnwire(*argv: str, env: dict[str, str] | None = None) -> tuple[int |
     return process.returncode, output.decode()
 
 
-def install(directory: Path, group: str, entry_point: str, module: str = "") -> dict[str, str]:
+def install(directory: Path, group: str, entry_points: str, module: str = "") -> dict[str, str]:
     """Writes a package as pip would install it, with a module `added`; returns an environment in
     which it is found."""
     (directory / "added.py").write_text(module)
     info = directory / "added-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: added\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[{group}]\n{entry_point}\n")
+    (info / "entry_points.txt").write_text(f"[{group}]\n{entry_points}\n")
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(directory), *filter(None, sys.path)])}
 
 

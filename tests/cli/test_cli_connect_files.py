@@ -588,16 +588,24 @@ def undone(name: str, folder: Path) -> list[str]:
 
 
 def files_before(name: str, folder: Path, data: st.DataObject) -> None:
-    """Writes the user's own files where the client's settings are."""
+    """Writes the user's own files where the client's settings are, some of them as links."""
+    dotfiles = folder / "dotfiles"
+    dotfiles.mkdir()
     for default in (False, True):
         step = STEP._replace(options={"default": default, "catalogue_file": True})
         for ours in plan_of(name, folder, step):
             path = Path(ours.path)
-            if not path.exists() and data.draw(st.booleans()):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                text = text_of_user(ours.kind, data.draw(DOCUMENTS), data.draw)
-                path.write_bytes(text.encode())
-                path.chmod(data.draw(st.sampled_from([0o600, 0o644, 0o664, 0o400])))
+            assert path.is_relative_to(folder)
+            if path.exists() or path.is_symlink() or not data.draw(st.booleans()):
+                continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if data.draw(st.booleans()):
+                path.symlink_to(dotfiles / path.name)
+                if data.draw(st.booleans()):
+                    continue  # to no file
+            text = text_of_user(ours.kind, data.draw(DOCUMENTS), data.draw)
+            path.write_bytes(text.encode())
+            path.chmod(data.draw(st.sampled_from([0o600, 0o644, 0o664, 0o400])))
 
 
 def for_each_client(
@@ -701,8 +709,15 @@ def test_no_other_user_can_read_the_key(
         files_before(name, folder, data)
         with mock.patch("os.open", open_and_check):
             for step in data.draw(st.lists(STEPS, min_size=1, max_size=2)):
-                for ours in plan_of(name, folder, step):
-                    write(ours)
+                files = plan_of(name, folder, step)
+                for opened_to_all in (False, data.draw(st.booleans())):
+                    for ours in files:
+                        for path in (Path(ours.path), Path(ours.path + ".turnwire-undo")):
+                            if opened_to_all and path.exists():
+                                path.chmod(0o666)
+                    for ours in files:
+                        write(ours)
+                    assert with_key(folder)
                     assert all(map(private, with_key(folder)))
             undone(name, folder)
         assert opened
@@ -714,35 +729,6 @@ def test_no_other_user_can_read_the_key(
         for_each_client(subtests, check)
     finally:
         os.umask(umask)
-
-
-def test_key_stays_private_where_a_file_was_opened_to_all_or_is_a_link(
-    tmp_path: Path, subtests: pytest.Subtests
-) -> None:
-    umask = os.umask(0)
-    for name in CLIENTS:
-        for linked in (False, True):
-            with subtests.test(client=name, linked=linked):
-                folder = tmp_path / f"{name} {linked}"
-                dotfiles = folder / "dotfiles"
-                dotfiles.mkdir(parents=True)
-                for url in ("http://h:1", "http://h:1", "http://h:2"):
-                    step = Step({}, url, MODELS[0])
-                    for ours in plan_of(name, folder / "home", step):
-                        path = Path(ours.path)
-                        assert path.is_relative_to(folder / "home")
-                        if linked and not path.is_symlink():
-                            path.parent.mkdir(parents=True, exist_ok=True)
-                            path.symlink_to(dotfiles / path.name)
-                        write(ours)
-                    assert with_key(folder)
-                    assert all(map(private, with_key(folder)))
-                    for copy in folder.rglob("*.bak"):
-                        copy.unlink()  # it was open to all before
-                    for path in folder.rglob("*"):
-                        if path.is_file() and not path.is_symlink():
-                            path.chmod(0o666)
-    os.umask(umask)
 
 
 @given(

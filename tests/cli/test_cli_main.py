@@ -15,8 +15,10 @@ from services.cli import common
 from services.cli.main import main
 from services.cli.registry import BUILT_IN, Command
 from services.cli.up.command import COMMAND as UP
+from services.runtime.config import STAGES
 from services.runtime.config.options import options
 from services.runtime.health import HealthServer
+from tests.cli.running import MAIN
 
 
 @pytest.mark.parametrize("command", BUILT_IN)
@@ -43,23 +45,15 @@ def test_help_of_up_fits_two_screens(
     assert len(short.splitlines()) <= 100
     monkeypatch.setenv("COLUMNS", "300")
     every = help_of("all")
-    groups = [
-        help_of(group) for group in ("up", "frontend", "worker", "preprocessor", "parser", "bus")
-    ]
-    flags = {
-        option.name
-        for config in UP.settings
-        for option in options(config)
-        if option.field_info.name not in UP.without
-    }
+    groups = [help_of(group) for group in (*STAGES, "up", "bus")]
+    settings = [option for config in UP.settings for option in options(config)]
+    flags = {option.name for option in settings if option.field_info.name not in UP.without}
     assert all(flag in every and any(flag in group for group in groups) for flag in flags)
     assert all(f"--{name.replace('_', '-')} " in short for name in UP.essential)
     with pytest.raises(SystemExit):
         main(["up", "--help", "wroker"])
-    assert (
-        capsys.readouterr().err
-        == 'turnwire up: --help knows no group wroker; did you mean "worker"?\n'
-    )
+    unknown = 'turnwire up: --help knows no group wroker; did you mean "worker"?\n'
+    assert capsys.readouterr().err == unknown
 
 
 def test_overview_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,17 +119,14 @@ def test_wrong_usage_has_status_2(
     assert message in capsys.readouterr().err
 
 
+CONNECT = ["connect", "claude", "--url"]
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (
-            ["connect", "claude", "--url", "http://[::1"],
-            "http://[::1 is not an http address: Invalid IPv6 URL",
-        ),
-        (
-            ["connect", "claude", "--url", "http://127.0.0.1:x"],
-            "no Turnwire server answers at http://127.0.0.1:x",
-        ),
+        ([*CONNECT, "http://[::1"], "http://[::1 is not an http address: Invalid IPv6 URL"),
+        ([*CONNECT, "http://127.0.0.1:x"], "no Turnwire server answers at http://127.0.0.1:x"),
         (["trajectories", "--model", "/nowhere"], "there is no directory /nowhere"),
         (["inspect", "--model", "/nowhere"], "there is no directory /nowhere"),
         (["catalog", "codex", "--model-dir", "/nowhere"], "there is no directory /nowhere"),
@@ -172,10 +163,8 @@ def test_config_shows_every_value_with_its_origin(
     assert shown["frontend"]["port"] == {"value": 9000, "origin": "--http-port"}
     assert shown["worker"]["slots"] == {"value": 4, "origin": "TURNWIRE_WORKER_SLOTS"}
     assert shown["parser"]["log_level"] == {"value": "debug", "origin": "t.toml log_level"}
-    assert shown["worker"]["bus.nats_url"] == {
-        "value": "nats://127.0.0.1:4222",
-        "origin": "default",
-    }
+    url = {"value": "nats://127.0.0.1:4222", "origin": "default"}
+    assert shown["worker"]["bus.nats_url"] == url
     assert main(["config", "frontend"]) == 0
     table = capsys.readouterr().out
     assert "accept_timeout_s" in table
@@ -215,10 +204,10 @@ async def test_health_checks_a_process(
     ("host", "expected"),
     [
         ("0.0.0.0", "127.0.0.1"),
-        ("::", "[::1]"),
-        ("::1", "[::1]"),
         ("", "127.0.0.1"),
         ("10.0.0.1", "10.0.0.1"),
+        ("::", "[::1]"),
+        ("::1", "[::1]"),
     ],
 )
 def test_listener_url_has_a_reachable_host(host: str, expected: str) -> None:
@@ -243,13 +232,9 @@ def test_demo_model_is_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 def test_service_that_fails_without_a_reader_of_its_log_has_status_1(arguments: list[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "services.cli.main", "serve", *arguments]
+    command = [*MAIN, "serve", *arguments]
     try:
-        assert (
-            subprocess.run(
-                command, stdout=writer, stderr=writer, timeout=60, check=False
-            ).returncode
-            == 1
-        )
+        done = subprocess.run(command, stdout=writer, stderr=writer, timeout=60, check=False)
     finally:
         os.close(writer)
+    assert done.returncode == 1

@@ -3,7 +3,6 @@ one line."""
 
 import asyncio
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from services.cli.commands.make_buckets import keep_buckets, make_buckets
 from services.cli.main import main
 from services.runtime.config import BucketsConfig, BusConfig
+from tests.cli.running import MAIN
 from tests.kit.nats import NatsServer, free_port
 from tests.kit.waiting import LIMIT_S, until
 
@@ -45,19 +45,8 @@ def test_buckets_are_created_updated_or_unchanged(
         made = streams(own_nats.url)
         assert set(made) == {"KV_tw_ledger", "KV_tw_responses", "KV_tw_media"}
         assert (made["KV_tw_ledger"].max_bytes, made["KV_tw_ledger"].max_age) == (64 << 20, 86_400)
-    ledger, images = ("--ledger-store-mb", "32", "--ledger-ttl-s", "60"), ("--image-store-mb", "64")
-    assert (
-        run(
-            own_nats.url,
-            *ledger,
-            *images,
-            "--image-ttl-s",
-            "30",
-            "--response-store-bytes",
-            "100MiB",
-        )
-        == 0
-    )
+    flags = "--ledger-store-mb 32 --ledger-ttl-s 60 --image-store-mb 64 --image-ttl-s 30"
+    assert run(own_nats.url, *flags.split(), "--response-store-bytes", "100MiB") == 0
     made = streams(own_nats.url)
     assert (made["KV_tw_ledger"].max_bytes, made["KV_tw_ledger"].max_age) == (32 << 20, 60)
     assert made["KV_tw_responses"].max_bytes == 100 << 20
@@ -159,16 +148,7 @@ async def test_lost_buckets_are_made_again(own_nats: NatsServer) -> None:
 
 
 def test_command_makes_lost_buckets_again_until_a_signal(own_nats: NatsServer) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "services.cli.main",
-        "buckets",
-        "--nats-url",
-        own_nats.url,
-        "--every-s",
-        "0.1",
-    ]
+    command = [*MAIN, "buckets", "--nats-url", own_nats.url, "--every-s", "0.1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         process.stdout.readline()

@@ -8,7 +8,6 @@ from asyncio.subprocess import PIPE, STDOUT
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from schemas import subjects
 from schemas.control import Heartbeat
@@ -74,20 +73,18 @@ async def test_another_package_adds_a_command(
     assert (process.returncode, await process.stdout.read()) == (0, b"2 heartbeats of parser\n")
 
 
-@pytest.mark.parametrize(
-    ("target", "message"),
-    [
-        ("nowhere:COMMAND", "cannot be imported: No module named 'nowhere'"),
-        ("added:NONE", "cannot be imported: module 'added' has no attribute 'NONE'"),
-        ("added:count", "added:count is not a services.cli.registry.Command"),
-    ],
-)
-async def test_command_that_cannot_be_used_is_one_line(
-    target: str, message: str, tmp_path: Path
-) -> None:
-    env = install(tmp_path, GROUP, f"count = {target}", COUNT)
-    assert await turnwire("count", env=env) == (1, f"turnwire count: {message}\n")
-    assert message in (await turnwire("--help", env=env))[1]
+async def test_command_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
+    messages = {
+        "gone": "cannot be imported: No module named 'nowhere'",
+        "none": "cannot be imported: module 'added' has no attribute 'NONE'",
+        "bare": "added:count is not a services.cli.registry.Command",
+    }
+    entries = "gone = nowhere:COMMAND\nnone = added:NONE\nbare = added:count"
+    env = install(tmp_path, GROUP, entries, COUNT)
+    _, overview = await turnwire("--help", env=env)
+    for name, message in messages.items():
+        assert await turnwire(name, env=env) == (1, f"turnwire {name}: {message}\n")
+        assert message in overview
 
 
 async def test_no_package_replaces_a_command(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.running import MAIN
 from tests.kit.waiting import LIMIT_S
 
 FILE = '{"replay": 1}\n{"user": "Hi."}\n["Hello"]\n'
@@ -59,11 +60,6 @@ COMMANDS: Mapping[str, Sequence[str]] = {
     "health": ("health", "frontend", "--http-port", "{port}", "--timeout-s", "600"),
     "up": ("up", "--port", "0", "--state-dir", "{state}", *BUS[:2]),
 }
-DIES = ("connect", "catalog", "health")
-"""Commands that wait without a loop: SIGTERM kills them, as it kills any program."""
-
-
-MAIN = ("-m", "services.cli.main")
 
 
 async def start(
@@ -71,7 +67,7 @@ async def start(
     silent: SilentServer,
     directory: Path,
     *shell: str,
-    program: Sequence[str] = MAIN,
+    program: Sequence[str] = MAIN[1:],
 ) -> Process:
     file = directory / "replay.jsonl"
     file.write_text(FILE)
@@ -95,8 +91,13 @@ async def end(process: Process, signum: int) -> tuple[int | None, bytes]:
     return process.returncode, stderr
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    ("name", "signum"),
+    [
+        *((name, signal.SIGINT) for name in COMMANDS),
+        *((name, signal.SIGTERM) for name in ("tap", "connect", "up")),
+    ],
+)
 async def test_command_ends_at_a_silent_server(
     name: str, signum: int, silent: SilentServer, tmp_path: Path, demo_dir: Path
 ) -> None:
@@ -104,7 +105,8 @@ async def test_command_ends_at_a_silent_server(
     async with asyncio.timeout(LIMIT_S):
         await silent.connected.wait()
     status, stderr = await end(process, signum)
-    expected = -signum if name in DIES and signum == signal.SIGTERM else 130
+    # `connect` waits without a loop: SIGTERM kills it, as it kills any program.
+    expected = -signum if (name, signum) == ("connect", signal.SIGTERM) else 130
     assert (status, b"Traceback" in stderr) == (expected, False), stderr.decode()
 
 
