@@ -10,6 +10,7 @@ from typing import Any
 from tests.clients.machine import Machine, Result
 from tests.clients.packages import CLAUDE_CODE
 from tests.clients.pieces import Piece
+from tests.clients.tasks import EDIT, PARALLEL
 
 QUIET = {
     "DISABLE_TELEMETRY": "1",
@@ -79,6 +80,20 @@ class ClaudeCode:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
+
+
+async def work(claude: ClaudeCode) -> list[str]:
+    """An edit and calls in parallel, in one process. Returns the kinds of the blocks that the
+    client reports."""
+    machine = claude.machine
+    machine.write("notes.txt", "alpha one\n")
+    async with claude.dialog() as dialog:
+        result = await dialog.ask(EDIT)
+        assert (result["result"], machine.file("notes.txt")) == ("EDITED", "beta one\n")
+        result = await dialog.ask(PARALLEL)
+        assert result["result"] == "DONE"
+    assert [machine.file(f"p{n}.txt") for n in (1, 2, 3)] == ["1\n", "2\n", "3\n"]
+    return [kind for kind, _ in blocks(dialog.lines)]
 
 
 class Dialog:

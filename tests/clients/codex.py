@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.clients.machine import Machine, Result
 from tests.clients.packages import CODEX
+from tests.clients.tasks import EDIT, FOLLOW, PARALLEL
 
 HARMLESS = ("Reading additional input from stdin",)
 
@@ -47,11 +48,10 @@ class CodexCli:
         """A provider of its own over HTTP, without Turnwire's catalogue: none, or that of a
         file."""
         line = f'model_catalog_json = "{catalogue}"\n' if catalogue else ""
-        provider = (
-            f'[model_providers.x]\nname = "x"\nbase_url = "{url}/v1"\nenv_key = "CODEX_API_KEY"\n'
-        )
+        provider = f'name = "x"\nbase_url = "{url}/v1"\nenv_key = "CODEX_API_KEY"\n'
         self._configure(
-            f'model = "{model}"\nmodel_provider = "x"\n{line}{provider}wire_api = "responses"\n'
+            f'model = "{model}"\nmodel_provider = "x"\n{line}'
+            f'[model_providers.x]\n{provider}wire_api = "responses"\n'
         )
         return self
 
@@ -74,23 +74,31 @@ class CodexCli:
 
     async def _catalogue(self, url: str, *options: str) -> Path:
         file = self.folder / "models.json"
-        command = [
-            sys.executable,
-            "-m",
-            "services.cli.main",
-            "catalog",
-            "codex",
-            "--url",
-            url,
-            "-o",
-            str(file),
-        ]
-        command += options
+        program = [sys.executable, "-m", "services.cli.main", "catalog", "codex"]
+        command = [*program, "--url", url, "-o", str(file), *options]
         (await self.machine.run(*command, env={"PYTHONPATH": str(Path(__file__).parents[2])})).ok()
         return file
 
     def _configure(self, text: str) -> None:
         (self.folder / "config.toml").write_text(text + "[analytics]\nenabled = false\n")
+
+
+async def work(codex: CodexCli) -> list[dict[str, int]]:
+    """An edit, calls in parallel, a third turn; returns the usage that each reported."""
+    machine = codex.machine
+    machine.write("notes.txt", "alpha one\n")
+    first = await codex.ask(EDIT)
+    assert machine.file("notes.txt") == "beta one\n"
+    assert items(first)[-1]["text"] == "EDITED"
+    second = await codex.ask(PARALLEL, resume=True)
+    assert [machine.file(f"p{n}.txt") for n in (1, 2, 3)] == ["1\n", "2\n", "3\n"]
+    third = await codex.ask(FOLLOW, resume=True)
+    assert machine.file("both.txt") == "1\nbeta one\n"
+    assert items(third)[-1]["text"] == "JOINED"
+    changes = [item for item in items(first) if item["type"] == "file_change"]
+    kinds = [(item["status"], item["changes"][0]["kind"]) for item in changes]
+    assert kinds == [("completed", "update")]
+    return [ran.lines[-1]["usage"] for ran in (first, second, third)]
 
 
 def checked(ran: Result, allowed: str = "") -> Result:

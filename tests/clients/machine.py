@@ -91,19 +91,9 @@ class Machine:
 
     async def print_settings(self, client: str, url: str, *options: str) -> str:
         """The output of `turnwire connect CLIENT`."""
-        command = [
-            sys.executable,
-            "-m",
-            "services.cli.main",
-            "connect",
-            client,
-            "--url",
-            url,
-            *options,
-        ]
-        return (
-            (await self.run(*command, env={"PYTHONPATH": str(Path(__file__).parents[2])})).ok().out
-        )
+        command = [sys.executable, "-m", "services.cli.main", "connect", client, "--url", url]
+        env = {"PYTHONPATH": str(Path(__file__).parents[2])}
+        return (await self.run(*command, *options, env=env)).ok().out
 
     def file(self, name: str) -> str:
         """A file of the project."""

@@ -68,26 +68,18 @@ def usage(exchange: Exchange) -> dict[str, int]:
         )
         found.update(reported)
     if "prompt_tokens" in found:
-        return {
-            "prompt": found["prompt_tokens"],
-            "cached": found["prompt_tokens_details"]["cached_tokens"],
-            "output": found["completion_tokens"],
-            "reasoning": found["completion_tokens_details"]["reasoning_tokens"],
-        }
-    if "cache_read_input_tokens" in found:
-        cached = found["cache_read_input_tokens"]
-        return {
-            "prompt": found["input_tokens"] + cached + found["cache_creation_input_tokens"],
-            "cached": cached,
-            "output": found["output_tokens"],
-            "reasoning": found["output_tokens_details"]["thinking_tokens"],
-        }
-    return {
-        "prompt": found["input_tokens"],
-        "cached": found["input_tokens_details"]["cached_tokens"],
-        "output": found["output_tokens"],
-        "reasoning": found["output_tokens_details"]["reasoning_tokens"],
-    }
+        prompt, output = found["prompt_tokens"], found["completion_tokens"]
+        cached = found["prompt_tokens_details"]["cached_tokens"]
+        reasoning = found["completion_tokens_details"]["reasoning_tokens"]
+    elif "cache_read_input_tokens" in found:
+        cached, output = found["cache_read_input_tokens"], found["output_tokens"]
+        prompt = found["input_tokens"] + cached + found["cache_creation_input_tokens"]
+        reasoning = found["output_tokens_details"]["thinking_tokens"]
+    else:
+        prompt, output = found["input_tokens"], found["output_tokens"]
+        cached = found["input_tokens_details"]["cached_tokens"]
+        reasoning = found["output_tokens_details"]["reasoning_tokens"]
+    return {"prompt": prompt, "cached": cached, "output": output, "reasoning": reasoning}
 
 
 def unchanged(piece: Piece) -> Piece:

@@ -20,7 +20,7 @@ COUNTERS = {
     "/v1/responses": ("/v1/responses/input_tokens", "input_tokens"),
     "/v1/chat/completions": ("/v1/tokenize", "count"),
 }
-NOT_COUNTED = ("max_tokens", "stream", "metadata", "context_management")
+NOT_COUNTED = ("max_tokens", "stream", "metadata", "context_management", "diagnostics")
 """Fields of a Messages request that `count_tokens` does not have."""
 
 

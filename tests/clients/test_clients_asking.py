@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from tests.clients.agents import Opencode
 from tests.clients.claude import ClaudeCode
 from tests.clients.codex import CodexCli
 from tests.clients.conftest import MODEL
 from tests.clients.machine import Machine
 from tests.clients.noncanonical import call, request
-from tests.clients.opencode import Opencode
 from tests.clients.pieces import turn_id
 from tests.clients.session import Session
 
@@ -85,7 +85,8 @@ async def test_codexs_helpers_name_their_thread(machine: Machine, session: Sessi
 async def test_opencodes_helpers_name_their_session(
     machine: Machine, session: Session, api: str
 ) -> None:
-    opencode = await Opencode(machine).connect(session.wire.url, api)
+    opencode = Opencode(machine)
+    await opencode.connect(session.wire.url, api)
     task = {"description": "look", "prompt": TASK, "subagent_type": "general"}
     await opencode.ask(request([starting("task", **task), OVER]))
     check_family(await logged(session), titles=1)

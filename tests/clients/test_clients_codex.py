@@ -4,35 +4,16 @@ from typing import Any
 
 import pytest
 
-from tests.clients.codex import CodexCli, items
+from tests.clients.codex import CodexCli, items, work
 from tests.clients.conftest import MODEL
 from tests.clients.machine import Machine
 from tests.clients.noncanonical import call, request
 from tests.clients.pieces import answer_pieces, usage
 from tests.clients.session import Session, continued
-from tests.clients.tasks import EDIT, FOLLOW, MUCH, ON, PARALLEL
+from tests.clients.tasks import FOLLOW, MUCH, ON
 from tests.clients.wire import Exchange
 
 pytestmark = pytest.mark.timeout(900)
-
-
-async def work(codex: CodexCli) -> list[dict[str, int]]:
-    """An edit, calls in parallel, a third turn; returns the usage that each reported."""
-    machine = codex.machine
-    machine.write("notes.txt", "alpha one\n")
-    first = await codex.ask(EDIT)
-    assert machine.file("notes.txt") == "beta one\n"
-    changes = [item for item in items(first) if item["type"] == "file_change"]
-    assert [(item["status"], item["changes"][0]["kind"]) for item in changes] == [
-        ("completed", "update")
-    ]
-    assert items(first)[-1]["text"] == "EDITED"
-    second = await codex.ask(PARALLEL, resume=True)
-    assert [machine.file(f"p{n}.txt") for n in (1, 2, 3)] == ["1\n", "2\n", "3\n"]
-    third = await codex.ask(FOLLOW, resume=True)
-    assert machine.file("both.txt") == "1\nbeta one\n"
-    assert items(third)[-1]["text"] == "JOINED"
-    return [ran.lines[-1]["usage"] for ran in (first, second, third)]
 
 
 def as_codex(turns: list[dict[str, int]]) -> dict[str, int]:
@@ -51,9 +32,8 @@ async def test_codex_works_with_its_own_provider(machine: Machine, session: Sess
     shown = await work(codex)
     main = session.main
     assert len(main) == 7
-    assert [one.path for one in session.wire.exchanges if one.method == "GET"][
-        -1
-    ] == "/codex/models.json"
+    read = [one.path for one in session.wire.exchanges if one.method == "GET"]
+    assert read[-1] == "/codex/models.json"
     session.check_served()
     session.check_history(main)
     await session.check_counts(main)
@@ -79,13 +59,13 @@ async def test_codex_works_over_a_websocket(machine: Machine, session: Session) 
 
 @pytest.mark.parametrize("kind", ["local", "named OpenAI", "built-in"])
 async def test_a_session_is_compacted(machine: Machine, session: Session, kind: str) -> None:
-    codex = CodexCli(machine)
+    codex, url = CodexCli(machine), session.wire.url
     if kind == "local":
-        await codex.connect(session.wire.url)
+        await codex.connect(url)
     elif kind == "built-in":
-        await codex.built_in(session.wire.url, MODEL)
+        await codex.built_in(url, MODEL)
     else:
-        await codex.named_openai(session.wire.url, MODEL)
+        await codex.named_openai(url, MODEL)
     machine.write("notes.txt", "beta one\n")
     await codex.ask(MUCH)
     before = len(session.wire.turns)
@@ -101,9 +81,8 @@ async def test_a_session_is_compacted(machine: Machine, session: Session, kind: 
     compactions = local if kind == "local" else remote
     assert len(compactions) == 1
     if kind != "local":
-        assert [[piece[0] for piece in answer_pieces(one)] for one in remote] == [
-            ["compaction"]
-        ] * len(remote)
+        for one in remote:
+            assert [piece[0] for piece in answer_pieces(one)] == ["compaction"]
         assert any(item["type"] == "compaction" for item in turns[-1].body["input"])
     # Compacted before it begins, and again between the call and the answer.
     again = await codex.ask(
@@ -119,15 +98,10 @@ async def test_a_tool_that_a_search_finds_is_called(machine: Machine, session: S
     item."""
     search = call("tool_search", query="spawn agents", limit="3")
     closed = call("multi_agent_v1__close_agent", target="nobody")
-    outputs = [
-        f"Look.\n</think>\n\n{search}",
-        f"There.\n</think>\n\n{closed}",
-        "Over.\n</think>\n\nDone.",
-    ]
+    outputs = [f"Look.\n</think>\n\n{search}", f"There.\n</think>\n\n{closed}"]
     codex = await CodexCli(machine).connect(session.wire.url)
-    await codex.ask(
-        request(outputs), allowed="codex_core::tools::router: error=invalid agent id nobody"
-    )
+    refused = "codex_core::tools::router: error=invalid agent id nobody"
+    await codex.ask(request([*outputs, "Over.\n</think>\n\nDone."]), allowed=refused)
     main = session.main
     session.check_served()
     session.check_history(main)

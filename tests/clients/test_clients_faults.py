@@ -6,11 +6,11 @@ from itertools import pairwise
 
 import pytest
 
+from tests.clients.agents import Opencode
 from tests.clients.claude import ClaudeCode
 from tests.clients.codex import CodexCli
 from tests.clients.machine import Machine
 from tests.clients.noncanonical import call, request
-from tests.clients.opencode import Opencode
 from tests.clients.pieces import answer_pieces, history
 from tests.clients.session import Session
 from tests.clients.wire import Exchange, Fault
@@ -50,7 +50,8 @@ async def ask(
         codex = await CodexCli(machine).connect(url)
         ran = await machine.run(*codex.command(), prompt)
     else:
-        opencode = await Opencode(machine).connect(url, "messages")
+        opencode = Opencode(machine)
+        await opencode.connect(url, "messages")
         ran = await machine.run(opencode.binary, "run", "--format", "json", prompt)
     return ran.out if fails else ran.ok().out
 

@@ -1,8 +1,10 @@
 """Sessions of more than twenty turns: each prompt begins with all tokens of the prompt and output
-before it, also where stages are killed between turns, and after a restart of everything."""
+before it, also where stages are killed between turns, and after a restart of everything. The turns
+of a session are one training sample."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,10 +15,12 @@ from tests.clients.codex import CodexCli
 from tests.clients.conftest import options, start
 from tests.clients.machine import Machine
 from tests.clients.noncanonical import call, request, turns
+from tests.clients.pieces import turn_id
 from tests.clients.session import Session
 from tests.clients.wire import Recorder
 from tests.kit.nats import NatsServer
 from tests.kit.stack import Stack
+from tests.pipeline.tap import SAMPLE, Tap
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -25,22 +29,74 @@ CODEX = turns(lambda command: call("exec_command", cmd=command))
 LOG = ["1", "2a", "2b", "3", "3b", "4 caf\u00e9", "5", '6 "a" \\ <b> & c', "8", "9"]
 
 
-async def test_claude_code_is_served(machine: Machine, session: Session) -> None:
+@pytest.fixture
+def tap(stack: Stack, tmp_path: Path) -> Iterator[Tap]:
+    running = Tap(stack.nats.url, tmp_path)
+    yield running
+    running.stop()
+
+
+async def check(session: Session, machine: Machine, asked: Sequence[Sequence[str]]) -> None:
+    """Checks that hold for a session of any client with these outputs."""
+    main = session.main
+    assert len(main) == sum(map(len, asked)) >= 20
+    assert await session.prefix_breaks(main) == []
+    # Calls of one turn run at once.
+    assert sorted(machine.file("log.txt").splitlines()) == sorted(LOG)
+    session.check_served()
+    await session.check_counts(main)
+
+
+async def check_sample(session: Session, samples: Sequence[SAMPLE]) -> None:
+    """All requests of the conversation are one training sample, with the ids of the last prompt and
+    its output."""
+    main = [turn_id(one) for one in session.main]
+    (sample,) = [sample for sample in samples if sample["turns"][0]["turn"] == main[0]]
+    assert [span["turn"] for span in sample["turns"]] == main
+    last = await session.bus.ended(main[-1])
+    assert sample["ids"] == [*last.prompt, *last.output, last.stop_id]
+    assert sample["session"]
+    kinds = {block["kind"] for span in sample["turns"] for block in span["blocks"]}
+    assert kinds == {"reasoning", "text", "tool_use"}
+
+
+def answers(session: Session) -> list[dict[str, Any]]:
+    """The beginning of each answer in the main conversation."""
+    found = []
+    for one in session.main:
+        events = dict(one.events)
+        if "message_start" in events:
+            found.append(events["message_start"]["message"])
+        elif "response.created" in events:
+            found.append(events["response.created"]["response"])
+    return found
+
+
+async def test_claude_code_is_served(
+    machine: Machine, session: Session, tap: Tap, demo_model: Path
+) -> None:
+    """Each request is compared with the one before: no comparison finds a change, and none is
+    impossible, though two preprocessors share the turns."""
+
+    def compared(path: str, body: Any) -> dict[str, Any]:
+        previous = answers(session)[-1:]
+        diagnostics = {"previous_message_id": previous[0]["id"] if previous else None}
+        return {"diagnostics": diagnostics} if path == "/v1/messages" and body.get("tools") else {}
+
+    session.wire.add_fields = compared
     claude = await ClaudeCode(machine).connect(session.wire.url)
     asked = [*CLAUDE, tidied(machine)]
     async with claude.dialog() as dialog:
         for outputs in asked:
             await dialog.ask(request(outputs))
-    main = session.main
-    assert len(main) == sum(map(len, asked))
+    await check(session, machine, asked)
     assert machine.file("made.txt") == "one\ntwo\n"
-    assert await session.prefix_breaks(main) == []
-    assert sorted(machine.file("log.txt").splitlines()) == sorted(
-        LOG
-    )  # calls of one turn run at once
-    session.check_served()
-    session.check_history(main, normalized_by_claude)
-    await session.check_counts(main)
+    session.check_history(session.main, normalized_by_claude)
+    found = answers(session)
+    assert [answer["diagnostics"] for answer in found] == [None] * len(session.main)
+    compared_with = [one.body["diagnostics"]["previous_message_id"] for one in session.main]
+    assert compared_with == [None, *(answer["id"] for answer in found[:-1])]
+    await check_sample(session, tap.samples(demo_model))
 
 
 def tidied(machine: Machine) -> list[str]:
@@ -59,19 +115,26 @@ def tidied(machine: Machine) -> list[str]:
     return [f"So.\n</think>\n\n{made}" for made in calls] + ["It is there.\n</think>\n\nDone."]
 
 
-async def test_codex_is_served(machine: Machine, session: Session) -> None:
+async def test_codex_is_served(
+    machine: Machine, session: Session, tap: Tap, demo_model: Path
+) -> None:
+    """Each request is compared with the one before, which it extends."""
+
+    def compared(path: str, body: Any) -> dict[str, Any]:
+        previous = answers(session)[-1:]
+        if path != "/v1/responses" or not previous:
+            return {}
+        return {"prompt_cache_options": {"comparison_response_id": previous[0]["id"]}}
+
+    session.wire.add_fields = compared
     codex = await CodexCli(machine).connect(session.wire.url)
     for n, outputs in enumerate(CODEX):
         await codex.ask(request(outputs), resume=n > 0)
-    main = session.main
-    assert len(main) == sum(map(len, CODEX))
-    assert await session.prefix_breaks(main) == []
-    assert sorted(machine.file("log.txt").splitlines()) == sorted(
-        LOG
-    )  # calls of one turn run at once
-    session.check_served()
-    session.check_history(main)
-    await session.check_counts(main)
+    await check(session, machine, CODEX)
+    session.check_history(session.main)
+    verdicts = [answer["prompt_cache_diagnostics"] for answer in answers(session)[1:]]
+    assert verdicts == [{"type": "cache_hit"}] * (len(session.main) - 1)
+    await check_sample(session, tap.samples(demo_model))
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.clients import claude, codex
 from tests.clients.bus_turns import BusTurns
 from tests.clients.claude import ClaudeCode, blocks, normalized
 from tests.clients.codex import CodexCli, items
@@ -18,7 +19,6 @@ from tests.clients.conftest import COUNTS, start
 from tests.clients.machine import Machine
 from tests.clients.pieces import Piece, answer_pieces, turn_id, unchanged
 from tests.clients.session import Session
-from tests.clients.tasks import EDIT, FOLLOW, PARALLEL
 from tests.clients.wire import Recorder
 from tests.kit.described_model import build_looping_model, describe_model, loop_answers
 from tests.kit.stack import Stack
@@ -48,28 +48,15 @@ async def described_session(described: Stack) -> AsyncIterator[Session]:
 
 async def test_claude_code_works(machine: Machine, described_session: Session) -> None:
     session = described_session
-    claude = await ClaudeCode(machine).connect(session.wire.url)
-    machine.write("notes.txt", "alpha one\n")
-    async with claude.dialog() as dialog:
-        assert (await dialog.ask(EDIT))["result"] == "EDITED"
-        assert machine.file("notes.txt") == "beta one\n"
-        assert (await dialog.ask(PARALLEL))["result"] == "DONE"
-        kinds = [kind for kind, _ in blocks(dialog.lines)]
+    kinds = await claude.work(await ClaudeCode(machine).connect(session.wire.url))
     assert kinds.count("tool_use") == 5
-    assert [machine.file(f"p{n}.txt") for n in (1, 2, 3)] == ["1\n", "2\n", "3\n"]
     session.check_served()
     assert await session.prefix_breaks(session.main) == []
 
 
 async def test_codex_works(machine: Machine, described_session: Session) -> None:
     session = described_session
-    codex = await CodexCli(machine).connect(session.wire.url)
-    machine.write("notes.txt", "alpha one\n")
-    assert items(await codex.ask(EDIT))[-1]["text"] == "EDITED"
-    assert machine.file("notes.txt") == "beta one\n"
-    await codex.ask(PARALLEL, resume=True)
-    assert items(await codex.ask(FOLLOW, resume=True))[-1]["text"] == "JOINED"
-    assert machine.file("both.txt") == "1\nbeta one\n"
+    await codex.work(await CodexCli(machine).connect(session.wire.url))
     session.check_served()
     assert await session.prefix_breaks(session.main) == []
 
@@ -133,9 +120,9 @@ def story_block(piece: Piece) -> tuple[Kind, str]:
 async def test_claude_code_runs_a_loop_of_real_weights(
     machine: Machine, looping_session: Session
 ) -> None:
-    claude = await ClaudeCode(machine).connect(looping_session.wire.url)
+    client = await ClaudeCode(machine).connect(looping_session.wire.url)
     machine.write("notes.txt", "alpha one\n")
-    async with claude.dialog() as dialog:
+    async with client.dialog() as dialog:
         assert (await dialog.ask("Edit the notes."))["result"] == "EDITED"
         assert (await dialog.ask("Join the files."))["result"] == "JOINED"
         found = blocks(dialog.lines)
@@ -150,11 +137,11 @@ async def test_claude_code_runs_a_loop_of_real_weights(
 async def test_codex_runs_a_loop_of_real_weights(
     machine: Machine, looping_session: Session
 ) -> None:
-    codex = await CodexCli(machine).connect(looping_session.wire.url)
+    client = await CodexCli(machine).connect(looping_session.wire.url)
     machine.write("notes.txt", "alpha one\n")
-    first = items(await codex.ask("Edit the notes."))
+    first = items(await client.ask("Edit the notes."))
     assert first[-1]["text"] == "EDITED"
-    second = items(await codex.ask("Join the files.", resume=True))
+    second = items(await client.ask("Join the files.", resume=True))
     assert second[-1]["text"] == "JOINED"
     check_files(machine)
     kinds = {"reasoning": "reasoning", "text": "agent_message", "call": "command_execution"}
@@ -168,10 +155,10 @@ async def test_loop_goes_on_when_its_worker_is_killed(
 ) -> None:
     """In the middle of a thought, which the client is reading."""
     session = looping_session
-    claude = await ClaudeCode(machine).connect(session.wire.url)
+    client = await ClaudeCode(machine).connect(session.wire.url)
     machine.write("notes.txt", "alpha one\n")
     (worker,) = looping.of("worker")
-    running = asyncio.create_task(claude.ask("Edit the notes."))
+    running = asyncio.create_task(client.ask("Edit the notes."))
     await session.wire.until(
         lambda: any("content_block_delta" in dict(one.events) for one in session.main)
     )

@@ -64,17 +64,8 @@ def _unpacked(spec: str, folder: Path) -> Path:
 
 def resources(tree: Path, url: str, *arguments: str) -> str:
     """Runs them; returns pytest's last line. Raises AssertionError where one fails."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-o",
-        "addopts=",
-        "-p",
-        "no:cacheprovider",
-        "-q",
-        *arguments,
-    ]
+    pytest_command = [sys.executable, "-m", "pytest", "-q", "-o", "addopts="]
+    command = [*pytest_command, "-p", "no:cacheprovider", *arguments]
     paths = map(str, (tree, tree / "needs", PLUGINS))
     environment = {**os.environ, "TEST_API_BASE_URL": url, "PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run(
@@ -129,13 +120,11 @@ def test_typescript_stream_helpers_read_every_answer(stack: Stack) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     assert not done.stderr.strip(), done.stderr
     result = json.loads(done.stdout)
-    blocks = [
-        (b["type"], b.get("thinking") or b.get("text") or b.get("input"))
-        for b in result["message"]["content"]
-    ]
-    assert [
-        (kind, value.strip() if isinstance(value, str) else value) for kind, value in blocks
-    ] == [
+    blocks = []
+    for block in result["message"]["content"]:
+        value = block.get("thinking") or block.get("text") or block.get("input")
+        blocks.append((block["type"], value.strip() if isinstance(value, str) else value))
+    assert blocks == [
         ("thinking", "One."),
         ("text", "First."),
         ("tool_use", {"command": "ls"}),
@@ -146,30 +135,22 @@ def test_typescript_stream_helpers_read_every_answer(stack: Stack) -> None:
     output = result["response"]["output"]
     kinds = ["reasoning", "message", "function_call", "reasoning", "function_call", "message"]
     assert [item["type"] for item in output] == kinds
-    assert [
-        item["summary"][0]["text"].strip() for item in output if item["type"] == "reasoning"
-    ] == ["One.", "Two."]
-    assert [
-        json.loads(item["arguments"]) for item in output if item["type"] == "function_call"
-    ] == [
-        {"command": "ls"},
-        {"command": "pwd"},
-    ]
+    thoughts = [item["summary"][0]["text"] for item in output if item["type"] == "reasoning"]
+    assert [thought.strip() for thought in thoughts] == ["One.", "Two."]
+    calls = [item["arguments"] for item in output if item["type"] == "function_call"]
+    assert [json.loads(call) for call in calls] == [{"command": "ls"}, {"command": "pwd"}]
     message = result["completion"]["choices"][0]["message"]
-    assert [
-        json.loads(one["function"]["arguments"])["command"] for one in message["tool_calls"]
-    ] == ["ls", "pwd"]
+    arguments = [json.loads(one["function"]["arguments"]) for one in message["tool_calls"]]
+    assert arguments == [{"command": "ls"}, {"command": "pwd"}]
     assert result["completion"]["choices"][0]["finish_reason"] == "tool_calls"
     counted = result["counted"]
     assert counted["messages"]["contentBlock"] == 6
     assert counted["messages"]["signature"] == 2
     assert counted["responses"]["response.output_item.done"] == 6
     assert counted["chat"]["tool_calls.function.arguments.done"] == 2
+    used = result["message"]["usage"]
     prompts = {
-        result["message"]["usage"]["input_tokens"]
-        + result["message"]["usage"]["cache_read_input_tokens"]
-    }
-    prompts |= {
+        used["input_tokens"] + used["cache_read_input_tokens"],
         result["response"]["usage"]["input_tokens"],
         result["completion"]["usage"]["prompt_tokens"],
     }

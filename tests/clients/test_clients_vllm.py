@@ -8,11 +8,10 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from tests.clients.bus_turns import BusTurns
-from tests.clients.claude import ClaudeCode, blocks
+from tests.clients.claude import ClaudeCode, work
 from tests.clients.conftest import MODEL, ROOM, WINDOW
 from tests.clients.machine import Machine
 from tests.clients.session import Session
-from tests.clients.tasks import EDIT, PARALLEL
 from tests.clients.wire import Recorder
 from tests.kit.models import build_random_model
 from tests.kit.nats import NatsServer
@@ -46,16 +45,8 @@ async def session(vllm_stack: Stack) -> AsyncIterator[Session]:
 async def test_its_loops_are_closed_and_exact(
     machine: Machine, session: Session, vllm_stack: Stack
 ) -> None:
-    claude = await ClaudeCode(machine).connect(session.wire.url)
-    machine.write("notes.txt", "alpha one\n")
-    async with claude.dialog() as dialog:
-        result = await dialog.ask(EDIT)
-        assert (result["result"], machine.file("notes.txt")) == ("EDITED", "beta one\n")
-        result = await dialog.ask(PARALLEL)
-        assert result["result"] == "DONE"
-        kinds = [kind for kind, _ in blocks(dialog.lines)]
+    kinds = await work(await ClaudeCode(machine).connect(session.wire.url))
     assert kinds.count("tool_use") == 5
-    assert [machine.file(f"p{n}.txt") for n in (1, 2, 3)] == ["1\n", "2\n", "3\n"]
     session.check_served()
     await session.check_counts(session.main)
     assert await session.prefix_breaks(session.main) == []

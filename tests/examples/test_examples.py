@@ -11,7 +11,6 @@ from typing import Literal
 
 import pytest
 
-import schemas.events
 from schemas.conversation import HostedTool
 from schemas.events import WebSource
 from services.frontend.hosted.contract import ProviderError
@@ -27,10 +26,6 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-NEEDS_DISPATCH = pytest.mark.skipif(
-    not hasattr(schemas.events, "Dispatch"),
-    reason="the bus has no `dispatch` event yet (schemas.events.Dispatch)",
-)
 
 
 def start(name: str, *arguments: str) -> subprocess.Popen[str]:
@@ -75,9 +70,8 @@ def server(
 
 def test_every_example_is_tested_and_listed() -> None:
     files = {path.name for path in EXAMPLES.glob("*.py")}
-    assert files - {"prompt_ids.py", "print_traces.py"} == set(
-        TESTS
-    )  # these two have tests of their own
+    elsewhere = {"prompt_ids.py", "print_traces.py"}  # these two have tests of their own
+    assert files - elsewhere == set(TESTS)
     readme = (EXAMPLES / "README.md").read_text()
     assert all(f"`{name}`" in readme for name in files)
 
@@ -113,11 +107,8 @@ def tool_calls(server: Stack) -> None:
 
 def parse_output(server: Stack) -> None:
     printed = "\n".join(run("parse_output.py"))
-    kinds = ["reasoning", "text", "tool_use"]
-    starts = [
-        printed.index(f"BlockStart(block={block}, kind='{kind}'")
-        for block, kind in enumerate(kinds)
-    ]
+    kinds = enumerate(("reasoning", "text", "tool_use"))
+    starts = [printed.index(f"BlockStart(block={at}, kind='{kind}'") for at, kind in kinds]
     assert starts == sorted(starts)
     assert printed.count("BlockStop(") == 3
 
@@ -178,10 +169,7 @@ TESTS: dict[str, Callable[[Stack], None]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=NEEDS_DISPATCH) if name == "tap_bus.py" else name for name in TESTS],
-)
+@pytest.mark.parametrize("name", TESTS)
 def test_example_works(name: str, server: Stack) -> None:
     TESTS[name](server)
 

@@ -1,0 +1,204 @@
+"""Sessions of every client that runs to its end for each request: from one `turnwire connect`
+command to files that its tools have changed. Over each API that it speaks, the server answers each
+request at the first try, all token counts agree, and each prompt begins with the one before."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+
+from tests.clients.agents import (
+    Agent,
+    Aider,
+    Cline,
+    Copilot,
+    Hermes,
+    Kilo,
+    KimiCode,
+    OpenClaw,
+    Opencode,
+    Pi,
+    QwenCode,
+)
+from tests.clients.bus_turns import contains
+from tests.clients.conftest import MODEL
+from tests.clients.machine import Machine
+from tests.clients.pieces import turn_id, usage
+from tests.clients.session import Session
+from tests.clients.tasks import EDIT, FOLLOW, MUCH, ON, PARALLEL
+from tests.clients.wire import Exchange
+
+pytestmark = pytest.mark.timeout(900)
+
+PATHS = {"messages": "/v1/messages", "responses": "/v1/responses", "chat": "/v1/chat/completions"}
+PROBES = ("/api/v1/models", "/api/tags", "/v1/props", "/props", "/models")
+"""What Hermes requests to find out whether the server is LM Studio, Ollama or llama.cpp."""
+CHATTY = (Copilot, KimiCode, Kilo, Hermes)
+"""Clients that print more than the last answer."""
+ANEW = (QwenCode, Cline)
+"""Cline begins a new conversation with each prompt; qwen-code lists the project's files in the
+first message again."""
+
+
+def check_parallel(machine: Machine) -> None:
+    assert [machine.file(f"p{n}.txt") for n in (1, 2, 3)] == ["1\n", "2\n", "3\n"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "api"),
+    [
+        *(
+            (kind, api)
+            for kind in (Opencode, OpenClaw, Pi, Copilot, KimiCode, Kilo)
+            for api in PATHS
+        ),
+        (QwenCode, "chat"),
+        (Cline, "chat"),
+        (Hermes, "messages"),
+        (Hermes, "chat"),
+    ],
+)
+async def test_session_is_served(
+    machine: Machine, session: Session, kind: type[Agent], api: str
+) -> None:
+    """An edit, calls in parallel, and work that goes on, each in a process of its own."""
+    agent = kind(machine)
+    await agent.connect(session.wire.url, api)
+    machine.write("notes.txt", "alpha one\n")
+    ends = [0]
+    answers = []
+    for prompt in (EDIT, PARALLEL, FOLLOW):
+        answers.append(await agent.ask(prompt, resume=prompt != EDIT))
+        ends.append(len(session.main))
+        if prompt == EDIT:
+            assert machine.file("notes.txt") == "beta one\n"
+    check_parallel(machine)
+    assert machine.file("both.txt") == "1\nbeta one\n"
+    if kind in CHATTY:
+        assert answers[0].endswith("EDITED")
+        assert answers[2].endswith("JOINED")
+    else:
+        assert (answers[0], answers[2]) == ("EDITED", "JOINED")
+
+    main = session.main
+    turns = [main[start:end] for start, end in pairwise(ends)]
+    assert {one.path for one in session.wire.turns} == {PATHS[api]}
+    session.wire.exchanges = [one for one in session.wire.exchanges if one.path not in PROBES]
+    session.check_served()
+    await session.check_counts(main)
+    if agent.normalized is not None:
+        session.check_history(main, agent.normalized)
+    if kind is Opencode:
+        assert agent.shown == [total([one]) for one in main]
+    elif kind is OpenClaw:
+        assert agent.shown[-1] == total(turns[-1])
+    await check_prefixes(session, kind, api, turns)
+
+
+def total(exchanges: Sequence[Exchange]) -> tuple[int, int]:
+    """The tokens of prompts and outputs."""
+    counts = [usage(one) for one in exchanges]
+    return sum(one["prompt"] for one in counts), sum(one["output"] for one in counts)
+
+
+async def check_prefixes(
+    session: Session, kind: type[Agent], api: str, turns: Sequence[Sequence[Exchange]]
+) -> None:
+    """Each prompt begins with the prompt and the output before it."""
+    if kind is OpenClaw:
+        # It adds a message after the user's and removes it from later requests. The output still
+        # comes back as its original tokens.
+        decoded = [await session.bus.ended(turn_id(one)) for one in session.main]
+        assert all(contains(later.prompt, earlier.output) for earlier, later in pairwise(decoded))
+    elif kind in ANEW:
+        for turn in turns:
+            assert await session.prefix_breaks(turn) == []
+    else:
+        breaks = await session.prefix_breaks(session.main)
+        # Copilot over Responses sends reasoning back as text, too.
+        assert bool(breaks) is ((kind, api) == (Copilot, "responses")), breaks
+
+
+@pytest.mark.parametrize("api", list(PATHS))
+async def test_opencodes_session_is_compacted(machine: Machine, session: Session, api: str) -> None:
+    opencode = Opencode(machine)
+    await opencode.connect(session.wire.url, api)
+    await opencode.ask(MUCH)
+    filled = usage(session.main[-1])
+    opencode.limit(MODEL, filled["prompt"] + filled["output"] + 8000, 8000)
+    before = len(session.wire.turns)
+    await opencode.ask("Answer with the single word READY.", resume=True)
+    after = session.wire.turns[before:]
+    assert [len(one.body.get("tools") or []) > 0 for one in after] == [False, True]
+    assert usage(after[1])["prompt"] < filled["prompt"]
+    # The request is in the summary, which the scripted agent ignores. The session continues from
+    # it.
+    assert (await opencode.ask(ON, resume=True), machine.file("on.txt")) == ("ON", "on\n")
+    goes_on = session.main[-3:]
+    session.check_served()
+    assert opencode.normalized is not None
+    session.check_history(goes_on, opencode.normalized)
+    await session.check_counts(goes_on)
+    assert await session.prefix_breaks(goes_on) == []
+
+
+@pytest.mark.parametrize("api", list(PATHS))
+async def test_openclaws_session_is_compacted(machine: Machine, session: Session, api: str) -> None:
+    """The client requests a summary without tools and continues from it."""
+    claw = OpenClaw(machine)
+    await claw.connect(session.wire.url, api)
+    await claw.ask("Run exactly this command: `seq 1 3000`. Then answer with the single word MUCH.")
+    filled = usage(session.main[-1])
+    claw.limit(filled["prompt"] + 7000)
+    before = len(session.wire.turns)
+    assert (await claw.ask(ON), machine.file("on.txt")) == ("ON", "on\n")
+    session.check_served()
+    after = session.wire.turns[before:]
+    assert len([one for one in after if not one.body.get("tools")]) == 1
+    assert usage(after[-1])["prompt"] < filled["prompt"]
+
+
+async def test_openclaw_runs_one_loop(machine: Machine, session: Session) -> None:
+    claw = OpenClaw(machine)
+    await claw.connect(session.wire.url, "messages")
+    assert await claw.ask(PARALLEL) == "DONE"
+    check_parallel(machine)
+    session.check_served()
+    assert claw.normalized is not None
+    session.check_history(session.main, claw.normalized)
+    await session.check_counts(session.main)
+
+
+@pytest.mark.parametrize("api", list(PATHS))
+async def test_dispatch_events_are_skipped(machine: Machine, session: Session, api: str) -> None:
+    """The AI SDK, which opencode uses, fails on unknown events."""
+    opencode = Opencode(machine)
+    await opencode.connect(session.wire.url, api)
+    opencode.send_header("x-turnwire-tool-dispatch", "1")
+    await opencode.ask(PARALLEL)
+    check_parallel(machine)
+    names = [name for one in session.main for name, _ in one.events]
+    assert names.count("tool_call_dispatch") == 3
+    session.check_served()
+
+
+async def test_prompt_without_work_ends(machine: Machine, session: Session) -> None:
+    """The demo agent ends a run that has nothing to do, with the client that has the most tools."""
+    cline = Cline(machine)
+    await cline.connect(session.wire.url)
+    assert "demo engine" in await cline.ask("How are you?")
+    assert len(session.main) == 1
+
+
+@pytest.mark.parametrize("form", ["whole", "diff", "udiff"])
+async def test_aider_edits_a_file(machine: Machine, session: Session, form: str) -> None:
+    """It offers no tools: the answer contains the edit, in one of its formats."""
+    aider = Aider(machine)
+    await aider.connect(session.wire.url)
+    machine.write("notes.txt", "alpha one\nalpha two\n")
+    await aider.ask('Replace "alpha one" with "beta one" in notes.txt', form=form)
+    assert machine.file("notes.txt") == "beta one\nalpha two\n"
+    await aider.ask('Replace "alpha two" with "beta two" in notes.txt', form=form, resume=True)
+    assert machine.file("notes.txt") == "beta one\nbeta two\n"
+    session.check_served()
+    assert [one.path for one in session.wire.turns] == ["/v1/chat/completions"] * 2
