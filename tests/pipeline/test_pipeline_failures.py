@@ -18,7 +18,7 @@ from schemas import subjects
 from schemas.frames import TokenFrame
 from tests.kit.messages_client import Client, body, events, say
 from tests.kit.nats import NatsServer
-from tests.kit.stack import MODEL, Stack
+from tests.kit.stack import Stack
 from tests.kit.waiting import LIMIT_S, eventually
 
 TRIES = 20
@@ -170,38 +170,6 @@ async def test_garbage_is_a_400(client: Client, data: bytes) -> None:
         "text",
         "Still here.",
     )
-
-
-async def test_garbage_on_the_bus_harms_no_turn(
-    client: Client, nats: NatsServer, stack: Stack
-) -> None:
-    bus = await nats_library.connect(nats.url)
-    stages = (await client.get("/health"))[1]["stages"]
-    targets = [subjects.cancel(MODEL), subjects.heartbeat("worker", "x")]
-    targets += [subjects.turn(MODEL, p["id"]) for p in stages["preprocessor"]]
-    targets += [subjects.count(MODEL, p["id"]) for p in stages["preprocessor"]]
-    targets += [subjects.tokens(p["id"]) for p in stages["parser"]]
-    targets += [subjects.generate(MODEL, w["id"]) for w in stages["worker"]]
-    targets += [
-        f"tw.v2.{kind}.{stage}.{p['id']}"
-        for kind in ("credit", "replay")
-        for stage in stages
-        for p in stages[stage]
-    ]
-    for target in targets:
-        for data in (
-            b"",
-            b"\xff\xfe",
-            b"{}",
-            b"[1,2]",
-            b'{"turn":1}',
-            b'{"turn":"x","attempt":1,"reason":"hangup"}',
-        ):
-            await bus.publish(target, data)
-    await bus.flush()
-    answer = await client.stream(body(say("Hm.\n</think>\n\nFine.")))
-    assert answer.contents[-1] == ("text", "Fine.")
-    await bus.close()
 
 
 async def test_a_wrong_key_is_a_401(nats: NatsServer, stack: Stack) -> None:
