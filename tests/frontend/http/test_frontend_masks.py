@@ -12,7 +12,7 @@ SPLIT = b'{"type":"\xc3\xa9"}'
 
 class Reader:
     def __init__(self) -> None:
-        self.data = b""
+        self.data = bytearray()
         self.ended = False
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
