@@ -3,6 +3,7 @@ is stored."""
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncIterator
 from pathlib import Path
 from threading import Semaphore
 from typing import Any
@@ -45,6 +46,18 @@ from tests.kit.search_provider import provider
 each_api = pytest.mark.parametrize("api", APIS, ids=lambda api: api.path)
 
 
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+@pytest.fixture
+async def served(store: Store) -> AsyncIterator[Served]:
+    """A frontend with a model that sees images, which are put into `store`."""
+    async with serving(seeing(), put_image=store.put) as served:
+        yield served
+
+
 def seen(served: Served) -> list[list[Media]]:
     """The images of each turn."""
     return [media(asked) for asked in served.gateway.conversations]
@@ -52,13 +65,13 @@ def seen(served: Served) -> list[list[Media]]:
 
 @each_api
 @pytest.mark.parametrize("place", ["user", "result"])
-async def test_model_with_vision_gets_a_reference_and_no_note(api: Api, place: str) -> None:
-    store = Store()
+async def test_model_with_vision_gets_a_reference_and_no_note(
+    served: Served, store: Store, api: Api, place: str
+) -> None:
     body = api.body([api.image()]) if place == "user" else api.result_body(api.image())
-    async with serving(seeing(), put_image=store.put) as served:
-        for _ in range(2):  # the client sends the image again with every request
-            assert await api.said(served, body) == HELLO
-        (counted,) = await api.count(served, body)
+    for _ in range(2):  # the client sends the image again with every request
+        assert await api.said(served, body) == HELLO
+    (counted,) = await api.count(served, body)
     assert [*seen(served), media(counted)] == [[SEEN]] * 3
     assert store.images == {SEEN.hash: PNG}
     assert store.puts[SEEN.hash] == 1
@@ -99,11 +112,9 @@ async def test_siblings_decode_an_image_once(monkeypatch: pytest.MonkeyPatch) ->
     assert decoded == [PNG]
 
 
-async def test_counting_stores_no_image() -> None:
-    store = Store()
-    async with serving(seeing(), put_image=store.put) as served:
-        for api in APIS:
-            await api.count(served, api.body([api.image()]))
+async def test_counting_stores_no_image(served: Served, store: Store) -> None:
+    for api in APIS:
+        await api.count(served, api.body([api.image()]))
     assert not store.images
 
 
@@ -143,12 +154,10 @@ UNREADABLE = "Could not process image"
     ids=["other data", "cut", "bytes", "pixels"],
 )
 async def test_unusable_image_is_refused_in_the_words_of_each_api(
-    api: Api, data: bytes, reason: str
+    served: Served, store: Store, api: Api, data: bytes, reason: str
 ) -> None:
-    store = Store()
     text = {"type": "input_text" if api is RESPONSES else "text", "text": "x"}
-    async with serving(seeing(), put_image=store.put) as served:
-        error = await api.refused(served, api.result_body(text, api.image(encoded(data))))
+    error = await api.refused(served, api.result_body(text, api.image(encoded(data))))
     assert not store.images
     if api is MESSAGES:
         place = "messages.2.content.0.tool_result.content.1.image.source.base64: "
@@ -162,15 +171,14 @@ async def test_unusable_image_is_refused_in_the_words_of_each_api(
     assert error["message"] == f"Invalid '{param}': {reason}."
 
 
-async def test_only_messages_refuses_another_type_than_stated() -> None:
-    async with serving(seeing(), put_image=Store().put) as served:
-        stated = MESSAGES.body([MESSAGES.image(IMAGE, "image/jpeg")])
-        assert (await MESSAGES.refused(served, stated))["message"] == (
-            "messages.0.content.0.image.source.base64: The image was specified using the image/jpeg media type, but "
-            "the image appears to be a image/png image"
-        )
-        for api in (CHAT, RESPONSES):
-            await api.said(served, api.body([api.image(IMAGE, "image/jpeg")]))
+async def test_only_messages_refuses_another_type_than_stated(served: Served) -> None:
+    stated = MESSAGES.body([MESSAGES.image(IMAGE, "image/jpeg")])
+    assert (await MESSAGES.refused(served, stated))["message"] == (
+        "messages.0.content.0.image.source.base64: The image was specified using the image/jpeg media type, but "
+        "the image appears to be a image/png image"
+    )
+    for api in (CHAT, RESPONSES):
+        await api.said(served, api.body([api.image(IMAGE, "image/jpeg")]))
     assert seen(served) == [[SEEN]] * 2
 
 
@@ -185,14 +193,13 @@ async def test_number_of_images_is_limited_for_models_that_see_them() -> None:
         await MESSAGES.said(served, MESSAGES.body(three))
 
 
-async def test_image_that_cannot_be_stored_fails_the_request() -> None:
-    store, body = Store(), MESSAGES.body([MESSAGES.image()])
+async def test_image_that_cannot_be_stored_fails_the_request(served: Served, store: Store) -> None:
+    body = MESSAGES.body([MESSAGES.image()])
     store.error = Unavailable("the bus does not answer")
-    async with serving(seeing(), put_image=store.put) as served:
-        assert (await served.post(MESSAGES.path, body)).status == 503
-        assert not served.gateway.turns
-        store.error = None
-        await MESSAGES.said(served, body)
+    assert (await served.post(MESSAGES.path, body)).status == 503
+    assert not served.gateway.turns
+    store.error = None
+    await MESSAGES.said(served, body)
     assert store.images == {SEEN.hash: PNG}
 
 
@@ -233,9 +240,8 @@ async def test_pages_of_a_pdf_are_text_and_images(api: Api) -> None:
     assert len(store.images) == 3
 
 
-async def test_scanned_pdf_is_its_images() -> None:
-    async with serving(seeing(), put_image=Store().put) as served:
-        assert await MESSAGES.said(served, MESSAGES.body([MESSAGES.pdf(pdf(""))])) == HELLO
+async def test_scanned_pdf_is_its_images(served: Served) -> None:
+    assert await MESSAGES.said(served, MESSAGES.body([MESSAGES.pdf(pdf(""))])) == HELLO
     text, page = served.gateway.conversations[0].messages[0].parts
     assert text == Text("Title: plan.pdf\n\n[page 1: no text]")
     assert isinstance(page, Media)
@@ -243,14 +249,14 @@ async def test_scanned_pdf_is_its_images() -> None:
 
 
 async def test_first_documents_of_a_request_have_the_images(
+    served: Served,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A later document must not change the prompt of earlier ones."""
     monkeypatch.setattr(pdf_reader, "PAGE_IMAGES", 3)
     documents = [MESSAGES.pdf(pdf(f"{name} one.", f"{name} two.")) for name in "abc"]
-    async with serving(seeing(), put_image=Store().put) as served:
-        for count in (1, 2, 3):
-            await MESSAGES.said(served, MESSAGES.body(documents[:count]))
+    for count in (1, 2, 3):
+        await MESSAGES.said(served, MESSAGES.body(documents[:count]))
     one, two, three = (asked.messages[0].parts for asked in served.gateway.conversations)
     assert two[: len(one)] == one
     assert three[: len(two)] == two
@@ -261,47 +267,43 @@ async def test_first_documents_of_a_request_have_the_images(
 # --------------------------------------------------------------------------------------------------
 
 
-async def test_continued_response_has_the_images_of_the_stored_one() -> None:
-    async with serving(seeing(), put_image=Store().put) as served:
-        stored = RESPONSES.body([RESPONSES.image()], store=True)
-        first = (await served.post(RESPONSES.path, stored)).json
-        chained = RESPONSES.body("And?", previous_response_id=first["id"])
-        await RESPONSES.said(served, chained)
+async def test_continued_response_has_the_images_of_the_stored_one(served: Served) -> None:
+    stored = RESPONSES.body([RESPONSES.image()], store=True)
+    first = (await served.post(RESPONSES.path, stored)).json
+    chained = RESPONSES.body("And?", previous_response_id=first["id"])
+    await RESPONSES.said(served, chained)
     before, after = served.gateway.conversations
     assert media(after) == [SEEN]
     assert after.messages[:1] == before.messages
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_background_response_has_its_images(stream: bool) -> None:
-    store = Store()
+async def test_background_response_has_its_images(
+    served: Served, store: Store, stream: bool
+) -> None:
     body = RESPONSES.body([RESPONSES.image()], stream=stream, store=True, background=True)
-    async with serving(seeing(), put_image=store.put) as served:
-        assert (await served.post(RESPONSES.path, body)).status == 200
-        await served.gateway.opening.wait()
-        await served.responses.background.drain()
+    assert (await served.post(RESPONSES.path, body)).status == 200
+    await served.gateway.opening.wait()
+    await served.responses.background.drain()
     assert seen(served) == [[SEEN]]
     assert store.puts[SEEN.hash] == 1
 
 
-async def test_every_choice_has_the_images() -> None:
-    store = Store()
-    async with serving(seeing(), put_image=store.put) as served:
-        await CHAT.said(served, CHAT.body([CHAT.image()], n=3))
+async def test_every_choice_has_the_images(served: Served, store: Store) -> None:
+    await CHAT.said(served, CHAT.body([CHAT.image()], n=3))
     assert seen(served) == [[SEEN]] * 3
     assert store.puts[SEEN.hash] == 1
 
 
-async def test_compactions_keep_the_images_of_their_turns() -> None:
-    store, body = Store(), RESPONSES.body([RESPONSES.image()])
+async def test_compactions_keep_the_images_of_their_turns(served: Served, store: Store) -> None:
+    body = RESPONSES.body([RESPONSES.image()])
     managed = [{"type": "compaction", "compact_threshold": 1000}]
     edit = {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": 1}}
     edited = MESSAGES.body([MESSAGES.image()], context_management={"edits": [edit]})
-    async with serving(seeing(), put_image=store.put) as served:
-        await RESPONSES.said(served, {**body, "context_management": managed})
-        await served.post("/v1/responses/compact", {"model": MODEL, "input": body["input"]})
-        served.gateway.steps = lambda: [[finish(0)]]  # no summary: all of it is answered
-        assert (await served.post(MESSAGES.path, edited)).status == 200
+    await RESPONSES.said(served, {**body, "context_management": managed})
+    await served.post("/v1/responses/compact", {"model": MODEL, "input": body["input"]})
+    served.gateway.steps = lambda: [[finish(0)]]  # no summary: all of it is answered
+    assert (await served.post(MESSAGES.path, edited)).status == 200
     assert seen(served) == [[SEEN]] * 5
     assert store.puts[SEEN.hash] == 1
 
@@ -345,7 +347,9 @@ async def test_models_are_listed_with_what_they_see(card: ModelCard, sees: bool)
         assert profile["input_modalities"] == (["text", "image"] if sees else ["text"])
 
 
-async def test_data_is_not_held_by_a_running_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_data_is_not_held_by_a_running_turn(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sources: list[Any] = []
     original = InlineImage.read
 
@@ -354,13 +358,13 @@ async def test_data_is_not_held_by_a_running_turn(monkeypatch: pytest.MonkeyPatc
         return original(item)
 
     monkeypatch.setattr(InlineImage, "read", spy)
-    async with serving(seeing(), put_image=Store().put) as served:
-        for api in APIS:
-            await api.said(served, api.body([api.image()], stream=True))
+    for api in APIS:
+        await api.said(served, api.body([api.image()], stream=True))
     assert [source.data for source in sources] == [""] * 3
 
 
 async def test_one_image_is_decoded_at_a_time_though_clients_hang_up(
+    served: Served,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     started, go = Semaphore(0), Semaphore(0)
@@ -376,17 +380,16 @@ async def test_one_image_is_decoded_at_a_time_though_clients_hang_up(
 
     most: list[int] = []
     monkeypatch.setattr(image_reader, "read_facts", slow)
-    async with serving(seeing(), put_image=Store().put) as served:
-        asks = [
-            asyncio.create_task(CHAT.said(served, CHAT.body([CHAT.image(encoded(image(side, 1)))])))
-            for side in range(1, 5)
-        ]
-        assert await asyncio.to_thread(started.acquire, timeout=60)
-        for ask in asks[:3]:
-            ask.cancel()
-        await asyncio.wait(asks[:3])
-        go.release(4)
-        await asks[3]
+    asks = [
+        asyncio.create_task(CHAT.said(served, CHAT.body([CHAT.image(encoded(image(side, 1)))])))
+        for side in range(1, 5)
+    ]
+    assert await asyncio.to_thread(started.acquire, timeout=60)
+    for ask in asks[:3]:
+        ask.cancel()
+    await asyncio.wait(asks[:3])
+    go.release(4)
+    await asks[3]
     assert set(most) == {1}
 
 
