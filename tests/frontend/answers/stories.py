@@ -5,9 +5,11 @@ the document that its client receives, byte for byte. Every story is also told t
 APIs, in answer to a plain request that declares the tools it calls.
 """
 
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import (
@@ -24,7 +26,7 @@ from schemas.events import (
 )
 from services.frontend.apis.chat.render import ChatSettings
 from tests.kit.bodies import CHAT, MESSAGES, RESPONSES, Api, Json, block
-from tests.kit.events import call, finish, reasoning, text
+from tests.kit.events import USAGE, call, finish, text
 
 Batches: TypeAlias = list[tuple[int, list[TurnEvent]]]
 """Events as they arrive, each batch with its choice."""
@@ -47,31 +49,68 @@ BUILT_IN = [
     block("shell", environment={"type": "local"}),
     block("local_shell"),
 ]
-TOOLS = [
-    EXEC,
-    PATCH,
-    block("namespace", name="multi_agent_v1", description="Sub-agents.", tools=AGENTS),
-    *BUILT_IN,
-]
+NAMESPACE = block("namespace", name="multi_agent_v1", description="Sub-agents.", tools=AGENTS)
+TOOLS = {"tools": [EXEC, PATCH, NAMESPACE, *BUILT_IN]}
 SEALED = {"include": ["reasoning.encrypted_content"]}
-FREEFORM = {"type": "custom", "custom": {"name": "apply_patch"}}
+FREEFORM = {"tools": [{"type": "custom", "custom": {"name": "apply_patch"}}]}
 LEGACY = {"functions": [{"name": "look"}]}
 USAGE_ASKED = {"stream_options": {"include_usage": True}}
 DETAILS = {"x-turnwire-reasoning-details": "1"}
 
-OLD_FLAG = '{"pattern": "old\\\\.flag", "limit": 5000.0}'
-INTERLEAVED = [
-    *reasoning(0, "I should look."),
-    *text(1, "Let me look.\n"),
-    *call(2, "look", OLD_FLAG, call_id="call_1"),
-    *reasoning(3, "And there."),
-    *call(4, "look", '{"pattern": "é"}', call_id="call_2"),
-    finish(5),
-]
 HEL = TokenLogprob(
     "Hel", -0.5, 0, b"Hel", [TopLogprob("Hel", -0.5, b"Hel"), TopLogprob("Bye", -1.25, b"Bye")]
 )
 LO = TokenLogprob("lo", -0.25, 3, b"lo")
+HI = TokenLogprob("Hi", -0.5, 0, top=[TopLogprob("Hi", -0.5), TopLogprob("Ho", -1.5, b"Ho")])
+LENGTH = FinishReason.LENGTH
+
+Block: TypeAlias = Callable[[int], list[TurnEvent]]
+"""The events of a block with this number."""
+
+
+def said(
+    *pieces: str,
+    cut: bool = False,
+    stops: bool = True,
+    logprobs: Sequence[list[TokenLogprob]] | None = None,
+) -> Block:
+    """A text in these pieces. `cut`: it is not whole. `stops`: its end comes."""
+    return _block(BlockStart(0, "text"), pieces, BlockStop(0, not cut), stops, logprobs)
+
+
+def thought(*pieces: str, seal: str | None = "c2VhbA") -> Block:
+    """Reasoning in these pieces."""
+    return _block(BlockStart(0, "reasoning"), pieces, BlockStop(0, seal=seal))
+
+
+def called(
+    name: str, *pieces: str, id: str | None = "toolu", cut: bool = False, stops: bool = True
+) -> Block:
+    """A call with arguments in these pieces. The number of its block follows the id `toolu`."""
+    return _block(BlockStart(0, "tool_use", name, id), pieces, BlockStop(0, not cut), stops)
+
+
+def _block(
+    start: BlockStart,
+    pieces: tuple[str, ...],
+    stop: BlockStop,
+    stops: bool = True,
+    logprobs: Sequence[list[TokenLogprob]] | None = None,
+) -> Block:
+    def numbered(number: int) -> list[TurnEvent]:
+        call_id = f"toolu_{number}" if start.call_id == "toolu" else start.call_id
+        events: list[TurnEvent] = [replace(start, block=number, call_id=call_id)]
+        offset = 0
+        for at, piece in enumerate(pieces):
+            events.append(Delta(number, offset, piece, logprobs[at] if logprobs else None))
+            offset += len(piece)
+        return [*events, replace(stop, block=number, length=offset)] if stops else events
+
+    return numbered
+
+
+def failure(kind: ErrorKind, message: str, retry_after_s: float | None = None) -> Failed:
+    return Failed(ErrorInfo(kind, message, retry_after_s=retry_after_s))
 
 
 class Story(Struct, frozen=True):
@@ -93,389 +132,289 @@ class Story(Struct, frozen=True):
         return any(failure_of(event) is not None for event in self.events)
 
 
-CHAT_STORIES: list[Story] = [
-    Story(
+def story(
+    name: str,
+    *blocks: Block,
+    end: FinishReason | Failed = FinishReason.STOP,
+    stop_string: str | None = None,
+    usage: Usage = USAGE,
+    **fields: Any,
+) -> Story:
+    """A story of one turn, which has these blocks. `fields`: those of Story."""
+    events = [event for number, block in enumerate(blocks) for event in block(number)]
+    last = end if isinstance(end, Failed) else finish(len(blocks), end, stop_string, usage)
+    return Story(name, [*events, last], **fields)
+
+
+INTERLEAVED = (
+    thought("I shoul", "d look."),
+    said("Let me ", "look.\n"),
+    called("look", '{"pattern": "o', 'ld\\\\.flag", "l', 'imit": 5000.0}', id="call_1"),
+    thought("And t", "here."),
+    called("look", '{"patt', 'ern": ', '"é"}', id="call_2"),
+)
+
+CHAT_STORIES = [
+    story(
         "arguments_that_are_no_object",
-        [*call(0, "look", '{"at": }', call_id="call_1"), finish(1)],
+        called("look", '{"a', 't":', " }", id="call_1"),
         dispatch=True,
     ),
-    Story(
-        "block_left_open_at_the_end",
-        [*call(0, "look", '{"a', pieces=1, call_id="call_1")[:-1], finish(1, FinishReason.LENGTH)],
+    story(
+        "block_left_open_at_the_end", called("look", '{"a', stops=False, id="call_1"), end=LENGTH
     ),
-    Story(
+    story(
         "call_cut_before_its_arguments",
-        [*call(0, "look", "", call_id="call_1", complete=False), finish(1, FinishReason.LENGTH)],
+        called("look", cut=True, id="call_1"),
+        end=LENGTH,
         dispatch=True,
     ),
-    Story(
+    story(
         "call_cut_by_max_tokens",
-        [
-            *call(0, "look", '{"at": 3}', call_id="call_1"),
-            *call(1, "look", '{"at": [3, ', call_id="call_2", complete=False),
-            finish(2, FinishReason.LENGTH),
-        ],
+        called("look", '{"a', 't":', " 3}", id="call_1"),
+        called("look", '{"at', '": [', "3, ", cut=True, id="call_2"),
+        end=LENGTH,
         dispatch=True,
     ),
-    Story(
-        "call_without_an_id",
-        [*call(0, "look", "", call_id=None), *call(1, "look", "", call_id=None), finish(2)],
-    ),
-    Story(
-        "call_without_arguments", [*call(0, "look", "", call_id="call_1"), finish(1)], dispatch=True
-    ),
-    Story("cancelled_by_the_server", [*text(0, "half"), finish(1, FinishReason.CANCELLED)]),
-    Story(
+    story("call_without_an_id", called("look", id=None), called("look", id=None)),
+    story("call_without_arguments", called("look", id="call_1"), dispatch=True),
+    story("cancelled_by_the_server", said("ha", "lf"), end=FinishReason.CANCELLED),
+    story(
         "continuous_usage",
-        [*text(0, "Hi"), finish(1)],
+        said("H", "i"),
         ask={"stream_options": {"include_usage": True, "continuous_usage_stats": True}},
     ),
-    Story("dispatch", INTERLEAVED, ask=USAGE_ASKED, dispatch=True, dispatch_reasoning=True),
-    Story(
-        "failed_in_mid_stream",
-        [*text(0, "half"), Failed(ErrorInfo(ErrorKind.ENGINE, "the engine failed"))],
+    story("dispatch", *INTERLEAVED, ask=USAGE_ASKED, dispatch=True, dispatch_reasoning=True),
+    story(
+        "failed_in_mid_stream", said("ha", "lf"), end=failure(ErrorKind.ENGINE, "the engine failed")
     ),
-    Story(
+    story(
         "freeform_call",
-        [
-            *call(
-                0,
-                "apply_patch",
-                '{"input": "*** Begin Patch\\n+\\u00e9 \\ud83d\\ude00\\n"}',
-                call_id="call_1",
-            ),
-            *call(1, "look", "{}", call_id="call_2"),
-            finish(2),
-        ],
-        ask={"tools": [FREEFORM]},
+        called(
+            "apply_patch",
+            '{"input": "*** Beg',
+            "in Patch\\n+\\u00e9 ",
+            '\\ud83d\\ude00\\n"}',
+            id="call_1",
+        ),
+        called("look", "{", "}", id="call_2"),
+        ask=FREEFORM,
         dispatch=True,
     ),
-    Story(
+    story(
         "freeform_call_cut",
-        [
-            *call(0, "apply_patch", '{"input": "*** Beg', call_id="call_1", complete=False),
-            finish(1, FinishReason.CONTEXT),
-        ],
-        ask={"tools": [FREEFORM]},
+        called("apply_patch", '{"inpu', 't": "*', "** Beg", cut=True, id="call_1"),
+        end=FinishReason.CONTEXT,
+        ask=FREEFORM,
         dispatch=True,
     ),
-    Story("interleaved", INTERLEAVED),
-    Story(
+    story("interleaved", *INTERLEAVED),
+    story(
         "legacy_call",
-        [*reasoning(0, "so"), *call(1, "look", '{"at": 3}', call_id="call_1"), finish(2)],
+        thought("s", "o"),
+        called("look", '{"a', 't":', " 3}", id="call_1"),
         ask=LEGACY,
     ),
-    Story(
+    story(
         "legacy_second_call",
-        [
-            *call(0, "look", '{"at": 3}', call_id="call_1"),
-            *call(1, "look", '{"at": 4}', call_id="call_2"),
-            finish(2),
-        ],
+        called("look", '{"a', 't":', " 3}", id="call_1"),
+        called("look", '{"a', 't":', " 4}", id="call_2"),
         ask=LEGACY,
         dispatch=True,
     ),
-    Story(
+    story(
         "logprobs",
-        [
-            *reasoning(0, "so"),
-            BlockStart(1, "text"),
-            Delta(1, 0, "Hello", [HEL, LO]),
-            Delta(1, 5, "", [TokenLogprob("�", -2.0, 5, b"\xc3")]),
-            Delta(1, 5, "é", [TokenLogprob("�", -0.125, 5, b"\xa9")]),
-            BlockStop(1, length=6),
-            finish(2),
-        ],
+        thought("s", "o"),
+        said(
+            "Hello",
+            "",
+            "é",
+            logprobs=[
+                [HEL, LO],
+                [TokenLogprob("�", -2.0, 5, b"\xc3")],
+                [TokenLogprob("�", -0.125, 5, b"\xa9")],
+            ],
+        ),
         ask={"logprobs": True},
     ),
-    Story(
-        "logprobs_not_asked_for",
-        [BlockStart(0, "text"), Delta(0, 0, "Hello", [HEL, LO]), BlockStop(0, length=5), finish(1)],
-    ),
-    Story(
-        "nothing_said", [finish(0, FinishReason.LENGTH, usage=Usage(prompt=656))], ask=USAGE_ASKED
-    ),
-    Story(
+    story("logprobs_not_asked_for", said("Hello", logprobs=[[HEL, LO]])),
+    story("nothing_said", end=LENGTH, usage=Usage(prompt=656), ask=USAGE_ASKED),
+    story(
         "reasoning_details",
-        [
-            *INTERLEAVED[:-1],
-            *reasoning(5, "Done?", seal="bGFzdA"),
-            *text(6, "Done."),
-            finish(7),
-        ],
+        *INTERLEAVED,
+        thought("Don", "e?", seal="bGFzdA"),
+        said("Don", "e."),
         headers=DETAILS,
     ),
-    Story("reasoning_in_both_fields", INTERLEAVED, headers={"x-turnwire-reasoning-field": "both"}),
-    Story("reasoning_inline", INTERLEAVED, ask={"separate_reasoning": False}),
-    Story(
+    story("reasoning_in_both_fields", *INTERLEAVED, headers={"x-turnwire-reasoning-field": "both"}),
+    story("reasoning_inline", *INTERLEAVED, ask={"separate_reasoning": False}),
+    story(
         "reasoning_omitted",
-        INTERLEAVED,
+        *INTERLEAVED,
         headers=DETAILS,
         ask={"include_reasoning": False},
         dispatch_reasoning=True,
     ),
-    Story(
-        "stop_string",
-        [*text(0, "one, two"), finish(1, FinishReason.STOP_STRING, stop_string="END")],
-    ),
+    story("stop_string", said("one,", " two"), end=FinishReason.STOP_STRING, stop_string="END"),
     Story(
         "two_choices",
         choices=[
-            (1, [*text(0, "from the second")]),
+            (1, text(0, "from the second")),
             (
                 0,
                 [
                     *call(0, "look", '{"at": 3}', call_id="call_a"),
-                    finish(1, usage=Usage(prompt=656, output=30)),
+                    finish(1, usage=Usage(656, output=30)),
                 ],
             ),
-            (
-                1,
-                [
-                    finish(
-                        1,
-                        FinishReason.LENGTH,
-                        usage=Usage(prompt=656, cached=656, output=10, reasoning=4),
-                    )
-                ],
-            ),
+            (1, [finish(1, LENGTH, usage=Usage(656, cached=656, output=10, reasoning=4))]),
         ],
         headers=DETAILS,
-        ask={"stream_options": {"include_usage": True}, "n": 2},
+        ask=USAGE_ASKED | {"n": 2},
         dispatch=True,
     ),
-    Story(
+    story(
         "with_usage",
-        [*text(0, "Hi"), finish(1)],
+        said("H", "i"),
         settings=ChatSettings(fingerprint="fp_1"),
-        ask={"stream_options": {"include_usage": True}, "service_tier": "default"},
+        ask=USAGE_ASKED | {"service_tier": "default"},
     ),
 ]
 
 
-MESSAGES_STORIES: list[Story] = [
-    Story(
-        "block_left_open_at_the_end",
-        [*call(0, "look", '{"at', pieces=1, call_id="call_1")[:-1], finish(1)],
-    ),
-    Story(
-        "call_cut_before_its_arguments",
-        [*call(0, "now", "", call_id="call_1", complete=False), finish(1, FinishReason.LENGTH)],
-    ),
-    Story(
+MESSAGES_STORIES = [
+    story("block_left_open_at_the_end", called("look", '{"at', stops=False, id="call_1")),
+    story("call_cut_before_its_arguments", called("now", cut=True, id="call_1"), end=LENGTH),
+    story(
         "call_cut_by_max_tokens",
-        [
-            *text(0, "Looking."),
-            *call(1, "look", '{"at": "cu', call_id="call_1", complete=False),
-            finish(2, FinishReason.LENGTH),
-        ],
+        said("Look", "ing."),
+        called("look", '{"at', '": "', "cu", cut=True, id="call_1"),
+        end=LENGTH,
     ),
-    Story(
+    story(
         "cancelled_by_the_server",
-        [*text(0, "a"), finish(1, FinishReason.CANCELLED, usage=Usage(prompt=656, output=3))],
+        said("a"),
+        end=FinishReason.CANCELLED,
+        usage=Usage(prompt=656, output=3),
     ),
-    Story(
+    story(
         "complete_call_then_max_tokens",
-        [
-            *call(0, "look", '{"at": 1}', call_id="call_1"),
-            *text(1, "and th"),
-            finish(2, FinishReason.LENGTH),
-        ],
+        called("look", '{"a', 't":', " 1}", id="call_1"),
+        said("and", " th"),
+        end=LENGTH,
     ),
-    Story("context_full", [*text(0, "before"), finish(1, FinishReason.CONTEXT)]),
-    Story(
-        "context_management", [*text(0, "a"), finish(1)], ask={"context_management": {"edits": []}}
-    ),
-    Story(
+    story("context_full", said("bef", "ore"), end=FinishReason.CONTEXT),
+    story("context_management", said("a"), ask={"context_management": {"edits": []}}),
+    story(
         "dispatch",
-        [
-            *reasoning(0, "so"),
-            *call(1, "look", '{"at": 12345678901234567890}', call_id="call_1"),
-            *call(2, "look", '{"at": "cu', call_id="call_2", complete=False),
-            finish(3, FinishReason.LENGTH),
-        ],
+        thought("s", "o"),
+        called("look", '{"at": 123', "4567890123", "4567890}", id="call_1"),
+        called("look", '{"at', '": "', "cu", cut=True, id="call_2"),
+        end=LENGTH,
         dispatch=True,
     ),
-    Story(
-        "empty_blocks_are_not_shown",
-        [*reasoning(0, "", seal="cw"), *text(1, ""), *text(2, "here"), *text(3, ""), finish(4)],
-    ),
-    Story(
+    story("empty_blocks_are_not_shown", thought(seal="cw"), said(), said("he", "re"), said()),
+    story(
         "failed_in_mid_stream",
-        [
-            *reasoning(0, "so"),
-            *text(1, "half", pieces=1)[:-1],
-            Failed(ErrorInfo(ErrorKind.ENGINE, "The engine failed.")),
-        ],
+        thought("s", "o"),
+        said("half", stops=False),
+        end=failure(ErrorKind.ENGINE, "The engine failed."),
     ),
-    Story(
+    story(
         "interleaved",
-        [
-            *reasoning(0, "Two files. First the parser.\n"),
-            *call(1, "Grep", OLD_FLAG, call_id="call_a1"),
-            *reasoning(2, "Now the other “one” 🙂.", seal="c2VhbC0y"),
-            *call(3, "Read", "{}", call_id="call_b2"),
-            *text(4, "Both found."),
-            finish(5),
-        ],
+        thought("Two files. Firs", "t the parser.\n"),
+        called("Grep", '{"pattern": "o', 'ld\\\\.flag", "l', 'imit": 5000.0}', id="call_a1"),
+        thought("Now the oth", "er “one” 🙂.", seal="c2VhbC0y"),
+        called("Read", "{", "}", id="call_b2"),
+        said("Both f", "ound."),
     ),
-    Story(
-        "overloaded_in_mid_stream",
-        [Failed(ErrorInfo(ErrorKind.OVERLOADED, "Busy.", retry_after_s=2.0))],
+    story(
+        "overloaded_in_mid_stream", end=failure(ErrorKind.OVERLOADED, "Busy.", retry_after_s=2.0)
     ),
-    Story(
+    story(
         "parallel_calls",
-        [
-            *call(0, "look", '{"at": 1}', call_id="call_1"),
-            *call(1, "look", '{"at": 2}', call_id="call_2"),
-            *call(2, "now", "", call_id="call_3"),
-            finish(3),
-        ],
+        called("look", '{"a', 't":', " 1}", id="call_1"),
+        called("look", '{"a', 't":', " 2}", id="call_2"),
+        called("now", id="call_3"),
     ),
-    Story("prewarm", [finish(0, FinishReason.LENGTH, usage=Usage(prompt=656))]),
-    Story(
-        "stop_sequence",
-        [*text(0, "before"), finish(1, FinishReason.STOP_STRING, stop_string="END")],
-    ),
-    Story("text_only", [*text(0, 'Hello <world> & "friends"\n'), finish(1)]),
-    Story(
+    story("prewarm", end=LENGTH, usage=Usage(prompt=656)),
+    story("stop_sequence", said("bef", "ore"), end=FinishReason.STOP_STRING, stop_string="END"),
+    story("text_only", said("Hello <world>", ' & "friends"\n')),
+    story(
         "thinking_omitted",
-        [*reasoning(0, "secret"), *text(1, "shown"), finish(2)],
+        thought("sec", "ret"),
+        said("sho", "wn"),
         ask={"thinking": {"type": "adaptive", "display": "omitted"}},
     ),
-    Story("thinking_without_seal", [*reasoning(0, "so", seal=None), *text(1, "shown"), finish(2)]),
+    story("thinking_without_seal", thought("s", "o", seal=None), said("sho", "wn")),
 ]
 
 
-RESPONSES_STORIES: list[Story] = [
-    Story("block_left_open_at_the_end", [*text(0, "half", pieces=1)[:-1], finish(1)]),
-    Story(
+RESPONSES_STORIES = [
+    story("block_left_open_at_the_end", said("half", stops=False)),
+    story(
         "built_in_cut",
-        [
-            *text(0, "Look:", pieces=1),
-            *call(
-                1, "shell", '{"commands": ["rm -r"]}', pieces=1, call_id="toolu_1", complete=False
-            ),
-            finish(2, FinishReason.LENGTH),
-        ],
-        ask={"tools": TOOLS},
+        said("Look:"),
+        called("shell", '{"commands": ["rm -r"]}', cut=True),
+        end=LENGTH,
+        ask=TOOLS,
     ),
-    Story(
+    story(
         "built_in_tools",
-        [
-            *call(
-                0, "tool_search", '{"query": "browser",\n "limit": 8}', pieces=1, call_id="toolu_0"
-            ),
-            *call(
-                1,
-                "shell",
-                '{"commands": ["ls", "pwd"], "timeout_ms": 1000}',
-                pieces=1,
-                call_id="toolu_1",
-            ),
-            *call(
-                2,
-                "local_shell",
-                '{"command": ["ls"], "working_directory": "/tmp"}',
-                pieces=1,
-                call_id="toolu_2",
-            ),
-            *call(
-                3,
-                "apply_patch",
-                '{"type": "update_file", "path": "a", "diff": "@@"}',
-                pieces=1,
-                call_id="toolu_3",
-            ),
-            *call(
-                4,
-                "apply_patch",
-                '{"type": "delete_file", "path": "a"}',
-                pieces=1,
-                call_id="toolu_4",
-            ),
-            finish(5),
-        ],
+        called("tool_search", '{"query": "browser",\n "limit": 8}'),
+        called("shell", '{"commands": ["ls", "pwd"], "timeout_ms": 1000}'),
+        called("local_shell", '{"command": ["ls"], "working_directory": "/tmp"}'),
+        called("apply_patch", '{"type": "update_file", "path": "a", "diff": "@@"}'),
+        called("apply_patch", '{"type": "delete_file", "path": "a"}'),
         ask={"tools": [EXEC, *BUILT_IN, block("apply_patch")]},
     ),
-    Story(
+    story(
         "built_in_tools_with_wrong_arguments",
-        [
-            *call(0, "shell", '{"cmd": "ls"}', pieces=1, call_id="toolu_0"),
-            *call(1, "tool_search", "[1]", pieces=1, call_id="toolu_1"),
-            finish(2),
-        ],
-        ask={"tools": TOOLS},
+        called("shell", '{"cmd": "ls"}'),
+        called("tool_search", "[1]"),
+        ask=TOOLS,
     ),
-    Story(
-        "call_cut_before_its_arguments",
-        [
-            *call(0, "exec_command", "", call_id="toolu_0", complete=False),
-            finish(1, FinishReason.LENGTH),
-        ],
-        ask={"tools": TOOLS},
-    ),
-    Story(
+    story("call_cut_before_its_arguments", called("exec_command", cut=True), end=LENGTH, ask=TOOLS),
+    story(
         "call_cut_behind_its_arguments",
-        [
-            *call(0, "exec_command", '{"cmd": "l"}', pieces=1, call_id="toolu_0", complete=False),
-            finish(1, FinishReason.LENGTH),
-        ],
-        ask={"tools": TOOLS},
+        called("exec_command", '{"cmd": "l"}', cut=True),
+        end=LENGTH,
+        ask=TOOLS,
     ),
-    Story(
+    story(
         "call_cut_by_max_output_tokens",
-        [
-            *text(0, "Look:", pieces=1),
-            *call(1, "exec_command", '{"cmd": "l', pieces=1, call_id="toolu_1", complete=False),
-            finish(2, FinishReason.LENGTH),
-        ],
-        ask={"tools": TOOLS},
+        said("Look:"),
+        called("exec_command", '{"cmd": "l', cut=True),
+        end=LENGTH,
+        ask=TOOLS,
     ),
-    Story(
-        "call_of_an_unknown_tool",
-        [*call(0, "no_such_tool", '{"a": 1}', pieces=1, call_id="toolu_0"), finish(1)],
-        ask={"tools": TOOLS},
-    ),
-    Story(
-        "call_without_arguments",
-        [*call(0, "exec_command", "", call_id="toolu_0"), finish(1)],
-        ask={"tools": TOOLS},
-    ),
-    Story(
-        "cancelled_by_the_server", [*text(0, "Hi.", pieces=1), finish(1, FinishReason.CANCELLED)]
-    ),
-    Story(
+    story("call_of_an_unknown_tool", called("no_such_tool", '{"a": 1}'), ask=TOOLS),
+    story("call_without_arguments", called("exec_command"), ask=TOOLS),
+    story("cancelled_by_the_server", said("Hi."), end=FinishReason.CANCELLED),
+    story(
         "complete_call_then_cut",
-        [
-            *call(0, "exec_command", '{"cmd": "l"}', pieces=1, call_id="toolu_0"),
-            *text(1, "And n", pieces=1),
-            finish(2, FinishReason.LENGTH),
-        ],
-        ask={"tools": TOOLS},
+        called("exec_command", '{"cmd": "l"}'),
+        said("And n"),
+        end=LENGTH,
+        ask=TOOLS,
     ),
-    Story("context_full", [*reasoning(0, "I should", pieces=1), finish(1, FinishReason.CONTEXT)]),
-    Story(
+    story("context_full", thought("I should"), end=FinishReason.CONTEXT),
+    story(
         "dispatch",
-        [
-            *reasoning(0, "Think.", pieces=1),
-            *call(1, "exec_command", '{"cmd": "l"}', pieces=1, call_id="toolu_1"),
-            *call(2, "apply_patch", '{"input": "x"}', pieces=1, call_id="toolu_2"),
-            *call(3, "exec_command", '{"cmd": }', pieces=1, call_id="toolu_3"),
-            *call(4, "exec_command", '{"cmd": "m', pieces=1, call_id="toolu_4", complete=False),
-            finish(5, FinishReason.LENGTH),
-        ],
-        ask={"tools": TOOLS, **SEALED},
+        thought("Think."),
+        called("exec_command", '{"cmd": "l"}'),
+        called("apply_patch", '{"input": "x"}'),
+        called("exec_command", '{"cmd": }'),
+        called("exec_command", '{"cmd": "m', cut=True),
+        end=LENGTH,
+        ask=TOOLS | SEALED,
         dispatch=True,
         dispatch_reasoning=True,
     ),
-    Story(
-        "empty_blocks_are_not_shown",
-        [*reasoning(0, ""), *text(1, ""), *text(2, "Hi.", pieces=1), finish(3)],
-    ),
-    Story(
+    story("empty_blocks_are_not_shown", thought(), said(), said("Hi.")),
+    story(
         "everything_asked",
-        [*text(0, "{}", pieces=1), finish(1)],
+        said("{}"),
         ask={
             "instructions": "Be brief.",
             "metadata": {"a": "b"},
@@ -501,137 +440,88 @@ RESPONSES_STORIES: list[Story] = [
             "previous_response_id": None,
         },
     ),
-    Story(
+    story(
         "failed_in_mid_stream",
-        [
-            *reasoning(0, "I should", pieces=1),
-            *call(1, "exec_command", '{"cmd": "l"}', pieces=1, call_id="toolu_1"),
-            *text(2, "half", pieces=1)[:-1],
-            Failed(ErrorInfo(ErrorKind.ENGINE, "the engine failed")),
-        ],
-        ask={"tools": TOOLS},
+        thought("I should"),
+        called("exec_command", '{"cmd": "l"}'),
+        said("half", stops=False),
+        end=failure(ErrorKind.ENGINE, "the engine failed"),
+        ask=TOOLS,
     ),
-    Story(
+    story(
         "freeform_cut",
-        [
-            *call(
-                0,
-                "apply_patch",
-                '{"input": "*** Begin Pa',
-                pieces=1,
-                call_id="toolu_0",
-                complete=False,
-            ),
-            finish(1, FinishReason.LENGTH),
-        ],
-        ask={"tools": TOOLS},
+        called("apply_patch", '{"input": "*** Begin Pa', cut=True),
+        end=LENGTH,
+        ask=TOOLS,
     ),
-    Story(
+    story(
         "freeform_left_open_by_the_model",
-        [
-            *call(
-                0,
-                "apply_patch",
-                '{"input": "*** Begin Pa',
-                pieces=1,
-                call_id="toolu_0",
-                complete=False,
-            ),
-            finish(1),
-        ],
-        ask={"tools": TOOLS},
+        called("apply_patch", '{"input": "*** Begin Pa', cut=True),
+        ask=TOOLS,
     ),
-    Story(
+    story(
         "freeform_spelled_otherwise",
-        [
-            *call(0, "apply_patch", '{"why": "x", "input": "a\\nb"}', pieces=1, call_id="toolu_0"),
-            *call(1, "apply_patch", ("*** Begin", " Patch"), call_id="toolu_1"),
-            *call(2, "apply_patch", '{"input": 5}', pieces=1, call_id="toolu_2"),
-            *call(3, "apply_patch", '{"input": "a", "more": 1}', pieces=2, call_id="toolu_3"),
-            finish(4),
-        ],
-        ask={"tools": TOOLS},
+        called("apply_patch", '{"why": "x", "input": "a\\nb"}'),
+        called("apply_patch", "*** Begin", " Patch"),
+        called("apply_patch", '{"input": 5}'),
+        called("apply_patch", '{"input": "a"', ', "more": 1}'),
+        ask=TOOLS,
     ),
-    Story(
+    story(
         "interleaved",
-        [
-            *reasoning(0, ("I should", " look.")),
-            *text(1, "Looking.", pieces=1),
-            *call(2, "exec_command", ('{"cmd": "ls', ' -l"}'), call_id="toolu_2"),
-            *reasoning(3, "And patch.", pieces=1, seal="c2VhbDI"),
-            *call(
-                4,
-                "apply_patch",
-                (
-                    '{"input": "*** Begin Patch\\n+h',
-                    "\\u00",
-                    "e9 \\ud83d",
-                    '\\ude00\\n*** End Patch\\n"}',
-                ),
-                call_id="toolu_4",
-            ),
-            *call(5, "multi_agent_v1__spawn_agent", "{}", pieces=1, call_id="toolu_5"),
-            *call(6, "multi_agent_v1__exec", '{"input":"text(1)"}', pieces=1, call_id="toolu_6"),
-            *text(7, "Done.", pieces=1),
-            finish(8),
-        ],
-        ask={"tools": TOOLS, "include": ["reasoning.encrypted_content"], "store": False},
+        thought("I should", " look."),
+        said("Looking."),
+        called("exec_command", '{"cmd": "ls', ' -l"}'),
+        thought("And patch.", seal="c2VhbDI"),
+        called(
+            "apply_patch",
+            '{"input": "*** Begin Patch\\n+h',
+            "\\u00",
+            "e9 \\ud83d",
+            '\\ude00\\n*** End Patch\\n"}',
+        ),
+        called("multi_agent_v1__spawn_agent", "{}"),
+        called("multi_agent_v1__exec", '{"input":"text(1)"}'),
+        said("Done."),
+        ask=TOOLS | SEALED | {"store": False},
     ),
-    Story(
+    story(
         "logprobs",
-        [
-            BlockStart(0, "text"),
-            Delta(
-                0,
-                0,
-                "Hi",
-                [
-                    TokenLogprob(
-                        "Hi", -0.5, 0, top=[TopLogprob("Hi", -0.5), TopLogprob("Ho", -1.5, b"Ho")]
-                    )
-                ],
-            ),
-            Delta(0, 2, "!", [TokenLogprob("!", -0.25, 2, b"!")]),
-            BlockStop(0, length=3),
-            finish(1),
-        ],
+        said("Hi", "!", logprobs=[[HI], [TokenLogprob("!", -0.25, 2, b"!")]]),
         ask={"include": ["message.output_text.logprobs"], "top_logprobs": 1},
     ),
-    Story("message_cut", [*text(0, ("Hello", " th")), finish(1, FinishReason.LENGTH)]),
-    Story(
+    story("message_cut", said("Hello", " th"), end=LENGTH),
+    story(
         "parallel",
-        [
-            *call(0, "exec_command", '{"cmd":"a"}', pieces=1, call_id="toolu_0"),
-            *call(1, "exec_command", '{"cmd":"b"}', pieces=1, call_id="toolu_1"),
-            *call(2, "exec_command", '{"cmd":"c"}', pieces=1, call_id="toolu_2"),
-            finish(3),
-        ],
-        ask={"tools": TOOLS},
+        called("exec_command", '{"cmd":"a"}'),
+        called("exec_command", '{"cmd":"b"}'),
+        called("exec_command", '{"cmd":"c"}'),
+        ask=TOOLS,
     ),
-    Story("prefill_only", [finish(0, FinishReason.LENGTH)], ask={"generate": False}),
-    Story(
+    story("prefill_only", end=LENGTH, ask={"generate": False}),
+    story(
         "rate_limited_in_mid_stream",
-        [
-            *text(0, "Hi.", pieces=1),
-            Failed(ErrorInfo(ErrorKind.RATE_LIMITED, "Slow down.", retry_after_s=1.5)),
-        ],
+        said("Hi."),
+        end=failure(ErrorKind.RATE_LIMITED, "Slow down.", retry_after_s=1.5),
     ),
-    Story(
+    story(
         "stop_string",
-        [*text(0, "Hello", pieces=1), finish(1, FinishReason.STOP_STRING, stop_string="END")],
+        said("Hello"),
+        end=FinishReason.STOP_STRING,
+        stop_string="END",
         ask={"stop": "END"},
     ),
-    Story(
+    story(
         "summary",
-        [*reasoning(0, ("I should", " look.")), *text(1, "Hello.", pieces=1), finish(2)],
+        thought("I should", " look."),
+        said("Hello."),
         ask={
             "reasoning": {"effort": "medium", "summary": "auto"},
             "include": ["reasoning.encrypted_content"],
         },
     ),
-    Story("text", [*text(0, ("Hello", " there.")), finish(1)]),
+    story("text", said("Hello", " there.")),
 ]
-
 
 STORIES: dict[Api, list[Story]] = {
     CHAT: CHAT_STORIES,
