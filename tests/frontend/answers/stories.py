@@ -69,13 +69,10 @@ Block: TypeAlias = Callable[[int], list[TurnEvent]]
 
 
 def said(
-    *pieces: str,
-    cut: bool = False,
-    stops: bool = True,
-    logprobs: Sequence[list[TokenLogprob]] | None = None,
+    *pieces: str, stops: bool = True, logprobs: Sequence[list[TokenLogprob]] | None = None
 ) -> Block:
-    """A text in these pieces. `cut`: it is not whole. `stops`: its end comes."""
-    return _block(BlockStart(0, "text"), pieces, BlockStop(0, not cut), stops, logprobs)
+    """A text in these pieces. `stops`: its end comes."""
+    return _block(BlockStart(0, "text"), pieces, BlockStop(0), stops, logprobs)
 
 
 def thought(*pieces: str, seal: str | None = "c2VhbA") -> Block:
@@ -86,7 +83,8 @@ def thought(*pieces: str, seal: str | None = "c2VhbA") -> Block:
 def called(
     name: str, *pieces: str, id: str | None = "toolu", cut: bool = False, stops: bool = True
 ) -> Block:
-    """A call with arguments in these pieces. The number of its block follows the id `toolu`."""
+    """A call with arguments in these pieces. `cut`: it is not whole. The number of its block
+    follows the id `toolu`."""
     return _block(BlockStart(0, "tool_use", name, id), pieces, BlockStop(0, not cut), stops)
 
 

@@ -87,12 +87,8 @@ async def test_least_recently_used_record_is_dropped_first() -> None:
         kept.put(record(id))
     await kept.get("a", None)
     kept.put(record("d"))
-    assert [await kept.get(id, None) is not None for id in ("a", "b", "c", "d")] == [
-        True,
-        False,
-        True,
-        True,
-    ]
+    found = [id for id in ("a", "b", "c", "d") if await kept.get(id, None) is not None]
+    assert found == ["a", "c", "d"]
     assert await kept.item("in_b", None) is None
 
 
@@ -122,61 +118,43 @@ async def test_entries_expire() -> None:
     assert len(kept) == 1
 
 
+def chained() -> MemoryStore:
+    """A store of a chain of three."""
+    kept = store()
+    for id, previous in (("a", None), ("b", "a"), ("c", "b")):
+        kept.put(record(id, previous))
+    return kept
+
+
 async def test_chain_is_read_to_its_beginning() -> None:
-    kept = store()
-    kept.put(record("a"))
-    kept.put(record("b", "a"))
-    kept.put(record("c", "b"))
-    assert [item_id(raw) for raw in await chain_items(kept, "c", None)] == [
-        "in_a",
-        "out_a",
-        "in_b",
-        "out_b",
-        "in_c",
-        "out_c",
-    ]
-
-
-async def test_chain_begins_at_a_compaction() -> None:
-    kept = store()
-    kept.put(record("b", "forgotten", context=[item("rules"), item("summary")]))
-    kept.put(record("c", "b"))
-    assert [item_id(raw) for raw in await chain_items(kept, "c", None)] == [
-        "rules",
-        "summary",
-        "in_c",
-        "out_c",
-    ]
+    items = [item_id(raw) for raw in await chain_items(chained(), "c", None)]
+    assert items == ["in_a", "out_a", "in_b", "out_b", "in_c", "out_c"]
 
 
 @pytest.mark.parametrize("missing", ["a", "b", "c"])
 async def test_chain_with_a_gap_is_not_found(missing: str) -> None:
-    kept = store()
-    for id, previous in (("a", None), ("b", "a"), ("c", "b")):
-        kept.put(record(id, previous))
+    kept = chained()
     await kept.delete(missing, None)
     with pytest.raises(Invalid) as raised:
         await chain_items(kept, "c", None)
-    assert (raised.value.info.code, raised.value.info.param) == (
-        "previous_response_not_found",
-        "previous_response_id",
-    )
-    assert "'c'" in raised.value.info.message
+    info = raised.value.info
+    assert (info.code, info.param) == ("previous_response_not_found", "previous_response_id")
+    assert "'c'" in info.message
 
 
-async def test_circular_chain_is_refused() -> None:
-    kept = store()
-    kept.put(record("a", "a"))
-    with pytest.raises(Invalid, match="not found"):
-        await chain_items(kept, "a", None)
+@pytest.mark.parametrize(
+    ("kept", "message"),
+    [(record("a", "a"), "not found"), (record("a", status="in_progress"), "has not ended")],
+    ids=["circular", "running"],
+)
+async def test_response_that_cannot_be_continued_is_refused(
+    kept: StoredResponse, message: str
+) -> None:
+    whole = store()
+    whole.put(kept)
+    with pytest.raises(Invalid, match=message):
+        await chain_items(whole, "a", None)
     assert MAX_CHAIN < 100_000
-
-
-async def test_running_response_cannot_be_continued() -> None:
-    kept = store()
-    kept.put(record("a", status="in_progress"))
-    with pytest.raises(Invalid, match="has not ended"):
-        await chain_items(kept, "a", None)
 
 
 async def test_store_falls_back_to_another_store() -> None:
@@ -184,12 +162,8 @@ async def test_store_falls_back_to_another_store() -> None:
     own = ConnectionStore(StoreLimits(60.0, 100, 1 << 20), Clock(), common)
     common.put(record("a"))
     own.put(record("b", "a"))
-    assert [item_id(raw) for raw in await chain_items(own, "b", None)] == [
-        "in_a",
-        "out_a",
-        "in_b",
-        "out_b",
-    ]
+    items = [item_id(raw) for raw in await chain_items(own, "b", None)]
+    assert items == ["in_a", "out_a", "in_b", "out_b"]
     assert [await own.item(id, None) for id in ("out_a", "in_b")] == [item("out_a"), item("in_b")]
     assert await own.item("nothing", None) is None
 
@@ -229,11 +203,8 @@ def test_response_of_a_gone_process_is_shown_as_failed() -> None:
     shown = failed_view(record("a", status="in_progress", owner="o"))
     assert (shown.status, shown.owner) == ("failed", "")
     document = json.loads(bytes(shown.response))
-    assert (document["id"], document["status"], document["error"]["code"]) == (
-        "a",
-        "failed",
-        "server_error",
-    )
+    assert (document["id"], document["status"]) == ("a", "failed")
+    assert document["error"]["code"] == "server_error"
 
 
 def test_item_id_names_its_response() -> None:
@@ -248,9 +219,8 @@ def ids(page: wire_answers.Items) -> list[str]:
     document = json.loads(msgspec.json.encode(page))
     shown = [entry["id"] for entry in document["data"]]
     assert document["object"] == "list"
-    assert (document["first_id"], document["last_id"]) == (
-        (shown[0], shown[-1]) if shown else ("", "")
-    )
+    ends = (shown[0], shown[-1]) if shown else ("", "")
+    assert (document["first_id"], document["last_id"]) == ends
     return [*shown, *(["more"] if document["has_more"] else [])]
 
 
