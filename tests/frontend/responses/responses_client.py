@@ -2,13 +2,13 @@
 
 import asyncio
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
-from aiohttp import ClientSession, ClientWebSocketResponse, WSMsgType
+from aiohttp import ClientSession
 
 from services.runtime.config import FrontendConfig
+from tests.kit.answers import events
 from tests.kit.frontend import MODEL, Served
 
 
@@ -82,21 +82,10 @@ class Client:
         async with self._http.request(
             method, self.url + path, headers=self.headers, **options
         ) as response:
-            assert response.status == 200, await response.text()
-            return events_of(await response.text())
-
-
-def events_of(text: str) -> list[dict[str, Any]]:
-    """The events of a whole stream, after a check that names and types agree."""
-    blocks = text.rstrip("\n").split("\n\n")
-    assert blocks.pop() == "data: [DONE]"
-    events = []
-    for block in blocks:
-        name, data = block.split("\n")
-        event = json.loads(data.removeprefix("data: "))
-        assert name == f"event: {event['type']}"
-        events.append(event)
-    return [event for event in events if event["type"] != "keepalive"]
+            body = await response.read()
+            assert response.status == 200, body
+        assert body.endswith(b"data: [DONE]\n\n")
+        return [event for event in events(body) if event["type"] != "keepalive"]
 
 
 def said(conversation: Any) -> list[tuple[str, list[Any]]]:
@@ -108,21 +97,3 @@ def said(conversation: Any) -> list[tuple[str, list[Any]]]:
         )
         for message in conversation.messages
     ]
-
-
-async def frames_of(ws: ClientWebSocketResponse, lane: str | None = None) -> list[dict[str, Any]]:
-    """The frames of one response, which must all name this lane."""
-    frames = []
-    while True:
-        message = await ws.receive(60)
-        assert message.type is WSMsgType.TEXT, message
-        frame = json.loads(message.data)
-        assert frame.get("stream_id") == lane
-        frames.append(frame)
-        if frame["type"] in (
-            "response.completed",
-            "response.incomplete",
-            "response.failed",
-            "error",
-        ):
-            return frames

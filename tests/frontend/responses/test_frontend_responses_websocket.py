@@ -5,6 +5,7 @@ import contextlib
 import json
 import zlib
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +14,21 @@ from aiohttp import ClientSession, ClientWebSocketResponse, WSMsgType, WSServerH
 
 from schemas.errors import ContextOverflow, ErrorInfo, ErrorKind, Invalid, Overloaded
 from schemas.events import Failed, FinishReason
-from services.frontend.apis.responses.state import socket
+from services.frontend.apis.responses.state import socket as socket_limits
 from services.runtime.config import FrontendConfig
-from tests.frontend.responses.responses_client import Client, frames_of, keyed, said
+from tests.frontend.responses.responses_client import Client, keyed, said
 from tests.kit.events import Step, call, finish, reasoning, text
 from tests.kit.frontend import MODEL, FakeGateway, Served, serving
 
 
 def answer() -> list[Step]:
-    return [
-        [
-            *reasoning(0, "Hm."),
-            *text(1, "Done."),
-            *call(2, "look", "{}", call_id="call_1"),
-            finish(3),
-        ]
-    ]
+    look = call(2, "look", "{}", call_id="call_1")
+    return [[*reasoning(0, "Hm."), *text(1, "Done."), *look, finish(3)]]
 
 
 def create(**body: Any) -> str:
-    return json.dumps(
-        {"type": "response.create", "model": MODEL, "input": "hi", "store": False} | body
-    )
+    asked = {"type": "response.create", "model": MODEL, "input": "hi", "store": False}
+    return json.dumps(asked | body)
 
 
 @pytest.fixture
@@ -42,140 +36,172 @@ def gateway() -> FakeGateway:
     return FakeGateway(answer)
 
 
+ENDS = ("response.completed", "response.incomplete", "response.failed", "error")
+
+
+class Socket:
+    """A connection."""
+
+    def __init__(self, ws: ClientWebSocketResponse) -> None:
+        self.ws = ws
+
+    async def send(self, **body: Any) -> None:
+        """Sends a request."""
+        await self.ws.send_str(create(**body))
+
+    async def receive(self) -> dict[str, Any]:
+        """The next frame."""
+        message = await self.ws.receive(60)
+        assert message.type is WSMsgType.TEXT, message
+        frame: dict[str, Any] = json.loads(message.data)
+        return frame
+
+    async def closed(self) -> bool:
+        """Whether the connection is closed next."""
+        return (await self.ws.receive(60)).type is WSMsgType.CLOSE
+
+    async def frames(self, lane: str | None = None) -> list[dict[str, Any]]:
+        """The frames of the answer that comes next, which must all name this lane."""
+        frames: list[dict[str, Any]] = []
+        while not frames or frames[-1]["type"] not in ENDS:
+            frames.append(await self.receive())
+            assert frames[-1].get("stream_id") == lane
+        return frames
+
+    async def last(self, lane: str | None = None) -> dict[str, Any]:
+        """The last frame of the answer that comes next."""
+        return (await self.frames(lane))[-1]
+
+    async def completed(self, lane: str | None = None) -> dict[str, Any]:
+        """The Response that comes next, which must be complete."""
+        last = await self.last(lane)
+        assert last["type"] == "response.completed"
+        response: dict[str, Any] = last["response"]
+        return response
+
+    async def complete(self, **body: Any) -> dict[str, Any]:
+        """Sends a request. Returns its Response, which must be complete."""
+        await self.send(**body)
+        return await self.completed(body.get("stream_id"))
+
+    async def refused(self, frame: str, lane: str | None = None) -> dict[str, Any]:
+        """The error that answers a frame."""
+        await self.ws.send_str(frame)
+        answered = await self.receive()
+        assert answered["type"] == "error"
+        assert answered.get("stream_id") == lane
+        assert set(answered["error"]) == {"message", "type", "param", "code"}
+        return {**answered["error"], "status": answered["status"]}
+
+    async def refuse(self, **body: Any) -> dict[str, Any]:
+        """Sends a request. Returns the error that answers it, on its lane."""
+        return await self.refused(create(**body), body.get("stream_id"))
+
+
+@asynccontextmanager
+async def connecting(http: ClientSession, url: str, **options: Any) -> AsyncIterator[Socket]:
+    """A connection to the server with this URL."""
+    async with http.ws_connect(url + "/v1/responses", **options) as ws:
+        yield Socket(ws)
+
+
 @pytest.fixture
-async def ws(served: Served, http: ClientSession) -> AsyncIterator[ClientWebSocketResponse]:
-    async with http.ws_connect(served.url + "/v1/responses") as connection:
+async def socket(served: Served, http: ClientSession) -> AsyncIterator[Socket]:
+    async with connecting(http, served.url) as connection:
         yield connection
 
 
-async def ask(ws: ClientWebSocketResponse, **body: Any) -> dict[str, Any]:
-    """Sends a request. Returns the last frame of its answer."""
-    await ws.send_str(create(**body))
-    return (await frames_of(ws))[-1]
-
-
-async def complete(ws: ClientWebSocketResponse, **body: Any) -> dict[str, Any]:
-    """Sends a request. Returns its Response, which must be complete."""
-    last = await ask(ws, **body)
-    assert last["type"] == "response.completed"
-    response: dict[str, Any] = last["response"]
-    return response
-
-
-async def receive(ws: ClientWebSocketResponse) -> dict[str, Any]:
-    message = await ws.receive(60)
-    assert message.type is WSMsgType.TEXT, message
-    frame: dict[str, Any] = json.loads(message.data)
-    return frame
-
-
-async def refused(
-    ws: ClientWebSocketResponse, frame: str, lane: str | None = None
-) -> dict[str, Any]:
-    """The error that answers a frame."""
-    await ws.send_str(frame)
-    answered = await receive(ws)
-    assert answered["type"] == "error"
-    assert answered.get("stream_id") == lane
-    assert set(answered["error"]) == {"message", "type", "param", "code"}
-    return {**answered["error"], "status": answered["status"]}
-
-
 async def test_response_is_sent_as_its_events(
-    served: Served, http: ClientSession, ws: ClientWebSocketResponse
+    served: Served, http: ClientSession, socket: Socket
 ) -> None:
-    await ws.send_str(create(store=True))
-    frames = await frames_of(ws)
+    await socket.send(store=True)
+    frames = await socket.frames()
     assert [frame["sequence_number"] for frame in frames] == list(range(len(frames)))
     assert [frame["type"] for frame in frames[:2]] == ["response.created", "response.in_progress"]
     client = Client(http, served)
     made = frames[-1]["response"]
-    assert await client.ask("GET", f"/{made['id']}") == made
-    assert await client.stream("GET", f"/{made['id']}?stream=true") == frames
+    assert await client.get(made["id"]) == made
+    assert await client.replay(made["id"]) == frames
 
 
-async def test_codex_session_is_served(
-    served: Served, http: ClientSession, ws: ClientWebSocketResponse
-) -> None:
+async def test_codex_session_is_served(served: Served, http: ClientSession, socket: Socket) -> None:
     """Warms up, asks and sends a result: each frame has only new items, and nothing is stored."""
     served.gateway.steps = lambda: [[finish(0, FinishReason.LENGTH)]]
     rules = [{"role": "developer", "content": "rules"}]
-    warm = await complete(ws, generate=False, input=rules)
+    warm = await socket.complete(generate=False, input=rules)
     served.gateway.steps = answer
     question = [{"role": "user", "content": "do"}]
-    asked = await complete(ws, previous_response_id=warm["id"], input=question)
+    asked = await socket.complete(previous_response_id=warm["id"], input=question)
     output = {"type": "function_call_output", "call_id": "call_1", "output": "seen"}
-    await complete(ws, previous_response_id=asked["id"], input=[output])
+    await socket.complete(previous_response_id=asked["id"], input=[output])
     warmed, first, second = (turn.conversation for turn in served.gateway.turns)
     assert warmed.sampling.max_tokens == 0
     assert said(first) == [("developer", ["rules"]), ("user", ["do"])]
     assert [role for role, _ in said(second)] == ["developer", "user", "assistant", "tool"]
     assert second.messages[:2] == first.messages
     await Client(http, served).refused("GET", f"/{asked['id']}", 404)
-    async with http.ws_connect(served.url + "/v1/responses") as other:
-        error = await refused(other, create(previous_response_id=asked["id"]))
+    async with connecting(http, served.url) as other:
+        error = await other.refuse(previous_response_id=asked["id"])
         assert (error["status"], error["code"]) == (400, "previous_response_not_found")
 
 
 async def test_warm_up_succeeds_with_a_template_that_needs_a_question(
-    served: Served, ws: ClientWebSocketResponse
+    served: Served, socket: Socket
 ) -> None:
     served.gateway.refusal = Invalid("No user query found in messages.")
-    warm = await ask(ws, generate=False, input=[{"role": "developer", "content": "rules"}])
-    assert (warm["type"], warm["response"]["output"]) == ("response.completed", [])
-    assert (await refused(ws, create()))["message"] == "No user query found in messages."
+    rules = [{"role": "developer", "content": "rules"}]
+    warm = await socket.complete(generate=False, input=rules)
+    assert warm["output"] == []
+    assert (await socket.refuse())["message"] == "No user query found in messages."
     served.gateway.refusal = TOO_LONG
-    assert (await refused(ws, create(generate=False)))["code"] == "context_length_exceeded"
+    assert (await socket.refuse(generate=False))["code"] == "context_length_exceeded"
     served.gateway.refusal = None
-    await complete(ws, previous_response_id=warm["response"]["id"])
+    await socket.complete(previous_response_id=warm["id"])
     assert said(served.gateway.turns[-1].conversation)[0] == ("developer", ["rules"])
 
 
-async def test_lanes_run_concurrently_and_name_their_frames(
-    served: Served, ws: ClientWebSocketResponse
-) -> None:
+async def test_lanes_run_concurrently_and_name_their_frames(served: Served, socket: Socket) -> None:
     gates = {"a": asyncio.Event(), "b": asyncio.Event()}
     order = iter(["a", "b"])
     served.gateway.steps = lambda: [[*text(0, "x")], gates[next(order)], [finish(1)]]
-    await ws.send_str(create(stream_id="a", input="to a"))
-    await ws.send_str(create(stream_id="b", input="to b"))
+    await socket.send(stream_id="a", input="to a")
+    await socket.send(stream_id="b", input="to b")
     seen: dict[str, list[str]] = {"a": [], "b": []}
     while not all("response.output_text.delta" in types for types in seen.values()):
-        frame = await receive(ws)
+        frame = await socket.receive()
         seen[frame["stream_id"]].append(frame["type"])
     gates["b"].set()
-    assert (await frames_of(ws, "b"))[-1]["type"] == "response.completed"
+    await socket.completed("b")
     gates["a"].set()
-    assert (await frames_of(ws, "a"))[-1]["type"] == "response.completed"
+    await socket.completed("a")
 
 
-async def test_one_lane_answers_in_order(served: Served, ws: ClientWebSocketResponse) -> None:
+async def test_one_lane_answers_in_order(served: Served, socket: Socket) -> None:
     for number in range(4):
-        await ws.send_str(create(stream_id="lane", input=f"{number}"))
+        await socket.send(stream_id="lane", input=f"{number}")
     for number in range(4):
-        frames = await frames_of(ws, "lane")
+        frames = await socket.frames("lane")
         assert frames[0]["type"] == "response.created"
         assert said(served.gateway.turns[number].conversation) == [("user", [str(number)])]
 
 
 async def test_excess_lanes_and_waiting_requests_are_refused(
-    served: Served, ws: ClientWebSocketResponse
+    served: Served, socket: Socket
 ) -> None:
     served.gateway.hold = asyncio.Event()
-    for number in range(socket.MAX_LANES):
-        await ws.send_str(create(stream_id=f"lane{number}"))
-    error = await refused(ws, create(stream_id="one-more"), "one-more")
+    for number in range(socket_limits.MAX_LANES):
+        await socket.send(stream_id=f"lane{number}")
+    error = await socket.refuse(stream_id="one-more")
     assert (error["status"], error["code"]) == (429, "websocket_stream_limit_reached")
-    for _ in range(socket.MAX_WAITING):
-        await ws.send_str(create(stream_id="lane0"))
-    error = await refused(ws, create(stream_id="lane0"), "lane0")
+    for _ in range(socket_limits.MAX_WAITING):
+        await socket.send(stream_id="lane0")
+    error = await socket.refuse(stream_id="lane0")
     assert error["code"] == "websocket_stream_limit_reached"
     served.gateway.hold.set()
     ended = 0
-    while ended < socket.MAX_LANES + socket.MAX_WAITING:
-        ended += (await receive(ws))["type"] == "response.completed"
-    await ws.send_str(create(stream_id="one-more"))
-    assert (await frames_of(ws, "one-more"))[-1]["type"] == "response.completed"
+    while ended < socket_limits.MAX_LANES + socket_limits.MAX_WAITING:
+        ended += (await socket.receive())["type"] == "response.completed"
+    await socket.complete(stream_id="one-more")
 
 
 INVALID = [
@@ -194,48 +220,44 @@ INVALID = [
 
 
 async def test_invalid_frame_is_answered_and_the_connection_stays_open(
-    ws: ClientWebSocketResponse, subtests: pytest.Subtests
+    socket: Socket, subtests: pytest.Subtests
 ) -> None:
     for frame, code in INVALID:
         with subtests.test(frame[:40]):
-            error = await refused(ws, frame)
+            error = await socket.refused(frame)
             assert (error["status"], error["code"]) == (400, code)
             assert error["type"] == "invalid_request_error"
-            await complete(ws)
+            await socket.complete()
 
 
 async def test_binary_frames_and_background_requests_are_refused(
-    ws: ClientWebSocketResponse,
+    socket: Socket,
 ) -> None:
-    await ws.send_bytes(b"\x00\xff")
-    assert (await receive(ws))["error"]["message"] == "Frames must be text."
-    assert (await refused(ws, create(background=True, store=True)))["param"] == "background"
+    await socket.ws.send_bytes(b"\x00\xff")
+    assert (await socket.receive())["error"]["message"] == "Frames must be text."
+    assert (await socket.refuse(background=True, store=True))["param"] == "background"
 
 
-async def test_steering_is_refused_and_returns_the_input(ws: ClientWebSocketResponse) -> None:
+async def test_steering_is_refused_and_returns_the_input(socket: Socket) -> None:
     steer = {"previous_response_id": "resp_1", "input": [{"role": "user", "content": "no"}]}
-    await ws.send_str(json.dumps({"type": "response.steer", **steer}))
-    answered = await receive(ws)
+    await socket.ws.send_str(json.dumps({"type": "response.steer", **steer}))
+    answered = await socket.receive()
     assert answered["type"] == "response.steer.failed"
     assert answered["error"]["code"] == "steering_not_supported"
     assert answered["steer"] == steer
     assert "stream_id" not in answered
 
 
-async def test_steering_is_refused_on_the_lane_of_its_response(ws: ClientWebSocketResponse) -> None:
+async def test_steering_is_refused_on_the_lane_of_its_response(socket: Socket) -> None:
     lane = "x" * 256  # the longest that the SDK allows
-    await ws.send_str(create(stream_id=lane))
-    made = (await frames_of(ws, lane))[-1]["response"]["id"]
-    await ws.send_str(
-        json.dumps({"type": "response.steer", "previous_response_id": made, "input": "no"})
-    )
-    assert (await receive(ws))["stream_id"] == lane
+    made = await socket.complete(stream_id=lane)
+    steer = {"type": "response.steer", "previous_response_id": made["id"], "input": "no"}
+    await socket.ws.send_str(json.dumps(steer))
+    assert (await socket.receive())["stream_id"] == lane
 
 
-async def test_lone_surrogate_is_mended_as_over_http(
-    served: Served, ws: ClientWebSocketResponse
-) -> None:
-    await complete(ws, input="cut \ud83d")
+async def test_lone_surrogate_is_mended_as_over_http(served: Served, socket: Socket) -> None:
+    await socket.complete(input="cut \ud83d")
     assert said(served.gateway.turns[-1].conversation) == [("user", ["cut \ufffd"])]
 
 
@@ -250,40 +272,38 @@ TOO_LONG = ContextOverflow("too long", code="context_length_exceeded")
     ],
 )
 async def test_turn_that_cannot_start_is_an_error_frame(
-    served: Served, ws: ClientWebSocketResponse, error: Any, status: int, code: str
+    served: Served, socket: Socket, error: Any, status: int, code: str
 ) -> None:
     served.gateway.refusal = error
-    answered = await refused(ws, create(stream_id="x"), "x")
+    answered = await socket.refuse(stream_id="x")
     assert (answered["status"], answered["code"]) == (status, code)
-    assert (await refused(ws, create(model="none")))["code"] == "model_not_found"
+    assert (await socket.refuse(model="none"))["code"] == "model_not_found"
     served.gateway.refusal = None
-    await complete(ws)
+    await socket.complete()
 
 
-async def test_failure_in_mid_stream_is_a_failed_response(
-    served: Served, ws: ClientWebSocketResponse
-) -> None:
-    served.gateway.steps = lambda: [
-        [*text(0, "So")],
-        [Failed(ErrorInfo(ErrorKind.ENGINE, "The engine failed."))],
-    ]
-    last = await ask(ws)
+async def test_failure_in_mid_stream_is_a_failed_response(served: Served, socket: Socket) -> None:
+    failed = Failed(ErrorInfo(ErrorKind.ENGINE, "The engine failed."))
+    served.gateway.steps = lambda: [[*text(0, "So")], [failed]]
+    await socket.send()
+    last = await socket.last()
     assert (last["type"], last["response"]["error"]["code"]) == ("response.failed", "server_error")
     served.gateway.steps = lambda: [[*text(0, "So far"), finish(1, FinishReason.LENGTH)]]
-    cut = await ask(ws)
+    await socket.send()
+    cut = await socket.last()
     assert cut["type"] == "response.incomplete"
     served.gateway.steps = answer
-    await complete(ws, previous_response_id=cut["response"]["id"])
+    await socket.complete(previous_response_id=cut["response"]["id"])
 
 
 async def test_hangup_cancels_every_turn(served: Served, http: ClientSession) -> None:
     served.gateway.steps = lambda: [[*text(0, "x")], asyncio.Event()]
-    async with http.ws_connect(served.url + "/v1/responses") as ws:
+    async with connecting(http, served.url) as socket:
         for lane in ("a", "b"):
-            await ws.send_str(create(stream_id=lane))
+            await socket.send(stream_id=lane)
         deltas = 0
         while deltas < 2:
-            deltas += (await receive(ws))["type"] == "response.output_text.delta"
+            deltas += (await socket.receive())["type"] == "response.output_text.delta"
     for turn in served.gateway.turns:
         await asyncio.wait_for(turn.cancel_seen.wait(), 60)
         assert turn.cancelled == ["hangup"]
@@ -304,9 +324,9 @@ async def test_client_that_does_not_read_is_disconnected(
     flood: list[Step] = [*([piece] for piece in pieces), asyncio.Event()]
     async with (
         serving(FakeGateway(lambda: list(flood)), FrontendConfig(**limits)) as served,
-        http.ws_connect(served.url + "/v1/responses", max_msg_size=0) as ws,
+        connecting(http, served.url, max_msg_size=0) as socket,
     ):
-        await ws.send_str(create())
+        await socket.send()
         async with asyncio.timeout(60):
             while not (served.gateway.turns and served.gateway.turns[0].cancelled):
                 await asyncio.sleep(0)
@@ -330,8 +350,8 @@ async def test_oversized_frame_ends_the_connection_and_a_bomb_costs_no_more(
                 assert message.type in (WSMsgType.CLOSE, WSMsgType.CLOSED, WSMsgType.ERROR)
                 if message.type is WSMsgType.CLOSE:
                     assert message.data == 1009
-        async with http.ws_connect(url, compress=15) as ws:
-            await complete(ws, input="x" * 50_000)
+        async with connecting(http, served.url, compress=15) as socket:
+            await socket.complete(input="x" * 50_000)
 
 
 async def test_old_connection_ends_with_its_last_response(
@@ -339,28 +359,25 @@ async def test_old_connection_ends_with_its_last_response(
 ) -> None:
     go = asyncio.Event()
     served.gateway.steps = lambda: [[*text(0, "x")], go, [finish(1)]]
-    monkeypatch.setattr(socket, "MAX_AGE_S", 0.05)
-    async with http.ws_connect(served.url + "/v1/responses") as ws:
-        await ws.send_str(create())
-        frames = [await receive(ws) for _ in range(3)]
+    monkeypatch.setattr(socket_limits, "MAX_AGE_S", 0.05)
+    async with connecting(http, served.url) as socket:
+        await socket.send()
+        frames = [await socket.receive() for _ in range(3)]
         assert frames[0]["type"] == "response.created"
-        while (error := await refused_eventually(ws)) is None:
+        while (error := await refused_eventually(socket)) is None:
             pass
         assert error["code"] == "websocket_connection_limit_reached"
         go.set()
-        rest = await frames_of(ws)
-        assert rest[-1]["type"] == "response.completed"
-        assert (await receive(ws))["error"]["code"] == "websocket_connection_limit_reached"
-        assert (await ws.receive(60)).type is WSMsgType.CLOSE
+        await socket.completed()
+        assert (await socket.receive())["error"]["code"] == "websocket_connection_limit_reached"
+        assert await socket.closed()
 
 
-async def refused_eventually(ws: ClientWebSocketResponse) -> dict[str, Any] | None:
+async def refused_eventually(socket: Socket) -> dict[str, Any] | None:
     """Sends a request in another lane; returns its error, or None if it was accepted."""
-    await ws.send_str(
-        json.dumps({"type": "response.create", "stream_id": "probe", "model": "none", "input": "x"})
-    )
+    await socket.send(stream_id="probe", model="none")
     while True:
-        frame = await receive(ws)
+        frame = await socket.receive()
         if frame.get("stream_id") == "probe":
             error: dict[str, Any] = frame["error"]
             return None if error["code"] == "model_not_found" else error
@@ -370,19 +387,19 @@ async def test_drain_lets_running_responses_end(served: Served, http: ClientSess
     go = asyncio.Event()
     served.gateway.steps = lambda: [[*text(0, "x")], go, [finish(1)]]
     url = served.url + "/v1/responses"
-    async with http.ws_connect(url) as busy, http.ws_connect(url) as idle:
-        await busy.send_str(create())
-        await receive(busy)
+    async with connecting(http, served.url) as busy, connecting(http, served.url) as idle:
+        await busy.send()
+        await busy.receive()
         await served.responses.drain()
-        assert (await receive(idle))["error"]["code"] == "websocket_connection_limit_reached"
-        assert (await idle.receive(60)).type is WSMsgType.CLOSE
+        assert (await idle.receive())["error"]["code"] == "websocket_connection_limit_reached"
+        assert await idle.closed()
         with pytest.raises(WSServerHandshakeError) as refusal:
             await http.ws_connect(url)
         assert refusal.value.status == 426
         go.set()
-        assert (await frames_of(busy))[-1]["type"] == "response.completed"
-        await receive(busy)
-        assert (await busy.receive(60)).type is WSMsgType.CLOSE
+        await busy.completed()
+        await busy.receive()
+        assert await busy.closed()
 
 
 @pytest.mark.parametrize(
@@ -418,41 +435,43 @@ async def test_keys_apply_to_connections_and_their_requests(
         with pytest.raises(WSServerHandshakeError) as refusal:
             await http.ws_connect(url)
         assert refusal.value.status == 401
-        async with http.ws_connect(url, headers={"authorization": "Bearer ada"}) as ws:
-            await ws.send_str(create(stream_id="a"))
-            await receive(ws)
-            await ws.send_str(create(stream_id="b"))
-            while (frame := await receive(ws))["type"] != "error":
+        headers = {"authorization": "Bearer ada"}
+        async with connecting(http, served.url, headers=headers) as socket:
+            await socket.send(stream_id="a")
+            await socket.receive()
+            await socket.send(stream_id="b")
+            while (frame := await socket.receive())["type"] != "error":
                 pass
             assert (frame["stream_id"], frame["status"]) == ("b", 429)
             go.set()
-            assert (await frames_of(ws, "a"))[-1]["type"] == "response.completed"
+            await socket.completed("a")
             assert served.gateway.turns[0].conversation.client.tenant == "ada"
 
 
 async def test_internal_error_is_an_error_frame_and_the_connection_stays_open(
-    served: Served, ws: ClientWebSocketResponse
+    served: Served, socket: Socket
 ) -> None:
     def broken() -> list[Step]:
         raise RuntimeError("a bug")
 
     served.gateway.steps = broken
-    error = await refused(ws, create(stream_id="x"), "x")
+    error = await socket.refuse(stream_id="x")
     assert (error["status"], error["message"]) == (500, "Internal server error")
     served.gateway.steps = answer
-    await complete(ws)
+    await socket.complete()
 
 
 async def test_connection_keeps_a_bounded_number_of_responses(
     served: Served, http: ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(socket, "MEMORY_BYTES", 20_000)
-    async with http.ws_connect(served.url + "/v1/responses") as ws:
+    monkeypatch.setattr(socket_limits, "MEMORY_BYTES", 20_000)
+    async with connecting(http, served.url) as socket:
         previous: dict[str, Any] = {}
         for _ in range(20):
-            last = await ask(ws, input="x" * 1000, **previous)
+            await socket.send(input="x" * 1000, **previous)
+            last = await socket.last()
             if last["type"] == "error":
                 break
             previous = {"previous_response_id": last["response"]["id"]}
         assert last["error"]["code"] == "previous_response_not_found"
-        await complete(ws)
+        await socket.complete()
