@@ -153,9 +153,9 @@ def test_call_of_responses_ends_before_the_next_block() -> None:
 @pytest.mark.parametrize("name", ["shell", "exec_command"])
 def test_complete_call_of_responses_without_arguments_has_an_empty_object(name: str) -> None:
     turn: list[TurnEvent] = [BlockStart(0, "tool_use", name, "c"), BlockStop(0), finish(1)]
-    stream = stream_of(RESPONSES.ask(tools=TOOLS).renderer(INFO), turn)
+    stream = stream_of(RESPONSES.ask(**TOOLS).renderer(INFO), turn)
     (delta,) = [data for data in events(stream) if data["type"].endswith(".delta")]
-    document = document_of(RESPONSES, turn, tools=TOOLS)
+    document = document_of(RESPONSES, turn, **TOOLS)
     assert delta["delta"] == document["output"][0]["arguments"] == "{}"
 
 

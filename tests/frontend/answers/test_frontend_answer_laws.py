@@ -92,7 +92,7 @@ def test_stream_of_responses_agrees_with_its_document(
 ) -> None:
     effort = {"summary": "auto" if summary else None}
     sealed = ["reasoning.encrypted_content"]
-    asked = RESPONSES.ask(tools=TOOLS, include=sealed, store=False, reasoning=effort)
+    asked = RESPONSES.ask(**TOOLS, include=sealed, store=False, reasoning=effort)
     stream = stream_of(asked.renderer(INFO), draw_batches(data, [turn]))
     document = document_of(asked.collector(INFO), [turn])
     check_document("responses", stream, document)
