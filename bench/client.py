@@ -196,15 +196,13 @@ class _Connection(asyncio.Protocol):
             self.close()
             return
         parser = self._parser
-        if not exchange.first_byte:
-            exchange.first_byte = now
         try:
             body = parser.feed(data)
         except BadResponse as error:
             self._broken(now, str(error))
             return
         if not exchange.status and parser.status:
-            exchange.status, exchange.headers = parser.status, parser.headers
+            exchange.status = parser.status
             self._stream = parser.headers.get(b"content-type", b"").startswith(b"text/event-stream")
         if body:
             if self._stream:

@@ -30,8 +30,6 @@ class Exchange:
         "error",
         "events",
         "finished",
-        "first_byte",
-        "headers",
         "outputs",
         "reads",
         "sent",
@@ -44,10 +42,8 @@ class Exchange:
         """`keep`: keep all events with their times (`each`), to examine a single stream."""
         self.due = due
         self.sent = 0
-        self.first_byte = 0
         self.ended = 0
         self.status = 0
-        self.headers: dict[bytes, bytes] = {}
         self.reads: list[tuple[int, int]] = []
         """Each read that completed events with output: its time, and the number of events."""
         self.events = 0
@@ -122,11 +118,6 @@ class Exchange:
     def ttft_ms(self) -> float | None:
         """Time from `due` to the first output."""
         return (self.reads[0][0] - self.due) / 1e6 if self.reads else None
-
-    @property
-    def first_byte_ms(self) -> float | None:
-        """Time from `due` to the first byte of the answer."""
-        return (self.first_byte - self.due) / 1e6 if self.first_byte else None
 
     @property
     def send_lag_ms(self) -> float:

@@ -29,8 +29,6 @@ from tempfile import TemporaryDirectory
 
 import aiohttp
 import msgspec
-from rich.console import Console
-from rich.table import Table
 
 from bench import report
 from bench.command import split
@@ -143,99 +141,97 @@ async def open_stacks(
     return sites
 
 
+class Round(msgspec.Struct, frozen=True):
+    """The turns of one stack in one round."""
+
+    alone: list[Turn]
+    siblings: list[Turn]
+    strangers: list[Turn]
+
+
 async def measure(
     siblings: int, workers: int, asked: argparse.Namespace, arguments: Sequence[str]
 ) -> list[Figures]:
     """Measures one case on all stacks. Raises StackFailed, RuntimeError, OSError,
     aiohttp.ClientError, and subprocess.CalledProcessError if the peer cannot be installed."""
+    headers = {"anthropic-version": "2023-06-01", "content-type": "application/json"}
+    timeout = aiohttp.ClientTimeout(total=asked.timeout)
     async with AsyncExitStack() as opened:
-        sites = {}
+        sites: dict[str, tuple[aiohttp.ClientSession, str]] = {}
         addresses = await open_stacks(opened, workers, asked, arguments)
-        rounds: dict[str, list[tuple[list[Turn], list[Turn], list[Turn]]]] = {
-            stack: [] for stack in addresses
-        }
         for stack, (url, model) in addresses.items():
-            timeout = aiohttp.ClientTimeout(total=asked.timeout)
-            headers = {"anthropic-version": "2023-06-01", "content-type": "application/json"}
             connector = aiohttp.TCPConnector(limit=0)
             http = aiohttp.ClientSession(url, headers=headers, timeout=timeout, connector=connector)
             sites[stack] = await opened.enter_async_context(http), model
+
+        rounds: dict[str, list[Round]] = {stack: [] for stack in sites}
         for number in range(asked.rounds + 1):
-            turns = list(sites.items())
-            for stack, site in (
-                turns if number % 2 else reversed(turns)
-            ):  # the first one of a round is slower
-                one, group, others = (
-                    f"{kind} {siblings} {number}" for kind in ("One", "Group", "Stranger")
-                )
-                alone = await together(
-                    *site, texts(1, shared=asked.tokens, tail=asked.tail, seed=one)
-                )
-                alike = await together(
-                    *site, texts(siblings, shared=asked.tokens, tail=asked.tail, seed=group)
-                )
-                apart = await together(
-                    *site, texts(siblings, shared=0, tail=asked.tail, seed=others)
-                )
+            # The first stack of a round is slower.
+            for stack in list(sites) if number % 2 else reversed(sites):
+                found = await play_round(*sites[stack], siblings, number, asked)
                 if number:  # the first round is for the speed of the workers, and for caches
-                    rounds[stack].append((alone, alike, apart))
-    return [
-        Figures(
-            stack,
-            siblings,
-            workers,
-            some[0][1][0].prompt_tokens,
-            median(alone[0].ttft_ms for alone, _, _ in some),
-            median(computed(alike) for _, alike, _ in some),
-            median(median(one.ttft_ms for one in alike) for _, alike, _ in some),
-            median(quantile(sorted(one.ttft_ms for one in alike), 0.95) for _, alike, _ in some),
-            median(median(one.ttft_ms for one in apart) for _, _, apart in some),
-        )
-        for stack, some in rounds.items()
-    ]
+                    rounds[stack].append(found)
+    return [figures(stack, siblings, workers, some) for stack, some in rounds.items()]
 
 
-def show(result: Result, console: Console) -> None:
-    """Prints the table."""
-    table = Table(title="Siblings that start in one moment", box=None)
-    columns = (
-        "",
-        "siblings",
-        "workers",
-        "tokens",
-        "alone ms",
-        "computed",
-        "p50",
-        "p95",
-        "strangers",
+async def play_round(
+    http: aiohttp.ClientSession, model: str, siblings: int, number: int, asked: argparse.Namespace
+) -> Round:
+    """One prompt, then siblings, then strangers."""
+    name = f"{siblings} {number}"
+    shared, tail = asked.tokens, asked.tail
+    alone = texts(1, shared=shared, tail=tail, seed=f"One {name}")
+    alike = texts(siblings, shared=shared, tail=tail, seed=f"Group {name}")
+    apart = texts(siblings, shared=0, tail=tail, seed=f"Stranger {name}")
+    return Round(
+        await together(http, model, alone),
+        await together(http, model, alike),
+        await together(http, model, apart),
     )
-    for column in columns:
-        table.add_column(column, justify="right")
-    for one in result.figures:
-        row = (one.stack, one.siblings, one.workers, one.prompt_tokens)
-        times = (one.alone_ms, one.computed, one.p50_ms, one.p95_ms, one.strangers_ms)
-        table.add_row(*map(str, row), *(f"{value:.2f}" for value in times))
-    console.print(table)
-    for case in CASES:
-        stacks = {one.stack: one for one in result.figures if (one.siblings, one.workers) == case}
-        console.print(f"{case[0]} siblings, {case[1]} workers:")
+
+
+def figures(stack: str, siblings: int, workers: int, rounds: Sequence[Round]) -> Figures:
+    """The medians of the rounds."""
+    times = [sorted(turn.ttft_ms for turn in one.siblings) for one in rounds]
+    return Figures(
+        stack,
+        siblings,
+        workers,
+        rounds[0].siblings[0].prompt_tokens,
+        median(one.alone[0].ttft_ms for one in rounds),
+        median(computed(one.siblings) for one in rounds),
+        median(median(each) for each in times),
+        median(quantile(each, 0.95) for each in times),
+        median(median(turn.ttft_ms for turn in one.strangers) for one in rounds),
+    )
+
+
+def show(result: Result) -> None:
+    """Prints the figures, a line for each stack of a case."""
+    for siblings, workers in CASES:
+        print(f"{siblings} siblings, {workers} workers:")
+        stacks = {
+            one.stack: one
+            for one in result.figures
+            if (one.siblings, one.workers) == (siblings, workers)
+        }
         for name, one in stacks.items():
-            console.print(
-                f"  {name}: {one.computed:.2f} prompts computed; p95 ÷ alone "
-                f"{one.p95_ms / one.alone_ms:.3f}"
+            print(
+                f"  {name:8} {one.computed:.2f} of a prompt of {one.prompt_tokens} tokens computed;"
+                f" first token: alone {one.alone_ms:.1f} ms, p50 {one.p50_ms:.1f}, p95 "
+                f"{one.p95_ms:.1f} ({one.p95_ms / one.alone_ms:.3f} of alone), strangers "
+                f"{one.strangers_ms:.1f}"
             )
         held, not_held = (stacks[name].strangers_ms for name in STACKS)
-        console.print(f"  strangers, held ÷ not held: {held / not_held:.3f}")
+        print(f"  strangers, held ÷ not held: {held / not_held:.3f}")
 
 
 async def run(asked: argparse.Namespace, arguments: Sequence[str]) -> Result:
     """Measures all cases. Raises as `measure`."""
-    figures = [
-        one
-        for siblings, workers in CASES
-        for one in await measure(siblings, workers, asked, arguments)
-    ]
-    return Result(report.now(), "fanout", report.this_machine(), figures)
+    found: list[Figures] = []
+    for siblings, workers in CASES:
+        found += await measure(siblings, workers, asked, arguments)
+    return Result(report.now(), "fanout", report.this_machine(), found)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -267,7 +263,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ) as error:
         print(error, file=sys.stderr)
         return 1
-    show(result, Console())
+    show(result)
     report.write(result, asked.out or report.new_path(result.started, "fanout"))
     return 0
 

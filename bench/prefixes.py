@@ -29,8 +29,6 @@ from typing import Any
 
 import aiohttp
 import msgspec
-from rich.console import Console
-from rich.table import Table
 
 from bench import report
 from bench.command import split
@@ -263,25 +261,15 @@ async def run(asked: argparse.Namespace, stack_arguments: Sequence[str]) -> Resu
     )
 
 
-def show(result: Result, console: Console) -> None:
-    """The table."""
-    table = Table(title=f"Time to first token, {result.figures[0].prompt_tokens} tokens")
-    for at, column in enumerate(
-        ("billing line", "", "first seen ms", "again ms (median)", "cached", "of")
-    ):
-        table.add_column(column, justify="left" if at < 2 else "right")
-    for figure in result.figures:
-        table.add_row(
-            figure.stack,
-            figure.variant,
-            f"{figure.first.ttft_ms:.1f}",
-            f"{figure.ttft_ms:.1f}",
-            str(figure.cached_tokens),
-            str(figure.prompt_tokens),
+def show(result: Result) -> None:
+    """Prints the figures, a line for each variant."""
+    for one in result.figures:
+        print(
+            f"{one.stack:10} {one.variant:18} first seen {one.first.ttft_ms:8.1f} ms, "
+            f"again {one.ttft_ms:8.1f} ms; {one.cached_tokens} of {one.prompt_tokens} cached"
         )
-    console.print(table)
     for name, ratio in result.ratios.items():
-        console.print(f"{name}: {ratio:g}")
+        print(f"{name}: {ratio:g}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -308,7 +296,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (StackFailed, RuntimeError, ValueError, OSError, aiohttp.ClientError) as error:
         print(error, file=sys.stderr)
         return 1
-    show(result, Console())
+    show(result)
     report.write(result, asked.out or report.new_path(result.started, asked.label))
     return 0
 

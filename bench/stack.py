@@ -32,7 +32,6 @@ class Running(msgspec.Struct, frozen=True):
     """URLs of all frontends; `url` is the first."""
     model: str
     pid: int
-    nats_url: str
     marks: Path
     start_s: float
     """From the command to the first request that can be served."""
@@ -44,7 +43,6 @@ class _Ready(msgspec.Struct):
     url: str
     urls: list[str]
     model: str
-    nats_url: str
 
 
 class StackFailed(Exception):
@@ -96,7 +94,6 @@ async def own_stack(
                 facts.urls,
                 facts.model,
                 process.pid,
-                facts.nats_url,
                 marks,
                 round(took, 3),
             )

@@ -25,9 +25,7 @@ from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.responses.render.events import payloads
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.responses.state.input_items import stored_items
-from services.frontend.apis.shared.openapi import document
 from services.frontend.apis.shared.shared_errors import openai_error
-from services.frontend.app import APIS
 from services.frontend.content.image import without_images
 from services.frontend.turns.interfaces import AnswerInfo
 
@@ -97,6 +95,10 @@ def responses(body: bytes, *, counting: bool) -> None:
 @cache
 def words() -> tuple[list[str], list[Any]]:
     """All names of members in the OpenAPI document and in the pieces; fixed values, and pieces."""
+    # Imported here, so that the fuzzer does not instrument the whole frontend.
+    from services.frontend.apis.shared.openapi import document
+    from services.frontend.app import APIS
+
     names: dict[str, None] = {}
     values: dict[str, None] = {}
 
