@@ -235,19 +235,6 @@ def test_written_form_is_read_back(name: str) -> None:
 
 
 @for_each(NAMES)
-def test_forced_call_continues_from_its_prefix(name: str) -> None:
-    style = described_family(name_of(name)).style
-    if not style.call:
-        return
-    for forced in ("look_up", None):
-        prefix, text = style.call_prefix(forced), style.write_call("look_up", {"days": 3})
-        assert text.startswith(prefix)
-        parser = open_parser(name_of(name), tools=TOOLS, prefix=prefix)
-        (block,) = fold(run(parser, list(text.removeprefix(prefix))))
-        assert (block["name"], block["input"]) == ("look_up", {"days": 3})
-
-
-@for_each(NAMES)
 def test_cut_call_is_not_dispatched(name: str) -> None:
     rng = random.Random(name)
     for _ in range(6):

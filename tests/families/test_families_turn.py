@@ -1,3 +1,4 @@
+import json
 from typing import Any
 
 import pytest
@@ -5,6 +6,8 @@ import pytest
 from schemas.conversation import ToolSpec
 from schemas.events import BlockStart, BlockStop, Delta, FinishReason
 from services.families import Family, TurnParser, open_parser
+from services.families.response_template import described_family, template_name
+from tests.kit.described_turns import templates
 from tests.kit.every import for_each, for_rows
 from tests.kit.families import CALLING
 from tests.kit.parser_cases import fold, run
@@ -126,12 +129,16 @@ def test_a_prefix_may_end_inside_an_argument() -> None:
     assert (block["name"], block["input"]) == ("run", {"cmd": "ls"})
 
 
-@for_each(CALLING)
+DESCRIBED = [described_family(template_name(json.dumps(one))) for one in templates().values()]
+
+
+@for_each([*CALLING, *(family for family in DESCRIBED if family.style.call)])
 def test_every_family_can_be_made_to_call(family: Family) -> None:
     """The text that forces a call and the model's text after it are that call."""
     call = family.style.write_call("run", {"cmd": "ls -l", "n": 3})
     for name in ("run", None):
         prefix = family.style.call_prefix(name)
+        assert call.startswith(prefix)
         (block,) = fold(run(opened(family.name, prefix=prefix), list(call.removeprefix(prefix))))
         assert (block["name"], block["input"], block["complete"]) == (
             "run",

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from schemas.conversation import ToolSpec
-from schemas.events import BlockEvent, BlockStart, BlockStop, Delta, FinishReason
+from schemas.events import FinishReason
 from services.families import open_parser
 from services.families.response_template import described_family
+from tests.kit.parser_cases import Block, fold, run
 from tests.kit.response_templates import OWN, of_trl
 
 SCHEMA = {
@@ -340,38 +341,21 @@ def by_transformers(template: dict[str, Any], turn: Turn) -> tuple[str, str, lis
     )
 
 
-def blocks(events: Sequence[BlockEvent]) -> list[tuple[str, str | None, str, bool]]:
-    """Kind, name, text and completeness of each block."""
-    kinds = {
-        event.block: (event.kind, event.name) for event in events if isinstance(event, BlockStart)
-    }
-    text = dict.fromkeys(kinds, "")
-    for event in events:
-        if isinstance(event, Delta):
-            assert event.offset == len(text[event.block])
-            text[event.block] += event.text
-    ends = {event.block: event.complete for event in events if isinstance(event, BlockStop)}
-    return [(*kinds[block], text[block], ends[block]) for block in kinds]
-
-
 def parsed(
     name: str, turn: Turn, pieces: Sequence[str], reason: FinishReason = FinishReason.STOP
-) -> Any:
+) -> list[Block]:
     """The blocks of a turn that comes in pieces."""
-    parser = open_parser(
-        name, tools=TOOLS, in_reasoning=described_family(name).opens_reasoning(turn.prompt[-512:])
-    )
-    events = [event for piece in pieces for event in parser.feed(piece)]
-    return blocks([*events, *parser.finish(reason)])
+    thinks = described_family(name).opens_reasoning(turn.prompt[-512:])
+    return fold(run(open_parser(name, tools=TOOLS, in_reasoning=thinks), pieces, reason))
 
 
-def fields(found: Sequence[tuple[str, str | None, str, bool]]) -> tuple[str, str, list[Call]]:
+def fields(found: Sequence[Block]) -> tuple[str, str, list[Call]]:
     """Reasoning, the last text, and the complete calls."""
-    last = {kind: text.strip() for kind, _, text, _ in found}
+    last = {block["type"]: block["text"].strip() for block in found}
     calls = [
-        (name or "", json.loads(text))
-        for kind, name, text, complete in found
-        if kind == "tool_use" and complete
+        (block["name"], block["input"])
+        for block in found
+        if block["type"] == "tool_use" and block["complete"]
     ]
     return last.get("reasoning", ""), last.get("text", ""), calls
 
