@@ -251,7 +251,7 @@ def test_no_text_of_a_value_makes_another_call_in_many_examples(family: Family) 
 
 
 @needs_templates
-@for_each(TEMPLATES)
+@for_each(TEMPLATES, parts=3)
 def test_no_text_of_a_value_makes_another_call_with_a_published_template(
     name: str, compiled_template: Callable[[str], ChatTemplate]
 ) -> None:
@@ -287,7 +287,7 @@ SHOWN = [
 ]
 
 
-@for_each(CALLING)
+@for_each(CALLING, parts=3)
 def test_value_that_shows_whole_calls_is_read_back(family: Family) -> None:
     """Repeated, nested, at both ends, in several arguments."""
     nested = family.style.write_call(
@@ -355,7 +355,7 @@ def test_value_that_shows_two_arguments_without_their_call_never_becomes_two_arg
         assert completed(parsed(family, family.style.write_call("write", arguments))) == []
 
 
-@for_each(TAGGED)
+@for_each(TAGGED, parts=2)
 def test_call_after_an_argument_without_a_key_in_a_value_never_completes(family: Family) -> None:
     """The argument's opening tag is whole, or a piece of it."""
     before, after = around(family, "zzz")

@@ -58,7 +58,7 @@ def own_closer(family: Family) -> str:
     return found[0]
 
 
-@for_each(CALLING)
+@for_each(CALLING, parts=4)
 def test_a_call_cut_anywhere_leaves_no_piece_in_the_text_and_never_completes(
     family: Family,
 ) -> None:

@@ -93,7 +93,7 @@ def check_orders(family: Family, length: int) -> None:
         assert read(family, raw) == blocks, order
 
 
-@for_each(CALLING)
+@for_each(CALLING, parts=2)
 def test_blocks_come_back_in_the_order_in_which_they_were_written(family: Family) -> None:
     check_orders(family, 1)
     check_orders(family, 2)

@@ -234,7 +234,7 @@ def test_written_form_is_read_back(name: str) -> None:
     assert (block["name"], block["input"], block["complete"]) == ("look_up", arguments, True)
 
 
-@for_each(NAMES)
+@for_each(NAMES, parts=2)
 def test_cut_call_is_not_dispatched(name: str) -> None:
     rng = random.Random(name)
     for _ in range(6):

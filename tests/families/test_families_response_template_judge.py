@@ -78,6 +78,6 @@ def test_fields_are_those_of_transformers_in_many_turns(name: str) -> None:
     assert judge(name, range(40, 1500))["equal"] == 1460
 
 
-@for_each([name for name in NAMES if WRITTEN[name].delimiters])
+@for_each([name for name in NAMES if WRITTEN[name].delimiters], parts=4)
 def test_call_with_delimiters_in_its_strings_is_right_or_incomplete(name: str) -> None:
     judge(name, range(400), marked=True)

@@ -120,7 +120,7 @@ def test_skipped_reasoning_has_no_block(family: Family) -> None:
 # -- a thought after a text: its tags are never text, unless the text mentions them
 
 
-@for_each(TAGGED_THOUGHTS)
+@for_each(TAGGED_THOUGHTS, parts=4)
 def test_thought_after_a_text_is_reasoning(family: Family) -> None:
     opener, closer = tags(family)
     for before, inside, after in product(GAPS, ("", "\n"), GAPS):
