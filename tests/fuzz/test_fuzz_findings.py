@@ -10,14 +10,14 @@ from fuzz.properties import check
 from tests.kit.every import for_each
 from tests.kit.parser_cases import Block
 
-FINDINGS = {
-    f"{finding['family']}-{finding['case']}": finding
+FINDINGS: list[dict[str, Any]] = [
+    json.loads(line)
     for file in sorted((Path(__file__).parent / "findings").glob("*.jsonl"))
-    for finding in map(json.loads, file.read_text(encoding="utf-8").splitlines())
-}
+    for line in file.read_text(encoding="utf-8").splitlines()
+]
 
 
-@for_each(FINDINGS)
+@for_each(FINDINGS, name=lambda finding: f"{finding['family']}-{finding['case']}")
 def test_finding_stays_fixed(finding: dict[str, Any]) -> None:
     blocks = [as_vector(block) for block in check(from_vector(finding))]
     if "expected" in finding:
