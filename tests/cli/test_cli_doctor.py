@@ -19,6 +19,7 @@ from services.cli.doctor.report import Finding
 from services.runtime.config import BusConfig, FrontendConfig, PreprocessorConfig, WorkerConfig
 from services.runtime.config.loader import Sources
 from tests.cli.running import MAIN
+from tests.kit.models import built_once
 from tests.kit.nats import NatsServer
 from tests.kit.processes import MakeProcess, Reported
 from tests.kit.vision_model import build_vision_model
@@ -81,8 +82,10 @@ def test_draining_process_is_described() -> None:
     assert doctor_bus.describe(beat) == "p1, 2 running, draining"
 
 
-def test_images_are_explained(demo: str, tmp_path: Path) -> None:
-    vision = build_vision_model(tmp_path / "vision")
+def test_images_are_explained(
+    demo: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    vision = built_once(tmp_path_factory, "qwen", lambda path: build_vision_model(path, "qwen"))
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "config.json").write_text('{"vision_config": {}}')
     found = [
