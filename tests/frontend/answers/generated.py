@@ -17,8 +17,8 @@ from schemas.events import (
     TurnEvent,
     Usage,
 )
-from tests.frontend.answers.stories import Batches
 from tests.kit.events import with_dispatch
+from tests.kit.stories import Batches
 
 Turn: TypeAlias = list[TurnEvent]
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

@@ -25,12 +25,12 @@ from services.frontend.apis.responses.dialect import ConvertedRequest, Responses
 from services.frontend.apis.responses.render.events import KEEPALIVE, payloads
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.turns.interfaces import AnswerInfo
-from tests.frontend.answers.stories import TOOLS
-from tests.frontend.answers.telling import PREPARED, named
 from tests.kit.answers import dispatches, events, frames
 from tests.kit.bodies import MESSAGES, RESPONSES, Api, Json
 from tests.kit.events import call, finish, reasoning, text
 from tests.kit.frontend import MODEL
+from tests.kit.stories import TOOLS
+from tests.kit.telling import PREPARED, named
 
 INFO = AnswerInfo("0a1b2c", "req_0a1b2c", MODEL, 1700000000)
 

@@ -26,11 +26,11 @@ from services.frontend.apis.messages.wire import UNSEALED
 from services.frontend.apis.shared.tools import freeform_input
 from services.frontend.turns.interfaces import AnswerInfo, Collector, Renderer
 from tests.frontend.answers.generated import TEXT, Turn, draw_batches, turns
-from tests.frontend.answers.stories import TOOLS, Batches
-from tests.frontend.answers.telling import PREPARED
 from tests.kit.answers import check_document, chunks, dispatches
 from tests.kit.bodies import CHAT, MESSAGES, RESPONSES, Api
 from tests.kit.frontend import MODEL
+from tests.kit.stories import TOOLS, Batches
+from tests.kit.telling import PREPARED
 
 VECTORS = sorted((Path(__file__).parents[2] / "vectors").glob("*.jsonl"))
 INFO = AnswerInfo(

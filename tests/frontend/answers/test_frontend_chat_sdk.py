@@ -10,10 +10,10 @@ import pytest
 from schemas.errors import ContextOverflow, EngineFailed, ErrorInfo, ErrorKind, Invalid, Overloaded
 from schemas.events import Failed
 from services.preprocessor.limit import limit_output
-from tests.frontend.answers.telling import Telling, own
 from tests.kit.bodies import CHAT, chat_tool
 from tests.kit.events import Step, call, finish, one_by_one, reasoning, text
 from tests.kit.frontend import MODEL, FakeGateway, Served, serving
+from tests.kit.telling import Telling, own
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

@@ -28,8 +28,8 @@ from services.frontend.apis.completions.render import (
 )
 from services.frontend.turns.interfaces import AnswerInfo
 from tests.frontend.answers.generated import draw_batches
-from tests.frontend.answers.stories import Batches
 from tests.kit.answers import frames
+from tests.kit.stories import Batches
 
 REPLY = AnswerInfo("0a1b2c", "req_0a1b2c", "acme/served-model", 1700000000)
 HEAD = {

@@ -9,10 +9,10 @@ import pytest
 from schemas.conversation import Call, Reasoning, Result
 from schemas.errors import EngineFailed, ErrorInfo, ErrorKind, Overloaded
 from schemas.events import Failed, FinishReason
-from tests.frontend.answers.telling import own
 from tests.kit.bodies import MESSAGES
 from tests.kit.events import Step, call, finish, hello, one_by_one, reasoning, text
 from tests.kit.frontend import MODEL, FakeGateway, Served, serving
+from tests.kit.telling import own
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic

@@ -13,8 +13,8 @@ from services.frontend.apis.responses.dialect import ConvertedRequest, Responses
 from services.frontend.apis.responses.render.events import KEEPALIVE
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.responses.state.input_items import stored_items
-from tests.frontend.answers.telling import PREPARED, Telling, named, own
 from tests.kit.bodies import RESPONSES
+from tests.kit.telling import PREPARED, Telling, named, own
 
 if TYPE_CHECKING:
     from openai import OpenAI

@@ -1,6 +1,6 @@
 """Tests how every story is told: its bytes, whole and in pieces, in types of the SDKs and schemas.
 
-A test goes through the stories of `stories.py`, each through its own API or through all three.
+A test goes through the stories of `tests/kit/stories.py`, each through its own API or through all three.
 """
 
 import itertools
@@ -18,9 +18,9 @@ from services.frontend.apis.responses.render.events import payloads, sse_frame
 from services.frontend.apis.shared.openai.chunks import DONE
 from services.frontend.apis.shared.openapi import document
 from services.frontend.app import APIS
-from tests.frontend.answers.telling import PREPARED, Telling, all_tellings, own
 from tests.kit.answers import check_document, dispatches, events, frames, merged
 from tests.kit.bodies import CHAT, MESSAGES, RESPONSES, Api
+from tests.kit.telling import PREPARED, Telling, all_tellings, own
 
 if TYPE_CHECKING:
     pass

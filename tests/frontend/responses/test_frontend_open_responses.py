@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from schemas.conversation import Media, Result, ToolChoice
-from tests.frontend.answers.telling import all_tellings
 from tests.frontend.responses.open_responses import EVENTS, ITEMS, check_events, check_response
 from tests.frontend.responses.responses_client import Client, said
 from tests.kit.answers import events
 from tests.kit.bodies import RESPONSES
 from tests.kit.events import Step, call, finish, text
 from tests.kit.frontend import FakeGateway
+from tests.kit.telling import all_tellings
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(64)).decode()
 PDF = base64.b64encode(b"%PDF-1.4\n%%EOF\n").decode()

@@ -1,6 +1,6 @@
 """Tells a story through an API: its stream in any batches, and its document.
 
-`python -m tests.frontend.answers.telling` writes the expected bytes of every story again. Review
+`python -m tests.kit.telling` writes the expected bytes of every story again. Review
 the difference.
 """
 
@@ -15,12 +15,12 @@ from msgspec.structs import replace
 from schemas.events import BlockStart, Dispatch, Prepared, TurnEvent
 from services.frontend.apis.chat.request import Chat
 from services.frontend.turns.interfaces import AnswerInfo
-from tests.frontend.answers.stories import STORIES, Batches, Story
 from tests.kit.bodies import CHAT, RESPONSES, Api, Json
 from tests.kit.events import with_dispatch
 from tests.kit.frontend import MODEL
+from tests.kit.stories import STORIES, Batches, Story
 
-FIXTURES = Path(__file__).parents[2] / "fixtures" / "turns"
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "turns"
 PREPARED = Prepared(656, 1024)
 
 
