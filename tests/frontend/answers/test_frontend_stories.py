@@ -1,6 +1,7 @@
 """Tests how every story is told: its bytes, whole and in pieces, in types of the SDKs and schemas.
 
-A test goes through the stories of `tests/kit/stories.py`, each through its own API or through all three.
+A test goes through the stories of `tests/kit/stories.py`, each told by its own API or by all
+three.
 """
 
 import itertools
