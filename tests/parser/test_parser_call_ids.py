@@ -3,24 +3,32 @@ API."""
 
 import json
 from collections.abc import Callable
-from typing import Any
 
-import pytest
-
-from schemas.conversation import Call, Conversation, Result, ToolSpec
+from schemas.conversation import Call, Result, ToolSpec
 from schemas.events import FinishReason, Prepared, TurnEvent
 from schemas.frames import ParseContext, TokenFinish
 from services.families import family as find_family
-from services.frontend.apis.chat.request import Chat
-from services.frontend.apis.messages.request import Messages
-from services.frontend.apis.responses.dialect import Responses
 from services.frontend.turns.interfaces import AnswerInfo, ParsedRequest
 from services.parser.turn_parse import TurnParse
 from services.parser.turn_stream import TurnStream
 from services.runtime.storage.seal import Sealer
 from services.runtime.streams.turn_log import Cursor
 from services.tokenization.detokenizer import Vocabulary
+from tests.kit.bodies import (
+    CHAT,
+    MESSAGES,
+    RESPONSES,
+    USER,
+    Api,
+    Json,
+    assistant,
+    chat_result,
+    function_output,
+    tool_result,
+    user,
+)
 from tests.kit.byte_tokenizers import byte_level
+from tests.kit.every import for_rows
 
 TOKENIZER = byte_level()
 VOCABULARY = Vocabulary(TOKENIZER)
@@ -45,89 +53,46 @@ def decoded(family: str, text: str, turn: str) -> list[TurnEvent]:
     return [*parse.stream.log.read(Cursor())[0]]
 
 
-def answer(ask: ParsedRequest, turn: str, events: list[TurnEvent]) -> dict[str, Any]:
+def answer(ask: ParsedRequest, turn: str, events: list[TurnEvent]) -> Json:
     collector = ask.collector(AnswerInfo(turn, "r", "m", 0))
     collector.start([Prepared(3, 100)])
     collector.events(events)
-    found: dict[str, Any] = json.loads(collector.body())
+    found: Json = json.loads(collector.body())
     return found
 
 
-def messages(history: list[dict[str, Any]]) -> ParsedRequest:
-    tools = [{"name": "look", "input_schema": LOOK.schema}]
-    body = {
-        "model": "m",
-        "max_tokens": 9,
-        "tools": tools,
-        "messages": [{"role": "user", "content": "hi"}, *history],
-    }
-    return Messages().parse(json.dumps(body).encode(), {})
-
-
-def messages_history(answer: dict[str, Any]) -> list[dict[str, Any]]:
+def of_messages(answer: Json) -> list[Json]:
     ids = [block["id"] for block in answer["content"] if block["type"] == "tool_use"]
-    results = [
-        {"type": "tool_result", "tool_use_id": id, "content": f"{n}"} for n, id in enumerate(ids)
-    ]
-    return [
-        {"role": "assistant", "content": answer["content"]},
-        {"role": "user", "content": results},
-    ]
+    results = [tool_result(id, f"{number}") for number, id in enumerate(ids)]
+    return [assistant(*answer["content"]), user(*results)]
 
 
-def chat(history: list[dict[str, Any]]) -> ParsedRequest:
-    tools = [{"type": "function", "function": {"name": "look", "parameters": LOOK.schema}}]
-    body = {"model": "m", "tools": tools, "messages": [{"role": "user", "content": "hi"}, *history]}
-    return Chat().parse(json.dumps(body).encode(), {})
-
-
-def chat_history(answer: dict[str, Any]) -> list[dict[str, Any]]:
+def of_chat(answer: Json) -> list[Json]:
     message = answer["choices"][0]["message"]
     ids = [call["id"] for call in message["tool_calls"]]
-    return [
-        message,
-        *({"role": "tool", "tool_call_id": id, "content": f"{n}"} for n, id in enumerate(ids)),
-    ]
+    return [message, *(chat_result(id, f"{number}") for number, id in enumerate(ids))]
 
 
-def responses(history: list[dict[str, Any]]) -> ParsedRequest:
-    tools = [{"type": "function", "name": "look", "parameters": LOOK.schema}]
-    body = {
-        "model": "m",
-        "tools": tools,
-        "input": [{"role": "user", "content": "hi"}, *history],
-        "store": False,
-    }
-    return Responses().parse(json.dumps(body).encode(), {})
-
-
-def responses_history(answer: dict[str, Any]) -> list[dict[str, Any]]:
+def of_responses(answer: Json) -> list[Json]:
     ids = [item["call_id"] for item in answer["output"] if item["type"] == "function_call"]
-    results = [
-        {"type": "function_call_output", "call_id": id, "output": f"{n}"}
-        for n, id in enumerate(ids)
-    ]
+    results = [function_output(id, f"{number}") for number, id in enumerate(ids)]
     return [*answer["output"], *results]
 
 
-APIS = {
-    "messages": (messages, messages_history),
-    "chat": (chat, chat_history),
-    "responses": (responses, responses_history),
-}
+HISTORIES = ((MESSAGES, of_messages), (CHAT, of_chat), (RESPONSES, of_responses))
+"""Each API, and what a client sends back of an answer, with results of its calls."""
 
 
-@pytest.mark.parametrize("family", OUTPUTS)
-@pytest.mark.parametrize("api", APIS)
-def test_ids_are_unique_although_the_model_repeats_its_own(api: str, family: str) -> None:
+@for_rows([(*api, family) for api in HISTORIES for family in OUTPUTS])
+def test_ids_are_unique_although_the_model_repeats_its_own(
+    api: Api, back: Callable[[Json], list[Json]], family: str
+) -> None:
     """Twice in a turn, and again in the next one."""
-    ask: Callable[[list[dict[str, Any]]], ParsedRequest]
-    back: Callable[[dict[str, Any]], list[dict[str, Any]]]
-    ask, back = APIS[api]
-    history: list[dict[str, Any]] = []
+    history: list[Json] = []
     for turn in ("a" * 24, "b" * 24):
-        history += back(answer(ask(history), turn, decoded(family, OUTPUTS[family], turn)))
-    conversation: Conversation = ask(history).conversations[0]
+        asked = api.ask(USER, *history, tools=[api.tool()])
+        history += back(answer(asked, turn, decoded(family, OUTPUTS[family], turn)))
+    conversation = api.read(USER, *history, tools=[api.tool()])
     parts = [part for message in conversation.messages for part in message.parts]
     calls = [part.call_id for part in parts if isinstance(part, Call)]
     results = [part for part in parts if isinstance(part, Result)]
