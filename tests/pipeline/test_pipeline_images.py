@@ -27,6 +27,10 @@ SIZES = [(300, 200), (64, 64), (640, 480)]
 STREAM = subjects.stream_of(IMAGE_BUCKET)
 THOUGHT = "Hm.\n</think>\n\n"
 
+pytestmark = pytest.mark.parametrize(
+    "vision_dir", ["qwen", pytest.param("idefics", marks=pytest.mark.slow)], indirect=True
+)
+
 
 @pytest.fixture(scope="module")
 def image_stack(

@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.kit import waiting
 from tests.kit.messages_client import say
 from tests.kit.stack import MODEL, Child, Stack
 from tests.kit.waiting import LIMIT_S, eventually
@@ -84,14 +85,19 @@ async def test_background_responses_of_a_killed_frontend_fail(
         http, "POST", f"{doomed.url}/v1/responses", model=MODEL, input=LONG, background=True
     )
     kept = await ask(http, "POST", f"{doomed.url}/v1/responses", model=MODEL, input=QUICK)
-    url = f"{survivor.url}/v1/responses/{made['id']}"
+    url, kept_url = (f"{survivor.url}/v1/responses/{one['id']}" for one in (made, kept))
     await until(http, url, "in_progress")
+
+    async def is_stored() -> bool:
+        """A frontend stores a response after its answer."""
+        async with http.get(kept_url) as response:
+            return response.status == 200
+
+    await waiting.until(is_stored)
     doomed.kill()
     failed = await until(http, url, "failed")
     assert failed["error"]["message"] == "The server that ran this response is gone."
-    assert (await ask(http, "GET", f"{survivor.url}/v1/responses/{kept['id']}"))[
-        "status"
-    ] == "completed"
+    assert (await ask(http, "GET", kept_url))["status"] == "completed"
 
 
 @pytest.mark.slow

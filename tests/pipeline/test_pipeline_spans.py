@@ -81,11 +81,41 @@ async def test_a_worker_that_dies_begins_another_attempt(traced: Local, receiver
         lambda trace: last <= {span.name for span in trace.children(retry)},
     )
     assert retry.links == [root.id]
-    assert [details["turnwire.worker"] for _, details in root.events] == [worker.id]
+    ((event, details),) = root.events
+    assert (event, details["turnwire.reason"]) == ("turnwire.attempt_ended", "worker lost")
+    assert details["turnwire.worker"] == worker.id
+    assert {span.attributes["turnwire.attempt"] for span in found.children(retry)} == {2}
+    (decode,) = (span for span in found.children(retry) if span.name == "decode")
+    assert decode.attributes["turnwire.resumed_tokens"] > 0
+    parses = [span for span in found.spans if span.name == "parse"]
+    assert sorted(span.attributes.get("turnwire.interrupted", False) for span in parses) == [
+        False,
+        True,
+    ]
+    assert not root.failed
     children = [span.name for span in found.children(retry) if span.name != "parse"]
     assert children == ["prepare", "place", "prefill", "decode"]
     blocks = [span.name for span in found.children(root) if span.name in ("reasoning", "text")]
     assert blocks == ["reasoning", "text"]
+
+
+async def test_a_stream_that_is_parsed_again_is_shown_once(
+    traced: Local, receiver: Receiver
+) -> None:
+    await traced.add("parser", tracing=True, otlp_endpoint=receiver.url)
+    await traced.completed()
+    plan = Plan(length=30, hold_at=20, go=asyncio.Event(), cached=0)
+    turn = traced.turn(plan)
+    await turn.sink.words_at_least(10)
+    parser = traced.parser_of(turn)
+    await parser.kill()
+    plan.go.set()
+    await turn.whole(30)
+    found = await trace_of(receiver, turn.id, "decode", "parse", "place")
+    (root,) = found.children(None)
+    names = ["prepare", "place", "prefill", "decode", "parse", "reasoning", "text"]
+    assert sorted(span.name for span in found.children(root)) == sorted(names)
+    assert found.one("parse").resource["service.instance.id"] != parser.id
 
 
 async def test_a_cancelled_or_failed_turn_has_its_spans(traced: Local, receiver: Receiver) -> None:

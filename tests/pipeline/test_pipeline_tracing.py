@@ -13,11 +13,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.kit.messages_client import TOOLS, Client, after_first_call, body, call, say
+from tests.kit.messages_client import TOOLS, Client, body, call, say
 from tests.kit.nats import NatsServer, free_port
 from tests.kit.otlp import ReceivedSpan, Receiver, Trace, receiving
-from tests.kit.stack import MODEL, Stack, busy, turns_at
-from tests.kit.waiting import LIMIT_S, eventually, until
+from tests.kit.stack import MODEL, Stack
+from tests.kit.waiting import eventually, until
 
 pytestmark = pytest.mark.slow
 
@@ -40,18 +40,7 @@ STEPS = ["strip", "ledger", "render", "encode"]
 WORKER = ["queue", "prefill", "decode"]
 CLOCK_NS = 20_000_000
 """Two processes may be interrupted between an event and reading the clock."""
-COUNTS = {"worker": 2, "parser": 2, "preprocessor": 1}
-LONG_BLOCKS = ["reasoning", "text", "tool_use", "text", "tool_use"]
-
-
-def held(by: str) -> str:
-    """A turn that is delayed after its first call."""
-    return say(
-        "Thinking.\n</think>\n\nBefore.\n\n"
-        + call("ls")
-        + f"\n\n[[{by}]][[fill 30]]"
-        + call("date")
-    )
+COUNTS = {"worker": 1, "parser": 1, "preprocessor": 1}
 
 
 @pytest.fixture(scope="module")
@@ -214,73 +203,6 @@ async def test_a_turn_shows_every_stage_once(
     ]
     assert [line["event"] for line in lines] == ["request"]
     assert lines[0]["trace_id"] == trace
-
-
-async def kill_during(
-    stack: Stack, client: Client, stage: str, request: dict[str, Any]
-) -> tuple[list[str], str]:
-    """Kills the process of a stage that has the turn, after its first call; returns the answer's
-    blocks and its name."""
-
-    async def idle() -> bool:
-        return not any((await turns_at(stack, stage)).values())
-
-    await until(idle)
-    answering, reached = await after_first_call(client, request)
-    await reached.wait()
-    name = await busy(stack, stage)
-    next(child for child in stack.children if child.name == name).kill()
-    answer = await asyncio.wait_for(answering, LIMIT_S)
-    assert answer.error is None
-    return answer.kinds, name
-
-
-async def test_a_turn_that_survives_its_worker_shows_both_attempts(
-    traced: Stack, receiver: Receiver, client: Client
-) -> None:
-    trace = secrets.token_hex(16)
-    client.http.headers.update(parent_of(trace))
-    kinds, name = await kill_during(traced, client, "worker", body(held("silence")))
-    assert kinds == ["thinking", "text", "tool_use", "text", "tool_use"]
-    found = await trace_of(receiver, trace, "decode", "parse", "parse", "place", "place")
-    turn, retry = found.one(f"chat {MODEL}"), found.one("retry")
-    # The spans of the worker that was killed died with it.
-    expected = ["prepare", "place", "parse", "retry", *LONG_BLOCKS]
-    assert sorted(span.name for span in found.children(turn)) == sorted(expected)
-    assert [span.name for span in found.children(turn) if span.name in LONG_BLOCKS] == LONG_BLOCKS
-    children = {span.name: span for span in found.children(retry)}
-    assert sorted(span.name for span in found.children(retry)) == sorted(
-        ["prepare", "place", *WORKER, "parse"]
-    )
-    in_order([children[name] for name in ("prepare", "place", *WORKER)])
-    assert {span.attributes["turnwire.attempt"] for span in children.values()} == {2}
-    assert retry.links == [turn.id]
-    ((event, details),) = turn.events
-    assert (event, details["turnwire.reason"]) == ("turnwire.attempt_ended", "worker lost")
-    assert details["turnwire.worker"].startswith(f"{name}-")
-    parses = [
-        span.attributes.get("turnwire.interrupted", False)
-        for span in found.spans
-        if span.name == "parse"
-    ]
-    assert parses == [True, False]
-    assert found.one("decode").attributes["turnwire.resumed_tokens"] > 0
-    assert not turn.failed
-
-
-async def test_a_stream_that_is_parsed_again_is_shown_once(
-    traced: Stack, receiver: Receiver, client: Client
-) -> None:
-    trace = secrets.token_hex(16)
-    client.http.headers.update(parent_of(trace))
-    kinds, name = await kill_during(traced, client, "parser", body(held("pause 8000")))
-    assert kinds == ["thinking", "text", "tool_use", "text", "tool_use"]
-    found = await trace_of(receiver, trace, "decode", "parse", "prepare", "place")
-    turn = found.one(f"chat {MODEL}")
-    expected = ["prepare", "place", *WORKER, "parse", *LONG_BLOCKS]
-    assert sorted(span.name for span in found.children(turn)) == sorted(expected)
-    assert [span.name for span in found.children(turn) if span.name in LONG_BLOCKS] == LONG_BLOCKS
-    assert not found.one("parse").resource["service.instance.id"].startswith(f"{name}-")
 
 
 async def test_choices_refusals_and_sockets_have_spans(receiver: Receiver, client: Client) -> None:
