@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from schemas.conversation import Call, Conversation, Message, Part, Result, Text, ToolSpec
+from schemas.conversation import Call, Conversation, Message, Result, Text, ToolSpec
 from services.templates.chat_template import ChatTemplate, TemplateMessage
 from services.templates.messages import TemplateInput, adapt
 from services.templates.traits import TemplateTraits
+from tests.kit.conversations import assistant, user
+
+__all__ = ["adapted", "assistant", "call", "result", "template_messages", "user"]
 
 IDEAL = TemplateTraits(reasoning="reasoning_content", interleaved="split")
 
@@ -38,14 +41,6 @@ def adapted(
 
 def template_messages(*messages: Message, **how: Any) -> list[TemplateMessage]:
     return adapted(*messages, **how).messages
-
-
-def user(*texts: str) -> Message:
-    return Message("user", [Text(text) for text in texts])
-
-
-def assistant(*parts: Part) -> Message:
-    return Message("assistant", list(parts))
 
 
 def call(name: str = "Bash", arguments: str = '{"command": "ls"}', call_id: str = "c1") -> Call:

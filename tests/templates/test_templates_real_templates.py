@@ -10,7 +10,6 @@ from schemas.conversation import (
     Conversation,
     Media,
     Message,
-    Part,
     Reasoning,
     Result,
     Text,
@@ -21,6 +20,7 @@ from services.templates.chat_template import ChatTemplate
 from services.templates.messages import adapt
 from services.templates.thinking import template_variables
 from services.templates.tools import list_tools
+from tests.kit.conversations import assistant
 from tests.kit.every import for_each
 from tests.kit.published import TEMPLATES, needs_templates, traits_of
 
@@ -35,10 +35,6 @@ TOOLS = [
     ),
     ToolSpec("late", "loaded later", {"type": "object", "properties": {}}, deferred=True),
 ]
-
-
-def assistant(*parts: Part) -> Message:
-    return Message("assistant", list(parts))
 
 
 def call(number: int) -> Call:
