@@ -30,11 +30,15 @@ from services.worker.engine import (
 from services.worker.engine_requests import EngineRequests
 from services.worker.kv.publisher import NO_KV
 from services.worker.thoughts import ThoughtCounter
+from tests.kit import engines
+from tests.kit.engines import begun, rest
 from tests.kit.fake_decodings import FakeDecodings
 from tests.kit.listening import Listener, listen
 from tests.kit.waiting import eventually
 
 WAIT_S = 60.0
+output = engines.ids_of
+cached = engines.cached_of
 
 
 @dataclass
@@ -89,8 +93,7 @@ class Bench:
         return computed // unit * unit
 
     async def run(self, request: EngineRequest) -> list[EngineDelta]:
-        async with asyncio.timeout(WAIT_S):
-            return [delta async for delta in listen(self.engine, request)]
+        return await engines.run(self.engine, request)
 
     async def ids(self, request: EngineRequest) -> list[int]:
         return output(await self.run(request))
@@ -100,14 +103,6 @@ class Bench:
         await eventually(
             lambda: not self.engine.load().running and not self.engine.load().waiting, WAIT_S
         )
-
-
-def output(deltas: list[EngineDelta]) -> list[int]:
-    return [token for delta in deltas for token in delta.ids]
-
-
-def cached(deltas: list[EngineDelta]) -> int | None:
-    return next((delta.cached for delta in deltas if delta.cached is not None), None)
 
 
 class Conformance:
@@ -363,8 +358,7 @@ class Conformance:
         assert bench.engine.load().running == 0
 
     async def test_an_id_in_use_is_refused(self, bench: Bench) -> None:
-        first = listen(bench.engine, bench.request(turn="same", max_tokens=2000))
-        await asyncio.wait_for(anext(first), WAIT_S)
+        first = await begun(bench.engine, bench.request(turn="same", max_tokens=2000))
         with pytest.raises(Invalid):
             await bench.run(bench.request(turn="same"))
         assert (await asyncio.wait_for(anext(first), WAIT_S)).finish is None
@@ -509,17 +503,12 @@ class Conformance:
             await bench.run(bench.request())
 
     async def test_stop_ends_open_turns_as_cancelled(self, bench: Bench) -> None:
-        deltas = listen(bench.engine, bench.request(max_tokens=2000))
-        await asyncio.wait_for(anext(deltas), WAIT_S)
-        rest = asyncio.create_task(_rest(deltas))
+        deltas = await begun(bench.engine, bench.request(max_tokens=2000))
+        last = asyncio.create_task(rest(deltas))
         await asyncio.sleep(0)
         async with asyncio.timeout(WAIT_S):
             await bench.engine.stop(5.0)
-            last = (await rest)[-1]
-        assert last.finish is FinishReason.CANCELLED
+            end = (await last)[-1]
+        assert end.finish is FinishReason.CANCELLED
         with pytest.raises(EngineFailed):
             await bench.run(bench.request())
-
-
-async def _rest(deltas: object) -> list[EngineDelta]:
-    return [delta async for delta in deltas]  # type: ignore[attr-defined]

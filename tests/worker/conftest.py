@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit.vision_model import Scheme, build_vision_model
+from tests.kit.engines import torch, transformers
 
 
 @pytest.fixture(scope="session")
@@ -19,8 +19,6 @@ def demo_model(demo_dir: Path) -> Path:
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Qwen3 of two layers with random weights, vocabulary 512, end tokens 5 and 7."""
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
     path = tmp_path_factory.mktemp("model") / "tiny"
     torch.manual_seed(0)
     config = transformers.Qwen3Config(
@@ -41,33 +39,27 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="session", params=["qwen", "idefics"])
-def vision_scheme(request: pytest.FixtureRequest) -> Scheme:
-    """How the model of `vision_model` marks images."""
-    scheme: Scheme = request.param
-    return scheme
+@pytest.fixture(scope="session")
+def vision_model(vision_dir: Path) -> Path:
+    return vision_dir
 
 
 @pytest.fixture(scope="session")
-def vision_model(vision_scheme: Scheme, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A vision model without weights."""
-    return build_vision_model(tmp_path_factory.mktemp("model") / vision_scheme, vision_scheme)
-
-
-@pytest.fixture(scope="session")
-def vision(vision_model: Path, vision_scheme: Scheme) -> Any:
-    """Prompts for it."""
+def vision(vision_dir: Path) -> Any:
+    """Prompts for the vision model."""
     from tests.worker.vision import VisionPrompts
 
-    return VisionPrompts(vision_model, vision_scheme)
+    return VisionPrompts(vision_dir, vision_dir.name)
 
 
 @pytest.fixture
-def fake_trtllm(request: pytest.FixtureRequest) -> Iterator[Any]:
+def fake_trtllm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The package `tensorrt_llm` of the version `request.param`; no LLM is left running, and
     nothing that the release ignores was sent to it."""
     from tests.worker.fake_tensorrt_llm import Package
 
+    # Stopping an engine waits for the call that reads from it.
+    monkeypatch.setattr("services.worker.engines.trtllm.readings.POLL_TIMEOUT_S", 0.02)
     package = Package(request.param)
     package.install()
     yield package.root

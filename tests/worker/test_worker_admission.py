@@ -11,6 +11,7 @@ from schemas.conversation import OutputFormat, Sampling
 from schemas.errors import ContextOverflow, Invalid
 from services.worker.admission import check
 from services.worker.engine import SAMPLING_FIELDS, EngineInfo, EngineRequest
+from tests.kit import engines
 
 ALL = frozenset(
     {field.feature for field in SAMPLING_FIELDS.values()}
@@ -33,17 +34,8 @@ def info(**changes: Any) -> EngineInfo:
     return EngineInfo(**{**values, **changes})
 
 
-def request(
-    token_ids: Any = None, *, guided: Any = None, salt: str | None = None, **sampling: Any
-) -> EngineRequest:
-    return EngineRequest(
-        "t",
-        [1, 2, 3] if token_ids is None else token_ids,
-        Sampling(**{"max_tokens": 10, **sampling}),
-        [2],
-        cache_salt=salt,
-        guided=guided,
-    )
+def request(ids: Any = (1, 2, 3), **fields: Any) -> EngineRequest:
+    return engines.request(ids=ids, stop_ids=[2], **{"max_tokens": 10, **fields})
 
 
 def test_a_request_that_fits_is_accepted() -> None:
@@ -150,7 +142,7 @@ def test_values_out_of_range_are_refused(field: str, value: Any) -> None:
         ("logprobs", "logprobs", {"logprobs": 0}),
         ("top_logprobs", "top_logprobs", {"logprobs": 5}),
         ("guided", "format", {"guided": OutputFormat("json_object")}),
-        ("salt", "cache_salt", {"salt": "tenant"}),
+        ("salt", "cache_salt", {"cache_salt": "tenant"}),
     ],
 )
 def test_a_missing_feature_is_refused_by_name(
@@ -177,7 +169,7 @@ def test_neutral_values_need_no_feature() -> None:
 
 
 def test_salts_matter_only_where_a_cache_is_shared() -> None:
-    check(request(salt="tenant"), info(features=frozenset(), block_tokens=None))
+    check(request(cache_salt="tenant"), info(features=frozenset(), block_tokens=None))
 
 
 def test_every_sampling_field_has_its_place() -> None:

@@ -1,6 +1,5 @@
 """The conformance suite over every engine that this machine has."""
 
-import importlib.util
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from schemas.conversation import Sampling
 from services.runtime.config import WorkerConfig
 from services.worker.engine import EngineRequest
 from services.worker.engines.registry import open_engine
+from tests.kit.engines import EMPTY_MODEL, PROMPT, with_torch
 from tests.kit.listening import Listener
 from tests.worker.conformance import Bench, Conformance
 from tests.worker.fake_tensorrt_llm import VERSIONS
@@ -100,7 +100,6 @@ class TransformersBench:
         )
         engine: Any = open_engine("transformers", config)
         info = await engine.start()
-        prompt = [(11 * i + 3) % 500 + 8 for i in range(100)]
 
         processor = managers[-1].batch_processor
         prepare = processor.prepare_next_batch
@@ -118,14 +117,9 @@ class TransformersBench:
             processor.prepare_next_batch = broken
 
         processor.prepare_next_batch = gated
-        yield Bench(engine, info, prompt, kill, gate.clear, gate.set, SLOTS)
+        yield Bench(engine, info, PROMPT, kill, gate.clear, gate.set, SLOTS)
         gate.set()
         await engine.stop(5.0)
-
-
-with_torch = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None, reason="torch is not installed"
-)
 
 
 @with_torch
@@ -171,16 +165,23 @@ class TestTransformersVision(VisionConformance):
         await engine.stop(5.0)
 
 
-@pytest.mark.parametrize("fake_trtllm", VERSIONS, indirect=True)
+@pytest.mark.parametrize(
+    "fake_trtllm",
+    [
+        VERSIONS[0],
+        *(pytest.param(version, marks=pytest.mark.slow) for version in VERSIONS[1:-1]),
+        VERSIONS[-1],
+    ],
+    indirect=True,
+)
 class TestTrtllm(Conformance):
     @pytest.fixture
     async def bench(self, fake_trtllm: Any, tmp_path: Path) -> AsyncIterator[Bench]:
-        (tmp_path / "config.json").write_text('{"vocab_size": 512, "eos_token_id": [5, 7]}')
+        (tmp_path / "config.json").write_text(EMPTY_MODEL)
         config = WorkerConfig(model=str(tmp_path), slots=SLOTS, max_model_len=4096, watchdog_s=2.0)
         engine: Any = open_engine("trtllm", config)
         info = await engine.start()
         runtime = fake_trtllm.LLM.last.runtime
-        prompt = [(11 * i + 3) % 500 + 8 for i in range(100)]
 
         def hold() -> None:
             runtime.held = True
@@ -188,7 +189,7 @@ class TestTrtllm(Conformance):
         def resume() -> None:
             runtime.held = False
 
-        yield Bench(engine, info, prompt, runtime.kill, hold, resume, SLOTS)
+        yield Bench(engine, info, PROMPT, runtime.kill, hold, resume, SLOTS)
         await engine.stop(5.0)
 
 
@@ -197,12 +198,11 @@ class TestVllm(Conformance):
 
     @pytest.fixture
     async def bench(self, fake_vllm: Any, tmp_path: Path) -> AsyncIterator[Bench]:
-        (tmp_path / "config.json").write_text('{"vocab_size": 512, "eos_token_id": [5, 7]}')
+        (tmp_path / "config.json").write_text(EMPTY_MODEL)
         config = WorkerConfig(model=str(tmp_path), slots=SLOTS, max_model_len=4096)
         engine: Any = open_engine("vllm", config)
         info = await engine.start()
         llm = fake_vllm.last
-        prompt = [(11 * i + 3) % 500 + 8 for i in range(100)]
-        yield Bench(engine, info, prompt, llm.kill, llm.gate.clear, llm.gate.set, SLOTS)
+        yield Bench(engine, info, PROMPT, llm.kill, llm.gate.clear, llm.gate.set, SLOTS)
         llm.gate.set()
         await engine.stop(5.0)

@@ -1,14 +1,8 @@
 """What TensorRT-LLM and vLLM take alike: guided decoding, and log probabilities."""
 
-from typing import Any
-
-from schemas.conversation import OutputFormat, Sampling
-from services.worker.engine import EngineRequest
+from schemas.conversation import OutputFormat
 from services.worker.engines.support import chosen_first, guided_arguments
-
-
-def request(**fields: Any) -> EngineRequest:
-    return EngineRequest("t", [1, 2], Sampling(max_tokens=8), [5], **fields)
+from tests.kit.engines import request
 
 
 def test_a_form_becomes_one_argument() -> None:

@@ -18,7 +18,6 @@ from schemas.frames import (
     GenerateRequest,
     PromptImage,
     ThoughtBudget,
-    TokenFrame,
     pack_ids,
 )
 from services.images.image import image_hash
@@ -32,25 +31,20 @@ from services.worker.service import Worker
 from tests.kit.nats import NatsServer
 from tests.kit.processes import MakeProcess
 from tests.kit.waiting import eventually
+from tests.kit.worker import WorkerTrial
 from tests.worker.vision import VisionPrompts, image
 
 TEXT = "There is some text before the image, more than a block of it. " * 6
 
 
-class Trial:
-    """A worker with the script engine, a frontend's store of images, and a parser shard's collected
-    tokens."""
+class Trial(WorkerTrial):
+    """A worker with the script engine, and a frontend's store of images."""
 
-    def __init__(
-        self, worker: Process, service: Worker, shard: Process, store: ImageStore, model: Path
-    ) -> None:
-        self.worker = worker
-        self.service = service
-        self.shard = shard
-        self.store = store
-        self.ids: dict[str, list[int]] = {}
-        self.ended: set[str] = set()
-        self.cached: dict[str, int | None] = {}
+    service: Worker
+
+    def __init__(self, worker: Process, shard: Process, model: Path) -> None:
+        super().__init__(worker, shard)
+        self.store = ImageStore(shard.bus, ImageStoreConfig(), shard.log)
         self._tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
 
     def token(self, text: str) -> int:
@@ -59,38 +53,21 @@ class Trial:
         assert token is not None
         return token
 
-    def take(self, frame: TokenFrame) -> None:
-        for entry in frame.entries:
-            self.ids.setdefault(entry.turn, []).extend(entry.ids)
-            if entry.cached is not None:
-                self.cached[entry.turn] = entry.cached
-            if entry.finish is not None:
-                self.ended.add(entry.turn)
-
-    def request(
+    def asked(
         self, turn: str, ids: list[int], images: list[PromptImage], **more: Any
     ) -> GenerateRequest:
-        fields: dict[str, Any] = {"parser": self.shard.id, "frontend": "f", "attempt": 1, **more}
-        return GenerateRequest(
-            turn=turn,
-            model="m",
-            prompt=pack_ids(ids),
-            sampling=Sampling(max_tokens=300),
-            stop_ids=[self.token("<|im_end|>")],
-            context=msgspec.Raw(b"{}"),
-            images=images,
-            **fields,
-        )
+        """A request with images."""
+        stop_ids, sampling = [self.token("<|im_end|>")], Sampling(max_tokens=300)
+        return self.request(turn, ids, images=images, stop_ids=stop_ids, sampling=sampling, **more)
 
-    async def send(self, request: GenerateRequest) -> GenerateReply:
-        subject = subjects.generate("m", self.worker.id)
-        reply = await self.shard.bus.request(subject, msgspec.json.encode(request), 60.0)
-        return msgspec.json.decode(reply, type=GenerateReply)
+    def cached(self, turn: str) -> int | None:
+        """How many tokens the turn found in the cache."""
+        return next(e.cached for e in self.entries if e.turn == turn and e.cached is not None)
 
     async def answer(self, turn: str) -> str:
         """The text of an accepted turn."""
-        await eventually(lambda: turn in self.ended)
-        text: str = self._tokenizer.decode(self.ids[turn], skip_special_tokens=False)
+        await self.end_of(turn)
+        text: str = self._tokenizer.decode(self.ids(turn), skip_special_tokens=False)
         return text
 
 
@@ -102,27 +79,14 @@ async def trial(
     request: pytest.FixtureRequest,
 ) -> AsyncIterator[Trial]:
     url = own_nats.url
-    shard, process = (
-        await make_process("parser", "p", url=url),
-        await make_process("worker", "w", url=url),
-    )
+    shard = await make_process("parser", "p", url=url)
+    made = Trial(await make_process("worker", "w", url=url), shard, vision_model)
     await create_bucket(shard.bus, image_bucket(ImageStoreConfig()))
     engine = open_engine("script", WorkerConfig(model=str(vision_model)))
     info = await engine.start()
     if getattr(request, "param", None) is not None:
         info = msgspec.structs.replace(info, features=info.features - {request.param})
-    worker = Worker(process, engine, info, "m", 9)
-    made = Trial(
-        process, worker, shard, ImageStore(shard.bus, ImageStoreConfig(), shard.log), vision_model
-    )
-    await shard.subscribe(
-        subjects.tokens(shard.id),
-        lambda delivery: made.take(msgspec.json.decode(delivery.data, type=TokenFrame)),
-    )
-    await shard.bus.flush()
-    await worker.start()
-    await process.bus.flush()
-    shard.heartbeats.send()
+    made.service = await made.start(engine, info)
     yield made
     await engine.stop(1.0)
 
@@ -153,17 +117,17 @@ async def test_engine_gets_the_image_and_the_second_request_reads_nothing(
     ids, images = placed(vision, TEXT, red, " and ", blue, " and ", red)
     for data in (red, blue):
         await trial.store.put(image_hash(data, None), data)
-    first = await trial.send(trial.request("t", ids, images))
+    first = await trial.send(trial.asked("t", ids, images))
     assert (first.error, first.expected_cached) == (None, 0)
     answer = await trial.answer("t")
     names = [one.hash for one in images]
     for name, size in zip(names, ("112 x 56", "84 x 84", "112 x 56"), strict=True):
         assert f"I see an image of {size} pixels ({name[:8]})." in answer
     assert sorted(reads) == sorted(set(names))
-    second = await trial.send(trial.request("u", ids, images))
+    second = await trial.send(trial.asked("u", ids, images))
     assert (second.error, second.expected_cached) == (None, (len(ids) - 1) // 16 * 16)
     assert await trial.answer("u") == answer
-    assert trial.cached["u"] == second.expected_cached
+    assert trial.cached("u") == second.expected_cached
     assert len(reads) == 2
 
 
@@ -175,10 +139,10 @@ async def test_equal_text_with_another_image_is_held_up_to_the_image(
         await trial.store.put(image_hash(data, None), data)
     for turn, color, held in (("t", "red", False), ("u", "blue", True)):
         ids, images = placed(vision, TEXT, image(color), TEXT)
-        reply = await trial.send(trial.request(turn, ids, images))
+        reply = await trial.send(trial.asked(turn, ids, images))
         assert reply.expected_cached == (images[0].at // 16 * 16 if held else 0)
         await trial.answer(turn)
-        assert trial.cached[turn] == reply.expected_cached
+        assert trial.cached(turn) == reply.expected_cached
 
 
 async def test_image_that_is_not_stored_is_named_by_its_code(
@@ -186,10 +150,10 @@ async def test_image_that_is_not_stored_is_named_by_its_code(
 ) -> None:
     ids, images = placed(vision, image("red"), image("blue"))
     await trial.store.put(images[0].hash, image("red"))
-    error = error_of(await trial.send(trial.request("t", ids, images)))
+    error = error_of(await trial.send(trial.asked("t", ids, images)))
     assert (error.kind, error.code) == (ErrorKind.UNAVAILABLE, MEDIA_MISSING)
     await trial.store.put(images[1].hash, image("blue"))
-    assert (await trial.send(trial.request("t", ids, images))).error is None, (
+    assert (await trial.send(trial.asked("t", ids, images))).error is None, (
         "the next attempt finds it"
     )
     await trial.answer("t")
@@ -205,7 +169,7 @@ async def test_place_outside_the_prompt_is_refused(
 ) -> None:
     ids, (one,) = placed(vision, image())
     wrong = PromptImage(one.hash, at, tokens)
-    error = error_of(await trial.send(trial.request("t", ids, [wrong])))
+    error = error_of(await trial.send(trial.asked("t", ids, [wrong])))
     assert error.kind is ErrorKind.INVALID
     assert f"an image is not at its place in the prompt of {len(ids)} tokens" in error.message
 
@@ -224,13 +188,13 @@ async def test_places_that_overlap_or_are_not_in_order_are_refused(
         (images, {"resume": output}),
     ):
         short = ids[: images[1].at] if more else ids
-        error = error_of(await trial.send(trial.request("t", short, wrong, **more)))
+        error = error_of(await trial.send(trial.asked("t", short, wrong, **more)))
         assert error.kind is ErrorKind.INVALID
 
 
 @pytest.mark.parametrize("trial", ["vision"], indirect=True)
 async def test_engine_without_vision_refuses_images(trial: Trial, vision: VisionPrompts) -> None:
-    error = error_of(await trial.send(trial.request("t", *placed(vision, image()))))
+    error = error_of(await trial.send(trial.asked("t", *placed(vision, image()))))
     assert (error.kind, error.param) == (ErrorKind.INVALID, "messages")
     assert "image is not supported by the script engine of this model" in error.message
 
@@ -238,10 +202,10 @@ async def test_engine_without_vision_refuses_images(trial: Trial, vision: Vision
 async def test_resumed_turn_keeps_its_images(trial: Trial, vision: VisionPrompts) -> None:
     await trial.store.put(image_hash(image(), None), image())
     ids, images = placed(vision, TEXT, image())
-    await trial.send(trial.request("t", ids, images))
+    await trial.send(trial.asked("t", ids, images))
     whole = await trial.answer("t")
-    half = trial.ids["t"][: len(trial.ids["t"]) // 2]
-    reply = await trial.send(trial.request("u", ids, images, resume=pack_ids(half)))
+    half = trial.ids("t")[: len(trial.ids("t")) // 2]
+    reply = await trial.send(trial.asked("u", ids, images, resume=pack_ids(half)))
     assert reply.expected_cached is not None
     assert reply.expected_cached >= len(ids) // 16 * 16 > images[0].at
     assert await trial.answer("u") == whole
@@ -255,18 +219,18 @@ async def test_turn_keeps_its_images_after_an_ended_thought(
     spelling = {text: pack_ids([trial.token(text)]) for text in ("<think>", "</think>")}
     end = spelling["</think>"]
     budget = ThoughtBudget(2, spelling, ["<think>"], ["</think>"], ["</think>"], end, end)
-    assert (await trial.send(trial.request("t", ids, images, thought_budget=budget))).error is None
+    assert (await trial.send(trial.asked("t", ids, images, thought_budget=budget))).error is None
     answer = await trial.answer("t")
-    assert trial.ids["t"].index(trial.token("</think>")) == 3
+    assert trial.ids("t").index(trial.token("</think>")) == 3
     assert f"I see an image of 84 x 56 pixels ({images[0].hash[:8]})." in answer
 
 
 async def test_prefill_has_its_images(trial: Trial, vision: VisionPrompts) -> None:
     await trial.store.put(image_hash(image(), None), image())
     ids, images = placed(vision, TEXT, image(), TEXT)
-    early = trial.request("t", ids, images, parser="", frontend="")
+    early = trial.asked("t", ids, images, parser="", frontend="")
     assert (await trial.send(early)).error is None
-    reply = await trial.send(trial.request("u", ids, images))
+    reply = await trial.send(trial.asked("u", ids, images))
     assert reply.expected_cached == (len(ids) - 1) // 16 * 16
 
 
@@ -291,16 +255,16 @@ async def test_turn_cancelled_while_its_image_is_fetched_is_not_decoded(
 ) -> None:
     slow = SlowStore(monkeypatch)
     await trial.store.put(image_hash(image(), None), image())
-    sent = asyncio.create_task(trial.send(trial.request("t", *placed(vision, image()))))
+    sent = asyncio.create_task(trial.send(trial.asked("t", *placed(vision, image()))))
     await eventually(lambda: slow.waiting == 1)
     trial.shard.publish(subjects.cancel("m"), Cancel("t", 1, "hangup"))
-    other = await trial.send(trial.request("u", vision.prompt("Hello")[0], []))
+    other = await trial.send(trial.asked("u", vision.prompt("Hello")[0], []))
     assert other.error is None, "a turn without images does not wait"
     slow.release.set()
     error = error_of(await sent)
     assert (error.kind, error.message) == (ErrorKind.UNAVAILABLE, "the turn was cancelled")
     await trial.answer("u")
-    assert "t" not in trial.ids
+    assert not trial.ids("t")
 
 
 async def test_deadline_passes_while_an_image_is_fetched(
@@ -309,7 +273,7 @@ async def test_deadline_passes_while_an_image_is_fetched(
     slow = SlowStore(monkeypatch)
     await trial.store.put(image_hash(image(), None), image())
     sent = asyncio.create_task(
-        trial.send(trial.request("t", *placed(vision, image()), timeout_s=0.05))
+        trial.send(trial.asked("t", *placed(vision, image()), timeout_s=0.05))
     )
     await eventually(lambda: slow.waiting == 1)
     await asyncio.sleep(0.1)
@@ -322,7 +286,7 @@ async def test_drain_waits_until_a_request_with_images_is_answered(
 ) -> None:
     slow = SlowStore(monkeypatch)
     await trial.store.put(image_hash(image(), None), image())
-    sent = asyncio.create_task(trial.send(trial.request("t", *placed(vision, image()))))
+    sent = asyncio.create_task(trial.send(trial.asked("t", *placed(vision, image()))))
     await eventually(lambda: slow.waiting == 1)
     trial.worker.heartbeats.draining = True
     drain = asyncio.create_task(trial.service.drain())
@@ -339,7 +303,7 @@ async def test_store_that_does_not_answer_is_an_error_in_time(
 ) -> None:
     monkeypatch.setattr("services.images.stored_images.FETCH_S", 0.05)
     SlowStore(monkeypatch)
-    error = error_of(await trial.send(trial.request("t", *placed(vision, image()))))
+    error = error_of(await trial.send(trial.asked("t", *placed(vision, image()))))
     assert (error.kind, error.code) == (ErrorKind.UNAVAILABLE, None)
     assert error.retry_after_s is not None
 

@@ -1,5 +1,6 @@
 """What a worker says that its KV cache holds."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -38,34 +39,33 @@ def stored(
 A, B, C = [1, 2, 3, 4], [5, 6, 7, 8], [9, 9, 9, 9]
 
 
-def test_a_blocks_key_covers_all_tokens_before_it() -> None:
-    reported = book(stored(None, ("a", A), ("b", B)), stored("b", ("c", C)))
-    assert reported.keys() == keys(*A, *B, *C)
+BOTH_RANKS = (stored(None, ("a", A), rank=0), stored(None, ("a", A), ("b", B), rank=1))
+REPORTED: dict[str, tuple[list[KvEvent], list[int]]] = {
+    "a block's key covers all tokens before it": (
+        [stored(None, ("a", A), ("b", B)), stored("b", ("c", C))],
+        keys(*A, *B, *C),
+    ),
+    "a block with an unknown parent is left out": ([stored("lost", ("b", B))], []),
+    "removed blocks are gone": (
+        [stored(None, ("a", A), ("b", B)), BlocksRemoved(["b", "never heard of"])],
+        keys(*A),
+    ),
+    "a block that is announced twice counts once": (
+        [stored(None, ("a", A)), stored(None, ("a", A)), BlocksRemoved(["a"])],
+        [],
+    ),
+    "a block stays while a rank has it": ([*BOTH_RANKS, BlocksRemoved(["b", "a"], 1)], keys(*A)),
+    "a block goes when the last rank drops it": (
+        [*BOTH_RANKS, BlocksRemoved(["a"], 0), BlocksRemoved(["b", "a"], 1)],
+        [],
+    ),
+    "one rank may lose its cache alone": ([*BOTH_RANKS, CacheCleared(1)], keys(*A)),
+}
 
 
-def test_a_block_with_an_unknown_parent_is_left_out() -> None:
-    assert book(stored("lost", ("b", B))).keys() == []
-
-
-def test_removed_blocks_are_gone() -> None:
-    reported = book(stored(None, ("a", A), ("b", B)), BlocksRemoved(["b", "never heard of"]))
-    assert reported.keys() == keys(*A)
-
-
-def test_a_block_goes_when_the_last_rank_drops_it() -> None:
-    reported = book(
-        stored(None, ("a", A), rank=0), stored(None, ("a", A), rank=1), BlocksRemoved(["a"], rank=0)
-    )
-    assert reported.keys() == keys(*A)
-    reported.apply(BlocksRemoved(["a"], rank=1))
-    assert reported.keys() == []
-
-
-def test_one_rank_may_lose_its_cache_alone() -> None:
-    reported = book(
-        stored(None, ("a", A), rank=0), stored(None, ("a", A), ("b", B), rank=1), CacheCleared(1)
-    )
-    assert reported.keys() == keys(*A)
+@pytest.mark.parametrize(("events", "held"), REPORTED.values(), ids=REPORTED)
+def test_blocks_are_held_as_the_events_say(events: list[KvEvent], held: list[int]) -> None:
+    assert book(*events).keys() == held
 
 
 def test_a_cleared_cache_is_empty_and_publishes_it() -> None:
@@ -74,11 +74,6 @@ def test_a_cleared_cache_is_empty_and_publishes_it() -> None:
     reported.apply(CacheCleared())
     reported.apply(stored(None, ("c", C)))
     assert reported.take_changes() == (True, dict.fromkeys(keys(*C), True))
-
-
-def test_a_block_that_is_announced_twice_counts_once() -> None:
-    reported = book(stored(None, ("a", A)), stored(None, ("a", A)), BlocksRemoved(["a"]))
-    assert reported.keys() == []
 
 
 def test_without_events_the_least_recently_used_go_and_of_a_prompt_the_end() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from services.worker.engines.memory import LEAST_TOKENS, available_bytes, cpu_kv_tokens
+from tests.kit.every import for_each
 
 GIB = 2**30
 
@@ -48,9 +49,9 @@ def test_available_memory_counts_and_not_free_memory(tmp_path: Path) -> None:
     assert available_bytes(root) == 20 * GIB
 
 
+@for_each(range(20))
 @pytest.mark.parametrize("version", [1, 2])
-@pytest.mark.parametrize("seed", range(20))
-def test_smallest_limit_of_the_groups_counts(tmp_path: Path, version: int, seed: int) -> None:
+def test_smallest_limit_of_the_groups_counts(seed: int, tmp_path: Path, version: int) -> None:
     rng = random.Random(seed)
     available = rng.randrange(GIB, 32 * GIB) // 1024 * 1024
     paths = ["", "/a", "/a/b", "/a/b/c"][: rng.randrange(1, 5)]
@@ -65,7 +66,7 @@ def test_smallest_limit_of_the_groups_counts(tmp_path: Path, version: int, seed:
         rooms += [] if limit is None else [limit - used + cache]
     own = paths[-1] or "/"
     files["proc/self/cgroup"] = line(version, own)
-    assert available_bytes(write(tmp_path, files)) == min(rooms)
+    assert available_bytes(write(tmp_path / str(seed), files)) == min(rooms)
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -104,7 +105,7 @@ def test_cache_stays_within_an_eighth_of_the_memory() -> None:
     assert tokens(10**9, 10**6, 2_048) == LEAST_TOKENS
 
 
-@pytest.mark.parametrize("seed", range(50))
+@for_each(range(50))
 def test_reduced_window_has_the_reason_that_reduces_it(seed: int) -> None:
     rng = random.Random(seed)
     size, window, available = (

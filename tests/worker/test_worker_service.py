@@ -8,135 +8,60 @@ import pytest
 import structlog
 
 from schemas import subjects
-from schemas.control import Cancel, Load
+from schemas.control import Cancel
 from schemas.conversation import Sampling
 from schemas.errors import ENGINE_DIED, EngineFailed, ErrorKind, TurnwireError
 from schemas.events import FinishReason
 from schemas.frames import (
     GenerateReply,
-    GenerateRequest,
     PrefillNotice,
     ThoughtBudget,
-    TokenEntry,
-    TokenFrame,
     pack_ids,
 )
 from services.runtime.process import Process
-from services.worker.engine import EngineDelta, EngineDied, EngineInfo, EngineRequest, Handle, Sink
-from services.worker.engines.support import EngineTurn, OpenTurns
+from services.worker.engine import EngineDelta, EngineDied
 from services.worker.retention import MIN_TOKENS
-from services.worker.service import Worker
 from tests.kit.processes import MakeProcess
 from tests.kit.waiting import eventually
+from tests.kit.worker import VOCABULARY, HeldEngine, WorkerTrial
 
 NOTICES = "_INBOX_test.notices"
-VOCABULARY = 100_000
 with_cache = pytest.mark.parametrize("trial", [frozenset({"prefix_cache"})], indirect=True)
 
 
-class HeldEngine:
-    """An engine with turns that get their tokens from the test."""
+class Trial(WorkerTrial):
+    """A worker with an engine that waits for the test."""
 
-    def __init__(self) -> None:
-        self.turns = OpenTurns("held")
-        self.features = frozenset({"min_tokens", "seed", "priority", "logit_bias"})
-        self.open_turns: dict[str, EngineTurn] = {}
-        self.requests: list[EngineRequest] = []
-        self.refuses: TurnwireError | None = None
-
-    async def start(self) -> EngineInfo:
-        block_tokens = 2 if "prefix_cache" in self.features else None
-        return EngineInfo("held", "1", 1000, 1, block_tokens, None, [2], self.features, VOCABULARY)
-
-    def open(self, request: EngineRequest, sink: Sink) -> Handle:
-        def released() -> None:
-            self.open_turns.pop(request.id, None)
-
-        self.requests.append(request)
-        if self.refuses is not None:
-            raise self.refuses
-        turn = self.turns.open(request.id, sink, released)
-        self.open_turns[request.id] = turn
-        return turn
-
-    def load(self) -> Load:
-        return Load(
-            running=min(1, len(self.turns)),
-            waiting=max(0, len(self.turns) - 1),
-            slots=1,
-            queue_limit=9,
-        )
-
-    def healthy(self) -> bool:
-        return True
-
-    async def stop(self, grace_s: float) -> None:
-        self.turns.stop()
-
-
-class Trial:
-    """A worker, and a parser shard that keeps what it receives."""
-
-    def __init__(self, worker: Process, shard: Process, engine: HeldEngine) -> None:
-        self.worker = worker
-        self.shard = shard
-        self.engine = engine
-        self.entries: list[TokenEntry] = []
+    def __init__(self, worker: Process, shard: Process) -> None:
+        super().__init__(worker, shard)
+        self.engine = HeldEngine()
         self.notices: list[PrefillNotice] = []
 
     async def generate(self, turn: str, timeout_s: float | None, **more: Any) -> GenerateReply:
-        fields: dict[str, Any] = {"sampling": Sampling(max_tokens=10), "stop_ids": [2], **more}
-        request = GenerateRequest(
-            turn=turn,
-            attempt=1,
-            model="m",
-            prompt=pack_ids([1, 2, 3]),
-            parser=self.shard.id,
-            frontend="f",
-            context=msgspec.Raw(b"{}"),
-            timeout_s=timeout_s,
-            **fields,
-        )
-        subject = subjects.generate("m", self.worker.id)
-        reply = await self.shard.bus.request(subject, msgspec.json.encode(request), 60.0)
-        return msgspec.json.decode(reply, type=GenerateReply)
-
-    async def end_of(self, turn: str) -> TokenEntry:
-        await eventually(
-            lambda: any(e.turn == turn and e.finish is not None for e in self.entries), 60.0
-        )
-        return next(e for e in self.entries if e.turn == turn and e.finish is not None)
+        return await self.send(self.request(turn, timeout_s=timeout_s, **more))
 
 
 @pytest.fixture
-async def trial(make_process: MakeProcess, request: pytest.FixtureRequest) -> AsyncIterator[Trial]:
+async def idle(make_process: MakeProcess, request: pytest.FixtureRequest) -> AsyncIterator[Trial]:
+    """A worker that has not started."""
     name = request.node.name
-    shard, process = (
-        await make_process("parser", f"{name}-p"),
-        await make_process("worker", f"{name}-w"),
-    )
-    engine = HeldEngine()
-    engine.features |= getattr(request, "param", frozenset())
-    made = Trial(process, shard, engine)
-    await shard.subscribe(
+    shard = await make_process("parser", f"{name}-p")
+    trial = Trial(await make_process("worker", f"{name}-w"), shard)
+    yield trial
+    await trial.engine.stop(1.0)
+
+
+@pytest.fixture
+async def trial(idle: Trial, request: pytest.FixtureRequest) -> Trial:
+    idle.engine.features |= getattr(request, "param", frozenset())
+    await idle.shard.subscribe(
         NOTICES,
-        lambda delivery: made.notices.append(
+        lambda delivery: idle.notices.append(
             msgspec.json.decode(delivery.data, type=PrefillNotice)
         ),
     )
-    await shard.subscribe(
-        subjects.tokens(shard.id),
-        lambda delivery: made.entries.extend(
-            msgspec.json.decode(delivery.data, type=TokenFrame).entries
-        ),
-    )
-    await shard.bus.flush()
-    worker = Worker(process, engine, await engine.start(), "m", 9)
-    await worker.start()
-    await process.bus.flush()
-    shard.heartbeats.send()
-    yield made
-    await engine.stop(1.0)
+    await idle.start(idle.engine, await idle.engine.start())
+    return idle
 
 
 async def test_work_after_its_deadline_is_refused(trial: Trial) -> None:
@@ -243,16 +168,14 @@ async def test_worker_without_a_prefix_cache_sends_no_notice(trial: Trial) -> No
 
 @pytest.mark.parametrize(("full", "warned"), [(None, False), (1000, False), (8192, True)])
 async def test_window_that_the_cache_reduces_is_logged_with_both_figures_and_the_reason(
-    make_process: MakeProcess, request: pytest.FixtureRequest, full: int | None, warned: bool
+    idle: Trial, full: int | None, warned: bool
 ) -> None:
-    process = await make_process("worker", request.node.name)
     capture = structlog.testing.LogCapture()
-    process.log = structlog.wrap_logger(structlog.PrintLogger(), processors=[capture])
-    engine = HeldEngine()
+    idle.worker.log = structlog.wrap_logger(structlog.PrintLogger(), processors=[capture])
     info = msgspec.structs.replace(
-        await engine.start(), full_len=full, kv_tokens=1000, limit="memory is short"
+        await idle.engine.start(), full_len=full, kv_tokens=1000, limit="memory is short"
     )
-    await Worker(process, engine, info, "m", 9).start()
+    await idle.start(idle.engine, info)
     lines = [entry for entry in capture.entries if entry["event"] == "worker.window_reduced"]
     assert [
         (line["log_level"], line["max_model_len"], line["full_len"], line["reason"])
@@ -260,29 +183,19 @@ async def test_window_that_the_cache_reduces_is_logged_with_both_figures_and_the
     ] == ([("warning", 1000, 8192, "memory is short")] if warned else [])
 
 
-async def test_prompts_are_retained_within_their_tenants_share(
-    make_process: MakeProcess, request: pytest.FixtureRequest
-) -> None:
-    shard, process = (
-        await make_process("parser", f"{request.node.name}-p"),
-        await make_process("worker", f"{request.node.name}-w"),
-    )
-    engine = HeldEngine()
-    engine.features |= {"retention"}
-    await shard.bus.flush()
-    info = msgspec.structs.replace(await engine.start(), kv_tokens=5 * MIN_TOKENS)
-    await Worker(process, engine, info, "m", 9).start()
-    await process.bus.flush()
-    trial = Trial(process, shard, engine)
+async def test_prompts_are_retained_within_their_tenants_share(idle: Trial) -> None:
+    idle.engine.features |= {"retention"}
+    info = msgspec.structs.replace(await idle.engine.start(), kv_tokens=5 * MIN_TOKENS)
+    await idle.start(idle.engine, info)
     for number, (tenant, session, retain_s) in enumerate(
         [("a", "s", 300), ("a", "r", 300), ("b", "s", 300), ("a", "s", 3600), ("c", "s", 0)]
     ):
-        reply = await trial.generate(
+        reply = await idle.generate(
             f"t{number}", None, tenant=tenant, session=session, retain_s=retain_s
         )
         assert reply.error is None
-    assert [one.retain_s for one in engine.requests] == [300, 0, 300, 3600, 0]
-    assert [one.session for one in engine.requests] == ["s", "r", "s", "s", "s"]
+    assert [one.retain_s for one in idle.engine.requests] == [300, 0, 300, 3600, 0]
+    assert [one.session for one in idle.engine.requests] == ["s", "r", "s", "s", "s"]
 
 
 SPELLING = {"<": pack_ids([50]), ">": pack_ids([60])}
@@ -325,7 +238,7 @@ async def test_turn_continues_in_its_stream_after_an_ended_thought(trial: Trial)
     trial.engine.open_turns[request.id].put(EngineDelta([22], finish=FinishReason.STOP, stop_id=2))
     await trial.end_of("t")
     entries = [entry for entry in trial.entries if entry.turn == "t"]
-    assert [token for entry in entries for token in entry.ids] == [11, 12, 13, 61, 60, 21, 22]
+    assert trial.ids("t") == [11, 12, 13, 61, 60, 21, 22]
     assert {entry.cached for entry in entries} <= {None, 0}, (
         "the cached part of the prompt, not of the turn so far"
     )

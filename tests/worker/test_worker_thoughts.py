@@ -27,36 +27,14 @@ from services.worker.budgeted_turn import BudgetedTurn
 from services.worker.engine import EngineDelta
 from services.worker.output.token_stream import TokenStream
 from services.worker.thoughts import ThoughtCounter
+from tests.kit.every import for_each
 from tests.kit.fake_decodings import FakeDecodings
 from tests.kit.parser_cases import opened, vectors
 
 LIMIT = 64
 TOOLS = [ToolSpec("run", schema={"properties": {"cmd": {"type": "string"}}})]
-WORDS = [
-    "look",
-    "first",
-    "then",
-    "weigh",
-    "each",
-    "case",
-    "(a",
-    "<",
-    "b),",
-    "x",
-    "=",
-    "{y};",
-    "`code`",
-    "12",
-    "[z]",
-    "and",
-    "so",
-    "on.",
-    "No!",
-    "Why?\n",
-    "\n\n",
-    "é",
-    "船",
-]
+SENTENCE = "look first then weigh each case (a < b), x = {y}; `code` 12 [z] and so on. No! é 船"
+WORDS = [*SENTENCE.split(), "Why?\n", "\n\n"]
 THINKING = [name for name, family in families().items() if thought_markers(family) is not None]
 Tokenizers = Callable[[str, bool], PromptTokenizer]
 
@@ -97,7 +75,7 @@ def thoughts_of(tokenizer: PromptTokenizer, name: str) -> ThoughtBudget | None:
 
 class Turn:
     """A turn with a budget whose engine plays `ids`, and after each ended thought the next of
-    `more`."""
+    `more`. Each step of the engine has one of `steps` tokens."""
 
     def __init__(
         self,
@@ -105,11 +83,12 @@ class Turn:
         ids: Sequence[int],
         more: Sequence[Sequence[int]] = (),
         *,
-        step: Callable[[], int] = lambda: 1,
+        steps: Sequence[int] = (1,),
         max_tokens: int = 10_000,
         resume: Sequence[int] = (),
         logprobs: bool = False,
     ) -> None:
+        self.steps, self.chance = steps, random.Random(len(ids))
         counter = ThoughtCounter(budget)
         resumed = [*resume, *counter.resume(resume)][:max_tokens]
         self.decoding = FakeDecodings().open(resumed)
@@ -125,14 +104,14 @@ class Turn:
         while segment is not None and not self.decoding.ended:
             self.open, self.decoding.handle = True, self
             left = max_tokens - len(self.stream.ids)
-            self._play(list(segment), left, step, logprobs)
+            self._play(list(segment), left, logprobs)
             segment = more.pop(0) if not self.open and more else None
 
-    def _play(self, ids: list[int], left: int, step: Callable[[], int], logprobs: bool) -> None:
+    def _play(self, ids: list[int], left: int, logprobs: bool) -> None:
         cached: int | None = 7 + self.continued
         at = 0
         while self.open:
-            size = min(step(), left - at, len(ids) - at)
+            size = min(self.chance.choice(self.steps), left - at, len(ids) - at)
             part = ids[at : at + size]
             at += size
             self.computed += size
@@ -203,12 +182,17 @@ def budget_of(
     return msgspec.structs.replace(thoughts, tokens=tokens, in_reasoning=in_reasoning)
 
 
-@pytest.mark.parametrize("name", THINKING)
-def test_family_reads_its_end_of_a_thought_as_the_end(name: str) -> None:
+@for_each(THINKING)
+def test_family_reads_its_end_of_a_thought_as_the_end(
+    name: str,
+) -> None:
     family = families()[name]
     markers = thought_markers(family)
     assert markers is not None
-    for end, answer in ((markers.end, family.style.write_text("So.")), (markers.answer, "So.")):
+    for end, answer in (
+        (markers.end, family.style.write_text("So.")),
+        (markers.answer, "So."),
+    ):
         if markers.end == markers.answer or answer != "So.":
             answer = family.style.write_text("So.")
         parser = open_parser(name, in_reasoning=True)
@@ -218,8 +202,8 @@ def test_family_reads_its_end_of_a_thought_as_the_end(name: str) -> None:
         assert (kinds, "".join(texts)) == (["reasoning", "text"], "LookSo.")
 
 
+@for_each(THINKING)
 @pytest.mark.parametrize("single", [True, False])
-@pytest.mark.parametrize("name", THINKING)
 def test_budget_holds_and_an_answer_follows(
     name: str, single: bool, tokenizer_of: Tokenizers
 ) -> None:
@@ -232,11 +216,11 @@ def test_budget_holds_and_an_answer_follows(
             thought(family, text, in_reasoning) + family.style.write_text("Never.")
         )
         answer = tokenizer.encode(family.style.write_text("All done."))
-        turn = Turn(budget, ids, [answer], step=lambda: chance.choice((1, 1, 1, 2, 5, 40)))
+        turn = Turn(budget, ids, [answer], steps=(1, 1, 1, 2, 5, 40))
         blocks, end = read(name, tokenizer, turn.stream, in_reasoning)
         assert [kind for kind, _ in blocks] == ["reasoning", "text"], blocks
         assert blocks[1][1] == "All done."
-        # A token that holds the opener's end and the thought's first text is in the usage only.
+        # A token with the opener's end and the thought's first text is in the usage only.
         ending = len(unpack_ids(budget.end)) + (not single)
         assert LIMIT <= end.usage.reasoning <= LIMIT + ending
         assert turn.stream.ids[:LIMIT] == ids[:LIMIT]
@@ -244,16 +228,16 @@ def test_budget_holds_and_an_answer_follows(
         assert (turn.closed, turn.continued) == (1, 1)
 
 
+@for_each(THINKING)
 @pytest.mark.parametrize("single", [True, False])
-@pytest.mark.parametrize("name", THINKING)
+@pytest.mark.parametrize("in_reasoning", [True, False])
 def test_thought_within_its_budget_is_untouched(
-    name: str, single: bool, tokenizer_of: Tokenizers
+    name: str, single: bool, in_reasoning: bool, tokenizer_of: Tokenizers
 ) -> None:
     """Also one of exactly the budget; whatever follows it, calls and more thoughts included."""
     tokenizer, family = tokenizer_of(name, single), families()[name]
-    chance = random.Random(f"{name}{single}")
-    for trial in range(12):
-        in_reasoning = bool(trial % 2)
+    chance = random.Random(f"{name}{single}{in_reasoning}")
+    for _ in range(6):
         text = " ".join(chance.choice(WORDS) for _ in range(chance.randrange(1, 40))) + "."
         parts = [family.style.write_text("Text about <p> and {x}. " * 20)]
         if family.style.call:
@@ -265,19 +249,16 @@ def test_thought_within_its_budget_is_untouched(
         for token in ids:
             counter.count(token)
         for tokens in (counter.used, counter.used + 1, 1000):
-            turn = Turn(
-                budget_of(name, tokenizer, tokens, in_reasoning),
-                ids,
-                step=lambda: chance.choice((1, 3, 9)),
-            )
+            limited = budget_of(name, tokenizer, tokens, in_reasoning)
+            turn = Turn(limited, ids, steps=(1, 3, 9))
             assert turn.stream.ids == ids
             assert turn.continued == 0
         before = Turn(budget_of(name, tokenizer, counter.used - 1, in_reasoning), ids)
         assert before.continued == 1
 
 
+@for_each(THINKING)
 @pytest.mark.parametrize("single", [True, False])
-@pytest.mark.parametrize("name", THINKING)
 def test_usage_counts_a_thought_and_its_own_markers_at_most(
     name: str, single: bool, tokenizer_of: Tokenizers
 ) -> None:
@@ -316,23 +297,34 @@ def test_usage_counts_a_thought_and_its_own_markers_at_most(
         )
 
 
-Case = tuple[PromptTokenizer, Callable[[int, bool], ThoughtBudget]]
+CALL = '<tool_call>\n{"name": "run", "arguments": {"cmd": "ls"}}\n</tool_call>'
+LONG = " and more of it" * 40
+END = "\n</think>\n\n"
+
+
+class Hermes:
+    """Turns of a family, all of which begin in a thought."""
+
+    def __init__(self, tokenizer: PromptTokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.encode = tokenizer.encode
+
+    def turn(self, tokens: int, written: str | Sequence[int], *more: str, **options: Any) -> Turn:
+        """A turn with a budget, whose engine writes this, and `more` after its ended thoughts."""
+        ids = self.encode(written) if isinstance(written, str) else written
+        budget = budget_of("hermes", self.tokenizer, tokens, True)
+        return Turn(budget, ids, [self.encode(text) for text in more], **options)
+
+    def read(self, turn: Turn) -> tuple[list[Any], Finish]:
+        return read("hermes", self.tokenizer, turn.stream, True)
 
 
 @pytest.fixture
-def hermes(tokenizer_of: Tokenizers) -> Case:
-    tokenizer = tokenizer_of("hermes", True)
-    return tokenizer, lambda tokens, in_reasoning: budget_of(
-        "hermes", tokenizer, tokens, in_reasoning
-    )
+def hermes(tokenizer_of: Tokenizers) -> Hermes:
+    return Hermes(tokenizer_of("hermes", True))
 
 
-CALL = '<tool_call>\n{"name": "run", "arguments": {"cmd": "ls"}}\n</tool_call>'
-LONG = " and more of it" * 40
-
-
-def test_thoughts_of_a_turn_share_the_budget(hermes: Case) -> None:
-    tokenizer, budget = hermes
+def test_thoughts_of_a_turn_share_the_budget(hermes: Hermes) -> None:
     first, second = " one two three" * 10, " four five six" * 10
     for between in (
         CALL + "\n",
@@ -344,25 +336,19 @@ def test_thoughts_of_a_turn_share_the_budget(hermes: Case) -> None:
         "So!",
         f"12{CALL}",
     ):
-        written = f"{first}\n</think>\n\n{between}<think>\n{second}\n</think>\n\nSo."
-        ids = tokenizer.encode(written)
-        turn = Turn(budget(40, True), ids, [tokenizer.encode("Done.")])
-        kept = len(tokenizer.encode(first + "\n"))
-        assert tokenizer.decode(turn.stream.ids).endswith("\n</think>\n\nDone."), between
-        _, end = read("hermes", tokenizer, turn.stream, True)
-        assert 40 <= end.usage.reasoning <= 40 + 5, between
+        ids = hermes.encode(f"{first}{END}{between}<think>\n{second}{END}So.")
+        turn = hermes.turn(40, ids, "Done.")
+        kept = len(hermes.encode(first + "\n"))
+        assert hermes.tokenizer.decode(turn.stream.ids).endswith(END + "Done."), between
+        assert 40 <= hermes.read(turn)[1].usage.reasoning <= 40 + 5, between
         assert turn.stream.ids[:kept] == ids[:kept]
 
 
 @pytest.mark.parametrize(
     "mention", ["the <tool_call> tag", "<tool_call>s", "a <think> tag", "</tool_call> ends it"]
 )
-def test_markers_that_a_thought_mentions_do_not_end_it(hermes: Case, mention: str) -> None:
-    tokenizer, budget = hermes
-    turn = Turn(
-        budget(LIMIT, True), tokenizer.encode(f"Of {mention}.{LONG}"), [tokenizer.encode("Done.")]
-    )
-    blocks, end = read("hermes", tokenizer, turn.stream, True)
+def test_markers_that_a_thought_mentions_do_not_end_it(hermes: Hermes, mention: str) -> None:
+    blocks, end = hermes.read(hermes.turn(LIMIT, f"Of {mention}.{LONG}", "Done."))
     assert [kind for kind, _ in blocks] == ["reasoning", "text"]
     assert end.usage.reasoning <= LIMIT + 3
 
@@ -379,33 +365,25 @@ def test_markers_that_a_thought_mentions_do_not_end_it(hermes: Case, mention: st
         "code:\n```\n<think>\n```\n",
     ],
 )
-def test_opener_that_an_answer_mentions_is_no_thought(hermes: Case, mention: str) -> None:
-    tokenizer, budget = hermes
-    ids = tokenizer.encode(f"\n</think>\n\nHere {mention}: {LONG}")
-    assert Turn(budget(8, True), ids).stream.ids == ids
+def test_opener_that_an_answer_mentions_is_no_thought(hermes: Hermes, mention: str) -> None:
+    ids = hermes.encode(f"{END}Here {mention}: {LONG}")
+    assert hermes.turn(8, ids).stream.ids == ids
 
 
-def test_call_in_an_open_thought_is_not_interrupted(hermes: Case) -> None:
-    tokenizer, budget = hermes
+def test_call_in_an_open_thought_is_not_interrupted(hermes: Hermes) -> None:
     call = CALL.replace("ls", "ls -l " * 50)
     for blank in ("", "\n", " "):
-        ids = tokenizer.encode("Look." + call.replace("<tool_call>\n", "<tool_call>" + blank))
+        ids = hermes.encode("Look." + call.replace("<tool_call>\n", "<tool_call>" + blank))
         for tokens in range(3, 8):
-            turn = Turn(budget(tokens, True), ids)
-            assert turn.stream.ids == ids
+            assert hermes.turn(tokens, ids).stream.ids == ids
 
 
-def test_max_tokens_keeps_its_meaning(hermes: Case) -> None:
+def test_max_tokens_keeps_its_meaning(hermes: Hermes) -> None:
     """At every limit around the end of the thought, also where that does not fit."""
-    tokenizer, budget = hermes
-    end = tokenizer.encode("\n</think>\n\n")
-    ids, answer = (
-        tokenizer.encode("Look" + LONG),
-        tokenizer.encode("Done, and so on and on and on."),
-    )
-    whole = ids[:20] + end + answer
+    answer = "Done, and so on and on and on."
+    whole = hermes.encode("Look" + LONG)[:20] + hermes.encode(END) + hermes.encode(answer)
     for limit in range(15, 32):
-        turn = Turn(budget(20, True), ids, [answer], max_tokens=limit, step=lambda: 3)
+        turn = hermes.turn(20, "Look" + LONG, answer, max_tokens=limit, steps=(3,))
         assert turn.stream.ids == whole[:limit]
         assert turn.stream.finish is not None
         assert turn.stream.finish.reason is (
@@ -413,19 +391,16 @@ def test_max_tokens_keeps_its_meaning(hermes: Case) -> None:
         )
 
 
-def test_turn_that_lost_its_worker_anywhere_continues_as_if_it_had_not(hermes: Case) -> None:
-    tokenizer, budget = hermes
-    ids, answer = tokenizer.encode("Look" + LONG), tokenizer.encode("Done.")
-    end = tokenizer.encode("\n</think>\n\n")
+def test_turn_that_lost_its_worker_anywhere_continues_as_if_it_had_not(hermes: Hermes) -> None:
+    ids, end, answer = (hermes.encode(text) for text in ("Look" + LONG, END, "Done."))
     whole = ids[:20] + end + answer
     for at in range(len(whole) + 1):
         rest = ids[at:] if at <= 20 else answer[max(at - 20 - len(end), 0) :]
-        turn = Turn(budget(20, True), rest, [answer], resume=whole[:at])
-        assert turn.stream.ids == whole, at
+        assert hermes.turn(20, rest, "Done.", resume=whole[:at]).stream.ids == whole, at
 
 
+@for_each(THINKING)
 @pytest.mark.parametrize("single", [True, False])
-@pytest.mark.parametrize("name", THINKING)
 def test_turn_with_several_thoughts_continues_from_any_token_as_if_it_had_not_lost_its_worker(
     name: str, single: bool, tokenizer_of: Tokenizers
 ) -> None:
@@ -456,7 +431,7 @@ def test_turn_with_several_thoughts_continues_from_any_token_as_if_it_had_not_lo
             rest = ids[segment + 1 :]  # in the end of the thought
         else:
             rest = [ids[segment][at - starts[segment] :], *ids[segment + 1 :]]
-        turn = Turn(budget, rest[0], rest[1:], resume=output[:at], step=lambda: 1 + at % 3)  # noqa: B023
+        turn = Turn(budget, rest[0], rest[1:], resume=output[:at], steps=(1 + at % 3,))
         assert turn.stream.ids == output, (
             at,
             tokenizer.decode(output[:at]),
@@ -466,57 +441,42 @@ def test_turn_with_several_thoughts_continues_from_any_token_as_if_it_had_not_lo
 
 @pytest.mark.parametrize("step", [1, 2, 5])
 def test_later_thought_of_a_resumed_turn_is_ended_at_its_first_token(
-    hermes: Case, step: int
+    hermes: Hermes, step: int
 ) -> None:
-    tokenizer, budget = hermes
-    end, more = tokenizer.encode("\n</think>\n\n"), tokenizer.encode("So!\n<think>")
-    answer, spent = tokenizer.encode("Done."), tokenizer.encode("Look" + LONG)[:20] + end
+    end, more, answer = (hermes.encode(text) for text in (END, "So!\n<think>", "Done."))
+    spent = hermes.encode("Look" + LONG)[:20] + end
     for at in range(len(more) + 1):
-        rest = more[at:] + tokenizer.encode(LONG)
-        turn = Turn(budget(20, True), rest, [answer], resume=spent + more[:at], step=lambda: step)
+        rest = more[at:] + hermes.encode(LONG)
+        turn = hermes.turn(20, rest, "Done.", resume=spent + more[:at], steps=(step,))
         assert turn.stream.ids == spent + more + end + answer, at
 
 
-def test_output_of_a_worker_without_budgets_is_ended_where_it_is(hermes: Case) -> None:
-    tokenizer, budget = hermes
-    ids, end = tokenizer.encode("Look" + LONG), tokenizer.encode("\n</think>\n\n")
-    turn = Turn(budget(20, True), tokenizer.encode("Done."), resume=ids[:30])
-    assert turn.stream.ids == ids[:30] + end + tokenizer.encode("Done.")
+def test_output_of_a_worker_without_budgets_is_ended_where_it_is(hermes: Hermes) -> None:
+    ids, end, answer = (hermes.encode(text) for text in ("Look" + LONG, END, "Done."))
+    assert hermes.turn(20, answer, resume=ids[:30]).stream.ids == ids[:30] + end + answer
 
 
-def test_log_probabilities_stay_with_their_tokens_and_the_end_has_none(hermes: Case) -> None:
-    tokenizer, budget = hermes
-    ids, answer = tokenizer.encode("Look" + LONG), tokenizer.encode("Done.")
+def test_log_probabilities_stay_with_their_tokens_and_the_end_has_none(hermes: Hermes) -> None:
+    ids, answer = hermes.encode("Look" + LONG), hermes.encode("Done.")
     for size in (1, 4, 50):
-        turn = Turn(budget(20, True), ids, [answer], logprobs=True, step=lambda size=size: size)  # type: ignore[misc]
-        chosen = turn.stream.logprobs
+        chosen = hermes.turn(20, ids, "Done.", logprobs=True, steps=(size,)).stream.logprobs
         assert chosen is not None
-        assert [pairs[0][0] if pairs else None for pairs in chosen] == [
-            *ids[:20],
-            None,
-            None,
-            None,
-            *answer,
-        ]
-    for size in (
-        1,
-        4,
-        50,
-    ):  # tokens that wait for their meaning keep theirs, also at the turn's end
-        for ids in (tokenizer.encode("One two</think>So."), tokenizer.encode("One two three")):
-            turn = Turn(budget(2, True), ids[:4], logprobs=True, step=lambda size=size: size)  # type: ignore[misc]
+        found = [pairs[0][0] if pairs else None for pairs in chosen]
+        assert found == [*ids[:20], None, None, None, *answer]
+        # Tokens that wait for their meaning keep theirs, also at the turn's end.
+        for written in ("One two</think>So.", "One two three"):
+            first = hermes.encode(written)[:4]
+            turn = hermes.turn(2, first, logprobs=True, steps=(size,))
             chosen = turn.stream.logprobs
             assert chosen is not None
             assert len(chosen) == len(turn.stream.ids)
-            assert [pairs[0][0] for pairs in chosen if pairs] == [
-                i for i in turn.stream.ids if i in ids[:4]
-            ]
+            own = [token for token in turn.stream.ids if token in first]
+            assert [pairs[0][0] for pairs in chosen if pairs] == own
 
 
-def test_budget_of_nothing_ends_the_thought_before_its_first_token(hermes: Case) -> None:
-    tokenizer, budget = hermes
-    turn = Turn(budget(0, True), tokenizer.encode("Look" + LONG), [tokenizer.encode("Done.")])
-    assert tokenizer.decode(turn.stream.ids) == "\n</think>\n\nDone."
+def test_budget_of_nothing_ends_the_thought_before_its_first_token(hermes: Hermes) -> None:
+    turn = hermes.turn(0, "Look" + LONG, "Done.")
+    assert hermes.tokenizer.decode(turn.stream.ids) == END + "Done."
 
 
 def test_thought_that_opens_after_the_budget_is_spent_leads_to_an_answer(

@@ -7,7 +7,7 @@ import pytest
 from schemas.conversation import Sampling
 from schemas.errors import Invalid
 from schemas.events import FinishReason
-from services.worker.engine import EngineDelta, EngineRequest
+from services.worker.engine import EngineDelta
 from services.worker.engines.transformers.adapter import (
     PAGE_TOKENS,
     EngineArgs,
@@ -18,6 +18,7 @@ from services.worker.engines.transformers.adapter import (
     recurrent_layers,
     row_arguments,
 )
+from tests.kit.engines import request
 
 FIELDS_523 = {
     "page_size",
@@ -30,14 +31,8 @@ FIELDS_523 = {
 FIELDS_517 = (FIELDS_523 - {"page_size", "auto_switch_to_flash"}) | {"block_size"}
 
 
-def request(
-    max_tokens: int = 10, stop_ids: tuple[int, ...] = (5, 7), **sampling: Any
-) -> EngineRequest:
-    return EngineRequest("t", [1, 2], Sampling(max_tokens=max_tokens, **sampling), list(stop_ids))
-
-
 def progress(**changes: Any) -> TransformersProgress:
-    return TransformersProgress(request(**changes))
+    return TransformersProgress(request(**{"stop_ids": (5, 7), **changes}))
 
 
 def finish(turn: TransformersProgress, generated: list[int], logprobs: Any = ()) -> EngineDelta:

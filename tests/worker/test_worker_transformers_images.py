@@ -11,24 +11,21 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+from schemas.errors import Invalid
+from schemas.events import FinishReason
+from schemas.frames import unpack_ids
+from services.images.image import image_hash, read_pixels
+from services.runtime.config import WorkerConfig
+from services.tokenization.image_processor import ImageProcessor
+from services.worker.engine import EngineDelta, EngineImage, EngineRequest
+from services.worker.engines.transformers.engine import TransformersEngine
+from services.worker.engines.transformers.loader import explain
+from tests.kit import engines
+from tests.kit.engines import ids_of, run, torch, transformers
+from tests.kit.listening import listen
+from tests.kit.vision_model import build_vision_model, png, reference_processor
 
-from schemas.conversation import Sampling  # noqa: E402
-from schemas.errors import Invalid  # noqa: E402
-from schemas.events import FinishReason  # noqa: E402
-from schemas.frames import unpack_ids  # noqa: E402
-from services.images.image import image_hash, read_pixels  # noqa: E402
-from services.runtime.config import WorkerConfig  # noqa: E402
-from services.tokenization.image_processor import ImageProcessor  # noqa: E402
-from services.worker.engine import EngineDelta, EngineImage, EngineRequest  # noqa: E402
-from services.worker.engines.transformers import images as engine_images  # noqa: E402
-from services.worker.engines.transformers.engine import TransformersEngine  # noqa: E402
-from services.worker.engines.transformers.loader import explain  # noqa: E402
-from tests.kit.listening import listen  # noqa: E402
-from tests.kit.vision_model import build_vision_model, png, reference_processor  # noqa: E402
-
-WAIT_S = 60.0
+pytestmark = engines.with_torch
 PAGE = 32
 WORDS = ["read", "the", "file", "and", "run", "a", "test", "of", "this", "code"]
 SCHEMES = ("qwen", "idefics")
@@ -142,24 +139,11 @@ def request(
     turn: str, prompt: tuple[list[int], list[EngineImage]], *, tokens: int = 12, **sampling: Any
 ) -> EngineRequest:
     options = {"max_tokens": tokens, "temperature": 0.0, "logprobs": 0, **sampling}
-    return EngineRequest(turn, prompt[0], Sampling(**options), [], images=prompt[1])
-
-
-async def run(engine: TransformersEngine, asked: EngineRequest) -> list[EngineDelta]:
-    async with asyncio.timeout(WAIT_S):
-        return [delta async for delta in listen(engine, asked)]
-
-
-def ids_of(deltas: list[EngineDelta]) -> list[int]:
-    return [token for delta in deltas for token in delta.ids]
+    return engines.request(turn, prompt[0], images=prompt[1], **options)
 
 
 def logprobs_of(deltas: list[EngineDelta]) -> list[float]:
     return [row[0][1] for delta in deltas for row in delta.logprobs or []]
-
-
-def cached(deltas: list[EngineDelta]) -> int:
-    return next(delta.cached for delta in deltas if delta.cached is not None)
 
 
 def check(
@@ -201,7 +185,7 @@ async def test_second_turn_computes_only_what_is_new(
     ]
     second = [*ids, *first, *after], [*images, *moved]
     deltas = await run(engine, request("b", second))
-    assert cached(deltas) == (len(ids) + len(first) - 1) // PAGE * PAGE
+    assert engines.cached_of(deltas) == (len(ids) + len(first) - 1) // PAGE * PAGE
     check(model, second, deltas)
 
 
@@ -212,10 +196,10 @@ async def test_another_image_shares_no_block_from_its_first_token_on(
     assert one[0] == other[0]
     first, second = await run(engine, request("a", one)), await run(engine, request("b", other))
     assert logprobs_of(first) != pytest.approx(logprobs_of(second), abs=1e-3)
-    assert cached(second) == other[1][0].at // PAGE * PAGE
+    assert engines.cached_of(second) == other[1][0].at // PAGE * PAGE
     check(model, other, second)
     again = await run(engine, request("c", one))
-    assert cached(again) == (len(one[0]) - 1) // PAGE * PAGE
+    assert engines.cached_of(again) == (len(one[0]) - 1) // PAGE * PAGE
     assert ids_of(again) == ids_of(first)
 
 
@@ -271,16 +255,11 @@ async def test_cancelled_requests_disturb_nobody(model: Model, engine: Transform
         )
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01 * n):
-                await _drain(turn)
+                await engines.rest(turn)
         await turn.aclose()
     check(model, kept, await running)
     check(model, kept, await run(engine, request("after", kept)))
     assert engine.healthy()
-
-
-async def _drain(deltas: Any) -> None:
-    async for _ in deltas:
-        pass
 
 
 async def test_penalties_bias_and_alternatives_see_ordinary_ids(
@@ -329,7 +308,7 @@ async def test_prefill_without_output_is_found_by_the_next_request(
     (end,) = await run(engine, request("a", prompt, tokens=0))
     assert end.finish is FinishReason.LENGTH
     deltas = await run(engine, request("b", prompt))
-    assert cached(deltas) == (len(prompt[0]) - 1) // PAGE * PAGE
+    assert engines.cached_of(deltas) == (len(prompt[0]) - 1) // PAGE * PAGE
     check(model, prompt, deltas)
 
 
@@ -493,6 +472,8 @@ def test_features_are_explained_without_a_start(tmp_path: Path, tiny_model: Path
 
 def test_image_that_was_forgotten_gets_a_new_number(model: Model, monkeypatch: Any) -> None:
     """Blocks with its old number may still be in the library's cache."""
+    from services.worker.engines.transformers import images as engine_images
+
     monkeypatch.setattr(engine_images, "_NUMBERS", 2)
     made = engine_images.Images(model.own, model.expansions)
     numbers = list[int]()

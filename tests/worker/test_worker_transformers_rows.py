@@ -12,19 +12,17 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+from schemas.conversation import OutputFormat
+from schemas.errors import Invalid
+from schemas.events import FinishReason
+from services.runtime.config import WorkerConfig
+from services.worker.engine import EngineDelta
+from services.worker.engines.transformers.engine import TransformersEngine
+from tests.kit import engines
+from tests.kit.engines import ids_of, request, torch, transformers
 
-from schemas.conversation import OutputFormat, Sampling  # noqa: E402
-from schemas.errors import Invalid  # noqa: E402
-from schemas.events import FinishReason  # noqa: E402
-from services.runtime.config import WorkerConfig  # noqa: E402
-from services.worker.engine import EngineDelta, EngineRequest  # noqa: E402
-from services.worker.engines.transformers.engine import TransformersEngine  # noqa: E402
-from services.worker.engines.transformers.rows import HostRow  # noqa: E402
-from tests.kit.listening import listen  # noqa: E402
-
-PROMPT = [(11 * i + 3) % 500 + 8 for i in range(60)]
+pytestmark = engines.with_torch
+PROMPT = engines.PROMPT[:60]
 
 
 @pytest.fixture
@@ -46,23 +44,9 @@ def model(tiny_model: Path) -> Any:
     return transformers.Qwen3ForCausalLM.from_pretrained(tiny_model)
 
 
-async def run(engine: TransformersEngine, turn: str, **sampling: Any) -> list[EngineDelta]:
-    more = {
-        name: sampling.pop(name) for name in ("resumed", "guided", "grammar") if name in sampling
-    }
-    ids, stops = sampling.pop("ids", PROMPT), sampling.pop("stop_ids", [])
-    options = {"max_tokens": 24, "temperature": 0.0, **sampling}
-    async with asyncio.timeout(30):
-        return [
-            delta
-            async for delta in listen(
-                engine, EngineRequest(turn, ids, Sampling(**options), stops, **more)
-            )
-        ]
-
-
-def ids_of(deltas: list[EngineDelta]) -> list[int]:
-    return [token for delta in deltas for token in delta.ids]
+async def run(engine: TransformersEngine, turn: str, **fields: Any) -> list[EngineDelta]:
+    asked = {"ids": PROMPT, "max_tokens": 24, "temperature": 0.0, **fields}
+    return await engines.run(engine, request(turn, **asked))
 
 
 def told(deltas: list[EngineDelta]) -> list[list[tuple[int, float]]]:
@@ -193,6 +177,8 @@ async def test_preempted_requests_keep_their_log_probabilities(
 
 
 async def test_nothing_is_kept_of_requests_that_are_over(engine: TransformersEngine) -> None:
+    from services.worker.engines.transformers.rows import HostRow
+
     for n in range(5):
         await run(engine, f"t{n}", logprobs=1, max_tokens=3)
     gc.collect()

@@ -5,27 +5,22 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
+from tests.kit.engines import torch, transformers, with_torch
 
-from transformers import (  # noqa: E402
-    LogitsProcessorList,
-    MinPLogitsWarper,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
-from transformers.generation.continuous_batching.cb_logits_processors import (  # noqa: E402
-    ContinuousBatchingLogitsProcessorList,
-)
-
-from services.worker.engines.transformers.sampler import GREEDY, install  # noqa: E402
-
+pytestmark = with_torch
+GREEDY = -1
+"""`pick` of a greedy row."""
 VOCAB = 300
 
 
 def processors(*, eager: bool) -> Any:
-    chain = ContinuousBatchingLogitsProcessorList(LogitsProcessorList())
+    from transformers.generation.continuous_batching import cb_logits_processors
+
+    from services.worker.engines.transformers.sampler import install
+
+    chain = cb_logits_processors.ContinuousBatchingLogitsProcessorList(
+        transformers.LogitsProcessorList()
+    )
     install(chain, eager=eager)
     return chain
 
@@ -44,15 +39,15 @@ def run(chain: Any, scores: Any, rows: list[dict[str, Any]], at: int = 10) -> An
 
 
 def by_warpers(scores: Any, row: dict[str, Any]) -> Any:
-    warpers = LogitsProcessorList()
+    warpers = transformers.LogitsProcessorList()
     if row.get("temperature", 1.0) != 1.0:
-        warpers.append(TemperatureLogitsWarper(row["temperature"]))
+        warpers.append(transformers.TemperatureLogitsWarper(row["temperature"]))
     if row.get("top_k"):
-        warpers.append(TopKLogitsWarper(row["top_k"]))
+        warpers.append(transformers.TopKLogitsWarper(row["top_k"]))
     if row.get("top_p", 1.0) < 1.0:
-        warpers.append(TopPLogitsWarper(row["top_p"]))
+        warpers.append(transformers.TopPLogitsWarper(row["top_p"]))
     if row.get("min_p"):
-        warpers.append(MinPLogitsWarper(row["min_p"]))
+        warpers.append(transformers.MinPLogitsWarper(row["min_p"]))
     return warpers(torch.zeros((len(scores), 1), dtype=torch.int64), scores)
 
 

@@ -10,7 +10,7 @@ from schemas.conversation import Sampling
 from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
-from services.worker.engine import FEATURES, EngineDelta, EngineRequest
+from services.worker.engine import FEATURES, EngineDelta
 from services.worker.engines.trtllm.releases import Release, known_release
 from services.worker.engines.trtllm.requests import (
     TrtllmProgress,
@@ -20,16 +20,14 @@ from services.worker.engines.trtllm.requests import (
     llm_arguments,
     sampling_arguments,
 )
-from tests.worker.fake_tensorrt_llm import VERSIONS
+from tests.kit.engines import request
+from tests.kit.every import for_each
+from tests.worker.fake_tensorrt_llm import VERSIONS, Package
 
-BOTH = pytest.mark.parametrize("fake_trtllm", VERSIONS, indirect=True)
-NEW = pytest.mark.parametrize("fake_trtllm", VERSIONS[2:], indirect=True)
-OLD = pytest.mark.parametrize("fake_trtllm", VERSIONS[:2], indirect=True)
+ALL = for_each(VERSIONS)
+NEW = for_each(VERSIONS[2:])
+OLD = for_each(VERSIONS[:2])
 OWN = Sampling(temperature=0.6, top_p=0.95)
-
-
-def release(fake: Any) -> Release:
-    return known_release(fake.__version__)
 
 
 def offered(arguments: dict[str, Any], of: Release, vocab_size: int | None = 512) -> frozenset[str]:
@@ -40,13 +38,9 @@ def config(**changes: Any) -> WorkerConfig:
     return WorkerConfig(model="/models/m", slots=64, **changes)
 
 
-def request(stop_ids: tuple[int, ...] = (5, 7), **sampling: Any) -> EngineRequest:
-    return EngineRequest("t", [1, 2, 3], Sampling(**{"max_tokens": 10, **sampling}), list(stop_ids))
-
-
-@BOTH
-def test_every_release_gets_the_same_engine_arguments(fake_trtllm: Any) -> None:
-    found = llm_arguments(config(max_model_len=4096, kv_tokens=9000), release(fake_trtllm))
+@ALL
+def test_every_release_gets_the_same_engine_arguments(version: str) -> None:
+    found = llm_arguments(config(max_model_len=4096, kv_tokens=9000), known_release(version))
     assert found["max_batch_size"] == 64
     assert found["max_seq_len"] == 4096
     assert found["enable_chunked_prefill"] is True
@@ -57,29 +51,31 @@ def test_every_release_gets_the_same_engine_arguments(fake_trtllm: Any) -> None:
         "max_tokens": 9000,
     }
     assert "skip_tokenizer_init" not in found
-    fake_trtllm.LLM(**found)
+    llm = Package(version).root.LLM(**found)
+    llm.runtime.shutdown()
+    assert not llm.runtime.breaches
 
 
 @NEW
-def test_newer_releases_get_their_own_arguments(fake_trtllm: Any) -> None:
-    found = llm_arguments(config(), release(fake_trtllm))
+def test_newer_releases_get_their_own_arguments(version: str) -> None:
+    found = llm_arguments(config(), known_release(version))
     assert found["telemetry_config"] == {"disabled": True}
     assert found["scheduler_config"]["waiting_queue_policy"] == "priority"
-    assert {"priority", "salt", "kv_events", "guided"} <= offered(found, release(fake_trtllm))
+    assert {"priority", "salt", "kv_events", "guided"} <= offered(found, known_release(version))
 
 
 @OLD
-def test_arguments_that_1_2_refuses_are_left_out(fake_trtllm: Any) -> None:
-    found = llm_arguments(config(), release(fake_trtllm))
+def test_arguments_that_1_2_refuses_are_left_out(version: str) -> None:
+    found = llm_arguments(config(), known_release(version))
     assert not {"telemetry_config", "scheduler_config"} & set(found)
-    has = offered(found, release(fake_trtllm))
+    has = offered(found, known_release(version))
     assert "priority" not in has
     assert "salt" in has
 
 
 @NEW
-def test_the_operator_has_the_last_word_also_inside(fake_trtllm: Any) -> None:
-    can = release(fake_trtllm)
+def test_the_operator_has_the_last_word_also_inside(version: str) -> None:
+    can = known_release(version)
     own = {
         "kv_cache_config": {"free_gpu_memory_fraction": 0.8},
         "tensor_parallel_size": 4,
@@ -105,45 +101,46 @@ def test_events_that_are_published_elsewhere_are_not_promised() -> None:
     assert "prefix_cache" not in lacks
 
 
-@BOTH
-def test_an_argument_that_a_release_ignores_is_lacking_and_not_sent(fake_trtllm: Any) -> None:
-    of = release(fake_trtllm)
+@ALL
+def test_an_argument_that_a_release_ignores_is_lacking_and_not_sent(version: str) -> None:
+    of = known_release(version)
     lacks = lacking(llm_arguments(config(), of), of, 512)
     assert "accepts and ignores seed" in lacks["seed"]
     assert ("penalties" in lacks, "min_p" in lacks, "min_tokens" in lacks) == (
-        fake_trtllm.__version__ not in VERSIONS[3:],
-        fake_trtllm.__version__ not in VERSIONS[3:],
-        fake_trtllm.__version__ in VERSIONS[:2],
+        version not in VERSIONS[3:],
+        version not in VERSIONS[3:],
+        version in VERSIONS[:2],
     )
-    found = sampling_arguments(request((5,), seed=1), Sampling(repetition_penalty=1.05), [5], of)
+    found = sampling_arguments(
+        request(stop_ids=[5], seed=1), Sampling(repetition_penalty=1.05), [5], of
+    )
     assert not set(found) & set(of.ignored)
 
 
 @NEW
-def test_min_tokens_holds_back_one_end_token_only(fake_trtllm: Any) -> None:
-    of = release(fake_trtllm)
-    assert sampling_arguments(request((5,), min_tokens=3), OWN, [5], of)["min_tokens"] == 3
+def test_min_tokens_holds_back_one_end_token_only(version: str) -> None:
+    of = known_release(version)
+    assert sampling_arguments(request(stop_ids=[5], min_tokens=3), OWN, [5], of)["min_tokens"] == 3
     with pytest.raises(Invalid, match="one end token") as caught:
-        sampling_arguments(request((5, 7), min_tokens=3), OWN, [5, 7], of)
+        sampling_arguments(request(stop_ids=[5, 7], min_tokens=3), OWN, [5, 7], of)
     assert caught.value.info.param == "min_tokens"
 
 
-@BOTH
-def test_sampling_goes_without_strings_and_without_the_tokenizer(fake_trtllm: Any) -> None:
-    found = sampling_arguments(request((7, 9, 5)), OWN, [5, 7], release(fake_trtllm))
+@ALL
+def test_sampling_goes_without_strings_and_without_the_tokenizer(version: str) -> None:
+    found = sampling_arguments(request(stop_ids=[7, 9, 5]), OWN, [5, 7], known_release(version))
     assert (found["end_id"], found["pad_id"], found["ignore_eos"]) == (5, 5, False)
     assert found["stop_token_ids"] == [7, 9]
     assert found["include_stop_str_in_output"] is True
     assert found["detokenize"] is False
     assert (found["temperature"], found["top_p"]) == (0.6, 0.95)
     assert not {"n", "best_of", "use_beam_search", "stop", "logprobs", "seed"} & set(found)
-    fake_trtllm.SamplingParams(**found)
+    Package(version).root.SamplingParams(**found)
 
 
-@BOTH
-@pytest.mark.parametrize(
-    ("asked", "expected"),
-    [
+@ALL
+def test_values_are_converted_for_the_library(version: str) -> None:
+    for asked, expected in (
         ({"max_tokens": 0}, {"max_tokens": 1}),
         ({"top_k": -1}, {"top_k": 0}),
         ({"logprobs": 0}, {"logprobs": 1}),
@@ -151,44 +148,33 @@ def test_sampling_goes_without_strings_and_without_the_tokenizer(fake_trtllm: An
         ({"temperature": 0.0}, {"temperature": 0.0}),
         ({"stop_ids": ()}, {"ignore_eos": True, "end_id": 5}),
         ({"stop_ids": (9,)}, {"ignore_eos": False, "end_id": 9}),
-    ],
-)
-def test_values_are_converted_for_the_library(
-    fake_trtllm: Any, asked: dict[str, Any], expected: dict[str, Any]
-) -> None:
-    found = sampling_arguments(request(**asked), OWN, [5, 7], release(fake_trtllm))
-    assert {name: found[name] for name in expected} == expected
-    fake_trtllm.SamplingParams(**found)
+    ):
+        options: dict[str, Any] = {"stop_ids": (5, 7), **asked}
+        found = sampling_arguments(request(**options), OWN, [5, 7], known_release(version))
+        assert {name: found[name] for name in expected} == expected
+        Package(version).root.SamplingParams(**found)
 
 
 @NEW
-def test_priorities_keep_their_order(fake_trtllm: Any) -> None:
-    requests = [
-        EngineRequest("t", [1], Sampling(), [], priority=priority)
-        for priority in (-1000, -1, 0, 1, 2, 1000)
-    ]
+def test_priorities_keep_their_order(version: str) -> None:
+    requests = [request(priority=priority) for priority in (-1000, -1, 0, 1, 2, 1000)]
     values = [
-        generate_arguments(one, release(fake_trtllm)).get("priority", 0.5) for one in requests
+        generate_arguments(one, known_release(version)).get("priority", 0.5) for one in requests
     ]
     assert values == sorted(values)
     assert 0.0 <= values[0] < 0.5 < values[-1] <= 1.0
-    asked = EngineRequest("t", [1], Sampling(), [], priority=1, cache_salt="s")
-    found = generate_arguments(asked, release(fake_trtllm))
+    asked = request(priority=1, cache_salt="s")
+    found = generate_arguments(asked, known_release(version))
     assert found == {"streaming": True, "cache_salt": "s", "priority": 0.75}
 
 
-@BOTH
-def test_traced_turn_has_its_trace_context_where_the_release_takes_it(fake_trtllm: Any) -> None:
+@ALL
+def test_traced_turn_has_its_trace_context_where_the_release_takes_it(version: str) -> None:
     trace = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
-    found = generate_arguments(
-        EngineRequest("t", [1], Sampling(), [], trace=trace), release(fake_trtllm)
-    )
-    assert found.get("trace_headers") == (
-        trace if "trace_headers" in release(fake_trtllm).generate else None
-    )
-    assert "trace_headers" not in generate_arguments(
-        EngineRequest("t", [1], Sampling(), []), release(fake_trtllm)
-    )
+    can = known_release(version)
+    taken = trace if "trace_headers" in can.generate else None
+    assert generate_arguments(request(trace=trace), can).get("trace_headers") == taken
+    assert "trace_headers" not in generate_arguments(request(), can)
 
 
 def test_a_turn_that_the_worker_cut_shows_its_window() -> None:
@@ -200,9 +186,9 @@ def test_a_turn_that_the_worker_cut_shows_its_window() -> None:
     assert turn.cut_at is None
 
 
-@BOTH
-def test_the_grammar_of_a_turn_needs_the_backend_that_reads_it(fake_trtllm: Any) -> None:
-    can = release(fake_trtllm)
+@ALL
+def test_the_grammar_of_a_turn_needs_the_backend_that_reads_it(version: str) -> None:
+    can = known_release(version)
     assert "grammar" not in offered(llm_arguments(config(), can), can)
     arguments = llm_arguments(config(engine_args={"guided_decoding_backend": "llguidance"}), can)
     assert {"guided", "grammar"} <= offered(arguments, can)
@@ -216,7 +202,8 @@ def output(ids: list[int], reason: str | None = None, stop: Any = None, **more: 
 
 
 def progress(**changes: Any) -> TrtllmProgress:
-    return TrtllmProgress(request(**changes), [5, 7])
+    asked = {"ids": [1, 2, 3], "stop_ids": (5, 7), "max_tokens": 10, **changes}
+    return TrtllmProgress(request(**asked), [5, 7])
 
 
 def test_the_list_grows_and_each_delta_is_what_is_new() -> None:
@@ -321,9 +308,9 @@ def test_nothing_here_imports_tensorrt_llm() -> None:
     assert "tensorrt_llm" not in sys.modules
 
 
-@BOTH
-def test_a_bias_is_a_row_over_the_vocabulary(fake_trtllm: Any) -> None:
-    can = release(fake_trtllm)
+@ALL
+def test_a_bias_is_a_row_over_the_vocabulary(version: str) -> None:
+    can = known_release(version)
     found = llm_arguments(config(), can)
     assert "logit_bias" in offered(found, can, 8)
     assert "logit_bias" not in offered(found, can, None)

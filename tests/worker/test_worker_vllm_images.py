@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from schemas.conversation import Sampling
 from schemas.errors import EngineFailed, Invalid
 from schemas.frames import unpack_ids
 from services.images.image import image_hash
 from services.runtime.config import WorkerConfig
-from services.worker.engine import EngineDelta, EngineImage, EngineRequest
+from services.worker.engine import EngineImage, EngineRequest
 from services.worker.engines.vllm.engine import VllmEngine
-from tests.kit.listening import Listener, listen
+from tests.kit import engines
+from tests.kit.engines import run
+from tests.kit.listening import Listener
 from tests.kit.vision_model import build_vision_model
-from tests.kit.waiting import LIMIT_S, eventually
+from tests.kit.waiting import eventually
 from tests.worker.fake_vllm import SIZE
 
 BEFORE = list(range(8, 30))
@@ -50,14 +51,7 @@ def request(fake_vllm: Any, *data: bytes, turn: str = "t") -> EngineRequest:
     for one in data:
         images.append(EngineImage(image_hash(one, None), len(ids), len(expansion), one))
         ids += [*expansion, 9]
-    return EngineRequest(
-        turn, ids, Sampling(max_tokens=8, temperature=0.0), [], cache_salt="salt", images=images
-    )
-
-
-async def run(engine: VllmEngine, made: EngineRequest) -> list[EngineDelta]:
-    async with asyncio.timeout(LIMIT_S):
-        return [delta async for delta in listen(engine, made)]
+    return engines.request(turn, ids, max_tokens=8, cache_salt="salt", images=images)
 
 
 async def test_a_vision_model_gets_images(engine: VllmEngine, fake_vllm: Any, model: Path) -> None:

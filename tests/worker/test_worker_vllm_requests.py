@@ -10,7 +10,6 @@ from schemas.conversation import OutputFormat, Sampling
 from schemas.errors import EngineFailed
 from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
-from services.worker.engine import EngineRequest
 from services.worker.engines.vllm.requests import (
     VllmProgress,
     engine_arguments,
@@ -18,17 +17,11 @@ from services.worker.engines.vllm.requests import (
     publishes_events,
     sampling_arguments,
 )
+from tests.kit.engines import request
 from tests.worker.fake_vllm import AsyncEngineArgs, SamplingParams
 
 FIELDS = SamplingParams.__struct_fields__
 LARK = {"structured_outputs_config": {"backend": "guidance"}}
-
-
-def request(
-    *, stop_ids: tuple[int, ...] = (), guided: OutputFormat | None = None, **sampling: Any
-) -> EngineRequest:
-    options: dict[str, Any] = {"max_tokens": 8, **sampling}
-    return EngineRequest("t", [1, 2, 3], Sampling(**options), list(stop_ids), guided=guided)
 
 
 def test_the_grammar_of_a_turn_needs_the_library_that_reads_it() -> None:
@@ -36,7 +29,7 @@ def test_the_grammar_of_a_turn_needs_the_library_that_reads_it() -> None:
         engine_arguments(WorkerConfig(model="m", engine_args=LARK)), FIELDS
     )
     assert "guidance" in lacking(engine_arguments(WorkerConfig(model="m")), FIELDS)["grammar"]
-    made = EngineRequest("t", [1, 2], Sampling(max_tokens=8), [5], grammar='start: "x"')
+    made = request(stop_ids=[5], grammar='start: "x"')
     assert not sampling_arguments(made, Sampling())["ignore_eos"]
 
 
