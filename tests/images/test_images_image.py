@@ -21,6 +21,7 @@ from services.images.image import (
     read_facts,
     read_pixels,
 )
+from tests.kit.every import for_each, for_rows
 from tests.kit.vision_model import noise
 
 ORIENTATION = 0x0112
@@ -55,9 +56,7 @@ def png_of(width: int, height: int, body: bytes) -> bytes:
     )
 
 
-@pytest.mark.parametrize(
-    ("kind", "mode"), [(kind, mode) for kind, modes in MODES.items() for mode in modes]
-)
+@for_rows([(kind, mode) for kind, modes in MODES.items() for mode in modes])
 def test_every_kind_and_mode_is_read(kind: str, mode: str) -> None:
     image = noise(40, 30, 1)
     data = data_of(
@@ -69,15 +68,17 @@ def test_every_kind_and_mode_is_read(kind: str, mode: str) -> None:
     assert (pixels.mode, pixels.size) == ("RGB", (40, 30))
 
 
-@pytest.mark.parametrize("turned", range(1, 9))
-def test_images_are_upright(turned: int) -> None:
+@for_each(range(1, 9))
+def test_images_are_upright_as_those_of_transformers(turned: int) -> None:
     exif = Image.Exif()
     exif[ORIENTATION] = turned
-    data = data_of(noise(40, 30, 1), "JPEG", exif=exif)
-    expected = (30, 40) if turned >= 5 else (40, 30)
-    facts = read_facts(data)
-    assert (facts.width, facts.height) == expected
-    assert read_pixels(data).size == expected
+    for kind in ("JPEG", "PNG"):
+        data = data_of(noise(40, 30, 1), kind, exif=exif)
+        facts, pixels = read_facts(data), read_pixels(data)
+        expected = (30, 40) if turned >= 5 else (40, 30)
+        assert (facts.width, facts.height) == pixels.size == expected
+        reference = ImageOps.exif_transpose(Image.open(BytesIO(data))).convert("RGB")
+        assert kind == "JPEG" or pixels.tobytes() == reference.tobytes()
 
 
 def test_jpeg_of_a_phone_is_read() -> None:
@@ -85,15 +86,6 @@ def test_jpeg_of_a_phone_is_read() -> None:
     data = data_of(noise(40, 30, 1), "MPO", save_all=True, append_images=[noise(20, 15, 2)])
     assert read_facts(data) == ImageFacts("image/jpeg", 40, 30)
     assert read_pixels(data).size == (40, 30)
-
-
-def test_upright_image_is_the_one_of_transformers() -> None:
-    for turned in range(1, 9):
-        exif = Image.Exif()
-        exif[ORIENTATION] = turned
-        data = data_of(noise(40, 30, 1), "PNG", exif=exif)
-        expected = ImageOps.exif_transpose(Image.open(BytesIO(data))).convert("RGB")
-        assert read_pixels(data).tobytes() == expected.tobytes()
 
 
 def test_jpeg_with_thousands_of_scans_is_refused_at_once() -> None:

@@ -12,20 +12,21 @@ from schemas.control import (
     decode_notice,
 )
 
-NOTICES: dict[str, FrontendNotice] = {
-    '{"action":"place","id":"s","name":"coder","model":"v2"}': SessionPlaced("s", "coder", "v2"),
-    '{"action":"place","id":"h","name":"coder","model":"v2","root":"s"}': SessionPlaced(
-        "h", "coder", "v2", "s"
-    ),
-    '{"action":"place","id":"t","model":"v2","preprocessor":"p1","prompt_tokens":7}': PromptSeen(
-        "t", "v2", "p1", 7
-    ),
-    '{"action":"forget","id":"resp_1"}': ResponseDeleted("resp_1"),
-    '{"action":"cancel","id":"resp_1"}': ResponseCancelled("resp_1"),
-}
+PLACED = '{"action":"place","id":"s","name":"coder","model":"v2"}'
+HELPER = '{"action":"place","id":"h","name":"coder","model":"v2","root":"s"}'
+SEEN = '{"action":"place","id":"t","model":"v2","preprocessor":"p1","prompt_tokens":7}'
 
 
-@pytest.mark.parametrize(("written", "notice"), NOTICES.items())
+@pytest.mark.parametrize(
+    ("written", "notice"),
+    [
+        (PLACED, SessionPlaced("s", "coder", "v2")),
+        (HELPER, SessionPlaced("h", "coder", "v2", "s")),
+        (SEEN, PromptSeen("t", "v2", "p1", 7)),
+        ('{"action":"forget","id":"resp_1"}', ResponseDeleted("resp_1")),
+        ('{"action":"cancel","id":"resp_1"}', ResponseCancelled("resp_1")),
+    ],
+)
 def test_notice_has_the_same_bytes_in_all_releases(written: str, notice: FrontendNotice) -> None:
     assert msgspec.json.encode(notice).decode() == written
     assert decode_notice(written.encode()) == notice

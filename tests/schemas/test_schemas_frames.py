@@ -22,6 +22,7 @@ from schemas.frames import (
     pack_ids,
     unpack_ids,
 )
+from tests.kit.every import for_each
 
 
 @given(st.lists(st.integers(0, 2**32 - 1)))
@@ -71,7 +72,7 @@ def test_a_turn_request_round_trips() -> None:
     assert msgspec.json.decode(msgspec.json.encode(request), type=TurnRequest) == request
 
 
-@pytest.mark.parametrize("kind", list(ErrorKind))
+@for_each(list(ErrorKind))
 def test_every_kind_of_error_has_its_exception(kind: ErrorKind) -> None:
     info = ErrorInfo(kind, "why", param="messages.0", retry_after_s=1.5)
     error = raised(info)
