@@ -1,39 +1,37 @@
 """Turns with thoughts that ended at a budget are in the next prompt as their tokens, wherever the
 template keeps them."""
 
-from pathlib import Path
-
 import pytest
 from msgspec.structs import replace
 
 from bench.ledger import sessions
 from bench.ledger.clients import CLIENTS
 from bench.ledger.crowd import Chance
-from bench.ledger.models import build
 from bench.ledger.published import of_trl
 from bench.ledger.walk import Walk
 from services.preprocessor.prompt import Prompt
 from services.worker.thoughts import ThoughtCounter
+from tests.ledger.walks import Models, parts
 
 LIMIT = 12
 FEW = ("qwen3_6", "gptoss", "nemotron_3_nano", "gemma4", "muse_glimmer")
 
-TEMPLATES = [pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in of_trl()]
 
-
-@pytest.mark.parametrize(
-    "name", TEMPLATES or [pytest.param("", marks=pytest.mark.skip("trl is not installed"))]
-)
+@pytest.mark.parametrize("names", parts(FEW, of_trl()))
 def test_ended_thoughts_are_in_the_next_prompt(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    names: list[str], models: Models, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:
-    try:
-        setup = build(of_trl()[name].read_text(), tmp_path / "model")
-    except ValueError:
-        pytest.skip("no family reads its calls")
+    for name in names:
+        with subtests.test(template=name), monkeypatch.context() as patch:
+            walk(name, models, patch)
+
+
+def walk(name: str, models: Models, patch: pytest.MonkeyPatch) -> None:
+    setup = models.of(name)
     budget = setup.reasoning_markers
     if budget is None:
-        pytest.skip("its family reads no reasoning")
+        assert name not in FEW
+        return  # its family reads no reasoning
     write, ended = sessions.Model.write, 0
 
     def limited(model: sessions.Model, prompt: Prompt) -> list[int]:
@@ -57,7 +55,7 @@ def test_ended_thoughts_are_in_the_next_prompt(
                 return kept + setup.tokenizer.encode(rest.lstrip("\n"))
         return ids
 
-    monkeypatch.setattr(sessions.Model, "write", limited)
+    patch.setattr(sessions.Model, "write", limited)
     for seed, client in enumerate(list(CLIENTS.values())[::4]):
         for step in Walk(setup, Chance(seed), [client], turns=6):
             known = step.before[-1].ids

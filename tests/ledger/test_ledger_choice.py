@@ -1,101 +1,28 @@
 """The choice among entries with the same visible history."""
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from schemas.conversation import Client, Message, Part, Reasoning, Text
-from schemas.ledger import LedgerEntry
 from services.ledger.evidence import call_id
 from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt import Prompt
-from services.runtime.config import PreprocessorConfig
-from tests.ledger.test_ledger_comparison import (
+from tests.kit.ledger_turns import (
+    ANSWER,
     CALLED,
     MORE,
     SEALER,
-    SIGNER,
+    TURNS,
+    Alike,
     Session,
     assistant,
     called,
+    outcome,
     results,
+    started,
 )
-
-TURNS = [f"{number:024x}" for number in range(20)]
-ANSWER = "Done."
-
-
-@pytest.fixture(scope="module")
-def setup(demo_dir: Path) -> ModelSetup:
-    return ModelSetup.load(PreprocessorConfig(model=str(demo_dir), served_model_name="m"))
-
-
-@pytest.fixture
-def session(setup: ModelSetup) -> Session:
-    return Session(setup)
-
-
-class Alike:
-    """Sessions with the same visible turns and thoughts of their own."""
-
-    def __init__(
-        self, session: Session, client: Callable[[int], Client] = lambda number: Client()
-    ) -> None:
-        self.session, self.client = session, client
-        self.ids: dict[int, list[int]] = {}
-        self.entries: dict[int, LedgerEntry] = {}
-
-    def prompt(self, number: int, *messages: Message, **more: Any) -> Prompt:
-        return self.session.prompt(*messages, client=self.client(number), **more)
-
-    def decode(
-        self,
-        number: int,
-        visible: str,
-        *messages: Message,
-        thought: str | None = None,
-        turn: str = "",
-    ) -> None:
-        """The next turn of a session: its own thought, then what all have."""
-        prompt = self.prompt(number, *messages)
-        text = f"{self.thought(number) if thought is None else thought}\n</think>\n\n{visible}"
-        parse, entry = self.session.decode(prompt, text, turn=turn or TURNS[number])
-        assert entry is not None
-        self.entries[number] = SIGNER.sign(entry)
-        self.ids[number] = [*prompt.ids, *parse.stream.ids]
-
-    def commit(self) -> None:
-        for entry in self.entries.values():
-            self.session.ledger.add(entry)
-
-    @staticmethod
-    def thought(number: int) -> str:
-        return f"I am number {number}."
-
-    def is_exact(self, number: int, prompt: Prompt) -> bool:
-        ids = self.ids[number]
-        return [*prompt.ids[: len(ids)]] == ids
-
-    def is_rendered(self, prompt: Prompt) -> bool:
-        assert prompt.encoded.outcome
-        return prompt.encoded.reused == 0 and "I am number" not in prompt.text
-
-
-def outcome(prompt: Prompt) -> str:
-    assert prompt.encoded.outcome
-    return prompt.encoded.outcome
-
-
-def started(session: Session, count: int, visible: str, **more: Any) -> Alike:
-    alike = Alike(session, **more)
-    for number in range(count):
-        alike.decode(number, visible)
-    alike.commit()
-    return alike
 
 
 @pytest.mark.parametrize(

@@ -2,147 +2,41 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
 from schemas.conversation import (
-    Call,
     Client,
-    Conversation,
     Message,
     Part,
     Reasoning,
-    Result,
     Sampling,
     Text,
     Thinking,
     ToolChoice,
-    ToolSpec,
 )
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import FinishReason
-from schemas.frames import ParseContext, TokenFinish, pack_ids
+from schemas.frames import pack_ids
 from schemas.ledger import LedgerEntry
 from services.ledger.evidence import call_id
-from services.ledger.recall import TurnLedger
 from services.ledger.signer import EntrySigner
-from services.parser.ledger_entry import entries_of
-from services.parser.turn_parse import TurnParse
-from services.parser.turn_stream import TurnStream
 from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt import Prompt, assemble
-from services.runtime.config import PreprocessorConfig
-from services.runtime.storage.seal import Sealer
-
-BASH = ToolSpec("Bash", "run", {"type": "object", "properties": {"command": {"type": "string"}}})
-CALLED = (
-    "<tool_call>\n<function=Bash>\n<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>"
+from services.preprocessor.prompt import Prompt
+from tests.kit.ledger_turns import (
+    BASH,
+    CALLED,
+    MORE,
+    SEALER,
+    SIGNER,
+    Session,
+    assistant,
+    called,
+    results,
 )
-SEALER, SIGNER = Sealer(b"test"), EntrySigner(b"test")
-QUESTION = Message("user", [Text("hi")])
-
-
-@pytest.fixture(scope="module")
-def setup(demo_dir: Path) -> ModelSetup:
-    return ModelSetup.load(PreprocessorConfig(model=str(demo_dir), served_model_name="m"))
-
-
-class Session:
-    """A preprocessor and a parser shard without a bus."""
-
-    def __init__(self, setup: ModelSetup, ledger: TurnLedger | None = None) -> None:
-        self.setup = setup
-        self.ledger = ledger or self.fresh()
-
-    def fresh(self) -> TurnLedger:
-        return open_ledger(self.setup, entry_bytes=1 << 24, prompt_bytes=1 << 24)
-
-    def prompt(self, *messages: Message, **more: Any) -> Prompt:
-        conversation = Conversation("m", [QUESTION, *messages], **{"tools": [BASH], **more})
-        unseal = SEALER.of(None).open
-        return assemble(conversation, self.setup, unseal=unseal, ledger=self.ledger)
-
-    def ids(self, text: str) -> list[int]:
-        """Ids that no tokenizer returns: two characters at a time."""
-        special = {
-            token: self.setup.tokenizer.id_of(token)
-            for token in ("<think>", "</think>", "<tool_call>", "</tool_call>")
-        }
-        ids: list[int] = []
-        while text:
-            marker = next((token for token in special if text.startswith(token)), None)
-            piece = marker or text[:2].partition("<")[0] or text[:1]
-            ids += self.setup.tokenizer.encode(piece)
-            text = text[len(piece) :]
-        return ids
-
-    def parse(self, prompt: Prompt, text: str, *, turn: str = "t1", **more: Any) -> TurnParse:
-        """The parse of a turn that has not ended."""
-        assert prompt.encoded.outcome
-        context = ParseContext(
-            model="m",
-            family=self.setup.family.name,
-            frontend="f",
-            prompt_tokens=len(prompt.ids),
-            tools=prompt.tools,
-            in_reasoning=prompt.rendered.in_reasoning,
-            prefix=prompt.rendered.prefix,
-            ledger=prompt.encoded.context,
-            **more,
-        )
-        stream = TurnStream(turn, 1, context, "w")
-        parse = TurnParse.open(stream, self.setup.family, self.ledger.model.vocabulary, SEALER)
-        parse.feed(self.ids(text))
-        return parse
-
-    def entries(self, parse: TurnParse) -> list[LedgerEntry]:
-        return entries_of(parse, self.ledger.model.vocabulary.open(frozenset()))
-
-    def commit(self, parse: TurnParse) -> None:
-        for entry in map(SIGNER.sign, self.entries(parse)):
-            self.ledger.add(entry)
-
-    def decode(
-        self, prompt: Prompt, text: str, reason: FinishReason = FinishReason.STOP, **more: Any
-    ) -> tuple[TurnParse, LedgerEntry | None]:
-        parse = self.parse(prompt, text, **more)
-        if not parse.ended:
-            parse.finish(
-                TokenFinish(reason, self.setup.stop_ids[0] if reason is FinishReason.STOP else None)
-            )
-        entries = self.entries(parse)
-        return parse, entries[0] if entries else None
-
-    def learn(self, prompt: Prompt, text: str, *args: Any, **more: Any) -> list[int]:
-        """Decodes and commits a turn; returns the ids that the engine then has."""
-        parse, entry = self.decode(prompt, text, *args, **more)
-        assert entry is not None
-        self.ledger.add(SIGNER.sign(entry))
-        return [*prompt.ids, *parse.stream.ids]
-
-
-@pytest.fixture
-def session(setup: ModelSetup) -> Session:
-    return Session(setup)
-
-
-def assistant(*parts: Part) -> Message:
-    return Message("assistant", list(parts))
-
-
-def called(arguments: str = '{"command":"ls"}', call_id: str = "c1") -> Call:
-    return Call(call_id, "Bash", arguments)
-
-
-def results(*ids: str) -> Message:
-    return Message("tool", [Result(call_id, [Text("a file")]) for call_id in ids or ("c1",)])
-
-
-MORE = Message("user", [Text("go on")])
 
 
 class TestEnds:
@@ -150,16 +44,14 @@ class TestEnds:
         engine_ids = session.learn(
             session.prompt(), "so\n</think>\n\nHalf an answ", FinishReason.LENGTH
         )
-        prompt = session.prompt(assistant(Text("Half an answ")), MORE)
-        assert [*prompt.ids[: len(engine_ids)]] == engine_ids
+        prompt = session.extended(engine_ids, assistant(Text("Half an answ")), MORE)
         assert session.setup.tokenizer.decode(prompt.ids[len(engine_ids) :]).startswith(
             "<|im_end|>\n<|im_start|>user\ngo on"
         )
 
     def test_reasoning_cut_at_the_limit_keeps_its_tokens(self, session: Session) -> None:
         engine_ids = session.learn(session.prompt(), "half a tho", FinishReason.LENGTH)
-        prompt = session.prompt(assistant(Reasoning("half a tho")), MORE)
-        assert [*prompt.ids[: len(engine_ids)]] == engine_ids
+        prompt = session.extended(engine_ids, assistant(Reasoning("half a tho")), MORE)
         assert session.setup.tokenizer.decode(prompt.ids[len(engine_ids) :]).startswith(
             "\n</think>\n\n<|im_end|>"
         )
@@ -180,12 +72,12 @@ class TestEnds:
         engine_ids = session.learn(
             first, "so\n</think>\n\n" + CALLED + "\n" + CALLED, calls="single"
         )
-        prompt = session.prompt(
+        prompt = session.extended(
+            engine_ids,
             assistant(Reasoning("so"), called()),
             results(),
             tool_choice=ToolChoice("auto", parallel=False),
         )
-        assert [*prompt.ids[: len(engine_ids)]] == engine_ids
         assert session.setup.tokenizer.decode(prompt.ids).count("</function>") == prompt.text.count(
             "</function>"
         )
@@ -204,8 +96,9 @@ class TestEnds:
         session.ledger.add(SIGNER.sign(entry))
         kept = [*first.ids, *parse.stream.ids[: len(entry.ids) // 4]]
         assert len(kept) > len(first.ids) + 5
-        prompt = session.prompt(assistant(Text("All wellEND" if include else "All well")), MORE)
-        assert [*prompt.ids[: len(kept)]] == kept
+        prompt = session.extended(
+            kept, assistant(Text("All wellEND" if include else "All well")), MORE
+        )
         text = session.setup.tokenizer.decode(prompt.ids[len(first.ids) :])
         assert text.startswith(
             "so\n</think>\n\nAll well" + ("END" if include else "") + "<|im_end|>"
@@ -243,8 +136,7 @@ class TestEnds:
         thoughts."""
         session.commit(session.parse(session.prompt(), "first\n</think>\n\nYes."))
         engine_ids = session.learn(session.prompt(), "second\n</think>\n\nYes.", turn="t2")
-        prompt = session.prompt(assistant(Text("Yes.")), MORE)
-        assert [*prompt.ids[: len(engine_ids)]] == engine_ids
+        session.extended(engine_ids, assistant(Text("Yes.")), MORE)
 
 
 class TestBeginnings:
@@ -254,21 +146,21 @@ class TestBeginnings:
         engine_ids = session.learn(
             first, "<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>"
         )
-        prompt = session.prompt(assistant(called()), results())
-        assert [*prompt.ids[: len(engine_ids)]] == engine_ids
+        session.extended(engine_ids, assistant(called()), results())
 
     def test_answer_that_the_client_started_keeps_its_tokens(self, session: Session) -> None:
         first = session.prompt(assistant(Text("The answer is")), thinking=Thinking("disabled"))
         engine_ids = session.learn(first, " forty-two. ")
-        prompt = session.prompt(
-            assistant(Text("The answer is forty-two.")), MORE, thinking=Thinking("disabled")
+        session.extended(
+            engine_ids,
+            assistant(Text("The answer is forty-two.")),
+            MORE,
+            thinking=Thinking("disabled"),
         )
-        assert [*prompt.ids[: len(engine_ids)]] == engine_ids
 
     def test_empty_open_reasoning_keeps_its_tokens(self, session: Session) -> None:
         engine_ids = session.learn(session.prompt(), "\n</think>\n\nAt once.")
-        prompt = session.prompt(assistant(Text("At once.")), MORE)
-        assert [*prompt.ids[: len(engine_ids)]] == engine_ids
+        session.extended(engine_ids, assistant(Text("At once.")), MORE)
 
 
 class TestClients:
@@ -293,8 +185,7 @@ class TestClients:
         self, session: Session, sent: list[Part]
     ) -> None:
         engine_ids = self.learnt(session)
-        prompt = session.prompt(assistant(*sent), results())
-        assert [*prompt.ids[: len(engine_ids)]] == engine_ids
+        session.extended(engine_ids, assistant(*sent), results())
 
     @pytest.mark.parametrize(
         "sent",
@@ -435,8 +326,7 @@ class TestEntries:
             for thought in ("one", "two", "three")
         ]
         for thought, ids in zip(("one", "two", "three"), engine_ids, strict=True):
-            prompt = session.prompt(assistant(Reasoning(thought), Text("Yes.")), MORE)
-            assert [*prompt.ids[: len(ids)]] == ids
+            session.extended(ids, assistant(Reasoning(thought), Text("Yes.")), MORE)
 
 
 def test_session_is_rebuilt_from_its_entries(setup: ModelSetup, tmp_path: Path) -> None:

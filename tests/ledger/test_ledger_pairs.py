@@ -7,34 +7,29 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
 
 from bench.ledger.clients import CLIENTS, Block, Client, Dialogue
-from bench.ledger.sessions import WORD, Choices, Model, go_on, start
-from bench.ledger.walk import ROOM, SEALER, Before, Walk, common
-from fuzz.generated_turns import Choices as Chosen
+from bench.ledger.sessions import WORD, Model, go_on
+from bench.ledger.walk import Before, Walk, common
+from fuzz.generated_turns import Choices
 from schemas.conversation import Call, Conversation, Message, Reasoning, Result, Text
 from schemas.events import FinishReason
 from services.ledger.evidence import call_id
 from services.ledger.pairs import join_pairs
-from services.ledger.recall import NO_LEDGER, Ledger, TurnLedger
-from services.preprocessor.ledger_model import open_ledger
-from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt import Prompt, assemble
-from tests.ledger.test_ledger_sessions import (
-    CHANCE,
+from services.preprocessor.prompt import Prompt
+from tests.kit.every import for_each
+from tests.ledger.walks import (
+    FORMS,
     OWN,
     TEMPLATES,
     Models,
-    models,
-    quick,
+    PlayedSession,
+    in_sessions,
+    prompt_of,
     renders_up_to,
 )
 from tests.templates.adapting import assistant, user
 
-__all__ = ["models"]
-FORMS = {*OWN, *({"demo", "gptoss", "glm4moe", "gemma4_v5", "llama3_2"} & TEMPLATES.keys())}
-"""Templates of different forms."""
 ONE, OTHER = "0123456789abcdef01234567", "f" * 24
 C1, C2, C3 = (call_id(ONE, block) for block in (1, 2, 4))
 D1, D2 = (call_id(OTHER, block) for block in (0, 1))
@@ -153,8 +148,12 @@ ORDERED = ("claude-code", "messages-without-thinking", "codex", "openclaw-respon
 APIS = (*ORDERED, "openclaw-chat", "plain-chat")
 
 
-def groups_of(blocks: Sequence[Block], choose: Choices) -> list[list[Block]]:
-    """The blocks of a turn in groups, each with a call, cut after calls."""
+def groups_of(blocks: Sequence[Block], choose: Choices, *, mixed: bool = True) -> list[list[Block]]:
+    """The blocks of a turn in groups, each with a call, cut after calls.
+
+    Not `mixed`: no reversed groups that repeat a thought before a text; `join_pairs` puts that
+    thought after the first call.
+    """
     groups: list[list[Block]] = [[]]
     for at, block in enumerate(blocks):
         groups[-1].append(block)
@@ -162,16 +161,17 @@ def groups_of(blocks: Sequence[Block], choose: Choices) -> list[list[Block]]:
         if block.kind == "tool_use" and more and choose.below(4):
             groups.append([])
     thoughts = [[block for block in group if block.kind == "reasoning"] for group in groups]
-    if (
-        not any(thoughts[1:]) and choose.below(3) == 0
-    ):  # as APIs want it that accept no call without reasoning
+    texts = any(block.kind == "text" for group in groups[1:] for block in group)
+    repeats = not any(thoughts[1:]) and choose.below(3) == 0
+    if repeats:  # as APIs want it that accept no call without reasoning
         groups[1:] = [thoughts[0] + group for group in groups[1:]]
-    if blocks[-1].kind == "tool_use" and choose.below(3) == 0:
+    reverses = blocks[-1].kind == "tool_use" and choose.below(3) == 0
+    if reverses and (mixed or not (repeats and texts)):
         groups.reverse()
     return groups
 
 
-def in_pairs(client: Client, choose: Choices) -> Client:
+def in_pairs(client: Client, choose: Choices, *, mixed: bool = True) -> Client:
     """A client that sends each call of a turn back with its result, or a few at a time."""
 
     def send(dialogue: Dialogue) -> Conversation:
@@ -181,7 +181,7 @@ def in_pairs(client: Client, choose: Choices) -> Client:
         entries: list[tuple[str, Any]] = []
         for kind, what in dialogue.entries:
             calls = kind == "said" and any(block.kind == "tool_use" for block in what)
-            for group in groups_of(what, choose) if calls else ():
+            for group in groups_of(what, choose, mixed=mixed) if calls else ():
                 ids = [block.call_id for block in group if block.kind == "tool_use"]
                 entries += [("said", group), ("results", [(id, texts[id]) for id in ids])]
             if not calls and kind != "results":
@@ -191,41 +191,24 @@ def in_pairs(client: Client, choose: Choices) -> Client:
     return send
 
 
-def prompt_of(
-    client: Client, dialogue: Dialogue, setup: ModelSetup, ledger: Ledger = NO_LEDGER
-) -> Prompt:
-    unseal = SEALER.of(None).open
-    return assemble(client(dialogue), setup, unseal=unseal, ledger=ledger)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if name in FORMS else pytest.mark.slow) for name in TEMPLATES],
-)
-@quick
-@given(chance=CHANCE)
-def test_turn_in_pairs_makes_the_same_prompt(models: Models, name: str, chance: bytes) -> None:
-    setup, choose = models.of(name), Chosen(chance)
+@in_sessions(FORMS, TEMPLATES)
+def test_turn_in_pairs_makes_the_same_prompt(name: str, choose: Choices, models: Models) -> None:
     client = CLIENTS[choose.of(APIS)]
-    for step in Walk(setup, choose, [client, in_pairs(client, choose)]):
+    for step in Walk(models.of(name), choose, [client, in_pairs(client, choose)]):
         assert [*step.others[0].ids] == [*step.prompt.ids]
 
 
-@pytest.mark.parametrize("name", sorted(FORMS - OWN.keys() | {"late_end"}))
-@quick
-@given(chance=CHANCE)
+@in_sessions(FORMS - OWN.keys() | {"late_end"})
 def test_turn_in_pairs_makes_the_same_prompt_without_the_ledger(
-    models: Models, name: str, chance: bytes
+    name: str, choose: Choices, models: Models
 ) -> None:
-    setup, choose = models.of(name), Chosen(chance)
     client = CLIENTS[choose.of(ORDERED)]
-    ledger = open_ledger(setup, entry_bytes=ROOM, prompt_bytes=ROOM)
-    model = Model(setup, ledger, choose)
-    dialogue = start(model)
+    session = PlayedSession(models.of(name), choose)
+    dialogue, model = session.dialogue, session.model
     for _ in range(4):
-        go_on(dialogue, model.answer(prompt_of(client, dialogue, setup, ledger)), model)
-        pairs = prompt_of(in_pairs(client, choose), dialogue, setup)
-        assert pairs.text == prompt_of(client, dialogue, setup).text
+        go_on(dialogue, model.answer(session.prompt(client)), model)
+        pairs = prompt_of(in_pairs(client, choose, mixed=False), dialogue, session.setup)
+        assert pairs.text == prompt_of(client, dialogue, session.setup).text
 
 
 def first_calls(blocks: Sequence[Block], count: int) -> list[Block]:
@@ -234,26 +217,18 @@ def first_calls(blocks: Sequence[Block], count: int) -> list[Block]:
     return [*blocks[: ends[count - 1]]]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if name in FORMS else pytest.mark.slow) for name in TEMPLATES],
-)
-@quick
-@given(chance=CHANCE)
+@in_sessions(FORMS, TEMPLATES)
 def test_first_calls_of_a_turn_keep_its_tokens_up_to_the_last_one(
-    models: Models, name: str, chance: bytes
+    name: str, choose: Choices, models: Models
 ) -> None:
     """An agent may run only the first calls, or write something between them."""
-    setup, choose = models.of(name), Chosen(chance)
     client = CLIENTS[choose.of(APIS)]
-    ledger = open_ledger(setup, entry_bytes=ROOM, prompt_bytes=ROOM)
-    model = Model(setup, ledger, choose)
-    dialogue = start(model)
+    session = PlayedSession(models.of(name), choose)
+    dialogue, model = session.dialogue, session.model
     for _ in range(4):
-        before = prompt_of(client, dialogue, setup, ledger)
+        before = session.prompt(client)
         output = model.answer(before)
-        for entry in output.entries:
-            ledger.add(entry)
+        session.learn(output)
         if len(output.calls) < 2:
             go_on(dialogue, output, model)
             continue
@@ -264,14 +239,14 @@ def test_first_calls_of_a_turn_keep_its_tokens_up_to_the_last_one(
             dialogue.entries.append(("user", model.say()))
             if choose.below(2):
                 say(dialogue, output.blocks[len(sent) :], model)
-        after = prompt_of(client, dialogue, setup, ledger)
-        kept_up_to(Before(before, output), after, sent, setup, ledger)
+        kept_up_to(Before(before, output), session.prompt(client), sent, session)
 
 
-@pytest.mark.parametrize("name", sorted(FORMS))
-def test_token_across_the_end_of_the_first_call_does_not_lose_it(models: Models, name: str) -> None:
+@for_each(sorted(FORMS), parts=2)
+def test_token_across_the_end_of_the_first_call_does_not_lose_it(name: str, models: Models) -> None:
     """The token ends the call and begins a text, which the client does not send back."""
-    setup = models.of(name)
+    session = PlayedSession(models.of(name), Choices(b""))
+    setup, encode = session.setup, session.setup.tokenizer.encode
     first, second = (
         setup.family.style.write_call("look", {"where": word}) for word in ("w9x", "w10x")
     )
@@ -283,20 +258,15 @@ def test_token_across_the_end_of_the_first_call_does_not_lose_it(models: Models,
         and text.isascii()
     )
     before, after = (
-        [id for char in text for id in setup.tokenizer.encode(char)]
-        for text in (first[:-1], f" and\n{second}")
+        [id for char in text for id in encode(char)] for text in (first[:-1], f" and\n{second}")
     )
-    ledger = open_ledger(setup, entry_bytes=ROOM, prompt_bytes=ROOM)
-    model = Model(setup, ledger, Chosen(b""))
-    dialogue = start(model)
-    prompt = prompt_of(CLIENTS["codex"], dialogue, setup, ledger)
-    output = model.read(prompt, [*before, token, *after], FinishReason.STOP)
-    for entry in output.entries:
-        ledger.add(entry)
+    prompt = session.prompt(CLIENTS["codex"])
+    output = session.model.read(prompt, [*before, token, *after], FinishReason.STOP)
+    session.learn(output)
     sent = first_calls(output.blocks, 1)
-    say(dialogue, sent, model)
-    following = prompt_of(CLIENTS["codex"], dialogue, setup, ledger)
-    kept_up_to(Before(prompt, output), following, sent, setup, ledger)
+    say(session.dialogue, sent, session.model)
+    following = session.prompt(CLIENTS["codex"])
+    kept_up_to(Before(prompt, output), following, sent, session)
     assert [*following.ids[: len(prompt.ids)]] == [*prompt.ids]
 
 
@@ -309,19 +279,20 @@ def say(dialogue: Dialogue, blocks: Sequence[Block], model: Model) -> None:
 
 
 def kept_up_to(
-    before: Before, prompt: Prompt, sent: Sequence[Block], setup: ModelSetup, ledger: TurnLedger
+    before: Before, prompt: Prompt, sent: Sequence[Block], session: PlayedSession
 ) -> None:
     """Checks that a prompt keeps the tokens of a turn up to the last word of the parts that were
     sent back, wherever the template has these words after the same text and as the model's own."""
-    assert WORD.findall(setup.tokenizer.decode(prompt.ids)) == WORD.findall(prompt.text)
-    parts = [word for block in sent for word in WORD.findall(block.text)]
-    count = before.output.words.index(parts[-1]) + 1
-    if not renders_up_to(before, prompt, count, ledger.model):
+    decode = session.setup.tokenizer.decode
+    assert WORD.findall(decode(prompt.ids)) == WORD.findall(prompt.text)
+    words = [word for block in sent for word in WORD.findall(block.text)]
+    count = before.output.words.index(words[-1]) + 1
+    if not renders_up_to(before, prompt, count, session.ledger.model):
         return
     size = next(
         size
         for size in range(len(before.output.ids) + 1)
-        if len(WORD.findall(setup.tokenizer.decode(before.output.ids[:size]))) >= count
+        if len(WORD.findall(decode(before.output.ids[:size]))) >= count
     )
     same = common([*prompt.ids], before.ids)
     assert same >= len(before.prompt.ids) + size, (

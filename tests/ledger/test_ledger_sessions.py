@@ -3,94 +3,26 @@ engine, wherever the template keeps the turn; where it does not, the prompt is t
 text."""
 
 import os
-import re
-from functools import cache
-from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 
-from bench.ledger.clients import CLIENTS
-from bench.ledger.models import build
+from bench.ledger.clients import CLIENTS, Client
 from bench.ledger.published import of_trl, published
-from bench.ledger.sessions import WORD, Output
-from bench.ledger.walk import Before, Step, Walk, common
+from bench.ledger.sessions import WORD
+from bench.ledger.walk import Step, Walk, common
 from fuzz.generated_turns import Choices
-from services.ledger.model import LedgerModel
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt import Prompt
-from tests.kit.examples import examples
-from tests.kit.response_templates import of_trl as descriptions
-from tests.templates.test_templates_described import DESCRIBED as WRITTEN_AGAIN
-from turnwire_tools.script import demo_model
-
-DEMO = Path(demo_model.__file__).parent / "files" / "chat_template.jinja"
-OWN = {file.stem: file for file in sorted((Path(__file__).parent / "templates").glob("*.jinja"))}
-"""Forms that the published ones lack."""
-NOT_WALKED = {
-    "llamacpp_meetkai_functionary_medium_v3_2": "no family reads its calls, which have nothing that closes them",
-    "xinference_deepseek_v3": "a damaged copy, which writes calls that are no JSON",
-    "xinference_qwen1_5_chat": "a damaged copy, which writes calls that are no JSON",
-}
-"""Published templates with which no session of an agent can be played, and why."""
-PUBLISHED = {name: file for name, file in published().items() if name not in NOT_WALKED}
-TEMPLATES = {**PUBLISHED, **OWN, "demo": DEMO}
-QUICK = {*{re.sub(r"(?<=\d).*|_.*", "", name): name for name in of_trl()}.values(), *OWN, "demo"}
-"""One template of each kind; the others are its versions."""
-DESCRIBED = {**WRITTEN_AGAIN, "deepseek_r1_distill": "deepseek_r1_distill"}
-"""Templates, and the descriptions that trl has for them."""
-CHANCE = st.binary(min_size=150, max_size=400)
-quick = settings(
-    max_examples=examples(6),
-    # A session with fewer bytes is not simpler, and each takes a while.
-    phases=[phase for phase in Phase if phase is not Phase.shrink],
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+from tests.ledger.walks import (
+    DESCRIBED,
+    OWN,
+    PUBLISHED,
+    QUICK,
+    TEMPLATES,
+    Models,
+    decoded_words,
+    in_sessions,
+    tokens_received,
 )
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> "Models":
-    return Models(tmp_path_factory.mktemp("models"))
-
-
-class Models:
-    def __init__(self, directory: Path) -> None:
-        self.of = cache(lambda name: build(TEMPLATES[name].read_text(), directory / name))
-        self.described = cache(
-            lambda name: build(
-                PUBLISHED[name].read_text(),
-                directory / f"{name}-described",
-                descriptions()[DESCRIBED[name]],
-            )
-        )
-
-
-def decoded_words(setup: ModelSetup, ids: list[int]) -> list[str]:
-    return WORD.findall(setup.tokenizer.decode(ids))
-
-
-def renders_up_to(before: Before, prompt: Prompt, count: int, model: LedgerModel) -> bool:
-    """Whether the template has the turn's first `count` words after the same text, in one message
-    or in several of the model's own: each begins with its header or with a marker of its output.
-    Some templates write calls as messages of another role (GigaChat 3), or nothing before the next
-    message (Hunyuan 3)."""
-    starts = (model.header, *(() if model.family.style.joint else model.family.markers))
-    own = [start for start in starts if start and start not in model.ends]
-    return before.whole_in(prompt.text, model.ends, own, count=count)
-
-
-def tokens_received(output: Output, setup: ModelSetup) -> int:
-    """The number of a turn's tokens; if it was cut off in a marker or a call, up to the last word
-    of complete parts."""
-    last = next((block for block in reversed(output.blocks) if block.text.strip()), None)
-    if last is None or (
-        last.kind != "tool_use" and output.text.rstrip().endswith(last.text.strip())
-    ):
-        return len(output.ids) if last is not None else 0
-    words = sum(len(WORD.findall(block.text)) for block in output.blocks)
-    texts = (setup.tokenizer.decode(output.ids[:size]) for size in range(len(output.ids) + 1))
-    return next(size for size, text in enumerate(texts) if len(WORD.findall(text)) >= words)
 
 
 def check(step: Step, setup: ModelSetup, *, partly: bool = False) -> None:
@@ -122,75 +54,50 @@ def test_templates_are_installed() -> None:
     assert "CHAT_TEMPLATES" not in os.environ or len(PUBLISHED) >= 125
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in TEMPLATES],
-)
-@quick
-@given(chance=CHANCE)
+def one_of(chance: Choices) -> Client:
+    client: Client = chance.of(list(CLIENTS.values()))
+    return client
+
+
+@in_sessions(QUICK, TEMPLATES)
 def test_each_prompt_extends_the_last_one_and_its_turn(
-    models: Models, name: str, chance: bytes
+    name: str, chance: Choices, models: Models
 ) -> None:
-    setup, choose = models.of(name), Choices(chance)
-    client = choose.of(list(CLIENTS.values()))
-    for step in Walk(setup, choose, [client]):
+    setup = models.of(name)
+    for step in Walk(setup, chance, [one_of(chance)]):
         check(step, setup, partly=name in PUBLISHED and name not in of_trl())
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name in ("qwen3", "nemotron_3_nano") else pytest.mark.slow)
-        for name in DESCRIBED
-        if name in PUBLISHED
-    ],
-)
-@quick
-@given(chance=CHANCE)
+@in_sessions(["qwen3", "nemotron_3_nano"], DESCRIBED.keys() & PUBLISHED)
 def test_prompts_of_a_model_that_describes_its_output_extend_each_other(
-    models: Models, name: str, chance: bytes
+    name: str, chance: Choices, models: Models
 ) -> None:
-    setup, choose = models.described(name), Choices(chance)
+    setup = models.described(name)
     assert setup.family.title == "response_template"
-    client = choose.of(list(CLIENTS.values()))
-    for step in Walk(setup, choose, [client]):
+    for step in Walk(setup, chance, [one_of(chance)]):
         check(step, setup)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in TEMPLATES if name in ("qwen3", "qwen3_8", "glm4moe", "gptoss", *OWN)]
-)
-@quick
-@given(chance=CHANCE)
-def test_every_client_gets_the_same_prompt(models: Models, name: str, chance: bytes) -> None:
-    for step in Walk(models.of(name), Choices(chance), list(CLIENTS.values()), turns=4):
+@in_sessions(["qwen3", "qwen3_8", "glm4moe", "gptoss", *OWN])
+def test_every_client_gets_the_same_prompt(name: str, chance: Choices, models: Models) -> None:
+    for step in Walk(models.of(name), chance, list(CLIENTS.values()), turns=4):
         for other in step.others:
             assert [*other.ids] == [*step.prompt.ids]
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in TEMPLATES if name in ("qwen3", "nemotron_3_nano", "gemma4", *OWN)]
-)
-@quick
-@given(chance=CHANCE)
+@in_sessions(["qwen3", "nemotron_3_nano", "gemma4", *OWN])
 def test_lost_entries_cost_tokens_and_nothing_else(
-    models: Models, name: str, chance: bytes
+    name: str, chance: Choices, models: Models
 ) -> None:
-    setup, choose = models.of(name), Choices(chance)
-    client = choose.of(list(CLIENTS.values()))
-    for step in Walk(setup, choose, [client], lossy=True):
+    setup = models.of(name)
+    for step in Walk(setup, chance, [one_of(chance)], lossy=True):
         assert decoded_words(setup, [*step.prompt.ids]) == WORD.findall(step.prompt.text)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in TEMPLATES if name in ("qwen3_8", "gptoss", "glm4moe", "demo", *OWN)]
-)
-@quick
-@given(chance=CHANCE)
-def test_cut_turn_is_a_prefix_too(models: Models, name: str, chance: bytes) -> None:
-    setup, choose = models.of(name), Choices(chance)
-    client = choose.of(list(CLIENTS.values()))
-    for step in Walk(setup, choose, [client], cut=True):
+@in_sessions(["qwen3_8", "gptoss", "glm4moe", "demo", *OWN])
+def test_cut_turn_is_a_prefix_too(name: str, chance: Choices, models: Models) -> None:
+    setup = models.of(name)
+    for step in Walk(setup, chance, [one_of(chance)], cut=True):
         ids, text = [*step.prompt.ids], step.prompt.text
         assert decoded_words(setup, ids) == WORD.findall(text)
         assert step.prompt.encoded.outcome

@@ -2,11 +2,12 @@
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from bench.ledger.published import of_trl
 from schemas.conversation import Conversation
 from services.frontend.apis.messages.request import parse
 from services.preprocessor.model import ModelSetup
@@ -50,14 +51,18 @@ SCENARIOS = sorted(
 )
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_prompts_of_claude_code_have_no_billing_header(scenario: str, setup: ModelSetup) -> None:
-    for conversation in requests(CLAUDE / scenario):
-        prompt = assemble(conversation, setup)
-        assert strip_preamble(conversation) is not conversation
-        assert "x-anthropic-billing-header" not in prompt.text
-        assert prompt.rendered.in_reasoning == (conversation.thinking.mode != "disabled")
-        assert setup.tokenizer.decode(prompt.ids) == prompt.text
+def test_prompts_of_claude_code_have_no_billing_header(
+    setup: ModelSetup, subtests: pytest.Subtests
+) -> None:
+    assert SCENARIOS
+    for scenario in SCENARIOS:
+        for number, conversation in enumerate(requests(CLAUDE / scenario)):
+            with subtests.test(scenario=scenario, request=number):
+                prompt = assemble(conversation, setup)
+                assert strip_preamble(conversation) is not conversation
+                assert "x-anthropic-billing-header" not in prompt.text
+                assert prompt.rendered.in_reasoning == (conversation.thinking.mode != "disabled")
+                assert setup.tokenizer.decode(prompt.ids) == prompt.text
 
 
 def test_header_of_an_older_client_is_stripped(setup: ModelSetup) -> None:
@@ -132,13 +137,21 @@ def test_searched_tool_is_defined_where_it_was_found(setup: ModelSetup) -> None:
         assert f'"name": "{name}"' in text
 
 
-def test_every_capture_renders_with_every_published_template(real_template: ChatTemplate) -> None:
-    traits = probe(real_template)
-    for scenario in SCENARIOS:
-        for conversation in requests(CLAUDE / scenario):
-            stripped = strip_preamble(conversation)
-            adapted = adapt(stripped, traits, real_template)
-            variables = template_variables(stripped, traits, defaults={}, client={})
-            assert real_template.render(
-                adapted.messages, tools=list_tools(stripped.tools), variables=variables
-            )
+def test_every_capture_renders_with_every_published_template(
+    compiled_template: Callable[[str], ChatTemplate], subtests: pytest.Subtests
+) -> None:
+    conversations = [
+        strip_preamble(conversation)
+        for scenario in SCENARIOS
+        for conversation in requests(CLAUDE / scenario)
+    ]
+    assert conversations
+    for name in of_trl():
+        template = compiled_template(name)
+        traits = probe(template)
+        with subtests.test(template=name):
+            for conversation in conversations:
+                adapted = adapt(conversation, traits, template)
+                variables = template_variables(conversation, traits, defaults={}, client={})
+                tools = list_tools(conversation.tools)
+                assert template.render(adapted.messages, tools=tools, variables=variables)

@@ -32,6 +32,7 @@ from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, encode_prompt
 from tests.kit.examples import examples
+from tests.templates.adapting import user
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"command": {"type": "string"}}}
 TOOLS = [ToolSpec("Bash", "Runs a command.", SCHEMA), ToolSpec("Read", "Reads a file.", SCHEMA)]
@@ -77,10 +78,6 @@ class Server:
 @pytest.fixture(scope="module")
 def server(setup: ModelSetup) -> Server:
     return Server(setup)
-
-
-def user(text: str) -> Message:
-    return Message("user", [Text(text)])
 
 
 @st.composite

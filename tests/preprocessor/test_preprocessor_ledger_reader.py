@@ -2,6 +2,7 @@
 bucket has."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -18,12 +19,24 @@ from services.runtime.config import PreprocessorConfig
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket, BucketConfig
 from services.runtime.storage.seal import Sealer
+from tests.kit.ledger_turns import (
+    ANSWER,
+    MORE,
+    QUESTION,
+    SIGNER,
+    Alike,
+    Session,
+    assistant,
+    started,
+)
 from tests.kit.processes import MakeProcess, make_bucket
 from tests.kit.waiting import eventually
-from tests.ledger.test_ledger_choice import ANSWER, Alike, setup, started
-from tests.ledger.test_ledger_comparison import MORE, QUESTION, SIGNER, Session, assistant
 
-__all__ = ["setup"]
+
+@pytest.fixture(scope="module")
+def setup(demo_dir: Path) -> ModelSetup:
+    """The demo's, by the name that its turns have."""
+    return ModelSetup.load(PreprocessorConfig(model=str(demo_dir), served_model_name="m"))
 
 
 async def opened(process: Process, name: str) -> Bucket:

@@ -1,4 +1,5 @@
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,43 +14,36 @@ from services.preprocessor.limit import (
     check_sampling,
     limit_output,
 )
+from tests.kit.every import for_rows
+
+OVERFLOW = None
+LIMITS = [
+    # (prompt, max_tokens of the request, window, the operator's limit): (max_tokens, cut by window)
+    ((1000, None, 32_768, 2048), (2048, False)),
+    ((1000, 4096, 32_768, 2048), (2048, False)),
+    ((1000, 16, 32_768, 2048), (16, False)),
+    ((1000, 0, 32_768, 2048), (0, False)),
+    ((31_000, None, 32_768, 4096), (1768, True)),
+    ((1000, 4096, 32_768), (4096, False)),
+    ((28_672, 4096, 32_768), (4096, False)),
+    ((20_000, 32_000, 32_768), (12_768, True)),
+    ((20_000, 128_000, 32_768), (12_768, True)),
+    ((768, None, 32_768), (32_000, True)),
+    ((32_768, 0, 32_768), (0, False)),
+    ((32_700, 16, 32_768), (16, False)),
+    ((32_700, 32_000, 32_768), OVERFLOW),
+    ((480, None, 512), (32, True)),
+]
 
 
-@pytest.mark.parametrize(("requested", "expected"), [(None, 2048), (4096, 2048), (16, 16), (0, 0)])
-def test_operators_limit_caps_the_answer(requested: int | None, expected: int) -> None:
-    assert limit_output(1000, requested, 32_768, 2048) == (expected, False)
-
-
-def test_operators_limit_is_capped_by_the_window() -> None:
-    assert limit_output(31_000, None, 32_768, 4096) == (1768, True)
-
-
-def test_requested_limit_is_kept_where_it_fits() -> None:
-    assert limit_output(1000, 4096, 32_768) == (4096, False)
-    assert limit_output(28_672, 4096, 32_768) == (4096, False)
-
-
-@pytest.mark.parametrize("requested", [32_000, 128_000])
-def test_requested_limit_is_cut_to_the_window(requested: int) -> None:
-    assert limit_output(20_000, requested, 32_768) == (12_768, True)
-
-
-def test_unset_limit_takes_the_rest_of_the_window() -> None:
-    assert limit_output(768, None, 32_768) == (32_000, True)
-
-
-def test_prefill_only_needs_no_room() -> None:
-    assert limit_output(32_768, 0, 32_768) == (0, False)
-
-
-def test_short_answer_fits_where_a_useful_one_does_not() -> None:
-    assert limit_output(32_700, 16, 32_768) == (16, False)
-    with pytest.raises(ContextOverflow):
-        limit_output(32_700, 32_000, 32_768)
-
-
-def test_small_window_is_usable() -> None:
-    assert limit_output(480, None, 512) == (32, True)
+@for_rows(LIMITS)
+def test_answer_is_limited_by_request_operator_and_window(numbers: Any, expected: Any) -> None:
+    """A short answer fits where a useful one does not; a prefill needs no room."""
+    if expected is OVERFLOW:
+        with pytest.raises(ContextOverflow):
+            limit_output(*numbers)
+    else:
+        assert limit_output(*numbers) == expected
 
 
 def test_error_text_makes_clients_compact() -> None:

@@ -37,6 +37,7 @@ from services.preprocessor.prompt import Prompt, assemble, encode_prompt
 from services.preprocessor.render import allowed_tools
 from services.templates.jinja import CheckedContext
 from tests.kit.examples import examples
+from tests.templates.adapting import assistant, user
 
 BASH = ToolSpec(
     "Bash", "run a command", {"type": "object", "properties": {"command": {"type": "string"}}}
@@ -45,56 +46,49 @@ CALL = Call("c1", "Bash", '{"command": "ls"}')
 HEADER = "x-anthropic-billing-header: cc_version=2.1.328.b7f; cc_entrypoint=cli;"
 THINKS = "<|im_start|>assistant\n<think>\n"
 THINKS_NOT = THINKS + "\n</think>\n\n"
+THINKING, NO_THINKING = {"enable_thinking": True}, {"enable_thinking": False}
 
 
 def conversation(*messages: Message, **more: Any) -> Conversation:
     return Conversation("m", list(messages) or [user("hi")], **more)
 
 
-def user(text: str) -> Message:
-    return Message("user", [Text(text)])
-
-
-def assistant(*parts: Part) -> Message:
-    return Message("assistant", list(parts))
-
-
 def choose(mode: str, name: str | None = None) -> dict[str, Any]:
     return {"tools": [BASH], "tool_choice": ToolChoice(mode, name)}  # type: ignore[arg-type]
+
+
+ENDS: list[tuple[dict[str, Any], str, str]] = [
+    ({}, THINKS, ""),
+    ({"thinking": Thinking("disabled")}, THINKS_NOT, ""),
+    ({"thinking": Thinking("enabled"), "template_kwargs": NO_THINKING}, THINKS_NOT, ""),
+    ({"format": OutputFormat("json_schema", schema={})}, THINKS_NOT, ""),
+    (choose("none"), THINKS, ""),
+    (choose("any"), THINKS_NOT, "<tool_call>\n<function="),
+    ({**choose("any"), "template_kwargs": THINKING}, THINKS_NOT, "<tool_call>\n<function="),
+    (
+        {**choose("tool", "Bash"), "thinking": Thinking("enabled")},
+        THINKS_NOT,
+        "<tool_call>\n<function=Bash>\n",
+    ),
+]
+"""What a request asks for, how its prompt ends, and what of the answer the prompt has."""
 
 
 class TestEnds:
     """The end of the prompt, and the parser's state for it."""
 
-    def test_free_turn_starts_in_reasoning(self, setup: ModelSetup) -> None:
-        prompt = assemble(conversation(), setup)
-        assert prompt.text == "<|im_start|>user\nhi<|im_end|>\n" + THINKS
+    @pytest.mark.parametrize(("more", "end", "prefix"), ENDS)
+    def test_prompt_ends_as_the_request_asks(
+        self, setup: ModelSetup, more: dict[str, Any], end: str, prefix: str
+    ) -> None:
+        prompt = assemble(conversation(**more), setup)
+        question = "<|im_start|>user\nhi<|im_end|>\n"
+        assert prompt.text.endswith(question + end + prefix)
+        assert more or prompt.text == question + end
         assert setup.tokenizer.decode(prompt.ids) == prompt.text
-        rendered = prompt.rendered
-        assert (rendered.in_reasoning, rendered.prefix, prompt.tools) == (True, "", [])
-
-    def test_disabled_thinking_closes_reasoning(self, setup: ModelSetup) -> None:
-        prompt = assemble(conversation(thinking=Thinking("disabled")), setup)
-        assert prompt.text.endswith(THINKS_NOT)
-        assert not prompt.rendered.in_reasoning
-
-    def test_clients_variable_takes_precedence(self, setup: ModelSetup) -> None:
-        kwargs = {"enable_thinking": False}
-        prompt = assemble(conversation(thinking=Thinking("enabled"), template_kwargs=kwargs), setup)
-        assert prompt.text.endswith(THINKS_NOT)
-
-    def test_forced_call_of_any_tool_opens_the_call(self, setup: ModelSetup) -> None:
-        prompt = assemble(conversation(**choose("any")), setup)
-        assert prompt.rendered.prefix == "<tool_call>\n<function="
-        assert prompt.text.endswith(THINKS_NOT + prompt.rendered.prefix)
-        assert not prompt.rendered.in_reasoning
-
-    def test_forced_call_of_one_tool_opens_its_call(self, setup: ModelSetup) -> None:
-        prompt = assemble(
-            conversation(**choose("tool", "Bash"), thinking=Thinking("enabled")), setup
-        )
-        assert prompt.rendered.prefix == "<tool_call>\n<function=Bash>\n"
-        assert prompt.text.endswith(THINKS_NOT + prompt.rendered.prefix)
+        assert prompt.rendered.prefix == prefix
+        assert prompt.rendered.in_reasoning == (end == THINKS)
+        assert bool(prompt.tools) == ("tools" in more)
 
     def test_parser_continues_from_the_prefix(self, setup: ModelSetup) -> None:
         prompt = assemble(conversation(**choose("tool", "Bash")), setup)
@@ -107,20 +101,6 @@ class TestEnds:
         events = parser.feed("<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>")
         assert next(type(event).__name__ for event in events) == "BlockStart"
         assert "".join(getattr(event, "text", "") for event in events) == '{"command": "ls"}'
-
-    def test_reasoning_is_closed_before_a_forced_call(self, setup: ModelSetup) -> None:
-        kwargs = {"enable_thinking": True}
-        prompt = assemble(conversation(**choose("any"), template_kwargs=kwargs), setup)
-        assert prompt.text.endswith(THINKS_NOT + prompt.rendered.prefix)
-        assert not prompt.rendered.in_reasoning
-
-    def test_enforced_format_closes_reasoning(self, setup: ModelSetup) -> None:
-        prompt = assemble(
-            conversation(user("hi"), format=OutputFormat("json_schema", schema={})), setup
-        )
-        assert prompt.text.endswith(THINKS_NOT)
-        assert not prompt.rendered.in_reasoning
-        assert prompt.rendered.prefix == ""
 
     def test_tool_choice_none_keeps_the_tools_in_the_prompt(self, setup: ModelSetup) -> None:
         assert (
@@ -228,7 +208,7 @@ def test_preamble_is_stripped_by_default(setup: ModelSetup) -> None:
 
 
 def test_operators_template_variables_are_used(setup: ModelSetup) -> None:
-    quiet = changed(setup, template_kwargs={"enable_thinking": False})
+    quiet = changed(setup, template_kwargs=NO_THINKING)
     assert assemble(conversation(), quiet).text.endswith(THINKS_NOT)
 
 

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from schemas.conversation import Call, Conversation, Media, Message, Result, Text
 from services.preprocessor.strip import strip_preamble
+from tests.kit.every import for_rows
 
 HEADER = "x-anthropic-billing-header: cc_version=2.1.328.b7f; cc_entrypoint=sdk-cli;"
 PROMPT = "You are Claude Code."
@@ -19,35 +20,36 @@ def system_after(*system: str) -> list[str]:
     return [text.text for text in strip_preamble(conversation(*system)).system]
 
 
-@pytest.mark.parametrize(
-    ("system", "left"),
-    [
-        ([HEADER, PROMPT], [PROMPT]),
-        ([f"{HEADER}\n{PROMPT}"], [PROMPT]),
-        ([f"{HEADER}\r\n{PROMPT}"], [PROMPT]),
-        ([f"{HEADER}\r{PROMPT}"], [PROMPT]),
-        ([f"{HEADER}\n\n{PROMPT}\n"], [f"\n{PROMPT}\n"]),
-        ([f"\n  {HEADER}\n{PROMPT}"], [PROMPT]),
-        ([f"{HEADER}\n{HEADER} cch=fa690;\n{PROMPT}"], [PROMPT]),
-        ([f"{HEADER}\n\n{HEADER}\n{PROMPT}"], [PROMPT]),
-        ([HEADER], []),
-        ([HEADER + "\n"], []),
-        ([HEADER, HEADER + " cc_is_subagent=true;", PROMPT], [PROMPT]),
-        ([PROMPT, HEADER, "More."], [PROMPT, "More."]),
-        ([PROMPT, f"{HEADER}\nMore."], [PROMPT, "More."]),
-        ([HEADER.title() + "\n" + PROMPT], [PROMPT]),
-        ([HEADER.upper()], []),
-        (["x-anthropic-billing-header:\n" + PROMPT], [PROMPT]),
-        ([HEADER + PROMPT], [PROMPT]),
-        ([f"{HEADER} {PROMPT}"], [f" {PROMPT}"]),
-        ([f"{HEADER} cch=fa690; {PROMPT} cch=1;\nMore."], [f" {PROMPT} cch=1;\nMore."]),
-        ([f"{HEADER[:-1]}\n{PROMPT}"], [PROMPT]),
-        ([HEADER.replace("; ", ";\n\t") + f"\n{PROMPT}"], [PROMPT]),
-        ([HEADER.replace(": ", ":\r\n ") + PROMPT], [PROMPT]),
-        ([f"{HEADER} \t\n{PROMPT}"], [PROMPT]),
-        ([f"{HEADER} {HEADER} {PROMPT}"], [f" {PROMPT}"]),
-    ],
-)
+FORMS = [
+    ([HEADER, PROMPT], [PROMPT]),
+    ([f"{HEADER}\n{PROMPT}"], [PROMPT]),
+    ([f"{HEADER}\r\n{PROMPT}"], [PROMPT]),
+    ([f"{HEADER}\r{PROMPT}"], [PROMPT]),
+    ([f"{HEADER}\n\n{PROMPT}\n"], [f"\n{PROMPT}\n"]),
+    ([f"\n  {HEADER}\n{PROMPT}"], [PROMPT]),
+    ([f"{HEADER}\n{HEADER} cch=fa690;\n{PROMPT}"], [PROMPT]),
+    ([f"{HEADER}\n\n{HEADER}\n{PROMPT}"], [PROMPT]),
+    ([HEADER], []),
+    ([HEADER + "\n"], []),
+    ([HEADER, HEADER + " cc_is_subagent=true;", PROMPT], [PROMPT]),
+    ([PROMPT, HEADER, "More."], [PROMPT, "More."]),
+    ([PROMPT, f"{HEADER}\nMore."], [PROMPT, "More."]),
+    ([HEADER.title() + "\n" + PROMPT], [PROMPT]),
+    ([HEADER.upper()], []),
+    (["x-anthropic-billing-header:\n" + PROMPT], [PROMPT]),
+    ([HEADER + PROMPT], [PROMPT]),
+    ([f"{HEADER} {PROMPT}"], [f" {PROMPT}"]),
+    ([f"{HEADER} cch=fa690; {PROMPT} cch=1;\nMore."], [f" {PROMPT} cch=1;\nMore."]),
+    ([f"{HEADER[:-1]}\n{PROMPT}"], [PROMPT]),
+    ([HEADER.replace("; ", ";\n\t") + f"\n{PROMPT}"], [PROMPT]),
+    ([HEADER.replace(": ", ":\r\n ") + PROMPT], [PROMPT]),
+    ([f"{HEADER} \t\n{PROMPT}"], [PROMPT]),
+    ([f"{HEADER} {HEADER} {PROMPT}"], [f" {PROMPT}"]),
+]
+"""Instructions with headers, and what is left of them."""
+
+
+@for_rows(FORMS)
 def test_every_form_is_removed_from_top_level_instructions(
     system: list[str], left: list[str]
 ) -> None:

@@ -1,0 +1,188 @@
+"""Turns of the demo model as a parser reads them and a ledger keeps them, without a bus."""
+
+from collections.abc import Callable
+from typing import Any
+
+from schemas.conversation import (
+    Call,
+    Client,
+    Conversation,
+    Message,
+    Part,
+    Result,
+    Text,
+    ToolSpec,
+)
+from schemas.events import FinishReason
+from schemas.frames import ParseContext, TokenFinish
+from schemas.ledger import LedgerEntry
+from services.ledger.recall import TurnLedger
+from services.ledger.signer import EntrySigner
+from services.parser.ledger_entry import entries_of
+from services.parser.turn_parse import TurnParse
+from services.parser.turn_stream import TurnStream
+from services.preprocessor.ledger_model import open_ledger
+from services.preprocessor.model import ModelSetup
+from services.preprocessor.prompt import Prompt, assemble
+from services.runtime.storage.seal import Sealer
+
+BASH = ToolSpec("Bash", "run", {"type": "object", "properties": {"command": {"type": "string"}}})
+CALLED = (
+    "<tool_call>\n<function=Bash>\n<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>"
+)
+SEALER, SIGNER = Sealer(b"test"), EntrySigner(b"test")
+QUESTION = Message("user", [Text("hi")])
+MORE = Message("user", [Text("go on")])
+TURNS = [f"{number:024x}" for number in range(20)]
+ANSWER = "Done."
+
+
+def assistant(*parts: Part) -> Message:
+    return Message("assistant", list(parts))
+
+
+def called(arguments: str = '{"command":"ls"}', call_id: str = "c1") -> Call:
+    return Call(call_id, "Bash", arguments)
+
+
+def results(*ids: str) -> Message:
+    return Message("tool", [Result(call_id, [Text("a file")]) for call_id in ids or ("c1",)])
+
+
+class Session:
+    """A preprocessor and a parser shard without a bus."""
+
+    def __init__(self, setup: ModelSetup, ledger: TurnLedger | None = None) -> None:
+        self.setup = setup
+        self.ledger = ledger or self.fresh()
+
+    def fresh(self) -> TurnLedger:
+        return open_ledger(self.setup, entry_bytes=1 << 24, prompt_bytes=1 << 24)
+
+    def prompt(self, *messages: Message, **more: Any) -> Prompt:
+        conversation = Conversation("m", [QUESTION, *messages], **{"tools": [BASH], **more})
+        unseal = SEALER.of(None).open
+        return assemble(conversation, self.setup, unseal=unseal, ledger=self.ledger)
+
+    def ids(self, text: str) -> list[int]:
+        """Ids that no tokenizer returns: two characters at a time."""
+        special = {
+            token: self.setup.tokenizer.id_of(token)
+            for token in ("<think>", "</think>", "<tool_call>", "</tool_call>")
+        }
+        ids: list[int] = []
+        while text:
+            marker = next((token for token in special if text.startswith(token)), None)
+            piece = marker or text[:2].partition("<")[0] or text[:1]
+            ids += self.setup.tokenizer.encode(piece)
+            text = text[len(piece) :]
+        return ids
+
+    def parse(self, prompt: Prompt, text: str, *, turn: str = "t1", **more: Any) -> TurnParse:
+        """The parse of a turn that has not ended."""
+        assert prompt.encoded.outcome
+        context = ParseContext(
+            model="m",
+            family=self.setup.family.name,
+            frontend="f",
+            prompt_tokens=len(prompt.ids),
+            tools=prompt.tools,
+            in_reasoning=prompt.rendered.in_reasoning,
+            prefix=prompt.rendered.prefix,
+            ledger=prompt.encoded.context,
+            **more,
+        )
+        stream = TurnStream(turn, 1, context, "w")
+        parse = TurnParse.open(stream, self.setup.family, self.ledger.model.vocabulary, SEALER)
+        parse.feed(self.ids(text))
+        return parse
+
+    def entries(self, parse: TurnParse) -> list[LedgerEntry]:
+        return entries_of(parse, self.ledger.model.vocabulary.open(frozenset()))
+
+    def commit(self, parse: TurnParse) -> None:
+        for entry in map(SIGNER.sign, self.entries(parse)):
+            self.ledger.add(entry)
+
+    def decode(
+        self, prompt: Prompt, text: str, reason: FinishReason = FinishReason.STOP, **more: Any
+    ) -> tuple[TurnParse, LedgerEntry | None]:
+        parse = self.parse(prompt, text, **more)
+        if not parse.ended:
+            parse.finish(
+                TokenFinish(reason, self.setup.stop_ids[0] if reason is FinishReason.STOP else None)
+            )
+        entries = self.entries(parse)
+        return parse, entries[0] if entries else None
+
+    def learn(self, prompt: Prompt, text: str, *args: Any, **more: Any) -> list[int]:
+        """Decodes and commits a turn; returns the ids that the engine then has."""
+        parse, entry = self.decode(prompt, text, *args, **more)
+        assert entry is not None
+        self.ledger.add(SIGNER.sign(entry))
+        return [*prompt.ids, *parse.stream.ids]
+
+    def extended(self, ids: list[int], *messages: Message, **more: Any) -> Prompt:
+        """The prompt of these messages, which begins with the ids that the engine has."""
+        prompt = self.prompt(*messages, **more)
+        assert [*prompt.ids[: len(ids)]] == ids
+        return prompt
+
+
+class Alike:
+    """Sessions with the same visible turns and thoughts of their own."""
+
+    def __init__(
+        self, session: Session, client: Callable[[int], Client] = lambda number: Client()
+    ) -> None:
+        self.session, self.client = session, client
+        self.ids: dict[int, list[int]] = {}
+        self.entries: dict[int, LedgerEntry] = {}
+
+    def prompt(self, number: int, *messages: Message, **more: Any) -> Prompt:
+        return self.session.prompt(*messages, client=self.client(number), **more)
+
+    def decode(
+        self,
+        number: int,
+        visible: str,
+        *messages: Message,
+        thought: str | None = None,
+        turn: str = "",
+    ) -> None:
+        """The next turn of a session: its own thought, then what all have."""
+        prompt = self.prompt(number, *messages)
+        text = f"{self.thought(number) if thought is None else thought}\n</think>\n\n{visible}"
+        parse, entry = self.session.decode(prompt, text, turn=turn or TURNS[number])
+        assert entry is not None
+        self.entries[number] = SIGNER.sign(entry)
+        self.ids[number] = [*prompt.ids, *parse.stream.ids]
+
+    def commit(self) -> None:
+        for entry in self.entries.values():
+            self.session.ledger.add(entry)
+
+    @staticmethod
+    def thought(number: int) -> str:
+        return f"I am number {number}."
+
+    def is_exact(self, number: int, prompt: Prompt) -> bool:
+        ids = self.ids[number]
+        return [*prompt.ids[: len(ids)]] == ids
+
+    def is_rendered(self, prompt: Prompt) -> bool:
+        assert prompt.encoded.outcome
+        return prompt.encoded.reused == 0 and "I am number" not in prompt.text
+
+
+def outcome(prompt: Prompt) -> str:
+    assert prompt.encoded.outcome
+    return prompt.encoded.outcome
+
+
+def started(session: Session, count: int, visible: str, **more: Any) -> Alike:
+    alike = Alike(session, **more)
+    for number in range(count):
+        alike.decode(number, visible)
+    alike.commit()
+    return alike
