@@ -9,7 +9,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
+from structlog.typing import FilteringBoundLogger
+
 from services.cli.commands.make_secrets import make_secrets
+from services.runtime.bus import Bus
+from services.runtime.config import BusConfig
 from tests.kit.nats import NatsServer, free_port
 from tests.kit.stack import Stack
 from tests.kit.waiting import LIMIT_S
@@ -54,16 +59,8 @@ class DeployedNats(NatsServer):
         return f"{self.scheme}://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        address = [
-            "-a",
-            "127.0.0.1",
-            "-p",
-            str(self.port),
-            "-m",
-            str(free_port()),
-            "-sd",
-            str(self._store),
-        ]
+        ports = ["-p", str(self.port), "-m", str(free_port())]
+        address = ["-a", "127.0.0.1", *ports, "-sd", str(self._store)]
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
                 [self._binary, "-c", str(self._config), *address], stderr=output
@@ -85,6 +82,18 @@ class DeployedNats(NatsServer):
     def password_file(self, user: str) -> str:
         """Where the password of a user of the bus is."""
         return str(self.secrets / user / "nats.password")
+
+    async def bus(self, user: str, log: FilteringBoundLogger) -> Bus:
+        """The connection of a service as this user."""
+        made = Bus(
+            BusConfig(nats_url=self.url, **self.login(user)),  # type: ignore[arg-type]
+            name="test",
+            inbox_prefix=f"_INBOX_{user}",
+            log=log,
+            on_fatal=pytest.fail,
+        )
+        await made.connect()
+        return made
 
     def violations(self) -> list[str]:
         """What the server refused."""

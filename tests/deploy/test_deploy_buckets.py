@@ -16,7 +16,7 @@ from deploy.audit import BUCKETS, PROBE, STAGES, SUBSCRIBERS, USERS, Audit, User
 from services.frontend.apis.responses.state.store import bucket_config
 from services.images.store import ImageStore
 from services.runtime.bus import Bus
-from services.runtime.config import BusConfig, FrontendConfig, ImageStoreConfig, ParserConfig
+from services.runtime.config import FrontendConfig, ImageStoreConfig, ParserConfig
 from services.runtime.storage.kv import Bucket, digest_key, ledger_bucket
 from tests.deploy.deployed import DeployedNats
 from tests.kit.examples import examples
@@ -34,6 +34,13 @@ def server(nats_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     deployed.make_buckets()
     yield deployed
     deployed.kill()
+
+
+class Inbox(list[Msg]):
+    """What a user received."""
+
+    async def receive(self, message: Msg) -> None:
+        self.append(message)
 
 
 class Stored:
@@ -67,17 +74,7 @@ class Stored:
 
 @asynccontextmanager
 async def stored(server: DeployedNats, log: FilteringBoundLogger) -> AsyncIterator[Stored]:
-    buses = {}
-    for user in STAGES:
-        config = BusConfig(nats_url=server.url, **server.login(user))  # type: ignore[arg-type]
-        buses[user] = Bus(
-            config,
-            name="test",
-            inbox_prefix=f"_INBOX_{user}",
-            log=log,
-            on_fatal=pytest.fail,
-        )
-        await buses[user].connect()
+    buses = {user: await server.bus(user, log) for user in STAGES}
     values = Stored(buses, log)
     await values.write()
     yield values
@@ -189,11 +186,7 @@ async def _pause(user: User) -> bool:
 async def test_no_user_reads_a_value_without_its_key(
     server: DeployedNats, name: str, quiet_log: FilteringBoundLogger
 ) -> None:
-    received: list[Msg] = []
-
-    async def receive(message: Msg) -> None:
-        received.append(message)
-
+    received = Inbox()
     async with stored(server, quiet_log), Audit(server.url, server.secrets).user(name) as user:
         inbox = f"_INBOX_{name}.{PROBE}.1"
         subscriptions = [subject for subject, users in SUBSCRIBERS.items() if name in users]
@@ -203,7 +196,7 @@ async def test_no_user_reads_a_value_without_its_key(
             "$JS.>",
             "_INBOX.>",
         ]:
-            await user.client.subscribe(subject, cb=receive)
+            await user.client.subscribe(subject, cb=received.receive)
         await user.refused()
         reply_to = [
             inbox,
@@ -232,15 +225,11 @@ async def test_generated_requests_read_no_value(
     server: DeployedNats, name: str, quiet_log: FilteringBoundLogger
 ) -> None:
     """Any request of the two forms that a reader may send, with fields and subjects at random."""
-    choose, received = random.Random(7), list[Msg]()
-
-    async def receive(message: Msg) -> None:
-        received.append(message)
-
+    choose, received = random.Random(7), Inbox()
     stream = READERS[name]
     bucket = stream.removeprefix("KV_")
     async with stored(server, quiet_log), Audit(server.url, server.secrets).user(name) as user:
-        await user.client.subscribe(f"_INBOX_{name}.*.*", cb=receive)
+        await user.client.subscribe(f"_INBOX_{name}.*.*", cb=received.receive)
         for number in range(examples(3000)):
             tokens = choose.choices(
                 ["*", ">", "*", ">", "x", "$KV", bucket, *KEYS], k=choose.randint(1, 3)
@@ -283,13 +272,9 @@ async def test_user_that_creates_the_buckets_reads_no_value(
     server: DeployedNats, quiet_log: FilteringBoundLogger
 ) -> None:
     """`setup` may have a bucket send on what is stored."""
-    received: list[Msg] = []
-
-    async def receive(message: Msg) -> None:
-        received.append(message)
-
+    received = Inbox()
     async with Audit(server.url, server.secrets).user("setup") as user:
-        await user.client.subscribe("_INBOX_setup.*.*", cb=receive)
+        await user.client.subscribe("_INBOX_setup.*.*", cb=received.receive)
         for stream, source, inbox in REPUBLISHED:
             config = {
                 "name": stream,

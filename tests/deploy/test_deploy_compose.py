@@ -19,6 +19,7 @@ import pytest
 from services.cli.commands.make_secrets import make_secrets
 from services.runtime.config import STAGES, BucketsConfig, StageConfig
 from services.runtime.config.loader import Sources
+from tests.kit.every import for_each
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,6 +35,8 @@ GPU = {engine: read(f"deploy/compose.{engine}.yaml")["services"] for engine in (
 MONITORING = read("deploy/compose.monitoring.yaml")["services"]
 DEFAULT = re.compile(r"\$\{[A-Z_]+:-((?:[^{}]|\$\{[^{}]*\})*)\}")
 IF_SET = re.compile(r"\$\{[A-Z_]+:\+[^{}]*\}")
+CONTAINERS: dict[str, Any] = {**SERVICES, **MONITORING}
+COMPLETED = {"condition": "service_completed_successfully"}
 
 
 def resolved(text: str) -> str:
@@ -45,10 +48,15 @@ def resolved(text: str) -> str:
     return text
 
 
-@pytest.mark.parametrize("stage", STAGES)
+def environment(service: str) -> dict[str, str]:
+    """The variables of a service, by default."""
+    values = SERVICES[service]["environment"]
+    return {name: resolved(str(value)) for name, value in values.items()}
+
+
+@for_each(sorted(STAGES))
 def test_the_settings_of_a_service_are_settings_of_its_stage(stage: str) -> None:
-    env = {name: resolved(str(value)) for name, value in SERVICES[stage]["environment"].items()}
-    loaded = Sources(env=env).load(STAGES[stage])
+    loaded = Sources(env=environment(stage)).load(STAGES[stage])
     config = loaded.config
     assert config.bus.nats_url == "nats://nats:4222"
     assert config.bus.nats_user == stage
@@ -58,6 +66,7 @@ def test_the_settings_of_a_service_are_settings_of_its_stage(stage: str) -> None
         assert config.served_model_name == "turnwire-demo"
         assert config.metrics_port is not None
     assert SERVICES[stage]["command"] == ["serve", stage]
+    assert SERVICES[stage]["depends_on"] == {"setup": COMPLETED}
 
 
 def test_buckets_are_created_before_any_service_starts() -> None:
@@ -69,30 +78,18 @@ def test_buckets_are_created_before_any_service_starts() -> None:
         "its settings are those of the services"
     )
     assert set(setup["depends_on"]) == {"nats", "secrets"}
-    for stage in STAGES:
-        assert SERVICES[stage]["depends_on"] == {
-            "setup": {"condition": "service_completed_successfully"}
-        }
 
 
 def test_the_model_is_checked_before_anything_starts() -> None:
     check = SERVICES["check"]
     assert (check["command"], check["restart"], check["depends_on"]) == (["check"], "no", {})
-    assert SERVICES["nats"]["depends_on"]["check"] == {
-        "condition": "service_completed_successfully"
-    }
-    env = {name: resolved(str(value)) for name, value in check["environment"].items()}
-    Sources(env=env).load_all(STAGES)
+    assert SERVICES["nats"]["depends_on"]["check"] == COMPLETED
+    Sources(env=environment("check")).load_all(STAGES)
     for stage in ("preprocessor", "parser", "worker"):
-        assert (
-            env.items()
-            <= {
-                name: resolved(str(v)) for name, v in SERVICES[stage]["environment"].items()
-            }.items()
-        )
+        assert environment("check").items() <= environment(stage).items()
 
 
-@pytest.mark.parametrize("service", [*STAGES, "setup", "tap", "inspect"])
+@for_each([*STAGES, "setup", "tap", "inspect"])
 def test_a_service_sees_its_own_secrets_only(service: str, tmp_path: Path) -> None:
     user = "tap" if service == "inspect" else service
     make_secrets(tmp_path)
@@ -117,27 +114,24 @@ def test_tokens_and_keys_are_files_that_only_their_services_have() -> None:
     assert "HF_TOKEN:" not in (ROOT / "compose.yaml").read_text()
 
 
-@pytest.mark.parametrize("service", [*STAGES, "nats"])
+@for_each([*STAGES, "nats"])
 def test_services_have_health_checks(service: str) -> None:
     assert SERVICES[service]["healthcheck"]["test"][0] == "CMD"
     assert "network_mode" not in SERVICES[service]
 
 
-@pytest.mark.parametrize("service", [*SERVICES, *MONITORING])
-def test_containers_have_no_privileges_and_limits(service: str) -> None:
-    container = {**SERVICES, **MONITORING}[service]
+@for_each(sorted(CONTAINERS))
+def test_containers_have_no_privileges_and_limits(name: str) -> None:
+    container = CONTAINERS[name]
     assert container["cap_drop"] == ["ALL"]
     assert container["security_opt"] == ["no-new-privileges:true"]
     assert container["read_only"] is True
     assert re.fullmatch(r"\d+[mg]", resolved(container["mem_limit"]))
 
 
-@pytest.mark.parametrize(
-    "dockerfile", sorted(path.name for path in (ROOT / "deploy").glob("*Dockerfile"))
-)
-def test_images_do_not_run_as_root(dockerfile: str) -> None:
-    lines = (ROOT / "deploy" / dockerfile).read_text().splitlines()
-    assert "USER 10001:10001" in lines
+@for_each(sorted((ROOT / "deploy").glob("*Dockerfile")))
+def test_images_do_not_run_as_root(dockerfile: Path) -> None:
+    assert "USER 10001:10001" in dockerfile.read_text().splitlines()
 
 
 def test_images_contain_package_data() -> None:
@@ -161,7 +155,7 @@ def test_images_contain_package_data() -> None:
         assert str(file) in sent or str(file.parent) in sent, file
 
 
-@pytest.mark.parametrize("engine", GPU)
+@for_each(sorted(GPU))
 def test_another_engine_is_the_same_service(engine: str) -> None:
     assert set(GPU[engine]) == {"worker"}
     gpu = GPU[engine]["worker"]
@@ -267,12 +261,8 @@ def test_only_the_proxy_is_reachable_from_outside() -> None:
 @pytest.mark.parametrize("engine", ["", *GPU])
 def test_compose_reads_the_files(engine: str, monitoring: bool) -> None:
     """Only what Compose itself finds, where it is installed; no daemon is needed."""
-    if (
-        subprocess.run(
-            ["docker", "compose", "version"], capture_output=True, check=False
-        ).returncode
-        != 0
-    ):
+    version = subprocess.run(["docker", "compose", "version"], capture_output=True, check=False)
+    if version.returncode != 0:
         pytest.skip("docker has no compose")
     overlays = [*([engine] if engine else []), *(["monitoring"] if monitoring else [])]
     files = ["--file=compose.yaml", *(f"--file=deploy/compose.{name}.yaml" for name in overlays)]

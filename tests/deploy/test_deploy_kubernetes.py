@@ -7,6 +7,7 @@ import re
 import socket
 import ssl
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from tests.deploy.deployed import CONF
 from tests.deploy.local_nats import LocalNats
 from tests.deploy.rendered import DEPLOY, Manifest, Rendered, documents, kustomize
 from tests.kit.certificates import Authority
+from tests.kit.every import for_each, for_rows
 from tests.kit.messages_client import Client, body, say
 from tests.kit.nats import free_port
 from tests.kit.stack import Stack
@@ -37,59 +39,50 @@ from tests.kit.waiting import LIMIT_S
 OVERLAYS = ("demo", "trtllm", "vllm")
 OLDEST, NEWEST = "1.30", "1.37"
 """Versions of Kubernetes that the manifests are for."""
-SCALED_OBJECT: dict[str, Any] = {
+TEXT = {"type": "string"}
+
+
+def only(*required: str, **properties: Any) -> dict[str, Any]:
+    """The schema of an object with these properties and no others."""
+    return {
+        "required": list(required),
+        "additionalProperties": False,
+        "properties": properties,
+    }
+
+
+def at_least(minimum: int) -> dict[str, Any]:
+    """The schema of a number."""
+    return {"type": "integer", "minimum": minimum}
+
+
+TRIGGER = {
+    **only(
+        "type",
+        "metadata",
+        type={"enum": ["prometheus", "cpu"]},
+        metricType={"enum": ["AverageValue", "Value", "Utilization"]},
+        metadata={"additionalProperties": TEXT},
+    ),
+    "if": {"properties": {"type": {"const": "cpu"}}},
+    "then": {"properties": {"metadata": {"required": ["value"]}}},
+    "else": {"properties": {"metadata": {"required": ["serverAddress", "query", "threshold"]}}},
+}
+AUTOSCALER = only(horizontalPodAutoscalerConfig=only(behavior={"type": "object"}))
+SPEC = only(
+    "scaleTargetRef",
+    "triggers",
+    scaleTargetRef=only("name", name=TEXT, kind=TEXT, apiVersion=TEXT),
+    minReplicaCount=at_least(0),
+    maxReplicaCount=at_least(0),
+    pollingInterval=at_least(1),
+    cooldownPeriod=at_least(1),
+    triggers={"minItems": 1, "items": TRIGGER},
+    advanced=AUTOSCALER,
+)
+SCALED_OBJECT = {
     "required": ["apiVersion", "kind", "metadata", "spec"],
-    "properties": {
-        "spec": {
-            "required": ["scaleTargetRef", "triggers"],
-            "additionalProperties": False,
-            "properties": {
-                "scaleTargetRef": {
-                    "required": ["name"],
-                    "additionalProperties": False,
-                    "properties": {
-                        key: {"type": "string"} for key in ("name", "kind", "apiVersion")
-                    },
-                },
-                **{
-                    key: {"type": "integer", "minimum": 0}
-                    for key in ("minReplicaCount", "maxReplicaCount")
-                },
-                **{
-                    key: {"type": "integer", "minimum": 1}
-                    for key in ("pollingInterval", "cooldownPeriod")
-                },
-                "triggers": {
-                    "minItems": 1,
-                    "items": {
-                        "required": ["type", "metadata"],
-                        "additionalProperties": False,
-                        "properties": {
-                            "type": {"enum": ["prometheus", "cpu"]},
-                            "metricType": {"enum": ["AverageValue", "Value", "Utilization"]},
-                            "metadata": {"additionalProperties": {"type": "string"}},
-                        },
-                        "if": {"properties": {"type": {"const": "cpu"}}},
-                        "then": {"properties": {"metadata": {"required": ["value"]}}},
-                        "else": {
-                            "properties": {
-                                "metadata": {"required": ["serverAddress", "query", "threshold"]}
-                            }
-                        },
-                    },
-                },
-                "advanced": {
-                    "additionalProperties": False,
-                    "properties": {
-                        "horizontalPodAutoscalerConfig": {
-                            "additionalProperties": False,
-                            "properties": {"behavior": {"type": "object"}},
-                        }
-                    },
-                },
-            },
-        }
-    },
+    "properties": {"spec": SPEC},
 }
 """What KEDA 2 takes, as far as the manifests use it; `behavior` is checked as that of the HPA which
 KEDA makes."""
@@ -213,37 +206,58 @@ def settings(rendered: Rendered, stage: str) -> ServiceConfig:
     )
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
-@pytest.mark.parametrize("stage", STAGES)
-def test_the_settings_of_a_stage_are_those_of_its_user_and_its_secrets(
-    render: Render, overlay: str, stage: str
+@for_rows(list(product(OVERLAYS, STAGES)))
+def test_each_deployment_has_the_settings_ports_and_secrets_of_its_stage(
+    overlay: str, stage: str, render: Render
 ) -> None:
     rendered = render(overlay)
     deployment = rendered.get("Deployment", stage)
+    (container,) = pod(deployment)["containers"]
     config = settings(rendered, stage)
     assert (config.bus.nats_url, config.bus.nats_user) == ("nats://nats:4222", stage)
     files = [
         config.bus.nats_password_file,
         config.bus.heartbeat_key_file,
         getattr(config, "seal_key_file", None),
+        getattr(config, "api_keys_file", None),
     ]
-    files += [config.api_keys_file] if isinstance(config, FrontendConfig) else []
-    assert {f"/secrets/{name}" for name in rendered.mounted(deployment, "/secrets")} == set(
-        filter(None, files)
-    )
-    assert pod(deployment)["containers"][0]["args"][:2] == ["serve", stage]
+    mounted = {f"/secrets/{name}" for name in rendered.mounted(deployment, "/secrets")}
+    assert mounted == set(filter(None, files))
+    assert container["args"][:2] == ["serve", stage]
     port = config.metrics_port if isinstance(config, StageConfig) else getattr(config, "port", None)
-    assert pod(deployment)["containers"][0]["ports"] == [{"containerPort": port, "name": "http"}]
+    assert container["ports"] == [{"containerPort": port, "name": "http"}]
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
+@for_rows(list(product(OVERLAYS, STAGES)))
+def test_each_deployment_has_probes_and_time_to_drain(
+    overlay: str, stage: str, render: Render
+) -> None:
+    spec, config = pod(render(overlay).get("Deployment", stage)), settings(render(overlay), stage)
+    (container,) = spec["containers"]
+    hook = container.get("lifecycle", {}).get("preStop", {}).get("exec", {})
+    name, seconds = hook.get("command", ["sleep", "0"])
+    assert name == "sleep"
+    assert (int(seconds) > 0) == (stage == "frontend"), "only the frontend is behind a Service"
+    assert spec["terminationGracePeriodSeconds"] > int(seconds) + config.drain_s
+    paths = [
+        container[f"{probe}Probe"]["httpGet"]["path"]
+        for probe in ("startup", "liveness", "readiness")
+    ]
+    assert paths == ["/live", "/live", "/ready"]
+    ready = container["readinessProbe"]
+    patience_s = ready["periodSeconds"] * ready["failureThreshold"]
+    waits_s = config.wait_s if isinstance(config, FrontendConfig) else 0.0
+    assert patience_s >= waits_s, "requests wait for the bus"
+
+
+@for_each(OVERLAYS)
 def test_stages_share_one_model_and_the_overlay_sets_the_engine(
-    render: Render, overlay: str
+    overlay: str, render: Render
 ) -> None:
     rendered = render(overlay)
     models = {getattr(settings(rendered, stage), "model", None) for stage in STAGES} - {None}
-    args = pod(rendered.get("Deployment", "worker"))["containers"][0]["args"]
-    limits = pod(rendered.get("Deployment", "worker"))["containers"][0]["resources"]["limits"]
+    (worker,) = pod(rendered.get("Deployment", "worker"))["containers"]
+    args, limits = worker["args"], worker["resources"]["limits"]
     if overlay == "demo":
         assert (models, args) == ({"/opt/turnwire/demo-model"}, ["serve", "worker"])
     else:
@@ -266,43 +280,8 @@ def test_job_creates_the_buckets_as_user_setup(render: Render) -> None:
     )
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_pod_has_time_to_drain(render: Render, overlay: str, stage: str) -> None:
-    spec = pod(render(overlay).get("Deployment", stage))
-    hook = (
-        spec["containers"][0]
-        .get("lifecycle", {})
-        .get("preStop", {})
-        .get("exec", {})
-        .get("command", ["sleep", "0"])
-    )
-    assert hook[0] == "sleep"
-    assert (int(hook[1]) > 0) == (stage == "frontend"), "only the frontend is behind a Service"
-    assert (
-        spec["terminationGracePeriodSeconds"]
-        > int(hook[1]) + settings(render(overlay), stage).drain_s
-    )
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_probes_request_paths_that_the_service_serves(render: Render, stage: str) -> None:
-    container = pod(render("demo").get("Deployment", stage))["containers"][0]
-    paths = {
-        name: container[f"{name}Probe"]["httpGet"]["path"]
-        for name in ("startup", "liveness", "readiness")
-    }
-    assert paths == {"startup": "/live", "liveness": "/live", "readiness": "/ready"}
-    config = settings(render("demo"), stage)
-    ready = container["readinessProbe"]
-    patience_s = ready["periodSeconds"] * ready["failureThreshold"]
-    assert not isinstance(config, FrontendConfig) or patience_s >= config.wait_s, (
-        "requests wait for the bus"
-    )
-
-
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_pods_are_hardened_and_survive_drains_of_nodes(render: Render, overlay: str) -> None:
+@for_each(OVERLAYS)
+def test_pods_are_hardened_and_survive_drains_of_nodes(overlay: str, render: Render) -> None:
     rendered = render(overlay)
     for workload in rendered.all("Deployment", "StatefulSet", "Job"):
         spec, (container,) = pod(workload), pod(workload)["containers"]
@@ -323,9 +302,9 @@ def test_pods_are_hardened_and_survive_drains_of_nodes(render: Render, overlay: 
     assert budgets == {*STAGES, "nats"}
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
+@for_each(OVERLAYS)
 def test_each_deployment_has_either_one_autoscaler_or_a_fixed_number(
-    render: Render, overlay: str
+    overlay: str, render: Render
 ) -> None:
     rendered = render(overlay)
     scaled = [

@@ -8,11 +8,12 @@ import promql_parser
 import pytest
 
 from tests.deploy.monitoring import RULES, expressions, metrics, panels, rules
+from tests.kit.every import for_each
 
 PROMTOOL = shutil.which("promtool")
 
 
-@pytest.mark.parametrize("name", expressions())
+@for_each(sorted(expressions()))
 def test_an_expression_parses_and_selects_something(name: str) -> None:
     expression = expressions()[name]
     assert promql_parser.parse(expression)

@@ -13,8 +13,7 @@ from deploy.audit import PUBLISHERS, SUBSCRIBERS, USERS, Audit
 from schemas import subjects
 from services.cli.main import main
 from services.frontend.apis.responses.state.store import bucket_config
-from services.runtime.bus import Bus
-from services.runtime.config import BusConfig, FrontendConfig, ParserConfig, read_secret
+from services.runtime.config import FrontendConfig, ParserConfig, read_secret
 from services.runtime.storage.kv import Bucket, ledger_bucket
 from tests.deploy.deployed import DeployedNats
 from tests.kit.waiting import LIMIT_S, until
@@ -26,17 +25,6 @@ def server(nats_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     deployed.make_buckets()
     yield deployed
     deployed.kill()
-
-
-def bus_of(server: DeployedNats, user: str, log: FilteringBoundLogger) -> Bus:
-    """A service's connection."""
-    return Bus(
-        BusConfig(nats_url=server.url, **server.login(user)),  # type: ignore[arg-type]
-        name="test",
-        inbox_prefix=f"_INBOX_{user}",
-        log=log,
-        on_fatal=pytest.fail,
-    )
 
 
 @pytest.mark.parametrize("name", USERS)
@@ -127,9 +115,7 @@ async def test_requests_are_answered(server: DeployedNats, quiet_log: FilteringB
         ("preprocessor", "frontend", subjects.events("f.1")),
     ]
     for asking, answering, subject in asked:
-        one, other = bus_of(server, asking, quiet_log), bus_of(server, answering, quiet_log)
-        await one.connect()
-        await other.connect()
+        one, other = await server.bus(asking, quiet_log), await server.bus(answering, quiet_log)
         await other.subscribe(subject, lambda message: message.reply(b"!"))
         await other.flush()
         assert await one.request(subject, b"?", LIMIT_S) == b"!"
@@ -140,8 +126,7 @@ async def test_requests_are_answered(server: DeployedNats, quiet_log: FilteringB
 async def test_the_frontend_stores_responses(
     server: DeployedNats, quiet_log: FilteringBoundLogger
 ) -> None:
-    bus = bus_of(server, "frontend", quiet_log)
-    await bus.connect()
+    bus = await server.bus("frontend", quiet_log)
     bucket = Bucket(bus, bucket_config(FrontendConfig()), quiet_log)
     await bucket.put("k", b"v")
     assert await bucket.get("k") == b"v"
@@ -154,12 +139,8 @@ async def test_preprocessor_reads_entries_that_parsers_wrote(
     server: DeployedNats, quiet_log: FilteringBoundLogger
 ) -> None:
     config = ledger_bucket(ParserConfig(model="m"))
-    writing, reading = (
-        bus_of(server, "parser", quiet_log),
-        bus_of(server, "preprocessor", quiet_log),
-    )
-    await writing.connect()
-    await reading.connect()
+    writing = await server.bus("parser", quiet_log)
+    reading = await server.bus("preprocessor", quiet_log)
     Bucket(writing, config, quiet_log).offer("k", b"v", "m")
     bucket = Bucket(reading, config, quiet_log)
 

@@ -20,8 +20,7 @@ from schemas.conversation import Sampling
 from schemas.errors import MEDIA_MISSING
 from schemas.frames import GenerateReply, GenerateRequest, PromptImage
 from services.images.store import ImageStore
-from services.runtime.bus import Bus
-from services.runtime.config import BusConfig, ImageStoreConfig
+from services.runtime.config import ImageStoreConfig
 from tests.deploy.deployed import CONF, DeployedNats, rights, stop, unused, users
 from tests.kit.messages_client import Client, body, call, say
 from tests.kit.stack import MODEL, Stack
@@ -183,7 +182,7 @@ async def unreadable(
     request = GenerateRequest(
         "unread", 1, MODEL, b"\0" * 4, parser, frontend, Sampling(max_tokens=2), [], broken
     )
-    bus = await connected(nats, "preprocessor", log)
+    bus = await nats.bus("preprocessor", log)
     reply = await bus.request(
         subjects.generate(MODEL, worker), msgspec.json.encode(request), LIMIT_S
     )
@@ -196,10 +195,8 @@ async def images(nats: DeployedNats, client: Client, log: FilteringBoundLogger) 
     """A frontend stores an image, and a worker reads it."""
     _, health = await client.get("/health")
     worker = health["stages"]["worker"][0]["id"]
-    frontend, preprocessor = (
-        await connected(nats, "frontend", log),
-        await connected(nats, "preprocessor", log),
-    )
+    frontend = await nats.bus("frontend", log)
+    preprocessor = await nats.bus("preprocessor", log)
     await ImageStore(frontend, ImageStoreConfig(), log).put("0" * 40, b"data")
     for image, code in (("0" * 40, None), ("1" * 40, MEDIA_MISSING)):
         place = [PromptImage(image, 0, 1)]
@@ -214,18 +211,6 @@ async def images(nats: DeployedNats, client: Client, log: FilteringBoundLogger) 
         assert (error and error.code) == code
     await frontend.close()
     await preprocessor.close()
-
-
-async def connected(nats: DeployedNats, user: str, log: FilteringBoundLogger) -> Bus:
-    bus = Bus(
-        BusConfig(nats_url=nats.url, **nats.login(user)),  # type: ignore[arg-type]
-        name="test",
-        inbox_prefix=f"_INBOX_{user}",
-        log=log,
-        on_fatal=pytest.fail,
-    )
-    await bus.connect()
-    return bus
 
 
 async def losses(
