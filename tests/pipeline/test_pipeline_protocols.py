@@ -6,11 +6,15 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.kit.messages_client import Client, body, say
 from tests.kit.nats import NatsServer
 from tests.kit.stack import Child, Stack
 from tests.kit.waiting import eventually
 from tests.pipeline.other_protocol import PREFIX
+
+pytestmark = pytest.mark.slow  # eight processes; the simulation starts others, too
 
 INNER = ("parser", "worker", "preprocessor")
 SHORT = body(say("Hm.\n</think>\n\nYes."))
