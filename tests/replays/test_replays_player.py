@@ -148,18 +148,15 @@ async def test_gate_waits_for_the_next_event_of_its_kind() -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
 def test_stream_is_split_into_events_for_every_chunking(size: int) -> None:
     stream = 'event: a\ndata: {"x": "ü"}\n\n: comment\n\ndata: {"y":\ndata: 1}\r\n\r\ndata: [DONE]\n\n'.encode()
-    parser = SseParser()
-    events = [
-        event for at in range(0, len(stream), size) for event in parser.feed(stream[at : at + size])
-    ]
+    parser, events = SseParser(), list[Any]()
+    for at in range(0, len(stream), size):
+        events += parser.feed(stream[at : at + size])
     assert events == [("a", {"x": "ü"}), ("", {"y": 1}), ("", None)]
 
 
 def test_lines_of_a_file_are_parsed() -> None:
-    replay = read(
-        "x",
-        '# a comment\n\n{"user": "u"}\n"a"\n["b", "c"]\n{"finish": "length"}\n{"results": ["r"]}\n',
-    )
+    first = '{"user": "u"}\n"a"\n["b", "c"]\n{"finish": "length"}\n'
+    replay = read("x", f'# a comment\n\n{first}{{"results": ["r"]}}\n')
     assert [turn.line for turn in replay.turns] == [3, 7]
     assert replay.turns[0].steps == [Output(["a"]), Output(["b", "c"])]
     assert replay.apis == list(APIS)
@@ -207,8 +204,6 @@ def test_differences_are_reported() -> None:
 
 
 def test_recorded_deltas_keep_their_offsets() -> None:
-    replay = read(
-        "x", '{"user": "a"}\n{"events": [{"type": "delta", "block": 1, "offset": 2, "text": "t"}]}'
-    )
-    [step] = replay.turns[0].steps
+    delta = '{"type": "delta", "block": 1, "offset": 2, "text": "t"}'
+    [step] = read("x", f'{{"user": "a"}}\n{{"events": [{delta}]}}').turns[0].steps
     assert step == RecordedEvents([Delta(1, 2, "t")], 0.0)

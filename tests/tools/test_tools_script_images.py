@@ -13,6 +13,7 @@ from schemas.errors import Invalid
 from services.runtime.config import WorkerConfig
 from services.worker.engine import EngineImage, EngineRequest
 from tests.kit.listening import listen
+from tests.kit.models import built_once
 from tests.kit.vision_model import build_vision_model
 from tests.worker.vision import VisionPrompts, image
 from turnwire_tools.script.engine import ScriptEngine
@@ -58,8 +59,8 @@ class Stage:
 
 
 @pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    model = build_vision_model(tmp_path / "model")
+async def stage(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
+    model = built_once(tmp_path_factory, "qwen", lambda path: build_vision_model(path, "qwen"))
     (tmp_path / "scripts").mkdir()
     (tmp_path / "scripts" / "hello.txt").write_text("Hello there.")
     config = WorkerConfig(

@@ -93,20 +93,14 @@ class Browser:
 
     def errors(self) -> list[str]:
         """What the browser complained of: scripts that fail, and what the policy forbids."""
-        return [
-            entry["message"]
-            for entry in self.driver.get_log("browser")
-            if entry["level"] == "SEVERE"
-        ]
+        entries = self.driver.get_log("browser")
+        return [entry["message"] for entry in entries if entry["level"] == "SEVERE"]
 
     def foreign(self) -> list[str]:
         """Requests to anywhere else."""
-        names = "performance.getEntriesByType('resource').map(one => one.name)"
-        return [
-            name
-            for name in self.script(names)
-            if not name.startswith(self.script("location.origin"))
-        ]
+        names = self.script("performance.getEntriesByType('resource').map(one => one.name)")
+        origin = self.script("location.origin")
+        return [name for name in names if not name.startswith(origin)]
 
 
 @pytest.fixture
@@ -171,16 +165,8 @@ def test_page_shows_why_turn_seven_computed_its_prompt_again(
 ) -> None:
     recording = tmp_path / "turns.jsonl"
     ready = "is served at"
-    up = (
-        "up",
-        "--port",
-        "0",
-        "--prefill-tokens-per-s",
-        "20000",
-        "--token-delay-ms",
-        "5",
-        "--ready-file",
-    )
+    pace = ("--prefill-tokens-per-s", "20000", "--token-delay-ms", "5")
+    up = ("up", "--port", "0", *pace, "--ready-file")
     with running(tmp_path, "up", *up, str(tmp_path / "ready.json"), ready=ready):
         url = (tmp_path / "ready.json").read_text().partition('"url":"')[2].partition('"')[0]
         with (
