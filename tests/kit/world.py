@@ -8,6 +8,9 @@ for an executor runs where it is submitted.
 
 import asyncio
 from random import Random
+from typing import Any
+
+from typing_extensions import override
 
 from simulation.loop import Machine, SimLoop
 from simulation.nats_server import Cluster, Server
@@ -19,8 +22,15 @@ class VirtualLoop(SimLoop):
 
     def __init__(self) -> None:
         super().__init__(Random(0))
+        self.errors: list[dict[str, Any]] = []
+        """Exceptions that nobody has handled."""
         Network(self)
         asyncio.events._set_running_loop(None)  # it runs when its runner says so
+
+    @override
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        self.errors.append(context)
+        super().call_exception_handler(context)
 
     def _run_once(self) -> None:
         if not self._run_turn():

@@ -139,6 +139,7 @@ async def local(
     pipeline = Local(nats, counting_model, quiet_log)
     yield pipeline
     await pipeline.stop()
+    assert loop.errors == []
 
 
 @pytest.fixture
