@@ -2,6 +2,7 @@
 # make env    .env for docker compose, by what this machine has     make env MODEL=org/model ENGINE=vllm
 # make test   the test suite, eight minutes on two cores            make test ARGS="tests/cli -x"
 # make test-all  every test: long properties, API fuzzing, soak, real clients, containers
+# make nightly  what is too long for each change: 20,000 simulated turns, all of `test-all` that `test` leaves out
 # make test-vllm  the vLLM engine over vLLM itself on the CPU: three gigabytes, a quarter of an hour
 # make test-model  a small real model with each engine, llama.cpp among them, which is compiled once
 # make clients  only the sessions of real clients from npm and PyPI
@@ -56,7 +57,7 @@ COMMA := ,
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help up env test test-all test-vllm test-model clients chaos soak simulate compare lint docs bench bench-peer bench-vllm fuzz-api clean
+.PHONY: help up env test test-all nightly test-vllm test-model clients chaos soak simulate compare lint docs bench bench-peer bench-vllm fuzz-api clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
@@ -73,6 +74,10 @@ test: $(TEST_ENV)
 test-all: $(TEST_ENV) $(VENV)/chat-templates
 	@CHAT_TEMPLATES=$(VENV)/chat-templates INSTALL_AGENT_CLIENTS=1 HYPOTHESIS_PROFILE=$(PROFILE) \
 		$(PYTEST) -m '' -n $(or $(JOBS),$(CORES)) --dist worksteal -rs --durations 20 $(ARGS)
+
+nightly:
+	@$(MAKE) simulate TURNS=20000
+	@$(MAKE) test-all ARGS="-m 'slow or clients' $(ARGS)"
 
 test-vllm: $(VLLM_ENV)
 	@env -u PYTHONDONTWRITEBYTECODE VLLM_CPU_KVCACHE_SPACE=1 HF_HUB_OFFLINE=1 \
