@@ -8,7 +8,14 @@ import pytest
 # Their assertions say what they compared, as those of tests do.
 pytest.register_assert_rewrite("tests.kit", "tests.worker.conformance", "tests.worker.vision")
 
-pytest_plugins = ["tests.kit.examples", "tests.kit.models", "tests.kit.nats", "tests.kit.processes"]
+pytest_plugins = [
+    "pytester",  # for the test of the kit
+    "tests.kit.every",
+    "tests.kit.examples",
+    "tests.kit.models",
+    "tests.kit.nats",
+    "tests.kit.processes",
+]
 
 
 @pytest.hookimpl(trylast=True)

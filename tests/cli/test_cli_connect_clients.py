@@ -13,6 +13,7 @@ from services.cli.connect.client import BadRequest, ClientPlan, Target, client_n
 from services.cli.connect.clients import claude, codex, kilo, opencode
 from services.cli.connect.server import ServedModel
 from services.frontend.apis.models.documents import listing, names
+from tests.kit.every import Cases
 
 LARGE = ServedModel("acme/coder", 131_072, 131_072, capabilities={"thinking": {"supported": True}})
 SMALL = ServedModel("small", 32_768, 4096)
@@ -237,11 +238,11 @@ def rows() -> Iterator[tuple[str, dict[str, Any], dict[str, str]]]:
         yield name, json.loads(options or "{}"), values
 
 
-def test_client_gets_its_settings(subtests: pytest.Subtests) -> None:
+def test_client_gets_its_settings(cases: Cases) -> None:
     assert {name for name, _, _ in rows()} == {*AGENTS}
     for name, options, wanted in rows():
         options["others"] = [MODELS[model] for model in options.get("others", [])]
-        with subtests.test(client=name, options=options):
+        with cases.case(client=name, options=options):
             found = facts(load_client(name).plan(target(**options)))
             shown = {
                 place: json.dumps(found[place]) if place in found else "(absent)"

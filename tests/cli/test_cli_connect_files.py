@@ -27,6 +27,7 @@ from services.cli.connect.command import ConnectFlags, undo_all
 from services.cli.connect.server import ServedModel
 from services.cli.connect.settings_file import text_of, undo, write
 from services.cli.main import main
+from tests.kit.every import Cases
 
 KEY = "sk-the-secret-key"
 OTHER_USER = 65_534
@@ -608,9 +609,7 @@ def files_before(name: str, folder: Path, data: st.DataObject) -> None:
             path.chmod(data.draw(st.sampled_from([0o600, 0o644, 0o664, 0o400])))
 
 
-def for_each_client(
-    subtests: pytest.Subtests, check: Callable[[str, Path, st.DataObject], None]
-) -> None:
+def for_each_client(cases: Cases, check: Callable[[str, Path, st.DataObject], None]) -> None:
     """Runs a property, in a new folder for each example."""
 
     @given(data=st.data())
@@ -620,11 +619,11 @@ def for_each_client(
 
     assert len(CLIENTS) == 12
     for name in CLIENTS:
-        with subtests.test(client=name):
+        with cases.case(client=name):
             example()
 
 
-def test_undo_restores_every_byte_and_mode(subtests: pytest.Subtests) -> None:
+def test_undo_restores_every_byte_and_mode(cases: Cases) -> None:
     def check(name: str, folder: Path, data: st.DataObject) -> None:
         files_before(name, folder, data)
         before = tree(folder)
@@ -636,16 +635,14 @@ def test_undo_restores_every_byte_and_mode(subtests: pytest.Subtests) -> None:
         with pytest.raises(CommandError, match="nothing to undo"):
             undone(name, folder)
 
-    for_each_client(subtests, check)
+    for_each_client(cases, check)
 
 
-def test_undo_removes_folders_that_write_has_made(
-    tmp_path: Path, subtests: pytest.Subtests
-) -> None:
+def test_undo_removes_folders_that_write_has_made(tmp_path: Path, cases: Cases) -> None:
     folder = tmp_path / "new" / "deep"
     for name in CLIENTS:
         for options in ({}, {"default": True}, STEP.options):
-            with subtests.test(client=name, options=options):
+            with cases.case(client=name, options=options):
                 for ours in plan_of(name, folder, STEP._replace(options=options)):
                     write(ours)
                 assert undone(name, folder)
@@ -660,7 +657,7 @@ def edit(document: dict[str, Any], table: str) -> None:
     document[table]["zz-mine"] = {"deep": 1}
 
 
-def test_changes_of_the_user_stay(subtests: pytest.Subtests) -> None:
+def test_changes_of_the_user_stay(cases: Cases) -> None:
     def check(name: str, folder: Path, data: st.DataObject) -> None:
         files_before(name, folder, data)
         step = data.draw(STEPS)
@@ -685,12 +682,10 @@ def test_changes_of_the_user_stay(subtests: pytest.Subtests) -> None:
         assert parsed(ours.kind, path.read_text()) == expected
         assert KEY not in path.read_text()
 
-    for_each_client(subtests, check)
+    for_each_client(cases, check)
 
 
-def test_no_other_user_can_read_the_key(
-    subtests: pytest.Subtests, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_other_user_can_read_the_key(cases: Cases, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither in the settings nor in a copy or the record, from the moment at which a file
     exists."""
     opened: list[int] = []
@@ -726,7 +721,7 @@ def test_no_other_user_can_read_the_key(
 
     umask = os.umask(0)
     try:
-        for_each_client(subtests, check)
+        for_each_client(cases, check)
     finally:
         os.umask(umask)
 

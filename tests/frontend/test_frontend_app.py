@@ -40,6 +40,7 @@ from services.frontend.turns.interfaces import Admitted, TurnSink
 from services.runtime.config import FrontendConfig
 from tests.kit.bodies import APIS, CHAT, COMPLETIONS, MESSAGES, Api, messages
 from tests.kit.events import USAGE, Step, call, finish, reasoning, text
+from tests.kit.every import Cases
 from tests.kit.frontend import CARD, MODEL, FakeGateway, FakeTurn, Served, serving
 
 ASK = messages(max_tokens=99)
@@ -70,13 +71,13 @@ REFUSALS: list[tuple[TurnwireError, int, str, int, str]] = [
 """Errors, with status and type in Messages, and in the APIs of OpenAI."""
 
 
-async def test_refusal_has_its_status(subtests: pytest.Subtests) -> None:
+async def test_refusal_has_its_status(cases: Cases) -> None:
     gateway = FakeGateway()
     assert {error.info.kind for error, *_ in REFUSALS} == {*ErrorKind}
     async with serving(gateway) as served, ClientSession(served.url) as http:
         for gateway.refusal, status, kind, openai_status, openai_kind in REFUSALS:
             for api, stream in product(APIS, (False, True)):
-                with subtests.test(error=gateway.refusal, api=api.name, stream=stream):
+                with cases.case(error=gateway.refusal, api=api.name, stream=stream):
                     response = await http.post(api.path, json=api.body(stream=stream))
                     assert response.content_type == "application/json"
                     error = (await response.json())["error"]

@@ -37,6 +37,7 @@ from tests.kit.bodies import (
     user,
 )
 from tests.kit.captures import CAPTURES, REASON
+from tests.kit.every import Cases
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 FRAMES = CAPTURES / "codex-0.169.0" / "12-websocket" / "ws-frames-client-to-server.json"
@@ -359,7 +360,7 @@ def test_responses_request_in_the_form_of_codex_is_parsed() -> None:
 
 
 @pytest.mark.skipif(not CAPTURES.exists(), reason=REASON)
-def test_captured_requests_are_parsed(subtests: pytest.Subtests) -> None:
+def test_captured_requests_are_parsed(cases: Cases) -> None:
     patterns = {"chat-completions": check_chat, "messages*": check_messages}
     for pattern, check in (patterns | {"responses": check_responses}).items():
         paths = captured(pattern)
@@ -368,7 +369,7 @@ def test_captured_requests_are_parsed(subtests: pytest.Subtests) -> None:
             capture = json.loads(path.read_text())
             headers = {name.lower(): value for name, value in capture["headers"]}
             counting = {"counting": True} if capture["path"].endswith("count_tokens") else {}
-            with subtests.test(path="/".join(path.parts[-3:])):
+            with cases.case(path="/".join(path.parts[-3:])):
                 check(capture["body"], headers, **counting)
 
 

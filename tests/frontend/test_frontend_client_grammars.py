@@ -24,6 +24,7 @@ from tests.kit.bodies import (
     responses,
     tool,
 )
+from tests.kit.every import Cases
 from tests.kit.frontend import CARD, FakeGateway, serving
 from tests.kit.waiting import eventually
 
@@ -126,12 +127,10 @@ BUDGETS: list[tuple[Api, Json, bool]] = [
 
 
 @pytest.mark.parametrize("features", [[], ["guided", "grammar"]])
-async def test_thinking_budget_is_named_as_not_enforced(
-    features: list[str], subtests: pytest.Subtests
-) -> None:
+async def test_thinking_budget_is_named_as_not_enforced(features: list[str], cases: Cases) -> None:
     gateway = FakeGateway(cards=[replace(CARD, features=features, family="hermes")])
     for api, fields, unenforced in BUDGETS:
-        with subtests.test(api=api.name, fields=fields):
+        with cases.case(api=api.name, fields=fields):
             header, logged = await named(gateway, api, api.body(**fields))
             assert header == ("thinking_budget" if unenforced else None)
             assert bool(logged) == unenforced

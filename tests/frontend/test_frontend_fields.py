@@ -22,18 +22,19 @@ from tests.kit.bodies import (
     function,
     tool,
 )
+from tests.kit.every import Cases
 
 VALUES: dict[type, Any] = {float: 0.5, int: 7, bool: True}
 
 
-def test_every_api_accepts_every_sampling_field(subtests: pytest.Subtests) -> None:
+def test_every_api_accepts_every_sampling_field(cases: Cases) -> None:
     fields = msgspec.structs.fields(SamplingFields)
     assert len(fields) > 8
     for field in fields:
         kinds = get_args(get_type_hints(SamplingFields)[field.name])
         value = next(VALUES[kind] for kind in VALUES if kind in kinds)
         for api in APIS:
-            with subtests.test(field=field.name, api=api.name):
+            with cases.case(field=field.name, api=api.name):
                 assert getattr(api.read(**{field.name: value}).sampling, field.name) == value
 
 
@@ -91,9 +92,9 @@ SAMPLING: list[tuple[Api, Json, Sampling]] = [
 ]
 
 
-def test_sampling_fields_reach_the_conversation(subtests: pytest.Subtests) -> None:
+def test_sampling_fields_reach_the_conversation(cases: Cases) -> None:
     for api, fields, wanted in SAMPLING:
-        with subtests.test(api=api.name, fields=fields):
+        with cases.case(api=api.name, fields=fields):
             assert api.read(**fields).sampling == wanted
 
 
@@ -182,10 +183,10 @@ THINKING: dict[Api, list[tuple[Json, Thinking]]] = {
 }
 
 
-def test_thinking_settings_are_converted(subtests: pytest.Subtests) -> None:
+def test_thinking_settings_are_converted(cases: Cases) -> None:
     for api, rows in THINKING.items():
         for fields, wanted in rows:
-            with subtests.test(api=api.name, fields=fields):
+            with cases.case(api=api.name, fields=fields):
                 assert api.read(**fields).thinking == wanted
 
 
@@ -225,9 +226,9 @@ FORMATS: list[tuple[Api, Json, OutputFormat | None]] = [
 ]
 
 
-def test_output_format_is_converted(subtests: pytest.Subtests) -> None:
+def test_output_format_is_converted(cases: Cases) -> None:
     for api, fields, wanted in FORMATS:
-        with subtests.test(api=api.name, fields=fields):
+        with cases.case(api=api.name, fields=fields):
             found = api.read(**fields).format
             assert found == wanted
             if wanted is not None and wanted.schema is not None:
@@ -295,10 +296,10 @@ CHOICES: dict[Api, list[tuple[Any, ToolChoice]]] = {
 }
 
 
-def test_tool_choice_is_converted(subtests: pytest.Subtests) -> None:
+def test_tool_choice_is_converted(cases: Cases) -> None:
     for api, rows in CHOICES.items():
         for choice, wanted in rows:
-            with subtests.test(api=api.name, choice=choice):
+            with cases.case(api=api.name, choice=choice):
                 found = api.read(tools=TOOLS[api], tool_choice=choice).tool_choice
                 assert found == wanted
                 fields: Json = {"parallel_tool_calls": False, "tool_choice": choice}
@@ -322,9 +323,9 @@ BAD_HINTS: list[tuple[str, Json]] = [
 ]
 
 
-def test_hints_keep_their_values(subtests: pytest.Subtests) -> None:
+def test_hints_keep_their_values(cases: Cases) -> None:
     for api in APIS:
-        with subtests.test(api=api.name):
+        with cases.case(api=api.name):
             asked = api.read(nvext={"agent_hints": HINTS, "annotations": []}, cache_salt="s")
             assert asked.hints == Hints(
                 latency_sensitivity=0.9, osl=300, speculative_prefill=True, cache_salt="s"
@@ -333,10 +334,10 @@ def test_hints_keep_their_values(subtests: pytest.Subtests) -> None:
             assert api.read(nvext={"agent_hints": {"priority": 3}}).hints == Hints(priority=3)
 
 
-def test_hint_of_a_wrong_type_is_refused_by_its_name(subtests: pytest.Subtests) -> None:
+def test_hint_of_a_wrong_type_is_refused_by_its_name(cases: Cases) -> None:
     for api in APIS:
         for place, fields in BAD_HINTS:
-            with subtests.test(api=api.name, place=place):
+            with cases.case(api=api.name, place=place):
                 info = api.refusal(**fields)
                 assert info.param == place
                 assert place in info.message

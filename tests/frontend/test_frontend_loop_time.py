@@ -22,6 +22,7 @@ from services.frontend.apis.shared.decode import MAX_VALUES
 from services.frontend.http.bodies import PARSE_IN_THREAD_FROM_BYTES, THREAD_FROM_BYTES, decode
 from services.runtime.config import FrontendConfig
 from tests.frontend.loop_bodies import KINDS, Kind
+from tests.kit.every import Cases
 from tests.kit.frontend import CARD, FakeGateway, Served, serving
 from tests.kit.waiting import LIMIT_S
 
@@ -123,16 +124,14 @@ async def test_request_below_the_size_for_threads_does_not_hold_the_loop(name: s
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("path", sorted({kind.path for kind in KINDS}))
-async def test_request_does_not_hold_the_loop(
-    path: str, family: str, subtests: pytest.Subtests
-) -> None:
+async def test_request_does_not_hold_the_loop(path: str, family: str, cases: Cases) -> None:
     with measured(family) as server:
         for kind in KINDS:
             if kind.path != path:
                 continue
             settle()
             for size in (16 * 1024, 60 * 1024, ON_LOOP, 2 * ON_LOOP):
-                with subtests.test(kind=kind.name, size=size):
+                with cases.case(kind=kind.name, size=size):
                     seconds, status = await server.hold(kind, size)
                     assert seconds < SLACK * HOLD_S, f"{seconds:.3f} s, status {status}"
                     assert status < 500

@@ -18,6 +18,7 @@ from services.frontend.app import APIS, Telemetry, make_app
 from services.runtime.config import FrontendConfig
 from tests.kit.bodies import Json, chat, completions, messages, responses
 from tests.kit.events import Step, call, finish, reasoning, text
+from tests.kit.every import Cases
 from tests.kit.frontend import MODEL, FakeGateway, Served, serving
 
 EXAMPLES = 25
@@ -190,11 +191,11 @@ def test_no_type_is_in_requests_and_answers() -> None:
         assert not bodies.keys() & answers.keys(), api.name
 
 
-async def test_answers_have_their_types(subtests: pytest.Subtests) -> None:
+async def test_answers_have_their_types(cases: Cases) -> None:
     kinds = {(one.method.upper(), one.path): one.answer for one in OPERATIONS}
     async with serving(FakeGateway(everything_said)) as served, ClientSession(served.url) as http:
         for method, path, body in REQUESTS:
-            with subtests.test(path=path):
+            with cases.case(path=path):
                 response = await http.request(method, path.replace("{id}", MODEL), json=body)
                 assert response.status == 200
                 msgspec.json.decode(await response.read(), type=kinds[method, path])
@@ -212,9 +213,7 @@ async def test_compaction_ignores_the_requests_sampling() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
-async def test_generated_requests_get_only_documented_answers(
-    api: Api, subtests: pytest.Subtests
-) -> None:
+async def test_generated_requests_get_only_documented_answers(api: Api, cases: Cases) -> None:
     """Checks status, content type, schema and headers of every answer, to valid and invalid
     requests."""
     schemathesis = pytest.importorskip("schemathesis")
@@ -226,7 +225,7 @@ async def test_generated_requests_get_only_documented_answers(
         gateway = FakeGateway(everything_said)
         gateway.any_model = True
         async with serving(gateway) as served:
-            with subtests.test(operation=operation.label):
+            with cases.case(operation=operation.label):
                 await asyncio.to_thread(_try, operation, served)
         assert not [line for line in served.lines if line["log_level"] == "error"]
 

@@ -18,6 +18,7 @@ from tests.kit.bodies import (
     tool,
     user,
 )
+from tests.kit.every import Cases
 from tests.kit.frontend import MODEL, Served
 
 
@@ -117,10 +118,10 @@ CONVERSATIONS = [
 
 
 async def test_chat_conversation_is_tokenized(
-    served: Served, http: ClientSession, subtests: pytest.Subtests
+    served: Served, http: ClientSession, cases: Cases
 ) -> None:
     for body in CONVERSATIONS:
-        with subtests.test(body=body):
+        with cases.case(body=body):
             await post(http, "/tokenize", body)
             conversation = served.gateway.tokenized[-1][2]
             assert conversation is not None

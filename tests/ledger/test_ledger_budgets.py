@@ -11,6 +11,7 @@ from bench.ledger.published import of_trl
 from bench.ledger.walk import Walk
 from services.preprocessor.prompt import Prompt
 from services.worker.thoughts import ThoughtCounter
+from tests.kit.every import Cases
 from tests.ledger.walks import Models, parts
 
 LIMIT = 12
@@ -19,10 +20,10 @@ FEW = ("qwen3_6", "gptoss", "nemotron_3_nano", "gemma4", "muse_glimmer")
 
 @pytest.mark.parametrize("names", parts(FEW, of_trl()))
 def test_ended_thoughts_are_in_the_next_prompt(
-    names: list[str], models: Models, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+    names: list[str], models: Models, monkeypatch: pytest.MonkeyPatch, cases: Cases
 ) -> None:
     for name in names:
-        with subtests.test(template=name), monkeypatch.context() as patch:
+        with cases.case(template=name), monkeypatch.context() as patch:
             walk(name, models, patch)
 
 

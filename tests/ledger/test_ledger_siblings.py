@@ -6,6 +6,7 @@ import pytest
 
 from bench.ledger.crowd import Crowd
 from bench.ledger.published import of_trl
+from tests.kit.every import Cases
 from tests.ledger.walks import TEMPLATES, Models, parts
 
 CROWDS = 6
@@ -31,10 +32,10 @@ def test_ten_alike_sessions_are_exact(name: str, models: Models) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("names", parts(TEMPLATES))
 def test_ten_alike_sessions_are_exact_in_long_walks(
-    names: list[str], models: Models, subtests: pytest.Subtests
+    names: list[str], models: Models, cases: Cases
 ) -> None:
     for name in names:
-        with subtests.test(template=name):
+        with cases.case(template=name):
             counts = walk(name, models, range(100, 100 + CROWDS))
             # Some others keep no turn, or never write their own opening.
             assert counts["exact"] > 0 or name not in of_trl()

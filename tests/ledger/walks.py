@@ -21,6 +21,7 @@ from services.ledger.recall import NO_LEDGER, Ledger
 from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
+from tests.kit.every import Cases
 from tests.kit.examples import examples
 from tests.kit.response_templates import of_trl as descriptions
 from tests.templates.test_templates_described import DESCRIBED as WRITTEN_AGAIN
@@ -74,10 +75,10 @@ def in_sessions(names: Iterable[str], rest: Iterable[str] = ()) -> Callable[[Che
 
     def decorate(check: Check) -> Any:
         @pytest.mark.parametrize("names", parts(names, rest))
-        def test(names: Sequence[str], models: "Models", subtests: pytest.Subtests) -> None:
+        def test(names: Sequence[str], models: "Models", cases: Cases) -> None:
             assert names
             for name in names:
-                with subtests.test(template=name):
+                with cases.case(template=name):
                     explore(name, models, check)
 
         return test

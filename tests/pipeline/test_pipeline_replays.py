@@ -10,6 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from tests.kit.every import Cases
 from tests.kit.nats import NatsServer
 from tests.kit.stack import MODEL, Stack
 from tests.kit.waiting import eventually
@@ -35,13 +36,11 @@ def session(replay: ReplayFile, api: Api, http: aiohttp.ClientSession, url: str)
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_the_pipeline_plays_each_file(
-    stack: Stack, api: Api, subtests: pytest.Subtests
-) -> None:
+async def test_the_pipeline_plays_each_file(stack: Stack, api: Api, cases: Cases) -> None:
     assert len(REPLAYS) > 10
     async with aiohttp.ClientSession() as http:
         for replay in REPLAYS:
-            with subtests.test(replay.name):
+            with cases.case(replay.name):
                 client = session(replay, api, http, stack.url)
                 for turn in replay.turns:
                     played = await client.turn(turn)

@@ -19,6 +19,7 @@ from services.templates.probe import probe
 from services.templates.thinking import template_variables
 from services.templates.tools import list_tools
 from tests.kit.captures import CAPTURES, REASON
+from tests.kit.every import Cases
 
 CLAUDE = CAPTURES / "claude-code-2.1.328"
 
@@ -51,13 +52,11 @@ SCENARIOS = sorted(
 )
 
 
-def test_prompts_of_claude_code_have_no_billing_header(
-    setup: ModelSetup, subtests: pytest.Subtests
-) -> None:
+def test_prompts_of_claude_code_have_no_billing_header(setup: ModelSetup, cases: Cases) -> None:
     assert SCENARIOS
     for scenario in SCENARIOS:
         for number, conversation in enumerate(requests(CLAUDE / scenario)):
-            with subtests.test(scenario=scenario, request=number):
+            with cases.case(scenario=scenario, request=number):
                 prompt = assemble(conversation, setup)
                 assert strip_preamble(conversation) is not conversation
                 assert "x-anthropic-billing-header" not in prompt.text
@@ -138,7 +137,7 @@ def test_searched_tool_is_defined_where_it_was_found(setup: ModelSetup) -> None:
 
 
 def test_every_capture_renders_with_every_published_template(
-    compiled_template: Callable[[str], ChatTemplate], subtests: pytest.Subtests
+    compiled_template: Callable[[str], ChatTemplate], cases: Cases
 ) -> None:
     conversations = [
         strip_preamble(conversation)
@@ -149,7 +148,7 @@ def test_every_capture_renders_with_every_published_template(
     for name in of_trl():
         template = compiled_template(name)
         traits = probe(template)
-        with subtests.test(template=name):
+        with cases.case(template=name):
             for conversation in conversations:
                 adapted = adapt(conversation, traits, template)
                 variables = template_variables(conversation, traits, defaults={}, client={})

@@ -22,6 +22,7 @@ from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.responses.request.body import decode
 from services.templates.tools import tool_name
 from tests.kit.captures import CAPTURES, REASON
+from tests.kit.every import Cases
 from turnwire_tools.clients import chat, messages, responses
 from turnwire_tools.clients.answer import APIS, Api
 
@@ -129,18 +130,18 @@ def reduced(story: Story, api: Api) -> Story:
     return done
 
 
-def test_written_requests_keep_their_content_over_every_api(subtests: pytest.Subtests) -> None:
+def test_written_requests_keep_their_content_over_every_api(cases: Cases) -> None:
     assert {api for api, _ in WRITTEN} == {*APIS}
     for api, path in WRITTEN:
         for over in APIS:
-            with subtests.test(request=path.name, over=over):
+            with cases.case(request=path.name, over=over):
                 check(load(path, api), over)
 
 
 @pytest.mark.skipif(not CAPTURED, reason=REASON)
-def test_captured_requests_keep_their_content_over_every_api(subtests: pytest.Subtests) -> None:
+def test_captured_requests_keep_their_content_over_every_api(cases: Cases) -> None:
     for api, path in CAPTURED:
-        with subtests.test(request="/".join(path.parts[-3:])):
+        with cases.case(request="/".join(path.parts[-3:])):
             items = json.loads(path.read_text())["body"].get("input") or []
             if any(isinstance(item, dict) and item.get("type") == "compaction" for item in items):
                 with pytest.raises(Invalid, match="could not be verified"):  # of another server
@@ -163,10 +164,10 @@ def check(conversation: Conversation, over: Api) -> None:
         assert getattr(again.sampling, name) == getattr(conversation.sampling, name)
 
 
-def test_conversation_has_every_text_of_the_json(subtests: pytest.Subtests) -> None:
+def test_conversation_has_every_text_of_the_json(cases: Cases) -> None:
     """Every longer string of the written requests is in the conversation, byte for byte."""
     for api, path in WRITTEN:
-        with subtests.test(request=path.name):
+        with cases.case(request=path.name):
             body = json.loads(path.read_text())
             text = msgspec.json.encode(load(path, api)).decode()
             texts = [

@@ -5,10 +5,10 @@ import json
 from pathlib import Path
 
 import aiohttp
-import pytest
 
 from schemas.conversation import Call, Conversation, Reasoning, Result, Text
 from services.templates.tools import tool_name
+from tests.kit.every import Cases
 from turnwire_tools.clients.answer import Api, Story
 from turnwire_tools.replay.gateway import ReplayGateway, serving
 from turnwire_tools.replay.player import Played, Session
@@ -28,11 +28,11 @@ async def play(
     return played, gateway.conversations
 
 
-async def test_streams_equal_their_files(subtests: pytest.Subtests) -> None:
+async def test_streams_equal_their_files(cases: Cases) -> None:
     assert len(REPLAYS) > 15
     for replay in REPLAYS:
         for api in replay.apis:
-            with subtests.test(file=replay.name, api=api):
+            with cases.case(file=replay.name, api=api):
                 played, _ = await play(replay, api)
                 lines = [(turn.line, list[str]()) for turn in replay.turns]
                 assert [(turn.line, turn.problems) for turn in played] == lines
@@ -43,12 +43,12 @@ async def test_streams_equal_their_files(subtests: pytest.Subtests) -> None:
                     assert legacy or seen.answer.dispatched == whole, "every complete call, once"
 
 
-async def test_documents_equal_their_files(subtests: pytest.Subtests) -> None:
+async def test_documents_equal_their_files(cases: Cases) -> None:
     """The document has the same blocks. In Chat they have no order, and there is one reasoning
     text."""
     for replay in REPLAYS:
         for api in replay.apis:
-            with subtests.test(file=replay.name, api=api):
+            with cases.case(file=replay.name, api=api):
                 played, _ = await play(replay, api, stream=False)
                 for turn, seen in zip(replay.turns, played, strict=True):
                     check_document(turn, seen, api)
@@ -106,11 +106,11 @@ def story_of(conversation: Conversation) -> list[tuple[str, ...]]:
     return story
 
 
-async def test_conversations_are_equal_over_every_api(subtests: pytest.Subtests) -> None:
+async def test_conversations_are_equal_over_every_api(cases: Cases) -> None:
     everywhere = [replay for replay in REPLAYS if len(replay.apis) == 3]
     assert everywhere
     for replay in everywhere:
-        with subtests.test(file=replay.name):
+        with cases.case(file=replay.name):
             stories = {}
             for api in replay.apis:
                 _, conversations = await play(replay, api)

@@ -5,10 +5,10 @@ import itertools
 from typing import Any
 
 import aiohttp
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kit.every import Cases
 from tests.replays.vendor_streams import (
     Difference,
     Recording,
@@ -49,11 +49,11 @@ async def differences_of(recording: Recording) -> list[Difference]:
 
 
 async def test_streams_differ_from_the_vendors_only_as_declared_and_each_entry_is_needed(
-    subtests: pytest.Subtests,
+    cases: Cases,
 ) -> None:
     needed = set()
     for recording in RECORDINGS:
-        with subtests.test(recording=recording.source):
+        with cases.case(recording=recording.source):
             undeclared = []
             for one in await differences_of(recording):
                 entries = [

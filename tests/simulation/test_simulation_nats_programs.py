@@ -9,6 +9,7 @@ import nats.errors
 import pytest
 from nats.aio.client import Client as NatsPy
 
+from tests.kit.every import Cases
 from tests.simulation.cases_messages import pub
 from tests.simulation.cases_streams import JSON, call, config, direct, headers_of
 from tests.simulation.cases_streams import put as store
@@ -179,7 +180,7 @@ def operation(text: str) -> bytes:
 
 
 @pytest.mark.parametrize("first", range(4))
-def test_programs_of_messages(server: RealServers, first: int, subtests: pytest.Subtests) -> None:
+def test_programs_of_messages(server: RealServers, first: int, cases: Cases) -> None:
     """Every fourth of them, each on connections of its own."""
     chosen = [*programs().items()][first::4]
     assert len(chosen) > 5
@@ -199,7 +200,7 @@ def test_programs_of_messages(server: RealServers, first: int, subtests: pytest.
                 results.append(pieces(await wires[name].ask(data)))
             return results
 
-        with subtests.test(title):
+        with cases.case(title):
             results = compare(server, record)
             assert any(result != [b""] for result in results), "nothing was answered"
 
@@ -388,7 +389,7 @@ STREAMS: dict[str, list[Step]] = {
 
 
 @pytest.mark.parametrize("first", range(2))
-def test_programs_of_streams(server: RealServers, first: int, subtests: pytest.Subtests) -> None:
+def test_programs_of_streams(server: RealServers, first: int, cases: Cases) -> None:
     for number, (title, steps) in [*enumerate(STREAMS.items())][first::2]:
 
         async def record(
@@ -397,7 +398,7 @@ def test_programs_of_streams(server: RealServers, first: int, subtests: pytest.S
             client = await at.client()
             return [await step(client, name) for step in steps]
 
-        with subtests.test(title, number=number):
+        with cases.case(title, number=number):
             assert len(compare(server, record)) == len(steps)
 
 

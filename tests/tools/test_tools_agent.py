@@ -9,6 +9,7 @@ import pytest
 
 from schemas.conversation import OutputFormat
 from services.families import family
+from tests.kit.every import Cases
 from tests.tools.agent_sessions import (
     CLAUDE,
     CLINE,
@@ -55,7 +56,7 @@ def test_claude_code_completes_its_tool_loop(template: Any) -> None:
     assert session.results("").turn()[1:] == ("DONE", [])
 
 
-def test_three_calls_are_made_in_one_turn(template: Any, subtests: pytest.Subtests) -> None:
+def test_three_calls_are_made_in_one_turn(template: Any, cases: Cases) -> None:
     harnesses = (
         (CLAUDE, "Bash", "command"),
         (CODEX, "exec_command", "cmd"),
@@ -64,7 +65,7 @@ def test_three_calls_are_made_in_one_turn(template: Any, subtests: pytest.Subtes
     )
     for kind in ("qwen3_coder", "nemotron_v3", "hermes"):
         for tools, name, argument in harnesses:
-            with subtests.test(family=kind, tool=name):
+            with cases.case(family=kind, tool=name):
                 session = Session(template, tools, kind).user(PARALLEL)
                 calls = [(called, given[argument]) for called, given in session.turn()[2]]
                 assert calls == [(name, f"echo {i} > p{i}.txt") for i in (1, 2, 3)]

@@ -25,6 +25,7 @@ from services.worker.engines.trtllm import pollers, readings
 from services.worker.engines.trtllm.engine import TrtllmEngine
 from services.worker.engines.trtllm.pollers import MAX_EVENTS, KvEventQueue, LoopGuard
 from tests.kit.engines import EMPTY_MODEL, PROMPT, begun, ids_of, request, rest, run
+from tests.kit.every import Cases
 from tests.kit.listening import listen
 from tests.kit.waiting import LIMIT_S, eventually
 from tests.worker.fake_tensorrt_llm import VERSIONS
@@ -142,7 +143,7 @@ async def test_paused_turns_lose_and_repeat_no_token(model: Path, fake_trtllm: A
 
 @ALL
 async def test_requests_are_paused_only_where_that_frees_their_blocks(
-    model: Path, fake_trtllm: Any, subtests: pytest.Subtests
+    model: Path, fake_trtllm: Any, cases: Cases
 ) -> None:
     frees = fake_trtllm.__version__ in VERSIONS[3:]
     policy = {"capacity_scheduler_policy": "GUARANTEED_NO_EVICT"}
@@ -152,7 +153,7 @@ async def test_requests_are_paused_only_where_that_frees_their_blocks(
         ({"pipeline_parallel_size": 1, "scheduler_config": policy}, False),
         ({"pipeline_parallel_size": 2, "scheduler_config": policy}, False),
     ):
-        with subtests.test(arguments=arguments):
+        with cases.case(arguments=arguments):
             async with started(model, engine_args=arguments):
                 assert fake_trtllm.LLM.last.runtime.pauses == pauses
 
@@ -256,7 +257,7 @@ async def test_guided_requests_are_decoded_with_their_form(
 
 @ALL
 async def test_speculative_decoding_gets_no_field_that_it_does_not_apply(
-    model: Path, fake_trtllm: Any, subtests: pytest.Subtests
+    model: Path, fake_trtllm: Any, cases: Cases
 ) -> None:
     """Nor the model's own defaults, for which newer releases would refuse every turn."""
     own = '{"do_sample": true, "temperature": 0.6, "repetition_penalty": 1.05, "min_p": 0.05}'
@@ -265,7 +266,7 @@ async def test_speculative_decoding_gets_no_field_that_it_does_not_apply(
     for kind, outside in (("MTP", False), ("Eagle3", False), ("NGram", True)):
         for enabled in (False, True):
             penalties, min_p = new and (outside or enabled), new and outside
-            with subtests.test(kind=kind, enable_penalty=enabled):
+            with cases.case(kind=kind, enable_penalty=enabled):
                 drafts = {"decoding_type": kind, "max_draft_len": 3, "enable_penalty": enabled}
                 engine = TrtllmEngine(
                     WorkerConfig(model=str(model), engine_args={"speculative_config": drafts})

@@ -12,6 +12,7 @@ from schemas.events import Failed
 from services.preprocessor.limit import limit_output
 from tests.kit.bodies import CHAT, chat_tool
 from tests.kit.events import Step, call, finish, one_by_one, reasoning, text
+from tests.kit.every import Cases
 from tests.kit.frontend import MODEL, FakeGateway, Served, serving
 from tests.kit.telling import Telling, own
 
@@ -52,7 +53,7 @@ def request(telling: Telling) -> Any:
     return ASK | {"extra_body": fields | ASK, "extra_headers": headers}
 
 
-async def test_sdk_parses_every_story_strictly(subtests: pytest.Subtests) -> None:
+async def test_sdk_parses_every_story_strictly(cases: Cases) -> None:
     gateway = FakeGateway()
     async with (
         serving(gateway) as served,
@@ -64,7 +65,7 @@ async def test_sdk_parses_every_story_strictly(subtests: pytest.Subtests) -> Non
             (wanted,) = json.loads(telling.file.with_suffix(".json").read_text())["choices"]
             # Streamed freeform calls are native, but not in the SDK's types.
             reader = leniently if "freeform" in telling.story.name else strictly
-            with subtests.test(telling.name):
+            with cases.case(telling.name):
                 whole = await strictly.chat.completions.create(**request(telling))
                 message = whole.choices[0].message.to_dict()
                 assert {key: message.get(key) for key in wanted["message"]} == wanted["message"]

@@ -11,6 +11,7 @@ from schemas.errors import EngineFailed, ErrorInfo, ErrorKind, Overloaded
 from schemas.events import Failed, FinishReason
 from tests.kit.bodies import MESSAGES
 from tests.kit.events import Step, call, finish, hello, one_by_one, reasoning, text
+from tests.kit.every import Cases
 from tests.kit.frontend import MODEL, FakeGateway, Served, serving
 from tests.kit.telling import own
 
@@ -31,7 +32,7 @@ def client(served: Served, *, strict: bool = True) -> "AsyncAnthropic":
     )
 
 
-async def test_sdk_parses_every_story_strictly(subtests: pytest.Subtests) -> None:
+async def test_sdk_parses_every_story_strictly(cases: Cases) -> None:
     gateway = FakeGateway()
     async with (
         serving(gateway) as served,
@@ -48,7 +49,7 @@ async def test_sdk_parses_every_story_strictly(subtests: pytest.Subtests) -> Non
                 # An event of our own cannot be of a type that the SDK knows.
                 sdk = leniently
                 asked["extra_headers"] = {"x-turnwire-tool-dispatch": "1"}
-            with subtests.test(telling.name):
+            with cases.case(telling.name):
                 whole = await sdk.messages.create(**asked)
                 raw = [event async for event in await sdk.messages.create(**asked, stream=True)]
                 assert raw[0].type == "message_start"
@@ -96,7 +97,7 @@ CUT: list[tuple[str, dict[str, Any]]] = [
 
 
 async def test_sdk_receives_a_cut_call_equally_from_stream_and_document(
-    subtests: pytest.Subtests,
+    cases: Cases,
 ) -> None:
     gateway = FakeGateway()
     async with serving(gateway) as served, client(served, strict=False) as sdk:
@@ -104,7 +105,7 @@ async def test_sdk_receives_a_cut_call_equally_from_stream_and_document(
             cut = call(1, "edit", arguments, call_id="toolu_1", complete=False)
             turn = [*text(0, "Now."), *cut, finish(2, FinishReason.LENGTH)]
             gateway.steps = partial(one_by_one, turn)
-            with subtests.test(arguments):
+            with cases.case(arguments):
                 async with sdk.messages.stream(**ASK) as stream:
                     streamed = await stream.get_final_message()
                 whole = await sdk.messages.create(**ASK)

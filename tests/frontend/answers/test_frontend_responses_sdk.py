@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import msgspec
-import pytest
 
 from schemas.conversation import Call
 from schemas.events import BlockStart, Delta
@@ -14,6 +13,7 @@ from services.frontend.apis.responses.render.events import KEEPALIVE
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.responses.state.input_items import stored_items
 from tests.kit.bodies import RESPONSES
+from tests.kit.every import Cases
 from tests.kit.telling import PREPARED, Telling, named, own
 
 if TYPE_CHECKING:
@@ -63,10 +63,10 @@ def request(telling: Telling) -> Any:
     return {**body, "extra_body": extra}
 
 
-def test_stream_helper_ends_with_the_document(subtests: pytest.Subtests) -> None:
+def test_stream_helper_ends_with_the_document(cases: Cases) -> None:
     for telling in STREAMED:
         document = json.loads(telling.document())
-        with subtests.test(telling.name):
+        with cases.case(telling.name):
             last, texts = read_with_helper(telling)
             ids = [item.to_dict()["id"] for item in last.output]
             assert ids == [item["id"] for item in document["output"]]
@@ -93,10 +93,10 @@ def read_with_helper(telling: Telling) -> tuple[Any, dict[str, str]]:
     return last, texts
 
 
-def test_strict_client_accepts_every_document_and_event(subtests: pytest.Subtests) -> None:
+def test_strict_client_accepts_every_document_and_event(cases: Cases) -> None:
     for telling in FINISHED:
         sdk = client(telling)
-        with subtests.test(telling.name):
+        with cases.case(telling.name):
             found = sdk.responses.create(**request(telling))
             assert found.status == json.loads(telling.document())["status"]
             usage = found.usage

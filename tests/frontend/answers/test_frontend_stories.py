@@ -21,6 +21,7 @@ from services.frontend.apis.shared.openapi import document
 from services.frontend.app import APIS
 from tests.kit.answers import check_document, dispatches, events, frames, merged
 from tests.kit.bodies import CHAT, MESSAGES, RESPONSES, Api
+from tests.kit.every import Cases
 from tests.kit.telling import PREPARED, Telling, all_tellings, own
 
 if TYPE_CHECKING:
@@ -33,10 +34,10 @@ OF_RESPONSES = [telling for telling in ALL if telling.api is RESPONSES]
 OPENAPI = document("1.0", APIS)
 
 
-def test_streams_and_documents_are_the_expected_bytes(subtests: pytest.Subtests) -> None:
+def test_streams_and_documents_are_the_expected_bytes(cases: Cases) -> None:
     files = set()
     for telling in OWN:
-        with subtests.test(telling.name):
+        with cases.case(telling.name):
             assert telling.stream() == telling.file.read_bytes()
             files.add(telling.file)
             wanted = telling.file.with_suffix(".json")
@@ -50,18 +51,18 @@ def test_streams_and_documents_are_the_expected_bytes(subtests: pytest.Subtests)
 
 
 @pytest.mark.parametrize("api", [CHAT, MESSAGES, RESPONSES], ids=lambda api: api.name)
-def test_batches_change_only_the_pieces(api: Api, subtests: pytest.Subtests) -> None:
+def test_batches_change_only_the_pieces(api: Api, cases: Cases) -> None:
     for telling in ALL:
         if telling.api is api:
-            with subtests.test(telling.name):
+            with cases.case(telling.name):
                 single = merged(api.name, telling.stream())
                 for batches in telling.cuts():
                     assert merged(api.name, telling.stream(batches)) == single
 
 
-def test_stream_has_the_content_of_the_document(subtests: pytest.Subtests) -> None:
+def test_stream_has_the_content_of_the_document(cases: Cases) -> None:
     for telling in FINISHED:
-        with subtests.test(telling.name):
+        with cases.case(telling.name):
             whole = json.loads(telling.document())
             check_document(telling.api.name, telling.stream(), whole)
             check_document(telling.api.name, telling.stream(telling.batches), whole)
@@ -83,11 +84,11 @@ class SdkTypes:
         }
 
 
-def test_events_and_documents_fit_the_sdks_strict_types(subtests: pytest.Subtests) -> None:
+def test_events_and_documents_fit_the_sdks_strict_types(cases: Cases) -> None:
     types = SdkTypes()
     for telling in ALL:
         event_type, document_type = types.of[telling.api]
-        with subtests.test(telling.name):
+        with cases.case(telling.name):
             if not telling.story.failed:
                 document_type.model_validate_json(telling.document())
             for name, data in frames(telling.stream()):
@@ -112,7 +113,7 @@ def validator(schema: dict[str, Any]) -> Draft202012Validator:
 
 @pytest.mark.parametrize("api", [CHAT, MESSAGES, RESPONSES], ids=lambda api: api.name)
 def test_events_and_documents_have_their_schema_of_the_openapi_document(
-    api: Api, subtests: pytest.Subtests
+    api: Api, cases: Cases
 ) -> None:
     """Only Responses' events have schemas of their own; the others' have names."""
     answers = OPENAPI["paths"][api.path]["post"]["responses"]["200"]["content"]
@@ -126,7 +127,7 @@ def test_events_and_documents_have_their_schema_of_the_openapi_document(
     for telling in ALL:
         if telling.api is not api:
             continue
-        with subtests.test(telling.name):
+        with cases.case(telling.name):
             for name, data in frames(telling.stream(telling.batches)):
                 assert not name or re.fullmatch(described["event"]["pattern"], name)
                 if of_event is not None and data != "[DONE]":
@@ -138,9 +139,9 @@ def test_events_and_documents_have_their_schema_of_the_openapi_document(
                 of_document.validate(whole)
 
 
-def test_payloads_of_responses_are_indexed_by_sequence_number(subtests: pytest.Subtests) -> None:
+def test_payloads_of_responses_are_indexed_by_sequence_number(cases: Cases) -> None:
     for telling in OF_RESPONSES:
-        with subtests.test(telling.name):
+        with cases.case(telling.name):
             rendered = telling.stream()
             found = payloads(rendered)
             numbers = [json.loads(payload)["sequence_number"] for payload in found]
@@ -150,9 +151,9 @@ def test_payloads_of_responses_are_indexed_by_sequence_number(subtests: pytest.S
             assert again == b"\n\n".join(kept)
 
 
-def test_document_of_responses_is_the_same_as_time_goes_on(subtests: pytest.Subtests) -> None:
+def test_document_of_responses_is_the_same_as_time_goes_on(cases: Cases) -> None:
     for telling in OF_RESPONSES:
-        with subtests.test(telling.name):
+        with cases.case(telling.name):
             clock = itertools.count(1700000009.5)
             info = replace(telling.info(), now=lambda clock=clock: next(clock))
             renderer = telling.parsed().renderer(info)
@@ -162,13 +163,13 @@ def test_document_of_responses_is_the_same_as_time_goes_on(subtests: pytest.Subt
             assert renderer.state.document() == renderer.state.document()
 
 
-def test_failed_story_ends_with_its_error(subtests: pytest.Subtests) -> None:
+def test_failed_story_ends_with_its_error(cases: Cases) -> None:
     failed = [telling for telling in ALL if telling.story.failed]
     assert len(failed) == 3 * 8
     for telling in failed:
         error = failure_of(telling.events[-1])
         assert error is not None
-        with subtests.test(telling.name):
+        with cases.case(telling.name):
             *_, last = events(telling.stream())
             if telling.api is RESPONSES:
                 assert (last["type"], last["response"]["status"]) == ("response.failed", "failed")
@@ -178,9 +179,9 @@ def test_failed_story_ends_with_its_error(subtests: pytest.Subtests) -> None:
                 telling.document()
 
 
-def test_dispatch_is_sent_only_if_requested(subtests: pytest.Subtests) -> None:
+def test_dispatch_is_sent_only_if_requested(cases: Cases) -> None:
     for telling in ALL:
-        with subtests.test(telling.name):
+        with cases.case(telling.name):
             assert dispatches(telling.silent().stream()) == []
 
 

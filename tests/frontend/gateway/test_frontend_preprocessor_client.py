@@ -8,12 +8,11 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from schemas.control import Heartbeat, ModelCard
 from services.frontend.gateway.preprocessor_client import PREFERENCE, PreprocessorClient
 from services.runtime.config import FrontendConfig
 from services.runtime.registry import ProcessRegistry
+from tests.kit.every import Cases
 
 
 def registry_of(ages: Mapping[str, float]) -> ProcessRegistry:
@@ -59,11 +58,11 @@ async def preparing(
 
 
 async def test_preprocessor_of_the_compared_prompt_is_chosen_unless_it_is_gone_or_full(
-    subtests: pytest.Subtests,
+    cases: Cases,
 ) -> None:
     """However many turns it prepares below that, as with 250 sessions on few preprocessors."""
     for seed in range(8):
-        with subtests.test(seed=seed):
+        with cases.case(seed=seed):
             await check_choice(random.Random(seed))
 
 

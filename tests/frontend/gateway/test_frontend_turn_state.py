@@ -28,6 +28,7 @@ from services.frontend.gateway.turn_state import (
     Waiting,
     outcome_of,
 )
+from tests.kit.every import Cases
 from tests.kit.sinks import RecordingSink
 
 STATES: tuple[type[State], ...] = (Waiting, Preparing, Streaming, Resuming, Ended)
@@ -74,9 +75,9 @@ def turn(kind: type[State] = Waiting, sink: RecordingSink | None = None) -> BusT
     )
 
 
-def test_event_changes_the_state_or_nothing(subtests: pytest.Subtests) -> None:
+def test_event_changes_the_state_or_nothing(cases: Cases) -> None:
     for state, event in product(STATES, StateEvent):
-        with subtests.test(state=state.__name__, event=event.name):
+        with cases.case(state=state.__name__, event=event.name):
             check_event(state, event)
 
 

@@ -14,6 +14,7 @@ from schemas.errors import Invalid, TooLarge
 from services.frontend.apis.messages.request import Messages, MessagesRequest
 from services.frontend.http.bodies import THREAD_FROM_BYTES, decode
 from services.runtime.config import FrontendConfig
+from tests.kit.every import Cases
 from tests.kit.frontend import ASK, MODEL, Reply, Served, serving
 
 LIMIT = 256 * 1024
@@ -79,22 +80,22 @@ async def test_body_of_many_pieces_is_whole(chunked: bool) -> None:
     assert all(asked.system[0].text == NOISE for asked in served.gateway.conversations)
 
 
-def test_bomb_costs_no_more_than_the_limit(subtests: pytest.Subtests) -> None:
+def test_bomb_costs_no_more_than_the_limit(cases: Cases) -> None:
     for encoding, encode in ENCODERS:
-        with subtests.test(encoding):
+        with cases.case(encoding):
             with pytest.raises(TooLarge) as caught:
                 decode(encode(b" " * 64 * LIMIT), encoding.lower(), LIMIT)
             assert caught.value.info.code == "request_body_too_large_after_decoding"
             assert decode(encode(b" " * LIMIT), encoding.lower(), LIMIT) == b" " * LIMIT
 
 
-def test_broken_body_is_refused(subtests: pytest.Subtests) -> None:
+def test_broken_body_is_refused(cases: Cases) -> None:
     for encoding, encode in ENCODERS:
         if encode is zstd_of_unknown_size:
             continue
         whole = encode(BODY)
         for damage in (whole[: len(whole) // 2], b"\x9cgarbage", b""):
-            with subtests.test(encoding, damage=damage):
+            with cases.case(encoding, damage=damage):
                 with pytest.raises(Invalid) as caught:
                     decode(damage, encoding.lower(), LIMIT)
                 assert caught.value.info.code == INVALID

@@ -8,6 +8,7 @@ from aiohttp import WSServerHandshakeError
 from schemas.errors import Forbidden
 from services.frontend.http.cors import EXPOSED, Cors
 from services.runtime.config import FrontendConfig
+from tests.kit.every import Cases
 from tests.kit.frontend import ASK, ASKS, Served, guarded, serving
 
 APP = "https://app.example"
@@ -113,7 +114,7 @@ def test_post_is_accepted_by_origin(
 REBOUND = "rebound.example"
 
 
-async def test_rebound_host_name_is_refused(subtests: pytest.Subtests) -> None:
+async def test_rebound_host_name_is_refused(cases: Cases) -> None:
     """For the browser, the page and this server are of one origin: it sends and reads whatever the
     page asks for."""
     async with serving() as served:
@@ -122,7 +123,7 @@ async def test_rebound_host_name_is_refused(subtests: pytest.Subtests) -> None:
             refusal = f"This server has no host name '{host}'; it can be allowed with"
             for path in (*ASKS, "/v1/models", "/nothing"):
                 for method in ("GET", "POST"):
-                    with subtests.test(host=host, path=path, method=method):
+                    with cases.case(host=host, path=path, method=method):
                         reply = await served.send(method, path, json=ASK, headers=headers)
                         assert reply.status == 403
                         assert reply.json["error"]["message"] == f"{refusal} --allowed-hosts."

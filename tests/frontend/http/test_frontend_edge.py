@@ -13,6 +13,7 @@ from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import Failed
 from services.runtime.config import FrontendConfig
 from tests.kit.events import Step, finish, text
+from tests.kit.every import Cases
 from tests.kit.frontend import (
     ASK,
     CARD,
@@ -248,16 +249,16 @@ OVER: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-async def test_conversation_over_a_limit_is_refused(subtests: pytest.Subtests) -> None:
+async def test_conversation_over_a_limit_is_refused(cases: Cases) -> None:
     config = FrontendConfig(max_messages=10, max_tools=3, max_media=2, max_nesting=6)
     fits = {"messages": [QUESTION] * 10, "tools": [tool(f"t{i}", nested(6)) for i in range(3)]}
     async with serving(config=config) as served:
         for path in ("/v1/messages", "/v1/messages/count_tokens", "/v1/tokenize"):
             for fields, message in OVER:
-                with subtests.test(path=path, message=message):
+                with cases.case(path=path, message=message):
                     reply = await served.post(path, {**ASK, **fields})
                     assert reply.error == (400, "invalid_request_error", message)
-            with subtests.test(path=path, message="within the limits"):
+            with cases.case(path=path, message="within the limits"):
                 assert (await served.post(path, {**ASK, **fits})).status == 200
 
 
@@ -276,7 +277,7 @@ async def test_unknown_expect_is_refused_in_our_form() -> None:
         assert (await served.post("/v1/messages", ASK, expect100=True)).status == 200
 
 
-async def test_every_answer_has_ids_and_a_content_type(subtests: pytest.Subtests) -> None:
+async def test_every_answer_has_ids_and_a_content_type(cases: Cases) -> None:
     async with serving() as served:
         for method, path, status in (
             ("GET", "/live", 200),
@@ -286,7 +287,7 @@ async def test_every_answer_has_ids_and_a_content_type(subtests: pytest.Subtests
             ("GET", "/v1/models", 200),
             ("OPTIONS", "/v1/messages", 405),
         ):
-            with subtests.test(method=method, path=path):
+            with cases.case(method=method, path=path):
                 reply = await served.send(method, path, headers={"x-request-id": "mine-1"})
                 assert reply.status == status
                 assert re.fullmatch(r"req_[0-9a-f]{24}", reply.headers["request-id"])
@@ -296,7 +297,7 @@ async def test_every_answer_has_ids_and_a_content_type(subtests: pytest.Subtests
                 assert reply.headers["cache-control"] in ("no-store", "private, no-cache")
 
 
-async def test_unserved_paths_of_anthropic_are_404(subtests: pytest.Subtests) -> None:
+async def test_unserved_paths_of_anthropic_are_404(cases: Cases) -> None:
     async with serving() as served:
         for method, path in (
             ("POST", "/v1/messages/batches"),
@@ -311,7 +312,7 @@ async def test_unserved_paths_of_anthropic_are_404(subtests: pytest.Subtests) ->
             ("POST", "/v1/skills/s1/versions?beta=true"),
             ("POST", "/v1/complete"),
         ):
-            with subtests.test(method=method, path=path):
+            with cases.case(method=method, path=path):
                 reply = await served.send(method, path)
                 assert reply.json["type"] == "error"
                 assert reply.error == (404, "not_found_error", "Not found")

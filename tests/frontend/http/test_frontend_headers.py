@@ -6,9 +6,9 @@ from random import Random
 from typing import Any
 
 import msgspec
-import pytest
 
 from services.runtime.config import FrontendConfig
+from tests.kit.every import Cases
 from tests.kit.frontend import ASKS, Served, serving
 from tests.kit.raw_http import answer_to
 from tests.kit.raw_http import post as request
@@ -25,12 +25,12 @@ async def post(
     return answer.status, answer.headers, json.loads(answer.body)
 
 
-async def test_header_values_may_have_any_bytes(subtests: pytest.Subtests) -> None:
+async def test_header_values_may_have_any_bytes(cases: Cases) -> None:
     names = ("user-agent", "x-session-affinity", "x-claude-code-session-id", "x-request-id")
     async with serving() as served:
         for path in ASKS:
             for name in names:
-                with subtests.test(path=path, name=name):
+                with cases.case(path=path, name=name):
                     sent = f"{name}: ".encode() + b"a\xff \xc3\xa9 \xed\xa0\x80b"
                     status, headers, document = await post(served, path, sent)
                     assert status == 200, document
@@ -82,24 +82,24 @@ async def test_empty_header_before_a_filled_one_does_not_count() -> None:
         assert served.gateway.conversations[0].client.session == "s"
 
 
-async def test_any_bytes_in_other_headers_do_no_harm(subtests: pytest.Subtests) -> None:
+async def test_any_bytes_in_other_headers_do_no_harm(cases: Cases) -> None:
     names = ("host", "accept", "content-type", "cookie", "traceparent", "authorization", "range")
     async with serving() as served:
         for name in names:
-            with subtests.test(name):
+            with cases.case(name):
                 sent = f"{name}: ".encode() + b"a\xff=\xfe"
                 status, _, document = await post(served, RESPONSES, sent)
                 assert status < 500, document
 
 
-async def test_refusal_with_surrogates_is_answered(subtests: pytest.Subtests) -> None:
+async def test_refusal_with_surrogates_is_answered(cases: Cases) -> None:
     async with serving(config=FrontendConfig(cors_origins=["https://a.example"])) as served:
         for path in ASKS:
             for header, status in (
                 (b"content-encoding: \xff", 400),
                 (b"origin: https://\xff", 403),
             ):
-                with subtests.test(path=path, header=header):
+                with cases.case(path=path, header=header):
                     answered, headers, document = await post(served, path, header)
                     assert (answered, document["error"]["message"] != "") == (status, True)
                     assert headers["request-id"].startswith("req_")

@@ -10,6 +10,7 @@ import pytest
 
 from services.frontend.http.bodies import decode
 from services.frontend.http.server import MAX_HEADER_BYTES, MAX_URL_BYTES
+from tests.kit.every import Cases
 from tests.kit.frontend import ASKS, MODEL, serving
 from tests.kit.raw_http import BODY, CHUNKED, answer_to, answers_to, chunk, get, post
 from tests.kit.raw_http import LAST_CHUNK as END
@@ -81,14 +82,14 @@ TOO_LONG: dict[str, tuple[bytes, int, str]] = {
 }
 
 
-async def test_ambiguous_or_too_long_request_is_refused(subtests: pytest.Subtests) -> None:
+async def test_ambiguous_or_too_long_request_is_refused(cases: Cases) -> None:
     """One answer in our form, then the connection is closed: nothing after it is read as a request.
     Also the guard of what `Connection.handle_error` reads from aiohttp's exceptions."""
     assert MAX_URL_BYTES != MAX_HEADER_BYTES, "the limit tells which of them was too long"
     malformed = {name: (data, 400, "Malformed HTTP request: ") for name, data in REFUSED.items()}
     async with serving() as served:
         for name, (data, status, message) in {**malformed, **TOO_LONG}.items():
-            with subtests.test(name):
+            with cases.case(name):
                 (answer,) = await answers_to(served.port, data + HIDDEN)
                 assert answer.status == status
                 assert answer.message.startswith(message)
@@ -161,7 +162,7 @@ async def test_long_chunk_extensions_and_trailers_are_accepted() -> None:
             assert answer.status == 200, answer.body
 
 
-async def test_absolute_url_is_served_here(subtests: pytest.Subtests) -> None:
+async def test_absolute_url_is_served_here(cases: Cases) -> None:
     async with serving() as served:
         for url, host, status in (
             ("http://localhost/version", "localhost", 200),
@@ -170,7 +171,7 @@ async def test_absolute_url_is_served_here(subtests: pytest.Subtests) -> None:
             ("http://localhost/version", "evil.example", 403),
             ("http://evil.example/live/../v1/models", "evil.example", 403),
         ):
-            with subtests.test(url=url, host=host):
+            with cases.case(url=url, host=host):
                 assert (await answer_to(served.port, get(url, host=host))).status == status
 
 
@@ -188,11 +189,11 @@ NAMES = [
 ]
 
 
-async def test_name_in_a_path_stays_a_name(subtests: pytest.Subtests) -> None:
+async def test_name_in_a_path_stays_a_name(cases: Cases) -> None:
     async with serving() as served:
         for path in ("/v1/models/", "/v1/responses/", "/v1/chat/completions/", "/v1/nothing/"):
             for name in NAMES:
-                with subtests.test(path=path, name=name):
+                with cases.case(path=path, name=name):
                     answer = await answer_to(served.port, get(path + name))
                     assert answer.status == 404
                     assert "x-evil" not in answer.headers
@@ -200,13 +201,13 @@ async def test_name_in_a_path_stays_a_name(subtests: pytest.Subtests) -> None:
     assert all("\n" not in json.dumps(line, default=str) for line in served.lines)
 
 
-async def test_model_name_stays_a_name(subtests: pytest.Subtests) -> None:
+async def test_model_name_stays_a_name(cases: Cases) -> None:
     names = ["a\r\nX-Evil: 1\r\n\r\nbody", "*.>", "\x00", "\x1b[31m", "\ud800", "a" * 100_000]
     async with serving() as served:
         served.gateway.any_model = True
         for path, body in BODIES.items():
             for name in names:
-                with subtests.test(path=path, name=name[:9]):
+                with cases.case(path=path, name=name[:9]):
                     asked = json.dumps({**body, "model": name}).encode()
                     answer = await answer_to(served.port, post(asked, path=path))
                     assert answer.status == 200, answer.body
@@ -229,12 +230,12 @@ UNUSUAL: dict[str, tuple[bytes, int]] = {
 }
 
 
-async def test_unusual_json_has_a_defined_status(subtests: pytest.Subtests) -> None:
+async def test_unusual_json_has_a_defined_status(cases: Cases) -> None:
     """The last of two members with one name counts, for every API."""
     async with serving() as served:
         for path, fields in BODIES.items():
             for name, (raw, status) in UNUSUAL.items():
-                with subtests.test(name, path=path):
+                with cases.case(name, path=path):
                     body = json.dumps(fields).encode()[:-1] + b"," + raw + b"}"
                     answer = await answer_to(served.port, post(body, path=path))
                     assert answer.status == status, answer.body[:500]

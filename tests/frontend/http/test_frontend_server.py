@@ -11,6 +11,7 @@ import pytest
 
 from services.frontend.http.server import client_of
 from services.runtime.config import FrontendConfig
+from tests.kit.every import Cases
 from tests.kit.frontend import ASKS, serving
 from tests.kit.raw_http import (
     BODY,
@@ -58,14 +59,14 @@ async def answer_to_slow(port: int, beginning: bytes, then: bytes) -> Answer:
         return await answering
 
 
-async def test_slow_body_is_a_408(subtests: pytest.Subtests) -> None:
+async def test_slow_body_is_a_408(cases: Cases) -> None:
     """The time is that of the whole body: a byte now and then does not prolong it."""
     async with serving(config=FrontendConfig(body_timeout_s=SHORT)) as served:
         answers = await asyncio.gather(
             *(answer_to_slow(served.port, *sent) for sent in SLOW.values())
         )
         for name, answer in zip(SLOW, answers, strict=True):
-            with subtests.test(name):
+            with cases.case(name):
                 assert answer.status == 408
                 assert answer.message == "The request body did not arrive in time"
                 assert json.loads(answer.body)["request_id"] == answer.headers["request-id"]
@@ -103,10 +104,10 @@ async def is_closed_without_an_answer(port: int, beginning: bytes, then: bytes) 
             return True
 
 
-async def test_connection_without_a_head_is_closed(subtests: pytest.Subtests) -> None:
+async def test_connection_without_a_head_is_closed(cases: Cases) -> None:
     """Single bytes do not prolong the time."""
-    cases = [(b"", b"")]
-    cases += [
+    heads = [(b"", b"")]
+    heads += [
         (beginning, then)
         for beginning in (
             b"GET /",
@@ -117,10 +118,10 @@ async def test_connection_without_a_head_is_closed(subtests: pytest.Subtests) ->
     ]
     async with serving(config=FrontendConfig(head_timeout_s=SHORT)) as served:
         closed = await asyncio.gather(
-            *(is_closed_without_an_answer(served.port, *sent) for sent in cases)
+            *(is_closed_without_an_answer(served.port, *sent) for sent in heads)
         )
-    for (beginning, then), ended in zip(cases, closed, strict=True):
-        with subtests.test(beginning=beginning, then=then):
+    for (beginning, then), ended in zip(heads, closed, strict=True):
+        with cases.case(beginning=beginning, then=then):
             assert ended
 
 

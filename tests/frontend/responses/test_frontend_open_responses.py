@@ -16,6 +16,7 @@ from tests.frontend.responses.responses_client import Client, said
 from tests.kit.answers import events
 from tests.kit.bodies import RESPONSES
 from tests.kit.events import Step, call, finish, text
+from tests.kit.every import Cases
 from tests.kit.frontend import FakeGateway
 from tests.kit.telling import all_tellings
 
@@ -45,7 +46,7 @@ def message(role: str, *content: Any, **fields: Any) -> dict[str, Any]:
     return {"type": "message", "role": role, "content": parts, **fields}
 
 
-def test_stories_fit_the_schemas(subtests: pytest.Subtests) -> None:
+def test_stories_fit_the_schemas(cases: Cases) -> None:
     """Stories without raw reasoning and without tools of other kinds."""
     seen: set[str] = set()
     for telling in all_tellings():
@@ -56,7 +57,7 @@ def test_stories_fit_the_schemas(subtests: pytest.Subtests) -> None:
         items = {item["type"] for item in stream[-1]["response"]["output"]}
         if not kinds <= EVENTS.keys() or not items <= ITEMS.keys():
             continue
-        with subtests.test(telling.name):
+        with cases.case(telling.name):
             status = check_events(stream)["status"]
             seen |= {*kinds, status}
             if status != "failed":

@@ -17,6 +17,7 @@ from schemas.events import Failed
 from services.runtime.config import FrontendConfig
 from tests.frontend.responses.responses_client import Client, keyed
 from tests.kit.events import Step, call, finish, text
+from tests.kit.every import Cases
 from tests.kit.frontend import MODEL, FakeGateway, Served, serving
 
 
@@ -94,7 +95,7 @@ REFUSED: list[dict[str, Any]] = [
 
 
 async def test_what_is_refused_at_once_is_refused_in_the_background_too(
-    tmp_path: Path, subtests: pytest.Subtests
+    tmp_path: Path, cases: Cases
 ) -> None:
     keys = tmp_path / "keys"
     keys.write_text(f"ci:{hashlib.sha256(b'k').hexdigest()} models={MODEL},plain\n")
@@ -106,7 +107,7 @@ async def test_what_is_refused_at_once_is_refused_in_the_background_too(
         ClientSession(served.url, headers=headers) as http,
     ):
         for body in REFUSED:
-            with subtests.test(str(body)[:60]):
+            with cases.case(str(body)[:60]):
                 answers = []
                 for background in (False, True):
                     request = {"model": MODEL, "input": "hi", "background": background, **body}

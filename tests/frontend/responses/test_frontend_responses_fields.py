@@ -19,6 +19,7 @@ from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.responses.state.input_items import stored_items
 from tests.frontend.responses.responses_samples import Sampler, leaves_in
 from tests.kit.bodies import RESPONSES, Json, block, function, responses, user
+from tests.kit.every import Cases
 
 
 def members(union: Any) -> dict[str, Any]:
@@ -175,11 +176,11 @@ path."""
 
 
 def test_every_field_of_an_item_reaches_the_prompt_or_the_store(
-    items: dict[str, Any], subtests: pytest.Subtests
+    items: dict[str, Any], cases: Cases
 ) -> None:
     assert len(items) > 30
     for name, member in items.items():
-        with subtests.test(item=name):
+        with cases.case(item=name):
             check_item(name, member)
 
 
@@ -237,14 +238,14 @@ _SERVED = {
 
 
 def test_every_field_of_a_tool_reaches_the_prompt_or_the_echo(
-    tools: dict[str, Any], subtests: pytest.Subtests
+    tools: dict[str, Any], cases: Cases
 ) -> None:
     assert tools.keys() > _SERVED
     for name, member in tools.items():
         sampler = Sampler()
         texts = []
         for sample in sampler.of(member):
-            with subtests.test(tool=name, sample=sample):
+            with cases.case(tool=name, sample=sample):
                 ask = understood(tools=[sample])
                 texts.append(conversation_of(ask))
                 (echoed,) = json.loads(msgspec.json.encode(ask.request.echo["tools"]))
@@ -252,7 +253,7 @@ def test_every_field_of_a_tool_reaches_the_prompt_or_the_echo(
                 told = bool(ask.conversation.tools) != bool(ask.notes)
                 assert told or sample.get("execution") == "server"
         if name in _SERVED:
-            with subtests.test(tool=name):
+            with cases.case(tool=name):
                 assert missing(sampler, texts) - _ECHOED_ONLY.get(name, set()) == set()
 
 
@@ -321,10 +322,10 @@ def test_every_field_of_a_request_is_in_one_table() -> None:
     assert sum(len(table) for table in tables) == len(named)
 
 
-def test_each_field_has_the_effect_of_its_table(subtests: pytest.Subtests) -> None:
+def test_each_field_has_the_effect_of_its_table(cases: Cases) -> None:
     plain = understood()
     for field, value in (HONOURED | OF_THE_ANSWER | ECHOED | IGNORED).items():
-        with subtests.test(field=field):
+        with cases.case(field=field):
             ask = understood(**{field: value})
             changed = conversation_of(ask) != conversation_of(plain)
             assert changed == (field in HONOURED)

@@ -16,6 +16,7 @@ from services.frontend.turns.interfaces import Admitted, TurnSink
 from services.frontend.turns.notice import make_notice
 from tests.frontend.responses.responses_client import Client, keyed, said
 from tests.kit.events import Step, call, finish, reasoning, text
+from tests.kit.every import Cases
 from tests.kit.frontend import MODEL, FakeGateway, FakeTurn, Served, serving
 
 PNG = "data:image/png;base64,iVBORw0KGgo="
@@ -219,9 +220,9 @@ async def test_field_that_create_refuses_is_refused_wherever_the_body_is_read(
     assert failures == []
 
 
-async def test_malformed_request_is_refused(client: Client, subtests: pytest.Subtests) -> None:
+async def test_malformed_request_is_refused(client: Client, cases: Cases) -> None:
     for body in (b"", b"{", b"[]", b'"x"', b'{"input": 7}', b"\xff\xfe", b"[" * 100_000):
-        with subtests.test(str(body[:20])):
+        with cases.case(str(body[:20])):
             for path in READERS:
                 error = await client.refused("POST", path, data=body)
                 assert error["type"] == "invalid_request_error"

@@ -14,6 +14,7 @@ from services.frontend.apis.responses.state.store import Sharing, bucket_config
 from services.runtime.storage.kv import Bucket, digest_key
 from tests.frontend.responses.pair import CONFIG, Pair, pairing
 from tests.frontend.responses.responses_client import Client, said
+from tests.kit.every import Cases
 from tests.kit.frontend import serving
 from tests.kit.processes import MakeProcess
 
@@ -160,12 +161,12 @@ async def test_announced_response_is_found_on_a_replica_that_is_behind(
     background: bool,
     make_process: MakeProcess,
     quiet_log: FilteringBoundLogger,
-    subtests: pytest.Subtests,
+    cases: Cases,
 ) -> None:
     async with pairing(make_process, quiet_log, reader=FollowerBucket) as pair:
         for use in USES:
             pair.go.clear()
-            with subtests.test(use):
+            with cases.case(use):
                 made = await announced(pair, background)
                 await use_at_once(pair, use, made, background)
 

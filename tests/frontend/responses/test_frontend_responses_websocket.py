@@ -18,6 +18,7 @@ from services.frontend.apis.responses.state import socket as socket_limits
 from services.runtime.config import FrontendConfig
 from tests.frontend.responses.responses_client import Client, keyed, said
 from tests.kit.events import Step, call, finish, reasoning, text
+from tests.kit.every import Cases
 from tests.kit.frontend import MODEL, FakeGateway, Served, serving
 
 
@@ -220,10 +221,10 @@ INVALID = [
 
 
 async def test_invalid_frame_is_answered_and_the_connection_stays_open(
-    socket: Socket, subtests: pytest.Subtests
+    socket: Socket, cases: Cases
 ) -> None:
     for frame, code in INVALID:
-        with subtests.test(frame[:40]):
+        with cases.case(frame[:40]):
             error = await socket.refused(frame)
             assert (error["status"], error["code"]) == (400, code)
             assert error["type"] == "invalid_request_error"

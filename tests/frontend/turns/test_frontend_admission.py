@@ -31,6 +31,7 @@ from services.templates.messages import adapt
 from services.templates.probe import probe
 from services.templates.thinking import template_variables
 from services.templates.tools import list_tools
+from tests.kit.every import Cases
 from tests.kit.frontend import (
     ASK,
     ASKS,
@@ -105,10 +106,10 @@ WITH_TOOLS = [
 ]
 
 
-async def test_model_is_looked_up_once(subtests: pytest.Subtests) -> None:
+async def test_model_is_looked_up_once(cases: Cases) -> None:
     async with serving() as served:
         for path, body in ROUTES:
-            with subtests.test(path=path, stream="stream" in body):
+            with cases.case(path=path, stream="stream" in body):
                 served.gateway.looked_up.clear()
                 assert (await served.post(path, body)).status == 200
                 assert served.gateway.looked_up == [MODEL]
@@ -181,11 +182,11 @@ async def test_counted_prompt_has_the_tenant_of_its_caller(tmp_path: Path) -> No
     assert tenants == ["alpha", "alpha"]
 
 
-async def test_request_without_a_model_is_refused(subtests: pytest.Subtests) -> None:
+async def test_request_without_a_model_is_refused(cases: Cases) -> None:
     async with serving(FakeGateway(cards=[CARD, ModelCard("acme/other")])) as served:
         for path, whole in ROUTES:
             body = {name: value for name, value in whole.items() if name != "model"}
-            with subtests.test(path=path, fields=[*body]):
+            with cases.case(path=path, fields=[*body]):
                 reply = await served.post(path, body)
                 assert reply.status == 400
                 assert reply.json["error"].get("param", "model") == "model"
@@ -239,11 +240,11 @@ async def test_tools_are_in_the_prompt_or_refused(real_template: ChatTemplate) -
 
 
 async def test_tools_of_a_model_without_them_are_refused_everywhere(
-    subtests: pytest.Subtests,
+    cases: Cases,
 ) -> None:
     async with serving(FakeGateway(cards=[replace(CARD, tools=False)])) as served:
         for path, body in WITH_TOOLS:
-            with subtests.test(path=path, fields=[*body]):
+            with cases.case(path=path, fields=[*body]):
                 reply = await served.post(path, body)
                 assert reply.status == 400
                 error = reply.json["error"]
