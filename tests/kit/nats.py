@@ -139,7 +139,11 @@ def nats(nats_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture
 def own_nats(nats_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    """A server for one test, which may kill it."""
+    """A server for one test, which may kill it.
+
+    Name it before `make_process`: fixtures end in the reverse order, and a process that closes
+    after its server is gone waits for answers.
+    """
     server = NatsServer(nats_binary, str(tmp_path_factory.mktemp("nats")))
     server.start()
     yield server

@@ -226,7 +226,7 @@ async def test_one_slow_receiver_does_not_hold_another(make_process: MakeProcess
 
 
 async def test_a_server_that_dies_and_comes_back_costs_nothing(
-    make_process: MakeProcess, own_nats: NatsServer
+    own_nats: NatsServer, make_process: MakeProcess
 ) -> None:
     worker = await make_process("worker", "w", url=own_nats.url)
     parser = await make_process("parser", "p", url=own_nats.url)

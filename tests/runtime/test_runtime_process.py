@@ -39,7 +39,7 @@ async def ready(process: Process) -> None:
 
 
 async def test_a_process_takes_work_only_after_it_knows_the_others(
-    make_process: MakeProcess, own_nats: NatsServer
+    own_nats: NatsServer, make_process: MakeProcess
 ) -> None:
     watcher = await make_process("frontend", "f", url=own_nats.url)
     newcomer = await make_process("worker", "w", url=own_nats.url)
@@ -68,7 +68,7 @@ async def test_a_process_takes_work_only_after_it_knows_the_others(
 
 
 async def test_changes_are_sent_soon_and_in_one_heartbeat(
-    make_process: MakeProcess, own_nats: NatsServer
+    own_nats: NatsServer, make_process: MakeProcess
 ) -> None:
     watcher = await make_process("frontend", "f", url=own_nats.url)
     process = await make_process(
@@ -178,7 +178,7 @@ async def test_heartbeats_continue_when_a_listener_fails(make_process: MakeProce
 
 
 async def test_while_the_bus_hangs_a_process_is_cut_off_and_takes_no_other_for_dead(
-    make_process: MakeProcess, own_nats: NatsServer
+    own_nats: NatsServer, make_process: MakeProcess
 ) -> None:
     stages: tuple[Stage, ...] = ("worker", "parser")
     dead_after_s = 0.3
@@ -216,7 +216,7 @@ async def test_while_the_bus_hangs_a_process_is_cut_off_and_takes_no_other_for_d
 
 
 async def test_a_probe_finds_out_whether_anybody_is_subscribed(
-    make_process: MakeProcess, own_nats: NatsServer
+    own_nats: NatsServer, make_process: MakeProcess
 ) -> None:
     process = await make_process("worker", "w", url=own_nats.url)
     deaf = await make_process("frontend", "f", url=own_nats.url)

@@ -73,8 +73,8 @@ class Trial(WorkerTrial):
 
 @pytest.fixture
 async def trial(
-    make_process: MakeProcess,
     own_nats: NatsServer,
+    make_process: MakeProcess,
     vision_model: Path,
     request: pytest.FixtureRequest,
 ) -> AsyncIterator[Trial]:
