@@ -18,27 +18,24 @@ pytest_plugins = [
 ]
 
 
+PIPELINE = Path(__file__).parent / "pipeline"
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the tests of running stacks first and those of pipelines in their own event loop in the
-    middle.
+    """Puts the tests of running stacks first.
 
-    Each process of pytest-xdist begins with an equal part of this list, and takes from the end of
-    another's when it has done its own. So one process starts the stacks, where each of four would,
-    and another one has the tests that mostly wait; the tests that compute go on beside both.
+    Each process of pytest-xdist begins with an equal part of the list. So one process starts the
+    stacks, where each would; when it has done its part, it takes others from the end of the list.
     """
-    pipeline = Path(__file__).parent / "pipeline"
-    stacks: list[pytest.Item] = []
-    loops: list[pytest.Item] = []
-    others: list[pytest.Item] = []
-    for item in items:
-        in_loop = "local" in getattr(item, "fixturenames", ())
-        (others if item.path.parent != pipeline else loops if in_loop else stacks).append(item)
-    middle = max(len(items) // 2 - len(stacks), 0)
-    items[:] = [*stacks, *others[:middle], *loops, *others[middle:]]
+
+    def needs_no_stack(item: pytest.Item) -> bool:
+        return item.path.parent != PIPELINE or "local" in getattr(item, "fixturenames", ())
+
+    items.sort(key=needs_no_stack)
 
 
 def pytest_collection_finish() -> None:
-    """Ten thousand tests and the modules they import are no garbage: collections need not look at
+    """Thousands of tests and the modules they import are no garbage: collections need not look at
     them."""
     gc.freeze()

@@ -9,6 +9,7 @@ import pytest
 
 from schemas import subjects
 from schemas.conversation import Client, Conversation, Reasoning, Text
+from schemas.ledger import LedgerEntry
 from services.ledger.recall import LedgerRecall, RecallRequest
 from services.ledger.signer import EntrySigner
 from services.preprocessor.ledger_model import open_ledger
@@ -83,6 +84,21 @@ def written(alike: Alike) -> list[tuple[str, str, bytes]]:
         (entry.key.hex(), entry.mac.hex(), msgspec.json.encode(entry))
         for entry in alike.entries.values()
     ]
+
+
+async def test_listeners_get_each_authentic_entry_once(
+    make_process: MakeProcess, setup: ModelSetup
+) -> None:
+    first, second = started(Session(setup), 2, ANSWER).entries.values()
+    forged = msgspec.structs.replace(first, mac=b"forged")
+    heard: list[LedgerEntry] = []
+    receiver = await reader(make_process, setup, "listening")
+    receiver.listen(heard.append)
+    writer = await make_process("parser", "listening-writer")
+    for entry in (forged, first, first, second):
+        writer.bus.publish(subjects.ledger("m"), msgspec.json.encode(entry))
+    await eventually(lambda: second in heard)
+    assert heard == [first, second]
 
 
 async def test_siblings_before_the_start_are_fetched_before_one_is_chosen(
