@@ -144,6 +144,21 @@ def test_earlier_turn_decides_the_later_ones(session: Session) -> None:
         assert alike.is_exact(number, alike.prompt(number, *history, assistant(Text(ANSWER)), MORE))
 
 
+def test_thought_of_an_earlier_turn_decides_the_later_ones(session: Session) -> None:
+    """Branches of one session: the client sends the thought of the first turn back, but not that of
+    the second."""
+    alike = started(session, 4, ANSWER, client=lambda _: Client(session="one"))
+    histories = []
+    for number in range(4):
+        first = assistant(Reasoning(alike.thought(number)), Text(ANSWER))
+        histories.append([first, MORE])
+        alike.decode(number, ANSWER, *histories[number], turn=TURNS[number][:-2] + "ff")
+    alike.commit()
+    for number, history in enumerate(histories):
+        prompt = alike.prompt(number, *history, assistant(Text(ANSWER)), MORE)
+        assert alike.is_exact(number, prompt)
+
+
 def test_unrestored_turn_stays_unrestored(session: Session) -> None:
     """A prompt that restored nothing of an unclear turn is the prefix of the next one, which
     could."""
