@@ -3,14 +3,13 @@ a marker."""
 
 import random
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import llguidance
-import llguidance.hf
 import numpy
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
-from transformers import PreTrainedTokenizerFast
 
 from schemas.conversation import ToolSpec
 from schemas.events import BlockStart, BlockStop, Delta, FinishReason
@@ -51,10 +50,16 @@ class ByteTokenizer:
         self.backend.add_special_tokens(
             [AddedToken(text, special=True, normalized=False) for text in ("<eos>", *added)]
         )
-        make: Any = PreTrainedTokenizerFast
-        loaded = make(tokenizer_object=self.backend, eos_token="<eos>")
         self.tokens = {text: self.backend.token_to_id(text) or 0 for text in added}
-        self.library: Any = llguidance.hf.from_tokenizer(loaded)
+
+    @cached_property
+    def library(self) -> Any:
+        """The tokenizer of llguidance."""
+        from llguidance.hf import from_tokenizer
+        from transformers import PreTrainedTokenizerFast
+
+        make: Any = PreTrainedTokenizerFast
+        return from_tokenizer(make(tokenizer_object=self.backend, eos_token="<eos>"))
 
     def encode(self, text: str) -> list[int]:
         return list(self.backend.encode(text, add_special_tokens=False).ids)

@@ -3,15 +3,17 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
-from openai import AsyncOpenAI
 
 from tests.kit.messages_client import TOOLS, call, say
 from tests.kit.stack import MODEL, Stack
 from tests.kit.waiting import until
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
 
 CHAT_TOOLS: Any = [
     {"type": "function", "function": {"name": tool["name"], "parameters": tool["input_schema"]}}
@@ -22,7 +24,9 @@ LONG = "Hm.\n</think>\n\nIt begins.[[delay 50]][[fill 4000]]"
 
 
 @pytest.fixture
-async def sdk(stack: Stack) -> AsyncIterator[AsyncOpenAI]:
+async def sdk(stack: Stack) -> "AsyncIterator[AsyncOpenAI]":
+    from openai import AsyncOpenAI
+
     async with AsyncOpenAI(base_url=f"{stack.url}/v1", api_key="k", max_retries=0) as client:
         yield client
 
@@ -31,7 +35,7 @@ def user(*outputs: str) -> Any:
     return [{"role": "user", "content": say(*outputs)}]
 
 
-async def test_a_call_is_dispatched_while_the_model_goes_on(sdk: AsyncOpenAI) -> None:
+async def test_a_call_is_dispatched_while_the_model_goes_on(sdk: "AsyncOpenAI") -> None:
     output = f"Hm.\n</think>\n\n{call('ls', timeout_s=2)}[[delay 20]][[fill 50]]"
     dispatches: list[tuple[Any, str]] = []
     inline = later = ""
@@ -59,7 +63,7 @@ async def test_a_call_is_dispatched_while_the_model_goes_on(sdk: AsyncOpenAI) ->
 @pytest.mark.parametrize(
     "choice", ["required", {"type": "function", "function": {"name": "run_shell"}}]
 )
-async def test_a_forced_call_overrides_the_response_format(sdk: AsyncOpenAI, choice: Any) -> None:
+async def test_a_forced_call_overrides_the_response_format(sdk: "AsyncOpenAI", choice: Any) -> None:
     begun = call("ls").partition(
         "<function=" if choice == "required" else "<function=run_shell>\n"
     )[2]
@@ -76,7 +80,7 @@ async def test_a_forced_call_overrides_the_response_format(sdk: AsyncOpenAI, cho
     assert answer.choices[0].finish_reason == "tool_calls"
 
 
-async def test_sealed_reasoning_returns_to_its_place(stack: Stack, sdk: AsyncOpenAI) -> None:
+async def test_sealed_reasoning_returns_to_its_place(stack: Stack, sdk: "AsyncOpenAI") -> None:
     messages = user(TWICE, "So.\n</think>\n\nAll done.")
     details = {"x-turnwire-reasoning-details": "1"}
     async with sdk.chat.completions.stream(
@@ -117,7 +121,7 @@ async def _prompt(stack: Stack, body: dict[str, Any]) -> str:
     return prompt
 
 
-async def test_several_choices_are_streamed_together(sdk: AsyncOpenAI) -> None:
+async def test_several_choices_are_streamed_together(sdk: "AsyncOpenAI") -> None:
     output = "Hm.\n</think>\n\nHello there."
     async with sdk.chat.completions.stream(
         model=MODEL, messages=user(output), n=3, seed=1, logprobs=True, top_logprobs=2,
@@ -139,7 +143,7 @@ async def test_several_choices_are_streamed_together(sdk: AsyncOpenAI) -> None:
         assert all(1 <= len(token.top_logprobs) <= 2 for token in each.logprobs.content)
 
 
-async def test_a_hang_up_ends_every_choice(stack: Stack, sdk: AsyncOpenAI) -> None:
+async def test_a_hang_up_ends_every_choice(stack: Stack, sdk: "AsyncOpenAI") -> None:
     stream = await sdk.chat.completions.create(model=MODEL, messages=user(LONG), n=3, stream=True)
     begun: set[int] = set()
     async for chunk in stream:
@@ -155,7 +159,7 @@ async def test_a_hang_up_ends_every_choice(stack: Stack, sdk: AsyncOpenAI) -> No
     await until(idle)  # the turns themselves would take longer than that
 
 
-async def test_raw_prompts_are_completed(sdk: AsyncOpenAI) -> None:
+async def test_raw_prompts_are_completed(sdk: "AsyncOpenAI") -> None:
     prompts = [say("one two three four five"), say("two three one four five")]
     whole = await sdk.completions.create(model=MODEL, prompt=prompts, n=2, max_tokens=3, echo=True)
     dispatches = [choice.text for choice in whole.choices]

@@ -4,9 +4,8 @@ import ssl
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
 import httpx2
 import pytest
 
@@ -15,6 +14,9 @@ from tests.kit.certificates import Authority, pem
 from tests.kit.messages_client import say
 from tests.kit.stack import MODEL, Child, Stack
 from tests.kit.waiting import LIMIT_S
+
+if TYPE_CHECKING:
+    import anthropic
 
 
 @pytest.fixture
@@ -53,7 +55,9 @@ class Guarded:
         assert main(["key", name, *options, "--file", str(self.keys)]) == 0
         return capsys.readouterr().out.strip()
 
-    def client(self, key: str, authority: Authority | None = None) -> anthropic.Anthropic:
+    def client(self, key: str, authority: Authority | None = None) -> "anthropic.Anthropic":
+        import anthropic
+
         context = ssl.create_default_context(
             cadata=pem((authority or self.authority).certificate).decode()
         )
@@ -74,6 +78,8 @@ class Guarded:
 
 def wait_until(done: Callable[[], bool]) -> None:
     """Waits until `done` returns True; errors of the SDK count as False."""
+    import anthropic
+
     deadline = time.monotonic() + LIMIT_S
     while True:
         try:
@@ -85,7 +91,7 @@ def wait_until(done: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def ask(client: anthropic.Anthropic) -> str:
+def ask(client: "anthropic.Anthropic") -> str:
     messages: Any = [{"role": "user", "content": say("</think>hello")}]
     content = client.messages.create(model=MODEL, max_tokens=40, messages=messages).content
     return "".join(block.text for block in content if block.type == "text")
@@ -94,6 +100,8 @@ def ask(client: anthropic.Anthropic) -> str:
 def test_https_is_served_with_keys_and_limits(
     guarded: Guarded, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    import anthropic
+
     with guarded.client(guarded.key) as client, guarded.client("wrong") as stranger:
         assert ask(client) == "hello"
         with pytest.raises(anthropic.AuthenticationError):
@@ -122,7 +130,9 @@ def test_keys_and_certificates_are_replaced_while_it_serves(
         assert ask(team) == "hello"
 
 
-def _refused(client: anthropic.Anthropic) -> bool:
+def _refused(client: "anthropic.Anthropic") -> bool:
+    import anthropic
+
     try:
         ask(client)
     except anthropic.AuthenticationError:

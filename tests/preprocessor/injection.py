@@ -4,11 +4,10 @@ template."""
 import json
 import re
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace as changed
 from tokenizers import AddedToken, Tokenizer
-from transformers import PreTrainedTokenizerFast
 
 from schemas.conversation import Call, Conversation, Message, Reasoning, Result, Text, ToolSpec
 from services.families import family
@@ -21,6 +20,9 @@ from services.tokenization.encoder import Encoder
 from services.tokenization.prompt_tokenizer import PromptTokenizer
 from tests.kit.tokenizer_zoo import KINDS
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
 _CONTROL = re.compile(r"<[|\uff5c][^\s<>{}'\"]+?[|\uff5c]>|</?[a-zA-Z_:]{2,24}>|\[/?[A-Z_]{3,24}\]")
 _MORE = ("<|bos|>", "<|eos|>", "<|system|>", "<|user|>", "<|assistant|>", "<|im_end")
 
@@ -31,8 +33,10 @@ def tokens_of(source: str) -> list[str]:
     return sorted({*_CONTROL.findall(source), *_MORE})
 
 
-def tokenizer_with(kind: str, tokens: list[str]) -> PreTrainedTokenizerFast:
+def tokenizer_with(kind: str, tokens: list[str]) -> "PreTrainedTokenizerFast":
     """A tokenizer of this kind. Every other token is not special."""
+    import transformers
+
     backend: Tokenizer = KINDS[kind]()
     backend.add_special_tokens(
         [AddedToken(token, special=True, normalized=False) for token in tokens[::2]]
@@ -40,7 +44,7 @@ def tokenizer_with(kind: str, tokens: list[str]) -> PreTrainedTokenizerFast:
     backend.add_tokens(
         [AddedToken(token, special=False, normalized=False) for token in tokens[1::2]]
     )
-    make: Any = PreTrainedTokenizerFast
+    make: Any = transformers.PreTrainedTokenizerFast
     tokenizer: PreTrainedTokenizerFast = make(tokenizer_object=backend)
     tokenizer.bos_token, tokenizer.eos_token = "<|bos|>", "<|eos|>"
     return tokenizer
@@ -48,7 +52,7 @@ def tokenizer_with(kind: str, tokens: list[str]) -> PreTrainedTokenizerFast:
 
 def setup_for(
     setup: ModelSetup, source: str, kind: str = "byte_level"
-) -> tuple[ModelSetup, PreTrainedTokenizerFast]:
+) -> "tuple[ModelSetup, PreTrainedTokenizerFast]":
     """`setup` with this template and a tokenizer for it, and the tokenizer."""
     loaded = tokenizer_with(kind, tokens_of(source))
     loaded.chat_template = source

@@ -1,10 +1,9 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from transformers import PreTrainedTokenizerBase
 
 from bench.ledger.models import build
 from schemas.conversation import Sampling
@@ -15,6 +14,9 @@ from services.templates.chat_template import ChatTemplate
 from services.templates.detection import detect_family
 from services.templates.probe import probe
 from tests.templates.real_templates import REAL_TEMPLATES
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @pytest.fixture
@@ -306,7 +308,7 @@ def test_incompatible_parsers_are_refused(
     ],
 )
 def test_family_is_detected_from_the_template(
-    demo_tokenizer: PreTrainedTokenizerBase, name: str, model_type: str | None, family: str | None
+    demo_tokenizer: "PreTrainedTokenizerBase", name: str, model_type: str | None, family: str | None
 ) -> None:
     if name not in REAL_TEMPLATES:
         pytest.skip("trl is not installed, or has no such template any more")

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
-from transformers import PreTrainedTokenizerBase
 
 from schemas.conversation import Conversation, Message, Text, ToolSpec
 from schemas.errors import ErrorKind, Invalid
@@ -23,6 +23,9 @@ from services.runtime.storage.seal import Sealer
 from services.templates.chat_template import ChatTemplate
 from tests.kit.processes import MakeProcess
 from tests.kit.waiting import LIMIT_S
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 SLOW = """{% for m in messages %}<|im_start|>{{ m.content }}{% if m.content == 'slow' %}
 {%- for i in range(10000) %}{% for j in range(3000) %}{% endfor %}{% endfor %}{% endif %}{% endfor %}"""
@@ -39,7 +42,7 @@ def ask(text: str) -> Conversation:
 
 
 @pytest.fixture
-def slow(setup: ModelSetup, demo_tokenizer: PreTrainedTokenizerBase) -> ModelSetup:
+def slow(setup: ModelSetup, demo_tokenizer: "PreTrainedTokenizerBase") -> ModelSetup:
     template = ChatTemplate(demo_tokenizer, SLOW, "slow.jinja")
     return replace(setup, template=template)
 
@@ -51,7 +54,7 @@ async def make(preparation: Preparation, text: str) -> Prompt:
 async def test_slow_template_does_not_block_other_requests(
     make_process: MakeProcess,
     setup: ModelSetup,
-    demo_tokenizer: PreTrainedTokenizerBase,
+    demo_tokenizer: "PreTrainedTokenizerBase",
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     process = await make_process("preprocessor", "slow-p")
@@ -93,7 +96,7 @@ async def test_slow_template_does_not_block_other_requests(
 
 
 async def test_slow_template_within_the_limit_is_rendered(
-    make_process: MakeProcess, slow: ModelSetup, demo_tokenizer: PreTrainedTokenizerBase
+    make_process: MakeProcess, slow: ModelSetup, demo_tokenizer: "PreTrainedTokenizerBase"
 ) -> None:
     process = await make_process("preprocessor", "slow-q")
     template = ChatTemplate(demo_tokenizer, SLOW.replace("3000", "30"), "slow.jinja")
@@ -104,7 +107,7 @@ async def test_slow_template_within_the_limit_is_rendered(
 
 
 async def test_large_text_of_a_small_request_is_encoded_in_a_thread(
-    make_process: MakeProcess, setup: ModelSetup, demo_tokenizer: PreTrainedTokenizerBase
+    make_process: MakeProcess, setup: ModelSetup, demo_tokenizer: "PreTrainedTokenizerBase"
 ) -> None:
     process = await make_process("preprocessor", "slow-r")
     template = ChatTemplate(
@@ -129,7 +132,7 @@ async def test_large_text_of_a_small_request_is_encoded_in_a_thread(
         "{% endfor %}{{ loop.index }}{% endfor %}",
     ],
 )
-def test_every_loop_can_be_stopped(demo_tokenizer: PreTrainedTokenizerBase, source: str) -> None:
+def test_every_loop_can_be_stopped(demo_tokenizer: "PreTrainedTokenizerBase", source: str) -> None:
     template = ChatTemplate(demo_tokenizer, source)
 
     def checks() -> Iterator[None]:
@@ -142,7 +145,7 @@ def test_every_loop_can_be_stopped(demo_tokenizer: PreTrainedTokenizerBase, sour
         template.render([{"role": "user", "content": "x"}])
 
 
-def test_loops_are_rendered_as_before(demo_tokenizer: PreTrainedTokenizerBase) -> None:
+def test_loops_are_rendered_as_before(demo_tokenizer: "PreTrainedTokenizerBase") -> None:
     source = (
         "{% for x in [1, 2, 3, 4] if x is even or x > 2 %}{{ loop.index }}/{{ loop.length }}:{{ x }}"
         "{% if loop.last %}.{% else %},{% endif %}{% else %}none{% endfor %}"
@@ -154,7 +157,7 @@ def test_loops_are_rendered_as_before(demo_tokenizer: PreTrainedTokenizerBase) -
 
 
 def test_endless_recursion_of_a_template_names_the_template(
-    setup: ModelSetup, demo_tokenizer: PreTrainedTokenizerBase
+    setup: ModelSetup, demo_tokenizer: "PreTrainedTokenizerBase"
 ) -> None:
     source = "{% macro deep(n) %}{{ deep(n + 1) }}{% endmacro %}{{ deep(0) }}"
     template = ChatTemplate(demo_tokenizer, source, "endless.jinja")
@@ -166,7 +169,7 @@ def test_endless_recursion_of_a_template_names_the_template(
 
 
 def test_deep_schema_is_named_in_the_error(
-    setup: ModelSetup, demo_tokenizer: PreTrainedTokenizerBase
+    setup: ModelSetup, demo_tokenizer: "PreTrainedTokenizerBase"
 ) -> None:
     schema: dict[str, object] = {}
     for _ in range(100_000):

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer
-from transformers import AutoConfig, AutoTokenizer
 
 from turnwire_tools.script.demo_model import MARKUP, SPECIAL, build_demo_model
 
@@ -51,6 +50,8 @@ def test_builds_at_the_same_time_agree(tmp_path: Path, model_dir: Path) -> None:
 
 
 def test_transformers_reads_the_same_tokenizer(model_dir: Path) -> None:
+    from transformers import AutoConfig, AutoTokenizer
+
     ours = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
     theirs = AutoTokenizer.from_pretrained(model_dir)
     text = "<|im_start|>user\nété 日本語 🙂\t`ls -la`<|im_end|>\n<think>\nok\n</think>\n\n<tool_call>\n"

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import uvicorn
-from mcp.server.mcpserver import MCPServer
 
 from schemas.conversation import HostedTool
 from schemas.events import WebSource
@@ -25,6 +24,8 @@ TEXT = "# Two pages\nTides: https://example.org/tides.\nMoon (https://example.co
 @pytest.fixture
 async def server() -> AsyncIterator[str]:
     """The URL of a server."""
+    from mcp.server.mcpserver import MCPServer
+
     app = MCPServer("web")
 
     @app.tool()
