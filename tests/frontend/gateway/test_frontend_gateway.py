@@ -445,3 +445,11 @@ async def test_timeout_in_the_tick_of_a_refusal_is_not_counted(
     await loop_clock.until(lambda: len(stage.process.bus.requests) == 2)
     stage.prepare("a", attempt=2)
     await opening
+
+
+async def test_a_draining_frontend_is_not_ready() -> None:
+    stage = Stage()
+    assert stage.pipeline.readiness()["ready"] is True
+    stage.process.draining = True
+    readiness = stage.pipeline.readiness()
+    assert (readiness["ready"], readiness["draining"]) == (False, True)

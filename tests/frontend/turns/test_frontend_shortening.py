@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
-from schemas.conversation import Conversation, Text
+from schemas.conversation import Conversation, Message, Result, Text
 from schemas.errors import ContextOverflow
 from services.frontend.turns.compaction import SUMMARIZE
+from services.frontend.turns.shortening import remove_messages
+from tests.kit.conversations import assistant, call, conversation, result, user
 from tests.kit.events import finish, text
 from tests.kit.frontend import ASK, MODEL, FakeGateway, FakeTurn, serving
 
@@ -104,3 +106,23 @@ async def test_request_that_is_not_compacted_is_refused_as_before() -> None:
             ("/v1/responses", {"model": MODEL, "input": long}),
         ):
             assert (await served.post(path, body)).status == 400
+
+
+def test_results_go_with_the_messages_of_their_calls() -> None:
+    """What stands beside a result stays."""
+    both = Message("tool", [Result("c1", [Text("seen")]), Result("c2", [Text("heard")])])
+    asked = conversation(
+        user("Look."),
+        assistant(call("c1")),
+        assistant(call("c2")),
+        both,
+        result("c1", "again"),
+        user("Well?"),
+    )
+    shorter = remove_messages(asked, [1])
+    assert shorter.messages == [
+        user("Look."),
+        assistant(call("c2")),
+        result("c2", "heard"),
+        user("Well?"),
+    ]
