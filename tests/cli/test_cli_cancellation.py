@@ -32,14 +32,18 @@ from turnwire_tools.trajectories import command as trajectories
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 
+@pytest.fixture(autouse=True)
+def same_priority(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`inspect` lowers its priority, which would slow down all tests that follow in this
+    process."""
+    monkeypatch.setattr(os, "nice", lambda _by: 0)
+
+
 @pytest.fixture
 async def silent(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
     """The URL of a bus that accepts connections and never answers. No limit of time ends an attempt
     to connect."""
     monkeypatch.setattr(nats_client, "ATTEMPT_S", 600)
-    monkeypatch.setattr(
-        os, "nice", lambda _by: 0
-    )  # `inspect` would slow down all tests that follow in this process
     writers: list[asyncio.StreamWriter] = []
     server = await asyncio.start_server(
         lambda _reader, writer: writers.append(writer), "127.0.0.1", 0
