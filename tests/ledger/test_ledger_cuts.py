@@ -120,7 +120,7 @@ def test_separator_after_the_last_complete_call_is_left_out(models: Models) -> N
     assert tokenizer.decode(following.ids[len(kept) :]).startswith("]<|tools_suffix|>")
 
 
-@for_each(sorted(FORMS), parts=2)
+@for_each(sorted(FORMS), parts=8)
 def test_token_across_the_last_part_and_a_cut_call_splits_and_doubles_nothing(
     name: str, models: Models
 ) -> None:
