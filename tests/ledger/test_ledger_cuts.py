@@ -20,6 +20,7 @@ from tests.ledger.walks import (
     Models,
     PlayedSession,
     in_sessions,
+    ledger_model,
     prompt_of,
     renders_up_to,
     tokens_received,
@@ -120,13 +121,14 @@ def test_separator_after_the_last_complete_call_is_left_out(models: Models) -> N
     assert tokenizer.decode(following.ids[len(kept) :]).startswith("]<|tools_suffix|>")
 
 
-@for_each(sorted(FORMS), parts=8)
+@for_each(sorted(FORMS), parts=2)
 def test_token_across_the_last_part_and_a_cut_call_splits_and_doubles_nothing(
     name: str, models: Models
 ) -> None:
     """The first token ends a text and begins a call, which the client does not get, or a control
     token after the turn."""
     setup = models.of(name)
+    model = ledger_model(setup)
     call, tokenizer = setup.family.style.write_call("look", {"where": "w9x"}), setup.tokenizer
     token = next(
         id
@@ -137,7 +139,7 @@ def test_token_across_the_last_part_and_a_cut_call_splits_and_doubles_nothing(
     )
     rest = [id for character in call[1:-4] for id in tokenizer.encode(character)]
     for size in range(len(rest) + 1):
-        session = PlayedSession(setup, Choices(b""))
+        session = PlayedSession(setup, Choices(b""), model)
         prompt = session.prompt(CLIENTS["codex"])
         output = session.model.read(prompt, [token, *rest[:size]], FinishReason.LENGTH)
         session.learn(output)
