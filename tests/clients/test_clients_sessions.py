@@ -35,7 +35,7 @@ PROBES = ("/api/v1/models", "/api/tags", "/v1/props", "/props", "/models")
 """What Hermes requests to find out whether the server is LM Studio, Ollama or llama.cpp."""
 CHATTY = (Copilot, KimiCode, Kilo, Hermes)
 """Clients that print more than the last answer."""
-ANEW = (QwenCode, Cline)
+WITH_ANOTHER_PREFIX = (QwenCode, Cline)
 """Cline begins a new conversation with each prompt; qwen-code lists the project's files in the
 first message again."""
 
@@ -110,7 +110,7 @@ async def check_prefixes(
         # comes back as its original tokens.
         decoded = [await session.bus.ended(turn_id(one)) for one in session.main]
         assert all(contains(later.prompt, earlier.output) for earlier, later in pairwise(decoded))
-    elif kind in ANEW:
+    elif kind in WITH_ANOTHER_PREFIX:
         for turn in turns:
             assert await session.prefix_breaks(turn) == []
     else:

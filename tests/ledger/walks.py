@@ -153,7 +153,7 @@ class PlayedSession:
     def __init__(
         self, setup: ModelSetup, chance: Choices, model: LedgerModel | None = None
     ) -> None:
-        """`model`: the setup's, if it was made before; that takes 40 ms."""
+        """`model`: the setup's, if it was made before; that takes 20 ms."""
         self.setup = setup
         self.ledger = TurnLedger(model or ledger_model(setup), entry_bytes=ROOM, prompt_bytes=ROOM)
         self.model = Model(setup, self.ledger, chance)
