@@ -2,7 +2,7 @@
 # Writes .env for docker compose, by this machine's hardware: make-env.sh [MODEL [ENGINE]]
 #
 # With an NVIDIA GPU: the worker with ENGINE (trtllm or vllm; default trtllm), and MODEL, or a model that fits into the
-# smallest GPU. Without one: the worker on the CPU, and MODEL or the demo. Other lines of .env stay.
+# smallest GPU. Without one: the demo (engine script), which writes with MODEL's template. Other lines of .env stay.
 set -eu
 umask 077 # .env may have passwords
 
@@ -24,11 +24,19 @@ if [ "$engine" != script ]; then
     esac
 fi
 
-kept=$(grep -Ev '^(COMPOSE_FILE|COMPOSE_PROFILES|TURNWIRE_MODEL)=' .env 2>/dev/null || true)
+kept=$(grep -Ev '^(COMPOSE_FILE|COMPOSE_PROFILES|TURNWIRE_MODEL|TURNWIRE_DEMO_MODEL)=' .env 2>/dev/null || true)
 {
     if [ -n "$kept" ]; then printf '%s\n' "$kept"; fi
-    if [ "$engine" != script ]; then echo "COMPOSE_FILE=compose.yaml:deploy/compose.$engine.yaml"; fi
-    if [ -n "$model" ]; then echo "TURNWIRE_MODEL=$model"; fi
+    case $engine in
+        script)
+            echo "COMPOSE_FILE=compose.demo.yaml"
+            if [ -n "$model" ]; then echo "TURNWIRE_DEMO_MODEL=$model"; fi ;;
+        vllm)
+            echo "COMPOSE_FILE=compose.yaml:deploy/compose.vllm.yaml"
+            echo "TURNWIRE_MODEL=$model" ;;
+        trtllm)
+            echo "TURNWIRE_MODEL=$model" ;;
+    esac
 } > .env.new
 mv .env.new .env
 echo "wrote .env: engine $engine, model ${model:-of the demo}"

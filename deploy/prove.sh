@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the images and proves that the stack answers, scales, and survives the loss of a part.
+# Builds the images of compose.demo.yaml and proves that the stack answers, scales, and survives the loss of a part.
 # Needs Docker with Compose and Buildx, and python3 on this machine. Ends with status 0 if everything held.
 #
 #   PROVE_BASE=IMAGE    base image [python:3.12-slim]; if it can be neither found nor pulled, one is made with
@@ -20,7 +20,7 @@ PORT=${PROVE_PORT:-18000}
 URL=http://127.0.0.1:$PORT
 WORK=$(mktemp -d)
 
-export COMPOSE_PROJECT_NAME=turnwire-prove
+export COMPOSE_FILE=compose.demo.yaml COMPOSE_PROJECT_NAME=turnwire-prove
 export TURNWIRE_COMPOSE_LISTEN=127.0.0.1:$PORT
 export TURNWIRE_COMPOSE_CA=${PROVE_CA:-/dev/null}
 # Eight turns at once per worker, so that one worker is soon full and a second one makes a difference.
@@ -82,7 +82,7 @@ compose build
 docker image ls --format '{{.Repository}}:{{.Tag}}  {{.Size}}' | grep -E '^(turnwire|nats|haproxy)[:-]' | sort
 
 say "a wrong model ends it, with the reason"
-if TURNWIRE_MODEL=/nowhere compose up >"$WORK/wrong" 2>&1; then cat "$WORK/wrong"; exit 1; fi
+if TURNWIRE_DEMO_MODEL=/nowhere compose up >"$WORK/wrong" 2>&1; then cat "$WORK/wrong"; exit 1; fi
 grep 'turnwire check: Invalid value for TURNWIRE_MODEL: there is no directory /nowhere' "$WORK/wrong"
 compose down --timeout 10
 

@@ -169,7 +169,7 @@ def test_every_command_for_containers_works_as_written(reader: Reader) -> None:
         "COMPOSE_PROJECT_NAME": f"turnwire-docs-{port}",
         "TURNWIRE_COMPOSE_LISTEN": f"127.0.0.1:{port}",
     }
-    down = Command("the end", "docker compose down --volumes --timeout 10")
+    down = Command("the end", "docker compose -f compose.demo.yaml down --volumes --timeout 10")
     typed = 0
     try:
         for page in PAGES:
@@ -177,7 +177,7 @@ def test_every_command_for_containers_works_as_written(reader: Reader) -> None:
                 if not command.containers or command.skipped:
                     continue
                 typed += 1
-                if "compose up" not in command.text:
+                if not re.search(r"docker compose .*\bup\b", command.text):
                     reader.type(command)
                     continue
                 running = reader.start(command, until_interrupted=True)
