@@ -4,10 +4,9 @@ import asyncio
 
 import nats.errors
 import pytest
-from nats.aio.msg import Msg
 
 from tests.kit.waiting import eventually
-from tests.simulation.nats_places import MAX_PAYLOAD, Place, listen, settle
+from tests.simulation.nats_places import MAX_PAYLOAD, Place, listen
 
 HEADERS = b"NATS/1.0\r\nA: b\r\n\r\n"
 
@@ -45,59 +44,7 @@ async def messages_of_a_publisher_keep_their_order_over_all_subjects(at: Place) 
     assert await other.ask() == b"".join(msg(subject, 1, data) for subject, data in sent)
 
 
-async def messages_of_two_publishers_keep_the_order_of_each(at: Place) -> None:
-    publishers, reader = [await at.wire(), await at.wire()], await at.client()
-    received = await listen(reader, "order2.*")
-    for number in range(100):
-        for name, publisher in enumerate(publishers):
-            publisher.write(pub(f"order2.{name}", b"%d" % number))
-        if number % 10 == 0:
-            await asyncio.sleep(0)
-    await eventually(lambda: len(received) == 200)
-    for name in range(2):
-        assert [int(one.data) for one in received if one.subject == f"order2.{name}"] == list(
-            range(100)
-        )
-
-
-async def large_messages_arrive_whole(at: Place) -> None:
-    one, other = await at.client(), await at.client()
-    received = await listen(other, "large")
-    sent = [bytes([number]) * (1 << 20) for number in range(8)] + [b"", bytes(MAX_PAYLOAD)]
-    for number, data in enumerate(
-        sent, 1
-    ):  # a server disconnects a reader that is far behind on a busy machine
-        await one.publish("large", data)
-        await eventually(lambda number=number: len(received) == number)  # type: ignore[misc]
-    assert [one.data for one in received] == sent
-
-
 # Subscriptions.
-
-
-async def drained_subscription_handles_what_arrived_and_nothing_later(at: Place) -> None:
-    one, other = await at.client(), await at.client()
-    received: list[bytes] = []
-    gate = asyncio.Event()
-
-    async def take(message: Msg) -> None:
-        await gate.wait()
-        received.append(message.data)
-
-    subscription = await other.subscribe("drain", cb=take)
-    await settle(other)
-    for number in range(10):
-        await one.publish("drain", b"%d" % number)
-    await settle(one)
-    await settle(other)
-    draining = asyncio.ensure_future(subscription.drain())  # type: ignore[no-untyped-call]
-    await asyncio.sleep(0.01)
-    await settle(other)
-    await one.publish("drain", b"late")
-    await settle(one)
-    gate.set()
-    await draining
-    assert received == [b"%d" % number for number in range(10)]
 
 
 async def subscriptions_end_with_their_connection(at: Place) -> None:
@@ -125,25 +72,6 @@ async def eventually_answers(at: Place, subject: str) -> None:
 # Requests.
 
 
-async def request_gets_one_answer_and_late_ones_do_no_harm(at: Place) -> None:
-    asker, server = await at.client(), await at.client()
-
-    async def answer(message: Msg) -> None:
-        await message.respond(b"to " + message.data)
-        await message.respond(b"again")
-
-    await server.subscribe("asked", cb=answer)
-    waiting = await listen(server, "asked.slowly")
-    assert (await asker.request("asked", b"1", timeout=30)).data == b"to 1"
-    with pytest.raises(nats.errors.TimeoutError):
-        await asker.request("asked.slowly", b"2", timeout=0.05)
-    while not waiting:  # on a busy machine the request arrives after its time
-        await settle(server)
-    await waiting[0].respond(b"late")
-    await settle(server)
-    assert (await asker.request("asked", b"3", timeout=30)).data == b"to 3"
-
-
 # The protocol.
 
 
@@ -157,44 +85,6 @@ async def operations_may_be_cut_at_any_byte(at: Place) -> None:
         await asyncio.sleep(0)
     expected = b"HMSG cut 1 r %d %d\r\n%shi\r\n" % (len(HEADERS), len(HEADERS) + 2, HEADERS)
     assert await wire.ask() == msg("cut", 1, b"a\r\nb") + expected
-
-
-async def pings_are_answered_after_what_came_before(at: Place) -> None:
-    wire = await at.wire()
-    assert await wire.ask(b"SUB ping 1\r\n" + (pub("ping", b"x") + b"PING\r\n") * 3) == msg(
-        "ping", 1, b"x"
-    )
-    for _ in range(2):
-        assert await wire.until(b"PONG\r\n") == msg("ping", 1, b"x") + b"PONG\r\n"
-    assert await wire.until(b"PONG\r\n") == b"PONG\r\n"
-
-
-async def headers_arrive_as_they_were_sent(at: Place) -> None:
-    wire, client = await at.wire(), await at.client()
-    received = await listen(client, "headed")
-    await wire.ask(b"SUB headed 1\r\n")
-    sizes = b"%d %d\r\n" % (len(HEADERS), len(HEADERS) + 2)
-    assert (
-        await wire.ask(b"HPUB headed r " + sizes + HEADERS + b"hi\r\n")
-        == b"HMSG headed 1 r " + sizes + HEADERS + b"hi\r\n"
-    )
-    await client.publish("headed", b"", headers={"X": "1", "Y": "a b"})
-    await eventually(lambda: len(received) == 2)
-    assert [one.headers for one in received] == [{"A": "b"}, {"X": "1", "Y": "a b"}]
-
-
-async def server_describes_itself(at: Place) -> None:
-    info = (await at.wire()).info
-    assert info["max_payload"] == MAX_PAYLOAD
-    assert info["headers"] is True
-    assert info["jetstream"] is True
-    assert info["proto"] == 1
-    assert tuple(int(part) for part in info["version"].split(".")) >= (2, 11, 0)
-    assert isinstance(info["client_id"], int)
-    assert {"server_id", "server_name", "host", "port"} <= set(info)
-    assert "connect_urls" not in info
-    assert not info.get("auth_required")
-    assert not info.get("tls_required")
 
 
 # Errors.
@@ -212,12 +102,6 @@ async def payload_over_the_limit_ends_the_connection_with_an_error(at: Place) ->
     await client.publish("over", b"small")
     await eventually(lambda: bool(received))
     assert [one.data for one in received] == [b"small"]
-
-
-async def operation_over_the_limit_ends_the_connection_with_an_error(at: Place) -> None:
-    wire = await at.wire()
-    assert await wire.ask(pub("a" * 4000, b"x")) == b""
-    assert await wire.ask(pub("a" * 5000, b"x")) == b"-ERR 'maximum control line exceeded'\r\n<end>"
 
 
 async def error_of_one_client_leaves_the_others(at: Place) -> None:

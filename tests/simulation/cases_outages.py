@@ -4,30 +4,16 @@ server of its own."""
 import asyncio
 
 import pytest
-import structlog
 
 from schemas.errors import TimedOut, TurnwireError, Unavailable
-from services.runtime.storage.kv import Bucket
 from tests.kit.waiting import eventually
-from tests.runtime.bus_clients import Client
-from tests.simulation.cases_messages import msg
-from tests.simulation.cases_streams import call, made, opened, put, state
-from tests.simulation.nats_places import MAX_PAYLOAD, WRITE_DEADLINE_S, Place, listen, settle
+from tests.simulation.cases_streams import opened
+from tests.simulation.nats_places import WRITE_DEADLINE_S, Place, listen, settle
 
 LONG_S = 30.0
 MANY = 40
 """Messages of the largest size that fill every buffer between a server and a client that does not
 read, but not the server's limit of 64 MB for one client."""
-
-
-async def kill_ends_every_connection(at: Place) -> None:
-    wire, client, bus = await at.wire(), await at.client(), await at.bus()
-    await at.kill()
-    assert await wire.rest() == b"<end>"
-    await eventually(lambda: client.is_closed)
-    await eventually(lambda: not bus.bus.connected)
-    with pytest.raises(OSError, match=r"refused|failed|reset"):
-        await at.wire()
 
 
 async def bus_subscribes_again_and_reports_one_reconnect(at: Place) -> None:
@@ -75,21 +61,6 @@ async def messages_in_flight_at_a_kill_are_lost_or_arrive_once(at: Place) -> Non
     assert received[-300:] == list(range(600, 900))
 
 
-async def request_of_the_bus_may_be_answered_after_a_restart(at: Place) -> None:
-    bus = await at.bus()
-    replies: list[str] = []
-    await bus.bus.subscribe("asked", lambda delivery: replies.append(delivery.reply_to))
-    answer = asyncio.ensure_future(bus.bus.request("asked", b"?", LONG_S))
-    await eventually(lambda: bool(replies))
-    await at.kill()
-    await at.start()
-    await eventually(lambda: bus.reconnects == 1)
-    assert bus.bus.publish(replies[0], b"!")
-    assert await answer == b"!"
-    with pytest.raises(Unavailable):
-        await bus.bus.request("nobody", b"?", LONG_S)
-
-
 async def suspended_server_delays_messages_and_loses_none(at: Place) -> None:
     bus, other = await at.bus(), await at.client()
     received: list[bytes] = []
@@ -111,21 +82,6 @@ async def suspended_server_delays_messages_and_loses_none(at: Place) -> None:
     assert bus.reconnects == 0
 
 
-async def client_that_reads_late_gets_everything_in_order(at: Place) -> None:
-    one, late = await at.client(), await at.wire()
-    await late.ask(b"SUB late 1\r\n")
-    late.writer.transport.pause_reading()  # type: ignore[attr-defined]  # as a suspended process
-    sent = [b"%d " % number + bytes(1000) for number in range(100)]
-    for data in sent:
-        await one.publish("late", data)
-    await settle(one)
-    await asyncio.sleep(WRITE_DEADLINE_S / 2)
-    late.writer.transport.resume_reading()  # type: ignore[attr-defined]
-    assert (await late.ask()).replace(b"PING\r\n", b"") == b"".join(
-        msg("late", 1, data) for data in sent
-    )
-
-
 async def client_that_does_not_read_is_disconnected_and_others_are_not(at: Place) -> None:
     one, slow, other = await at.client(), await at.wire(), await at.client()
     received = await listen(other, "flood")
@@ -143,19 +99,6 @@ async def client_that_does_not_read_is_disconnected_and_others_are_not(at: Place
     await eventually(lambda: len(received) == MANY)
     assert [int(one.data.split()[0]) for one in received] == list(range(MANY))
     assert one.is_connected
-
-
-async def client_with_too_much_pending_is_disconnected_at_once(at: Place) -> None:
-    one, slow = await at.client(), await at.wire()
-    await slow.ask(b"SUB flood 1\r\n")
-    slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
-    for _ in range(12):
-        await one.publish("flood", bytes(MAX_PAYLOAD))
-    await settle(one)
-    slow.writer.transport.resume_reading()  # type: ignore[attr-defined]
-    rest = await slow.rest()
-    assert rest.endswith(b"<end>")
-    assert len(rest) < 12 * MAX_PAYLOAD
 
 
 async def silent_client_is_pinged_and_then_disconnected(at: Place) -> None:
@@ -194,39 +137,3 @@ async def values_in_files_outlive_the_server_and_those_in_memory_do_not(at: Plac
     assert await lost.get("k") is None
     await lost.put("k", b"w")
     assert await lost.get("k") == b"w"
-
-
-async def numbers_of_a_stream_go_on_after_a_restart(at: Place) -> None:
-    client = await at.client()
-    await made(client, "on")
-    for key in "aba":
-        await put(client, "on", key, b"v")
-    await at.kill()
-    await at.start()
-    client = await at.client()
-    held = await state(client, "on")
-    assert [held[name] for name in ("messages", "first_seq", "last_seq")] == [2, 2, 3]
-    assert await put(client, "on", "b", b"v") == {"stream": "KV_on", "seq": 4}
-    assert (await call(client, "INFO", "on"))["config"]["max_bytes"] == 64_000
-
-
-async def bucket_waits_for_a_server_that_is_suspended(at: Place) -> None:
-    bus = await at.bus()
-    await opened(bus, "patient")
-    patient = Bucket(
-        bus.bus, (await opened(bus, "patient"))._config, logger(bus), patience_s=LONG_S
-    )
-    await patient.put("k", b"v")
-    await at.suspend()
-    reading = asyncio.ensure_future(patient.get("k"))
-    await asyncio.sleep(0.2)
-    assert not reading.done()
-    await at.resume()
-    assert await reading == b"v"
-
-
-def logger(bus: Client) -> structlog.typing.FilteringBoundLogger:
-    log: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(
-        structlog.PrintLogger(), processors=[bus.log]
-    )
-    return log

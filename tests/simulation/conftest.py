@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-for kind in ("messages", "streams", "outages", "without_jetstream", "cluster"):
+for kind in ("messages", "streams", "outages", "cluster"):
     pytest.register_assert_rewrite(f"tests.simulation.cases_{kind}")
 pytest.register_assert_rewrite("tests.simulation.nats_places")
 

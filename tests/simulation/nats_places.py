@@ -29,6 +29,7 @@ from tests.runtime.bus_clients import Client
 VIRTUAL_LIMIT_S = 600.0
 MAX_PAYLOAD = 8 << 20
 WRITE_DEADLINE_S = 1.0
+STORES = "max_file_store: 1GB, max_memory_store: 64MB"
 OPTIONS = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True}
 
 
@@ -77,7 +78,8 @@ class Wire:
 
 
 class Place(ABC):
-    """One server, or a cluster, and its clients."""
+    """One server, or a cluster, and its clients. A server may be killed and started again, or
+    suspended and resumed."""
 
     def __init__(self) -> None:
         self._closing: list[Callable[[], Awaitable[object]]] = []
@@ -87,24 +89,16 @@ class Place(ABC):
         """Host and port of each server."""
 
     @abstractmethod
-    async def kill(self, number: int = 0) -> None:
-        """Kills a server."""
+    async def kill(self, number: int = 0) -> None: ...
 
     @abstractmethod
-    async def start(self, number: int = 0) -> None:
-        """Starts a server again."""
+    async def start(self, number: int = 0) -> None: ...
 
     @abstractmethod
-    async def suspend(self, number: int = 0) -> None:
-        """Stops a server from doing anything."""
+    async def suspend(self, number: int = 0) -> None: ...
 
     @abstractmethod
-    async def resume(self, number: int = 0) -> None:
-        """Lets it go on."""
-
-    @property
-    def url(self) -> str:
-        return ",".join(f"nats://{host}:{port}" for host, port in self.addresses())
+    async def resume(self, number: int = 0) -> None: ...
 
     async def wire(self, number: int = 0, **options: Any) -> Wire:
         """Connects to a server with these options of `CONNECT`."""
@@ -116,7 +110,7 @@ class Place(ABC):
         self._closing.append(close)
         return await Wire(reader, writer).open(options)
 
-    async def client(self, number: int = 0, **options: Any) -> NatsPy:
+    async def client(self, number: int = 0) -> NatsPy:
         """Connects nats-py to a server."""
         host, port = self.addresses()[number]
         client = NatsPy()
@@ -124,9 +118,7 @@ class Place(ABC):
         async def ignore(_: Exception) -> None:
             pass
 
-        await client.connect(
-            [f"nats://{host}:{port}"], allow_reconnect=False, error_cb=ignore, **options
-        )
+        await client.connect([f"nats://{host}:{port}"], allow_reconnect=False, error_cb=ignore)
         self._closing.append(client.close)
         return client
 
@@ -161,13 +153,11 @@ class RealServers(Place):
         directory: Path,
         count: int = 1,
         *,
-        jetstream: str = "max_file_store: 1GB, max_memory_store: 64MB",
         ping_s: float = 20.0,
     ) -> None:
         super().__init__()
         self._binary = binary
         self._directory = directory
-        self._jetstream = jetstream
         self._ping_s = ping_s
         self._ports = [free_port() for _ in range(count)]
         self._routes = [free_port() for _ in range(count)]
@@ -180,13 +170,10 @@ class RealServers(Place):
         lines = [
             f'host: "127.0.0.1"\nport: {port}\nserver_name: n{number}',
             f"max_payload: {MAX_PAYLOAD}",
+            f'write_deadline: "{WRITE_DEADLINE_S}s"',
+            f'ping_interval: "{self._ping_s}s"\nping_max: 2',
+            f'jetstream {{ store_dir: "{self._directory}/js{number}"\n{STORES} }}',
         ]
-        lines.append(f'write_deadline: "{WRITE_DEADLINE_S}s"')
-        lines.append(f'ping_interval: "{self._ping_s}s"\nping_max: 2')
-        if self._jetstream:
-            lines.append(
-                f'jetstream {{ store_dir: "{self._directory}/js{number}"\n{self._jetstream} }}'
-            )
         if len(self._ports) > 1:
             others = [route for route in self._routes if route != self._routes[number]]
             routes = ", ".join(f'"nats://127.0.0.1:{route}"' for route in others)
@@ -250,15 +237,11 @@ def _greets(port: int) -> bool:
 class ModelServers(Place):
     """The model, in simulated time."""
 
-    def __init__(
-        self, count: int = 1, *, jetstream: bool = True, seed: int = 0, ping_s: float = 20.0
-    ) -> None:
+    def __init__(self, count: int = 1, *, seed: int = 0, ping_s: float = 20.0) -> None:
         super().__init__()
         self.loop = SimLoop(Random(seed))
         self.network = Network(self.loop)
-        self.cluster = Cluster(
-            self.loop, jetstream=jetstream, write_deadline_s=WRITE_DEADLINE_S, ping_s=ping_s
-        )
+        self.cluster = Cluster(self.loop, write_deadline_s=WRITE_DEADLINE_S, ping_s=ping_s)
         self._servers: dict[int, Server] = {}
         self._count = count
         self._errors: list[dict[str, Any]] = []

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from simulation.canonical import by_choice, canonical, log_probabilities, without_prompt_tokens
+from simulation.canonical import canonical
 
 
 def delta(text: str, index: int = 0) -> tuple[str, Any]:
@@ -35,15 +35,6 @@ def test_doubled_lost_and_swapped_pieces_differ(piece: Any) -> None:
         assert canonical([*map(piece, texts)]) != whole
 
 
-def test_pieces_of_different_blocks_are_not_joined() -> None:
-    assert canonical([delta("a", 0), delta("b", 1)]) != canonical([delta("ab", 0)])
-
-
-def test_events_that_come_twice_differ() -> None:
-    stop = ("content_block_stop", {"index": 0})
-    assert canonical([delta("a"), stop]) != canonical([delta("a"), stop, stop])
-
-
 def test_ids_are_compared_by_where_they_return() -> None:
     def call(first: str, second: str) -> list[tuple[str, Any]]:
         return [("added", {"item": {"id": first}}), ("done", {"item_id": second})]
@@ -64,19 +55,6 @@ def test_tokens_of_a_prompt_are_compared_whether_cached_or_not() -> None:
     )
 
 
-def test_without_prompt_tokens_all_else_is_compared() -> None:
-    first, second, other = (
-        canonical(usage(input_tokens=prompt, total_tokens=prompt + answer, output_tokens=answer))
-        for prompt, answer in ((9, 2), (8, 2), (9, 3))
-    )
-    assert first != second
-    assert (
-        without_prompt_tokens(first)
-        == without_prompt_tokens(second)
-        != without_prompt_tokens(other)
-    )
-
-
 def test_only_the_presence_of_a_seal_is_compared() -> None:
     sealed, other, none = ([("item", {"encrypted_content": seal})] for seal in ("x", "y", ""))
     assert canonical(sealed) == canonical(other) != canonical(none)
@@ -92,10 +70,3 @@ def test_choices_are_compared_whatever_their_order() -> None:
     together = canonical([choice(0, "ab"), choice(1, "xy")])
     assert canonical([choice(1, "x"), choice(0, "a"), choice(1, "y"), choice(0, "b")]) == together
     assert canonical([choice(0, "xy"), choice(1, "ab")]) != together
-
-
-def test_log_probabilities_of_a_choice_are_found_in_order() -> None:
-    events = [choice(0, "a", "a"), choice(1, "x", "x"), choice(0, "b"), choice(0, "cd", "c", "d")]
-    found = [[one["token"] for one in log_probabilities(part)] for part in by_choice(events)]
-    assert found == [["a", "c", "d"], ["x"]]
-    assert canonical(events) == canonical([choice(0, "abcd"), choice(1, "x")])

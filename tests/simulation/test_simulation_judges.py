@@ -1,8 +1,6 @@
 """The judges: without faults nothing but an answer is allowed, and the time of faults is counted
 once."""
 
-from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast, get_args
 
@@ -12,9 +10,9 @@ from hypothesis import strategies as st
 
 from simulation.clients import Outcome, Request
 from simulation.faults import GRACE_S, Applied, Fault, Kind
-from simulation.judges.answers import NOTICED_S, faulty_s
-from simulation.judges.ends import EndJudge, Outages, lossy_s
-from simulation.world import STAGES, World
+from simulation.judges.answers import faulty_s
+from simulation.judges.ends import EndJudge, Outages
+from simulation.world import STAGES
 
 
 def request(
@@ -94,12 +92,6 @@ def test_one_more_fault_forbids_nothing(
         assert not EndJudge([*some, more], outages, 20.0).forbidden(one)
 
 
-@given(st.lists(faults(), max_size=4), st.integers(10, 79))
-def test_time_of_lost_messages_is_a_part_of_the_request(some: list[Applied], ended: int) -> None:
-    losing = [replace(one, fault=replace(one.fault, kind="lose messages")) for one in some]
-    assert 0 <= lossy_s(request("error", ended=float(ended)), losing) <= ended - 10
-
-
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30)), max_size=6), st.integers(11, 60))
 def test_time_of_faults_is_that_in_which_any_of_them_has_effects(
     spans: list[tuple[int, int]], ended: int
@@ -112,22 +104,3 @@ def test_time_of_faults_is_that_in_which_any_of_them_has_effects(
         any(began < at < began + seconds + GRACE_S for began, seconds in spans) for at in steps
     )
     assert faulty_s(request("answer", ended=float(ended)), faults) == pytest.approx(counted)
-
-
-def test_a_lost_machine_counts_until_the_bus_notices() -> None:
-    counted: dict[Kind, float] = {"kill": 2.0 + GRACE_S, "lose machine": NOTICED_S + GRACE_S}
-    for kind, seconds in counted.items():
-        faults = [applied(kind, "parser1", "parser", 20.0, 22.0)]
-        assert faulty_s(request("error", ended=150.0), faults) == pytest.approx(seconds)
-
-
-def test_outages_have_what_was_down_at_each_time() -> None:
-    world = World(0, Path())
-    try:
-        outages = Outages(world)
-        world.run(lambda: False, 2.0)
-        assert outages.any(0.0, 2.0)
-        assert outages.longest("bus", 0.0, 2.0) >= 1.5
-        assert outages.longest("bus", 3.0, 4.0) == 0.0
-    finally:
-        world.close()

@@ -28,16 +28,6 @@ def test_mutant_applies_in_one_place_and_compiles(mutant: Mutant) -> None:
     assert mutant.code().co_filename == str(ROOT / mutant.file)
 
 
-def test_there_are_fifty_one_mutants_with_different_names() -> None:
-    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) == 51
-
-
-def test_text_that_is_not_there_once_is_refused() -> None:
-    for text in ("no such text", "self"):
-        with pytest.raises(ValueError, match="the text occurs"):
-            Mutant("any", MUTANTS[0].file, text, "").code()
-
-
 def test_planted_module_is_imported_in_place_of_the_real_one() -> None:
     command = [sys.executable, "-c", IMPORT]
     assert (

@@ -11,7 +11,6 @@ from tests.simulation import (
     cases_messages,
     cases_outages,
     cases_streams,
-    cases_without_jetstream,
 )
 from tests.simulation.nats_places import Case, ModelServers, RealServers
 
@@ -28,21 +27,15 @@ def cases(*modules: ModuleType) -> list[Case]:
     ]
 
 
-def name_of(case: Case) -> str:
-    return case.__name__
-
-
-def ping_s(case: Case) -> float:
-    """Interval of the server's pings: on a loaded machine a client may not answer a short one in
-    time."""
-    return 0.5 if "pinged" in name_of(case) else 20.0
-
-
-SHARED = pytest.mark.parametrize("case", cases(cases_messages, cases_streams), ids=name_of)
+PINGS: dict[Case, float] = {cases_outages.silent_client_is_pinged_and_then_disconnected: 0.5}
+"""Intervals of the server's pings: on a loaded machine a client may not answer a short one in
+time."""
+SHARED = pytest.mark.parametrize(
+    "case", cases(cases_messages, cases_streams), ids=lambda case: case.__name__
+)
 """They leave the server as it is, for the next one."""
-OUTAGES = pytest.mark.parametrize("case", cases(cases_outages), ids=name_of)
-CLUSTER = pytest.mark.parametrize("case", cases(cases_cluster), ids=name_of)
-WITHOUT_JETSTREAM = pytest.mark.parametrize("case", cases(cases_without_jetstream), ids=name_of)
+OUTAGES = pytest.mark.parametrize("case", cases(cases_outages), ids=lambda case: case.__name__)
+CLUSTER = pytest.mark.parametrize("case", cases(cases_cluster), ids=lambda case: case.__name__)
 
 
 @SHARED
@@ -57,7 +50,7 @@ def test_case_holds_on_the_model(case: Case) -> None:
 
 @OUTAGES
 def test_outage_holds_on_nats_server(nats_binary: str, tmp_path: Path, case: Case) -> None:
-    server = RealServers(nats_binary, tmp_path, ping_s=ping_s(case))
+    server = RealServers(nats_binary, tmp_path, ping_s=PINGS.get(case, 20.0))
     try:
         server.run(case)
     finally:
@@ -65,25 +58,9 @@ def test_outage_holds_on_nats_server(nats_binary: str, tmp_path: Path, case: Cas
 
 
 @OUTAGES
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_outage_holds_on_the_model(case: Case, seed: int) -> None:
-    ModelServers(seed=seed, ping_s=ping_s(case)).run(case)
-
-
-@WITHOUT_JETSTREAM
-def test_case_without_jetstream_holds_on_nats_server(
-    nats_binary: str, tmp_path: Path, case: Case
-) -> None:
-    server = RealServers(nats_binary, tmp_path, jetstream="")
-    try:
-        server.run(case)
-    finally:
-        server.stop()
-
-
-@WITHOUT_JETSTREAM
-def test_case_without_jetstream_holds_on_the_model(case: Case) -> None:
-    ModelServers(jetstream=False).run(case)
+    ModelServers(seed=seed, ping_s=PINGS.get(case, 20.0)).run(case)
 
 
 @CLUSTER
@@ -97,6 +74,6 @@ def test_case_holds_on_a_real_cluster(nats_binary: str, tmp_path: Path, case: Ca
 
 
 @CLUSTER
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_case_holds_on_the_model_of_a_cluster(case: Case, seed: int) -> None:
     ModelServers(3, seed=seed).run(case)

@@ -7,14 +7,13 @@ import pytest
 import structlog
 
 from schemas.errors import TimedOut, Unavailable
-from services.runtime.storage.kv import Bucket, create_bucket
+from services.runtime.storage.kv import Bucket
 from tests.kit.waiting import eventually
-from tests.simulation.cases_cluster import CONFIG, every_server_knows_the_others, join, made, reads
-from tests.simulation.cases_messages import pub
+from tests.simulation.cases_cluster import CONFIG, join, made, reads
 from tests.simulation.cases_streams import opened
-from tests.simulation.nats_places import Case, ModelServers, Place, Wire, listen, settle
+from tests.simulation.nats_places import Case, ModelServers, Place, listen, settle
 
-SEEDS = pytest.mark.parametrize("seed", range(5))
+SEEDS = pytest.mark.parametrize("seed", range(2))
 
 
 def run(seed: int, case: Callable[[ModelServers], Awaitable[None]], servers: int = 1) -> None:
@@ -71,38 +70,6 @@ def test_full_disk_stops_writes_until_the_server_is_started_again(seed: int) -> 
 
 
 @SEEDS
-def test_value_expires_at_its_time(seed: int) -> None:
-    async def case(at: ModelServers) -> None:
-        bucket = await opened(await at.bus(), "b", ttl_s=300)
-        await bucket.put("k", b"v")
-        await asyncio.sleep(299)
-        assert await bucket.get("k") == b"v"
-        await asyncio.sleep(2)
-        assert await bucket.get("k") is None
-
-    run(seed, case)
-
-
-@SEEDS
-def test_store_that_hangs_takes_nothing_and_is_read(seed: int) -> None:
-    async def case(at: ModelServers) -> None:
-        bus = await at.bus()
-        bucket = await opened(bus, "b")
-        await bucket.put("k", b"1")
-        at.cluster.hangs = True
-        with pytest.raises(TimedOut):
-            await bucket.put("k", b"2")
-        with pytest.raises(TimedOut):
-            await opened(bus, "b")
-        assert await bucket.get("k") == b"1"
-        at.cluster.hangs = False
-        await bucket.put("k", b"3")
-        assert await bucket.get("k") == b"3"
-
-    run(seed, case)
-
-
-@SEEDS
 def test_share_of_messages_is_lost(seed: int) -> None:
     async def case(at: ModelServers) -> None:
         client = await at.client()
@@ -116,56 +83,6 @@ def test_share_of_messages_is_lost(seed: int) -> None:
         assert 50 < len(received) < 150
 
     run(seed, case)
-
-
-@SEEDS
-def test_partition_between_servers_delays_messages_and_loses_none(seed: int) -> None:
-    async def case(at: ModelServers) -> None:
-        await join(at)
-        sender, reader = await at.client(0), await at.client(1)
-        received = await listen(reader, "far")
-        wire = await at.wire(0)
-        await wire.ask(b"SUB probe 1\r\n")
-        while await wire.ask(pub("far", b"", "probe")):
-            await asyncio.sleep(0.01)
-        await eventually(lambda: bool(received))
-        at.network.cut.add(frozenset(("n0", "n1")))
-        for number in range(50):
-            await sender.publish("far", b"%d" % number)
-        await asyncio.sleep(30)
-        assert len(received) == 1
-        at.network.heal("n0", "n1")
-        await eventually(lambda: len(received) == 51)
-        assert [one.data for one in received[1:]] == [b"%d" % number for number in range(50)]
-
-    run(seed, case, 3)
-
-
-@SEEDS
-def test_frozen_server_is_dropped_after_three_pings_and_comes_back(seed: int) -> None:
-    async def case(at: ModelServers) -> None:
-        await join(at)
-        wire = await at.wire(0)
-        await wire.ask(b"SUB probe 1\r\n")
-        await (await at.wire(1)).ask(b"SUB frozen 1\r\n")
-        while await wire.ask(pub("frozen", b"", "probe")):
-            await asyncio.sleep(0.01)
-        await at.suspend(1)
-        frozen_at = at.loop.now
-        while await answers(wire):
-            await asyncio.sleep(0.5)
-        assert 40 <= at.loop.now - frozen_at <= 3 * at.cluster.ping_s + 1
-        await at.resume(1)
-        await every_server_knows_the_others(at)
-
-    async def answers(wire: Wire) -> bool:
-        """Whether the subject still seems to have a subscriber."""
-        received = await wire.ask(pub("frozen", b"", "probe"))
-        if b"PING" in received:
-            wire.write(b"PONG\r\n")
-        return b"503" not in received
-
-    run(seed, case, 3)
 
 
 @SEEDS
@@ -198,43 +115,6 @@ def test_leader_cut_from_the_others_gives_no_answer_until_another_leads(seed: in
         await reads(hasty, "k", b"4")
 
     run(seed, case, 3)
-
-
-@SEEDS
-def test_server_that_does_not_lead_is_a_little_late(seed: int) -> None:
-    async def case(at: ModelServers) -> None:
-        await join(at)
-        client = await at.bus(0)
-        bucket = await made(at, client)
-        await asyncio.sleep(5)
-        late = 0
-        for number in range(100):
-            await bucket.put("k", b"%d" % number)
-            late += await bucket.get("k") != b"%d" % number
-            await asyncio.sleep(0.01)
-            assert await bucket.get("k") == b"%d" % number
-        assert 0 < late < 60
-
-    run(seed, case, 3)
-
-
-@SEEDS
-def test_bucket_may_be_emptied_or_removed(seed: int) -> None:
-    async def case(at: ModelServers) -> None:
-        bus = await at.bus()
-        bucket = await opened(bus, "b")
-        await bucket.put("k", b"v")
-        at.cluster.empty("KV_b")
-        assert await bucket.get("k") is None
-        await bucket.put("k", b"v")
-        assert await bucket.get("k") == b"v"
-        at.cluster.remove("KV_b")
-        with pytest.raises(Unavailable):
-            await bucket.get("k")
-        await create_bucket(bus.bus, bucket._config)
-        assert await bucket.get("k") is None
-
-    run(seed, case)
 
 
 def test_same_seed_gives_the_same_times() -> None:
