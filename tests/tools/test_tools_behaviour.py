@@ -1,22 +1,16 @@
 """Paired runs of tasks on two servers: the counts of turns and calls, and the test of their
 differences."""
 
-import io
 import itertools
 import operator
 import random
 import re
-import subprocess
 import sys
-import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from msgspec import json as codec
-from rich.console import Console
 
 from schemas import subjects
 from schemas.conversation import Conversation, Message, Text
@@ -33,10 +27,7 @@ from schemas.events import (
 from schemas.frames import EventEntry, EventFrame, TurnRequest
 from services.cli.main import main
 from tests.kit.nats import NatsServer
-from tests.kit.waiting import LIMIT_S
-from turnwire_tools.behaviour import comparison, sign_flip_p
-
-ROOT = Path(__file__).parents[2]
+from turnwire_tools.behaviour import sign_flip_p
 
 
 def test_p_is_the_share_of_signs_with_a_sum_as_far_from_zero() -> None:
@@ -48,42 +39,6 @@ def test_p_is_the_share_of_signs_with_a_sum_as_far_from_zero() -> None:
             sums.append(abs(sum(map(operator.mul, signs, differences))))
         share = sum(one >= abs(sum(differences)) for one in sums) / len(sums)
         assert sign_flip_p(differences) == share, seed
-
-
-def test_p_of_known_cases() -> None:
-    assert sign_flip_p([]) == sign_flip_p([0, 0, 0]) == sign_flip_p([1, -1]) == 1.0
-    assert sign_flip_p([3] * 10) == sign_flip_p([-3] * 10) == 2 / 2**10
-    assert sign_flip_p([1] * 50) < 1e-14
-    assert sign_flip_p([1] * 20 + [-1] * 28 + [0] * 2) == pytest.approx(0.3123, abs=0.001)
-
-
-def drawn(rng: random.Random, tasks: int, effect: int) -> list[int]:
-    """Differences of two runs of tasks with 3 to 12 calls, each of which a side does in up to three
-    calls more."""
-    return [rng.randrange(4) + effect - rng.randrange(4) for _ in range(tasks)]
-
-
-def test_effect_is_found_and_chance_is_not_taken_for_one() -> None:
-    rng = random.Random(7)
-    without = [sign_flip_p(drawn(rng, 20, 0)) for _ in range(400)]
-    assert sum(p < 0.05 for p in without) / 400 < 0.08
-    assert sum(p < 0.5 for p in without) / 400 > 0.3
-    assert all(sign_flip_p(drawn(rng, 20, 2)) < 0.01 for _ in range(100))
-
-
-def test_table_has_means_of_a_run_and_tasks_by_direction() -> None:
-    a = [Counter(turns=2, calls=4), Counter(turns=2, calls=2), Counter(turns=6, calls=0)]
-    b = [Counter(turns=2, calls=8), Counter(turns=4, calls=1), Counter(turns=6, calls=3)]
-    console = Console(width=120, file=io.StringIO())
-    with console.capture() as shown:
-        console.print(comparison({"a": a, "b": b}, 2))
-    rows = [
-        re.split(r"\s*│\s*", line.strip("│ \n")) for line in shown.get().splitlines() if "│" in line
-    ]
-    assert rows == [
-        ["turns", "1.67", "2.00", "1, 0, 2", "1.0000"],
-        ["calls", "1.00", "2.00", "2, 1, 0", "0.5000"],
-    ]
 
 
 AGENT = """
@@ -176,56 +131,3 @@ def test_agent_that_does_not_end_is_ended(trial: Trial, capsys: pytest.CaptureFi
     trial.agent.write_text(AGENT + "import time\ntime.sleep(600)\n")
     assert trial.run("--timeout-s", "3") == 0
     assert capsys.readouterr().err.count("'turns': 1") == 2
-
-
-@pytest.mark.parametrize(
-    ("lines", "agent", "message"),
-    [("# none\n", ["x"], "there is no task"), ("a\n", [], "after --")],
-)
-def test_missing_tasks_and_agent_are_reported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: str, agent: list[str], message: str
-) -> None:
-    tasks = tmp_path / "tasks"
-    tasks.write_text(lines)
-    sides = ("--a", "http://a", "--b", "http://b")
-    assert main(["behaviour", str(tasks), *sides, "--", *agent]) == 2
-    assert message in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_bus_of_each_running_server_is_found(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    (tmp_path / "tasks").write_text(
-        "Run `pwd` with your shell tool.\nRun `ls` and then `date` with your shell tool.\n"
-    )
-    (tmp_path / "work").mkdir()
-    agent = [sys.executable, str(ROOT / "examples" / "tool_calls.py"), "{url}", "{task}"]
-    with (
-        started(tmp_path / "a") as a,
-        started(tmp_path / "b", "--no-strip-anthropic-preamble") as b,
-    ):
-        sides = ["--a", a, "--b", b, "--directory", str(tmp_path / "work")]
-        assert main(["behaviour", str(tmp_path / "tasks"), *sides, "--", *agent]) == 0
-    out, err = capsys.readouterr()
-    assert err.count("task 1 at a: {'turns': 2, 'calls': 1}") == 1
-    assert err.count("task 2 at b: {'turns': 3, 'calls': 2}") == 1
-    assert re.search(r"calls\W+1\.50\W+1\.50\W+0, 0, 2\W+1\.0000", out)
-
-
-@contextmanager
-def started(ready: Path, *flags: str) -> Iterator[str]:
-    """A `turnwire up` of the demo model; its URL."""
-    up = [sys.executable, "-m", "services.cli.main", "up"]
-    command = [*up, "--port=0", f"--ready-file={ready}", *flags]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        try:
-            deadline = time.monotonic() + LIMIT_S
-            while not ready.exists():
-                assert process.poll() is None
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-            yield codec.decode(ready.read_bytes())["url"]
-        finally:
-            process.terminate()

@@ -1,5 +1,4 @@
 import concurrent.futures
-import json
 import shutil
 from pathlib import Path
 
@@ -12,23 +11,6 @@ from turnwire_tools.script.demo_model import MARKUP, SPECIAL, build_demo_model
 @pytest.fixture(scope="module")
 def model_dir(demo_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(shutil.copytree(demo_dir, tmp_path_factory.mktemp("demo") / "model"))
-
-
-def test_files_are_complete(model_dir: Path) -> None:
-    names = {path.name for path in model_dir.iterdir()} - {".recipe"}
-    assert names == {
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "chat_template.jinja",
-        "config.json",
-        "generation_config.json",
-    }
-
-
-def test_a_second_build_changes_nothing(model_dir: Path) -> None:
-    before = {path.name: path.stat().st_mtime_ns for path in model_dir.iterdir()}
-    build_demo_model(model_dir)
-    assert {path.name: path.stat().st_mtime_ns for path in model_dir.iterdir()} == before
 
 
 def test_a_damaged_recipe_is_built_again(tmp_path: Path, demo_dir: Path) -> None:
@@ -71,15 +53,3 @@ def test_markup_is_one_token_and_only_control_tokens_are_special(model_dir: Path
         token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special
     }
     assert special == set(SPECIAL)
-
-
-def test_generation_ends_at_both_end_tokens(model_dir: Path) -> None:
-    tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
-    ids = json.loads((model_dir / "generation_config.json").read_text())["eos_token_id"]
-    assert ids == [tokenizer.token_to_id("<|im_end|>"), tokenizer.token_to_id("<|endoftext|>")]
-
-
-def test_the_vocabulary_compresses_prose_and_code(model_dir: Path) -> None:
-    tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
-    text = Path(__file__).read_text()
-    assert len(tokenizer.encode(text, add_special_tokens=False).ids) < len(text) / 2.5

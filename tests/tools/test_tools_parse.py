@@ -63,13 +63,6 @@ def test_events_are_printed_as_text(
     ]
 
 
-def test_bytes_that_are_not_text_are_replaced(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert parse(monkeypatch, b"a\xff", "--family", "hermes") == 0
-    assert capsys.readouterr().out.splitlines()[1] == '[0]     0 "a\ufffd"'
-
-
 def test_a_cut_call_is_incomplete(
     tools: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -124,13 +117,6 @@ def test_wrong_usage_has_status_2(
 def test_tools_of_every_api_are_read(form: dict[str, object]) -> None:
     (tool,) = read_tools(json.dumps([form]).encode())
     assert (tool.name, tool.schema) == ("Bash", SCHEMA)
-
-
-def test_a_call_is_printed_without_an_id(
-    tools: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert parse(monkeypatch, CALL, "--family", "qwen3_coder", "--tools", tools) == 0
-    assert capsys.readouterr().out.startswith("[0] tool_use Bash\n")
 
 
 def test_description_takes_the_place_of_a_family(

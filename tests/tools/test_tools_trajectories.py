@@ -189,15 +189,6 @@ def test_interleaved_sessions_stay_separate() -> None:
     assert [sample.ids for sample in rollout.samples()] == [[1, 2, 3, 5, 6], [1, 9, 3, 5, 7]]
 
 
-def test_equal_prompts_of_two_session_ids_are_two_conversations() -> None:
-    rollout = Rollout()
-    for session in ("a", "b"):
-        rollout.turn([1, 2], [3], session=session)
-    rollout.turn([1, 2, 3, 4], [5], ("Q", "text 2", "Q2"), session="b")
-    samples = [(one.session, len(one.turns), one.departs) for one in rollout.samples()]
-    assert samples == [("a", 1, None), ("b", 2, None)]
-
-
 @pytest.mark.parametrize(("sent", "cause"), [("text  1", "template"), ("text 0", "client")])
 def test_changes_by_client_and_template_are_distinguished(sent: str, cause: str) -> None:
     rollout = Rollout()
@@ -217,14 +208,6 @@ def test_calls_are_compared_by_value() -> None:
     conversation = Conversation("m", [question, answer, Message("tool", [Result("c")])])
     rollout.sampler.add(followed("t2", conversation, [1, 2, 9], [4], []), None, 0.0)
     assert rollout.causes() == [None, ("template", "t1")]
-
-
-def test_quiet_sessions_are_closed() -> None:
-    rollout = Rollout()
-    rollout.turn([1, 2], [3], now=10.0)
-    rollout.turn([5, 6], [7], now=20.0)
-    assert [sample.id for sample in rollout.sampler.close(15.0)] == ["t1"]
-    assert [sample.id for sample in rollout.samples()] == ["t2"]
 
 
 # -- Turns of messages that are lost, repeated and in pieces
@@ -308,18 +291,6 @@ def test_resumed_turn_keeps_its_tokens_and_restarted_turn_drops_them() -> None:
     assert outputs(tokens(0, 3, 4), request(2), resumed, *again) == [3, 4, 5, 9]
     late = tokens(0, 8, attempt=1)
     assert outputs(tokens(0, 7), request(2), generate(2), late, *again) == [3, 4, 5, 9]
-
-
-def test_every_call_is_written() -> None:
-    parts: list[TurnEvent] = []
-    for block, name in enumerate(("ls", "pwd")):
-        parts += [BlockStart(block, "tool_use", name, f"c{block}"), Delta(block, 0, "{}")]
-        parts += [Dispatch(block, f"c{block}", name, "{}"), BlockStop(block, True, 2)]
-    events = [*parts, Finish(FinishReason.STOP, 2, Usage(output=1))]
-    (turn,), _, _ = follow(
-        request(), generate(), tokens(0, 3), EventFrame("p", 1, [EventEntry("t", 1, events)])
-    )
-    assert turn.written == [Call("c0", "ls", "{}"), Call("c1", "pwd", "{}")]
 
 
 def test_turns_that_are_not_one_sequence_are_left_out() -> None:

@@ -1,35 +1,22 @@
-"""The inspector's page in a real browser: over a running `turnwire up`, over a recording, and with
-many turns.
+"""The inspector's page in a real browser: over a running `turnwire up` and over a recording.
 
 INSPECTOR_SCREENSHOTS=docs/inspector makes the pictures of docs/inspector.md again.
 """
 
-import asyncio
-import itertools
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 
-from schemas.conversation import Text
-from schemas.events import BlockStart, Delta
-from schemas.frames import EventEntry, EventFrame
-from services.runtime.request_headers import AllowedHosts
-from tests.tools.inspector.by_hand import Bus, answer, asked, user
 from tests.tools.inspector.walk import TURNS, play
-from turnwire_tools.inspector.fold import Fold
-from turnwire_tools.inspector.server import InspectorServer
 
 webdriver = pytest.importorskip("selenium.webdriver")
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -205,25 +192,7 @@ def test_page_shows_why_turn_seven_computed_its_prompt_again(
 
             size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
             browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-            for name, shown in (("narrow-session", "#detail"), ("narrow-list", "#list")):
-                if shown == "#list":
-                    browser.press("\ue00c")  # Escape
-                browser.until(
-                    partial(
-                        browser.script,
-                        "document.querySelector(arguments[0]).offsetWidth > 300",
-                        shown,
-                    )
-                )
-                browser.keep(name)
-                assert browser.script("document.documentElement.scrollWidth") <= 390, name
-                assert browser.script("document.querySelector('header').scrollWidth") <= 390, name
-            browser.script("history.back()")  # to the session
-            browser.until(lambda: not browser.script("document.querySelector('#list').offsetWidth"))
-            browser.script("document.querySelector('h1 a').click()")  # a touch screen has no Escape
-            browser.until(
-                lambda: browser.script("document.querySelector('#list').offsetWidth > 300")
-            )
+            assert browser.script("document.documentElement.scrollWidth") <= 390
             browser.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
             theme = browser.script("getComputedStyle(document.documentElement).colorScheme")
@@ -237,96 +206,3 @@ def test_page_shows_why_turn_seven_computed_its_prompt_again(
         browser.open(address_in(log))
         find_why_turn_seven_was_slow(browser, requests)
         assert (browser.errors(), browser.foreign()) == ([], [])
-
-
-class Crowd:
-    """An inspector in this process, in a thread of its own."""
-
-    def __init__(self, fold: Fold, live: list[str]) -> None:
-        """`live`: turns with an open block."""
-        self.fold = fold
-        self._live = live
-        self.url = ""
-        self._started = threading.Event()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._run(),))
-        self._thread.start()
-        assert self._started.wait(LIMIT_S)
-
-    async def _run(self) -> None:
-        server = InspectorServer(self.fold, "a crowd", AllowedHosts([]), key=None, vocabulary=None)
-        runner = web.AppRunner(server.app(), shutdown_timeout=0.1)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
-        self._stop = asyncio.Event()
-        writing = asyncio.create_task(self._write())
-        self._started.set()
-        await self._stop.wait()
-        writing.cancel()
-        await runner.cleanup()
-
-    async def _write(self) -> None:
-        """Every live stream gets a piece of text ten times a second."""
-        for step in itertools.count():
-            entries = [
-                EventEntry(turn, 1, [Delta(0, 6 * step, f"{step:05} ")]) for turn in self._live
-            ]
-            self.fold.take(EventFrame("parser-1", step, entries), 2000.0 + step / 10)
-            await asyncio.sleep(0.1)
-
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(LIMIT_S)
-        self._loop.close()
-
-
-@pytest.fixture
-def crowd() -> Iterator[Crowd]:
-    """A session of 200 turns, the last ones of 50,000 tokens, and 1,000 turns that write."""
-    fold = Fold()
-    bus = Bus(fold)
-    history, ids = [user("Q")], list(range(250))
-    for number in range(200):
-        text = f"Answer {number}."
-        bus.turn(asked(*history), ids, [7, 8], Text(text), cached=max(0, len(ids) - 256))
-        history += [answer(Text(text)), user(f"Question {number}")]
-        ids = [*ids, 7, 8, *range(number, number + 248)]
-    live = [
-        bus.begin(asked(user(f"live {number}"), session=f"live-{number}"), range(99))
-        for number in range(1000)
-    ]
-    bus.send(
-        EventFrame("parser-1", 1, [EventEntry(turn, 1, [BlockStart(0, "text")]) for turn in live])
-    )
-    running = Crowd(fold, live)
-    yield running
-    running.close()
-
-
-def test_two_hundred_long_turns_and_a_thousand_live_ones_fit_on_the_page(
-    browser: Browser, crowd: Crowd
-) -> None:
-    browser.open(crowd.url)
-    browser.until(lambda: browser.script("document.body.dataset.rows") == "1200")
-    assert browser.script("document.querySelectorAll('.row').length") < 100
-    browser.press("j")
-    browser.press("\ue007")
-    before = browser.until(lambda: browser.text("#blocks pre"))
-    browser.until(
-        lambda: len(browser.text("#blocks pre")) > len(before)
-    )  # a live turn grows on the page
-    browser.press("t")
-    browser.shows("#rows", "1 turn ·")
-    browser.script("document.querySelector('#list').scrollTo(0, 1e9)")
-    browser.shows("#rows", "200 turns")
-    longest = next(iter(crowd.fold.turns))
-    browser.open(f"{crowd.url}#/session/{longest}")
-    browser.until(lambda: browser.script("document.querySelectorAll('#chart a').length") == 200)
-    browser.open(f"{crowd.url}#/turn/{crowd.fold.sessions[longest][-1]}")
-    assert browser.shows(".strip + .legend", "original tokens of earlier answers")
-    assert "The prompt begins with all tokens" in browser.text("#cause")
-    assert "null" not in browser.text(
-        "#detail"
-    )  # the turn has no calls, so a part of the page is missing
-    assert browser.errors() == []

@@ -15,11 +15,9 @@ from schemas.conversation import (
     Reasoning,
     Text,
     Thinking,
-    ToolSpec,
 )
 from schemas.frames import PromptImage
 from tests.tools.inspector.by_hand import TOOLS, Bus, answer, asked, result, user
-from turnwire_tools.inspector.fold import Fold
 from turnwire_tools.inspector.turns import Departure
 
 LS = Call("toolu_1", "Bash", '{"command": "ls"}')
@@ -54,8 +52,6 @@ def dated(text: str) -> dict[str, Any]:
 
 FIRST = dated("You are an agent. It is 2026-01-01.")
 NEXT_DAY = dated("You are an agent. It is 2026-01-02.")
-OTHER_AGENT = dated("You are another agent. It is 2026-01-01.")
-MORE_TOOLS = {"tools": [*TOOLS, ToolSpec("Grep")]}
 OTHER_BASH = {"tools": [replace(TOOLS[0], description="Runs it."), TOOLS[1]]}
 EDITED = (user("Edited"), *HISTORY[1:])
 OTHER_ANSWER = (HISTORY[0], answer(THOUGHT, Text("other")), HISTORY[2])
@@ -70,9 +66,6 @@ BY_CLIENT = f"{LEFT_OUT}: the client did not send it back, and the ledger does n
     ("messages", "now", "at", "recall", "cause", "reason"),
     [
         (HISTORY, NEXT_DAY, 20, "first", "system", "system text 1 changed (a date or time)"),
-        (HISTORY, OTHER_AGENT, 20, "first", "system", "system text 1 changed"),
-        (HISTORY, MORE_TOOLS, 20, "first", "tools", "the tool list changed"),
-        (HISTORY, {"tools": TOOLS[::-1]}, 20, "first", "tools", "the order of the tools changed"),
         (HISTORY, OTHER_BASH, 20, "first", "tools", "the tool Bash changed"),
         (
             *(HISTORY, {"thinking": Thinking("disabled")}, 20, "first"),
@@ -109,12 +102,6 @@ def test_extended_prompt_has_no_difference(bus: Bus) -> None:
     assert (found.again, found.changes) == (0, [])
 
 
-def test_same_prompt_again_is_another_try(bus: Bus) -> None:
-    found = compared(bus, asked(user("Q")), PROMPT)
-    assert (found.extends, found.cause, found.at) == (False, "none", 200)
-    assert "another try" in found.reason
-
-
 def test_another_image_of_the_same_size_is_a_difference(bus: Bus) -> None:
     for digit in "ab":
         shown = Media("image", "image/png", 9, hash=digit * 40, width=1, height=1)
@@ -123,21 +110,6 @@ def test_another_image_of_the_same_size_is_a_difference(bus: Bus) -> None:
     found = bus.fold.turns[turn].difference
     assert found is not None
     assert (found.extends, found.cause, found.at) == (False, "message", 20)
-
-
-def test_shorter_history_is_the_cause(bus: Bus) -> None:
-    said = answer(Text("There is a.txt."))
-    bus.turn(asked(*HISTORY), PROMPT, OUTPUT, *said.parts)
-    found = difference(bus, asked(user("Q"), said), changed_at(50))
-    assert found.cause == "history"
-    assert (found.changes[0].was, found.changes[0].now) == ("3 messages", "2 messages")
-
-
-def test_another_tokenization_is_the_cause(bus: Bus) -> None:
-    bus.turn(asked(user("Q")), PROMPT, OUTPUT, LS)
-    found = difference(bus, asked(*NO_THOUGHT), changed_at(203), recall="unknown")
-    assert (found.cause, found.at, found.again) == ("tokenization", 203, 1)
-    assert "the ledger does not have the turn" in found.reason
 
 
 def test_billing_headers_are_not_a_change(bus: Bus) -> None:
@@ -160,10 +132,3 @@ def test_without_tokens_the_messages_decide(bus: Bus) -> None:
     edited = difference(bus, asked(*more, system=[Text("New.")]), [])
     assert (edited.cause, edited.extends) == ("system", False)
     assert "tokens unknown" in edited.reason
-
-
-def test_tokenizer_shows_the_place() -> None:
-    bus = Bus(Fold(decode=lambda ids: " ".join(map(str, ids))))
-    found = compared(bus, asked(*HISTORY), changed_at(150))
-    assert found.was.split()[:10] == [str(1142 + at) for at in range(10)]
-    assert found.now.split()[7:10] == ["1149", "9000", "9001"]

@@ -3,7 +3,6 @@ attempts."""
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
@@ -13,14 +12,10 @@ from schemas.control import Cancel, Replay, StreamPosition
 from schemas.conversation import Call, Message, Reasoning, Sampling, Text
 from schemas.errors import EngineFailed, Overloaded
 from schemas.events import (
-    BlockStart,
     Delta,
     Failed,
-    Finish,
-    FinishReason,
     Interrupted,
     Prepared,
-    Usage,
 )
 from schemas.frames import GenerateRequest, TokenEntry, TokenFrame, TurnRequest, pack_ids
 from tests.tools.inspector.by_hand import Bus, answer, asked, block_events, result, user
@@ -58,14 +53,6 @@ def test_repeats_are_dropped(bus: Bus) -> None:
     assert [block.text for block in bus.fold.turns[turn].blocks] == ["Hello"]
 
 
-def test_a_gap_is_marked(bus: Bus) -> None:
-    turn = bus.begin(asked(user("Q")), range(9))
-    bus.events(turn, BlockStart(0, "text"), Delta(0, 5, "lost before"))
-    bus.finish(turn, 1)
-    assert bus.fold.turns[turn].incomplete
-    assert bus.fold.turns[turn].state == "finished"
-
-
 def test_turns_of_a_session_follow_each_other(bus: Bus) -> None:
     first = bus.turn(asked(user("Q")), range(9), [100], LS)
     history = (user("Q"), answer(LS), result(LS, "a.txt"))
@@ -96,14 +83,6 @@ def test_without_a_session_id_the_history_decides(bus: Bus) -> None:
     assert (again.previous, again.session) == ("", again.id)
 
 
-def test_a_helper_with_other_tools_is_a_session_of_its_own(bus: Bus) -> None:
-    main = bus.turn(asked(user("Q")), range(9), [100], Text("Done."))
-    title = bus.turn(asked(user("Q"), tools=[]), range(9), [100], Text("A title"))
-    retry = bus.turn(asked(user("Q")), range(9), [100], Text("Done."))
-    assert title.session == title.id
-    assert (retry.session, retry.previous) == (main.id, main.id)
-
-
 def claimed(bus: Bus, question: str, session: str, **client: Any) -> InspectedTurn:
     """A turn of which the client says these things."""
     asks = asked(user(question), session=session)
@@ -123,13 +102,6 @@ def test_helpers_are_under_the_agent_that_started_them(bus: Bus) -> None:
     assert claimed(bus, "Other", "x", parent="never seen", kind="helper").parent == ""
     foreign = claimed(bus, "Q", "t", tenant="other", parent="s", kind="helper")
     assert foreign.parent == ""
-
-
-def test_a_title_is_under_its_session(bus: Bus) -> None:
-    early = claimed(bus, "Title?", "s", kind="background")
-    main = claimed(bus, "Q", "s")
-    late = claimed(bus, "Recap?", "s", kind="background")
-    assert (early.parent, main.parent, late.parent) == (main.id, "", main.id)
 
 
 IDS = st.sampled_from("ab")
@@ -152,21 +124,6 @@ def test_no_session_is_among_its_own_ancestors(
         while above := bus.fold.turns[bus.fold.sessions[session][-1]].parent:
             assert above not in passed
             passed.add(session := above)
-
-
-def test_a_changed_answer_stays_in_its_session(bus: Bus) -> None:
-    first = bus.turn(asked(user("Q")), range(9), [100], Text("One"))
-    history = (user("Q"), answer(Text("One")), user("Q2"))
-    second = bus.turn(asked(*history), range(20), [101], Text("Two"))
-    third = bus.turn(
-        asked(*history, answer(Text("Changed")), user("Q3")), range(30), [102], Text("x")
-    )
-    assert (third.session, third.previous) == (first.id, second.id)
-    fork = bus.turn(
-        asked(user("Q"), answer(Text("One")), user("Another")), range(20), [103], Text("y")
-    )
-    assert fork.previous == second.id  # the newest turn with this history; it has no answer to it
-    assert fork.session == first.id
 
 
 def placed(turn: str, parser: str, **more: Any) -> GenerateRequest:
@@ -204,25 +161,6 @@ def test_attempts_takeovers_and_replays_are_trouble(bus: Bus) -> None:
     assert (found.attempt, found.blocks[0].text, found.state) == (2, "Hello", "finished")
 
 
-def test_a_second_worker_in_one_attempt_was_tried_after_a_refusal(bus: Bus) -> None:
-    turn = bus.begin(asked(user("Q")), range(9))
-    bus.count -= 1
-    assert bus.begin(asked(user("Q")), range(9), worker="worker-2") == turn
-    assert [mark.text for mark in bus.fold.turns[turn].marks if mark.trouble] == [
-        "9 tokens, on worker-2, after a refusal"
-    ]
-
-
-def test_turn_that_was_held_shows_for_whom_and_since_when(bus: Bus) -> None:
-    turn = bus.begin(asked(user("Q")), range(9))
-    bus.send(placed(turn, "parser-1", held_s=0.5, held_for="other"), "worker-1")
-    *_, waits, starts = bus.fold.turns[turn].marks
-    assert (waits.kind, starts.kind) == ("held", "placed")
-    assert waits.text == "0.500 s, until other had computed the beginning of the prompt"
-    assert starts.ms - waits.ms == pytest.approx(500.0)
-    assert not waits.trouble
-
-
 def test_failures_and_cancellations_end_a_turn(bus: Bus) -> None:
     failed, left, cut = (bus.begin(asked(user(name)), range(9)) for name in ("a", "b", "c"))
     bus.events(failed, Failed(Overloaded("full").info))
@@ -255,41 +193,3 @@ def test_kept_turns_and_prompts_are_bounded() -> None:
         bus.turn(asked(user(f"other {number}"), session=None), range(500), [1], Text("x"))
     view = turn_view(fold, found)
     assert (view.previous, view.cost is not None) == (None, True)
-
-
-def test_messages_of_unknown_turns_are_left_out(fold: Fold) -> None:
-    bus = Bus(fold)
-    bus.events("unknown", BlockStart(0, "text"))
-    bus.send(TokenFrame("worker-1", 1, [TokenEntry("unknown", 1, 0, [1])]))
-    bus.send(Cancel("unknown", 1, "hangup"))
-    bus.send(Replay("frontend-1", [StreamPosition("unknown", 1)]))
-    assert not fold.turns
-
-
-def test_an_end_counts_for_the_prefill_rate(bus: Bus) -> None:
-    for number in range(3):
-        bus.turn(asked(user(str(number))), range(1000), [1], Text("x"), cached=500)
-    turn = bus.begin(asked(user("failed")), range(1000))
-    bus.events(turn, Finish(FinishReason.ERROR, 0, Usage(1000)))
-    # A message a second: two of them from the placement to the first token, for 500 tokens.
-    assert bus.fold.rates["m"].ms_per_token == 4.0
-
-
-def test_the_text_of_answers_is_bounded() -> None:
-    fold = Fold(max_bytes=20_000)
-    bus = Bus(fold)
-    turns = [
-        bus.turn(asked(user(f"Q{at}"), session=None), range(9), [1], Text("x" * 9000))
-        for at in range(5)
-    ]
-    kept = turns[-3:]  # two and the one that made it too much
-    assert list(fold.turns) == [turn.id for turn in kept]
-
-
-def test_the_parse_context_is_kept_with_the_prompt(bus: Bus) -> None:
-    turn = bus.turn(asked(user("Q")), range(9), [1], Text("x"))
-    context = bus.fold.context(turn)
-    assert context is not None
-    assert (context.family, context.prompt_tokens, turn.max_tokens) == ("qwen3_coder", 9, 99)
-    turn.id = "unknown"
-    assert bus.fold.context(turn) is None

@@ -54,13 +54,3 @@ def test_helpers_follow_the_session_that_started_them_oldest_first() -> None:
 def test_chain_of_helpers_may_be_as_long_as_the_list() -> None:
     chain = [(f"s{number}", f"s{number - 1}" if number else "") for number in range(20_000)]
     assert tree(chain[::-1]) == [(session, depth) for depth, (session, _) in enumerate(chain)]
-
-
-def test_figures_of_a_session_are_those_of_all_its_turns() -> None:
-    names = ["prompt", "cached", "again", "output", "calls"]
-    turns = [dict(zip(names, [100 * n, 90 * n, n, 7, n % 2], strict=True)) for n in range(1, 5)]
-    row = evaluate("List.prototype.summary.call({ turnsOf: () => rows }, 'a')", turns)
-    assert {name: row[name] for name in names} == {
-        name: sum(turn[name] for turn in turns) for name in names
-    }
-    assert row["turns"] == 4

@@ -1,6 +1,5 @@
 """Recordings of `turnwire tap` give the turns that the bus gave."""
 
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -113,13 +112,11 @@ def test_redacted_turns_have_no_tokens(fold: Fold) -> None:
     ("text", "problem"),
     [
         ('{"subject": "tw.v2.turn.m.p"}', ":1: not a line of `turnwire tap --json`"),
-        ('{"time": 1.0, "subject": "tw.v2.turn.m.p", "payload": {"turn": 1}}', ":1: not a line of"),
         (
             '{"time": 1.0, "subject": "tw.v1.turn.m.p", "payload": {}}',
             ":1: tw.v1.turn.m.p is from another release",
         ),
         ('{"replay": 1}\n{"user": "Q"}', ":2: not recorded by `turnwire tap --record`"),
-        ("nonsense", ":1: "),
     ],
 )
 def test_other_files_are_refused(
@@ -131,26 +128,6 @@ def test_other_files_are_refused(
     assert f"turnwire inspect: {file}{problem}" in capsys.readouterr().err
 
 
-def test_a_port_in_use_has_a_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        assert main(["inspect", "--port", str(port)]) == 1
-    assert (
-        f"port {port} on 127.0.0.1 is in use; choose another with --port" in capsys.readouterr().err
-    )
-
-
-def test_a_short_key_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    key = tmp_path / "key"
-    key.write_text("short\n")
-    file = tmp_path / "turns.jsonl"
-    bus = Recording(Fold())
-    session(bus)
-    file.write_bytes(bus.turns)
-    assert main(["inspect", str(file), "--port", "0", "--key-file", str(key)]) == 2
-    assert "less than 16 characters" in capsys.readouterr().err
-
-
 def test_a_key_is_required_on_any_other_than_a_loopback_address(tmp_path: Path) -> None:
     for host in ("127.0.0.1", "127.0.0.9", "::1", "localhost"):
         assert required_key(InspectorFlags(host=host)) is None
@@ -160,11 +137,3 @@ def test_a_key_is_required_on_any_other_than_a_loopback_address(tmp_path: Path) 
     file = tmp_path / "key"
     file.write_text("a-key-of-sixteen-characters\n")
     assert required_key(InspectorFlags(key_file=file)) == "a-key-of-sixteen-characters"
-
-
-def test_bounds_of_zero_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    for flag in ("--memory-mb", "--max-turns"):
-        with pytest.raises(SystemExit) as ended:
-            main(["inspect", flag, "0"])
-        assert ended.value.code == 2
-        assert flag in capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 from schemas.conversation import Call, Text
 from tests.tools.inspector.by_hand import Bus, answer, asked, result, user
-from turnwire_tools.inspector.prefill import PrefillRate
 from turnwire_tools.inspector.views import (
     PromptSegment,
     TurnView,
@@ -31,17 +30,6 @@ def test_a_prompt_is_cut_into_cached_original_and_encoded(bus: Bus) -> None:
     assert segments_of(other, ()) == [PromptSegment(0, 10, False, "")]
 
 
-def test_answers_after_a_difference_are_not_in_the_prompt(bus: Bus) -> None:
-    bus.turn(asked(user("Q")), range(1000, 1200), [1, 2, 3, 4], LS)
-    changed = [*range(1000, 1100), *range(3000, 3200)]
-    turn = bus.turn(asked(*HISTORY, system=[Text("New.")]), changed, [5], Text("x"))
-    more = asked(*HISTORY, answer(Text("x")), user("More"), system=[Text("New.")])
-    third = bus.turn(more, [*changed, 5, 6], [7], Text("y"))
-    assert third.previous == turn.id
-    segments = segments_of(third, bus.fold.ancestors(third))
-    assert [segment.answer for segment in segments if segment.answer] == [2]
-
-
 def departed(bus: Bus, *, cached: int) -> TurnView:
     """A turn that departs from the one before it after 200 tokens."""
     bus.turn(asked(user("Q")), range(1000, 3000), [1, 2, 3, 4], LS)
@@ -58,12 +46,6 @@ def test_a_difference_costs_tokens_and_time(bus: Bus) -> None:
     assert (view.previous is not None, view.tokens, view.max_tokens) == (True, True, 99)
 
 
-def test_tokens_cached_by_another_session_cost_nothing(bus: Bus) -> None:
-    view = departed(bus, cached=2176)
-    assert view.cost is not None
-    assert (view.cost.changed, view.again) == (24, 24)
-
-
 def test_a_prompt_on_another_worker_is_lost(bus: Bus) -> None:
     bus.turn(asked(user("Q")), range(1000, 3000), [1, 2, 3, 4], LS)
     ids = [*range(1000, 3000), 1, 2, 3, 4, 5, 6]
@@ -72,13 +54,6 @@ def test_a_prompt_on_another_worker_is_lost(bus: Bus) -> None:
     assert cost is not None
     assert (cost.changed, cost.lost) == (0, 2004)
     assert cost.lost_reason == "the turn went to worker-2, the previous one to worker-1"
-
-
-def test_a_block_has_the_moments_at_which_its_call_could_run(bus: Bus) -> None:
-    turn = bus.turn(asked(user("Q")), range(9), [1], LS, Text("and then"))
-    # A message a second: the call, the text, the end.
-    call, text = turn.blocks
-    assert (call.name, call.dispatch_ms, text.start_ms, turn.ms) == ("Bash", 4000.0, 5000.0, 6000.0)
 
 
 def test_rows_are_found_by_request_id(bus: Bus) -> None:
@@ -101,16 +76,3 @@ def test_a_session_has_its_turns_and_reasons(bus: Bus) -> None:
         assert [row.number for row in view.turns] == [1, 2]
         assert view.reasons == {second.id: "system text 1 changed"}
     assert session_view(bus.fold, "unknown") is None
-
-
-def test_the_prefill_rate_leaves_out_fixed_costs() -> None:
-    rate = PrefillRate()
-    assert rate.ms_per_token is None
-    rate.add(10, 5.0)  # too few tokens
-    assert rate.ms_per_token is None
-    rate.add(1000, 0.2)
-    assert rate.ms_per_token == 0.2
-    for tokens in range(1000, 9000, 1000):
-        rate.add(tokens, 0.1 + tokens / 10_000)
-    assert rate.ms_per_token is not None
-    assert abs(rate.ms_per_token - 0.1) < 0.005
