@@ -18,7 +18,7 @@ from services.frontend.apis.shared.api import Api, ApiSetup
 from services.frontend.apis.shared.shared_errors import SHARED, union_reply
 from services.frontend.apis.tokens import API as TOKENS
 from services.frontend.hosted.provider import provider_of
-from services.frontend.http.auth import Callers
+from services.frontend.http.auth import CALLERS, Callers
 from services.frontend.http.errors import ErrorFormat
 from services.frontend.http.file_watch import FileWatch
 from services.frontend.http.keys import Limits
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 APIS: tuple[Api, ...] = (MESSAGES, CHAT, COMPLETIONS, RESPONSES, MODELS, TOKENS, HEALTH)
 """All APIs of a frontend."""
-CALLERS: web.AppKey[Callers] = web.AppKey("callers", Callers)
-"""The API keys. Tests read their open requests."""
+BODIES_HELD = 8
+"""The number of bodies of the largest size that a frontend reads, unpacks and parses at once."""
 GATEWAY: web.AppKey[TurnGateway] = web.AppKey("gateway", TurnGateway)
 """Opens the turns. `service` drains it."""
 
@@ -137,7 +137,8 @@ def _callers(config: FrontendConfig) -> Callers:
     limits = Limits(
         config.key_concurrency, config.key_requests_per_minute, config.key_tokens_per_minute
     )
-    return Callers(config.api_keys_file, limits, time.monotonic)
+    held = BODIES_HELD * config.max_body_bytes
+    return Callers(config.api_keys_file, limits, time.monotonic, max_held_bytes=held)
 
 
 def _formats(apis: tuple[Api, ...]) -> dict[str, ErrorFormat]:

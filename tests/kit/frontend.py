@@ -21,9 +21,9 @@ from schemas.events import Prepared, TurnEvent
 from schemas.frames import TextReply, pack_ids, unpack_ids
 from services.frontend.apis.responses.state.server import RESPONSES, ResponsesServer
 from services.frontend.apis.responses.state.store import Sharing
-from services.frontend.app import CALLERS, Buckets, Telemetry, make_app, make_runner
+from services.frontend.app import Buckets, Telemetry, make_app, make_runner
 from services.frontend.content.image import without_images
-from services.frontend.http.auth import Callers
+from services.frontend.http.auth import CALLERS, Callers
 from services.frontend.http.tls import Tls
 from services.frontend.media.image_fetch import ImageFetcher, public_connector
 from services.frontend.media.image_reader import ImageReader, PutImage

@@ -7,6 +7,7 @@ what a holder used this minute stays counted.
 
 import hashlib
 import hmac
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from aiohttp import web
 
 from schemas.control import ModelCard
 from schemas.errors import Forbidden, Unauthorized
+from services.frontend.http.held_bytes import HeldBytes
 from services.frontend.http.keys import Key, Limits, parse_keys
 from services.frontend.http.rate_limits import Clock, RateLimiter
 from services.runtime.observability.telemetry import FilteringBoundLogger
@@ -43,8 +45,10 @@ def find_key(keys: Sequence[Key], text: str) -> Key | None:
 class Caller:
     """The sender of a request: its rights and limits."""
 
-    def __init__(self, limiter: RateLimiter, key: Key | None = None) -> None:
+    def __init__(self, limiter: RateLimiter, held: HeldBytes, key: Key | None = None) -> None:
         self.limiter = limiter
+        self.held = held
+        """The bytes of all its requests that wait."""
         self.spend = limiter.spend
         self._key = key
         self.tenant: str | None = None
@@ -70,7 +74,7 @@ class Caller:
 
 def anyone() -> Caller:
     """Makes a caller with all rights and no limits."""
-    return Caller(RateLimiter(Limits(), time.monotonic))
+    return Caller(RateLimiter(Limits(), time.monotonic), HeldBytes(sys.maxsize))
 
 
 class Callers:
@@ -83,17 +87,22 @@ class Callers:
         defaults: Limits,
         clock: Clock,
         now: Clock = time.time,
+        *,
+        max_held_bytes: int = sys.maxsize,
     ) -> None:
         """Raises as `load_keys`, and ValueError for a file without keys, which is a mistake at the
         start.
 
-        `clock` is monotonic; `now` returns Unix time.
+        `clock` is monotonic; `now` returns Unix time. `max_held_bytes`: the most bytes of
+        requests that wait; one caller may have half of them.
         """
         self.path = path
         self._defaults = defaults
         self._clock = clock
         self._now = now
         self._limiters: dict[str, RateLimiter] = {}
+        self._held = HeldBytes(max_held_bytes)
+        self._held_by: dict[str, HeldBytes] = {}
         self._keys: list[Key] | None = None
         """None: everyone may send requests."""
         if path:
@@ -134,7 +143,7 @@ class Callers:
         if request.path in OPEN_PATHS:
             return anyone()
         if self._keys is None:
-            return self._caller("", self._defaults, None)
+            return self.caller_of("")
         texts = _key_texts(request)
         if not texts:
             raise Unauthorized(_NO_KEY if openai else "x-api-key header is required")
@@ -146,12 +155,22 @@ class Callers:
             raise Unauthorized("This API key has expired.")
         return self._caller(key.name, key.limits, key)
 
+    def caller_of(self, name: str) -> Caller:
+        """Returns the caller with this name and the limits of all keys; "": everyone, where there
+        are no keys."""
+        return self._caller(name, self._defaults, None)
+
     def _caller(self, name: str, limits: Limits, key: Key | None) -> Caller:
         if name not in self._limiters:
             self._limiters[name] = RateLimiter(limits, self._clock)
+            self._held_by[name] = HeldBytes(self._held.limit // 2, within=self._held)
         limiter = self._limiters[name]
         limiter.change(limits)
-        return Caller(limiter, key)
+        return Caller(limiter, self._held_by[name], key)
+
+
+CALLERS: web.AppKey[Callers] = web.AppKey("callers", Callers)
+"""The callers of an application."""
 
 
 _NO_KEY = (

@@ -6,8 +6,8 @@ off, so that all encodings are handled and limited in one place.
 
 import asyncio
 import zlib
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TypeVar, TypeVarTuple
 
 import brotli
@@ -28,6 +28,8 @@ PARSE_IN_THREAD_FROM_OBJECTS = 2048
 """JSON with this size, or this number of objects, is parsed in a thread: 10,000 messages take 100
 ms, which would stop all streams. A prompt of 100,000 tokens is smaller, and takes less time than
 the thread would."""
+UNCOUNTED_BYTES = 1024 * 1024
+"""Smaller bodies do not wait for the memory that larger ones hold."""
 _PIECE_BYTES = 1024 * 1024
 _MAX_MEMBERS = 4096
 """Limit of a gzip body's members. Parallel compressors write one for each 64 KiB or more."""
@@ -39,8 +41,10 @@ _UNSUPPORTED = "request_body_encoding_unsupported"
 _TOO_LARGE = "request_body_too_large_after_decoding"
 
 
-async def read_body(request: web.Request, limit: int) -> bytes:
-    """Returns the decoded body.
+@asynccontextmanager
+async def reading_body(request: web.Request, limit: int) -> AsyncIterator[bytes]:
+    """The decoded body. While it is entered, a body over `UNCOUNTED_BYTES` counts for what its
+    caller holds, and one for which there is no room waits.
 
     Raises TooLarge, Invalid for an unknown or broken encoding, HTTPRequestTimeout for a body that
     arrives too slowly.
@@ -48,34 +52,53 @@ async def read_body(request: web.Request, limit: int) -> bytes:
     length = request.content_length
     if length is not None and length > limit:
         raise TooLarge(f"The request body is {length} bytes; the limit is {limit}.")
-    context = request.get(REQUEST_CONTEXT)
-    timeout_s = None if context is None else context.body_timeout_s
-    try:
-        async with asyncio.timeout(timeout_s):
-            body = await _receive(request, limit)
-    except TimeoutError:
-        raise web.HTTPRequestTimeout(reason="The request body did not arrive in time") from None
-
     encoding = request.headers.get("content-encoding", "").strip().lower()
-    if encoding in ("", "identity"):
-        return body
-    if len(body) < THREAD_FROM_BYTES:
-        with suppress(TooLarge):
-            return decode(body, encoding, min(limit, DECODED_ON_LOOP_BYTES))
-    return await asyncio.to_thread(decode, body, encoding, limit)
+    is_plain = encoding in ("", "identity")
+    held = request[REQUEST_CONTEXT].caller.held
+
+    async with AsyncExitStack() as holding:
+        body = await _receive(request, min(limit, UNCOUNTED_BYTES))
+        counted = not request.content.at_eof()
+        if counted:
+            size = length if is_plain and length is not None else limit
+            await holding.enter_async_context(held.wait_for(size))
+            body += await _receive(request, limit)
+        if len(body) > limit:
+            raise TooLarge(f"The request body exceeds the limit of {limit} bytes.")
+        if is_plain:
+            yield body
+            return
+        decoded = _decode_small(body, encoding, limit)
+        if decoded is None:
+            if not counted:
+                await holding.enter_async_context(held.wait_for(limit))
+            decoded = await asyncio.to_thread(decode, body, encoding, limit)
+        yield decoded
 
 
-async def _receive(request: web.Request, limit: int) -> bytes:
-    """Returns the body as it was sent. `request.read` would copy it twice more and keep it until
-    the answer ends: minutes, for a stream."""
+async def _receive(request: web.Request, until: int) -> bytes:
+    """Reads until the end of the body, or beyond `until` bytes. `request.read` would copy the body
+    twice more and keep it until the answer ends: minutes, for a stream."""
     pieces: list[bytes] = []
     size = 0
-    while piece := await request.content.readany():
-        pieces.append(piece)
-        size += len(piece)
-        if size > limit:
-            raise TooLarge(f"The request body exceeds the limit of {limit} bytes.")
+    try:
+        async with asyncio.timeout(request[REQUEST_CONTEXT].body_timeout_s):
+            while size <= until and (piece := await request.content.readany()):
+                pieces.append(piece)
+                size += len(piece)
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(reason="The request body did not arrive in time") from None
     return b"".join(pieces)
+
+
+def _decode_small(body: bytes, encoding: str, limit: int) -> bytes | None:
+    """Decodes a body that is small before and after decoding; None: it is not. Raises Invalid."""
+    if len(body) >= THREAD_FROM_BYTES:
+        return None
+    try:
+        return decode(body, encoding, min(limit, DECODED_ON_LOOP_BYTES))
+    except TooLarge:
+        return None
 
 
 def is_large(*pieces: bytes | Raw) -> bool:

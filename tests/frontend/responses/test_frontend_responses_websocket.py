@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from aiohttp import ClientSession, ClientWebSocketResponse, WSMsgType, WSServerHandshakeError
 
 from schemas.errors import ContextOverflow, ErrorInfo, ErrorKind, Invalid, Overloaded
@@ -203,6 +204,44 @@ async def test_excess_lanes_and_waiting_requests_are_refused(
     while ended < socket_limits.MAX_LANES + socket_limits.MAX_WAITING:
         ended += (await socket.receive())["type"] == "response.completed"
     await socket.complete(stream_id="one-more")
+
+
+async def test_requests_that_wait_are_bounded_in_bytes(
+    served: Served, socket: Socket, monkeypatch: pytest.MonkeyPatch, http: ClientSession
+) -> None:
+    """The bytes of both connections count for the caller, and are free again with its turns."""
+    held = served.callers.caller_of("").held
+    monkeypatch.setattr(held, "limit", 250_000)
+    monkeypatch.setattr(socket_limits, "MAX_HELD_BYTES", 200_000)
+    served.gateway.hold = asyncio.Event()
+    async with connecting(http, served.url) as other:
+        long = "x" * 90_000
+        await other.send(input=long, stream_id="a")
+        await other.send(input=long, stream_id="a")
+        error = await other.refuse(input=long, stream_id="b")
+        assert (error["status"], error["code"]) == (429, "websocket_stream_limit_reached")
+        error = await socket.refuse(input=long)
+        assert (error["status"], error["code"]) == (429, "websocket_stream_limit_reached")
+        served.gateway.hold.set()
+        await other.completed("a")
+        await socket.complete(input=long)
+        await other.completed("a")
+    while held.held:
+        await asyncio.sleep(0.01)
+
+
+async def test_key_is_checked_for_each_request_of_a_connection(
+    tmp_path: Path, http: ClientSession
+) -> None:
+    config = keyed(tmp_path, "ada", "bob")
+    async with serving(FakeGateway(answer), config) as served:
+        headers = {"authorization": "Bearer ada"}
+        async with connecting(http, served.url, headers=headers) as socket:
+            await socket.complete()
+            keyed(tmp_path, "bob")
+            served.callers.reload(structlog.get_logger())
+            assert (await socket.refuse())["status"] == 401
+            assert len(served.gateway.turns) == 1
 
 
 INVALID = [

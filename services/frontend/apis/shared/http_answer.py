@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from services.frontend.apis.shared.api import encoded_response
 from services.frontend.apis.shared.client import Headers, header_flag
-from services.frontend.http.bodies import is_large, read_body, run_in_thread_if
+from services.frontend.http.bodies import is_large, reading_body, run_in_thread_if
 from services.frontend.http.middleware import REQUEST_CONTEXT
 from services.frontend.http.sse import EventStream, SseWriter
 from services.frontend.turns.answer import AdmittedAnswer, RunningAnswer
@@ -114,6 +114,7 @@ async def http_answer(
 async def read_request(
     http: web.Request, max_bytes: int, parse: Callable[[bytes, Headers], R]
 ) -> R:
-    """Reads and parses a request, in a thread if it is large. Raises as `read_body` and `parse`."""
-    body = await read_body(http, max_bytes)
-    return await run_in_thread_if(is_large(body), parse, body, http.headers)
+    """Reads and parses a request, in a thread if it is large. Raises as `reading_body` and
+    `parse`."""
+    async with reading_body(http, max_bytes) as body:
+        return await run_in_thread_if(is_large(body), parse, body, http.headers)

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from aiohttp import WSMsgType, web
 from cachetools import LRUCache
@@ -42,7 +43,9 @@ from services.frontend.apis.responses.state.recording import AcceptedRequest
 from services.frontend.apis.responses.state.running import RunningResponse
 from services.frontend.apis.responses.state.socket_writer import SocketWriter
 from services.frontend.apis.responses.state.store import ConnectionStore, StoreLimits
+from services.frontend.http.auth import CALLERS
 from services.frontend.http.bodies import is_large, run_in_thread_if
+from services.frontend.http.held_bytes import HeldBytes
 from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
 from services.frontend.turns.turn_service import ModelAccess
 
@@ -52,11 +55,14 @@ MAX_LANES = 32
 """The most lanes in which a response runs or waits."""
 MAX_WAITING = 8
 """The most requests that wait in one lane."""
-MAX_FRAME_BYTES = 16 * 1024 * 1024
+MIB = 1024 * 1024
+MAX_FRAME_BYTES = 16 * MIB
 """The most bytes of a frame, also after decompression, which aiohttp does on the event loop."""
+MAX_HELD_BYTES = 4 * MAX_FRAME_BYTES
+"""The most bytes of requests that run or wait on a connection."""
 MAX_TARGETS = 4096
 """The number of latest responses with a known lane."""
-MEMORY_BYTES = 64 * 1024 * 1024
+MEMORY_BYTES = 64 * MIB
 MEMORY_ENTRIES = 4096
 """Limits of a connection's store. For a dropped response a client gets
 `previous_response_not_found`, on which it sends the whole history."""
@@ -65,6 +71,14 @@ HEARTBEAT_S = 30.0
 """The time between two pings. A client that does not answer in half of it is disconnected."""
 WRITE_BYTES = 32 * 1024
 """The number of bytes between two checks whether the client still reads."""
+
+
+class LaneRequest(NamedTuple):
+    """A request that runs or waits in a lane."""
+
+    request: ResponsesRequest
+    size: int
+    """The bytes of its frame."""
 
 
 class Socket:
@@ -78,8 +92,9 @@ class Socket:
         limits = StoreLimits(MAX_AGE_S * 2, MEMORY_ENTRIES, MEMORY_BYTES)
         self._memory = ConnectionStore(limits, time.time, intake.store)
         self._writer = SocketWriter(ws, intake.turns.config, self._disconnect)
-        self._lanes: dict[str | None, deque[ResponsesRequest]] = {}
+        self._lanes: dict[str | None, deque[LaneRequest]] = {}
         """The requests of each busy lane; the first one runs."""
+        self._held = HeldBytes(MAX_HELD_BYTES, within=self._context.caller.held)
         self._tasks: set[asyncio.Task[None]] = set()
         self._ending = ""
         """The reason why no new requests are accepted; "" as long as they are."""
@@ -106,6 +121,7 @@ class Socket:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._held.free(self._held.held)
             self._writer.close()
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
@@ -138,7 +154,7 @@ class Socket:
                 if self._ending:
                     raise raised(_closing(self._ending))
                 request = await run_in_thread_if(large, self._intake.dialect.decode, data)
-                self._enqueue(lane, request)
+                self._enqueue(lane, LaneRequest(request, len(data)))
 
     def _refuse_to_steer(self, envelope: frames.Envelope) -> None:
         response = envelope.previous_response_id
@@ -159,8 +175,8 @@ class Socket:
             )
             self._refuse(unexpected(error), lane)
 
-    def _enqueue(self, lane: str | None, request: ResponsesRequest) -> None:
-        if request.body.background:
+    def _enqueue(self, lane: str | None, request: LaneRequest) -> None:
+        if request.request.body.background:
             raise Invalid(
                 "'background' is not for WebSockets; send it over HTTP.", param="background"
             )
@@ -168,16 +184,27 @@ class Socket:
         if waiting is not None:
             if len(waiting) > MAX_WAITING:
                 raise _too_many(f"At most {MAX_WAITING} requests may wait in one stream.")
+            self._hold(request)
             waiting.append(request)
             return
         if len(self._lanes) >= MAX_LANES:
             raise _too_many(
                 f"At most {MAX_LANES} streams may be at work on one connection.", param="stream_id"
             )
+        self._hold(request)
         self._lanes[lane] = deque([request])
         task = asyncio.create_task(self._serve(lane), name=f"lane {lane}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _hold(self, request: LaneRequest) -> None:
+        """Counts a request's bytes. Raises RateLimited where there is no room for them."""
+        if not self._held.add(request.size):
+            mib = MAX_HELD_BYTES // MIB
+            raise _too_many(
+                f"At most {mib} MiB of requests may run or wait on one connection, and those of "
+                "your other connections count, too."
+            )
 
     async def _serve(self, lane: str | None) -> None:
         """Answers the requests of one lane in order, until there are no more."""
@@ -185,8 +212,8 @@ class Socket:
         try:
             while waiting:
                 with self._errors_sent(lane):
-                    await self._respond(lane, waiting[0])
-                waiting.popleft()
+                    await self._respond(lane, waiting[0].request)
+                self._held.free(waiting.popleft().size)
         finally:
             del self._lanes[lane]
         if self._ending:
@@ -194,7 +221,8 @@ class Socket:
 
     async def _respond(self, lane: str | None, request: ResponsesRequest) -> None:
         context = RequestContext(secrets.token_hex(12), None, asyncio.get_running_loop().time())
-        context.caller = self._context.caller
+        # The key may have been removed, or have expired, since the connection was opened.
+        context.caller = self._http.app[CALLERS].identify(self._http, openai=True)
         model = ModelAccess(self._intake.turns, context)
         accepted = await self._intake.accept(request, self._http.headers, model, store=self._memory)
         response = LaneResponse(self, lane, accepted, model)
