@@ -156,8 +156,8 @@ class Callers:
         return self._caller(key.name, key.limits, key)
 
     def caller_of(self, name: str) -> Caller:
-        """Returns the caller with this name and the limits of all keys; "": everyone, where there
-        are no keys."""
+        """Returns the caller with this name and the limits of all keys. Without keys all callers
+        are the one with the empty name."""
         return self._caller(name, self._defaults, None)
 
     def _caller(self, name: str, limits: Limits, key: Key | None) -> Caller:
