@@ -8,9 +8,8 @@ like any other.
 import asyncio
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from itertools import cycle
 from typing import Literal, TypeAlias, cast
 from urllib.parse import urlsplit
 
@@ -27,23 +26,19 @@ MODES: tuple[Mode, ...] = ("keepalive", "fresh")
 
 
 class Target(Struct, frozen=True):
-    """The server that requests go to."""
+    """The server that requests go to: a numeric address."""
 
     host: str
     port: int
-    base: str = ""
-    """Path in front of the API's own."""
 
     @classmethod
     def of(cls, url: str) -> "Target":
-        """Parses a base URL. Raises ValueError for all but plain HTTP."""
+        """Parses the URL of a server on this machine."""
         parts = urlsplit(url)
-        if parts.scheme != "http" or not parts.hostname:
-            raise ValueError(f"not a plain http:// base URL: {url}")
-        return cls(parts.hostname, parts.port or 80, parts.path.rstrip("/"))
+        return cls(parts.hostname or "", parts.port or 80)
 
 
-def request_head(target: Target, api: Api, headers: Mapping[str, str] | None) -> bytes:
+def request_head(target: Target, api: Api) -> bytes:
     """Returns a request's head up to the value of Content-Length."""
     fields = {
         "host": f"{target.host}:{target.port}",
@@ -51,10 +46,9 @@ def request_head(target: Target, api: Api, headers: Mapping[str, str] | None) ->
         "accept": "text/event-stream",
         "user-agent": "turnwire-bench",
         **api.headers,
-        **(headers or {}),
     }
     lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
-    return f"POST {target.base}{api.path} HTTP/1.1\r\n{lines}content-length: ".encode()
+    return f"POST {api.path} HTTP/1.1\r\n{lines}content-length: ".encode()
 
 
 class Client:
@@ -66,25 +60,18 @@ class Client:
         api: Api,
         mode: Mode = "keepalive",
         *,
-        also: Sequence[Target] = (),
-        headers: Mapping[str, str] | None = None,
         timeout_s: float = 120.0,
     ) -> None:
-        """`also`: further addresses of the same service; connections go to each in turn."""
         self.api = api
-        self._targets = cycle((target, *also))
+        self._target = target
         self._mode = mode
         self._timeout_s = timeout_s
         self._idle: list[_Connection] = []
-        self._addresses: dict[Target, tuple[int, tuple[object, ...]]] = {}
-        self._head = request_head(target, api, headers)
+        self._head = request_head(target, api)
 
-    async def exchange(
-        self, body: bytes, *, due: int | None = None, keep: bool = False
-    ) -> Exchange:
-        """Sends one request and waits for the end of its answer. `due`: when it should be sent;
-        default: now."""
-        exchange = Exchange(due or time.monotonic_ns(), keep=keep)
+    async def exchange(self, body: bytes, *, keep: bool = False) -> Exchange:
+        """Sends one request and waits for the end of its answer."""
+        exchange = Exchange(time.monotonic_ns(), keep=keep)
         connection: _Connection | None = None
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -130,16 +117,11 @@ class Client:
 
     async def _connect(self) -> "_Connection":
         loop = asyncio.get_running_loop()
-        target = next(self._targets)
-        if target not in self._addresses:
-            found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
-            self._addresses[target] = (found[0][0], found[0][4])
-        family, address = self._addresses[target]
-        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock = socket.socket()
         try:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await loop.sock_connect(sock, address)
+            await loop.sock_connect(sock, (self._target.host, self._target.port))
             _, connection = await loop.create_connection(
                 lambda: _Connection(self.api, self._lost), sock=sock
             )

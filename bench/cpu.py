@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from msgspec import Struct
@@ -133,17 +133,6 @@ def descendants(pid: int) -> list[int]:
         found += children
         look += children
     return sorted(found)
-
-
-def parse_pids(pairs: Iterable[str]) -> dict[str, int]:
-    """Parses `name=pid` pairs. Raises ValueError, with the pair, for another form."""
-    found = {}
-    for pair in pairs:
-        name, _, pid = pair.partition("=")
-        if not name or not pid.isdigit():
-            raise ValueError(f"not name=pid: {pair}")
-        found[name] = int(pid)
-    return found
 
 
 def _mib(key: str, text: str) -> float:

@@ -16,8 +16,8 @@ class Exchange:
     """One request and its answer. Times are ns of the monotonic clock, which all processes share;
     0: it did not happen.
 
-    Latencies count from `due`, the time at which the plan has the request, so that they show a
-    client or a server that falls behind (no coordinated omission).
+    Latencies count from `due`, the time at which the client has the request, so that they include
+    the set-up of a fresh connection.
     """
 
     __slots__ = (

@@ -1,20 +1,10 @@
 """`python -m bench.fanout`: measures what holding does for siblings that start in one moment.
 
-Two stacks run at once, with holding and without (`--hold-tokens 0`), and take turns, so that other
-work of the machine slows both:
-
-    alone      one new prompt: the time that a lead takes
-    siblings   prompts at once that begin with the same tokens (`--tokens`), each with an own tail
-               (`--tail`)
-    strangers  as many prompts at once that share nothing
-
-With `--peer` Dynamo takes its turns beside them: its router that knows the workers' caches, over
-its own mock engines, which have their own speed. Compare what is computed, and times with `alone`
-of the same stack.
-
-Gates, on an idle machine: siblings compute 1.15 of one prompt at most; the slowest one in twenty
-has its first token within the time of one prompt and a tail, and 5 % more; strangers take 2 %
-longer at most with holding.
+Two stacks, with holding and without (`--hold-tokens 0`), take turns, so that other work of the
+machine slows both: one new prompt alone, which is the time of a lead; siblings at once that begin
+with the same `--tokens` tokens; as many strangers at once that share nothing. `--peer` adds
+Dynamo's router over its own mock engines, which have their own speed: compare what is computed, and
+times with `alone` of the same stack.
 """
 
 import argparse
@@ -31,18 +21,27 @@ import aiohttp
 import msgspec
 
 from bench import report
-from bench.command import split
 from bench.dynamo.install import install
 from bench.dynamo.stack import dynamo_stack
 from bench.model import build_bench_model
-from bench.prefixes import CHARS_PER_TOKEN, PREFILL_TOKENS_PER_S, Turn, ask
+from bench.prefixes import (
+    CHARS_PER_TOKEN,
+    HEADERS,
+    PREFILL_TOKENS_PER_S,
+    START_S,
+    TIMEOUT,
+    Turn,
+    ask,
+)
 from bench.prompts import make_prompt
 from bench.rows import quantile
-from bench.stack import StackFailed, own_stack
+from bench.stack import StackFailed, own_stack, split
 
 STACKS = {"held": (), "not held": ("--hold-tokens=0",)}
 PEER = "Dynamo"
 STRANGER_TOKENS = 4000
+TAIL_TOKENS = 100
+"""Of a sibling's own, about."""
 PAUSE_S = 1.5
 """Time between the measurements, in which heartbeats report that the workers are idle."""
 CASES = ((8, 1), (16, 2))
@@ -125,7 +124,7 @@ async def open_stacks(
     for stack, flags in STACKS.items():
         speed = f"--prefill-tokens-per-s={PREFILL_TOKENS_PER_S}"
         all_flags = (speed, f"--workers={workers}", *flags, *arguments)
-        own = await opened.enter_async_context(own_stack(all_flags, start_s=asked.timeout))
+        own = await opened.enter_async_context(own_stack(all_flags, start_s=START_S))
         sites[stack] = own.url, own.model
     if asked.peer:
         python = await asyncio.to_thread(install, lambda line: print(line, file=sys.stderr))
@@ -154,32 +153,30 @@ async def measure(
 ) -> list[Figures]:
     """Measures one case on all stacks. Raises StackFailed, RuntimeError, OSError,
     aiohttp.ClientError, and subprocess.CalledProcessError if the peer cannot be installed."""
-    headers = {"anthropic-version": "2023-06-01", "content-type": "application/json"}
-    timeout = aiohttp.ClientTimeout(total=asked.timeout)
     async with AsyncExitStack() as opened:
         sites: dict[str, tuple[aiohttp.ClientSession, str]] = {}
         addresses = await open_stacks(opened, workers, asked, arguments)
         for stack, (url, model) in addresses.items():
             connector = aiohttp.TCPConnector(limit=0)
-            http = aiohttp.ClientSession(url, headers=headers, timeout=timeout, connector=connector)
+            http = aiohttp.ClientSession(url, headers=HEADERS, timeout=TIMEOUT, connector=connector)
             sites[stack] = await opened.enter_async_context(http), model
 
         rounds: dict[str, list[Round]] = {stack: [] for stack in sites}
         for number in range(asked.rounds + 1):
             # The first stack of a round is slower.
             for stack in list(sites) if number % 2 else reversed(sites):
-                found = await play_round(*sites[stack], siblings, number, asked)
+                found = await play_round(*sites[stack], siblings, number, asked.tokens)
                 if number:  # the first round is for the speed of the workers, and for caches
                     rounds[stack].append(found)
     return [figures(stack, siblings, workers, some) for stack, some in rounds.items()]
 
 
 async def play_round(
-    http: aiohttp.ClientSession, model: str, siblings: int, number: int, asked: argparse.Namespace
+    http: aiohttp.ClientSession, model: str, siblings: int, number: int, shared: int
 ) -> Round:
     """One prompt, then siblings, then strangers."""
     name = f"{siblings} {number}"
-    shared, tail = asked.tokens, asked.tail
+    tail = TAIL_TOKENS
     alone = texts(1, shared=shared, tail=tail, seed=f"One {name}")
     alike = texts(siblings, shared=shared, tail=tail, seed=f"Group {name}")
     apart = texts(siblings, shared=0, tail=tail, seed=f"Stranger {name}")
@@ -245,26 +242,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add = parser.add_argument
     add("--tokens", type=int, default=30_000, help="that siblings share, about")
-    add("--tail", type=int, default=100, help="tokens of a sibling's own, about")
     add("--rounds", type=int, default=5)
-    add("--timeout", type=float, default=600.0, metavar="S", help="for one request")
     add("--peer", action="store_true", help="Dynamo, too")
-    add("--out", type=Path, help="result file; default: one in bench/results")
     asked = parser.parse_args(own)
     try:
         result = asyncio.run(run(asked, stack_arguments))
-    except (
-        StackFailed,
-        CalledProcessError,
-        RuntimeError,
-        ValueError,
-        OSError,
-        aiohttp.ClientError,
-    ) as error:
+    except (StackFailed, CalledProcessError, RuntimeError, OSError, aiohttp.ClientError) as error:
         print(error, file=sys.stderr)
         return 1
     show(result)
-    report.write(result, asked.out or report.new_path(result.started, "fanout"))
+    report.write(result, report.new_path(result.started, "fanout"))
     return 0
 
 

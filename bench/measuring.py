@@ -1,21 +1,16 @@
 """Runs a load on a site and measures it."""
 
-import asyncio
 import gc
-import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 
 from msgspec import Struct
 
 from bench.apis import Api
 from bench.client import Client, Mode, Target
 from bench.clocks import Marks
-from bench.cpu import Memory, Meter, machine_busy_seconds, memory
+from bench.cpu import Memory, Meter, memory
 from bench.exchange import Exchange
 from bench.rows import Case, Row, make_row
-
-QUIET = 0.15
-"""Below this number of cores used by other work, the machine counts as idle."""
 
 
 class Site(Struct, frozen=True):
@@ -24,31 +19,15 @@ class Site(Struct, frozen=True):
     target: Target
     api: Api
     model: str
-    key: str | None = None
     pids: Mapping[str, int] = {}
     marks: Marks | None = None
     """None: the server plays no scripts of ours."""
-    timeout_s: float = 120.0
-    quiet_wait_s: float = 0.0
-    """Longest wait for an idle machine before each case."""
-    also: Sequence[Target] = ()
-    """Further frontends of the same stack, for streams."""
     seed: int = 0
     """Makes this run's prompts different from those of earlier runs against the same server."""
 
     def client(self, mode: Mode) -> Client:
         """A client without connections yet."""
-        headers = {}
-        if self.key:
-            headers = {"x-api-key": self.key, "authorization": f"Bearer {self.key}"}
-        return Client(
-            self.target,
-            self.api,
-            mode,
-            also=self.also,
-            headers=headers,
-            timeout_s=self.timeout_s,
-        )
+        return Client(self.target, self.api, mode)
 
     def memory(self) -> dict[str, Memory]:
         """Returns the memory of each process. Raises ProcessLookupError if one has ended."""
@@ -67,7 +46,6 @@ async def measured(
 
     `kept`: gets the exchanges. `sequence`: the requests follow each other.
     """
-    await _quiet(site.quiet_wait_s)
     meter = Meter(site.pids)
     gc.collect()
     gc.disable()
@@ -80,13 +58,3 @@ async def measured(
     if kept is not None:
         kept += exchanges
     return make_row(case, site.api, exchanges, cost, site.memory(), sequence=sequence)
-
-
-async def _quiet(wait_s: float) -> None:
-    """Returns once the machine is idle, or after `wait_s`."""
-    end = time.monotonic() + wait_s
-    while time.monotonic() < end:
-        before = machine_busy_seconds()
-        await asyncio.sleep(1)
-        if machine_busy_seconds() - before < QUIET:
-            return

@@ -27,6 +27,12 @@ MARKERS = {
 }
 
 
+def report(record: Record, name: str) -> str:
+    """Returns a result's text for both places, and what failed. `name`: the result's file."""
+    texts = [generated(record, name, place) for place in MARKERS]
+    return "\n".join((*texts, *(f"failed: {problem}" for problem in record.failed)))
+
+
 def generated(record: Record, name: str, place: str) -> str:
     """Returns the text of one place. `name`: the result's file."""
     found = [line for line in lines(record) if (line.group == CAPACITY) == (place == CAPACITY)]

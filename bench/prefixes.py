@@ -1,20 +1,10 @@
 """`python -m bench.prefixes`: measures what a changing prefix costs.
 
-It repeats the experiment with which Dynamo's authors argue for stable prefixes, on any server: a
-long prompt (`--tokens`) is sent again and again with a new tail, as an agent does from turn to
-turn.
-
-    header stable      Claude Code's billing line in front of every request
-    header varying     a billing line that differs from request to request
-    thinking kept      after the prompt, a turn with 500 tokens of reasoning that come back as
-                       they were
-    thinking mutated   as kept, but the first words of that reasoning differ in every request
-
-A stack of our own is started twice: by default, and with `--no-strip-anthropic-preamble`, where the
-line stays in the prompt. Dynamo's own figures for 52,000 tokens: 168 ms to the first token with a
-stable line, 912 with a varying one, 169 with stripping; 167 and 322 ms with kept and mutated
-reasoning. Mutated are the first words, because a cache keeps everything before the first
-difference: after other last words there is nearly nothing to compute again.
+A long prompt is sent again and again with a new tail, as an agent does from turn to turn: behind
+Claude Code's billing line, which stays or varies, and before reasoning that comes back as it was or
+with other first words. (After other last words nearly everything is still in a cache.) A stack of
+our own is started twice: by default, and with `--no-strip-anthropic-preamble`, where the line stays
+in the prompt.
 """
 
 import argparse
@@ -24,23 +14,29 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import msgspec
 
 from bench import report
-from bench.command import split
-from bench.load import first_model
 from bench.prompts import make_prompt
-from bench.stack import StackFailed, own_stack
+from bench.stack import StackFailed, own_stack, split
 
 CHARS_PER_TOKEN = 4.5
 """For the demo model's tokenizer on this text. The results have the exact number of tokens."""
 THINKING_TOKENS = 500
 PREFILL_TOKENS_PER_S = 60_000
 """Speed of the script engine, the default engine of a stack of our own."""
+HEADERS = {
+    "anthropic-version": "2023-06-01",
+    "x-api-key": "bench",
+    "content-type": "application/json",
+}
+TIMEOUT = aiohttp.ClientTimeout(total=900.0)
+"""For one request."""
+START_S = 600.0
+"""An engine with a large model starts slowly."""
 RATIOS = {
     "header varying / stable": ("header varying", "header stable"),
     "thinking mutated / kept": ("thinking mutated", "thinking kept"),
@@ -67,7 +63,7 @@ class Figures(msgspec.Struct, frozen=True):
     """Figures of one variant, over all requests but the first."""
 
     stack: str
-    """What happens to the billing line (`STACKS`); "" with `--url`."""
+    """What happens to the billing line (`STACKS`)."""
     variant: str
     first: Turn
     """The turn with the new prompt."""
@@ -82,8 +78,6 @@ class Result(msgspec.Struct, frozen=True):
     """One run."""
 
     started: str
-    label: str
-    url: str
     model: str
     machine: report.Machine
     figures: list[Figures]
@@ -189,28 +183,13 @@ async def ask(http: aiohttp.ClientSession, body: Body) -> Turn:
     return Turn((first - started) * 1000, usage["input_tokens"] + cached + written, cached)
 
 
-async def measure(
-    url: str,
-    model: str,
-    *,
-    tokens: int,
-    requests: int,
-    timeout_s: float,
-    key: str | None = None,
-    stack: str = "",
-) -> list[Figures]:
+async def measure(url: str, model: str, *, tokens: int, requests: int, stack: str) -> list[Figures]:
     """Measures all variants in turn, so that other work of the machine slows all of them. The first
     request of each has a new prompt, the others are the result. Raises RuntimeError,
     aiohttp.ClientError."""
-    headers = {
-        "anthropic-version": "2023-06-01",
-        "x-api-key": key or "bench",
-        "content-type": "application/json",
-    }
-    timeout = aiohttp.ClientTimeout(total=timeout_s)
     bodies = variants(model, tokens, int(time.time()) % 1_000_000)
     turns: dict[str, list[Turn]] = {name: [] for name in bodies}
-    async with aiohttp.ClientSession(url, headers=headers, timeout=timeout) as http:
+    async with aiohttp.ClientSession(url, headers=HEADERS, timeout=TIMEOUT) as http:
         for number in range(requests + 1):
             for name, body in bodies.items():
                 turns[name].append(await ask(http, body(number)))
@@ -234,31 +213,21 @@ def ratios(figures: Sequence[Figures]) -> dict[str, float]:
     for stack in dict.fromkeys(figure.stack for figure in figures):
         by_name = {figure.variant: figure.ttft_ms for figure in figures if figure.stack == stack}
         for name, (over, under) in RATIOS.items():
-            found[f"{name}, {stack}" if stack else name] = round(by_name[over] / by_name[under], 2)
+            found[f"{name}, {stack}"] = round(by_name[over] / by_name[under], 2)
     return found
 
 
-async def run(asked: argparse.Namespace, stack_arguments: Sequence[str]) -> Result:
+async def run(tokens: int, requests: int, arguments: Sequence[str]) -> Result:
     """The whole experiment. Raises StackFailed, RuntimeError, aiohttp.ClientError."""
-    url, model, figures = asked.url, asked.model, []
-    how = {
-        "tokens": asked.tokens,
-        "requests": asked.requests,
-        "timeout_s": asked.timeout,
-        "key": asked.key,
-    }
-    if url is not None:
-        model = model or await first_model(url, asked.key)
-        figures = await measure(url, model, **how)
-    else:
-        for stack, flags in STACKS.items():
-            arguments = [f"--prefill-tokens-per-s={PREFILL_TOKENS_PER_S}", *flags, *stack_arguments]
-            async with own_stack(arguments, start_s=asked.timeout) as own:
-                model = own.model
-                figures += await measure(own.url, own.model, **how, stack=stack)
-    return Result(
-        report.now(), asked.label, url or "", model, report.this_machine(), figures, ratios(figures)
-    )
+    figures = []
+    for stack, flags in STACKS.items():
+        speed = f"--prefill-tokens-per-s={PREFILL_TOKENS_PER_S}"
+        async with own_stack([speed, *flags, *arguments], start_s=START_S) as own:
+            figures += await measure(
+                own.url, own.model, tokens=tokens, requests=requests, stack=stack
+            )
+    machine = report.this_machine()
+    return Result(report.now(), own.model, machine, figures, ratios(figures))
 
 
 def show(result: Result) -> None:
@@ -277,27 +246,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     own, stack_arguments = split(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(
         prog="python -m bench.prefixes",
-        description="What a varying prefix costs. Without --url a stack of our own is started.",
+        description="What a varying prefix costs.",
         epilog="Everything after -- goes to `turnwire up`, e.g. -- --engine transformers --model "
         "DIR",
     )
-    add = parser.add_argument
-    add("--url", help="base URL of a running server")
-    add("--model", help="name of the model; default: the first that the server lists")
-    add("--key", help="API key")
-    add("--tokens", type=int, default=52_000, help="of the prompt, about")
-    add("--requests", type=int, default=7, help="of each variant, besides the first")
-    add("--timeout", type=float, default=600.0, metavar="S", help="for one request")
-    add("--label", default="prefixes", help="for the result's file name")
-    add("--out", type=Path, help="result file; default: one in bench/results")
+    parser.add_argument("--tokens", type=int, default=52_000, help="of the prompt, about")
+    parser.add_argument("--requests", type=int, default=7, help="of each variant, after the first")
     asked = parser.parse_args(own)
     try:
-        result = asyncio.run(run(asked, stack_arguments))
+        result = asyncio.run(run(asked.tokens, asked.requests, stack_arguments))
     except (StackFailed, RuntimeError, ValueError, OSError, aiohttp.ClientError) as error:
         print(error, file=sys.stderr)
         return 1
     show(result)
-    report.write(result, asked.out or report.new_path(result.started, asked.label))
+    report.write(result, report.new_path(result.started, "prefixes"))
     return 0
 
 

@@ -3,13 +3,19 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import median
+from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from bench.apis import Api
 from bench.client import Mode
 from bench.cpu import Cost, Memory
 from bench.exchange import Exchange
+
+_COUNTS = ("requests", "tokens", "events")
+_RATES = ("wall_s", "tokens_per_s")
+_SPREADS = ("ttft_ms", "itl_ms", "gap_ms", "worst_gap_ms", "send_lag_ms", "dispatch_ms")
 
 
 class Spread(Struct, frozen=True):
@@ -54,8 +60,6 @@ class Row(Struct, frozen=True):
     prompt_tokens: int | None
     """Tokens of the largest prompt."""
     tokens_per_s: float
-    first_ttft_ms: float | None
-    """Time of the first request of a sequence. The spreads leave it out."""
     ttft_ms: Spread | None
     itl_ms: Spread | None
     """Between one event with output and the next; 0 where several came in one read."""
@@ -119,7 +123,7 @@ def make_row(
     sequence: bool = False,
 ) -> Row:
     """Makes the row of some exchanges. `sequence`: they followed each other, and the first one is
-    shown separately."""
+    left out of the times to the first token."""
     good = [one for one in exchanges if one.finished]
     later = good[1:] if sequence and len(good) > 1 else good
     counted = [one.tokens(api) for one in good]
@@ -139,7 +143,6 @@ def make_row(
         events=sum(one.outputs for one in good),
         prompt_tokens=max((count.prompt for count in counted if count), default=None),
         tokens_per_s=round(tokens / wall_s, 1) if wall_s else 0.0,
-        first_ttft_ms=good[0].ttft_ms if good else None,
         ttft_ms=spread(one.ttft_ms for one in later),
         itl_ms=spread(gap for one in good for gap in one.event_gaps_ms()),
         gap_ms=spread(gap for one in good for gap in one.gaps_ms()),
@@ -162,33 +165,21 @@ def _median_row(rows: Sequence[Row]) -> Row:
     errors: Counter[str] = Counter()
     for row in rows:
         errors.update(row.errors)
-    last = rows[-1]
-    return Row(
-        case=last.case,
-        requests=int(median(row.requests for row in rows)),
+    figures: dict[str, Any] = {}
+    for name in _COUNTS:
+        figures[name] = int(median(getattr(row, name) for row in rows))
+    for name in _RATES:
+        figures[name] = median(getattr(row, name) for row in rows)
+    for name in _SPREADS:
+        figures[name] = _median_spread([getattr(row, name) for row in rows])
+    return replace(
+        rows[-1],
         failed=sum(row.failed for row in rows),
         errors=dict(errors),
-        wall_s=median(row.wall_s for row in rows),
-        tokens=int(median(row.tokens for row in rows)),
-        events=int(median(row.events for row in rows)),
-        prompt_tokens=last.prompt_tokens,
-        tokens_per_s=median(row.tokens_per_s for row in rows),
-        first_ttft_ms=_median([row.first_ttft_ms for row in rows]),
-        ttft_ms=_median_spread([row.ttft_ms for row in rows]),
-        itl_ms=_median_spread([row.itl_ms for row in rows]),
-        gap_ms=_median_spread([row.gap_ms for row in rows]),
-        worst_gap_ms=_median_spread([row.worst_gap_ms for row in rows]),
-        send_lag_ms=_median_spread([row.send_lag_ms for row in rows]),
         cost=_median_cost([row.cost for row in rows]),
-        memory=last.memory,
-        dispatch_ms=_median_spread([row.dispatch_ms for row in rows]),
         dispatch_missing=sum(row.dispatch_missing for row in rows),
+        **figures,
     )
-
-
-def _median(figures: Sequence[float | None]) -> float | None:
-    known = [figure for figure in figures if figure is not None]
-    return median(known) if known else None
 
 
 def _median_spread(spreads: Sequence[Spread | None]) -> Spread | None:

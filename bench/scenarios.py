@@ -18,7 +18,6 @@ from bench.measuring import Site, measured
 from bench.prompts import NUMBER, SHORT_PLAY, Kind, Size, make_body, story_prompt
 from bench.rows import Case, Row, spread
 
-DISPATCH_SCRIPTS = ("call_then_text", "call_then_thought", "call_then_call", "call_then_end")
 STREAM_MODE: Mode = "keepalive"
 FLAT_OUT_REQUESTS = {1: 40, 16: 16, 64: 8, 256: 4}
 PACED_REQUESTS = {1: 2}
@@ -106,11 +105,12 @@ async def dispatch(
     exchanges: list[Exchange] = []
     ramp_s = tokens * delay_ms / 1e3
     row = await _closed(site, case, body, each=each, kept=exchanges, ramp_s=ramp_s)
+    assert site.marks is not None
     rows = []
-    for mark in MARKS if site.marks else ():
-        left = [site.marks.left_at(mark, play_id) for play_id in ids] if site.marks else []
+    for mark in MARKS:
+        left = [site.marks.left_at(mark, play_id) for play_id in ids]
         rows.append(_with_lags(row, f"marks: {mark}", site, exchanges, left))
-    return rows or [_with_lags(row, "none", site, exchanges, [None] * len(ids))]
+    return rows
 
 
 def _with_lags(
@@ -130,14 +130,8 @@ def _with_lags(
 
 
 def _stream_case(scenario: str, site: Site, clients: int, delay_ms: float, tokens: int) -> Case:
-    return Case(
-        scenario,
-        site.api.name,
-        STREAM_MODE,
-        clients=clients,
-        delay_ms=delay_ms,
-        tokens=tokens,
-    )
+    name = site.api.name
+    return Case(scenario, name, STREAM_MODE, clients=clients, delay_ms=delay_ms, tokens=tokens)
 
 
 def _story(site: Site, tokens: int, delay_ms: float) -> Callable[[int], bytes]:

@@ -93,7 +93,7 @@ class Turnwire(Struct, frozen=True):
             (*own, f"--state-dir={STATE / self.name}", *self.flags), root=self.root
         ) as stack:
             site = _site(stack.url, stack.model, stages(stack.pid), stack.marks)
-            yield Up(replace(site, also=[Target.of(url) for url in stack.urls[1:]]), stack.start_s)
+            yield Up(site, stack.start_s)
 
 
 class Dynamo(Struct, frozen=True):

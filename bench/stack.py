@@ -1,4 +1,4 @@
-"""Starts our own stack for one run: `turnwire up` with the script engine."""
+"""Starts the processes of one run, and ends them; among them our own stack, `turnwire up`."""
 
 import asyncio
 import json
@@ -7,15 +7,17 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import aiohttp
 import msgspec
 
 START_S = 120.0
 STOP_S = 45.0
 POLL_S = 0.05
+ASK_S = 5.0
 LOG_BYTES = 4000
 PEERS = "TURNWIRE_PEERS"
 """Environment variable: the directory in which peers are kept."""
@@ -23,13 +25,13 @@ SCRIPTS = Path(__file__).parent / "scripts"
 ROOT = Path(__file__).parent.parent
 STATE = ROOT / ".turnwire" / "bench"
 
+Processes = Mapping[str, asyncio.subprocess.Process]
+
 
 class Running(msgspec.Struct, frozen=True):
     """A running stack."""
 
     url: str
-    urls: Sequence[str]
-    """URLs of all frontends; `url` is the first."""
     model: str
     pid: int
     marks: Path
@@ -41,12 +43,17 @@ class _Ready(msgspec.Struct):
     """The members of `turnwire up`'s ready file that are used here."""
 
     url: str
-    urls: list[str]
     model: str
 
 
 class StackFailed(Exception):
     """The stack did not start; the text is the end of its output."""
+
+
+def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Splits the arguments of a command at `--`; what follows is for `turnwire up`."""
+    at = words.index("--") if "--" in words else len(words)
+    return list(words[:at]), list(words[at + 1 :])
 
 
 @asynccontextmanager
@@ -55,15 +62,13 @@ async def own_stack(
 ) -> AsyncIterator[Running]:
     """Starts `turnwire up` on a free port with `bench/scripts`, or another engine, and ends it.
 
-    `arguments` follow its own; `start_s`: how long it may take to be ready; `root`: the checkout
-    that runs; another one than this runs in its own environment, if it has one.
-
-    Raises StackFailed.
+    `arguments` follow its own; `root`: the checkout that runs; another one than this runs in its
+    own environment, if it has one. Raises StackFailed.
     """
     STATE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="turnwire-bench-") as name:
-        directory = Path(name)
-        ready, marks, log = directory / "ready.json", directory / "marks", directory / "log"
+        folder = Path(name)
+        ready, marks = folder / "ready.json", folder / "marks"
         marks.touch()
         scripted = not any(argument.partition("=")[0] == "--engine" for argument in arguments)
         script = (f"--script-dir={SCRIPTS}", f"--engine-args={json.dumps({'marks': str(marks)})}")
@@ -76,29 +81,65 @@ async def own_stack(
             f"--state-dir={STATE}",
             *arguments,
         ]
+        # `turnwire up` refuses variables of Turnwire that it does not know.
+        env = {name: value for name, value in os.environ.items() if name != PEERS}
+        env["PYTHONPATH"] = str(root)
+
+        async def is_ready() -> bool:
+            return ready.exists()
+
         started = asyncio.get_running_loop().time()
-        with log.open("wb") as output:
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                cwd=root,
-                env=_environment(root),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-            )
-        try:
-            facts = await _ready(process, ready, log, start_s)
+        async with processes({"up": command}, is_ready, start_s, env=env, cwd=root) as up:
             took = asyncio.get_running_loop().time() - started
-            yield Running(
-                facts.url,
-                facts.urls,
-                facts.model,
-                process.pid,
-                marks,
-                round(took, 3),
-            )
+            facts = msgspec.json.decode(ready.read_bytes(), type=_Ready)
+            yield Running(facts.url, facts.model, up["up"].pid, marks, round(took, 3))
+
+
+@asynccontextmanager
+async def processes(
+    commands: Mapping[str, Sequence[str]],
+    ready: Callable[[], Awaitable[bool]],
+    start_s: float = START_S,
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path = ROOT,
+) -> AsyncIterator[Processes]:
+    """Starts processes, yields once they are `ready`, and ends them. Raises StackFailed."""
+    running: dict[str, asyncio.subprocess.Process] = {}
+    with tempfile.TemporaryDirectory(prefix="turnwire-bench-") as folder:
+        logs = Path(folder)
+        try:
+            for name, command in commands.items():
+                log_path = logs / f"{name}.log"
+                with log_path.open("wb") as log:
+                    running[name] = await asyncio.create_subprocess_exec(
+                        *command,
+                        cwd=cwd,
+                        env=env,
+                        stdin=asyncio.subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                    )
+            try:
+                async with asyncio.timeout(start_s):
+                    await _until(ready, running)
+            except (TimeoutError, StackFailed) as error:
+                problem = str(error) or f"not ready within {start_s:g} s"
+                raise StackFailed(f"{problem}:\n{_said(logs)}") from None
+            yield running
         finally:
-            await end_process(process)
+            for process in reversed(running.values()):
+                await _end(process)
+
+
+async def answers(url: str, containing: bytes = b"") -> bool:
+    """Returns whether a server answers with status 200, and with these bytes."""
+    timeout = aiohttp.ClientTimeout(ASK_S)
+    try:
+        async with aiohttp.ClientSession(timeout=timeout) as http, http.get(url) as answer:
+            return answer.status == 200 and containing in await answer.read()
+    except (aiohttp.ClientError, TimeoutError):
+        return False
 
 
 def free_port() -> int:
@@ -108,33 +149,15 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def _environment(root: Path) -> dict[str, str]:
-    """Ours, for the checkout at `root`. `turnwire up` refuses variables of Turnwire that it does
-    not know."""
-    return {name: value for name, value in os.environ.items() if name != PEERS} | {
-        "PYTHONPATH": str(root)
-    }
+async def _until(ready: Callable[[], Awaitable[bool]], running: Processes) -> None:
+    while not await ready():
+        for name, process in running.items():
+            if process.returncode is not None:
+                raise StackFailed(f"{name} ended with status {process.returncode}")
+        await asyncio.sleep(POLL_S)
 
 
-async def _ready(
-    process: asyncio.subprocess.Process, ready: Path, log: Path, start_s: float
-) -> _Ready:
-    try:
-        async with asyncio.timeout(start_s):
-            while not ready.exists():  # noqa: ASYNC240 - a stat of a local file
-                if process.returncode is not None:
-                    raise StackFailed(
-                        f"turnwire up ended with status {process.returncode}:\n{_said(log)}"
-                    )
-                await asyncio.sleep(POLL_S)
-    except TimeoutError:
-        raise StackFailed(
-            f"turnwire up was not ready within {start_s:g} s:\n{_said(log)}"
-        ) from None
-    return msgspec.json.decode(ready.read_bytes(), type=_Ready)  # noqa: ASYNC240 - some bytes in a local file
-
-
-async def end_process(process: asyncio.subprocess.Process) -> None:
+async def _end(process: asyncio.subprocess.Process) -> None:
     """Sends SIGTERM to a process, and kills it if it does not end within `STOP_S`."""
     if process.returncode is not None:
         return
@@ -147,5 +170,6 @@ async def end_process(process: asyncio.subprocess.Process) -> None:
         await process.wait()
 
 
-def _said(log: Path) -> str:
-    return log.read_bytes()[-LOG_BYTES:].decode("utf-8", "replace")
+def _said(logs: Path) -> str:
+    ends = (log.read_bytes()[-LOG_BYTES:].decode("utf-8", "replace") for log in logs.iterdir())
+    return "\n".join(ends)

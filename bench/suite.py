@@ -8,7 +8,7 @@ every part; `--resume FILE` continues it.
 
 import argparse
 import asyncio
-import os
+import resource
 import signal
 import subprocess
 import sys
@@ -18,18 +18,18 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import msgspec
+import uvloop
 from msgspec.structs import replace
 
+from bench import page, report, summary
 from bench import record as records
-from bench import report, summary
-from bench.command import allow_many_sockets, loop_factory, make_console, split
 from bench.dynamo import install
 from bench.model import build_bench_model
 from bench.parts import PARTS, QUICK, SESSIONS, Sizes
 from bench.record import Entry, Record, SideFacts
 from bench.rows import Row
 from bench.sides import BASE, Dynamo, Side, Turnwire, Up
-from bench.stack import STATE, StackFailed
+from bench.stack import STATE, StackFailed, split
 
 ALL = tuple(dict.fromkeys(part.split()[0] for part in PARTS))
 
@@ -46,16 +46,12 @@ class Suite:
         sides: Sequence[Side],
         sizes: Sizes,
         say: Say,
-        *,
-        quiet_s: float = 0.0,
     ) -> None:
-        """`quiet_s`: how long to wait, before each case, for an idle machine."""
         self.record = record
         self._path = path
         self._sides = sides
         self._sizes = sizes
         self._say = say
-        self._quiet_s = quiet_s
         self._seed = int(time.time()) % 10_000
 
     async def run(self, parts: Sequence[str]) -> None:
@@ -97,7 +93,7 @@ class Suite:
         began = time.monotonic()
         rows: list[Row] = []
         problem = ""
-        site = replace(up.site, seed=self._seed, quiet_wait_s=self._quiet_s)
+        site = replace(up.site, seed=self._seed)
         try:
             async for row in PARTS[part](site, side.fit(self._sizes)):
                 rows.append(row)
@@ -128,8 +124,6 @@ def arguments() -> argparse.ArgumentParser:
     add("--parts", default=",".join(ALL), help="of %(default)s; or as `capacity turn 100`")
     add("--resume", type=Path, metavar="FILE", help="goes on with a result that is not finished")
     add("--out", type=Path, metavar="FILE", help="result file; default: one in bench/results")
-    add("--quiet", type=float, default=0.0, metavar="S", help="waits for an idle machine")
-    add("--nice", type=int, default=0, help="of the client; below 0 only for root")
     return parser
 
 
@@ -176,19 +170,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the suite. Returns 0 if all answers were good; 1 if not, or if it could not run."""
     own, for_stack = split(sys.argv[1:] if argv is None else argv)
     asked = arguments().parse_args(own)
-    console = make_console()
 
     def say(line: str) -> None:
-        console.print(line, highlight=False)
+        print(line, flush=True)
 
     try:
         if unknown := set(asked.parts.split(",")) - {*ALL, *PARTS}:
             raise ValueError(
                 f"no such part: {', '.join(sorted(unknown))}; there are: {', '.join(ALL)}"
             )
-        allow_many_sockets()
-        if asked.nice:
-            os.nice(asked.nice)
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         sizes = QUICK if asked.quick else Sizes()
         found = sides(asked, for_stack, say)
         record, path = open_record(asked, found, sizes)
@@ -197,8 +189,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     record.finished = ""
     try:
-        suite = Suite(record, path, found, sizes, say, quiet_s=asked.quiet)
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        suite = Suite(record, path, found, sizes, say)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(suite.run(asked.parts.split(",")))
     except (StackFailed, ValueError, OSError) as error:
         print(f"bench.suite: {error}", file=sys.stderr)
@@ -210,7 +202,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
-    summary.show(record, console)
+    say(page.report(record, path.name))
     say(f"written to {path}")
     return 1 if record.failed else 0
 

@@ -1,13 +1,10 @@
-"""Summarizes the results of a suite in lines: one figure of one case for every side. Pure, except
-for the table."""
+"""Summarizes the results of a suite in lines: one figure of one case for every side. Pure."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import TypeAlias
 
 from msgspec import Struct
-from rich.console import Console
-from rich.table import Table
 
 from bench.record import Entry, Record
 from bench.report import BUSY_CORES
@@ -136,30 +133,6 @@ def _memory(
     yield Line(MEMORY, "nothing to do", "% of a core", by_side("idle", _share_of_a_core))
     starts = {side.name: median(side.start_s) if side.start_s else None for side in record.sides}
     yield Line(MEMORY, "start to first answer", "s", starts)
-
-
-def show(record: Record, console: Console) -> None:
-    """One table of everything, and what failed."""
-    ours, *peers = (side.name for side in record.sides)
-    table = Table(title=f"{record.started}, {record.repeat} repeats: medians", title_justify="left")
-    table.add_column("")
-    for heading in ("", ours, *(word for peer in peers for word in (peer, "×"))):
-        table.add_column(heading, justify="right")
-    group = ""
-    for line in lines(record):
-        if line.group != group:
-            group = line.group
-            table.add_section()
-            table.add_row(f"[bold]{group}[/bold]")
-        cells = [line.what, line.unit, number(line.values.get(ours))]
-        for peer in peers:
-            ratio = line.ratio(ours, peer)
-            cells += [number(line.values.get(peer)), "" if ratio is None else number(ratio)]
-        table.add_row(*cells)
-    console.print(table)
-    console.print(disturbance(record), highlight=False)
-    for problem in record.failed:
-        console.print(f"[red]failed[/red] {problem}", highlight=False)
 
 
 def disturbance(record: Record) -> str:

@@ -1,7 +1,6 @@
 """Starts Dynamo's frontend and the scripted worker for one run, on free ports of the loopback, and
 ends them."""
 
-import asyncio
 import os
 import tempfile
 import time
@@ -9,15 +8,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import aiohttp
 from msgspec import Struct
 
 from bench.dynamo import MODEL
-from bench.stack import LOG_BYTES, SCRIPTS, StackFailed, end_process, free_port
+from bench.stack import SCRIPTS, answers, free_port, processes
 
-START_S = 120.0
-POLL_S = 0.05
-ASK_S = 5.0
 ROOT = Path(__file__).parents[2]
 FRONTEND = (
     "--discovery-backend=file",
@@ -57,43 +52,27 @@ async def dynamo_stack(
     """
     port = free_port()
     url = f"http://127.0.0.1:{port}"
+    module = (str(python), "-m")
+    listening = ("--http-host=127.0.0.1", f"--http-port={port}")
     with tempfile.TemporaryDirectory(prefix="turnwire-dynamo-") as name:
-        directory = Path(name)
-        marks = directory / "marks"
+        folder = Path(name)
+        marks = folder / "marks"
         marks.touch()
-        environment = _environment(directory)
-        module = (str(python), "-m")
+        engine = (*_mock_engine(model), *engine_flags) if mock_engine else _scripted(model, marks)
         commands = {
-            "frontend": (
-                *module,
-                "dynamo.frontend",
-                "--http-host=127.0.0.1",
-                f"--http-port={port}",
-                *FRONTEND,
-                *flags,
-            ),
-            "worker": (
-                *module,
-                *(
-                    (*_mock_engine(model), *engine_flags)
-                    if mock_engine
-                    else _scripted(model, marks)
-                ),
-            ),
+            "frontend": (*module, "dynamo.frontend", *listening, *FRONTEND, *flags),
+            "worker": (*module, *engine),
         }
+
+        async def listed() -> bool:
+            # No request is sent, because the first one fills the tokenizer's cache.
+            return await answers(f"{url}/v1/models", MODEL.encode())
+
         started = time.monotonic()
-        running: dict[str, asyncio.subprocess.Process] = {}
-        try:
-            for stage, command in commands.items():
-                running[stage] = await _start(command, environment, directory / f"{stage}.log")
-            await _ready(url, running, directory)
+        async with processes(commands, listed, env=_environment(folder)) as running:
             took = round(time.monotonic() - started, 3)
-            yield DynamoStack(
-                url, MODEL, {stage: one.pid for stage, one in running.items()}, marks, took
-            )
-        finally:
-            for process in reversed(running.values()):
-                await end_process(process)
+            pids = {stage: one.pid for stage, one in running.items()}
+            yield DynamoStack(url, MODEL, pids, marks, took)
 
 
 def _scripted(model: Path, marks: Path) -> Sequence[str]:
@@ -128,56 +107,3 @@ def _environment(directory: Path) -> dict[str, str]:
         "DYN_SDK_DISABLE_ANSI_LOGGING": "1",
         "HF_HUB_OFFLINE": "1",
     }
-
-
-async def _start(
-    command: Sequence[str], environment: Mapping[str, str], log: Path
-) -> asyncio.subprocess.Process:
-    with log.open("wb") as output:
-        return await asyncio.create_subprocess_exec(
-            *command,
-            cwd=ROOT,
-            env=dict(environment),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-        )
-
-
-async def _ready(
-    url: str, running: Mapping[str, asyncio.subprocess.Process], directory: Path
-) -> None:
-    """Returns once the model is served. Sends no request, because the first one fills the
-    tokenizer's cache.
-
-    Raises StackFailed.
-    """
-    try:
-        async with asyncio.timeout(START_S), aiohttp.ClientSession() as session:
-            while not await _listed(session, url):
-                for stage, process in running.items():
-                    if process.returncode is not None:
-                        raise StackFailed(
-                            f"{stage} ended with status {process.returncode}:\n{_said(directory)}"
-                        )
-                await asyncio.sleep(POLL_S)
-    except TimeoutError:
-        raise StackFailed(
-            f"Dynamo was not ready within {START_S:g} s:\n{_said(directory)}"
-        ) from None
-
-
-async def _listed(session: aiohttp.ClientSession, url: str) -> bool:
-    timeout = aiohttp.ClientTimeout(ASK_S)
-    try:
-        async with session.get(f"{url}/v1/models", timeout=timeout) as answer:
-            return answer.status == 200 and MODEL.encode() in await answer.read()
-    except (aiohttp.ClientError, TimeoutError):
-        return False
-
-
-def _said(directory: Path) -> str:
-    logs = sorted(directory.glob("*.log"))
-    return "\n".join(
-        f"{log.stem}: {log.read_bytes()[-LOG_BYTES:].decode('utf-8', 'replace')}" for log in logs
-    )

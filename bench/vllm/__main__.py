@@ -37,8 +37,13 @@ SESSIONS: Sequence[tuple[str, Style]] = (
 PAGE = Path(__file__).parents[2] / "docs" / "performance.md"
 MARKERS = ("<!-- bench.vllm -->", "<!-- /bench.vllm -->")
 LEFT_IN = "Turnwire, left in"
-MARGIN = 8192
-"""Tokens of the window beyond the requested prompt."""
+HIDDEN, LAYERS = 256, 2
+TOKENS = 12_000
+"""Of a session's system prompt and tools, about."""
+STREAMS = 16
+CALLS = 10
+PREFIX_TOKENS, PREFIX_REQUESTS = 52_000, 5
+WINDOW = PREFIX_TOKENS + 8192
 
 
 async def measure(asked: argparse.Namespace, result: Result, folder: Path) -> None:
@@ -49,45 +54,39 @@ async def measure(asked: argparse.Namespace, result: Result, folder: Path) -> No
     running = asyncio.current_task()
     if running is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
-    model = build_model(folder / "model", hidden=asked.hidden, layers=asked.layers)
+    model = build_model(folder / "model", hidden=HIDDEN, layers=LAYERS)
     marks = set_environment(scripts(), folder)
-    size = f"{asked.layers} layers of {asked.hidden}"
-    window = max(asked.tokens, asked.prefix_tokens) + MARGIN
+    size = f"{LAYERS} layers of {HIDDEN}"
     async with AsyncExitStack() as opened:
         servers = {}
         for side, start in ((THEIRS, vllm_server), (OURS, turnwire)):
             _say(f"starting {side}")
-            servers[side] = await opened.enter_async_context(start(model, window))
+            servers[side] = await opened.enter_async_context(start(model, WINDOW))
         if "sessions" in asked.parts:
             for api, style in SESSIONS:
                 _say(f"session, {api}, {style}")
-                result.turns += [row async for row in sessions(servers, api, style, asked.tokens)]
+                result.turns += [row async for row in sessions(servers, api, style, TOKENS)]
         for api in DIALECTS:
             if "streams" in asked.parts:
-                _say(f"{asked.streams} streams, {api}")
-                result.streams += await streams(servers, api, size, asked.streams, asked.rounds)
+                _say(f"{STREAMS} streams, {api}")
+                result.streams += await streams(servers, api, size, STREAMS, asked.rounds)
             if "dispatch" in asked.parts:
                 _say(f"dispatch, {api}")
-                result.dispatch += [
-                    row async for row in dispatches(servers, api, asked.calls, marks)
-                ]
+                result.dispatch += [row async for row in dispatches(servers, api, CALLS, marks)]
         if "prefixes" in asked.parts:
             for side, server in servers.items():
                 _say(f"prefixes, {side}")
-                result.prefixes += await _prefixes(server.url, asked, f"{side}, stripped")
+                result.prefixes += await _prefixes(server.url, f"{side}, stripped")
     if "prefixes" in asked.parts:
         _say(f"starting {LEFT_IN}")
-        async with turnwire(model, window, "--no-strip-anthropic-preamble") as server:
-            result.prefixes += await _prefixes(server.url, asked, LEFT_IN)
+        async with turnwire(model, WINDOW, "--no-strip-anthropic-preamble") as server:
+            result.prefixes += await _prefixes(server.url, LEFT_IN)
 
 
-async def _prefixes(url: str, asked: argparse.Namespace, stack: str) -> list[prefixes.Figures]:
-    how = {
-        "tokens": asked.prefix_tokens,
-        "requests": asked.prefix_requests,
-        "timeout_s": asked.timeout,
-    }
-    return await prefixes.measure(url, NAME, stack=stack, **how)
+async def _prefixes(url: str, stack: str) -> list[prefixes.Figures]:
+    return await prefixes.measure(
+        url, NAME, stack=stack, tokens=PREFIX_TOKENS, requests=PREFIX_REQUESTS
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -97,17 +96,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add = parser.add_argument
     add("--parts", type=lambda text: text.split(","), default=list(PARTS), help=",".join(PARTS))
-    add("--hidden", type=int, default=256, help="width of the model")
-    add("--layers", type=int, default=2)
-    add("--tokens", type=int, default=12_000, help="of a session's system prompt and tools, about")
-    add("--streams", type=int, default=16)
     add("--rounds", type=int, default=7, help="of streams, each twice their number")
-    add("--calls", type=int, default=10, help="of dispatch")
-    add("--prefix-tokens", type=int, default=52_000)
-    add("--prefix-requests", type=int, default=5, help="of each variant, besides the first")
-    add("--timeout", type=float, default=900.0, metavar="S", help="for one request")
-    add("--out", type=Path, metavar="FILE", help="result file; default: one in bench/results")
-    add("--into", type=Path, metavar="FILE", help="adds to this result, e.g. with another model")
+    add("--into", type=Path, metavar="FILE", help="adds to this result")
     add("--write", action="store_true", help="the tables into docs/performance.md")
     add("--show", type=Path, metavar="FILE", help="measures nothing: shows, or writes, a result")
     asked = parser.parse_args(argv)
@@ -117,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         result = Result(report.now(), report.this_machine(), _versions())
         if asked.into:
             result = msgspec.json.decode(asked.into.read_bytes(), type=Result)
-        path = asked.into or asked.out or report.new_path(result.started, "vllm")
+        path = asked.into or report.new_path(result.started, "vllm")
         status = 1
         try:
             with tempfile.TemporaryDirectory(prefix="turnwire-bench-vllm-") as folder:

@@ -1,22 +1,19 @@
 """Starts the two servers: vLLM's own, and Turnwire over the same vLLM with the same settings."""
 
-import asyncio
 import json
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 from msgspec import Struct
 
 from bench.ledger.published import of_trl
 from bench.random_model import build
-from bench.stack import StackFailed, end_process, free_port, own_stack
+from bench.stack import ROOT, answers, free_port, own_stack, processes
 from bench.vllm.scripts import MARKS, SCRIPTS
 
 FORCED = "bench.vllm.forced:Forced"
@@ -26,7 +23,6 @@ TEMPLATE = "qwen3_6"
 START_S = 1800.0
 """On a busy CPU vLLM takes minutes."""
 STREAMS = 32
-ROOT = Path(__file__).parents[2]
 
 
 class Server(Struct, frozen=True):
@@ -104,62 +100,22 @@ async def vllm_server(model: Path, window: int) -> AsyncIterator[Server]:
     Raises StackFailed.
     """
     port = free_port()
-    flags = []
-    for name, value in engine_arguments(window).items():
-        flag = f"--{name.replace('_', '-')}"
-        flags += (
-            [flag]
-            if value is True
-            else [flag, *(value if isinstance(value, list) else [str(value)])]
-        )
     command = [
-        *(
-            sys.executable,
-            "-m",
-            "vllm.entrypoints.openai.api_server",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(port),
-        ),
-        *("--model", str(model), "--served-model-name", NAME, *flags),
-        *(
-            "--enable-auto-tool-choice",
-            "--tool-call-parser",
-            "qwen3_coder",
-            "--reasoning-parser",
-            "qwen3",
-        ),
-        "--enable-prompt-tokens-details",
+        *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
+        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--model", str(model), "--served-model-name", NAME),
+        *("--enable-auto-tool-choice", "--tool-call-parser", "qwen3_coder"),
+        *("--reasoning-parser", "qwen3", "--enable-prompt-tokens-details"),
         *("--uvicorn-log-level", "warning"),
     ]
-    with tempfile.TemporaryFile() as log:
-        process = await asyncio.create_subprocess_exec(
-            *command, cwd=ROOT, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log
-        )
-        url = f"http://127.0.0.1:{port}"
-        try:
-            try:
-                await _healthy(url, process)
-            except (StackFailed, TimeoutError) as error:
-                log.seek(0)
-                raise StackFailed(
-                    f"vLLM's server: {error}\n{log.read()[-4000:].decode(errors='replace')}"
-                ) from error
-            yield Server(url, process.pid)
-        finally:
-            await end_process(process)
+    for name, value in engine_arguments(window).items():
+        command.append(f"--{name.replace('_', '-')}")
+        if value is not True:
+            command += value if isinstance(value, list) else [str(value)]
+    url = f"http://127.0.0.1:{port}"
 
+    async def healthy() -> bool:
+        return await answers(f"{url}/health")
 
-async def _healthy(url: str, process: asyncio.subprocess.Process) -> None:
-    async with asyncio.timeout(START_S), aiohttp.ClientSession() as http:
-        while True:
-            if process.returncode is not None:
-                raise StackFailed(f"it ended with status {process.returncode}")
-            try:
-                async with http.get(f"{url}/health") as response:
-                    if response.status == 200:
-                        return
-            except aiohttp.ClientError:
-                pass
-            await asyncio.sleep(0.5)
+    async with processes({"vllm": command}, healthy, START_S) as running:
+        yield Server(url, running["vllm"].pid)

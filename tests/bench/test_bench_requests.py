@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from bench import fanout, prefixes
+from bench import prefixes
 from bench.apis import APIS
 from bench.prompts import KINDS, Kind, Size, make_body
-from bench.sessions import AgentSession
 
 API = APIS["messages"]
 
@@ -29,23 +28,6 @@ def bodies(size: Size, kind: Kind, seed: int = 0) -> list[bytes]:
 def parts(body: bytes) -> list[str]:
     request = json.loads(body)
     return [json.dumps(request[key]) for key in ("tools", "system", "messages")]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("size", ["small", "large"])
-def test_directive_ends_the_last_user_message(size: Size, kind: Kind) -> None:
-    for body in bodies(size, kind):
-        request: dict[str, Any] = json.loads(body)
-        assert request["messages"][-1]["content"][-1]["text"].endswith("[[play text n=16]]")
-        assert request["stream"] is True
-        assert b"@@" not in body
-
-
-def test_large_prompt_is_like_an_agents() -> None:
-    request = json.loads(bodies("large", "tail")[0])
-    assert request["system"][0]["text"].startswith("x-anthropic-billing-header: cc_version=")
-    assert len(request["system"][2]["text"]) == 177_000
-    assert len({tool["name"] for tool in request["tools"]}) == 20
 
 
 def test_kinds_of_prompts_share_what_they_say() -> None:
@@ -75,68 +57,6 @@ def test_requests_are_the_same_bytes_on_every_machine() -> None:
     assert hashlib.sha256(every).hexdigest() == digest
 
 
-def answer(call: str) -> list[tuple[int, bytes]]:
-    """The events of a turn of the script."""
-    text = {"type": "text", "text": ""}
-    tool_use = {"type": "tool_use", "id": call, "name": "read_file", "input": {}}
-    blocks = [
-        (text, {"type": "text_delta", "text": "On to it."}),
-        (tool_use, {"type": "input_json_delta", "partial_json": '{"path": "main.py"}'}),
-    ]
-    events: list[dict[str, Any]] = []
-    for index, (block, delta) in enumerate(blocks):
-        events.append({"type": "content_block_start", "index": index, "content_block": block})
-        events.append({"type": "content_block_delta", "index": index, "delta": delta})
-        events.append({"type": "content_block_stop", "index": index})
-    return [(at, b"data: " + json.dumps(event).encode()) for at, event in enumerate(events)]
-
-
-def test_session_returns_what_it_received_and_grows_at_its_end() -> None:
-    session = AgentSession.begin("m", 1, turn=3)
-    first = session.body()
-    session.take(answer("toolu_1"))
-    second = session.body()
-    assert second.startswith(first[:-2])
-    _, said, returned = json.loads(second)["messages"]
-    call = {
-        "type": "tool_use",
-        "id": "toolu_1",
-        "name": "read_file",
-        "input": {"path": "main.py"},
-    }
-    assert said == {"role": "assistant", "content": [{"type": "text", "text": "On to it."}, call]}
-    (result,) = returned["content"]
-    assert result["tool_use_id"] == "toolu_1"
-    assert result["content"].endswith("[[play agent delay=0]]")
-    with pytest.raises(ValueError, match="without a call"):
-        session.take(answer("toolu_2")[:3])
-    assert common(first, AgentSession.begin("m", 2, turn=3).body()) < 0.01
-
-
-@pytest.mark.parametrize("turn", [5, 50])
-def test_session_has_its_size_at_its_turn(turn: int) -> None:
-    session = AgentSession.begin("m", 1, turn)
-    for number in range(turn - 1):
-        session.take(answer(f"toolu_{number}"))
-    before = len(session.body())
-    assert 235_000 < before < 265_000
-    session.take(answer("toolu_later"))
-    assert 2_000 < len(session.body()) - before < 2_600
-
-
-def test_forks_of_a_session_share_all_but_the_last_result() -> None:
-    session = AgentSession.begin("m", 1, turn=4)
-    session.take(answer("toolu_1"))
-    session.take(answer("toolu_2"))
-    one, other = session.fork(1), session.fork(2)
-    messages = [json.loads(each.body())["messages"] for each in (session, one, other)]
-    assert messages[0][:-1] == messages[1][:-1] == messages[2][:-1]
-    results = [each[-1]["content"][0] for each in messages]
-    assert {result["tool_use_id"] for result in results} == {"toolu_2"}
-    assert len({result["content"] for result in results}) == 3
-    assert one.body() == session.fork(1).body()
-
-
 VARIANTS = prefixes.variants("m", 2000, 7)
 
 
@@ -159,24 +79,3 @@ def test_requests_of_a_variant_share_a_prefix(name: str, share: float) -> None:
     assert share <= common(one, other) < share + 0.1
     others = [in_order(variant(1)) for key, variant in VARIANTS.items() if key != name]
     assert all(common(one, variant) < 0.05 for variant in others)
-
-
-def test_mutated_thought_differs_from_its_first_words_on() -> None:
-    one, other = (VARIANTS["thinking mutated"](number) for number in (1, 2))
-    assert one["system"] == other["system"]
-    assert one["messages"][0] == other["messages"][0]
-    (thought, *rest), (other_thought, *other_rest) = (
-        body["messages"][1]["content"] for body in (one, other)
-    )
-    assert common(thought["thinking"], other_thought["thinking"]) < 0.01
-    assert len(thought["thinking"]) > prefixes.THINKING_TOKENS * 4
-    assert rest == other_rest
-
-
-def test_siblings_share_a_system_prompt_and_strangers_nothing() -> None:
-    alike = fanout.texts(8, shared=2000, tail=50, seed="a")
-    assert len({system for system, _ in alike}) == 1
-    assert len({question for _, question in alike}) == 8
-    assert len(alike[0][0]) == pytest.approx(2000 * prefixes.CHARS_PER_TOKEN, rel=0.01)
-    apart = fanout.texts(8, shared=0, tail=50, seed="a")
-    assert len({system[:10] for system, _ in apart}) == 8

@@ -18,8 +18,8 @@ from bench.parts import PARTS, QUICK, Sizes
 from bench.record import Record, SideFacts
 from bench.report import this_machine
 from bench.rows import Case, Row, make_row
-from bench.sides import BASE, OURS, Turnwire, Up
-from bench.stub import port_of, serve, steady
+from bench.sides import OURS, Up
+from tests.bench.stub import port_of, serve, steady
 
 SIZES = Sizes(
     idle_s=0.01, hold_streams=3, hold_tokens=2, hold_delay_ms=1, hold_ramp_s=0.01, requests=1
@@ -31,10 +31,9 @@ class Stub:
 
     parts = ("idle", "hold")
 
-    def __init__(self, name: str, log: list[str], pid: int | None = None) -> None:
+    def __init__(self, name: str, log: list[str]) -> None:
         self.name = self.described = name
         self._log = log
-        self._pid = os.getpid() if pid is None else pid
 
     def fit(self, sizes: Sizes) -> Sizes:
         return sizes
@@ -44,7 +43,7 @@ class Stub:
         self._log.append(f"+{self.name}")
         server = await serve(steady(8, 1))
         target = Target("127.0.0.1", port_of(server))
-        pids = {"server": self._pid}
+        pids = {"server": os.getpid()}
         try:
             yield Up(Site(target=target, api=APIS["messages"], model="m", pids=pids), 0.5)
         finally:
@@ -86,16 +85,6 @@ def test_sides_take_turns_and_a_cut_run_goes_on(tmp_path: Path) -> None:
     assert read.has(last.side, last.repeat, last.part)
 
 
-def test_process_that_is_gone_spoils_its_part_only(tmp_path: Path) -> None:
-    made = new_record(OURS, "gone", repeat=1)
-    run(made, tmp_path / "r.json", [Stub(OURS, []), Stub("gone", [], pid=2**22 - 3)])
-    problems = [(entry.side, entry.part) for entry in made.entries if entry.problem]
-    assert problems == [("gone", "idle"), ("gone", "hold")]
-    assert len(made.failed) == 2
-    assert made.has(OURS, 1, "hold")
-    assert not made.has("gone", 1, "hold")
-
-
 def test_run_that_is_terminated_stops_its_sides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,28 +103,6 @@ def test_run_that_is_terminated_stops_its_sides(
     assert not made.finished
 
 
-def test_unknown_parts_and_bases_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert suite.main(["--parts", "ttft,speed"]) == 1
-    assert "no such part: speed" in capsys.readouterr().err
-    assert suite.main(["--base", str(tmp_path)]) == 1
-    assert "no checkout of Turnwire" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_base_is_another_checkout(tmp_path: Path) -> None:
-    (tmp_path / "services").mkdir()
-    asked = suite.arguments().parse_args(["--base", str(tmp_path), "--parts", "capacity turn 20"])
-    found = suite.sides(asked, ["--slots=3"], lambda line: None)
-    base = found[1]
-    assert isinstance(base, Turnwire)
-    assert (base.name, base.root, base.flags) == (BASE, tmp_path.resolve(), ("--slots=3",))
-    assert "no commit" in base.described
-    made, _ = suite.open_record(asked, found, QUICK)
-    assert made.label == "alone-capacity"
-
-
 def test_record_is_resumed_only_with_the_same_options(tmp_path: Path) -> None:
     path, ours = tmp_path / "r.json", Stub(OURS, [])
     asked = suite.arguments().parse_args(["--quick", "--out", str(path)])
@@ -147,3 +114,22 @@ def test_record_is_resumed_only_with_the_same_options(tmp_path: Path) -> None:
         suite.open_record(again, [ours], Sizes())
     with pytest.raises(ValueError, match="compares"):
         suite.open_record(again, [ours, Stub("peer", [])], QUICK)
+
+
+@pytest.mark.slow
+def test_suite_measures_our_own_stack(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "r.json"
+    options = ["--quick", "--parts", "dispatch,idle", "--out", str(path)]
+    assert suite.main([*options, "--", "--parsers=2"]) == 0
+    assert "| messages, call then text, from body |" in capsys.readouterr().out
+    rows = record.load(path).rows(OURS)
+    idle = rows[-1]
+    stages = {"nats", "worker", "parser", "parser-2", "preprocessor", "frontend"}
+    assert set(idle.cost.processes) == stages | {"up", "reaper"}
+    assert all(held.rss > 1 for held in idle.memory.values())
+    for body, close in zip(rows[:-1:2], rows[1:-1:2], strict=True):
+        assert [body.dispatch_missing, close.dispatch_missing] == [0, 0]
+        assert body.dispatch_ms is not None
+        assert close.dispatch_ms is not None
+        assert body.dispatch_ms.min > 0
+        assert close.dispatch_ms.p50 < body.dispatch_ms.p50 < 200 * 10.0  # the model goes on

@@ -1,10 +1,5 @@
-"""Serves canned output with a minimal asyncio server, to measure the limit of the client itself.
+"""Serves canned output with a minimal asyncio server."""
 
-`python -m bench.stub [--tokens N] [--batch N]` listens on a free port, says which, and runs until
-it is ended.
-"""
-
-import argparse
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable
@@ -98,20 +93,3 @@ async def serve(answer: Answer, port: int = 0) -> asyncio.Server:
 def port_of(server: asyncio.Server) -> int:
     """Returns the port of a server."""
     return int(server.sockets[0].getsockname()[1])
-
-
-async def _main(tokens: int, batch: int) -> None:
-    server = await serve(steady(tokens, batch))
-    print(f"http://127.0.0.1:{port_of(server)}", flush=True)
-    await server.serve_forever()
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="A fixed event stream for every request.")
-    parser.add_argument("--tokens", type=int, default=512)
-    parser.add_argument("--batch", type=int, default=1, help="deltas in one write")
-    arguments = parser.parse_args()
-    try:
-        asyncio.run(_main(arguments.tokens, arguments.batch))
-    except KeyboardInterrupt:
-        pass
