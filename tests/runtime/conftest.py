@@ -1,9 +1,25 @@
-"""What the tests of the bus clean up."""
+"""Buses on the shared server, and what the tests of the bus clean up."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
+
+from services.runtime.bus import Bus
+from tests.kit.nats import NatsServer
+from tests.runtime.bus_clients import connected
+
+
+@pytest.fixture
+async def bus(nats: NatsServer) -> AsyncIterator[Bus]:
+    async with connected(nats.url) as client:
+        yield client.bus
+
+
+@pytest.fixture
+async def other(nats: NatsServer) -> AsyncIterator[Bus]:
+    async with connected(nats.url) as client:
+        yield client.bus
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from services.runtime.heartbeats import LinkStates, Service
 from services.runtime.process import Process
 from services.runtime.streams import frames as streams
 from services.runtime.streams.frames import FrameReceiver, FrameSender, FrameSource
-from tests.kit.nats import NatsServer
 from tests.kit.processes import MakeProcess
 from tests.kit.waiting import eventually
 
@@ -193,56 +192,6 @@ async def test_a_receiver_that_stands_still_holds_the_sender_and_not_the_memory(
         while not sink.whole(source):
             await beat(worker, parser)
     assert sink.receiver.gaps == 0
-
-
-async def test_one_slow_receiver_does_not_hold_another(make_process: MakeProcess) -> None:
-    worker = await make_process("worker", "w")
-    slow, quick = (
-        await make_process("parser", "slow", window_bytes=4096),
-        await make_process("parser", "quick"),
-    )
-    stuck, sink = StuckSink(slow), Sink(quick)
-    await stuck.start()
-    await sink.start()
-
-    class SlowSource(Source):
-        def fill(self, receiver: str, seq: int) -> TokenFrame | None:
-            if receiver == slow.id:
-                return super().fill(receiver, seq)
-            return both[1].fill(receiver, seq)
-
-    both: list[Source] = [SlowSource(worker, slow.id, 20), Source(worker, quick.id)]
-    sender = both[1].sender = both[0].sender
-    await sender.start()
-    slow.heartbeats.send()
-    await eventually(lambda: worker.registry.get("parser", slow.id) is not None)
-    for _ in range(TOKENS):
-        for source in both:
-            source.add()
-        await asyncio.sleep(0)
-    await eventually(lambda: sink.whole(both[1]))
-    await eventually(lambda: stuck.held_bytes() >= 4096)
-    assert stuck.held_bytes(last=False) < 4096
-
-
-async def test_a_server_that_dies_and_comes_back_costs_nothing(
-    own_nats: NatsServer, make_process: MakeProcess
-) -> None:
-    worker = await make_process("worker", "w", url=own_nats.url)
-    parser = await make_process("parser", "p", url=own_nats.url)
-    source, sink = Source(worker, parser.id), Sink(parser)
-    await source.sender.start()
-    await sink.start()
-    for step in range(TOKENS):
-        source.add()
-        if step == TOKENS // 2:
-            own_nats.kill()
-        await asyncio.sleep(0)
-    own_nats.start()
-    await eventually(lambda: worker.bus.connected and parser.bus.connected)
-    async with asyncio.timeout(60):
-        while not sink.whole(source):
-            await beat(worker, parser)
 
 
 async def test_a_failed_drain_is_repeated(

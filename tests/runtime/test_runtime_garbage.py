@@ -3,7 +3,6 @@ log gets one line a second."""
 
 import asyncio
 import io
-import random
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,7 +14,6 @@ from schemas.control import Heartbeat
 from services.runtime.bus import Bus, Delivery
 from services.runtime.config import BusConfig, ServiceConfig
 from services.runtime.observability.telemetry import open_log
-from tests.kit.examples import examples
 from tests.kit.nats import NatsServer
 from tests.kit.waiting import LIMIT_S
 
@@ -25,49 +23,15 @@ subject."""
 HEADERS = [
     b"",
     b"NATS/1.0",
-    b"NATS/1.0\r\n",
     b"NATS/1.0\r\n\r\n",
-    b"NATS/1.0 ",
     b"NATS/1.0 503\r\n\r\n",
-    b"NATS/1.0 404 No Messages\r\n\r\n",
-    b"NATS/1.0 409\r\nA: b\r\n\r\n",
-    b"NATS/1.0 \xff\xff\xff\r\n\r\n",
-    b"NATS/1.0 503 \xff\xff\r\n\r\n",
     b"NATS/1.0 503 a\xff\r\nb: c\r\n\r\n",
     b"NATS/1.0\r\n\xff\xff: \xff\r\n\r\n",
-    b"NATS/1.0\r\n: \r\n\r\n",
     b"NATS/1.0\r\nno colon\r\n\r\n",
-    b"HTTP/1.1 200\r\n\r\n",
     b"\xff" * 40,
-    b"\r\n\r\n",
 ]
-TOKENS = [
-    b"x",
-    b"\xff\xfe",
-    b"\x0b",
-    b"\x0c",
-    b"\x1f",
-    b"\x00",
-    b"\x85",
-    b"\xed\xa0\x80",
-    "é".encode(),
-    b"*",
-    b">",
-    b"'",
-]
-DATA = [
-    b"",
-    b"{",
-    b"[]",
-    b"null",
-    b"{}",
-    ACK,
-    b"\xff",
-    b"\x00" * 99,
-    b'"\xff"',
-    b'{"x":' + b"[" * 100_000,
-    b"9" * 5000,
-]
+TOKENS = [b"x", b"\xff\xfe", b"\x0b", b"\x00", b"\x85", b"\xed\xa0\x80", b"*", b">"]
+DATA = [b"", b"{", b"null", b"{}", ACK, b"\xff", b'"\xff"', b'{"x":' + b"[" * 100_000]
 
 
 class RawPublisher:
@@ -181,18 +145,3 @@ async def test_flood_of_garbage_is_one_line_a_second(nats: NatsServer) -> None:
         lines = [msgspec.json.decode(line) for line in service.stream.getvalue().splitlines()]
         assert {line["event"] for line in lines} <= {"bus.unreadable", "bus.handler_failed"}
         assert all("exception" not in line for line in lines if line["event"] == "bus.unreadable")
-
-
-async def test_generated_garbage_leaves_the_connection_alone(nats: NatsServer) -> None:
-    choose = random.Random(11)
-    async with listening(nats.url) as (service, publisher):
-        for _ in range(examples(600)):
-            headers = choose.choice(HEADERS)
-            for _ in range(choose.randint(0, 3) if headers else 0):
-                at = choose.randrange(len(headers))
-                headers = headers[:at] + choose.randbytes(choose.randint(0, 2)) + headers[at + 1 :]
-            token = choose.choice(TOKENS) + bytes(set(choose.randbytes(2)) - set(b" .\t\r\n"))
-            await publisher.send(
-                choose.choice([b"t.read.", b"t.fail."]) + token, choose.choice(DATA), headers
-            )
-        await service.is_quiet()

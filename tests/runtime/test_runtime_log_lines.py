@@ -4,14 +4,13 @@ import asyncio
 import io
 import subprocess
 import sys
-import threading
 from types import SimpleNamespace
 
 import pytest
 
 from services.runtime.config import FrontendConfig
 from services.runtime.observability import log_lines
-from services.runtime.observability.log_lines import EVERY_S, LineWriter, printable
+from services.runtime.observability.log_lines import LineWriter, printable
 from services.runtime.observability.telemetry import open_log
 
 
@@ -31,14 +30,6 @@ class Stream(io.StringIO):
         self.writes.append(text)
         self.written.set()
         return len(text)
-
-
-def test_without_a_loop_each_line_is_written_at_once() -> None:
-    stream = Stream()
-    lines = LineWriter(stream)
-    lines.info("one")
-    lines.info("two")
-    assert stream.writes == ["one\n", "two\n"]
 
 
 async def test_the_first_line_is_written_at_once_and_a_following_burst_together() -> None:
@@ -62,44 +53,6 @@ async def test_a_warning_is_written_at_once_with_all_before_it() -> None:
     assert stream.writes == ["one\n", "two\nthree\nfour\n"]
 
 
-async def test_a_thread_beside_the_loop_loses_nothing() -> None:
-    stream = Stream()
-    lines = LineWriter(stream)
-
-    def say() -> None:
-        for number in range(200):
-            lines.info(f"thread {number}")
-
-    thread = threading.Thread(target=say)
-    thread.start()
-    for number in range(200):
-        lines.info(f"loop {number}")
-    await asyncio.to_thread(thread.join)
-    lines.warning("end")
-    said = "".join(stream.writes).splitlines()
-    assert len(said) == 401
-    assert [line for line in said if line.startswith("thread")] == [
-        f"thread {number}" for number in range(200)
-    ]
-    assert [line for line in said if line.startswith("loop")] == [
-        f"loop {number}" for number in range(200)
-    ]
-
-
-async def test_a_stream_that_was_closed_ends_nothing() -> None:
-    stream = io.StringIO()
-    lines = LineWriter(stream)
-    lines.info("one")
-    lines.info("two")
-    stream.close()
-    failures: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
-    over = asyncio.Event()
-    asyncio.get_running_loop().call_later(2 * EVERY_S, over.set)  # after the writer's own timer
-    await over.wait()
-    assert failures == []
-
-
 def test_waiting_lines_are_written_when_the_process_ends() -> None:
     program = (
         "import asyncio, sys\n"
@@ -113,26 +66,6 @@ def test_waiting_lines_are_written_when_the_process_ends() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stderr == "0\n1\n2\n"
-
-
-async def test_every_level_of_a_log_comes_through() -> None:
-    stream = Stream()
-    log = open_log(FrontendConfig(log_level="debug"), stream)
-    for level in ("debug", "info", "warning", "error", "critical"):
-        getattr(log, level)("said")
-    try:
-        raise ValueError("no")
-    except ValueError:
-        log.exception("failed")
-    said = "".join(stream.writes).splitlines()
-    assert [line.partition('"level":"')[2].partition('"')[0] for line in said] == [
-        "debug", "info", "warning", "error", "critical", "error",
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("text", ["plain", "a b", "h\u00e9 \U0001f600", "C:\\path"])
-def test_text_that_can_be_printed_stays(text: str) -> None:
-    assert printable(text) == text
 
 
 @pytest.mark.parametrize(

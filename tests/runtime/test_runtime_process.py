@@ -67,27 +67,6 @@ async def test_a_process_takes_work_only_after_it_knows_the_others(
     await watching
 
 
-async def test_changes_are_sent_soon_and_in_one_heartbeat(
-    own_nats: NatsServer, make_process: MakeProcess
-) -> None:
-    watcher = await make_process("frontend", "f", url=own_nats.url)
-    process = await make_process(
-        "worker", "w", url=own_nats.url, beat_interval_s=30.0, dead_after_s=60.0
-    )
-    running = asyncio.create_task(process.run())
-    heartbeats: list[Heartbeat] = []
-    await eventually(lambda: watcher.registry.get("worker", process.id) is not None)
-    keep(heartbeats, watcher)
-    await eventually(lambda: any(not heartbeat.draining for heartbeat in heartbeats))
-    heartbeats.clear()
-    for _ in range(100):
-        process.heartbeats.send_soon()
-    await eventually(lambda: bool(heartbeats))
-    assert len(heartbeats) == 1
-    process.stop()
-    await running
-
-
 @pytest.mark.parametrize("how", ["done", "grace", "signal"])
 async def test_a_drain_ends_when_it_is_done_when_the_grace_is_over_or_at_a_second_signal(
     make_process: MakeProcess, how: str
@@ -144,37 +123,6 @@ async def test_without_memory_a_process_ends(place: str, make_process: MakeProce
         asyncio.get_running_loop().call_soon(fail)
     with pytest.raises(EngineFailed, match="out of memory"):
         await asyncio.wait_for(running, 60)
-
-
-async def test_work_that_fails_or_never_begins_does_no_harm(make_process: MakeProcess) -> None:
-    process = await make_process("worker", "w")
-
-    async def fail() -> None:
-        raise ValueError
-
-    failed, never = process.spawn(fail(), "fail"), process.spawn(fail(), "never")
-    never.cancel()
-    await asyncio.gather(failed, never, return_exceptions=True)
-    assert failed.exception() is None
-    assert never.cancelled()
-
-
-async def test_heartbeats_continue_when_a_listener_fails(make_process: MakeProcess) -> None:
-    watcher, process = (
-        await make_process("frontend", "f"),
-        await make_process("worker", "w", beat_interval_s=0.05),
-    )
-
-    def fail(_now: float) -> None:
-        raise ZeroDivisionError
-
-    process.on_tick.append(fail)
-    heartbeats: list[Heartbeat] = []
-    keep(heartbeats, watcher)
-    running = asyncio.create_task(process.run())
-    await eventually(lambda: len(heartbeats) > 5)
-    process.stop()
-    await running
 
 
 async def test_while_the_bus_hangs_a_process_is_cut_off_and_takes_no_other_for_dead(

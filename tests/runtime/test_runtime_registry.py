@@ -1,7 +1,5 @@
 """Heartbeats keep processes alive; silence and last heartbeats end them."""
 
-import math
-
 from schemas.control import Heartbeat, ModelCard
 from services.runtime.registry import ProcessRegistry
 
@@ -25,14 +23,6 @@ def test_silence_is_death_and_a_last_heartbeat_is_too() -> None:
     assert list(registry.living("worker")) == []
 
 
-def test_a_last_heartbeat_of_an_unknown_process_is_ignored() -> None:
-    registry = ProcessRegistry(3.0)
-    left: list[Heartbeat] = []
-    registry.on_leave(left.append)
-    assert not registry.receive(heartbeat("x", leaving=True), 0.0)
-    assert left == []
-
-
 def test_only_processes_that_accept_work_for_the_model_are_able() -> None:
     registry = ProcessRegistry(3.0)
     registry.receive(heartbeat("a", models=[ModelCard("m")]), 0.0)
@@ -41,14 +31,6 @@ def test_only_processes_that_accept_work_for_the_model_are_able() -> None:
     registry.receive(heartbeat("d", models=[ModelCard("m")], stage="parser"), 0.0)
     assert [b.id for b in registry.able("worker", "m")] == ["a"]
     assert {b.id for b in registry.living("worker")} == {"a", "b", "c"}
-
-
-def test_time_without_reception_is_not_counted_against_the_others() -> None:
-    registry = ProcessRegistry(3.0)
-    registry.receive(heartbeat("a"), 0.0)
-    registry.discount(math.inf, 100.0)
-    assert registry.sweep(102.0) == []
-    assert registry.sweep(103.1) != []
 
 
 def test_part_of_the_time_without_reception_is_discounted() -> None:
@@ -106,10 +88,3 @@ def test_a_successor_is_expected_for_a_while() -> None:
     registry.sweep(16.0)
     assert forgotten == ["b", "a"]
     assert not registry.awaited("worker", "m")
-
-
-def test_no_successor_is_expected_of_a_process_that_was_never_there() -> None:
-    registry = ProcessRegistry(3.0, recovery_s=10.0)
-    registry.expect_heartbeats("worker", "w", 0.0)
-    assert len(registry.sweep(4.0)) == 1
-    assert list(registry.former("worker")) == []

@@ -1,7 +1,6 @@
 """The line about a broken TLS file names the file and what is wrong, for the frontend and for the
 bus."""
 
-import ssl
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,16 +29,15 @@ def truncated(data: bytes) -> bytes:
 NO_CERTIFICATE = "has no certificate in PEM form that can be read"
 NO_KEY = "has no private key in PEM form that can be read without a password"
 BROKEN: dict[str, Callable[[bytes], bytes]] = {
-    "empty": lambda _data: b"",
     "text": lambda _data: b"nothing",
-    "binary": lambda _data: bytes(range(256)),
     "truncated": truncated,
     "damaged": lambda data: data.replace(data.splitlines()[1][8:24], b"=" * 16),
 }
 
 
-@pytest.mark.parametrize("damage", BROKEN)
-@pytest.mark.parametrize("broken", ["certificate", "key", "authority"])
+@pytest.mark.parametrize(
+    ("broken", "damage"), [("certificate", "text"), ("key", "truncated"), ("authority", "damaged")]
+)
 async def test_broken_file_is_named(broken: str, damage: str, tmp_path: Path) -> None:
     authority = Authority("one")
     cert_file, key_file = authority.write(tmp_path, "own")
@@ -74,10 +72,3 @@ async def check(cert_file: str, key_file: str | None, ca_file: str, problem: str
             BusConfig(nats_cert_file=cert_file, nats_key_file=key_file, nats_ca_file=ca_file)
         )
     assert [str(frontends.value), str(bus.value)] == [problem] * 2
-
-
-async def test_files_that_work_are_loaded(tmp_path: Path) -> None:
-    authority = Authority("one")
-    cert_file, key_file = authority.write(tmp_path, "own")
-    context = await read_tls(BusConfig(nats_cert_file=cert_file, nats_key_file=key_file))
-    assert isinstance(context, ssl.SSLContext)

@@ -3,7 +3,6 @@ costs nothing."""
 
 import asyncio
 import io
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -139,15 +138,6 @@ async def test_standard_variables_apply(
     assert (resource["service.name"], resource["deployment.environment.name"]) == ("ours", "test")
 
 
-async def test_a_disabled_sdk_records_nothing(
-    make: Callable[..., Tracer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
-    tracer = make(trace_ratio=1)
-    assert tracer.sample(CLIENT) is None
-    await tracer.close()
-
-
 async def test_a_receiver_that_is_down_is_one_line(
     make: Callable[..., Tracer], log: io.StringIO
 ) -> None:
@@ -176,12 +166,3 @@ def test_a_missing_or_wrong_setting_is_one_clear_error(
     with pytest.raises(Invalid, match="the extra otel"):
         Process("worker", WorkerConfig(model="m", tracing=True))
     assert Process("worker", WorkerConfig(model="m")).tracer is None
-
-
-def test_a_process_without_tracing_does_not_import_opentelemetry() -> None:
-    code = (
-        "import sys\n"
-        "import services.frontend.service, services.preprocessor.service, services.worker.service, services.parser.service\n"
-        "assert not [name for name in sys.modules if name.startswith('opentelemetry')], sys.modules.keys()"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=LIMIT_S)
