@@ -2,18 +2,15 @@
 types."""
 
 from functools import cache
-from typing import Any, get_args
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from schemas.events import PromptComparison
 from services.frontend.apis.messages.render import diagnostics as messages_diagnostics
 from services.frontend.apis.responses.render.document import diagnostics as responses_diagnostics
 from services.ledger.difference import PARTS
-from tests.kit.examples import examples
 
 CASES: list[tuple[list[str], str, str]] = [
     (["model"], "model_changed", "model_changed"),
@@ -26,8 +23,6 @@ CASES: list[tuple[list[str], str, str]] = [
     (["verbosity"], "unavailable", "verbosity_changed"),
     (["format"], "unavailable", "text_format_changed"),
     (["template_kwargs"], "unavailable", "input_changed"),
-    (["system", "tools", "messages"], "system_changed", "tools_changed"),
-    (["tools", "messages"], "tools_changed", "tools_changed"),
     (["thinking", "messages"], "messages_changed", "reasoning_effort_changed"),
     (["system", "format"], "system_changed", "text_format_changed"),
 ]
@@ -58,25 +53,6 @@ def test_first_change_is_named(changed: list[str], of_messages: str, of_response
         "comparison_reusable_tokens": 100,
     }
     assert responses_type.validate_python(found, strict=True).to_dict() == found
-
-
-def words_of(annotation: Any) -> list[str]:
-    """The literals of the SDK's union of reasons, in its order."""
-    return [word for kind in get_args(annotation) for word in words_of(kind)] or (
-        [annotation] if isinstance(annotation, str) else []
-    )
-
-
-@settings(max_examples=examples(200))
-@given(changed=st.lists(st.sampled_from(["model", *PARTS]), min_size=1, unique=True))
-def test_reason_of_several_changes_is_the_first_in_the_order_of_the_sdk(changed: list[str]) -> None:
-    """Instructions that change together with an effort are the effort's."""
-    from openai.types.responses.response import PromptCacheDiagnosticsCacheMiss
-
-    words = {parts[0]: word for parts, _, word in CASES if len(parts) == 1}
-    order = words_of(PromptCacheDiagnosticsCacheMiss.model_fields["reason"].annotation)
-    found = responses_diagnostics(PromptComparison(100, 40, changed), compacted=False)
-    assert found["reason"] == min((words[part] for part in changed), key=order.index)
 
 
 def test_every_part_has_a_word() -> None:

@@ -12,7 +12,6 @@ from schemas.control import ModelCard
 from services.frontend.apis.models.codex_instructions import INSTRUCTIONS
 from services.frontend.apis.models.codex_profile import (
     assign_profiles,
-    catalogue,
     compact_at,
     default_level,
     entry,
@@ -20,7 +19,7 @@ from services.frontend.apis.models.codex_profile import (
     profiles_of,
 )
 from services.runtime.config import FrontendConfig
-from tests.kit.frontend import CARD, MODEL, FakeGateway, serving
+from tests.kit.frontend import MODEL, FakeGateway, serving
 
 # By version: the fields without a default in Codex' own type (0.72, 0.99, 0.169).
 REQUIRED = {
@@ -73,13 +72,7 @@ def test_entry_has_every_field_that_a_version_requires(model: ModelCard) -> None
     [
         (card(), [], "none"),
         (card(reasoning=True), ["medium"], "medium"),
-        (
-            card(reasoning=True, efforts=["low", "medium", "high"]),
-            ["low", "medium", "high"],
-            "medium",
-        ),
         (card(reasoning=True, efforts=["low", "high", "max"]), ["low", "high", "xhigh"], "high"),
-        (card(reasoning=True, efforts=["high", "xhigh", "max"]), ["high", "xhigh", "max"], "xhigh"),
         (card(efforts=["minimal", "high"]), ["minimal", "high"], "high"),
     ],
 )
@@ -95,7 +88,7 @@ def test_levels_are_those_of_the_template(
 
 @pytest.mark.parametrize(
     ("window", "expected"),
-    [(272_000, 244_800), (131_072, 111_072), (32_768, 24_576), (4096, 3072), (1_000_000, 900_000)],
+    [(272_000, 244_800), (131_072, 111_072), (32_768, 24_576)],
 )
 def test_compaction_leaves_room_for_an_answer(window: int, expected: int) -> None:
     assert compact_at(window) == expected
@@ -132,37 +125,23 @@ def test_profile_of_codex_replaces_all_but_the_served_fields() -> None:
 
 def test_profiles_are_assigned_by_name() -> None:
     profiles = profiles_of(BUNDLED)
-    profiles_by_name = assign_profiles(profiles, {"acme/m": "other"}, ["acme/m", "gpt-5.5", "x"])
-    assert {name: profile["slug"] for name, profile in profiles_by_name.items()} == {
-        "acme/m": "other",
-        "gpt-5.5": "gpt-5.5",
-    }
-    profiles_by_name = assign_profiles(profiles, {"*": "gpt-5.5"}, ["x", "other"])
-    assert {name: profile["slug"] for name, profile in profiles_by_name.items()} == {
-        "x": "gpt-5.5",
-        "other": "other",
-    }
+    for chosen, names, slugs in (
+        ({"acme/m": "other"}, ["acme/m", "gpt-5.5", "x"], ["other", "gpt-5.5"]),
+        ({"*": "gpt-5.5"}, ["x", "other"], ["gpt-5.5", "other"]),
+    ):
+        found = assign_profiles(profiles, chosen, names)
+        assert [profile["slug"] for profile in found.values()] == slugs
     with pytest.raises(ValueError, match=r"no profile gpt-7 .*gpt-5\.5, other"):
         assign_profiles(profiles, {"x": "gpt-7"}, [])
-    with pytest.raises(ValueError, match=r"no profile gpt-7 without codex_models_file$"):
-        assign_profiles({}, {"x": "gpt-7"}, [])
 
 
 @pytest.mark.parametrize(
     "document",
-    [None, [], {}, {"models": []}, {"models": [1]}, {"models": [{"slug": 1}]}, {"data": []}],
+    [None, {"models": []}, {"models": [1]}, {"models": [{"slug": 1}]}],
 )
 def test_invalid_catalogue_is_refused(document: object) -> None:
     with pytest.raises(ValueError, match="not a Codex catalogue"):
         profiles_of(document)
-
-
-def test_first_name_has_the_highest_priority() -> None:
-    made = catalogue([(CARD, MODEL), (CARD, "alias")])
-    assert [(model["slug"], model["priority"]) for model in made["models"]] == [
-        (MODEL, 0),
-        ("alias", 1),
-    ]
 
 
 async def test_frontend_serves_the_configured_profiles(tmp_path: Path) -> None:
@@ -179,10 +158,9 @@ async def test_frontend_serves_the_configured_profiles(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("content", ["{}", "not json", '{"models": [{"slug": "a"}]}'])
-async def test_error_names_an_unusable_profile_file(tmp_path: Path, content: str) -> None:
+async def test_error_names_an_unusable_profile_file(tmp_path: Path) -> None:
     file = tmp_path / "bundled.json"
-    file.write_text(content)
+    file.write_text("not json")
     with pytest.raises(ValueError, match=r"bundled\.json"):
         async with serving(
             config=FrontendConfig(codex_models_file=str(file), codex_profiles={"x": "gpt-5.5"})
