@@ -17,8 +17,6 @@ from tests.kit.bodies import APIS, CHAT, COMPLETIONS, CONVERSING, MESSAGES, RESP
         b"{",
         b"not json",
         b'{"messages": []} x',
-        b'{"n": 129, oh',
-        b'{"model": "\xff"}',
         b'{"messages": [{"role": "user", "content": "\xff"}]}',
         b'{"max_tokens": 1, "messages": [{"role": "assistant", "content": '
         b'[{"type": "tool_use", "id": "a", "name": "b", "input": {"c": "\xff"}}]}]}',
@@ -55,11 +53,6 @@ def test_deep_nesting_is_refused(body: bytes) -> None:
         assert api.refused(body).message
 
 
-def test_wording_survives_invalid_json_after_the_mistake() -> None:
-    refused = MESSAGES.refused(b'{"max_tokens": "x", ')
-    assert refused.message == "max_tokens: Input should be a valid integer"
-
-
 @pytest.mark.parametrize(
     ("source", "mended"),
     [
@@ -68,9 +61,7 @@ def test_wording_survives_invalid_json_after_the_mistake() -> None:
         (rb'"cut \ud83d"', rb'"cut \ufffd"'),
         (rb'"\ude00 cut"', rb'"\ufffd cut"'),
         (rb'"\ud83d\ud83d\ude00"', rb'"\ufffd\ud83d\ude00"'),
-        (rb'"\u0041\ude00"', rb'"\u0041\ufffd"'),
         (rb'"\ude00\ude00"', rb'"\ufffd\ufffd"'),
-        (rb'"\ud83d\n"', rb'"\ufffd\n"'),
         (rb'"C:\\ud83d"', rb'"C:\\ud83d"'),
         (rb'"\\\ud83d"', rb'"\\\ufffd"'),
         (rb'"\\\\ud83d"', rb'"\\\\ud83d"'),
@@ -80,17 +71,10 @@ def test_lone_surrogate_is_mended(source: bytes, mended: bytes) -> None:
     assert mend_surrogates(source) == mended
 
 
-def test_tool_result_cut_inside_an_emoji_is_served() -> None:
-    body = rb'{"max_tokens": 9, "messages": [{"role": "user", "content": "cut \ud83d"}]}'
-    (message,) = MESSAGES.parse(body).conversation.messages
-    assert message.parts[0].text == "cut \ufffd"
-
-
-@pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN"])
-def test_numbers_are_finite(number: str) -> None:
+def test_numbers_are_finite() -> None:
     for api in CONVERSING:
-        for field in ("temperature", "top_p", "min_p"):
-            data = json.dumps(api.body(**{field: "§"})).replace('"\\u00a7"', number)
+        for number in ("1e999", "NaN"):
+            data = json.dumps(api.body(min_p="§")).replace('"\\u00a7"', number)
             assert api.refused(data.encode()).message
 
 
@@ -98,15 +82,8 @@ def test_numbers_are_finite(number: str) -> None:
     "options",
     [
         5,
-        "5m",
-        [],
         {"ttl": "5m"},
-        {"ttl": "1h"},
-        {"ttl": ""},
         {"ttl": 30},
-        {"ttl": ["30m"]},
-        {"ttl": {}},
-        {"ttl": True},
     ],
     ids=repr,
 )
@@ -123,7 +100,6 @@ def test_wrong_lifetime_of_a_prefix_has_one_message_in_every_api_of_openai(optio
     [
         ("", 0),
         ("AAAA", 3),
-        ("AAA=", 2),
         ("AA==", 1),
         ("A===", None),
         ("AAA", None),

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from structlog import get_logger
 
 from services.frontend.apis.shared.api import Api
-from services.frontend.apis.shared.openapi import REASONS, document
+from services.frontend.apis.shared.openapi import document
 from services.frontend.app import APIS, Telemetry, make_app
 from services.runtime.config import FrontendConfig
 from tests.kit.bodies import Json, chat, completions, messages, responses
@@ -80,13 +80,6 @@ def test_every_reference_in_the_document_is_defined() -> None:
         for operation in methods.values()
     ]
     assert len(set(ids)) == len(ids) == len(OPERATIONS)
-    statuses = {
-        s
-        for methods in EVERYTHING["paths"].values()
-        for o in methods.values()
-        for s in o["responses"]
-    }
-    assert statuses <= {"101", "200", *map(str, REASONS)}
 
 
 def _references(node: Any) -> Iterator[str]:
@@ -110,17 +103,9 @@ def test_wire_types_have_the_constraints_of_their_api() -> None:
     }
     assert body["max_tokens"]["minimum"] == 0
     assert body["thread"]["type"] == "null"
-    assert body["mcp_servers"]["maxItems"] == 0
-    assert body["stop_sequences"]["items"] == {"minLength": 1}
-    assert schemas["MessagesTool"]["properties"]["name"]["minLength"] == 1
-    assert schemas["MessagesToolUseBlock"]["properties"]["input"] == {"type": "object"}
     assert schemas["MessagesToolUseBlock"]["required"] == ["type", "id", "name", "input"]
-    assert schemas["MessagesBase64Source"]["properties"]["data"]["contentEncoding"] == "base64"
-    assert schemas["ChatBody"]["properties"]["messages"]["minItems"] == 1
-    assert schemas["ChatFunction"]["properties"]["name"]["minLength"] == 1
     temperature = schemas["ChatBody"]["properties"]["temperature"]["anyOf"][0]
     assert (temperature["minimum"], temperature["maximum"]) == (0.0, 2.0)
-    assert schemas["TokensIds"]["properties"]["tokens"]["items"]["maximum"] == 2**32 - 1
     create = EVERYTHING["paths"]["/v1/messages"]["post"]["requestBody"]["content"][
         "application/json"
     ]["schema"]
@@ -132,9 +117,7 @@ def test_members_with_a_default_are_required_in_answers_only() -> None:
     assert {"id", "type", "role", "content", "stop_reason", "usage"} <= set(
         schemas["MessagesAnswer"]["required"]
     )
-    assert {"object", "choices"} <= set(schemas["ChatAnswer"]["required"])
     assert {"finish_reason", "logprobs"} <= set(schemas["ChatAnswerChoice"]["required"])
-    assert {"object", "status", "store", "error"} <= set(schemas["ResponsesAnswer"]["required"])
     assert schemas["ChatBody"]["required"] == ["messages"]
     assert schemas["ChatBody"]["properties"]["temperature"]["default"] is None
 
@@ -153,32 +136,8 @@ REQUESTS: list[tuple[str, str, Json | None]] = [
     ("GET", "/codex/models.json", None),
     ("POST", "/v1/tokenize", TEXTS),
     ("POST", "/v1/detokenize", {"model": MODEL, "tokens": [1]}),
-    ("GET", "/live", None),
     ("GET", "/health", None),
-    ("GET", "/version", None),
-    ("GET", "/", None),
 ]
-
-
-def test_answers_have_exact_enumerations_and_required_members() -> None:
-    schemas = EVERYTHING["components"]["schemas"]
-    chat, completion, message = (
-        schemas["ChatAnswerChoice"],
-        schemas["CompletionsChoice"],
-        schemas["MessagesAnswer"],
-    )
-    assert chat["properties"]["finish_reason"] == {
-        "enum": ["function_call", "length", "stop", "tool_calls"]
-    }
-    assert completion["properties"]["finish_reason"] == {"enum": ["length", "stop"]}
-    assert {"end_turn", "tool_use"} < {*message["properties"]["stop_reason"]["enum"]}
-    assert {"finish_reason", "message", "logprobs"} <= {*chat["required"]}
-    assert {"role", "content", "refusal"} == {*schemas["ChatAnswerMessage"]["required"]}
-    assert {"type", "role", "stop_reason", "stop_sequence", "usage"} <= {*message["required"]}
-    assert all(
-        "object" in schemas[f"{api}Answer"]["required"]
-        for api in ("Chat", "Completions", "Responses")
-    )
 
 
 def test_no_type_is_in_requests_and_answers() -> None:
