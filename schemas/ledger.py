@@ -15,7 +15,7 @@ class LedgerContext(Struct, frozen=True, omit_defaults=True):
     - the conversation: `state`, `started`;
     - the prompt head and the turn opening: `head_chars`, `head_hash`, `opening`;
     - the turn with its original tokens in the prompt: `parent` and `parent_…`, `joint`;
-    - the session: `previous`, `previous_key`, `session`.
+    - the session: `previous`, `previous_key`, `history`, `session`.
     """
 
     state: bytes
@@ -38,6 +38,9 @@ class LedgerContext(Struct, frozen=True, omit_defaults=True):
     """`mac` of the last turn that the prompt restored, with or without its original tokens: it and
     its `previous` are the entries of this turn's session."""
     previous_key: bytes = b""
+    history: bytes = b""
+    """Digest of the content of `previous` and of the turns before it: equal for sessions in which
+    the model wrote the same tokens."""
     session: bytes = b""
     """Digest of the client's session id; empty: the client sent none."""
     joint: str = ""

@@ -10,7 +10,7 @@ them. The newest turn is decided first, by the first of these rules that applies
 | of them                                                  | is changed (client)               |
 | ... none has any of them                                 | unknown: the right one is lost    |
 | the client sent reasoning: none has it                   | changed (client)                  |
-| more than `MAX_COMPARED` are left                        | ambiguous                         |
+| more than `MAX_COMPARED` are left, which differ          | ambiguous                         |
 | those that are left are narrowed down (below): they      | ambiguous                         |
 | still differ, or one is left that is not certain         |                                   |
 | one is left, or several that differ in nothing but the   | found; changed (client) if the    |
@@ -21,6 +21,9 @@ Siblings are narrowed down to those of the conversation's session:
 1. by their earlier turns, which the evidence in the conversation proves or refutes;
 2. if they differ, by the newest earlier turn that the client's reasoning decides;
 3. if they differ, by the client's session id.
+
+Siblings differ where the model wrote other tokens, in this turn or in an earlier one of its
+session. Sessions that are equal to the token do not, whatever their ids.
 
 One that no evidence proves is certain if it adds no reasoning which the client did not send, or if
 its session id is the client's and memory is known to have all siblings.
@@ -34,7 +37,6 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from schemas.conversation import Conversation, Message, Unseal
-from schemas.ledger import LedgerEntry
 from schemas.session import session_digest
 from services.ledger.chain import SentTurn
 from services.ledger.evidence import Evidence, Proof, evidence_of
@@ -228,7 +230,7 @@ class _Chooser:
             siblings = [turn for turn in siblings if evidence.fits_reasoning(turn.entry)]
         if not siblings:
             return _CLIENT
-        if len(siblings) > MAX_COMPARED:
+        if len(siblings) > MAX_COMPARED and not self._store.are_equal(key):
             return _AMBIGUOUS
         return self._decide_by_session(number, siblings)
 
@@ -242,7 +244,7 @@ class _Chooser:
         left = self._narrow(number, proven or by_proof[Proof.NONE])
         if not left:
             return _AMBIGUOUS
-        if proven or self._is_certain(number, left[0]):
+        if proven or self._is_certain(number, left):
             return Match(Outcome.FOUND, left)
         return _AMBIGUOUS
 
@@ -268,11 +270,12 @@ class _Chooser:
             self.matches[earlier] = match  # stays, where it is not an ancestor of a chosen turn
         return siblings
 
-    def _is_certain(self, number: int, turn: Turn) -> bool:
-        """Whether a turn is used that nothing but its visible history speaks for."""
+    def _is_certain(self, number: int, turns: Sequence[Turn]) -> bool:
+        """Whether turns are used that nothing but their visible history speaks for. They differ in
+        nothing but the prompt before them."""
         client_sent_reasoning = bool(self._history.evidence(number).reasoning_digests)
-        adds_reasoning = bool(turn.entry.reasoning_digests) and not client_sent_reasoning
-        if adds_reasoning and not self._history.is_of_session(turn):
+        adds_reasoning = bool(turns[0].entry.reasoning_digests) and not client_sent_reasoning
+        if adds_reasoning and not any(map(self._history.is_of_session, turns)):
             return False
         if self._history.is_complete(number):
             return True
@@ -296,18 +299,4 @@ def _match_by_marks(identified: Turn | None, marks: set[bytes]) -> Match:
 
 def _differ(turns: Sequence[Turn]) -> bool:
     """Whether turns differ in more than the prompt before them."""
-    return len(turns) > 1 and len({_content(turn.entry) for turn in turns}) > 1
-
-
-def _content(entry: LedgerEntry) -> tuple[object, ...]:
-    """The fields of an entry that its prompt does not make."""
-    return (
-        entry.ids,
-        entry.tail,
-        entry.closed,
-        entry.in_reasoning,
-        entry.prefix,
-        entry.calls_as_text,
-        entry.context.started,
-        entry.context.previous,
-    )
+    return len({turn.content for turn in turns}) > 1

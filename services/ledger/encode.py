@@ -207,7 +207,12 @@ class PromptEncoder:
         previous = history.newest_turn()
         if previous is None:
             return context
-        return replace(context, previous=previous.entry.mac, previous_key=previous.entry.key)
+        return replace(
+            context,
+            previous=previous.entry.mac,
+            previous_key=previous.entry.key,
+            history=previous.content,
+        )
 
 
 def _start_of_turn(history: MatchedHistory, *, continues: bool) -> tuple[bytes, str] | None:

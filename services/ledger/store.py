@@ -2,7 +2,7 @@
 recently used out first."""
 
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from itertools import islice
 
@@ -50,7 +50,7 @@ class EntryStore:
             if entry.mac in self._entries:
                 return False
             if _weight(entry) <= self._max_bytes:
-                self._put(Turn(entry))
+                self._put(Turn.of(entry))
                 while self._bytes > self._max_bytes:
                     self._evict()
             return True
@@ -70,6 +70,12 @@ class EntryStore:
             newest_first = reversed(siblings.entries.values())
             ended = (turn for turn in newest_first if not turn.entry.beginning)
             return list(islice(ended, most))
+
+    def are_equal(self, key: bytes) -> bool:
+        """Whether the entries that `find` returns differ in nothing but the prompt before them."""
+        with self._lock:
+            siblings = self._siblings.get(key)
+            return siblings is None or len(siblings.contents) < 2
 
     def find_marked(self, key: bytes, marks: Iterable[bytes]) -> Turn | None:
         """The entry of a key with one of these marks."""
@@ -112,6 +118,8 @@ class EntryStore:
         siblings = self._siblings.setdefault(entry.key, _Siblings(not self.shared))
         siblings.entries[entry.mac] = turn
         siblings.marks.update(dict.fromkeys(entry.marks, turn))
+        if not entry.beginning:
+            siblings.contents[turn.content] += 1
         self._entries[entry.mac] = turn
         self._bytes += _weight(entry)
 
@@ -124,19 +132,25 @@ class EntryStore:
         for mark in entry.marks:
             if siblings.marks.get(mark) is turn:
                 del siblings.marks[mark]
+        if not entry.beginning:
+            siblings.contents[turn.content] -= 1
+            if not siblings.contents[turn.content]:
+                del siblings.contents[turn.content]
         siblings.complete = False
         if not siblings.entries:
             del self._siblings[entry.key]
 
 
 class _Siblings:
-    __slots__ = ("complete", "entries", "marks")
+    __slots__ = ("complete", "contents", "entries", "marks")
 
     def __init__(self, complete: bool) -> None:
         self.complete = complete
         self.entries: dict[bytes, Turn] = {}
         """Entries by `mac`, oldest first."""
         self.marks: dict[bytes, Turn] = {}
+        self.contents = Counter[bytes]()
+        """How many entries have this content (`Turn.content`), beginnings aside."""
 
 
 class PromptCache:

@@ -8,6 +8,7 @@ from msgspec import Struct
 from schemas.conversation import Call, Message, Reasoning, Text, Unseal
 from schemas.frames import unpack_array
 from schemas.ledger import LedgerEntry
+from services.ledger.keys import add, chain
 from services.tokenization.segments import TokenIds
 
 TurnPart: TypeAlias = Text | Reasoning | Call
@@ -43,11 +44,25 @@ class Turn(Struct):
     which need both again."""
 
     entry: LedgerEntry
+    content: bytes
+    """Digest of what the model wrote in this turn and in the earlier ones of its session. Turns
+    with equal digests differ in nothing but the prompt before them, and in what shows which session
+    they are of: ids, seals and the session id."""
     output: TurnOutput | None = None
     """None until it is read from the entry."""
     unreadable: bool = False
     """The entry's ids are not tokens of this model, or parse to a turn with another key."""
     restored: RestoredTurn | None = None
+
+    @classmethod
+    def of(cls, entry: LedgerEntry) -> "Turn":
+        """The turn with this entry."""
+        context = entry.context
+        hasher = chain(context.history or context.previous)
+        flags = f"{entry.closed} {entry.in_reasoning} {entry.calls_as_text}"
+        add(hasher, "turn", flags, context.started, entry.prefix, entry.tail)
+        hasher.update(entry.ids)
+        return cls(entry, hasher.digest())
 
     def ids(self, count: int = 0) -> TokenIds:
         """The turn's ids, or the first `count` of them. Raises ValueError for damaged ids."""

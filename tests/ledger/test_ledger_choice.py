@@ -3,12 +3,16 @@
 from collections.abc import Callable
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from schemas.conversation import Client, Message, Part, Reasoning, Text
+from services.ledger.choice import MAX_COMPARED
 from services.ledger.evidence import call_id
 from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
+from tests.kit.examples import examples
 from tests.kit.ledger_turns import (
     ANSWER,
     CALLED,
@@ -114,6 +118,50 @@ def test_equal_tokens_need_no_evidence(session: Session) -> None:
     alike.commit()
     for number in range(3):
         assert alike.is_exact(number, alike.prompt(number, assistant(Text(ANSWER)), MORE))
+
+
+@settings(max_examples=examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    thoughts=st.lists(st.sampled_from(["", "So.", "Hm."]), min_size=2, max_size=5),
+    order=st.lists(st.integers(0, 3), min_size=4, max_size=20),
+    names=st.sampled_from(["none", "own", "one"]),
+)
+def test_sessions_that_are_equal_to_the_token_get_equal_prompts(
+    session: Session, thoughts: list[str], order: list[int], names: str
+) -> None:
+    """An evaluation that is run several times at temperature 0, by a client that keeps no ids and
+    no seals: the same request gives the same prompt, before and after others were served."""
+    session = Session(session.setup)
+    clients = {"none": lambda _: Client(), "one": lambda _: Client(session="s")}
+    runs = Alike(session, clients.get(names, lambda number: Client(session=f"s{number}")))
+    histories: dict[int, list[Message]] = {}
+    prompts: dict[int, list[int]] = {}
+    """The prompt with this number of messages."""
+    for served, number in enumerate(order):
+        sent = histories.setdefault(number, [])
+        turn = len(sent) // 2
+        if turn < len(thoughts):
+            runs.decode(number, ANSWER, *sent, thought=thoughts[turn], turn=f"{served:024x}")
+            session.ledger.add(runs.entries[number])
+            sent += [assistant(Text(ANSWER)), MORE]
+        for length in range(2, len(sent) + 1, 2):
+            prompt = runs.prompt(number, *sent[:length])
+            assert outcome(prompt) == "reused"
+            assert prompts.setdefault(length, [*prompt.ids]) == [*prompt.ids]
+
+
+def test_any_number_of_equal_sessions_needs_no_evidence(session: Session) -> None:
+    alike = Alike(session)
+    alike.decode(0, ANSWER, thought="The same.")
+    for number in range(MAX_COMPARED + 2):
+        mac = number.to_bytes(16)
+        session.ledger.add(replace(alike.entries[0], mac=mac, marks=[mac]))
+    assert alike.is_exact(0, alike.prompt(0, assistant(Text(ANSWER)), MORE))
+    other = alike.entries[0]
+    alike.decode(0, ANSWER, thought="Another.")
+    session.ledger.add(alike.entries[0])
+    session.ledger.add(other)
+    assert outcome(alike.prompt(0, assistant(Text(ANSWER)), MORE)) == "ambiguous"
 
 
 def test_later_turn_decides_the_earlier_ones(session: Session) -> None:
