@@ -127,20 +127,6 @@ async def test_budget_holds_on_every_api_streamed_or_not(client: Client, api: Ap
     assert await streamed(client, path, ask) == thought + text
 
 
-@pytest.mark.parametrize("api", APIS)
-async def test_thought_within_the_budget_is_as_without_one(client: Client, api: Api) -> None:
-    path, ask = request(api, say("Look. [[fill 50]]\n</think>\n\nSo it is."))
-    plain = {
-        name: value
-        for name, value in ask.items()
-        if name not in ("reasoning_effort", "output_config")
-    }
-    if api == "responses":
-        plain["reasoning"] = {"effort": "medium"}
-    (_, limited), (_, free) = await client.post(path, ask), await client.post(path, plain)
-    assert contents(api, limited) == contents(api, free)
-
-
 async def test_next_prompt_begins_with_the_prompt_and_all_tokens_of_the_turn(
     client: Client,
 ) -> None:
@@ -169,51 +155,6 @@ async def test_next_prompt_begins_with_the_prompt_and_all_tokens_of_the_turn(
         ]
         messages.append({"role": "user", "content": results})
     assert content[-1]["text"] == "Done."
-
-
-async def test_log_probabilities_are_those_of_the_tokens(client: Client) -> None:
-    path, ask = request("chat", say(THOUGHT + "So it is."), logprobs=True, top_logprobs=2)
-    _, document = await client.post(path, ask)
-    (choice,) = document["choices"]
-    assert (
-        "".join(entry["token"] for entry in choice["logprobs"]["content"])
-        == choice["message"]["content"]
-    )
-    assert all(len(entry["top_logprobs"]) == 2 for entry in choice["logprobs"]["content"])
-    _, document = await client.post(path, {**ask, "return_token_ids": True})
-    (choice,) = document["choices"]
-    assert len(choice["token_ids"]) == document["usage"]["completion_tokens"]
-
-
-async def test_every_choice_has_its_own_budget(client: Client) -> None:
-    path, ask = request("chat", say(THOUGHT + "So it is."), n=3)
-    _, document = await client.post(path, ask)
-    assert [choice["message"]["content"] for choice in document["choices"]] == ["So it is."] * 3
-    assert len({choice["message"]["reasoning_content"] for choice in document["choices"]}) == 1
-
-
-async def test_stop_string_after_an_ended_thought_ends_the_turn(client: Client) -> None:
-    path, ask = request("chat", say(THOUGHT + "One. Two. Three."), stop=["Two"])
-    _, document = await client.post(path, ask)
-    assert contents("chat", document)[1:] == ("One. ", LIMIT + END)
-    assert document["choices"][0]["finish_reason"] == "stop"
-
-
-async def test_max_tokens_within_the_end_of_the_thought_cuts_it(client: Client) -> None:
-    for limit in (LIMIT - 1, LIMIT, LIMIT + 1, LIMIT + 2, LIMIT + 3, LIMIT + 4):
-        path, ask = request("chat", say(THOUGHT + "So it is."), max_tokens=limit)
-        _, document = await client.post(path, ask)
-        assert document["usage"]["completion_tokens"] == limit
-        assert document["choices"][0]["finish_reason"] == "length"
-
-
-async def test_enforced_budget_is_not_named_as_missing(client: Client) -> None:
-    path, ask = request("chat", say("Look.\n</think>\n\nSo it is."), thinking_budget=LIMIT)
-    async with client.http.post(f"{client.url}{path}", json=ask) as response:
-        assert "x-turnwire-not-enforced" not in response.headers
-    _, models = await client.get("/v1/models")
-    budgets = models["data"][0]["capabilities"]["thinking"]["budgets"]
-    assert (budgets["supported"], budgets["effort"]) == (True, {"low": LIMIT})
 
 
 @pytest.mark.parametrize("delay_s", [0.3, 1.0, 2.2])

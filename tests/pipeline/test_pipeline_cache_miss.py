@@ -198,27 +198,6 @@ async def test_responses_names_what_changed(stack: Stack, http: aiohttp.ClientSe
         assert lost["prompt_cache_diagnostics"] == {"type": "comparison_response_not_found"}
 
 
-async def test_compacted_session_is_named(stack: Stack, http: aiohttp.ClientSession) -> None:
-    api = Responses(http, stack.url)
-    before = await api.ask(responses_request(3), None)
-    items = responses_request(3)["input"]
-    async with http.post(
-        f"{stack.url}/v1/responses/compact", json={"model": MODEL, "input": items}
-    ) as answer:
-        compacted = await answer.json()
-        assert answer.status == 200, compacted
-    after = await api.ask(
-        responses_request(0)
-        | {"input": [*compacted["output"], {"role": "user", "content": "On."}]},
-        before["id"],
-    )
-    found = after["prompt_cache_diagnostics"]
-    assert (found["reason"], found["cache_missed_tokens"]) == (
-        "context_compacted",
-        api.missed(before["id"], after["id"]),
-    )
-
-
 async def test_every_api_reports_the_cached_tokens_of_the_engine(
     stack: Stack, http: aiohttp.ClientSession
 ) -> None:

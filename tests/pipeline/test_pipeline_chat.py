@@ -60,26 +60,6 @@ async def test_a_call_is_dispatched_while_the_model_goes_on(sdk: "AsyncOpenAI") 
     assert dispatched["tool_call"]["function"]["arguments"] == before
 
 
-@pytest.mark.parametrize(
-    "choice", ["required", {"type": "function", "function": {"name": "run_shell"}}]
-)
-async def test_a_forced_call_overrides_the_response_format(sdk: "AsyncOpenAI", choice: Any) -> None:
-    begun = call("ls").partition(
-        "<function=" if choice == "required" else "<function=run_shell>\n"
-    )[2]
-    answer = await sdk.chat.completions.create(
-        model=MODEL,
-        messages=user(begun),
-        tools=CHAT_TOOLS,
-        tool_choice=choice,
-        response_format={"type": "json_object"},
-    )
-    (made,) = answer.choices[0].message.tool_calls or []
-    assert made.type == "function"
-    assert json.loads(made.function.arguments) == {"cmd": "ls"}
-    assert answer.choices[0].finish_reason == "tool_calls"
-
-
 async def test_sealed_reasoning_returns_to_its_place(stack: Stack, sdk: "AsyncOpenAI") -> None:
     messages = user(TWICE, "So.\n</think>\n\nAll done.")
     details = {"x-turnwire-reasoning-details": "1"}

@@ -164,28 +164,3 @@ def test_codex_applies_a_patch_that_the_model_writes(stack: Stack, home: Home) -
     assert (home.project / "made.txt").read_text() == 'by a "patch" é\n'
     kinds = [line["item"]["type"] for line in lines if line["type"] == "item.completed"]
     assert kinds == ["reasoning", "file_change", "reasoning", "agent_message"]
-
-
-def test_codex_has_its_own_profile_under_another_name(agent_stack: Stack, home: Home) -> None:
-    """`catalog --from` gives a served name the entry of one of Codex's own models, and keeps the
-    window."""
-    home.connect("codex", agent_stack.url)
-    file = home.directory / "models.json"
-    command = [
-        sys.executable,
-        "-m",
-        "services.cli.main",
-        "catalog",
-        "codex",
-        "--url",
-        agent_stack.url,
-    ]
-    command += ["--from", str(CODEX.find()), "-o", str(file)]
-    subprocess.run(
-        command, cwd=ROOT, env=home.environment, check=True, capture_output=True, timeout=60
-    )
-    [model] = json.loads(file.read_text())["models"]
-    assert (model["slug"], model["context_window"]) == (AGENT, WINDOW)
-    assert "Codex" in model["model_messages"]["instructions_template"]
-    home.codex(PROOF, "-c", f"model_catalog_json={file}")
-    assert home.proof == "proof\n"

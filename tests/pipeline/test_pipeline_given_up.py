@@ -5,7 +5,6 @@ import asyncio
 from dataclasses import replace
 from functools import partial
 
-import msgspec
 import pytest
 
 from schemas.control import Heartbeat
@@ -17,7 +16,6 @@ from tests.kit.local import (
     SILENCES,
     Local,
     Silence,
-    generate_requests,
     is_gone,
     other,
     owes_nothing,
@@ -121,23 +119,6 @@ async def test_a_worker_that_was_given_up_stops_decoding(local: Local, silence: 
     silenced.speak()
     await eventually(lambda: not silenced.turns)
     await turn.whole(400, switches=1)
-
-
-async def test_a_turn_for_a_parser_that_is_gone_goes_to_another(local: Local) -> None:
-    """The preprocessor chooses a parser that the worker has given up."""
-    await local.start(1, 2)
-    (worker,), (preprocessor,) = local.of("worker"), local.of("preprocessor")
-    gone = local.of("parser")[0]
-    stays = other(local, gone)
-    await gone.kill()
-    await eventually(lambda: is_gone(gone, worker))
-    choose_gone = generate_requests(
-        lambda request: msgspec.structs.replace(request, parser=gone.id)
-    )
-    preprocessor.changing.append(choose_gone)
-    turn = local.turn(Plan(length=5))
-    await turn.whole(5)
-    assert local.parser_of(turn) is stays
 
 
 async def test_tokens_for_a_frontend_that_is_gone_are_not_kept(local: Local) -> None:

@@ -4,19 +4,13 @@ services."""
 import asyncio
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
 
-import msgspec
 import pytest
-from msgspec import structs
 
-from schemas.errors import Invalid, TurnwireError
 from schemas.events import Finish
-from schemas.frames import GenerateRequest, TurnRequest, decode_generate
-from services.preprocessor.prepared_turn import PreparedTurn
+from schemas.frames import GenerateRequest, decode_generate
 from services.preprocessor.routing import sending
 from services.preprocessor.routing.leads import MAX_HOLD_S
-from services.preprocessor.routing.placement import Placement
 from tests.kit.counting import Plan
 from tests.kit.local import Local, Running, is_gone, other
 from tests.kit.waiting import eventually
@@ -118,34 +112,6 @@ async def test_siblings_wait_for_the_first_token_of_one(started: Local) -> None:
     assert count == len(rest)
 
 
-async def test_tokens_of_a_held_turn_are_counted_once(started: Local) -> None:
-    await started.add("worker")
-    await started.completed()
-    siblings = Group(started)
-    lead = await siblings.lead()
-    for _ in range(3):
-        siblings.turn()
-    await siblings.held(3)
-    siblings.go(lead)
-    await siblings.finished()
-    (preprocessor,) = started.of("preprocessor")
-    count = preprocessor.process.metrics.get_sample_value("turnwire_router_prompt_tokens_total")
-    assert count == sum(len(request.prompt) // 4 for request in siblings.requests)
-
-
-async def test_turns_after_their_lead_are_no_leads_for_their_own_tails(started: Local) -> None:
-    siblings = Group(started)
-    lead = await siblings.lead()
-    others = [siblings.turn(waits=True) for _ in range(3)]
-    await siblings.held(3)
-    siblings.go(lead)
-    await eventually(lambda: len(siblings.requests) == 4)
-    assert [bool(request.notice) for request in siblings.requests] == [True, False, False, False]
-    for turn in others:
-        siblings.go(turn)
-    await siblings.finished()
-
-
 async def test_other_prompts_are_not_held(started: Local) -> None:
     red, blue = Group(started), Group(started, "blue")
     lead = await red.lead()
@@ -232,14 +198,6 @@ async def test_turn_goes_on_at_the_limit_of_a_lead(started: Local) -> None:
     await siblings.finished()
 
 
-async def test_higher_priority_is_not_held_by_a_lower_one(started: Local) -> None:
-    siblings = Group(started)
-    lead = await siblings.lead(priority=-1)
-    assert isinstance(await siblings.turn(priority=0).finished(), Finish)
-    siblings.go(lead)
-    await siblings.finished()
-
-
 async def test_held_turn_can_be_cancelled(started: Local) -> None:
     siblings = Group(started)
     lead = await siblings.lead()
@@ -251,22 +209,6 @@ async def test_held_turn_can_be_cancelled(started: Local) -> None:
     siblings.go(lead)
     await siblings.finished()
     assert siblings.sent() == [lead.id, staying.id]
-
-
-async def test_held_turn_ends_at_its_deadline(started: Local) -> None:
-    siblings = Group(started)
-    lead = await siblings.lead()
-    await started.add("frontend", request_timeout_s=1.0)
-    await started.completed()
-    late = siblings.turn()
-    with pytest.raises(TurnwireError):
-        await late.task
-    (preprocessor,) = started.of("preprocessor")
-    await eventually(lambda: not preprocessor.turns)
-    siblings.turns.remove(late)
-    siblings.go(lead)
-    await siblings.finished()
-    assert siblings.sent() == [lead.id]
 
 
 async def test_preprocessor_that_drains_sends_its_held_turns(started: Local) -> None:
@@ -356,62 +298,3 @@ async def test_few_siblings_are_on_their_way_at_once_and_in_order(
     order = [turn.id for turn in (lead, *others) if turn.id in staying]
     assert [turn for turn in siblings.sent() if turn in staying] == order
     assert max(unanswered) == 2
-
-
-async def test_siblings_that_a_worker_refuses_in_turn_go_on_once_each(
-    started: Local, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    siblings = Group(started)
-    lead = await siblings.lead()
-    others = [siblings.turn() for _ in range(12)]
-    await siblings.held(len(others))
-    (preprocessor,), (worker,) = started.of("preprocessor"), started.of("worker")
-    placed: list[str] = []
-    workers = Placement.rank_workers
-
-    def counted(self: Placement, turn: PreparedTurn, *args: Any, **options: Any) -> list[str]:
-        placed.append(turn.request.turn)
-        return workers(self, turn, *args, **options)
-
-    def refuse(_: GenerateRequest) -> None:
-        raise Invalid("no")
-
-    monkeypatch.setattr(Placement, "rank_workers", counted)
-    monkeypatch.setattr(worker.core, "_admit", refuse)
-    (await lead.task).cancel("hangup")
-    for turn in others:
-        with pytest.raises(Invalid):
-            await turn.task
-    assert placed == [turn.id for turn in others], "once after it was held"
-    assert not +preprocessor.core._workers._holding.leads.waiting
-    siblings.turns.clear()
-    await siblings.finished()
-
-
-async def test_turn_that_was_held_long_enough_by_earlier_attempts_is_not_held(
-    started: Local,
-) -> None:
-    siblings = Group(started)
-    lead = await siblings.lead()
-    (preprocessor,) = started.of("preprocessor")
-    preprocessor.changing.append((".turn.", _held_before))
-    assert isinstance(await siblings.turn().finished(), Finish)
-    siblings.go(lead)
-    await siblings.finished()
-
-
-def _held_before(data: bytes) -> bytes:
-    request = msgspec.json.decode(data, type=TurnRequest)
-    return msgspec.json.encode(structs.replace(request, held_s=MAX_HOLD_S))
-
-
-async def test_zero_holds_nobody(local: Local) -> None:
-    local.block_tokens, local.preprocessor = 16, {"hold_tokens": 0}
-    await local.start()
-    siblings = Group(local)
-    turns = [siblings.turn(waits=True) for _ in range(4)]
-    for turn in turns:
-        await local.begun(turn)
-        siblings.go(turn)
-    await siblings.finished()
-    assert not any(request.notice for request in siblings.requests)

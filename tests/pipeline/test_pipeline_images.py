@@ -196,15 +196,6 @@ async def test_every_api_shows_the_image(
     assert [one.hash for one in turn.images] == [image_hash(data, None)]
 
 
-@APIS
-async def test_damaged_image_is_refused(
-    client: Client, make: Callable[[bytes, str], tuple[str, dict[str, Any]]]
-) -> None:
-    for data in (b"nothing", png(64, 64, 1)[:500], b"\xff\xd8\xff\xe0"):
-        status, document = await client.post(*make(data, say(THOUGHT + "Seen.")))
-        assert (status, "error" in document) == (400, True)
-
-
 async def test_images_that_the_store_has_lost_are_stored_again(
     image_stack: Stack, client: Client
 ) -> None:

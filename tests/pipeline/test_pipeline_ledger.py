@@ -10,7 +10,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import nats
 import pytest
 from msgspec import structs
 from tokenizers import Tokenizer
@@ -37,8 +36,6 @@ from turnwire_tools.clients.apis import CLIENTS
 COUNTS = {"worker": 2, "parser": 2, "preprocessor": 2}
 ROOM = {"ledger_store_mb": 64}
 """Less than the test servers' limit."""
-BLOCK = 16
-"""Tokens of a block of the script engine's prefix cache."""
 TENANTS = ("red", "blue")
 SHELL: Any = TOOLS[0]
 TOOL = ToolSpec(SHELL["name"], SHELL["description"], SHELL["input_schema"], strict=False)
@@ -143,22 +140,6 @@ class Session:
         return [await self._bus.ended(turn) for turn in self.turns]
 
 
-class Pairs(Session):
-    """Sends each call back with its result."""
-
-    async def turn(self) -> None:
-        await super().turn()
-        *before, answer, results = self.messages
-        calls = [at for at, part in enumerate(answer.parts, 1) if isinstance(part, Call)]
-        parts = answer.parts
-        pairs: list[Message] = []
-        for end, begin in zip(calls, [0, *calls], strict=False):
-            pairs.append(Message("assistant", parts[begin:end]))
-            pairs.append(Message("tool", [results.parts[len(pairs) // 2]]))
-        if len(calls) > 1:
-            self.messages = [*before, *pairs]
-
-
 def replace_all(stack: Stack) -> None:
     for stage in ("preprocessor", "parser", "worker"):
         old = stack.of(stage)
@@ -197,7 +178,6 @@ async def test_every_session_is_its_own_prefix(
         for tenant in TENANTS
         for reasons in (True, True, False)
     ]
-    sessions.append(Pairs(clients["red"], bus, "messages", "\n" + WORK))
     for number in range(4):
         if number == 2:
             await asyncio.to_thread(replace_all, two_of_each)
@@ -206,17 +186,6 @@ async def test_every_session_is_its_own_prefix(
         await keeps_its_prefix(session)
         for turn in await session.decoded():
             assert not foreign(sessions, session, turn.prompt, tokenizer)
-
-
-async def test_engine_has_the_tokens_of_the_turn_before(client: Client, bus: BusTurns) -> None:
-    alone = Session(client, bus, "messages", "\t" + WORK)
-    for _ in range(3):
-        await alone.turn()
-    turns = await alone.decoded()
-    assert len(turns[-1].prompt) > 300
-    for earlier, later in pairwise(turns):
-        known = len(earlier.prompt + earlier.output)
-        assert (later.cached or 0) >= known - known % BLOCK
 
 
 async def test_without_evidence_nothing_is_restored(
@@ -304,37 +273,3 @@ async def test_a_turn_keeps_its_tokens_up_to_its_last_whole_call_after_a_hang_up
         return await count(thought["signature"], called["id"]) != await count("foreign", "foreign")
 
     await until(keeps_its_tokens)
-
-
-async def test_malformed_ledger_entries_are_ignored(
-    two_of_each: Stack, client: Client, bus: BusTurns
-) -> None:
-    publisher = await nats.connect(two_of_each.nats.url)
-    session = Session(client, bus, "messages", "\n\n\n" + WORK)
-    entries: list[bytes] = []
-
-    async def listen(message: Any) -> None:
-        entries.append(message.data)
-
-    await publisher.subscribe("tw.v2.ledger.*", cb=listen)
-    await publisher.flush()
-    await session.turn()
-    while not entries:
-        await publisher.flush()
-    changed = entries[0].replace(b'"closed"', b'"close"').replace(b'"ids":"', b'"ids":"AAAA')
-    for data in (
-        b"",
-        b"{}",
-        b"null",
-        b'{"model":"turnwire-demo"}',
-        changed,
-        changed[:-20],
-        entries[0],
-        entries[0] * 2,
-    ):
-        await publisher.publish("tw.v2.ledger.turnwire-demo", data)
-    await publisher.flush()
-    await session.turn()
-    await session.turn()
-    await keeps_its_prefix(session)
-    await publisher.close()

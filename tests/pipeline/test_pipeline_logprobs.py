@@ -8,7 +8,6 @@ import pytest
 
 from schemas import subjects
 from schemas.conversation import Conversation, RawPrompt, Sampling
-from schemas.errors import Invalid
 from schemas.events import Delta, Finish, FinishReason, TokenLogprob
 from schemas.frames import CountRequest, TextReply, TokenizeRequest, pack_ids, unpack_ids
 from tests.kit.counting import Plan
@@ -69,13 +68,6 @@ async def test_a_worker_that_resumes_a_turn_reports_its_own_tokens(local: Local)
     assert len(places) > 60
 
 
-async def test_logprobs_are_off_by_default(local: Local) -> None:
-    await local.start()
-    turn = local.turn(Plan(length=20))
-    await turn.whole(20)
-    assert all(event.logprobs is None for event in turn.sink.events if isinstance(event, Delta))
-
-
 def raw(local: Local, prompt: RawPrompt, **sampling: Any) -> Conversation:
     return Conversation(
         local.model.name, [], prompt=prompt, sampling=Sampling(**{"max_tokens": 50, **sampling})
@@ -101,21 +93,6 @@ async def test_a_raw_prompt_reaches_the_engine_and_its_output_is_text(local: Loc
     assert turn.sink.texts[0].startswith(" "), "no blank is taken off"
     assert len(turn.sink.texts[0].split()) == 12
     assert end.usage.prompt == 3
-
-
-async def test_a_stop_token_of_the_client_ends_the_turn(local: Local) -> None:
-    await local.start()
-    (worker,) = local.of("worker")
-    turn = local.turn(Plan(length=5), stop_token_ids=[9, 10], logit_bias={})
-    await turn.whole(5)
-    assert {9, 10} <= set(worker.engine.seen[-1].stop_ids)
-
-
-async def test_an_unsupported_field_is_refused_before_the_stream(local: Local) -> None:
-    await local.start()
-    turn = local.turn(logit_bias={3: 1.0})
-    with pytest.raises(Invalid, match="logit_bias is not supported"):
-        await turn.task
 
 
 async def test_raw_prompts_are_counted_and_tokenized(local: Local) -> None:

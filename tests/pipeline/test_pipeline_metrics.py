@@ -120,18 +120,6 @@ async def test_the_documented_metrics_are_those_that_are_exposed(
     )
 
 
-async def test_the_labels_distinguish_stages_and_models(
-    scraped: Scraped, usage: dict[str, int]
-) -> None:
-    scraped.read()
-    for name, labels, _ in scraped.samples:
-        if name.startswith("turnwire_"):
-            assert labels["stage"] in ("frontend", "preprocessor", "worker", "parser")
-            assert labels["stage"] == "frontend" or labels["model"] == MODEL
-    for stage in ("preprocessor", "worker", "parser"):
-        assert scraped.value("turnwire_model_processes", model=MODEL, of=stage) == 1
-
-
 async def test_every_step_of_a_turn_is_measured(scraped: Scraped, usage: dict[str, int]) -> None:
     for step in STEPS:
         name = f"turnwire_request_{step}_time_seconds_count"

@@ -12,7 +12,7 @@ import pytest
 from tests.kit.messages_client import Answer, Client, body, say
 from tests.kit.nats import NatsServer, free_port
 from tests.kit.stack import Stack
-from tests.kit.waiting import LIMIT_S, eventually, until
+from tests.kit.waiting import LIMIT_S, eventually
 
 FORGETFUL = """
 {%- set ns = namespace(last=-1) %}
@@ -108,21 +108,6 @@ async def test_a_prefill_hides_the_cost_of_a_template_that_changes_history(
         client, "prefilled", lambda: forgetful.count("done") > before, **HINT
     )
     assert missed(prefilled) < 2 * BLOCK
-
-
-async def test_tokens_in_the_cache_are_not_computed_again(
-    forgetful: Forgetful, client: Client
-) -> None:
-    before = forgetful.count("known")
-    first = {"role": "user", "content": say("\n</think>\n\nshort")}
-
-    async def known() -> bool:
-        """The worker reports its blocks up to 20 ms late, and later still to a preprocessor that
-        has just begun to follow it: the first short turns may end before that."""
-        await client.stream(request(first, **HINT))
-        return forgetful.count("known") > before
-
-    await until(known)
 
 
 async def test_a_busy_worker_refuses_a_prefill(forgetful: Forgetful, client: Client) -> None:

@@ -19,12 +19,10 @@ from services.frontend.gateway.attempts import BOTH_LOST
 from tests.kit.counting import Model, Plan, held
 from tests.kit.local import (
     INNER_STAGES,
-    STAGES,
     Local,
     Running,
     generate_requests,
     other,
-    owes_nothing,
 )
 from tests.kit.waiting import eventually
 
@@ -34,15 +32,6 @@ decode_tokens = msgspec.json.Decoder(TokenFrame).decode
 def has_characters(turn: Running, count: int) -> bool:
     """Whether the turn's last block is longer."""
     return bool(turn.sink.texts) and len(turn.sink.texts[-1]) > count
-
-
-async def test_turns_run_side_by_side(local: Local) -> None:
-    await local.start(2, 2, 2)
-    turns = [local.turn(Plan(length=n)) for n in range(1, 20)]
-    for n, turn in enumerate(turns, 1):
-        end = await turn.whole(n)
-        assert end.reason is FinishReason.STOP
-        assert end.usage.output == n + 5
 
 
 @dataclass(frozen=True)
@@ -121,16 +110,6 @@ async def test_a_message_lost_before_the_first_token_is_replaced(local: Local, w
     await eventually(lambda: not any(worker.turns for worker in local.of("worker")))
 
 
-async def test_a_refusal_that_is_lost_is_sent_again(local: Local) -> None:
-    await local.start()
-    (frontend,), (preprocessor,) = (local.of(s) for s in ("frontend", "preprocessor"))
-    lost = preprocessor.lose(f".evt.{frontend.id}")
-    turn = local.turn(seed=2**70)
-    with pytest.raises(Exception, match="seed"):
-        await turn.task
-    assert lost
-
-
 async def test_output_of_a_dead_parser_is_not_retracted(local: Local) -> None:
     """The worker dies while the new parser has only the beginning of what the old one had shown."""
     await local.start(2, 2)
@@ -178,19 +157,6 @@ async def test_a_request_for_a_replay_that_is_lost_is_made_again(local: Local) -
         assert asked
 
 
-async def test_an_end_that_is_lost_repeatedly_arrives(local: Local) -> None:
-    await local.start()
-    (parser,) = local.of("parser")
-    plan = held(20, length=25)
-    turn = local.turn(plan)
-    await turn.sink.words_at_least(10)
-    lost = parser.lose(".evt.", 10)
-    plan.go.set()
-    await turn.whole(25)
-    assert len(lost) == 10
-    await eventually(lambda: not parser.turns)
-
-
 async def test_a_stream_that_cannot_be_parsed_is_one_clear_error(local: Local) -> None:
     await local.start()
     (worker,), (preprocessor,) = local.of("worker"), local.of("preprocessor")
@@ -205,21 +171,6 @@ async def test_a_stream_that_cannot_be_parsed_is_one_clear_error(local: Local) -
     assert isinstance(end, Failed)
     assert "could not be parsed" in end.error.message
     await eventually(lambda: not worker.turns)
-
-
-async def test_a_client_that_leaves_while_its_turn_is_resumed_leaves_nothing(local: Local) -> None:
-    await local.start(2)
-    (frontend,) = local.of("frontend")
-    turn = local.turn(held(20))
-    await turn.sink.words_at_least(10)
-    opened = await turn.task
-    state = local.gateway.turns.by_id[turn.id]
-    local.of("preprocessor")[0].lose(".gen.", 1000)
-    await local.worker_of(turn).kill()
-    await eventually(lambda: state.attempt.number > 1)
-    opened.cancel("hangup")
-    await eventually(lambda: not any("resume" in task.get_name() for task in asyncio.all_tasks()))
-    await eventually(lambda: not frontend.turns)
 
 
 async def test_a_frontend_after_its_grace_ends_its_streams_with_an_error(local: Local) -> None:
@@ -275,24 +226,6 @@ async def test_a_worker_drains_as_soon_as_its_last_turn_has_arrived(local: Local
     await asyncio.wait_for(leaving, 60)
 
 
-async def test_a_draining_worker_finishes_what_waits_in_its_queue(local: Local) -> None:
-    for stage in STAGES[1:]:
-        await local.add(stage)
-    worker = await local.add("worker", slots=1)
-    await local.completed()
-    plan = held(10, length=30)
-    first = local.turn(plan)
-    await local.begun(first)
-    waiting = local.turn(Plan(length=5))
-    await waiting.task
-    leaving = asyncio.create_task(worker.leave())
-    await eventually(lambda: worker.process.draining)
-    plan.go.set()
-    await first.whole(30)
-    await waiting.whole(5)
-    await leaving
-
-
 async def test_a_resumed_turn_keeps_its_limits_and_counts(local: Local) -> None:
     await local.start(2)
     plan = held(20, length=100)
@@ -346,24 +279,6 @@ def odd(demo_model: Path) -> Model:
     return Model(demo_model, 'Größe/v1.5 *.> "x"\t[1]')
 
 
-async def test_two_models_share_a_bus_with_any_name(local: Local, odd: Model) -> None:
-    await local.start(1, 2)
-    for stage in INNER_STAGES:
-        await local.add(stage, model=odd)
-    await local.completed()
-    assert [card.name for card in local.frontend.catalog.models()] == sorted(
-        [odd.name, local.model.name]
-    )
-    plan = held(20)
-    turns = [local.turn(plan, model=odd.name), local.turn(Plan(length=40))]
-    await turns[0].sink.words_at_least(10)
-    await local.parser_of(turns[0]).kill()
-    await local.add("parser", model=odd)
-    plan.go.set()
-    await turns[0].whole(60)
-    await turns[1].whole(40)
-
-
 async def test_models_start_and_stop_while_others_serve(local: Local, odd: Model) -> None:
     local.bus = replace(local.bus, recovery_s=10.0)
     await local.start()
@@ -389,28 +304,6 @@ async def test_models_start_and_stop_while_others_serve(local: Local, odd: Model
         await local.turn(model=odd.name).task
     assert raised.value.info.kind is ErrorKind.NOT_FOUND
     await local.turn(Plan(length=5)).whole(5)
-
-
-async def test_many_processes_may_join_at_once(local: Local) -> None:
-    await local.start()
-    turns = [local.turn(Plan(length=200, pace_s=0.002)) for _ in range(10)]
-    await asyncio.gather(*(local.add(stage) for stage in STAGES for _ in range(5)))
-    await local.completed()
-    more = [local.turn(Plan(length=20)) for _ in range(40)]
-    for turn, words in [(t, 200) for t in turns] + [(t, 20) for t in more]:
-        await turn.whole(words)
-
-
-async def test_the_last_credit_that_is_lost_holds_up_nothing(local: Local) -> None:
-    await local.start()
-    (frontend,), (parser,), (worker,) = (
-        local.of(stage) for stage in ("frontend", "parser", "worker")
-    )
-    lost = [frontend.lose(".credit.", 3), parser.lose(".credit.", 3)]
-    await local.turn(Plan(length=20)).whole(20)
-    await eventually(lambda: all(lost))
-    await eventually(lambda: not parser.turns)
-    await eventually(partial(owes_nothing, worker))
 
 
 async def test_a_stream_that_its_worker_has_lost_goes_on_elsewhere(local: Local) -> None:

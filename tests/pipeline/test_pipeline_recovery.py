@@ -8,17 +8,13 @@ from dataclasses import replace
 import pytest
 
 from schemas.control import Stage
-from schemas.errors import TurnwireError, Unavailable
+from schemas.errors import Unavailable
 from schemas.events import Failed
 from schemas.frames import decode_generate
-from services.frontend.gateway.process_watch import RESCUE_S
 from services.frontend.http.auth import anyone
 from tests.kit.counting import Plan, held
 from tests.kit.local import INNER_STAGES, SILENCES, Local, Running, Service, Silence
 from tests.kit.waiting import eventually
-
-LONGER_S = 1.0 + RESCUE_S + 1.0
-"""More than what the detection of a death takes here, and more than others need to take over."""
 
 
 async def begun(local: Local, count: int = 3) -> tuple[list[Plan], list[Running]]:
@@ -45,39 +41,6 @@ async def lost(local: Local, stage: Stage) -> None:
 
 def fails(turn: Running, sentence: str) -> Callable[[], bool]:
     return lambda: isinstance(turn.sink.end, Failed) and sentence in turn.sink.end.error.message
-
-
-async def test_a_bus_that_hangs_kills_no_stream(local: Local) -> None:
-    await local.start(2, 2)
-    turns = [local.turn(Plan(length=400, pace_s=0.01)) for _ in range(10)]
-    for turn in turns:
-        await turn.sink.words_at_least(20)
-    for _ in range(2):
-        local.nats.pause()
-        late = local.turn(Plan(length=10))
-        try:
-            await asyncio.sleep(3 * local.bus.dead_after_s)
-            assert all(service.process.cut_off for service in local.services)
-        finally:
-            local.nats.resume()
-        await late.whole(10)
-        await eventually(lambda: not any(service.process.cut_off for service in local.services))
-        assert local.complete, "nobody was taken for dead"
-    for turn in turns:
-        await turn.whole(400)
-
-
-@pytest.mark.parametrize("stage", ["worker", "parser"])
-async def test_turns_wait_for_a_successor_of_the_only_process(local: Local, stage: Stage) -> None:
-    await local.start()
-    plans, turns = await begun(local)
-    await lost(local, stage)
-    await asyncio.sleep(LONGER_S)
-    await local.add(stage)
-    go(plans)
-    for turn in turns:
-        await turn.whole(60, switches=1 if stage == "worker" else 0)
-    await local.idle()
 
 
 async def test_a_turn_in_preparation_waits_for_another_preprocessor(local: Local) -> None:
@@ -166,18 +129,6 @@ async def test_a_new_turn_waits_for_a_stage_that_was_there(local: Local, stage: 
     await turn.whole(10)
 
 
-async def test_a_count_waits_for_a_preprocessor(local: Local) -> None:
-    await local.start()
-    before = local.turn(Plan(length=1))
-    await before.whole(1)
-    expected = await local.admission.count(before.conversation, anyone())
-    await lost(local, "preprocessor")
-    count = asyncio.create_task(local.admission.count(before.conversation, anyone()))
-    await asyncio.sleep(local.bus.dead_after_s)
-    await local.add("preprocessor")
-    assert await asyncio.wait_for(count, 60) == expected
-
-
 async def started(local: Local, *stages: Stage, wait_s: float) -> Service:
     for stage in stages:
         await local.add(stage)
@@ -216,28 +167,6 @@ async def test_a_stage_that_was_never_there_is_refused_at_once(local: Local) -> 
     await started(local, "worker", "preprocessor", wait_s=600.0)
     with pytest.raises(Unavailable, match="no parser serves this model"):
         await asyncio.wait_for(local.turn().task, 60)
-
-
-async def test_a_model_is_forgotten_when_no_successor_is_expected_any_more(local: Local) -> None:
-    local.bus = replace(local.bus, recovery_s=0.5)
-    await started(local, *INNER_STAGES, wait_s=600.0)
-    await lost(local, "worker")
-    await eventually(lambda: not local.frontend.catalog.models())
-    with pytest.raises(TurnwireError):
-        await asyncio.wait_for(local.turn().task, 60)
-
-
-async def test_a_client_that_leaves_is_not_waited_for(local: Local) -> None:
-    await local.start()
-    await lost(local, "worker")
-    turn = local.turn()
-    await eventually(lambda: local.gateway.running == 1)
-    turn.task.cancel()
-    await eventually(lambda: local.gateway.running == 0)
-    worker = await local.add("worker")
-    await local.completed()
-    await local.turn(Plan(length=3)).whole(3)
-    assert not any(request.id.startswith(f"{turn.id}.") for request in worker.engine.seen)
 
 
 async def test_work_of_a_client_that_left_while_the_bus_hung_is_dropped_before_it_costs(

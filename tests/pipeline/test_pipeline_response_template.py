@@ -1,7 +1,6 @@
 """A model that only its own `response_template` describes, through real processes, on all three
 APIs."""
 
-import json
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -57,37 +56,6 @@ async def test_messages_stream_thoughts_text_and_calls(client: Client) -> None:
     assert answer.stop_reason == "tool_use"
 
 
-async def test_chat_and_responses_have_the_same_blocks(client: Client) -> None:
-    function = {"name": "run_shell", "parameters": PARAMETERS}
-    messages = [{"role": "user", "content": say(OUTPUT)}]
-    request = {
-        "model": "turnwire-demo",
-        "messages": messages,
-        "tools": [{"type": "function", "function": function}],
-    }
-    status, chat = await client.post("/v1/chat/completions", request)
-    assert status == 200
-    message = chat["choices"][0]["message"]
-    assert message["content"].strip() == TEXT.strip()
-    assert [json.loads(one["function"]["arguments"]) for one in message["tool_calls"]] == [
-        INPUT,
-        INPUT,
-    ]
-    request = {
-        "model": "turnwire-demo",
-        "input": say(OUTPUT),
-        "tools": [{"type": "function", **function}],
-    }
-    status, response = await client.post("/v1/responses", request)
-    assert status == 200
-    calls = [
-        json.loads(item["arguments"])
-        for item in response["output"]
-        if item["type"] == "function_call"
-    ]
-    assert calls == [INPUT, INPUT]
-
-
 async def test_next_prompt_begins_with_the_tokens_of_the_turn(client: Client) -> None:
     """Although the output has blanks and an order that no template renders."""
     tools: list[dict[str, Any]] = [
@@ -118,9 +86,3 @@ async def test_cut_call_and_stop_string(client: Client) -> None:
         body(say("</musing>One stop here and more."), stop_sequences=["stop"])
     )
     assert (stopped.stop_sequence, stopped.contents) == ("stop", [("text", "One ")])
-
-
-async def test_forced_call_begins_in_the_described_form(client: Client) -> None:
-    answer = await client.stream(body("Hello.", tool_choice={"type": "tool", "name": "run_shell"}))
-    assert answer.kinds == ["tool_use"]
-    assert answer.blocks[0]["name"] == "run_shell"

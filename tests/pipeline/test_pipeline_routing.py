@@ -5,10 +5,7 @@ import asyncio
 import itertools
 from typing import Any
 
-import pytest
-
 from tests.kit.messages_client import Answer, Client, body, say
-from tests.kit.stack import Stack
 
 BLOCK = 64
 """No engine under test has larger KV blocks."""
@@ -60,20 +57,3 @@ async def test_a_session_finds_its_prefix_again(client: Client) -> None:
             assert first_tokens(answer)[1] > known - 2 * BLOCK, (
                 "the stream began without its cached part"
             )
-
-
-@pytest.mark.slow
-async def test_sessions_are_spread_all_the_same(stack: Stack) -> None:
-    clients = [Client(stack.url) for _ in range(24)]
-    try:
-        held = "[[delay 40]]\n</think>\n\n[[fill 60]]"
-        running = [asyncio.create_task(c.stream(body(say(held)))) for c in clients]
-        busy: set[str] = set()
-        while not all(task.done() for task in running) and len(busy) < 2:
-            health = await asyncio.to_thread(stack.health)
-            busy |= {worker["id"] for worker in health["stages"]["worker"] if worker["running"]}
-        await asyncio.gather(*running)
-        assert len(busy) == 2
-    finally:
-        for client in clients:
-            await client.http.close()

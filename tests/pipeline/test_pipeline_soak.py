@@ -116,17 +116,3 @@ async def test_finished_turns_leave_no_state(local: Local) -> None:
         await eventually(lambda: not grown() and len(asyncio.all_tasks()) <= tasks + 8)
     except TimeoutError:
         pytest.fail(f"{grown()}, {len(asyncio.all_tasks())} tasks after {tasks}")
-
-
-@pytest.mark.parametrize("seed", [6, 7, 8])
-async def test_every_turn_ends_when_messages_are_lost(local: Local, seed: int) -> None:
-    """Six in a hundred messages of every kind are lost; every turn ends complete or with an
-    error."""
-    await local.start(2, 2, 2)
-    chance = random.Random(seed)
-    for service in local.services:
-        service.losing.append(lambda _subject: chance.random() < 0.06)
-    await play_many(local, 150, seed)
-    for service in local.services:
-        service.losing.clear()
-    await local.idle()

@@ -5,17 +5,13 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator
 
-import msgspec
 import pytest
 
-from schemas.conversation import Conversation
 from schemas.events import Failed
-from schemas.frames import TurnRequest
 from tests.kit.counting import Plan
 from tests.kit.local import Local
 from tests.kit.otlp import Receiver, Trace, receiving
 
-WORKER = ["queue", "prefill", "decode"]
 STEPS = ["strip", "render", "encode"]
 """This pipeline has no ledger."""
 
@@ -99,25 +95,6 @@ async def test_a_worker_that_dies_begins_another_attempt(traced: Local, receiver
     assert blocks == ["reasoning", "text"]
 
 
-async def test_a_stream_that_is_parsed_again_is_shown_once(
-    traced: Local, receiver: Receiver
-) -> None:
-    await traced.add("parser", tracing=True, otlp_endpoint=receiver.url)
-    await traced.completed()
-    plan = Plan(length=30, hold_at=20, go=asyncio.Event(), cached=0)
-    turn = traced.turn(plan)
-    await turn.sink.words_at_least(10)
-    parser = traced.parser_of(turn)
-    await parser.kill()
-    plan.go.set()
-    await turn.whole(30)
-    found = await trace_of(receiver, turn.id, "decode", "parse", "place")
-    (root,) = found.children(None)
-    names = ["prepare", "place", "prefill", "decode", "parse", "reasoning", "text"]
-    assert sorted(span.name for span in found.children(root)) == sorted(names)
-    assert found.one("parse").resource["service.instance.id"] != parser.id
-
-
 async def test_a_cancelled_or_failed_turn_has_its_spans(traced: Local, receiver: Receiver) -> None:
     waiting = traced.turn(Plan(prefill_s=1000, cached=0))
     opened = await waiting.task
@@ -135,11 +112,3 @@ async def test_a_cancelled_or_failed_turn_has_its_spans(traced: Local, receiver:
     for span in (root, found.one("decode"), found.one("parse")):
         assert (span.failed, span.attributes["error.type"]) == (True, "engine")
     assert found.one("text").attributes["turnwire.complete"] is False
-
-
-async def test_without_tracing_messages_are_as_they_were(local: Local) -> None:
-    await local.start()
-    turn = local.turn(Plan(length=5, cached=0))
-    await turn.whole(5)
-    assert local.of("frontend")[0].process.tracer is None
-    assert b"trace" not in msgspec.json.encode(TurnRequest("t", "f", Conversation("m", [])))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from schemas.events import Finish, FinishReason, Prepared
+from schemas.events import Finish, Prepared
 from schemas.frames import unpack_ids
 from tests.clients.bus_turns import BusTurns, DecodedTurn
 from tests.kit.counting import Plan
@@ -76,22 +76,6 @@ async def test_a_turn_that_another_worker_resumes_has_all_ids(local: Local) -> N
     resumed = second.engine.seen[0].resumed
     one, other = (local.model.output(worker.engine.salt, 80) for worker in (first, second))
     assert turn.sink.ids == [*one[:resumed], *other[resumed:], local.model.eos]
-
-
-async def test_ids_are_sent_on_request_only(local: Local) -> None:
-    await local.start()
-    turn = local.turn(Plan(length=20), logprobs=0)
-    end = await turn.whole(20)
-    assert (turn.sink.ids, turn.task.result().prepared.prompt_ids, end.tokens) == ([], b"", 0)
-
-
-async def test_a_turn_that_the_limit_ends_has_all_ids(local: Local) -> None:
-    await local.start()
-    turn = local.turn(Plan(length=80), max_tokens=30, return_token_ids=True)
-    end = await turn.finished()
-    assert isinstance(end, Finish)
-    assert (end.reason, len(turn.sink.ids), end.usage.output) == (FinishReason.LENGTH, 30, 30)
-    assert turn.sink.ids == local.model.output(0, 80)[:30]
 
 
 # -- over HTTP
@@ -165,20 +149,6 @@ async def test_chat_has_token_ids(client: Client, bus: BusTurns, output: str) ->
     assert len(ids) == chunks[-1]["usage"]["completion_tokens"]
 
 
-async def test_several_choices_of_chat_have_token_ids(client: Client, bus: BusTurns) -> None:
-    _, document = await client.post("/v1/chat/completions", chat(STOPS, n=3))
-    for index, choice in enumerate(document["choices"]):
-        turn = await decoded(bus, f"{document['id']}c{index}")
-        assert (document["prompt_token_ids"], choice["token_ids"]) == (
-            turn.prompt,
-            [*turn.output, turn.stop_id],
-        )
-    assert (
-        sum(len(choice["token_ids"]) for choice in document["choices"])
-        == document["usage"]["completion_tokens"]
-    )
-
-
 async def test_completions_have_token_ids(client: Client, bus: BusTurns) -> None:
     prompts = [say("One two"), say("Three")]
     request = {
@@ -232,23 +202,6 @@ async def test_messages_have_token_ids(client: Client, bus: BusTurns) -> None:
     (end,) = (event for event in events if event["type"] == "message_delta")
     assert end["token_ids"] == document["token_ids"]
     assert "token_logprobs" not in end
-
-
-async def test_a_broken_call_keeps_its_ids(client: Client, bus: BusTurns) -> None:
-    """A document leaves out a call that was cut off, and not its tokens."""
-    messages = [{"role": "user", "content": say(CALL)}]
-    request = {
-        "model": MODEL,
-        "max_tokens": 28,
-        "messages": messages,
-        "tools": TOOLS,
-        "return_token_ids": True,
-    }
-    _, document = await client.post("/v1/messages", request)
-    turn = await decoded(bus, document["id"])
-    assert document["stop_reason"] == "max_tokens"
-    assert document["token_ids"] == turn.output
-    assert len(turn.output) == 28
 
 
 async def test_responses_have_token_ids(client: Client, bus: BusTurns) -> None:

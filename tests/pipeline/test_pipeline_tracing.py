@@ -205,42 +205,6 @@ async def test_a_turn_shows_every_stage_once(
     assert lines[0]["trace_id"] == trace
 
 
-async def test_choices_refusals_and_sockets_have_spans(receiver: Receiver, client: Client) -> None:
-    several, refused, socket = (secrets.token_hex(16) for _ in range(3))
-    request = requests(say(OUTPUT))["/v1/chat/completions"]
-    await post(client.url, {**request, "n": 2}, parent_of(several), "/v1/chat/completions")
-    found = await asyncio.to_thread(
-        receiver.wait, several, lambda trace: "POST /v1/chat/completions" in trace.names
-    )
-    found = await asyncio.to_thread(
-        receiver.wait, several, lambda trace: trace.names.count("parse") == 2
-    )
-    assert found.names.count(f"chat {MODEL}") == 2
-    long = body(say(OUTPUT) + " word" * 400_000)
-    status, shown = await post(client.url, long, parent_of(refused))
-    assert (status, shown) == (400, refused)
-    found = await trace_of(receiver, refused, "prepare")
-    assert found.one("prepare").attributes["error.type"] == "context_overflow"
-    assert found.one("prepare").failed
-    assert found.one(f"chat {MODEL}").failed
-    assert not found.one("POST /v1/messages").failed, "the client's error"
-    assert "place" not in found.names
-    create = {"type": "response.create", **requests(say(OUTPUT))["/v1/responses"]}
-    url = client.url + "/v1/responses"
-    async with (
-        aiohttp.ClientSession() as http,
-        http.ws_connect(url, headers=parent_of(socket)) as connection,
-    ):
-        await connection.send_json(create)
-        async for message in connection:
-            if json.loads(message.data)["type"] == "response.completed":
-                break
-    last = {f"chat {MODEL}", "place", "decode", "parse"}
-    found = await asyncio.to_thread(receiver.wait, socket, lambda trace: last <= set(trace.names))
-    (turn,) = found.children(None)
-    assert (turn.name, turn.parent) == (f"chat {MODEL}", "b7" * 8)
-
-
 async def test_an_unsampled_request_leaves_no_spans(
     traced: Stack, receiver: Receiver, client: Client
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit.messages_client import Client, Event, body, call, events, say
+from tests.kit.messages_client import Client, body, call, say
 from tests.kit.stack import MODEL, Stack
 
 INTERLEAVED = (
@@ -62,49 +62,6 @@ async def test_a_call_is_complete_before_the_end_of_the_turn(client: Client) -> 
     assert len(later) > 5, "text arrives in many reads after the call"
 
 
-async def test_counts_agree_with_each_other(client: Client) -> None:
-    request = body(say("Short.\n</think>\n\nYes."), system="Be brief.")
-    answer = await client.stream(request)
-    start = answer.events[0].data["message"]["usage"]
-    counted = {k: v for k, v in request.items() if k not in ("stream", "max_tokens")}
-    status, count = await client.post("/v1/messages/count_tokens", counted)
-    assert status == 200
-    assert start["input_tokens"] + start["cache_read_input_tokens"] == count["input_tokens"]
-    total = answer.usage["input_tokens"] + answer.usage["cache_read_input_tokens"]
-    assert total == count["input_tokens"]
-    _, tokens = await client.post("/v1/tokenize", {"model": MODEL, **counted})
-    assert tokens["count"] == count["input_tokens"] == len(tokens["tokens"])
-    _, text = await client.post("/v1/detokenize", {"model": MODEL, "tokens": tokens["tokens"]})
-    assert text["prompt"].endswith("<think>\n")
-    # "Short." + closing + "Yes." + the end token
-    _, raw = await client.post(
-        "/v1/tokenize", {"model": MODEL, "prompt": "Short.\n</think>\n\nYes."}
-    )
-    assert answer.usage["output_tokens"] == raw["count"] + 1
-
-
-async def test_a_second_turn_finds_the_first_in_the_cache(client: Client) -> None:
-    user = say("Look.\n</think>\n\n" + call("ls"), "Seen.\n</think>\n\nOne file.") + " x" * 300
-    first = await client.stream(body(user))
-    used = next(block for block in first.blocks if block["type"] == "tool_use")
-    messages = [
-        {"role": "user", "content": user},
-        first.message,
-        {
-            "role": "user",
-            "content": [{"type": "tool_result", "tool_use_id": used["id"], "content": "a.txt"}],
-        },
-    ]
-    prompt = first.usage["input_tokens"] + first.usage["cache_read_input_tokens"]
-    cached = []
-    for _ in range(3):  # with two workers, one of them has seen it by the third time
-        second = await client.stream(body(user, messages=messages))
-        assert trimmed(second.contents) == [("thinking", "Seen."), ("text", "One file.")]
-        assert second.stop_reason == "end_turn"
-        cached.append(second.usage["cache_read_input_tokens"])
-    assert max(cached) > 0.9 * prompt
-
-
 async def test_stop_sequences_are_cut_and_named(client: Client) -> None:
     request = body(
         say("Hm.\n</think>\n\nOne two STOP three"), stop_sequences=["ST", "STOP"], tools=[]
@@ -113,16 +70,6 @@ async def test_stop_sequences_are_cut_and_named(client: Client) -> None:
     assert answer.contents[-1] == ("text", "One two ")
     assert answer.stop_reason == "stop_sequence"
     assert answer.stop_sequence in ("ST", "STOP")
-
-
-async def test_a_stop_sequence_leaves_no_text_of_blanks(client: Client) -> None:
-    """Clients drop such a block when they replay the turn."""
-    request = body(say("Hm.\n</think>\n\n  STOP three"), stop_sequences=["STOP"], tools=[])
-    answer = await client.stream(request)
-    assert answer.kinds == ["thinking"]
-    assert answer.stop_sequence == "STOP"
-    kept = await client.stream({**request, "stop_sequences": ["three"]})
-    assert kept.contents[-1] == ("text", "  STOP ")
 
 
 async def test_max_tokens_ends_a_turn_and_a_truncated_call_is_the_last_block(
@@ -141,31 +88,10 @@ async def test_max_tokens_ends_a_turn_and_a_truncated_call_is_the_last_block(
     assert message["content"][-1]["input"] == {}
 
 
-async def test_a_prefill_has_no_output(client: Client) -> None:
-    status, message = await client.post("/v1/messages", body(say("x"), stream=False, max_tokens=0))
-    assert status == 200
-    assert message["content"] == []
-    assert message["stop_reason"] == "max_tokens"
-
-
 async def test_text_that_names_a_marker_is_text(client: Client) -> None:
     text = "Use `<tool_call>` and </function> like that. Done."
     answer = await client.stream(body(say("Hm.\n</think>\n\n" + text)))
     assert answer.contents[-1] == ("text", text)
-
-
-async def test_a_structured_output_is_text(client: Client) -> None:
-    form = {"format": {"type": "json_schema", "schema": {"type": "object"}}}
-    output = '{"cmd": "<tool_call>\\n<function=run_shell>\\n</function>\\n</tool_call>"}'
-    answer = await client.stream(body(say(output), output_config=form, tools=[]))
-    assert answer.contents == [("text", output)]
-    assert answer.stop_reason == "end_turn"
-
-
-async def test_structured_output_with_tools_allows_calls(client: Client) -> None:
-    form = {"format": {"type": "json_schema", "schema": {"type": "object"}}}
-    answer = await client.stream(body(say(f"Hm.\n</think>\n\n{call('ls')}"), output_config=form))
-    assert trimmed(answer.contents) == [("thinking", "Hm."), ("tool_use", {"cmd": "ls"})]
 
 
 async def test_characters_that_span_tokens_come_whole(client: Client) -> None:
@@ -199,26 +125,6 @@ async def test_pings_come_during_a_pause_of_the_model(client: Client) -> None:
     names = [event.name for event in answer.events]
     assert names.count("ping") >= 1
     assert answer.contents[-1] == ("text", "Yes.")
-
-
-async def test_dispatch_is_opt_in_and_whole(client: Client) -> None:
-    request = body(say(INTERLEAVED))
-    plain = await client.stream(request)
-    assert all(event.name != "tool_call_dispatch" for event in plain.events)
-    async with client.http.post(
-        f"{client.url}/v1/messages", json=request, headers={"x-turnwire-tool-dispatch": "1"}
-    ) as response:
-        got: list[Event] = [event async for event in events(response)]
-    dispatched = [
-        (at, e.data["tool_call_dispatch"])
-        for at, e in enumerate(got)
-        if e.name == "tool_call_dispatch"
-    ]
-    assert [d["input"] for _, d in dispatched] == [
-        {"cmd": "ls -l", "timeout_s": 2.5},
-        {"cmd": "date"},
-    ]
-    assert all(got[at - 1].name == "content_block_stop" for at, _ in dispatched)
 
 
 async def test_two_hundred_streams_run_at_once(client: Client) -> None:

@@ -164,23 +164,6 @@ async def test_siblings_that_start_in_one_moment_compute_their_beginning_once(re
     await client.http.close()
 
 
-async def test_tenants_share_nothing_and_a_schema_is_kept(real: Stack) -> None:
-    client = Client(real.url)
-    question = [{"role": "user", "content": "[[free]] " + "What is in the harbour? " * 20}]
-    cached = []
-    for salt in ("a", "a", "b"):
-        answer = await client.stream(ask(question, max_tokens=8, cache_salt=salt))
-        cached.append(answer.usage["cache_read_input_tokens"])
-    assert cached[0] == cached[2] == 0
-    assert cached[1] > 100
-    mood = {"type": "object", "properties": {"mood": {"const": "calm"}}, "required": ["mood"]}
-    form = {"format": {"type": "json_schema", "schema": {**mood, "additionalProperties": False}}}
-    answer = await client.stream(ask(question, max_tokens=400, output_config=form))
-    assert answer.stop_reason == "end_turn"
-    assert msgspec.json.decode(answer.blocks[0]["text"]) == {"mood": "calm"}
-    await client.http.close()
-
-
 async def test_thought_ends_with_its_budget(real: Stack) -> None:
     client = Client(real.url)
     await check_random_model(client, real.nats.url, MODEL, real.model, "[[free]] ")
