@@ -565,6 +565,15 @@ REFUSED_BY_RESPONSES: list[Refusal] = [
     ("tool_choice", VALUE, "'auto', and", responses(tool_choice="any", tools=[FUNCTION])),
     (
         "tool_choice",
+        None,
+        "'tools' parameter.",
+        responses(
+            tools=[FUNCTION],
+            tool_choice=block("allowed_tools", mode="required", tools=[block("web_search")]),
+        ),
+    ),
+    (
+        "tool_choice",
         VALUE,
         "Tool choice 'x' not found",
         responses(tools=[FUNCTION], tool_choice=block("function", name="x")),

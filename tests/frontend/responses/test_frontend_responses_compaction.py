@@ -69,13 +69,6 @@ async def test_compacted_conversation_replaces_the_whole(
     assert "They said one, then two." in replayed[2][1][0]
 
 
-async def test_compaction_without_a_summary_is_an_error(
-    gateway: FakeGateway, client: Client
-) -> None:
-    gateway.steps = lambda: [[*reasoning(0, "I have nothing to say."), finish(1)]]
-    await client.refuse("/compact", 500)
-
-
 async def test_compaction_trigger_makes_one_item_and_ends_the_chain(
     gateway: FakeGateway, client: Client
 ) -> None:
@@ -139,18 +132,6 @@ async def test_context_below_its_threshold_is_unchanged(
     assert len(gateway.turns) == 1
 
 
-@pytest.mark.parametrize(
-    ("edit", "param"),
-    [
-        (7, "context_management[0]"),
-        ({"type": "clear_something"}, "context_management[0].type"),
-        ({"type": "compaction", "compact_threshold": 0}, "context_management[0].compact_threshold"),
-    ],
-)
-async def test_invalid_context_management_is_refused(client: Client, edit: Any, param: str) -> None:
-    assert (await client.refuse(context_management=[edit]))["param"] == param
-
-
 async def test_context_that_cannot_be_compacted_is_an_error(
     gateway: FakeGateway, client: Client
 ) -> None:
@@ -192,12 +173,6 @@ async def test_models_have_different_keys_without_a_key_file(http: ClientSession
         assert error["code"] == "invalid_encrypted_content"
 
 
-async def test_missing_sealing_key_fails_the_start(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="nothing"):
-        async with serving(config=FrontendConfig(seal_key_file=str(tmp_path / "nothing"))):
-            pass
-
-
 VERSIONS = ("v1", "v2", "v3")
 
 
@@ -214,8 +189,7 @@ class Versions(FakeGateway):
         return next(card for card in self.cards if card.name == name)
 
 
-@pytest.mark.parametrize("session", VERSIONS)
-@pytest.mark.parametrize("heaviest", VERSIONS)
+@pytest.mark.parametrize(("session", "heaviest"), [("v1", "v1"), ("v1", "v2"), ("v3", "v1")])
 async def test_sealed_content_is_opened_whichever_version_has_the_session(
     session: str, heaviest: str, http: ClientSession
 ) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 
-from schemas.errors import ContextOverflow
 from services.frontend.apis.responses.dialect import ConvertedRequest
 from tests.frontend.responses.responses_client import Client
 from tests.kit.frontend import MODEL, Served
@@ -43,21 +42,6 @@ async def test_large_request_and_long_chain_are_converted_in_a_thread(
     assert refused["param"] == "input[1]"
     assert on_loop == [True, False, False, False]
     assert first["status"] == long["status"] == last["status"] == "completed"
-
-
-@pytest.mark.parametrize(
-    ("named", "here"), [("messages", "input"), ("format", "text.format"), ("top_k", "top_k")]
-)
-async def test_pipeline_error_names_the_field_of_this_api(
-    served: Served, client: Client, http: ClientSession, named: str, here: str
-) -> None:
-    served.gateway.refusal = ContextOverflow("too long", param=named)
-    for path in ("", "/compact"):
-        error = await client.refuse(path)
-        assert (error["param"], error["code"]) == (here, "context_length_exceeded")
-    async with http.ws_connect(client.url) as ws:
-        await ws.send_json({"type": "response.create", "model": MODEL, "input": "hi"})
-        assert (await ws.receive_json())["error"]["param"] == here
 
 
 async def test_missing_name_is_replaced_by_the_served_model(

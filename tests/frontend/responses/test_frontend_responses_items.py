@@ -397,12 +397,7 @@ CLICK = block("click", x=1, y=2)
             block("mcp_call", id="m", server_label="git", name="log", arguments="{}", output="x"),
             "[mcp_call git log {}]\nx",
         ),
-        (
-            block("image_generation_call", id="i", result="AAAA", revised_prompt="a cat"),
-            "[image_generation_call a cat]",
-        ),
         (block("computer_call", id="c", call_id="x", action=CLICK), "[computer_call 1 2]"),
-        (block("program", id="p", call_id="x", code="f()", fingerprint="z"), "[program f()]"),
         (block("program_output", id="p", call_id="x", result="ok"), "[program_output]\nok"),
     ],
 )

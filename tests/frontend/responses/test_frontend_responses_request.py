@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.conversation import Grammar, Message, Sampling, Text, Thinking, ToolSpec
+from schemas.conversation import Grammar, Message, Text, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire_answers
 from services.frontend.apis.responses.dialect import Responses
@@ -35,28 +35,10 @@ def encoded(body: Json) -> bytes:
     return json.dumps(body).encode()
 
 
-def test_smallest_request_is_parsed() -> None:
-    ask = RESPONSES.ask()
-    assert ask.conversation.messages == [Message("user", [Text("Hi.")])]
-    assert (ask.conversation.system, ask.conversation.tools, ask.notes) == ([], [], [])
-    assert ask.conversation.thinking == Thinking()
-    assert ask.conversation.sampling == Sampling()
-    assert ask.conversations == (ask.conversation,)
-    assert not ask.stream
-    assert not ask.may_shorten
-    assert ask.sealer is None
-    assert not ask.request.body.background
-    assert ask.request.store
-
-
 def test_instructions_come_first() -> None:
     conversation = RESPONSES.read(message("developer", "D"), instructions="Be brief.")
     assert conversation.system == [Text("Be brief.")]
     assert conversation.messages[0].role == "developer"
-
-
-def test_verbosity_is_read() -> None:
-    assert RESPONSES.read(text={"verbosity": "high"}).verbosity == "high"
 
 
 def test_prefill_generates_nothing() -> None:
@@ -105,14 +87,6 @@ def test_tools_are_deferred_only_if_the_client_can_search() -> None:
     assert deferred() == [False]
     assert deferred(block("tool_search")) == [False]
     assert deferred(block("tool_search", execution="server")) == [False]
-
-
-def test_truncation_and_context_management_are_read() -> None:
-    managed = [block("compaction", compact_threshold=1000)]
-    ask = RESPONSES.ask(truncation="auto", context_management=managed)
-    assert ask.may_shorten
-    (read,) = ask.request.body.context_management
-    assert read.compact_threshold == 1000
 
 
 def test_counting_accepts_unknown_fields() -> None:

@@ -1,7 +1,6 @@
 """Tests stores: limits of count, bytes and time, items by id, tenants."""
 
 import json
-import tracemalloc
 from typing import Any
 
 import msgspec
@@ -15,7 +14,6 @@ from services.frontend.apis.responses.state.input_items import list_page, page_o
 from services.frontend.apis.responses.state.record import (
     StoredResponse,
     decode,
-    failed_view,
     item_id,
     response_of_item,
 )
@@ -179,32 +177,6 @@ def test_records_and_streams_survive_encoding() -> None:
     assert unpack_events(back.events) == b"event: x\ndata: {}\n\n"
     assert decode(b"{}") is None
     assert decode(b"no json") is None
-
-
-def test_long_stream_is_stored_compressed_and_complete() -> None:
-    def event(n: int) -> bytes:
-        return b'event: response.output_text.delta\ndata: {"delta":"abc","n":%d}\n\n' % n
-
-    packer, numbers = EventPacker(), range(50_000)
-    tracemalloc.start()
-    for number in numbers:
-        packer.add(event(number))
-    held, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    stream = b"".join(map(event, numbers))
-    assert held < len(stream) / 4
-    assert unpack_events(packer.pack()) == stream
-    assert unpack_events(packer.pack()) == stream
-    assert len(packer.pack()) < len(stream) / 8
-    assert EventPacker().pack() == b""
-
-
-def test_response_of_a_gone_process_is_shown_as_failed() -> None:
-    shown = failed_view(record("a", status="in_progress", owner="o"))
-    assert (shown.status, shown.owner) == ("failed", "")
-    document = json.loads(bytes(shown.response))
-    assert (document["id"], document["status"]) == ("a", "failed")
-    assert document["error"]["code"] == "server_error"
 
 
 def test_item_id_names_its_response() -> None:

@@ -246,14 +246,11 @@ async def test_key_is_checked_for_each_request_of_a_connection(
 
 INVALID = [
     ("{", "invalid_json"),
-    ("", "invalid_json"),
     ('{"a":' * 50_000, "invalid_json"),
     ("[]", "invalid_type"),
-    ('{"type": 7}', "invalid_type"),
     ("{}", "missing_required_parameter"),
     ('{"type": "response.destroy"}', "invalid_value"),
     ('{"type": "response.create", "stream_id": 7}', "invalid_stream_id"),
-    ('{"type": "response.create", "stream_id": ""}', "invalid_stream_id"),
     (json.dumps({"type": "response.create", "stream_id": "x" * 257}), "invalid_stream_id"),
     (json.dumps({"type": "response.create", "model": MODEL, "input": 7}), "invalid_type"),
 ]
@@ -294,11 +291,6 @@ async def test_steering_is_refused_on_the_lane_of_its_response(socket: Socket) -
     steer = {"type": "response.steer", "previous_response_id": made["id"], "input": "no"}
     await socket.ws.send_str(json.dumps(steer))
     assert (await socket.receive())["stream_id"] == lane
-
-
-async def test_lone_surrogate_is_mended_as_over_http(served: Served, socket: Socket) -> None:
-    await socket.complete(input="cut \ud83d")
-    assert said(served.gateway.turns[-1].conversation) == [("user", ["cut \ufffd"])]
 
 
 TOO_LONG = ContextOverflow("too long", code="context_length_exceeded")
