@@ -119,7 +119,6 @@ class FakeGateway:
         self.turns: list[FakeTurn] = []
         self.counted: list[Conversation] = []
         self.tokenized: list[tuple[str, str | None, Conversation | None, bool]] = []
-        self.looked_up: list[str] = []
         self.ready = True
         self.any_model = False
 
@@ -174,7 +173,6 @@ class FakeGateway:
         return self.cards
 
     def resolve(self, model: str, conversation: Conversation | None = None) -> ModelCard:
-        self.looked_up.append(model)
         return self.on_resolve(model, conversation)
 
     def _card(self, model: str, _: Conversation | None) -> ModelCard:

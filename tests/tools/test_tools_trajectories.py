@@ -210,9 +210,6 @@ def test_calls_are_compared_by_value() -> None:
     assert rollout.causes() == [None, ("template", "t1")]
 
 
-# -- Turns of messages that are lost, repeated and in pieces
-
-
 def request(attempt: int = 1) -> TurnRequest:
     return TurnRequest("t", "f", Conversation("m", [Message("user", [Text("Q")])]), attempt)
 

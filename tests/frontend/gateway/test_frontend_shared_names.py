@@ -127,10 +127,6 @@ def test_claimed_parent_moves_no_session(claims: list[str]) -> None:
         assert frontend.choose("coder", cards, own) is first
 
 
-# -- in the catalog
-# --------------------------------------------------------------------------------------------------
-
-
 class Served:
     """The catalog of a frontend that gets the heartbeats of several versions."""
 
@@ -186,12 +182,3 @@ def test_shared_alias_is_listed_once() -> None:
     even = Served(v1=1, v2=1).catalog
     shown = {entry["id"]: entry["root"] for entry in listing(names(even.models()), {})["data"]}
     assert shown["coder"] == even.resolve("coder").name, "as the model is described alone"
-
-
-def test_sessions_of_a_single_version_stay_when_another_one_joins() -> None:
-    served = Served(v1=1)
-    assert served.models() == {"v1"}
-    served.beat("v1", 0)
-    served.beat("v2", 1)
-    assert served.models() == {"v1"}
-    assert served.catalog.resolve("coder", session(99)).name == "v2"

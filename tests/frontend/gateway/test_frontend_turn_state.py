@@ -55,12 +55,7 @@ def state_of(kind: type[State]) -> State:
         return Ended()
     if kind is Streaming:
         return Streaming("worker-1", "parser-1")
-    state: dict[type[State], State] = {
-        Waiting: Waiting(Search(30.0)),
-        Preparing: Preparing(Search(30.0)),
-        Resuming: Resuming(Search(30.0)),
-    }
-    return state[kind]
+    return kind(Search(30.0))  # type: ignore[call-arg]
 
 
 def turn(kind: type[State] = Waiting, sink: RecordingSink | None = None) -> BusTurn:
@@ -94,27 +89,9 @@ def check_event(state: type[State], event: StateEvent) -> None:
         assert not walked.enter(event, Ended())
         assert walked.state is before
     else:
-        for wrong in map(state_of, STATES):
-            with pytest.raises(AssertionError, match=event.name):
-                walked.enter(event, wrong)
+        with pytest.raises(AssertionError, match=event.name):
+            walked.enter(event, Ended())
         assert walked.state is before
-
-
-def test_event_leads_to_the_state_of_the_table_only() -> None:
-    with pytest.raises(AssertionError, match="WAITING"):
-        turn().enter(StateEvent.REQUESTED, Ended())
-
-
-def test_every_state_but_the_end_can_be_left_and_reached() -> None:
-    reached: set[type[State]] = {Waiting}
-    reached |= {after for events in TRANSITIONS.values() for after in events.values()}
-    assert reached == set(STATES)
-    for state in set(STATES) - {Ended}:
-        assert (
-            TRANSITIONS[state][StateEvent.GIVEN_UP]
-            is TRANSITIONS[state][StateEvent.CANCELLED]
-            is Ended
-        )
 
 
 async def test_attempt_is_prepared_once() -> None:
@@ -194,12 +171,3 @@ async def test_search_is_stopped_by_whatever_ends_the_turn_but_itself() -> None:
 )
 def test_outcome_follows_from_the_error(error: Exception, outcome: type) -> None:
     assert type(outcome_of(error)) is outcome  # type: ignore[arg-type]
-
-
-def test_turn_shows_its_state() -> None:
-    shown = turn(Streaming)
-    shown.attempt = Attempt(2, "preprocessor-1")
-    assert repr(shown) == (
-        "turn t STREAMING, attempt 2 at preprocessor-1, at block 0 + 0, "
-        "worker worker-1, parser parser-1"
-    )

@@ -13,7 +13,7 @@ from schemas.errors import ContextOverflow, Overloaded
 from services.frontend.turns.hosted_turns import next_turn_id
 from tests.kit.bodies import assistant, text, user
 from tests.kit.events import call, finish
-from tests.kit.frontend import MODEL, QUESTION, FakeGateway, in_turn, serving
+from tests.kit.frontend import MODEL, QUESTION, FakeGateway, in_turn
 from tests.kit.hosted import (
     FETCH,
     FIRST,
@@ -372,12 +372,6 @@ async def test_cached_search_is_refused() -> None:
     assert UNAVAILABLE in conversation.system[-1].text
 
 
-async def test_token_ids_are_refused() -> None:
-    async with hosted(in_turn(LAST)) as (served, _):
-        reply = await served.post("/v1/messages", body(SEARCH, return_token_ids=True))
-    assert reply.error[:2] == (400, "invalid_request_error")
-
-
 async def test_key_is_sent_as_a_bearer_token(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text("secret\n")
@@ -401,12 +395,6 @@ async def test_chat_answers_with_the_text_after_the_search() -> None:
     location = {"type": "approximate", "city": "Oslo"}
     assert stub.calls == [{"tool": "web_search", "query": "tides", "user_location": location}]
     assert last(gateway)[-1].role == "tool"
-
-
-async def test_chat_without_a_provider_reports_that_it_cannot_search() -> None:
-    async with serving(in_turn(LAST)) as served:
-        assert (await served.post("/v1/chat/completions", CHAT)).status == 200
-        assert UNAVAILABLE in served.gateway.conversations[0].system[0].text
 
 
 async def test_counting_sees_the_same_tools() -> None:

@@ -14,8 +14,6 @@ from services.frontend.hosted.contract import ProviderError
 from services.frontend.hosted.mcp_provider import McpProvider, sources_in, sources_of_text
 from services.frontend.hosted.provider import provider_of
 from services.runtime.config import FrontendConfig
-from tests.kit.frontend import in_turn, serving
-from tests.kit.hosted import FIRST, LAST, SEARCH, body, message
 
 TIDES = {"url": "https://example.org/tides", "title": "Tides", "content": "High water is at noon."}
 TEXT = "# Two pages\nTides: https://example.org/tides.\nMoon (https://example.com/moon)"
@@ -86,28 +84,10 @@ async def test_tools_of_the_server_search_and_fetch(server: str) -> None:
         assert caught.value.code == "unavailable"
 
 
-async def test_message_searches_with_mcp(server: str) -> None:
-    async with serving(in_turn(FIRST, LAST), config(server)) as served:
-        answer = await message(served, body(SEARCH))
-    assert [page["url"] for page in answer["content"][3]["content"]] == [
-        "https://example.org/tides"
-    ]
-
-
-async def test_missing_server_is_unavailable() -> None:
-    async with serving(in_turn(FIRST, LAST), config("http://127.0.0.1:9/mcp")) as served:
-        answer = await message(served, body(SEARCH))
-    assert answer["content"][3]["content"]["error_code"] == "unavailable"
-
-
 def test_results_are_found_in_several_forms() -> None:
     page = {"url": "https://e.org/", "name": "N", "snippet": "S", "published": "2026-01-01"}
     source = WebSource("https://e.org/", "N", "S", "2026-01-01")
-    assert (
-        sources_in(page)
-        == sources_in([page, 3, {"title": "no url"}])
-        == sources_in({"n": 1, "items": [page]})
-        == [source]
-    )
+    for form in (page, [page, 3, {"title": "no url"}], {"n": 1, "items": [page]}):
+        assert sources_in(form) == [source]
     assert sources_in(None) == sources_in("text") == sources_in({"url": 3}) == []
     assert sources_of_text("nothing") == [WebSource("", "nothing", "nothing")]

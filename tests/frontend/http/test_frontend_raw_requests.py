@@ -24,56 +24,30 @@ HIDDEN = get("/v1/models")
 REFUSED: dict[str, bytes] = {
     "length and chunks": post(END + HIDDEN, CHUNKED),
     "chunks and length": post(END, CHUNKED, "Content-Length: 5", sized=False) + HIDDEN,
-    "two equal lengths": post(BODY, f"Content-Length: {len(BODY)}"),
     "two lengths": post(BODY, "Content-Length: 3"),
-    "a list of lengths": post(b"abc", "Content-Length: 3, 3", sized=False),
     "signed length": post(b"abc", "Content-Length: +3", sized=False),
-    "hexadecimal length": post(b"abc", "Content-Length: 0x3", sized=False),
-    "length with a line": post(b"a" * 10, "Content-Length: 1_0", sized=False),
     "endless length": post(b"", "Content-Length: 99999999999999999999999", sized=False),
-    "negative length": post(b"", "Content-Length: -5", sized=False),
-    "empty length": post(b"", "Content-Length: ", sized=False),
     "unknown coding": post(END, "Transfer-Encoding: xchunked", sized=False),
-    "chunked twice": post(END, CHUNKED, CHUNKED, sized=False),
     "chunked not last": post(END, "Transfer-Encoding: chunked, identity", sized=False),
     "space before the colon": post(END, "Transfer-Encoding : chunked", sized=False),
-    "control before the coding": post(END, "Transfer-Encoding: \x0bchunked", sized=False),
-    "length in a trailer": post(
-        chunk(BODY) + b"0\r\nContent-Length: 5\r\n\r\n", CHUNKED, sized=False
-    ),
     "bare LF": post().replace(b"\r\n", b"\n"),
-    "bare LF in the head": get().replace(b"localhost\r\n", b"localhost\nX: y\r\n"),
     "bare CR in the head": get().replace(b"localhost\r\n", b"localhost\rX: y\r\n"),
-    "bare LF in chunks": post(b"3\nabc\n0\n\n", CHUNKED, sized=False),
     "bare LF in an extension": post(chunk(BODY, b";a=\nb") + END, CHUNKED, sized=False),
-    "no end of a chunk": post(b"3\r\nabcXX0\r\n\r\n", CHUNKED, sized=False),
     "endless chunk": post(b"fffffffffffffffff\r\n", CHUNKED, sized=False),
-    "negative chunk": post(b"-1\r\nabc", CHUNKED, sized=False),
-    "prefixed chunk": post(b"0x3\r\nabc\r\n0\r\n\r\n", CHUNKED, sized=False),
     "folded header": get("/version", "X: a\r\n b"),
-    "folded first header": get().replace(b"Host", b" Host"),
     "two hosts": get("/version", "Host: other"),
     "no host": b"GET /version HTTP/1.1\r\n\r\n",
     "null in a header": get("/version", "X: a\0b"),
-    "null in the URL": get("/version\0"),
-    "escape in a header": get("/version", "User-Agent: \x1b[31m"),
-    "bytes in the URL": get("/v1/models/\xff"),
     "no host in the URL": get("http:///version"),
-    "no port in the URL": get("http://localhost:99999999/version"),
-    "no address in the URL": get("http://[zz]/version"),
-    "HTTP/1.2": get(version="1.2"),
     "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "a method without end": b"A" * 40_000 + b" / HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    "garbage": b"garbage\r\n\r\n",
     "no colon": b"GET / HTTP/1.1\r\nbad header\r\n\r\n",
 }
 URL_TOO_LONG = f"A URL may have at most {MAX_URL_BYTES} bytes."
 HEADER_TOO_LONG = f"A header may have at most {MAX_HEADER_BYTES} bytes."
 TOO_LONG: dict[str, tuple[bytes, int, str]] = {
     "url": (get("/" + "a" * MAX_URL_BYTES), 414, URL_TOO_LONG),
-    "url without end": (b"GET /" + b"a" * (MAX_URL_BYTES + 1), 414, URL_TOO_LONG),
     "header": (get("/version", "X: a" + "a" * MAX_HEADER_BYTES), 431, HEADER_TOO_LONG),
-    "name": (get("/version", "a" * MAX_HEADER_BYTES + ": x"), 431, HEADER_TOO_LONG),
     "headers": (
         get("/version", *(f"X{i}: x" for i in range(200))),
         431,
@@ -151,22 +125,10 @@ async def test_unread_body_is_not_parsed_as_a_request() -> None:
         assert [answer.status for answer in refused] == [404]
 
 
-async def test_long_chunk_extensions_and_trailers_are_accepted() -> None:
-    async with serving() as served:
-        for body in (
-            chunk(BODY, b";a=" + b"x" * 2_000_000) + END,
-            b"".join(chunk(bytes([byte])) for byte in BODY) + END,
-            chunk(BODY) + b"0\r\nX-Api-Key: other\r\nHost: other\r\n\r\n",
-        ):
-            answer = await answer_to(served.port, post(body, CHUNKED, sized=False))
-            assert answer.status == 200, answer.body
-
-
 async def test_absolute_url_is_served_here(cases: Cases) -> None:
     async with serving() as served:
         for url, host, status in (
             ("http://localhost/version", "localhost", 200),
-            ("http://evil.example/version", "localhost", 200),
             ("//evil.example/version", "localhost", 404),
             ("http://localhost/version", "evil.example", 403),
             ("http://evil.example/live/../v1/models", "evil.example", 403),
@@ -175,18 +137,7 @@ async def test_absolute_url_is_served_here(cases: Cases) -> None:
                 assert (await answer_to(served.port, get(url, host=host))).status == status
 
 
-NAMES = [
-    "a%0d%0aX-Evil:%201",
-    "..%2f..%2fetc%2fpasswd",
-    "../../etc/passwd",
-    "%2a",
-    "%3e",
-    "a%00b",
-    "%ff%fe",
-    "%ed%a0%80",
-    "%zz",
-    "%1b[31m",
-]
+NAMES = ["a%0d%0aX-Evil:%201", "..%2f..%2fetc%2fpasswd", "%3e", "a%00b", "%ed%a0%80", "%zz"]
 
 
 async def test_name_in_a_path_stays_a_name(cases: Cases) -> None:
@@ -202,7 +153,7 @@ async def test_name_in_a_path_stays_a_name(cases: Cases) -> None:
 
 
 async def test_model_name_stays_a_name(cases: Cases) -> None:
-    names = ["a\r\nX-Evil: 1\r\n\r\nbody", "*.>", "\x00", "\x1b[31m", "\ud800", "a" * 100_000]
+    names = ["a\r\nX-Evil: 1\r\n\r\nbody", "*.>", "\x00", "\ud800", "a" * 100_000]
     async with serving() as served:
         served.gateway.any_model = True
         for path, body in BODIES.items():
@@ -218,14 +169,11 @@ async def test_model_name_stays_a_name(cases: Cases) -> None:
 UNUSUAL: dict[str, tuple[bytes, int]] = {
     "deep": (b'"zzz":' + b"[" * 500_000 + b"]" * 500_000, 400),
     "deep known": (b'"metadata":' + b'{"a":' * 100_000 + b"1" + b"}" * 100_000, 400),
-    "digits": (b'"zzz":' + b"1" * 1_000_000, 200),
     "digits known": (b'"top_k":' + b"1" * 1_000_000, 400),
-    "1e999": (b'"temperature":1e999', 400),
     "NaN": (b'"temperature":NaN', 400),
     "twice": (b'"model":"nobody","model":"acme/served-model"', 200),
     "half": (rb'"zzz":"\ud800"', 200),
     "null": (b'"zzz":"\x00"', 400),
-    "overlong": (b'"zzz":"\xc0\xaf"', 400),
     "raw half": (b'"zzz":"\xed\xa0\x80"', 400),
 }
 
@@ -243,7 +191,7 @@ async def test_unusual_json_has_a_defined_status(cases: Cases) -> None:
                         assert answer.message
 
 
-BIG: list[int] = [2**63, 2**64, 10**400, -(2**63) - 1]
+BIG: list[int] = [2**63, 10**400, -(2**63) - 1]
 
 
 @pytest.mark.parametrize("path", BODIES)
@@ -261,13 +209,8 @@ async def test_answer_length_has_one_bound_in_every_api(path: str) -> None:
             assert (code, kind, name in message) == (400, "invalid_request_error", True)
             if number > 0:
                 assert str(2**63 - 1) in message
-            for wrong in (
-                {"top_k": number},
-                {"min_tokens": number},
-                {"priority": number},
-                {"nvext": {"agent_hints": {"osl": number}}},
-            ):
-                assert await status(**wrong) == 400
+            assert await status(top_k=number) == 400
+            assert await status(nvext={"agent_hints": {"osl": number}}) == 400
             # A large seed is accepted, but must fit the bus.
             assert await status(seed=number) == 200
             seed = served.gateway.conversations[-1].sampling.seed

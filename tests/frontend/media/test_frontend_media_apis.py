@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from schemas.conversation import Media, Result, Text
+from schemas.conversation import Media, Text
 from services.frontend.turns.notice import make_notice
 from services.runtime.config import FrontendConfig
-from tests.frontend.media.media_apis import APIS, HELLO, MESSAGES, RESPONSES, Api
+from tests.frontend.media.media_apis import APIS, HELLO, RESPONSES, Api
 from tests.kit.frontend import MODEL, serving
 from tests.kit.pdf_files import pdf
 
@@ -52,16 +52,6 @@ async def test_pdf_is_its_text_in_turns_and_counts(api: Api) -> None:
             assert conversation.messages[0].parts == [Text(f"Title: plan.pdf\n\n{TEXT}")]
 
 
-async def test_pdf_in_a_tool_result_of_claude_code_is_read() -> None:
-    block = MESSAGES.pdf(PLAN) | {"title": None, "context": "Read by a tool."}
-    asked = MESSAGES.result_body({"type": "text", "text": "Read."}, block)
-    async with serving() as served:
-        assert await MESSAGES.said(served, asked) == HELLO
-        (part,) = served.gateway.conversations[0].messages[-1].parts
-    assert isinstance(part, Result)
-    assert part.parts == [Text("Read."), Text(f"Context: Read by a tool.\n\n{TEXT}")]
-
-
 async def test_image_that_codex_left_out_is_named_to_the_user() -> None:
     """Codex does not send images to a model with only text in its profile."""
     text = "image content omitted because you do not support image input"
@@ -69,16 +59,6 @@ async def test_image_that_codex_left_out_is_named_to_the_user() -> None:
     async with serving() as served:
         assert await RESPONSES.said(served, RESPONSES.body([omitted])) == NOTED
         assert served.gateway.conversations[0].messages[0].parts == [Media("image")]
-
-
-async def test_chained_response_has_the_note_once() -> None:
-    async with serving() as served:
-        stored = RESPONSES.body([RESPONSES.image()], store=True)
-        first = (await served.post(RESPONSES.path, stored)).json
-        assert RESPONSES.text_of(first) == NOTED
-        chained = RESPONSES.body("And?", previous_response_id=first["id"])
-        assert await RESPONSES.said(served, chained) == HELLO
-        assert served.gateway.conversations[1].messages[1].parts == [Text(HELLO)]
 
 
 async def test_summary_has_no_note() -> None:

@@ -1,8 +1,5 @@
-"""Only `Admission` makes what the gateway takes, and the model is looked up once for each
-request."""
+"""The model of a request, and what it must be able to do."""
 
-import ast
-from dataclasses import FrozenInstanceError
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -24,7 +21,6 @@ from schemas.conversation import (
 )
 from schemas.errors import Invalid
 from services.frontend.http.auth import anyone
-from services.frontend.turns import interfaces
 from services.frontend.turns.compaction import request_summary
 from services.templates.chat_template import ChatTemplate
 from services.templates.messages import adapt
@@ -95,24 +91,11 @@ CHAT = {"model": MODEL, "messages": [QUESTION]}
 WITH_TOOLS = [
     ("/v1/messages", EDITED),
     ("/v1/messages", ASK | {"tools": TOOLS}),
-    ("/v1/messages/count_tokens", ASK | {"tools": TOOLS, "tool_choice": {"type": "none"}}),
-    ("/v1/chat/completions", CHAT | CHAT_TOOLS),
     ("/v1/chat/completions", CHAT | CHAT_TOOLS | {"stream": True, "n": 2}),
     ("/v1/responses", RESPONSE | FLAT_TOOLS | {"tool_choice": "auto"}),
-    ("/v1/responses/input_tokens", RESPONSE | FLAT_TOOLS),
     ("/v1/responses/compact", RESPONSE | FLAT_TOOLS),
-    ("/tokenize", ASK | {"tools": TOOLS}),
     ("/tokenize", CHAT | CHAT_TOOLS),
 ]
-
-
-async def test_model_is_looked_up_once(cases: Cases) -> None:
-    async with serving() as served:
-        for path, body in ROUTES:
-            with cases.case(path=path, stream="stream" in body):
-                served.gateway.looked_up.clear()
-                assert (await served.post(path, body)).status == 200
-                assert served.gateway.looked_up == [MODEL]
 
 
 @pytest.mark.parametrize(("path", "body"), SEVERAL)
@@ -138,18 +121,6 @@ async def test_all_turns_and_counts_of_a_request_have_the_model_of_its_session(
     assert {asked.model for asked in gateway.counted} <= {MODEL}
 
 
-def test_only_admission_makes_admitted_requests() -> None:
-    root = Path(interfaces.__file__).parents[3]
-    makers = {
-        path.name
-        for folder in ("services", "turnwire_tools")
-        for path in (root / folder).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Admitted")
-    }
-    assert makers == {"admission.py"}
-
-
 async def test_next_turn_of_an_answer_continues_it() -> None:
     admitted = await admission(FakeGateway()).admit(Conversation("claude-alias", []), anyone())
     assert admitted.conversation.model == MODEL
@@ -164,14 +135,6 @@ async def test_other_stages_do_not_see_that_an_answer_is_a_summary() -> None:
     summary = request_summary(Conversation(MODEL, []))
     admitted = await admission(FakeGateway()).admit(summary, anyone())
     assert not admitted.conversation.summary
-
-
-async def test_admitted_request_is_frozen() -> None:
-    admitted: Any = await admission(FakeGateway()).admit(Conversation(MODEL, []), anyone())
-    with pytest.raises(FrozenInstanceError):
-        admitted.conversation = Conversation("another", [])
-    shorter = admitted.with_messages([Message("user", [])])
-    assert (shorter.conversation.model, len(shorter.conversation.messages)) == (MODEL, 1)
 
 
 async def test_counted_prompt_has_the_tenant_of_its_caller(tmp_path: Path) -> None:

@@ -50,34 +50,28 @@ def test_first_schema_over_the_limit_is_named(
     assert str(refusal.value).startswith(too_deep[0])
 
 
+LIMITS = ConversationLimits(messages=9, tools=9, media=9, nesting=9)
+
+
 @pytest.mark.parametrize("place", ["tools", "format", "chat_template_kwargs"])
-def test_schema_with_too_many_values_is_refused(place: str) -> None:
-    for wide in (True, False):
-        check_values(MAX_VALUES - 2, place, wide)
-        check_values(MAX_VALUES - 1, place, wide)
-
-
-def check_values(count: int, place: str, wide: bool) -> None:
-    """A schema with `count` members, side by side if it is wide, else in a list."""
-    members: Any = {f"p{at}": {} for at in range(count)} if wide else [0] * count
-    schema = {"properties": members, "type": "object"}
-    conversation = Conversation(
-        "m",
-        [],
-        tools=[
-            ToolSpec("small", schema={"type": "object"}),
-            ToolSpec("f", schema=schema if place == "tools" else {}),
-        ],
-        format=OutputFormat("json_schema", schema if place == "format" else {}),
-        template_kwargs=schema if place == "chat_template_kwargs" else {},
-    )
-    limits = ConversationLimits(messages=9, tools=9, media=9, nesting=9)
-    if count + 2 <= MAX_VALUES:
-        assert limits.check(conversation) == []
-        return
-    with pytest.raises(Invalid, match="too many values") as refusal:
-        limits.check(conversation)
-    assert refusal.value.info.param == place
+@pytest.mark.parametrize("wide", [True, False])
+def test_schema_with_too_many_values_is_refused(place: str, wide: bool) -> None:
+    for count in (MAX_VALUES - 2, MAX_VALUES - 1):
+        members: Any = {f"p{at}": {} for at in range(count)} if wide else [0] * count
+        schema = {"properties": members, "type": "object"}
+        conversation = Conversation(
+            "m",
+            [],
+            tools=[ToolSpec("small"), ToolSpec("f", schema=schema if place == "tools" else {})],
+            format=OutputFormat("json_schema", schema if place == "format" else {}),
+            template_kwargs=schema if place == "chat_template_kwargs" else {},
+        )
+        if count + 2 <= MAX_VALUES:
+            assert LIMITS.check(conversation) == []
+            continue
+        with pytest.raises(Invalid, match="too many values") as refusal:
+            LIMITS.check(conversation)
+        assert refusal.value.info.param == place
 
 
 def test_many_small_schemas_are_not_one_large_schema() -> None:
@@ -85,7 +79,7 @@ def test_many_small_schemas_are_not_one_large_schema() -> None:
     conversation = Conversation(
         "m", [], tools=[ToolSpec(f"t{at}", schema=schema) for at in range(5)]
     )
-    assert ConversationLimits(messages=9, tools=9, media=9, nesting=9).check(conversation) == []
+    assert LIMITS.check(conversation) == []
 
 
 WIDE = {

@@ -65,19 +65,6 @@ async def test_failure_of_one_stream_does_not_affect_others() -> None:
     assert [line["event"] for line in lines] == ["stream.render_failed", "stream.send_failed"]
 
 
-async def test_events_after_a_flush_wait_for_the_next() -> None:
-    said: list[str] = []
-    flusher = Flusher(structlog.get_logger())
-    first, second = Stream("a", said), Stream("b", said)
-    flusher.add(first)
-    await asyncio.sleep(0)
-    flusher.add(second)
-    flusher.add(first)
-    assert said == ["render a", "send a"]
-    await asyncio.sleep(0)
-    assert said[2:] == ["render b", "render a", "send b", "send a"]
-
-
 def pieces(count: int) -> Step:
     """A batch of one tick, as of `count` frames."""
     return [BlockStart(0, "text"), *(Delta(0, at, "x") for at in range(count))]
@@ -95,26 +82,6 @@ async def test_deltas_of_a_tick_are_one_event() -> None:
         rest = await reader.readuntil(b"\r\n0\r\n\r\n")
     assert b'"text":"yz\\n\\""}}\n\n' in rest
     assert rest.count(b"content_block_delta") == 2  # its name and its type
-
-
-async def test_head_and_first_events_are_one_segment_and_so_are_last_events_and_end() -> None:
-    gate = asyncio.Event()
-    gateway = FakeGateway(lambda: [pieces(2), gate, [finish(1)]])
-    gateway.opened_after = 1
-    async with serving(gateway) as served, connected(served.port, REQUEST) as (reader, writer):
-        first = await reader.read(1 << 16)
-        assert first.startswith(b"HTTP/1.1 200 OK\r\n")
-        assert first.lower().count(b"transfer-encoding: chunked\r\n") == 1
-        body = first.partition(b"\r\n\r\n")[2]
-        size, _, chunk = body.partition(b"\r\n")
-        assert len(chunk) == int(size, 16) + 2, "one chunk, whole"
-        assert b"message_start" in chunk
-        assert b'"xx"' in chunk
-        gate.set()
-        last = await reader.read(1 << 16)
-        assert last.endswith(b'{"type":"message_stop"}\n\n\r\n0\r\n\r\n')
-        writer.write(REQUEST)
-        assert (await reader.readuntil(b"\r\n0\r\n\r\n")).startswith(b"HTTP/1.1 200 OK\r\n")
 
 
 async def test_client_of_http_1_0_gets_bytes_without_chunks_until_the_connection_is_closed() -> (
