@@ -11,43 +11,31 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
-import pytest
 
 from schemas.conversation import Call, Conversation, Reasoning, Result, Text, ToolReference
-from schemas.errors import Invalid
 from services.frontend.apis.chat.render import ChatSettings
 from services.frontend.apis.chat.request import parse as parse_chat
 from services.frontend.apis.messages.request import parse as parse_messages
 from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.responses.request.body import decode
 from services.templates.tools import tool_name
-from tests.kit.captures import CAPTURES, REASON
 from tests.kit.every import Cases
 from turnwire_tools.clients import chat, messages, responses
 from turnwire_tools.clients.answer import APIS, Api
 
-HERE = Path(__file__).parent
-"""A folder of recorded requests of agents, as `CLIENT/CASE/NN-POST-PATH.json`; none: only the
-written ones are tested."""
 _PATHS: Mapping[str, Api] = {
     "v1-messages": "messages",
     "v1-responses": "responses",
     "v1-chat-completions": "chat",
 }
+REQUESTS: list[tuple[Api, Path]] = [
+    (api, path)
+    for name, api in _PATHS.items()
+    for path in sorted((Path(__file__).parent / "requests").glob(f"*-POST-{name}*.json"))
+]
 Story: TypeAlias = list[tuple[Any, ...]]
 
 
-def find_requests(folder: Path, pattern: str) -> list[tuple[Api, Path]]:
-    requests = []
-    for name, api in _PATHS.items():
-        for path in sorted(folder.glob(pattern.format(name))):
-            if ".response." not in path.name and "compact" not in path.name:
-                requests.append((api, path))
-    return requests
-
-
-WRITTEN = find_requests(HERE / "requests", "*-POST-{}*.json")
-CAPTURED = find_requests(CAPTURES, "*/*/*-POST-{}*.json")
 PARSERS: Mapping[Api, Callable[[bytes, bool], Conversation]] = {
     "messages": lambda body, counting: parse_messages(body, {}, counting=counting).conversation,
     "responses": lambda body, counting: (
@@ -55,7 +43,7 @@ PARSERS: Mapping[Api, Callable[[bytes, bool], Conversation]] = {
     ),
     "chat": lambda body, counting: parse_chat(body, {}, ChatSettings(), counting=True).conversation,
 }
-REQUESTS: Mapping[Api, Callable[[Conversation], bytes]] = {
+WRITERS: Mapping[Api, Callable[[Conversation], bytes]] = {
     "messages": messages.request,
     "responses": responses.request,
     "chat": chat.request,
@@ -131,29 +119,15 @@ def reduced(story: Story, api: Api) -> Story:
 
 
 def test_written_requests_keep_their_content_over_every_api(cases: Cases) -> None:
-    assert {api for api, _ in WRITTEN} == {*APIS}
-    for api, path in WRITTEN:
+    assert {api for api, _ in REQUESTS} == {*APIS}
+    for api, path in REQUESTS:
         for over in APIS:
             with cases.case(request=path.name, over=over):
                 check(load(path, api), over)
 
 
-@pytest.mark.skipif(not CAPTURED, reason=REASON)
-def test_captured_requests_keep_their_content_over_every_api(cases: Cases) -> None:
-    for api, path in CAPTURED:
-        with cases.case(request="/".join(path.parts[-3:])):
-            items = json.loads(path.read_text())["body"].get("input") or []
-            if any(isinstance(item, dict) and item.get("type") == "compaction" for item in items):
-                with pytest.raises(Invalid, match="could not be verified"):  # of another server
-                    load(path, api)
-                continue
-            conversation = load(path, api)
-            for over in APIS:
-                check(conversation, over)
-
-
 def check(conversation: Conversation, over: Api) -> None:
-    again = PARSERS[over](REQUESTS[over](conversation), True)
+    again = PARSERS[over](WRITERS[over](conversation), True)
     assert story_of(again) == reduced(story_of(conversation), over)
     if over == "responses":
         assert tools(again) == tools(conversation)
@@ -166,7 +140,7 @@ def check(conversation: Conversation, over: Api) -> None:
 
 def test_conversation_has_every_text_of_the_json(cases: Cases) -> None:
     """Every longer string of the written requests is in the conversation, byte for byte."""
-    for api, path in WRITTEN:
+    for api, path in REQUESTS:
         with cases.case(request=path.name):
             body = json.loads(path.read_text())
             text = msgspec.json.encode(load(path, api)).decode()

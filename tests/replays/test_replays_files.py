@@ -1,13 +1,11 @@
 """Tests that written turns, played through the HTTP stack over each API, reach the client in order
 and in time."""
 
-import json
 from pathlib import Path
 
 import aiohttp
 
-from schemas.conversation import Call, Conversation, Reasoning, Result, Text
-from services.templates.tools import tool_name
+from schemas.conversation import Conversation
 from tests.kit.every import Cases
 from turnwire_tools.clients.answer import Api, Story
 from turnwire_tools.replay.gateway import ReplayGateway, serving
@@ -85,35 +83,3 @@ def together(story: Story) -> dict[str, list[str]]:
         else:
             texts[kind].append(text)
     return texts
-
-
-def story_of(conversation: Conversation) -> list[tuple[str, ...]]:
-    """The texts of a request, without ids, which differ in each play."""
-    story: list[tuple[str, ...]] = [("system", text.text) for text in conversation.system]
-    for message in conversation.messages:
-        for part in message.parts:
-            match part:
-                case Text(text):
-                    story.append((message.role, text))
-                case Reasoning():
-                    story.append(("reasoning", part.text or "sealed"))
-                case Call():
-                    name = tool_name(part.name, part.namespace)
-                    story.append(("call", name, json.dumps(json.loads(part.arguments))))
-                case Result():
-                    texts = [inner.text for inner in part.parts if isinstance(inner, Text)]
-                    story.append(("result", *texts))
-    return story
-
-
-async def test_conversations_are_equal_over_every_api(cases: Cases) -> None:
-    everywhere = [replay for replay in REPLAYS if len(replay.apis) == 3]
-    assert everywhere
-    for replay in everywhere:
-        with cases.case(file=replay.name):
-            stories = {}
-            for api in replay.apis:
-                _, conversations = await play(replay, api)
-                stories[api] = [story_of(conversation) for conversation in conversations]
-            assert stories["messages"] == stories["responses"] == stories["chat"]
-            assert len(stories["messages"]) == len(replay.turns)

@@ -54,8 +54,6 @@ CODEX = [
     strings("exec_command", "cmd", workdir="string", yield_time_ms="number"),
     tool("write_stdin", ("session_id",), session_id="number", chars="string"),
 ]
-PATCHING = [*CODEX, strings("apply_patch", "input")]
-"""Codex with a profile: the tool is freeform, and the model is told of one string."""
 UNKNOWN = [
     tool("launch", ("script_line", "cmd"), script_line="integer", cmd="string"),
     strings("view_source", "target_file"),
@@ -208,44 +206,6 @@ def test_a_file_is_read_before_it_is_edited(template: Any) -> None:
     edit = {"file_path": "/w/x.py", "old_string": "1", "new_string": "2"}
     assert session.results("1\tx = 1").turn()[2] == [("Edit", edit)]
     assert session.results("1\tx = 1", "updated").turn()[1] == "OK"
-
-
-BLOCKS = "x.txt\n```\n<<<<<<< SEARCH\none a\n=======\none b\n>>>>>>> REPLACE\n```"
-UDIFF = "```diff\n--- x.txt\n+++ x.txt\n@@ ... @@\n-one a\n+one b\n```"
-
-
-@pytest.mark.parametrize(
-    ("rules", "expected"),
-    [
-        ("use this *file listing* format", "x.txt\n```\none b\ntwo\n```"),
-        ("All changes use *SEARCH/REPLACE block*s", BLOCKS),
-        ("similar to a unified diff like `diff -U0`", UDIFF),
-    ],
-)
-def test_a_client_without_tools_gets_edits_in_its_format(
-    template: Any, rules: str, expected: str
-) -> None:
-    """aider, which shows the file in a message."""
-    session = Session(template, [])
-    session.messages[0]["content"] = rules
-    session.user("I have *added these files*.\n\nx.txt\n```\none a\ntwo\n```\n")
-    session.messages.append({"role": "assistant", "content": "Ok."})
-    session.user(
-        "Replace `a` with `b` in x.txt, then answer with the word OK.\n\npath/name.js\n```\n// code\n```"
-    )
-    assert session.turn()[1] == f"{expected}\n\nOK"
-
-
-def test_a_patch_is_made_of_the_lines_that_were_read(template: Any) -> None:
-    session = Session(template, PATCHING).user(
-        'Replace "one" with "two" in /w/a/x.py and answer with the word OK'
-    )
-    session.messages[0]["content"] += "\n<cwd>/w</cwd>"
-    assert session.turn()[2] == [("exec_command", {"cmd": "cat /w/a/x.py"})]
-    read = "Chunk ID: 3\nProcess exited with code 0\nOutput:\nzero\n  Output: one, one\none\n"
-    patch = "*** Begin Patch\n*** Update File: a/x.py\n@@\n-  Output: one, one\n+  Output: two, two\n*** End Patch"
-    assert session.results(read).turn()[2] == [("apply_patch", {"input": patch})]
-    assert session.results(read, "Success.").turn()[1] == "OK"
 
 
 @pytest.mark.parametrize("forced", ["Bash", "Agent"])

@@ -124,10 +124,3 @@ def test_agent_that_uses_another_server_is_an_error(
     trial.task(a=[], b=[1])
     assert trial.run() == 1
     assert "the agent made no turn at a: does it use http://a?" in capsys.readouterr().err
-
-
-def test_agent_that_does_not_end_is_ended(trial: Trial, capsys: pytest.CaptureFixture[str]) -> None:
-    trial.task(a=[1], b=[1])
-    trial.agent.write_text(AGENT + "import time\ntime.sleep(600)\n")
-    assert trial.run("--timeout-s", "3") == 0
-    assert capsys.readouterr().err.count("'turns': 1") == 2

@@ -173,11 +173,3 @@ async def test_a_request_may_kill_the_engine(stage: Any) -> None:
     with pytest.raises(EngineDied):
         await asyncio.wait_for(anext(other), LIMIT_S)
     assert not trial.engine.healthy()
-
-
-async def test_bad_directive_is_an_invalid_request(stage: Any) -> None:
-    trial = await stage()
-    with pytest.raises(Invalid, match="needs a number"):
-        await trial.play("[[say]][[pause soon]][[/say]]")
-    assert trial.engine.load().running == 0
-    assert await trial.say("[[say]]on[[/say]]") == "on"

@@ -92,14 +92,6 @@ def test_limits_and_stop_ids_end_the_output() -> None:
     assert play(script, stop_ids=[EOS, 8]) == Playback([7], [], FinishReason.STOP, 8)
 
 
-def test_min_tokens_postpones_the_end() -> None:
-    short = play(Playback([7], []), min_tokens=4, max_tokens=9)
-    assert short.ids[:1] == [7]
-    assert len(short.ids) == 9
-    early = play(Playback([7, 8, 9, 10], []), stop_ids=[EOS, 8], min_tokens=2)
-    assert (early.ids, early.stop_id) == ([7, 100, 9, 10], EOS)
-
-
 def test_resumed_script_continues_after_the_tokens_that_were_sent() -> None:
     cues = [
         (0, Action("pause", 9.0)),

@@ -21,7 +21,6 @@ from tests.kit.nats import NatsServer
 from tests.kit.processes import MakeProcess
 from turnwire_tools.replay.replay_file import read
 from turnwire_tools.tap.messages import MessageLine
-from turnwire_tools.tap.turns import concerns
 
 
 @asynccontextmanager
@@ -119,18 +118,3 @@ async def test_turns_are_recorded_when_they_have_ended(
     [turn] = read("turns", file.read_text()).turns
     assert turn.conversation == conversation
     assert (turn.expect, turn.end) == ([("text", "Hello.")], "stop")
-
-
-@pytest.mark.parametrize(
-    ("turn", "wanted", "expected"),
-    [
-        ("t1", "t1", True),
-        ("t1", "t", False),
-        ("turn-abcdef", "abcd", True),
-        ("abcdef12", "msg_abcdef12", True),
-        ("", "abcd", False),
-        ("turn-abcdef", "abce", False),
-    ],
-)
-def test_query_matches_an_id_and_parts_of_it(turn: str, wanted: str, expected: bool) -> None:
-    assert concerns(turn, wanted) is expected

@@ -32,7 +32,6 @@ from schemas.events import (
     Usage,
 )
 from schemas.frames import (
-    CountRequest,
     EventEntry,
     EventFrame,
     GenerateRequest,
@@ -72,11 +71,6 @@ ENTRY = LedgerEntry("m", b"k", LedgerContext(b"s", 0, b"h"), pack_ids([1, 2, 3])
     [
         (
             subjects.turn("acme/m", "pre"),
-            TurnRequest("t1", "f1", CONVERSATION),
-            "turn | acme/m pre | t1 | 1 messages, 1 tools, from f1",
-        ),
-        (
-            subjects.turn("acme/m", "pre"),
             RESUMED,
             "turn | acme/m pre | t1 | attempt 2: 1 messages, 1 tools, resumes after 2 tokens, from f1",
         ),
@@ -93,19 +87,9 @@ ENTRY = LedgerEntry("m", b"k", LedgerContext(b"s", 0, b"h"), pack_ids([1, 2, 3])
             "held 0.250 s for t1",
         ),
         (
-            subjects.count("m", "pre"),
-            CountRequest(CONVERSATION),
-            "count | m pre |  | count 1 messages",
-        ),
-        (
             subjects.cancel("m"),
             Cancel("t1", 1, "hangup"),
             "cancel | m | t1 | cancel up to attempt 1: hangup",
-        ),
-        (
-            subjects.credit("worker", "w1"),
-            Credit("p1", 7, 1024),
-            "credit | worker w1 |  | p1 has handled #7, window 1024",
         ),
         (
             subjects.replay("worker", "w1"),

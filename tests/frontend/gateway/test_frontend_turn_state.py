@@ -51,11 +51,14 @@ UNEXPECTED: dict[type[State], set[StateEvent]] = {
 
 
 def state_of(kind: type[State]) -> State:
-    if kind is Ended:
-        return Ended()
-    if kind is Streaming:
-        return Streaming("worker-1", "parser-1")
-    return kind(Search(30.0))  # type: ignore[call-arg]
+    states: list[State] = [
+        Waiting(Search(30.0)),
+        Preparing(Search(30.0)),
+        Streaming("worker-1", "parser-1"),
+        Resuming(Search(30.0)),
+        Ended(),
+    ]
+    return states[STATES.index(kind)]
 
 
 def turn(kind: type[State] = Waiting, sink: RecordingSink | None = None) -> BusTurn:
