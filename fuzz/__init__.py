@@ -1,2 +1,1 @@
-"""Coverage-guided fuzzing of the code that reads untrusted text: parser core, detokenizer, stop
-strings, requests."""
+"""Coverage-guided fuzzing of the code that reads untrusted text: parser core and requests."""

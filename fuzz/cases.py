@@ -104,26 +104,3 @@ def from_vector(vector: dict[str, Any]) -> Case:
         calls_as_text=vector.get("calls_as_text", False),
         seed=vector.get("seed", 0),
     )
-
-
-def to_vector(case: Case, /, **more: Any) -> dict[str, Any]:
-    """A case as a finding, with only the tools that it names."""
-    named = [t for t in case.tools if t.name in case.raw + case.prefix] or list(case.tools[:1])
-    vector: dict[str, Any] = {
-        "family": case.family,
-        **more,
-        "tools": [
-            {"name": t.name, "description": t.description, "parameters": t.schema} for t in named
-        ],
-        "prompt_ends_in_reasoning": case.in_reasoning,
-        "finish_reason": case.reason.value,
-        "raw": case.raw,
-    }
-    for key, value in (
-        ("prefix", case.prefix),
-        ("calls_as_text", case.calls_as_text),
-        ("seed", case.seed),
-    ):
-        if value:
-            vector[key] = value
-    return vector

@@ -7,8 +7,6 @@ from typing import Final
 TARGETS: Final[Mapping[str, str]] = {
     "parser": "services.parser",
     "stories": "services.parser",
-    "detokenizer": "services.tokenization.detokenizer",
-    "stop": "services.parser.stop_strings",
     "bodies": "services.frontend.apis",
 }
 """Each target, and the package that is measured for its coverage."""

@@ -2,27 +2,18 @@
 
 import json
 from collections.abc import Iterator
-from random import Random
 
-from fuzz.cases import FAMILIES, decode, encode, to_vector
-from fuzz.mutate import mutate as _mutate
+from fuzz.cases import FAMILIES, decode, encode
+from fuzz.mutate import mutate
 from fuzz.properties import check
 from fuzz.toolsets import VECTORS
+
+__all__ = ["mutate", "one", "seeds"]
 
 
 def one(data: bytes) -> None:
     """Raises AssertionError, or any exception of the parser."""
     check(decode(data))
-
-
-def mutate(data: bytes, chance: Random) -> bytes:
-    """Another input near `data`."""
-    return _mutate(data, chance)
-
-
-def show(data: bytes) -> str:
-    """The case, as a vector."""
-    return json.dumps(to_vector(decode(data)), ensure_ascii=False)
 
 
 def seeds() -> Iterator[tuple[str, bytes]]:

@@ -35,12 +35,6 @@ def seeds() -> Iterator[tuple[str, bytes]]:
         yield f"{number:03}", bytes([number]) + chance.randbytes(chance.randrange(10, 120))
 
 
-def show(data: bytes) -> str:
-    """The raw text and its blocks."""
-    case, segments = generated_turn(data)
-    return f"{case.family}: {case.raw!r}\n{segments}"
-
-
 def _segment(block: Block) -> Segment:
     if block["type"] != "tool_use":
         return block["type"], block["text"].strip(), {}

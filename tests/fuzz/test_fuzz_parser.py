@@ -2,8 +2,14 @@
 
 from random import Random
 
-from fuzz.cases import FAMILIES, decode
+import pytest
+
+from fuzz.cases import FAMILIES, Case, decode
+from fuzz.generated_turns import generated_turn
+from fuzz.properties import check
 from fuzz.targets import parser, stories
+from schemas.events import BlockEvent, Delta, FinishReason
+from services.families import TurnParser
 from tests.kit.every import for_each
 from tests.kit.examples import examples
 
@@ -26,7 +32,7 @@ def test_every_property_holds_for_mutations(family: str) -> None:
         try:
             parser.one(data)
         except Exception as error:
-            error.add_note(parser.show(data))
+            error.add_note(str(decode(data)))
             raise
 
 
@@ -38,5 +44,35 @@ def test_blocks_equal_the_generated_turn(number: int) -> None:
         try:
             stories.one(data)
         except Exception as error:
-            error.add_note(stories.show(data))
+            error.add_note(str(generated_turn(data)))
             raise
+
+
+class Late:
+    """A parser that keeps the character at offset 2 until the next one."""
+
+    in_reasoning = False
+
+    def __init__(self, parser: TurnParser) -> None:
+        self._parser = parser
+        self._held: list[BlockEvent] = []
+
+    def feed(self, text: str) -> list[BlockEvent]:
+        events = self._parser.feed(text)
+        if len(events) == 1 and isinstance(events[0], Delta) and events[0].offset == 2:
+            self._held = events
+            return []
+        held, self._held = self._held, []
+        return [*held, *events]
+
+    def finish(self, reason: FinishReason) -> list[BlockEvent]:
+        return [*self._held, *self._parser.finish(reason)]
+
+
+def test_parser_that_violates_a_property_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case("hermes", "late text")
+    check(case)
+    opened = Case.open
+    monkeypatch.setattr(Case, "open", lambda self: Late(opened(self)))
+    with pytest.raises(AssertionError, match="plain text at once"):
+        check(case)
