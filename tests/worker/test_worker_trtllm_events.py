@@ -50,15 +50,10 @@ def test_blocks_that_are_not_full_are_left_out_and_so_is_their_end() -> None:
     assert told == [BlocksStored(None, [(11, [1, 2])]), BlocksRemoved([11, 12])]
     assert kv.translate([stored(3, None, block(20, ["a1b2", 2]))]) == []
     assert kv.translate([stored(4, 20, block(21, [3, 4]))]) == []
-
-
-def test_a_block_is_announced_when_it_is_full() -> None:
-    kv = TrtllmKvTranslator(2)
-    assert kv.translate([stored(0, None, block(11, [1]))]) == []
-    assert kv.translate([stored(1, None, block(11, [1, 2]))]) == [
-        BlocksStored(None, [(11, [1, 2])])
+    assert kv.translate([stored(5, None, block(12, [3, 4]))]) == [
+        BlocksStored(None, [(12, [3, 4])])
     ]
-    assert kv.translate([removed(2, 11)]) == [BlocksRemoved([11])]
+    assert kv.translate([event(6, {"type": "new"}), {"event_id": 7}]) == []
 
 
 def test_a_hole_in_the_numbers_voids_what_is_known_of_that_rank() -> None:
@@ -87,14 +82,6 @@ def test_a_block_is_held_while_every_layer_group_holds_it() -> None:
     ]
     assert kv.translate(groups) == [BlocksStored(None, [(1, [1])])] * 2
     assert kv.translate([removed(2, 1, layer_group_id=1)]) == [BlocksRemoved([1])]
-
-
-def test_unknown_events_are_skipped() -> None:
-    kv = TrtllmKvTranslator(1)
-    updated = event(
-        0, {"type": "updated", "block_hash": 1, "cache_level": {"old_value": 0, "new_value": 1}}
-    )
-    assert kv.translate([updated, event(1, {"type": "new"}), {"event_id": 2}]) == []
 
 
 def share(*iterations: dict[str, Any]) -> float | None:

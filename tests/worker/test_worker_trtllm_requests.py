@@ -1,6 +1,5 @@
 """Arguments for TensorRT-LLM by what a release takes, and deltas from its outputs."""
 
-import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,12 +20,11 @@ from services.worker.engines.trtllm.requests import (
     sampling_arguments,
 )
 from tests.kit.engines import request
-from tests.kit.every import for_each
+from tests.kit.every import for_each, for_rows
 from tests.worker.fake_tensorrt_llm import VERSIONS, Package
 
 ALL = for_each(VERSIONS)
 NEW = for_each(VERSIONS[2:])
-OLD = for_each(VERSIONS[:2])
 OWN = Sampling(temperature=0.6, top_p=0.95)
 
 
@@ -39,66 +37,70 @@ def config(**changes: Any) -> WorkerConfig:
 
 
 @ALL
-def test_every_release_gets_the_same_engine_arguments(version: str) -> None:
-    found = llm_arguments(config(max_model_len=4096, kv_tokens=9000), known_release(version))
+def test_an_engine_gets_the_arguments_that_its_release_takes(version: str) -> None:
+    release = known_release(version)
+    found = llm_arguments(config(max_model_len=4096, kv_tokens=9000), release)
     assert found["max_batch_size"] == 64
     assert found["max_seq_len"] == 4096
     assert found["enable_chunked_prefill"] is True
-    assert found["guided_decoding_backend"] == "xgrammar"
     assert found["kv_cache_config"] == {
         "enable_block_reuse": True,
         "event_buffer_max_size": 65_536,
         "max_tokens": 9000,
     }
-    assert "skip_tokenizer_init" not in found
+    is_old = version in VERSIONS[:2]
+    assert ("telemetry_config" in found, "scheduler_config" in found) == (not is_old, not is_old)
+    has = offered(found, release)
+    assert ("priority" in has) is not is_old
+    assert {"salt", "kv_events", "guided"} <= has
+    assert "grammar" not in has
     llm = Package(version).root.LLM(**found)
     llm.runtime.shutdown()
     assert not llm.runtime.breaches
 
 
-@NEW
-def test_newer_releases_get_their_own_arguments(version: str) -> None:
-    found = llm_arguments(config(), known_release(version))
-    assert found["telemetry_config"] == {"disabled": True}
-    assert found["scheduler_config"]["waiting_queue_policy"] == "priority"
-    assert {"priority", "salt", "kv_events", "guided"} <= offered(found, known_release(version))
-
-
-@OLD
-def test_arguments_that_1_2_refuses_are_left_out(version: str) -> None:
-    found = llm_arguments(config(), known_release(version))
-    assert not {"telemetry_config", "scheduler_config"} & set(found)
-    has = offered(found, known_release(version))
-    assert "priority" not in has
-    assert "salt" in has
-
-
-@NEW
-def test_the_operator_has_the_last_word_also_inside(version: str) -> None:
-    can = known_release(version)
+def test_the_operator_has_the_last_word_also_inside() -> None:
     own = {
         "kv_cache_config": {"free_gpu_memory_fraction": 0.8},
-        "tensor_parallel_size": 4,
         "enable_chunked_prefill": False,
     }
-    found = llm_arguments(config(engine_args=own), can)
+    found = llm_arguments(config(engine_args=own), known_release("1.4.0rc1"))
     assert found["kv_cache_config"]["event_buffer_max_size"] == 65_536
     assert found["kv_cache_config"]["free_gpu_memory_fraction"] == 0.8
-    assert (found["tensor_parallel_size"], found["enable_chunked_prefill"]) == (4, False)
-    without = llm_arguments(
-        config(engine_args={"kv_cache_config": {"enable_block_reuse": False}}), can
-    )
-    assert not {"prefix_cache", "kv_events"} & offered(without, can)
-    plain = llm_arguments(config(engine_args={"guided_decoding_backend": None}), can)
-    assert "guided" not in offered(plain, can)
+    assert found["enable_chunked_prefill"] is False
 
 
-def test_events_that_are_published_elsewhere_are_not_promised() -> None:
-    of = known_release("1.3.0rc26")
-    pushed = {"kv_cache_config": {"kv_events_config": {"endpoint": "tcp://*:5557"}}}
-    lacks = lacking(llm_arguments(config(engine_args=pushed), of), of, 512)
-    assert "published elsewhere" in lacks["kv_events"]
-    assert "prefix_cache" not in lacks
+@pytest.mark.parametrize(
+    ("own", "lost"),
+    [
+        (
+            {"kv_cache_config": {"enable_block_reuse": False}},
+            {"prefix_cache", "kv_events", "retention", "grammar"},
+        ),
+        ({"kv_cache_config": {"event_buffer_max_size": 0}}, {"kv_events", "grammar"}),
+        ({"kv_cache_config": {"kv_events_config": {"endpoint": "e"}}}, {"kv_events", "grammar"}),
+        ({"guided_decoding_backend": None}, {"guided", "grammar"}),
+        ({"guided_decoding_backend": "llguidance"}, set()),
+        ({"scheduler_config": {"waiting_queue_policy": "fcfs"}}, {"priority", "grammar"}),
+    ],
+)
+def test_own_arguments_cost_features(own: dict[str, Any], lost: set[str]) -> None:
+    release = known_release("1.4.0rc1")
+    found = offered(llm_arguments(config(engine_args=own), release), release)
+    assert FEATURES - found == lost | {"seed", "vision"}
+
+
+@ALL
+def test_requests_are_paused_only_where_that_frees_their_blocks(version: str) -> None:
+    """A KV connector refuses the policy."""
+    release = known_release(version)
+    for own, pauses in (
+        ({}, version in VERSIONS[3:]),
+        ({"pipeline_parallel_size": 2}, False),
+        ({"kv_connector_config": {"connector": "lmcache"}}, False),
+    ):
+        found = llm_arguments(config(engine_args=own), release).get("scheduler_config", {})
+        assert ("capacity_scheduler_policy" in found) is pauses
 
 
 @ALL
@@ -177,23 +179,6 @@ def test_traced_turn_has_its_trace_context_where_the_release_takes_it(version: s
     assert "trace_headers" not in generate_arguments(request(), can)
 
 
-def test_a_turn_that_the_worker_cut_shows_its_window() -> None:
-    turn = progress(max_tokens=10)
-    assert turn.read(output([10, 11], "length")).finish is FinishReason.LENGTH
-    assert turn.cut_at == 5
-    turn = progress(max_tokens=2)
-    turn.read(output([10, 11], "length"))
-    assert turn.cut_at is None
-
-
-@ALL
-def test_the_grammar_of_a_turn_needs_the_backend_that_reads_it(version: str) -> None:
-    can = known_release(version)
-    assert "grammar" not in offered(llm_arguments(config(), can), can)
-    arguments = llm_arguments(config(engine_args={"guided_decoding_backend": "llguidance"}), can)
-    assert {"guided", "grammar"} <= offered(arguments, can)
-
-
 def output(ids: list[int], reason: str | None = None, stop: Any = None, **more: Any) -> Any:
     out = SimpleNamespace(
         token_ids=ids, finish_reason=reason, stop_reason=stop, logprobs=more.pop("logprobs", None)
@@ -215,22 +200,14 @@ def test_the_list_grows_and_each_delta_is_what_is_new() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("last", "stop_reason", "stop_id"),
+@for_rows(
     [
         ([10, 5], None, 5),
-        ([10], None, 5),
+        ([10], None, 5),  # the end id is left out
         ([10, 7], 7, 7),
         ([10], 7, 7),
-        ([], None, 5),
-    ],
-    ids=[
-        "end id among the ids",
-        "end id left out",
-        "stop word kept",
-        "stop word cut off",
-        "list shrunk",
-    ],
+        ([], None, 5),  # the list has shrunk
+    ]
 )
 def test_every_way_to_stop_has_its_finish_reason(
     last: list[int], stop_reason: Any, stop_id: int
@@ -242,6 +219,17 @@ def test_every_way_to_stop_has_its_finish_reason(
     )
 
 
+def test_end_that_is_none_of_the_requests_own() -> None:
+    turn = progress(max_tokens=10)
+    assert turn.read(output([10, 11], "length")).finish is FinishReason.LENGTH
+    assert turn.cut_at == 5, "the worker cut it at its window"
+    turn = progress(max_tokens=2)
+    turn.read(output([10, 11], "length"))
+    assert turn.cut_at is None
+    assert progress().read(output([10, 7], "length")).finish is FinishReason.STOP
+    assert progress().read(output([], "cancelled")).finish is FinishReason.CANCELLED
+
+
 def test_a_stop_token_waits_until_it_is_known_to_be_the_end() -> None:
     turn = progress()
     assert turn.read(output([10, 7])).ids == [10]
@@ -251,10 +239,6 @@ def test_a_stop_token_waits_until_it_is_known_to_be_the_end() -> None:
     assert turn.read(output([10, 7], "stop", 7)) == EngineDelta(
         [], finish=FinishReason.STOP, stop_id=7
     )
-
-
-def test_limit_and_stop_in_one_token_is_a_stop() -> None:
-    assert progress().read(output([10, 7], "length")).finish is FinishReason.STOP
 
 
 def test_a_prefill_has_no_output() -> None:
@@ -271,16 +255,11 @@ def test_cached_is_never_more_than_the_prompt() -> None:
     assert progress().read(SimpleNamespace(outputs=output([10]).outputs)).cached == 0
 
 
-@pytest.mark.parametrize("reason", ["timeout", "not_finished", "surprise"])
-def test_other_ends_are_failures(reason: str) -> None:
-    with pytest.raises(EngineFailed, match=reason):
-        progress().read(output([10], reason))
+def test_other_ends_are_failures() -> None:
+    with pytest.raises(EngineFailed, match="timeout"):
+        progress().read(output([10], "timeout"))
     with pytest.raises(EngineFailed, match="without an output"):
         progress().read(SimpleNamespace(outputs=[], finished=False))
-
-
-def test_cancelled_is_an_end() -> None:
-    assert progress().read(output([], "cancelled")).finish is FinishReason.CANCELLED
 
 
 def test_logprobs_are_read_in_both_forms() -> None:
@@ -302,10 +281,6 @@ def test_logprobs_are_read_in_both_forms() -> None:
     turn = progress(logprobs=0)
     turn.read(output([10], logprobs=[-0.7]))
     assert turn.read(output([10, 11], logprobs=[-0.7, -0.9])).logprobs == [[(11, -0.9)]]
-
-
-def test_nothing_here_imports_tensorrt_llm() -> None:
-    assert "tensorrt_llm" not in sys.modules
 
 
 @ALL

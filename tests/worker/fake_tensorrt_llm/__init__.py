@@ -218,11 +218,6 @@ class LLM:
 
     def __init__(self, model: object, **kwargs: Any) -> None:
         release = self.release
-        if "sampler_type" not in release.llm and kwargs.get("sampler_type") in (
-            "auto",
-            "TorchSampler",
-        ):
-            del kwargs["sampler_type"]
         if unknown := sorted(set(kwargs) - release.llm):
             raise ValueError(f"LLM got invalid argument: {unknown[0]}")
         scheduler = _scheduler_config(release)(**kwargs.get("scheduler_config") or {})
@@ -240,13 +235,11 @@ class LLM:
             release,
             min(filter(None, (kwargs.get("max_seq_len"), self.worker_window)), default=None),
             by_priority=getattr(scheduler, "waiting_queue_policy", "fcfs") == "priority",
-            kv_tokens=self.cache.get("max_tokens"),
-            pauses=policy == "MAX_UTILIZATION",
         )
         drafts = kwargs.get("speculative_config")
         if drafts and drafts["decoding_type"] not in _DRAFTERS:
             self.runtime.drafts = drafts
-        if self.runtime.pauses and not (
+        if policy == "MAX_UTILIZATION" and not (
             release.frees_paused and kwargs.get("pipeline_parallel_size", 1) == 1
         ):
             self.runtime.breaches.append("paused requests keep their blocks")

@@ -1,9 +1,6 @@
-"""The running half of the fake: a thread that decodes, result objects that change in place, a KV
-cache that tells.
-
-It behaves as TensorRT-LLM is documented to, traps included: results are one mutable object, leaving
-the iterator stops nothing, the worker cuts `max_tokens` to its own window, and a killed 1.2 reports
-nothing at all.
+"""The running half of the fake: a thread that decodes, result objects that change in place, and a
+cache that reports. It has the traps of TensorRT-LLM, for example that leaving the iterator stops
+nothing.
 """
 
 import asyncio
@@ -154,15 +151,7 @@ class Runtime:
         window: int | None,
         *,
         by_priority: bool,
-        kv_tokens: int | None,
-        pauses: bool,
     ) -> None:
-        """`kv_tokens`: of the cache; `pauses`: MAX_UTILIZATION, else GUARANTEED_NO_EVICT."""
-        self.pauses = pauses
-        self.paused: dict[RequestOutput, list[int]] = {}
-        """Requests that wait again, with their tokens so far."""
-        self.pause_count = 0
-        self._kv_tokens = kv_tokens
         self.ids = itertools.count(1)
         self.outputs: list[RequestOutput] = []
         """Every result object of a request that was taken."""
@@ -175,7 +164,7 @@ class Runtime:
         self.read_out = {"events": False, "iterations": False}
         """Queue → whether reading has ended until the next request."""
         self.breaches: list[str] = []
-        """What an adapter must not do, and did."""
+        """What the adapter must not do, and did."""
         self.event_id = 0
         self.first_request = False
         self.iteration = 0
@@ -284,22 +273,8 @@ class Runtime:
                     self._abort(self.aborts.popleft())
                 if not self.held:
                     while self.waiting and len(self.running) < self._batch:
-                        output = (
-                            max(self.waiting, key=lambda one: one.priority)
-                            if self._by_priority
-                            else self.waiting[0]
-                        )
-                        tokens = self.paused.get(output) or list(output.prompt_token_ids)
-                        if not self._fits({**self.running, output: tokens}):
-                            break
-                        self.waiting.remove(output)
-                        self.paused.pop(output, None)
-                        self.running[output] = tokens
-                    while self.pauses and not self._fits(self.running):
-                        newest = next(reversed(self.running))
-                        self.paused[newest] = self.running.pop(newest)
-                        self.waiting.appendleft(newest)
-                        self.pause_count += 1
+                        output = self.waiting.popleft()
+                        self.running[output] = list(output.prompt_token_ids)
                     for output in list(self.running):
                         self._step(output)
                     self.iteration += 1
@@ -310,21 +285,7 @@ class Runtime:
                     self.iterations.append(stats)
             time.sleep(STEP_S)
 
-    def _fits(self, running: dict[RequestOutput, list[int]]) -> bool:
-        """Whether the cache holds the next token of all; without pauses, all of their
-        `max_tokens`."""
-        if self._kv_tokens is None:
-            return True
-        most = (
-            len(tokens) + 1
-            if self.pauses
-            else len(output.prompt_token_ids) + output.sampling.max_tokens
-            for output, tokens in running.items()
-        )
-        return sum(-(-count // BLOCK) for count in most) * BLOCK <= self._kv_tokens
-
     def _abort(self, output: RequestOutput) -> None:
-        self.paused.pop(output, None)
         if self.running.pop(output, None) is not None or output in self.waiting:
             if output in self.waiting:
                 self.waiting.remove(output)
