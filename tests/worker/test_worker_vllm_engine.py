@@ -1,5 +1,4 @@
-"""The vLLM engine over a small strict fake: errors, deaths, events, and what it sets and leaves
-behind."""
+"""The vLLM engine over a small strict fake: errors, deaths, events, and what it leaves behind."""
 
 import asyncio
 import multiprocessing
@@ -36,7 +35,14 @@ async def engine(fake_vllm: Any, tmp_path: Path) -> AsyncIterator[VllmEngine]:
 
 async def test_it_describes_the_engine_that_was_built(fake_vllm: Any, tmp_path: Path) -> None:
     engine = VllmEngine(
-        config(tmp_path, kv_tokens=4096, engine_args={"speculative_config": {"method": "ngram"}})
+        config(
+            tmp_path,
+            kv_tokens=4096,
+            engine_args={
+                "speculative_config": {"method": "ngram"},
+                "long_prefill_token_threshold": 512,
+            },
+        )
     )
     info = await engine.start()
     await engine.stop(5.0)
@@ -46,17 +52,8 @@ async def test_it_describes_the_engine_that_was_built(fake_vllm: Any, tmp_path: 
     assert info.kv_tokens >= 4096
     assert {"guided", "priority", "kv_events", "salt", "seed"} <= info.features
     assert "speculative" in info.lacking["min_p"]
+    assert not info.shares_queued, "several prompts prefill side by side"
     assert not {"min_p", "logit_bias"} & info.features
-
-
-@pytest.mark.parametrize("threshold", [0, 512])
-async def test_it_shares_queued_prompts_unless_several_prefill_side_by_side(
-    fake_vllm: Any, tmp_path: Path, threshold: int
-) -> None:
-    engine = VllmEngine(config(tmp_path, engine_args={"long_prefill_token_threshold": threshold}))
-    info = await engine.start()
-    await engine.stop(5.0)
-    assert info.shares_queued is (threshold == 0)
 
 
 def test_it_explains_itself_without_a_start(fake_vllm: Any) -> None:
@@ -77,19 +74,11 @@ async def test_an_engine_that_cannot_be_built_is_one_error(fake_vllm: Any, tmp_p
         await VllmEngine(WorkerConfig(model=str(tmp_path / "none"))).start()
 
 
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"temperature": 3.0}, "temperature must be in"),
-        ({"logprobs": 21}, "max allowed: 20"),
-        ({"top_p": 0.0}, "top_p"),
-    ],
-)
-async def test_a_value_that_vllm_refuses_is_invalid(
-    engine: VllmEngine, options: dict[str, Any], why: str
-) -> None:
-    with pytest.raises(Invalid, match=why):
-        await run(engine, request(**options))
+async def test_a_value_that_vllm_refuses_is_invalid(engine: VllmEngine) -> None:
+    with pytest.raises(Invalid, match="temperature must be in"):
+        await run(engine, request(temperature=3.0))
+    with pytest.raises(Invalid, match="max allowed: 20"):
+        await run(engine, request(logprobs=21))
     assert len(await run(engine, request())) == 16
 
 
@@ -105,34 +94,18 @@ async def test_a_failure_of_one_request_leaves_the_others(
     assert engine.healthy()
 
 
-async def test_the_greater_priority_of_two_runs_first(engine: VllmEngine, fake_vllm: Any) -> None:
+async def test_a_greater_priority_and_a_grammar_arrive(engine: VllmEngine, fake_vllm: Any) -> None:
+    assert engine._info.shares_queued
     fake_vllm.last.gate.clear()
     tasks = [
-        asyncio.create_task(run(engine, request(str(n), priority=priority, max_tokens=400)))
-        for n, priority in enumerate((-3, 0, 0, 0.9))
+        asyncio.create_task(run(engine, request(str(n), priority=priority, grammar="start: /x/")))
+        for n, priority in enumerate((-3, 0, 0.9))
     ]
-    await eventually(lambda: len(fake_vllm.last.requests) == 4)
-    assert [made.priority for made in fake_vllm.last.requests] == [3000, 0, 0, -900]
+    await eventually(lambda: len(fake_vllm.last.requests) == 3)
+    assert [made.priority for made in fake_vllm.last.requests] == [3000, 0, -900]
+    assert fake_vllm.last.requests[0].sampling.structured_outputs.grammar == "start: /x/"
     fake_vllm.last.gate.set()
-    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    assert tasks[3] in done
-    assert tasks[0] not in done
     await asyncio.gather(*tasks)
-
-
-async def test_the_grammar_of_a_turn_is_a_structured_output(
-    engine: VllmEngine, fake_vllm: Any
-) -> None:
-    fake_vllm.last.gate.clear()
-    task = asyncio.create_task(run(engine, request(grammar='start: "x"')))
-    await eventually(lambda: len(fake_vllm.last.requests) == 1)
-    sampling = fake_vllm.last.requests[0].sampling
-    assert (sampling.structured_outputs.grammar, sampling.structured_outputs.json) == (
-        'start: "x"',
-        None,
-    )
-    fake_vllm.last.gate.set()
-    assert await task
 
 
 async def test_closing_aborts_the_request(engine: VllmEngine, fake_vllm: Any) -> None:

@@ -1,5 +1,4 @@
-"""Images in the vLLM engine, over a small strict fake: what it compares, refuses, sends again and
-leaves behind."""
+"""Images in the vLLM engine, over a small strict fake."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from PIL import Image
 
 from schemas.errors import EngineFailed, Invalid
@@ -67,23 +67,10 @@ async def test_a_vision_model_gets_images(engine: VllmEngine, fake_vllm: Any, mo
     assert len(await task) == 8
 
 
-async def test_a_model_without_vision_has_a_reason(fake_vllm: Any, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"vocab_size": 512}')
-    config = WorkerConfig(model=str(tmp_path), max_model_len=64)
-    engine = VllmEngine(config)
-    info = await engine.start()
-    await engine.stop(5.0)
-    assert "vision" not in info.features
-    assert (
-        info.lacking["vision"]
-        == VllmEngine.explain(config).lacking["vision"]
-        == "the model has no vision"
-    )
-
-
 async def test_vllm_may_expand_images_in_its_own_way(
     fake_vllm: Any, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Then it gets none."""
     monkeypatch.setattr("tests.worker.fake_vllm.SIZE", (640, 100))
     engine = VllmEngine(WorkerConfig(model=str(model), max_model_len=64))
     info = await engine.start()
@@ -94,18 +81,16 @@ async def test_vllm_may_expand_images_in_its_own_way(
 async def test_a_wrong_image_fails_alone(engine: VllmEngine, fake_vllm: Any) -> None:
     made = request(fake_vllm, png(1))
     (image,) = made.images
-    later = EngineImage(image.hash, image.at + 1, image.tokens - 1, image.data)
+    later = replace(image, at=image.at + 1, tokens=image.tokens - 1)
+    damaged = replace(image, hash="0" * 40, data=b"GIF89a")
+    many = request(fake_vllm, png(1), png(2), png(3)).images
     for wrong, error, why in [
         ([later], EngineFailed, "differently"),
-        (
-            [EngineImage("0" * 40, image.at, image.tokens, b"GIF89a")],
-            Invalid,
-            "Could not process image",
-        ),
-        (request(fake_vllm, png(1), png(2), png(3)).images, Invalid, "At most 2"),
+        ([damaged], Invalid, "Could not process image"),
+        (many, Invalid, "At most 2"),
     ]:
         with pytest.raises(error, match=why):
-            await run(engine, EngineRequest("t", made.token_ids, made.sampling, [], images=wrong))
+            await run(engine, replace(made, images=wrong))
     assert len(await run(engine, made)) == 8
 
 
@@ -114,12 +99,7 @@ async def test_an_image_is_decoded_and_sent_once(engine: VllmEngine, fake_vllm: 
     await run(engine, made)
     (image,) = made.images
     again = EngineImage(image.hash, image.at, image.tokens, b"not decoded")
-    assert (
-        len(
-            await run(engine, EngineRequest("t", made.token_ids, made.sampling, [], images=[again]))
-        )
-        == 8
-    )
+    assert len(await run(engine, replace(made, images=[again]))) == 8
 
 
 async def test_closing_before_vllm_has_the_request_leaves_nothing(
