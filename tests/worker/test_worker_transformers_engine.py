@@ -1,5 +1,4 @@
-"""The transformers engine with a tiny random model on the CPU: the same tokens as `generate`, and
-every pitfall."""
+"""The transformers engine with a tiny random model on the CPU."""
 
 import asyncio
 import json
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 
 from schemas.errors import EngineFailed, Invalid
-from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
 from services.worker.engine import EngineDied, EngineRequest
 from services.worker.engines.transformers.engine import TransformersEngine
@@ -54,19 +52,10 @@ async def test_greedy_tokens_are_those_of_generate(tiny_model: Path, mode: str) 
     prompts.append(prompts[4] + [9, 9, 9])
     engine = TransformersEngine(config(tiny_model, engine_args={"mode": mode}))
     await engine.start()
-    try:
-        made = await asyncio.gather(
-            *(
-                ids_of(engine, request(str(i), ids, (5, 7), max_tokens=32))
-                for i, ids in enumerate(prompts)
-            )
-        )
-        again = [
-            await ids_of(engine, request(str(i), ids, (5, 7), max_tokens=32))
-            for i, ids in enumerate(prompts)
-        ]
-    finally:
-        await engine.stop(5.0)
+    asked = [request(str(n), ids, (5, 7), max_tokens=32) for n, ids in enumerate(prompts)]
+    made = await asyncio.gather(*(ids_of(engine, one) for one in asked))
+    again = [await ids_of(engine, one) for one in asked]
+    await engine.stop(5.0)
     for ids, mine, hit in zip(prompts, made, again, strict=True):
         expected = model.generate(
             torch.tensor([ids]), do_sample=False, max_new_tokens=32, eos_token_id=[5, 7]
@@ -91,12 +80,10 @@ async def test_a_request_of_a_step_costs_only_its_own_keys_on_a_cpu(
     engine = TransformersEngine(config(tiny_model, device="cpu"))
     await engine.start()
     prompts = [[8 + n, *PROMPT] for n in range(6)]
-    try:
-        await asyncio.gather(
-            *(ids_of(engine, request(str(n), ids, max_tokens=40)) for n, ids in enumerate(prompts))
-        )
-    finally:
-        await engine.stop(5.0)
+    await asyncio.gather(
+        *(ids_of(engine, request(str(n), ids, max_tokens=40)) for n, ids in enumerate(prompts))
+    )
+    await engine.stop(5.0)
     assert len(PROMPT) < max(keys) <= len(PROMPT) + 41
 
 
@@ -107,14 +94,12 @@ async def test_the_models_own_sampling_is_the_default(tiny_model: Path, tmp_path
     (tmp_path / "generation_config.json").write_text(own)
     engine = TransformersEngine(config(tmp_path))
     info = await engine.start()
-    try:
-        free = [await ids_of(engine, request(str(i))) for i in range(3)]
-        cold = [await ids_of(engine, request(str(i), temperature=0.0)) for i in range(3)]
-    finally:
-        await engine.stop(5.0)
+    free = [await ids_of(engine, request(str(i))) for i in range(2)]
+    cold = [await ids_of(engine, request(str(i), temperature=0.0)) for i in range(2)]
+    await engine.stop(5.0)
     assert info.eos_ids == [5]
     assert free[0] != free[1]
-    assert cold[0] == cold[1] == cold[2]
+    assert cold[0] == cold[1]
 
 
 async def test_requests_sample_each_in_their_own_way(engine: TransformersEngine) -> None:
@@ -144,20 +129,6 @@ async def test_cancelled_requests_leave_no_handler_and_no_blocks(
     await eventually(lambda: not scheduler.active_requests and not scheduler.waiting_requests)
     assert managers[-1].output_router.result_handlers == {}
     assert engine.load().kv_used == 0.0
-
-
-@pytest.mark.slow
-async def test_a_turn_can_be_cancelled_in_a_long_prefill(
-    engine: TransformersEngine, managers: list[Any]
-) -> None:
-    long = [(7 * i) % 500 + 8 for i in range(4000)]
-    task = asyncio.create_task(run(engine, request("long", long, max_tokens=4)))
-    scheduler = managers[-1].batch_processor.scheduler
-    await eventually(lambda: bool(scheduler.active_requests))
-    task.cancel()
-    await asyncio.wait([task])
-    await eventually(lambda: not scheduler.active_requests)
-    assert len(await ids_of(engine, request("next", max_tokens=4))) == 4
 
 
 async def test_an_id_may_come_again_at_once(engine: TransformersEngine) -> None:
@@ -200,13 +171,10 @@ async def test_a_stuck_step_is_noticed(tiny_model: Path, managers: list[Any]) ->
     await engine.start()
     gate = threading.Event()
     managers[-1].batch_processor.prepare_next_batch = gate.wait
-
-    try:
-        with pytest.raises(EngineDied, match="no step in"):
-            await run(engine, request("t", max_tokens=3000))
-    finally:
-        gate.set()
-        await engine.stop(5.0)
+    with pytest.raises(EngineDied, match="no step in"):
+        await run(engine, request("t", max_tokens=3000))
+    gate.set()
+    await engine.stop(5.0)
 
 
 async def test_a_model_without_weights_gets_random_ones(tiny_model: Path, tmp_path: Path) -> None:
@@ -239,20 +207,6 @@ async def test_hybrid_models_are_refused_at_the_start(tiny_model: Path, tmp_path
     (tmp_path / "config.json").write_text(json.dumps(hybrid))
     with pytest.raises(Invalid, match=r"linear_attention layers of .*: use --engine trtllm"):
         await TransformersEngine(config(tmp_path, engine_args={"load_format": "dummy"})).start()
-
-
-@pytest.mark.slow
-async def test_the_largest_request_that_is_admitted_fits(tiny_model: Path) -> None:
-    engine = TransformersEngine(config(tiny_model, kv_tokens=256))
-    info = await engine.start()
-    assert info.max_model_len == info.kv_tokens
-    try:
-        room = info.kv_tokens or 0
-        deltas = await run(engine, request("t", [8] * (room - 16), max_tokens=16))
-        assert deltas[-1].finish is FinishReason.LENGTH
-        assert len(engines.ids_of(deltas)) == 16
-    finally:
-        await engine.stop(5.0)
 
 
 async def test_window_is_the_models_where_memory_is_in_the_page_cache(

@@ -1,5 +1,4 @@
-"""Penalties, biases, least lengths and log probabilities of the transformers engine, against
-transformers' own."""
+"""Penalties, biases, log probabilities and grammars of the transformers engine."""
 
 import asyncio
 import gc
@@ -27,10 +26,8 @@ PROMPT = engines.PROMPT[:60]
 
 @pytest.fixture
 async def engine(tiny_model: Path) -> AsyncIterator[TransformersEngine]:
-    without_graphs = {
-        "use_cuda_graph": False,
-        "use_async_batching": False,
-    }  # also on a machine with a GPU
+    # also on a machine with a GPU
+    without_graphs = {"use_cuda_graph": False, "use_async_batching": False}
     arguments = {"threads": 1, "batching": without_graphs}
     config = WorkerConfig(model=str(tiny_model), slots=8, kv_tokens=8192, engine_args=arguments)
     made = TransformersEngine(config)
@@ -61,12 +58,7 @@ def own_logprobs(model: Any, ids: list[int]) -> Any:
 
 @pytest.mark.parametrize(
     "sampling",
-    [
-        {},
-        {"temperature": 1.3, "seed": 3},
-        {"temperature": 1.0, "top_p": 0.9},
-        {"presence_penalty": 2.0},
-    ],
+    [{}, {"temperature": 1.0, "top_p": 0.9}, {"presence_penalty": 2.0}],
 )
 async def test_log_probabilities_are_the_models_own(
     engine: TransformersEngine, model: Any, sampling: dict[str, Any]
@@ -108,7 +100,7 @@ async def test_a_bias_bans_or_forces_a_token(engine: TransformersEngine) -> None
     assert set(ids_of(await run(engine, "forced", logit_bias={99: 100.0}))) == {99}
 
 
-@pytest.mark.parametrize("penalty", [1.2, 2.0, 0.7])
+@pytest.mark.parametrize("penalty", [1.2, 0.7])
 async def test_repetition_is_penalised_as_by_generate(
     engine: TransformersEngine, model: Any, penalty: float
 ) -> None:
@@ -144,13 +136,6 @@ async def test_presence_and_frequency_count_the_output_alone(
         frequency_penalty=frequency,
     )
     assert said[:resumed] + ids_of(found) == said
-
-
-async def test_no_end_before_the_least_length(engine: TransformersEngine) -> None:
-    free = ids_of(await run(engine, "free"))
-    deltas = await run(engine, "least", stop_ids=[free[2]], min_tokens=10)
-    assert len(ids_of(deltas)) >= 10
-    assert free[2] not in ids_of(deltas)[:10]
 
 
 @pytest.mark.slow
@@ -233,9 +218,8 @@ class TestGuided:
         "additionalProperties": False,
     }
 
-    @pytest.mark.parametrize("temperature", [0.0, 1.0])
     async def test_random_weights_write_what_fits_the_schema(
-        self, talker: TransformersEngine, speaking: Path, temperature: float
+        self, talker: TransformersEngine, speaking: Path
     ) -> None:
         tokenizer = transformers.AutoTokenizer.from_pretrained(speaking)
         stop = tokenizer.eos_token_id
@@ -243,11 +227,11 @@ class TestGuided:
         options: dict[str, Any] = {
             "stop_ids": [stop],
             "max_tokens": 200,
-            "temperature": temperature,
+            "temperature": 1.0,
             "guided": form,
         }
         plain, *guided = await asyncio.gather(
-            run(talker, "plain", temperature=temperature, seed=1, max_tokens=20),
+            run(talker, "plain", max_tokens=20),
             *(run(talker, f"g{n}", seed=n, logprobs=1, **options) for n in range(3)),
         )
         for deltas in guided:
@@ -256,6 +240,8 @@ class TestGuided:
             assert 0 <= value["waves"] <= 9
             assert (deltas[-1].finish, deltas[-1].stop_id) == (FinishReason.STOP, stop)
         assert len(ids_of(plain)) == 20, "a neighbour without a form goes on as it likes"
+        with pytest.raises(Invalid, match="schema"):
+            await run(talker, "bad", guided=OutputFormat("json_schema", {"type": "nonesuch"}))
 
     async def test_decoding_continues_after_an_earlier_attempt(
         self, talker: TransformersEngine, speaking: Path
@@ -297,8 +283,3 @@ class TestGuided:
         assert tokenizer.decode(begun + ids_of(rest)) == "<tool_call>(no)"
         with pytest.raises(Invalid, match="tools cannot be kept to"):
             await run(talker, "bad", grammar='start: %json {"type": "nonesuch"}')
-
-    async def test_a_schema_that_is_none_is_refused(self, talker: TransformersEngine) -> None:
-        with pytest.raises(Invalid, match="schema"):
-            await run(talker, "bad", guided=OutputFormat("json_schema", {"type": "nonesuch"}))
-        assert len(ids_of(await run(talker, "next", max_tokens=4))) == 4

@@ -200,13 +200,5 @@ async def test_a_sooner_request_overtakes_those_that_wait(bench: Bench) -> None:
     assert order.index(19) < 2 * SLOTS
 
 
-async def test_a_request_that_vllm_refuses_fails_alone(bench: Bench) -> None:
-    with pytest.raises(Invalid, match="temperature must be in"):
-        await bench.run(bench.request(temperature=3.0))
-    with pytest.raises(Invalid, match="max allowed"):
-        await bench.run(bench.request(logprobs=21))
-    assert len(await bench.ids(bench.request(max_tokens=4))) == 4
-
-
 class TestVllm(Conformance):
     pass

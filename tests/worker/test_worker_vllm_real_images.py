@@ -23,11 +23,10 @@ from services.tokenization.block_keys import block_keys, with_images
 from services.worker.engine import EngineDelta, EngineRequest
 from services.worker.engines.vllm.engine import VllmEngine
 from services.worker.kv.blocks import KvBlockIndex
-from tests.kit.listening import Listener
 from tests.kit.vision_model import build_vision_model, png
 from tests.kit.waiting import eventually
 from tests.worker import conformance
-from tests.worker.conformance import Bench, output
+from tests.worker.conformance import Bench
 from tests.worker.vision import TEXT, VisionConformance, VisionPrompts
 
 BLOCK = 32
@@ -156,13 +155,6 @@ async def test_the_output_is_that_of_vllm_for_the_same_text_and_images(
         assert mine == pytest.approx(theirs, abs=1e-4)
 
 
-async def test_images_change_the_output(bench: VllmBench, vision: VisionPrompts) -> None:
-    one, other = [
-        await bench.run(vision.request(bench, TEXT, data, logprobs=3)) for data in (ONE, OTHER)
-    ]
-    assert logprobs(one) != logprobs(other)
-
-
 @pytest.mark.parametrize("salt", [None, "tenant"])
 @pytest.mark.parametrize("parts", [(TEXT, ONE, QUESTION, WIDE, QUESTION), (ONE, ONE, TEXT, OTHER)])
 async def test_the_index_has_the_keys_of_the_preprocessor(
@@ -191,22 +183,6 @@ async def test_a_prompt_that_vllm_expands_differently_fails_alone(
     assert len(await bench.ids(request)) == 24
 
 
-async def test_placeholder_without_an_image_is_text(
-    bench: VllmBench, vision: VisionPrompts
-) -> None:
-    """As in the output of an earlier turn."""
-    seen = []
-    for data in (ONE, OTHER, ONE):
-        request = vision.request(bench, QUESTION, data, QUESTION, logprobs=3)
-        (image,) = request.images
-        text = [bench.llm.get_tokenizer().convert_tokens_to_ids("<image>"), *request.token_ids]
-        await bench.clear()
-        moved = [msgspec.structs.replace(image, at=image.at + 1)]
-        made = EngineRequest("text", text, request.sampling, [], images=moved)
-        seen.append(logprobs(await bench.run(made)))
-    assert seen[0] == seen[2] != seen[1]
-
-
 async def test_more_images_than_vllm_takes_are_invalid(
     bench: VllmBench, vision: VisionPrompts
 ) -> None:
@@ -221,40 +197,6 @@ async def test_an_image_that_vllm_only_believes_to_have_is_sent_again(
     request = vision.request(bench, TEXT, png(112, 84, 4), QUESTION)
     await bench.engine._images.render(list(request.token_ids), request)  # type: ignore[union-attr]
     assert len(await bench.ids(request)) == 24
-
-
-async def test_mixed_requests_at_once_have_the_output_of_each_alone(
-    bench: VllmBench, vision: VisionPrompts
-) -> None:
-    async def leave(request: EngineRequest, steps: int) -> None:
-        handle = bench.engine.open(request, Listener())
-        for _ in range(steps):
-            await asyncio.sleep(0.01)
-        handle.close()
-
-    parts = [
-        (
-            f"Request {n}. ",
-            *((png(56 + 28 * (n % 3), 84, 10 + n % 7), QUESTION) * (n % 4)),
-            "Answer.",
-        )
-        for n in range(20)
-    ]
-    left: list[tuple[str | bytes, ...]] = [(png(84, 84, 30 + n), QUESTION) for n in range(8)]
-    together, _ = await asyncio.gather(
-        asyncio.gather(*(bench.run(vision.request(bench, *one, logprobs=3)) for one in parts)),
-        asyncio.gather(
-            *(leave(vision.request(bench, *one, max_tokens=900), n) for n, one in enumerate(left))
-        ),
-    )
-    for one in left:
-        assert len(await bench.ids(vision.request(bench, *one))) == 24
-    for one, deltas in zip(parts, together, strict=True):
-        await bench.clear()
-        alone = await bench.run(vision.request(bench, *one, logprobs=3))
-        assert output(deltas) == output(alone)
-        for mine, theirs in zip(logprobs(deltas), logprobs(alone), strict=True):
-            assert mine == pytest.approx(theirs, abs=1e-3)
 
 
 class TestVision(VisionConformance):
