@@ -1,12 +1,8 @@
-"""What every engine must do, whatever it is: the contract of `services.worker.engine` as tests.
-
-A subclass gives a `bench` fixture: a started engine and how to make it do things. Token ids are
-those of the bench.
-"""
+"""What every engine must do: the contract of `services.worker.engine` as tests."""
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -58,7 +54,7 @@ class Bench:
     unit: int | None = None
     """The tokens that are found in the cache come in multiples of this number; default: of the
     engine's blocks."""
-    requests: int = field(default=0)
+    requests: int = 0
 
     def request(
         self,
@@ -106,25 +102,20 @@ class Bench:
 
 
 class Conformance:
-    """The suite. `bench` is a fixture of the subclass."""
+    """The suite. A subclass has a fixture `bench`: a started engine and how to make it do things."""
 
     async def test_one_terminal_delta_at_the_end(self, bench: Bench) -> None:
         deltas = await bench.run(bench.request(max_tokens=24))
-        assert [delta.finish is not None for delta in deltas] == [False] * (len(deltas) - 1) + [
-            True
-        ]
-        assert deltas[-1].finish is FinishReason.LENGTH
-        assert deltas[-1].stop_id is None
+        before = [list(delta.ids) for delta in deltas]
+        assert [delta.finish for delta in deltas[:-1]] == [None] * (len(deltas) - 1)
+        assert (deltas[-1].finish, deltas[-1].stop_id) == (FinishReason.LENGTH, None)
         assert len(output(deltas)) == 24
-
-    async def test_the_wait_for_a_slot_comes_with_the_cached_tokens(self, bench: Bench) -> None:
-        deltas = await bench.run(bench.request(max_tokens=8))
-        for delta in deltas:
-            assert delta.waited_s is None or (delta.waited_s >= 0 and delta.cached is not None)
-
-    async def test_tokens_come_while_it_decodes(self, bench: Bench) -> None:
-        deltas = await bench.run(bench.request(max_tokens=24))
-        assert len([delta for delta in deltas if delta.ids]) >= 12
+        assert len([delta for delta in deltas if delta.ids]) >= 12, "while it decodes"
+        (told,) = [delta for delta in deltas if delta.cached is not None]
+        assert told.waited_s is None or told.waited_s >= 0
+        assert all(delta is told or delta.waited_s is None for delta in deltas)
+        await bench.run(bench.request(max_tokens=4))
+        assert [delta.ids for delta in deltas] == before, "no ids are taken back"
 
     async def test_the_same_prompt_gives_the_same_greedy_tokens(self, bench: Bench) -> None:
         prompt = bench.endless
@@ -188,27 +179,16 @@ class Conformance:
         await eventually(lambda: bool(turns.ends), WAIT_S)
         assert stream.ids[:66] == [*free[:64], other, closer]
         assert len(stream.ids) == 500
-        assert stream.finish is not None
-        assert stream.finish.reason is FinishReason.LENGTH
         await bench.idle()
-
-    async def test_cached_is_reported_once_for_every_turn(self, bench: Bench) -> None:
-        deltas = await bench.run(bench.request([*bench.endless[:40]]))
-        assert len([delta for delta in deltas if delta.cached is not None]) == 1
 
     async def test_a_stop_id_ends_the_turn_and_is_not_among_the_ids(self, bench: Bench) -> None:
         free = await bench.ids(bench.request(max_tokens=24))
         stop = free[10]
-        deltas = await bench.run(bench.request(max_tokens=24, stop_ids=[stop]))
+        others = [token for token in range(1, 400) if token not in free][:3]
+        deltas = await bench.run(bench.request(max_tokens=24, stop_ids=[*others, stop]))
         assert deltas[-1].finish is FinishReason.STOP
         assert deltas[-1].stop_id == stop
         assert output(deltas) == free[: free.index(stop)]
-
-    async def test_each_of_several_stop_ids_ends_a_turn(self, bench: Bench) -> None:
-        free = await bench.ids(bench.request(max_tokens=24))
-        others = [token for token in range(1, 400) if token not in free][:3]
-        deltas = await bench.run(bench.request(max_tokens=24, stop_ids=[*others, free[6]]))
-        assert deltas[-1].stop_id == free[6]
 
     async def test_a_stop_id_as_the_very_last_token_is_a_stop(self, bench: Bench) -> None:
         free = await bench.ids(bench.request(max_tokens=24))
@@ -222,12 +202,7 @@ class Conformance:
         assert deltas[-1].finish is FinishReason.LENGTH
         assert cached(deltas) is not None
 
-    async def test_max_tokens_1_decodes_one_token(self, bench: Bench) -> None:
-        deltas = await bench.run(bench.request(max_tokens=1))
-        assert len(output(deltas)) == 1
-        assert deltas[-1].finish is FinishReason.LENGTH
-
-    @pytest.mark.parametrize("ending", ["no token", "one token", "stop at the first token"])
+    @pytest.mark.parametrize("ending", ["no token", "one token", "a stop"])
     async def test_short_turn_leaves_its_whole_prompt_in_the_cache(
         self, bench: Bench, ending: str
     ) -> None:
@@ -238,11 +213,11 @@ class Conformance:
         endings: dict[str, dict[str, Any]] = {
             "no token": {"max_tokens": 0},
             "one token": {"max_tokens": 1},
-            "stop at the first token": {"max_tokens": 9, "stop_ids": range(vocabulary)},
+            "a stop": {"max_tokens": 9, "stop_ids": range(vocabulary)},
         }
         room = min(bench.info.max_model_len, bench.info.kv_tokens or bench.info.max_model_len)
         text = bench.endless * (2000 // len(bench.endless) + 1)
-        for length in (block - 1, block, block + 1, 5 * block, 520, 1100, 1535, 1537):
+        for length in (block - 1, block, block + 1, 1100, 1535, 1537):
             if length < room:
                 deltas = await bench.run(bench.request(text[:length], **endings[ending]))
                 assert len(output(deltas)) == (ending == "one token")
@@ -259,19 +234,6 @@ class Conformance:
         if bench.info.block_tokens is not None:
             again = await bench.run(bench.request(prompt[:-8], max_tokens=8))
             assert cached(again) == bench.in_cache(room - 9)
-
-    async def test_a_turn_may_fill_the_window(self, bench: Bench) -> None:
-        room = min(bench.info.max_model_len, bench.info.kv_tokens or bench.info.max_model_len)
-        prompt = (bench.endless * (room // len(bench.endless) + 1))[: room - 8]
-        assert len(await bench.ids(bench.request(prompt, max_tokens=8))) == 8
-
-    async def test_ids_are_never_taken_back(self, bench: Bench) -> None:
-        kept: list[list[int]] = []
-        async for delta in listen(bench.engine, bench.request(max_tokens=16)):
-            kept.append(delta.ids)
-        before = [list(ids) for ids in kept]
-        await bench.run(bench.request(max_tokens=4))
-        assert kept == before
 
     async def test_closing_while_it_decodes_stops_the_decoding(self, bench: Bench) -> None:
         deltas = listen(bench.engine, bench.request(max_tokens=2000))
@@ -295,30 +257,7 @@ class Conformance:
         await bench.idle()
         assert not listener.deltas
         assert listener.error is None
-
-    async def test_a_turn_that_has_ended_can_be_closed(self, bench: Bench) -> None:
-        listener = Listener()
-        handle = bench.engine.open(bench.request(max_tokens=2), listener)
-        listener.opened = True
-        while not listener.ended:
-            await asyncio.wait_for(listener.get(), WAIT_S)
-        handle.close()
-        await bench.ids(bench.request(max_tokens=8))
         assert listener.broken is None
-
-    async def test_cancelling_the_task_stops_the_decoding(self, bench: Bench) -> None:
-        started = asyncio.Event()
-
-        async def read() -> None:
-            async for _ in listen(bench.engine, bench.request(max_tokens=2000)):
-                started.set()
-
-        task = asyncio.create_task(read())
-        await asyncio.wait_for(started.wait(), WAIT_S)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await bench.idle()
 
     async def test_a_turn_can_be_cancelled_before_its_first_token(self, bench: Bench) -> None:
         if bench.hold is None:

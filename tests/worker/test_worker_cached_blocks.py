@@ -70,14 +70,6 @@ def test_memory_does_not_grow_with_uses() -> None:
         tracemalloc.stop()
 
 
-def test_an_empty_chain_changes_nothing() -> None:
-    blocks = CachedBlocks(3)
-    came, went = blocks.use([])
-    assert not came
-    assert not went
-    assert blocks.match([]) == 0
-
-
 @given(st.lists(st.integers(0, 3), max_size=40), st.integers(0, 40), st.integers(1, 5))
 def test_keys_can_be_made_in_pieces(ids: list[int], cut: int, block: int) -> None:
     known = list(block_keys(pack_ids(ids[:cut]), block, salt="s"))

@@ -53,15 +53,11 @@ class TestScript(Conformance):
         engine: Any = open_engine("script", config)
         info = await engine.start()
         tokenizer = Tokenizer.from_file(str(demo_model / "tokenizer.json"))
-        text = (
-            "<|im_start|>user\n[[say]][[fill 4000]][[/say]]"
-            + "x " * 40
-            + "<|im_end|>\n<|im_start|>assistant\n"
+        text = "<|im_start|>user\n[[say]][[{}]][[/say]]" + "x " * 40 + "<|im_end|>\n"
+        prompt, death = (
+            tokenizer.encode(text.format(what), add_special_tokens=False).ids
+            for what in ("fill 4000", "die")
         )
-        prompt = tokenizer.encode(text, add_special_tokens=False).ids
-        death = tokenizer.encode(
-            "<|im_start|>user\n[[say]][[die]][[/say]]<|im_end|>\n", add_special_tokens=False
-        ).ids
 
         def kill() -> None:
             listener = Listener()
@@ -127,21 +123,13 @@ class TransformersBench:
 class TestTransformersCore(TransformersBench):
     """What the quick tests run of the suite: each case starts an engine."""
 
-    test_one_terminal_delta_at_the_end = Conformance.test_one_terminal_delta_at_the_end
-    test_a_second_turn_finds_the_first_in_the_cache = (
-        Conformance.test_a_second_turn_finds_the_first_in_the_cache
-    )
-    test_a_stop_id_ends_the_turn = Conformance.test_a_stop_id_ends_the_turn_and_is_not_among_the_ids
-    test_closing_while_it_decodes_stops_the_decoding = (
-        Conformance.test_closing_while_it_decodes_stops_the_decoding
-    )
-    test_every_declared_feature_is_taken = Conformance.test_every_declared_feature_is_taken
-    test_short_turn_leaves_its_whole_prompt_in_the_cache = (
-        Conformance.test_short_turn_leaves_its_whole_prompt_in_the_cache
-    )
-    test_death_ends_every_open_turn_and_is_permanent = (
-        Conformance.test_death_ends_every_open_turn_and_is_permanent
-    )
+    test_one_end = Conformance.test_one_terminal_delta_at_the_end
+    test_cache = Conformance.test_a_second_turn_finds_the_first_in_the_cache
+    test_stop = Conformance.test_a_stop_id_ends_the_turn_and_is_not_among_the_ids
+    test_closing = Conformance.test_closing_while_it_decodes_stops_the_decoding
+    test_features = Conformance.test_every_declared_feature_is_taken
+    test_short_turn = Conformance.test_short_turn_leaves_its_whole_prompt_in_the_cache
+    test_death = Conformance.test_death_ends_every_open_turn_and_is_permanent
 
 
 @with_torch

@@ -83,14 +83,6 @@ def test_cancelling_closes_the_engines_turn_once() -> None:
     assert turn.stream.finish.reason is FinishReason.CANCELLED
 
 
-def test_turn_shows_its_state() -> None:
-    turn = Trial().open("a")
-    turn.put(EngineDelta([1]))
-    assert repr(turn).startswith("<with an engine, <turn a, attempt 1, decoding: 1 tokens,")
-    turn.cancel()
-    assert repr(turn).startswith("<with no engine, <turn a, attempt 1, cancelled: 1 tokens,")
-
-
 def test_the_death_of_the_engine_has_its_own_code() -> None:
     trial = Trial()
     one, other = trial.open("a"), trial.open("b")

@@ -1,7 +1,5 @@
 """Engines by entry point: the built-in ones, and one that a package of another project brings."""
 
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -123,35 +121,3 @@ def test_a_package_that_cannot_be_imported_has_a_reason(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(Exception, match=r"the broken engine cannot be imported: .*Missing"):
         open_engine("broken", WorkerConfig(model="none"))
-
-
-def test_every_built_in_engine_can_be_imported() -> None:
-    assert [installed_engines()[name].load().__name__ for name in sorted(BUILT_IN)] == [
-        "ScriptEngine",
-        "TransformersEngine",
-        "TrtllmEngine",
-        "VllmEngine",
-    ]
-
-
-def test_the_project_declares_the_built_in_engines() -> None:
-    declared = tomllib.loads(PYPROJECT.read_text())["project"].get("entry-points", {}).get(GROUP)
-    assert declared in (None, BUILT_IN)
-
-
-def test_the_worker_ends_with_status_2_on_an_unknown_engine(demo_model: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "services.cli.main",
-        "serve",
-        "worker",
-        "--model",
-        str(demo_model),
-        "--engine",
-        "nonesuch",
-    ]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
-    assert ran.returncode == 2
-    assert "nonesuch" in ran.stderr
-    assert all(name in ran.stderr for name in BUILT_IN)

@@ -73,10 +73,7 @@ class Trial(WorkerTrial):
 
 @pytest.fixture
 async def trial(
-    own_nats: NatsServer,
-    make_process: MakeProcess,
-    vision_model: Path,
-    request: pytest.FixtureRequest,
+    own_nats: NatsServer, make_process: MakeProcess, vision_model: Path
 ) -> AsyncIterator[Trial]:
     url = own_nats.url
     shard = await make_process("parser", "p", url=url)
@@ -84,8 +81,6 @@ async def trial(
     await create_bucket(shard.bus, image_bucket(ImageStoreConfig()))
     engine = open_engine("script", WorkerConfig(model=str(vision_model)))
     info = await engine.start()
-    if getattr(request, "param", None) is not None:
-        info = msgspec.structs.replace(info, features=info.features - {request.param})
     made.service = await made.start(engine, info)
     yield made
     await engine.stop(1.0)
@@ -159,29 +154,17 @@ async def test_image_that_is_not_stored_is_named_by_its_code(
     await trial.answer("t")
 
 
-@pytest.mark.parametrize(
-    ("at", "tokens"),
-    [(-1, 4), (0, 0), (10, -4), (0, 1 << 40), (1 << 40, 4)],
-    ids=["before", "none", "few", "most", "far"],
-)
-async def test_place_outside_the_prompt_is_refused(
-    trial: Trial, vision: VisionPrompts, at: int, tokens: int
-) -> None:
-    ids, (one,) = placed(vision, image())
-    wrong = PromptImage(one.hash, at, tokens)
-    error = error_of(await trial.send(trial.asked("t", ids, [wrong])))
-    assert error.kind is ErrorKind.INVALID
-    assert f"an image is not at its place in the prompt of {len(ids)} tokens" in error.message
-
-
-async def test_places_that_overlap_or_are_not_in_order_are_refused(
+async def test_places_outside_the_prompt_that_overlap_or_are_in_no_order_are_refused(
     trial: Trial, vision: VisionPrompts
 ) -> None:
     ids, images = placed(vision, image("red"), image("blue"))
-    for data in (image("red"), image("blue")):
-        await trial.store.put(image_hash(data, None), data)
     longer = msgspec.structs.replace(images[0], tokens=images[1].at - images[0].at + 1)
     output = pack_ids(ids[images[1].at :])
+    for at, tokens in ((-1, 4), (0, 0), (0, 1 << 40), (1 << 40, 4)):
+        place = PromptImage(images[0].hash, at, tokens)
+        error = error_of(await trial.send(trial.asked("t", ids, [place])))
+        assert error.kind is ErrorKind.INVALID
+        assert f"an image is not at its place in the prompt of {len(ids)} tokens" in error.message
     for wrong, more in (
         (images[::-1], {}),
         ([longer, images[1]], {}),
@@ -190,13 +173,6 @@ async def test_places_that_overlap_or_are_not_in_order_are_refused(
         short = ids[: images[1].at] if more else ids
         error = error_of(await trial.send(trial.asked("t", short, wrong, **more)))
         assert error.kind is ErrorKind.INVALID
-
-
-@pytest.mark.parametrize("trial", ["vision"], indirect=True)
-async def test_engine_without_vision_refuses_images(trial: Trial, vision: VisionPrompts) -> None:
-    error = error_of(await trial.send(trial.asked("t", *placed(vision, image()))))
-    assert (error.kind, error.param) == (ErrorKind.INVALID, "messages")
-    assert "image is not supported by the script engine of this model" in error.message
 
 
 async def test_resumed_turn_keeps_its_images(trial: Trial, vision: VisionPrompts) -> None:

@@ -87,12 +87,6 @@ def test_without_events_the_least_recently_used_go_and_of_a_prompt_the_end() -> 
     assert set(reported.keys()) == {first[0], second[0], *keys(*B)}
 
 
-def test_a_prompt_beyond_the_capacity_keeps_its_beginning() -> None:
-    reported = book(capacity=2 * SIZE)
-    reported.record_use(keys(*A, *B, *C))
-    assert set(reported.keys()) == set(keys(*A, *B))
-
-
 def test_a_prompt_is_held_up_to_the_first_block_that_is_not() -> None:
     reported = book(stored(None, ("a", A), ("b", B)))
     assumed = book(capacity=8 * SIZE)

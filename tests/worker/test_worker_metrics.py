@@ -61,16 +61,6 @@ def test_the_wait_is_not_part_of_the_prefill() -> None:
     assert (turn.tokens("prompt"), turn.tokens("expected"), turn.tokens("cached")) == (100, 64, 48)
 
 
-def test_an_engine_may_report_neither_wait_nor_cache() -> None:
-    turn = Measured()
-    turn.put(EngineDelta([1]))
-    turn.times.first_at = 13.0
-    turn.ends(15.5)
-    assert turn.step("queue") == (0, 0)
-    assert turn.step("prefill") == (1, 3.0)
-    assert (turn.tokens("prompt"), turn.tokens("expected")) == (0, 0)
-
-
 def test_tokens_of_an_earlier_attempt_are_not_part_of_the_prompt() -> None:
     turn = Measured(expected_cached=160)
     turn.put(EngineDelta([1], cached=128))

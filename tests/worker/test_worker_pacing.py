@@ -1,13 +1,10 @@
 """Frames of ordinary steps are a gap apart; nothing is left behind."""
 
-import asyncio
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import pytest
 
 from services.worker.output.pacing import Pacer
-from tests.kit.waiting import eventually
 
 
 class Trial:
@@ -82,12 +79,3 @@ def test_shards_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> N
     assert trial.drains == [(0.0, "p"), (0.0002, "q")]
     trial.tick(0.005)
     assert trial.drains[2:] == [(0.005, "p")]
-
-
-async def test_a_waiting_step_is_sent_without_another() -> None:
-    sent: list[str] = []
-    sender = SimpleNamespace(is_scheduled=lambda parser: False, schedule=sent.append)
-    pacer = Pacer(0.001, sender, asyncio.get_running_loop())  # type: ignore[arg-type]
-    pacer.send_now("p")
-    pacer.send_soon("p")
-    await eventually(lambda: sent == ["p", "p"])

@@ -72,27 +72,12 @@ def test_tenants_do_not_take_from_each_other(
     assert quota.seconds(asked("b", "1", 300), tokens, 0, 0.0) == 300
 
 
-def test_all_tenants_together_retain_half_of_the_cache_until_some_of_it_ends() -> None:
-    quota = RetentionQuota(CAPACITY)
-    seconds = [quota.seconds(asked(tenant, "s", 300), 20_000, 0, 0.0) for tenant in "abcd"]
-    assert seconds == [300, 300, 0, 0]
-    assert quota.seconds(asked("d", "s", 300), 20_000, 0, 301.0) == 300
-
-
 def test_a_session_that_grows_counts_once() -> None:
     quota = RetentionQuota(CAPACITY)
     for tokens in range(1000, 25_000, 1000):
         assert quota.seconds(asked("", "s", 300), tokens, tokens - 1000, 0.0) == 300
     assert quota.seconds(asked("", "other", 300), 5000, 0, 0.0) == 0
     assert quota.seconds(asked("", "other", 300), 5000, 0, 301.0) == 300
-
-
-def test_other_prompts_of_one_session_count_too() -> None:
-    quota = RetentionQuota(CAPACITY)
-    seconds = [
-        quota.seconds(asked("", "s", 300, f"t{number}"), 10_000, 0, 0.0) for number in range(4)
-    ]
-    assert seconds == [300, 300, 0, 0]
 
 
 def test_agents_with_one_id_count_with_what_they_add() -> None:

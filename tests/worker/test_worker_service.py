@@ -5,7 +5,6 @@ from typing import Any
 
 import msgspec
 import pytest
-import structlog
 
 from schemas import subjects
 from schemas.control import Cancel
@@ -146,41 +145,6 @@ async def test_turn_that_continues_has_computed_its_prompt_with_its_first_new_to
     await eventually(lambda: bool(trial.notices))
     assert trial.notices == [PrefillNotice("t", True)]
     assert (await trial.generate("u", None)).expected_cached == 2
-
-
-@with_cache
-async def test_turn_without_output_has_computed_its_prompt(trial: Trial) -> None:
-    await trial.generate("t", None, notice=NOTICES, notice_tokens=1)
-    trial.engine.open_turns["t.1"].put(EngineDelta(finish=FinishReason.LENGTH, cached=0))
-    await eventually(lambda: bool(trial.notices))
-    assert trial.notices == [PrefillNotice("t", True)]
-    assert (await trial.generate("u", None)).expected_cached == 2
-
-
-async def test_worker_without_a_prefix_cache_sends_no_notice(trial: Trial) -> None:
-    assert (await trial.generate("t", None, notice=NOTICES)).expected_cached is None
-    trial.engine.open_turns["t.1"].put(EngineDelta([7], finish=FinishReason.STOP, stop_id=2))
-    await trial.end_of("t")
-    for process in (trial.worker, trial.shard):
-        await process.bus.flush()
-    assert not trial.notices
-
-
-@pytest.mark.parametrize(("full", "warned"), [(None, False), (1000, False), (8192, True)])
-async def test_window_that_the_cache_reduces_is_logged_with_both_figures_and_the_reason(
-    idle: Trial, full: int | None, warned: bool
-) -> None:
-    capture = structlog.testing.LogCapture()
-    idle.worker.log = structlog.wrap_logger(structlog.PrintLogger(), processors=[capture])
-    info = msgspec.structs.replace(
-        await idle.engine.start(), full_len=full, kv_tokens=1000, limit="memory is short"
-    )
-    await idle.start(idle.engine, info)
-    lines = [entry for entry in capture.entries if entry["event"] == "worker.window_reduced"]
-    assert [
-        (line["log_level"], line["max_model_len"], line["full_len"], line["reason"])
-        for line in lines
-    ] == ([("warning", 1000, 8192, "memory is short")] if warned else [])
 
 
 async def test_prompts_are_retained_within_their_tenants_share(idle: Trial) -> None:

@@ -1,15 +1,14 @@
 """What engines share: open turns, from callbacks to sinks, and work on daemon threads."""
 
-import asyncio
 import gc
 import threading
 import weakref
 
 import pytest
 
-from schemas.errors import ENGINE_DIED, EngineFailed, Invalid
+from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
-from services.worker.engine import EngineDelta, EngineDied
+from services.worker.engine import EngineDelta
 from services.worker.engines.support import EngineTurn, OpenTurns, in_daemon_thread
 from tests.kit.listening import Listener
 
@@ -82,45 +81,6 @@ def test_nothing_comes_after_the_end() -> None:
     assert trial.released == ["a"]
 
 
-def test_nothing_comes_after_a_failure() -> None:
-    trial = Trial()
-    turn = trial.open("a")
-    turn.put(EngineDelta([1]))
-    turn.fail(EngineFailed("broken"))
-    turn.put(EngineDelta([2]))
-    turn.fail(EngineFailed("again"))
-    assert trial.ids("a") == [[1]]
-    assert str(trial.sinks["a"].error) == "broken"
-    assert trial.released == ["a"]
-
-
-def test_a_closed_turn_gets_nothing() -> None:
-    trial = Trial()
-    turn = trial.open("a")
-    turn.close()
-    turn.close()
-    turn.put(EngineDelta([1]))
-    trial.turns.stop()
-    assert trial.ids("a") == []
-    assert trial.released == ["a"]
-
-
-def test_death_reaches_all_turns_and_is_permanent() -> None:
-    trial = Trial()
-    for name in "ab":
-        trial.open(name)
-    trial.turns.die("out of memory")
-    trial.turns.die("something else")
-    errors = [trial.sinks[name].error for name in "ab"]
-    assert all(isinstance(error, EngineDied) for error in errors)
-    assert [str(error) for error in errors] == ["the trial engine died: out of memory"] * 2
-    assert errors[0] is not errors[1]
-    assert errors[0] is not None
-    assert errors[0].info.code == ENGINE_DIED
-    with pytest.raises(EngineDied):
-        trial.open("c")
-
-
 def test_an_id_can_be_used_again_once_it_is_closed() -> None:
     trial = Trial()
     first = trial.open("a")
@@ -131,16 +91,6 @@ def test_an_id_can_be_used_again_once_it_is_closed() -> None:
     first.close()
     assert len(trial.turns) == 1
     assert not second.ended
-
-
-def test_stop_ends_turns_and_opens_no_more() -> None:
-    trial = Trial()
-    turn = trial.open("a")
-    turn.put(EngineDelta([1]))
-    trial.turns.stop()
-    assert [delta.finish for delta in trial.sinks["a"].deltas] == [None, FinishReason.CANCELLED]
-    with pytest.raises(EngineDied, match="stopped"):
-        trial.open("b")
 
 
 async def test_a_daemon_threads_result_and_error_reach_the_waiter() -> None:
@@ -156,13 +106,3 @@ async def test_a_daemon_threads_result_and_error_reach_the_waiter() -> None:
         await in_daemon_thread("work", broken)
     with pytest.raises(RuntimeError, match=r"work: SystemExit\(3\)"):
         await in_daemon_thread("work", leaving)
-
-
-async def test_a_waiter_may_leave_before_the_result() -> None:
-    release = threading.Event()
-    waiter = asyncio.create_task(in_daemon_thread("work", release.wait))
-    await asyncio.sleep(0)
-    waiter.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiter
-    release.set()

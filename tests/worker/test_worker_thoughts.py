@@ -211,7 +211,7 @@ def test_thought_within_its_budget_is_untouched(
     """Also one of exactly the budget; whatever follows it, calls and more thoughts included."""
     tokenizer, family = tokenizer_of(single), families()[name]
     chance = random.Random(f"{name}{single}{in_reasoning}")
-    for _ in range(6):
+    for _ in range(2):
         text = " ".join(chance.choice(WORDS) for _ in range(chance.randrange(1, 40))) + "."
         parts = [family.style.write_text("Text about <p> and {x}. " * 20)]
         if family.style.call:
@@ -236,39 +236,24 @@ def test_thought_within_its_budget_is_untouched(
 def test_usage_counts_a_thought_and_its_own_markers_at_most(
     name: str, single: bool, tokenizer_of: Tokenizers
 ) -> None:
-    """Not the marker of a call or the header of a message, whether the thought is closed or these
-    end it."""
+    """Not the marker of the call that follows, whether the thought is closed or the call ends it."""
     tokenizer, style = tokenizer_of(single), families()[name].style
-    chance, vocabulary = random.Random(f"{name}{single}"), vocabulary_of(tokenizer)
-    answers = [
-        style.write_text("All is done, and more."),
-        style.write_call("run", {"cmd": "ls"}) if style.call else "",
-    ]
-    for trial in range(8):
-        in_reasoning, answer = bool(trial & 1), answers[trial // 2 % 2] or answers[0]
-        text = " ".join(chance.choice(WORDS) for _ in range(chance.randrange(1, 30))) + " on."
+    vocabulary, text = vocabulary_of(tokenizer), SENTENCE + " on."
+    answer = style.write_call("run", {"cmd": "ls"}) if style.call else style.write_text("Done.")
+    for in_reasoning, closed in ((True, True), (False, True), (False, not style.call)):
         begun = thought(families()[name], text, in_reasoning)
-        closed = not (
-            trial & 4 and answer == answers[1]
-        )  # a call ends a thought that is open, and so does a header
+        start = begun.index(text)
         if not closed:
-            begun = begun[: begun.index(text) + len(text)]
-        start, end = begun.index(text), len(begun)
+            begun = begun[: start + len(text)]
         ids = tokenizer.encode(begun + style.joint + answer)
         ends = list(accumulate(len(vocabulary.bytes_of(token)) for token in ids))
-        head, whole = len(begun[:start].encode()), len(begun.encode())
-        inner = len(begun[: start + len(text)].encode())
-        most = sum(before < whole for before in [0, *ends[:-1]])
-        least = sum(
-            at <= inner and before >= head for before, at in zip([0, *ends], ends, strict=False)
-        )
+        head, inner = len(begun[:start].encode()), len(begun[: start + len(text)].encode())
+        most = sum(before < len(begun.encode()) for before in [0, *ends[:-1]])
+        least = sum(end <= inner for end in ends) - sum(end <= head for end in ends) - 1
         stream = TokenStream(turn="t", attempt=1, frontend="f", context=Raw(b"{}"), ids=ids)
         blocks, finish = read(name, tokenizer, stream, in_reasoning)
         assert blocks[0][0] == "reasoning", blocks
-        assert least - (not closed) <= finish.usage.reasoning <= most, (
-            begun + style.joint + answer,
-            end,
-        )
+        assert least - (not closed) <= finish.usage.reasoning <= most, begun + style.joint + answer
 
 
 CALL = '<tool_call>\n{"name": "run", "arguments": {"cmd": "ls"}}\n</tool_call>'

@@ -118,19 +118,6 @@ async def test_requests_sample_each_in_their_own_way(engine: TransformersEngine)
     assert await ids_of(engine, request("b", temperature=1.0, seed=11)) == mixed[1]
 
 
-@pytest.mark.slow
-async def test_cancelled_requests_leave_no_handler_and_no_blocks(
-    engine: TransformersEngine, managers: list[Any]
-) -> None:
-    for turn in range(5):
-        deltas = await begun(engine, request(f"t{turn}", [turn + 8, *PROMPT], max_tokens=3000))
-        await deltas.aclose()
-    scheduler = managers[-1].batch_processor.scheduler
-    await eventually(lambda: not scheduler.active_requests and not scheduler.waiting_requests)
-    assert managers[-1].output_router.result_handlers == {}
-    assert engine.load().kv_used == 0.0
-
-
 async def test_an_id_may_come_again_at_once(engine: TransformersEngine) -> None:
     """The library's own id differs, or the late cancellation would hit the second attempt."""
     for _ in range(5):
@@ -175,20 +162,6 @@ async def test_a_stuck_step_is_noticed(tiny_model: Path, managers: list[Any]) ->
         await run(engine, request("t", max_tokens=3000))
     gate.set()
     await engine.stop(5.0)
-
-
-async def test_a_model_without_weights_gets_random_ones(tiny_model: Path, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text((tiny_model / "config.json").read_text())
-    outputs = []
-    for _ in range(2):
-        engine = TransformersEngine(
-            config(tmp_path, engine_args={"load_format": "dummy", "seed": 1})
-        )
-        await engine.start()
-        outputs.append(await ids_of(engine, request("t")))
-        await engine.stop(5.0)
-    assert outputs[0] == outputs[1]
-    assert len(outputs[0]) == 16
 
 
 async def test_a_model_that_cannot_be_loaded_has_a_reason(tiny_model: Path, tmp_path: Path) -> None:

@@ -138,29 +138,6 @@ async def test_presence_and_frequency_count_the_output_alone(
     assert said[:resumed] + ids_of(found) == said
 
 
-@pytest.mark.slow
-async def test_preempted_requests_keep_their_log_probabilities(
-    tiny_model: Path, model: Any
-) -> None:
-    """Four prompts fit the cache, and their outputs do not: the library computes some of them
-    again."""
-    made = TransformersEngine(
-        WorkerConfig(model=str(tiny_model), slots=4, kv_tokens=512, engine_args={"threads": 1})
-    )
-    await made.start()
-    prompts = [[(n + 7) * 11 % 500 + 8 for n in range(start, start + 100)] for start in range(4)]
-    results = await asyncio.gather(
-        *(run(made, str(n), ids=ids, max_tokens=200, logprobs=0) for n, ids in enumerate(prompts))
-    )
-    await made.stop(5.0)
-    for prompt, deltas in zip(prompts, results, strict=True):
-        ids = ids_of(deltas)
-        with torch.no_grad():
-            logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
-        expected = logits.log_softmax(dim=-1).gather(1, torch.tensor(ids)[:, None])[:, 0].tolist()
-        assert [pairs[0][1] for pairs in told(deltas)] == pytest.approx(expected, abs=1e-3)
-
-
 async def test_nothing_is_kept_of_requests_that_are_over(engine: TransformersEngine) -> None:
     from services.worker.engines.transformers.rows import HostRow
 
@@ -242,23 +219,6 @@ class TestGuided:
         assert len(ids_of(plain)) == 20, "a neighbour without a form goes on as it likes"
         with pytest.raises(Invalid, match="schema"):
             await run(talker, "bad", guided=OutputFormat("json_schema", {"type": "nonesuch"}))
-
-    async def test_decoding_continues_after_an_earlier_attempt(
-        self, talker: TransformersEngine, speaking: Path
-    ) -> None:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(speaking)
-        begun = tokenizer.encode('{"mood": "cal', add_special_tokens=False)
-        form = OutputFormat("json_schema", self.SCHEMA)
-        deltas = await run(
-            talker,
-            "resumed",
-            ids=PROMPT + begun,
-            resumed=len(begun),
-            guided=form,
-            stop_ids=[tokenizer.eos_token_id],
-            max_tokens=100,
-        )
-        assert json.loads(tokenizer.decode(begun + ids_of(deltas)))["mood"] == "calm"
 
     async def test_a_whole_turn_keeps_to_a_grammar(
         self, talker: TransformersEngine, speaking: Path

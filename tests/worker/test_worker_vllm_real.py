@@ -161,15 +161,6 @@ async def test_the_index_has_what_the_cache_has(bench: Bench, shared: Shared) ->
     )
 
 
-async def test_seeded_sampling_repeats(bench: Bench) -> None:
-    drawn = [
-        await bench.ids(bench.request(temperature=1.0, seed=seed))
-        for seed in (7, 7, 8, -1, -1, 2**64 - 1)
-    ]
-    assert drawn[0] == drawn[1] != drawn[2]
-    assert drawn[3] == drawn[4]
-
-
 async def test_a_schema_forces_the_output(bench: Bench, model: Path) -> None:
     from tokenizers import Tokenizer
 
@@ -183,21 +174,6 @@ async def test_a_schema_forces_the_output(bench: Bench, model: Path) -> None:
     assert deltas[-1].stop_id is not None
     with pytest.raises(Invalid, match="vLLM refused"):
         await bench.run(bench.request(guided=OutputFormat("json_schema", {"type": "nonesuch"})))
-
-
-async def test_a_sooner_request_overtakes_those_that_wait(bench: Bench) -> None:
-    async def finished(n: int, priority: int, order: list[int]) -> None:
-        await bench.run(bench.request(bench.endless[n:], priority=priority, max_tokens=100))
-        order.append(n)
-
-    order: list[int] = []
-    assert bench.hold is not None
-    bench.hold()
-    tasks = [asyncio.create_task(finished(n, 9 if n == 19 else -1, order)) for n in range(20)]
-    await eventually(lambda: bench.engine.load().waiting == 20 - SLOTS)
-    bench.resume()
-    await asyncio.gather(*tasks)
-    assert order.index(19) < 2 * SLOTS
 
 
 class TestVllm(Conformance):

@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 from PIL import Image
 
-from schemas.errors import EngineFailed, Invalid
+from schemas.errors import EngineFailed
 from schemas.frames import pack_ids
 from services.runtime.config import WorkerConfig
 from services.tokenization.block_keys import block_keys, with_images
@@ -181,14 +181,6 @@ async def test_a_prompt_that_vllm_expands_differently_fails_alone(
         with pytest.raises(EngineFailed, match="differently"):
             await bench.run(EngineRequest("wrong", ids, request.sampling, [], images=[wrong]))
     assert len(await bench.ids(request)) == 24
-
-
-async def test_more_images_than_vllm_takes_are_invalid(
-    bench: VllmBench, vision: VisionPrompts
-) -> None:
-    request = vision.request(bench, *(png(14, 14, seed) for seed in range(5)))
-    with pytest.raises(Invalid, match="At most 4"):
-        await bench.run(request)
 
 
 async def test_an_image_that_vllm_only_believes_to_have_is_sent_again(
