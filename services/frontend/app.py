@@ -25,6 +25,7 @@ from services.frontend.http.keys import Limits
 from services.frontend.http.middleware import RequestMiddleware, add_headers
 from services.frontend.http.request_span import tracing_middleware
 from services.frontend.http.server import HttpRunner, ServerLog
+from services.frontend.media.image_decoder import ImageDecoder
 from services.frontend.media.image_fetch import ImageFetcher, public_connector
 from services.frontend.media.image_reader import ImageReader, PutImage
 from services.frontend.media.pdf_reader import PdfReader
@@ -171,4 +172,6 @@ def _image_reader(
 ) -> ImageReader:
     fetcher = ImageFetcher(config.image_url_hosts, log, public_connector)
     app.cleanup_ctx.append(fetcher.context)
-    return ImageReader(config, put_image, fetcher)
+    decoder = ImageDecoder(log)
+    app.cleanup_ctx.append(decoder.context)
+    return ImageReader(config, put_image, fetcher, decoder)

@@ -5,6 +5,7 @@ decoded.
 """
 
 import hashlib
+import struct
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +28,15 @@ _TOO_WIDE = f"At least one of the image dimensions exceed max allowed size: {MAX
 _MAX_SCANS = 100
 """Most scans of a JPEG. Progressive ones have ten; each takes 8 ms in the largest image, and 60
 bytes."""
+_MAX_PARTS = 1000
+"""Most chunks of a PNG but those of its pixels, and most segments of a JPEG before its pixels: a
+color profile of 16 MB has 255."""
+_START_OF_SCAN = 0xFFDA
+_FIRST_MARKER = 0xFF01
 _ORIENTATION = 0x0112
+_EXIF_SHORT = 3
+_EXIF_ENTRY_BYTES = 12
+_MAX_EXIF_ENTRIES = 1000
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -83,15 +92,68 @@ def read_pixels(data: bytes) -> Image.Image:
     """An image as models get it: the first frame, upright, in RGB, without its transparency, as
     transformers' `load_image` makes it. Raises UnreadableImage."""
     with _opened(data) as image:
+        image.load()  # a PNG's EXIF may come after its pixels
         turn = _turn(image)
         return (image if turn is None else image.transpose(turn)).convert("RGB")
 
 
 def _turn(image: Image.Image) -> Image.Transpose | None:
-    # Not `ImageOps.exif_transpose`, which also writes the image's EXIF again, and fails where that
-    # is damaged.
-    orientation = image.getexif().get(_ORIENTATION)
-    return _TURNS.get(orientation) if isinstance(orientation, int) else None
+    return _TURNS.get(exif_orientation(image.info.get("exif", b"")))
+
+
+def exif_orientation(exif: bytes) -> int:
+    """The orientation in EXIF data; 0: there is none. Source: Exif 3.0, 4.6.2 and 4.6.5.
+
+    Pillow's own reader reads all entries, each of which may name megabytes.
+    """
+    tiff = exif.removeprefix(b"Exif\0\0")
+    order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
+    if order is None:
+        return 0
+    try:
+        (directory,) = struct.unpack_from(order + "I", tiff, 4)
+        (count,) = struct.unpack_from(order + "H", tiff, directory)
+        for entry in range(min(count, _MAX_EXIF_ENTRIES)):
+            tag, kind, _, value = struct.unpack_from(
+                order + "HHIH", tiff, directory + 2 + entry * _EXIF_ENTRY_BYTES
+            )
+            if (tag, kind) == (_ORIENTATION, _EXIF_SHORT):
+                return int(value)
+    except struct.error:  # cut
+        pass
+    return 0
+
+
+def _check_parts(data: bytes) -> None:
+    """Raises UnreadableImage for more parts than an image needs. Pillow's time grows with their
+    number, in places with its square."""
+    count = 0
+    if data.startswith(b"\x89PNG"):
+        count = sum(name != b"IDAT" for name in _png_chunks(data))
+    elif data.startswith(b"\xff\xd8"):
+        count = sum(1 for _ in _jpeg_segments(data))
+    if count > _MAX_PARTS:
+        raise UnreadableImage("Could not process image")
+
+
+def _png_chunks(data: bytes) -> Iterator[bytes]:
+    """The names of a PNG's chunks. Source: PNG 3, 5.3."""
+    at = 8
+    while at + 8 <= len(data):
+        (length,) = struct.unpack_from(">I", data, at)
+        yield data[at + 4 : at + 8]
+        at += 12 + length
+
+
+def _jpeg_segments(data: bytes) -> Iterator[int]:
+    """The markers of a JPEG's segments before its first scan. Source: ITU-T T.81, B.1."""
+    at = 2
+    while at + 4 <= len(data):
+        marker, length = struct.unpack_from(">HH", data, at)
+        if marker == _START_OF_SCAN or marker < _FIRST_MARKER:
+            return
+        yield marker
+        at += 2 + max(length, 2)
 
 
 @contextmanager
@@ -101,6 +163,7 @@ def _opened(data: bytes) -> Iterator[Image.Image]:
         raise UnreadableImage(
             f"image exceeds {megabytes} MB maximum: {len(data)} bytes > {MAX_BYTES} bytes"
         )
+    _check_parts(data)
     try:
         with Image.open(BytesIO(data), formats=list(MEDIA_TYPES)) as image:
             width, height = image.size

@@ -4,6 +4,7 @@ import struct
 import subprocess
 import sys
 import zlib
+from collections.abc import Callable
 from io import BytesIO
 from typing import Any
 
@@ -17,6 +18,7 @@ from services.images.image import (
     MEDIA_TYPES,
     ImageFacts,
     UnreadableImage,
+    exif_orientation,
     image_hash,
     read_facts,
     read_pixels,
@@ -190,3 +192,29 @@ def test_hash_names_data_and_tenant(
     same = (one, tenant or "") == (other, third or "")
     assert (image_hash(one, tenant) == image_hash(other, third)) == same
     assert len(image_hash(one, tenant)) == 40
+
+
+def jpeg_with_segments(count: int) -> bytes:
+    jpeg = data_of(noise(8, 8, 1), "JPEG")
+    return jpeg[:2] + b"\xff\xe5\x00\x02" * count + jpeg[2:]
+
+
+def png_with_chunks(count: int) -> bytes:
+    whole = data_of(noise(8, 8, 1))
+    chunk = struct.pack(">I", 0) + b"teXt" + struct.pack(">I", zlib.crc32(b"teXt"))
+    return whole[:33] + chunk * count + whole[33:]
+
+
+@for_each([jpeg_with_segments, png_with_chunks])
+def test_image_with_too_many_parts_is_refused_before_it_is_opened(
+    with_parts: Callable[[int], bytes],
+) -> None:
+    assert read_facts(with_parts(900)).width == 8
+    with pytest.raises(UnreadableImage):
+        read_facts(with_parts(100_000))
+
+
+@given(st.binary(max_size=200), st.sampled_from([b"II*\0\x08\0\0\0", b"MM\0*\0\0\0\x08"]))
+def test_any_exif_has_an_orientation_or_none(rest: bytes, head: bytes) -> None:
+    for exif in (rest, head + rest, b"Exif\0\0" + head + rest):
+        assert 0 <= exif_orientation(exif) < 1 << 16

@@ -25,6 +25,7 @@ from services.frontend.app import Buckets, Telemetry, make_app, make_runner
 from services.frontend.content.image import without_images
 from services.frontend.http.auth import CALLERS, Callers
 from services.frontend.http.tls import Tls
+from services.frontend.media.image_decoder import ImageDecoder
 from services.frontend.media.image_fetch import ImageFetcher, public_connector
 from services.frontend.media.image_reader import ImageReader, PutImage
 from services.frontend.media.pdf_reader import PdfReader
@@ -213,7 +214,7 @@ def admission(pipeline: Pipeline, put_image: PutImage | None = None) -> Admissio
     fetcher = ImageFetcher([], structlog.get_logger(), public_connector)
     pdfs, images = (
         PdfReader(structlog.get_logger(), 1),
-        ImageReader(FrontendConfig(), put_image, fetcher),
+        ImageReader(FrontendConfig(), put_image, fetcher, ImageDecoder(structlog.get_logger())),
     )
     return Admission(pipeline, pipeline.gateway, limits, pdfs, images, notices=False)
 

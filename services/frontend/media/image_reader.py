@@ -7,8 +7,8 @@ has been in the bucket for half of the time after which the bucket deletes it.
 import asyncio
 import base64
 import binascii
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -18,9 +18,10 @@ from msgspec.structs import replace
 from schemas.conversation import Conversation, Media
 from schemas.errors import Invalid
 from services.frontend.content.image import ImageSource, InlineImage
+from services.frontend.media.image_decoder import ImageDecoder
 from services.frontend.media.image_fetch import ImageFetcher
 from services.frontend.media.pdf_reader import data_key
-from services.images.image import ImageFacts, image_hash, read_facts
+from services.images.image import ImageFacts, image_hash
 from services.images.parts import media_of, replace_media
 from services.runtime.config import FrontendConfig
 
@@ -43,18 +44,23 @@ class _Examined:
 class ImageReader:
     """Reads images, with a cache."""
 
-    def __init__(self, config: FrontendConfig, put: PutImage | None, fetcher: ImageFetcher) -> None:
+    def __init__(
+        self,
+        config: FrontendConfig,
+        put: PutImage | None,
+        fetcher: ImageFetcher,
+        decoder: ImageDecoder,
+    ) -> None:
         """`put`: None if no model gets images."""
         self._fetcher = fetcher
+        self._decoder = decoder
         self._max_images = config.max_images
         self._fresh_s = config.image_ttl_s / 2
         self._put = put
         self._examined: LRUCache[tuple[str | None, bytes], _Examined] = LRUCache(MAX_CACHED)
-        self._decoder = ThreadPoolExecutor(1, "image")
-        """Decodes one image at a time, also if clients hang up: it takes up to 550 MB and a second,
-        and token streams need the CPUs."""
-        self._decoding = asyncio.Lock()
-        """Requests that wait for the decoder find what the ones before them have decoded."""
+        self._decoding: defaultdict[str | None, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """One image of each tenant is decoded at a time: a tenant that sends many does not keep
+        others waiting, and requests that wait find what the ones before them have decoded."""
 
     async def read(
         self,
@@ -166,13 +172,18 @@ class ImageReader:
         """Decodes an image, unless the same data was decoded for the same tenant."""
         key = tenant, await data_key(source.data)
         if key not in self._examined:
-            async with self._decoding:
+            async with self._decoding[tenant]:
                 if key not in self._examined:
-                    loop = asyncio.get_running_loop()
-                    self._examined[key] = await loop.run_in_executor(
-                        self._decoder, _examine, source, tenant
-                    )
+                    self._examined[key] = await self._decode(source, tenant)
         return self._examined[key]
+
+    async def _decode(self, source: ImageSource, tenant: str | None) -> _Examined:
+        try:
+            data = await asyncio.to_thread(_decode, source.data)
+            facts = await self._decoder.read_facts(data)
+        except ValueError as error:  # UnreadableImage, or not base64
+            raise source.refuse(str(error)) from None
+        return _Examined(await asyncio.to_thread(image_hash, data, tenant), facts)
 
 
 class RequestImages:
@@ -195,11 +206,3 @@ class RequestImages:
 
 def _decode(data: str | bytes) -> bytes:
     return binascii.a2b_base64(data, strict_mode=True)
-
-
-def _examine(source: ImageSource, tenant: str | None) -> _Examined:
-    try:
-        data = _decode(source.data)
-        return _Examined(image_hash(data, tenant), read_facts(data))
-    except ValueError as error:  # UnreadableImage, or not base64
-        raise source.refuse(str(error)) from None

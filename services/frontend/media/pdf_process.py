@@ -3,7 +3,7 @@ output.
 
 It is a process of its own because PDFs come from anyone and PDFium is a large C++ library: a
 document that takes too much time or memory, or crashes the library, ends only this process.
-`pdf_reader` starts it. It imports nothing of this project, so that it starts quickly.
+`pdf_reader` starts it. It imports nothing else of this project, so that it starts quickly.
 
 Arguments: maximum pages, maximum characters, CPU seconds, bytes of memory, maximum images. Output:
 a `PdfContent`.
@@ -13,15 +13,14 @@ import base64
 import binascii
 import io
 import json
-import os
 import sys
 from typing import Any
 
 import pypdfium2
 from pypdfium2 import PdfiumError, raw
 
-_NICENESS = 10
-"""Token streams have priority over documents."""
+from services.frontend.media.process_limits import limit_cpu, limit_process
+
 _NON_TEXT = str.maketrans("", "", "\x00\x02\ufffe\uffff")
 """Removes code points that PDFium inserts for hyphens at line ends, and code points that are not
 characters."""
@@ -39,7 +38,8 @@ def main(
         data = binascii.a2b_base64(sys.stdin.buffer.read(), strict_mode=True)
     except ValueError:
         return {"problem": "not valid base64"}
-    _limit(cpu_s, memory_bytes + 4 * len(data))
+    limit_process(memory_bytes + 4 * len(data))
+    limit_cpu(cpu_s)
     try:
         return _read(data, max_pages, max_chars, max_images)
     except PdfiumError as error:
@@ -103,23 +103,6 @@ def _page_image(document: pypdfium2.PdfDocument, index: int) -> str:
     page.render(scale=scale).to_pil().convert("RGB").save(out, "JPEG", quality=90)
     page.close()
     return base64.b64encode(out.getvalue()).decode()
-
-
-def _limit(cpu_s: int, memory_bytes: int) -> None:
-    if sys.platform == "win32":
-        return
-    import resource
-
-    os.nice(_NICENESS)
-    for kind, limit in (
-        (resource.RLIMIT_CPU, cpu_s),
-        (resource.RLIMIT_AS, memory_bytes),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        try:
-            resource.setrlimit(kind, (limit, limit))
-        except (ValueError, OSError):  # a lower limit is set already, or the system lacks this one
-            pass
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ import asyncio
 import hashlib
 import sys
 from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 from cachetools import LRUCache
@@ -36,7 +35,7 @@ CACHE_BYTES = 64 * 1024 * 1024
 THREAD_FROM_BYTES = 512 * 1024
 """Larger data is hashed in a thread."""
 _ENTRY_BYTES = 256
-_PROGRAM = str(Path(__file__).with_name("pdf_process.py"))
+_PROGRAM = "services.frontend.media.pdf_process"
 _OVER_LIMIT = PdfContent(problem="not readable within this server's limits")
 _ERROR_CHARS = 2000
 
@@ -99,6 +98,7 @@ class PdfReader:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",
+            "-m",
             _PROGRAM,
             *self._arguments,
             str(images),

@@ -5,17 +5,19 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
-from threading import Semaphore
 from typing import Any
 
 import pytest
 import structlog
+from typing_extensions import override
 
 from schemas.conversation import Call, Conversation, Media, Message, Result, Text
 from schemas.errors import Invalid, Unavailable
 from services.frontend.content.image import ImageSource, InlineImage, without_images
-from services.frontend.media import image_reader, pdf_reader
+from services.frontend.media import pdf_reader
+from services.frontend.media.image_decoder import ImageDecoder
 from services.frontend.media.image_fetch import ImageFetcher, public_connector
+from services.frontend.media.image_reader import ImageReader
 from services.frontend.turns.notice import make_notice
 from services.images.image import MAX_BYTES, ImageFacts, image_hash, read_facts
 from services.images.parts import media_of
@@ -41,6 +43,7 @@ from tests.kit.frontend import MODEL, Served, in_turn, key_line, serving
 from tests.kit.hosted import FIRST, LAST, SEARCH
 from tests.kit.pdf_files import PNG, pdf
 from tests.kit.search_provider import provider
+from tests.kit.waiting import eventually
 
 each_api = pytest.mark.parametrize("api", APIS, ids=lambda api: api.path)
 
@@ -91,25 +94,58 @@ async def test_model_without_vision_gets_the_same_note_as_ever(api: Api, place: 
     assert not store.images
 
 
-async def test_siblings_decode_an_image_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    decoded = list[bytes]()
+class HeldDecoder(ImageDecoder):
+    """Decodes each image when `go` is set."""
 
-    def counted(data: bytes) -> ImageFacts:
-        decoded.append(data)
+    def __init__(self) -> None:
+        super().__init__(structlog.get_logger())
+        self.decoded: list[bytes] = []
+        self.go = asyncio.Event()
+
+    @override
+    async def read_facts(self, data: bytes) -> ImageFacts:
+        self.decoded.append(data)
+        await self.go.wait()
         return read_facts(data)
 
-    monkeypatch.setattr(image_reader, "read_facts", counted)
-    config, log = FrontendConfig(), structlog.get_logger()
-    reader = image_reader.ImageReader(config, Store().put, ImageFetcher([], log, public_connector))
 
-    async def read() -> Media:
-        image = InlineImage("image", source=ImageSource(encoded(PNG), Invalid))
-        conversation = Conversation("m", [Message("user", [image])])
-        made, _ = await reader.read(conversation, [image], None, vision=True, store=True)
-        return media(made)[0]
+def reading(decoder: ImageDecoder) -> ImageReader:
+    fetcher = ImageFetcher([], structlog.get_logger(), public_connector)
+    return ImageReader(FrontendConfig(), Store().put, fetcher, decoder)
 
-    assert {one.hash for one in await asyncio.gather(*(read() for _ in range(5)))} == {SEEN.hash}
-    assert decoded == [PNG]
+
+async def read_one(reader: ImageReader, data: bytes, tenant: str | None = None) -> Media:
+    image = InlineImage("image", source=ImageSource(encoded(data), Invalid))
+    conversation = Conversation("m", [Message("user", [image])])
+    made, _ = await reader.read(conversation, [image], tenant, vision=True, store=True)
+    return media(made)[0]
+
+
+async def test_siblings_decode_an_image_once() -> None:
+    decoder = HeldDecoder()
+    decoder.go.set()
+    reader = reading(decoder)
+    found = await asyncio.gather(*(read_one(reader, PNG) for _ in range(5)))
+    assert {one.hash for one in found} == {SEEN.hash}
+    assert decoder.decoded == [PNG]
+
+
+async def test_one_image_of_a_tenant_is_decoded_at_a_time_though_clients_hang_up() -> None:
+    """Others do not wait for a tenant with many images."""
+    decoder = HeldDecoder()
+    reader = reading(decoder)
+    images = [image(side, 1) for side in range(1, 5)]
+    asks = [asyncio.create_task(read_one(reader, data, "many")) for data in images]
+    await eventually(lambda: decoder.decoded == images[:1])
+    other = asyncio.create_task(read_one(reader, PNG, "other"))
+    await eventually(lambda: decoder.decoded == [images[0], PNG])
+    for ask in asks[:3]:
+        ask.cancel()
+    await asyncio.wait(asks[:3])
+    await eventually(lambda: decoder.decoded == [images[0], PNG, images[3]])
+    decoder.go.set()
+    assert (await asks[3]).width == 4
+    assert (await other).hash
 
 
 async def test_tenants_share_no_images(tmp_path: Path) -> None:
@@ -303,36 +339,6 @@ async def test_responses_of_a_connection_have_the_images_of_earlier_ones() -> No
                 frame = await ws.receive_json(timeout=60)
             previous = {"previous_response_id": frame["response"]["id"]}
     assert seen(served) == [[SEEN]] * 2
-
-
-async def test_one_image_is_decoded_at_a_time_though_clients_hang_up(
-    served: Served,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    started, go = Semaphore(0), Semaphore(0)
-    running: list[int] = []
-
-    def slow(data: bytes) -> ImageFacts:
-        running.append(1)
-        started.release()
-        assert go.acquire(timeout=60)
-        most.append(len(running))
-        running.pop()
-        return read_facts(data)
-
-    most: list[int] = []
-    monkeypatch.setattr(image_reader, "read_facts", slow)
-    asks = [
-        asyncio.create_task(CHAT.said(served, CHAT.body([CHAT.image(encoded(image(side, 1)))])))
-        for side in range(1, 5)
-    ]
-    assert await asyncio.to_thread(started.acquire, timeout=60)
-    for ask in asks[:3]:
-        ask.cancel()
-    await asyncio.wait(asks[:3])
-    go.release(4)
-    await asks[3]
-    assert set(most) == {1}
 
 
 def test_model_without_vision_that_takes_over_gets_notes() -> None:
