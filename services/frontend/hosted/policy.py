@@ -1,13 +1,12 @@
 """Decides which calls of hosted tools may run, and which of their results may be shown. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
 from schemas.conversation import Conversation, HostedTool, Result, Text
 from schemas.events import WebSource
-from services.frontend.content.urls import MAX_URL_CHARS, host_of, is_public
+from services.frontend.content.urls import MAX_URL_CHARS, host_of, is_public, path_of
 
 MAX_QUERY_CHARS = 1000
 
@@ -70,7 +69,7 @@ def permitted_sources(
 
 def _is_listed(url: str, domains: Sequence[str]) -> bool:
     host = host_of(url) or ""
-    path = urlsplit(url).path.lower() or "/"
+    path = path_of(url).lower()
     return any(_covers(entry.lower(), host, path) for entry in domains)
 
 

@@ -7,11 +7,11 @@ checked address. A redirect is an error, because it would lead past the list of 
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
-from urllib.parse import urlsplit
+from typing import TypeAlias
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
-from cachetools import LRUCache
+from cachetools import LRUCache, TTLCache
 from typing_extensions import override
 
 from services.frontend.content.urls import MAX_URL_CHARS, host_of, is_public, matches
@@ -22,10 +22,15 @@ TIMEOUT_S = 10.0
 """Limit of one image."""
 CACHE_BYTES = 64 * 1024 * 1024
 """Agents send every URL again with every request."""
+FAILED_S = 60.0
+"""The time for which a failure is remembered: agents send every URL again with every request."""
+MAX_FAILED = 4096
 _ENTRY_BYTES = 256
 _CONNECTIONS = 8
 """Connections to one host."""
 _OK = 200
+_Wanted: TypeAlias = tuple[str | None, str]
+"""The tenant that wants an image, and its URL."""
 
 
 class PublicResolver(AbstractResolver):
@@ -68,7 +73,9 @@ class ImageFetcher:
         self._log = log
         self._connector = connector
         self._client: aiohttp.ClientSession | None = None
-        self._images: LRUCache[str, bytes] = LRUCache(CACHE_BYTES, _size)
+        self._images: LRUCache[_Wanted, bytes] = LRUCache(CACHE_BYTES, _size)
+        self._failed: TTLCache[_Wanted, None] = TTLCache(MAX_FAILED, FAILED_S)
+        self._fetching: dict[_Wanted, asyncio.Task[bytes | None]] = {}
 
     def allows(self, url: str) -> bool:
         """Returns whether an image may be fetched."""
@@ -77,19 +84,34 @@ class ImageFetcher:
             return False
         return any(matches(host, name) for name in self._hosts)
 
-    async def fetch(self, url: str) -> bytes | None:
-        """Returns the data; None if it cannot be fetched within the limits."""
-        if url not in self._images:
-            try:
-                async with asyncio.timeout(TIMEOUT_S):
-                    self._images[url] = await self._get(url)
-            except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-                # not the URL, which may be signed
-                host = urlsplit(url).hostname
-                self._log.warning(
-                    "image.fetch_failed", host=host, error=str(error) or type(error).__name__
-                )
-        return self._images.get(url)
+    async def fetch(self, url: str, tenant: str | None) -> bytes | None:
+        """Returns the data; None if it cannot be fetched within the limits. `url` is one that
+        `allows` allows.
+
+        Requests for the same image wait for one fetch. A failure is remembered for a minute.
+        """
+        wanted = tenant, url
+        if wanted in self._images or wanted in self._failed:
+            return self._images.get(wanted)
+        task = self._fetching.get(wanted)
+        if task is None:
+            task = asyncio.create_task(self._fetch(wanted), name="image fetch")
+            self._fetching[wanted] = task
+            task.add_done_callback(lambda _: self._fetching.pop(wanted))
+        return await asyncio.shield(task)
+
+    async def _fetch(self, wanted: _Wanted) -> bytes | None:
+        _, url = wanted
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                data = await self._get(url)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            self._failed[wanted] = None
+            # Neither the URL, which may be signed, nor the error's text, which may contain it.
+            self._log.warning("image.fetch_failed", host=host_of(url), error=type(error).__name__)
+            return None
+        self._images[wanted] = data
+        return data
 
     async def _get(self, url: str) -> bytes:
         data = bytearray()

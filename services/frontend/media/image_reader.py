@@ -88,7 +88,7 @@ class ImageReader:
             inline = [item for item in media if isinstance(item, InlineImage)]
             self._check_number(len(urls) + len(inline))
             if urls:
-                conversation = await self._fetch(conversation, urls)
+                conversation = await self._fetch(conversation, urls, tenant)
 
         items = [item for item in media_of(conversation) if isinstance(item, InlineImage)]
         if not items:
@@ -118,10 +118,12 @@ class ImageReader:
             return False
         return self._fetcher.allows(item.url)
 
-    async def _fetch(self, conversation: Conversation, urls: Iterable[str]) -> Conversation:
+    async def _fetch(
+        self, conversation: Conversation, urls: Iterable[str], tenant: str | None
+    ) -> Conversation:
         """Returns the conversation with the images that could be fetched."""
         unique = list(dict.fromkeys(urls))
-        images = await asyncio.gather(*map(self._fetcher.fetch, unique))
+        images = await asyncio.gather(*(self._fetcher.fetch(url, tenant) for url in unique))
         data = {
             url: base64.b64encode(image)
             for url, image in zip(unique, images, strict=True)

@@ -1,13 +1,14 @@
 """Converts content parts (text, images, audio, files) to parts of the conversation."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from schemas.conversation import Media, Reasoning, Text
 from schemas.errors import Invalid
 from services.frontend.apis.chat import wire
 from services.frontend.apis.shared.content import (
     base64_size,
+    check_url,
     data_url,
     file_size,
     linked_image,
@@ -44,9 +45,9 @@ def _parts_of(part: wire.Part | str, field_path: str) -> Sequence[Text | Media |
         case wire.ImagePart():
             return [_image(part.image_url, f"{field_path}.image_url")]
         case wire.VideoPart():
-            return [linked_media("document", _url(part.video_url), "video")]
+            return [_linked("document", part.video_url, f"{field_path}.video_url", "video")]
         case wire.AudioUrlPart():
-            return [linked_media("audio", _url(part.audio_url))]
+            return [_linked("audio", part.audio_url, f"{field_path}.audio_url")]
 
 
 def _texts(text: str) -> list[Text]:
@@ -88,5 +89,13 @@ def _image(image: str | wire.Url, field_path: str) -> Media:
     return linked_image(image.url, f"{field_path}.url")
 
 
-def _url(location: str | wire.Url) -> str:
-    return location if isinstance(location, str) else location.url
+def _linked(
+    kind: Literal["document", "audio"],
+    location: str | wire.Url,
+    field_path: str,
+    media_type: str = "",
+) -> Media:
+    url = location if isinstance(location, str) else location.url
+    if data_url(url) is None:
+        check_url(url, field_path)
+    return linked_media(kind, url, media_type)

@@ -15,11 +15,13 @@ from services.frontend.apis.messages.errors import input_should_be
 from services.frontend.apis.shared.content import (
     IMAGE_TYPES,
     base64_size,
+    data_url,
     linked_media,
     readable_lines,
 )
 from services.frontend.content.image import ImageSource, InlineImage
 from services.frontend.content.pdf_document import make_document
+from services.frontend.content.urls import is_url
 
 Heading: TypeAlias = Iterable[tuple[str, str | None]]
 """What is known of a document, by name: lines before its text."""
@@ -81,6 +83,7 @@ def _image(block: wire.ImageBlock, field_path: str) -> Media:
     if isinstance(source, wire.FileSource):
         raise _no_files(field_path)
     if isinstance(source, wire.UrlSource):
+        _check_url(source.url, f"{field_path}.image.source.url")
         return linked_media("image", source.url)
     shown_path = f"{field_path}.image.source.base64"
     if source.media_type not in IMAGE_TYPES:
@@ -103,11 +106,17 @@ def _image(block: wire.ImageBlock, field_path: str) -> Media:
     )
 
 
+def _check_url(url: str, field_path: str) -> None:
+    if data_url(url) is None and not is_url(url):
+        raise Invalid(f"{field_path}.url: Invalid URL", param=field_path)
+
+
 def _document(block: wire.DocumentBlock, field_path: str) -> list[Text | Media]:
     source = block.source
     if isinstance(source, wire.FileSource):
         raise _no_files(field_path)
     if isinstance(source, wire.UrlSource):
+        _check_url(source.url, f"{field_path}.document.source.url")
         return [linked_media("document", source.url, title=block.title)]
     head = (("Title", block.title), ("Context", block.context))
     if isinstance(source, wire.Base64Source):

@@ -12,6 +12,7 @@ from urllib.parse import unquote_to_bytes
 from schemas.conversation import Call, Media, Message, Result
 from schemas.errors import Invalid
 from services.frontend.content.image import ImageSource, InlineImage
+from services.frontend.content.urls import is_url
 
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 """Image types that both vendors' models read."""
@@ -68,6 +69,17 @@ def data_url(url: str) -> tuple[str, str] | None:
     return head[5:].partition(";")[0], data
 
 
+def check_url(url: str, field_path: str) -> None:
+    """Raises Invalid in OpenAI's wording for what cannot be a URL."""
+    if not is_url(url):
+        raise Invalid(
+            f"Invalid '{field_path}'. "
+            "Expected a valid URL, but got a value with an invalid format.",
+            param=field_path,
+            code="invalid_value",
+        )
+
+
 def base64_size(data: str | bytes) -> int | None:
     """The size of the decoded data in bytes; None for data that is not base64."""
     if isinstance(data, str):
@@ -84,6 +96,7 @@ def linked_image(url: str, field_path: str) -> Media:
     """An image by URL. Raises Invalid in OpenAI's wording."""
     inline = data_url(url)
     if inline is None:
+        check_url(url, field_path)
         return Media("image", url=url)
     media_type, data = inline
     problem = "" if media_type.startswith("image/") else f"unsupported MIME type '{media_type}'"

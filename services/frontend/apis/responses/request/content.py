@@ -16,7 +16,13 @@ from schemas.conversation import Media, Text
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.request.compaction import TRIGGER
-from services.frontend.apis.shared.content import data_url, file_size, linked_image, readable_lines
+from services.frontend.apis.shared.content import (
+    check_url,
+    data_url,
+    file_size,
+    linked_image,
+    readable_lines,
+)
 from services.frontend.apis.shared.openai.wording import unsupported
 from services.frontend.content.pdf_document import make_document
 
@@ -97,6 +103,7 @@ def _file(part: wire.InputFile, field_path: str) -> Text | Media:
     if part.file_data is None:
         if part.file_url is None:
             raise _without_data(part.file_id, field_path, "file_data")
+        check_url(part.file_url, f"{field_path}.file_url")
         return Media("document", url=part.file_url, title=part.filename)
     media_type, data = data_url(part.file_data) or ("", part.file_data)
     size = file_size(data, f"{field_path}.file_data")
