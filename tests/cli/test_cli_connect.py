@@ -125,17 +125,6 @@ async def test_unknown_authority_is_explained(tmp_path: Path) -> None:
             await asyncio.to_thread(read_models, address, None)
 
 
-async def test_server_without_http_is_explained() -> None:
-    def greet(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b'INFO {"server_name":"bus"} \r\n')
-
-    async with await asyncio.start_server(greet, "127.0.0.1", 0) as other:
-        address = "http://{}:{}".format(*other.sockets[0].getsockname())
-        reason = r"no Turnwire server answers at \S+ \(INFO \S+\); start one"
-        with pytest.raises(ServerError, match=reason):
-            await asyncio.to_thread(read_models, address, None)
-
-
 @pytest.mark.parametrize("key", ["two\nlines", "a\rb", "\x00", "clé 🔑", "sk-\u2019", "tab\t"])
 def test_key_that_no_header_can_have_is_refused_and_not_printed(key: str) -> None:
     reason = "has characters that an HTTP header cannot have"
@@ -238,19 +227,6 @@ BUNDLED = {
         {"slug": "o", "tool_mode": "x"},
     ]
 }
-
-
-async def test_catalogue_comes_from_a_server(
-    server: Server, tmp_path: Path, command: Command
-) -> None:
-    catalog = ("catalog", "codex", "--url", server.url)
-    assert await command.run(*catalog, "--model", "small", "--model", "gpt-5.5") == 0
-    assert command.windows() == [("gpt-5.5", 131_072), ("small", 32_768)]
-    file = tmp_path / "models.json"
-    assert await command.run(*catalog, "-o", str(file)) == 0
-    assert len(json.loads(file.read_text())["models"]) == 3
-    assert f'model_catalog_json = "{file}"' in command.err
-    assert await command.run(*catalog, "--model", "x") == 1
 
 
 async def test_catalogue_uses_profiles_of_codex(

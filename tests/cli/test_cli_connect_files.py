@@ -25,12 +25,11 @@ from services.cli.common import CommandError
 from services.cli.connect.client import ClientSettings, FileKind, Target, client_names, load_client
 from services.cli.connect.command import ConnectFlags, undo_all
 from services.cli.connect.server import ServedModel
-from services.cli.connect.settings_file import text_of, undo, write
+from services.cli.connect.settings_file import undo, write
 from services.cli.main import main
 from tests.kit.every import Cases
 
 KEY = "sk-the-secret-key"
-OTHER_USER = 65_534
 MODELS = [
     ServedModel("acme/coder", 131_072, capabilities={"thinking": {"supported": True}}),
     ServedModel("small", 32_768),
@@ -97,12 +96,6 @@ def path(tmp_path: Path) -> Path:
 MERGED: list[tuple[FileKind, str, dict[str, Any], dict[str, Any]]] = [
     (
         "json",
-        '{"env": {"A": "old", "B": "2"}, "list": [1], "A": null}',
-        {"values": {"env": {"A": "new", "MAX": "7"}}},
-        {"env": {"A": "new", "B": "2", "MAX": "7"}, "list": [1], "A": None},
-    ),
-    (
-        "json",
         '{"model": "mine", "agents": {"defaults": {"x": 1}}}',
         {"if_absent": {"model": "ours", "small": "s", "agents": {"defaults": {"model": "m"}}}},
         {"model": "mine", "agents": {"defaults": {"x": 1, "model": "m"}}, "small": "s"},
@@ -163,13 +156,6 @@ def test_changed_values_are_listed_without_secrets_and_a_private_copy_is_kept(pa
     assert private(backup)
 
 
-def test_no_copy_is_overwritten(path: Path) -> None:
-    for number in range(4):
-        write(settings(path, {"a": number}))
-    backups = sorted(path.parent.glob("*.bak"), key=os.path.getctime)
-    assert [json.loads(copy.read_text())["a"] for copy in backups] == [0, 1, 2]
-
-
 def test_comments_and_order_of_toml_stay(path: Path) -> None:
     path.write_text(
         '# first\nmodel = "a" # why\n\n[analytics]\nenabled = false\n\n[p.other]\nx = 1 # keep\n'
@@ -187,30 +173,16 @@ def test_comments_and_order_of_toml_stay(path: Path) -> None:
     assert "x = 1 # keep" in text
 
 
-def test_text_of_settings_is_a_complete_file(tmp_path: Path) -> None:
-    values = {"a": "x", "t": {"b": 1}}
-    toml = text_of(settings(tmp_path, values, "toml", if_absent={"c": 2}))
-    assert tomllib.loads(toml) == {**values, "c": 2}
-    assert json.loads(text_of(settings(tmp_path, values, if_absent={"a": "y"}))) == values
-
-
 @pytest.mark.parametrize(
     ("kind", "text", "why"),
     [
         ("json", b'{"a": 1, // why\n}', "not plain JSON, perhaps because of comments"),
-        ("json", b"{", "not plain JSON"),
-        ("json", b"[1]", "no settings"),
         ("json", b'{"mine": NaN}', "its number NaN would become another"),
-        ("json", b'{"mine": [-Infinity]}', "its number -Infinity would become another"),
-        ("json", b'{"mine": 1e999}', "its number 1e999 would become another"),
         ("json", b"[" * 100_000, "not plain JSON"),
         ("json", b"\xff\xfe", "not a text file"),
         ("toml", b"a = ", "not TOML"),
-        ("toml", b"a = " + b"[" * 5_000, "it is unchanged"),
         ("yaml", b"model: x # why\n", "it has comments"),
         ("yaml", b"a: &x [*x]\n", "it has aliases"),
-        ("yaml", b"a: &x {b: *x}\n", "it has aliases"),
-        ("yaml", b"[" * 400, "it is unchanged"),
     ],
 )
 def test_file_that_cannot_be_written_back_is_refused(
@@ -234,9 +206,6 @@ def test_file_that_cannot_be_written_back_is_refused(
     ("kind", "change", "why"),
     [
         ("toml", "{}# why I use it\n", "your line '# why I use it' within our settings"),
-        ("toml", "{}broken", "is not TOML"),
-        ("json", "// mine\n{}", "perhaps because of comments"),
-        ("yaml", "# mine\n{}", "it has comments"),
         ("env", "{}echo mine\n", "not a list of variables"),
     ],
 )
@@ -252,35 +221,6 @@ def test_undo_that_would_lose_an_edit_is_refused(
     assert tree(path.parent) == before
 
 
-def test_comment_within_our_settings_does_not_stop_the_next_write(path: Path) -> None:
-    write(settings(path, {"p": {"turnwire": {"url": "u"}}}, "toml"))
-    edited = path.read_text() + "# why I use it\n"
-    path.write_text(edited)
-    again = settings(path, {"p": {"turnwire": {"url": "v"}}}, "toml")
-    write(again)
-    undo(again)
-    assert path.read_text() == edited
-
-
-def test_removed_file_stays_removed_and_its_old_text_is_kept(path: Path) -> None:
-    ours = settings(path, {"a": 1})
-    path.write_text('{"mine": 1}')
-    write(ours)
-    path.unlink()
-    (line,) = undo(ours)
-    (copy,) = path.parent.iterdir()
-    assert line == f"{path}: you have removed it; its old text is in {copy.name}"
-    assert copy.read_text() == '{"mine": 1}'
-
-
-def test_value_that_the_user_has_changed_stays(path: Path) -> None:
-    ours = settings(path, {"model": "ours", "provider": {"turnwire": {"url": "u", "flag": True}}})
-    write(ours)
-    path.write_text('{"provider": {"turnwire": {"url": "u", "flag": 1}}, "model": "mine"}')
-    assert undo(ours) == [f"{path}: without our settings; your changes stay"]
-    assert json.loads(path.read_text()) == {"provider": {"turnwire": {"flag": 1}}, "model": "mine"}
-
-
 def test_copy_that_the_user_made_of_the_key_stays_private(path: Path) -> None:
     path.write_text("{}")
     path.chmod(0o644)
@@ -290,32 +230,6 @@ def test_copy_that_the_user_made_of_the_key_stays_private(path: Path) -> None:
     undo(ours)
     assert KEY in path.read_text()
     assert private(path)
-
-
-def test_whole_file_with_other_content_is_restored(path: Path) -> None:
-    first, second = (settings(path, {"A": value}, "env", whole=True) for value in "bc")
-    write(first)
-    path.write_text("echo mine\n")
-    write(second)
-    undo(second)
-    assert path.read_text() == "echo mine\n"
-
-
-def test_layout_that_a_client_writes_is_no_change(path: Path) -> None:
-    path.write_text('{"b":1,  "a":2}')
-    ours = settings(path, {"c": 3})
-    write(ours)
-    path.write_text(json.dumps(json.loads(path.read_text()), sort_keys=True))
-    assert undo(ours) == [f"{path}: as before"]
-    assert path.read_text() == '{"b":1,  "a":2}'
-
-
-def test_damaged_record_is_reported(path: Path) -> None:
-    ours = settings(path, {"a": 1})
-    write(ours)
-    path.with_name("settings.turnwire-undo").write_text("{")
-    with pytest.raises(CommandError, match="is damaged"):
-        undo(ours)
 
 
 def test_undo_needs_no_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -337,104 +251,25 @@ def test_undo_excludes_write_and_libraries(capsys: pytest.CaptureFixture[str]) -
     assert "a library" in capsys.readouterr().err
 
 
-# -- Links, folders of others, and what is not a file
+# -- Links and folders of others
 
 
-def test_link_to_a_file_stays(tmp_path: Path) -> None:
-    (tmp_path / "dotfiles").mkdir()
-    real, link = tmp_path / "dotfiles" / "s.json", tmp_path / "s.json"
-    real.write_text('{"a":1}')
-    link.symlink_to(real)
-    ours = settings(link, {"key": KEY})
-    write(ours)
-    assert json.loads(real.read_text()) == {"a": 1, "key": KEY}
-    assert len(list(real.parent.glob("*.bak"))) == 1
-    assert link.is_symlink()
-    undo(ours)
-    assert (link.is_symlink(), real.read_text()) == (True, '{"a":1}')
-    assert os.listdir(tmp_path / "dotfiles") == ["s.json"]
-
-
-def test_link_that_was_removed_is_named_as_the_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "dotfiles").mkdir()
-    link = tmp_path / "config.toml"
-    link.symlink_to(tmp_path / "dotfiles" / "config.toml")
-    for ours in plan_of("codex", tmp_path, Step({"default": True}, "http://h:1", MODELS[0])):
-        write(ours)
-    link.rename(tmp_path / "other")
-    undo_command = ["connect", "codex", "--dir", str(tmp_path), "--undo"]
-    assert main(undo_command) == 1
-    assert "if a file was a link, put the link back first" in capsys.readouterr().err
-    (tmp_path / "other").rename(link)
-    assert main(undo_command) == 0
-    assert os.listdir(tmp_path / "dotfiles") == []
-
-
-@pytest.mark.parametrize(
-    "links", [{"s.json": "s.json"}, {"s.json": "b", "b": "s.json"}, {"d": "d", "s.json": "d/x"}]
-)
-def test_loop_of_links_is_refused(tmp_path: Path, links: dict[str, str]) -> None:
-    for name, target in links.items():
-        (tmp_path / name).symlink_to(target)
-    with pytest.raises(OSError, match="symbolic links"):
-        write(settings(tmp_path / "s.json", {"key": KEY}))
-    assert all((tmp_path / name).is_symlink() for name in links)
-
-
-@pytest.mark.parametrize(
-    ("link", "to"), [("s.json", "theirs/s.json"), ("to", "theirs"), ("to", "theirs/deep/er")]
-)
-@pytest.mark.parametrize("root", [True, False])
+@pytest.mark.parametrize(("link", "to"), [("s.json", "theirs/s.json"), ("to", "theirs/deep")])
 def test_link_into_a_folder_of_another_user_is_refused(
-    link: str, to: str, root: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    link: str, to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
     theirs.mkdir()
     ours.mkdir()
-    if not root:
-        monkeypatch.setattr(os, "getuid", lambda: os.stat(tmp_path).st_uid + 1)
-    elif os.getuid() != 0:
-        pytest.skip("only root can give a folder to another user")
-    else:
-        os.chown(theirs, OTHER_USER, OTHER_USER)
-        (theirs / "s.json").write_text("{}")
+    monkeypatch.setattr(os, "getuid", lambda: os.stat(tmp_path).st_uid + 1)
     (ours / link).symlink_to(tmp_path / to)
-    before = tree(theirs)
     path = ours / link if link == "s.json" else ours / link / "s.json"
     with pytest.raises(CommandError, match="in a folder of another user; it is unchanged"):
         write(settings(path, {"key": KEY}))
-    assert tree(theirs) == before
+    assert tree(theirs) == {}
     own = ours / "own.json"  # without a link it may be anybody's folder, such as on a volume
     write(settings(own, {"key": KEY}))
     assert KEY in own.read_text()
-
-
-@pytest.mark.parametrize("place", ["file", "folder", "above"])
-@pytest.mark.parametrize("kind", ["folder", "pipe", "file", "nowhere"])
-def test_refusal_names_the_whole_path(tmp_path: Path, place: str, kind: str) -> None:
-    """Something else is where the settings file or a folder on the way to it should be."""
-    path = tmp_path / "above" / "folder" / "s.json"
-    wrong = {"file": path, "folder": path.parent, "above": path.parent.parent}[place]
-    if kind == ("file" if place == "file" else "folder"):
-        return  # as it should be
-    wrong.parent.mkdir(parents=True, exist_ok=True)
-    if kind == "folder":
-        wrong.mkdir()
-    elif kind == "pipe":
-        os.mkfifo(wrong)
-    elif kind == "nowhere":
-        wrong.symlink_to("/proc/nowhere/x")
-    else:
-        wrong.write_text("")
-    before = tree(tmp_path)
-    with pytest.raises((CommandError, OSError)) as refused:
-        write(settings(path, {"key": KEY}))
-    assert str(path) in str(refused.value)
-    if (place, kind) == ("file", "pipe"):
-        assert "not a regular file" in str(refused.value)
-    assert tree(tmp_path) == before
 
 
 @given(depth=st.integers(0, 3), at=st.integers(0, 3), change=st.sampled_from(["folder", "file"]))
@@ -478,7 +313,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("before", [None, '{"a":1}', '{"key": "mine"}'])
-@pytest.mark.parametrize("earlier", [[], ["first"], ["first", "other"]])
+@pytest.mark.parametrize("earlier", [[], ["first", "other"]])
 def test_killed_write_is_undone(tmp_path: Path, before: str | None, earlier: list[str]) -> None:
     """A process that writes is killed at each of its system calls in turn."""
     names = ("open", "rename", "unlink", "mkdir", "fchmod")
@@ -533,8 +368,6 @@ DOCUMENTS = st.dictionaries(
     ),
     max_size=5,
 )
-YAML_KEYS = KEYS | st.integers(0, 9) | st.booleans() | st.dates() | st.none()
-"""YAML has keys of every type, and `on` is one: `true`."""
 STEPS = st.builds(
     Step,
     st.fixed_dictionaries({"default": st.booleans(), "catalogue_file": st.booleans()}),
@@ -544,10 +377,10 @@ STEPS = st.builds(
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 
-def without_null(value: Any) -> Any:
+def tables(value: Any) -> Any:
     """TOML has no null, and tomlkit does not write lists that mix tables and values."""
     if isinstance(value, dict):
-        return {key: without_null(one) for key, one in value.items() if one is not None}
+        return {key: tables(one) for key, one in value.items() if one is not None}
     return str(value) if isinstance(value, list) else value
 
 
@@ -565,17 +398,12 @@ def text_of_user(kind: FileKind, document: dict[str, Any], draw: Draw) -> str:
             return str(draw(st.text("export A=b'#\n", max_size=20)))
     head = draw(st.sampled_from(["", "# the user's\n", "\n\n"]))
     end = draw(st.sampled_from(["", "# end\n", "\n"]))
-    return f"{head}{tomlkit.dumps(without_null(document))}{end}"
+    return f"{head}{tomlkit.dumps(tables(document))}{end}"
 
 
 def parsed(kind: FileKind, text: str, *, toml: Callable[[str], Any] = tomllib.loads) -> Any:
     loads: dict[str, Any] = {"yaml": yaml.safe_load, "toml": toml, "json": json.loads}
     return loads[kind](text) or {}
-
-
-def dumped(kind: FileKind, document: Any) -> str:
-    dumps: dict[str, Any] = {"yaml": yaml.safe_dump, "toml": tomlkit.dumps, "json": json.dumps}
-    return str(dumps[kind](document))
 
 
 @contextlib.contextmanager
@@ -623,69 +451,9 @@ def for_each_client(cases: Cases, check: Callable[[str, Path, st.DataObject], No
             example()
 
 
-def test_undo_restores_every_byte_and_mode(cases: Cases) -> None:
-    def check(name: str, folder: Path, data: st.DataObject) -> None:
-        files_before(name, folder, data)
-        before = tree(folder)
-        for step in data.draw(st.lists(STEPS, min_size=1, max_size=3)):
-            for ours in plan_of(name, folder, step):
-                write(ours)
-        assert undone(name, folder)
-        assert tree(folder) == before
-        with pytest.raises(CommandError, match="nothing to undo"):
-            undone(name, folder)
-
-    for_each_client(cases, check)
-
-
-def test_undo_removes_folders_that_write_has_made(tmp_path: Path, cases: Cases) -> None:
-    folder = tmp_path / "new" / "deep"
-    for name in CLIENTS:
-        for options in ({}, {"default": True}, STEP.options):
-            with cases.case(client=name, options=options):
-                for ours in plan_of(name, folder, STEP._replace(options=options)):
-                    write(ours)
-                assert undone(name, folder)
-                assert tree(tmp_path) == {}
-
-
-def edit(document: dict[str, Any], table: str) -> None:
-    """A change of the user, beside our settings."""
-    document["zz-mine"] = "top"
-    if not isinstance(document.get(table), dict):
-        document[table] = {}
-    document[table]["zz-mine"] = {"deep": 1}
-
-
-def test_changes_of_the_user_stay(cases: Cases) -> None:
-    def check(name: str, folder: Path, data: st.DataObject) -> None:
-        files_before(name, folder, data)
-        step = data.draw(STEPS)
-        merged = [ours for ours in plan_of(name, folder, step) if not ours.whole]
-        if not merged:
-            return
-        ours = merged[0]
-        path = Path(ours.path)
-        expected = parsed(ours.kind, path.read_text()) if path.exists() else {}
-        write(ours)
-        tables = [key for key, value in ours.values.items() if isinstance(value, dict)]
-        table = data.draw(st.sampled_from(tables or ["t"]))
-        document = parsed(ours.kind, path.read_text(), toml=tomlkit.parse)
-        edit(document, table)
-        edit(expected, table)
-        path.write_text(dumped(ours.kind, document))
-        path.chmod(data.draw(st.sampled_from([0o600, 0o640])))
-        if data.draw(st.booleans()):
-            again = plan_of(name, folder, step._replace(url="http://host:3"))
-            write(again[-1 if ours.kind == "toml" else 0])
-        assert undone(name, folder)
-        assert parsed(ours.kind, path.read_text()) == expected
-        assert KEY not in path.read_text()
-
-    for_each_client(cases, check)
-
-
-def test_no_other_user_can_read_the_key(cases: Cases, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undo_restores_every_byte_and_mode_and_no_other_user_can_read_the_key(
+    cases: Cases,
+) -> None:
     """Neither in the settings nor in a copy or the record, from the moment at which a file
     exists."""
     opened: list[int] = []
@@ -702,22 +470,18 @@ def test_no_other_user_can_read_the_key(cases: Cases, monkeypatch: pytest.Monkey
     def check(name: str, folder: Path, data: st.DataObject) -> None:
         opened.clear()
         files_before(name, folder, data)
+        before = tree(folder)
         with mock.patch("os.open", open_and_check):
-            for step in data.draw(st.lists(STEPS, min_size=1, max_size=2)):
-                files = plan_of(name, folder, step)
-                for opened_to_all in (False, data.draw(st.booleans())):
-                    for ours in files:
-                        for path in (Path(ours.path), Path(ours.path + ".turnwire-undo")):
-                            if opened_to_all and path.exists():
-                                path.chmod(0o666)
-                    for ours in files:
-                        write(ours)
-                    assert with_key(folder)
-                    assert all(map(private, with_key(folder)))
-            undone(name, folder)
-        assert opened
+            for step in data.draw(st.lists(STEPS, min_size=1, max_size=3)):
+                for ours in plan_of(name, folder, step):
+                    write(ours)
+                assert with_key(folder)
+                assert all(map(private, with_key(folder)))
         assert set(opened) == {0o600}
-        assert with_key(folder) == []
+        assert undone(name, folder)
+        assert tree(folder) == before
+        with pytest.raises(CommandError, match="nothing to undo"):
+            undone(name, folder)
 
     umask = os.umask(0)
     try:
@@ -726,17 +490,28 @@ def test_no_other_user_can_read_the_key(cases: Cases, monkeypatch: pytest.Monkey
         os.umask(umask)
 
 
-@given(
-    document=st.dictionaries(
-        YAML_KEYS, st.dictionaries(YAML_KEYS, VALUES, max_size=3) | VALUES, max_size=4
-    )
-)
-def test_yaml_with_keys_of_any_type_is_merged_and_restored(document: dict[Any, Any]) -> None:
-    with new_folder() as folder:
-        path = folder / "config.yaml"
-        path.write_text(yaml.safe_dump(document, sort_keys=False))
-        ours = settings(path, {"model": "m", "providers": {"turnwire": {"url": "u"}}}, "yaml")
-        write(ours)
-        path.write_text(path.read_text() + "zz-mine: 1\n")
-        undo(ours)
-        assert yaml.safe_load(path.read_text()) == {**document, "zz-mine": 1}
+def test_undo_removes_folders_that_write_has_made(tmp_path: Path, cases: Cases) -> None:
+    folder = tmp_path / "new" / "deep"
+    for name in CLIENTS:
+        for options in ({}, {"default": True}, STEP.options):
+            with cases.case(client=name, options=options):
+                for ours in plan_of(name, folder, STEP._replace(options=options)):
+                    write(ours)
+                assert undone(name, folder)
+                assert tree(tmp_path) == {}
+
+
+def test_changes_of_the_user_stay(tmp_path: Path, cases: Cases) -> None:
+    changes = {"json": '{"mine": [1, null], ', "yaml": "mine: [1, null]\n", "toml": "mine = 1\n"}
+    for name in CLIENTS:
+        merged = [ours for ours in plan_of(name, tmp_path / name, STEP) if not ours.whole]
+        for ours in merged[:1]:
+            with cases.case(client=name):
+                path = Path(ours.path)
+                write(ours)
+                text = path.read_text()
+                path.write_text(changes[ours.kind] + text.removeprefix("{"))
+                assert undone(name, tmp_path / name)
+                left = parsed(ours.kind, path.read_text())
+                assert left == {"mine": 1 if ours.kind == "toml" else [1, None]}
+                assert KEY not in path.read_text()

@@ -1,5 +1,3 @@
-import shlex
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,9 +7,7 @@ from services.cli.instances import (
     Instance,
     announce,
     bus_defaults,
-    default_state_dir,
     newest_instance,
-    program,
     server_url,
 )
 from services.runtime.config import BusConfig, FrontendConfig
@@ -51,18 +47,6 @@ def test_file_of_a_killed_instance_is_removed(env: dict[str, str], tmp_path: Pat
     assert not left.exists()
 
 
-def test_only_the_user_can_read_the_address_of_the_bus(env: dict[str, str], tmp_path: Path) -> None:
-    with announce(ONE, env):
-        (file,) = (tmp_path / "turnwire/running").iterdir()
-        assert file.stat().st_mode & 0o777 == 0o600
-
-
-def test_unwritable_state_directory_is_not_an_error(tmp_path: Path) -> None:
-    (tmp_path / "turnwire").write_text("")
-    with announce(ONE, env := {"XDG_STATE_HOME": str(tmp_path)}):
-        assert newest_instance(env) is None
-
-
 def test_commands_use_its_bus_unless_another_is_named(env: dict[str, str]) -> None:
     with announce(ONE, env):
         assert Sources().load(BusConfig, bus_defaults(env)).config.nats_url == "nats://h:3"
@@ -70,26 +54,3 @@ def test_commands_use_its_bus_unless_another_is_named(env: dict[str, str]) -> No
         named = Sources(env={"TURNWIRE_NATS_URL": "nats://n:1"})
         assert named.load(FrontendConfig, bus_defaults(env)).config.bus.nats_url == "nats://n:1"
     assert Sources().load(BusConfig, bus_defaults(env)).config.nats_url == BusConfig().nats_url
-
-
-def test_state_directory_follows_xdg() -> None:
-    assert default_state_dir({"XDG_STATE_HOME": "/x"}) == Path("/x/turnwire")
-    assert (
-        default_state_dir({"XDG_STATE_HOME": "relative"}) == Path.home() / ".local/state/turnwire"
-    )
-
-
-def test_program_is_called_by_name_or_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = tmp_path / "clone/.venv/bin/turnwire"
-    own.parent.mkdir(parents=True)
-    own.touch(mode=0o755)
-    monkeypatch.setattr(sys, "executable", str(own.with_name("python")))
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert program() == str(own)
-    monkeypatch.chdir(tmp_path / "clone")
-    assert program() == ".venv/bin/turnwire"
-    (tmp_path / "a clone").symlink_to(tmp_path / "clone")
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "a clone/.venv/bin/python"))
-    assert shlex.split(program()) == [str(tmp_path / "a clone/.venv/bin/turnwire")]
-    monkeypatch.setenv("PATH", str(own.parent))
-    assert program() == "turnwire"

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from services.cli import common
 from services.cli.main import main
-from services.cli.registry import BUILT_IN, Command
+from services.cli.registry import BUILT_IN
 from services.cli.up.command import COMMAND as UP
 from services.runtime.config import STAGES
 from services.runtime.config.options import options
@@ -64,47 +64,26 @@ def test_overview_lists_every_command(capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr() == ("", shown)
 
 
-def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out.strip().count(".") == 2
-
-
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
         (["serv"], 'no command serv; did you mean "serve"?'),
-        (["serve"], "the stage is one of frontend, preprocessor, worker, parser"),
         (["serve", "praser"], 'did you mean "parser"?'),
         (["config", "nobody"], 'Invalid value "nobody" for STAGE. Choose from: "frontend"'),
-        (["up", "--prot", "1"], "Unknown option: --prot. Did you mean --port?"),
-        (
-            ["serve", "worker", "--script-mode", "x"],
-            'Invalid value "x" for --script-mode. Choose from: "agent"',
-        ),
         (
             ["health", "worker", "--model", "m"],
             "no port for the request: give the worker a --metrics-port",
         ),
         (["up", "worker", "parser"], "turnwire up: unexpected argument: worker parser\n"),
         (
-            ["parse", "--family", "hermes", "--chunk", "0"],
-            'Invalid value "0" for --chunk. Must be >= 1.',
-        ),
-        (["health", "--timeout-s", "-1"], 'Invalid value "-1.0" for --timeout-s. Must be > 0.'),
-        (["inspect", "--port", "70000"], 'Invalid value "70000" for --port. Must be <= 65535.'),
-        (["replay", "f", "--speed", "0"], 'Invalid value "0.0" for --speed. Must be > 0.'),
-        (
             ["replay", "f", "--api", "x"],
             'Invalid value "x" for --api. Choose from: "messages", "responses", "chat"',
         ),
         (["replay", "f", "--speed", "inf"], 'Invalid value "inf" for --speed. Must be < inf.'),
-        (["trajectories", "--idle-s", "-1"], 'Invalid value "-1.0" for --idle-s. Must be >= 0.'),
         (["key", "my laptop"], "a name has letters, digits and . _ @ - only, not 'my laptop'"),
         (["tap", "tw.v2.>", "a b"], "turnwire tap: not a subject of NATS: 'a b'\n"),
-        (["tap", "tw..evt"], "not a subject of NATS: 'tw..evt'"),
         (["inspect", sys.executable], "is not a text file: "),
         (["serve", "parser", "--model", "/nowhere"], "there is no directory /nowhere"),
-        (["replay", sys.executable], "is not a text file: "),
         (["trajectories", __file__], ":1: not a line of `turnwire tap --json`: "),
     ],
 )
@@ -126,9 +105,6 @@ CONNECT = ["connect", "claude", "--url"]
     ("argv", "message"),
     [
         ([*CONNECT, "http://[::1"], "http://[::1 is not an http address: Invalid IPv6 URL"),
-        ([*CONNECT, "http://127.0.0.1:x"], "no Turnwire server answers at http://127.0.0.1:x"),
-        (["trajectories", "--model", "/nowhere"], "there is no directory /nowhere"),
-        (["inspect", "--model", "/nowhere"], "there is no directory /nowhere"),
         (["catalog", "codex", "--model-dir", "/nowhere"], "there is no directory /nowhere"),
     ],
 )
@@ -138,16 +114,6 @@ def test_user_error_is_one_line(
     assert main(argv) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
-
-
-def faulty() -> int:
-    raise ValueError("a bug")
-
-
-def test_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.cli.main.load_command", lambda _name: Command(faulty))
-    with pytest.raises(ValueError, match="a bug"):
-        main(["check"])
 
 
 def test_config_shows_every_value_with_its_origin(
@@ -170,18 +136,6 @@ def test_config_shows_every_value_with_its_origin(
     assert "accept_timeout_s" in table
     assert "t.toml [bus] beat_interval_s" in table
     assert "slots" not in table
-
-
-def test_config_reports_a_problem_once(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("TURNWIRE_DEAD_AFTER_S", "soon")
-    with pytest.raises(SystemExit) as end:
-        main(["config"])
-    assert end.value.code == 2
-    assert capsys.readouterr().err == (
-        'turnwire config: Invalid value for TURNWIRE_DEAD_AFTER_S: unable to convert "soon" into float.\n'
-    )
 
 
 async def test_health_checks_a_process(
@@ -214,12 +168,6 @@ def test_listener_url_has_a_reachable_host(host: str, expected: str) -> None:
     assert common.reachable_host(host) == expected
 
 
-def test_health_is_quick_to_import() -> None:
-    code = "import sys, services.cli.commands.health; print([m for m in ('rich', 'aiohttp', 'transformers') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
 def test_demo_model_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -236,10 +184,8 @@ def test_demo_model_is_made(
     assert made == [tmp_path / "demo"]
 
 
-@pytest.mark.parametrize(
-    "arguments", [["parser", "--nats-url", "nats://127.0.0.1:1", "--connect-timeout-s", "1"], ["x"]]
-)
-def test_service_that_fails_without_a_reader_of_its_log_has_status_1(arguments: list[str]) -> None:
+def test_service_that_fails_without_a_reader_of_its_log_has_status_1() -> None:
+    arguments = ["parser", "--nats-url", "nats://127.0.0.1:1", "--connect-timeout-s", "1"]
     reader, writer = os.pipe()
     os.close(reader)
     command = [*MAIN, "serve", *arguments]

@@ -2,10 +2,6 @@
 one line."""
 
 import asyncio
-import subprocess
-import threading
-import time
-from pathlib import Path
 from typing import Any
 
 import nats as nats_py
@@ -14,9 +10,8 @@ import pytest
 from services.cli.commands.make_buckets import keep_buckets, make_buckets
 from services.cli.main import main
 from services.runtime.config import BucketsConfig, BusConfig
-from tests.cli.running import MAIN
 from tests.kit.nats import NatsServer, free_port
-from tests.kit.waiting import LIMIT_S, until
+from tests.kit.waiting import until
 
 
 def run(url: str, *argv: str) -> int:
@@ -54,11 +49,6 @@ def test_buckets_are_created_updated_or_unchanged(
     assert "tw_ledger: 33,554,432 bytes, entries expire after 60 s" in capsys.readouterr().out
 
 
-def test_without_a_ledger_store_there_is_no_bucket_for_it(own_nats: NatsServer) -> None:
-    assert run(own_nats.url, "--ledger-store-mb", "0") == 0
-    assert set(streams(own_nats.url)) == {"KV_tw_responses", "KV_tw_media"}
-
-
 def test_added_settings_of_a_bucket_are_reset(own_nats: NatsServer) -> None:
     async def spoil() -> None:
         client = await nats_py.connect(own_nats.url)
@@ -71,15 +61,6 @@ def test_added_settings_of_a_bucket_are_reset(own_nats: NatsServer) -> None:
     asyncio.run(spoil())
     assert run(own_nats.url) == 0
     assert streams(own_nats.url)["KV_tw_ledger"].subjects == ["$KV.tw_ledger.>"]
-
-
-def test_command_waits_for_the_server(nats_binary: str, tmp_path: Path) -> None:
-    server = NatsServer(nats_binary, str(tmp_path))
-    late = threading.Timer(0.5, server.start)
-    late.start()
-    assert run(server.url) == 0
-    late.join()
-    server.kill()
 
 
 @pytest.mark.parametrize(
@@ -99,16 +80,6 @@ def test_failure_is_one_line(
     assert run(url, *argv) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"turnwire buckets: {wanted}")
-
-
-def test_server_without_jetstream_is_named_after_the_deadline(
-    nats_binary: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    server = NatsServer(nats_binary, str(tmp_path), jetstream="")
-    server.start()
-    assert run(server.url, "--connect-timeout-s", "1") == 1
-    assert "bucket tw_ledger: the server has no JetStream" in capsys.readouterr().err
-    server.kill()
 
 
 async def names(url: str) -> set[str]:
@@ -145,18 +116,3 @@ async def test_lost_buckets_are_made_again(own_nats: NatsServer) -> None:
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
     assert len(all_names) == 3
-
-
-def test_command_makes_lost_buckets_again_until_a_signal(own_nats: NatsServer) -> None:
-    command = [*MAIN, "buckets", "--nats-url", own_nats.url, "--every-s", "0.1"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        own_nats.kill()
-        own_nats.lose_storage()
-        own_nats.start()
-        deadline = time.monotonic() + LIMIT_S
-        while len(streams(own_nats.url)) < 2:
-            assert time.monotonic() < deadline
-        process.terminate()
-        assert process.wait(LIMIT_S) in (0, 1, 130)

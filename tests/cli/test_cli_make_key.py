@@ -66,7 +66,3 @@ def test_other_limits_for_one_holder_are_refused(
     before = path.read_text()
     assert made(capsys, "ci", "--file", str(path))[0] == 2
     assert path.read_text() == before
-
-
-def test_unwritable_file_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert made(capsys, "ci", "--file", str(tmp_path / "none" / "keys"))[0] == 1

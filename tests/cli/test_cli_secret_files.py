@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.common import create_file, replace_file
+from services.cli.common import replace_file
 from services.cli.instances import Instance, announce, newest_instance, write_ready_file
 from services.cli.main import main
-from services.cli.up.plan import prepare_state
 from services.runtime.config import STAGES
-from tests.cli.planning import plan
 
 
 @pytest.fixture(autouse=True)
@@ -107,20 +105,6 @@ def test_rights_of_a_group_stay(secrets: Path, group: int) -> None:
     assert {path: (mode(path), path.stat().st_ino) for path in files} == before
 
 
-def test_key_is_stored_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["key", "ci", "--file", str(tmp_path / "keys.txt")]) == 0
-    assert holders(tmp_path, capsys.readouterr().out.strip()) == []
-    assert mode(tmp_path / "keys.txt") == 0o600
-
-
-def test_seal_key_of_up_is_private(tmp_path: Path, demo_dir: Path) -> None:
-    made = plan("--model", str(demo_dir), state=tmp_path / "state")
-    for _ in range(2):
-        prepare_state(made)
-        assert all_private(holders(tmp_path, (tmp_path / "state" / "seal.key").read_text()))
-        open_for_all(tmp_path)
-
-
 def test_login_of_the_bus_is_private(tmp_path: Path) -> None:
     env = {"XDG_STATE_HOME": str(tmp_path / "state")}
     instance = Instance("http://h", ["http://h"], "m", os.getpid(), "nats://me:geheim@h")
@@ -146,10 +130,3 @@ def test_replaced_file_leaves_no_other_file(tmp_path: Path) -> None:
         assert path.read_bytes() == data
     assert list(tmp_path.iterdir()) == [path]
     assert mode(path) == 0o600
-
-
-def test_new_file_replaces_no_file(tmp_path: Path) -> None:
-    create_file(tmp_path / "a", b"first")
-    with pytest.raises(FileExistsError):
-        create_file(tmp_path / "a", b"second")
-    assert (tmp_path / "a").read_bytes() == b"first"

@@ -1,6 +1,5 @@
 """A service's exit status and what it says on its way out."""
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
 
@@ -9,7 +8,7 @@ import pytest
 from schemas.errors import Unavailable
 from services.cli.serve import serve_stage
 from services.runtime.config import ParserConfig
-from services.runtime.config.command_line import CLEAN, FAILURE, USAGE
+from services.runtime.config.command_line import FAILURE, USAGE
 from services.runtime.config.loader import ConfigError
 
 Run: TypeAlias = Callable[[ParserConfig], Coroutine[Any, Any, None]]
@@ -27,17 +26,6 @@ def main(monkeypatch: pytest.MonkeyPatch) -> Main:
     return run_main
 
 
-def test_a_service_that_ends_by_itself_is_clean(main: Main) -> None:
-    seen: list[ParserConfig] = []
-
-    async def run(config: ParserConfig) -> None:
-        await asyncio.sleep(0)
-        seen.append(config)
-
-    assert main(run, "--model", "m") == CLEAN
-    assert seen == [ParserConfig(model="m")]
-
-
 @pytest.mark.parametrize(
     "error", [Unavailable("no NATS server at nats://x"), OSError("port 1 is taken")]
 )
@@ -49,14 +37,6 @@ def test_a_failure_is_one_line(
 
     assert main(run, "--model", "m") == FAILURE
     assert capsys.readouterr().err == f"turnwire serve parser: {error}\n"
-
-
-def test_our_own_mistakes_keep_their_traceback(main: Main) -> None:
-    async def run(_config: ParserConfig) -> None:
-        raise KeyError("what")
-
-    with pytest.raises(KeyError):
-        main(run, "--model", "m")
 
 
 def test_configuration_errors_of_the_service_itself_have_status_2(
@@ -71,12 +51,3 @@ def test_configuration_errors_of_the_service_itself_have_status_2(
     assert (
         capsys.readouterr().err.splitlines()[1] == "turnwire serve parser: --seal-key-file: empty"
     )
-
-
-def test_wrong_flags_have_status_2(main: Main) -> None:
-    async def run(_config: ParserConfig) -> None:
-        raise AssertionError("not reached")
-
-    with pytest.raises(SystemExit) as caught:
-        main(run)
-    assert caught.value.code == USAGE

@@ -49,13 +49,7 @@ async def silent() -> AsyncIterator[SilentServer]:
 BUS = ("--nats-url", "nats://{address}", "--connect-timeout-s", "600")
 COMMANDS: Mapping[str, Sequence[str]] = {
     "tap": ("tap", *BUS),
-    "inspect": ("inspect", "--port", "0", *BUS),
-    "trajectories": ("trajectories", *BUS),
-    "behaviour": ("behaviour", "{file}", "--a", "http://a", "--b", "http://b", *BUS, "--", "true"),
-    "doctor": ("doctor", *BUS),
-    "buckets": ("buckets", *BUS),
     "connect": ("connect", "claude", "--url", "http://{address}"),
-    "catalog": ("catalog", "codex", "--url", "http://{address}"),
     "replay": ("replay", "{file}", "--url", "http://{address}"),
     "health": ("health", "frontend", "--http-port", "{port}", "--timeout-s", "600"),
     "up": ("up", "--port", "0", "--state-dir", "{state}", *BUS[:2]),
@@ -171,10 +165,8 @@ sys.exit(main(sys.argv[1:]))
 @pytest.mark.parametrize(
     ("module", "argv"),
     [
-        ("schemas.errors", ["up"]),
         ("services.cli.up.command", ["up"]),
         ("services.cli.up.check", ["serve", "frontend"]),
-        ("services.cli.connect.client", ["--help"]),
     ],
 )
 async def test_command_ends_while_it_imports(

@@ -15,8 +15,6 @@ from services.cli.up.supervisor import (
     ChildSpec,
     Display,
     Supervisor,
-    describe_status,
-    quiet_variables,
 )
 from tests.cli.running import gone, until_gone
 
@@ -74,15 +72,6 @@ async def test_lines_of_both_streams_have_the_name(watched: Watched) -> None:
     assert len(pieces) > 1
     assert "".join(pieces) == "x" * 3_000_000
     assert watched.lines[-1] == ("a", "end")
-
-
-async def test_environment_is_extended(watched: Watched) -> None:
-    code = (
-        "import os; print(os.environ['EXTRA'], 'PATH' in os.environ); __import__('signal').pause()"
-    )
-    await watched.supervisor.start(ChildSpec("a", python(code), {"EXTRA": "1"}))
-    await watched.until(1)
-    assert watched.lines == [("a", "1 True")]
 
 
 @pytest.fixture
@@ -150,20 +139,6 @@ async def test_wrong_configuration_is_not_tried_again(watched: Watched) -> None:
     assert watched.reports == []
 
 
-async def test_progress_bar_is_reported_while_its_line_grows(watched: Watched) -> None:
-    code = (
-        "import sys, time\n"
-        "for share in range(0, 100, 10): sys.stdout.write(f'\\r {share}%'); sys.stdout.flush(); time.sleep(0.05)\n"
-        "sys.stdout.write('\\r100%\\n'); print('loaded'); time.sleep(60)"
-    )
-    await watched.supervisor.start(ChildSpec("worker-1", python(code)))
-    await watched.until(2)
-    assert watched.lines == [("worker-1", "100%"), ("worker-1", "loaded")]
-    shares = [int(text.removesuffix("%")) for _, text in watched.states]
-    assert shares == sorted(shares)
-    assert len(shares) > 1
-
-
 async def test_stop_waits_for_the_end(watched: Watched) -> None:
     code = (
         "import signal, sys\n"
@@ -178,14 +153,6 @@ async def test_stop_waits_for_the_end(watched: Watched) -> None:
     assert watched.supervisor.pid("a") is None
     assert watched.supervisor.pid("b") is not None
     assert watched.supervisor.names == ["a", "b"]
-
-
-async def test_stop_ends_the_wait_for_a_restart(watched: Watched) -> None:
-    watched.supervisor.ready = True
-    await watched.supervisor.start(ChildSpec("a", python("print('up'); raise SystemExit(1)")))
-    await watched.until(1)
-    async with asyncio.timeout(60):
-        await watched.supervisor.stop(["a"])
 
 
 async def test_kill_ends_grandchildren(watched: Watched) -> None:
@@ -221,18 +188,3 @@ asyncio.run(main())
     owner.kill()
     await owner.wait()
     await until_gone(child)
-
-
-@pytest.mark.parametrize(
-    ("status", "words"),
-    [(0, "status 0"), (3, "status 3"), (-9, "killed by SIGKILL"), (-63, "killed by signal 63")],
-)
-def test_status_is_described(status: int, words: str) -> None:
-    assert describe_status(status) == words
-
-
-def test_threads_are_limited_unless_they_are_set() -> None:
-    assert set(quiet_variables({"OMP_NUM_THREADS": "8"})) == set(quiet_variables({})) - {
-        "OMP_NUM_THREADS"
-    }
-    assert set(quiet_variables({}).values()) == {"1"}

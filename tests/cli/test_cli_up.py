@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -21,10 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from services.cli.instances import newest_instance
 from services.runtime.config import STAGES
-from tests.cli.running import MAIN, turnwire, until_gone
-from tests.kit.described_model import describe_model
-from tests.kit.nats import NatsServer
-from tests.kit.waiting import until
+from tests.cli.running import MAIN, until_gone
 
 START_S = 90.0
 """Generous: six processes start at once."""
@@ -213,86 +209,25 @@ async def test_killed_up_leaves_no_process(up: Start) -> None:
         await until_gone(*pids)
 
 
-async def test_nothing_starts_if_the_port_is_in_use(up: Start) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        async with up("--port", str(port)) as running:
-            in_use = f"turnwire up: port {port} on 127.0.0.1 is in use; choose another with --port"
-            await running.printed(in_use)
-            assert await running.end() == 1
-            assert not any("ready" in line for line in running.lines)
-
-
-async def test_frontend_without_its_port_is_not_started_again(nats: NatsServer) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        flags = ("--nats-url", nats.url, "--port", str(taken.getsockname()[1]))
-        async with asyncio.timeout(START_S):
-            status, output = await turnwire("serve", "frontend", *flags)
-    assert status == 2  # with which `up` ends
-    assert "address already in use; choose another address with --host and --port" in output
-
-
-@pytest.mark.slow
-async def test_failed_start_of_a_stage_ends_up_with_its_reason(up: Start, tmp_path: Path) -> None:
-    scripts = tmp_path / "scripts"
-    scripts.mkdir()
-    (scripts / "a.json").write_text("{")
-    async with up("--script-dir", str(scripts)) as running:
-        await running.printed("does not run: status")
-        assert await running.end() == 1
-
-
-async def test_what_up_cannot_use_is_one_line(up: Start, tmp_path: Path) -> None:
+async def test_what_up_cannot_use_is_one_line(up: Start) -> None:
     async with up("--nats-url", "nats://127.0.0.1:1") as running:
         assert await running.end() == 1
         await running.printed("turnwire up: no NATS server at nats://127.0.0.1:1 (--nats-url)")
         assert len(running.lines) == 1
-    model = describe_model(tmp_path / "model")
-    file = model / "tokenizer_config.json"
-    wrong = json.loads(file.read_text()) | {"response_template": {"fields": {}}}
-    file.write_text(json.dumps(wrong))
-    async with up("--model", str(model)) as running:
-        assert await running.end() == 1
-        await running.printed("turnwire up: model: response_template: ")
-        assert len(running.lines) == 1
 
 
-@pytest.mark.parametrize("ignored", [(), (signal.SIGINT,)])
 async def test_ctrl_c_ends_the_search_for_the_model(
-    ignored: Sequence[signal.Signals], up: Start, monkeypatch: pytest.MonkeyPatch
+    up: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also in the background, where shells have SIGINT ignored."""
     asked = asyncio.Event()  # the hub never answers
     hub = await asyncio.start_server(lambda _reader, _writer: asked.set(), "127.0.0.1", 0)
     monkeypatch.setenv("HF_ENDPOINT", "http://{}:{}".format(*hub.sockets[0].getsockname()))
     monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "600")
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    async with up("--model", "acme/coder", ignored=ignored) as running:
+    async with up("--model", "acme/coder", ignored=[signal.SIGINT]) as running:
         async with asyncio.timeout(START_S):
             await asked.wait()
         assert await running.end(signal.SIGINT) == 130
         assert not any("Traceback" in line for line in running.lines)
     hub.close()
-
-
-@pytest.mark.slow
-async def test_up_makes_the_buckets_again_when_its_server_has_lost_them(
-    up: Start, state: Path, tmp_path: Path
-) -> None:
-    own = tmp_path / "state"
-    shutil.copytree(state / "demo-model", own / "demo-model")
-    async with up("--frontends", "2", state=own) as running, aiohttp.ClientSession() as http:
-        first, second = (await running.ready())["urls"]
-        body = {"model": BODY["model"], "input": "Say something."}
-
-        async def shared() -> bool:
-            """Whether one frontend finds a response of the other."""
-            async with http.post(f"{first}/v1/responses", json=body) as response:
-                id = (await response.json()).get("id")
-            async with http.get(f"{second}/v1/responses/{id}") as response:
-                return response.status == 200
-
-        await until(shared)
-        os.kill(running.child("nats-server"), signal.SIGKILL)
-        shutil.rmtree(own / "jetstream")
-        await running.printed("starting it again in 0.5 s")
-        await until(shared, 30.0)
