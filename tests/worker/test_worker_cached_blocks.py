@@ -1,6 +1,5 @@
 """The blocks of a prefix cache against the plain way to keep them: a list in order of use."""
 
-import tracemalloc
 from collections import OrderedDict
 
 from hypothesis import given
@@ -57,17 +56,6 @@ def test_held_blocks_are_those_of_a_plain_list(
         assert (before | set(came)) - set(went) == set(plain.blocks)
         assert not set(came) & before
         assert blocks.keys() == list(plain.blocks), "the least recently used first"
-
-
-def test_memory_does_not_grow_with_uses() -> None:
-    blocks, keys = CachedBlocks(100), chain([0, 1, 2])
-    tracemalloc.start()
-    try:
-        for _ in range(10_000):
-            blocks.use(keys)
-        assert tracemalloc.get_traced_memory()[0] < 100_000
-    finally:
-        tracemalloc.stop()
 
 
 @given(st.lists(st.integers(0, 3), max_size=40), st.integers(0, 40), st.integers(1, 5))

@@ -50,15 +50,6 @@ def test_a_shard_is_scheduled_once_for_a_step() -> None:
     ]
 
 
-def test_log_probabilities_stay_with_their_tokens() -> None:
-    turn = Trial().open("a")
-    turn.put(EngineDelta([1], logprobs=[[(1, -0.5)]]))
-    turn.put(EngineDelta([2]))
-    turn.put(EngineDelta([3], logprobs=[[(3, -0.1)]]))
-    assert turn.stream.ids == [1, 2, 3]
-    assert turn.stream.logprobs == [[(1, -0.5)], [], [(3, -0.1)]]
-
-
 def test_it_ends_once_by_the_engine() -> None:
     trial = Trial()
     turn = trial.open("a")
@@ -77,10 +68,16 @@ def test_cancelling_closes_the_engines_turn_once() -> None:
     turn.put(EngineDelta([1]))
     turn.cancel()
     turn.cancel()
+    turn.abandon(EngineFailed("no tokens"))
     turn.put(EngineDelta([2], finish=FinishReason.STOP))
     assert (turn.stream.ids, trial.ends, trial.closed) == ([1], ["a"], 1)
     assert turn.stream.finish is not None
     assert turn.stream.finish.reason is FinishReason.CANCELLED
+    other = trial.open("b")
+    other.abandon(EngineFailed("no tokens"))
+    assert (trial.closed, trial.ends) == (2, ["a", "b"])
+    assert other.stream.finish is not None
+    assert other.stream.finish.reason is FinishReason.ERROR
 
 
 def test_the_death_of_the_engine_has_its_own_code() -> None:
@@ -95,15 +92,3 @@ def test_the_death_of_the_engine_has_its_own_code() -> None:
     ]
     assert codes == [ENGINE_DIED, EngineFailed("").info.code]
     assert trial.ends == ["a", "b"]
-
-
-def test_a_turn_that_is_abandoned_ends_with_an_error_and_its_engine_stops() -> None:
-    trial = Trial()
-    turn = trial.open("a")
-    turn.put(EngineDelta([1], cached=0))
-    for _ in range(2):
-        turn.abandon(EngineFailed("no tokens"))
-    turn.put(EngineDelta([2]))
-    assert (trial.closed, trial.ends, turn.stream.ids) == (1, ["a"], [1])
-    assert turn.stream.finish is not None
-    assert turn.stream.finish.reason is FinishReason.ERROR

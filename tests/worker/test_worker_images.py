@@ -1,4 +1,4 @@
-"""Images on their way from the bucket to the engine, with a real server."""
+"""Images on their way from the bucket to the engine."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from schemas import subjects
 from schemas.control import Cancel
 from schemas.conversation import Sampling
-from schemas.errors import MEDIA_MISSING, ErrorInfo, ErrorKind, Unavailable
+from schemas.errors import MEDIA_MISSING, ErrorInfo, ErrorKind
 from schemas.frames import (
     GenerateReply,
     GenerateRequest,
@@ -243,20 +243,6 @@ async def test_turn_cancelled_while_its_image_is_fetched_is_not_decoded(
     assert not trial.ids("t")
 
 
-async def test_deadline_passes_while_an_image_is_fetched(
-    trial: Trial, vision: VisionPrompts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slow = SlowStore(monkeypatch)
-    await trial.store.put(image_hash(image(), None), image())
-    sent = asyncio.create_task(
-        trial.send(trial.asked("t", *placed(vision, image()), timeout_s=0.05))
-    )
-    await eventually(lambda: slow.waiting == 1)
-    await asyncio.sleep(0.1)
-    slow.release.set()
-    assert error_of(await sent).kind is ErrorKind.TIMED_OUT
-
-
 async def test_drain_waits_until_a_request_with_images_is_answered(
     trial: Trial, vision: VisionPrompts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,26 +282,3 @@ async def test_requests_that_wait_for_an_image_read_it_once(
     slow.release.set()
     assert await asyncio.gather(*fetches) == [{one.hash: image()}] * 3
     assert slow.waiting == 1
-
-
-async def test_missing_image_ends_the_reads_of_the_others(
-    trial: Trial, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reading = set[str]()
-
-    async def get(_: ImageStore, name: str) -> bytes:
-        if name == "missing":
-            await eventually(lambda: len(reading) == 2)
-            raise Unavailable("missing", code=MEDIA_MISSING)
-        reading.add(name)
-        try:
-            await asyncio.Event().wait()
-        finally:
-            reading.remove(name)
-        return b""
-
-    monkeypatch.setattr(ImageStore, "get", get)
-    images = [PromptImage(name, 0, 4) for name in ("one", "other", "missing")]
-    with pytest.raises(Unavailable, match="missing"):
-        await StoredImages(trial.worker).read(images)
-    await eventually(lambda: not reading)

@@ -87,16 +87,6 @@ def test_without_events_the_least_recently_used_go_and_of_a_prompt_the_end() -> 
     assert set(reported.keys()) == {first[0], second[0], *keys(*B)}
 
 
-def test_a_prompt_is_held_up_to_the_first_block_that_is_not() -> None:
-    reported = book(stored(None, ("a", A), ("b", B)))
-    assumed = book(capacity=8 * SIZE)
-    assumed.record_use(keys(*A, *B))
-    for index in (reported, assumed):
-        assert index.count_cached(keys(*A, *B, *C)) == index.count_cached(keys(*A, *B)) == 2
-        assert index.count_cached(keys(*A, *C)) == 1
-        assert index.count_cached(keys(*C, *A)) == index.count_cached([]) == 0
-
-
 @given(st.integers(0, 300), st.integers(0, 300))
 def test_a_long_prompt_is_held_up_to_the_reported_blocks(blocks: int, other: int) -> None:
     reported = book(stored(None, *((number, [number] * SIZE) for number in range(blocks))))

@@ -68,14 +68,3 @@ def test_urgent_tokens_are_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None
     trial.pacer.send_now("p")
     trial.pacer.send_now("p")
     assert trial.drains == [(0.0, "p"), (0.0002, "p")]
-
-
-def test_shards_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    trial = Trial(monkeypatch)
-    trial.pacer.send_soon("p")
-    trial.tick(0.0002)
-    trial.pacer.send_soon("q")
-    trial.pacer.send_soon("p")
-    assert trial.drains == [(0.0, "p"), (0.0002, "q")]
-    trial.tick(0.005)
-    assert trial.drains[2:] == [(0.005, "p")]

@@ -13,20 +13,8 @@ LIMIT = TENANT_SHARE * CAPACITY
 
 
 def asked(tenant: str, session: str, retain_s: int, turn: str = "t") -> GenerateRequest:
-    return GenerateRequest(
-        turn,
-        1,
-        "m",
-        b"",
-        "p",
-        "f",
-        Sampling(),
-        [],
-        Raw(b"{}"),
-        retain_s=retain_s,
-        tenant=tenant,
-        session=session,
-    )
+    own = {"retain_s": retain_s, "tenant": tenant, "session": session}
+    return GenerateRequest(turn, 1, "m", b"", "p", "f", Sampling(), [], Raw(b"{}"), **own)
 
 
 TENANTS = "abcdefgh"
@@ -78,6 +66,8 @@ def test_a_session_that_grows_counts_once() -> None:
         assert quota.seconds(asked("", "s", 300), tokens, tokens - 1000, 0.0) == 300
     assert quota.seconds(asked("", "other", 300), 5000, 0, 0.0) == 0
     assert quota.seconds(asked("", "other", 300), 5000, 0, 301.0) == 300
+    unknown = RetentionQuota(None)
+    assert unknown.seconds(asked("", "s", 300), 1, 0, 0.0) == 0
 
 
 def test_agents_with_one_id_count_with_what_they_add() -> None:
@@ -89,7 +79,3 @@ def test_agents_with_one_id_count_with_what_they_add() -> None:
             assert (
                 quota.seconds(request, tokens, tokens - 100 if turn else 0, 10.0 * turn) == 300
             ), (turn, agent)
-
-
-def test_a_cache_of_unknown_size_retains_nothing() -> None:
-    assert RetentionQuota(None).seconds(asked("", "s", 300), 1, 0, 0.0) == 0

@@ -1,4 +1,4 @@
-"""What engines share: open turns, from callbacks to sinks, and work on daemon threads."""
+"""What engines share: open turns, work on daemon threads, guided decoding, log probabilities."""
 
 import gc
 import threading
@@ -6,10 +6,18 @@ import weakref
 
 import pytest
 
+from schemas.conversation import OutputFormat
 from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
 from services.worker.engine import EngineDelta
-from services.worker.engines.support import EngineTurn, OpenTurns, in_daemon_thread
+from services.worker.engines.support import (
+    EngineTurn,
+    OpenTurns,
+    chosen_first,
+    guided_arguments,
+    in_daemon_thread,
+)
+from tests.kit.engines import request
 from tests.kit.listening import Listener
 
 
@@ -18,18 +26,13 @@ class Trial:
 
     def __init__(self) -> None:
         self.turns = OpenTurns("trial")
-        self.sinks: dict[str, Listener] = {}
         self.released: list[str] = []
 
     def open(self, turn_id: str, sink: Listener | None = None) -> EngineTurn:
         sink = sink or Listener()
         turn = self.turns.open(turn_id, sink, lambda: self.released.append(turn_id))
         sink.opened = True
-        self.sinks[turn_id] = sink
         return turn
-
-    def ids(self, turn_id: str) -> list[list[int]]:
-        return [delta.ids for delta in self.sinks[turn_id].deltas]
 
 
 def test_deltas_come_in_order_and_the_engine_is_done_before_the_end_arrives() -> None:
@@ -43,7 +46,12 @@ def test_deltas_come_in_order_and_the_engine_is_done_before_the_end_arrives() ->
     turn = trial.open("a", Recorder())
     turn.put(EngineDelta([1]))
     turn.put(EngineDelta([2], finish=FinishReason.STOP))
-    assert heard == [(None, []), (FinishReason.STOP, ["a"])]
+    turn.put(EngineDelta([9]))
+    turn.fail(EngineFailed("late"))
+    turn.close()
+    trial.turns.die("later still")
+    assert heard == [(None, []), (FinishReason.STOP, ["a"])], "nothing comes after the end"
+    assert trial.released == ["a"]
     assert len(trial.turns) == 0
 
 
@@ -66,19 +74,6 @@ def test_ended_turn_does_not_hold_what_its_engine_had_for_it() -> None:
         assert alive() is None, "no cycle is left to the garbage collector"
     finally:
         gc.enable()
-
-
-def test_nothing_comes_after_the_end() -> None:
-    trial = Trial()
-    turn = trial.open("a")
-    turn.put(EngineDelta(finish=FinishReason.LENGTH))
-    turn.put(EngineDelta([9]))
-    turn.fail(EngineFailed("late"))
-    turn.close()
-    trial.turns.die("later still")
-    assert trial.ids("a") == [[]]
-    assert trial.sinks["a"].error is None
-    assert trial.released == ["a"]
 
 
 def test_an_id_can_be_used_again_once_it_is_closed() -> None:
@@ -106,3 +101,26 @@ async def test_a_daemon_threads_result_and_error_reach_the_waiter() -> None:
         await in_daemon_thread("work", broken)
     with pytest.raises(RuntimeError, match=r"work: SystemExit\(3\)"):
         await in_daemon_thread("work", leaving)
+
+
+def test_a_form_becomes_one_argument() -> None:
+    schema = {"type": "object"}
+    assert guided_arguments(request(guided=OutputFormat("json_schema", schema))) == {"json": schema}
+    assert guided_arguments(request(guided=OutputFormat("json_object"))) == {"json_object": True}
+    assert guided_arguments(request()) is None
+
+
+def test_a_grammar_is_of_whole_turns_only() -> None:
+    assert guided_arguments(request(grammar='start: "x"')) == {"grammar": 'start: "x"'}
+    assert guided_arguments(request(grammar='start: "x"', resumed=1)) is None, (
+        "it would start again"
+    )
+    rest = request(grammar='start: "x"', rest_grammar='start: "y"', resumed=1)
+    assert guided_arguments(rest) == {"grammar": 'start: "y"'}, "it begins where this request does"
+
+
+def test_the_chosen_token_comes_first() -> None:
+    values = {3: -2.0, 4: -0.5, 5: -1.0}
+    assert chosen_first(5, values, 1) == [(5, -1.0), (4, -0.5)]
+    assert chosen_first(5, values, None) == [(5, -1.0), (4, -0.5), (3, -2.0)]
+    assert chosen_first(9, values, 0) == [(9, float("-inf"))]

@@ -309,14 +309,6 @@ def test_opener_that_an_answer_mentions_is_no_thought(mention: str, hermes: Herm
     assert hermes.turn(8, ids).stream.ids == ids
 
 
-def test_call_in_an_open_thought_is_not_interrupted(hermes: Hermes) -> None:
-    call = CALL.replace("ls", "ls -l " * 50)
-    for blank in ("", "\n", " "):
-        ids = hermes.encode("Look." + call.replace("<tool_call>\n", "<tool_call>" + blank))
-        for tokens in range(3, 8):
-            assert hermes.turn(tokens, ids).stream.ids == ids
-
-
 def test_max_tokens_keeps_its_meaning(hermes: Hermes) -> None:
     """At every limit around the end of the thought, also where that does not fit."""
     answer = "Done, and so on and on and on."

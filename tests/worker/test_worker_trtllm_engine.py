@@ -117,17 +117,14 @@ async def test_ranks_with_own_caches_get_the_session(fake_trtllm: Any, model: Pa
 
 
 @BOTH
-async def test_guided_requests_are_decoded_with_their_form(
-    engine: TrtllmEngine, fake_trtllm: Any
-) -> None:
+async def test_a_form_and_a_bias_arrive(engine: TrtllmEngine, fake_trtllm: Any) -> None:
     schema = {"type": "object"}
-    await run(engine, request(guided=OutputFormat("json_schema", schema)))
-    await run(engine, request(grammar='start: "x"'))
-    first, second = (
-        output.sampling.guided_decoding for output in fake_trtllm.LLM.last.runtime.outputs
-    )
-    assert (first.json, first.grammar) == (schema, None)
-    assert (second.json, second.grammar) == (None, 'start: "x"')
+    bias = {1: -100.0, 3: 2.5}
+    await run(engine, request(guided=OutputFormat("json_schema", schema), logit_bias=bias))
+    sent = fake_trtllm.LLM.last.runtime.outputs[-1].sampling
+    assert sent.guided_decoding.json == schema
+    assert sent.embedding_bias[:5].tolist() == [0.0, -100.0, 0.0, 2.5, 0.0]
+    assert len(sent.embedding_bias) == 512
 
 
 @ALL

@@ -13,7 +13,6 @@ from services.worker.engine import FEATURES, EngineDelta
 from services.worker.engines.trtllm.releases import Release, known_release
 from services.worker.engines.trtllm.requests import (
     TrtllmProgress,
-    bias_row,
     generate_arguments,
     lacking,
     llm_arguments,
@@ -157,26 +156,17 @@ def test_values_are_converted_for_the_library(version: str) -> None:
         Package(version).root.SamplingParams(**found)
 
 
-@NEW
-def test_priorities_keep_their_order(version: str) -> None:
-    requests = [request(priority=priority) for priority in (-1000, -1, 0, 1, 2, 1000)]
-    values = [
-        generate_arguments(one, known_release(version)).get("priority", 0.5) for one in requests
-    ]
-    assert values == sorted(values)
-    assert 0.0 <= values[0] < 0.5 < values[-1] <= 1.0
-    asked = request(priority=1, cache_salt="s")
-    found = generate_arguments(asked, known_release(version))
-    assert found == {"streaming": True, "cache_salt": "s", "priority": 0.75}
-
-
 @ALL
-def test_traced_turn_has_its_trace_context_where_the_release_takes_it(version: str) -> None:
-    trace = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
-    can = known_release(version)
-    taken = trace if "trace_headers" in can.generate else None
-    assert generate_arguments(request(trace=trace), can).get("trace_headers") == taken
-    assert "trace_headers" not in generate_arguments(request(), can)
+def test_priority_and_trace_are_sent_where_the_release_takes_them(version: str) -> None:
+    release, trace = known_release(version), {"traceparent": "00-0af7-b7ad-01"}
+    assert generate_arguments(request(), release) == {"streaming": True}
+    found = generate_arguments(request(priority=1, cache_salt="s", trace=trace), release)
+    sent = {"cache_salt": "s", "priority": 0.75, "trace_headers": trace}
+    taken = {name: value for name, value in sent.items() if name in release.generate}
+    assert found == {"streaming": True, **taken}
+    if "priority" in release.generate:
+        lowest = generate_arguments(request(priority=-1000), release)
+        assert 0.0 <= lowest["priority"] < 0.01
 
 
 def output(ids: list[int], reason: str | None = None, stop: Any = None, **more: Any) -> Any:
@@ -191,13 +181,12 @@ def progress(**changes: Any) -> TrtllmProgress:
     return TrtllmProgress(request(**asked), [5, 7])
 
 
-def test_the_list_grows_and_each_delta_is_what_is_new() -> None:
+def test_each_delta_is_what_is_new_in_a_list_that_grows() -> None:
     turn = progress()
     assert turn.read(output([10])) == EngineDelta([10], cached=2)
     assert turn.read(output([10, 11, 12])) == EngineDelta([11, 12])
-    assert turn.read(output([10, 11, 12, 13], "length")) == EngineDelta(
-        [13], finish=FinishReason.LENGTH
-    )
+    last = turn.read(output([10, 11, 12, 13], "length"))
+    assert last == EngineDelta([13], finish=FinishReason.LENGTH)
 
 
 @for_rows(
@@ -214,9 +203,8 @@ def test_every_way_to_stop_has_its_finish_reason(
 ) -> None:
     turn = progress()
     assert turn.read(output([10])).ids == [10]
-    assert turn.read(output(last, "stop", stop_reason)) == EngineDelta(
-        [], finish=FinishReason.STOP, stop_id=stop_id
-    )
+    found = turn.read(output(last, "stop", stop_reason))
+    assert found == EngineDelta([], finish=FinishReason.STOP, stop_id=stop_id)
 
 
 def test_end_that_is_none_of_the_requests_own() -> None:
@@ -234,59 +222,29 @@ def test_a_stop_token_waits_until_it_is_known_to_be_the_end() -> None:
     turn = progress()
     assert turn.read(output([10, 7])).ids == [10]
     assert turn.read(output([10, 7, 11])).ids == [7, 11]
-    turn = progress()
-    assert turn.read(output([10, 7])).ids == [10]
-    assert turn.read(output([10, 7], "stop", 7)) == EngineDelta(
-        [], finish=FinishReason.STOP, stop_id=7
-    )
+    assert turn.read(output([10, 7, 11, 5])).ids == []
+    ended = turn.read(output([10, 7, 11, 5], "stop"))
+    assert ended == EngineDelta([], finish=FinishReason.STOP, stop_id=5)
 
 
 def test_a_prefill_has_no_output() -> None:
-    assert progress(max_tokens=0).read(output([10], "length")) == EngineDelta(
-        [], cached=2, finish=FinishReason.LENGTH
-    )
-    assert progress(max_tokens=0).read(output([5], "stop")) == EngineDelta(
-        [], cached=2, finish=FinishReason.LENGTH
-    )
-
-
-def test_cached_is_never_more_than_the_prompt() -> None:
-    assert progress().read(output([10], cached_tokens=96)).cached == 3
-    assert progress().read(SimpleNamespace(outputs=output([10]).outputs)).cached == 0
+    prefilled = EngineDelta([], cached=3, finish=FinishReason.LENGTH)
+    for ids, reason in (([10], "length"), ([5], "stop")):
+        found = progress(max_tokens=0).read(output(ids, reason, cached_tokens=96))
+        assert found == prefilled, "cached is never more than the prompt"
 
 
 def test_other_ends_are_failures() -> None:
-    with pytest.raises(EngineFailed, match="timeout"):
-        progress().read(output([10], "timeout"))
-    with pytest.raises(EngineFailed, match="without an output"):
-        progress().read(SimpleNamespace(outputs=[], finished=False))
+    for made in (output([10], "timeout"), SimpleNamespace(outputs=[], finished=False)):
+        with pytest.raises(EngineFailed):
+            progress().read(made)
 
 
 def test_logprobs_are_read_in_both_forms() -> None:
-    told = [
-        {
-            10: SimpleNamespace(logprob=-0.5),
-            11: SimpleNamespace(logprob=-0.1),
-            12: SimpleNamespace(logprob=-3.0),
-        }
-    ]
-    assert progress(logprobs=2).read(output([10], logprobs=told)).logprobs == [
-        [(10, -0.5), (11, -0.1), (12, -3.0)]
-    ]
-    assert progress(logprobs=1).read(output([10], logprobs=told)).logprobs == [
-        [(10, -0.5), (11, -0.1)]
-    ]
-    assert progress(logprobs=0).read(output([10], logprobs=told)).logprobs == [[(10, -0.5)]]
-    assert progress(logprobs=0).read(output([10], logprobs=[-0.7])).logprobs == [[(10, -0.7)]]
+    values = {10: -0.5, 11: -0.1, 12: -3.0}
+    told = [{token: SimpleNamespace(logprob=value) for token, value in values.items()}]
+    read = progress(logprobs=1).read(output([10], logprobs=told))
+    assert read.logprobs == [[(10, -0.5), (11, -0.1)]]
     turn = progress(logprobs=0)
     turn.read(output([10], logprobs=[-0.7]))
     assert turn.read(output([10, 11], logprobs=[-0.7, -0.9])).logprobs == [[(11, -0.9)]]
-
-
-@ALL
-def test_a_bias_is_a_row_over_the_vocabulary(version: str) -> None:
-    can = known_release(version)
-    found = llm_arguments(config(), can)
-    assert "logit_bias" in offered(found, can, 8)
-    assert "logit_bias" not in offered(found, can, None)
-    assert bias_row({1: -100.0, 3: 2.5}, 5) == [0.0, -100.0, 0.0, 2.5, 0.0]
