@@ -19,7 +19,7 @@ def limit_process(memory_bytes: int) -> None:
 
 
 def limit_cpu(seconds: int) -> None:
-    """Lets the system end this process when it has computed for so many seconds more."""
+    """Lets the system end this process after `seconds` more of computing."""
     if sys.platform == "win32":
         return
     import resource
