@@ -5,8 +5,8 @@ Short work in a thread would hold the interpreter's lock for most of its time, s
 requests would wait all the same. The time of a prompt is estimated from its number of messages and
 its bytes. A chat template is a program, though, and may take any time: one that takes much longer
 than estimated is stopped and run again, few of them at once, so that it delays neither the event
-loop nor the threads. A template may also write more text than it receives: a text that is too long
-for the loop is made again in a thread.
+loop nor the threads. A template may also write more text than it receives, and data may spell many
+control tokens, each of which is marked: what is too long for the loop is made again in a thread.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from schemas.conversation import Conversation
 from schemas.errors import Invalid
 from services.images.prompt_images import all_known
 from services.preprocessor.model import ModelSetup
-from services.runtime.long_work import LongWork
+from services.runtime.long_work import LongWork, on_loop
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 A = TypeVarTuple("A")
@@ -38,7 +38,7 @@ FAST_BYTE_S = 12e-9
 SLOW_BYTE_S = 0.8e-6
 """Time to read, render and encode one byte of the request with fastokens and with tokenizers."""
 LOOP_STOP_S = 0.03
-"""CPU time after which a template is stopped on the event loop."""
+"""CPU time after which a template, and the marking of data, are stopped on the event loop."""
 THREAD_STOP_S = 1.0
 """CPU time after which a template is stopped in a thread."""
 FAST_CHARS = 1_048_576
@@ -104,7 +104,7 @@ class PromptThreads:
 
     def _on_loop(self, work: Callable[[*A], T], *args: *A) -> T:
         # By CPU time: a busy machine is not a slow template.
-        with self._setup.encoder.limited(FAST_CHARS, SLOW_CHARS):
+        with on_loop(LOOP_STOP_S), self._setup.encoder.limited(FAST_CHARS, SLOW_CHARS):
             return self._make_within(LOOP_STOP_S, time.thread_time, work, *args)
 
     async def _in_thread(self, work: Callable[[*A], T], *args: *A) -> T:

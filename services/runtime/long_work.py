@@ -1,6 +1,8 @@
-"""Lets work that turns out to be long leave the event loop: it stops, and starts again in a thread.
-Pure."""
+"""Lets work that turns out to be long leave the event loop: it stops, and starts again in a
+thread."""
 
+import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -9,7 +11,8 @@ from typing import Any
 LOOP_VALUES = 20_000
 """Limit of the values of JSON that are examined on the event loop. Each takes about 50 ns."""
 _NESTED = frozenset({dict, list})
-_ON_LOOP = ContextVar("on_loop", default=False)
+_LOOP_END: ContextVar[float | None] = ContextVar("loop_end", default=None)
+"""The CPU time of this thread at which work must leave the event loop; None: not on the loop."""
 
 
 class LongWork(Exception):
@@ -17,19 +20,28 @@ class LongWork(Exception):
 
 
 @contextmanager
-def on_loop() -> Iterator[None]:
-    """A context in which `long_work` raises."""
-    token = _ON_LOOP.set(True)
+def on_loop(seconds: float = math.inf) -> Iterator[None]:
+    """A context in which `long_work` raises, and `long_so_far` after so many seconds of CPU
+    time."""
+    token = _LOOP_END.set(time.thread_time() + seconds)
     try:
         yield
     finally:
-        _ON_LOOP.reset(token)
+        _LOOP_END.reset(token)
 
 
 def long_work() -> None:
     """To be called before work that takes a millisecond or more. Raises LongWork on the event
     loop."""
-    if _ON_LOOP.get():
+    if _LOOP_END.get() is not None:
+        raise LongWork
+
+
+def long_so_far() -> None:
+    """To be called again and again by work whose length is not known. Raises LongWork on the event
+    loop when its time is over."""
+    end = _LOOP_END.get()
+    if end is not None and time.thread_time() > end:
         raise LongWork
 
 

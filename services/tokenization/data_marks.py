@@ -20,6 +20,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from services.runtime.long_work import long_so_far, long_work
 from services.tokenization.segments import alternatives
 
 _ASCII = 0xDC00
@@ -29,6 +30,10 @@ _OTHER = 0xDC80
 _MAX_OTHER = 0xE000 - _OTHER
 _JSON_BLANKS = r"(?:\s|\\[fnrt]|\\u001[c-f])*"
 _JSON_BLANKS_BACKWARDS = r"(?:\s|[fnrt]\\|[c-f]100u\\)*"
+LOOP_MARKS = 256
+"""Limit of marks whose pieces are found on the event loop."""
+LOOP_CHARS = 65_536
+"""Limit of a text whose characters are looked at one by one on the event loop."""
 _MARK = re.compile("[\udc00-\udfff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -136,6 +141,7 @@ class DataMarker:
         return self._mark_ends(text)
 
     def _marked_token(self, token: re.Match[str]) -> str:
+        long_so_far()
         return self._marked(token[0])
 
     def mark_json(self, value: Any) -> Any:
@@ -144,6 +150,7 @@ class DataMarker:
         if isinstance(value, str):
             return self.mark(value)
         if isinstance(value, dict):
+            long_so_far()
             marked = {self.mark(key): self.mark_json(item) for key, item in value.items()}
             same = all(map(is_, marked, value)) and all(map(is_, marked.values(), value.values()))
             return value if same else marked
@@ -188,6 +195,8 @@ class DataMarker:
         assert self._handled is not None
         pieces: list[str] = []
         at = 0
+        if len(text) > LOOP_CHARS:
+            long_work()
         for handled in self._handled.finditer(text):
             pieces += [self._mark_edges(text[at : handled.start()]), handled[0]]
             at = handled.end()
@@ -263,6 +272,8 @@ class DataMarks:
         marked = [mark.start() for mark in _MARK.finditer(text)]
         if not marked:
             return []
+        if len(marked) > LOOP_MARKS:
+            long_work()
         low = max(marked[0] - 2 * self._longest, 0)
         high = min(marked[-1] + 2 * self._longest, len(text))
         spans: set[tuple[int, int, bool]] = set()
