@@ -21,8 +21,7 @@ class LongWork(Exception):
 
 @contextmanager
 def on_loop(seconds: float = math.inf) -> Iterator[None]:
-    """A context in which `long_work` raises, and `long_so_far` after so many seconds of CPU
-    time."""
+    """A context in which `long_work` raises, and `long_so_far` after `seconds` of CPU time."""
     token = _LOOP_END.set(time.thread_time() + seconds)
     try:
         yield
@@ -38,8 +37,8 @@ def long_work() -> None:
 
 
 def long_so_far() -> None:
-    """To be called again and again by work whose length is not known. Raises LongWork on the event
-    loop when its time is over."""
+    """To be called again and again by work of unknown length. Raises LongWork on the event loop
+    when its time is over."""
     end = _LOOP_END.get()
     if end is not None and time.thread_time() > end:
         raise LongWork

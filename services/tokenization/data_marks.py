@@ -31,9 +31,9 @@ _MAX_OTHER = 0xE000 - _OTHER
 _JSON_BLANKS = r"(?:\s|\\[fnrt]|\\u001[c-f])*"
 _JSON_BLANKS_BACKWARDS = r"(?:\s|[fnrt]\\|[c-f]100u\\)*"
 LOOP_MARKS = 256
-"""Limit of marks whose pieces are found on the event loop."""
+"""Limit of marks in a text that is cut into pieces on the event loop."""
 LOOP_CHARS = 65_536
-"""Limit of a text whose characters are looked at one by one on the event loop."""
+"""Limit of a text that is read character by character on the event loop."""
 _MARK = re.compile("[\udc00-\udfff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
