@@ -9,8 +9,10 @@ history: a request continues the one with the answers that its own history begin
 """
 
 from collections.abc import Sequence
+from hashlib import blake2b
 from itertools import takewhile
 from operator import attrgetter
+from secrets import token_bytes
 
 from cachetools import LRUCache
 from msgspec.structs import replace
@@ -52,6 +54,8 @@ class PromptChangeReporter:
         self._log = log
         self._last: BranchCache[SeenPrompt] = BranchCache(max_bytes, attrgetter("size"), MAX_ALIKE)
         """For each key: the last prompt of every session."""
+        self._log_key = token_bytes(32)
+        """Without it, short words could be guessed from their digests."""
         self._reported: LRUCache[tuple[SessionKey, str], bool] = LRUCache(MAX_REPORTED)
         self._times = Counter(
             "turnwire_prompt_varied",
@@ -99,9 +103,16 @@ class PromptChangeReporter:
             "preprocessor.prompt_varies",
             cause=cause,
             tokens=difference.again,
-            was=change.was,
-            now=change.now,
+            where=change.where,
+            was=self._digest(change.was),
+            now=self._digest(change.now),
         )
+
+    def _digest(self, words: str) -> str:
+        """Tells whether words of prompts, which are never logged, are the same as others in this
+        process's log."""
+        digest = blake2b(words.encode("utf-8", "replace"), key=self._log_key, digest_size=6)
+        return digest.hexdigest()
 
     def compare(self, key: SessionKey, now: SeenPrompt, text: str) -> Difference | None:
         """Returns the difference to the last prompt of the same session; None where there is none,
