@@ -4,13 +4,12 @@ import itertools
 import json
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from schemas.errors import EngineFailed, ErrorInfo, ErrorKind
+from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import (
     BlockStart,
     BlockStop,
@@ -21,15 +20,12 @@ from schemas.events import (
     Usage,
 )
 from services.frontend.apis.messages.render import MessagesStream
-from services.frontend.apis.responses.dialect import ConvertedRequest, Responses
 from services.frontend.apis.responses.render.events import KEEPALIVE, payloads
-from services.frontend.apis.responses.request.body import decode
 from services.frontend.turns.interfaces import AnswerInfo
 from tests.kit.answers import dispatches, events, frames
 from tests.kit.bodies import MESSAGES, RESPONSES, Api, Json
 from tests.kit.events import call, finish, reasoning, text
 from tests.kit.frontend import MODEL
-from tests.kit.stories import TOOLS
 from tests.kit.telling import PREPARED, named
 
 INFO = AnswerInfo("0a1b2c", "req_0a1b2c", MODEL, 1700000000)
@@ -51,13 +47,6 @@ def document_of(api: Api, turn: list[TurnEvent], **fields: Any) -> Json:
 def test_arguments_keep_their_spelling_in_a_document_of_messages() -> None:
     document = named(MESSAGES, "interleaved").document()
     assert rb'"input":{"pattern": "old\\.flag", "limit": 5000.0}' in document
-
-
-def test_call_without_an_object_has_an_empty_input_in_a_document_of_messages() -> None:
-    turn = [*call(0, "look", '{"at": }', call_id="c", complete=False), finish(1)]
-    document = document_of(MESSAGES, turn)
-    assert [(block["name"], block["input"]) for block in document["content"]] == [("look", {})]
-    assert document["stop_reason"] == "end_turn"
 
 
 def test_call_without_an_id_gets_a_unique_one_in_messages() -> None:
@@ -139,26 +128,6 @@ def test_counted_thoughts_add_up_to_their_tokens(thoughts: list[int], batch: int
     assert all("estimated_tokens" not in delta for block in deltas() for delta in block)
 
 
-def test_call_of_responses_ends_before_the_next_block() -> None:
-    telling = named(RESPONSES, "interleaved")
-    renderer, _ = telling.started()
-    for event in telling.events:
-        out = renderer.events([event])
-        if isinstance(event, BlockStop) and event.block in (2, 4, 5, 6):
-            *_, done = events(out)
-            assert done["type"] == "response.output_item.done"
-            assert done["item"]["call_id"] == f"toolu_{event.block}"
-
-
-@pytest.mark.parametrize("name", ["shell", "exec_command"])
-def test_complete_call_of_responses_without_arguments_has_an_empty_object(name: str) -> None:
-    turn: list[TurnEvent] = [BlockStart(0, "tool_use", name, "c"), BlockStop(0), finish(1)]
-    stream = stream_of(RESPONSES.ask(**TOOLS).renderer(INFO), turn)
-    (delta,) = [data for data in events(stream) if data["type"].endswith(".delta")]
-    document = document_of(RESPONSES, turn, **TOOLS)
-    assert delta["delta"] == document["output"][0]["arguments"] == "{}"
-
-
 def test_nothing_follows_the_end_of_responses() -> None:
     turn: list[TurnEvent] = [finish(0)]
     renderer = RESPONSES.ask().renderer(INFO)
@@ -168,40 +137,13 @@ def test_nothing_follows_the_end_of_responses() -> None:
     assert renderer.state.document().status == "completed"
 
 
-@pytest.mark.parametrize("kind", ["text", "reasoning", "tool_use"])
-def test_error_outside_the_turn_fails_the_response(kind: Any) -> None:
-    start = BlockStart(0, kind, name="look" if kind == "tool_use" else None)
+def test_error_outside_the_turn_fails_the_response() -> None:
     renderer = RESPONSES.ask().renderer(INFO)
-    stream_of(renderer, [start, Delta(0, 0, "half")])
+    stream_of(renderer, [BlockStart(0, "text"), Delta(0, 0, "half")])
     *_, failed = events(renderer.error(ErrorInfo(ErrorKind.TIMED_OUT, "too late")))
     assert failed["type"] == "response.failed"
     assert failed["response"]["error"] == {"code": "server_error", "message": "too late"}
     assert failed["response"]["output"][0]["status"] == "incomplete"
-
-
-def test_cancelled_response_keeps_its_output() -> None:
-    renderer = RESPONSES.ask().renderer(INFO)
-    stream_of(renderer, [*reasoning(0, "Hm."), *text(1, "half")[:-1]])
-    assert renderer.break_off() == renderer.break_off() == b""
-    document = renderer.state.document("cancelled")
-    thought, message = (json.loads(bytes(item)) for item in document.output)
-    assert (thought["type"], message["status"]) == ("reasoning", "incomplete")
-    assert message["content"][0]["text"] == "half"
-
-
-def test_response_document_is_available_at_any_time() -> None:
-    from openai.types.responses import Response
-
-    telling = named(RESPONSES, "parallel")
-    renderer = telling.parsed().renderer(INFO)
-    assert renderer.state.document().status == "in_progress"
-    renderer.start([PREPARED])
-    renderer.events(telling.events[:4])
-    assert [json.loads(bytes(item))["call_id"] for item in renderer.state.items] == ["toolu_0"]
-    assert renderer.state.document("cancelled").status == "cancelled"
-    assert len(renderer.state.document().output) == 1
-    queued = telling.parsed().renderer(INFO).state.document("queued")
-    assert Response.model_validate(json.loads(msgspec.json.encode(queued))).status == "queued"
 
 
 def test_indented_request_does_not_break_the_stream_of_responses() -> None:
@@ -216,43 +158,3 @@ def test_indented_request_does_not_break_the_stream_of_responses() -> None:
 def test_keep_alive_of_responses_is_one_data_event() -> None:
     assert KEEPALIVE == b'event: keepalive\ndata: {"type":"keepalive"}\n\n'
     assert payloads(KEEPALIVE) == []
-
-
-class Plain:
-    """A sealer that seals nothing."""
-
-    def seal(self, text: str) -> str:
-        return "sealed:" + text
-
-    def open(self, blob: str) -> str | None:
-        return blob.removeprefix("sealed:") if blob.startswith("sealed:") else None
-
-
-def convert(*items: Json, **fields: Any) -> ConvertedRequest:
-    body = json.dumps(RESPONSES.body(*items, **fields)).encode()
-    return Responses().convert(decode(body), {}, sealer=Plain())
-
-
-USER = {"role": "user", "content": "Fix it."}
-TRIGGER = {"type": "compaction_trigger"}
-
-
-def test_compaction_is_exactly_one_item() -> None:
-    asked = convert(USER, TRIGGER, stream=True, include=["reasoning.encrypted_content"])
-    summary = text(1, ("We fixed", " it."))
-    turn = [*reasoning(0, "Sum up.", seal="x"), *summary, finish(2, FinishReason.LENGTH)]
-    seen = events(stream_of(asked.renderer(INFO), turn))
-    assert [data["type"].removeprefix("response.") for data in seen] == [
-        *("created", "in_progress", "output_item.added", "output_item.done", "completed"),
-    ]
-    (item,) = seen[-1]["response"]["output"]
-    assert item["type"] == "compaction"
-    again = convert(item, {"role": "user", "content": "Go on."}).conversation
-    assert again.messages[0].parts[0].text.endswith("\n\nWe fixed it.")  # type: ignore[union-attr]
-
-
-def test_compaction_without_a_summary_fails() -> None:
-    collector = convert(USER, TRIGGER).collector(INFO)
-    collector.events([finish(0)])
-    with pytest.raises(EngineFailed, match="no summary"):
-        collector.body()

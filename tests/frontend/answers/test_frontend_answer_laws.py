@@ -23,7 +23,6 @@ from schemas.events import (
 )
 from services.frontend.apis.chat.render import ChatCollector, ChatShape, chat_stream
 from services.frontend.apis.messages.wire import UNSEALED
-from services.frontend.apis.shared.tools import freeform_input
 from services.frontend.turns.interfaces import AnswerInfo, Collector, Renderer
 from tests.frontend.answers.generated import TEXT, Turn, draw_batches, turns
 from tests.kit.answers import check_document, chunks, dispatches
@@ -181,22 +180,6 @@ def blocks(turn: Turn) -> list[list[Any]]:
             found.append([])
         found[-1].append(event)
     return found
-
-
-@given(turns(_look | _patch))
-def test_raw_input_of_chat_equals_the_input_in_the_arguments(turn: Turn) -> None:
-    plain, raw = (
-        chat_document(ChatShape(freeform=frozenset(names)), [turn])["choices"][0]["message"]
-        for names in ((), ("patch",))
-    )
-    for function, custom in zip(
-        plain.get("tool_calls", []), raw.get("tool_calls", []), strict=True
-    ):
-        if custom["type"] == "custom":
-            written = freeform_input(function["function"]["arguments"])
-            assert custom["custom"]["input"] in (written, "")
-        else:
-            assert custom == function
 
 
 def written() -> Iterator[tuple[Case, Random]]:

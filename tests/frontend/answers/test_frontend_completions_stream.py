@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -89,15 +88,6 @@ def usage(prompt: int, completion: int, cached: int) -> dict[str, Any]:
     }
 
 
-def test_stream_is_rendered() -> None:
-    assert stream(CompletionsShape([""]), [(0, [event]) for event in said("Hi", " you")]) == [
-        chunk(0, "Hi"),
-        chunk(0, " you"),
-        chunk(0, "", "stop"),
-        "[DONE]",
-    ]
-
-
 def test_stream_with_every_option_is_rendered() -> None:
     shape = CompletionsShape(["Once"], logprobs=True, include_usage=True, continuous_usage=True)
     logprobs = {
@@ -146,11 +136,6 @@ def test_nothing_follows_a_failure() -> None:
     ]
     error = {"message": "gone", "type": "server_error", "param": None, "code": None}
     assert stream(CompletionsShape([""]), [(0, failed)]) == [chunk(0, "half"), {"error": error}]
-
-
-def test_document_of_an_unfinished_turn_raises() -> None:
-    with pytest.raises(RuntimeError):
-        document(CompletionsShape([""]), [])
 
 
 _pieces = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=5), max_size=5)

@@ -4,14 +4,12 @@ A test goes through the stories of `tests/kit/stories.py`, each told by its own 
 three.
 """
 
-import itertools
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
-from msgspec.structs import replace
 
 from schemas.errors import ErrorInfo, ErrorKind, TurnwireError
 from schemas.events import failure_of
@@ -23,9 +21,6 @@ from tests.kit.answers import check_document, dispatches, events, frames, merged
 from tests.kit.bodies import CHAT, MESSAGES, RESPONSES, Api
 from tests.kit.every import Cases
 from tests.kit.telling import PREPARED, Telling, all_tellings, own
-
-if TYPE_CHECKING:
-    pass
 
 OWN = own()
 ALL = all_tellings()
@@ -151,18 +146,6 @@ def test_payloads_of_responses_are_indexed_by_sequence_number(cases: Cases) -> N
             assert again == b"\n\n".join(kept)
 
 
-def test_document_of_responses_is_the_same_as_time_goes_on(cases: Cases) -> None:
-    for telling in OF_RESPONSES:
-        with cases.case(telling.name):
-            clock = itertools.count(1700000009.5)
-            info = replace(telling.info(), now=lambda clock=clock: next(clock))
-            renderer = telling.parsed().renderer(info)
-            renderer.start([PREPARED])
-            renderer.events(telling.events)
-            assert renderer.state.ended
-            assert renderer.state.document() == renderer.state.document()
-
-
 def test_failed_story_ends_with_its_error(cases: Cases) -> None:
     failed = [telling for telling in ALL if telling.story.failed]
     assert len(failed) == 3 * 8
@@ -191,11 +174,3 @@ def test_error_outside_the_turn_ends_the_stream(api: Api) -> None:
     renderer.start([PREPARED])
     said = renderer.error(ErrorInfo(ErrorKind.TIMED_OUT, "too late"))
     assert "too late" in said.decode()
-
-
-@pytest.mark.parametrize("api", [CHAT, MESSAGES], ids=lambda api: api.name)
-def test_document_of_an_unfinished_turn_raises(api: Api) -> None:
-    collector = api.ask().collector(OWN[0].info())
-    collector.start([PREPARED])
-    with pytest.raises(RuntimeError):
-        collector.body()
