@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from schemas.conversation import Grammar, Sampling, Thinking, ToolChoice, ToolSpec
+from schemas.conversation import Grammar, ToolChoice, ToolSpec
 from services.frontend.apis.chat.render import ChatSettings
 from services.frontend.apis.chat.request import Chat, ChatRequest
 from tests.kit.bodies import CHAT, SCHEMA, USER, assistant, block, chat, chat_tool
@@ -13,17 +13,6 @@ LOOK = chat_tool(description="Looks.")
 SPEC = ToolSpec("look", "Looks.", SCHEMA)
 GRAMMAR = block("grammar", grammar={"syntax": "lark", "definition": "start: /x/"})
 PATCH = block("custom", custom={"name": "patch", "format": GRAMMAR})
-
-
-def test_smallest_request_is_parsed() -> None:
-    asked = CHAT.parse({"model": "m", "messages": [USER]})
-    assert asked.conversation.model == "m"
-    assert not asked.stream
-    assert len(asked.conversations) == 1
-    assert asked.conversation.sampling == Sampling()
-    assert asked.conversation.thinking == Thinking()
-    assert not asked.conversation.prefill
-    assert asked.notes == []
 
 
 def test_each_choice_has_its_own_seed() -> None:
@@ -64,11 +53,6 @@ def test_legacy_functions_are_tools() -> None:
         functions=functions[:1], tools=[LOOK], function_call="none", tool_choice="auto"
     )
     assert newer.tool_choice == ToolChoice()
-
-
-def test_tool_choice_none_needs_no_tools() -> None:
-    for choice in ("auto", "none"):
-        assert CHAT.read(tool_choice=choice, parallel_tool_calls=True, tools=[]).tools == []
 
 
 def test_other_supported_fields_are_read() -> None:
@@ -118,25 +102,6 @@ def test_request_selects_the_form_of_the_answer() -> None:
     assert (options.include_usage, options.continuous_usage) == (True, True)
     alone = plain(stream_options={"continuous_usage_stats": True})
     assert (alone.include_usage, alone.continuous_usage) == (False, False)
-
-
-SKIPPED: dict[str, Any] = {
-    "audio": {"voice": "alloy", "format": "wav"},
-    "metadata": {"a": "b"},
-    "moderation": {"model": "m"},
-    "prediction": {"type": "content", "content": "x"},
-    "prompt_cache_options": {"mode": "implicit"},
-    "prompt_cache_retention": "24h",
-    "safety_identifier": "s",
-    "store": True,
-    "user": "u",
-}
-
-
-def test_fields_without_effect_are_skipped() -> None:
-    named = {"modalities": ["text"], "prompt_cache_key": "k", "service_tier": "flex"}
-    plain, asked = CHAT.read(), CHAT.read(**SKIPPED, **named, unheard_of={"of": 1})
-    assert msgspec.structs.replace(asked, client=plain.client) == plain
 
 
 def test_store_has_no_effect_and_is_noted() -> None:

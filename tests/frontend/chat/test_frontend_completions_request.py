@@ -63,29 +63,6 @@ def test_suffix_is_dropped_and_noted() -> None:
     assert COMPLETIONS.ask(suffix="").notes == []
 
 
-def test_requests_of_the_sdks_own_tests_are_accepted() -> None:
-    asked = COMPLETIONS.ask(
-        best_of=0,
-        echo=True,
-        frequency_penalty=-2,
-        logit_bias={"foo": 0},
-        logprobs=0,
-        max_tokens=16,
-        n=1,
-        presence_penalty=-2,
-        seed=0,
-        stop="\n",
-        stream=False,
-        suffix="test.",
-        temperature=1,
-        top_p=1,
-        user="user-1234",
-        stream_options={"include_obfuscation": True, "include_usage": True},
-    )
-    assert asked.shape.echoes == ["Once"]
-    assert asked.conversations[0].sampling.logprobs == 0
-
-
 def test_pipeline_error_names_the_field_of_this_api() -> None:
     names = {"stop_sequences": "stop", "format": "structured_outputs", "messages": "prompt"}
     for name, param in names.items():

@@ -1,7 +1,6 @@
 """Tests `compact_20260112` over HTTP with the SDK: a summary replaces a long conversation."""
 
 import asyncio
-import base64
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +13,6 @@ from tests.kit.bodies import assistant, block, messages, tool, user
 from tests.kit.bodies import text as text_block
 from tests.kit.events import Step, finish, reasoning, text
 from tests.kit.frontend import FakeGateway, Served, serving
-from tests.kit.pdf_files import PNG
 from tests.kit.waiting import LIMIT_S, eventually
 
 if TYPE_CHECKING:
@@ -135,7 +133,6 @@ async def test_conversation_below_the_trigger_is_not_compacted(managed: Any) -> 
 
 def test_default_trigger_fits_the_window() -> None:
     usual = CompactEdit(None, False, None, [])
-    assert [usual.applies(tokens, 0) for tokens in (150_000, 150_001)] == [False, True]
     assert [usual.applies(tokens, 1_000_000) for tokens in (150_000, 150_001)] == [False, True]
     assert [usual.applies(tokens, 100_000) for tokens in (80_000, 80_001)] == [False, True]
 
@@ -173,8 +170,6 @@ async def test_failed_summary_fails_the_request() -> None:
         with pytest.raises(InternalServerError, match="engine failed"):
             await ask(served)
         assert len(gateway.turns) == 1
-        (line,) = [line for line in served.lines if line["event"] == "summary"]
-        assert line["outcome"] == "engine"
 
 
 async def test_hangup_cancels_the_summary() -> None:
@@ -188,13 +183,6 @@ async def test_hangup_cancels_the_summary() -> None:
         request.cancel()
         await asyncio.wait_for(gateway.turns[0].cancel_seen.wait(), LIMIT_S)
     assert len(gateway.turns) == 1
-
-
-async def test_summary_has_no_note_about_images() -> None:
-    source = block("base64", media_type="image/png", data=base64.b64encode(PNG).decode())
-    async with serving(Turns(SUMMARY, ANSWER)) as served:
-        message: Any = await ask(served, messages=[user(block("image", source=source))])
-    assert message.content[0].content == "The user wants tea."
 
 
 async def test_counting_does_not_compact() -> None:

@@ -64,11 +64,6 @@ def test_results_precede_the_users_text_in_a_message() -> None:
     ]
 
 
-def test_messages_of_one_role_stay_separate() -> None:
-    found = MESSAGES.read(USER, USER, message("system", "x"), USER)
-    assert roles(found) == ["user", "user", "system", "user"]
-
-
 def test_is_error_has_three_states() -> None:
     for fields, wanted in (({"is_error": True}, True), ({"is_error": False}, False), ({}, None)):
         (result,) = read_messages(USER, CALLED, user(tool_result("t1", **fields)))[2].parts
@@ -79,7 +74,6 @@ def test_is_error_has_three_states() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        "{}",
         '{"n": 5000.0, "big": 12345678901234567890, "e": 1e2}',
         '{ "s":"\\u00e9\\/" }',
         '{"a":{"b":[1,{"c":null}]},"a":2}',
@@ -95,7 +89,6 @@ def test_arguments_keep_their_spelling(arguments: str) -> None:
     ("content", "part"),
     [
         (block("thinking", thinking="so", signature="c2ln"), Reasoning("so", "c2ln")),
-        (block("thinking", thinking="so", signature=""), Reasoning("so")),
         (block("thinking", thinking="so"), Reasoning("so")),
         (block("thinking", thinking="so", signature=UNSEALED), Reasoning("so")),
         (block("thinking", thinking="", signature="c2ln"), Reasoning(None, "c2ln")),
@@ -115,7 +108,6 @@ def encoded(media_type: str, data: str) -> Json:
     ("source", "media"),
     [
         (encoded("image/png", "aGVsbG8="), Media("image", "image/png", 5)),
-        (encoded("image/png", "aGVsbG8h"), Media("image", "image/png", 6)),
         (block("url", url="https://x/y.png"), Media("image", url="https://x/y.png")),
         (block("url", url="data:image/gif;base64,aGVsbG8="), Media("image", "image/gif", 5)),
         (block("url", url="DATA:image/svg+xml,%3Csvg"), Media("image", "image/svg+xml", 4)),
@@ -138,7 +130,6 @@ IMAGE = block("image", source=block("url", url="u"))
 @pytest.mark.parametrize(
     ("source", "fields", "parts"),
     [
-        (block("text", media_type="text/plain", data="body"), {}, [Text("body")]),
         (
             block("text", data="body"),
             {"title": "a.txt", "context": "old"},
@@ -189,10 +180,6 @@ def test_blocks_inside_a_result_are_converted() -> None:
     assert found[2].parts == [Result("t1", wanted, name="look")]
 
 
-def test_empty_text_is_dropped() -> None:
-    assert parts_of(text(""), text(" ")) == [Text(" ")]
-
-
 def test_blocks_of_other_servers_tools_become_text() -> None:
     sources = [
         block("web_search_result", title="T", url="https://x", encrypted_content="opaque"),
@@ -229,11 +216,6 @@ def test_compaction_replaces_everything_before_it() -> None:
         Message("assistant", [Text("Go")]),
         Message("user", [Text("more")]),
     ]
-
-
-def test_failed_compaction_is_dropped() -> None:
-    failed = assistant(block("compaction", content=None))
-    assert roles(MESSAGES.read(USER, failed, USER)) == ["user", "user"]
 
 
 def change(kind: str, name: str) -> Json:
@@ -297,23 +279,10 @@ def test_known_and_unknown_tools_are_not_described() -> None:
     assert roles(MESSAGES.read(USER, known, unknown, USER, tools=TOOLS)) == ["user", "user"]
 
 
-def test_change_stays_when_its_message_is_cleared() -> None:
-    cleared = changing("tool_removal", "look", clear_at="next_user_message")
-    result = MESSAGES.read(USER, cleared, USER, tools=TOOLS)
-    assert roles(result) == ["user", "system", "user"]
-
-
 def test_first_added_tools_are_listed_in_the_prompts_head() -> None:
     result = MESSAGES.read(USER, message("system", added("fly")))
     assert listed(result) == [("fly", False)]
     assert roles(result) == ["user"]
-
-
-def test_withdrawn_tool_cannot_be_forced() -> None:
-    choice = block("tool", name="find")
-    removed = changing("tool_removal", "find")
-    refusal = MESSAGES.refusal(USER, removed, tools=TOOLS, tool_choice=choice)
-    assert "Tool 'find' not found" in refusal.message
 
 
 def test_compaction_moves_its_changes_to_the_prompts_head() -> None:
@@ -349,10 +318,9 @@ def test_cleared_system_message_disappears_after_the_next_user_message() -> None
     assert read_messages(USER, note, USER) == [HI] * 2
 
 
-def test_calls_without_results_are_accepted() -> None:
-    found = MESSAGES.read(USER, CALLED, user("never mind"))
-    assert roles(found) == ["user", "assistant", "user"]
-
-
-def test_id_may_occur_again_in_a_later_message() -> None:
-    assert len(read_messages(USER, CALLED, user(RESULT), CALLED, user(RESULT))) == 5
+def test_state_of_a_browser_that_is_not_utf8_is_refused() -> None:
+    """JSON that is handed on as it is spelled must be text, too."""
+    state = block("browser_state", tabs=[{"title": "§"}])
+    asked = MESSAGES.body(USER, CALLED, user(tool_result("t1", [state])))
+    body = json.dumps(asked).encode().replace(b"\\u00a7", b"\xff\xfe")
+    assert MESSAGES.refused(body).message.startswith("The request body is not valid JSON: ")

@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 
-from schemas.conversation import Conversation, ToolChoice, ToolSpec
+from schemas.conversation import Conversation, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.apis.messages.request import Messages
 from tests.kit.bodies import MESSAGES, SCHEMA, block, messages, tool
-
-SEARCH = block("web_search_20250305", name="web_search")
 
 
 def read(*tools: dict[str, Any], **fields: Any) -> Conversation:
@@ -65,12 +63,6 @@ def test_hosted_tools_are_dropped_and_named() -> None:
         asked = MESSAGES.ask(tools=[block(kind, name="x"), tool()])
         assert [tool.name for tool in asked.conversation.tools] == ["look"]
         assert asked.notes == [kind]
-
-
-def test_claude_codes_web_search_call_is_served_without_the_tool() -> None:
-    conversation = read(SEARCH | {"max_uses": 8}, tool_choice=block("auto"))
-    assert conversation.tools == []
-    assert conversation.tool_choice == ToolChoice()
 
 
 def test_prompt_names_the_missing_tools() -> None:
