@@ -136,11 +136,17 @@ class Bus(Requester):
         self._subscriptions: list[Subscription] = []
         self.published = 0
         self.received = 0
+        self.missing_buckets: set[str] = set()
+        """The buckets of JetStream that this process uses and does not find."""
 
     @property
     def connected(self) -> bool:
         """Whether the connection is up."""
         return self._client.is_connected
+
+    def count_missing_buckets(self) -> int:
+        """Returns the number of `missing_buckets`."""
+        return len(self.missing_buckets)
 
     @property
     def subjects(self) -> list[str]:

@@ -49,15 +49,18 @@ async def test_a_bucket_that_does_not_exist_keeps_nothing_until_it_does(
         bucket.offer("k", b"v", "m")
         await eventually(lambda: bool(capture.entries))
     elif first == "put":
-        await bucket.put("k", b"v")
+        with pytest.raises(Unavailable, match="missing"):
+            await bucket.put("k", b"v")
     assert await bucket.get("k") is None
     assert await bucket.members("k") == []
     (line,) = capture.entries
     assert (line["event"], line["bucket"]) == ("kv.missing", f"later-{first}")
+    assert f"later-{first}" in bus.missing_buckets
     await create_bucket(bus, config(f"later-{first}"))
     await bucket.put("k", b"w")
     assert await bucket.get("k") == b"w"
     assert [entry["event"] for entry in capture.entries] == ["kv.missing", "kv.found"]
+    assert not bus.missing_buckets
 
 
 async def test_no_writer_can_empty_a_bucket(bus: Bus, quiet_log: FilteringBoundLogger) -> None:
@@ -165,7 +168,8 @@ async def test_lost_bucket_is_an_error_for_a_while_then_missing_and_used_when_it
     assert capture.entries == []
     monkeypatch.setattr("services.runtime.storage.kv.LOST_S", 0.0)
     assert await bucket.get("k") is None
-    await bucket.put("k", b"w")
+    with pytest.raises(Unavailable, match="missing"):
+        await bucket.put("k", b"w")
     assert [entry["event"] for entry in capture.entries] == ["kv.missing"]
     await create_bucket(bus, config("lost"))
     await bucket.put("k", b"w")

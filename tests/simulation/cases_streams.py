@@ -9,7 +9,7 @@ import structlog
 from nats.aio.client import Client as NatsPy
 from nats.aio.msg import Msg
 
-from schemas.errors import EngineFailed, TooLarge
+from schemas.errors import EngineFailed, TooLarge, Unavailable
 from services.runtime.storage.kv import Bucket, BucketConfig, create_bucket
 from tests.kit.waiting import until
 from tests.runtime.bus_clients import Client
@@ -181,7 +181,11 @@ async def missing_bucket_keeps_nothing(at: Place) -> None:
     log = structlog.wrap_logger(structlog.PrintLogger(), processors=[client.log])
     for use in ("get", "members", "put"):
         bucket = Bucket(client.bus, settings, log)
-        await (bucket.put("k", b"v") if use == "put" else getattr(bucket, use)("k"))
+        if use == "put":
+            with pytest.raises(Unavailable):
+                await bucket.put("k", b"v")
+        else:
+            await getattr(bucket, use)("k")
         assert await bucket.get("k") is None
         assert await bucket.any_members(["k"]), "nobody knows"
     assert [entry["event"] for entry in client.log.entries] == ["kv.missing"] * 3

@@ -69,6 +69,9 @@ def bus_readings(bus: Bus) -> dict[str, Reading]:
         "turnwire_bus_connected": Reading(
             "Whether the connection to NATS is up.", bus, "connected"
         ),
+        "turnwire_missing_buckets": Reading(
+            "Buckets that this process uses and does not find.", bus, "count_missing_buckets"
+        ),
         "turnwire_bus_published_total": Reading("Messages published.", bus, "published"),
         "turnwire_bus_received_total": Reading("Messages received.", bus, "received"),
     }

@@ -23,7 +23,15 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from msgspec import Meta, Struct
 
 from schemas import subjects
-from schemas.errors import EngineFailed, NotFound, TimedOut, TooLarge, TurnwireError, Unavailable
+from schemas.errors import (
+    RETRY_AFTER_S,
+    EngineFailed,
+    NotFound,
+    TimedOut,
+    TooLarge,
+    TurnwireError,
+    Unavailable,
+)
 from services.runtime.bus import Bus
 from services.runtime.config import MIB, LedgerStoreConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
@@ -85,8 +93,9 @@ class Bucket:
     Reading a value takes its key, so a key must be as hard to guess as a password. A stored value
     that another key, another release or a forger made counts as missing.
 
-    A bucket that this process never found, or not for `LOST_S`, acts as an empty one that keeps
-    nothing. This is logged once, and the bucket is used as soon as it exists.
+    A bucket that this process never found, or not for `LOST_S`, acts as an empty one: only `put`
+    fails. This is logged once and counted (`Bus.missing_buckets`), and the bucket is used as soon
+    as it exists.
     """
 
     def __init__(
@@ -151,8 +160,14 @@ class Bucket:
         Raises:
             ValueError: the value is empty, which means "deleted".
             TooLarge: the value is over `max_value_bytes`, or over the limit of the bus.
+            Unavailable: also where the bucket is missing.
         """
         await self._write(key, self._seal(key, value), None)
+        if not self._found:
+            raise Unavailable(
+                f"the bucket {self._config.name} is missing: nothing can be stored in it",
+                retry_after_s=RETRY_AFTER_S,
+            )
 
     def offer(self, key: str, value: bytes, member: str | None = None) -> None:
         """Sends a value in this tick, without waiting for the acknowledgement. `member`: its name
@@ -190,7 +205,10 @@ class Bucket:
     async def _call(self, call: JetStreamCall[T]) -> T | None:
         """Makes one call of JetStream, again for `patience_s`; None if nothing is found, or the
         bucket was never found."""
-        until = asyncio.get_running_loop().time() + self._patience_s
+        began = asyncio.get_running_loop().time()
+        if self._lost_at is not None:  # earlier calls have waited for it
+            began = min(began, self._lost_at)
+        until = began + self._patience_s
         while True:
             try:
                 return await self._try(call)
@@ -209,17 +227,8 @@ class Bucket:
         except NotFound:
             result = None
         except Unavailable:
-            if not self._bus.connected:
+            if not self._bus.connected or not self._is_missing():
                 raise
-            if self._found:
-                if self._lost_at is None:
-                    self._lost_at = now
-                if now < self._lost_at + LOST_S:
-                    # rare: a bucket that was there is not found
-                    raise
-                self._found = self._reported = False
-            self._look_again = now + RETRY_S
-            self._missing()
             return None
         self._exists()
         return result
@@ -227,21 +236,36 @@ class Bucket:
     def _acknowledged(self, answer: bytes | TurnwireError) -> None:
         if isinstance(answer, bytes):
             self._exists()
-        elif isinstance(answer, Unavailable) and self._bus.connected and not self._found:
-            self._missing()
+        elif isinstance(answer, Unavailable) and self._bus.connected:
+            self._is_missing()
+
+    def _is_missing(self) -> bool:
+        """Notes an answer that the bucket is not there. Returns whether it counts as missing."""
+        now = asyncio.get_running_loop().time()
+        if self._found:
+            if self._lost_at is None:
+                self._lost_at = now
+            if now < self._lost_at + LOST_S:
+                return False
+            self._found = self._reported = False
+        self._look_again = now + RETRY_S
+        self._report_missing()
+        return True
 
     def _exists(self) -> None:
         if self._reported and not self._found:
             # rare: a bucket that was missing is found
             self._log.info("kv.found", bucket=self._config.name)
+        self._bus.missing_buckets.discard(self._config.name)
         self._found = True
         self._lost_at = None
 
-    def _missing(self) -> None:
+    def _report_missing(self) -> None:
+        self._bus.missing_buckets.add(self._config.name)
         if not self._reported:
             hint = (
-                "`turnwire buckets` creates it on a server with JetStream; until then nothing is "
-                "stored"
+                "`turnwire buckets` creates it on a server with JetStream; a server whose disk was "
+                "full has none until it is restarted; until then nothing is stored"
             )
             self._log.warning("kv.missing", bucket=self._config.name, hint=hint)
         self._reported = True
