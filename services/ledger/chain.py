@@ -121,8 +121,8 @@ def text_and_calls(parts: Sequence[Part]) -> tuple[str, list[tuple[str, str]]]:
 
 
 def _name_and_arguments(call: Call) -> tuple[str, str]:
-    arguments = key_arguments(call.arguments, freeform=call.kind == "custom")
-    return tool_name(call.name, call.namespace), arguments
+    name = tool_name(call.name, call.namespace)
+    return name, key_arguments(name, call.arguments, freeform=call.kind == "custom")
 
 
 class ChainCache:

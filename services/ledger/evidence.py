@@ -112,6 +112,13 @@ def turn_marks(turn: str, call_ids: Iterable[str], seals: Iterable[str]) -> list
     return marks
 
 
+def call_mark(call_id: str) -> bytes:
+    """The mark of a call as its client sent it back; empty for an id that this server did not
+    make."""
+    match = _find_call_id(call_id)
+    return _mark("call", f"toolu{match[1]}{match[2]}") if match is not None else b""
+
+
 def reasoning_digests(thoughts: Sequence[str]) -> list[bytes]:
     """Digests of all reasoning, then of each block; empty where there is none. White space does not
     count."""
@@ -132,9 +139,9 @@ def evidence_of(messages: Iterable[Message]) -> Evidence:
         for part in message.parts:
             if isinstance(part, Call):
                 items.append(part.item_id or "")
-                match = _find_call_id(part.call_id)
-                if match is not None:
-                    ids.add(_mark("call", f"toolu{match[1]}{match[2]}"))
+                mark = call_mark(part.call_id)
+                if mark:
+                    ids.add(mark)
             elif isinstance(part, Reasoning):
                 items.append(part.id or "")
                 thoughts.append(part.text or "")

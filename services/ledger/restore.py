@@ -1,19 +1,22 @@
 """Restores turns that a client sent back: their messages as the model wrote them.
 
-A turn that the client changed is not restored. Clients may spell arguments differently, join texts,
-and send reasoning sealed, joined or not at all: these are not changes.
+A turn that the client changed is not restored. Clients may spell arguments differently, repair the
+name of a tool, join texts, and send reasoning sealed, joined or not at all: these are not changes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace
 
 from schemas.conversation import Call, Message, Part, Reasoning, Text, ToolSpec, Unseal
 from services.ledger.chain import parts_of
-from services.ledger.keys import changes_directory, squeeze
+from services.ledger.evidence import call_mark
+from services.ledger.keys import squeeze
+from services.ledger.tidied_calls import changes_directory
 from services.ledger.turn import RestoredTurn, SentForm, Turn, TurnOutput
 from services.ledger.turn_reader import TurnReader
 from services.templates.messages import thought_of
+from services.templates.tools import tool_name
 
 _JOINS = ("", "\n", "\n\n", " ")
 """Separators with which APIs and clients join all texts of a turn into one field."""
@@ -50,7 +53,7 @@ class Restorer:
             return sent  # the client started this turn: its text is not all the model's
         form = SentForm(self._with_reasoning, self._unseal, sent)
         if turn.restored is None or turn.restored.form != form:
-            parts = restored_parts(form, output)
+            parts = restored_parts(form, output, turn.entry.marks)
             if parts is None:
                 return None
             message = Message("assistant", parts, sent[0].name)
@@ -58,12 +61,15 @@ class Restorer:
         return turn.restored.messages
 
 
-def restored_parts(form: SentForm, output: TurnOutput) -> list[Part] | None:
+def restored_parts(
+    form: SentForm, output: TurnOutput, marks: Collection[bytes]
+) -> list[Part] | None:
     """The original turn's parts, if the client sent back that turn; None where the client changed
     it.
 
-    Ids, names and kinds of calls are the client's, since its results refer to them; templates show
-    the model's own ids. The key guarantees that calls are equal, and texts nearly so.
+    Ids and kinds of calls are the client's, since its results refer to them; templates show the
+    model's own ids. The key guarantees that the arguments of calls are equal, and texts nearly so.
+    `marks`: the turn's (`LedgerEntry.marks`).
     """
     sent = parts_of(form.sent)
     if not _are_same_texts(sent, output.parts):
@@ -77,7 +83,7 @@ def restored_parts(form: SentForm, output: TurnOutput) -> list[Part] | None:
     parts: list[Part] = []
     for part in output.parts:
         if isinstance(part, Call):
-            call = _restored_call(part, calls)
+            call = _restored_call(part, next(calls, None), marks)
             if call is None:
                 return None
             parts.append(call)
@@ -86,14 +92,19 @@ def restored_parts(form: SentForm, output: TurnOutput) -> list[Part] | None:
     return parts
 
 
-def _restored_call(original: Call, sent: Iterator[Call]) -> Call | None:
-    """The next call that the client sent, with the original's arguments; None where the client
+def _restored_call(original: Call, sent: Call | None, marks: Collection[bytes]) -> Call | None:
+    """A call that the client sent, with the original's name and arguments; None where the client
     changed it."""
-    call = next(sent, None)
-    if call is None or changes_directory(original.arguments, call.arguments):
+    if sent is None or changes_directory(original.arguments, sent.arguments):
         return None
-    arguments = call.arguments if call.kind == "custom" else original.arguments
-    return replace(call, arguments=arguments, original_id=original.original_id)
+    name = tool_name(sent.name, sent.namespace)
+    if name != original.name:
+        has_same_id = call_mark(sent.call_id) in marks
+        if name.casefold() != original.name.casefold() and not has_same_id:
+            return None
+        sent = replace(sent, name=original.name, namespace=None)
+    arguments = sent.arguments if sent.kind == "custom" else original.arguments
+    return replace(sent, arguments=arguments, original_id=original.original_id)
 
 
 def _are_same_texts(sent: Sequence[Part], original: Sequence[Part]) -> bool:

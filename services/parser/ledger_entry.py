@@ -110,7 +110,8 @@ class _TurnContent(Struct):
         elif stop is None or not stop.complete:
             self.incomplete = True
         else:
-            self.calls.append((start.name or "", key_arguments(text)))
+            name = start.name or ""
+            self.calls.append((name, key_arguments(name, text)))
             self.call_ids.append(start.call_id or "")
 
     def entry(self, stream: TurnStream, context: LedgerContext, tokens: int) -> LedgerEntry:

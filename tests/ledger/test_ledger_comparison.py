@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from schemas.conversation import (
+    Call,
     Client,
     Message,
     Part,
@@ -37,6 +38,9 @@ from tests.kit.ledger_turns import (
     called,
     results,
 )
+
+OWN_ID = call_id("t1", 2)
+"""The id of the call in `TestClients.learnt`."""
 
 
 class TestEnds:
@@ -218,6 +222,27 @@ class TestClients:
             assistant(Reasoning("so"), called(f'{{"command":"{sent}"}}')), results()
         )
         assert ([*prompt.ids[: len(engine_ids)]] == engine_ids) is same
+
+    @pytest.mark.parametrize(
+        ("name", "id", "same"),
+        [
+            ("bash", "call_1", True),
+            ("bash", OWN_ID, True),
+            ("terminal", OWN_ID, True),
+            ("terminal", "call_1", False),
+            ("terminal", call_id("t2", 2), False),
+        ],
+    )
+    def test_call_of_a_renamed_tool_keeps_its_tokens(
+        self, session: Session, name: str, id: str, same: bool
+    ) -> None:
+        """opencode and Kilo send `Bash` back as `bash`, their tool; Hermes finds the one that is
+        meant."""
+        engine_ids = self.learnt(session)
+        call = Call(id, name, '{"command":"ls"}')
+        prompt = session.prompt(assistant(Text("Looking."), call), results(id))
+        assert ([*prompt.ids[: len(engine_ids)]] == engine_ids) is same
+        assert ("<function=Bash>" in prompt.text.partition("Looking")[2]) is same
 
     def test_reasoning_is_not_restored_if_the_client_drops_it(self, session: Session) -> None:
         self.learnt(session)
