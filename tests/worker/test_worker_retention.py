@@ -1,5 +1,7 @@
 """Tests the limit on what a tenant's turns may retain."""
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
@@ -13,7 +15,7 @@ LIMIT = TENANT_SHARE * CAPACITY
 
 
 def asked(tenant: str, session: str, retain_s: int, turn: str = "t") -> GenerateRequest:
-    own = {"retain_s": retain_s, "tenant": tenant, "session": session}
+    own: dict[str, Any] = {"retain_s": retain_s, "tenant": tenant, "session": session}
     return GenerateRequest(turn, 1, "m", b"", "p", "f", Sampling(), [], Raw(b"{}"), **own)
 
 
