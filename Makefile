@@ -106,7 +106,7 @@ simulate: $(TEST_ENV)
 
 compare: $(TEST_ENV)
 	@test -n "$(BASE)" || { echo 'make compare BASE=COMMIT [ARGS="--requests 2000"]' >&2; exit 2; }
-	@$(BIN)/python -m tests.compare commit "$(BASE)" $(ARGS)
+	@$(BIN)/python -m tests.compare "$(BASE)" $(ARGS)
 
 docs: $(BIN)/.docs-$(RECIPE)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet $(ARGS)

@@ -69,6 +69,10 @@ class Agent:
             **chosen(rng, 0.05, table["any"]),
             **chosen(rng, 0.08, self._table["fixed"]),
         }
+        if (
+            rng.random() < 0.4
+        ):  # the answer has the prompt's tokens, and so has a next turn the ledger's
+            self._fixed["return_token_ids"] = True
         if name == "responses":
             self._fixed["store"] = rng.random() < 0.25
         if not self.tools and rng.random() < 0.98:

@@ -5,7 +5,7 @@ import contextlib
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from fnmatch import fnmatchcase
@@ -13,8 +13,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from tests.compare import exchange
-from tests.compare.normal import Event, Renamer, bus_message, headers, stream_events, token_ids
+from tests.compare.exchange import Exchange, is_stream
+from tests.compare.normal import Event, Renamer, headers, stream_events
 
 Json = Any
 MISSING = "(missing)"
@@ -26,7 +26,7 @@ engine wrote after a turn that its parser ended."""
 
 @dataclass(frozen=True)
 class Difference:
-    """One place where a request's answer, or a session's bus messages, differ."""
+    """One place where a request's answer differs."""
 
     label: str
     id: str
@@ -40,19 +40,16 @@ class Declared:
     """The differences that are intended."""
 
     entries: list[dict[str, str]] = field(default_factory=list)
-    renamed: list[dict[str, str]] = field(default_factory=list)
     used: set[int] = field(default_factory=set)
 
     @classmethod
     def load(cls, file: Path) -> "Declared":
         """Reads the file. Raises ValueError for an entry without path or reason."""
         document = tomllib.loads(file.read_text()) if file.exists() else {}
-        found = cls(document.get("declared", []), document.get("renamed", []))
-        for entry, names in [(e, ("path", "reason")) for e in found.entries] + [
-            (r, ("from", "to", "reason")) for r in found.renamed
-        ]:
-            if not all(entry.get(name) for name in names):
-                raise ValueError(f"{file}: {entry} needs {', '.join(names)}")
+        found = cls(document.get("declared", []))
+        for entry in found.entries:
+            if not (entry.get("path") and entry.get("reason")):
+                raise ValueError(f"{file}: {entry} needs path, reason")
         return found
 
     def has(self, one: Difference) -> bool:
@@ -69,82 +66,46 @@ class Declared:
                 return True
         return False
 
-    def rename(self, message: Json) -> Json:
-        """A message of the base with today's names."""
-        for entry in self.renamed:
-            *steps, old = entry["from"].split(".")
-            for node in _nodes(message, steps):
-                if isinstance(node, dict) and old in node:
-                    items = [
-                        (entry["to"] if key == old else key, value) for key, value in node.items()
-                    ]
-                    node.clear()
-                    node.update(items)
-        return message
-
-
-def _nodes(node: Json, steps: list[str]) -> Iterator[Json]:
-    if isinstance(node, list):
-        for item in node:
-            yield from _nodes(item, steps)
-    elif not steps:
-        yield node
-    elif isinstance(node, dict):
-        yield from _nodes(node.get(steps[0]), steps[1:])
-
 
 def compare(
-    base: Path, now: Path, declared: Declared
+    base: Sequence[Exchange], now: Sequence[Exchange], declared: Declared
 ) -> tuple[dict[str, list[int]], list[Difference]]:
     """Counts of requests compared and of requests that differ, by label; and the differences that
     are not declared."""
     counts: dict[str, list[int]] = {}
     found: list[Difference] = []
-    for kind, name in ((_http, "http.jsonl.gz"), (_bus, "bus.jsonl.gz")):
-        rows = {row.get("id") or row["mark"]: row for row in exchange.load(now / name)}
-        for old in exchange.load(base / name):
-            id = old.get("id") or old["mark"]
-            label = old.get("label") or "bus"
-            new = rows.pop(id, None)
-            if new is None:
-                differences = [Difference(label, id, "request", "sent", MISSING)]
-            else:
-                differences = [Difference(label, id, *rest) for rest in kind(old, new, declared)]
-            left = [one for one in differences if not declared.has(one)]
-            count = counts.setdefault(label, [0, 0])
-            count[0] += 1
-            count[1] += bool(left)
-            found += left
-        found += [
-            Difference(row.get("label", "bus"), id, "request", MISSING, "sent")
-            for id, row in rows.items()
-        ]
+    answers = {one.id: one for one in now}
+    for old in base:
+        new = answers.pop(old.id, None)
+        if new is None:
+            differences = [Difference(old.label, old.id, "request", "sent", MISSING)]
+        else:
+            differences = [Difference(old.label, old.id, *rest) for rest in _http(old, new)]
+        left = [one for one in differences if not declared.has(one)]
+        count = counts.setdefault(old.label, [0, 0])
+        count[0] += 1
+        count[1] += bool(left)
+        found += left
+    found += [Difference(one.label, one.id, "request", MISSING, "sent") for one in answers.values()]
     return counts, found
 
 
-def _http(old: Json, new: Json, _: Declared) -> Iterator[tuple[str, str, str]]:
+def _http(old: Exchange, new: Exchange) -> Iterator[tuple[str, str, str]]:
     names = Renamer(), Renamer()
     sides = list(zip((old, new), names, strict=True))
-    requests = [name.text(f"{row['method']} {row['path']} {row['request']}") for row, name in sides]
+    requests = [name.text(f"{row.method} {row.path} {row.request}") for row, name in sides]
     if requests[0] != requests[1]:
         yield from _texts("request", requests[0], requests[1])
         return
-    yield from _trees("status", old["status"], new["status"])
-    yield from _trees(
-        "headers", *(dict(sorted(headers(row["headers"], name).items())) for row, name in sides)
-    )
-    if _is_stream(old) and _is_stream(new):
-        events = [stream_events(row["answer"], name) for row, name in sides]
+    yield from _trees("status", old.status, new.status)
+    sent = [dict(sorted(headers(row.headers, name).items())) for row, name in sides]
+    yield from _trees("headers", sent[0], sent[1])
+    if is_stream(old.headers) and is_stream(new.headers):
+        events = [stream_events(row.answer, name) for row, name in sides]
         yield from _streams(events[0], events[1])
     else:
-        answers = [name.text(row["answer"]) for row, name in sides]
+        answers = [name.text(row.answer) for row, name in sides]
         yield from _texts("body", answers[0], answers[1])
-
-
-def _is_stream(row: Json) -> bool:
-    return any(
-        name.lower() == "content-type" and "event-stream" in value for name, value in row["headers"]
-    )
 
 
 def _streams(old: list[Event], new: list[Event]) -> Iterator[tuple[str, str, str]]:
@@ -214,38 +175,6 @@ def _trees(path: str, old: Json, new: Json) -> Iterator[tuple[str, str, str]]:
 
 def _shown(value: Json) -> str:
     return json.dumps(value, ensure_ascii=False)
-
-
-def _bus(old: Json, new: Json, declared: Declared) -> Iterator[tuple[str, str, str]]:
-    sides = _session(old), _session(new)
-    for turn in sides[0]:
-        declared.rename(turn)
-    yield from _trees("turns", len(sides[0]), len(sides[1]))
-    for a, b in zip(*sides, strict=False):
-        for kind in ("turn", "generate", "ledger"):
-            yield from _trees(kind, a[kind], b[kind])
-
-
-def _session(row: Json) -> list[Json]:
-    names, found = Renamer(), []
-    for turn in row["turns"]:
-        generate = [
-            {
-                **bus_message(text, names),
-                "attempt": 1,
-                **({"prompt": token_ids(ids)} if ids else {}),
-            }
-            for text, ids in turn["generate"][:1]
-        ]
-        messages = {
-            "turn": turn["turn"][:1],
-            "ledger": turn["ledger"],
-        }  # a busy machine has more attempts
-        found.append(
-            {k: [bus_message(text, names) for text in v] for k, v in messages.items()}
-            | {"generate": generate}
-        )
-    return found
 
 
 def summary(counts: dict[str, list[int]], found: Iterable[Difference], shown: int) -> str:

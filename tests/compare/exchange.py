@@ -1,10 +1,7 @@
-"""Requests and answers of a recording, and the files that hold them."""
+"""Requests and answers of a recording."""
 
-import gzip
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -28,10 +25,7 @@ class Answer:
 
     @property
     def is_stream(self) -> bool:
-        return any(
-            name.lower() == "content-type" and "event-stream" in value
-            for name, value in self.headers
-        )
+        return is_stream(self.headers)
 
     @property
     def document(self) -> Any:
@@ -63,31 +57,8 @@ class Exchange:
     answer: str
 
 
-@dataclass
-class BusTurn:
-    """The messages of one turn, as they were sent; prompts as token ids in base64."""
-
-    turn: list[str] = field(default_factory=list)
-    generate: list[tuple[str, str]] = field(default_factory=list)
-    ledger: list[str] = field(default_factory=list)
-
-
-@dataclass
-class BusSession:
-    """The turns of one session, in the order in which the frontend sent them."""
-
-    mark: str
-    turns: list[BusTurn]
-
-
-def save(path: Path, rows: Iterable[Any]) -> None:
-    """Writes dataclasses, one a line."""
-    with gzip.open(path, "wt", compresslevel=1, encoding="ascii") as file:
-        for row in rows:
-            file.write(json.dumps(asdict(row)) + "\n")
-
-
-def load(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of such a file."""
-    with gzip.open(path, "rt", encoding="ascii") as file:
-        yield from map(json.loads, file)
+def is_stream(headers: list[tuple[str, str]]) -> bool:
+    """Whether an answer with these headers is a stream of events."""
+    return any(
+        name.lower() == "content-type" and "event-stream" in value for name, value in headers
+    )

@@ -1,13 +1,10 @@
-"""Replaces what is random or depends on time in answers and bus messages by stable names. Pure.
+"""Replaces what is random or depends on time in answers by stable names. Pure.
 
 Answers stay text: what is left is compared byte for byte. Ids get numbers in the order of their
 first appearance, so that two places with the same id still have the same name.
 """
 
-import base64
-import json
 import re
-from array import array
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -33,24 +30,11 @@ _INPUT = re.compile(
 )
 """How much of a prompt is cached may differ a little, its length not."""
 _SEQUENCE = re.compile(r'"sequence_number":(\d+)')
-_JOINED_TEXTS = frozenset(
-    {
-        "text",
-        "thinking",
-        "partial_json",
-        "content",
-        "reasoning_content",
-        "reasoning",
-        "arguments",
-        "delta",
-        "input",
-    }
+_JOINED_TEXTS = (
+    *("text", "thinking", "partial_json", "content", "reasoning_content", "reasoning"),
+    *("arguments", "delta", "input"),
 )
 _IGNORED_HEADERS = frozenset({"date", "content-length", "connection", "keep-alive"})
-_PROCESS = re.compile(r"\b[\w.-]+-[0-9a-f]{6}\b")
-_PACKED = re.compile(r"(?:[A-Za-z0-9+/]{16})*(?:[A-Za-z0-9+/]{6}==|[A-Za-z0-9+/]{11}=)?")
-"""A multiple of four bytes in base64."""
-_DIGEST = re.compile(r"[A-Za-z0-9+/]{21,}={0,2}")
 
 
 @dataclass
@@ -199,37 +183,6 @@ def _walk(node: Json, visit: Any, logprobs: bool) -> None:
             visit(node, key, "list")
         else:
             _walk(value, visit, logprobs or key == "logprobs")
-
-
-def bus_message(text: str, names: Renamer) -> Json:
-    """A message's content: ids, names of processes and digests renamed, token ids as numbers."""
-    return _content(json.loads(names.text(text)), names, "")
-
-
-def _content(node: Json, names: Renamer, key: str) -> Json:
-    if isinstance(node, dict):
-        return {k: _content(v, names, k) for k, v in node.items()}
-    if isinstance(node, list):
-        return [_content(v, names, key) for v in node]
-    if key == "timeout_s" and isinstance(node, float):
-        return round(node, -1)  # what is left of it
-    if isinstance(node, str):
-        if key == "marks":
-            return names.name("mark", node)
-        if key == "notice":
-            return node.partition(".")[0]  # the inbox without what is random
-        if key in ("ids", "prompt_ids", "token_ids", "resume") and _PACKED.fullmatch(node):
-            return token_ids(node)
-        if key in ("frontend", "parser", "worker", "preprocessor", "avoid"):
-            return _PROCESS.sub(lambda found: names.name("process", found[0]), node)
-        if _DIGEST.fullmatch(node) and len(node) % 4 == 0 and not node.isalpha():
-            return names.name("digest", node)
-    return node
-
-
-def token_ids(packed: str) -> list[int]:
-    """Token ids in base64."""
-    return array("I", base64.b64decode(packed)).tolist()
 
 
 def headers(found: list[tuple[str, str]], names: Renamer) -> dict[str, str]:

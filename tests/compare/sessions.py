@@ -3,7 +3,6 @@
 import json
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import count
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -14,32 +13,16 @@ from tests.compare.exchange import Answer, Request
 
 Send = Callable[[Request], Awaitable[Answer]]
 _KINDS = {"messages": 26, "chat": 20, "responses": 20, "history": 14, "wrong": 12, "completions": 4, "tokens": 2, "other": 2}  # fmt: skip
-_SKIPPED_HEADERS = [
-    "host",
-    "connection",
-    "content-length",
-    "content-encoding",
-    "accept-encoding",
-    "authorization",
-    "x-api-key",
-    "transfer-encoding",
-]
 
 
 Run = Callable[[Send], Awaitable[None]]
 Draw = Callable[[Random, str, dict[str, str]], Request]
 
 
-def drawn(seed: int, requests: int, captures: Path) -> Iterator[tuple[str, str, int, Run]]:
+def drawn(seed: int, requests: int) -> Iterator[tuple[str, str, int, Run]]:
     """Label, mark, number of requests and function of each session, until there are enough
     requests."""
     left = requests
-    files = sorted(captures.glob("*/*/[0-9]*-[A-Z]*-*.json"))
-    files = [file for file in files if not file.name.endswith(".response.json")][:left]
-    if files:
-        # One session, as their prompts have beginnings in common, and answers report cached tokens.
-        left -= len(files)
-        yield "captured", "captured", len(files), _captured(files)
     for number in count():
         if left <= 0:
             return
@@ -195,24 +178,3 @@ _DRAW: dict[str, Draw] = {
     "other": _other,
 }
 """How a request of each kind is drawn."""
-
-
-def _captured(files: list[Path]) -> Run:
-    async def run(send: Send) -> None:
-        for file in files:
-            found = json.loads(file.read_bytes())
-            headers = {name.lower(): value for name, value in found["headers"]}
-            for name in _SKIPPED_HEADERS:
-                headers.pop(name, None)
-            headers["authorization"] = f"Bearer {KEYS['alice']}"
-            path, body = found["path"], found.get("body")
-            if found.get("query"):
-                path += f"?{found['query']}"
-            if isinstance(body, dict) and "model" in body:
-                body = {**body, "model": MODEL}
-            raw = b""
-            if body is not None:
-                raw = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
-            await send(Request(found["method"], path, headers, raw))
-
-    return run

@@ -1,0 +1,125 @@
+"""A change of an answer is found, unless it is declared; what is random is not one."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.compare.contents import options
+from tests.compare.differences import Declared, Difference, compare, summary
+from tests.compare.exchange import Answer, Exchange, Request
+from tests.compare.normal import Renamer, stream_events
+from tests.compare.sessions import drawn
+
+JSON = [("Content-Type", "application/json")]
+STREAM = [("Content-Type", "text/event-stream")]
+URL = "/v1/chat/completions"
+BODY = '{"id":"a","usage":{"n":1,"m":[2]}}'
+DOCUMENT = Exchange("case-1.0", "chat agent", "POST", URL, "{}", 200, JSON, BODY)
+SSE = 'event: a\ndata: {"type":"a","x":1}\n\ndata: [DONE]\n\n'
+EVENTS = replace(DOCUMENT, id="case-1.1", headers=STREAM, answer=SSE)
+A, B = "2b5f6b282c5f8ae9d1b1aa76", "980bd0b91ec3ee91bcbcde87"
+
+
+def found(
+    base: Exchange, now: Exchange | None, declared: Declared | None = None
+) -> list[Difference]:
+    return compare([base], [now] if now else [], declared or Declared())[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "paths"),
+    [
+        ({}, []),
+        ({"status": 400}, ["status"]),
+        ({"headers": [*JSON, ("retry-after", "1")]}, ["headers.retry-after"]),
+        ({"answer": '{"id":"b","usage":{"n":1,"m":[2]}}'}, ["body.id"]),
+        ({"answer": '{"id":"a","usage":{"m":[2],"n":1}}'}, ["body.usage.order"]),
+        ({"answer": '{"id":"a","usage":{"n":1,"m":[2,3]}}'}, ["body.usage.m"]),
+        ({"answer": '{"id": "a","usage":{"n":1,"m":[2]}}'}, ["body.text"]),
+        ({"request": '{"x":1}'}, ["request.text"]),
+    ],
+)
+def test_change_of_a_document_is_found(change: dict[str, Any], paths: list[str]) -> None:
+    assert [one.path for one in found(DOCUMENT, replace(DOCUMENT, **change))] == paths
+
+
+def test_changes_of_a_stream_and_missing_answers_are_found() -> None:
+    changed = SSE.replace('"x":1', '"x":2').replace("data: [", 'event: b\ndata: {"y":1}\n\ndata: [')
+    paths = [one.path for one in found(EVENTS, replace(EVENTS, answer=changed))]
+    assert paths == ["events.a.x", "events.b"]
+    assert [one.now for one in found(DOCUMENT, None)] == ["(missing)"]
+
+
+def test_only_declared_differences_are_left_out(tmp_path: Path) -> None:
+    now = replace(DOCUMENT, status=400, answer='{"id":"b","usage":{"n":1,"m":[2]}}')
+    declared = Declared([{"label": "chat *", "path": "body.*", "now": "b", "reason": "so"}])
+    assert [one.path for one in found(DOCUMENT, now, declared)] == ["status"]
+    assert declared.used == {0}
+    (tmp_path / "declared.toml").write_text('[[declared]]\npath = "body"\n')
+    with pytest.raises(ValueError, match="reason"):
+        Declared.load(tmp_path / "declared.toml")
+
+
+def test_ids_times_seals_and_the_state_of_the_cache_are_replaced() -> None:
+    seal = "AgAVdgsUy2VWa_ACuiFUvkh9P-V0y7JXEbzw-IuEXV_y07OKvh-DNm_bDF8GZv_ddpElkyPg=="
+    text = f'{{"id":"msg_{A}","request_id":"req_{A}","item":"rs_{B}000","created":1795673833,'
+    stable = '{"id":"msg_#1","request_id":"req_#1","item":"rs_#2000","created":"<time>",'
+    more = f'"signature":"{seal}","max_tokens":1795673833}}'
+    assert Renamer().text(text + more) == stable + '"signature":"<sealed>","max_tokens":1795673833}'
+    usage = '"input_tokens":%d,"cache_creation_input_tokens":0,"cache_read_input_tokens":%d'
+    assert Renamer().text(usage % (5, 240)) == usage % (245, 240)
+
+
+def chunk(choice: int, delta: object, **more: object) -> str:
+    choices = [{"index": choice, "delta": delta, **more, "finish_reason": None}]
+    document = json.dumps({"id": f"chatcmpl-{A}", "choices": choices}, separators=(",", ":"))
+    return f"data: {document}\n\n"
+
+
+def test_other_cuts_of_deltas_are_equal_and_other_deltas_are_not() -> None:
+    cut = [
+        chunk(0, {}, token_ids=[1]),
+        chunk(0, {"content": "a"}),
+        chunk(1, {"content": "x"}),
+        chunk(0, {}, token_ids=[2]),
+        chunk(0, {"content": "b"}),
+    ]
+    whole = [
+        chunk(0, {}, token_ids=[1, 2]),
+        chunk(0, {"content": "ab"}),
+        chunk(1, {"content": "x"}),
+    ]
+    assert stream_events("".join(cut), Renamer()) == stream_events("".join(whole), Renamer())
+    other = chunk(0, {"content": "a"}) + chunk(0, {"reasoning": "b"})
+    assert len(stream_events(other, Renamer())) == 2
+
+
+def test_summary_shows_each_place_once() -> None:
+    places = [Difference("chat agent", f"case-{n}", f"body.a.{n}", "x", "y") for n in range(9)]
+    text = summary({"chat agent": [2, 1]}, places, 5)
+    assert "9 times" in text
+    assert text.count("base:") == 1
+
+
+async def test_seed_decides_the_requests_and_leaves_the_table_unchanged() -> None:
+    async def requests(seed: int) -> list[Request]:
+        sent: list[Request] = []
+
+        async def send(request: Request) -> Answer:
+            sent.append(request)
+            return Answer(404, [], b"")
+
+        for _, _, count, run in drawn(seed, 120):
+            before = len(sent)
+            await run(send)
+            assert len(sent) - before == count
+        return sent
+
+    table = json.dumps(options())
+    first = await requests(1)
+    assert first == await requests(1) != await requests(2)
+    assert len(first) == 120
+    assert json.dumps(options()) == table
