@@ -129,13 +129,6 @@ class OpenClaw(Agent):
         await super().connect(url, api)
         self.normalized = _with_own_ids_and_seals if api == "responses" else _with_own_ids
 
-    def limit(self, context: int) -> None:
-        """Configures a smaller context window of the model."""
-        settings = json.loads(self._settings.read_text())
-        for model in settings["models"]["providers"]["turnwire"]["models"]:
-            model["contextWindow"] = context
-        self._settings.write_text(json.dumps(settings))
-
     async def ask(self, prompt: str, *, resume: bool = False) -> str:
         options = ["--local", "--session-id", "s1", "--json", "--thinking", "medium"]
         ran = await self._run(self.node, self.program, "agent", *options, "-m", prompt)
@@ -300,10 +293,10 @@ class Aider(Agent):
         super().__init__(machine)
         self.packages = AIDER.find()
 
-    async def ask(self, prompt: str, *, resume: bool = False, form: str = "whole") -> str:
+    async def ask(self, prompt: str, *, resume: bool = False) -> str:
         config = str(self.machine.home / ".aider.turnwire.conf.yml")
         options = ["--no-git", "--yes-always", "--no-check-update", "--analytics-disable"]
-        options += ["--edit-format", form, "--config", config, "--no-fancy-input", "--no-pretty"]
+        options += ["--edit-format", "whole", "--config", config, "--no-fancy-input", "--no-pretty"]
         options += ["--restore-chat-history"] if resume else []
         files = sorted(path.name for path in self.machine.project.glob("*.txt"))
         command = [sys.executable, "-m", "aider", *options, "--message", prompt, *files]

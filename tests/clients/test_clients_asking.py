@@ -81,12 +81,9 @@ async def test_codexs_helpers_name_their_thread(machine: Machine, session: Sessi
     check_family(await logged(session))
 
 
-@pytest.mark.parametrize("api", ["messages", "responses", "chat"])
-async def test_opencodes_helpers_name_their_session(
-    machine: Machine, session: Session, api: str
-) -> None:
+async def test_opencodes_helpers_name_their_session(machine: Machine, session: Session) -> None:
     opencode = Opencode(machine)
-    await opencode.connect(session.wire.url, api)
+    await opencode.connect(session.wire.url, "chat")
     task = {"description": "look", "prompt": TASK, "subagent_type": "general"}
     await opencode.ask(request([starting("task", **task), OVER]))
     check_family(await logged(session), titles=1)

@@ -1,7 +1,5 @@
 """Sessions of Codex: with a provider of its own, and as OpenAI, over HTTP and over a WebSocket."""
 
-from typing import Any
-
 import pytest
 
 from tests.clients.codex import CodexCli, items, work
@@ -11,7 +9,6 @@ from tests.clients.noncanonical import call, request
 from tests.clients.pieces import answer_pieces, usage
 from tests.clients.session import Session, continued
 from tests.clients.tasks import FOLLOW, MUCH, ON
-from tests.clients.wire import Exchange
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -114,57 +111,3 @@ async def test_a_tool_that_a_search_finds_is_called(machine: Machine, session: S
         main[2].body["input"][-1]["output"].startswith("invalid agent id nobody")
     )  # Codex found the tool
     assert await session.prefix_breaks(main) == []
-
-
-def profile(exchange: Exchange) -> tuple[dict[str, Any], str, dict[str, Any]]:
-    """The tools by name, the base instructions and the other settings that a request has of its
-    profile."""
-    body = exchange.body
-    tools = {tool.get("name", tool["type"]): tool for tool in body["tools"]}
-    instructions = "".join(part["text"] for part in body["input"][0]["content"])
-    return (
-        tools,
-        instructions,
-        {name: body.get(name) for name in ("reasoning", "text", "parallel_tool_calls")},
-    )
-
-
-async def test_profiles_match_the_served_name(machine: Machine, session: Session) -> None:
-    """Without a catalogue Codex falls back; an alias has the profile that Codex gives to gpt-5.5;
-    ours has its own instructions."""
-    url, asked, found = session.wire.url, "Answer with the single word HERE.", {}
-    codex = CodexCli(machine)
-    own = await codex.own_profiles(url)
-    for name, model, catalogue in (
-        ("fallback", MODEL, None),
-        ("alias", "gpt-5.5", None),
-        ("own", MODEL, own),
-    ):
-        await codex.plain(url, model, catalogue)
-        ran = (await machine.run(*codex.command(), asked)).ok()
-        warned = [item for item in items(ran) if item["type"] == "error"]
-        assert bool(warned) is (name == "fallback"), warned
-        assert items(ran)[-1]["text"] == "HERE"
-        found[name] = profile(session.wire.turns[-1])
-    await codex.connect(url)
-    await codex.ask(asked)
-    found["ours"] = profile(session.wire.turns[-1])
-    session.check_served()
-    tools = {name: set(each[0]) for name, each in found.items()}
-    assert not tools["fallback"] & {"apply_patch", "tool_search"}
-    assert "multi_agent_v1" in tools["fallback"]  # without tool_search nothing is deferred
-    assert {"apply_patch", "tool_search", "exec_command"} <= tools["alias"]
-    assert (found["alias"][0], found["alias"][2]) == (found["own"][0], found["own"][2])
-    # Codex itself adds a line on task lists to the instructions where the catalogue is a file.
-    added = [
-        line for line in found["own"][1].splitlines() if line not in found["alias"][1].splitlines()
-    ]
-    assert len(added) == 1
-    assert found["own"][1].replace(f"{added[0]}\n", "") == found["alias"][1]
-    # `connect` switches off the search that OpenAI hosts; nothing else differs but the
-    # instructions.
-    tools_alone = {name: tool for name, tool in found["alias"][0].items() if name != "web_search"}
-    assert found["ours"][0] == tools_alone
-    assert found["ours"][2] == found["alias"][2] != found["fallback"][2]
-    assert len({found[name][1] for name in ("fallback", "alias", "ours")}) == 3
-    assert "apply_patch" in found["ours"][1]

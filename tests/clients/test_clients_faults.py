@@ -22,19 +22,17 @@ TOOLS = {
     "codex": ("exec_command", "cmd"),
     "opencode": ("bash", "command"),
 }
-STATUS = {
-    "429": Fault(429),
-    "429 with retry-after": Fault(429, {"retry-after": "1"}),
-    "529": Fault(529),
-}
-PLACES = {"thinking": "Mark-T", "text": "Mark-X", "after a call": "Mark-B"}
+STATUS = {"429": Fault(429), "429 with retry-after": Fault(429, {"retry-after": "1"})}
+PLACES = {"thinking": "Mark-T", "after a call": "Mark-B"}
 
 
 def outputs(client: str) -> list[str]:
     """Thought, text and call; then the answer. Fillers keep the marks apart in the stream."""
     tool, argument = TOOLS[client]
     shell = call(tool, **{argument: "echo Mark-C >> log.txt", "description": "x"})
-    first = f"[[fill 20]] Mark-T [[fill 40]]\n</think>\n\n[[fill 20]] Mark-X [[fill 40]]\n\n{shell}\n\nMark-B [[fill 40]]"
+    first = (
+        f"[[fill 20]] Mark-T [[fill 40]]\n</think>\n\n[[fill 40]]\n\n{shell}\n\nMark-B [[fill 40]]"
+    )
     return [first, "So.\n</think>\n\nDONE"]
 
 

@@ -11,7 +11,6 @@ import pytest
 from services.images.image import image_hash
 from tests.clients.bus_turns import BusTurns
 from tests.clients.claude import ClaudeCode, blocks, normalized
-from tests.clients.codex import CodexCli, items
 from tests.clients.conftest import WINDOW, start
 from tests.clients.machine import Machine
 from tests.clients.noncanonical import call, request
@@ -52,26 +51,6 @@ async def test_claude_code_reads_an_image_and_a_pdf(machine: Machine, session: S
     assert ("'image'" in sent, "'document'" in sent) == (True, True)
     session.check_served()
     session.check_history(session.main, normalized)
-    await session.check_counts(session.main)
-    assert await session.prefix_breaks(session.main) == []
-
-
-async def test_codex_shows_that_an_attached_image_was_not_seen(
-    machine: Machine, session: Session
-) -> None:
-    """Codex itself leaves out the image, without a word to the user: the model's profile has only
-    text."""
-    codex = await CodexCli(machine).connect(session.wire.url)
-    (machine.project / "shot.png").write_bytes(PNG)
-    answer = request(["Hm.\n</think>\n\nI have looked."])
-    first = await codex.ask(answer, "-i", "shot.png", "--")
-    second = await codex.ask(answer, resume=True)
-    assert [items(ran)[-1]["text"] for ran in (first, second)] == [
-        "I have looked." + NOTE,
-        "I have looked.",
-    ]
-    session.check_served()
-    session.check_history(session.main)
     await session.check_counts(session.main)
     assert await session.prefix_breaks(session.main) == []
 
@@ -128,16 +107,3 @@ async def test_claude_code_shows_screenshots_to_a_vision_model(
             assert answer["result"].strip() == "I have read it."
     vision_session.check_history(vision_session.main, normalized)
     await check_images(vision_session, 3)
-
-
-async def test_codex_shows_a_screenshot_to_a_vision_model(
-    machine: Machine, vision_session: Session
-) -> None:
-    codex = await CodexCli(machine).connect(vision_session.wire.url)
-    (machine.project / "shot.png").write_bytes(png(320, 200, 5))
-    look = request(["Hm.\n</think>\n\nI have looked."])
-    first = await codex.ask(look, "-i", "shot.png", "--")
-    second = await codex.ask(look, resume=True)
-    assert [items(ran)[-1]["text"] for ran in (first, second)] == ["I have looked."] * 2
-    vision_session.check_history(vision_session.main)
-    await check_images(vision_session, 1)

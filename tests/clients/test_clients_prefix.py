@@ -1,6 +1,5 @@
 """Sessions of more than twenty turns: each prompt begins with all tokens of the prompt and output
-before it, also where stages are killed between turns, and after a restart of everything. The turns
-of a session are one training sample."""
+before it. The turns of a session are one training sample."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,17 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.clients.bus_turns import BusTurns
 from tests.clients.claude import ClaudeCode
 from tests.clients.claude import normalized as normalized_by_claude
 from tests.clients.codex import CodexCli
-from tests.clients.conftest import options, start
 from tests.clients.machine import Machine
 from tests.clients.noncanonical import call, request, turns
 from tests.clients.pieces import turn_id
 from tests.clients.session import Session
-from tests.clients.wire import Recorder
-from tests.kit.nats import NatsServer
 from tests.kit.stack import Stack
 from tests.pipeline.tap import SAMPLE, Tap
 
@@ -135,62 +130,3 @@ async def test_codex_is_served(
     verdicts = [answer["prompt_cache_diagnostics"] for answer in answers(session)[1:]]
     assert verdicts == [{"type": "cache_hit"}] * (len(session.main) - 1)
     await check_sample(session, tap.samples(demo_model))
-
-
-@pytest.fixture
-def fragile(
-    nats_binary: str, demo_model: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[NatsServer, Stack]]:
-    """One of each, for tests that kill them."""
-    server, stack = start(nats_binary, demo_model, tmp_path_factory, {})
-    yield server, stack
-    stack.stop()
-    server.kill()
-
-
-async def test_every_stage_dies_once_and_then_all_of_them(
-    machine: Machine, fragile: tuple[NatsServer, Stack]
-) -> None:
-    """Each stage is killed and replaced between two requests, finally all of them and
-    nats-server."""
-    server, stack = fragile
-    async with Recorder(stack.url) as wire:
-        claude = await ClaudeCode(machine).connect(wire.url)
-        found = []
-        deaths = (
-            ("parser",),
-            ("preprocessor",),
-            ("worker",),
-            ("frontend",),
-            ("worker", "parser", "preprocessor", "frontend"),
-        )
-        async with BusTurns(server.url) as bus:
-            session = Session(wire, bus, stack)
-            await claude.ask(request(CLAUDE[0]))
-            for stages, outputs in zip(deaths[:-1], CLAUDE[1:], strict=False):
-                replace(stack, stages, wire)
-                await claude.ask(request(outputs), "--continue")
-            found += await session.prefix_breaks(session.main)
-            last = await bus.ended(list(bus.turns)[-1])
-        server.kill()
-        server.start()
-        replace(stack, deaths[-1], wire)
-        async with BusTurns(server.url) as bus:
-            bus.turns[last.id] = last
-            session.bus = bus
-            before = len(session.main) - 1
-            await claude.ask(request(CLAUDE[5]), "--continue")
-            found += await session.prefix_breaks(session.main[before:])
-        assert found == []
-        session.check_history(session.main, normalized_by_claude)
-
-
-def replace(stack: Stack, stages: tuple[str, ...], wire: Recorder) -> None:
-    """Kills the processes of these stages and starts others."""
-    for stage in stages:
-        for child in stack.of(stage):
-            child.kill()
-    for stage in stages:
-        stack.start(stage, **options()[stage])
-    stack.restore({"worker": 1, "parser": 1, "preprocessor": 1})
-    wire.upstream = stack.url

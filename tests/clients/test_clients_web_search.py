@@ -3,14 +3,12 @@ the prompts."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from tests.clients.bus_turns import BusTurns, prefix_break
+from tests.clients.bus_turns import BusTurns
 from tests.clients.claude import ClaudeCode
-from tests.clients.codex import CodexCli, items
 from tests.clients.conftest import start
 from tests.clients.machine import Machine
 from tests.clients.noncanonical import call, request
@@ -19,7 +17,6 @@ from tests.kit.search_provider import ProviderStub, provider
 
 pytestmark = pytest.mark.timeout(900)
 ALLOWED = '{"permissions": {"allow": ["WebSearch"]}}'
-LIVE = ("-c", 'web_search="live"')
 
 
 @dataclass
@@ -29,10 +26,6 @@ class Web:
     provider: ProviderStub
     wire: Recorder
     bus: BusTurns
-
-    async def prefix_breaks(self, *turns: str) -> list[str]:
-        decoded = [await self.bus.ended(turn) for turn in turns]
-        return [found for pair in pairwise(decoded) if (found := prefix_break(*pair)) is not None]
 
 
 @pytest.fixture
@@ -88,21 +81,3 @@ async def test_claude_codes_web_search_is_served(machine: Machine, web: Web) -> 
     assert "https://example.org/tides" in result  # what the client made of the result blocks
     assert "Tides" in result
     assert ran.lines[-1]["result"] == "High water is at noon."
-
-
-async def test_codexs_web_search_is_served(machine: Machine, web: Web) -> None:
-    codex = await CodexCli(machine).connect(web.wire.url)
-    outputs = [
-        "Search.\n</think>\n\n" + call("web_search", query="tides"),
-        "Once more.\n</think>\n\n" + call("web_search", query="moon"),
-        "So.\n</think>\n\nHigh water is at noon.",
-    ]
-    first = await codex.ask(request(outputs), *LIVE)
-    assert [found["query"] for found in web.provider.calls] == ["tides", "moon"]
-    shown = [item for item in items(first) if item["type"] == "web_search"]
-    assert [item["query"] for item in shown] == ["tides", "moon"]
-    assert items(first)[-1]["text"] == "High water is at noon."
-    second = await codex.ask(request(["Sure.\n</think>\n\nYes."]), *LIVE, resume=True)
-    assert items(second)[-1]["text"] == "Yes."
-    assert len(web.bus.turns) == 4
-    assert await web.prefix_breaks(*web.bus.turns) == []

@@ -17,7 +17,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from turnwire_tools.clients.shared import SseParser
 
 TURNS = ("/v1/messages", "/v1/responses", "/v1/chat/completions")
-_HOP = (
+_HOP = [
     "host",
     "connection",
     "transfer-encoding",
@@ -25,7 +25,7 @@ _HOP = (
     "keep-alive",
     "upgrade",
     "accept-encoding",
-)
+]
 
 
 @dataclass
@@ -77,19 +77,11 @@ class Recorder:
         """One for each of the next turns with tools."""
         self.add_fields: Callable[[str, Any], dict[str, Any]] = lambda path, body: {}
         """Returns fields that are added to the body of a request before it is passed on."""
-        self._changed = asyncio.Event()
 
     @property
     def turns(self) -> list[Exchange]:
         """Requests for an answer of the model, in order."""
         return [one for one in self.exchanges if one.path in TURNS and one.method != "GET"]
-
-    async def until(self, condition: Callable[[], bool], timeout_s: float = 60) -> None:
-        """Waits until a condition on the recorded exchanges is true."""
-        async with asyncio.timeout(timeout_s):
-            while not condition():
-                self._changed.clear()
-                await self._changed.wait()
 
     async def __aenter__(self) -> "Recorder":
         self._http = aiohttp.ClientSession(
@@ -143,7 +135,6 @@ class Recorder:
                     exchange.events += events.feed(chunk)
                 else:
                     whole += chunk
-                self._changed.set()
                 await response.write(chunk)
                 if fault.cut_at and fault.cut_at in _written(exchange.events):
                     exchange.cut = True
@@ -153,7 +144,6 @@ class Recorder:
             if not streamed and answer.content_type == "application/json":
                 exchange.document = json.loads(whole)
             exchange.whole = True
-            self._changed.set()
             with contextlib.suppress(ConnectionError):  # a client may close before the end
                 await response.write_eof()
         return response
@@ -181,7 +171,6 @@ class Recorder:
                 if current:
                     current[-1].events.append((data.get("type", ""), data))
                     current[-1].whole = data.get("type") in _ENDS
-                self._changed.set()
                 await client.send_str(message.data)
             await client.close()
 
@@ -201,7 +190,6 @@ class Recorder:
 
     def _add(self, exchange: Exchange) -> Exchange:
         self.exchanges.append(exchange)
-        self._changed.set()
         return exchange
 
 
