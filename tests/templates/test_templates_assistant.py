@@ -49,14 +49,6 @@ def test_last_calls_stay_in_their_field_where_the_text_is_the_same() -> None:
     assert [c["function"]["name"] for c in found[0]["tool_calls"]] == ["B"]
 
 
-def test_reasoning_at_the_end_is_closed() -> None:
-    found = template_messages(
-        assistant(call("A"), Reasoning("r")), traits=inline(inline_reasoning=True, inline_tail=True)
-    )
-    assert found[0]["content"] == "<A>;<think>r</think>\n"
-    assert "tool_calls" not in found[0]
-
-
 def test_text_after_a_call_is_sorted_where_results_need_calls_before_them() -> None:
     messages = (assistant(call("A"), Text("t")), result("r"))
     traits = inline(inline_reasoning=True, inline_tail=True, inline_text_end=False)

@@ -60,8 +60,6 @@ def test_broken_jinja_is_refused(demo_tokenizer: "PreTrainedTokenizerBase") -> N
             "System messages are not for me.",
         ),
         ("{{ messages[0].content + 1 }}", "cannot render"),
-        ("{{ messages[9].content.x }}", "refuses"),
-        ("{{ 1 / 0 }}", "cannot render"),
         ("{{ messages.append(1) }}", "refuses"),
     ],
 )
@@ -73,9 +71,7 @@ def test_template_errors_are_errors_of_the_request(
     assert caught.value.info.kind is ErrorKind.INVALID
 
 
-@pytest.mark.parametrize(
-    "name", ["tools", "messages", "tokenize", "chat_template", "add_generation_prompt"]
-)
+@pytest.mark.parametrize("name", ["messages", "tokenize", "add_generation_prompt"])
 def test_reserved_variables_are_refused(
     demo_tokenizer: "PreTrainedTokenizerBase", name: str
 ) -> None:

@@ -1,8 +1,6 @@
 """The sandbox renders like that of transformers."""
 
 import json
-import random
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jinja2
@@ -11,15 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import Invalid
-from services.templates.chat_template import ChatTemplate, TemplateMessage, TemplateTool
+from services.templates.chat_template import ChatTemplate, TemplateMessage
 from services.templates.jinja import JsonDict, environment
-from services.templates.messages import adapt
-from services.templates.thinking import template_variables
-from services.templates.tools import list_tools, with_cached_json
+from services.templates.tools import with_cached_json
 from tests.kit.every import for_each
-from tests.kit.examples import examples
-from tests.kit.published import TEMPLATES, needs_templates, traits_of
-from tests.templates.made_up_sessions import session
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -73,14 +66,9 @@ REFUSED = (
     "{% set ns = namespace(_x=1) %}",
     "{% set ns = namespace() %}{% set ns._x = 1 %}",
     "{{ messages.append(1) }}",
-    "{{ tools[0].update(a=1) }}",
     "{{ ''.__class__.__mro__ }}",
-    "{{ messages[0].__class__.__mro__ }}",
-    "{{ messages[0].pop('role') }}",
     "{{ messages[0].missing.deeper }}",
     "{{ '{0.__class__.__mro__}'.format('') }}",
-    "{% set ns = namespace(a=1) %}{{ ns.__init__.__globals__ }}",
-    "{{ dict.__class__.__name__ }}",
     "{{ messages[0].content + 1 }}",
     "{{ range(1000000) | list }}",
 )
@@ -114,49 +102,6 @@ def test_forbidden_sources_are_refused(
         theirs(demo_tokenizer, source, MESSAGES, tools=[TOOL])
     with pytest.raises(Invalid):
         ChatTemplate(demo_tokenizer, source).render(MESSAGES, tools=[with_cached_json(TOOL)])
-
-
-@needs_templates
-@for_each(TEMPLATES, parts=4)
-def test_published_templates_render_as_in_transformers(
-    name: str,
-    compiled_template: Callable[[str], ChatTemplate],
-    demo_tokenizer: "PreTrainedTokenizerBase",
-) -> None:
-    """With made-up sessions."""
-    template = compiled_template(name)
-    traits, rendered = traits_of(template), 0
-    for number in range(examples(5)):
-        for conversation in session(random.Random(number), number):
-            variables = template_variables(conversation, traits, defaults={}, client={})
-            adapted = adapt(conversation, traits, template)
-            tools: list[TemplateTool] = list_tools(conversation.tools)
-            try:
-                ours = template.render(adapted.messages, tools=tools, variables=variables)
-            except Invalid:
-                with pytest.raises(Exception, match=r"."):
-                    theirs(
-                        demo_tokenizer,
-                        template.source,
-                        adapted.messages,
-                        tools=tools or None,
-                        **variables,
-                    )
-                break
-            expected = theirs(
-                demo_tokenizer,
-                template.source,
-                adapted.messages,
-                tools=tools or None,
-                **variables,
-            )
-            assert ours == expected
-            again = template.render(
-                adapted.messages, tools=list(map(with_cached_json, tools)), variables=variables
-            )
-            assert again == expected
-            rendered += 1
-    assert rendered
 
 
 _texts = st.text(max_size=5) | st.sampled_from(

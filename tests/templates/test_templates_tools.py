@@ -5,9 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.conversation import Conversation, Grammar, Message, Text, ToolSpec
+from schemas.conversation import Grammar, ToolSpec
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt import assemble
 from services.templates.jinja import JsonDict
 from services.templates.tools import PromptTools, list_tools, rendered_tool
 from services.tokenization.data_marks import DataMarker
@@ -39,15 +38,6 @@ def test_names_and_schemas_are_those_that_the_model_sees() -> None:
     assert [tool.name for tool in parsed] == ["run", "patch", "files__find"]
     assert parsed[0].schema == {"type": "object", "properties": {"n": {"type": "integer"}}}
     assert forms_of([]) == PromptTools()
-
-
-def test_equal_tools_share_their_forms(setup: ModelSetup) -> None:
-    many = [*SPECS, *(ToolSpec(f"t{number}", "says " * 20) for number in range(9))]
-    first = setup.tools_of(many)
-    assert setup.tools_of([*many]) is first
-    assert setup.tools_of(many[:-1]).rendered == first.rendered[:-1]
-    conversation = Conversation("m", [Message("user", [Text("hi")])], tools=many)
-    assert assemble(conversation, setup).tools is first.rendered
 
 
 def test_control_tokens_in_definitions_are_marked(setup: ModelSetup) -> None:
