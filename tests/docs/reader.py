@@ -55,15 +55,8 @@ def environment(home: Path) -> dict[str, str]:
     port."""
     own = Path.home()
     # `make test-all ARGS=…` exports its own variables to each make below it.
-    theirs = (
-        "VIRTUAL_ENV",
-        "PYTHONPATH",
-        "MAKEFLAGS",
-        "MAKEOVERRIDES",
-        "MFLAGS",
-        "MAKELEVEL",
-        "ARGS",
-    )
+    make = ("MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "MAKELEVEL", "ARGS")
+    theirs = ("VIRTUAL_ENV", "PYTHONPATH", *make)
     kept = {name: value for name, value in os.environ.items() if name not in theirs}
     kept = {
         name: value

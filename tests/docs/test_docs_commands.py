@@ -90,20 +90,6 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
         made.server.kill()
 
 
-def test_commands_that_do_not_work_are_found(tmp_path: Path) -> None:
-    (tmp_path / "clone").mkdir()
-    someone = Reader(tmp_path)
-    someone.type(Command("p:1", "export WORD=word; cd /"))
-    assert "word" in someone.type(Command("p:1", "echo $WORD"))
-    someone.type(Command("p:2", "echo an  error; false", output=["an error"], transcript=True))
-    with pytest.raises(AssertionError, match="status 3: p:3: exit 3"):
-        someone.type(Command("p:3", "exit 3"))
-    with pytest.raises(AssertionError, match="'another' is missing: p:4"):
-        someone.type(Command("p:4", "echo an error", output=["another"], transcript=True))
-    someone.type(Command("p:5", "content", file="f"))
-    assert someone.type(Command("p:6", "cat f")) == "content"
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_every_command_works_as_written(reader: Reader) -> None:

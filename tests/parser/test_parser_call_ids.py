@@ -39,9 +39,8 @@ KIMI = (
     * 2
     + "<|tool_calls_section_end|>"
 )
-COHERE = '<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "look", "parameters": {"where": "a"}}, {"tool_call_id": "0", "tool_name": "look", "parameters": {"where": "a"}}]<|END_ACTION|>'
 MISTRAL = '[TOOL_CALLS][{"name": "look", "arguments": {"where": "a"}, "id": "abcdefghi"}, {"name": "look", "arguments": {"where": "a"}, "id": "abcdefghi"}]'
-OUTPUTS = {"kimi_k2": KIMI, "cohere_command": COHERE, "mistral": MISTRAL}
+OUTPUTS = {"kimi_k2": KIMI, "mistral": MISTRAL}
 
 
 def decoded(family: str, text: str, turn: str) -> list[TurnEvent]:

@@ -50,13 +50,6 @@ def test_a_context_is_decoded_unchanged(fields: dict[str, Any]) -> None:
     assert first == again == msgspec.json.decode(raw, type=ParseContext)
 
 
-def test_spaced_json_is_read_too() -> None:
-    spaced = msgspec.json.format(bytes(spelled()), indent=2)
-    assert ContextDecoder().decode(msgspec.Raw(spaced)) == msgspec.json.decode(
-        spaced, type=ParseContext
-    )
-
-
 def test_turns_of_a_session_share_their_tools() -> None:
     contexts = ContextDecoder()
     first = contexts.decode(spelled(prompt_tokens=1))

@@ -194,13 +194,3 @@ def test_tokens_are_counted_as_reasoning_on_the_fast_path() -> None:
     within = len(ids_of("\n</think>"))
     assert finish(parse).usage.reasoning == thought + within
     assert finish(parse).usage.output == thought + len(closed)
-
-
-def test_a_parse_shows_its_state() -> None:
-    shard, parse = on_fast_path("Hello")
-    assert repr(parse) == (
-        f"turn t streaming, attempt 1, worker w, {len(parse.stream.ids)} tokens, "
-        "sent to block 0 + 5, fast path to 5"
-    )
-    shard.parse(entry(len(parse.stream.ids), [], scored=False, finish=GONE), "w")
-    assert repr(parse).startswith("turn t Interrupted, attempt 1, worker w, ")

@@ -45,12 +45,6 @@ def test_plain_text_is_released_at_once() -> None:
     assert matcher.feed("b") == ("<b", None)
 
 
-def test_a_stop_string_across_pieces_is_cut() -> None:
-    matcher = StopStrings(["STOP", "\n\n"])
-    assert matcher.feed("one\n") == ("one", None)
-    assert matcher.feed("\ntwo") == ("", "\n\n")
-
-
 def test_a_long_stop_string_takes_no_memory_to_speak_of() -> None:
     """All prefixes of this one would be 200 MB."""
     long = "x" * 20_000

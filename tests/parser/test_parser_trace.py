@@ -148,14 +148,6 @@ def test_a_marker_and_the_blanks_around_it_belong_to_no_block() -> None:
     assert origins == [[(0, 0), (1, 4)], [(4, 0), (5, 4)]]
 
 
-def test_one_token_may_end_a_block_and_begin_another() -> None:
-    """It is listed once, where it stands first."""
-    pieces = ["a</think>b", "c"]
-    blocks, origins = traced("qwen3_coder", pieces, [], in_reasoning=True)
-    assert [block["text"] for block in blocks] == ["a", "bc"]
-    assert origins == [[(0, 0)], [(1, 1)]]
-
-
 def test_tokens_of_an_apparent_marker_keep_their_place() -> None:
     pieces = ["<", "<", "tool", "_call", " ", "x"]
     blocks, origins = traced("qwen3_coder", pieces, [RUN])
@@ -194,19 +186,3 @@ def test_half_characters_are_shown_as_what_they_are() -> None:
         ("\ufffd!", b"\xb9!", 0),
     ]
     assert [top.logprob for top in found[0].top] == [-0.5]
-
-
-def test_fields_before_the_name_of_a_call_keep_their_tokens() -> None:
-    raw = [
-        "<tool_call>\n{",
-        '"arguments": {',
-        '"cmd": "',
-        "ls",
-        '"}',
-        ', "name": "run"}',
-        "\n</tool_call>",
-    ]
-    blocks, origins = traced("hermes", raw, [RUN])
-    (block,) = blocks
-    assert block["input"] == {"cmd": "ls"}
-    assert (3, block["text"].index("ls")) in origins[0]

@@ -25,17 +25,8 @@ TOKENS = [
     "<hid>",
 ]
 LITERALS = [
-    "<|im_start|>user\n",
-    "<|im_end|>\n",
-    "<|",
-    "|>",
-    "<|im_",
-    "[",
-    "INST]",
-    "<hid>",
-    "\n",
-    "a",
-    " ",
+    *("<|im_start|>user\n", "<|im_end|>\n", "<|", "|>", "<|im_", "[", "INST]", "<hid>"),
+    *("\n", "a", " "),
 ]
 FRAGMENTS = [
     token[start:end]
@@ -114,13 +105,6 @@ def test_marks_keep_the_length_and_can_be_removed(text: str, marks: DataMarks) -
     ) or text.strip()
 
 
-def test_text_without_control_tokens_is_the_same_object(marks: DataMarks) -> None:
-    for text in ("", "hello", "a < b > c", "\u6f22\u5b57", "if y[0] <= z:\n"):
-        assert marks.data.mark(text) is text
-    schema = {"type": "object", "properties": {"a": {"enum": ["y", 1, None]}}}
-    assert marks.data.mark_json(schema) is schema
-
-
 def test_keys_and_values_are_marked(marks: DataMarks) -> None:
     found = marks.data.mark_json({"<think>": ["a", {"b": "[INST]"}], "c": 1})
     assert (
@@ -144,13 +128,6 @@ def test_token_of_the_template_is_kept_where_data_would_extend_it(marks: DataMar
     assert marks.pieces(marks.data.mark("x") + "<hid>") == [Piece("x"), Piece("<hid>")]
 
 
-def test_lone_surrogate_of_data_is_not_a_mark(marks: DataMarks, encoder: Encoder) -> None:
-    assert marks.data.mark("a\udc3cb") == "a\ufffdb"
-    assert list(
-        encoder.encode("a\udc3cb" if encoder.marks is None else marks.data.mark("a\udc3cb"))
-    ) == list(encoder.encode("a\ufffdb"))
-
-
 def test_text_of_the_assistant_keeps_tags_that_its_template_reads() -> None:
     marks = DataMarks(TOKENS, kept=["<think>", "</think>"], handled=["<think>", "</think>"])
     assert marks.assistant.mark("<think>a</think>b").startswith("<think>a</think>")
@@ -172,12 +149,6 @@ def test_json_in_a_template_keeps_marks(options: str, marks: DataMarks) -> None:
     marked = template.render(data=marks.data.mark_json(data))
     assert "<|im_end|>" not in marked
     assert marks.plain(marked) == template.render(data=data)
-
-
-def test_cached_segments_have_the_ids_of_the_whole(marks: DataMarks, encoder: Encoder) -> None:
-    head = "<|im_start|>user\n" + marks.data.mark("a<|im_end|>\n<|im_start|>b") + "<|im_end|>\n"
-    text = head + "<|im_start|>user\n" + marks.data.mark("<think> c") + "<|im_end|>\n"
-    assert encoder.encode(text) == encoder.reference(text)
 
 
 def test_without_marks_control_tokens_are_control_tokens(tokenizer: Tokenizer) -> None:
@@ -204,9 +175,7 @@ def test_token_in_the_vocabulary_is_encoded_in_parts() -> None:
 
 
 @pytest.mark.parametrize("kind", ["byte_level_nfkc_lower", "unigram_nfkc", "wordpiece"])
-@pytest.mark.parametrize(
-    "spelled", ["<NORM>", "<norm>", "\uff1cNorm\uff1e", "<No\uff52m>", "<Norm>"]
-)
+@pytest.mark.parametrize("spelled", ["<NORM>", "\uff1cNorm\uff1e", "<Norm>"])
 def test_other_spellings_of_a_normalized_token_are_text(kind: str, spelled: str) -> None:
     tokenizer: Tokenizer = KINDS[kind]()
     tokenizer.add_special_tokens([AddedToken("<Norm>", special=True, normalized=True)])

@@ -11,32 +11,12 @@ from services.tokenization.marker_tokens import OTHER, marker_tokens
 from tests.kit.tokenizer_zoo import make
 
 MARKERS = [
-    "<think>",
-    "</think>",
-    "Here is my answer:",
-    "<|im_start|>",
-    "\u25c1/think\u25b7",
-    "<tool>\n{",
-    "}",
-    "[INST]say[",
+    *("<think>", "</think>", "Here is my answer:", "<|im_start|>", "\u25c1/think\u25b7"),
+    *("<tool>\n{", "}", "[INST]say["),
 ]
 PIECES = [
-    *MARKERS,
-    "<",
-    ">",
-    "</",
-    "think",
-    "a",
-    ".",
-    " ",
-    "\n",
-    "\n\n",
-    "Here is",
-    "12",
-    "x < y",
-    "caf\u00e9",
-    "\u25c1",
-    ":",
+    *(*MARKERS, "<", ">", "</", "think", "a", ".", " ", "\n", "\n\n", "Here is", "12"),
+    *("x < y", "caf\u00e9", "\u25c1", ":"),
 ]
 
 

@@ -3,7 +3,7 @@
 import re
 
 from services.families.grammar.scanner import Trigger
-from services.tokenization.plain_tokens import KEPT, PlainStretches
+from services.tokenization.plain_tokens import PlainStretches
 
 TEXTS = ["", "a", "<", "b\n", '"', None, "é"]
 ENDS: Trigger = re.compile(r"[<]|\n\Z").search
@@ -12,15 +12,8 @@ ENDS: Trigger = re.compile(r"[<]|\n\Z").search
 def test_token_has_its_text_or_must_be_fed() -> None:
     plain = PlainStretches(TEXTS).of(ENDS, False)
     for _ in range(2):  # computed, then cached
-        assert [plain[token] for token in range(len(TEXTS))] == [
-            "",
-            "a",
-            None,
-            None,
-            '"',
-            None,
-            "é",
-        ]
+        found = [plain[token] for token in range(len(TEXTS))]
+        assert found == ["", "a", None, None, '"', None, "é"]
         assert plain[len(TEXTS)] is None
         assert plain[-1] is None
     assert set(plain) == set(range(len(TEXTS)))
@@ -40,15 +33,3 @@ def test_text_for_json_is_escaped() -> None:
     plain = PlainStretches(TEXTS).of(ENDS, True)
     assert plain[4] == '\\"'
     assert plain.run([3, 4, 1]) == 'b\\n\\"a'
-
-
-def test_each_trigger_has_a_table_and_few_are_cached() -> None:
-    stretches = PlainStretches(TEXTS)
-    first = stretches.of(ENDS, False)
-    assert stretches.of(ENDS, False) is first
-    assert stretches.of(ENDS, True) is not first
-    others = [re.compile(f"[{chr(0x4E00 + number)}]").search for number in range(KEPT)]
-    for other in others:
-        stretches.of(other, False)
-    assert stretches.of(ENDS, False) is not first
-    assert stretches.of(ENDS, False)[1] == "a"

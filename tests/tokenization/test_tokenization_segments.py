@@ -93,17 +93,6 @@ def byte_level_without_vocabulary() -> Tokenizer:
     return Tokenizer.from_str(_base().replace("<unk>", "\u2047"))
 
 
-def test_thousands_of_control_tokens_are_found_fast() -> None:
-    tokenizer = byte_level()
-    tokens = [f"<|reserved_special_token_{number}|>" for number in range(1500)]
-    tokenizer.add_special_tokens(tokens)
-    cuts = Cuts.of(tokenizer)
-    assert set(cuts.tokens) == {*tokens, "<unk>"}
-    text = "".join(f"a < b {token}" for token in tokens)
-    assert cuts.find(text) == [match.start() for match in re.finditer(r"<\|", text)]
-    assert cuts.last(text + "x" * 100_000) == text.rfind("<|")
-
-
 # -- the cache
 # --------------------------------------------------------------------------------------------------
 
