@@ -1,12 +1,10 @@
-"""Whatever a random model writes under the grammar of a turn, the family's parser reads valid calls
-from it."""
+"""The family's parser reads valid calls from what a random model writes under a turn's grammar."""
 
 import json
 import random
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import cache
 from typing import Any
 
 import llguidance
@@ -58,17 +56,8 @@ ANSWER = {
 }
 FORM = OutputFormat("json_schema", {**ANSWER, "additionalProperties": False})
 UNHELD = {
-    *(
-        "beam",
-        "deepseek_r1",
-        "functiongemma",
-        "gemma4",
-        "kimi_thinking",
-        "lfm2",
-        "llama3_json",
-        "llama4_pythonic",
-    ),
-    *("minimax_m3", "muse_glimmer", "olmo3", "plain", "pythonic", "xlam"),
+    *("beam", "deepseek_r1", "functiongemma", "gemma4", "kimi_thinking", "lfm2", "llama3_json"),
+    *("llama4_pythonic", "minimax_m3", "muse_glimmer", "olmo3", "plain", "pythonic", "xlam"),
 }
 """The families of docs/guided-turns.md without a grammar for calls."""
 DESCRIBED = {
@@ -87,17 +76,12 @@ def shown(name: str) -> str:
     return DESCRIBED.get(name, name)
 
 
-@cache
-def patch_matcher() -> tuple[ByteTokenizer, Any]:
-    tokenizer = ByteTokenizer(())
-    return tokenizer, llguidance.LLMatcher(
-        tokenizer.library, llguidance.LLMatcher.grammar_from_lark(PATCH)
-    )
+PATCHES = ByteTokenizer(())
 
 
-def is_patch(text: str) -> bool:
-    tokenizer, matcher = patch_matcher()
-    matcher.reset()
+def accepts(tokenizer: ByteTokenizer, grammar: str, text: str) -> bool:
+    lark = llguidance.LLMatcher.grammar_from_lark(grammar)
+    matcher = llguidance.LLMatcher(tokenizer.library, lark)
     ids = tokenizer.encode(text)
     return bool(matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting())
 
@@ -120,7 +104,7 @@ def check_call(name: str, arguments: str) -> None:
     if name == "weather":
         check_weather(value)
     elif name == "apply_patch":
-        assert is_patch(value["input"]), value
+        assert accepts(PATCHES, PATCH, value["input"]), value
     elif name == "word":
         assert re.fullmatch(r'[a-z"\\]+ [0-9]{2}', value["input"]), value
     elif name == "text":
@@ -132,15 +116,10 @@ def snippets(found: Family) -> list[str]:
     style = found.style
     patch = "*** Begin Patch\n*** Delete File: a\n*** End Patch"
     given = {"city": "x", "tags": ["a"]}
-    pieces = [
-        style.call.partition("{")[0],
-        style.call.rpartition("}")[2],
-        *(style.write_call(tool.name, given) for tool in TOOLS),
-        *(found.think or ()),
-        style.joint,
-        getattr(style.arguments, "template", "").partition("{value}")[2],
-        *(patch, json.dumps({"input": patch}), '"}', "</", '{"mood": "calm"}'),
-    ]
+    pieces = [style.call.partition("{")[0], style.call.rpartition("}")[2], style.joint]
+    pieces += [*(style.write_call(tool.name, given) for tool in TOOLS), *(found.think or ())]
+    pieces += [getattr(style.arguments, "template", "").partition("{value}")[2]]
+    pieces += [patch, json.dumps({"input": patch}), '"}', "</", '{"mood": "calm"}']
     return [piece for piece in pieces if piece]
 
 
@@ -205,16 +184,15 @@ def check_open_reasoning(name: str, special: bool) -> None:
 
 def check_forced_call(name: str, special: bool) -> None:
     tools = [TOOLS[0], TOOLS[3]]
-    form = TurnForm(
-        tools=tools, parallel=False, forced=True, prefix=family(name).style.call_prefix(None)
-    )
+    prefix = family(name).style.call_prefix(None)
+    form = TurnForm(tools=tools, parallel=False, forced=True, prefix=prefix)
     for _, text, ended, calls, prose in turns(name, special, form, range(20, 23)):
+        assert len(calls) <= 1, text
         if ended:
-            assert len(calls) == 1, text
+            assert calls
             assert not prose.strip()
-    named = TurnForm(
-        tools=tools, parallel=False, forced=True, prefix=family(name).style.call_prefix("word")
-    )
+    prefix = family(name).style.call_prefix("word")
+    named = TurnForm(tools=tools, parallel=False, forced=True, prefix=prefix)
     for _, _, ended, calls, _ in turns(name, special, named, range(23, 25)):
         # The call that the prefix opens belongs to the events: its name does, too.
         assert {called for called, _, _ in calls} <= {"word"}
@@ -274,63 +252,37 @@ def test_forced_call_is_constrained_even_if_free_text_is_not(name: str) -> None:
         assert not ended or len(calls) == 1, text
 
 
-def test_turn_without_parallel_calls_has_at_most_one() -> None:
-    form = TurnForm(tools=TOOLS, parallel=False)
-    for _, text, _, calls, _ in turns("hermes", False, form, range(40, 48)):
-        assert len(calls) <= 1, text
-
-
 def test_promises_that_a_family_cannot_keep_are_named() -> None:
-    limited = {
-        "type": "object",
-        "properties": {"a": {"type": "string", "pattern": "^x+$"}},
-        "required": ["a"],
-    }
+    pattern = {"a": {"type": "string", "pattern": "^x+$"}}
+    limited = {"type": "object", "properties": pattern, "required": ["a"]}
     ranged = Grammar("lark", 'start: "a".."z"')
     tools = [
         ToolSpec("limited", schema=limited, strict=True),
         ToolSpec("ranged", kind="custom", schema=INPUT, grammar=ranged),
     ]
-    assert turn_grammar(TurnForm(tools=tools), family("qwen3_coder"))[1] == (
-        "strict limited",
-        "grammar ranged",
-    )
+    lost = turn_grammar(TurnForm(tools=tools), family("qwen3_coder"))[1]
+    assert lost == ("strict limited", "grammar ranged")
     assert turn_grammar(TurnForm(tools=tools), family("hermes"))[1] == ("grammar ranged",)
 
 
-@pytest.mark.parametrize(("keyword", "value"), [("required", 5), ("enum", True)])
-def test_a_malformed_schema_is_not_enforced(keyword: str, value: Any) -> None:
-    text = {"type": "string"} | ({"enum": value} if keyword == "enum" else {})
-    schema = {
-        "type": "object",
-        "properties": {"a": text},
-        "required": value if keyword == "required" else ["a"],
-    }
-    tool = ToolSpec("odd", schema=schema, strict=True)
+@pytest.mark.parametrize(
+    "malformed", [{"required": 5}, {"properties": {"a": {"type": "string", "enum": True}}}]
+)
+def test_a_malformed_schema_is_not_enforced(malformed: dict[str, Any]) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+    tool = ToolSpec("odd", schema=schema | malformed, strict=True)
     assert turn_grammar(TurnForm(tools=[tool]), family("qwen3_coder"))[1] == ("strict odd",)
 
 
 @pytest.mark.parametrize("name", ["hermes", "qwen3_coder"])
 def test_a_format_without_meaning_restricts_nothing(name: str) -> None:
-    properties = {
-        "format": {"type": "string", "format": "color"},
-        "size": {"type": "integer", "format": "int8"},
-    }
-    tool = ToolSpec(
-        "f",
-        schema={"type": "object", "properties": properties, "required": ["format"]},
-        strict=True,
-    )
+    properties = {"format": {"type": "string", "format": "color"}}
+    schema = {"type": "object", "properties": properties, "required": ["format"]}
+    tool = ToolSpec("f", schema=schema, strict=True)
     found = family(name)
     grammar, lost = turn_grammar(TurnForm(tools=[tool]), found)
     assert not lost
-    tokenizer = ByteTokenizer(())
-    matcher = llguidance.LLMatcher(
-        tokenizer.library, llguidance.LLMatcher.grammar_from_lark(grammar)
-    )
-    ids = tokenizer.encode(found.style.write_call("f", {"format": "red", "size": 7}))
-    assert matcher.try_consume_tokens(ids) == len(ids), matcher.get_error()
-    assert matcher.is_accepting()
+    assert accepts(ByteTokenizer(()), grammar, found.style.write_call("f", {"format": "red"}))
 
 
 def test_marker_that_is_a_stop_token_is_left_to_the_engine() -> None:
@@ -340,11 +292,8 @@ def test_marker_that_is_a_stop_token_is_left_to_the_engine() -> None:
     tokenizer = ByteTokenizer(found.markers)
     stops = [tokenizer.tokens["<|call|>"], tokenizer.tokens["<|return|>"]]
     text = turn_grammar(TurnForm(tools=TOOLS), found, tokenizer.tokens, stops)[0]
-    matcher = llguidance.LLMatcher(tokenizer.library, llguidance.LLMatcher.grammar_from_lark(text))
     call = found.style.write_call("free", {"a": "b"}).removesuffix("<|call|>")
-    ids = tokenizer.encode(call)
-    assert matcher.try_consume_tokens(ids) == len(ids)
-    assert matcher.is_accepting()
+    assert accepts(tokenizer, text, call)
     assert calls_of(found, TOOLS, call, ended=True)[0] == [("free", '{"a": "b"}', True)]
 
 

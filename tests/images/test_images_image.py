@@ -121,23 +121,13 @@ def test_first_frame_of_an_animation_counts(kind: str) -> None:
     assert read_facts(data).width == 20
 
 
-@pytest.mark.parametrize("size", [(1, 1), (8000, 1), (1, 8000)])
-def test_thin_images_are_read(size: tuple[int, int]) -> None:
-    facts = read_facts(data_of(Image.new("RGB", size)))
-    assert (facts.width, facts.height) == size
-
-
 @pytest.mark.parametrize(
     ("data", "message"),
     [
         (b"", "Could not process image"),
-        (b"not an image", "Could not process image"),
-        (b"%PDF-1.7", "Could not process image"),
-        (data_of(Image.new("RGB", (9, 9)), "BMP"), "Could not process image"),
         (data_of(Image.new("RGB", (9, 9)), "TIFF"), "Could not process image"),
         (data_of(Image.new("RGB", (8001, 1))), "dimensions exceed max allowed size: 8000 pixels"),
         (data_of(Image.new("1", (8000, 8000))), "image exceeds 36000000 pixels maximum"),
-        (png_of(2**31 - 1, 2**31 - 1, b""), "dimensions exceed"),
         (png_of(50_000, 50_000, zlib.compress(bytes(1000))), "dimensions exceed"),
         (png_of(6000, 6000, zlib.compress(bytes(10))), "Could not process image"),
         (
@@ -172,12 +162,6 @@ def test_damaged_data_is_read_or_refused(kind: str, cut: float, at: float, byte:
     except UnreadableImage:
         return
     assert read_pixels(bytes(data)).size == (facts.width, facts.height)
-
-
-def test_truncated_images_are_refused() -> None:
-    for data in WHOLE.values():
-        with pytest.raises(UnreadableImage):
-            read_facts(data[: len(data) // 2])
 
 
 @given(

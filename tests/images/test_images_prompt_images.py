@@ -27,7 +27,6 @@ from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
 from services.runtime.config import PreprocessorConfig
 from services.templates.wording import image_mark, media_note
-from services.tokenization.block_keys import block_keys, with_images
 from services.tokenization.image_processor import Expansion
 from tests.kit.vision_model import build_vision_model, noise, reference_processor
 
@@ -137,44 +136,10 @@ def test_a_longer_session_extends_the_prompt(
     assert longer.ids[:end] == first.ids[:end]
 
 
-@given(
-    conversation=conversations(), salt=st.none() | st.just("s"), size=st.sampled_from([1, 4, 16])
-)
-def test_keys_differ_from_the_first_other_image_on(
-    vision_setup: ModelSetup, conversation: Conversation, salt: str | None, size: int
-) -> None:
-    prompt = assemble(conversation, vision_setup)
-    packed = pack_ids(prompt.ids)
-    keys = block_keys(with_images(packed, prompt.images), size, salt=salt)
-    assert keys == block_keys(with_images(packed, list(prompt.images)), size, salt=salt)
-    for index, one in enumerate(prompt.images):
-        others = [
-            *prompt.images[:index],
-            type(one)("f" * 40, one.at, one.tokens),
-            *prompt.images[index + 1 :],
-        ]
-        other = block_keys(with_images(packed, others), size, salt=salt)
-        same = [mine == theirs for mine, theirs in zip(keys, other, strict=True)]
-        assert same == [block < one.at // size for block in range(len(keys))]
-
-
-def test_control_tokens_in_a_text_are_no_image(vision_setup: ModelSetup) -> None:
-    assert vision_setup.images is not None
-    placeholder = vision_setup.images.placeholder
-    prompt = assemble(asked(Text(f"What is {placeholder}?"), image(1)), vision_setup)
-    assert len(prompt.images) == 1
-    check_places(prompt, vision_setup)
-
-
 def test_mark_in_a_text_is_text(vision_setup: ModelSetup) -> None:
     mark = image_mark("e" * 40)
     prompt = assemble(asked(Text(mark), image(1)), vision_setup)
     assert mark in prompt.text
-    assert len(prompt.images) == 1
-
-
-def test_text_shows_no_image_again(vision_setup: ModelSetup) -> None:
-    prompt = assemble(asked(image(1), Text(image_mark(image(1).hash) * 50)), vision_setup)
     assert len(prompt.images) == 1
 
 

