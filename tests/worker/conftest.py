@@ -12,11 +12,6 @@ from tests.kit.engines import torch, transformers
 
 
 @pytest.fixture(scope="session")
-def demo_model(demo_dir: Path) -> Path:
-    return demo_dir
-
-
-@pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Qwen3 of two layers with random weights, vocabulary 512, end tokens 5 and 7."""
     path = tmp_path_factory.mktemp("model") / "tiny"
@@ -40,11 +35,6 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def vision_model(vision_dir: Path) -> Path:
-    return vision_dir
-
-
-@pytest.fixture(scope="session")
 def vision(vision_dir: Path) -> Any:
     """Prompts for the vision model."""
     from tests.worker.vision import VisionPrompts
@@ -54,8 +44,8 @@ def vision(vision_dir: Path) -> Any:
 
 @pytest.fixture
 def fake_trtllm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The package `tensorrt_llm` of the version `request.param`; no LLM is left running, and
-    nothing that the release ignores was sent to it."""
+    """The package `tensorrt_llm` of the version `request.param`. Nothing that the release ignores
+    may be sent to it."""
     from tests.worker.fake_tensorrt_llm import Package
 
     # Stopping an engine waits for the call that reads from it.

@@ -35,9 +35,7 @@ class HoldableTicker(Ticker[Any]):
 
 class TestScript(Conformance):
     @pytest.fixture
-    async def bench(
-        self, demo_model: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> AsyncIterator[Bench]:
+    async def bench(self, demo_dir: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
         from tokenizers import Tokenizer
 
         tickers: list[HoldableTicker] = []
@@ -48,11 +46,11 @@ class TestScript(Conformance):
 
         monkeypatch.setattr("turnwire_tools.script.engine.Ticker", make_ticker)
         config = WorkerConfig(
-            model=str(demo_model), slots=SLOTS, script_mode="request", token_delay_ms=0.1
+            model=str(demo_dir), slots=SLOTS, script_mode="request", token_delay_ms=0.1
         )
         engine: Any = open_engine("script", config)
         info = await engine.start()
-        tokenizer = Tokenizer.from_file(str(demo_model / "tokenizer.json"))
+        tokenizer = Tokenizer.from_file(str(demo_dir / "tokenizer.json"))
         text = "<|im_start|>user\n[[say]][[{}]][[/say]]" + "x " * 40 + "<|im_end|>\n"
         prompt, death = (
             tokenizer.encode(text.format(what), add_special_tokens=False).ids
@@ -78,8 +76,8 @@ class TestScript(Conformance):
 
 class TestScriptVision(VisionConformance):
     @pytest.fixture
-    async def bench(self, vision_model: Path) -> AsyncIterator[Bench]:
-        config = WorkerConfig(model=str(vision_model), slots=SLOTS, token_delay_ms=0.1)
+    async def bench(self, vision_dir: Path) -> AsyncIterator[Bench]:
+        config = WorkerConfig(model=str(vision_dir), slots=SLOTS, token_delay_ms=0.1)
         engine: Any = open_engine("script", config)
         yield Bench(engine, await engine.start(), [], lambda: None, slots=SLOTS)
         await engine.stop(1.0)
@@ -143,10 +141,10 @@ class TestTransformers(TransformersBench, Conformance):
 @pytest.mark.slow
 class TestTransformersVision(VisionConformance):
     @pytest.fixture
-    async def bench(self, vision_model: Path) -> AsyncIterator[Bench]:
+    async def bench(self, vision_dir: Path) -> AsyncIterator[Bench]:
         arguments = {"load_format": "dummy", "seed": 0, "threads": 1}
         config = WorkerConfig(
-            model=str(vision_model), slots=SLOTS, kv_tokens=16_384, engine_args=arguments
+            model=str(vision_dir), slots=SLOTS, kv_tokens=16_384, engine_args=arguments
         )
         engine: Any = open_engine("transformers", config)
         yield Bench(engine, await engine.start(), [], lambda: None, slots=SLOTS)

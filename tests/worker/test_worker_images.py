@@ -73,13 +73,13 @@ class Trial(WorkerTrial):
 
 @pytest.fixture
 async def trial(
-    own_nats: NatsServer, make_process: MakeProcess, vision_model: Path
+    own_nats: NatsServer, make_process: MakeProcess, vision_dir: Path
 ) -> AsyncIterator[Trial]:
     url = own_nats.url
     shard = await make_process("parser", "p", url=url)
-    made = Trial(await make_process("worker", "w", url=url), shard, vision_model)
+    made = Trial(await make_process("worker", "w", url=url), shard, vision_dir)
     await create_bucket(shard.bus, image_bucket(ImageStoreConfig()))
-    engine = open_engine("script", WorkerConfig(model=str(vision_model)))
+    engine = open_engine("script", WorkerConfig(model=str(vision_dir)))
     info = await engine.start()
     made.service = await made.start(engine, info)
     yield made

@@ -149,11 +149,11 @@ async def test_nothing_is_kept_of_requests_that_are_over(engine: TransformersEng
 
 
 @pytest.fixture(scope="module")
-def speaking(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def speaking(demo_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The demo's tokenizer with random weights."""
     pytest.importorskip("llguidance")
     path = tmp_path_factory.mktemp("speaking") / "model"
-    shutil.copytree(demo_model, path)
+    shutil.copytree(demo_dir, path)
     size = len(transformers.AutoTokenizer.from_pretrained(path))
     torch.manual_seed(1)
     config = transformers.Qwen3Config(

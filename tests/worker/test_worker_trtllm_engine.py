@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -19,7 +18,6 @@ from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
 from services.worker.engine import BlocksStored, CacheCleared, EngineDied
 from services.worker.engines import support
-from services.worker.engines.registry import open_engine
 from services.worker.engines.trtllm import engine as trtllm
 from services.worker.engines.trtllm import pollers, readings
 from services.worker.engines.trtllm.engine import TrtllmEngine
@@ -357,12 +355,6 @@ async def test_stop_keeps_its_deadline(engine: TrtllmEngine, fake_trtllm: Any) -
     await engine.stop(0.2)
     assert loop.time() - started < LIMIT_S / 2, "it did not wait for the shutdown"
     release.set()
-
-
-async def test_a_missing_package_is_named(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tensorrt_llm", None)
-    with pytest.raises(ImportError, match="tensorrt_llm"):
-        await open_engine("trtllm", WorkerConfig(model=str(model), engine="trtllm")).start()
 
 
 @BOTH

@@ -11,16 +11,14 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import pytest_asyncio
 from PIL import Image
 
-from schemas.errors import EngineFailed
 from schemas.frames import pack_ids
 from services.runtime.config import WorkerConfig
 from services.tokenization.block_keys import block_keys, with_images
-from services.worker.engine import EngineDelta, EngineRequest
+from services.worker.engine import EngineDelta
 from services.worker.engines.vllm.engine import VllmEngine
 from services.worker.kv.blocks import KvBlockIndex
 from tests.kit.vision_model import build_vision_model, png
@@ -165,30 +163,6 @@ async def test_the_index_has_the_keys_of_the_preprocessor(
     keys = block_keys(with_images(pack_ids(computed), request.images), BLOCK, salt=salt)
     assert len(keys) > len(request.token_ids) // BLOCK
     await eventually(lambda: set(bench.index.keys()) == set(keys))
-
-
-async def test_a_prompt_that_vllm_expands_differently_fails_alone(
-    bench: VllmBench, vision: VisionPrompts
-) -> None:
-    request = vision.request(bench, QUESTION, ONE, QUESTION)
-    ids, (image,) = request.token_ids, request.images
-    replace = msgspec.structs.replace
-    for wrong in (
-        replace(image, tokens=image.tokens - 1),
-        replace(image, at=1),
-        replace(image, data=WIDE, hash="0" * 40),
-    ):
-        with pytest.raises(EngineFailed, match="differently"):
-            await bench.run(EngineRequest("wrong", ids, request.sampling, [], images=[wrong]))
-    assert len(await bench.ids(request)) == 24
-
-
-async def test_an_image_that_vllm_only_believes_to_have_is_sent_again(
-    bench: VllmBench, vision: VisionPrompts
-) -> None:
-    request = vision.request(bench, TEXT, png(112, 84, 4), QUESTION)
-    await bench.engine._images.render(list(request.token_ids), request)  # type: ignore[union-attr]
-    assert len(await bench.ids(request)) == 24
 
 
 class TestVision(VisionConformance):
