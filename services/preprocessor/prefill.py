@@ -29,6 +29,7 @@ from services.preprocessor.routing.placement import Placement
 from services.preprocessor.routing.sending import Prefills
 from services.preprocessor.turn_builder import MAX_PRIORITY
 from services.runtime.process import Process
+from services.runtime.replies import decode_reply
 from services.tokenization.block_keys import with_images
 from services.tokenization.segments import TokenIds, common_prefix
 
@@ -42,7 +43,7 @@ REPLIES = ("Next", "7 steps")
 """Two replies without a common beginning: what both prompts begin with does not depend on the
 reply."""
 
-_decode_reply = msgspec.json.Decoder(GenerateReply).decode
+_reply = msgspec.json.Decoder(GenerateReply)
 
 
 class PendingTurn(msgspec.Struct, frozen=True):
@@ -119,7 +120,8 @@ class LedgerPrefills(Prefills):
 
         data = self._placement.encode(self._request(turn, packed, images), turn.worker)
         subject = subjects.generate(self._model, turn.worker)
-        reply = _decode_reply(await self._process.bus.request(subject, data, TAKE_TIMEOUT_S))
+        answer = await self._process.bus.request(subject, data, TAKE_TIMEOUT_S)
+        reply = decode_reply(_reply, answer)
         return "done" if reply.error is None else "busy"
 
     def _prefix(

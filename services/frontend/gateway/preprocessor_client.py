@@ -19,6 +19,7 @@ from services.frontend.gateway.turn_state import AttemptOutcome, BusTurn, StateE
 from services.frontend.turns.interfaces import Admitted, TextService
 from services.runtime.config import FrontendConfig
 from services.runtime.process import Process
+from services.runtime.replies import decode_reply
 
 PREPARE_TIMEOUT_S = 60.0
 """If a prompt is not ready after this time, another preprocessor gets the request."""
@@ -30,7 +31,7 @@ PAUSE_S = 0.5
 """Pause before the same preprocessor is tried again: after an outage, processes come back one by
 one."""
 
-_decode_text = msgspec.json.Decoder(TextReply).decode
+_text = msgspec.json.Decoder(TextReply)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -201,20 +202,15 @@ class PreprocessorClient(TextService):
                 answer = await self._process.bus.request(
                     subject(model, preprocessor), data, TEXT_TIMEOUT_S
                 )
+                reply = decode_reply(_text, answer)
             except (TimedOut, Unavailable) as refusal:
                 timeouts += isinstance(refusal, TimedOut)
                 if timeouts >= self._config.attempts or loop.time() >= until:
                     raise unreachable_error() from refusal
             else:
-                return _text_of(answer)
-
-
-def _text_of(answer: bytes) -> TextReply:
-    """Returns a reply, or raises the error in it."""
-    reply = _decode_text(answer)
-    if reply.error is not None:
-        raise raised(reply.error)
-    return reply
+                if reply.error is not None:
+                    raise raised(reply.error)
+                return reply
 
 
 def unreachable_error() -> Unavailable:

@@ -36,6 +36,7 @@ from services.preprocessor.prepared_turn import PreparedTurn, seconds_left
 from services.preprocessor.routing.holding import Hold, Holding, HoldReport
 from services.preprocessor.routing.placement import Assignment, Placement
 from services.runtime.process import Process
+from services.runtime.replies import decode_reply
 
 TAKE_TIMEOUT_S = 2.0
 """After this time without an answer the worker may have the turn or not, and the attempt fails."""
@@ -48,7 +49,7 @@ UNANSWERED_IMAGES = 3
 """Requests with images among them: the worker answers those later, and other turns do not wait for
 that."""
 
-_decode_reply = msgspec.json.Decoder(GenerateReply).decode
+_reply = msgspec.json.Decoder(GenerateReply)
 
 
 class _WorkerQueue:
@@ -130,7 +131,7 @@ class WorkerSender:
             queue = self._queues[assignment.worker]
             async with queue.images_of(turn), queue.all:
                 answer = await self._request(turn, assignment, report)
-            reply = _decode_reply(answer)
+            reply = decode_reply(_reply, answer)
         except Unavailable:  # the worker certainly does not have the turn
             # rare: the worker that a turn was sent to is gone
             gone = "the worker that was asked is gone"
