@@ -12,7 +12,8 @@ REPLY = msgspec.json.Decoder(GenerateReply)
 
 
 def test_reply_is_decoded() -> None:
-    assert decode_reply(REPLY, msgspec.json.encode(GenerateReply())) == GenerateReply()
+    reply = GenerateReply("worker-1")
+    assert decode_reply(REPLY, msgspec.json.encode(reply)) == reply
 
 
 @for_each([b"", b"\xff", b"[]", b"null", b'{"error": 7}', b"[" * 100_000, b"\x80\x81"])
