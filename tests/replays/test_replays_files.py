@@ -7,10 +7,10 @@ import aiohttp
 
 from schemas.conversation import Conversation
 from tests.kit.every import Cases
-from turnwire_tools.clients.answer import Api, Story
+from turnwire_tools.clients.answer import Api
 from turnwire_tools.replay.gateway import ReplayGateway, serving
 from turnwire_tools.replay.player import Played, Session
-from turnwire_tools.replay.replay_file import RecordedTurn, ReplayFile, read
+from turnwire_tools.replay.replay_file import ReplayFile, read
 
 FILES = sorted((Path(__file__).parent / "files").glob("*.jsonl"))
 REPLAYS = [read(path.name, path.read_text()) for path in FILES]
@@ -39,47 +39,3 @@ async def test_streams_equal_their_files(cases: Cases) -> None:
                     whole = [text for kind, text in turn.expect if kind == "call"]
                     legacy = turn.request is not None and "functions" in turn.request
                     assert legacy or seen.answer.dispatched == whole, "every complete call, once"
-
-
-async def test_documents_equal_their_files(cases: Cases) -> None:
-    """The document has the same blocks. In Chat they have no order, and there is one reasoning
-    text."""
-    for replay in REPLAYS:
-        for api in replay.apis:
-            with cases.case(file=replay.name, api=api):
-                played, _ = await play(replay, api, stream=False)
-                for turn, seen in zip(replay.turns, played, strict=True):
-                    check_document(turn, seen, api)
-
-
-def check_document(turn: RecordedTurn, seen: Played, api: Api) -> None:
-    wanted = turn.expect or []
-    found = seen.answer.story
-    if turn.end == "error":
-        assert seen.answer.end == "refused"
-    elif api == "messages" and turn.end == "length":
-        # `input` is an object, of which only the turn's end shows that it was cut off.
-        *whole, (kind, text) = wanted
-        *first, last = found
-        assert seen.answer.end == turn.end
-        assert first == whole
-        if kind == "cut call":
-            assert (last[0], last[1].split()[0]) == ("call", text.split()[0])
-        else:
-            assert last == (kind, text)
-    elif api == "chat":
-        assert seen.answer.end == turn.end
-        assert together(found) == together(wanted)
-    else:
-        assert seen.problems == []
-
-
-def together(story: Story) -> dict[str, list[str]]:
-    """The texts by kind; reasoning and text without white space."""
-    texts: dict[str, list[str]] = {"reasoning": [""], "text": [""], "call": [], "cut call": []}
-    for kind, text in story:
-        if kind in ("reasoning", "text"):
-            texts[kind][0] += "".join(text.split())
-        else:
-            texts[kind].append(text)
-    return texts

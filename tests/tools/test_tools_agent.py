@@ -1,16 +1,15 @@
 """The scripted agent over prompts as harnesses make them: what it writes is parsed back by the
 family's own parser."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from schemas.conversation import OutputFormat, ToolSpec
-from schemas.events import BlockStart, BlockStop, Delta, FinishReason
-from services.families import Family, family, open_parser
+from schemas.conversation import ToolSpec
+from services.families import Family, family
 from tests.kit.every import Cases
+from tests.kit.families import read_exactly
 from turnwire_tools.script.agent import act
 
 LOOP = (
@@ -67,11 +66,10 @@ class Session:
     """A conversation with the agent, as a harness holds it."""
 
     def __init__(
-        self, template: Any, tools: list[dict[str, Any]], kind: str = "qwen3_coder", **options: Any
+        self, template: Any, tools: list[dict[str, Any]], kind: str = "qwen3_coder"
     ) -> None:
         self._template = template
         self._tools = tools
-        self._options = options
         self.family: Family = family(kind)
         self.messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}]
 
@@ -85,50 +83,33 @@ class Session:
             tools=self._tools or None,
             tokenize=False,
             add_generation_prompt=True,
-            **self._options,
         )
         return text
 
-    def turn(
-        self, form: OutputFormat | None = None
-    ) -> tuple[str, str, list[tuple[str, dict[str, Any]]]]:
+    def turn(self) -> tuple[str, str, list[tuple[str, dict[str, Any]]]]:
         """(reasoning, text, calls) of the agent's next turn, which becomes part of the
         conversation."""
         prompt = self.prompt()
-        output = act(prompt, self.family, form)
-        specs = [
-            ToolSpec(t["function"]["name"], "", t["function"]["parameters"]) for t in self._tools
-        ]
-        parser = open_parser(
-            self.family.name, tools=specs, in_reasoning=self.family.opens_reasoning(prompt[-200:])
+        functions = [tool["function"] for tool in self._tools]
+        blocks = read_exactly(
+            self.family,
+            act(prompt, self.family),
+            tools=[ToolSpec(one["name"], "", one["parameters"]) for one in functions],
+            in_reasoning=self.family.opens_reasoning(prompt[-200:]),
         )
-        events = [*parser.feed(output), *parser.finish(FinishReason.STOP)]
-        starts = [event for event in events if isinstance(event, BlockStart)]
-        texts = {start.block: "" for start in starts}
-        for event in events:
-            if isinstance(event, Delta):
-                texts[event.block] += event.text
-        assert all(event.complete for event in events if isinstance(event, BlockStop))
-        said = {
-            kind: "".join(texts[s.block] for s in starts if s.kind == kind)
-            for kind in ("reasoning", "text")
-        }
-        calls = [
-            (start.name or "", json.loads(texts[start.block]))
-            for start in starts
-            if start.kind == "tool_use"
-        ]
+        reasoning = "".join(value for kind, value in blocks if kind == "reasoning")
+        text = "".join(value for kind, value in blocks if kind == "text")
+        calls = [block for block in blocks if block[0] not in ("reasoning", "text")]
         message: dict[str, Any] = {
             "role": "assistant",
-            "content": said["text"],
-            "reasoning_content": said["reasoning"],
+            "content": text,
+            "reasoning_content": reasoning,
         }
         if calls:
-            message["tool_calls"] = [
-                {"type": "function", "function": {"name": n, "arguments": a}} for n, a in calls
-            ]
+            made = [{"name": name, "arguments": arguments} for name, arguments in calls]
+            message["tool_calls"] = [{"type": "function", "function": call} for call in made]
         self.messages.append(message)
-        return said["reasoning"], said["text"], calls
+        return reasoning, text, calls
 
     def results(self, *texts: str) -> "Session":
         self.messages += [{"role": "tool", "content": text} for text in texts]
@@ -198,25 +179,6 @@ def test_requests_in_plain_words_become_calls(
     assert session.user(request_text).turn()[2] == ([] if call is None else [call])
 
 
-def test_a_file_is_read_before_it_is_edited(template: Any) -> None:
-    session = Session(template, CLAUDE).user(
-        'Replace "1" with "2" in /w/x.py and answer with the word OK'
-    )
-    assert session.turn()[2] == [("Read", {"file_path": "/w/x.py"})]
-    edit = {"file_path": "/w/x.py", "old_string": "1", "new_string": "2"}
-    assert session.results("1\tx = 1").turn()[2] == [("Edit", edit)]
-    assert session.results("1\tx = 1", "updated").turn()[1] == "OK"
-
-
-@pytest.mark.parametrize("forced", ["Bash", "Agent"])
-def test_a_call_that_was_opened_for_it_is_completed(template: Any, forced: str) -> None:
-    session = Session(template, CLAUDE).user(LOOP)
-    prompt = session.prompt() + "\n</think>\n\n" + session.family.style.call_prefix(forced)
-    whole = session.family.style.call_prefix(forced) + act(prompt, session.family)
-    arguments = {"Bash": {"command": "echo ok-1 > proof.txt", **OK}, "Agent": {"prompt": ""}}
-    assert whole == session.family.style.write_call(forced, arguments[forced])
-
-
 def test_compaction_is_answered_in_text_without_commands(template: Any) -> None:
     session = Session(template, CLAUDE).user(LOOP)
     session.turn()
@@ -230,16 +192,6 @@ def test_compaction_is_answered_in_text_without_commands(template: Any) -> None:
     asked = "You are performing a CONTEXT CHECKPOINT COMPACTION. Create a handoff summary."
     codex = Session(template, CODEX).user(LOOP).user(asked)
     assert "The user asked last: Use your shell tool" in codex.turn()[1]
-
-
-def test_answer_has_the_requested_form(template: Any) -> None:
-    schema = {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]}
-    session = Session(template, []).user(
-        "<session>\nRead the hostname\n</session>\n\nWrite the title."
-    )
-    text = session.turn(OutputFormat("json_schema", schema))[1]
-    assert json.loads(text) == {"title": "Read the hostname"}
-    assert isinstance(json.loads(session.turn(OutputFormat("json_object"))[1]), dict)
 
 
 def test_request_without_a_rule_gets_a_description_of_the_agent(template: Any) -> None:

@@ -13,15 +13,6 @@ def model_dir(demo_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(shutil.copytree(demo_dir, tmp_path_factory.mktemp("demo") / "model"))
 
 
-def test_a_damaged_recipe_is_built_again(tmp_path: Path, demo_dir: Path) -> None:
-    first = Path(shutil.copytree(demo_dir, tmp_path / "model"))
-    tokenizer = (first / "tokenizer.json").read_bytes()
-    (first / "tokenizer.json").write_text("{")
-    (first / ".recipe").write_text("of an older version")
-    build_demo_model(first)
-    assert (first / "tokenizer.json").read_bytes() == tokenizer
-
-
 def test_builds_at_the_same_time_agree(tmp_path: Path, model_dir: Path) -> None:
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         list(pool.map(build_demo_model, [tmp_path / "model"] * 2))

@@ -2,8 +2,7 @@
 
 import asyncio
 import json
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,13 @@ import pytest
 from tokenizers import Tokenizer
 
 from schemas.conversation import Sampling
-from schemas.errors import EngineFailed, Invalid
+from schemas.errors import Invalid
 from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
 from services.worker.engine import EngineDelta, EngineDied, EngineInfo, EngineRequest
 from tests.kit.listening import listen
-from tests.kit.waiting import LIMIT_S
-from turnwire_tools.script.engine import BLOCK_TOKENS, ScriptEngine
+from tests.kit.waiting import LIMIT_S, eventually
+from turnwire_tools.script.engine import ScriptEngine
 
 
 class Stage:
@@ -55,25 +54,6 @@ class Stage:
         """The text of the output."""
         deltas = await self.play(text, **more)
         return self.decode(token for delta in deltas for token in delta.ids)
-
-    async def fail(self, text: str, error: type[EngineFailed], reason: str = ".") -> list[int]:
-        """The ids that come before the turn fails with exactly this error."""
-        heard: list[int] = []
-
-        async def listening() -> None:
-            async for delta in listen(self.engine, self.request(text)):
-                heard.extend(delta.ids)
-
-        with pytest.raises(error, match=reason) as caught:
-            await asyncio.wait_for(listening(), LIMIT_S)
-        assert type(caught.value) is error
-        return heard
-
-    async def begin(self, text: str) -> AsyncGenerator[EngineDelta, None]:
-        """A turn that has written its first token."""
-        deltas = listen(self.engine, self.request(text))
-        assert (await asyncio.wait_for(anext(deltas), LIMIT_S)).ids
-        return deltas
 
 
 @pytest.fixture
@@ -138,38 +118,12 @@ async def test_scripts_of_a_directory_are_named_at_the_end_of_the_prompt(
     assert "scripted demo engine" in await trial.say("no directive")
 
 
-async def test_prefill_costs_time_for_what_is_not_cached(stage: Any) -> None:
-    trial = await stage(prefill_tokens_per_s=4_000.0)
-    text = "word " * 2000 + "[[say]]yes[[/say]]"
-    tokens = len(trial.request(text).token_ids)
-
-    async def first_token() -> tuple[float, int | None]:
-        started = time.monotonic()
-        deltas = listen(trial.engine, trial.request(text))
-        first = await asyncio.wait_for(anext(deltas), LIMIT_S)
-        await deltas.aclose()
-        return time.monotonic() - started, first.cached
-
-    cold, none = await first_token()
-    warm, most = min([await first_token() for _ in range(5)])  # a busy machine delays some
-    assert none == 0
-    assert most == (tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS
-    assert cold >= tokens / 4_000
-    assert warm < cold / 2
-
-
-async def test_error_in_one_stream_leaves_the_others(stage: Any) -> None:
-    trial = await stage()
-    text = "[[say]]some words[[fail bad luck]] more[[/say]]"
-    heard = await trial.fail(text, EngineFailed, "bad luck")
-    assert heard == trial.encode("some words")
-    assert await trial.say("[[say]]fine[[/say]]") == "fine"
-
-
 async def test_a_request_may_kill_the_engine(stage: Any) -> None:
     trial = await stage()
-    other = await trial.begin("[[say]]a[[silence]][[/say]]")
-    await trial.fail("[[say]]a[[die at lunch]][[/say]]", EngineDied, "at lunch")
+    other = asyncio.create_task(trial.play("[[say]]a[[silence]][[/say]]"))
+    await eventually(lambda: trial.engine.load().running == 1)
+    with pytest.raises(EngineDied, match="at lunch"):
+        await trial.play("[[say]]a[[die at lunch]][[/say]]")
     with pytest.raises(EngineDied):
-        await asyncio.wait_for(anext(other), LIMIT_S)
+        await asyncio.wait_for(other, LIMIT_S)
     assert not trial.engine.healthy()

@@ -12,7 +12,6 @@ from turnwire_tools.script.player import (
     Action,
     Fill,
     Playback,
-    compile_script,
     parse_file,
     parse_inline,
     perform,
@@ -42,47 +41,28 @@ def play(
 
 def test_raw_and_json_files_are_read() -> None:
     assert parse_file("hello.txt", '<think>\n"x"') == {"hello": ['<think>\n"x"']}
-    parts = ["a", {"fill": 3}, {"fill": "n"}, {"pause_ms": 20}, {"mark": "m"}, {"delay_ms": 2}]
-    script = [
-        "a",
-        Fill(3),
-        Fill(),
-        Action("pause", 20.0),
-        Action("mark", text="m"),
-        Action("delay", 2.0),
-    ]
+    parts = ["a", {"fill": 3}, {"fill": "n"}, {"pause_ms": 20}, {"mark": "m"}]
+    script = ["a", Fill(3), Fill(), Action("pause", 20.0), Action("mark", text="m")]
     assert parse_file("one.json", json.dumps(parts)) == {"one": script}
-    assert parse_file("many.json", json.dumps({"_about": "x", "a": ["1"], "b": ["2"]})) == {
-        "a": ["1"],
-        "b": ["2"],
-    }
+    several = {"_about": "x", "a": ["1"], "b": ["2"]}
+    assert parse_file("many.json", json.dumps(several)) == {"a": ["1"], "b": ["2"]}
 
 
 def test_directives_in_a_request_become_actions() -> None:
-    text = "Hi[[pause 200]] you[[fill 5]][[delay 1.5]][[burst 2]][[mark m]]x[[fail no luck]][[die]][[silence]]"
+    text = "Hi[[pause 200]] you[[fill 5]][[mark m]]x[[fail no luck]][[die]]"
     assert parse_inline(text) == [
         "Hi",
         Action("pause", 200.0),
         " you",
         Fill(5),
-        Action("delay", 1.5),
-        Action("burst", 2.0),
         Action("mark", text="m"),
         "x",
         Action("fail", text="no luck"),
         Action("die"),
-        Action("silence"),
     ]
     assert parse_inline("[[unknown]] [x]") == ["[[unknown]] [x]"]
     with pytest.raises(Invalid, match="needs a number"):
         parse_inline("[[pause soon]]")
-
-
-def test_actions_are_placed_between_tokens() -> None:
-    compiled = compile_script(["ab", Action("mark", text="m"), Fill(4), Fill()], encode, PROSE, n=2)
-    assert compiled == Playback(
-        [97, 98, 100, 101, 102, 100, 100, 101], [(2, Action("mark", text="m"))]
-    )
 
 
 def test_limits_and_stop_ids_end_the_output() -> None:
@@ -90,25 +70,6 @@ def test_limits_and_stop_ids_end_the_output() -> None:
     assert play(script, max_tokens=2) == Playback([7, 8], [], FinishReason.LENGTH)
     assert play(script) == Playback([7, 8, 9], [], FinishReason.STOP, EOS)
     assert play(script, stop_ids=[EOS, 8]) == Playback([7], [], FinishReason.STOP, 8)
-
-
-def test_resumed_script_continues_after_the_tokens_that_were_sent() -> None:
-    cues = [
-        (0, Action("pause", 9.0)),
-        (1, Action("delay", 3.0)),
-        (2, Action("die")),
-        (3, Action("mark", text="m")),
-        (4, Action("fail")),
-    ]
-    script = Playback([7, 8, 9, 10], cues)
-    assert play(script).actions == cues
-    resumed = play(script, resumed=2)
-    assert resumed.ids == [9, 10]
-    assert resumed.actions == [
-        (0, Action("delay", 3.0)),
-        (1, Action("mark", text="m")),
-        (2, Action("fail")),
-    ]
 
 
 def test_script_goes_on_after_its_own_end_of_a_thought_that_was_ended() -> None:

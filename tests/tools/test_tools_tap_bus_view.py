@@ -9,9 +9,7 @@ from msgspec import Raw, Struct
 from schemas import subjects
 from schemas.control import (
     Cancel,
-    Credit,
     Heartbeat,
-    KvUpdate,
     Load,
     ModelCard,
     Replay,
@@ -75,16 +73,10 @@ ENTRY = LedgerEntry("m", b"k", LedgerContext(b"s", 0, b"h"), pack_ids([1, 2, 3])
             "turn | acme/m pre | t1 | attempt 2: 1 messages, 1 tools, resumes after 2 tokens, from f1",
         ),
         (
-            subjects.generate("acme/m", "w.1"),
-            generate("t1", PROMPT),
-            "gen | acme/m w.1 | t1 | prompt [1000 1001 1002 1003 1004 1005 … 1034 1035 1036 1037 "
-            "1038 1039] (40 ids), max_tokens 9, tokens to p1",
-        ),
-        (
             subjects.generate("m", "w"),
-            generate("t2", [7], held_s=0.25, held_for="t1", images=IMAGES),
-            "gen | m w | t2 | prompt [7] with 2 images, max_tokens 9, tokens to p1, "
-            "held 0.250 s for t1",
+            generate("t2", PROMPT, held_s=0.25, held_for="t1", images=IMAGES),
+            "gen | m w | t2 | prompt [1000 1001 1002 1003 1004 1005 … 1034 1035 1036 1037 1038 "
+            "1039] (40 ids) with 2 images, max_tokens 9, tokens to p1, held 0.250 s for t1",
         ),
         (
             subjects.cancel("m"),
@@ -100,17 +92,6 @@ ENTRY = LedgerEntry("m", b"k", LedgerContext(b"s", 0, b"h"), pack_ids([1, 2, 3])
             subjects.heartbeat("worker", "w1"),
             LOADED,
             "beat | worker w1 |  | m: 1 running, 2 waiting, 8 slots draining",
-        ),
-        # Those two subjects have no type: their JSON is shown.
-        (
-            subjects.kv_snapshot("m", "w1"),
-            Credit("x", 1, 2),
-            'kvall | m w1 |  | {"receiver":"x","seq":1,"window":2}',
-        ),
-        (
-            subjects.kv("m", "w1"),
-            KvUpdate("w1", 3, stored=bytes(16), removed=bytes(8)),
-            "kv | m w1 |  | #3 of w1: 16 bytes of keys stored, 8 removed",
         ),
         (subjects.ledger("m"), ENTRY, "ledger | m |  | a turn of 3 tokens, cut off"),
     ],

@@ -44,13 +44,6 @@ def test_frontends_agree_on_a_session_that_none_has_seen() -> None:
     assert choices(new(), cards) == choices(new(), cards[::-1])
 
 
-@given(st.floats(0, 10), st.floats(0, 10))
-def test_session_stays_when_weights_change(before: float, after: float) -> None:
-    frontend = new()
-    first = choices(frontend, [card("v1", before), card("v2")], 20)
-    assert choices(frontend, [card("v1", after), card("v2")], 20) == first
-
-
 def test_session_leaves_a_model_that_takes_no_turns_and_does_not_return() -> None:
     frontend, both = new(), [card("v1"), card("v2")]
     assert set(choices(frontend, both, 50)) == {"v1", "v2"}

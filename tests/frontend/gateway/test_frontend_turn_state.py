@@ -115,13 +115,6 @@ async def test_attempt_is_prepared_once() -> None:
     assert opened.state is stream
 
 
-@pytest.mark.parametrize("kind", [Waiting, Resuming, Ended])
-def test_attempt_without_a_request_is_not_prepared(kind: type[State]) -> None:
-    opened = turn(kind)
-    opened.apply_prepared(Prepared(1, 9, "worker-1", "parser-1"))
-    assert isinstance(opened.state, kind)
-
-
 async def test_failure_of_an_earlier_attempt_changes_nothing() -> None:
     opened = turn()
     busy = Unavailable("busy")

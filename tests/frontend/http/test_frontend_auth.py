@@ -49,7 +49,7 @@ async def test_frontend_does_not_start_without_keys(keys: Path, config: Frontend
         await serving(config=config).__aenter__()
 
 
-@pytest.mark.parametrize("end", ["deleted", "", "# nobody\n"])
+@pytest.mark.parametrize("end", ["deleted", "# nobody\n"])
 async def test_last_key_can_be_revoked(keys: Path, config: FrontendConfig, end: str) -> None:
     lines: list[MutableMapping[str, Any]] = []
     async with serving(config=config) as served:
@@ -73,17 +73,13 @@ async def test_last_key_can_be_revoked(keys: Path, config: FrontendConfig, end: 
         assert await status() == 200
 
 
-@pytest.mark.parametrize("damage", ["malformed", "binary", "directory"])
+@pytest.mark.parametrize("damage", [b"alpha\n", b"\xff\xfe"])
 async def test_key_file_that_cannot_be_read_changes_nothing(
-    keys: Path, config: FrontendConfig, damage: str
+    keys: Path, config: FrontendConfig, damage: bytes
 ) -> None:
     async with serving(config=config) as served:
-        if damage == "directory":
-            keys.unlink()
-            keys.mkdir()
-        else:
-            keys.write_bytes(b"alpha\n" if damage == "malformed" else b"\xff\xfe")
-        with pytest.raises((ValueError, OSError)):
+        keys.write_bytes(damage)
+        with pytest.raises(ValueError):
             served.callers.reload(log_into([]))
         for key, status in (("alpha", 200), ("gamma", 401)):
             reply = await served.get("/v1/models", headers={"x-api-key": key})

@@ -56,21 +56,6 @@ async def test_encoded_body_is_decoded() -> None:
             assert served.gateway.conversations[-1].model == MODEL
 
 
-@pytest.mark.parametrize("chunked", [False, True])
-async def test_body_of_many_pieces_is_whole(chunked: bool) -> None:
-    """The body is larger than a connection's buffer (2 x 256 KiB), with a length and without."""
-    body = json.dumps({**ASK, "system": NOISE}).encode()
-
-    async def pieces() -> AsyncIterator[bytes]:
-        for at in range(0, len(body), 100_000):
-            yield body[at : at + 100_000]
-
-    async with serving() as served:
-        for _ in range(2):
-            assert (await send(served, pieces() if chunked else body)).status == 200
-    assert all(asked.system[0].text == NOISE for asked in served.gateway.conversations)
-
-
 def test_bomb_costs_no_more_than_the_limit(cases: Cases) -> None:
     for encoding, encode in ENCODERS:
         with cases.case(encoding):

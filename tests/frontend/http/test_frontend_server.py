@@ -62,23 +62,6 @@ async def test_slow_body_is_a_408(cases: Cases) -> None:
     assert served.gateway.turns == []
 
 
-async def test_time_limit_ends_with_the_body() -> None:
-    """A body in many pieces that ends in time, and an answer that takes longer than the body
-    may."""
-    pieces = [chunk(BODY[at : at + 7]) for at in range(0, len(BODY), 7)]
-    head = post(b"", CHUNKED, "Expect: 100-continue", sized=False)
-    async with (
-        serving(config=FrontendConfig(body_timeout_s=LIMIT_S)) as served,
-        connected(served.port, head) as (reader, writer),
-        asyncio.timeout(LIMIT_S),
-    ):
-        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
-        for piece in [*pieces, b"0\r\n\r\n"]:
-            writer.write(piece)
-            await asyncio.sleep(0)
-        assert (await read_answer(reader)).status == 200
-
-
 async def is_closed_without_an_answer(port: int, beginning: bytes, then: bytes) -> bool:
     """Sends `then` again and again until the server closes the connection."""
     async with connected(port, beginning) as (reader, writer), asyncio.timeout(LIMIT_S):

@@ -151,26 +151,6 @@ async def test_slow_reader_is_disconnected_alone(
     assert {line["outcome"] for line in served.lines} == {"slow_reader", "stop"}
 
 
-async def test_reader_that_catches_up_gets_every_byte() -> None:
-    pieces, size = 200, 16 * 1024
-    steps: list[Step] = [*talk(pieces, size), [finish(1)]]
-    gateway = FakeGateway(lambda: steps)
-    async with serving(gateway) as served:
-        late = Deaf(served)
-        await eventually(lambda: bool(gateway.turns) and gateway.turns[0].player is not None)
-        assert gateway.turns[0].player is not None
-        await gateway.turns[0].player
-        reading = asyncio.create_task(late.read_all())
-        await eventually(lambda: bool(served.lines))
-        late.socket.shutdown(socket.SHUT_WR)
-        data = await reading
-        late.socket.close()
-    assert data.count(b"x") >= pieces * size
-    assert data.index(b"message_start") < data.index(b"xxxx") < data.index(b"message_stop")
-    assert data.endswith(END)
-    assert gateway.turns[0].cancelled == []
-
-
 class Played:
     """A writer, and the request, response and transport to which it writes. What is written stays
     in the transport until `read` takes it."""

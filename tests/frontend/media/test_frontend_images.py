@@ -11,16 +11,15 @@ import pytest
 import structlog
 from typing_extensions import override
 
-from schemas.conversation import Call, Conversation, Media, Message, Result, Text
+from schemas.conversation import Conversation, Media, Message, Text
 from schemas.errors import Invalid, Unavailable
-from services.frontend.content.image import ImageSource, InlineImage, without_images
+from services.frontend.content.image import ImageSource, InlineImage
 from services.frontend.media import pdf_reader
 from services.frontend.media.image_decoder import ImageDecoder
 from services.frontend.media.image_fetch import ImageFetcher, public_connector
 from services.frontend.media.image_reader import ImageReader
 from services.frontend.turns.notice import make_notice
 from services.images.image import MAX_BYTES, ImageFacts, image_hash, read_facts
-from services.images.parts import media_of
 from services.runtime.config import FrontendConfig
 from tests.frontend.media.media_apis import (
     APIS,
@@ -339,16 +338,3 @@ async def test_responses_of_a_connection_have_the_images_of_earlier_ones() -> No
                 frame = await ws.receive_json(timeout=60)
             previous = {"previous_response_id": frame["response"]["id"]}
     assert seen(served) == [[SEEN]] * 2
-
-
-def test_model_without_vision_that_takes_over_gets_notes() -> None:
-    result = Result("c", [Text("Look:"), SEEN])
-    conversation = Conversation(
-        "m",
-        [
-            Message("user", [SEEN]),
-            Message("assistant", [Call("c", "f", "{}")]),
-            Message("tool", [result]),
-        ],
-    )
-    assert media_of(without_images(conversation)) == [Media("image", "image/png", len(PNG))] * 2

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from tests.kit.events import Step, finish, text
-from tests.kit.frontend import ASK, MODEL, FakeGateway, Served, in_turn, serving
-from tests.kit.hosted import FIRST, LAST, SEARCH, hosted
+from tests.kit.frontend import ASK, MODEL, FakeGateway, Served, serving
 from tests.kit.waiting import eventually
 
 SIZE = 8_000_000
@@ -94,13 +93,6 @@ async def test_answered_request_is_freed_without_the_garbage_collector(
 ) -> None:
     async with serving() as served:
         await freed(served, path, {**BODIES[path], "stream": stream})
-
-
-@pytest.mark.usefixtures("traced", "no_collector")
-@pytest.mark.parametrize("stream", [True, False])
-async def test_answer_with_a_search_is_freed_without_the_garbage_collector(*, stream: bool) -> None:
-    async with hosted(in_turn(FIRST, LAST)) as (served, _):
-        await freed(served, "/v1/messages", {**MESSAGE, "tools": [SEARCH], "stream": stream})
 
 
 @pytest.mark.usefixtures("traced", "no_collector")

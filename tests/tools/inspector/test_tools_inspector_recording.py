@@ -80,16 +80,7 @@ def test_recorded_turns_give_the_same_turns_without_their_client(fold: Fold) -> 
     live = session(bus)
     replayed = views(played(bus.turns), *fold.turns)
     for one, other in zip(live, replayed, strict=True):
-        for name in [
-            "difference",
-            "segments",
-            "blocks",
-            "worker",
-            "recall",
-            "reused",
-            "finish",
-            "cost",
-        ]:
+        for name in ("difference", "segments", "blocks", "recall", "finish", "cost"):
             assert getattr(one, name) == getattr(other, name), name
         for name in Row.__struct_fields__:
             assert getattr(other, name) == ("" if name == "client" else getattr(one, name)), name

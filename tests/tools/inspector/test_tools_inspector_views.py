@@ -5,8 +5,6 @@ from tests.tools.inspector.by_hand import Bus, answer, asked, result, user
 from turnwire_tools.inspector.views import (
     PromptSegment,
     TurnView,
-    rows_of,
-    search,
     segments_of,
     session_view,
     turn_view,
@@ -54,17 +52,6 @@ def test_a_prompt_on_another_worker_is_lost(bus: Bus) -> None:
     assert cost is not None
     assert (cost.changed, cost.lost) == (0, 2004)
     assert cost.lost_reason == "the turn went to worker-2, the previous one to worker-1"
-
-
-def test_rows_are_found_by_request_id(bus: Bus) -> None:
-    turns = [bus.turn(asked(user(str(at))), range(9), [1], Text("x")) for at in range(3)]
-    assert [row.id for row in search(bus.fold, f"req_{turns[1].id}")] == [turns[1].id]
-    assert [row.id for row in search(bus.fold, "turn00")] == [turn.id for turn in reversed(turns)]
-    assert search(bus.fold, "tur") == search(bus.fold, "turn9") == []
-    assert len(search(bus.fold, "turn", limit=2)) == 2
-    (row,) = rows_of(bus.fold, [turns[0].id, "gone"])
-    assert (row.prompt, row.cached, row.output, row.calls) == (9, 0, 2, 0)
-    assert (row.ttft_ms, row.trouble) == (3000.0, False)
 
 
 def test_a_session_has_its_turns_and_reasons(bus: Bus) -> None:
