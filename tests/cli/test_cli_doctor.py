@@ -13,10 +13,12 @@ from services.cli.doctor import command as doctor
 from services.cli.doctor import machine as doctor_machine
 from services.cli.doctor import model as doctor_model
 from services.cli.doctor.report import Finding
+from services.cli.doctor.server import check_server
 from services.cli.main import main
 from services.runtime.config import BusConfig, FrontendConfig, PreprocessorConfig, WorkerConfig
 from services.runtime.config.loader import Sources
-from tests.kit.nats import NatsServer
+from tests.kit.frontend import serving
+from tests.kit.nats import NatsServer, free_port
 from tests.kit.processes import MakeProcess, Reported
 
 
@@ -102,6 +104,24 @@ def test_missing_model_name_is_reported(engine: str, status: str) -> None:
     flags = {"engine": [Token(value=engine)], "connect_timeout_s": [Token(value="0.2")]}
     found = list(doctor.findings(Sources(flags=flags), 0))
     assert (found[-1].status, found[-1].about) == (status, "model")
+
+
+def test_server_is_checked_by_its_url(nats: NatsServer) -> None:
+    silent = check_server(f"127.0.0.1:{free_port()}", None)
+    assert (silent.status, silent.about) == ("fail", "server")
+    assert "no Turnwire server answers" in silent.text
+    assert check_server("ftp://x", None).status == "fail"
+    found = by_name(list(doctor.findings(Sources(), 0, url=f"127.0.0.1:{nats.port}")))
+    assert found["server"].status == "fail", "another program answers"
+
+
+async def test_models_of_a_server_are_listed() -> None:
+    async with serving() as served:
+        found = await asyncio.to_thread(check_server, served.url, None)
+        assert (found.status, found.text) == (
+            "ok",
+            f"{served.url} serves acme/served-model (131072), claude-alias (131072)",
+        )
 
 
 def test_port_in_use_is_reported(nats: NatsServer) -> None:

@@ -3,11 +3,14 @@ into an issue."""
 
 import os
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
+
+from cyclopts import Parameter
 
 from services.cli.doctor import bus as doctor_bus
 from services.cli.doctor import machine as doctor_machine
 from services.cli.doctor.report import Finding, print_report
+from services.cli.doctor.server import check_server
 from services.cli.instances import bus_defaults, newest_instance
 from services.cli.registry import Command
 from services.cli.signals import run
@@ -22,10 +25,18 @@ from services.runtime.config import (
     WorkerConfig,
 )
 from services.runtime.config.loader import ConfigError, LoadedConfig, Sources
+from services.runtime.config.names import KEY_VARIABLE
 from services.runtime.config.options import as_text
 
 
-def examine(sources: Sources, /, *, listen_s: Seconds = 1.5) -> int:
+def examine(
+    sources: Sources,
+    /,
+    *,
+    listen_s: Seconds = 1.5,
+    url: str | None = None,
+    key: Annotated[str | None, Parameter(env_var=KEY_VARIABLE)] = None,
+) -> int:
     """Checks this machine, the bus and the model, and prints a report that can be pasted into an
     issue.
 
@@ -34,8 +45,10 @@ def examine(sources: Sources, /, *, listen_s: Seconds = 1.5) -> int:
 
     Args:
         listen_s: How long to listen for heartbeats.
+        url: Address of a server that is checked, too.
+        key: API key for the server.
     """
-    return print_report(findings(sources, listen_s))
+    return print_report(findings(sources, listen_s, url, key))
 
 
 COMMAND = Command(
@@ -43,7 +56,9 @@ COMMAND = Command(
 )
 
 
-def findings(sources: Sources, listen_s: float) -> Iterable[Finding]:
+def findings(
+    sources: Sources, listen_s: float, url: str | None = None, key: str | None = None
+) -> Iterable[Finding]:
     """Yields the findings of all checks, in order."""
     yield from doctor_machine.check()
     # Without a model, all other settings are checked.
@@ -61,6 +76,8 @@ def findings(sources: Sources, listen_s: float) -> Iterable[Finding]:
         yield Finding(
             "ok", "running", f"turnwire up serves {instance.model} at {' '.join(instance.urls)}"
         )
+    if url is not None:
+        yield check_server(url, key)
     explicit = instance is not None or loaded["frontend"].origins["nats_url"] != "default"
     yield from run(doctor_bus.check(frontend.bus, explicit, listen_s))
     if instance is None:
