@@ -148,21 +148,6 @@ async def test_out_of_memory_is_answered_with_a_retry(monkeypatch: pytest.Monkey
     assert "overloaded_error" in body
 
 
-async def test_bug_in_a_renderer_ends_only_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: object, event: object, out: object) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(MessagesStream, "_stop", broken)
-    gate = asyncio.Event()
-    gateway = FakeGateway(lambda: [text(0, "so"), gate, [finish(1)]])
-    async with serving(gateway) as served, ClientSession(served.url) as http:
-        body = await (await http.post("/v1/messages", json=STREAM)).text()
-    assert body.count("event: error") == 1
-    assert '"api_error","message":"Internal server error"' in body
-    assert gateway.turns[0].cancelled == ["hangup"]
-    assert served.lines[-1]["outcome"] == "internal"
-
-
 async def test_bug_after_the_first_byte_closes_the_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -203,19 +188,6 @@ async def test_unknown_path_is_404(
     assert await error_of(response) == (status, kind, message)
     if status == 405:
         assert "Allow" in response.headers
-
-
-async def test_errors_of_openais_paths_have_openais_format(http: ClientSession) -> None:
-    for method, path in (
-        ("POST", "/v1/chat/nothing"),
-        ("POST", "/v1/embeddings"),
-        ("DELETE", "/v1/chat/completions/chatcmpl-1"),
-    ):
-        response = await http.request(method, path, json={})
-        assert response.status == 404
-        error = (await response.json())["error"]
-        kind = "invalid_request_error"
-        assert error == {"message": "Not found", "type": kind, "param": None, "code": None}
 
 
 async def test_messages_api_can_be_disabled() -> None:

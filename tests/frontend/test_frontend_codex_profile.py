@@ -135,15 +135,6 @@ def test_profiles_are_assigned_by_name() -> None:
         assign_profiles(profiles, {"x": "gpt-7"}, [])
 
 
-@pytest.mark.parametrize(
-    "document",
-    [None, {"models": []}, {"models": [1]}, {"models": [{"slug": 1}]}],
-)
-def test_invalid_catalogue_is_refused(document: object) -> None:
-    with pytest.raises(ValueError, match="not a Codex catalogue"):
-        profiles_of(document)
-
-
 async def test_frontend_serves_the_configured_profiles(tmp_path: Path) -> None:
     file = tmp_path / "bundled.json"
     file.write_text(json.dumps(BUNDLED))

@@ -9,7 +9,6 @@ from schemas.errors import Invalid
 from services.frontend.apis.messages.request import Messages
 from services.frontend.apis.shared.decode import MIN_SHARED_CHARS, share_texts
 from services.frontend.turns.interfaces import Dialect
-from services.runtime import memo
 from services.runtime.memo import MIN_SIZE, Memo
 from tests.kit.bodies import (
     CHAT,
@@ -140,16 +139,7 @@ def test_failed_value_is_made_again() -> None:
     assert cache.get(b"1" * MIN_SIZE, len) == MIN_SIZE
 
 
-def test_newest_of_parts_with_one_hash_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memo, "xxh3_64_intdigest", lambda _: 1)
-    cache: Memo[bytes] = Memo()
-    for part in (b"a" * MIN_SIZE, b"b" * MIN_SIZE, b"a" * MIN_SIZE):
-        assert cache.get(part, bytes.upper) == part.upper()
-    assert cache.size == MIN_SIZE
-
-
 INSTRUCTIONS = "Be brief, be exact, and read a file before you change it. " * 200
-OTHER = INSTRUCTIONS[:3000] + "X" + INSTRUCTIONS[3001:]
 
 
 def shared(cache: Memo[Any], *system: str, said: str = "Hi.") -> Conversation:
@@ -168,13 +158,6 @@ def test_instructions_in_messages_are_shared() -> None:
     )
     assert first.messages[0].parts[0] is second.messages[0].parts[0]
     assert second.messages[1].parts == [Text("Bye.")]
-
-
-def test_texts_with_equal_ends_stay_different() -> None:
-    cache: Memo[Any] = Memo()
-    for system in (INSTRUCTIONS, OTHER, INSTRUCTIONS, OTHER):
-        assert shared(cache, system).system == [Text(system)]
-    assert cache.size == len(INSTRUCTIONS) + len(OTHER)
 
 
 def test_short_and_too_large_texts_are_not_shared() -> None:

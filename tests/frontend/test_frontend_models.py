@@ -131,13 +131,6 @@ async def test_slash_in_a_name_may_be_escaped(spelled: str) -> None:
     assert f'"id":"{MODEL}"' in answer
 
 
-async def test_lifecycle_and_limit_are_read_from_the_query() -> None:
-    async with serving(FakeGateway(cards=CARDS)) as served, ClientSession(served.url) as http:
-        assert ids(await (await http.get("/v1/models?limit=1000")).json()) == ALL
-        assert ids(await (await http.get("/v1/models?lifecycle[]=retired")).json()) == []
-        assert (await http.get("/v1/models?limit=0")).status == 400
-
-
 @pytest.mark.parametrize(
     "path", ["/v1/models", "/v1/models?client_version=0.169.0", "/codex/models.json"]
 )

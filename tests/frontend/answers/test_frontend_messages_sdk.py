@@ -9,11 +9,9 @@ import pytest
 from schemas.conversation import Call, Reasoning, Result
 from schemas.errors import EngineFailed, ErrorInfo, ErrorKind, Overloaded
 from schemas.events import Failed, FinishReason
-from tests.kit.bodies import MESSAGES
 from tests.kit.events import Step, call, finish, hello, one_by_one, reasoning, text
 from tests.kit.every import Cases
 from tests.kit.frontend import MODEL, FakeGateway, Served, serving
-from tests.kit.telling import own
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
 
 HI: Any = [{"role": "user", "content": "hi"}]
 ASK: Any = {"model": MODEL, "max_tokens": 99, "messages": HI}
-TELLINGS = [telling for telling in own() if telling.api is MESSAGES and not telling.story.failed]
 
 
 def client(served: Served, *, strict: bool = True) -> "AsyncAnthropic":
@@ -30,48 +27,6 @@ def client(served: Served, *, strict: bool = True) -> "AsyncAnthropic":
     return AsyncAnthropic(
         base_url=served.url, api_key="k", max_retries=0, _strict_response_validation=strict
     )
-
-
-async def test_sdk_parses_every_story_strictly(cases: Cases) -> None:
-    gateway = FakeGateway()
-    async with (
-        serving(gateway) as served,
-        client(served) as strictly,
-        client(served, strict=False) as leniently,
-    ):
-        for telling in TELLINGS:
-            wanted = json.loads(telling.file.with_suffix(".json").read_text())
-            extra = telling.story.ask | {"thinking": {"type": "adaptive"}} | telling.story.ask
-            asked = ASK | {"extra_body": extra}
-            gateway.steps = partial(one_by_one, telling.events)
-            sdk = strictly
-            if telling.story.dispatch:
-                # An event of our own cannot be of a type that the SDK knows.
-                sdk = leniently
-                asked["extra_headers"] = {"x-turnwire-tool-dispatch": "1"}
-            with cases.case(telling.name):
-                whole = await sdk.messages.create(**asked)
-                raw = [event async for event in await sdk.messages.create(**asked, stream=True)]
-                assert raw[0].type == "message_start"
-                async with sdk.messages.stream(**asked) as stream:
-                    streamed = await stream.get_final_message()
-                check_message(whole, streamed, wanted)
-
-
-def check_message(whole: "Message", streamed: "Message", wanted: dict[str, Any]) -> None:
-    assert content(whole) == wanted["content"]
-    # The SDK keeps what it can read of the input of a cut call.
-    runnable = [
-        block
-        for block in content(streamed)
-        if block in wanted["content"] or block["type"] != "tool_use"
-    ]
-    assert runnable == wanted["content"]
-    for message in (whole, streamed):
-        assert message.stop_reason == wanted["stop_reason"]
-        assert message.stop_sequence == wanted["stop_sequence"]
-        for name in ("input_tokens", "cache_read_input_tokens", "output_tokens"):
-            assert getattr(message.usage, name) == wanted["usage"][name]
 
 
 def content(message: "Message") -> list[dict[str, Any]]:

@@ -137,13 +137,6 @@ def test_default_trigger_fits_the_window() -> None:
     assert [usual.applies(tokens, 100_000) for tokens in (80_000, 80_001)] == [False, True]
 
 
-async def test_conversation_with_a_prefill_is_not_compacted() -> None:
-    gateway = Turns(ANSWER)
-    async with serving(gateway) as served:
-        await ask(served, messages=[*TALK, assistant("Here")])
-    assert gateway.got(0).messages[-1] == Message("assistant", [Text("Here")])
-
-
 async def test_instructions_replace_the_servers_own() -> None:
     gateway = Turns(SUMMARY, ANSWER, SUMMARY, ANSWER)
     async with serving(gateway) as served:

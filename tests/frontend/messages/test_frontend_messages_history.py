@@ -258,22 +258,6 @@ def test_tool_changes_are_described_where_they_happen() -> None:
     ]
 
 
-def test_returning_tool_keeps_its_place_and_is_described_again() -> None:
-    result = MESSAGES.read(
-        USER,
-        changing("tool_removal", "find"),
-        USER,
-        changing("tool_addition", "find"),
-        USER,
-        tools=TOOLS,
-    )
-    assert [tool.name for tool in result.tools] == ["look", "find"]
-    gone, back = (message for message in result.messages if message.role == "system")
-    assert gone.parts == [Text("From here on the tool `find` is not available any more.")]
-    assert isinstance(back.parts[0], Text)
-    assert '"name": "find"' in back.parts[0].text
-
-
 def test_known_and_unknown_tools_are_not_described() -> None:
     known, unknown = changing("tool_addition", "look"), changing("tool_removal", "nope")
     assert roles(MESSAGES.read(USER, known, unknown, USER, tools=TOOLS)) == ["user", "user"]

@@ -82,12 +82,6 @@ def test_assistant_message_has_the_ids_of_its_items() -> None:
     assert [message.ids for message in found] == [[], ["rs_1", "msg_1"], [], []]
 
 
-def test_instructions_keep_their_place_and_role() -> None:
-    found = read_messages(message("developer", "A"), USER, message("system", "B"), USER)
-    assert roles(found) == ["developer", "user", "system", "user"]
-    assert read_messages(message("developer", ""), USER) == read_messages(USER)
-
-
 def test_consecutive_items_of_the_model_are_one_message() -> None:
     patch = {"call_id": "c2", "name": "patch", "input": 'a "b"\n', "namespace": "ns", "id": "ctc"}
     found = read_messages(
@@ -244,11 +238,6 @@ def test_tools_from_a_search_are_available_after_it() -> None:
     assert (client.name, client.deferred) == ("tool_search", False)
     assert (loaded.namespace, loaded.name, loaded.deferred) == ("ns", "f", True)
     assert loaded.description == "ns: About.\n\nF."
-
-
-def test_loaded_tools_stay_at_their_search_without_declared_tools() -> None:
-    (tool,) = ask(search("s1"), found_tools("s1", F)).conversation.tools
-    assert tool.deferred
 
 
 def test_search_run_by_a_server_adds_only_its_tools() -> None:

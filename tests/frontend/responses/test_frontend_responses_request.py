@@ -6,9 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.conversation import Grammar, Message, Text, ToolSpec
+from schemas.conversation import Grammar, Text, ToolSpec
 from schemas.errors import Invalid
-from services.frontend.apis.responses import wire_answers
 from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.responses.request.tools import ToolName, tool_name
@@ -21,7 +20,6 @@ from tests.kit.bodies import (
     function,
     function_call,
     function_output,
-    message,
     responses,
     user,
 )
@@ -33,12 +31,6 @@ NS = block("namespace", name="ns", description="", tools=[block("function", name
 
 def encoded(body: Json) -> bytes:
     return json.dumps(body).encode()
-
-
-def test_instructions_come_first() -> None:
-    conversation = RESPONSES.read(message("developer", "D"), instructions="Be brief.")
-    assert conversation.system == [Text("Be brief.")]
-    assert conversation.messages[0].role == "developer"
 
 
 def test_prefill_generates_nothing() -> None:
@@ -87,16 +79,6 @@ def test_tools_are_deferred_only_if_the_client_can_search() -> None:
     assert deferred() == [False]
     assert deferred(block("tool_search")) == [False]
     assert deferred(block("tool_search", execution="server")) == [False]
-
-
-def test_counting_accepts_unknown_fields() -> None:
-    request = decode(encoded(responses(personality="friendly")))
-    ask = Responses().convert(request, {}, counting=True)
-    assert ask.conversation.messages == [Message("user", [Text("Hi.")])]
-    assert json.loads(msgspec.json.encode(wire_answers.ResponsesTokens(input_tokens=7))) == {
-        "object": "response.input_tokens",
-        "input_tokens": 7,
-    }
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from schemas.conversation import Reasoning, Result
 from schemas.errors import ContextOverflow, ErrorInfo, ErrorKind
 from schemas.events import Failed, FinishReason
 from services.frontend.turns.interfaces import Admitted, TurnSink
-from services.frontend.turns.notice import make_notice
 from tests.frontend.responses.responses_client import Client, keyed, said
 from tests.kit.events import Step, call, finish, reasoning, text
 from tests.kit.every import Cases
@@ -298,15 +297,6 @@ async def test_truncation_drops_the_oldest_messages_and_keeps_the_question(
         assert result.call_id == "call_19"
         # The stored input is as the client sent it.
         assert len((await client.get(made["id"], "/input_items?limit=100"))["data"]) == 42
-
-
-async def test_truncated_request_is_one_answer_with_its_notice(http: ClientSession) -> None:
-    gateway = Window(lambda: [[*text(0, "Hello."), finish(1)]])
-    async with serving(gateway) as served:
-        image = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
-        items = [*long_session(20), {"role": "user", "content": [image]}]
-        made = await Client(http, served).create(input=items, truncation="auto")
-        assert made["output"][0]["content"][0]["text"] == "Hello." + make_notice({"image"})
 
 
 async def test_overflow_without_truncation_is_an_error(http: ClientSession) -> None:

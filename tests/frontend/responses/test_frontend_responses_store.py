@@ -13,11 +13,8 @@ from services.frontend.apis.responses.state.expand import MAX_CHAIN, chain_items
 from services.frontend.apis.responses.state.input_items import list_page, page_of
 from services.frontend.apis.responses.state.record import (
     StoredResponse,
-    decode,
     item_id,
-    response_of_item,
 )
-from services.frontend.apis.responses.state.recording import EventPacker, unpack_events
 from services.frontend.apis.responses.state.store import ConnectionStore, MemoryStore, StoreLimits
 
 
@@ -166,27 +163,6 @@ async def test_store_falls_back_to_another_store() -> None:
     assert await own.item("nothing", None) is None
 
 
-def test_records_and_streams_survive_encoding() -> None:
-    packer = EventPacker()
-    for piece in (b"event: x\n", b"data: {}\n\n"):
-        packer.add(piece)
-    full = record("a", "b", tenant="t", events=packer.pack(), background=True, owner="o")
-    back = decode(msgspec.json.encode(full))
-    assert back == full
-    assert back is not None
-    assert unpack_events(back.events) == b"event: x\ndata: {}\n\n"
-    assert decode(b"{}") is None
-    assert decode(b"no json") is None
-
-
-def test_item_id_names_its_response() -> None:
-    turn = "0123456789abcdef01234567"
-    assert response_of_item(f"msg_{turn}001") == f"resp_{turn}"
-    assert response_of_item(f"fco_{turn}i012") == f"resp_{turn}"
-    for foreign in ("msg_1", "", "msg_01a1f8fb-2fee-7212-8743-f2697633f51f", turn):
-        assert response_of_item(foreign) == ""
-
-
 def ids(page: wire_answers.Items) -> list[str]:
     document = json.loads(msgspec.json.encode(page))
     shown = [entry["id"] for entry in document["data"]]
@@ -218,12 +194,6 @@ def test_repeated_item_is_listed_once() -> None:
             page = json.loads(msgspec.json.encode(list_page(items, after, 1, newest_first)))
             found, after = found + page["last_id"], page["last_id"]
         assert (found, page["has_more"]) == (order, False)
-
-
-def test_page_query_is_parsed() -> None:
-    assert page_of({}) == (None, 20, True)
-    assert page_of({"limit": "0", "order": "asc", "after": ""}) == (None, 20, False)
-    assert page_of({"limit": "100", "after": "x", "order": "desc"}) == ("x", 100, True)
 
 
 @pytest.mark.parametrize(
