@@ -54,8 +54,17 @@ class Names(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        place = {"hostname": host, "host": self._address, "port": self._port}
-        return [ResolveResult(**place, family=family, proto=0, flags=socket.AI_NUMERICHOST)]  # type: ignore[typeddict-item]
+        number = socket.AI_NUMERICHOST
+        return [
+            ResolveResult(
+                hostname=host,
+                host=self._address,
+                port=self._port,
+                family=family,
+                proto=0,
+                flags=number,
+            )
+        ]
 
     async def close(self) -> None:
         """Nothing is open."""
