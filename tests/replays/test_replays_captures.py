@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import msgspec
-
 from schemas.conversation import Call, Conversation, Reasoning, Result, Text, ToolReference
 from services.frontend.apis.chat.render import ChatSettings
 from services.frontend.apis.chat.request import parse as parse_chat
@@ -136,34 +134,3 @@ def check(conversation: Conversation, over: Api) -> None:
     assert again.thinking.effort == ("none" if off else conversation.thinking.effort)
     for name in ("temperature", "top_p", "stop"):
         assert getattr(again.sampling, name) == getattr(conversation.sampling, name)
-
-
-def test_conversation_has_every_text_of_the_json(cases: Cases) -> None:
-    """Every longer string of the written requests is in the conversation, byte for byte."""
-    for api, path in REQUESTS:
-        with cases.case(request=path.name):
-            body = json.loads(path.read_text())
-            text = msgspec.json.encode(load(path, api)).decode()
-            texts = [
-                word for key in ("messages", "input", "system") for word in words(body.get(key))
-            ]
-            assert len(texts) > 10
-            lost = []
-            for word in texts:
-                once = _quoted(word)
-                if once not in text and _quoted(once) not in text:
-                    lost.append(word)
-            assert lost == []
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)[1:-1]
-
-
-def words(value: Any, key: str = "") -> list[str]:
-    if isinstance(value, dict):
-        return [word for name, held in value.items() for word in words(held, name)]
-    if isinstance(value, list):
-        return [word for one in value for word in words(one, key)]
-    plain = key in ("type", "role", "id", "status", "phase")
-    return [value] if isinstance(value, str) and not plain and len(value) >= 8 else []

@@ -128,15 +128,8 @@ THINKING: dict[str, Any] = {"opening": "<think>\n"}
             [([1, 2, 50, 51], [3, 4], ("Q",), THINKING), ([1, 2, 4, 6], [7], NEXT, {})],
             [None, ("template", "t1")],
         ),
-        # A changed head, and a history that was not seen.
-        (
-            [
-                ([1, 2], [3], ("Q",), {}),
-                ([8, 2, 3, 4], [5], NEXT, {}),
-                ([8, 9, 9], [5], ("Q", "other", "Q2"), {}),
-            ],
-            [None, ("head", None), ("unseen", None)],
-        ),
+        # A changed head.
+        ([([1, 2], [3], ("Q",), {}), ([8, 2, 3, 4], [5], NEXT, {})], [None, ("head", None)]),
         # A sub-agent is a conversation of its own.
         (
             [

@@ -129,16 +129,6 @@ async def test_failure_of_an_earlier_attempt_changes_nothing() -> None:
     assert opened.attempt.is_pending
 
 
-async def test_sink_of_a_resumed_turn_is_not_opened_again() -> None:
-    sink = RecordingSink()
-    opened = turn(Resuming, sink)
-    opened.request_sent()
-    assert type(opened.state) is Resuming
-    opened.apply_prepared(Prepared(1, 9, "worker-2", "parser-1"))
-    assert "STREAMING" in repr(opened)
-    assert sink.prepared == []
-
-
 async def test_search_is_stopped_by_whatever_ends_the_turn_but_itself() -> None:
     stopped = turn()
     task = stopped.search.task = asyncio.create_task(asyncio.sleep(60))

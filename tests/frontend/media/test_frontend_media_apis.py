@@ -9,7 +9,7 @@ from schemas.conversation import Media, Text
 from services.frontend.turns.notice import make_notice
 from services.runtime.config import FrontendConfig
 from tests.frontend.media.media_apis import APIS, HELLO, RESPONSES, Api
-from tests.kit.frontend import MODEL, serving
+from tests.kit.frontend import serving
 from tests.kit.pdf_files import pdf
 
 PLAN = pdf("The code is 4711.")
@@ -59,36 +59,6 @@ async def test_image_that_codex_left_out_is_named_to_the_user() -> None:
     async with serving() as served:
         assert await RESPONSES.said(served, RESPONSES.body([omitted])) == NOTED
         assert served.gateway.conversations[0].messages[0].parts == [Media("image")]
-
-
-async def test_summary_has_no_note() -> None:
-    """Each of the three compactions; the answer after one has the note, since its image is still
-    there."""
-    asked = RESPONSES.body([RESPONSES.image()])
-    said = asked["input"]
-    trigger = {**asked, "input": [*said, {"type": "compaction_trigger"}]}
-    managed = {**asked, "context_management": [{"type": "compaction", "compact_threshold": 1000}]}
-    async with serving() as served:
-        outputs = [
-            (await served.post(path, body)).json["output"]
-            for path, body in (
-                ("/v1/responses/compact", {"model": MODEL, "input": said}),
-                (RESPONSES.path, trigger),
-                (RESPONSES.path, managed),
-            )
-        ]
-        compacted, triggered, answered = outputs
-        assert RESPONSES.text_of({"output": answered}) == NOTED
-        summaries = [compacted[-1], triggered[-1], answered[0]]
-        assert [summary["type"] for summary in summaries] == ["compaction"] * 3
-        for summary in summaries:
-            follow = {**asked, "input": [summary, {"role": "user", "content": "And?"}]}
-            await RESPONSES.said(served, follow)
-            messages = served.gateway.conversations[-1].messages
-            parts = [part for message in messages for part in message.parts]
-            texts = [part.text for part in parts if isinstance(part, Text)]
-            assert HELLO in texts[0]
-            assert "Note from the server" not in "".join(texts)
 
 
 async def test_answer_has_no_note_if_notes_are_off() -> None:

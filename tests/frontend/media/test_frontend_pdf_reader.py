@@ -118,20 +118,6 @@ async def test_cpu_limit_ends_only_the_process_of_the_document(reading: Reading)
     await check_bomb(reading, bomb, reading.reader(cpu_s=1, wall_s=60))
 
 
-async def test_text_is_read_where_pages_cannot_be_images(
-    reading: Reading, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def spawn(*command: str, **options: Any) -> asyncio.subprocess.Process:
-        if command[-1] != "0":
-            command = (command[0], "-c", """print('{"problem": "too large to read"}')""")
-        return await SPAWN(*command, **options)
-
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", spawn)
-    conversation = Conversation("m", [Message("user", [given(pdf("First page."))])])
-    made = await reading.reader(page_images=2).read(conversation, vision=True)
-    assert made.messages[0].parts == [Text("[page 1]\nFirst page.")]
-
-
 async def check_bomb(reading: Reading, bomb: bytes, reader: PdfReader) -> None:
     (part,) = await read(reader, given(bomb))
     assert isinstance(part, Media)

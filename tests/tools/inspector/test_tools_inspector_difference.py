@@ -112,18 +112,6 @@ def test_another_image_of_the_same_size_is_a_difference(bus: Bus) -> None:
     assert (found.extends, found.cause, found.at) == (False, "message", 20)
 
 
-def test_billing_headers_are_not_a_change(bus: Bus) -> None:
-    def system(number: int) -> list[Text]:
-        header = f"x-anthropic-billing-header: cc_version=2.1.{number}; cc_entrypoint=cli;"
-        return [Text(header), Text("Agent.")]
-
-    before = asked(user("Q"), system=system(1))
-    found = compared(bus, asked(*HISTORY, system=system(2)), changed_at(201), before)
-    assert found.cause == "reasoning"
-    assert "system" in {change.kind for change in found.changes}
-    assert found.changes[0].where == "system text 1"  # nothing else changed
-
-
 def test_without_tokens_the_messages_decide(bus: Bus) -> None:
     bus.turn(asked(user("Q")), [], [], LS)
     found = difference(bus, asked(*NO_THOUGHT), [])

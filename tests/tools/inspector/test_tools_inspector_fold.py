@@ -3,8 +3,6 @@ attempts."""
 
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
 
@@ -102,28 +100,6 @@ def test_helpers_are_under_the_agent_that_started_them(bus: Bus) -> None:
     assert claimed(bus, "Other", "x", parent="never seen", kind="helper").parent == ""
     foreign = claimed(bus, "Q", "t", tenant="other", parent="s", kind="helper")
     assert foreign.parent == ""
-
-
-IDS = st.sampled_from("ab")
-CLAIMS = st.tuples(
-    IDS, st.none() | IDS, st.sampled_from(("main", "helper", "background")), st.sampled_from("QR")
-)
-
-
-@given(st.lists(CLAIMS, min_size=5, max_size=15))
-def test_no_session_is_among_its_own_ancestors(
-    claims: list[tuple[str, str | None, str, str]],
-) -> None:
-    bus = Bus(Fold())
-    for session, parent, kind, question in claims:
-        claimed(bus, question, session, parent=parent, kind=kind)
-    for session, names in bus.fold.sessions.items():
-        parents = {bus.fold.turns[name].parent for name in names}
-        assert len(parents) == 1
-        passed = {session}
-        while above := bus.fold.turns[bus.fold.sessions[session][-1]].parent:
-            assert above not in passed
-            passed.add(session := above)
 
 
 def placed(turn: str, parser: str, **more: Any) -> GenerateRequest:

@@ -99,24 +99,14 @@ def test_redacted_turns_have_no_tokens(fold: Fold) -> None:
     assert b"Question" not in bus.turns
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ('{"subject": "tw.v2.turn.m.p"}', ":1: not a line of `turnwire tap --json`"),
-        (
-            '{"time": 1.0, "subject": "tw.v1.turn.m.p", "payload": {}}',
-            ":1: tw.v1.turn.m.p is from another release",
-        ),
-        ('{"replay": 1}\n{"user": "Q"}', ":2: not recorded by `turnwire tap --record`"),
-    ],
-)
-def test_other_files_are_refused(
-    tmp_path: Path, text: str, problem: str, capsys: pytest.CaptureFixture[str]
+def test_recording_of_another_release_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "file.jsonl"
-    file.write_text(text)
+    file.write_text('{"time": 1.0, "subject": "tw.v1.turn.m.p", "payload": {}}')
     assert main(["inspect", str(file), "--port", "0"]) == 2
-    assert f"turnwire inspect: {file}{problem}" in capsys.readouterr().err
+    problem = f"turnwire inspect: {file}:1: tw.v1.turn.m.p is from another release"
+    assert problem in capsys.readouterr().err
 
 
 def test_a_key_is_required_on_any_other_than_a_loopback_address(tmp_path: Path) -> None:

@@ -44,16 +44,6 @@ def test_a_difference_costs_tokens_and_time(bus: Bus) -> None:
     assert (view.previous is not None, view.tokens, view.max_tokens) == (True, True, 99)
 
 
-def test_a_prompt_on_another_worker_is_lost(bus: Bus) -> None:
-    bus.turn(asked(user("Q")), range(1000, 3000), [1, 2, 3, 4], LS)
-    ids = [*range(1000, 3000), 1, 2, 3, 4, 5, 6]
-    turn = bus.turn(asked(*HISTORY), ids, [5], Text("x"), worker="worker-2", cached=0)
-    cost = turn_view(bus.fold, turn).cost
-    assert cost is not None
-    assert (cost.changed, cost.lost) == (0, 2004)
-    assert cost.lost_reason == "the turn went to worker-2, the previous one to worker-1"
-
-
 def test_a_session_has_its_turns_and_reasons(bus: Bus) -> None:
     first = bus.turn(asked(user("Q")), range(1000, 3000), [1, 2], LS)
     second = bus.turn(asked(*HISTORY, system=[Text("New.")]), range(5000, 7000), [5], Text("x"))
