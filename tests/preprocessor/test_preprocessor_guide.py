@@ -15,7 +15,6 @@ from schemas.conversation import (
     Message,
     OutputFormat,
     RawPrompt,
-    Sampling,
     Text,
     Thinking,
     ToolChoice,
@@ -144,16 +143,6 @@ def test_request_without_promises_has_no_grammar(setup: ModelSetup) -> None:
         assert turn_guide(conversation, prompt, setup, with_grammar=False).grammar == ""
 
 
-def test_budget_of_a_guided_turn_has_the_grammar_of_the_rest(setup: ModelSetup) -> None:
-    conversation = asked(TOOLS, thinking=Thinking("enabled", 64))
-    prompt = assemble(conversation, setup)
-    guide = turn_guide(conversation, prompt, setup, with_grammar=True)
-    assert guide.grammar == promised_grammar(conversation, prompt, setup)
-    assert guide.thought_budget is not None
-    rest = promised_grammar(conversation, prompt, setup, after_thought=True)
-    assert guide.thought_budget.grammar == rest != guide.grammar
-
-
 def test_grammar_constrains_only_calls(setup: ModelSetup) -> None:
     guide = Guide(setup, asked(TOOLS))
     for good in (
@@ -206,13 +195,6 @@ def test_end_of_a_thought_at_its_budget_fits_the_grammar(setup: ModelSetup) -> N
             assert not rest.takes(text), text
 
 
-def test_rest_of_a_forced_turn_is_not_forced(setup: ModelSetup) -> None:
-    """Its call came before any thought."""
-    guide = Guide(setup, asked(TOOLS, ToolChoice("any"), thinking=Thinking("disabled")), rest=True)
-    assert guide.takes("Done.")
-    assert guide.takes(call("count", "n", "7"))
-
-
 @pytest.mark.parametrize(
     ("fields", "tokens"),
     [
@@ -220,10 +202,8 @@ def test_rest_of_a_forced_turn_is_not_forced(setup: ModelSetup) -> None:
         ({"thinking": Thinking("enabled", 64)}, 64),
         ({"thinking": Thinking("adaptive", effort="low")}, 100),
         ({"thinking": Thinking("enabled", 64, "low")}, 64),
-        ({"thinking": Thinking("enabled", effort="high")}, None),
         ({"thinking": Thinking("disabled", 64, "low")}, None),
         ({"thinking": Thinking("enabled", 64), "format": OutputFormat("json_object")}, None),
-        ({"thinking": Thinking("enabled", 64), "sampling": Sampling(max_tokens=0)}, None),
         ({"thinking": Thinking("enabled", 64), "prompt": RawPrompt(text="x")}, None),
     ],
 )

@@ -1,6 +1,5 @@
 """The index of KV blocks."""
 
-from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -8,17 +7,6 @@ from services.preprocessor.routing.kv_index import KvIndex
 
 workers = st.sampled_from(["a", "b", "c"])
 some_keys = st.lists(st.integers(0, 12), max_size=8)
-
-
-def test_only_leading_blocks_overlap() -> None:
-    index = KvIndex()
-    index.add("a", [1, 2, 3])
-    index.add("b", [1, 2, 9])
-    index.add("c", [2, 3])
-    assert index.overlaps([1, 2, 3, 4]) == {"a": 3, "b": 2}
-    assert index.overlaps([2, 3]) == {"a": 2, "b": 1, "c": 2}
-    assert index.overlaps([7, 1]) == {}
-    assert index.overlaps([]) == {}
 
 
 def test_oldest_blocks_of_a_worker_are_dropped_over_the_limit() -> None:
@@ -69,11 +57,3 @@ class Machine(RuleBasedStateMachine):
 
 
 TestMachine = Machine.TestCase
-
-
-@given(st.lists(st.integers(0, 3), max_size=40))
-def test_depths_are_positive(prompt: list[int]) -> None:
-    index = KvIndex()
-    index.add("a", [0, 1])
-    index.add("b", [1, 2])
-    assert all(depth > 0 for depth in index.overlaps(prompt).values())

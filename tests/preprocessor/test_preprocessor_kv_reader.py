@@ -1,7 +1,5 @@
 """The index of the workers' KV blocks, over a real bus."""
 
-import asyncio
-
 import msgspec
 import pytest
 
@@ -66,15 +64,6 @@ def pair(make_process: MakeProcess, request: pytest.FixtureRequest) -> Pair:
     return Pair(make_process, request.node.name)
 
 
-async def test_prompt_and_output_of_a_turn_are_indexed(pair: Pair) -> None:
-    await pair.preprocessor()
-    publisher = await pair.worker()
-    prompt = taken(publisher, PROMPT[:10])
-    await eventually(lambda: pair.held(PROMPT) == 2)
-    publisher.record_turn(prompt, PROMPT[10:21])
-    await eventually(lambda: pair.held(PROMPT) == 5)
-
-
 async def test_ended_turn_is_published_at_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another preprocessor may receive the session's next turn."""
     monkeypatch.setattr(kv_publisher, "PUBLISH_DELAY_S", 3600)
@@ -96,16 +85,6 @@ async def test_salted_turn_is_found_only_with_its_salt(pair: Pair) -> None:
     assert pair.index.overlaps(salted) == {pair.process.id: 12}
 
 
-async def test_snapshot_is_requested_from_an_earlier_worker(pair: Pair) -> None:
-    publisher = await pair.worker()
-    taken(publisher, PROMPT)
-    await pair.preprocessor()
-    pair.process.heartbeats.send()
-    await eventually(lambda: pair.held(PROMPT) == 10)
-    taken(publisher, [7] * 8)
-    await eventually(lambda: pair.held([7] * 8) == 2)
-
-
 async def test_lost_update_is_replaced_by_a_snapshot(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,19 +100,6 @@ async def test_lost_update_is_replaced_by_a_snapshot(
         await eventually(lambda: bool(lost))
     taken(publisher, [9] * 4)
     await eventually(lambda: pair.held(PROMPT) == 10 and pair.held([9] * 4) == 1)
-
-
-async def test_large_changes_are_sent_in_pieces(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kv_publisher, "MAX_KEYS", 3)
-    await pair.preprocessor()
-    publisher = await pair.worker()
-    taken(publisher, PROMPT)
-    await eventually(lambda: pair.held(PROMPT) == 10)
-    taken(publisher, [5] * 4 * 60)
-    await eventually(lambda: pair.held([5] * 240) == 60)
-    await eventually(lambda: len(pair.index) == 64)
 
 
 async def test_leaving_worker_is_removed(pair: Pair) -> None:
@@ -178,28 +144,3 @@ async def test_nothing_is_published_before_a_request(pair: Pair) -> None:
     await eventually(
         lambda: [msgspec.json.decode(message.data, type=KvUpdate).seq for message in heard] == [1]
     )
-
-
-async def test_silent_worker_is_requested_again(pair: Pair) -> None:
-    await pair.preprocessor()
-    asked = asyncio.Event()
-    silent = await pair.make("worker", f"{pair.model}-w1")
-    silent.serve(Reported(ModelCard(pair.model, block_tokens=SIZE)))
-
-    def nonsense(delivery: Delivery) -> None:
-        asked.set()
-        delivery.reply(b"later")
-
-    mute = await silent.subscribe(subjects.kv_snapshot(pair.model, silent.id), nonsense)
-    silent.heartbeats.send()
-    await asked.wait()
-    await mute.stop()
-    pair.process = silent
-    publisher = KvPublisher(silent, pair.model, pair.blocks)
-    await publisher.start()
-    await silent.bus.flush()
-    taken(publisher, PROMPT)
-    async with asyncio.timeout(60):
-        while pair.held(PROMPT) != 10:
-            silent.heartbeats.send()
-            await asyncio.sleep(0.01)

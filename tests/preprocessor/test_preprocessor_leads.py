@@ -1,12 +1,9 @@
 """Which turns wait for which, and for how long: single cases, and groups on simulated engines."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.preprocessor.routing.leads import (
@@ -19,7 +16,6 @@ from services.preprocessor.routing.leads import (
     Leads,
     PendingPrompt,
 )
-from tests.preprocessor.groups import Deployment, Shape, draw, simulate
 
 BLOCK = 16
 HOLD = 64
@@ -81,34 +77,6 @@ def test_followers_of_a_computed_prefix_go_on_in_order_and_wait_for_nobody() -> 
         lead = trial.leads.begin(one, "w", trial.now)
         ended = trial.leads.record_accepted(lead, 0, trial.now)
         assert ended == [LeadEnded(lead)], "its own tail is not worth waiting for"
-
-
-def test_first_follower_leads_after_a_lead_that_failed() -> None:
-    trial = Trial()
-    first = trial.lead(prompt("a", GROUP, ("a", 2)))
-    second, third = prompt("b", GROUP, ("b", 2)), prompt("c", GROUP, ("c", 2))
-    assert (trial.waits_for(second), trial.waits_for(third)) == ("a", "a")
-    assert trial.end(first, computed=False) == ["b"]
-    assert trial.waits_for(second) is None
-    lead = trial.lead(second)
-    assert (third.held_for, trial.leads.waiting["w"]) == ("b", 1), "it has not been asked"
-    assert trial.end(lead, computed=True) == ["c"]
-    assert not +trial.leads.waiting
-
-
-def test_followers_of_a_turn_that_goes_no_further_wait_for_the_next_one() -> None:
-    trial = Trial()
-    first = trial.lead(prompt("a", GROUP, ("a", 2)))
-    second, third, last = (prompt(name, GROUP, (name, 2)) for name in "bcd")
-    assert [trial.waits_for(one) for one in (second, third, last)] == ["a"] * 3
-    trial.end(first, computed=False)
-    trial.act(trial.leads.pass_on(second))  # it is cancelled
-    assert trial.gone_on == ["b", "c"]
-    other = trial.lead(prompt("e", GROUP, ("e", 2)))  # came in between
-    assert trial.waits_for(third) == "e"
-    assert trial.gone_on == ["b", "c", "d"]
-    assert trial.waits_for(last) == "e"
-    assert trial.end(other, computed=True) == ["c", "d"]
 
 
 def test_next_lead_holds_none_that_would_not_have_chosen_it() -> None:
@@ -215,15 +183,6 @@ def test_nobody_waits_for_a_prompt_that_is_mostly_another_s() -> None:
     assert trial.waits_for(prompt("c", GROUP, ("c", 190))) == "a"
 
 
-def test_fewest_tokens_need_not_be_whole_blocks() -> None:
-    trial = Trial()
-    trial.leads = Leads(50)
-    trial.lead(prompt("a", ("group", 3), ("a", 2)))
-    trial.lead(prompt("b", ("other", 4), ("b", 2)))
-    assert trial.waits_for(prompt("c", ("group", 3), ("c", 2))) is None, "48 tokens"
-    assert trial.waits_for(prompt("d", ("other", 4), ("d", 2))) == "b"
-
-
 def test_limit_is_twice_the_prefill_at_the_measured_speed() -> None:
     trial = Trial()
     first = trial.lead(prompt("a", GROUP))
@@ -239,36 +198,6 @@ def test_limit_is_twice_the_prefill_at_the_measured_speed() -> None:
     ), "it was slower"
     trial.leads.speeds.clear()
     assert trial.leads.limit_s(trial.lead(prompt("d", ("last", 20)))) == MAX_HOLD_S
-
-
-def test_acceptance_that_is_read_late_does_not_make_a_worker_look_faster() -> None:
-    trial = Trial()
-    first = trial.lead(prompt("a", GROUP), late_s=0.4)
-    trial.now += 0.1
-    trial.end(first, computed=True)
-    assert trial.leads.limit_s(trial.lead(prompt("b", ("other", 20)))) == pytest.approx(
-        MARGIN * 0.5
-    )
-
-
-@given(lost=st.integers(1, 3), prefill_s=st.floats(0.1, 4.0), share=st.floats(0.0, 1.0))
-def test_followers_of_leads_without_an_end_wait_for_the_next_one(
-    lost: int, prefill_s: float, share: float
-) -> None:
-    """Leads whose worker dies: it is declared dead after their limit, or shortly before."""
-    trial = Trial()
-    for worker in ("w0", "w1", "w2", "w3"):  # all speeds are known
-        lead = trial.lead(prompt(f"before {worker}", (worker, 20)), worker)
-        trial.now += prefill_s
-        trial.end(lead, computed=True)
-    others = [prompt(name, GROUP) for name in "bcdef"]
-    lead = trial.lead(prompt("a", GROUP), "w0")
-    assert {trial.waits_for(one, "w0") for one in others} == {lead.prompt.turn}
-    for number in range(lost):
-        trial.now += trial.leads.limit_s(lead) * (0.5 + share / 2)
-        assert trial.end(lead, computed=False) == [others[0].turn]
-        lead = trial.lead(others.pop(0), f"w{number + 1}")
-        assert {one.held_for for one in others} == {lead.prompt.turn}
 
 
 @given(st.floats(0.0, MAX_HOLD_S), st.lists(st.floats(0.0, 20.0), max_size=20))
@@ -318,100 +247,47 @@ def test_time_in_a_worker_s_queue_never_makes_a_limit_shorter(
     )
 
 
-def test_limit_follows_the_speed_again_when_the_queue_is_gone() -> None:
+EVENTS = st.sampled_from(["arrives", "arrives", "computed", "fails", "gives up"])
+
+
+@given(st.lists(st.tuples(EVENTS, st.integers(0, 99)), max_size=80))
+def test_every_turn_goes_on_and_no_lead_or_follower_is_left(events: list[tuple[str, int]]) -> None:
+    """Turns of two groups on two workers; a follower that goes on is placed again."""
     trial = Trial()
-    for number, queued_s in enumerate((20.0, 0.0, 0.0, 0.0, 0.0, 0.0)):
-        one = trial.lead(prompt(f"{number}", (f"{number}", 20)))
-        trial.now += queued_s + 0.5
-        trial.end(one, computed=True)
-    assert trial.leads.limit_s(trial.lead(prompt("last", ("last", 20)))) < MARGIN * 0.5 * 1.05
+    held: dict[str, PendingPrompt] = {}
+    open_leads: list[Lead] = []
 
+    def place(one: PendingPrompt, worker: str) -> None:
+        if trial.waits_for(one, worker) is not None:
+            held[one.turn] = one
+            return
+        lead = trial.leads.begin(one, worker, trial.now)
+        actions = trial.leads.record_accepted(lead, 0, trial.now)
+        if LeadEnded(lead) not in actions:
+            open_leads.append(lead)
+        go_on(actions, worker)
 
-@pytest.mark.parametrize("together", [True, False], ids=["one group", "groups in a group"])
-def test_each_further_lead_costs_a_few_comparisons(together: bool) -> None:
-    class CountedKeys(list[int]):
-        reads = 0
+    def go_on(actions: list[HoldAction], worker: str) -> None:
+        for action in actions:
+            if isinstance(action, GoOn):
+                place(held.pop(action.prompt.turn), worker)
 
-        def __getitem__(self, at: Any) -> Any:
-            CountedKeys.reads += 1
-            return super().__getitem__(at)
+    def end(lead: Lead, computed: bool) -> None:
+        open_leads.remove(lead)
+        go_on(trial.leads.end(lead, computed=computed, now=trial.now), lead.worker)
 
-    def counted(number: int) -> PendingPrompt:
-        made = prompt(
-            f"{number}", GROUP, ("inner" if together else f"inner {number}", 200), (f"{number}", 2)
-        )
-        return replace(made, keys=CountedKeys(made.keys))
-
-    leads = Leads(HOLD)
-    for number in range(200):
-        leads.begin(counted(number), f"w{number % 2}", 0.0)
-    last = counted(200)
-    CountedKeys.reads = 0
-    assert leads.computing(last) == dict.fromkeys(("w0", "w1"), (220 if together else 20) * BLOCK)
-    assert leads.find(last, "w1", 0.0) is not None
-    assert CountedKeys.reads < 1000
-
-
-@given(st.integers(0, 5), st.integers(0, 3), st.integers(0, 3), st.integers(1, 8 * BLOCK))
-def test_prompts_share_what_they_begin_with(common: int, one: int, other: int, tokens: int) -> None:
-    first, second = (
-        prompt("a", ("group", common), ("a", one)),
-        prompt("b", ("group", common), ("b", other)),
-    )
-    assert first.shared(second) == common * BLOCK
-    assert first.shares(second, tokens) == (first.shared(second) >= tokens)
-
-
-SHAPES = st.builds(
-    Shape,
-    sessions=st.integers(2, 40),
-    workers=st.integers(1, 3),
-    slots=st.sampled_from((2, 16, 256)),
-    kind=st.sampled_from(("queue", "together", "late")),
-    speed=st.sampled_from((2000.0, 20_000.0, 1e9)),
-    span_s=st.sampled_from((0.01, 5.0, 100.0)),
-    most=st.integers(1, 16),
-    trouble=st.sampled_from((0.0, 0.2, 0.7)),
-    priorities=st.sampled_from(((0.0,), (0.0, 0.0, 1.0, -1.0))),
-)
-
-
-@given(SHAPES, st.integers(0, 2**32))
-def test_every_turn_goes_on_and_none_is_held_longer_than_the_limit(shape: Shape, seed: int) -> None:
-    deployment = Deployment(shape, draw(shape, seed))
-    result = deployment.run()
-    assert all(turn.first_at >= turn.arrived for turn in result.turns), "a turn waits for ever"
-    assert max(turn.held_s for turn in result.turns) <= MAX_HOLD_S + 1e-6
-    assert not deployment.left, "leads or followers are left"
-
-
-@given(SHAPES, st.integers(0, 2**32))
-def test_holding_does_not_compute_more(shape: Shape, seed: int) -> None:
-    shape = replace(shape, trouble=0.0)
-    assert (
-        simulate(shape, seed).computed
-        <= simulate(replace(shape, hold_tokens=0), seed).computed * 1.02
-    )
-
-
-@settings(deadline=None)
-@given(st.sampled_from((1, 2, 8)), st.integers(0, 2**32))
-def test_group_on_an_idle_deployment_is_computed_once(workers: int, seed: int) -> None:
-    shape = Shape(sessions=8, workers=workers, most=1, span_s=0.01, slots=256)
-    turns = draw(shape, seed)
-    shared: Sequence[int] = range(1, 1000)
-    for turn in turns:
-        turn.keys = [*shared, *turn.keys[-10:]]
-    result = Deployment(shape, turns).run()
-    assert result.computed <= 1.15 * turns[0].tokens
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["queue", "together"])
-@pytest.mark.parametrize("workers", [1, 2, 4])
-def test_a_thousand_sessions_take_no_longer_with_holding(kind: str, workers: int) -> None:
-    for seed in range(3):
-        shape = Shape(sessions=1000, workers=workers, kind=kind, span_s=2000.0 / workers)  # type: ignore[arg-type]
-        on, off = simulate(shape, seed), simulate(replace(shape, hold_tokens=0), seed)
-        assert on.total_s <= 1.02 * off.total_s
-        assert on.end_s <= 1.02 * off.end_s
+    for number, (event, which) in enumerate(events):
+        trial.now += 0.1
+        if event == "arrives":
+            group = (f"group {which % 2}", 20)
+            place(prompt(f"{number}", group, (f"{number}", which)), f"w{which // 2 % 2}")
+        elif event == "gives up" and held:
+            one = held.pop([*held][which % len(held)])
+            trial.leads.leave(one)
+        elif open_leads and event != "gives up":
+            end(open_leads[which % len(open_leads)], event == "computed")
+        assert sum(trial.leads.waiting.values()) == len(held)
+    while open_leads:
+        end(open_leads[0], computed=False)
+    assert held == {}
+    assert not +trial.leads.waiting

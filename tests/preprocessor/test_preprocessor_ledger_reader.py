@@ -11,7 +11,6 @@ from schemas import subjects
 from schemas.conversation import Client, Conversation, Reasoning, Text
 from schemas.ledger import LedgerEntry
 from services.ledger.recall import LedgerRecall, RecallRequest
-from services.ledger.signer import EntrySigner
 from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.ledger_reader import BusLedgerReader
 from services.preprocessor.model import ModelSetup
@@ -124,35 +123,6 @@ async def test_siblings_before_the_start_are_fetched_before_one_is_chosen(
         assert restored(late, conversation(thought=alike.thought(number))) == [
             alike.thought(number)
         ]
-    assert not late.unfetched(recalled(late, conversation()).missing)
-
-
-async def test_lone_turn_is_fetched_and_restored(
-    make_process: MakeProcess, setup: ModelSetup
-) -> None:
-    alike = started(Session(setup), 1, ANSWER)
-    writer = await make_process("parser", "lone-writer")
-    bucket = await opened(writer, "lone-late")
-    ((key, mac, data),) = written(alike)
-    bucket.offer(key, data, mac)
-    bucket.offer(key, data.replace(b'"closed"', b'"close"'), "0" * 32)
-    await bucket.put("flush", b"x")
-    late = await reader(make_process, setup, "lone-late")
-    keys = late.unfetched(recalled(late, conversation()).missing)
-    assert keys
-    assert await late.fetch(keys)
-    assert restored(late, conversation()) == [alike.thought(0)]
-    assert EntrySigner(b"test").read(data) is not None
-
-
-async def test_turns_that_the_bucket_lacks_are_requested_once(
-    make_process: MakeProcess, setup: ModelSetup
-) -> None:
-    late = await reader(make_process, setup, "none-late")
-    keys = late.unfetched(recalled(late, conversation()).missing)
-    assert keys
-    assert not await late.fetch(keys)
-    assert restored(late, conversation()) == []
     assert not late.unfetched(recalled(late, conversation()).missing)
 
 

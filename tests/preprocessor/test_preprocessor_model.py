@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bench.ledger.models import build
 from schemas.conversation import Sampling
 from services.families import UnknownFamily
 from services.preprocessor.model import ModelSetup
@@ -45,19 +44,6 @@ def test_demo_model_is_loaded(setup: ModelSetup) -> None:
     assert card.created > 1_700_000_000
 
 
-def test_end_of_reasoning_does_not_stop_a_model_whose_template_always_opens_the_next_turn(
-    tmp_path: Path,
-) -> None:
-    template = (
-        "{% for m in messages %}<|START_OF_TURN_TOKEN|>{{ m.role }}: {% if m.role == 'assistant' %}<|START_RESPONSE|>"
-        "{{ m.content }}<|END_RESPONSE|>{% else %}{{ m.content }}{% endif %}<|END_OF_TURN_TOKEN|>{% endfor %}"
-        "<|START_OF_TURN_TOKEN|>assistant: <|START_THINKING|><|END_THINKING|>{# <|START_ACTION|> tool_name #}"
-    )
-    setup = build(template, tmp_path)
-    assert setup.family.name == "cohere_command"
-    assert setup.tokenizer.token_strings(setup.stop_ids) == ["<|END_OF_TURN_TOKEN|>"]
-
-
 def test_operators_settings_take_precedence(model_dir: Path) -> None:
     setup = load(
         model_dir,
@@ -75,17 +61,6 @@ def test_operators_settings_take_precedence(model_dir: Path) -> None:
     assert setup.family.name == "hermes"
     assert setup.template_kwargs == {"enable_thinking": False}
     assert not setup.strip_preamble
-
-
-def test_tool_call_parser_precedes_the_family(model_dir: Path) -> None:
-    assert (
-        load(model_dir, family="hermes", tool_call_parser="qwen3_xml").family.name == "qwen3_coder"
-    )
-
-
-def test_unknown_family_is_refused(model_dir: Path) -> None:
-    with pytest.raises(UnknownFamily, match="hermes"):
-        load(model_dir, family="hermse")
 
 
 def test_file_overrides_the_template(model_dir: Path, tmp_path: Path) -> None:
@@ -116,17 +91,6 @@ def test_missing_context_window_is_refused(model_dir: Path) -> None:
     with pytest.raises(ValueError, match="max_model_len"):
         load(model_dir)
     assert load(model_dir, max_model_len=100).max_model_len == 100
-
-
-def test_missing_template_is_refused(model_dir: Path) -> None:
-    (model_dir / "chat_template.jinja").unlink()
-    with pytest.raises(ValueError, match="no chat template"):
-        load(model_dir)
-
-
-def test_missing_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="config"):
-        load(tmp_path)
 
 
 UNREADABLE = (
@@ -188,13 +152,6 @@ def test_description_is_taken_where_no_family_reads_the_calls(described_dir: Pat
     assert setup.card.family == setup.family.name
 
 
-def test_family_that_reads_the_calls_precedes_the_description(model_dir: Path) -> None:
-    edit(model_dir, "tokenizer_config.json", response_template=DESCRIPTION)
-    assert load(model_dir).family.name == "qwen3_coder"
-    edit(model_dir, "tokenizer_config.json", response_template={"version": 2})
-    assert load(model_dir).family.name == "qwen3_coder"
-
-
 def test_flags_precede_the_description(described_dir: Path, tmp_path: Path) -> None:
     assert load(described_dir, family="hermes").family.name == "hermes"
     assert (
@@ -233,16 +190,6 @@ def test_description_that_cannot_be_followed_is_refused(
     assert "\n" not in str(refused.value)
 
 
-def test_description_that_does_not_fit_the_chat_template_is_reported(described_dir: Path) -> None:
-    calls = DESCRIPTION["fields"]["tool_calls"] | {"open_pattern": r"<act>(?P<name>\w+)"}
-    fields = DESCRIPTION["fields"] | {"tool_calls": calls}
-    edit(described_dir, "tokenizer_config.json", response_template=DESCRIPTION | {"fields": fields})
-    assert (
-        load(described_dir).evidence[-1]
-        == "it does not read the calls that the chat template writes"
-    )
-
-
 @pytest.mark.parametrize(
     ("settings", "name"),
     [
@@ -251,10 +198,7 @@ def test_description_that_does_not_fit_the_chat_template_is_reported(described_d
             "llama3_json+deepseek_r1",
         ),
         ({"family": "hermes", "reasoning_parser": "granite"}, "hermes+granite"),
-        ({"family": "mistral+qwen3"}, "mistral+qwen3_coder"),
         ({"tool_call_parser": "qwen3_coder", "reasoning_parser": "qwen3"}, "qwen3_coder"),
-        ({"reasoning_parser": "deepseek_r1"}, "qwen3_coder"),
-        ({"reasoning_parser": "minimax"}, "qwen3_coder"),
         ({"reasoning_parser": "mistral"}, "qwen3_coder+mistral"),
     ],
 )
@@ -270,18 +214,9 @@ def test_parsers_of_calls_and_reasoning_are_combined(
     ("settings", "message"),
     [
         ({"reasoning_parser": "qwen33"}, r"no parser is called 'qwen33'; did you mean qwen3"),
-        ({"tool_call_parser": "hermse", "reasoning_parser": "qwen3"}, "did you mean hermes"),
         (
             {"tool_call_parser": "hermes", "reasoning_parser": "granite4"},
             "granite4 reads no reasoning.* deepseek_r1",
-        ),
-        (
-            {"tool_call_parser": "deepseek_r1", "reasoning_parser": "granite"},
-            "deepseek_r1 reads no tool calls.* hermes",
-        ),
-        (
-            {"tool_call_parser": "hermes", "reasoning_parser": "gpt_oss"},
-            "with the calls of gpt_oss, beam",
         ),
         (
             {"tool_call_parser": "inkling", "reasoning_parser": "qwen3"},
@@ -300,9 +235,7 @@ def test_incompatible_parsers_are_refused(
     ("name", "model_type", "family"),
     [
         ("qwen2_5", None, "hermes"),
-        ("qwen3", "qwen3", "hermes"),
         ("qwen3_6", None, "qwen3_coder"),
-        ("nemotron_3_nano", None, "qwen3_coder"),
         ("nemotron_3_nano", "nemotron_h", "nemotron_v3"),
         ("gemma", None, None),
     ],

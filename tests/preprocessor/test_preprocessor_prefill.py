@@ -1,8 +1,6 @@
 """The certain prefix of the next prompt."""
 
-import os
 from array import array
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +8,6 @@ from hypothesis import strategies as st
 from schemas.conversation import Call, Conversation, Message, Part, Reasoning, Result, Text
 from schemas.frames import PromptImage
 from services.preprocessor.prefill import REPLIES, certain_prefix, with_reply
-from services.tokenization.segments import common_prefix
 
 QUESTION = Conversation("m", [Message("user", [Text("What?")])])
 
@@ -61,17 +58,3 @@ def test_prefix_is_what_both_prompts_share(common: list[int], cut: int, other: l
     expected = common[:cut] if cut <= len(common) else common
     assert list(found) == expected
     assert inside == [image for image in images if image.at + 2 <= len(found)]
-
-
-@given(st.text("ab", max_size=30), st.text("ab", max_size=30), st.text("ab\u6f22", max_size=30))
-def test_common_prefix_of_texts_is_the_longest(front: str, one: str, other: str) -> None:
-    pair: Any = (front + one, front + other)
-    assert common_prefix(*pair) == os.path.commonprefix(pair)  # noqa: RUF071 - of characters
-
-
-@given(st.lists(st.integers(0, 2)), st.lists(st.integers(0, 2)), st.lists(st.integers(0, 2)))
-def test_common_prefix_of_ids_is_the_longest(
-    front: list[int], one: list[int], other: list[int]
-) -> None:
-    pair = (array("I", front + one), array("I", front + other))
-    assert list(common_prefix(*pair)) == os.path.commonprefix([list(ids) for ids in pair])  # noqa: RUF071

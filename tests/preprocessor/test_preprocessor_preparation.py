@@ -1,6 +1,5 @@
 """Deadlines, and the prompt core as a library."""
 
-import math
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from msgspec import structs
 from schemas import subjects
 from schemas.control import VISION
 from schemas.conversation import Conversation, Media, Message, Part, Text
-from schemas.errors import ErrorKind, TimedOut
+from schemas.errors import ErrorKind
 from schemas.events import Failed
 from schemas.frames import (
     Accepted,
@@ -25,31 +24,19 @@ from schemas.frames import (
 )
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.preparation import Preparation
-from services.preprocessor.prepared_turn import seconds_left
 from services.preprocessor.prompt import assemble, prompt_ids
 from services.preprocessor.routing.sending import UNANSWERED_IMAGES, UNANSWERED_REQUESTS
 from services.preprocessor.service import Preprocessor
 from services.runtime.bus import Delivery
 from services.runtime.config import PreprocessorConfig
 from services.runtime.heartbeats import Service
+from services.runtime.process import Process
 from services.runtime.storage.seal import Sealer
 from services.tokenization.encoder import Encoder
 from tests.kit.processes import MakeProcess
 from tests.kit.waiting import eventually
 
 CONVERSATION = Conversation("m", [Message("user", [Text("hi")])])
-
-
-@pytest.mark.parametrize(
-    ("deadline", "over"), [(math.inf, False), (99.0, True), (100.0, True), (100.5, False)]
-)
-def test_request_expires_at_its_deadline(deadline: float, over: bool) -> None:
-    if not over:
-        assert seconds_left(deadline, 100.0) == (None if deadline == math.inf else 0.5)
-        return
-    with pytest.raises(TimedOut) as caught:
-        seconds_left(deadline, 100.0)
-    assert caught.value.info.kind is ErrorKind.TIMED_OUT
 
 
 def test_prompt_ids_are_made_from_a_directory(demo_dir: Path, setup: ModelSetup) -> None:
@@ -65,8 +52,6 @@ def test_prompt_ids_are_made_from_a_directory(demo_dir: Path, setup: ModelSetup)
     ("messages", "size", "encoder", "thread"),
     [
         (1, 1000, "auto", False),
-        (201, 200_000, "auto", False),
-        (601, 1000, "auto", True),
         (1, 2_000_000, "auto", True),
         (1, 1000, "tokenizers", False),
         (1, 100_000, "tokenizers", True),
@@ -100,6 +85,14 @@ async def test_long_prompts_are_made_in_a_thread(
     assert (names != {threading.current_thread().name}) == thread
 
 
+async def started(process: Process, setup: ModelSetup) -> Preprocessor:
+    config = PreprocessorConfig(model="m", threads=1)
+    preprocessor = Preprocessor(process, setup, Sealer(b"test"), config)
+    await preprocessor.start()
+    await process.bus.flush(60)
+    return preprocessor
+
+
 async def test_expired_turn_fails_once(make_process: MakeProcess, setup: ModelSetup) -> None:
     frontend, process = (
         await make_process("frontend", "late-f"),
@@ -112,12 +105,8 @@ async def test_expired_turn_fails_once(make_process: MakeProcess, setup: ModelSe
         delivery.reply(b"{}")
 
     await frontend.subscribe(subjects.events(frontend.id), receive)
-    preprocessor = Preprocessor(
-        process, setup, Sealer(b"test"), PreprocessorConfig(model="m", threads=1)
-    )
-    await preprocessor.start()
-    for bus in (frontend.bus, process.bus):
-        await bus.flush(60)
+    preprocessor = await started(process, setup)
+    await frontend.bus.flush(60)
     for turn, timeout_s in (("late", -1.0), ("no-worker", None)):
         request = TurnRequest(turn, frontend.id, CONVERSATION, timeout_s=timeout_s)
         subject = subjects.turn(setup.card.name, process.id)
@@ -133,14 +122,12 @@ async def test_expired_turn_fails_once(make_process: MakeProcess, setup: ModelSe
     assert len(entries) == 2
 
 
-@pytest.mark.parametrize("recovery_s", [0.0, 0.1])
 async def test_refusal_is_sent_until_the_frontend_has_it(
-    make_process: MakeProcess, setup: ModelSetup, monkeypatch: pytest.MonkeyPatch, recovery_s: float
+    make_process: MakeProcess, setup: ModelSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However short the wait for successors is."""
     monkeypatch.setattr("services.preprocessor.refusals.REFUSE_TIMEOUT_S", 0.2)
-    frontend = await make_process("frontend", f"deaf-f-{recovery_s}")
-    process = await make_process("preprocessor", f"deaf-p-{recovery_s}", recovery_s=recovery_s)
+    frontend = await make_process("frontend", "deaf-f")
+    process = await make_process("preprocessor", "deaf-p", recovery_s=0.0)
     tries = 0
 
     def receive(delivery: Delivery) -> None:
@@ -150,12 +137,8 @@ async def test_refusal_is_sent_until_the_frontend_has_it(
             delivery.reply(b"{}")
 
     await frontend.subscribe(subjects.events(frontend.id), receive)
-    preprocessor = Preprocessor(
-        process, setup, Sealer(b"test"), PreprocessorConfig(model="m", threads=1)
-    )
-    await preprocessor.start()
-    for bus in (frontend.bus, process.bus):
-        await bus.flush(60)
+    preprocessor = await started(process, setup)
+    await frontend.bus.flush(60)
     request = TurnRequest("refused", frontend.id, CONVERSATION)  # there is no worker
     await frontend.bus.request(
         subjects.turn(setup.card.name, process.id), msgspec.json.encode(request), 60
@@ -172,6 +155,7 @@ class Peer(Service):
         self.models = [structs.replace(setup.card, features=[VISION])]
 
 
+@pytest.mark.parametrize("vision_dir", ["qwen"], indirect=True)
 async def test_turn_without_images_does_not_wait_for_the_images_of_others(
     make_process: MakeProcess, vision_setup: ModelSetup
 ) -> None:
@@ -187,14 +171,11 @@ async def test_turn_without_images_does_not_wait_for_the_images_of_others(
         lambda delivery: arrived.append(decode_generate(delivery.data)),
     )
     setup = replace(vision_setup, card=structs.replace(vision_setup.card, name="m"))
-    preprocessor = Preprocessor(
-        process, setup, Sealer(b"test"), PreprocessorConfig(model="m", threads=1)
-    )
-    await preprocessor.start()
+    await started(process, setup)
     for peer in (worker, parser):
         peer.serve(Peer(setup))
         peer.heartbeats.send()
-    for one in (frontend, process, worker):
+    for one in (frontend, worker):
         await one.bus.flush(60)
     await eventually(
         lambda: all(process.registry.get(peer.stage, peer.id) for peer in (worker, parser))

@@ -1,6 +1,5 @@
 from array import array
 
-import pytest
 from prometheus_client import CollectorRegistry
 from structlog import get_logger
 
@@ -65,15 +64,6 @@ def test_session_that_only_grows_has_no_difference() -> None:
     assert session.prompt(front() + "Q<assistant>A<user>Q2") is None
 
 
-def test_change_after_the_first_answer_is_one_of_the_history() -> None:
-    session = Session()
-    session.prompt(front() + "Q")
-    session.prompt(front() + "Q<assistant>thought 1, A<user>Q2")
-    found = session.prompt(front() + "Q<assistant>A<user>Q2<assistant>B<user>Q3")
-    assert found is not None
-    assert found.changes[0].kind == "history"
-
-
 def test_sessions_are_separate_and_bounded() -> None:
     session = Session(room=10_000)
     session.prompt(front(), name="a")
@@ -108,36 +98,6 @@ def test_variation_in_a_session_without_an_id_is_named() -> None:
     ]
 
 
-def test_another_history_without_an_id_is_another_session() -> None:
-    session = Session(one_session=False)
-    session.prompt(front() + "Q<assistant>A<user>Q2")
-    assert session.prompt(front("2026-11-21") + "Q<assistant>B<user>Q2<assistant>C<user>Q3") is None
-
-
-def test_another_history_with_an_id_is_a_change() -> None:
-    session = Session()
-    session.prompt(front() + "Q<assistant>A<user>Q2")
-    found = session.prompt(front() + "Q<assistant>B<user>Q2<assistant>C<user>Q3")
-    assert found is not None
-    assert found.changes[0].kind == "history"
-
-
-@pytest.mark.parametrize(
-    ("changed", "kind"),
-    [
-        ("{}Q<assistant>A<user>Q2<assistant>B<user>Q3", "history"),
-        ("1{}Q<assistant>thought 1, A<user>Q2<assistant>B<user>Q3", "system"),
-    ],
-)
-def test_kind_of_change_is_right_after_a_restart(changed: str, kind: str) -> None:
-    """The first prompt that a new process sees is one in mid-session."""
-    session = Session()
-    assert session.prompt(front() + "Q<assistant>thought 1, A<user>Q2") is None
-    found = session.prompt(changed.format(front()))
-    assert found is not None
-    assert found.changes[0].kind == kind
-
-
 def test_the_head_ends_with_the_last_text_before_the_first_answer() -> None:
     conversation = Conversation(
         "m",
@@ -166,10 +126,3 @@ def test_reasoning_and_blanks_do_not_distinguish_answers() -> None:
     assert answers(Reasoning("hm"), Text("\n"), Text("A")) == answers(Text("A"))
     assert answers(Call("c1", "Read", "{}")) != answers(Call("c2", "Read", "{}"))
     assert answers() != ()
-
-
-def test_number_of_sessions_alike_is_bounded() -> None:
-    session = Session(room=10_000, one_session=False)
-    for number in range(100):
-        assert session.prompt(f"{number}" + "x" * 500 + "<assistant>A") is None
-    assert session.prompt("99" + "x" * 500 + "<assistant>A<user>Q") is None

@@ -54,14 +54,3 @@ def test_format_with_tool_choice_none_is_enforced_with_the_same_prompt() -> None
         with_format_instruction(conversation).system
         == with_format_instruction(asked(tools=TOOLS)).system
     )
-
-
-def test_any_object_is_described_without_a_schema() -> None:
-    instructions = with_format_instruction(asked(OutputFormat("json_object"), TOOLS)).system[1].text
-    assert "one JSON object" in instructions
-    assert "schema" not in instructions
-
-
-def test_conversation_without_a_format_is_unchanged() -> None:
-    assert with_format_instruction(asked(None, TOOLS)) == asked(None, TOOLS)
-    assert enforced_format(asked(None, TOOLS)) is None

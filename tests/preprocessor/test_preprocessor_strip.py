@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.conversation import Call, Conversation, Media, Message, Result, Text
@@ -24,26 +24,15 @@ FORMS = [
     ([HEADER, PROMPT], [PROMPT]),
     ([f"{HEADER}\n{PROMPT}"], [PROMPT]),
     ([f"{HEADER}\r\n{PROMPT}"], [PROMPT]),
-    ([f"{HEADER}\r{PROMPT}"], [PROMPT]),
     ([f"{HEADER}\n\n{PROMPT}\n"], [f"\n{PROMPT}\n"]),
-    ([f"\n  {HEADER}\n{PROMPT}"], [PROMPT]),
     ([f"{HEADER}\n{HEADER} cch=fa690;\n{PROMPT}"], [PROMPT]),
-    ([f"{HEADER}\n\n{HEADER}\n{PROMPT}"], [PROMPT]),
     ([HEADER], []),
-    ([HEADER + "\n"], []),
-    ([HEADER, HEADER + " cc_is_subagent=true;", PROMPT], [PROMPT]),
     ([PROMPT, HEADER, "More."], [PROMPT, "More."]),
-    ([PROMPT, f"{HEADER}\nMore."], [PROMPT, "More."]),
     ([HEADER.title() + "\n" + PROMPT], [PROMPT]),
-    ([HEADER.upper()], []),
     (["x-anthropic-billing-header:\n" + PROMPT], [PROMPT]),
-    ([HEADER + PROMPT], [PROMPT]),
     ([f"{HEADER} {PROMPT}"], [f" {PROMPT}"]),
     ([f"{HEADER} cch=fa690; {PROMPT} cch=1;\nMore."], [f" {PROMPT} cch=1;\nMore."]),
-    ([f"{HEADER[:-1]}\n{PROMPT}"], [PROMPT]),
-    ([HEADER.replace("; ", ";\n\t") + f"\n{PROMPT}"], [PROMPT]),
     ([HEADER.replace(": ", ":\r\n ") + PROMPT], [PROMPT]),
-    ([f"{HEADER} \t\n{PROMPT}"], [PROMPT]),
     ([f"{HEADER} {HEADER} {PROMPT}"], [f" {PROMPT}"]),
 ]
 """Instructions with headers, and what is left of them."""
@@ -60,11 +49,9 @@ def test_every_form_is_removed_from_top_level_instructions(
     "text",
     [
         PROMPT,
-        f"Never print `{HEADER}`.",
         f"{PROMPT}\n{HEADER}\nis what the client sends.",
         "x-anthropic-billing-headers are lines",
         "x-anthropic-billing-header: never print this line",
-        "x-anthropic-billing-header: accounts=2; of the user",
         "",
     ],
 )
@@ -100,42 +87,6 @@ def test_texts_of_users_models_and_tools_are_untouched() -> None:
     assert stripped.messages == messages
 
 
-FIELDS = st.lists(
-    st.builds(
-        "{}={};".format,
-        st.sampled_from(["cc_version", "cc_entrypoint", "cch", "cc_is_subagent", "cc_workload"]),
-        st.text("0123456789abcdef.-", max_size=12),
-    ),
-    min_size=1,
-    max_size=4,
-)
-SPACES = st.text(" \t\r\n", max_size=3)
-
-
-@st.composite
-def headers(draw: st.DrawFn) -> str:
-    """Several headers, each joined or wrapped in some way, up to the last semicolon."""
-    texts = []
-    for fields in draw(st.lists(FIELDS, min_size=1, max_size=3)):
-        texts += [draw(SPACES), "x-anthropic-billing-header:"]
-        texts += [part for field in fields for part in (draw(SPACES), field)]
-    return "".join(texts)
-
-
-@given(headers(), SPACES, st.text(min_size=1))
-def test_text_after_the_fields_stays(header: str, spaces: str, rest: str) -> None:
-    """The text follows directly, after blanks, or on its own line: only white space up to the line
-    end is removed."""
-    assume(
-        not rest.lstrip().lower().startswith(("cc", "x-anthropic-billing-header:")) and rest.strip()
-    )
-    left = system_after(header + spaces + rest)
-    assert len(left) == 1
-    assert (spaces + rest).endswith(left[0])
-    lost = (spaces + rest).removesuffix(left[0])
-    assert lost.strip(" \t") in ("", "\n", "\r", "\r\n")
-
-
 @given(st.text("cx:;= \n-_ahbeilngdrt", max_size=80), st.booleans())
 def test_only_names_fields_and_blanks_are_removed(text: str, header: bool) -> None:
     text = (HEADER if header else "") + text
@@ -146,12 +97,6 @@ def test_only_names_fields_and_blanks_are_removed(text: str, header: bool) -> No
     for name in ("x-anthropic-billing-header:", *HEADER.split()):
         lost = lost.replace(name, " ")
     assert all(part.startswith("cc") and "=" in part for part in lost.replace(";", " ").split())
-
-
-@given(st.lists(st.text(max_size=20), max_size=4))
-def test_stripping_is_idempotent(system: list[str]) -> None:
-    once = strip_preamble(conversation(HEADER, *system))
-    assert strip_preamble(once) is once
 
 
 def test_long_blank_text_is_stripped_fast() -> None:

@@ -41,12 +41,6 @@ def ask(text: str) -> Conversation:
     return Conversation("m", [Message("user", [Text(text)])])
 
 
-@pytest.fixture
-def slow(setup: ModelSetup, demo_tokenizer: "PreTrainedTokenizerBase") -> ModelSetup:
-    template = ChatTemplate(demo_tokenizer, SLOW, "slow.jinja")
-    return replace(setup, template=template)
-
-
 async def make(preparation: Preparation, text: str) -> Prompt:
     return await preparation.encode_prompt(ask(text), size=100)
 
@@ -95,32 +89,6 @@ async def test_slow_template_does_not_block_other_requests(
     preparation.threads.close()
 
 
-async def test_slow_template_within_the_limit_is_rendered(
-    make_process: MakeProcess, slow: ModelSetup, demo_tokenizer: "PreTrainedTokenizerBase"
-) -> None:
-    process = await make_process("preprocessor", "slow-q")
-    template = ChatTemplate(demo_tokenizer, SLOW.replace("3000", "30"), "slow.jinja")
-    patient = replace(slow, template=template)
-    preparation = Preparation(process, patient, Sealer(b"test"), config())
-    assert (await make(preparation, "slow")).text == "<|im_start|>slow"
-    preparation.threads.close()
-
-
-async def test_large_text_of_a_small_request_is_encoded_in_a_thread(
-    make_process: MakeProcess, setup: ModelSetup, demo_tokenizer: "PreTrainedTokenizerBase"
-) -> None:
-    process = await make_process("preprocessor", "slow-r")
-    template = ChatTemplate(
-        demo_tokenizer, "{% for i in range(90000) %}{{ i }} {{ messages[0].content }} {% endfor %}"
-    )
-    large = replace(setup, template=template)
-    with setup.encoder.limited(1000, 1000), pytest.raises(LongWork):
-        setup.encoder.encode(template.render([{"role": "user", "content": "x"}]))
-    preparation = Preparation(process, large, Sealer(b"test"), config())
-    assert len((await make(preparation, "word")).ids) > 90_000
-    preparation.threads.close()
-
-
 @pytest.mark.parametrize(
     "source",
     [
@@ -143,17 +111,6 @@ def test_every_loop_can_be_stopped(demo_tokenizer: "PreTrainedTokenizerBase", so
     counting = checks()
     with template.checked(lambda: next(counting)), pytest.raises(LongWork):
         template.render([{"role": "user", "content": "x"}])
-
-
-def test_loops_are_rendered_as_before(demo_tokenizer: "PreTrainedTokenizerBase") -> None:
-    source = (
-        "{% for x in [1, 2, 3, 4] if x is even or x > 2 %}{{ loop.index }}/{{ loop.length }}:{{ x }}"
-        "{% if loop.last %}.{% else %},{% endif %}{% else %}none{% endfor %}"
-        "{% for x in [] %}{% else %} empty{% endfor %}{% for x in [1, 2, 3] %}{% if x == 2 %}{% continue %}{% endif %}"
-        "{{ x }}{% endfor %}"
-    )
-    rendered = ChatTemplate(demo_tokenizer, source).render([{"role": "user", "content": "x"}])
-    assert rendered == "1/3:2,2/3:3,3/3:4. empty13"
 
 
 def test_endless_recursion_of_a_template_names_the_template(
