@@ -50,6 +50,7 @@ from services.worker.engines.support import EngineTurn, OpenTurns
 from services.worker.kv.cached_blocks import CachedBlocks
 from turnwire_tools.script.output_source import OutputSource
 from turnwire_tools.script.player import Action, Playback, PlayDirective, Script, parse_file
+from turnwire_tools.script.prefills import PrefillQueue
 from turnwire_tools.script.stream import MarkFile, ScriptedStream
 from turnwire_tools.script.ticker import NOW, Ticker, aligned, now_us
 
@@ -72,12 +73,12 @@ class ScriptEngine:
         self._config = config
         self._capacity = config.kv_tokens or DEFAULT_KV_TOKENS
         self._ticker: Ticker[ScriptedStream] = Ticker(self._step)
-        self._turns = OpenTurns("script", self._ticker.stop)
+        self._turns = OpenTurns("script", self._stop_steps)
         self._cache = CachedBlocks(max(1, self._capacity // BLOCK_TOKENS))
         self._waiting: list[tuple[float, ScriptedStream]] = []
         """(-priority, turn), the next one first."""
         self._running: set[ScriptedStream] = set()
-        self._prefill_free_us = 0
+        self._prefills: PrefillQueue[ScriptedStream] = PrefillQueue(self._ticker.add)
         self._marks = MarkFile()
         self._source: OutputSource
         self._loop: asyncio.AbstractEventLoop
@@ -198,9 +199,13 @@ class ScriptEngine:
 
     async def stop(self, grace_s: float) -> None:
         """Ends all turns."""
-        self._ticker.stop()
+        self._stop_steps()
         self._turns.stop()
         self._marks.close()
+
+    def _stop_steps(self) -> None:
+        self._prefills.stop()
+        self._ticker.stop()
 
     def _admit(self) -> None:
         """Gives free slots to waiting turns: prefill now, the first token when it is done."""
@@ -212,15 +217,11 @@ class ScriptEngine:
             self._cache.use(stream.keys[:held])
             stream.cached = held * BLOCK_TOKENS
             stream.waited_s = (now_us() - stream.opened_us) / 1e6
-            self._ticker.add(stream, self._prefilled_at(stream.prompt_tokens - stream.cached))
-
-    def _prefilled_at(self, tokens: int) -> int:
-        """When `tokens` more are computed; prompts are computed one after the other."""
-        if not self._config.prefill_tokens_per_s:
-            return NOW
-        start = max(now_us(), self._prefill_free_us)
-        self._prefill_free_us = start + round(tokens * 1e6 / self._config.prefill_tokens_per_s)
-        return self._prefill_free_us
+            tokens_per_s = self._config.prefill_tokens_per_s
+            if tokens_per_s:
+                self._prefills.add(stream, (stream.prompt_tokens - stream.cached) / tokens_per_s)
+            else:
+                self._ticker.add(stream)
 
     def _step(self, stream: ScriptedStream, now: int) -> int | None:
         """One engine step of one turn; returns when the next one is due."""
@@ -272,6 +273,7 @@ class ScriptEngine:
             self._waiting = [entry for entry in self._waiting if entry[1] is not stream]
             return
         self._running.remove(stream)
+        self._prefills.remove(stream)
         stream.plain_until = 0
         if stream.pos:
             after_sending(self._keep, stream)
