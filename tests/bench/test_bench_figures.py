@@ -110,17 +110,6 @@ def test_lines_have_both_sides_and_a_ratio() -> None:
     assert found[summary.MEMORY, "1,000 open streams", "MiB resident"].values[OURS] == 100
 
 
-def test_failed_case_has_no_figure_and_only_ours_fails_the_run() -> None:
-    made = filled()
-    made.entries = [Entry(OURS, 1, "ttft", 1.0, [row(CASES[0])])]
-    made.put(Entry("peer", 1, "ttft", 1.0, [row(CASES[0], fail=True)]))
-    line = summary.lines(made)[0]
-    assert (line.values["peer"], line.ratio(OURS, "peer")) == (None, None)
-    assert made.failed == []  # a peer may refuse
-    made.put(Entry(OURS, 1, "ttft", 1.0, [row(CASES[0], fail=True)]))
-    assert made.failed == ["ttft messages large tail: refused"]
-
-
 def save(folder: Path, name: str, made: Record) -> Path:
     made.finished = "2026-01-01T01:00:00Z"
     record.save(made, folder / name)

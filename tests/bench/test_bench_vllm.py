@@ -38,22 +38,6 @@ def asked(request: str, *answers: str) -> str:
     return f"<|im_start|>user\n{request}{END}\n{turns}<|im_start|>assistant\n<think>\n"
 
 
-@pytest.mark.parametrize(
-    ("prompt", "text"),
-    [
-        (asked("[[say]]a[[/say]][[say]]b</think>c[[/say]]"), "a"),
-        (asked("[[say]]a[[/say]][[say]]b</think>c[[/say]] [[split]]", "a"), "b</think>c"),
-        (asked("[[say]]a[[/say]]", "a"), None),
-        (asked("[[free]]"), None),
-        ("no chat", None),
-    ],
-)
-def test_what_is_forced(
-    demo_dir: Path, tokenizer: Tokenizer, prompt: str, text: str | None
-) -> None:
-    assert written(demo_dir, tokenizer, prompt) == (text if text is None else text + END)
-
-
 def test_a_session_writes_its_turns_and_the_closer_is_known(
     demo_dir: Path, tokenizer: Tokenizer
 ) -> None:

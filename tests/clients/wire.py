@@ -1,12 +1,12 @@
 """A recording proxy between a client and Turnwire, for HTTP and for the WebSocket of Responses.
 
-It changes nothing, unless a test gives it faults or fields to add.
+It changes nothing, unless a test cuts a stream or gives it fields to add.
 """
 
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,17 +53,6 @@ class Exchange:
         return self.status == 101
 
 
-@dataclass(frozen=True)
-class Fault:
-    """What happens to a client's next turn."""
-
-    status: int = 0
-    """Answer with this error; 0: pass the request on."""
-    headers: Mapping[str, str] = field(default_factory=dict)
-    cut_at: str = ""
-    """Close the connection as soon as the model has written this."""
-
-
 class Recorder:
     """The proxy. `async with Recorder(url) as wire`: clients use `wire.url`."""
 
@@ -73,8 +62,8 @@ class Recorder:
         self.exchanges: list[Exchange] = []
         self.sockets = 0
         """WebSockets that were opened."""
-        self.faults: list[Fault] = []
-        """One for each of the next turns with tools."""
+        self.cut_at = ""
+        """Closes the connection, once, as soon as the model has written this in a turn with tools."""
         self.add_fields: Callable[[str, Any], dict[str, Any]] = lambda path, body: {}
         """Returns fields that are added to the body of a request before it is passed on."""
 
@@ -113,14 +102,7 @@ class Recorder:
             data = json.dumps(body).encode()
         exchange = self._add(Exchange(request.method, request.path, request.headers, body))
         has_tools = request.path in TURNS and body is not None and body.get("tools")
-        fault = self.faults.pop(0) if self.faults and has_tools else Fault()
-        if fault.status:
-            exchange.status = fault.status
-            error = {
-                "type": "error",
-                "error": {"type": "overloaded_error", "message": "Overloaded"},
-            }
-            return web.json_response(error, status=fault.status, headers=fault.headers)
+        cut_at = self.cut_at if has_tools else ""
         async with self._http.request(
             request.method, self.upstream + request.path_qs, data=data or None, headers=headers
         ) as answer:
@@ -136,8 +118,8 @@ class Recorder:
                 else:
                     whole += chunk
                 await response.write(chunk)
-                if fault.cut_at and fault.cut_at in _written(exchange.events):
-                    exchange.cut = True
+                if cut_at and cut_at in _written(exchange.events):
+                    exchange.cut, self.cut_at = True, ""
                     if request.transport is not None:
                         request.transport.close()
                     return response
