@@ -1,4 +1,4 @@
-"""Computes prompts one after the other, as an engine does whose prefill takes time."""
+"""Computes prompts one after the other, with the time that prefill takes."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,7 +16,7 @@ class PrefillQueue(Generic[T]):
         self._seconds: dict[T, float] = {}
         """What each prompt takes, in order."""
         self._timer: asyncio.TimerHandle | None = None
-        """Of the first one."""
+        """Ends the first prompt's time."""
 
     def add(self, item: T, seconds: float) -> None:
         """Computes a prompt after those that are there."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from aiohttp.typedefs import Handler
 
 from schemas.errors import (
@@ -200,7 +200,9 @@ class RequestMiddleware:
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
     """Adds the common headers to every response, also to streams. For `on_response_prepare`."""
     headers = response.headers
-    if request.get(OVER_LIMIT):
+    # A proxy of HTTP/1.0 may have read another end of a body in chunks (RFC 9112, 6.1).
+    in_chunks = request.version < HttpVersion11 and "transfer-encoding" in request.headers
+    if in_chunks or request.get(OVER_LIMIT):
         response.force_close()
         headers["connection"] = "close"
     context = request.get(REQUEST_CONTEXT)

@@ -117,6 +117,15 @@ async def test_pipelined_requests_get_their_own_answers() -> None:
         assert len({answer.headers["request-id"] for answer in [*answers, *many]}) == 506
 
 
+async def test_chunks_of_http_1_0_end_the_connection() -> None:
+    """What stands behind them may be a part of the body to the proxy that sent them."""
+    old = post(chunk(BODY) + END, CHUNKED, "Connection: keep-alive", sized=False)
+    old = old.replace(b" HTTP/1.1\r\n", b" HTTP/1.0\r\n", 1)
+    async with serving() as served:
+        (answer,) = await answers_to(served.port, old + HIDDEN)
+        assert (answer.status, answer.headers["connection"]) == (200, "close")
+
+
 async def test_unread_body_is_not_parsed_as_a_request() -> None:
     oversized = post(b"", "Content-Length: 70000000", sized=False)
     async with serving() as served:
