@@ -17,6 +17,7 @@ from tests.frontend.responses.responses_client import Client, said
 from tests.kit.every import Cases
 from tests.kit.frontend import serving
 from tests.kit.processes import MakeProcess
+from tests.kit.waiting import eventually
 
 
 @pytest.fixture(autouse=True)
@@ -84,6 +85,22 @@ async def test_background_response_is_served_by_another_frontend(
     cancelled = await pair.ask_other.ask("POST", f"/{made['id']}/cancel")
     assert (cancelled["status"], pair.one.gateway.turns[-1].cancelled) == ("cancelled", ["hangup"])
     assert (await pair.ask_one.get(made["id"]))["status"] == "cancelled"
+
+
+async def test_background_response_that_another_frontend_deletes_does_not_come_back(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await pair.ask_one.create(background=True)
+    await pair.ask_other.until(made["id"], "in_progress")
+    await pair.ask_other.ask("DELETE", f"/{made['id']}")
+    background = pair.one.responses.background
+    await eventually(lambda: len(background) == 0)
+    assert pair.one.gateway.turns[-1].cancelled == ["hangup"]
+    await pair.one.responses.store.wait_for_writes()
+    monkeypatch.setattr(store, "WAITS_S", ())
+    for client in (pair.ask_one, pair.ask_other):
+        await client.refused("GET", f"/{made['id']}", 404)
+    assert await pair.bucket.get(digest_key(None, made["id"])) is None
 
 
 async def test_background_response_of_a_dead_process_has_failed(pair: Pair) -> None:

@@ -29,6 +29,8 @@ class Job(RunningResponse):
         """The events so far, each at the index of its sequence number."""
         self.ended: StoredResponse | None = None
         self.cancelled = False
+        self.deleted = False
+        """Another frontend has deleted it: it is not stored."""
         self.running = False
         self.task: asyncio.Task[None]
         """Set when the job starts."""
@@ -139,6 +141,14 @@ class Background:
             job.cancelled = True
             job.task.cancel()
 
+    def delete(self, id: str) -> None:
+        """Cancels a response that another frontend has deleted, if it runs here. It is not stored
+        again."""
+        job = self._jobs.get(id)
+        if job is not None:
+            job.deleted = True
+            self.cancel(id)
+
     async def drain(self) -> None:
         """Accepts nothing new, and returns when the last response has ended. When cancelled, ends
         the others."""
@@ -182,7 +192,8 @@ class Background:
 
         recording = job.recorder.recording()
         job.ended = job.accepted.record(job.recorder.stream, recording, status=status)
-        self._store.put(job.ended)
+        if not job.deleted:
+            self._store.put(job.ended)
         del self._jobs[job.id]
         job.wake()
 

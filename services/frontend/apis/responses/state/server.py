@@ -169,6 +169,7 @@ class ResponsesServer:
             case ResponseCancelled(id):
                 self.background.cancel(id)
             case ResponseDeleted(id):
+                self.background.delete(id)
                 self.store.forget(id)
 
     async def drain(self) -> None:
