@@ -8,6 +8,7 @@ import pytest
 
 from schemas.conversation import Conversation, Media, Message, Part, Result, Text
 from services.frontend.content.pdf_document import PDF, PdfDocument, make_document
+from services.frontend.media import pdf_reader
 from services.frontend.media.pdf_reader import PdfReader
 from tests.kit.frontend import log_into
 from tests.kit.pdf_files import pdf, pdf_of
@@ -116,6 +117,29 @@ async def test_client_that_leaves_ends_the_process(reading: Reading) -> None:
 async def test_cpu_limit_ends_only_the_process_of_the_document(reading: Reading) -> None:
     bomb = pdf_of([zlib.compress(b"BT /F1 1 Tf 10 10 Td (AAAAAAAA) Tj ET\n" * 2_000_000, 1)])
     await check_bomb(reading, bomb, reading.reader(cpu_s=1, wall_s=60))
+
+
+async def test_text_is_read_where_pages_cannot_be_images(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def spawn(*command: str, **options: Any) -> asyncio.subprocess.Process:
+        if command[-1] != "0":
+            command = (command[0], "-c", """print('{"problem": "too large to read"}')""")
+        return await SPAWN(*command, **options)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", spawn)
+    conversation = Conversation("m", [Message("user", [given(pdf("First page."))])])
+    made = await reading.reader(page_images=2).read(conversation, vision=True)
+    assert made.messages[0].parts == [Text("[page 1]\nFirst page.")]
+
+
+async def test_document_larger_than_the_cache_is_read(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pdf_reader, "CACHE_BYTES", 64)
+    assert await read(reading.reader(), given(pdf("First page."))) == [
+        Text("[page 1]\nFirst page.")
+    ]
 
 
 async def check_bomb(reading: Reading, bomb: bytes, reader: PdfReader) -> None:
