@@ -254,6 +254,17 @@ async def test_keepalive_is_sent_when_it_is_due(
     await running
 
 
+async def test_bytes_are_sent_without_waiting_for_the_task() -> None:
+    played = Played()
+    for data in (b"one", b"", b"two"):
+        played.sse.write(data)
+    assert played.written == b"onetwo"
+    played.sse.close()
+    played.sse.write(b"late")
+    await played.sse.run()
+    assert played.written == b"onetwo"
+
+
 async def test_head_and_first_bytes_are_one_write_and_last_bytes_and_end() -> None:
     played = Played(chunked=True)
     played.sse.begin(b"first")

@@ -58,6 +58,15 @@ def test_each_token_is_one_observation(
     assert turn.registry.get_sample_value(name, {"model": "m"}) == 1.0
 
 
+def test_choices_have_their_own_gaps() -> None:
+    turn = Turn()
+    for at, tokens in ((1.0, 1), (1.2, 2)):
+        turn.arrived(at, tokens)
+        turn.arrived(at, tokens, choice=1)
+    assert turn.value("count") == 2
+    assert turn.value("bucket", le="0.1") == 0
+
+
 @given(st.lists(st.tuples(st.floats(0, 20), st.integers(1, 200)), min_size=1, max_size=40))
 def test_no_token_and_no_time_is_lost(batches: list[tuple[float, int]]) -> None:
     turn = Turn()
