@@ -68,6 +68,18 @@ async def test_lost_text_is_a_problem() -> None:
     ]
 
 
+async def test_count_other_than_the_usage_is_a_problem() -> None:
+    class Miscounting(ReplayGateway):
+        async def count(self, admitted: Admitted) -> int:
+            return 7
+
+    text = '{"user": "x"}\n"one"\n{"expect": [["text", "one"]]}'
+    for api in ("messages", "responses"):
+        assert (await play(ReplayGateway(read("x", text)), text, api, count=True)).problems == []
+        played = await play(Miscounting(read("x", text)), text, api, count=True)
+        assert played.problems == ["7 tokens are counted, the answer's usage has 100"]
+
+
 def test_lines_of_a_file_are_parsed() -> None:
     first = '{"user": "u"}\n"a"\n["b", "c"]\n{"finish": "length"}\n'
     replay = read("x", f'# a comment\n\n{first}{{"results": ["r"]}}\n')

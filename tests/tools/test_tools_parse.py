@@ -47,6 +47,17 @@ def test_events_are_printed_in_order(
     assert events[-1].get("complete", True)
 
 
+def test_a_cut_call_is_incomplete(
+    tools: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cut = RAW[: RAW.index("</parameter>")]
+    argv = ["--family", "qwen3_coder", "--tools", tools, "--in-reasoning", "--finish", "length"]
+    assert parse(monkeypatch, cut, *argv) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1].endswith("incomplete")
+    assert not any("dispatch" in line for line in lines)
+
+
 @pytest.mark.parametrize(
     ("argv", "reason"),
     [

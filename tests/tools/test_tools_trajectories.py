@@ -74,6 +74,7 @@ class Rollout:
         *,
         session: str | None = None,
         opening: str = "",
+        now: float = 0.0,
     ) -> None:
         """`history`: texts of the user and the model in turn; the last is the user's. The turn
         writes `text N`."""
@@ -86,7 +87,7 @@ class Rollout:
         turn = followed(f"t{self.count}", conversation, prompt, output, f"text {self.count}")
         ledger = LedgerContext(b"", 0, b"", opening)
         turn.context = ParseContext("m", "qwen3_coder", "f", 3, ledger=ledger)
-        self.sampler.add(turn, None, 0.0)
+        self.sampler.add(turn, None, now)
 
     def samples(self) -> list[Sample]:
         return self.sampler.close()
@@ -168,6 +169,14 @@ def test_changes_by_client_and_template_are_distinguished(sent: str, cause: str)
     assert (first.loss_mask, second.loss_mask) == ([0, 0, 1, 1, 1], [0, 0, 0, 0, 0, 1])
     assert second.departs is not None
     assert (second.departs.cause, second.departs.at, second.departs.turn) == (cause, 3, "t1")
+
+
+def test_quiet_sessions_are_closed() -> None:
+    rollout = Rollout()
+    rollout.turn([1, 2], [3], now=10.0)
+    rollout.turn([5, 6], [7], now=20.0)
+    assert [sample.id for sample in rollout.sampler.close(15.0)] == ["t1"]
+    assert [sample.id for sample in rollout.samples()] == ["t2"]
 
 
 def request(attempt: int = 1) -> TurnRequest:

@@ -102,6 +102,28 @@ def test_helpers_are_under_the_agent_that_started_them(bus: Bus) -> None:
     assert foreign.parent == ""
 
 
+def test_a_title_is_under_its_session(bus: Bus) -> None:
+    early = claimed(bus, "Title?", "s", kind="background")
+    main = claimed(bus, "Q", "s")
+    late = claimed(bus, "Recap?", "s", kind="background")
+    assert (early.parent, main.parent, late.parent) == (main.id, "", main.id)
+
+
+def test_a_changed_answer_stays_in_its_session(bus: Bus) -> None:
+    first = bus.turn(asked(user("Q")), range(9), [100], Text("One"))
+    history = (user("Q"), answer(Text("One")), user("Q2"))
+    second = bus.turn(asked(*history), range(20), [101], Text("Two"))
+    third = bus.turn(
+        asked(*history, answer(Text("Changed")), user("Q3")), range(30), [102], Text("x")
+    )
+    assert (third.session, third.previous) == (first.id, second.id)
+    fork = bus.turn(
+        asked(user("Q"), answer(Text("One")), user("Another")), range(20), [103], Text("y")
+    )
+    assert fork.previous == second.id  # the newest turn with this history; it has no answer to it
+    assert fork.session == first.id
+
+
 def placed(turn: str, parser: str, **more: Any) -> GenerateRequest:
     """The second attempt's prompt."""
     prompt = pack_ids(range(9))
