@@ -36,13 +36,6 @@ STREAM = (
 )
 
 
-def next_delta(parse: TurnParse) -> Any:
-    unread = parse.fast.next_entry(10_000)
-    assert unread is not None
-    (delta,) = unread[0].events
-    return delta
-
-
 class Reader:
     """Reads a turn as the service does: the fast path by its deltas, all else out of the log, in
     rooms of any size."""
@@ -149,7 +142,10 @@ def test_the_fast_path_takes_only_the_next_tokens_of_this_attempt() -> None:
         assert not parse.fast.append(other)
         assert len(parse.stream.ids) == have
     assert parse.fast.append(TokenEntry("t", 1, have, [token]))
-    assert next_delta(parse) == Delta(0, len("Hello there"), "!")
+    assert parse.fast.next_entry(1) is None  # it would take all room
+    unread = parse.fast.next_entry(3)
+    assert unread is not None
+    assert (unread[0].events, unread[1]) == ([Delta(0, len("Hello there"), "!")], 2)
     assert parse.fast is not NO_FAST_PATH
     shard.parse(TokenEntry("t", 1, have + 1, finish=GONE), "w")
     assert not parse.fast.append(TokenEntry("t", 1, have + 1, [token]))

@@ -105,6 +105,11 @@ def test_the_text_of_a_stop_token_stays_too_unless_it_is_a_control_token() -> No
     ] == ["Hi"]
 
 
+def test_half_a_character_at_the_end_is_replaced() -> None:
+    ((_, text, _),) = scored_blocks(parsed(ids_of("ab🌊")[:-1], scored=False))
+    assert text == "ab\ufffd"
+
+
 CALLS = (
     'Now.\n<tool_call>\n{"name": "run", "arguments": {"cmd": "ls"}}\n</tool_call>\n'
     '<tool_call>\n{"name": "wipe", "arguments": {"all": true}}\n</tool_call>'
