@@ -14,7 +14,7 @@ from structlog.typing import FilteringBoundLogger
 from tests.kit.counting import Model
 from tests.kit.local import Local
 from tests.kit.messages_client import Client
-from tests.kit.nats import NatsServer
+from tests.kit.nats import NatsServer, free_port
 from tests.kit.stack import Stack
 from tests.kit.strict_states import strict_states
 from tests.kit.world import SimulatedNats, VirtualLoop
@@ -75,6 +75,33 @@ def agent_stack(
     }
     options["worker"] |= {"script_mode": "agent", "token_delay_ms": 1, "max_model_len": WINDOW}
     options["frontend"] = {"accept_any_model": True, "default_model": AGENT}
+    try:
+        yield running.start_all(**options)
+    finally:
+        running.stop()
+
+
+@pytest.fixture(scope="package")
+def metrics_ports() -> list[int]:
+    """Where the inner stages of `image_stack` have their metrics."""
+    return [free_port() for _ in range(3)]
+
+
+@pytest.fixture(scope="package")
+def image_stack(
+    vision_dir: Path,
+    make_nats: Callable[[], NatsServer],
+    metrics_ports: list[int],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Stack]:
+    """One of each stage, for a model that sees images. With its provider of web searches, which
+    does not exist, the frontend has the metrics of hosted tools."""
+    running = Stack(make_nats(), vision_dir, tmp_path_factory.mktemp("images"))
+    stages = ("worker", "parser", "preprocessor")
+    options: dict[str, dict[str, Any]] = {
+        stage: {"metrics_port": port} for stage, port in zip(stages, metrics_ports, strict=True)
+    }
+    options["frontend"] = {"web_provider": f"http://127.0.0.1:{free_port()}"}
     try:
         yield running.start_all(**options)
     finally:

@@ -3,7 +3,7 @@ preprocessors, and in slow tests two frontends, two models and two tenants. The 
 the judge of each number."""
 
 import hashlib
-import json
+import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,62 +16,45 @@ from tests.kit.messages_client import TOOLS, say
 from tests.kit.nats import NatsServer
 from tests.kit.stack import MODEL, Stack
 from tests.kit.waiting import LIMIT_S
-from turnwire_tools.clients.shared import SseParser
 
 HEADER = "x-anthropic-billing-header: cc_version=2.1.328.{}; cc_entrypoint=cli;"
 OTHER_MODEL = "turnwire-other"
 FUNCTION = {
     "type": "function",
     "name": "run_shell",
-    "description": "Runs a command.",
     "parameters": TOOLS[0]["input_schema"],
 }
 ANSWERS = say(*(f"Hm.\n</think>\n\nYes, {number}." for number in range(30)))
 
 
 class Api:
-    """Posts requests of one API, in turn whole and as a stream, and keeps the ids of each prompt by
-    the answer's id."""
+    """Posts requests of one API, and keeps the ids of each prompt by the answer's id."""
 
     path = ""
 
     def __init__(self, http: aiohttp.ClientSession, *urls: str) -> None:
         self.ids: dict[str, list[int]] = {}
         self._http = http
-        self._urls = urls
-        self._count = 0
+        self._urls = itertools.cycle(urls)
 
     async def post(self, body: dict[str, Any], key: str = "any") -> dict[str, Any]:
-        self._count += 1
-        stream, url = self._count % 2 == 0, self._urls[self._count % len(self._urls)]
-        body = {"model": MODEL, **body, "stream": stream, "return_token_ids": True}
-        async with self._http.post(
-            url + self.path, json=body, headers={"authorization": f"Bearer {key}"}
-        ) as answer:
-            data = await answer.read()
-            assert answer.status == 200, data
-            found = self.of_stream(SseParser().feed(data)) if stream else json.loads(data)
+        body = {"model": MODEL, **body, "return_token_ids": True}
+        headers = {"authorization": f"Bearer {key}"}
+        async with self._http.post(next(self._urls) + self.path, json=body, headers=headers) as one:
+            found: dict[str, Any] = await one.json()
+            assert one.status == 200, found
         self.ids[found["id"]] = found["prompt_token_ids"]
         return found
-
-    def of_stream(self, events: Any) -> dict[str, Any]:
-        raise NotImplementedError
 
     def missed(self, before: str, now: str) -> int:
         """Tokens of an earlier prompt that a later one does not begin with."""
         old, new = self.ids[before], self.ids[now]
-        return len(old) - next(
-            (at for at, pair in enumerate(zip(old, new, strict=False)) if pair[0] != pair[1]),
-            len(new),
-        )
+        pairs = enumerate(zip(old, new, strict=False))
+        return len(old) - next((at for at, (one, other) in pairs if one != other), len(new))
 
 
 class Messages(Api):
     path = "/v1/messages"
-
-    def of_stream(self, events: Any) -> dict[str, Any]:
-        (message,) = [data["message"] for name, data in events if name == "message_start"]
-        return dict(message)
 
     async def ask(self, body: dict[str, Any], previous: str | None, **more: Any) -> dict[str, Any]:
         return await self.post(
@@ -82,16 +65,8 @@ class Messages(Api):
 class Responses(Api):
     path = "/v1/responses"
 
-    def of_stream(self, events: Any) -> dict[str, Any]:
-        (response,) = [data["response"] for name, data in events if name == "response.completed"]
-        return dict(response)
-
     async def ask(self, body: dict[str, Any], compared: str | None, **more: Any) -> dict[str, Any]:
-        options = (
-            {"prompt_cache_options": {"comparison_response_id": compared}}
-            if compared is not None
-            else {}
-        )
+        options = {"prompt_cache_options": {"comparison_response_id": compared}} if compared else {}
         return await self.post({**body, **options}, **more)
 
 
@@ -101,43 +76,31 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
+def talk(turns: int, first: str) -> list[dict[str, Any]]:
+    """A session after some answers."""
+    found = [{"role": "user", "content": f"{ANSWERS}{first}"}]
+    for number in range(turns):
+        found.append({"role": "assistant", "content": f"Yes, {number}."})
+        found.append({"role": "user", "content": f"And {number}?"})
+    return found
+
+
 def request(
     turns: int, *, header: str = "b7f", system: str = "Be good.", first: str = "Hi.", tool: str = ""
 ) -> dict[str, Any]:
-    """A session after some answers, of the Messages API."""
-    messages: list[dict[str, Any]] = [{"role": "user", "content": f"{ANSWERS}{first}"}]
-    for number in range(turns):
-        messages += [
-            {"role": "assistant", "content": f"Yes, {number}."},
-            {"role": "user", "content": f"And {number}?"},
-        ]
-    tools = [{**TOOLS[0], **({"description": tool} if tool else {})}]
+    texts = (HEADER.format(header), system)
     return {
-        "system": [
-            {"type": "text", "text": HEADER.format(header)},
-            {"type": "text", "text": system},
-        ],
-        "messages": messages,
-        "tools": tools,
+        "system": [{"type": "text", "text": text} for text in texts],
+        "messages": talk(turns, first),
+        "tools": [{**TOOLS[0], "description": tool or "Runs a command."}],
     }
 
 
 def responses_request(
     turns: int, *, system: str = "Be good.", first: str = "Hi.", tool: str = "", **more: Any
 ) -> dict[str, Any]:
-    """A session of the Responses API, with the changes of the one of Messages."""
-    items: list[dict[str, Any]] = [{"role": "user", "content": f"{ANSWERS}{first}"}]
-    for number in range(turns):
-        items += [
-            {"role": "assistant", "content": f"Yes, {number}."},
-            {"role": "user", "content": f"And {number}?"},
-        ]
-    return {
-        "instructions": system,
-        "input": items,
-        "tools": [{**FUNCTION, **({"description": tool} if tool else {})}],
-        **more,
-    }
+    function = {**FUNCTION, "description": tool or "Runs a command."}
+    return {"instructions": system, "input": talk(turns, first), "tools": [function], **more}
 
 
 async def test_messages_names_what_changed(stack: Stack, http: aiohttp.ClientSession) -> None:
@@ -145,11 +108,8 @@ async def test_messages_names_what_changed(stack: Stack, http: aiohttp.ClientSes
     changes = [
         ({"header": "c8a"}, ""),
         ({"tool": "Runs it."}, "tools_changed"),
-        ({"system": "Be bad."}, "system_changed"),
-    ]
-    changes += [
-        ({"first": "Ho."}, "messages_changed"),
         ({"system": "Be.", "tool": "Runs.", "first": "Hu."}, "system_changed"),
+        ({"first": "Ho."}, "messages_changed"),
     ]
     for turns, (change, reason) in enumerate(changes):
         first = await api.ask(request(turns), None)
@@ -160,9 +120,8 @@ async def test_messages_names_what_changed(stack: Stack, http: aiohttp.ClientSes
         missed = api.missed(grown["id"], other["id"])
         expected = {"cache_miss_reason": {"type": reason, "cache_missed_input_tokens": missed}}
         assert other["diagnostics"] == (expected if reason else None)
-    for unknown in ("msg_unknown", "msg_", ""):
-        lost = await api.ask(request(0), unknown)
-        assert lost["diagnostics"] == {"cache_miss_reason": {"type": "previous_message_not_found"}}
+    lost = await api.ask(request(0), "msg_unknown")
+    assert lost["diagnostics"] == {"cache_miss_reason": {"type": "previous_message_not_found"}}
     without = await api.post({"max_tokens": 50, **request(0)})
     assert "diagnostics" not in without
     unkept = await api.ask(request(0), without["id"])
@@ -174,9 +133,7 @@ async def test_responses_names_what_changed(stack: Stack, http: aiohttp.ClientSe
     changes: list[tuple[dict[str, Any], str]] = [
         ({"tool": "Runs it."}, "tools_changed"),
         ({"system": "Be bad."}, "input_changed"),
-        ({"first": "Ho."}, "input_changed"),
         ({"first": "Ho.", "text": {"verbosity": "low"}}, "verbosity_changed"),
-        ({"first": "Ho.", "reasoning": {"effort": "low"}}, "reasoning_effort_changed"),
         ({"system": "Be.", "reasoning": {"effort": "low"}}, "reasoning_effort_changed"),
         ({"first": "Ho.", "text": {"format": {"type": "json_object"}}}, "text_format_changed"),
     ]
@@ -193,65 +150,45 @@ async def test_responses_names_what_changed(stack: Stack, http: aiohttp.ClientSe
             "cache_missed_tokens": api.missed(grown["id"], other["id"]),
             "comparison_reusable_tokens": len(api.ids[grown["id"]]),
         }
-    for unknown in ("resp_unknown", "resp_", ""):
-        lost = await api.ask(responses_request(0), unknown)
-        assert lost["prompt_cache_diagnostics"] == {"type": "comparison_response_not_found"}
+    lost = await api.ask(responses_request(0), "resp_unknown")
+    assert lost["prompt_cache_diagnostics"] == {"type": "comparison_response_not_found"}
 
 
 async def test_every_api_reports_the_cached_tokens_of_the_engine(
     stack: Stack, http: aiohttp.ClientSession
 ) -> None:
-    """At the end, whole and streamed. Before it, `message_start` has an estimate, with the same
-    sum."""
-    chat = {"messages": [{"role": "user", "content": f"{ANSWERS}{'Much to read. ' * 200}"}]}
-    requests: list[tuple[str, dict[str, Any]]] = [
-        ("/v1/messages", {"max_tokens": 50, **chat}),
-        ("/v1/responses", {"input": chat["messages"]}),
-        ("/v1/chat/completions", {**chat, "stream_options": {"include_usage": True}}),
+    chat = [{"role": "user", "content": f"{ANSWERS}{'Much to read. ' * 200}"}]
+    apis: list[tuple[Api, dict[str, Any], Callable[[Any], tuple[int, int]]]] = [
+        (Messages(http, stack.url), {"max_tokens": 50, "messages": chat}, messages_tokens),
+        (Responses(http, stack.url), {"input": chat}, responses_tokens),
+        (Chat(http, stack.url), {"messages": chat}, chat_tokens),
     ]
     async with BusTurns(stack.nats.url) as bus:
-        for path, body in requests:
-            for stream in (False, True, False, True):
-                request = {"model": MODEL, **body, "stream": stream}
-                if not stream:
-                    request.pop("stream_options", None)
-                async with http.post(stack.url + path, json=request) as answer:
-                    data = await answer.read()
-                found = (
-                    [json.loads(data)]
-                    if not stream
-                    else [one for _, one in SseParser().feed(data) if one]
-                )
-                turn, prompt, cached = usage_of(path, found)
-                decoded = await bus.ended(turn)
-                assert (prompt, cached) == (len(decoded.prompt), decoded.cached or 0), (
-                    path,
-                    stream,
-                )
-            assert cached > 500, path
+        for api, body, tokens in apis:
+            for _ in range(3):  # with two workers, one of them has seen it by the third time
+                found = await api.post(body)
+                turn = await bus.ended(found["id"].replace("-", "_").partition("_")[2])
+                cached = turn.cached or 0
+                assert tokens(found["usage"]) == (len(turn.prompt), cached), api.path
+            assert cached > 500, api.path
 
 
-def usage_of(path: str, found: list[dict[str, Any]]) -> tuple[str, int, int]:
-    """The turn's id, and the tokens of its prompt and of the cached part."""
-    if path == "/v1/messages":
-        usage = next(one["usage"] for one in reversed(found) if "usage" in one)
-        message = next((one["message"] for one in found if "message" in one), found[0])
-        first = message["usage"]
-        assert usage["cache_creation_input_tokens"] == first["cache_creation_input_tokens"] == 0
-        first_sum, last_sum = (
-            part["input_tokens"] + part["cache_read_input_tokens"] for part in (first, usage)
-        )
-        assert first_sum == last_sum
-        return message["id"].removeprefix("msg_"), last_sum, usage["cache_read_input_tokens"]
-    if path == "/v1/responses":
-        response = found[-1].get("response", found[-1])
-        usage = response["usage"]
-        details = usage["input_tokens_details"]
-        assert details["cache_write_tokens"] == 0
-        return response["id"].removeprefix("resp_"), usage["input_tokens"], details["cached_tokens"]
-    usage = next(one["usage"] for one in reversed(found) if one.get("usage"))
-    id = found[0]["id"].removeprefix("chatcmpl-")
-    return id, usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]
+class Chat(Api):
+    path = "/v1/chat/completions"
+
+
+def messages_tokens(usage: Any) -> tuple[int, int]:
+    """Tokens of the prompt, and of its cached part."""
+    cached = usage["cache_read_input_tokens"]
+    return usage["input_tokens"] + cached, cached
+
+
+def responses_tokens(usage: Any) -> tuple[int, int]:
+    return usage["input_tokens"], usage["input_tokens_details"]["cached_tokens"]
+
+
+def chat_tokens(usage: Any) -> tuple[int, int]:
+    return usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]
 
 
 @pytest.fixture(scope="module")

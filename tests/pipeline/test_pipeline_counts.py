@@ -1,31 +1,45 @@
 """Every path that counts a prompt counts what the turn of the same request uses, with and without
 API keys."""
 
-import base64
 import hashlib
+import json
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, TypeAlias
 
 import pytest
+from msgspec import structs
 
+from schemas.conversation import (
+    Call,
+    Conversation,
+    Media,
+    Message,
+    Part,
+    Reasoning,
+    Result,
+    Sampling,
+    Text,
+    ToolSpec,
+)
 from tests.kit.messages_client import TOOLS, Client, call, say
-from tests.kit.pdf_files import PNG, pdf
 from tests.kit.stack import MODEL, Stack
+from turnwire_tools.clients.answer import APIS, Api
+from turnwire_tools.clients.apis import CLIENTS
 
 Json: TypeAlias = dict[str, Any]
 KEY = "count-key"
-WORK = (
+WORK = say(
     "I look [[turn]].\n</think>\n\nLooking.\n" + call("ls  -l") + call("date"),
     "So [[turn]].\n</think>\n\nDone.",
 )
 """The model's turns: thought, text and two calls; then thought and text."""
-THOUGHT = "x" * 40
-FILE = "A file with a line. " * 20
-FUNCTIONS = [
-    {"type": "function", "name": t["name"], "parameters": t["input_schema"]} for t in TOOLS
-]
-IMAGE = base64.b64encode(PNG).decode()
-PLAN = base64.b64encode(pdf("The plan has one page.")).decode()
+TOOL = ToolSpec("run_shell", "Runs a command.", TOOLS[0]["input_schema"], strict=False)  # type: ignore[arg-type]
+COUNTS = {
+    "messages": ("/v1/messages/count_tokens", "/v1/tokenize", "/tokenize"),
+    "chat": ("/v1/tokenize", "/tokenize"),
+    "responses": ("/v1/responses/input_tokens",),
+}
+"""The paths that count a request."""
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +57,7 @@ def urls(stack: Stack) -> Iterator[dict[str, str]]:
 async def client(request: pytest.FixtureRequest, urls: dict[str, str]) -> AsyncIterator[Client]:
     connected = Client(urls[request.param])
     connected.http.headers["authorization"] = f"Bearer {KEY}"
+    connected.http.headers["x-turnwire-reasoning-details"] = "1"
     await connected.ready()
     yield connected
     await connected.http.close()
@@ -55,271 +70,107 @@ async def post(client: Client, path: str, body: Json) -> Json:
 
 
 class Session:
-    """A client of one API: makes requests with some features, and knows the paths that count
-    them."""
+    """A client of one API. `sealed`: it sends the seals of reasoning without the text, where the
+    API allows that."""
 
-    path: str
-    counts: tuple[str, ...]
+    def __init__(self, client: Client, api: Api, question: str, *, sealed: bool) -> None:
+        image = Media("image", "image/png", size_bytes=200)
+        self.messages = [Message("user", [Text(question + WORK), image])]
+        self._client, self._api, self._sealed = client, api, sealed
 
-    def __init__(self, features: set[str]) -> None:
-        self.features = features
-
-    def first(self, outputs: tuple[str, ...]) -> Json:
-        """The request of the first turn."""
-        raise NotImplementedError
-
-    def following(self, request: Json, answer: Json) -> Json:
-        """The request after an answer."""
-        raise NotImplementedError
-
-    def used(self, answer: Json) -> int:
-        """The tokens of the prompt, cached ones included."""
-        raise NotImplementedError
-
-    def counting(self, request: Json, path: str) -> Json:
-        """The request for a path that counts."""
-        return request
-
-
-class Messages(Session):
-    path = "/v1/messages"
-    counts = ("/v1/messages/count_tokens", "/v1/tokenize", "/tokenize")
-
-    def first(self, outputs: tuple[str, ...]) -> Json:
-        content: list[Json] = [{"type": "text", "text": say(*outputs)}]
-        if "media" in self.features:
-            source = {"type": "base64", "media_type": "image/png", "data": IMAGE}
-            content.append({"type": "image", "source": source})
-        if "document" in self.features:
-            source = {"type": "base64", "media_type": "application/pdf", "data": PLAN}
-            content.append({"type": "document", "title": "plan.pdf", "source": source})
-        body: Json = {
-            "model": MODEL,
-            "max_tokens": 1000,
-            "messages": [{"role": "user", "content": content}],
-        }
-        if "instruction" in self.features:
-            body["system"] = "x-anthropic-billing-header: cc_version=1.2.3;\nBe brief."
-            body["messages"].append({"role": "system", "content": "Today is Monday."})
-        if "tools" in self.features:
-            body["tools"] = TOOLS
-        return body
-
-    def following(self, request: Json, answer: Json) -> Json:
-        content = []
-        for block in answer["content"]:
-            if block["type"] != "thinking":
-                content.append(block)
-            elif "sealed" in self.features:
-                content.append({**block, "thinking": ""})
-            elif "dropped" not in self.features:
-                content.append(block)
-        results: list[Json] = [
-            {"type": "tool_result", "tool_use_id": block["id"], "content": FILE}
-            for block in content
-            if block["type"] == "tool_use"
-        ]
-        if "more" in self.features or not results:
-            results.append({"type": "text", "text": "And?"})
-        messages = [*request["messages"], {"role": "assistant", "content": content}]
-        following = request | {"messages": [*messages, {"role": "user", "content": results}]}
-        if "forced" in self.features and "tools" in self.features:
-            following["tool_choice"] = {"type": "any"}
-        return following
-
-    def used(self, answer: Json) -> int:
-        usage = answer["usage"]
-        return int(
-            usage["input_tokens"]
-            + usage["cache_read_input_tokens"]
-            + usage["cache_creation_input_tokens"]
+    @property
+    def body(self) -> Json:
+        conversation = Conversation(
+            MODEL, self.messages, tools=[TOOL], sampling=Sampling(max_tokens=1000)
         )
+        found: Json = json.loads(CLIENTS[self._api].request(conversation, stream=False))
+        found.pop("store", None)  # by default, responses are stored
+        return found
 
+    async def counted(self, body: Json) -> int:
+        """The count of a request, which all paths agree on."""
+        counts = set()
+        for path in COUNTS[self._api]:
+            document = await post(self._client, path, body)
+            counts.add(int(document.get("input_tokens") or document["count"]))
+        (count,) = counts
+        return count
 
-class Chat(Session):
-    path = "/v1/chat/completions"
-    counts = ("/v1/tokenize", "/tokenize")
+    async def turn(self, **more: Any) -> tuple[int, Json]:
+        """Sends a request; returns the tokens of its prompt and the answer."""
+        body = self.body | more
+        document = await post(self._client, CLIENTS[self._api].path, body)
+        reader = CLIENTS[self._api].reader()
+        reader.document(document)
+        assert reader.answer.usage is not None
+        used = reader.answer.usage[0]
+        assert await self.counted(body) == used
+        if not more:
+            self._go_on(reader.answer.parts)
+        return used, document
 
-    def first(self, outputs: tuple[str, ...]) -> Json:
-        content: list[Json] = [{"type": "text", "text": say(*outputs)}]
-        if "media" in self.features:
-            content.append(
-                {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{IMAGE}"}}
-            )
-        if "document" in self.features:
-            file = {"filename": "plan.pdf", "file_data": f"data:application/pdf;base64,{PLAN}"}
-            content.append({"type": "file", "file": file})
-        messages = [{"role": "user", "content": content}]
-        if "instruction" in self.features:
-            messages.insert(0, {"role": "developer", "content": "Be brief."})
-        # Without this field the body could be one of Messages.
-        body: Json = {"model": MODEL, "messages": messages, "max_completion_tokens": 1000}
-        if "tools" in self.features:
-            keys = ("name", "parameters")
-            body["tools"] = [
-                {"type": "function", "function": {k: f[k] for k in keys}} for f in FUNCTIONS
-            ]
-        return body
-
-    def following(self, request: Json, answer: Json) -> Json:
-        message = answer["choices"][0]["message"]
-        names = ["role", "content", "tool_calls"]
-        if "sealed" in self.features:
-            names.append("reasoning_details")
-        elif "dropped" not in self.features:
-            names.append("reasoning_content")
-        kept = {name: message[name] for name in names if message.get(name) is not None}
-        results: list[Json] = [
-            {"role": "tool", "tool_call_id": call["id"], "content": FILE}
-            for call in kept.get("tool_calls", [])
+    def _go_on(self, parts: list[Part]) -> None:
+        hidden = None if self._api == "responses" else ""
+        sealed = self._sealed and self._api != "chat"
+        sent = [
+            structs.replace(part, text=hidden) if sealed and isinstance(part, Reasoning) else part
+            for part in parts
         ]
-        if "more" in self.features or not results:
-            results.append({"role": "user", "content": "And?"})
-        following = request | {"messages": [*request["messages"], kept, *results]}
-        if "forced" in self.features and "tools" in self.features:
-            following["tool_choice"] = "required"
-        return following
-
-    def used(self, answer: Json) -> int:
-        return int(answer["usage"]["prompt_tokens"])
-
-
-class Responses(Session):
-    """Sends the whole history, or with `stored` the id of the answer before."""
-
-    path = "/v1/responses"
-    counts = ("/v1/responses/input_tokens",)
-    stored = False
-
-    def first(self, outputs: tuple[str, ...]) -> Json:
-        content: list[Json] = [{"type": "input_text", "text": say(*outputs)}]
-        if "media" in self.features:
-            content.append({"type": "input_image", "image_url": f"data:image/png;base64,{IMAGE}"})
-        if "document" in self.features:
-            data = f"data:application/pdf;base64,{PLAN}"
-            content.append({"type": "input_file", "filename": "plan.pdf", "file_data": data})
-        items: list[Json] = [{"role": "user", "content": content}]
-        if "instruction" in self.features:
-            items.insert(0, {"role": "developer", "content": "Be brief."})
-        body: Json = {"model": MODEL, "input": items, "include": ["reasoning.encrypted_content"]}
-        if "tools" in self.features:
-            body["tools"] = FUNCTIONS
-        return body
-
-    def following(self, request: Json, answer: Json) -> Json:
-        items = []
-        for item in answer["output"]:
-            if item["type"] != "reasoning":
-                items.append(item)
-            elif "sealed" in self.features:
-                items.append({key: value for key, value in item.items() if key != "content"})
-            elif "dropped" not in self.features:
-                items.append(item)
-        results: list[Json] = [
-            {"type": "function_call_output", "call_id": item["call_id"], "output": FILE}
-            for item in items
-            if item["type"] == "function_call"
+        results: list[Part] = [
+            Result(part.call_id, [Text("A file with a line. " * 20)])
+            for part in parts
+            if isinstance(part, Call)
         ]
-        if "more" in self.features or not results:
-            results.append({"role": "user", "content": "And?"})
-        following = request | {"input": [*request["input"], *items, *results]}
-        if self.stored:
-            following = request | {"input": results, "previous_response_id": answer["id"]}
-        if "forced" in self.features and "tools" in self.features:
-            following["tool_choice"] = "required"
-        return following
-
-    def used(self, answer: Json) -> int:
-        return int(answer["usage"]["input_tokens"])
+        self.messages += [
+            Message("assistant", sent),
+            Message("tool", results) if results else Message("user", [Text("And?")]),
+        ]
 
 
-class StoredResponses(Responses):
-    stored = True
+@pytest.mark.parametrize("api", APIS)
+async def test_counts_equal_turns(client: Client, api: Api) -> None:
+    for sealed in (False, True):
+        session = Session(client, api, f"{sealed}", sealed=sealed)
+        sizes = [(await session.turn())[0] for _ in range(3)]
+        assert sizes[0] < sizes[1] < sizes[2]
 
 
-SESSIONS: dict[str, type[Session]] = {
-    "messages": Messages,
-    "chat": Chat,
-    "responses": Responses,
-    "previous_response_id": StoredResponses,
-}
-
-
-async def counted(client: Client, session: Session, request: Json) -> set[int]:
-    """The counts of all paths for one request."""
-    found = set()
-    for path in session.counts:
-        document = await post(client, path, session.counting(request, path))
-        found.add(int(document.get("input_tokens") or document["count"]))
-    return found
-
-
-async def check(client: Client, kind: str, features: set[str]) -> list[int]:
-    """Plays a session of three turns; compares the counts of each request with its turn. Returns
-    the sizes."""
-    session = SESSIONS[kind](features)
-    client.http.headers["x-turnwire-reasoning-details"] = "1"
-    request, sizes = session.first(tuple(f"{sorted(features)}{output}" for output in WORK)), []
-    for _ in range(3):
-        counts = await counted(client, session, request)
-        answer = await post(client, session.path, request)
-        assert counts == {session.used(answer)}, (kind, sorted(features))
-        sizes.append(session.used(answer))
-        request = session.following(request, answer)
-    return sizes
-
-
-@pytest.mark.parametrize("kind", SESSIONS)
-async def test_counts_equal_turns(client: Client, kind: str) -> None:
-    plain = await check(client, kind, {"tools"})
-    sealed = await check(client, kind, {"tools", "sealed", "media", "document", "instruction"})
-    assert plain[0] < plain[1] < plain[2]
-    assert sealed[0] < sealed[1] < sealed[2]
-
-
-async def session_with_seals(client: Client, kind: str) -> tuple[Session, Json, int]:
-    """A request with sealed reasoning and calls, and the size of its prompt."""
-    session = SESSIONS[kind]({"tools", "sealed"})
-    first = session.first((f"{THOUGHT} {kind}{WORK[0]}", *WORK[1:]))
-    request = session.following(first, await post(client, session.path, first))
-    (size,) = await counted(client, session, request)
-    return session, request, size
-
-
-async def test_context_edits_see_seals(client: Client) -> None:
-    session, request, size = await session_with_seals(client, "messages")
-    turns = []
-    for trigger in (size, size - 1):
-        edit = {
-            "type": "clear_tool_uses_20250919",
-            "trigger": {"type": "input_tokens", "value": trigger},
-            "keep": {"type": "tool_uses", "value": 0},
-        }
-        body = request | {"context_management": {"edits": [edit]}}
-        used = session.used(await post(client, session.path, body))
-        assert await counted(client, session, body) == {used}
-        turns.append(used)
-        document = await post(client, "/v1/messages/count_tokens", body)
-        assert document["context_management"]["original_input_tokens"] == size
-    unchanged, edited = turns
-    assert unchanged == size
-    assert edited != size
-
-
-async def test_compaction_of_messages_sees_seals(client: Client) -> None:
-    _, request, size = await session_with_seals(client, "messages")
-    for trigger, kinds in ((size, "thinking"), (size - 1, "compaction")):
-        edit = {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": trigger}}
-        answer = await post(
-            client, "/v1/messages", request | {"context_management": {"edits": [edit]}}
-        )
-        assert answer["content"][0]["type"] == kinds
-
-
-@pytest.mark.parametrize("kind", ["responses", "previous_response_id"])
-async def test_compaction_of_responses_sees_seals(client: Client, kind: str) -> None:
-    _, request, size = await session_with_seals(client, kind)
-    for threshold, first in ((size + 1, "reasoning"), (size, "compaction")):
+async def test_count_of_a_stored_session_equals_that_of_its_history(client: Client) -> None:
+    session = Session(client, "responses", "stored", sealed=True)
+    _, first = await session.turn()
+    size = await session.counted(session.body)
+    results = [one for one in session.body["input"] if one.get("type") == "function_call_output"]
+    stored = session.body | {"input": results, "previous_response_id": first["id"]}
+    assert await session.counted(stored) == size
+    for threshold, kind in ((size + 1, "reasoning"), (size, "compaction")):
         managed = [{"type": "compaction", "compact_threshold": threshold}]
-        answer = await post(client, "/v1/responses", request | {"context_management": managed})
-        assert answer["output"][0]["type"] == first
+        answer = await post(client, "/v1/responses", stored | {"context_management": managed})
+        assert answer["output"][0]["type"] == kind
+
+
+async def test_context_edits_and_compaction_of_messages_see_seals(client: Client) -> None:
+    session = Session(client, "messages", "edited", sealed=True)
+    await session.turn()
+    size = await session.counted(session.body)
+    sizes = []
+    for trigger, kind in ((size, "thinking"), (size - 1, "compaction")):
+        when = {"trigger": {"type": "input_tokens", "value": trigger}}
+        keep = {"keep": {"type": "tool_uses", "value": 0}}
+        edit = {"type": "clear_tool_uses_20250919", **when, **keep}
+        used, _ = await session.turn(context_management={"edits": [edit]})
+        sizes.append(used)
+        compact = {"edits": [{"type": "compact_20260112", **when}]}
+        answer = await post(client, "/v1/messages", session.body | {"context_management": compact})
+        assert answer["content"][0]["type"] == kind
+    assert sizes[0] == size
+    assert sizes[1] != size
+
+
+async def test_compaction_of_responses_sees_seals(client: Client) -> None:
+    session = Session(client, "responses", "compacted", sealed=True)
+    await session.turn()
+    size = await session.counted(session.body)
+    for threshold, kind in ((size + 1, "reasoning"), (size, "compaction")):
+        managed = [{"type": "compaction", "compact_threshold": threshold}]
+        answer = await post(client, "/v1/responses", session.body | {"context_management": managed})
+        assert answer["output"][0]["type"] == kind

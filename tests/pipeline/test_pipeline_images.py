@@ -4,22 +4,18 @@ lost data."""
 import base64
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import nats
 import pytest
 from nats.js.manager import JetStreamManager
-from tokenizers import Tokenizer
 
 from schemas import subjects
 from services.images.image import image_hash
 from services.images.store import IMAGE_BUCKET
-from services.tokenization.image_processor import ImageProcessor
 from tests.clients.bus_turns import BusTurns, prefix_break
 from tests.kit.messages_client import TOOLS, Client, call, say
-from tests.kit.nats import NatsServer
 from tests.kit.stack import MODEL, Stack
 from tests.kit.vision_model import png
 
@@ -30,17 +26,6 @@ THOUGHT = "Hm.\n</think>\n\n"
 pytestmark = pytest.mark.parametrize(
     "vision_dir", ["qwen", pytest.param("idefics", marks=pytest.mark.slow)], indirect=True
 )
-
-
-@pytest.fixture(scope="module")
-def image_stack(
-    vision_dir: Path, make_nats: Callable[[], NatsServer], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Stack]:
-    running = Stack(make_nats(), vision_dir, tmp_path_factory.mktemp("images"))
-    try:
-        yield running.start_all({"preprocessor": 2})
-    finally:
-        running.stop()
 
 
 @pytest.fixture
@@ -116,34 +101,6 @@ async def test_messages_session_with_images(image_stack: Stack, client: Client) 
     )
 
 
-async def test_placeholders_of_the_model_are_no_image(
-    image_stack: Stack, client: Client, vision_dir: Path
-) -> None:
-    """The model writes tokens that stand for an image: the next turn's image is not taken to be
-    there."""
-    processor = ImageProcessor.load(str(vision_dir))
-    assert processor is not None
-    written = processor.expansion(*SIZES[1]).text
-    messages: list[dict[str, Any]] = [
-        {"role": "user", "content": say(THOUGHT + f"So {written} it is.")}
-    ]
-    async with BusTurns(image_stack.nats.url) as bus:
-        messages.append((await client.stream(body(messages, stream=True))).message)
-        messages.append(
-            {"role": "user", "content": [text(say(THOUGHT + "Seen.")), source(png(*SIZES[1], 13))]}
-        )
-        await client.stream(body(messages, stream=True))
-        _, second = await bus.begun(2)
-    (image,) = second.images
-    tokenizer = Tokenizer.from_file(str(vision_dir / "tokenizer.json"))
-    token, inside = (
-        tokenizer.token_to_id(processor.placeholder),
-        range(image.at, image.at + image.tokens),
-    )
-    assert all(at in inside for at, one in enumerate(second.prompt) if one == token)
-    assert "Seen." in tokenizer.decode(second.prompt[: image.at])
-
-
 def chat(data: bytes, words: str) -> tuple[str, dict[str, Any]]:
     content = [text(words), {"type": "image_url", "image_url": {"url": url(data)}}]
     return "/v1/chat/completions", {
@@ -215,17 +172,3 @@ async def test_images_that_the_store_has_lost_are_stored_again(
     image_stack.wait_ready({"worker": 1})
     answer = await client.stream(request)
     assert (answer.error, answer.contents[-1]) == (None, ("text", "One."))
-
-
-async def test_image_data_is_sent_once(image_stack: Stack, client: Client) -> None:
-    data = png(500, 500, 11)
-    request = body(
-        [{"role": "user", "content": [text(say(THOUGHT + "One.")), source(data)]}], stream=True
-    )
-    async with stored(image_stack) as streams:
-        last = []
-        for _ in range(3):
-            last.append((await streams.stream_info(STREAM)).state.last_seq)
-            await client.stream(request)
-        last.append((await streams.stream_info(STREAM)).state.last_seq)
-    assert [after - before for before, after in itertools.pairwise(last)] == [1, 0, 0]

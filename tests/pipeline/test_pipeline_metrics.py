@@ -4,7 +4,6 @@ count."""
 import asyncio
 import re
 import urllib.request
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.deploy.monitoring import OF_PROMETHEUS, expressions, metrics
 from tests.kit.messages_client import Client, body, say
-from tests.kit.nats import NatsServer, free_port
 from tests.kit.stack import MODEL, Stack
 from tests.kit.waiting import LIMIT_S, eventually
 
@@ -21,12 +19,16 @@ TURNS = 3
 STEPS = ("receive", "prepare", "place", "queue", "prefill", "decode", "parse")
 
 
-class Scraped:
-    """The processes of a stack, as Prometheus sees them."""
+pytestmark = pytest.mark.parametrize("vision_dir", ["qwen"], indirect=True)
 
-    def __init__(self, stack: Stack, urls: list[str]) -> None:
-        self.stack = stack
-        self._urls = urls
+
+class Scraped:
+    """The processes of a stack, as Prometheus sees them. Values count from here on."""
+
+    def __init__(self, stack: Stack, ports: list[int]) -> None:
+        self._urls = [stack.url, *(f"http://127.0.0.1:{port}" for port in ports)]
+        self.read()
+        self._before = self.samples
 
     def read(self) -> None:
         """Scrapes every process."""
@@ -45,31 +47,27 @@ class Scraped:
     def value(self, name: str, **labels: str) -> float:
         """The sum of the samples with these labels."""
         self.read()
-        return sum(v for n, have, v in self.samples if n == name and labels.items() <= have.items())
-
-
-@pytest.fixture(scope="module")
-def scraped(
-    make_nats: Callable[[], NatsServer], demo_model: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Scraped]:
-    ports = {stage: free_port() for stage in ("worker", "parser", "preprocessor")}
-    stack = Stack(make_nats(), demo_model, tmp_path_factory.mktemp("metrics"))
-    try:
-        # A frontend with a provider has the metrics of hosted tools. These tests do not call it.
-        frontend = {"web_provider": f"http://127.0.0.1:{free_port()}"}
-        stack.start_all(
-            frontend=frontend, **{stage: {"metrics_port": port} for stage, port in ports.items()}
+        now, before = (
+            sum(
+                value
+                for one, have, value in samples
+                if one == name and labels.items() <= have.items()
+            )
+            for samples in (self.samples, self._before)
         )
-        yield Scraped(stack, [stack.url, *(f"http://127.0.0.1:{port}" for port in ports.values())])
-    finally:
-        stack.stop()
+        return now - before
 
 
 @pytest.fixture(scope="module")
-def usage(scraped: Scraped) -> dict[str, int]:
+def scraped(image_stack: Stack, metrics_ports: list[int]) -> Scraped:
+    return Scraped(image_stack, metrics_ports)
+
+
+@pytest.fixture(scope="module")
+def usage(scraped: Scraped, image_stack: Stack) -> dict[str, int]:
     """Three turns of a session: the second continues the first, the third changes the system
     prompt. Their tokens."""
-    return asyncio.run(_converse(scraped.stack.url))
+    return asyncio.run(_converse(image_stack.url))
 
 
 async def _converse(url: str) -> dict[str, int]:
