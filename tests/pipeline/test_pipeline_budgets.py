@@ -3,13 +3,13 @@ random model."""
 
 import asyncio
 import importlib.util
-import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from tokenizers import Tokenizer
 
 from schemas.conversation import Conversation, Message, Sampling, Text, Thinking
@@ -48,83 +48,36 @@ async def client(scripted: Stack) -> AsyncIterator[Client]:
     await connected.http.close()
 
 
-def request(api: Api, text: str, *, model: str = MODEL, **more: Any) -> tuple[str, dict[str, Any]]:
-    """Path and body of a request with a budget of `LIMIT`."""
-    if api == "messages":
-        thinking = {"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}
-        turns = [{"role": "user", "content": text}]
-        return "/v1/messages", {
-            "model": model,
-            "max_tokens": 4000,
-            "messages": turns,
-            **thinking,
-            **more,
-        }
-    if api == "responses":
-        return "/v1/responses", {
-            "model": model,
-            "input": text,
-            "reasoning": {"effort": "low"},
-            **more,
-        }
-    turns = [{"role": "user", "content": text}]
-    return "/v1/chat/completions", {
-        "model": model,
-        "messages": turns,
-        "reasoning_effort": "low",
-        **more,
-    }
-
-
-def contents(api: Api, document: dict[str, Any]) -> tuple[str, str, int]:
-    """Reasoning, text, and reasoning tokens of an answer."""
-    if api == "messages":
-        blocks = {block["type"]: block for block in document["content"]}
-        counted = document["usage"]["output_tokens_details"]["thinking_tokens"]
-        return blocks["thinking"]["thinking"], blocks["text"]["text"], counted
-    if api == "responses":
-        items = {item["type"]: item["content"][0]["text"] for item in document["output"]}
-        return (
-            items["reasoning"],
-            items["message"],
-            document["usage"]["output_tokens_details"]["reasoning_tokens"],
-        )
-    (choice,) = document["choices"]
-    counted = document["usage"]["completion_tokens_details"]["reasoning_tokens"]
-    return choice["message"]["reasoning_content"], choice["message"]["content"], counted
-
-
-async def streamed(client: Client, path: str, ask: dict[str, Any]) -> str:
-    """The text deltas of a streamed answer, reasoning first."""
-    if path == "/v1/chat/completions":
-        ask = {**ask, "stream_options": {"include_usage": True}}
-    async with client.http.post(f"{client.url}{path}", json={**ask, "stream": True}) as response:
-        assert response.status == 200, await response.text()
-        lines = (await response.text()).splitlines()
-    pieces = []
-    for line in lines:
-        if line.startswith("data: {"):
-            data = json.loads(line.removeprefix("data: "))
-            delta = data.get("delta") if isinstance(data.get("delta"), str) else None
-            inner = data["delta"] if isinstance(data.get("delta"), dict) else {}
-            for choice in data.get("choices") or []:
-                inner = choice["delta"]
-            texts = (
-                inner.get(name) for name in ("thinking", "text", "reasoning_content", "content")
-            )
-            pieces += [delta or "", *(text for text in texts if text)]
-    return "".join(pieces)
+def asking(text: str, *earlier: Message, model: str = MODEL) -> Conversation:
+    """A conversation with a budget of `LIMIT`."""
+    return Conversation(
+        model,
+        [*earlier, Message("user", [Text(text)])],
+        thinking=Thinking("adaptive", effort="low"),
+        sampling=Sampling(max_tokens=4000),
+    )
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_budget_holds_on_every_api_streamed_or_not(client: Client, api: Api) -> None:
-    path, ask = request(api, say(THOUGHT + "So it is."))
-    status, document = await client.post(path, ask)
-    assert status == 200, document
-    thought, text, tokens = contents(api, document)
-    assert thought.startswith("Look. ")
-    assert (text, tokens) == ("So it is.", LIMIT + END)
-    assert await streamed(client, path, ask) == thought + text
+async def test_budget_holds_on_every_api_streamed_or_not(
+    scripted: Stack, client: Client, demo_model: Path, api: Api
+) -> None:
+    for stream in (False, True):
+        async with BusTurns(scripted.nats.url) as bus:
+            answer = await client.converse(api, asking(say(THOUGHT + "So it is.")), stream=stream)
+            (begun,) = await bus.begun(1)
+            turn = await bus.ended(begun.id)
+        thought, text = answer.blocks
+        assert thought.text.startswith("Look. ")
+        assert (thought.kind, text.kind, text.text) == ("reasoning", "text", "So it is.")
+        assert turn.output.index(end_of_thought(demo_model)) + 1 == LIMIT + END
+
+
+def end_of_thought(model: Path) -> int:
+    """The token that ends a thought."""
+    end = Tokenizer.from_file(str(model / "tokenizer.json")).token_to_id("</think>")
+    assert end is not None
+    return int(end)
 
 
 async def test_next_prompt_begins_with_the_prompt_and_all_tokens_of_the_turn(
@@ -157,21 +110,18 @@ async def test_next_prompt_begins_with_the_prompt_and_all_tokens_of_the_turn(
     assert content[-1]["text"] == "Done."
 
 
-@pytest.mark.parametrize("delay_s", [0.3, 1.0, 2.2])
 async def test_turn_with_a_budget_continues_when_its_worker_is_killed(
-    scripted: Stack, client: Client, delay_s: float
+    scripted: Stack, client: Client
 ) -> None:
-    """Killed early in the thought, late in it, and in the answer."""
-    slow = say("[[delay 20]]" + THOUGHT + "So it is, and this is the whole answer. [[fill 40]]")
-    path, ask = request("chat", slow)
-    _, before = await client.post(path, ask)
-    running = asyncio.create_task(streamed(client, path, ask))
-    await asyncio.sleep(delay_s)
+    slow = asking(say("[[delay 20]]" + THOUGHT + "So it is. [[fill 40]]"))
+    before = await client.converse("chat", slow, stream=False)
+    begun = asyncio.Event()
+    running = asyncio.create_task(client.converse("chat", slow, stream=True, begun=begun))
+    await begun.wait()
     (worker,) = scripted.of("worker")
     worker.kill()
     worker.start()
-    thought, text, _ = contents("chat", before)
-    assert await running == thought + text
+    assert (await running).story == before.story
 
 
 async def check_random_model(
@@ -180,38 +130,20 @@ async def check_random_model(
     """A random model writes noise, never the end of a thought: it would think to the end of its
     tokens. On every API its thought ends with the budget, an answer follows, and the next prompt
     begins with all tokens of the turn."""
-    end = Tokenizer.from_file(str(directory / "tokenizer.json")).token_to_id("</think>")
-    assert end is not None
+    end = end_of_thought(directory)
     for api in APIS:
-        limit = {"responses": "max_output_tokens"}.get(api, "max_tokens")
-        path, ask = request(api, f"{mark}Say something.", model=name, temperature=0, **{limit: 160})
-        status, document = await client.post(path, ask)
-        assert status == 200, document
-        thought, text, tokens = contents(api, document)
-        assert thought
-        assert text
-        assert tokens == LIMIT + END
-        assert await streamed(client, path, ask) == thought + text
-        messages = [Message("user", [Text(f"{mark}Say something else, by {api}.")])]
+        messages: list[Message] = []
         async with BusTurns(nats_url) as bus:
             for stream in (False, True, False, True):
-                conversation = Conversation(
-                    name,
-                    messages,
-                    thinking=Thinking("adaptive", effort="low"),
-                    sampling=Sampling(max_tokens=160, temperature=0.0),
-                )
+                conversation = asking(f"{mark}Say something, by {api}.", *messages, model=name)
+                sampling = Sampling(max_tokens=160, temperature=0.0)
+                conversation = structs.replace(conversation, sampling=sampling)
                 answer = await client.converse(api, conversation, stream=stream)
                 assert [block.kind for block in answer.blocks] == ["reasoning", "text"]
-                messages += [
-                    Message("assistant", answer.parts),
-                    Message("user", [Text("And else?")]),
-                ]
+                messages = [*conversation.messages, Message("assistant", answer.parts)]
             turns = [await bus.ended(turn.id) for turn in await bus.begun(4)]
         assert [turn.output.index(end) + 1 for turn in turns] == [LIMIT + END] * 4
-        assert [
-            found for pair in pairwise(turns) if (found := prefix_break(*pair)) is not None
-        ] == []
+        assert [prefix_break(*pair) for pair in pairwise(turns)] == [None] * 3
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")

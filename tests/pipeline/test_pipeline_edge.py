@@ -97,6 +97,21 @@ def ask(client: "anthropic.Anthropic") -> str:
     return "".join(block.text for block in content if block.type == "text")
 
 
+def refused(client: "anthropic.Anthropic") -> bool:
+    import anthropic
+
+    try:
+        ask(client)
+    except anthropic.AuthenticationError:
+        return True
+    return False
+
+
+def answers(guarded: Guarded, key: str, authority: Authority) -> bool:
+    with guarded.client(key, authority) as client:
+        return ask(client) == "hello"
+
+
 def test_https_is_served_with_keys_and_limits(
     guarded: Guarded, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -122,24 +137,9 @@ def test_keys_and_certificates_are_replaced_while_it_serves(
         wait_until(lambda: ask(team) == "hello")
         lines = guarded.keys.read_text().splitlines()
         guarded.keys.write_text("\n".join(line for line in lines if not line.startswith("ops:")))
-        wait_until(lambda: _refused(before))
+        wait_until(lambda: refused(before))
         assert ask(team) == "hello"
         second.write(guarded.directory, "server")
         # A new connection for each try: open connections keep their certificate.
-        wait_until(lambda: _answers(guarded, other, second))
+        wait_until(lambda: answers(guarded, other, second))
         assert ask(team) == "hello"
-
-
-def _refused(client: "anthropic.Anthropic") -> bool:
-    import anthropic
-
-    try:
-        ask(client)
-    except anthropic.AuthenticationError:
-        return True
-    return False
-
-
-def _answers(guarded: Guarded, key: str, authority: Authority) -> bool:
-    with guarded.client(key, authority) as client:
-        return ask(client) == "hello"

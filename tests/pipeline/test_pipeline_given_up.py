@@ -7,9 +7,7 @@ from functools import partial
 
 import pytest
 
-from schemas.control import Heartbeat
 from schemas.events import Failed
-from services.runtime.registry import ProcessRegistry
 from tests.kit.counting import Plan, held
 from tests.kit.local import (
     INNER_STAGES,
@@ -21,12 +19,6 @@ from tests.kit.local import (
     owes_nothing,
 )
 from tests.kit.waiting import eventually
-
-
-def believe(registry: ProcessRegistry, heartbeat: Heartbeat, now: float) -> None:
-    """Counts a process among the living, as if this heartbeat had just arrived."""
-    registry.receive(heartbeat, now)
-
 
 SILENCE = pytest.mark.parametrize("silence", SILENCES)
 
@@ -119,27 +111,3 @@ async def test_a_worker_that_was_given_up_stops_decoding(local: Local, silence: 
     silenced.speak()
     await eventually(lambda: not silenced.turns)
     await turn.whole(400, switches=1)
-
-
-async def test_tokens_for_a_frontend_that_is_gone_are_not_kept(local: Local) -> None:
-    """A parser gets a turn after it has given up the turn's frontend, from a worker that has
-    not."""
-    await local.start(1, 2)
-    (worker,), (frontend,) = local.of("worker"), local.of("frontend")
-    registry = worker.process.registry
-    last = registry.get("frontend", frontend.id)
-    assert last is not None
-    worker.process.on_tick.append(lambda now: believe(registry, last, now))
-    plan = held(20, length=2000)
-    plan.pace_s = 0.01
-    turn = local.turn(plan)
-    await turn.sink.words_at_least(10)
-    parser = local.parser_of(turn)
-    successor = other(local, parser)
-    await frontend.kill()
-    await eventually(lambda: is_gone(frontend, successor))
-    await parser.kill()
-    await eventually(lambda: turn.id in successor.received)
-    await eventually(lambda: not successor.turns)
-    plan.go.set()
-    await eventually(lambda: not worker.turns)

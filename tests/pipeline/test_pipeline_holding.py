@@ -211,20 +211,6 @@ async def test_held_turn_can_be_cancelled(started: Local) -> None:
     assert siblings.sent() == [lead.id, staying.id]
 
 
-async def test_preprocessor_that_drains_sends_its_held_turns(started: Local) -> None:
-    siblings = Group(started)
-    lead = await siblings.lead()
-    for _ in range(3):
-        siblings.turn()
-    await siblings.held(3)
-    (preprocessor,) = started.of("preprocessor")
-    leaving = asyncio.create_task(preprocessor.leave())
-    await eventually(lambda: preprocessor.process.draining)
-    siblings.go(lead)
-    await leaving
-    await siblings.finished()
-
-
 async def test_held_turns_of_a_preprocessor_that_dies_go_to_another(started: Local) -> None:
     siblings = Group(started)
     lead = await siblings.lead()

@@ -26,10 +26,9 @@ from schemas.conversation import (
     ToolSpec,
 )
 from tests.clients.bus_turns import BusTurns, DecodedTurn, prefix_break
-from tests.kit.messages_client import TOOLS, Answer, Client, Event, body, call, events, say
+from tests.kit.messages_client import TOOLS, Client, call, say
 from tests.kit.nats import NatsServer
 from tests.kit.stack import MODEL, Stack
-from tests.kit.waiting import until
 from turnwire_tools.clients.answer import APIS, Api
 from turnwire_tools.clients.apis import CLIENTS
 
@@ -227,49 +226,3 @@ async def test_a_seal_of_another_tenant_restores_nothing(
     for session, restored in ((mine, True), (theirs, False)):
         prompt = (await bus.ended(session.turns[-1])).prompt
         assert (f"I am {mine.turns[0]}," in tokenizer.decode(prompt)) is restored
-
-
-async def test_a_turn_keeps_its_tokens_up_to_its_last_whole_call_after_a_hang_up(
-    client: Client,
-) -> None:
-    output = (
-        " I look. \n</think>\n\n" + call("ls  -l", timeout_s="2.50") + "\n\n\n" + "so " * 50_000
-    )
-    request = body(say("\t" + output, "Well.\n</think>\n\nDone."))
-    received: list[Event] = []
-    async with client.http.post(f"{client.url}/v1/messages", json=request) as response:
-        async for event in events(response):
-            received.append(event)
-            if event.name == "content_block_stop" and event.data["index"] == 1:
-                break
-        response.close()
-    ends = [
-        Event(
-            "message_delta",
-            {
-                "type": "message_delta",
-                "delta": {"stop_reason": None, "stop_sequence": None},
-                "usage": {},
-            },
-            0,
-        )
-    ]
-    answer = Answer([*received, *ends, Event("message_stop", {"type": "message_stop"}, 0)])
-    assert answer.kinds == ["thinking", "tool_use"]
-
-    thought, called = answer.message["content"]
-
-    async def count(signature: str, call_id: str) -> int:
-        turn = {
-            "role": "assistant",
-            "content": [{**thought, "signature": signature}, {**called, "id": call_id}],
-        }
-        result = {"type": "tool_result", "tool_use_id": call_id, "content": "Stopped."}
-        messages = [*request["messages"], turn, {"role": "user", "content": [result]}]
-        counted = {"model": request["model"], "tools": request["tools"], "messages": messages}
-        return int((await client.post("/v1/messages/count_tokens", counted))[1]["input_tokens"])
-
-    async def keeps_its_tokens() -> bool:
-        return await count(thought["signature"], called["id"]) != await count("foreign", "foreign")
-
-    await until(keeps_its_tokens)

@@ -35,19 +35,14 @@ def check(turn: Running) -> None:
             assert token.logprob == -0.5
 
 
-@pytest.mark.parametrize("what", ["nothing", "parser", "frames", "events"])
-async def test_each_character_has_one_token(local: Local, what: str) -> None:
+@pytest.mark.parametrize("is_killed", [False, True])
+async def test_each_character_has_one_token(local: Local, is_killed: bool) -> None:
     await local.start(1, 2)
     plan = Plan(length=80, hold_at=40, go=asyncio.Event())
     turn = local.turn(plan, logprobs=0)
     await turn.sink.words_at_least(30)
-    parser = local.parser_of(turn)
-    if what == "parser":
-        await parser.kill()
-    elif what == "frames":
-        local.of("worker")[0].lose(f".tok.{parser.id}", 2)
-    elif what == "events":
-        parser.lose(".evt.", 2)
+    if is_killed:
+        await local.parser_of(turn).kill()
     plan.go.set()
     await turn.whole(80)
     check(turn)

@@ -64,23 +64,7 @@ async def test_a_process_can_be_stopped_while_there_is_no_bus(local: Local, stag
     await goes_on(local, turns, switches=1 if stage == "worker" else 0)
 
 
-@pytest.mark.parametrize("stage", INNER_STAGES)
-async def test_the_only_process_of_a_stage_is_killed_and_started_again(
-    local: Local, stage: Stage
-) -> None:
-    turns = await loaded(local)
-    (killed,) = local.of(stage)
-    await killed.kill()
-    late = local.turn(Plan(length=5))
-    await asyncio.sleep(15)
-    await local.add(stage)
-    await late.whole(5)
-    await goes_on(local, turns, switches=1 if stage == "worker" else 0)
-
-
-@pytest.mark.parametrize(
-    "stages", [*((stage,) for stage in STAGES), ("worker", "parser"), STAGES], ids="+".join
-)
+@pytest.mark.parametrize("stages", [("worker",), ("parser",), STAGES], ids="+".join)
 async def test_the_only_processes_of_stages_are_suspended(
     local: Local, stages: tuple[Stage, ...]
 ) -> None:

@@ -1,7 +1,6 @@
 """`nvext.agent_hints.speculative_prefill`: the known prefix of the next turn is computed before its
 request."""
 
-import asyncio
 import re
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -108,13 +107,3 @@ async def test_a_prefill_hides_the_cost_of_a_template_that_changes_history(
         client, "prefilled", lambda: forgetful.count("done") > before, **HINT
     )
     assert missed(prefilled) < 2 * BLOCK
-
-
-async def test_a_busy_worker_refuses_a_prefill(forgetful: Forgetful, client: Client) -> None:
-    held = asyncio.create_task(
-        client.stream(request({"role": "user", "content": say("[[delay 50]][[fill 100]]")}))
-    )
-    await eventually(lambda: forgetful.stack.health()["stages"]["worker"][0]["running"] > 0)
-    before = forgetful.count("busy")
-    await two_turns(client, "late", lambda: forgetful.count("busy") > before, **HINT)
-    assert (await held).stop_reason == "end_turn"

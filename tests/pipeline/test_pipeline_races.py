@@ -14,7 +14,7 @@ from schemas import subjects
 from schemas.control import Stage
 from schemas.errors import EngineFailed, ErrorKind, TurnwireError
 from schemas.events import Failed, FinishReason
-from schemas.frames import GenerateRequest, TokenEntry, TokenFrame
+from schemas.frames import TokenEntry, TokenFrame
 from services.frontend.gateway.attempts import BOTH_LOST
 from tests.kit.counting import Model, Plan, held
 from tests.kit.local import (
@@ -157,22 +157,6 @@ async def test_a_request_for_a_replay_that_is_lost_is_made_again(local: Local) -
         assert asked
 
 
-async def test_a_stream_that_cannot_be_parsed_is_one_clear_error(local: Local) -> None:
-    await local.start()
-    (worker,), (preprocessor,) = local.of("worker"), local.of("preprocessor")
-
-    def unknown(request: GenerateRequest) -> GenerateRequest:
-        context = msgspec.json.decode(request.context) | {"family": "of_tomorrow"}
-        return msgspec.structs.replace(request, context=msgspec.Raw(msgspec.json.encode(context)))
-
-    preprocessor.changing.append(generate_requests(unknown))
-    turn = local.turn(Plan(length=2000, pace_s=0.01))
-    end = await turn.finished()
-    assert isinstance(end, Failed)
-    assert "could not be parsed" in end.error.message
-    await eventually(lambda: not worker.turns)
-
-
 async def test_a_frontend_after_its_grace_ends_its_streams_with_an_error(local: Local) -> None:
     await local.start()
     frontend = await local.add("frontend", drain_s=0.3)
@@ -199,19 +183,6 @@ async def test_a_parser_that_leaves_in_order_moves_no_finished_turns(local: Loca
     await later.whole(5)
     assert later.id in successor.received
     assert turn.id not in successor.received
-
-
-async def test_max_tokens_includes_tokens_of_earlier_attempts(local: Local) -> None:
-    await local.start(2)
-    for at, limit in ((20, 30), (20, 20)):
-        plan = held(at)
-        turn = local.turn(plan, max_tokens=limit)
-        await turn.sink.words_at_least(at - 4)
-        await local.worker_of(turn).kill()
-        plan.go.set()
-        await local.add("worker")
-        end = await turn.whole(limit - 4, switches=1)
-        assert (end.reason, end.usage.output) == (FinishReason.LENGTH, limit)
 
 
 async def test_a_worker_drains_as_soon_as_its_last_turn_has_arrived(local: Local) -> None:
@@ -330,7 +301,7 @@ async def test_a_stream_that_its_worker_has_lost_goes_on_elsewhere(local: Local)
     await eventually(lambda: not parser.turns)
 
 
-@pytest.mark.parametrize("context", ['{"frontend": "FRONTEND"}', '{"frontend": 7}', "[]", '"x"'])
+@pytest.mark.parametrize("context", ['{"frontend": "FRONTEND"}', "[]"])
 async def test_an_unreadable_parse_context_is_one_error_at_once(local: Local, context: str) -> None:
     await local.start(1, 1, 1)
     (frontend,), (preprocessor,) = local.of("frontend"), local.of("preprocessor")

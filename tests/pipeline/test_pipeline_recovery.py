@@ -203,24 +203,3 @@ async def test_work_of_a_client_that_left_while_the_bus_hung_is_dropped_before_i
     await after.whole(3)
     assert prepared == {after.id}
     assert [request.id.partition(".")[0] for request in worker.engine.seen] == [after.id]
-
-
-async def test_a_preprocessor_that_is_cut_off_prepares_nothing(local: Local) -> None:
-    """What it receives may be old: its cancellation may be on the way."""
-    local.bus = replace(local.bus, beat_interval_s=1.0, dead_after_s=3.5)
-    await local.start()
-    (preprocessor,) = local.of("preprocessor")
-    cut_off: list[bool] = []
-    preprocessor.watching.append(
-        lambda subject, _: (
-            cut_off.append(preprocessor.process.cut_off) if ".gen." in subject else None
-        )
-    )
-    preprocessor.mute = True
-    await eventually(lambda: preprocessor.process.cut_off)
-    turn = local.turn(Plan(length=3))
-    await asyncio.sleep(0.5)
-    preprocessor.mute = False
-    await turn.whole(3)
-    assert cut_off
-    assert not any(cut_off)

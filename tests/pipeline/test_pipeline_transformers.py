@@ -8,12 +8,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
-import nats as nats_library
 import pytest
 
-from schemas import subjects
-from schemas.frames import TokenFrame
+from tests.clients.bus_turns import BusTurns
 from tests.kit.messages_client import Client
 from tests.kit.models import build_random_model
 from tests.kit.nats import NatsServer
@@ -52,24 +49,11 @@ def real(
         running.stop()
 
 
-class OutputIds:
-    """The output ids of every turn."""
-
-    def __init__(self) -> None:
-        self.ids: dict[str, list[int]] = {}
-
-    async def open(self, url: str) -> "OutputIds":
-        self._nats = await nats_library.connect(url)
-
-        async def frame(message: Any) -> None:
-            for entry in msgspec.json.decode(message.data, type=TokenFrame).entries:
-                ids = self.ids.setdefault(entry.turn, [])
-                assert entry.at == len(ids)
-                ids += entry.ids
-
-        await self._nats.subscribe(f"{subjects.PREFIX}.tok.>", cb=frame)
-        await self._nats.flush()
-        return self
+@pytest.fixture
+async def client(real: Stack) -> AsyncIterator[Client]:
+    made = Client(real.url)
+    yield made
+    await made.http.close()
 
 
 def ask(text: str, **more: Any) -> dict[str, Any]:
@@ -83,16 +67,16 @@ def ask(text: str, **more: Any) -> dict[str, Any]:
 
 
 async def test_greedy_output_equals_generate_and_a_second_turn_is_cached(
-    real: Stack, tiny: Path
+    real: Stack, client: Client, tiny: Path
 ) -> None:
     import torch
     import transformers
 
-    client, outputs = Client(real.url), await OutputIds().open(real.nats.url)
     model: Any = transformers.AutoModelForCausalLM.from_pretrained(tiny)
     request = ask("Count the boats in the harbour. " * 20)
-    answer = await client.stream({**request, "stream": True})
-    turn = answer.events[0].data["message"]["id"].removeprefix("msg_")
+    async with BusTurns(real.nats.url) as bus:
+        answer = await client.stream({**request, "stream": True})
+        turn = await bus.ended(answer.events[0].data["message"]["id"].removeprefix("msg_"))
     counted = {k: v for k, v in request.items() if k not in ("max_tokens", "temperature")}
     _, prompt = await client.post("/v1/tokenize", counted)
     with torch.no_grad():
@@ -102,7 +86,7 @@ async def test_greedy_output_equals_generate_and_a_second_turn_is_cached(
             do_sample=False,
             eos_token_id=None,
         )[0, len(prompt["tokens"]) :].tolist()
-    assert outputs.ids[turn] == expected
+    assert turn.output == expected
     assert answer.stop_reason == "max_tokens"
     assert answer.usage["output_tokens"] == OUTPUT
     assert answer.usage["cache_read_input_tokens"] == 0
@@ -120,11 +104,9 @@ async def test_greedy_output_equals_generate_and_a_second_turn_is_cached(
     total = second["usage"]["input_tokens"] + second["usage"]["cache_read_input_tokens"]
     _, count = await client.post("/v1/messages/count_tokens", {**counted, "messages": messages})
     assert total == count["input_tokens"]
-    await client.http.close()
 
 
-async def test_a_field_that_the_engine_does_not_support_is_refused(real: Stack) -> None:
-    client = Client(real.url)
+async def test_a_field_that_the_engine_does_not_support_is_refused(client: Client) -> None:
     status, error = await client.post("/v1/messages", ask("hi", cache_salt="mine"))
     assert (status, error["error"]["type"]) == (400, "invalid_request_error")
     assert "cache_salt" in error["error"]["message"]
@@ -132,7 +114,6 @@ async def test_a_field_that_the_engine_does_not_support_is_refused(real: Stack) 
         "/v1/messages", ask("hi", presence_penalty=0.5, frequency_penalty=0.1)
     )
     assert status == 200
-    await client.http.close()
 
 
 CITY = {
@@ -146,8 +127,6 @@ CITY = {
     "additionalProperties": False,
 }
 LINES = 'start: "*** Begin\\n" line{1,3} "*** End"\nline: ("+" | "-") WORD LF\nWORD: /[a-z]{1,8}/\n%import common.LF'
-MOOD = {"type": "object", "properties": {"mood": {"const": "calm"}}, "required": ["mood"]}
-FORM = {"type": "json_schema", "name": "mood", "schema": {**MOOD, "additionalProperties": False}}
 FEW = 3
 """Requests of each kind, with another seed each."""
 
@@ -163,133 +142,47 @@ def check_lines(text: str) -> None:
     assert re.fullmatch(r"\*\*\* Begin\n([+-][a-z]{1,8}\n){1,3}\*\*\* End", text), text
 
 
-def check_mood(text: str, ended: bool) -> None:
-    if ended:
-        assert json.loads(text) == {"mood": "calm"}
-    else:
-        assert '{"mood":"calm"}'.startswith("".join(text.split()))
+async def test_forced_calls_of_chat_keep_to_their_tools(client: Client) -> None:
+    """Also with random weights."""
+    pytest.importorskip("llguidance")
+    grammar = {"type": "grammar", "grammar": {"syntax": "lark", "definition": LINES}}
+    tools: list[dict[str, Any]] = [
+        {
+            "type": "function",
+            "function": {"name": "weather", "parameters": CITY, "strict": True},
+        },
+        {"type": "custom", "custom": {"name": "edit", "format": grammar}},
+        {"type": "function", "function": {"name": "never", "parameters": CITY}},
+    ]
+    named = [
+        {"type": "function", "function": {"name": "weather"}},
+        {"type": "custom", "custom": {"name": "edit"}},
+    ]
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": named}}
+    for seed in range(FEW):
+        body = ask("hi", tools=tools, tool_choice=allowed, parallel_tool_calls=False, seed=seed)
+        status, answer = await client.post(
+            "/v1/chat/completions", {**body, "temperature": 1, "max_tokens": 300}
+        )
+        assert status == 200
+        (choice,) = answer["choices"]
+        assert choice["finish_reason"] == "tool_calls"
+        (call,) = choice["message"]["tool_calls"]
+        if call["type"] == "custom":
+            assert call["custom"]["name"] == "edit"
+            check_lines(call["custom"]["input"])
+        else:
+            assert call["function"]["name"] == "weather"
+            check_city(json.loads(call["function"]["arguments"]))
 
 
-class TestPromises:
-    """What a client was promised holds even with random weights, in all APIs."""
-
-    @pytest.fixture
-    async def client(self, real: Stack) -> AsyncIterator[Client]:
-        pytest.importorskip("llguidance")
-        made = Client(real.url)
-        yield made
-        await made.http.close()
-
-    async def test_forced_calls_of_messages_keep_to_their_tools(self, client: Client) -> None:
-        tools = [
-            {"name": "weather", "input_schema": CITY, "strict": True},
-            {"name": "climate", "input_schema": CITY, "strict": True},
-        ]
-        for seed in range(FEW):
-            more: dict[str, Any] = {
-                "tools": tools,
-                "temperature": 1,
-                "max_tokens": 300,
-                "seed": seed,
-            }
-            choice = {"type": "any", "disable_parallel_tool_use": True}
-            status, answer = await client.post(
-                "/v1/messages", ask("hi", tool_choice=choice, **more)
-            )
-            assert (status, answer["stop_reason"]) == (200, "tool_use")
-            (block,) = answer["content"]
-            assert block["name"] in ("weather", "climate")
-            check_city(block["input"])
-            form = {"format": {name: value for name, value in FORM.items() if name != "name"}}
-            off = {"type": "disabled"}
-            status, answer = await client.post(
-                "/v1/messages", ask("hi", output_config=form, thinking=off, **more)
-            )
-            assert status == 200
-            ended = (
-                answer["stop_reason"] != "max_tokens"
-            )  # it may have begun to think, without an end
-            for block in answer["content"]:
-                if block["type"] == "tool_use" and ended:
-                    check_city(block["input"])
-                elif block["type"] == "text":
-                    check_mood(block["text"], ended)
-
-    async def test_forced_calls_of_chat_keep_to_their_tools(self, client: Client) -> None:
-        grammar = {"type": "grammar", "grammar": {"syntax": "lark", "definition": LINES}}
-        tools: list[dict[str, Any]] = [
-            {
-                "type": "function",
-                "function": {"name": "weather", "parameters": CITY, "strict": True},
-            },
-            {"type": "custom", "custom": {"name": "edit", "format": grammar}},
-            {"type": "function", "function": {"name": "never", "parameters": CITY}},
-        ]
-        named = [
-            {"type": "function", "function": {"name": "weather"}},
-            {"type": "custom", "custom": {"name": "edit"}},
-        ]
-        allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": named}}
-        for seed in range(FEW):
-            body = ask("hi", tools=tools, tool_choice=allowed, parallel_tool_calls=False, seed=seed)
-            status, answer = await client.post(
-                "/v1/chat/completions", {**body, "temperature": 1, "max_tokens": 300}
-            )
-            assert status == 200
-            (choice,) = answer["choices"]
-            assert choice["finish_reason"] == "tool_calls"
-            (call,) = choice["message"]["tool_calls"]
-            if call["type"] == "custom":
-                assert call["custom"]["name"] == "edit"
-                check_lines(call["custom"]["input"])
-            else:
-                assert call["function"]["name"] == "weather"
-                check_city(json.loads(call["function"]["arguments"]))
-
-    async def test_forced_calls_of_responses_keep_to_their_tools(self, client: Client) -> None:
-        grammar = {"type": "grammar", "syntax": "lark", "definition": LINES}
-        tools: list[dict[str, Any]] = [
-            {"type": "custom", "name": "apply_patch", "format": grammar},
-            {"type": "function", "name": "weather", "parameters": CITY, "strict": True},
-        ]
-        for seed in range(FEW):
-            body = {
-                "model": MODEL,
-                "input": "hi",
-                "tools": tools,
-                "temperature": 1,
-                "max_output_tokens": 300,
-            }
-            forced = {
-                **body,
-                "tool_choice": {"type": "custom", "name": "apply_patch"},
-                "seed": seed,
-            }
-            status, answer = await client.post(
-                "/v1/responses", {**forced, "parallel_tool_calls": False}
-            )
-            assert (status, answer["status"]) == (200, "completed")
-            (item,) = [item for item in answer["output"] if item["type"] != "reasoning"]
-            assert (item["type"], item["name"]) == ("custom_tool_call", "apply_patch")
-            check_lines(item["input"])
-            told = {**body, "text": {"format": FORM}, "reasoning": {"effort": "none"}, "seed": seed}
-            status, answer = await client.post("/v1/responses", told)
-            assert status == 200
-            for item in answer["output"]:
-                ended = item["status"] == "completed" if "status" in item else True
-                if item["type"] == "message":
-                    check_mood(item["content"][0]["text"], ended)
-                elif item["type"] == "custom_tool_call" and ended:
-                    check_lines(item["input"])
-                elif item["type"] == "function_call" and ended:
-                    check_city(json.loads(item["arguments"]))
-
-    async def test_a_schema_that_cannot_be_kept_to_is_refused(self, client: Client) -> None:
-        odd = {
-            **CITY,
-            "properties": {**CITY["properties"], "days": {"type": "array", "uniqueItems": True}},  # type: ignore[dict-item]
-        }
-        tool = {"type": "function", "function": {"name": "odd", "parameters": odd, "strict": True}}
-        status, error = await client.post("/v1/chat/completions", ask("hi", tools=[tool]))
-        assert (status, error["error"]["type"]) == (400, "invalid_request_error")
-        assert "uniqueItems" in error["error"]["message"]
+async def test_a_schema_that_cannot_be_kept_to_is_refused(client: Client) -> None:
+    pytest.importorskip("llguidance")
+    odd = {
+        **CITY,
+        "properties": {**CITY["properties"], "days": {"type": "array", "uniqueItems": True}},  # type: ignore[dict-item]
+    }
+    tool = {"type": "function", "function": {"name": "odd", "parameters": odd, "strict": True}}
+    status, error = await client.post("/v1/chat/completions", ask("hi", tools=[tool]))
+    assert (status, error["error"]["type"]) == (400, "invalid_request_error")
+    assert "uniqueItems" in error["error"]["message"]
