@@ -2,7 +2,6 @@
 user of the bus reads others, deletes them or empties a bucket, whatever it asks of JetStream."""
 
 import json
-import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from itertools import chain, product
@@ -19,7 +18,6 @@ from services.runtime.bus import Bus
 from services.runtime.config import FrontendConfig, ImageStoreConfig, ParserConfig
 from services.runtime.storage.kv import Bucket, digest_key, ledger_bucket
 from tests.deploy.deployed import DeployedNats
-from tests.kit.examples import examples
 from tests.kit.waiting import until
 
 SECRET = b"what a tenant said"
@@ -218,54 +216,6 @@ async def test_no_user_reads_a_value_without_its_key(
             SECRET in message.data or any(key.encode() in message.data for key in KEYS)
             for message in received
         )
-
-
-@pytest.mark.parametrize("name", sorted(READERS))
-async def test_generated_requests_read_no_value(
-    server: DeployedNats, name: str, quiet_log: FilteringBoundLogger
-) -> None:
-    """Any request of the two forms that a reader may send, with fields and subjects at random."""
-    choose, received = random.Random(7), Inbox()
-    stream = READERS[name]
-    bucket = stream.removeprefix("KV_")
-    async with stored(server, quiet_log), Audit(server.url, server.secrets).user(name) as user:
-        await user.client.subscribe(f"_INBOX_{name}.*.*", cb=received.receive)
-        for number in range(examples(3000)):
-            tokens = choose.choices(
-                ["*", ">", "*", ">", "x", "$KV", bucket, *KEYS], k=choose.randint(1, 3)
-            )
-            subject = ".".join(
-                choose.choice([["$KV", bucket, tokens[0]], ["$KV", bucket, *tokens], tokens])
-            )
-            body: dict[str, Any] = {}
-            for field in choose.sample(FIELDS, k=choose.choice([0, 0, 1, 2, 3, 4])):
-                body[field] = choose.choice(
-                    [0, 1, 7, 100, subject, [subject], [subject, ">"], "2020-01-01T00:00:00Z"]
-                )
-            where = choose.choice(
-                [f"$JS.API.DIRECT.GET.{stream}", f"$JS.API.DIRECT.GET.{stream}.{subject}"]
-            )
-            await user.client.publish(
-                where, json.dumps(body).encode() if body else b"", f"_INBOX_{name}.{PROBE}.{number}"
-            )
-        await settled(user, received)
-        assert any((message.headers or {}).get("Nats-Stream") == stream for message in received), (
-            "some read something"
-        )
-        assert not any(SECRET in message.data for message in received)
-
-
-FIELDS = [
-    "seq",
-    "last_by_subj",
-    "next_by_subj",
-    "batch",
-    "max_bytes",
-    "start_time",
-    "multi_last",
-    "up_to_seq",
-    "no_hdr",
-]
 
 
 async def test_user_that_creates_the_buckets_reads_no_value(

@@ -101,16 +101,6 @@ def test_server_refuses_clients_without_a_trusted_certificate(
     assert "unknown ca" in refused(mutual.buckets(*ca, *mutual.certificate(mutual.foreign)), capsys)
 
 
-@pytest.mark.parametrize("flag", ["--nats-ca-file", "--nats-cert-file"])
-def test_a_file_that_cannot_be_used_is_named(
-    one_sided: Secured, flag: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    missing, empty = one_sided.directory / "missing.pem", one_sided.directory / "empty.pem"
-    empty.write_text("")
-    for file in (missing, empty):
-        assert str(file) in refused(one_sided.buckets(flag, str(file)), capsys)
-
-
 @pytest.mark.slow
 async def test_pipeline_serves_over_mutual_tls(mutual: Secured, demo_dir: Path) -> None:
     flags = (*mutual.ca(), *mutual.certificate(mutual.ours))
