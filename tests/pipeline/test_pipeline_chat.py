@@ -101,28 +101,6 @@ async def _prompt(stack: Stack, body: dict[str, Any]) -> str:
     return prompt
 
 
-async def test_several_choices_are_streamed_together(sdk: "AsyncOpenAI") -> None:
-    output = "Hm.\n</think>\n\nHello there."
-    async with sdk.chat.completions.stream(
-        model=MODEL, messages=user(output), n=3, seed=1, logprobs=True, top_logprobs=2,
-        stream_options={"include_usage": True},
-    ) as stream:  # fmt: skip
-        whole = await stream.get_final_completion()
-    assert [(each.index, each.message.content) for each in whole.choices] == [
-        (at, "Hello there.") for at in range(3)
-    ]
-    assert whole.usage
-    assert whole.usage.completion_tokens % 3 == 0
-    for each in whole.choices:
-        assert each.logprobs
-        assert each.logprobs.content
-        assert (
-            b"".join(bytes(token.bytes or []) for token in each.logprobs.content).decode()
-            == "Hello there."
-        )
-        assert all(1 <= len(token.top_logprobs) <= 2 for token in each.logprobs.content)
-
-
 async def test_a_hang_up_ends_every_choice(stack: Stack, sdk: "AsyncOpenAI") -> None:
     stream = await sdk.chat.completions.create(model=MODEL, messages=user(LONG), n=3, stream=True)
     begun: set[int] = set()

@@ -3,13 +3,11 @@ services."""
 
 import asyncio
 from dataclasses import dataclass, field
-from random import Random
 
 import pytest
 
 from schemas.events import Finish
 from schemas.frames import GenerateRequest, decode_generate
-from services.preprocessor.routing import sending
 from services.preprocessor.routing.leads import MAX_HOLD_S
 from tests.kit.counting import Plan
 from tests.kit.local import Local, Running, is_gone, other
@@ -247,40 +245,3 @@ async def test_engine_that_shares_queued_prompts_gets_all_siblings_at_once(local
     await siblings.finished()
     assert not any(request.held_for for request in siblings.requests)
     assert not notices
-
-
-@pytest.mark.parametrize("size", [3, 9, 40])
-async def test_few_siblings_are_on_their_way_at_once_and_in_order(
-    local: Local, monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
-    """However many a lead releases, and whoever hangs up: the bus disconnects a worker for which
-    too much waits."""
-    monkeypatch.setattr(sending, "UNANSWERED_REQUESTS", 2)
-    random, local.block_tokens = Random(size), 16
-    await local.start()
-    siblings = Group(local)
-    lead = await siblings.lead()
-    (preprocessor,), (worker,) = local.of("preprocessor"), local.of("worker")
-    unanswered: list[int] = [0]
-
-    def sent(subject: str, _: bytes) -> None:
-        if ".gen." in subject:
-            unanswered.append(unanswered[-1] + 1)
-
-    def answered(subject: str, data: bytes) -> None:
-        if "_INBOX" in subject and worker.id.encode() in data:
-            unanswered.append(unanswered[-1] - 1)
-
-    others = [siblings.turn() for _ in range(size)]
-    await siblings.held(size)
-    preprocessor.watching.append(sent)
-    worker.watching.append(answered)
-    siblings.go(lead)
-    for turn in random.sample(others, size // 4):
-        turn.task.cancel()
-        siblings.turns.remove(turn)
-    await siblings.finished()
-    staying = {turn.id for turn in siblings.turns}
-    order = [turn.id for turn in (lead, *others) if turn.id in staying]
-    assert [turn for turn in siblings.sent() if turn in staying] == order
-    assert max(unanswered) == 2

@@ -9,7 +9,7 @@ import pytest
 from schemas.control import Stage
 from services.runtime.config import BusConfig
 from tests.kit.counting import Plan
-from tests.kit.local import INNER_STAGES, STAGES, Local, Running
+from tests.kit.local import INNER_STAGES, Local, Running
 
 WORDS = 400
 DEFAULTS = BusConfig()
@@ -62,18 +62,3 @@ async def test_a_process_can_be_stopped_while_there_is_no_bus(local: Local, stag
     local.nats.start()
     await local.add(stage)
     await goes_on(local, turns, switches=1 if stage == "worker" else 0)
-
-
-@pytest.mark.parametrize("stages", [("worker",), ("parser",), STAGES], ids="+".join)
-async def test_the_only_processes_of_stages_are_suspended(
-    local: Local, stages: tuple[Stage, ...]
-) -> None:
-    """All of them together are like a machine that sleeps."""
-    turns = await loaded(local)
-    suspended = [service for stage in stages for service in local.of(stage)]
-    for service in suspended:
-        service.silence("frozen")
-    await asyncio.sleep(12)
-    for service in suspended:
-        service.speak()
-    await goes_on(local, turns)

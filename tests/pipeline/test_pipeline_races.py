@@ -4,7 +4,6 @@ decodings."""
 import asyncio
 import math
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -20,18 +19,12 @@ from tests.kit.counting import Model, Plan, held
 from tests.kit.local import (
     INNER_STAGES,
     Local,
-    Running,
     generate_requests,
     other,
 )
 from tests.kit.waiting import eventually
 
 decode_tokens = msgspec.json.Decoder(TokenFrame).decode
-
-
-def has_characters(turn: Running, count: int) -> bool:
-    """Whether the turn's last block is longer."""
-    return bool(turn.sink.texts) and len(turn.sink.texts[-1]) > count
 
 
 @dataclass(frozen=True)
@@ -222,26 +215,6 @@ async def test_a_resumed_turn_keeps_its_limits_and_counts(local: Local) -> None:
     )
     logprobs = [tops for entry in sent for tops in entry.logprobs or [[]] * len(entry.ids)]
     assert [len(tops) for tops in logprobs] == [0] * 20 + [1] * 30
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("victim", ["parser", "worker"])
-async def test_long_turns_move_in_frames_of_bearable_size(local: Local, victim: str) -> None:
-    """A dozen turns of 50,000 tokens: replays are split into frames, and no process is given up
-    meanwhile."""
-    await local.start(2, 2)
-    length = 50_000
-    plans = [Plan(length=length, burst=2000, hold_at=length, go=asyncio.Event()) for _ in range(12)]
-    turns = [local.turn(plan, max_tokens=length + 1000) for plan in plans]
-    for turn in turns:
-        await eventually(partial(has_characters, turn, 300_000))
-    gone = local.parser_of(turns[0]) if victim == "parser" else local.worker_of(turns[0])
-    await gone.kill()
-    for plan in plans:
-        plan.go.set()
-    for turn in turns:
-        await turn.whole(length, switches=1)
-    assert max(s.largest for s in local.services) < 1_000_000
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.kit.messages_client import Answer, Client, body, events, say
+from tests.kit.messages_client import Answer, Client, body, say
 from tests.kit.nats import NatsServer
 from tests.kit.stack import Child, Stack
 from tests.kit.waiting import LIMIT_S, until
@@ -25,45 +25,27 @@ START_S = 4 * LIMIT_S
 SHORT = "Hm.</think>Yes."
 
 
-class Running:
-    """A stream that has begun."""
-
-    def __init__(self, client: Client, request: dict[str, Any]) -> None:
-        self.begun = asyncio.Event()
-        self._task = asyncio.create_task(self._run(client, request))
-
-    async def _run(self, client: Client, request: dict[str, Any]) -> Answer:
-        async with client.http.post(f"{client.url}/v1/messages", json=request) as response:
-            assert response.status == 200, await response.text()
-            found = []
-            async for event in events(response):
-                found.append(event)
-                if event.name == "content_block_delta":
-                    self.begun.set()
-            return Answer(found)
-
-    async def text(self) -> str:
-        """The whole answer's text. Raises where the stream failed."""
-        answer = await self._task
-        assert answer.error is None, answer.error
-        assert answer.stop_reason == "end_turn"
-        return str(answer.blocks[-1]["text"])
-
-
 def ask(model: str, output: str, session: str = "") -> dict[str, Any]:
     user = json.dumps({"session_id": session or output})
     return body(say(output), model=model, tools=[], metadata={"user_id": user})
 
 
-async def start(client: Client, model: str, *sessions: str) -> list[Running]:
+async def start(client: Client, model: str, *sessions: str) -> list[asyncio.Task[Answer]]:
     """Starts a long stream in each session, and waits until all have begun."""
-    streams = [Running(client, ask(model, LONG, session)) for session in sessions]
-    await asyncio.gather(*(stream.begun.wait() for stream in streams))
+    begun = [asyncio.Event() for _ in sessions]
+    streams = [
+        asyncio.create_task(client.stream(ask(model, LONG, session), begun=event))
+        for session, event in zip(sessions, begun, strict=True)
+    ]
+    await asyncio.gather(*(event.wait() for event in begun))
     return streams
 
 
-async def finish(streams: list[Running]) -> None:
-    assert [await stream.text() for stream in streams] == [WORDS] * len(streams)
+async def finish(streams: list[asyncio.Task[Answer]]) -> None:
+    for stream in streams:
+        answer = await stream
+        assert (answer.error, answer.stop_reason) == (None, "end_turn")
+        assert answer.blocks[-1]["text"] == WORDS
 
 
 class Bus:

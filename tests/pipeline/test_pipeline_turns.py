@@ -1,7 +1,6 @@
 """Turns through four processes and a real bus."""
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Any
 
@@ -62,16 +61,6 @@ async def test_a_call_is_complete_before_the_end_of_the_turn(client: Client) -> 
     assert len(later) > 5, "text arrives in many reads after the call"
 
 
-async def test_stop_sequences_are_cut_and_named(client: Client) -> None:
-    request = body(
-        say("Hm.\n</think>\n\nOne two STOP three"), stop_sequences=["ST", "STOP"], tools=[]
-    )
-    answer = await client.stream(request)
-    assert answer.contents[-1] == ("text", "One two ")
-    assert answer.stop_reason == "stop_sequence"
-    assert answer.stop_sequence in ("ST", "STOP")
-
-
 async def test_max_tokens_ends_a_turn_and_a_truncated_call_is_the_last_block(
     client: Client,
 ) -> None:
@@ -86,38 +75,6 @@ async def test_max_tokens_ends_a_turn_and_a_truncated_call_is_the_last_block(
     assert message["stop_reason"] == "max_tokens"
     assert [b["type"] for b in message["content"]] == answer.kinds == ["thinking", "tool_use"]
     assert message["content"][-1]["input"] == {}
-
-
-async def test_text_that_names_a_marker_is_text(client: Client) -> None:
-    text = "Use `<tool_call>` and </function> like that. Done."
-    answer = await client.stream(body(say("Hm.\n</think>\n\n" + text)))
-    assert answer.contents[-1] == ("text", text)
-
-
-async def test_characters_that_span_tokens_come_whole(client: Client) -> None:
-    text = "船 arrives 🌊👩‍🚀 — “naïve” Ω≈3½"
-    answer = await client.stream(body(say("Hm.\n</think>\n\n[[delay 1]]" + text)))
-    assert answer.contents[-1] == ("text", text)
-    assert all("�" not in json.dumps(event.data, ensure_ascii=False) for event in answer.events)
-
-
-async def test_forced_forbidden_and_single_calls_are_kept_to(client: Client) -> None:
-    forced = body(
-        say("<parameter=cmd>\nls\n</parameter>\n</function>\n</tool_call>"),
-        tool_choice={"type": "tool", "name": "run_shell"},
-    )
-    answer = await client.stream(forced)
-    assert answer.contents == [("tool_use", {"cmd": "ls"})]
-    assert answer.stop_reason == "tool_use"
-    forbidden = body(say("No.\n</think>\n\n" + call("ls")), tool_choice={"type": "none"})
-    assert "tool_use" not in (await client.stream(forbidden)).kinds
-    single = body(
-        say("Two.\n</think>\n\n" + call("ls") + "\n" + call("date")),
-        tool_choice={"type": "auto", "disable_parallel_tool_use": True},
-    )
-    answer = await client.stream(single)
-    assert answer.contents[1:] == [("tool_use", {"cmd": "ls"})]
-    assert answer.stop_reason == "tool_use"
 
 
 async def test_pings_come_during_a_pause_of_the_model(client: Client) -> None:

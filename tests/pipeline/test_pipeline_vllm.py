@@ -10,19 +10,15 @@ import contextlib
 import importlib.util
 import os
 import signal
-from collections import defaultdict
 from collections.abc import Callable, Iterator
-from itertools import pairwise, takewhile
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-import msgspec
-import nats as nats_library
 import pytest
 
 from bench.fanout import texts
-from schemas import subjects
-from schemas.frames import TokenFrame, decode_generate, unpack_ids
+from tests.clients.bus_turns import BusTurns
 from tests.kit.messages_client import TOOLS, Client, call, events
 from tests.kit.models import build_random_model
 from tests.kit.nats import NatsServer
@@ -54,36 +50,6 @@ def real(
     running.stop()
 
 
-class Bus:
-    """The prompts and outputs of every turn, from the bus."""
-
-    def __init__(self) -> None:
-        self.prompts: dict[str, list[int]] = {}
-        self.outputs: dict[str, list[int]] = defaultdict(list)
-        self.stops: dict[str, int] = {}
-
-    async def open(self, url: str) -> "Bus":
-        nats = await nats_library.connect(url)
-
-        async def generate(message: Any) -> None:
-            request = decode_generate(message.data)
-            if request.parser:
-                self.prompts[request.turn] = unpack_ids(request.prompt)
-
-        async def tokens(message: Any) -> None:
-            for entry in msgspec.json.decode(message.data, type=TokenFrame).entries:
-                ids = self.outputs[entry.turn]
-                assert entry.at == len(ids)
-                ids += entry.ids
-                if entry.finish is not None and entry.finish.stop_id is not None:
-                    self.stops[entry.turn] = entry.finish.stop_id
-
-        await nats.subscribe(f"{subjects.PREFIX}.gen.>", cb=generate)
-        await nats.subscribe(f"{subjects.PREFIX}.tok.>", cb=tokens)
-        await nats.flush()
-        return self
-
-
 def ask(messages: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
     return {
         "model": MODEL,
@@ -102,7 +68,7 @@ def engine_core(pids: list[int]) -> int:
 
 async def test_a_session_of_20_turns_is_exact_and_computes_what_is_new(real: Stack) -> None:
     """Thinking and a tool call in every turn, with arguments that no template writes."""
-    client, bus = Client(real.url), await Bus().open(real.nats.url)
+    client = Client(real.url)
     said = [
         f"Step {n}: I look.</think>\n\n" + call(f"echo  'step {n}'", timeout_s=f"0{n}.50")
         for n in range(TURNS - 1)
@@ -116,44 +82,47 @@ async def test_a_session_of_20_turns_is_exact_and_computes_what_is_new(real: Sta
         }
     ]
     order, counts = [], []
-    for turn in range(TURNS):
-        answer = await client.stream(ask(messages, tools=TOOLS))
-        order.append(answer.events[0].data["message"]["id"].removeprefix("msg_"))
-        counts.append((answer.usage["input_tokens"], answer.usage["cache_read_input_tokens"]))
-        assert answer.stop_reason == ("tool_use" if turn < TURNS - 1 else "end_turn")
-        assert answer.kinds == ["thinking", "tool_use" if turn < TURNS - 1 else "text"]
-        results = [
-            {
-                "type": "tool_result",
-                "tool_use_id": block["id"],
-                "content": f"step {turn} was echoed",
-            }
-            for block in answer.blocks
-            if block["type"] == "tool_use"
-        ]
-        messages += [answer.message, {"role": "user", "content": results}]
-    for before, after in pairwise(order):
-        whole = [*bus.prompts[before], *bus.outputs[before], bus.stops[before]]
-        assert bus.prompts[after][: len(whole)] == whole
-        computed, cached = counts[order.index(after)]
+    async with BusTurns(real.nats.url) as bus:
+        for turn in range(TURNS):
+            answer = await client.stream(ask(messages, tools=TOOLS))
+            order.append(answer.events[0].data["message"]["id"].removeprefix("msg_"))
+            counts.append((answer.usage["input_tokens"], answer.usage["cache_read_input_tokens"]))
+            assert answer.stop_reason == ("tool_use" if turn < TURNS - 1 else "end_turn")
+            assert answer.kinds == ["thinking", "tool_use" if turn < TURNS - 1 else "text"]
+            results = [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": block["id"],
+                    "content": f"step {turn} was echoed",
+                }
+                for block in answer.blocks
+                if block["type"] == "tool_use"
+            ]
+            messages += [answer.message, {"role": "user", "content": results}]
+        turns = [await bus.ended(turn) for turn in order]
+
+    for before, after, (computed, cached) in zip(turns, turns[1:], counts[1:], strict=False):
+        assert before.stop_id is not None
+        whole = [*before.prompt, *before.output, before.stop_id]
+        assert after.prompt[: len(whole)] == whole
         assert cached == (len(whole) - 1) // BLOCK * BLOCK, (
             "all that was computed before, in whole blocks"
         )
-        assert computed + cached == len(bus.prompts[after])
+        assert computed + cached == len(after.prompt)
     await client.http.close()
 
 
 async def test_siblings_that_start_in_one_moment_compute_their_beginning_once(real: Stack) -> None:
     """All prompts reach vLLM while it computes the first of them, or before."""
-    client, bus = Client(real.url), await Bus().open(real.nats.url)
-    before = prompt_tokens(real)
+    client, before = Client(real.url), prompt_tokens(real)
     siblings = [
         ask([{"role": "user", "content": f"{question} [[free]]"}], system=system, max_tokens=4)
         for system, question in texts(8, shared=6500, tail=60, seed="Siblings")
     ]
-    answers = await asyncio.gather(*map(client.stream, siblings))
+    async with BusTurns(real.nats.url) as bus:
+        answers = await asyncio.gather(*map(client.stream, siblings))
+        prompts = [turn.prompt for turn in await bus.begun(len(siblings))]
     computed, cached = (now - then for now, then in zip(prompt_tokens(real), before, strict=True))
-    prompts = list(bus.prompts.values())
     alike = takewhile(lambda ids: len(set(ids)) == 1, zip(*prompts, strict=False))
     shared = len(list(alike)) // BLOCK * BLOCK
     assert shared > 5000

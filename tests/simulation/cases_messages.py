@@ -102,14 +102,3 @@ async def payload_over_the_limit_ends_the_connection_with_an_error(at: Place) ->
     await client.publish("over", b"small")
     await eventually(lambda: bool(received))
     assert [one.data for one in received] == [b"small"]
-
-
-async def error_of_one_client_leaves_the_others(at: Place) -> None:
-    wire, other = await at.wire(), await at.client()
-    received = await listen(other, "others")
-    assert await wire.ask(pub("others", b"1") + b"WHAT\r\n" + pub("others", b"2")) == (
-        b"-ERR 'Unknown Protocol Operation'\r\n<end>"
-    )
-    await other.publish("others", b"3")
-    await eventually(lambda: len(received) == 2)
-    assert [one.data for one in received] == [b"1", b"3"]

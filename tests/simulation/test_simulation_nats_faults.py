@@ -4,12 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-import structlog
 
-from schemas.errors import TimedOut, Unavailable
-from services.runtime.storage.kv import Bucket
+from schemas.errors import TimedOut
 from tests.kit.waiting import eventually
-from tests.simulation.cases_cluster import CONFIG, join, made, reads
+from tests.simulation.cases_cluster import join, made
 from tests.simulation.cases_streams import opened
 from tests.simulation.nats_places import Case, ModelServers, Place, listen, settle
 
@@ -83,38 +81,6 @@ def test_share_of_messages_is_lost(seed: int) -> None:
         assert 50 < len(received) < 150
 
     run(seed, case)
-
-
-@SEEDS
-def test_leader_cut_from_the_others_gives_no_answer_until_another_leads(seed: int) -> None:
-    async def case(at: ModelServers) -> None:
-        await join(at)
-        client = await at.bus(0)
-        bucket = await made(at, client)
-        await bucket.put("k", b"1")
-        hasty = Bucket(
-            client.bus,
-            CONFIG,
-            structlog.wrap_logger(structlog.PrintLogger(), processors=[client.log]),
-        )
-        await hasty.put("k", b"2")
-        group = at.cluster.groups["KV_copies"]
-        group.leader = "n0"
-        at.network.cut.add(frozenset(("n0", "n1")))
-        at.network.cut.add(frozenset(("n0", "n2")))
-        with pytest.raises((TimedOut, Unavailable)):
-            await hasty.put("k", b"3")
-        await asyncio.sleep(15)
-        assert group.leader in ("n1", "n2")
-        other = await at.bus(1, 2)
-        await (await made(at, other)).put("k", b"4")
-        at.network.heal("n0", "n1")
-        at.network.heal("n0", "n2")
-        await asyncio.sleep(5)
-        await hasty.put("l", b"5")
-        await reads(hasty, "k", b"4")
-
-    run(seed, case, 3)
 
 
 def test_same_seed_gives_the_same_times() -> None:
