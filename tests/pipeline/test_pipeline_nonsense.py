@@ -21,7 +21,8 @@ from tests.kit.counting import Plan
 from tests.kit.local import Local
 from tests.kit.waiting import eventually
 
-MALFORMED: list[Any] = [None, -1, 2**63 + 1, 1e300, True, "", "\ud800", [], [[]], {"a": 1}]
+NUMBERS = [-1, 0, 2**31, 2**63 + 1, 1e300]
+MALFORMED: list[Any] = [None, *NUMBERS, True, "", "x", "\ud800", [], [[]], {}, {"a": 1}]
 
 
 class Recorder:
