@@ -176,10 +176,10 @@ class TestGuided:
 
     @pytest.fixture
     async def talker(self, speaking: Path) -> AsyncIterator[TransformersEngine]:
-        config = WorkerConfig(
-            model=str(speaking), slots=4, kv_tokens=8192, engine_args={"threads": 1}
+        own = {"threads": 1}
+        made = TransformersEngine(
+            WorkerConfig(model=str(speaking), slots=4, kv_tokens=8192, engine_args=own)
         )
-        made = TransformersEngine(config)
         info = await made.start()
         assert "guided" in info.features
         yield made
@@ -226,17 +226,12 @@ class TestGuided:
         tokenizer = transformers.AutoTokenizer.from_pretrained(speaking)
         stop, marker = tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("<tool_call>")
         grammar = f'start: /[a-z ]{{0,9}}/ <[{marker}]> "(" ("yes" | "no") ")" <[{stop}]>?'
-        options: dict[str, Any] = {
-            "stop_ids": [stop],
-            "max_tokens": 100,
-            "temperature": 1.0,
-            "grammar": grammar,
-        }
+        own: dict[str, Any] = {"max_tokens": 100, "temperature": 1.0}
+        options: dict[str, Any] = {"stop_ids": [stop], "grammar": grammar, **own}
         for seed in range(3):
             deltas = await run(talker, f"turn{seed}", seed=seed, **options)
-            assert re.fullmatch(
-                r"[a-z ]{0,9}<tool_call>\((yes|no)\)", tokenizer.decode(ids_of(deltas))
-            )
+            text = tokenizer.decode(ids_of(deltas))
+            assert re.fullmatch(r"[a-z ]{0,9}<tool_call>\((yes|no)\)", text)
             assert deltas[-1].stop_id == stop
         begun = [marker, *tokenizer.encode("(n", add_special_tokens=False)]
         rest = await run(talker, "resumed", ids=PROMPT + begun, resumed=len(begun), **options)

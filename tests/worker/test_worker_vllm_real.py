@@ -30,7 +30,12 @@ from tests.worker.conformance import Bench, Conformance, cached, output
 
 SLOTS = 4
 BLOCK = 32
-FORMS = {"backend": "xgrammar", "disable_any_whitespace": True}
+ARGUMENTS = {
+    "block_size": BLOCK,
+    "enforce_eager": True,
+    "max_num_batched_tokens": 1024,
+    "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
+}
 LIMIT_S = 1800.0
 
 pytestmark = [
@@ -58,12 +63,7 @@ class Shared:
             dtype="float32",
             max_model_len=4096,
             watchdog_s=LIMIT_S,
-            engine_args={
-                "block_size": BLOCK,
-                "enforce_eager": True,
-                "max_num_batched_tokens": 1024,
-                "structured_outputs_config": FORMS,
-            },
+            engine_args=ARGUMENTS,
         )
         self._engine: Any = None
         self._info: EngineInfo
