@@ -1,8 +1,8 @@
 """One turn between the engine and the outbox."""
 
-from schemas.errors import ENGINE_DIED, EngineFailed
+from schemas.errors import EngineFailed
 from schemas.events import FinishReason
-from services.worker.engine import EngineDelta, EngineDied
+from services.worker.engine import EngineDelta
 from services.worker.output.decoding import Decoding
 from services.worker.output.outbox import Outbox
 from tests.kit.fake_decodings import FakeDecodings
@@ -78,17 +78,3 @@ def test_cancelling_closes_the_engines_turn_once() -> None:
     assert (trial.closed, trial.ends) == (2, ["a", "b"])
     assert other.stream.finish is not None
     assert other.stream.finish.reason is FinishReason.ERROR
-
-
-def test_the_death_of_the_engine_has_its_own_code() -> None:
-    trial = Trial()
-    one, other = trial.open("a"), trial.open("b")
-    one.fail(EngineDied("gone"))
-    other.fail(EngineFailed("bad request"))
-    codes = [
-        turn.stream.finish.error.code
-        for turn in (one, other)
-        if turn.stream.finish and turn.stream.finish.error
-    ]
-    assert codes == [ENGINE_DIED, EngineFailed("").info.code]
-    assert trial.ends == ["a", "b"]

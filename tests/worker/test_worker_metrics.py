@@ -16,16 +16,11 @@ from services.worker.stream_spans import NO_SPANS
 class Measured:
     """One turn of 100 prompt tokens, taken at 10 s."""
 
-    def __init__(self, *, expected_cached: int = 64) -> None:
+    def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.metrics = WorkerMetrics(self.registry)
         self.stream = TokenStream(
-            turn="t",
-            attempt=1,
-            frontend="f",
-            context=Raw(b"{}"),
-            ids=[],
-            expected_cached=expected_cached,
+            turn="t", attempt=1, frontend="f", context=Raw(b"{}"), ids=[], expected_cached=160
         )
         self.times = TurnTimes(prompt_tokens=100, opened_at=10.0)
         self.observer = DecodingObserver(self.metrics, NO_SPANS, self.times)
@@ -41,17 +36,15 @@ class Measured:
 
     def step(self, name: str) -> tuple[float | None, float | None]:
         """Observations of a step, and their sum."""
-        name = f"turnwire_request_{name}_time_seconds"
-        return self.registry.get_sample_value(f"{name}_count"), self.registry.get_sample_value(
-            f"{name}_sum"
-        )
+        value, name = self.registry.get_sample_value, f"turnwire_request_{name}_time_seconds"
+        return value(f"{name}_count"), value(f"{name}_sum")
 
     def tokens(self, name: str) -> float | None:
         return self.registry.get_sample_value(f"turnwire_kv_{name}_tokens_total")
 
 
 def test_the_wait_is_not_part_of_the_prefill() -> None:
-    turn = Measured(expected_cached=160)
+    turn = Measured()
     turn.put(EngineDelta([1], cached=48, waited_s=2.0))
     turn.times.first_at = 13.0
     turn.ends(15.5)
