@@ -9,15 +9,14 @@ decides whether it is the same."""
 import hashlib
 import json
 import math
-import re
 from collections.abc import Iterable
 from typing import Any
 
 from services.ledger.tidied_calls import tidied_arguments
 from services.templates.tools import read_arguments
+from services.tokenization.data_marks import has_surrogates, replace_surrogates
 
 DIGEST_BYTES = 16
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def squeeze(text: str) -> str:
@@ -96,9 +95,9 @@ _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=F
 def _canonical(value: dict[str, Any], arguments: str) -> str:
     try:
         text = _encode(value)
-        if _LONE_SURROGATE.search(text) is None:
+        if not has_surrogates(text):
             return text
         # Decoded again, because the order of keys may be another.
-        return _encode(_decode(_LONE_SURROGATE.sub("\ufffd", text)))
+        return _encode(_decode(replace_surrogates(text)))
     except RecursionError:
         return arguments

@@ -21,9 +21,10 @@ from schemas.events import (
 )
 from services.frontend.apis.messages.render import MessagesStream
 from services.frontend.apis.responses.render.events import KEEPALIVE, payloads
+from services.frontend.apis.shared.decode import mend_surrogates
 from services.frontend.turns.interfaces import AnswerInfo
 from tests.kit.answers import dispatches, events, frames
-from tests.kit.bodies import MESSAGES, RESPONSES, Api, Json
+from tests.kit.bodies import CHAT, MESSAGES, RESPONSES, Api, Json
 from tests.kit.events import call, finish, reasoning, text
 from tests.kit.frontend import MODEL
 from tests.kit.telling import PREPARED, named
@@ -47,6 +48,28 @@ def document_of(api: Api, turn: list[TurnEvent], **fields: Any) -> Json:
 def test_arguments_keep_their_spelling_in_a_document_of_messages() -> None:
     document = named(MESSAGES, "interleaved").document()
     assert rb'"input":{"pattern": "old\\.flag", "limit": 5000.0}' in document
+
+
+@given(
+    st.dictionaries(
+        st.text(st.characters(), max_size=3),
+        st.text(st.characters() | st.sampled_from("\ud83d\udc00"), max_size=4),
+        max_size=3,
+    )
+)
+def test_halves_of_surrogate_pairs_do_not_lose_arguments(arguments: dict[str, str]) -> None:
+    """They are U+FFFD in an object, which strict readers of JSON refuse else."""
+    written = json.dumps(arguments)
+    mended = json.loads(mend_surrogates(written.encode()))
+    turn = [*call(0, "look", written, call_id="c"), finish(1)]
+    (content,) = document_of(MESSAGES, turn)["content"]
+    assert content["input"] == mended
+    ((_, sent),) = dispatches(stream_of(MessagesStream(replace(INFO, dispatch=True)), turn))
+    assert sent["tool_call_dispatch"]["input"] == mended
+    (choice,) = document_of(CHAT, turn)["choices"]
+    assert choice["message"]["tool_calls"][0]["function"]["arguments"] == written
+    (item,) = document_of(RESPONSES, turn)["output"]
+    assert (item["status"], item["arguments"]) == ("completed", written)
 
 
 def test_call_without_an_id_gets_a_unique_one_in_messages() -> None:

@@ -117,9 +117,10 @@ def is_set(raw: Raw) -> bool:
 
 
 def is_json(text: str, shape: Any) -> bool:
-    """Whether the text is one complete JSON value of this type."""
+    """Whether the text is one complete JSON value of this type. Halves of surrogate pairs, which
+    models write as escapes, make no difference."""
     try:
-        msgspec.json.decode(text, type=shape)
+        msgspec.json.decode(mend_surrogates(text.encode()), type=shape)
     except (msgspec.DecodeError, RecursionError):
         return False
     return True
