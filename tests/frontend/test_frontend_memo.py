@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from schemas.conversation import Conversation, Message, Text
+from schemas.conversation import Text
 from schemas.errors import Invalid
 from services.frontend.apis.messages.request import Messages
-from services.frontend.apis.shared.decode import MIN_SHARED_CHARS, share_texts
 from services.frontend.turns.interfaces import Dialect
 from services.runtime.memo import MIN_SIZE, Memo
 from tests.kit.bodies import (
@@ -128,26 +127,7 @@ def test_least_recently_used_value_is_dropped_first() -> None:
     assert cache.size == 4 * MIN_SIZE
 
 
-def test_failed_value_is_made_again() -> None:
-    cache: Memo[int] = Memo()
-
-    def fail(_: bytes) -> int:
-        raise Invalid("no")
-
-    with pytest.raises(Invalid):
-        cache.get(b"1" * MIN_SIZE, fail)
-    assert cache.get(b"1" * MIN_SIZE, len) == MIN_SIZE
-
-
 INSTRUCTIONS = "Be brief, be exact, and read a file before you change it. " * 200
-
-
-def shared(cache: Memo[Any], *system: str, said: str = "Hi.") -> Conversation:
-    conversation = Conversation(
-        "m", [Message("user", [Text(said)])], system=[Text("".join(list(t))) for t in system]
-    )
-    share_texts(conversation, cache)
-    return conversation
 
 
 def test_instructions_in_messages_are_shared() -> None:
@@ -158,11 +138,3 @@ def test_instructions_in_messages_are_shared() -> None:
     )
     assert first.messages[0].parts[0] is second.messages[0].parts[0]
     assert second.messages[1].parts == [Text("Bye.")]
-
-
-def test_short_and_too_large_texts_are_not_shared() -> None:
-    cache: Memo[Any] = Memo(4 * MIN_SHARED_CHARS)
-    shared(cache, "x" * (MIN_SHARED_CHARS - 1), "y" * (MIN_SHARED_CHARS + 1))
-    assert cache.size == 0
-    shared(cache, "z" * MIN_SHARED_CHARS)
-    assert cache.size == MIN_SHARED_CHARS

@@ -71,20 +71,6 @@ def test_entries_fit_the_strict_types_of_both_sdks(card: ModelCard, model_info: 
     assert made["created"] == card.created
 
 
-async def test_served_web_search_is_a_capability(model_info: Any) -> None:
-    for config, expected in (
-        (FrontendConfig(), False),
-        (FrontendConfig(web_provider="http://127.0.0.1:9/"), True),
-    ):
-        async with serving(config=config) as served, ClientSession(served.url) as http:
-            listed = await (await http.get("/v1/models")).json()
-            alone = await (await http.get(f"/v1/models/{MODEL}")).json()
-        for document in (listed["data"][0], alone):
-            tools = model_info.model_validate(document, strict=False).capabilities.server_tools
-            assert tools.supported is expected
-            assert tools.web_search.supported is expected
-
-
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
 def test_entries_fit_openais_strict_type_and_vllms_clients(card: ModelCard) -> None:
     from openai.types import Model

@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from schemas.errors import ContextOverflow, EngineFailed, ErrorInfo, ErrorKind, Invalid, Overloaded
-from schemas.events import Failed
+from schemas.errors import ContextOverflow, EngineFailed, Invalid, Overloaded
 from services.preprocessor.limit import limit_output
 from tests.kit.bodies import chat_tool
-from tests.kit.events import Step, call, finish, one_by_one, reasoning, text
+from tests.kit.events import Step, call, finish, reasoning, text
 from tests.kit.frontend import MODEL, FakeGateway, Served, serving
 
 if TYPE_CHECKING:
@@ -56,21 +55,6 @@ async def test_stream_helper_completes_a_tool_loop() -> None:
     result = gateway.turns[1].conversation.messages
     assert [turn.role for turn in result] == ["user", "assistant", "tool"]
     assert [type(part).__name__ for part in result[1].parts] == ["Reasoning", "Call", "Call"]
-
-
-async def test_sdk_receives_several_choices() -> None:
-    gateway = FakeGateway(lambda: one_by_one([*reasoning(0, "so"), *text(1, "Hello"), finish(2)]))
-    async with serving(gateway) as served, client(served) as sdk:
-        whole = await sdk.chat.completions.create(**ASK, n=3, seed=7)
-        seeds = [each.conversation.sampling.seed for each in gateway.turns]
-        async with sdk.chat.completions.stream(**ASK, n=3) as stream:
-            streamed = await stream.get_final_completion()
-    assert seeds == [7, 8, 9]
-    for completion in (whole, streamed):
-        said = [(each.index, each.message.content) for each in completion.choices]
-        assert said == [(at, "Hello") for at in range(3)]
-    assert whole.usage
-    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (656, 3 * 74)
 
 
 async def test_sdk_receives_completions() -> None:
@@ -142,20 +126,3 @@ async def test_context_overflow_has_the_wording_that_agents_parse(
         f"This model's maximum context length is 131072 tokens. However, you requested {total + 300} tokens "
         f"(130300 in the messages, {completion} in the completion). Please reduce the length of the messages or completion."
     )
-
-
-async def test_error_in_mid_stream_is_raised() -> None:
-    import openai
-
-    failed = Failed(ErrorInfo(ErrorKind.ENGINE, "the engine failed"))
-    said: list[str] = []
-
-    async def read() -> None:
-        async for each in await sdk.chat.completions.create(**ASK, stream=True):
-            said.append(each.choices[0].delta.content or "")
-
-    gateway = FakeGateway(lambda: [[*text(0, "half")], [failed]])
-    async with serving(gateway) as served, client(served) as sdk:
-        with pytest.raises(openai.APIError, match="the engine failed"):
-            await read()
-    assert "".join(said) == "half"

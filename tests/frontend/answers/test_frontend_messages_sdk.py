@@ -9,7 +9,7 @@ import pytest
 from schemas.conversation import Call, Reasoning, Result
 from schemas.errors import EngineFailed, ErrorInfo, ErrorKind, Overloaded
 from schemas.events import Failed, FinishReason
-from tests.kit.events import Step, call, finish, hello, one_by_one, reasoning, text
+from tests.kit.events import Step, call, finish, one_by_one, reasoning, text
 from tests.kit.every import Cases
 from tests.kit.frontend import MODEL, FakeGateway, Served, serving
 
@@ -143,23 +143,3 @@ async def test_error_in_mid_stream_is_raised() -> None:
             await read()
     assert events[0] == "message_start"
     assert "message_delta" not in events
-
-
-async def test_sdk_counts_tokens_and_lists_models() -> None:
-    import anthropic
-
-    gateway = FakeGateway(hello)
-    async with serving(gateway) as served, client(served) as sdk:
-        counted = await sdk.messages.count_tokens(
-            model="claude-alias", messages=HI, system="be brief"
-        )
-        assert counted.input_tokens == 4321
-        assert gateway.counted[0].model == MODEL
-        assert gateway.counted[0].system[0].text == "be brief"
-        listed = [model async for model in sdk.models.list()]
-        assert [model.id for model in listed] == [MODEL, "claude-alias"]
-        assert listed[0].max_input_tokens == 131072
-        for name in (MODEL, "claude-alias"):
-            assert (await sdk.models.retrieve(name)).id == name
-        with pytest.raises(anthropic.NotFoundError):
-            await sdk.models.retrieve("nobody")

@@ -4,7 +4,6 @@ process."""
 import asyncio
 import functools
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -76,14 +75,12 @@ async def test_dropped_tools_are_named_in_the_notes_header(
 
 
 CUSTOM = {"type": "custom", "name": "look"}
-IMAGE = {"type": "input_image", "image_url": "http://h/a.png"}
 DEEP: dict[str, Any] = functools.reduce(
     lambda inner, _: {"type": "array", "items": inner}, range(12), {}
 )
 REFUSED: list[dict[str, Any]] = [
     {"tools": [CUSTOM], "tool_choice": "required"},
     {"input": [{"role": "user", "content": "a"}] * 5},
-    {"input": [{"role": "user", "content": [IMAGE] * 3}]},
     {"text": {"format": {"type": "json_schema", "name": "a", "schema": DEEP}}},
     {"model": "other"},
     {"model": "nowhere"},
@@ -95,7 +92,7 @@ async def test_what_is_refused_at_once_is_refused_in_the_background_too(
 ) -> None:
     keys = tmp_path / "keys"
     keys.write_text(f"ci:{hashlib.sha256(b'k').hexdigest()} models={MODEL},plain\n")
-    config = FrontendConfig(api_keys_file=str(keys), max_messages=4, max_media=2, max_nesting=10)
+    config = FrontendConfig(api_keys_file=str(keys), max_messages=4, max_nesting=10)
     gateway = FakeGateway(cards=[ModelCard(name, max_model_len=1000) for name in (MODEL, "other")])
     headers = {"x-api-key": "k"}
     async with (
@@ -165,10 +162,6 @@ async def test_hangup_of_a_follower_does_not_end_the_response(
     script.go.set()
     await client.until(id, "completed")
     assert gateway.turns[0].cancelled == []
-    events = await client.stream(background=True)
-    names = [event["type"].removeprefix("response.") for event in events]
-    assert names[:2] == ["created", "in_progress"]
-    assert names[-1] == "completed"
 
 
 async def test_cancelling_stops_the_turn(client: Client, served: Served) -> None:
@@ -302,14 +295,3 @@ async def test_cancelled_drain_fails_the_remaining_responses(
         assert failed["status"] == "failed"
         assert failed["error"]["message"] == "This server was shut down."
     assert [turn.cancelled for turn in served.gateway.turns] == [["hangup"], ["hangup"]]
-
-
-async def test_shutdown_ends_responses_that_were_not_drained(
-    gateway: FakeGateway, http: ClientSession
-) -> None:
-    async with serving(gateway) as served:
-        id = await start(Client(http, served))
-    assert len(served.responses.background) == 0
-    kept = await served.responses.store.get(id, None)
-    assert kept is not None
-    assert json.loads(bytes(kept.response))["status"] == "failed"

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.conversation import Grammar, Text, ToolSpec
+from schemas.conversation import Grammar, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.responses.request.body import decode
@@ -90,20 +90,6 @@ def test_error_names_the_place_in_history_or_input(stored: Any, own: Any, place:
     with pytest.raises(Invalid) as refused:
         Responses().convert(request, {}, history)
     assert refused.value.info.param == place
-
-
-def test_history_precedes_the_input() -> None:
-    first = decode(encoded(responses(input="One.", instructions="Once.")))
-    answer = assistant(block("output_text", text="Two."), type="message")
-    second = decode(encoded(responses(input="Three.", previous_response_id="resp_1")))
-    ask = Responses().convert(second, {}, [*first.items, msgspec.Raw(encoded(answer))])
-    assert [(message.role, message.parts) for message in ask.conversation.messages] == [
-        ("user", [Text("One.")]),
-        ("assistant", [Text("Two.")]),
-        ("user", [Text("Three.")]),
-    ]
-    assert ask.conversation.system == []
-    assert ask.request.echo["previous_response_id"] == "resp_1"
 
 
 def test_stored_items_are_complete_and_have_ids() -> None:

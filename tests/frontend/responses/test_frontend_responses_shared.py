@@ -170,7 +170,7 @@ class FollowerBucket(Bucket):
         return seen[0]
 
 
-USES = ("continue", "chain", "item", "get", "items", "stream", "delete")
+USES = ("continue", "chain", "item", "stream", "delete")
 
 
 @pytest.mark.parametrize("background", [False, True])
@@ -214,10 +214,6 @@ async def use_at_once(pair: Pair, use: str, made: Any, background: bool) -> None
         case "item":
             reference = {"type": "item_reference", "id": made["output"][0]["id"]}
             await pair.ask_other.create(input=[reference, {"role": "user", "content": "two"}])
-        case "get":
-            await pair.ask_other.until(id, "completed")
-        case "items":
-            assert (await pair.ask_other.get(id, "/input_items"))["data"]
         case "stream" if background:
             events = await pair.ask_other.replay(id)
             assert events[-1]["response"] == made
