@@ -194,12 +194,6 @@ def test_file_that_cannot_be_written_back_is_refused(
         write(ours)
     assert str(path) in str(refused.value)
     assert [(one.name, one.read_bytes()) for one in path.parent.iterdir()] == [("settings", text)]
-    path.unlink()
-    write(ours)
-    path.write_bytes(text)
-    with pytest.raises(CommandError, match=why):
-        undo(ours)
-    assert path.read_bytes() == text
 
 
 @pytest.mark.parametrize(
@@ -242,13 +236,6 @@ def test_undo_needs_no_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     removed = f"{tmp_path}/turnwire-models.json: removed\n{tmp_path}/config.toml: removed\n"
     assert capsys.readouterr().out == removed
     assert list(tmp_path.iterdir()) == []
-
-
-def test_undo_excludes_write_and_libraries(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["connect", "claude", "--write", "--undo"]) == 2
-    assert "exclude each other" in capsys.readouterr().err
-    assert main(["connect", "litellm", "--undo"]) == 1
-    assert "a library" in capsys.readouterr().err
 
 
 # -- Links and folders of others

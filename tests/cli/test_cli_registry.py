@@ -1,17 +1,13 @@
 """Commands and engines by name: another package's, and all of this one's in a clone that was never
 installed."""
 
-import asyncio
-import os
-import shutil
-from asyncio.subprocess import PIPE, STDOUT
 from pathlib import Path
 
 import msgspec
 
 from services.cli.registry import BUILT_IN, GROUP
 from services.worker.engines import registry as engines
-from tests.cli.running import MAIN, install, turnwire
+from tests.cli.running import install, turnwire
 
 REPOSITORY = Path(__file__).parents[2]
 COUNT = '''
@@ -67,35 +63,3 @@ def test_entry_points_of_this_package_are_in_the_tables() -> None:
     assert declared[engines.GROUP] == engines.BUILT_IN
     tools = {name for name, (path, _) in BUILT_IN.items() if path.startswith("turnwire_tools.")}
     assert declared[GROUP].keys() == tools
-
-
-NOT_INSTALLED = """
-import importlib.metadata
-
-importlib.metadata.entry_points = lambda **_: importlib.metadata.EntryPoints()
-"""
-CHECK = """
-import sys
-from services.cli.registry import load_command
-from services.worker.engines.registry import load_engine
-
-print([load_command(name) is not None for name in ("up", "tap", "demo-model", "connect")])
-print(sys.modules[load_engine("script").__module__].__file__)
-"""
-
-
-async def test_clone_that_was_never_installed_has_every_command_and_the_script_engine(
-    tmp_path: Path,
-) -> None:
-    for package in ("schemas", "services", "turnwire_tools"):
-        unwanted = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(REPOSITORY / package, tmp_path / package, ignore=unwanted)
-    (tmp_path / "sitecustomize.py").write_text(NOT_INSTALLED)
-    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
-
-    process = await asyncio.create_subprocess_exec(
-        MAIN[0], "-c", CHECK, env=env, cwd=tmp_path, stdout=PIPE, stderr=STDOUT
-    )
-    output, _ = await process.communicate()
-    lines = [str([True] * 4), f"{tmp_path}/turnwire_tools/script/engine.py"]
-    assert (process.returncode, output.decode().splitlines()) == (0, lines)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.common import replace_file
 from services.cli.instances import Instance, announce, newest_instance, write_ready_file
 from services.cli.main import main
 from services.runtime.config import STAGES
@@ -121,12 +120,3 @@ def test_login_of_the_bus_is_private(tmp_path: Path) -> None:
         assert all_private(found)
     write_ready_file(ready, Instance("http://h", [], "m", 1, "nats://h"))
     assert mode(ready) == 0o666, "nothing in it is a secret"
-
-
-def test_replaced_file_leaves_no_other_file(tmp_path: Path) -> None:
-    path = tmp_path / "ready.json"
-    for data in (b"old", b"new"):
-        replace_file(path, data)
-        assert path.read_bytes() == data
-    assert list(tmp_path.iterdir()) == [path]
-    assert mode(path) == 0o600

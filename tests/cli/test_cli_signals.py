@@ -142,37 +142,3 @@ async def test_command_ends_while_no_name_server_answers(
     assert process.stderr is not None
     assert await process.stderr.readline() == b"waits\n"
     assert await end(process, signal.SIGINT) == (130, b"")
-
-
-IMPORTS = """
-import sys, time
-
-
-class Finder:
-    def find_spec(name, *_):
-        if name == "{module}":
-            print("waits", file=sys.stderr, flush=True)
-            time.sleep(600)
-
-
-sys.meta_path.insert(0, Finder)
-from services.cli.main import main
-
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-@pytest.mark.parametrize(
-    ("module", "argv"),
-    [
-        ("services.cli.up.command", ["up"]),
-        ("services.cli.up.check", ["serve", "frontend"]),
-    ],
-)
-async def test_command_ends_while_it_imports(
-    module: str, argv: Sequence[str], silent: SilentServer, tmp_path: Path
-) -> None:
-    process = await start(argv, silent, tmp_path, program=["-c", IMPORTS.format(module=module)])
-    assert process.stderr is not None
-    assert await process.stderr.readline() == b"waits\n"
-    assert await end(process, signal.SIGINT) == (130, b"")

@@ -199,16 +199,6 @@ async def test_second_signal_ends_at_once(up: Start) -> None:
         await until_gone(*pids)
 
 
-@pytest.mark.slow
-async def test_killed_up_leaves_no_process(up: Start) -> None:
-    async with up() as running:
-        await running.printed("process.ready")
-        pids = [*running.children()]
-        assert len(pids) == 6
-        await running.end(signal.SIGKILL)
-        await until_gone(*pids)
-
-
 async def test_what_up_cannot_use_is_one_line(up: Start) -> None:
     async with up("--nats-url", "nats://127.0.0.1:1") as running:
         assert await running.end() == 1

@@ -16,11 +16,9 @@ from schemas.conversation import (
     Conversation,
     Hints,
     Message,
-    OutputFormat,
     RawPrompt,
     Result,
     Text,
-    Thinking,
     ToolSpec,
 )
 from schemas.events import PromptComparison
@@ -191,26 +189,6 @@ def test_session_that_only_grows_misses_nothing(server: Server, session: Convers
             found, tokens, _ = server.change(previous, now)
             assert found == PromptComparison(tokens)
         previous = now
-
-
-@pytest.mark.parametrize(
-    ("change", "part"),
-    [
-        ({"thinking": Thinking("disabled", effort="low")}, "thinking"),
-        ({"template_kwargs": {"x": 1}}, "template_kwargs"),
-        ({"format": OutputFormat("json_object")}, "format"),
-        ({"verbosity": "low"}, "verbosity"),
-    ],
-)
-def test_setting_is_named_where_the_prompt_departs(
-    setup: ModelSetup, change: dict[str, Any], part: str
-) -> None:
-    server = Server(setup)
-    before = Conversation("m", [user("a"), Message("assistant", [Text("b")]), user("c")])
-    assert server.change(before, replace(before, **change))[0].changed == []
-    found, _, missed = server.change(before, with_edit(replace(before, **change), 0))
-    assert found.missed == missed
-    assert part in found.changed
 
 
 def test_template_that_drops_earlier_text_is_not_a_change_of_the_request(

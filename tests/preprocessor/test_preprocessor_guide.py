@@ -3,7 +3,6 @@
 import dataclasses
 from typing import Any
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -111,25 +110,6 @@ def test_worker_gets_keys_of_tenant_and_session(setup: ModelSetup) -> None:
     assert {(turn.tenant, turn.retain_s) for turn in turns} == {("", 300), ("a", 300), ("b", 300)}
     assert made("a", "s", 0).session == made("a", "s", 300).session
     assert (made("a", "s", 0).tenant, made("a", "s", 0).retain_s) == ("", 0)
-
-
-def test_request_has_a_hold_and_a_notice_only_if_its_turn_has_them(setup: ModelSetup) -> None:
-    conversation = asked([])
-    prompt = assemble(conversation, setup)
-    guide = turn_guide(conversation, prompt, setup, with_grammar=False)
-    turn = prepare_turn(TurnRequest("t", "f", conversation), prompt, setup, guide)
-
-    def fields(report: HoldReport) -> dict[str, Any]:
-        request = generate_request("m", turn, Assignment("w", "p", None), None, report)
-        encoded = msgspec.json.decode(msgspec.json.encode(request))
-        names = ("notice", "notice_tokens", "held_s", "held_for")
-        return {name: encoded[name] for name in names if name in encoded}
-
-    assert fields(HoldReport()) == {}
-    held = {"held_s": 0.0, "held_for": "u"}
-    assert fields(HoldReport(held_s=round(0.00001, 4), held_for="u")) == held
-    leads = {"notice": "subject", "notice_tokens": 64}
-    assert fields(HoldReport("subject", 64)) == leads
 
 
 def test_request_without_promises_has_no_grammar(setup: ModelSetup) -> None:

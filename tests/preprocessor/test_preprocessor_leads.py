@@ -225,28 +225,6 @@ def test_any_number_of_leads_hold_a_turn_no_longer_than_its_bound(
         trial.end(one, computed=False)
 
 
-@given(
-    st.lists(st.tuples(st.integers(4, 500), st.floats(0.0, 60.0), st.booleans()), max_size=20),
-    st.integers(4, 500),
-)
-def test_time_in_a_worker_s_queue_never_makes_a_limit_shorter(
-    earlier: list[tuple[int, float, bool]], blocks: int
-) -> None:
-    """The limit is at least the margin times the prefill at the worker's real speed, whatever its
-    queue was like."""
-    trial, speed = Trial(), 1000.0
-    for number, (size, queued_s, fails) in enumerate(earlier):
-        one = trial.lead(prompt(f"{number}", (f"{number}", size)))
-        trial.now += queued_s + one.prompt.tokens / speed
-        trial.end(one, computed=not fails)
-    last = trial.lead(prompt("last", ("last", blocks)))
-    assert (
-        min(MARGIN * last.prompt.tokens / speed, MAX_HOLD_S) - 1e-6
-        <= trial.leads.limit_s(last)
-        <= MAX_HOLD_S
-    )
-
-
 EVENTS = st.sampled_from(["arrives", "arrives", "computed", "fails", "gives up"])
 
 

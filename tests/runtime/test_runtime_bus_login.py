@@ -153,20 +153,6 @@ async def test_a_password_may_change_while_the_process_runs(
     assert not client.fatal
 
 
-async def test_a_permission_error_is_logged(nats_binary: str, tmp_path: Path) -> None:
-    users = 'authorization { users: [{ user: "me", password: "x", permissions: { publish: ["mine", "works"] } }] }'
-    with serving(nats_binary, tmp_path, users) as address:
-        client = Client(f"nats://me:x@{address}")
-        await client.bus.connect()
-        assert client.bus.publish("mine", b"")
-        assert client.bus.publish("theirs", b"")
-        await client.bus.flush()
-        assert client.reasons("bus.refused") == ['permissions violation for publish to "theirs"']
-        await client.works()
-        await client.bus.close()
-    assert not client.fatal, "a permission is no reason to end"
-
-
 # Credentials.
 
 PRIVATE = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))

@@ -126,39 +126,6 @@ def test_flags_of_other_servers_are_accepted(argv: list[str], field: str, value:
     assert getattr(loaded.config, field) == value
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("low=0", "Invalid value for --effort-budgets: low must be 1 to 2147483647, not 0"),
-        ("low=1,low=2", 'Invalid value for --effort-budgets: "low=1,low=2" has a name twice'),
-        (
-            "none=5",
-            'Invalid value for --effort-budgets: "none" is not a level of effort; '
-            "there are minimal, low, medium, high, xhigh, max",
-        ),
-        ("low=many", 'Invalid value for --effort-budgets: "many" is not a whole number'),
-    ],
-)
-def test_wrong_budgets_of_efforts_are_refused_in_one_line(
-    text: str, problem: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        command_line(PreprocessorConfig, "--model", "m", "--effort-budgets", text)
-    assert capsys.readouterr().err == f"turnwire: {problem}\n"
-
-
-@pytest.mark.parametrize(
-    ("suffix", "text"), [(".json", '{"a": [1]}'), (".yaml", "a: [1]"), (".toml", "a = [1]")]
-)
-def test_engine_arguments_from_a_file(tmp_path: Path, suffix: str, text: str) -> None:
-    (tmp_path / f"engine{suffix}").write_text(text)
-    loaded = command_line(
-        WorkerConfig, "--model", "m", "--extra-llm-api-options", str(tmp_path / f"engine{suffix}")
-    )
-    assert isinstance(loaded.config, WorkerConfig)
-    assert loaded.config.engine_args == {"a": [1]}
-
-
 def test_a_file_may_have_lists_and_tables(tmp_path: Path) -> None:
     file = toml(
         tmp_path,
@@ -237,6 +204,7 @@ def test_wrong_command_lines_end_with_status_2(capsys: pytest.CaptureFixture[str
         (["--slots", "0"], 'Invalid value "0" for --slots. Must be >= 1.'),
         (["--mod", "x"], "Unknown option: --mod. Did you mean --model?"),
         (["stray"], "stray"),
+        (["--engine-args", "["], "--engine-args"),
     ):
         with pytest.raises(SystemExit) as caught:
             command_line(WorkerConfig, "--model", "m", *argv)

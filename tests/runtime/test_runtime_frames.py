@@ -13,7 +13,6 @@ from schemas.frames import TokenEntry, TokenFrame
 from services.runtime.bus import Delivery
 from services.runtime.heartbeats import LinkStates, Service
 from services.runtime.process import Process
-from services.runtime.streams import frames as streams
 from services.runtime.streams.frames import FrameReceiver, FrameSender, FrameSource
 from tests.kit.processes import MakeProcess
 from tests.kit.waiting import eventually
@@ -192,28 +191,6 @@ async def test_a_receiver_that_stands_still_holds_the_sender_and_not_the_memory(
         while not sink.whole(source):
             await beat(worker, parser)
     assert sink.receiver.gaps == 0
-
-
-async def test_a_failed_drain_is_repeated(
-    make_process: MakeProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(streams, "DRAIN_AGAIN_S", 0.01)
-    worker, parser = await make_process("worker", "w"), await make_process("parser", "p")
-    failures = iter([RuntimeError("once"), RuntimeError("and again")])
-
-    class FailingSource(Source):
-        def fill(self, receiver: str, seq: int) -> TokenFrame | None:
-            for failure in failures:
-                raise failure
-            return super().fill(receiver, seq)
-
-    source, sink = FailingSource(worker, parser.id), Sink(parser)
-    await sink.start()
-    await source.sender.start()
-    await sink.process.bus.flush()
-    source.add()
-    await eventually(lambda: sink.whole(source))
-    assert next(failures, None) is None
 
 
 async def test_a_frame_that_cannot_be_encoded_is_taken_back(make_process: MakeProcess) -> None:

@@ -13,8 +13,6 @@ from prometheus_client import CollectorRegistry
 from schemas import subjects
 from schemas.control import Heartbeat, Load, Stage
 from services.runtime.heartbeat_auth import FRESH_S, HeartbeatAuth
-from tests.kit.processes import MakeProcess, Reported
-from tests.kit.waiting import eventually
 
 WORKER = Heartbeat("worker", "w-1", load=Load(running=3), version="1", host="h", pid=7)
 SUBJECT = subjects.heartbeat("worker", "w-1")
@@ -124,29 +122,3 @@ def test_a_process_that_starts_later_takes_no_old_recording(sender: Peer, receiv
     assert not receiver.takes(recorded)
     receiver.now -= 2 * FRESH_S + 2
     assert not receiver.takes(recorded), "a sender whose clock is ahead"
-
-
-async def test_processes_with_a_key_take_each_other_and_no_forged_one(
-    make_process: MakeProcess, tmp_path: Path
-) -> None:
-    key = tmp_path / "heartbeat.key"
-    key.write_text("a key")
-    one = await make_process("frontend", "f", heartbeat_key_file=str(key))
-    other = await make_process("worker", "w", heartbeat_key_file=str(key))
-    stranger = await make_process("parser", "p")
-    other.heartbeats.send()
-    await eventually(lambda: one.registry.get("worker", other.id) is not None)
-    for number in range(2000):
-        forged = Heartbeat("worker", f"forged-{number}")
-        stranger.publish(subjects.heartbeat("worker", forged.id), forged)
-    stranger.publish(
-        subjects.heartbeat("worker", other.id), Heartbeat("worker", other.id, leaving=True)
-    )
-    stranger.heartbeats.send()
-    await stranger.bus.flush()
-    other.serve(Reported(load=Load(running=9)))
-    other.heartbeats.send()
-    await eventually(lambda: any(peer.load.running == 9 for peer in one.registry.living("worker")))
-    assert [peer.id for peer in one.registry.living("worker")] == [other.id]
-    assert list(one.registry.living("parser")) == []
-    assert (one.metrics.get_sample_value("turnwire_heartbeats_refused_total") or 0) >= 2002

@@ -1,19 +1,13 @@
 """What every process does: announces itself, sends and receives heartbeats, drains, leaves."""
 
 import asyncio
-import socket
-from collections.abc import MutableMapping
-from typing import Any
 
 import pytest
 
 from schemas.control import Heartbeat, Stage
 from schemas.errors import EngineFailed
-from services.runtime.config import BusConfig, ParserConfig
-from services.runtime.config.loader import ConfigError
 from services.runtime.heartbeats import CHANGE_DELAY_S, Service
 from services.runtime.process import Process
-from tests.kit.frontend import log_into
 from tests.kit.nats import NatsServer
 from tests.kit.processes import MakeProcess
 from tests.kit.waiting import eventually
@@ -178,23 +172,3 @@ async def test_a_probe_finds_out_whether_anybody_is_subscribed(
     await eventually(lambda: process.cut_off)
     process.probe("away", Heartbeat("worker", "w"), lambda: gone.append("unknown"))
     assert gone == ["away"]
-
-
-async def test_process_that_never_served_was_not_cut_off(nats: NatsServer) -> None:
-    """It ended before its first heartbeat: the time since then is not that since the machine's
-    start."""
-    lines: list[MutableMapping[str, Any]] = []
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-        bus = BusConfig(nats_url=nats.url)
-        process = Process(
-            "parser", ParserConfig(model="m", metrics_port=port, bus=bus), log_into(lines)
-        )
-        await process.connect()
-        with pytest.raises(
-            ConfigError,
-            match="in use; choose another address with --metrics-host and --metrics-port",
-        ):
-            await process.run()
-    assert [line["event"] for line in lines] == ["process.left"]

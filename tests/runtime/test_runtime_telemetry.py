@@ -36,22 +36,6 @@ def test_log_lines_are_json_with_what_was_bound() -> None:
     }
 
 
-def test_number_that_json_lacks_is_a_text() -> None:
-    stream = io.StringIO()
-    open_log(FrontendConfig(), stream).info(
-        "NaN", wait_s=float("inf"), of={"a": [float("nan"), -float("inf")]}, b="\ud800"
-    )
-    (line,) = lines(stream)
-    del line["time"]
-    assert line == {
-        "level": "info",
-        "event": "NaN",
-        "wait_s": "Infinity",
-        "of": {"a": ["NaN", "-Infinity"]},
-        "b": "?",
-    }
-
-
 class Readiness:
     """Why the process is not ready."""
 

@@ -3,7 +3,6 @@ costs nothing."""
 
 import asyncio
 import io
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -11,11 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.errors import Invalid
-from services.runtime.config import FrontendConfig, ServiceConfig, WorkerConfig
+from services.runtime.config import FrontendConfig, ServiceConfig
 from services.runtime.observability.telemetry import open_log
 from services.runtime.observability.tracing import Attributes, OpenSpan, Tracer, open_tracer
-from services.runtime.process import Process
 from tests.kit.nats import free_port
 from tests.kit.otlp import Receiver, receiving
 from tests.kit.waiting import LIMIT_S
@@ -151,18 +148,3 @@ async def test_a_receiver_that_is_down_is_one_line(
     (line,) = log.getvalue().splitlines()
     assert msgspec.json.decode(line)["event"] == "tracing.problem"
     assert "secret" not in line
-
-
-def test_a_missing_or_wrong_setting_is_one_clear_error(
-    make: Callable[..., Tracer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")
-    with pytest.raises(ValueError, match="http/protobuf or grpc"):
-        make()
-    monkeypatch.delenv("OTEL_EXPORTER_OTLP_PROTOCOL")
-    with pytest.raises(Invalid, match="otlp_endpoint must be"):
-        Process("worker", WorkerConfig(model="m", tracing=True, otlp_endpoint="collector:4318"))
-    monkeypatch.setitem(sys.modules, "services.runtime.observability.tracing", None)
-    with pytest.raises(Invalid, match="the extra otel"):
-        Process("worker", WorkerConfig(model="m", tracing=True))
-    assert Process("worker", WorkerConfig(model="m")).tracer is None

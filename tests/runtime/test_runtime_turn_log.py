@@ -6,6 +6,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schemas.control import StreamPosition
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import (
     MAX_DISPATCH,
@@ -109,6 +110,26 @@ def test_a_lossy_repeating_channel_with_replay_loses_and_doubles_nothing(
         sent.rewind(receiver.position("t", 1))
     assert receiver.ended
     assert joined(got) == joined(events)
+
+
+def test_overlap_is_cut_and_a_gap_is_reported() -> None:
+    cursor = Cursor()
+    cursor.accept(BlockStart(0, "text"))
+    cursor.accept(Delta(0, 0, "abc"))
+    assert cursor.accept(Delta(0, 1, "bcde")) == Delta(0, 3, "de")
+    assert cursor.accept(Delta(0, 6, "x")) is Verdict.GAP
+    assert cursor.position("t", 1) == StreamPosition("t", 1, 5, 0)
+    assert cursor.accept(BlockStop(0, True, 5)) == BlockStop(0, True, 5)
+    assert cursor.accept(Finish(FinishReason.STOP, 2, Usage())) is Verdict.GAP
+
+
+def test_a_negative_position_means_everything() -> None:
+    log, sent = TurnLog(), Cursor()
+    for event in (BlockStart(0, "text"), Delta(0, 0, "ab")):
+        log.append(event)
+    log.read(sent)
+    sent.rewind(StreamPosition("t", 1, offset=-3, block=-1))
+    assert log.read(sent)[0] == [BlockStart(0, "text"), Delta(0, 0, "ab")]
 
 
 def test_an_interruption_ends_the_log_and_not_the_turn() -> None:
