@@ -50,6 +50,14 @@ class BusTurns:
     async def __aexit__(self, *_: object) -> None:
         await self._bus.close()
 
+    async def begun(self, number: int, timeout_s: float = 60) -> list[DecodedTurn]:
+        """Waits for the requests of `number` turns, which an answer may overtake; returns all
+        turns."""
+        async with asyncio.timeout(timeout_s):
+            while len(self.turns) < number:
+                await self._bus.flush()
+        return list(self.turns.values())
+
     async def ended(self, turn: str, timeout_s: float = 60) -> DecodedTurn:
         """Waits for the end of a turn, which an answer may overtake; returns it."""
         async with asyncio.timeout(timeout_s):
