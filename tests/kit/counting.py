@@ -21,6 +21,7 @@ from services.worker import engine as contract
 STRIDE = 7
 WINDOW = 1_000_000
 QUEUE = 100
+SLOTS = 1000
 
 
 class Plan(Struct):
@@ -95,7 +96,6 @@ class CountingEngine:
         model: Model,
         salt: int,
         plans: dict[str, Plan],
-        slots: int = 1000,
         block_tokens: int | None = None,
     ) -> None:
         """`block_tokens`: of a prefix cache; None: there is none."""
@@ -108,8 +108,6 @@ class CountingEngine:
         """Running requests: how many tokens each has."""
         self.seen: list[contract.EngineRequest] = []
         self.alive = True
-        self.slots = slots
-        self.free = asyncio.Semaphore(slots)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def has(self, turn: str) -> bool:
@@ -122,7 +120,7 @@ class CountingEngine:
         )
         eos = [self.model.eos]
         info = contract.EngineInfo(
-            "counting", "1", WINDOW, self.slots, self.block_tokens, None, eos, features
+            "counting", "1", WINDOW, SLOTS, self.block_tokens, None, eos, features
         )
         return structs.replace(info, shares_queued=self.shares_queued)
 
@@ -134,16 +132,15 @@ class CountingEngine:
         return EngineTurn(task)
 
     async def _run(self, request: contract.EngineRequest, sink: contract.Sink) -> None:
-        async with self.free:
-            self.running[request.id] = request.resumed
-            try:
-                async for delta in self._decode(request):
-                    self.running[request.id] += len(delta.ids)
-                    sink.put(delta)
-            except EngineFailed as error:
-                sink.fail(error)
-            finally:
-                del self.running[request.id]
+        self.running[request.id] = request.resumed
+        try:
+            async for delta in self._decode(request):
+                self.running[request.id] += len(delta.ids)
+                sink.put(delta)
+        except EngineFailed as error:
+            sink.fail(error)
+        finally:
+            del self.running[request.id]
 
     async def _decode(
         self, request: contract.EngineRequest
@@ -175,7 +172,7 @@ class CountingEngine:
             yield contract.EngineDelta(finish=FinishReason.STOP, stop_id=self.model.eos)
 
     def load(self) -> Load:
-        return Load(running=len(self.running), slots=self.slots, queue_limit=QUEUE)
+        return Load(running=len(self.running), slots=SLOTS, queue_limit=QUEUE)
 
     def healthy(self) -> bool:
         return self.alive

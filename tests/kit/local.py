@@ -146,8 +146,6 @@ class Service:
         self.mute = False
         """Its own messages are lost; it receives all others, as a process that freezes and
         thaws."""
-        self.largest = 0
-        """Bytes of the largest message that was published."""
         self.losing: list[Callable[[str], bool]] = []
         """A message is lost on its way out where one of these returns True for its subject."""
         self.watching: list[Callable[[str, bytes], None]] = []
@@ -163,7 +161,6 @@ class Service:
 
         def publish(subject: str, data: bytes, *, reply_to: str = "") -> bool:
             data = self._changed(subject, data)
-            self.largest = max(self.largest, len(data))
             for watch in self.watching:
                 watch(subject, data)
             if self.cut or self.mute or any(lose(subject) for lose in self.losing):
@@ -280,29 +277,20 @@ class Local:
         self.shares_queued = False
         """Whether the workers' engines share what queued prompts have in common."""
         self.drain_s = 5.0
-        self.preprocessor: dict[str, Any] = {}
-        """Settings of preprocessors."""
         self._turns = 0
         self._parsers: dict[str, str] = {}
         """The parser to which the token stream of each turn was sent last."""
 
-    async def add(
-        self, stage: Stage, *, model: Model | None = None, slots: int = 1000, **config: Any
-    ) -> Service:
+    async def add(self, stage: Stage, *, model: Model | None = None, **config: Any) -> Service:
         """Starts one process of a stage, in virtual time on a machine of its own."""
         if isinstance(self.nats, SimulatedNats):
             machine = Machine(f"{stage}{len(self.services)}")
-            work = self._add(stage, machine, model or self.model, slots, config)
+            work = self._add(stage, machine, model or self.model, config)
             return await asyncio.create_task(work, context=machine.context)
-        return await self._add(stage, None, model or self.model, slots, config)
+        return await self._add(stage, None, model or self.model, config)
 
     async def _add(
-        self,
-        stage: Stage,
-        machine: Machine | None,
-        model: Model,
-        slots: int,
-        config: dict[str, Any],
+        self, stage: Stage, machine: Machine | None, model: Model, config: dict[str, Any]
     ) -> Service:
         common: dict[str, Any] = {"id": stage, "bus": self.bus, "drain_s": self.drain_s, **config}
         engine = None
@@ -313,11 +301,11 @@ class Local:
         else:
             process = Process(stage, ServiceConfig(**common), self.log)
             if stage == "preprocessor":
-                settings = PreprocessorConfig(model="m", threads=2, **self.preprocessor)
+                settings = PreprocessorConfig(model="m", threads=2)
                 core = Preprocessor(process, model.setup, model.sealer, settings)
             elif stage == "worker":
                 salt = 100 * sum(s.stage == stage for s in self.services)
-                engine = CountingEngine(model, salt, self.plans, slots, self.block_tokens)
+                engine = CountingEngine(model, salt, self.plans, self.block_tokens)
                 engine.shares_queued = self.shares_queued
                 core = Worker(process, engine, await engine.start(), model.name, QUEUE)
             else:
