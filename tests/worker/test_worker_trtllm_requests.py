@@ -67,6 +67,7 @@ def test_the_operator_has_the_last_word_also_inside() -> None:
     assert found["kv_cache_config"]["event_buffer_max_size"] == 65_536
     assert found["kv_cache_config"]["free_gpu_memory_fraction"] == 0.8
     assert found["enable_chunked_prefill"] is False
+    assert "vocabulary is not known" in lacking(found, known_release("1.4.0rc1"))["logit_bias"]
 
 
 @pytest.mark.parametrize(
