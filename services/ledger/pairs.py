@@ -104,7 +104,7 @@ def _joined(messages: Sequence[Message]) -> list[Message]:
     """One message of the model, then one with the results, first those of other calls."""
     answers = [message for message in messages if message.role == "assistant"]
     results = parts_of(message for message in messages if message.role != "assistant")
-    parts = _in_order_of_calls(_without_repeated_reasoning(parts_of(answers)))
+    parts = _without_repeated_reasoning(_in_order_of_calls(parts_of(answers)))
     ids: list[str] = []
     for message in answers:
         ids += message.ids
@@ -115,8 +115,8 @@ def _joined(messages: Sequence[Message]) -> list[Message]:
 
 
 def _without_repeated_reasoning(parts: Iterable[Part]) -> list[Part]:
-    """The parts with equal reasoning once: where an API requires it before a call, clients repeat
-    it."""
+    """The parts with equal reasoning once, where it comes first: if an API requires it before a
+    call, clients repeat it."""
     kept: list[Part] = []
     thoughts: set[tuple[str | None, str | None]] = set()
     for part in parts:

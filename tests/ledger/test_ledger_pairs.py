@@ -73,6 +73,15 @@ class TestJoining:
         pairs = [assistant(sealed, call(C1)), results(C1), assistant(sealed, call(C2)), results(C2)]
         assert join_pairs(pairs) == [assistant(sealed, call(C1), call(C2)), results(C1, C2)]
 
+    def test_repeated_reasoning_stays_before_the_first_call_of_reversed_pairs(self) -> None:
+        thought = Reasoning("so")
+        pairs = [
+            *(assistant(thought, Text("b"), call(C2)), results(C2)),
+            *(assistant(thought, call(C1)), results(C1)),
+        ]
+        one = assistant(thought, call(C1), Text("b"), call(C2))
+        assert join_pairs(pairs) == [one, results(C1, C2)]
+
     def test_items_of_a_turn_join_it_by_their_ids(self) -> None:
         answer = Message("assistant", [Text("done")], ids=[f"msg_{ONE}005"])
         pairs = [assistant(call(C1)), results(C1), answer]
@@ -148,12 +157,8 @@ ORDERED = ("claude-code", "messages-without-thinking", "codex", "openclaw-respon
 APIS = (*ORDERED, "openclaw-chat", "plain-chat")
 
 
-def groups_of(blocks: Sequence[Block], choose: Choices, *, mixed: bool = True) -> list[list[Block]]:
-    """The blocks of a turn in groups, each with a call, cut after calls.
-
-    Not `mixed`: no reversed groups that repeat a thought before a text; `join_pairs` puts that
-    thought after the first call.
-    """
+def groups_of(blocks: Sequence[Block], choose: Choices) -> list[list[Block]]:
+    """The blocks of a turn in groups, each with a call, cut after calls."""
     groups: list[list[Block]] = [[]]
     for at, block in enumerate(blocks):
         groups[-1].append(block)
@@ -161,17 +166,16 @@ def groups_of(blocks: Sequence[Block], choose: Choices, *, mixed: bool = True) -
         if block.kind == "tool_use" and more and choose.below(4):
             groups.append([])
     thoughts = [[block for block in group if block.kind == "reasoning"] for group in groups]
-    texts = any(block.kind == "text" for group in groups[1:] for block in group)
-    repeats = not any(thoughts[1:]) and choose.below(3) == 0
-    if repeats:  # as APIs want it that accept no call without reasoning
+    if (
+        not any(thoughts[1:]) and choose.below(3) == 0
+    ):  # as APIs want it that accept no call without reasoning
         groups[1:] = [thoughts[0] + group for group in groups[1:]]
-    reverses = blocks[-1].kind == "tool_use" and choose.below(3) == 0
-    if reverses and (mixed or not (repeats and texts)):
+    if blocks[-1].kind == "tool_use" and choose.below(3) == 0:
         groups.reverse()
     return groups
 
 
-def in_pairs(client: Client, choose: Choices, *, mixed: bool = True) -> Client:
+def in_pairs(client: Client, choose: Choices) -> Client:
     """A client that sends each call of a turn back with its result, or a few at a time."""
 
     def send(dialogue: Dialogue) -> Conversation:
@@ -181,7 +185,7 @@ def in_pairs(client: Client, choose: Choices, *, mixed: bool = True) -> Client:
         entries: list[tuple[str, Any]] = []
         for kind, what in dialogue.entries:
             calls = kind == "said" and any(block.kind == "tool_use" for block in what)
-            for group in groups_of(what, choose, mixed=mixed) if calls else ():
+            for group in groups_of(what, choose) if calls else ():
                 ids = [block.call_id for block in group if block.kind == "tool_use"]
                 entries += [("said", group), ("results", [(id, texts[id]) for id in ids])]
             if not calls and kind != "results":
@@ -207,7 +211,7 @@ def test_turn_in_pairs_makes_the_same_prompt_without_the_ledger(
     dialogue, model = session.dialogue, session.model
     for _ in range(4):
         go_on(dialogue, model.answer(session.prompt(client)), model)
-        pairs = prompt_of(in_pairs(client, choose, mixed=False), dialogue, session.setup)
+        pairs = prompt_of(in_pairs(client, choose), dialogue, session.setup)
         assert pairs.text == prompt_of(client, dialogue, session.setup).text
 
 

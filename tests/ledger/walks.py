@@ -24,7 +24,6 @@ from services.preprocessor.prompt import Prompt, assemble
 from tests.kit.every import Cases
 from tests.kit.examples import examples
 from tests.kit.response_templates import of_trl as descriptions
-from tests.templates.test_templates_described import DESCRIBED as WRITTEN_AGAIN
 from turnwire_tools.script import demo_model
 
 DEMO = Path(demo_model.__file__).parent / "files" / "chat_template.jinja"
@@ -40,7 +39,17 @@ PUBLISHED = {name: file for name, file in published().items() if name not in NOT
 TEMPLATES = {**PUBLISHED, **OWN, "demo": DEMO}
 QUICK = {*{re.sub(r"(?<=\d).*|_.*", "", name): name for name in of_trl()}.values(), *OWN, "demo"}
 """One template of each kind; the others are its versions."""
-DESCRIBED = {**WRITTEN_AGAIN, "deepseek_r1_distill": "deepseek_r1_distill"}
+DESCRIBED = {
+    "qwen3": "qwen3",
+    "qwen3_5_think": "qwen3_5",
+    "glm4moe": "glm4moe",
+    "llama3_1": "llama3",
+    "gptoss": "gptoss",
+    "lfm2_2_5": "lfm2_2_5",
+    "nemotron_3_nano": "nemotron_3",
+    "gemma4": "gemma4",
+    "deepseek_r1_distill": "deepseek_r1_distill",
+}
 """Templates, and the descriptions that trl has for them."""
 FORMS = {*OWN, *({"demo", "gptoss", "glm4moe", "gemma4_v5", "llama3_2"} & TEMPLATES.keys())}
 """Templates of different forms."""
