@@ -59,6 +59,25 @@ def test_text_is_the_same_for_any_steps(
     )
 
 
+@given(
+    st.sampled_from([BYTES, PIECES]), st.lists(st.integers(0, 420), max_size=30), st.integers(2, 5)
+)
+def test_any_ids_have_the_same_text_in_any_steps(
+    tokenizer: Tokenizer, ids: list[int], size: int
+) -> None:
+    """With broken characters, and ids beyond the vocabulary."""
+
+    def text(step: int) -> str:
+        detokenizer = VOCABULARIES[id(tokenizer)].open(frozenset())
+        pieces = [detokenizer.feed(ids[at : at + step]) for at in range(0, len(ids), step)]
+        return "".join(pieces) + detokenizer.flush()
+
+    assert text(1) == text(size) == text(len(ids) + 1)
+    if tokenizer is BYTES:
+        known = [one for one in ids if one < tokenizer.get_vocab_size()]
+        assert text(1) == tokenizer.decode(known, skip_special_tokens=False)
+
+
 def test_special_tokens_that_are_not_markers_are_hidden() -> None:
     vocabulary = Vocabulary(BYTES)
     ids = BYTES.encode("a<tool_call>b<|im_end|>c").ids
@@ -69,6 +88,7 @@ def test_special_tokens_that_are_not_markers_are_hidden() -> None:
 def test_ids_without_text_are_skipped() -> None:
     vocabulary = Vocabulary(BYTES)
     assert vocabulary.open(frozenset()).feed([10_000_000]) == ""
+    assert vocabulary.bytes_of(10_000_000) == b""
 
 
 def test_incomplete_characters_become_replacements_at_the_end() -> None:
