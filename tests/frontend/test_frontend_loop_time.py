@@ -131,10 +131,6 @@ def small_grammar(i: int) -> Json:
     return chat_grammar("regex", f"[a-z]{{{i + 2000}}}x", i)
 
 
-def anchors(i: int) -> Json:
-    return chat_grammar("regex", f"{i}" + "^" * 4000, i)
-
-
 def deep_chain(i: int) -> Json:
     """A grammar of rules that each name the next one."""
     rules = "".join(f"r{j}: r{j + 1}\n" for j in range(5000))
@@ -178,11 +174,6 @@ def responses_function(i: int) -> Json:
     return block("function", name=f"f{i}")
 
 
-def responses_grammar(i: int) -> Json:
-    form = block("grammar", syntax="regex", definition=f"[a-z]{{{i + 4000}}}x")
-    return block("custom", name=f"c{i}", format=form)
-
-
 def allowed_of_responses(tools: list[Any]) -> Json:
     names = [block("function", namespace="n", name=f"f{i}") for i in range(len(tools))]
     choice = block("allowed_tools", tools=names)
@@ -191,7 +182,6 @@ def allowed_of_responses(tools: list[Any]) -> Json:
 
 KINDS: dict[str, tuple[str, Part, Wrap]] = {
     "many small grammars": (CHAT.path, small_grammar, lambda all: chat(tools=all)),
-    "anchors": (CHAT.path, anchors, lambda all: chat(tools=all)),
     "calls": (
         CHAT.path,
         lambda i: chat_call(f"c{i}", "f"),
@@ -205,7 +195,6 @@ KINDS: dict[str, tuple[str, Part, Wrap]] = {
         lambda all: messages(user("a"), message("system", *all)),
     ),
     "hosted results": (MESSAGES.path, hosted_result, hosted_results),
-    "few grammars": (RESPONSES.path, responses_grammar, lambda all: responses(tools=all[:60])),
     "allowed of responses": (RESPONSES.path, responses_function, allowed_of_responses),
 }
 """Kinds that once held the loop: with work for each grammar, and for each pair of parts."""

@@ -151,15 +151,6 @@ def test_counted_thoughts_add_up_to_their_tokens(thoughts: list[int], batch: int
     assert all("estimated_tokens" not in delta for block in deltas() for delta in block)
 
 
-def test_nothing_follows_the_end_of_responses() -> None:
-    turn: list[TurnEvent] = [finish(0)]
-    renderer = RESPONSES.ask().renderer(INFO)
-    stream_of(renderer, turn)
-    assert renderer.events(turn) == b""
-    assert renderer.error(ErrorInfo(ErrorKind.ENGINE, "late")) == b""
-    assert renderer.state.document().status == "completed"
-
-
 def test_error_outside_the_turn_fails_the_response() -> None:
     renderer = RESPONSES.ask().renderer(INFO)
     stream_of(renderer, [BlockStart(0, "text"), Delta(0, 0, "half")])

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from schemas.conversation import Call, Reasoning, Result
-from schemas.errors import EngineFailed, ErrorInfo, ErrorKind, Overloaded
-from schemas.events import Failed, FinishReason
+from schemas.errors import EngineFailed, Overloaded
+from schemas.events import FinishReason
 from tests.kit.events import Step, call, finish, one_by_one, reasoning, text
 from tests.kit.every import Cases
 from tests.kit.frontend import MODEL, FakeGateway, Served, serving
@@ -125,21 +125,3 @@ async def test_errors_are_raised_as_the_sdks_classes() -> None:
         gateway.refusal = EngineFailed("out of memory")
         with pytest.raises(anthropic.InternalServerError, match="out of memory"):
             await sdk.messages.create(**ASK, stream=True)
-
-
-async def test_error_in_mid_stream_is_raised() -> None:
-    import anthropic
-
-    failed = Failed(ErrorInfo(ErrorKind.ENGINE, "the engine failed"))
-    events: list[str] = []
-
-    async def read() -> None:
-        async for event in await sdk.messages.create(**ASK, stream=True):
-            events.append(event.type)
-
-    gateway = FakeGateway(lambda: [[*text(0, "half")], [failed]])
-    async with serving(gateway) as served, client(served) as sdk:
-        with pytest.raises(anthropic.APIStatusError, match="the engine failed"):
-            await read()
-    assert events[0] == "message_start"
-    assert "message_delta" not in events

@@ -1,14 +1,11 @@
 """Tests requests of Completions: the four forms of prompts, and choices."""
 
-import json
 from typing import Any
 
 import pytest
 
 from schemas.conversation import Hints, RawPrompt
-from schemas.errors import Invalid
 from schemas.frames import pack_ids
-from services.frontend.apis.completions.routes import API
 from tests.kit.bodies import COMPLETIONS, completions
 
 
@@ -61,10 +58,3 @@ def test_echo_precedes_every_choice() -> None:
 def test_suffix_is_dropped_and_noted() -> None:
     assert COMPLETIONS.ask(suffix="end").notes == ["suffix"]
     assert COMPLETIONS.ask(suffix="").notes == []
-
-
-def test_pipeline_error_names_the_field_of_this_api() -> None:
-    names = {"stop_sequences": "stop", "format": "structured_outputs", "messages": "prompt"}
-    for name, param in names.items():
-        reply = API.errors.reply(Invalid("no", param=name).info, "req_1", None)
-        assert json.loads(reply.body)["error"]["param"] == param

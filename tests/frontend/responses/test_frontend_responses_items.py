@@ -191,15 +191,6 @@ def test_shell_and_patch_calls_are_calls_of_their_rendered_tools() -> None:
     ]
 
 
-def test_local_shell_outputs_are_matched_by_item_id() -> None:
-    calls = [
-        block("local_shell_call", id=f"lsh_{at}", call_id=at, action=EXEC) for at in ("a", "b")
-    ]
-    outputs = [block("local_shell_call_output", id=f"lsh_{at}", output=at) for at in ("b", "a")]
-    results = [Result(at, [Text(at)], name="local_shell") for at in ("a", "b")]
-    assert read_messages(USER, *calls, *outputs)[2].parts == results
-
-
 def search(id: str, **fields: Any) -> Json:
     return block(
         "tool_search_call", call_id=id, **({"execution": "client", "arguments": {}} | fields)

@@ -480,19 +480,6 @@ async def test_keys_apply_to_connections_and_their_requests(
             assert served.gateway.turns[0].conversation.client.tenant == "ada"
 
 
-async def test_internal_error_is_an_error_frame_and_the_connection_stays_open(
-    served: Served, socket: Socket
-) -> None:
-    def broken() -> list[Step]:
-        raise RuntimeError("a bug")
-
-    served.gateway.steps = broken
-    error = await socket.refuse(stream_id="x")
-    assert (error["status"], error["message"]) == (500, "Internal server error")
-    served.gateway.steps = answer
-    await socket.complete()
-
-
 async def test_connection_keeps_a_bounded_number_of_responses(
     served: Served, http: ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
