@@ -79,6 +79,12 @@ def test_last_turns_keep_their_thinking(keep: Json, left: list[str]) -> None:
     assert asked.edits is not None
 
 
+def test_only_a_message_of_nothing_but_thinking_is_dropped() -> None:
+    asked = MESSAGES.parse(managed(block(CLEAR)))
+    roles = "user assistant tool assistant user assistant user user assistant tool"
+    assert [message.role for message in asked.conversation.messages] == roles.split()
+
+
 def test_other_edits_are_accepted_without_effect() -> None:
     others = [
         block(CLEAR_TOOLS, trigger=block("tool_uses", value=9)),
