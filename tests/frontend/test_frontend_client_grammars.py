@@ -7,9 +7,6 @@ import pytest
 from aiohttp import ClientSession
 from msgspec.structs import replace
 
-from schemas.errors import Invalid
-from services.frontend.apis.shared import tools
-from services.frontend.apis.shared.tools import checked_grammar
 from tests.kit.bodies import (
     CHAT,
     MESSAGES,
@@ -65,15 +62,6 @@ async def test_invalid_grammar_is_refused(api: Api, place: str) -> None:
         for syntax, definition in GOOD:
             async with http.post(api.path, json=with_grammar(api, syntax, definition)) as response:
                 assert response.status == 200
-
-
-def test_grammar_is_checked_roughly_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tools, "find_spec", lambda name: None)
-    for syntax, definition in [("lark", 'begin: "rough"'), ("regex", "rough(b")]:
-        with pytest.raises(Invalid, match="Invalid value for 'here'"):
-            checked_grammar(syntax, definition, "here")
-    assert checked_grammar("lark", '// rough\n?start: "x"', "here").syntax == "lark"
-    assert checked_grammar("regex", "rough{2}", "here").syntax == "regex"
 
 
 async def named(gateway: FakeGateway, api: Api, body: Json) -> tuple[str | None, list[Any]]:

@@ -1,7 +1,6 @@
 """Tests that bodies which are not JSON, or not of the right shape, are refused by every API."""
 
 import json
-from typing import Any
 
 import pytest
 
@@ -78,21 +77,10 @@ def test_numbers_are_finite() -> None:
             assert api.refused(data.encode()).message
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        5,
-        {"ttl": "5m"},
-        {"ttl": 30},
-    ],
-    ids=repr,
-)
-def test_wrong_lifetime_of_a_prefix_has_one_message_in_every_api_of_openai(options: Any) -> None:
-    refusals = [api.refusal(prompt_cache_options=options) for api in (COMPLETIONS, CHAT, RESPONSES)]
-    errors = {(info.message, info.param, info.code) for info in refusals}
-    assert len(errors) == 1, errors
-    if isinstance(options, dict) and isinstance(options["ttl"], str):
-        assert errors.pop()[0].endswith("Supported values are: '30m' and '12h'.")
+def test_wrong_lifetime_of_a_prefix_has_one_message_in_every_api_of_openai() -> None:
+    for api in (COMPLETIONS, CHAT, RESPONSES):
+        refused = api.refusal(prompt_cache_options={"ttl": "5m"})
+        assert refused.message.endswith("Supported values are: '30m' and '12h'.")
 
 
 @pytest.mark.parametrize(

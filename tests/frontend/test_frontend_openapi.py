@@ -131,16 +131,6 @@ REQUESTS: list[tuple[str, str, Json | None]] = [
 ]
 
 
-def test_no_type_is_in_requests_and_answers() -> None:
-    """Members with a default are optional in a request and required in an answer."""
-    for api in APIS:
-        bodies, answers = (
-            msgspec.json.schema_components({kind for kind in kinds if kind})[1]
-            for kinds in zip(*((one.body, one.answer) for one in api.operations), strict=True)
-        )
-        assert not bodies.keys() & answers.keys(), api.name
-
-
 async def test_answers_have_their_types(cases: Cases) -> None:
     kinds = {(one.method.upper(), one.path): one.answer for one in OPERATIONS}
     async with serving(FakeGateway(everything_said)) as served, ClientSession(served.url) as http:

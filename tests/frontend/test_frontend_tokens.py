@@ -120,18 +120,3 @@ async def test_chat_conversation_is_tokenized(
             assert conversation is not None
             assert not conversation.prefill
     assert len(served.gateway.tokenized) == len(CONVERSATIONS)
-
-
-async def test_tokenized_chat_prompt_equals_the_turns_prompt(
-    served: Served, http: ClientSession
-) -> None:
-    body = chat(functions=[{"name": "look"}], reasoning_effort="none")
-    await post(http, "/v1/tokenize", body)
-    await post(http, "/v1/chat/completions", body)
-    ((_, _, result, _),) = served.gateway.tokenized
-    asked = served.gateway.turns[0].conversation
-    assert result is not None
-    assert result.tools == asked.tools
-    assert result.thinking == asked.thinking
-    assert result.messages == asked.messages
-    assert [tool.name for tool in result.tools] == ["look"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from schemas.errors import ErrorInfo, ErrorKind, TurnwireError
+from schemas.errors import TurnwireError
 from schemas.events import failure_of
 from services.frontend.apis.responses.render.events import payloads, sse_frame
 from services.frontend.apis.shared.openai.chunks import DONE
@@ -20,7 +20,7 @@ from services.frontend.app import APIS
 from tests.kit.answers import check_document, dispatches, events, frames, merged
 from tests.kit.bodies import CHAT, MESSAGES, RESPONSES, Api
 from tests.kit.every import Cases
-from tests.kit.telling import PREPARED, Telling, all_tellings, own
+from tests.kit.telling import Telling, all_tellings, own
 
 OWN = own()
 ALL = all_tellings()
@@ -166,11 +166,3 @@ def test_dispatch_is_sent_only_if_requested(cases: Cases) -> None:
     for telling in ALL:
         with cases.case(telling.name):
             assert dispatches(telling.silent().stream()) == []
-
-
-@pytest.mark.parametrize("api", [CHAT, MESSAGES, RESPONSES], ids=lambda api: api.name)
-def test_error_outside_the_turn_ends_the_stream(api: Api) -> None:
-    renderer = api.ask().renderer(OWN[0].info())
-    renderer.start([PREPARED])
-    said = renderer.error(ErrorInfo(ErrorKind.TIMED_OUT, "too late"))
-    assert "too late" in said.decode()

@@ -102,10 +102,3 @@ def test_request_selects_the_form_of_the_answer() -> None:
     assert (options.include_usage, options.continuous_usage) == (True, True)
     alone = plain(stream_options={"continuous_usage_stats": True})
     assert (alone.include_usage, alone.continuous_usage) == (False, False)
-
-
-def test_store_has_no_effect_and_is_noted() -> None:
-    asked = CHAT.ask(store=True, metadata={"any": ["value"]})
-    assert asked.notes == ["store"]
-    assert asked.conversation == CHAT.read(store=False) == CHAT.read()
-    assert CHAT.ask(store=False).notes == []

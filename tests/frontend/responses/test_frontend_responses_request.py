@@ -33,11 +33,6 @@ def encoded(body: Json) -> bytes:
     return json.dumps(body).encode()
 
 
-def test_prefill_generates_nothing() -> None:
-    for fields in ({"generate": False}, {"prompt_cache_options": {"prewarm": True}}):
-        assert RESPONSES.ask(**fields).request.prefill
-
-
 def test_tools_of_every_kind_are_converted() -> None:
     grammar = block("grammar", syntax="lark", definition="start: /x/")
     search = block("tool_search", execution="client")
