@@ -1,11 +1,12 @@
 """Checks prompts after their turns were sent: each against the last one of its session, and some by
-the reference tokenizer."""
+the reference tokenizer and template engine."""
 
 from schemas.conversation import Conversation
 from services.preprocessor.prompt import Prompt
 from services.preprocessor.prompt_changes import PromptChangeReporter
 from services.preprocessor.threads import PromptThreads
 from services.runtime.process import Process
+from services.templates.renderer import TemplateRenderer
 from services.tokenization.encoder import Encoder
 
 CHECK_EVERY = 500
@@ -20,12 +21,18 @@ class PromptChecks:
     """Checks the prompts of one preprocessor, and reports what it finds in its log."""
 
     def __init__(
-        self, process: Process, threads: PromptThreads, encoder: Encoder, max_bytes: int
+        self,
+        process: Process,
+        threads: PromptThreads,
+        encoder: Encoder,
+        renderer: TemplateRenderer,
+        max_bytes: int,
     ) -> None:
         """`max_bytes` bounds the prompts that are kept for comparison."""
         self._process = process
         self._threads = threads
         self._encoder = encoder
+        self._renderer = renderer
         self._changes = PromptChangeReporter(process.log, process.metrics, max_bytes)
         self._prompts = 0
 
@@ -36,12 +43,24 @@ class PromptChecks:
         if self._prompts % CHECK_EVERY == 0:
             end = prompt.text[-CHECK_CHARS:]
             self._process.spawn(self._compare_tokenizers(end), "compare tokenizers")
+            self._process.spawn(self._compare_template_engines(), "compare template engines")
+            self._renderer.keep_sample()
 
     async def _compare_tokenizers(self, text: str) -> None:
         difference = await self._threads.run(self._encoder.find_difference, text)
         if difference is not None:
             self._process.log.error(
                 "preprocessor.tokenizers_differ",
+                found=difference,
+                remedy="off until the next start",
+            )
+
+    async def _compare_template_engines(self) -> None:
+        """Compares the rendering that was kept at the last check."""
+        difference = await self._threads.run(self._renderer.find_difference)
+        if difference is not None:
+            self._process.log.error(
+                "preprocessor.template_engines_differ",
                 found=difference,
                 remedy="off until the next start",
             )

@@ -24,6 +24,7 @@ from services.templates.detection import detect_family, unread_calls
 from services.templates.probe import image_frame, probe, reasoning_tags
 from services.templates.tools import PromptTools
 from services.templates.traits import TemplateTraits
+from services.templates.trial_texts import render_trials
 from services.tokenization.data_marks import DataMarks
 from services.tokenization.encoder import Encoder
 from services.tokenization.image_processor import ImageProcessor
@@ -97,7 +98,7 @@ class ModelSetup:
         facts = read_facts(config.model)
         loaded = load_tokenizer(config.model, trust_remote_code=config.trust_remote_code)
         template = ChatTemplate.of(loaded, override=config.chat_template, model=config.model_name)
-        traits = probe(template)
+        traits = _probe(template, config)
 
         detection = choose_family(config, template, traits, loaded.get_added_vocab())
         family = detection.family
@@ -167,6 +168,17 @@ class _Vision(NamedTuple):
     """`TemplateTraits.image`."""
     no_vision_reason: str = ""
     """Why it sees none."""
+
+
+def _probe(template: ChatTemplate, config: PreprocessorConfig) -> TemplateTraits:
+    """The template's traits; what is rendered for them is the trial of minijinja."""
+    if config.template_engine == "jinja":
+        template.renderer.reason = "the operator's choice"
+        return probe(template)
+    with template.renderer.proving():
+        traits = probe(template)
+        render_trials(template, traits)
+    return traits
 
 
 def _window(config: PreprocessorConfig, facts: ModelFacts) -> int:

@@ -83,7 +83,11 @@ class Preprocessor(Service):
         placement = Placement(process, setup.card.name, router, self._kv)
 
         self._checks = PromptChecks(
-            process, self._preparation.threads, setup.encoder, config.prompt_cache_mb * MIB
+            process,
+            self._preparation.threads,
+            setup.encoder,
+            setup.template.renderer,
+            config.prompt_cache_mb * MIB,
         )
         self._questions = TokenizeService(process, self._preparation, self._open)
 
@@ -202,6 +206,8 @@ async def run(config: PreprocessorConfig) -> None:
         evidence=setup.evidence,
         tokenizer=setup.encoder.name,
         tokenizer_reason=setup.encoder.reason,
+        template=setup.template.renderer.engine,
+        template_reason=setup.template.renderer.reason,
         max_model_len=setup.card.max_model_len,
         vision=setup.images is not None or setup.no_vision_reason,
     )

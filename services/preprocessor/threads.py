@@ -135,7 +135,7 @@ class PromptThreads:
             if clock() > end:
                 raise _SlowTemplate
 
-        with self._setup.template.checked(check):
+        with self._setup.template.renderer.checked(check):
             return work(*args)
 
     def _too_slow(self) -> Invalid:

@@ -29,10 +29,15 @@ def on_loop(seconds: float = math.inf) -> Iterator[None]:
         _LOOP_END.reset(token)
 
 
+def is_on_loop() -> bool:
+    """Whether the caller is in a context of `on_loop`."""
+    return _LOOP_END.get() is not None
+
+
 def long_work() -> None:
     """To be called before work that takes a millisecond or more. Raises LongWork on the event
     loop."""
-    if _LOOP_END.get() is not None:
+    if is_on_loop():
         raise LongWork
 
 

@@ -1,22 +1,15 @@
 """Loads a model's chat template and renders it."""
 
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import jinja2
-import jinja2.meta
 
 from schemas.errors import Invalid
-from services.templates.jinja import (
-    Check,
-    CheckedContext,
-    NestedTooDeeply,
-    environment,
-    template_message,
-)
+from services.templates.jinja import NestedTooDeeply, template_message
+from services.templates.renderer import TemplateRenderer
 from services.tokenization.tokenizer_files import LoadedTokenizer, special_tokens
 
 TemplateMessage: TypeAlias = dict[str, Any]
@@ -47,7 +40,7 @@ _ERRORS_IN_TEMPLATES = (
 
 
 class ChatTemplate:
-    """Renders messages to prompt text. Immutable and thread-safe."""
+    """Renders messages to prompt text. Thread-safe."""
 
     def __init__(self, tokenizer: LoadedTokenizer, source: str, name: str = "of the model") -> None:
         """`source` is the Jinja text. Special tokens that it names come from `tokenizer`. `name`:
@@ -57,17 +50,10 @@ class ChatTemplate:
         """
         self.source = source
         self.name = name
-        self._checks = threading.local()
+        self.renderer = TemplateRenderer(source)
+        self.variables = self.renderer.variables
+        """Names that the template does not define itself."""
         self._special = special_tokens(tokenizer)
-        jinja = environment()
-        try:
-            self._template = jinja.from_string(source)
-            self.variables = frozenset(jinja2.meta.find_undeclared_variables(jinja.parse(source)))
-            """Names that the template does not define itself."""
-        except jinja2.TemplateSyntaxError as error:
-            raise ValueError(
-                f"the chat template is not valid Jinja: line {error.lineno}: {error.message}"
-            ) from error
 
     @classmethod
     def of(
@@ -88,16 +74,6 @@ class ChatTemplate:
         if not source:
             raise ValueError("the model has no chat template; name a file with one (chat_template)")
         return cls(tokenizer, source, f"of {model or 'the model'}")
-
-    @contextmanager
-    def checked(self, check: Check) -> Iterator[None]:
-        """A context in which this thread's renderings call `check` every few steps of the
-        template's loops. An exception of `check` ends the rendering."""
-        self._checks.check = check
-        try:
-            yield
-        finally:
-            self._checks.check = None
 
     def render(
         self,
@@ -126,7 +102,7 @@ class ChatTemplate:
         if not messages:
             raise Invalid("at least one message is required", param="messages")
         try:
-            return self._run(
+            return self.renderer.render(
                 {
                     **self._special,
                     **variables,
@@ -159,15 +135,6 @@ class ChatTemplate:
                 f"the model's chat template cannot render this conversation: {error}",
                 param="messages",
             ) from error
-
-    def _run(self, variables: dict[str, Any]) -> str:
-        context = cast(CheckedContext, self._template.new_context(variables))
-        context.check = getattr(self._checks, "check", None)
-        try:
-            return self._template.environment.concat(self._template.root_render_func(context))
-        finally:
-            # macros, which refer to the context: only a garbage collection would free both
-            context.vars.clear()
 
 
 def _with_question(messages: Sequence[TemplateMessage]) -> list[TemplateMessage] | None:

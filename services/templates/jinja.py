@@ -158,10 +158,9 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 def environment() -> ImmutableSandboxedEnvironment:
     """A sandbox for chat templates. A template cannot change its variables."""
     sandbox = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
-    sandbox.filters["tojson"] = _to_json
-    sandbox.globals.update(
-        raise_exception=_raise, strftime_now=_now, dict=_Dict(), namespace=_Namespace
-    )
+    sandbox.filters.update(FILTERS)
+    sandbox.globals.update(FUNCTIONS)
+    sandbox.globals.update(dict=_Dict(), namespace=_Namespace)
     return sandbox
 
 
@@ -285,3 +284,9 @@ def _raise(message: str) -> None:
 
 def _now(form: str) -> str:
     return datetime.now().strftime(form)
+
+
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {"raise_exception": _raise, "strftime_now": _now}
+"""What Hugging Face adds to Jinja's functions."""
+FILTERS: Mapping[str, Callable[..., Any]] = {"tojson": _to_json}
+"""What Hugging Face changes of Jinja's filters."""

@@ -53,7 +53,7 @@ async def test_one_prompt_in_500_is_compared_and_a_difference_is_logged_as_an_er
     )
     monkeypatch.setattr(Encoder, "find_difference", lambda *_: "they differ")
     threads = PromptThreads(setup, process.log, 1, 10.0)
-    checks = PromptChecks(process, threads, setup.encoder, 1 << 20)
+    checks = PromptChecks(process, threads, setup.encoder, setup.template.renderer, 1 << 20)
     prompt = assemble(CONVERSATION, setup)
     for _ in range(3 * CHECK_EVERY - 1):
         checks.check_prompt(CONVERSATION, prompt)

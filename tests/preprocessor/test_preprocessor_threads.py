@@ -107,7 +107,7 @@ def test_every_loop_can_be_stopped(demo_tokenizer: "PreTrainedTokenizerBase", so
         raise LongWork
 
     counting = checks()
-    with template.checked(lambda: next(counting)), pytest.raises(LongWork):
+    with template.renderer.checked(lambda: next(counting)), pytest.raises(LongWork):
         template.render([{"role": "user", "content": "x"}])
 
 

@@ -35,10 +35,12 @@ def check(worker: WorkerConfig, preprocessor: PreprocessorConfig) -> Iterable[Fi
         f"{setup.tokenizer.token_strings(setup.stop_ids)}"
     )
     yield Finding("ok", "tokenizer", f"{tokens}; {encoder.name} ({encoder.reason}); {parts}")
+    engine = f"{setup.template.renderer.engine} ({setup.template.renderer.reason})"
     if setup.traits.tools:
-        yield Finding("ok", "template", "renders tools")
+        yield Finding("ok", "template", f"renders tools; {engine}")
     else:
-        yield Finding("warn", "template", "renders no tools: name another with --chat-template")
+        remedy = "renders no tools: name another with --chat-template"
+        yield Finding("warn", "template", f"{remedy}; {engine}")
     yield Finding("ok", "parser", f"{setup.family.title}: {'; '.join(setup.evidence)}")
     yield Finding("ok", "history", describe_history(setup.traits))
     try:

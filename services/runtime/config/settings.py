@@ -403,6 +403,9 @@ class PreprocessorConfig(LedgerStoreConfig, StageConfig):
     tokenizer: Literal["auto", "fastokens", "tokenizers"] = "auto"
     """Library that encodes prompts; `auto`: fastokens if its tokens are equal for this model, else
     tokenizers."""
+    template_engine: Literal["auto", "jinja"] = "auto"
+    """Library that renders the chat template; `auto`: minijinja if its texts are equal for this
+    template, else Jinja."""
     prompt_cache_mb: Count = 64
     """Memory in MiB for tools, encoded text and the last prompts of sessions, each
     (docs/prompts.md)."""

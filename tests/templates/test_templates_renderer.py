@@ -1,0 +1,189 @@
+"""minijinja renders what Jinja would, or Jinja renders: published templates, generated data,
+refusals, hostile templates, samples."""
+
+import copy
+from typing import Any
+
+import jinja2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.runtime.long_work import LongWork, on_loop
+from services.templates.chat_template import ChatTemplate
+from services.templates.fast_template import FastTemplate
+from services.templates.jinja import FILTERS, FUNCTIONS, JsonDict, environment
+from services.templates.renderer import TemplateRenderer
+from services.templates.trial_texts import render_trials
+from tests.kit.every import Cases, for_each
+from tests.kit.published import TEMPLATES, needs_templates, traits_of
+
+PRINTS = """{% for message in messages -%}
+    {{ message.role }}: {{ message.content }} {{ message.data }}
+    {%- for key, value in message.data.items() if value is not none %}
+        {{ key }}={{ value if value is string else value | tojson }},{{ value }}
+        {%- generation %} {{ value is mapping }} {{ value is sequence }} {%- endgeneration %}
+    {%- endfor %}
+{% endfor %}{{ extra | default("none", true) }}"""
+"""A template that prints all that it gets."""
+
+
+def fast(source: str) -> FastTemplate:
+    return FastTemplate(source, environment().parse(source), FUNCTIONS, FILTERS)
+
+
+def proved(source: str, *trials: dict[str, Any]) -> TemplateRenderer:
+    """A renderer that has tried minijinja with these variables."""
+    renderer = TemplateRenderer(source)
+    with renderer.proving():
+        for variables in trials:
+            renderer.render(variables)
+    return renderer
+
+
+@needs_templates
+def test_published_templates_are_rendered_by_minijinja(
+    compiled_template: Any, cases: Cases
+) -> None:
+    assert len(TEMPLATES) > 40
+    for name in TEMPLATES:
+        with cases.case(name):
+            template: ChatTemplate = compiled_template(name)
+            with template.renderer.proving():
+                render_trials(template, traits_of(template))
+            assert template.renderer.engine == "minijinja", template.renderer.reason
+
+
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=()))
+)
+objects = st.dictionaries(
+    st.text(max_size=4),
+    st.recursive(
+        scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner)
+    ),
+    max_size=4,
+)
+conversations = st.lists(
+    st.builds(
+        lambda content, data: {"role": "user", "content": content, "data": data},
+        st.text(st.characters(exclude_categories=())),
+        objects,
+    ),
+    max_size=4,
+)
+
+
+@given(conversations, scalars)
+def test_any_data_is_rendered_as_by_jinja(messages: list[dict[str, Any]], extra: object) -> None:
+    variables = {"messages": messages, "extra": extra}
+    renderer = proved(PRINTS, {"messages": [], "extra": None})
+    assert renderer.engine == "minijinja"
+    assert renderer.render(variables) == TemplateRenderer(PRINTS).render(variables)
+
+
+@for_each(["{{ 1e-7 }}", "{{ 5.0 | tojson }}", "{{ '%d' % 7 }}", "{{ 'abc'.encode() }}"])
+def test_a_template_with_another_text_in_the_trial_is_jinjas(source: str) -> None:
+    renderer = proved("{{ x }}" + source, {"x": 1})
+    assert renderer.render({"x": 1}) == TemplateRenderer("{{ x }}" + source).render({"x": 1})
+
+
+def test_a_difference_in_the_trial_is_named() -> None:
+    renderer = proved("{{ 1e-7 }}", {})
+    assert (renderer.engine, renderer.reason) == (
+        "jinja",
+        "a text by minijinja was not Jinja's in the trials",
+    )
+    assert "cannot render it" in proved("{{ x.pop() }}").reason
+
+
+def test_refusals_are_jinjas() -> None:
+    refuses = "{% if x %}{{ raise_exception('no ' ~ x) }}{% endif %}{{ y.z }}{{ w.v }}"
+    renderer = proved(refuses, {"y": {"z": 1}, "w": {}})
+    assert renderer.engine == "minijinja"
+    for variables in ({"x": "1"}, {"y": {"z": 2}}, {}):
+        errors = []
+        for engine in (renderer, TemplateRenderer(refuses)):
+            with pytest.raises(jinja2.TemplateError) as refusal:
+                engine.render(variables)
+            errors.append((type(refusal.value), str(refusal.value)))
+        assert errors[0] == errors[1]
+
+
+def test_a_difference_in_a_sample_ends_its_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    renderer = proved("{{ x }}", {"x": 1})
+    assert renderer.find_difference() is None, "nothing was kept"
+    renderer.keep_sample()
+    renderer.render({"x": 2})
+    assert renderer.find_difference() is None, "equal"
+    assert renderer.find_difference() is None, "the sample is dropped"
+    monkeypatch.setattr(FastTemplate, "render", lambda *_: "another text")
+    renderer.keep_sample()
+    assert renderer.render({"x": 3}) == "another text"
+    assert renderer.find_difference() == "a text by minijinja was not Jinja's"
+    assert (renderer.engine, renderer.render({"x": 3})) == ("jinja", "3")
+
+
+def test_a_long_rendering_leaves_the_event_loop_and_ends() -> None:
+    endless = "{% for a in range(9999) %}{% for b in range(9999) %}{{ a }}{% endfor %}{% endfor %}"
+    template = fast(endless)
+    with pytest.raises(LongWork), on_loop():
+        template.render({})
+    assert template.render({}) is None
+
+
+HOSTILE = [
+    "messages.append(1)",
+    "messages.pop()",
+    "(messages | attr('clear'))()",
+    "(messages | map('attr', 'pop') | first)()",
+    "messages['append'](1)",
+    "messages['app' ~ 'end'](1)",
+    "([messages.append] | first)(1)",
+    "messages[0].update({'a': 1})",
+    "messages[0].setdefault('a', 1)",
+    "messages[0] . pop('role')",
+    "tools[0].items.__self__.clear()",
+    "messages[0].__setitem__('role', 'system')",
+    "messages.__class__",
+    "messages[0].get.__self__.__class__",
+    "tools[0]._json",
+    "''.__class__.__mro__[1].__subclasses__()",
+    "raise_exception.__globals__",
+    "'{0.__class__}'.format('')",
+    "namespace(a=messages).a.append(1)",
+]
+
+
+@for_each(
+    [
+        "{% set add = messages['append'] %}{{ add(1) }}",
+        "{% set add = messages | attr('append') %}{{ add(1) }}",
+        "{% macro use(add) %}{{ add(1) }}{% endmacro %}{{ use(messages['append']) }}",
+        "{% macro range() %}{% endmacro %}{% set range = messages.append %}{{ range(1) }}",
+        "{% for add in [messages['append']] %}{{ add(1) }}{% endfor %}",
+        "{% set ns = namespace(f=messages['append']) %}{{ ns['f'](1) }}",
+        "{% set ns = namespace(f=messages['append']) %}{{ ns.f(1) }}",
+        "{% set ns = namespace(get=messages['append']) %}{{ ns.get(1) }}",
+        "{% set ns = namespace() %}{% set ns.get = messages['append'] %}{{ ns.get(1) }}",
+    ]
+)
+def test_template_that_calls_what_may_be_a_method_is_jinjas(source: str) -> None:
+    with pytest.raises(ValueError, match="change data"):
+        fast(source)
+
+
+@for_each(HOSTILE)
+def test_hostile_template_reaches_and_changes_nothing(expression: str) -> None:
+    variables = {"messages": [{"role": "user", "x": [1]}], "tools": [JsonDict({"a": 1})]}
+    before = copy.deepcopy(variables)
+    try:
+        template = fast(f"{{{{ {expression} }}}}")
+    except ValueError:
+        return
+    assert not template.render(variables)
+    assert variables == before
