@@ -35,6 +35,15 @@ async def test_preflight_needs_no_key_and_allows_the_requested_headers(tmp_path:
             assert reply.headers["vary"] == "origin"
 
 
+async def test_preflight_of_a_foreign_page_allows_nothing() -> None:
+    async with serving(config=config(APP)) as served:
+        headers = {**PREFLIGHT, "origin": EVIL}
+        reply = await served.send("OPTIONS", "/v1/messages", headers=headers)
+        assert reply.status == 405
+        assert not [name for name in reply.headers if name.lower().startswith("access-control")]
+        assert reply.headers["vary"] == "origin"
+
+
 @pytest.mark.parametrize(
     ("origins", "allowed"), [((APP,), APP), (("*",), "*"), (("HTTPS://App.Example/",), APP)]
 )
