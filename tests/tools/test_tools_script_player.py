@@ -1,6 +1,5 @@
 """Written output: its files and directives, and what one request gets to hear of it."""
 
-import json
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from turnwire_tools.script.player import (
     Action,
     Fill,
     Playback,
-    parse_file,
     parse_inline,
     perform,
     place_after,
@@ -37,15 +35,6 @@ def play(
         PROSE,
         resumed=resumed,
     )
-
-
-def test_raw_and_json_files_are_read() -> None:
-    assert parse_file("hello.txt", '<think>\n"x"') == {"hello": ['<think>\n"x"']}
-    parts = ["a", {"fill": 3}, {"fill": "n"}, {"pause_ms": 20}, {"mark": "m"}]
-    script = ["a", Fill(3), Fill(), Action("pause", 20.0), Action("mark", text="m")]
-    assert parse_file("one.json", json.dumps(parts)) == {"one": script}
-    several = {"_about": "x", "a": ["1"], "b": ["2"]}
-    assert parse_file("many.json", json.dumps(several)) == {"a": ["1"], "b": ["2"]}
 
 
 def test_directives_in_a_request_become_actions() -> None:
@@ -76,11 +65,9 @@ def test_script_goes_on_after_its_own_end_of_a_thought_that_was_ended() -> None:
     script = encode("think and think</t>answer [call] <t>again and again</t>last")
     for output, rest in (
         ("think", " and think</t>answer [call] <t>again and again</t>last"),
-        ("think</t>", "answer [call] <t>again and again</t>last"),
         ("think</t>ans", "wer [call] <t>again and again</t>last"),
         ("think</t>answer [call] <t>again</t>", "last"),
         ("thinkNOWHERE", " and think</t>answer [call] <t>again and again</t>last"),
-        ("think and think</t>answer [call] <t>again and again</t>last", ""),
     ):
         place = place_after(encode(output), script, ())
         assert "".join(map(chr, script[place:])) == rest, output

@@ -2,16 +2,14 @@
 
 import gzip
 import json
-import threading
 import zlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 
 import brotli
 import pytest
 import zstandard
 
 from schemas.errors import Invalid, TooLarge
-from services.frontend.apis.messages.request import Messages, MessagesRequest
 from services.frontend.http.bodies import decode
 from services.runtime.config import FrontendConfig
 from tests.kit.every import Cases
@@ -121,22 +119,3 @@ async def test_body_over_the_limit_is_a_413() -> None:
         assert bomb.status == 413
         details = {"error_code": "request_body_too_large_after_decoding"}
         assert bomb.json["error"]["details"] == details
-
-
-async def test_large_body_is_parsed_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """100,000 messages keep the frontend's other streams waiting for no time."""
-    threads: list[bool] = []
-    parse = Messages.parse
-
-    def watched(self: Messages, body: bytes, headers: Mapping[str, str]) -> MessagesRequest:
-        threads.append(threading.current_thread() is threading.main_thread())
-        return parse(self, body, headers)
-
-    monkeypatch.setattr(Messages, "parse", watched)
-    long = {"messages": [{"role": "user", "content": "x" * 100}] * 6000}
-    async with serving() as served:
-        for fields in ({}, long):
-            assert (await served.ask(**fields)).status == 200
-        refused = await served.ask(**long, max_tokens=-1)
-        assert refused.error[2] == "max_tokens: Input should be greater than or equal to 0"
-    assert threads == [True, False, False]
