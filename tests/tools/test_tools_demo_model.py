@@ -13,6 +13,7 @@ def model_dir(demo_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(shutil.copytree(demo_dir, tmp_path_factory.mktemp("demo") / "model"))
 
 
+@pytest.mark.slow
 def test_builds_at_the_same_time_agree(tmp_path: Path, model_dir: Path) -> None:
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         list(pool.map(build_demo_model, [tmp_path / "model"] * 2))
