@@ -89,6 +89,14 @@ def test_a_changed_missing_doubled_or_foreign_piece_is_found() -> None:
     assert verdict(messages(write_script(Random(1), "v", 10.0, 30).blocks)) == "wrong"
 
 
+def test_two_calls_have_two_ids() -> None:
+    twice = replace(SCRIPT, blocks=SCRIPT.blocks + SCRIPT.blocks[-1:])
+    for id, expected in ((b'"id3"', "whole"), (b'"id2"', "wrong")):
+        data = b"".join(messages(twice.blocks)).replace(b'"id3"', id)
+        sent = Attempt(0.0, 200, chunks=[(0.0, data)])
+        assert judge(replace(WANTED, script=twice), [sent], ["serving"]).verdict == expected
+
+
 def test_the_end_is_judged() -> None:
     assert verdict(FRAMES[:-1]) in ("ends", "ill-formed"), "no terminal event"
     assert verdict([*FRAMES, FRAMES[-1]]) in ("ends", "ill-formed"), "two of them"

@@ -54,6 +54,14 @@ def test_ends_that_need_no_fault_are_allowed(outcome: Outcome) -> None:
     assert EndJudge([], NothingDown(), 20.0).forbidden(request(outcome)) == ""
 
 
+@pytest.mark.parametrize(("began", "verdict"), [(22, "refused too soon"), (0, "")])
+def test_refusal_is_allowed_once_the_stage_was_away_for_long(began: int, verdict: str) -> None:
+    judge = EndJudge([], NothingDown(without_worker=(began, 60)), 20.0)
+    problem = "no worker serves this model at the moment"
+    one = request("refused", status=503, problem=problem, ended=25.0)
+    assert judge.forbidden(one) == verdict
+
+
 def test_error_is_allowed_after_the_loss_of_worker_and_parser_and_not_after_one_of_them() -> None:
     both = [
         applied("kill", "worker1", "worker", 11.0, 12.0),
