@@ -229,20 +229,6 @@ BUNDLED = {
 }
 
 
-async def test_catalogue_uses_profiles_of_codex(
-    server: Server, tmp_path: Path, command: Command
-) -> None:
-    file = tmp_path / "bundled.json"
-    file.write_text(json.dumps(BUNDLED))
-    catalog = ("catalog", "codex", "--url", server.url)
-    assert await command.run(*catalog, "--from", str(file)) == 0
-    assert {model["base_instructions"] for model in command.catalogue()} == {"theirs"}
-    assert ("small", 32_768) in command.windows()
-    assert await command.run(*catalog, "--from", str(file), "--profile", "small=o") == 0
-    made = {model["slug"]: model for model in command.catalogue()}
-    assert (made["small"]["tool_mode"], made["acme/coder"]["base_instructions"]) == ("x", "theirs")
-
-
 async def test_profiles_come_from_a_codex_program(
     server: Server, tmp_path: Path, command: Command
 ) -> None:

@@ -92,45 +92,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "settings"
 
 
-# -- What writing leaves in a file, by kind, text before, and further fields of the settings
-MERGED: list[tuple[FileKind, str, dict[str, Any], dict[str, Any]]] = [
-    (
-        "json",
-        '{"model": "mine", "agents": {"defaults": {"x": 1}}}',
-        {"if_absent": {"model": "ours", "small": "s", "agents": {"defaults": {"model": "m"}}}},
-        {"model": "mine", "agents": {"defaults": {"x": 1, "model": "m"}}, "small": "s"},
-    ),
-    (
-        "toml",
-        'file = "ours"\nother = "theirs"\n[p.t]\nurl = "u"\nkeep = 1\n',
-        {
-            "remove": {
-                "file": "ours",
-                "other": "ours",
-                "p": {"t": {"url": None}},
-                "absent": {"a": None},
-            }
-        },
-        {"other": "theirs", "p": {"t": {"keep": 1}}},
-    ),
-    (
-        "json",
-        '{"models": [1], "etag": "x"}',
-        {"values": {"models": [2]}, "whole": True},
-        {"models": [2]},
-    ),
-]
-
-
-@pytest.mark.parametrize(("kind", "before", "fields", "wanted"), MERGED)
-def test_settings_are_merged(
-    kind: FileKind, before: str, fields: dict[str, Any], wanted: Any, path: Path
-) -> None:
-    path.write_text(before)
-    write(settings(path, **{"values": {}, "kind": kind, **fields}))
-    assert parsed(kind, path.read_text()) == wanted
-
-
 def test_new_file_is_private_and_is_not_written_twice(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "settings.json"
     ours = settings(path, {"env": {"A": "ü"}})
@@ -213,6 +174,27 @@ def test_undo_that_would_lose_an_edit_is_refused(
     with pytest.raises(CommandError, match=why):
         undo(ours)
     assert tree(path.parent) == before
+
+
+def test_comment_within_our_settings_does_not_stop_the_next_write(path: Path) -> None:
+    write(settings(path, {"p": {"turnwire": {"url": "u"}}}, "toml"))
+    edited = path.read_text() + "# why I use it\n"
+    path.write_text(edited)
+    again = settings(path, {"p": {"turnwire": {"url": "v"}}}, "toml")
+    write(again)
+    undo(again)
+    assert path.read_text() == edited
+
+
+def test_removed_file_stays_removed_and_its_old_text_is_kept(path: Path) -> None:
+    ours = settings(path, {"a": 1})
+    path.write_text('{"mine": 1}')
+    write(ours)
+    path.unlink()
+    (line,) = undo(ours)
+    (copy,) = path.parent.iterdir()
+    assert line == f"{path}: you have removed it; its old text is in {copy.name}"
+    assert copy.read_text() == '{"mine": 1}'
 
 
 def test_copy_that_the_user_made_of_the_key_stays_private(path: Path) -> None:

@@ -23,7 +23,6 @@ from services.cli.up.screen import (
     Screen,
     ServedModelNotes,
     instructions,
-    log_text,
 )
 from services.runtime.config import (
     Config,
@@ -205,17 +204,6 @@ def test_instructions_name_the_parser_and_the_evidence(capsys: pytest.CaptureFix
 )
 def test_missing_stages_are_named(body: bytes, reason: str) -> None:
     assert problem_of(body) == reason
-
-
-JSON_LINE = '{"time":"2026-01-01T00:00:00Z","level":"warning","event":"bus.error","stage":"worker","process":"w","n":1,"x":null}'
-
-
-def test_log_line_on_a_terminal_is_text() -> None:
-    assert log_text("worker-1", JSON_LINE).plain.split() == ["worker-1", "bus.error", "n=1"]
-    assert log_text("worker-1", "plain {text}").plain == "worker-1       plain {text}"
-    assert log_text("worker-1", '{"no": "event"}').plain.endswith('{"no": "event"}')
-    failed = '{"level":"error","event":"x","exception":"Traceback\\nValueError"}'
-    assert log_text("worker-1", failed).plain.endswith("\nTraceback\nValueError")
 
 
 def test_screen_hides_routine_lines_of_nats(capsys: pytest.CaptureFixture[str]) -> None:

@@ -175,6 +175,13 @@ def test_end_of_a_thought_at_its_budget_fits_the_grammar(setup: ModelSetup) -> N
             assert not rest.takes(text), text
 
 
+def test_rest_of_a_forced_turn_is_not_forced(setup: ModelSetup) -> None:
+    """Its call came before any thought."""
+    guide = Guide(setup, asked(TOOLS, ToolChoice("any"), thinking=Thinking("disabled")), rest=True)
+    assert guide.takes("Done.")
+    assert guide.takes(call("count", "n", "7"))
+
+
 @pytest.mark.parametrize(
     ("fields", "tokens"),
     [

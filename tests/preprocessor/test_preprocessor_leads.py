@@ -79,6 +79,19 @@ def test_followers_of_a_computed_prefix_go_on_in_order_and_wait_for_nobody() -> 
         assert ended == [LeadEnded(lead)], "its own tail is not worth waiting for"
 
 
+def test_first_follower_leads_after_a_lead_that_failed() -> None:
+    trial = Trial()
+    first = trial.lead(prompt("a", GROUP, ("a", 2)))
+    second, third = prompt("b", GROUP, ("b", 2)), prompt("c", GROUP, ("c", 2))
+    assert (trial.waits_for(second), trial.waits_for(third)) == ("a", "a")
+    assert trial.end(first, computed=False) == ["b"]
+    assert trial.waits_for(second) is None
+    lead = trial.lead(second)
+    assert (third.held_for, trial.leads.waiting["w"]) == ("b", 1), "it has not been asked"
+    assert trial.end(lead, computed=True) == ["c"]
+    assert not +trial.leads.waiting
+
+
 def test_next_lead_holds_none_that_would_not_have_chosen_it() -> None:
     trial = Trial()
     first = trial.lead(prompt("a", GROUP, ("inner", 9)))
@@ -218,6 +231,7 @@ def test_any_number_of_leads_hold_a_turn_no_longer_than_its_bound(
                 break
             held_at = trial.now if held_at is None else held_at
             until = held_at + hold_s
+            assert trial.now < until, "it waits no longer"
         assert last.hold_until(trial.now) == until
         trial.now += seconds
         if trial.now >= until:

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from schemas.conversation import Sampling
 from schemas.errors import ContextOverflow, ErrorKind, Invalid
 from services.preprocessor.limit import (
+    MAX_STOP_CHARS,
+    MAX_STOPS,
     USEFUL_ANSWER,
     check_sampling,
     limit_output,
@@ -86,3 +88,11 @@ def test_ids_outside_the_vocabulary_are_refused(sampling: Sampling) -> None:
         check_sampling(sampling, 10)
     assert refused.value.info.param in ("stop_token_ids", "logit_bias")
     check_sampling(Sampling(stop_token_ids=[0, 9], logit_bias={0: -100, 9: 100}), 10)
+
+
+def test_too_many_or_too_long_stop_strings_are_refused() -> None:
+    check_sampling(Sampling(stop=["x" * MAX_STOP_CHARS] * MAX_STOPS), 10)
+    with pytest.raises(Invalid):
+        check_sampling(Sampling(stop=["x"] * (MAX_STOPS + 1)), 10)
+    with pytest.raises(Invalid):
+        check_sampling(Sampling(stop=["x" * (MAX_STOP_CHARS + 1)]), 10)

@@ -9,13 +9,9 @@ from schemas.conversation import Sampling
 from services.families import UnknownFamily
 from services.preprocessor.model import ModelSetup
 from services.runtime.config import PreprocessorConfig
-from services.templates.chat_template import ChatTemplate
-from services.templates.detection import detect_family
-from services.templates.probe import probe
-from tests.templates.real_templates import REAL_TEMPLATES
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    pass
 
 
 @pytest.fixture
@@ -152,19 +148,6 @@ def test_description_is_taken_where_no_family_reads_the_calls(described_dir: Pat
     assert setup.card.family == setup.family.name
 
 
-def test_flags_precede_the_description(described_dir: Path, tmp_path: Path) -> None:
-    assert load(described_dir, family="hermes").family.name == "hermes"
-    assert (
-        load(described_dir, tool_call_parser="none", reasoning_parser="qwen3").family.name
-        == "plain+qwen3_coder"
-    )
-    file = tmp_path / "own.json"
-    file.write_text(json.dumps(DESCRIPTION | {"start_anchor": "<own>"}))
-    setup = load(described_dir, response_template=str(file))
-    assert "<own>" in setup.family.name
-    assert setup.evidence == (f"{file}: the operator's choice",)
-
-
 def test_description_in_a_file_precedes_the_family(model_dir: Path, tmp_path: Path) -> None:
     file = tmp_path / "tokenizer_config.json"
     file.write_text(json.dumps({"response_template": DESCRIPTION}))
@@ -229,23 +212,3 @@ def test_incompatible_parsers_are_refused(
 ) -> None:
     with pytest.raises(UnknownFamily, match=message):
         load(model_dir, **settings)
-
-
-@pytest.mark.parametrize(
-    ("name", "model_type", "family"),
-    [
-        ("qwen2_5", None, "hermes"),
-        ("qwen3_6", None, "qwen3_coder"),
-        ("nemotron_3_nano", "nemotron_h", "nemotron_v3"),
-        ("gemma", None, None),
-    ],
-)
-def test_family_is_detected_from_the_template(
-    demo_tokenizer: "PreTrainedTokenizerBase", name: str, model_type: str | None, family: str | None
-) -> None:
-    if name not in REAL_TEMPLATES:
-        pytest.skip("trl is not installed, or has no such template any more")
-    template = ChatTemplate(demo_tokenizer, REAL_TEMPLATES[name].read_text())
-    found = detect_family(template, probe(template), {"model_type": model_type})
-    assert (found and found.family.name) == family
-    assert found is None or found.evidence

@@ -98,25 +98,6 @@ def test_variation_in_a_session_without_an_id_is_named() -> None:
     ]
 
 
-def test_the_head_ends_with_the_last_text_before_the_first_answer() -> None:
-    conversation = Conversation(
-        "m",
-        [
-            Message("user", [Text("hi")]),
-            Message("system", [Text("# Environment\n")]),
-            Message("assistant", [Text("hi")]),
-            Message("user", [Text("hi")]),
-        ],
-        system=[Text("x-anthropic-billing-header: cch=1;"), Text("Say hi.")],
-    )
-    text = "<system>Say hi.<user>hi<system># Environment<assistant>hi<user>hi"
-    assert (
-        text[: head_of(conversation, text, len(text))]
-        == "<system>Say hi.<user>hi<system># Environment"
-    )
-    assert head_of(Conversation("m", conversation.messages[:2]), text, 7) == 7
-
-
 def test_reasoning_and_blanks_do_not_distinguish_answers() -> None:
     def answers(*parts: Text | Reasoning | Call) -> tuple[int, ...]:
         return answers_of(

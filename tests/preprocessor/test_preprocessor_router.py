@@ -49,6 +49,15 @@ def test_turns_that_wait_to_be_sent_to_a_worker_count_as_its_turns() -> None:
     assert ask(router, [worker("a"), worker("b", 1)]) == ["a", "b"]
 
 
+def test_heartbeat_resets_the_estimate() -> None:
+    router = Router()
+    for _ in range(3):
+        router.assign("a")
+    router.reset(worker("a"))
+    router.unassign("a")
+    assert ask(router, [worker("a"), worker("b", 1)]) == ["a", "b"]
+
+
 def test_avoided_and_late_workers_come_last() -> None:
     beats = [worker("a"), worker("b", 1), worker("c", 2)]
     assert ask(Router(), beats, avoid=("a",), late=("b",)) == ["c", "b", "a"]
@@ -104,6 +113,12 @@ def test_load_outweighs_a_small_overlap_and_not_a_large_one() -> None:
     assert placed(beats, 50_000, b=40_000) == "b"
     assert placed(beats, 50_000, Router(load_tokens=100_000), b=40_000) == "a"
     assert placed(beats, 50_000, Router(overlap_weight=0), b=50_000) == "a"
+
+
+def test_long_answer_suffers_more_from_load() -> None:
+    beats = [worker("a", 0, slots=4), worker("b", 2, slots=4)]
+    assert placed(beats, 50_000, b=10_000) == "b"
+    assert placed(beats, 50_000, osl=1024, b=10_000) == "a"
 
 
 def test_priority_keeps_its_fraction_and_bounds() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas.errors import TimedOut, Unavailable
+from schemas.errors import Unavailable
 from services.runtime import bus as bus_module
 from services.runtime import nats_client
 from services.runtime.bus import WAIT_S
@@ -138,24 +138,6 @@ async def test_messages_from_before_a_disconnect_are_not_sent_after_it(
             assert client.bus.publish("new", b"")
             await eventually(lambda: "new" in received, LONG_S)
             assert "old" not in received
-
-
-async def test_a_pause_of_the_server_delays_messages_and_nothing_else(own_nats: NatsServer) -> None:
-    async with connected(own_nats.url) as client:
-        received: list[bytes] = []
-        await client.bus.subscribe("slow", lambda delivery: received.append(delivery.data))
-        await client.bus.flush()
-        own_nats.pause()
-        sent = [b"%d" % n for n in range(100)]
-        for data in sent:
-            assert client.bus.publish("slow", data)
-        await client.bus.flush(0.05)
-        with pytest.raises(TimedOut):
-            await client.bus.request("slow", b"last", 0.05)
-        own_nats.resume()
-        await eventually(lambda: received == [*sent, b"last"], LONG_S)
-        await client.works()
-        assert client.reconnects == 0
 
 
 async def test_a_server_that_does_not_answer_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,3 +108,17 @@ def test_a_receiver_is_given_up_when_heartbeats_stop_naming_it() -> None:
     link.announced(2)
     assert not link.absent()
     assert link.absent()
+
+
+def test_a_window_of_nothing_is_one_of_a_frame_at_a_time() -> None:
+    link = SendLink(-5)
+    assert link.open
+    link.record_sent(100)
+    assert not link.open
+    link.credit(1, 0, 0)
+    assert link.open
+
+
+def test_requests_that_come_one_after_the_other_are_not_widened() -> None:
+    sender = SendLink(1000)
+    assert [sender.replay(n) for n in (1, 2, 3, 5)] == [False, False, False, True]

@@ -88,3 +88,10 @@ def test_a_successor_is_expected_for_a_while() -> None:
     registry.sweep(16.0)
     assert forgotten == ["b", "a"]
     assert not registry.awaited("worker", "m")
+
+
+def test_no_successor_is_expected_of_a_process_that_was_never_there() -> None:
+    registry = ProcessRegistry(3.0, recovery_s=10.0)
+    registry.expect_heartbeats("worker", "w", 0.0)
+    assert len(registry.sweep(4.0)) == 1
+    assert list(registry.former("worker")) == []

@@ -120,21 +120,6 @@ async def test_nonsense_in_the_headers_begins_a_trace(make: Callable[..., Tracer
     await tracer.close()
 
 
-async def test_standard_variables_apply(
-    make: Callable[..., Tracer], receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
-    monkeypatch.setenv("OTEL_SERVICE_NAME", "ours")
-    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test")
-    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_always_off")
-    tracer = make(otlp_endpoint=None)
-    assert tracer.sample({}) is None
-    serve(tracer, CLIENT, {}).end(1)
-    await tracer.close()
-    resource = receiver.of(TRACE).one("POST /x").resource
-    assert (resource["service.name"], resource["deployment.environment.name"]) == ("ours", "test")
-
-
 async def test_a_receiver_that_is_down_is_one_line(
     make: Callable[..., Tracer], log: io.StringIO
 ) -> None:
