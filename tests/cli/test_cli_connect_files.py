@@ -197,6 +197,15 @@ def test_removed_file_stays_removed_and_its_old_text_is_kept(path: Path) -> None
     assert copy.read_text() == '{"mine": 1}'
 
 
+def test_layout_that_a_client_writes_is_no_change(path: Path) -> None:
+    path.write_text('{"b":1,  "a":2}')
+    ours = settings(path, {"c": 3})
+    write(ours)
+    path.write_text(json.dumps(json.loads(path.read_text()), sort_keys=True))
+    assert undo(ours) == [f"{path}: as before"]
+    assert path.read_text() == '{"b":1,  "a":2}'
+
+
 def test_copy_that_the_user_made_of_the_key_stays_private(path: Path) -> None:
     path.write_text("{}")
     path.chmod(0o644)
