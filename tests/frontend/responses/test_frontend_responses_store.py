@@ -93,6 +93,7 @@ async def test_bytes_are_bounded() -> None:
         kept.put(record(f"r{number}", input=[item("i", "x" * 1000)]))
         assert kept.bytes <= 20_000
     assert 5 < len(kept) < 20
+    kept.put(record("huge"))
     kept.put(record("huge", input=[item("i", "x" * 30_000)]))
     assert await kept.get("huge", None) is None
     assert kept.bytes <= 20_000
