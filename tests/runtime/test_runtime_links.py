@@ -6,6 +6,15 @@ from hypothesis import strategies as st
 from services.runtime.streams.links import ReceiveLink, SendLink, generation
 
 
+def test_credit_can_change_the_window() -> None:
+    link = SendLink(100)
+    link.record_sent(80)
+    link.credit(0, 50, 0)
+    assert not link.open
+    link.credit(0, 200, 0)
+    assert link.open
+
+
 def test_a_skipped_number_is_a_gap_and_a_late_one_is_not() -> None:
     link = ReceiveLink(1000)
     assert not link.arrived(1, 10)
