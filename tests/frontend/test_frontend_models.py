@@ -195,3 +195,10 @@ def test_document_states_which_fields_limit_reasoning() -> None:
         "reasoning_effort",
         "reasoning.effort",
     ]
+
+
+async def test_lifecycle_and_limit_are_read_from_the_query() -> None:
+    async with serving(FakeGateway(cards=CARDS)) as served, ClientSession(served.url) as http:
+        assert ids(await (await http.get("/v1/models?lifecycle[]=active")).json()) == ALL
+        assert ids(await (await http.get("/v1/models?lifecycle[]=retired")).json()) == []
+        assert (await http.get("/v1/models?limit=0")).status == 400
