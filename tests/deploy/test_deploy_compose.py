@@ -4,8 +4,10 @@ health check.
 That it runs is shown by deploy/prove.sh, where there is a Docker daemon.
 """
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -17,7 +19,7 @@ import pytest
 from services.cli.commands.make_secrets import make_secrets
 from services.runtime.config import STAGES, BucketsConfig, StageConfig
 from services.runtime.config.loader import Sources
-from tests.kit.every import for_each
+from tests.kit.every import Cases, for_each
 
 ROOT = Path(__file__).parents[2]
 
@@ -274,3 +276,31 @@ def test_only_the_proxy_is_reachable_from_outside() -> None:
     assert [
         name for name, container in SERVICES.items() if "web" in container.get("networks", [])
     ] == [*("proxy", "frontend")]
+
+
+@pytest.mark.skipif(shutil.which("docker") is None, reason="docker is not installed")
+def test_compose_reads_the_files(cases: Cases) -> None:
+    """Only what Compose itself finds, where it is installed; no daemon is needed."""
+    version = subprocess.run(["docker", "compose", "version"], capture_output=True, check=False)
+    if version.returncode != 0:
+        pytest.skip("docker has no compose")
+    engines = {
+        ("compose.yaml",): ["--engine", "trtllm"],
+        ("compose.yaml", "deploy/compose.vllm.yaml"): ["--engine", "vllm"],
+        ("compose.demo.yaml", "deploy/compose.monitoring.yaml"): [],
+    }
+    for files, engine in engines.items():
+        with cases.case(str(files)):
+            read_by = [f"--file={file}" for file in files]
+            done = subprocess.run(
+                ["docker", "compose", *read_by, "config", "--format", "json"],
+                cwd=ROOT,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+            assert done.returncode == 0, done.stderr
+            worker = json.loads(done.stdout)["services"]["worker"]
+            assert worker["command"] == ["serve", "worker", *engine]
+            assert ("deploy" in worker) is bool(engine), "GPUs"

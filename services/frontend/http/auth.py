@@ -50,7 +50,7 @@ class Caller:
         self.held = held
         """The bytes of all its requests that wait."""
         self.spend = limiter.spend
-        self._key = key
+        self.key = key
         self.tenant: str | None = None
         """The holder of the key; None where the frontend has no keys."""
         self.priority: int | None = None
@@ -61,7 +61,7 @@ class Caller:
 
     def sees(self, card: ModelCard) -> bool:
         """Returns whether the caller may use a model. Only such models are listed."""
-        return self._key is None or self._key.allows(card)
+        return self.key is None or self.key.allows(card)
 
     def permit(self, card: ModelCard, name: str) -> None:
         """Raises Forbidden for a model that the caller may not use. `name`: the model's name in the
@@ -147,13 +147,28 @@ class Callers:
         texts = _key_texts(request)
         if not texts:
             raise Unauthorized(_NO_KEY if openai else "x-api-key header is required")
-        matches = [find_key(self._keys, text) for text in texts]
-        key = next(filter(None, matches), None)
-        if key is None:
+        keys = [key for key in (find_key(self._keys, text) for text in texts) if key is not None]
+        if not keys:
             raise Unauthorized("Incorrect API key provided." if openai else "invalid x-api-key")
-        if key.expires is not None and self._now() >= key.expires:
-            raise Unauthorized("This API key has expired.")
-        return self._caller(key.name, key.limits, key)
+        valid = [key for key in keys if not self._is_expired(key)]
+        if not valid:
+            raise _expired()
+        return self._caller(valid[0].name, valid[0].limits, valid[0])
+
+    def renew(self, caller: Caller) -> Caller:
+        """Returns the caller with the rights and limits of now. Raises Unauthorized where its key
+        was removed or has expired."""
+        if self._keys is None or caller.key is None:
+            return caller
+        for key in self._keys:
+            if key.digest == caller.key.digest:
+                if self._is_expired(key):
+                    raise _expired()
+                return self._caller(key.name, key.limits, key)
+        raise Unauthorized("This API key is not valid any more.")
+
+    def _is_expired(self, key: Key) -> bool:
+        return key.expires is not None and self._now() >= key.expires
 
     def caller_of(self, name: str) -> Caller:
         """Returns the caller with this name and the limits of all keys. Without keys all callers
@@ -171,6 +186,10 @@ class Callers:
 
 CALLERS: web.AppKey[Callers] = web.AppKey("callers", Callers)
 """The callers of an application."""
+
+
+def _expired() -> Unauthorized:
+    return Unauthorized("This API key has expired.")
 
 
 _NO_KEY = (

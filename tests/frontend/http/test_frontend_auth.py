@@ -3,11 +3,14 @@
 import hashlib
 from collections.abc import MutableMapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import structlog
 
-from services.frontend.http.auth import find_key, load_keys
+from schemas.errors import Unauthorized
+from services.frontend.http.auth import Callers, anyone, find_key, load_keys
 from services.frontend.http.keys import Limits
 from services.runtime.config import FrontendConfig
 from tests.kit.frontend import ASK, log_into, serving
@@ -133,3 +136,30 @@ async def test_invalid_key_is_refused_in_the_words_of_each_vendor(
         assert served.gateway.counted == []
         for path in ("/live", "/ready", "/health", "/metrics", "/", "/api/hello"):
             assert (await served.get(path)).status == 200, "open to all"
+
+
+async def test_of_two_keys_the_valid_one_counts(keys: Path, config: FrontendConfig) -> None:
+    keys.write_text(f"old:{HASHES['alpha']} expires=2001-01-01\nnew:{HASHES['beta']}\n")
+    async with serving(config=config) as served:
+        both = {"x-api-key": "alpha", "authorization": "Bearer beta"}
+        assert (await served.get("/v1/models", headers=both)).status == 200
+        assert (await served.get("/v1/models", headers={"x-api-key": "alpha"})).status == 401
+
+
+def test_renewed_caller_has_the_rights_of_now(keys: Path) -> None:
+    now = [1e9]
+    callers = Callers(str(keys), Limits(), lambda: 0.0, lambda: now[0])
+    request: Any = SimpleNamespace(path="/v1/models", headers={"x-api-key": "alpha"})
+    caller = callers.identify(request)
+    assert callers.renew(caller).tenant == "team-a"
+    keys.write_text(f"renamed:{HASHES['alpha']} expires=2005-01-01\n")
+    callers.reload(structlog.get_logger())
+    assert callers.renew(caller).tenant == "renamed"
+    now[0] = 2e9
+    with pytest.raises(Unauthorized, match="expired"):
+        callers.renew(caller)
+    keys.write_text(f"other:{HASHES['beta']}\n")
+    callers.reload(structlog.get_logger())
+    with pytest.raises(Unauthorized, match="not valid any more"):
+        callers.renew(caller)
+    assert callers.renew(anyone()).tenant is None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from aiohttp import ClientSession
 
 from schemas.control import ModelCard
@@ -18,6 +19,7 @@ from tests.frontend.responses.responses_client import Client, keyed
 from tests.kit.events import Step, call, finish, text
 from tests.kit.every import Cases
 from tests.kit.frontend import MODEL, FakeGateway, Served, serving
+from tests.kit.waiting import eventually
 
 
 class Script:
@@ -295,3 +297,24 @@ async def test_cancelled_drain_fails_the_remaining_responses(
         assert failed["status"] == "failed"
         assert failed["error"]["message"] == "This server was shut down."
     assert [turn.cancelled for turn in served.gateway.turns] == [["hangup"], ["hangup"]]
+
+
+async def test_waiting_job_of_a_removed_key_is_refused(tmp_path: Path) -> None:
+    """The key is checked when the job's time has come."""
+    config = keyed(tmp_path, "ada", "bob", max_background=1)
+    go = asyncio.Event()
+    gateway = FakeGateway(lambda: [[*text(0, "x")], go, [finish(1)]])
+    async with serving(gateway, config, headers={"authorization": "Bearer ada"}) as served:
+        client = Client(served.http, served)
+        await client.create(background=True)
+        waiting = await client.create(background=True)
+        keyed(tmp_path, "bob")
+        served.callers.reload(structlog.get_logger())
+        background = served.responses.background
+        job = background.find(waiting["id"], "ada")
+        assert job is not None
+        go.set()
+        ended = await job.wait()
+        assert b"not valid any more" in bytes(ended.response)
+        assert len(gateway.turns) == 1
+        await eventually(served.none_open)

@@ -15,6 +15,7 @@ from services.frontend.apis.responses.state.record import ENDED, StoredResponse
 from services.frontend.apis.responses.state.recording import AcceptedRequest
 from services.frontend.apis.responses.state.running import RunningResponse
 from services.frontend.apis.responses.state.store import MemoryStore
+from services.frontend.http.auth import Callers
 from services.frontend.turns.turn_service import ModelAccess, TurnService
 
 RETRY_AFTER_S = 5.0
@@ -48,6 +49,11 @@ class Job(RunningResponse):
     def document(self) -> wire_answers.ResponsesAnswer:
         """The Response object at this moment."""
         return self.recorder.stream.state.document(self.status)
+
+    def renew_caller(self, callers: Callers) -> None:
+        """Gives it its caller's rights of now. Raises as `Callers.renew`."""
+        context = self._model.context
+        context.caller = callers.renew(context.caller)
 
     @override
     def emit(self, rendered: bytes) -> None:
@@ -92,9 +98,10 @@ class Background:
     """The background responses of this process. At most `max_background` run, and at most as many
     wait."""
 
-    def __init__(self, store: MemoryStore, turns: TurnService) -> None:
+    def __init__(self, store: MemoryStore, turns: TurnService, callers: Callers) -> None:
         self._store = store
         self._turns = turns
+        self._callers = callers
         slots = self._turns.config.max_background
         self._limit = 2 * slots
         self._slots = asyncio.Semaphore(slots)
@@ -104,9 +111,9 @@ class Background:
     def __len__(self) -> int:
         return len(self._jobs)
 
-    def start(self, accepted: AcceptedRequest, model: ModelAccess) -> Job:
-        """Starts a response. Raises RateLimited where too many wait or the caller has too many
-        requests open, Unavailable while the server shuts down, and NotFound where the model is not
+    def start(self, accepted: AcceptedRequest, model: ModelAccess, open_request: ExitStack) -> Job:
+        """Starts a response, which takes over the caller's `open_request`. Raises RateLimited where
+        too many wait, Unavailable while the server shuts down, and NotFound where the model is not
         served."""
         if self._draining:
             raise Unavailable("this server is shutting down", retry_after_s=RETRY_AFTER_S)
@@ -117,14 +124,12 @@ class Background:
                 retry_after_s=RETRY_AFTER_S,
             )
         job = Job(accepted, model)
-        open_request = ExitStack()
-        open_request.enter_context(model.context.open_request())
         self._jobs[job.id] = job
         self._keep_running(job)
         job.task = asyncio.create_task(self._work(job), name=f"background {job.id}")
         # A callback, not the task itself: a task that is cancelled before its first step never
         # runs.
-        job.task.add_done_callback(partial(self._end, job, open_request))
+        job.task.add_done_callback(partial(self._end, job, open_request.pop_all()))
         return job
 
     def find(self, id: str, tenant: str | None) -> Job | None:
@@ -169,6 +174,7 @@ class Background:
     async def _work(self, job: Job) -> None:
         try:
             async with self._slots:
+                job.renew_caller(self._callers)
                 job.running = True
                 self._keep_running(job)
                 await job.make()

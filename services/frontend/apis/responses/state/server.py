@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from aiohttp import web
 from msgspec import Raw
@@ -30,6 +30,7 @@ from services.frontend.apis.responses.state.store import (
 )
 from services.frontend.apis.shared.api import ApiSetup, encoded_response, json_response
 from services.frontend.apis.shared.http_answer import HttpAnswer, http_answer, read_request
+from services.frontend.http.auth import CALLERS
 from services.frontend.http.middleware import REQUEST_CONTEXT
 from services.frontend.turns.turn_service import ModelAccess
 
@@ -52,7 +53,7 @@ class ResponsesServer:
         self.store = _open_store(setup)
         sealers = Sealers(config.seal_key_file)
         self._intake = Intake(self.dialect, self.store, sealers, setup.turns)
-        self.background = Background(self.store, setup.turns)
+        self.background = Background(self.store, setup.turns, setup.app[CALLERS])
         self.connections = Connections(self._intake)
 
     def add_to(self, router: web.UrlDispatcher) -> None:
@@ -218,14 +219,17 @@ class ResponsesServer:
         self, http: web.Request, request: ResponsesRequest
     ) -> web.StreamResponse:
         """Starts a response that the client polls or follows."""
-        model = ModelAccess(self._turns, http[REQUEST_CONTEXT])
-        accepted = await self._intake.accept(request, http.headers, model)
-        # A request that must be refused is refused now. The job admits it again when its time has
-        # come, because rights and stored images may have changed while it waited.
-        await model.admit(accepted.converted.conversation)
-        await model.report(accepted.converted)
+        context = http[REQUEST_CONTEXT]
+        model = ModelAccess(self._turns, context)
+        with ExitStack() as open_request:
+            open_request.enter_context(context.open_request())
+            accepted = await self._intake.accept(request, http.headers, model)
+            # A request that must be refused is refused now. The job admits it again when its time
+            # has come, because rights and stored images may have changed while it waited.
+            await model.admit(accepted.converted.conversation)
+            await model.report(accepted.converted)
 
-        job = self.background.start(accepted, model)
+            job = self.background.start(accepted, model, open_request)
         if request.body.stream:
             return await send_events(http, job.follow(-1), self._turns.config)
         return json_response(job.document())

@@ -222,15 +222,22 @@ class Socket:
     async def _respond(self, lane: str | None, request: ResponsesRequest) -> None:
         context = RequestContext(secrets.token_hex(12), None, asyncio.get_running_loop().time())
         # The key may have been removed, or have expired, since the connection was opened.
-        context.caller = self._http.app[CALLERS].identify(self._http, openai=True)
+        context.caller = self._http.app[CALLERS].renew(self._context.caller)
         model = ModelAccess(self._intake.turns, context)
-        accepted = await self._intake.accept(request, self._http.headers, model, store=self._memory)
-        response = LaneResponse(self, lane, accepted, model)
-        if lane is not None:
-            self._lane_of[response.id] = lane
+        with context.open_request():
+            accepted = await self._intake.accept(
+                request, self._http.headers, model, store=self._memory
+            )
+            response = LaneResponse(self, lane, accepted, model)
+            if lane is not None:
+                self._lane_of[response.id] = lane
+            await self._make(response, request)
+
+    async def _make(self, response: "LaneResponse", request: ResponsesRequest) -> None:
+        """Runs a response's turn. Codex warms up with instructions only, which some templates
+        cannot render: that is an empty response."""
         try:
-            with context.open_request():
-                await response.make()
+            await response.make()
         except Invalid as error:
             if not request.prefill or error.kind is not ErrorKind.INVALID:
                 raise
