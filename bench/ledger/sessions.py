@@ -172,7 +172,11 @@ class Model:
         return text
 
     def _plan(self, thinks: bool) -> list[str]:
-        plans: list[list[str]] = [["text"], ["reasoning", "text"]]
+        plans: list[list[str]] = [
+            ["text"],
+            ["reasoning", "text"],
+            ["text", "reasoning", "text"],
+        ]
         if self.calls:
             calls = ["call"] * int(self.choose.of(_CALLS))
             plans += [
@@ -180,6 +184,7 @@ class Model:
                 *(
                     ["reasoning", "call", "reasoning", "call"],
                     ["reasoning", "call", "text", "call"],
+                    ["text", "reasoning", "call"],
                 ),
                 ["call", "text"],
             ]

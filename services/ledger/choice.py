@@ -36,9 +36,9 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from schemas.conversation import Conversation, Message, Unseal
+from schemas.conversation import Call, Conversation, Message, Unseal
 from schemas.session import session_digest
-from services.ledger.chain import SentTurn
+from services.ledger.chain import SentTurn, parts_of
 from services.ledger.evidence import Evidence, Proof, evidence_of
 from services.ledger.match import Match, Outcome
 from services.ledger.restore import Restorer
@@ -113,6 +113,22 @@ class _SentHistory:
         if evidence is None:
             evidence = self._evidence[number] = evidence_of(self.messages(number))
         return evidence
+
+    def calls_elsewhere(self, number: int, turn: Turn) -> set[bytes]:
+        """The marks of a turn that are in other messages, if the client sent fewer calls than the
+        turn has."""
+        calls = turn.output.calls if turn.output is not None else []
+        if len(calls) < 2:
+            return set()
+        sent = [part for part in parts_of(self.messages(number)) if isinstance(part, Call)]
+        if len(sent) >= len(calls):
+            return set()
+        missing = set(turn.entry.marks) - self.evidence(number).ids
+        elsewhere: set[bytes] = set()
+        for other in range(len(self)):
+            if other != number:
+                elsewhere |= missing & self.evidence(other).ids
+        return elsewhere
 
     def is_complete(self, number: int) -> bool:
         """Whether the store is known to have all siblings of a turn."""
@@ -207,7 +223,13 @@ class _Chooser:
         messages = self._restorer.messages(turns[0], self._history.messages(number))
         if messages is None:
             return _CLIENT
-        return Match(Outcome.FOUND, turns, messages)
+        elsewhere = self._history.calls_elsewhere(number, turns[0])
+        if not elsewhere:
+            return Match(Outcome.FOUND, turns, messages)
+        # The client did not leave out equal calls: it sent the beginning of the turn.
+        ids = self._history.evidence(number).ids
+        beginning = self._store.find_marked(self._history.key(number), ids, elsewhere)
+        return self._restored(number, [beginning]) if beginning is not None else _CLIENT
 
     def _decide(self, number: int) -> Match:
         """The match of a turn by its own evidence and that of the turns before it, not yet compared

@@ -46,10 +46,11 @@ def key_arguments(name: str, arguments: str, *, freeform: bool = False) -> str:
 
 def turn_key(state: bytes, text: str, calls: Iterable[tuple[str, str]]) -> bytes:
     """The chain hash after a turn. `state`: the hash before it; `text`: all of its text; `calls`:
-    rendered names and `key_arguments`. Names are not part of it, because clients repair them."""
+    rendered names and `key_arguments`. Equal calls count once, because clients run and send back
+    one of them. Names are not part of the hash, because clients repair them."""
     hasher = chain(state)
     add(hasher, "assistant", squeeze(text))
-    for _, arguments in calls:
+    for _, arguments in dict.fromkeys((name.casefold(), arguments) for name, arguments in calls):
         add(hasher, "call", arguments)
     return hasher.digest()
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from schemas.conversation import Call, Message, Part, Reasoning, Text, ToolSpec, Unseal
 from services.ledger.chain import parts_of
 from services.ledger.evidence import call_mark
-from services.ledger.keys import squeeze
+from services.ledger.keys import key_arguments, squeeze
 from services.ledger.tidied_calls import changes_directory
 from services.ledger.turn import RestoredTurn, SentForm, Turn, TurnOutput
 from services.ledger.turn_reader import TurnReader
@@ -61,9 +61,7 @@ class Restorer:
         return turn.restored.messages
 
 
-def restored_parts(
-    form: SentForm, output: TurnOutput, marks: Collection[bytes]
-) -> list[Part] | None:
+def restored_parts(form: SentForm, output: TurnOutput, marks: Sequence[bytes]) -> list[Part] | None:
     """The original turn's parts, if the client sent back that turn; None where the client changed
     it.
 
@@ -79,23 +77,66 @@ def restored_parts(
     if thoughts and not _is_reasoning_of(thoughts, output):
         return None
 
-    calls = (part for part in sent if isinstance(part, Call))
+    calls = _restored_calls(output.calls, [part for part in sent if isinstance(part, Call)], marks)
+    if calls is None:
+        return None
+    following = iter(calls)
     parts: list[Part] = []
     for part in output.parts:
         if isinstance(part, Call):
-            call = _restored_call(part, next(calls, None), marks)
-            if call is None:
-                return None
-            parts.append(call)
+            parts.append(next(following))
         elif isinstance(part, Text) or thoughts or form.with_reasoning:
             parts.append(part)
     return parts
 
 
-def _restored_call(original: Call, sent: Call | None, marks: Collection[bytes]) -> Call | None:
+def _restored_calls(
+    originals: Sequence[Call], sent: Sequence[Call], marks: Sequence[bytes]
+) -> list[Call] | None:
+    """The original calls, each with the id with which the client sent it; None where the client
+    changed one. `marks`: the turn's."""
+    pairs = sent if len(sent) == len(originals) else _with_equal_calls(originals, sent, marks)
+    restored: list[Call] = []
+    for original, call in zip(originals, pairs, strict=False):
+        restored_call = _restored_call(original, call, marks)
+        if restored_call is None:
+            return None
+        restored.append(restored_call)
+    return restored if len(restored) == len(originals) == len(pairs) else None
+
+
+def _with_equal_calls(
+    originals: Sequence[Call], sent: Sequence[Call], marks: Sequence[bytes]
+) -> list[Call]:
+    """The calls of a client that runs and sends back only one of equal calls (Hermes), with the
+    others, under ids that no result has. Empty where the calls' own ids do not show that it did."""
+    call_marks = marks[1 : 1 + len(originals)]  # the first is the turn's
+    sent_by_mark = {call_mark(call.call_id): call for call in sent}
+    if len(sent_by_mark) < len(sent) or not sent_by_mark.keys() <= set(call_marks):
+        return []
+
+    values = [
+        (call.name.casefold(), key_arguments(call.name, call.arguments)) for call in originals
+    ]
+    sent_by_value = {
+        value: sent_by_mark[mark]
+        for value, mark in zip(values, call_marks, strict=False)
+        if mark in sent_by_mark
+    }
+    calls: list[Call] = []
+    for number, (value, mark) in enumerate(zip(values, call_marks, strict=False)):
+        if mark in sent_by_mark:
+            calls.append(sent_by_mark[mark])
+        elif value in sent_by_value:
+            equal = sent_by_value[value]
+            calls.append(replace(equal, call_id=f"{equal.call_id}_{number}"))
+    return calls
+
+
+def _restored_call(original: Call, sent: Call, marks: Collection[bytes]) -> Call | None:
     """A call that the client sent, with the original's name and arguments; None where the client
     changed it."""
-    if sent is None or changes_directory(original.arguments, sent.arguments):
+    if changes_directory(original.arguments, sent.arguments):
         return None
     name = tool_name(sent.name, sent.namespace)
     if name != original.name:

@@ -3,7 +3,7 @@ recently used out first."""
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import islice
 
 from cachetools import LRUCache
@@ -77,13 +77,21 @@ class EntryStore:
             siblings = self._siblings.get(key)
             return siblings is None or len(siblings.contents) < 2
 
-    def find_marked(self, key: bytes, marks: Iterable[bytes]) -> Turn | None:
-        """The entry of a key with one of these marks."""
+    def find_marked(
+        self, key: bytes, marks: Iterable[bytes], without: Collection[bytes] = frozenset()
+    ) -> Turn | None:
+        """The entry of a key with one of these marks, and with none of `without`. Of a turn and its
+        beginnings, the longest."""
         with self._lock:
             siblings = self._siblings.get(key)
             if siblings is None:
                 return None
-            return next((siblings.marks[mark] for mark in marks if mark in siblings.marks), None)
+            for mark in marks:
+                turns = siblings.marks.get(mark, ())
+                turns = [turn for turn in turns if not set(without) & set(turn.entry.marks)]
+                if turns:
+                    return max(turns, key=_size)
+            return None
 
     def get(self, mac: bytes) -> Turn | None:
         """The entry with this `mac`; becomes the most recently used."""
@@ -117,7 +125,8 @@ class EntryStore:
         entry = turn.entry
         siblings = self._siblings.setdefault(entry.key, _Siblings(not self.shared))
         siblings.entries[entry.mac] = turn
-        siblings.marks.update(dict.fromkeys(entry.marks, turn))
+        for mark in entry.marks:
+            siblings.marks.setdefault(mark, []).append(turn)
         if not entry.beginning:
             siblings.contents[turn.content] += 1
         self._entries[entry.mac] = turn
@@ -130,7 +139,8 @@ class EntryStore:
         siblings = self._siblings[entry.key]
         del siblings.entries[entry.mac]
         for mark in entry.marks:
-            if siblings.marks.get(mark) is turn:
+            siblings.marks[mark].remove(turn)
+            if not siblings.marks[mark]:
                 del siblings.marks[mark]
         if not entry.beginning:
             siblings.contents[turn.content] -= 1
@@ -148,7 +158,8 @@ class _Siblings:
         self.complete = complete
         self.entries: dict[bytes, Turn] = {}
         """Entries by `mac`, oldest first."""
-        self.marks: dict[bytes, Turn] = {}
+        self.marks: dict[bytes, list[Turn]] = {}
+        """Entries by mark: a turn and its beginnings with equal calls."""
         self.contents = Counter[bytes]()
         """How many entries have this content (`Turn.content`), beginnings aside."""
 
@@ -176,6 +187,10 @@ class PromptCache:
 
 def _bytes_of(ids: TokenIds) -> int:
     return ids.itemsize * len(ids)
+
+
+def _size(turn: Turn) -> tuple[bool, int]:
+    return not turn.entry.beginning, len(turn.entry.ids)
 
 
 def _weight(entry: LedgerEntry) -> int:

@@ -21,6 +21,11 @@ class TurnOutput(Struct, frozen=True):
     """The text that the parser received, up to the last part that its client was sent."""
     parts: list[TurnPart]
 
+    @property
+    def calls(self) -> list[Call]:
+        """The calls among the parts."""
+        return [part for part in self.parts if isinstance(part, Call)]
+
 
 class SentForm(Struct, frozen=True):
     """What the restored form of a turn depends on, beside the turn."""

@@ -50,7 +50,12 @@ def entries_of(parse: TurnParse, detokenizer: Detokenizer) -> list[LedgerEntry]:
     turn_entry = replace(
         content.entry(stream, context, tokens), closed=closed, tail=tail, beginning=broken_off
     )
-    return [turn_entry, *(entry for entry in beginnings if entry.key != turn_entry.key)]
+    others = [
+        entry
+        for calls, entry in beginnings
+        if entry.key != turn_entry.key or calls < len(content.calls)  # equal calls have one key
+    ]
+    return [turn_entry, *others]
 
 
 def _is_closed(parse: TurnParse) -> bool:
@@ -78,11 +83,11 @@ class _TurnContent(Struct):
 
     def add_blocks(
         self, parse: TurnParse, context: LedgerContext, *, any_block: bool
-    ) -> list[LedgerEntry]:
+    ) -> list[tuple[int, LedgerEntry]]:
         """Adds all blocks of a turn up to an incomplete call. Returns the entries of its
-        beginnings: after each call, or after `any_block`."""
+        beginnings, each with the number of its calls: after each call, or after `any_block`."""
         stream = parse.stream
-        beginnings: list[LedgerEntry] = []
+        beginnings: list[tuple[int, LedgerEntry]] = []
         room = MAX_BEGINNINGS_TOKENS
         for block in range(stream.log.blocks):
             self._add(stream.log, block)
@@ -95,7 +100,8 @@ class _TurnContent(Struct):
             room -= tokens
             if room >= 0:
                 entry = self.entry(stream, context, tokens)
-                beginnings.append(replace(entry, closed=False, beginning=True))
+                beginning = replace(entry, closed=False, beginning=True)
+                beginnings.append((len(self.calls), beginning))
         return beginnings
 
     def _add(self, log: TurnLog, block: int) -> None:

@@ -150,16 +150,20 @@ class AssistantWriter:
         content = ""
         separator = ""
         """What the template writes between `content` and what follows."""
+        follows_text = False
         if first.reasoning is not None and first.text is None:
             separator = before_call.removeprefix(before_text)
 
         for segment in cut:
             if segment.reasoning is not None and segment is not first:
+                if follows_text and not _ends_line(content + separator):
+                    separator = "\n"  # within a line, the tag would be text
                 content += separator + opening + segment.reasoning
                 separator = before_text if segment.text is not None else before_call
             if segment.text is not None:
                 content += separator + segment.text
                 separator = traits.text_join
+            follows_text = segment.text is not None and not segment.calls
             if segment.calls and not (without_last_calls and segment is last):
                 content += separator + self.markup(segment.calls)
                 separator = traits.call_join
@@ -255,6 +259,10 @@ class AssistantWriter:
         if isinstance(part, Reasoning):
             return {"type": "reasoning", "text": part.text or ""}
         return {"type": "text", "text": part.text}
+
+
+def _ends_line(text: str) -> bool:
+    return text.rstrip(" \t").endswith("\n")
 
 
 def _merged(cut: Sequence[TurnSegment]) -> TurnSegment:

@@ -20,7 +20,7 @@ from schemas.conversation import (
 )
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import FinishReason
-from schemas.frames import pack_ids
+from schemas.frames import TokenFinish, pack_ids
 from schemas.ledger import LedgerEntry
 from services.ledger.evidence import call_id
 from services.ledger.signer import EntrySigner
@@ -243,6 +243,40 @@ class TestClients:
         prompt = session.prompt(assistant(Text("Looking."), call), results(id))
         assert ([*prompt.ids[: len(engine_ids)]] == engine_ids) is same
         assert ("<function=Bash>" in prompt.text.partition("Looking")[2]) is same
+
+    @pytest.mark.parametrize(
+        ("ids", "same"),
+        [
+            ([call_id("t1", 1)], True),
+            ([call_id("t1", 2)], True),
+            (["call_1"], False),
+            ([call_id("t2", 1)], False),
+            ([call_id("t1", block) for block in (1, 2)], True),
+            (["call_1", "call_2"], True),
+        ],
+    )
+    def test_equal_calls_that_come_back_as_one_are_both_kept(
+        self, session: Session, ids: list[str], same: bool
+    ) -> None:
+        """Only the calls' own ids show that the client left one out."""
+        self.repeated(session)
+        prompt = session.prompt(assistant(*(called(call_id=id) for id in ids)), results(*ids))
+        assert ("so" in prompt.text.partition("assistant")[2]) is same
+        assert prompt.text.count("<function=Bash>") == (2 if same else len(ids))
+        assert prompt.text.count("a file") == len(ids)
+
+    def test_equal_calls_that_come_back_apart_are_not_doubled(self, session: Session) -> None:
+        self.repeated(session)
+        first, second = call_id("t1", 1), call_id("t1", 2)
+        apart = [assistant(called(call_id=first)), results(first), MORE]
+        prompt = session.prompt(*apart, assistant(called(call_id=second)), results(second))
+        assert prompt.text.count("<function=Bash>") == 2
+        assert prompt.encoded.reused
+
+    def repeated(self, session: Session) -> None:
+        parse = session.parse(session.prompt(), f"so\n</think>\n\n{CALLED}\n{CALLED}", turn="t1")
+        parse.finish(TokenFinish(FinishReason.STOP, session.setup.stop_ids[0]))
+        session.commit(parse)
 
     def test_reasoning_is_not_restored_if_the_client_drops_it(self, session: Session) -> None:
         self.learnt(session)

@@ -2,16 +2,17 @@
 that of a client which changes nothing."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
 from bench.ledger.clients import CLIENTS, Client, Dialogue
-from bench.ledger.sessions import Model, go_on
+from bench.ledger.sessions import WORD, Model, go_on
 from bench.ledger.walk import Before
 from fuzz.generated_turns import Choices
-from schemas.conversation import Call, Conversation, Message, Part
+from schemas.conversation import Call, Conversation, Message, Part, Result
 from services.families.writing import as_json
 from tests.ledger.walks import (
     FORMS,
@@ -185,5 +186,60 @@ def test_half_of_a_surrogate_pair_does_not_lose_the_turn(
         session.learn(before.output)
         go_on(dialogue, before.output, model)
         following = session.prompt(client)
+        if before.whole_in(following.text, session.ledger.model.ends):
+            assert [*following.ids[: len(before.ids)]] == before.ids
+
+
+class Repeater(Caller):
+    """A model that often repeats a call."""
+
+    written = ""
+
+    def _written_call(self) -> str:
+        if not self.written or self.choose.below(2):
+            self.written = super()._written_call()
+        return self.written
+
+
+def without_repeated_calls(conversation: Conversation) -> Conversation:
+    """Hermes runs one of several equal calls of a turn, and sends back this one."""
+    dropped: set[str] = set()
+    messages: list[Message] = []
+    for message in conversation.messages:
+        seen: set[tuple[str, str]] = set()
+        parts: list[Part] = []
+        for part in message.parts:
+            if isinstance(part, Call):
+                if (part.name, part.arguments) in seen:
+                    dropped.add(part.call_id)
+                    continue
+                seen.add((part.name, part.arguments))
+            if not isinstance(part, Result) or part.call_id not in dropped:
+                parts.append(part)
+        if parts:
+            messages.append(replace(message, parts=parts))
+    return replace(conversation, messages=messages)
+
+
+@in_sessions(FORMS, TEMPLATES)
+def test_equal_calls_that_come_back_as_one_keep_the_turn(
+    name: str, choose: Choices, models: Models
+) -> None:
+    client = CLIENTS[choose.of(APIS)]
+
+    def hermes(dialogue: Dialogue) -> Conversation:
+        return without_repeated_calls(client(dialogue))
+
+    session = PlayedSession(models.of(name), choose)
+    model = Repeater(session.setup, session.ledger, choose)
+    dialogue = session.dialogue
+    dialogue.tools = [*dialogue.tools, *map(tool, dict(CALLS))]
+    for _ in range(4):
+        before = Before(session.prompt(hermes), model.answer(session.prompt(hermes)))
+        session.learn(before.output)
+        go_on(dialogue, before.output, model)
+        following = session.prompt(hermes)
+        written = [word for call in before.output.calls for word in WORD.findall(call.text)]
+        assert Counter(written) <= Counter(WORD.findall(following.text)), "a call is left out"
         if before.whole_in(following.text, session.ledger.model.ends):
             assert [*following.ids[: len(before.ids)]] == before.ids

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from schemas.conversation import Message, Reasoning, Result, Text
 from services.templates.traits import TemplateTraits, ThoughtSeparators
 from tests.templates.adapting import assistant, call, result, template_messages, user
@@ -41,6 +43,13 @@ def test_interleaved_turn_uses_the_templates_markup() -> None:
             "reasoning_content": "r1",
         }
     ]
+
+
+def test_thought_after_a_text_begins_a_line() -> None:
+    turn = assistant(Text("a "), Reasoning("r"), Text("b\n"), Reasoning("s"), call("A"))
+    traits = replace(inline(inline_reasoning=True), text_join="")
+    (found,) = template_messages(turn, traits=traits)
+    assert found["content"] == "a \n<think>r</think>b\n<think>s</think>\n<A>"
 
 
 def test_last_calls_stay_in_their_field_where_the_text_is_the_same() -> None:
