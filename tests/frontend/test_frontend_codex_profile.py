@@ -149,9 +149,10 @@ async def test_frontend_serves_the_configured_profiles(tmp_path: Path) -> None:
     }
 
 
-async def test_error_names_an_unusable_profile_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", ["not json", '{"models": [1]}'])
+async def test_error_names_an_unusable_profile_file(tmp_path: Path, content: str) -> None:
     file = tmp_path / "bundled.json"
-    file.write_text("not json")
+    file.write_text(content)
     with pytest.raises(ValueError, match=r"bundled\.json"):
         async with serving(
             config=FrontendConfig(codex_models_file=str(file), codex_profiles={"x": "gpt-5.5"})
