@@ -16,10 +16,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from bench.ledger.clients import CLIENTS, Dialogue
+from bench.ledger.models import empty_ledger
 from bench.ledger.sessions import WORD, Model, go_on, start
-from bench.ledger.walk import ROOM, SEALER, Before
+from bench.ledger.walk import SEALER, Before
 from schemas.conversation import Client as Caller
-from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
 
@@ -72,8 +72,7 @@ class Crowd:
     def __init__(
         self, setup: ModelSetup, seed: int, *, size: int = 10, turns: int = 5, tenants: int = 1
     ) -> None:
-        ledger = open_ledger(setup, entry_bytes=ROOM, prompt_bytes=ROOM)
-        self.setup, self.ledger = setup, ledger
+        self.setup, self.ledger = setup, empty_ledger(setup)
         self.counts: Counter[str] = Counter()
         """Number of prompts that were exact, rendered, wrong or foreign."""
         self.faults: list[str] = []

@@ -11,6 +11,9 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 
 from services.families import families
+from services.ledger.model import LedgerModel
+from services.ledger.recall import TurnLedger
+from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.runtime.config import PreprocessorConfig
 from services.templates.jinja import environment
@@ -41,6 +44,22 @@ _END_TOKENS = (
 """Tokens that end a turn, the most specific first. A model's generation_config would name them."""
 _ALSO_ENDS = ("<|call|>", "<|eom_id|>", "<|tool_response>")
 _BOS, _EOS = "<s>", "</s>"
+ROOM = 1 << 28
+"""Bytes for the entries and for the prompts of a ledger."""
+
+
+_ledger_models: dict[int, tuple[ModelSetup, LedgerModel]] = {}
+"""By the setup's identity, which the setup itself keeps from being another's."""
+
+
+def empty_ledger(setup: ModelSetup, entry_bytes: int = ROOM) -> TurnLedger:
+    """An empty ledger. All ledgers of a setup share its model, which takes 20 ms to make and has no
+    state of a session."""
+    _, model = _ledger_models.get(id(setup), (setup, None))
+    if model is None:
+        model = open_ledger(setup, entry_bytes=ROOM, prompt_bytes=ROOM).model
+        _ledger_models[id(setup)] = setup, model
+    return TurnLedger(model, entry_bytes=entry_bytes, prompt_bytes=ROOM)
 
 
 def build(

@@ -6,15 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from bench.ledger.clients import Client
+from bench.ledger.models import empty_ledger
 from bench.ledger.sessions import WORD, Choices, Model, Output, go_on, start
 from schemas.events import FinishReason
 from services.ledger.recall import TurnLedger
-from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
 from services.runtime.storage.seal import Sealer
 
-ROOM = 1 << 28
 SEALER = Sealer(b"bench")
 
 
@@ -108,8 +107,7 @@ class Walk:
     ledger: TurnLedger = field(init=False)
 
     def __post_init__(self) -> None:
-        ledger = open_ledger(self.setup, entry_bytes=ROOM, prompt_bytes=ROOM)
-        self.ledger = ledger
+        self.ledger = empty_ledger(self.setup)
 
     def __iter__(self) -> Iterator[Step]:
         model = Model(self.setup, self.ledger, self.choose)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from bench.ledger.models import empty_ledger
 from schemas.conversation import (
     Call,
     Client,
@@ -21,7 +22,6 @@ from services.ledger.signer import EntrySigner
 from services.parser.ledger_entry import entries_of
 from services.parser.turn_parse import TurnParse
 from services.parser.turn_stream import TurnStream
-from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
 from services.runtime.storage.seal import Sealer
@@ -57,7 +57,7 @@ class Session:
         self.ledger = ledger or self.fresh()
 
     def fresh(self) -> TurnLedger:
-        return open_ledger(self.setup, entry_bytes=1 << 24, prompt_bytes=1 << 24)
+        return empty_ledger(self.setup)
 
     def prompt(self, *messages: Message, **more: Any) -> Prompt:
         conversation = Conversation("m", [QUESTION, *messages], **{"tools": [BASH], **more})

@@ -7,10 +7,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from bench.ledger.models import empty_ledger
 from schemas.conversation import Client, Message, Part, Reasoning, Text
 from services.ledger.choice import MAX_COMPARED
 from services.ledger.evidence import call_id
-from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
 from tests.kit.examples import examples
 from tests.kit.ledger_turns import (
@@ -259,7 +259,7 @@ def test_lone_entry_is_not_used_while_the_bucket_may_have_siblings(session: Sess
 
 
 def test_evicted_sibling_still_counts(setup: ModelSetup) -> None:
-    ledger = open_ledger(setup, entry_bytes=3000, prompt_bytes=1 << 20)
+    ledger = empty_ledger(setup, 3000)
     alike = started(Session(setup, ledger), 8, ANSWER)
     assert len(ledger.entries) == 1
     assert alike.is_rendered(alike.prompt(7, assistant(Text(ANSWER)), MORE))
@@ -269,7 +269,7 @@ def test_evicted_sibling_still_counts(setup: ModelSetup) -> None:
 
 
 def test_long_session_keeps_its_early_turns_in_memory(setup: ModelSetup) -> None:
-    ledger = open_ledger(setup, entry_bytes=200_000, prompt_bytes=1 << 24)
+    ledger = empty_ledger(setup, 200_000)
     session, messages, own, others = (
         Session(setup, ledger),
         list[Message](),

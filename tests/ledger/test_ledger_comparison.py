@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from bench.ledger.models import empty_ledger
 from schemas.conversation import (
     Call,
     Client,
@@ -24,7 +25,6 @@ from schemas.frames import TokenFinish, pack_ids
 from schemas.ledger import LedgerEntry
 from services.ledger.evidence import call_id
 from services.ledger.signer import EntrySigner
-from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt
 from tests.kit.ledger_turns import (
@@ -370,7 +370,7 @@ class TestEntries:
         assert not session.ledger.add(replace(self.signed(session), model="n"))
 
     def test_memory_is_bounded(self, setup: ModelSetup) -> None:
-        ledger = open_ledger(setup, entry_bytes=20_000, prompt_bytes=4_000)
+        ledger = empty_ledger(setup, 20_000)
         session = Session(setup, ledger)
         entry = self.signed(session)
         for number in range(100):

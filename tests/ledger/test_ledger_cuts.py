@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import pytest
 
 from bench.ledger.clients import CLIENTS, Block, Dialogue
+from bench.ledger.models import empty_ledger
 from bench.ledger.sessions import WORD
-from bench.ledger.walk import ROOM, Before, common
+from bench.ledger.walk import Before, common
 from fuzz.generated_turns import Choices
 from schemas.events import FinishReason
-from services.ledger.recall import TurnLedger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt
 from tests.kit.every import for_each
@@ -20,7 +20,6 @@ from tests.ledger.walks import (
     Models,
     PlayedSession,
     in_sessions,
-    ledger_model,
     prompt_of,
     renders_up_to,
     tokens_received,
@@ -72,14 +71,14 @@ def cut_everywhere(setup: ModelSetup, choose: Choices, step: int) -> None:
     ids = model.write(prompt)
     for size in range(1, len(ids) + 1, step):
         output = model.read(prompt, ids[:size], FinishReason.LENGTH)
-        ledger = TurnLedger(first.ledger.model, entry_bytes=ROOM, prompt_bytes=ROOM)
+        ledger = empty_ledger(setup)
         for entry in output.entries:
             ledger.add(entry)
         later = sent_back(output.blocks, first.dialogue)
         following = prompt_of(client, later, setup, ledger)
         check(Before(prompt, output), following, first)
         answer = model.answer(following)
-        rebuilt = TurnLedger(first.ledger.model, entry_bytes=ROOM, prompt_bytes=ROOM)
+        rebuilt = empty_ledger(setup)
         for entry in (*output.entries, *answer.entries):
             ledger.add(entry)
             rebuilt.add(entry)
@@ -128,7 +127,6 @@ def test_token_across_the_last_part_and_a_cut_call_splits_and_doubles_nothing(
     """The first token ends a text and begins a call, which the client does not get, or a control
     token after the turn."""
     setup = models.of(name)
-    model = ledger_model(setup)
     call, tokenizer = setup.family.style.write_call("look", {"where": "w9x"}), setup.tokenizer
     token = next(
         id
@@ -139,7 +137,7 @@ def test_token_across_the_last_part_and_a_cut_call_splits_and_doubles_nothing(
     )
     rest = [id for character in call[1:-4] for id in tokenizer.encode(character)]
     for size in range(len(rest) + 1):
-        session = PlayedSession(setup, Choices(b""), model)
+        session = PlayedSession(setup, Choices(b""))
         prompt = session.prompt(CLIENTS["codex"])
         output = session.model.read(prompt, [token, *rest[:size]], FinishReason.LENGTH)
         session.learn(output)

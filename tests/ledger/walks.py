@@ -11,14 +11,13 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from bench.ledger.clients import Client, Dialogue
-from bench.ledger.models import build
+from bench.ledger.models import build, empty_ledger
 from bench.ledger.published import of_trl, published
 from bench.ledger.sessions import WORD, Model, Output, start
-from bench.ledger.walk import ROOM, SEALER, Before
+from bench.ledger.walk import SEALER, Before
 from fuzz.generated_turns import Choices
 from services.ledger.model import LedgerModel
-from services.ledger.recall import NO_LEDGER, Ledger, TurnLedger
-from services.preprocessor.ledger_model import open_ledger
+from services.ledger.recall import NO_LEDGER, Ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
 from tests.kit.every import Cases
@@ -152,19 +151,12 @@ def prompt_of(
     return assemble(client(dialogue), setup, unseal=unseal, ledger=ledger)
 
 
-def ledger_model(setup: ModelSetup) -> LedgerModel:
-    return open_ledger(setup, entry_bytes=ROOM, prompt_bytes=ROOM).model
-
-
 class PlayedSession:
     """The beginning of a session, its model, and an empty ledger."""
 
-    def __init__(
-        self, setup: ModelSetup, chance: Choices, model: LedgerModel | None = None
-    ) -> None:
-        """`model`: the setup's, if it was made before; that takes 20 ms."""
+    def __init__(self, setup: ModelSetup, chance: Choices) -> None:
         self.setup = setup
-        self.ledger = TurnLedger(model or ledger_model(setup), entry_bytes=ROOM, prompt_bytes=ROOM)
+        self.ledger = empty_ledger(setup)
         self.model = Model(setup, self.ledger, chance)
         self.dialogue = start(self.model)
 
