@@ -110,16 +110,6 @@ def test_without_evidence_nothing_is_restored(session: Session) -> None:
     assert alike.is_rendered(prompt)
 
 
-def test_equal_tokens_need_no_evidence(session: Session) -> None:
-    """For example retries of a greedy model."""
-    alike = Alike(session)
-    for number in range(3):
-        alike.decode(number, ANSWER, thought="The same.")
-    alike.commit()
-    for number in range(3):
-        assert alike.is_exact(number, alike.prompt(number, assistant(Text(ANSWER)), MORE))
-
-
 @settings(max_examples=examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     thoughts=st.lists(st.sampled_from(["", "So.", "Hm."]), min_size=2, max_size=5),
