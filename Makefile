@@ -12,6 +12,7 @@
 # make chaos  faults in running processes, every byte judged        make chaos ARGS="--trials 200 --parallel 4"
 # make soak   half an hour of random faults; memory stays flat
 # make docs   the documentation site, built strictly into site/
+# make wheels  parsers, tokenization and messages as wheels of their own, into dist/
 # make bench  what a turn costs on this machine                     make bench ARGS="--quick"
 # make bench-peer  the same beside Dynamo, from PyPI                make bench-peer ARGS="--parts capacity --repeat 3"
 # make bench-vllm  vLLM on the CPU behind Turnwire, beside its own server: half an hour
@@ -57,7 +58,7 @@ COMMA := ,
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help up env test test-all nightly test-vllm test-model clients chaos soak simulate compare lint docs bench bench-peer bench-vllm fuzz-api clean
+.PHONY: help up env test test-all nightly test-vllm test-model clients chaos soak simulate compare lint docs wheels bench bench-peer bench-vllm fuzz-api clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
@@ -110,6 +111,10 @@ compare: $(TEST_ENV)
 
 docs: $(BIN)/.docs-$(RECIPE)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet $(ARGS)
+
+wheels: | $(BIN)/python
+	@$(PIP) 'setuptools>=77'
+	@$(BIN)/python distributions/build.py dist
 
 lint: $(TEST_ENV)
 	@$(BIN)/ruff check .
