@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, TypeAlias, TypeVarTuple
 
-from schemas.errors import TimedOut, TurnwireError, Unavailable
+from schemas.errors import TimedOut, TurnwireError, Unavailable, raised
 
 A = TypeVarTuple("A")
 OnAnswer: TypeAlias = Callable[[bytes | TurnwireError], object]
@@ -58,7 +58,8 @@ class Requester(ABC):
         finally:
             forget()
         if isinstance(answer, TurnwireError):
-            raise answer
+            # `answer` itself would refer to this frame by its traceback, and the frame to it.
+            raise raised(answer.info)
         return answer
 
     def ask(self, subject: str, data: bytes, timeout_s: float, on_answer: OnAnswer) -> Forget:

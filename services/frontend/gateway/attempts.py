@@ -16,6 +16,8 @@ from schemas.errors import (
     EngineFailed,
     ErrorInfo,
     TurnwireError,
+    raised,
+    unexpected,
 )
 from schemas.events import Interrupted, Prepared
 from schemas.session import tenant_key
@@ -74,13 +76,13 @@ class TurnAttempts:
                 case Prepared():
                     return outcome
                 case Refused(error):
-                    raise error
+                    raise raised(error.info)
                 case Lost(error) | ImageMissing(error) if self._is_last(turn, error):
-                    raise error
+                    raise raised(error.info)
                 case ImageMissing(error):
                     # rare: the bucket does not have an image any more
                     if images is None:
-                        raise error
+                        raise raised(error.info)
                     await images.store()
                     images = None
                     tried.clear()
@@ -196,6 +198,9 @@ class TurnAttempts:
                 limit = f"it could not be continued within {self._config.bus.recovery_s:g} s"
                 message = f"{error.message}; {limit}: {refusal}"
             self._turns.fail(turn, msgspec.structs.replace(error, message=message))
+        except Exception as unforeseen:
+            self._process.log.exception("gateway.search_failed", turn=turn.id)
+            self._turns.fail(turn, unexpected(unforeseen))
 
 
 def _is_ahead(turn: BusTurn, lost: Interrupted) -> bool:

@@ -11,7 +11,14 @@ from typing_extensions import override
 
 from schemas.control import PromptSeen
 from schemas.conversation import Conversation
-from schemas.errors import RETRY_AFTER_S, TurnwireError, Unavailable, raised
+from schemas.errors import (
+    RETRY_AFTER_S,
+    ErrorInfo,
+    TurnwireError,
+    Unavailable,
+    raised,
+    unexpected,
+)
 from schemas.events import Prepared
 from services.frontend.gateway.attempts import TurnAttempts
 from services.frontend.gateway.catalog import ModelCatalog
@@ -74,9 +81,9 @@ class BusGateway(TurnGateway):
         if opening.cancelled():
             raise _reason_of_end(turn)
         outcome = opening.result()
-        if isinstance(outcome, TurnwireError):
-            self.turns.end(turn, StateEvent.GIVEN_UP, error=outcome.info)
-            raise outcome
+        if isinstance(outcome, ErrorInfo):
+            self.turns.end(turn, StateEvent.GIVEN_UP, error=outcome)
+            raise raised(outcome)
         return OpenedTurn(outcome, partial(self.turns.cancel, turn))
 
     @override
@@ -101,15 +108,20 @@ class BusGateway(TurnGateway):
             state=Waiting(Search(until=now + self._config.wait_s)),
         )
 
-    async def _search(
-        self, turn: BusTurn, images: RequestImages | None
-    ) -> Prepared | TurnwireError:
-        """Finds the processes for a turn. Returns the error if there are none."""
+    async def _search(self, turn: BusTurn, images: RequestImages | None) -> Prepared | ErrorInfo:
+        """Finds the processes for a turn. Returns the error if there are none.
+
+        An exception would refer to the turn, which its request waits for: only the garbage
+        collector would free both.
+        """
         try:
             turn.compared = await self._find_origin(turn.conversation)
             return await self._attempts.search(turn, images)
         except TurnwireError as error:
-            return error
+            return error.info
+        except Exception as error:
+            self._process.log.exception("gateway.search_failed", turn=turn.id)
+            return unexpected(error)
 
     async def _find_origin(self, conversation: Conversation) -> PromptSeen | None:
         """Returns the origin of the prompt that a conversation's is compared with."""

@@ -37,11 +37,14 @@ class ProcessWatch:
     # ----------------------------------------------------------------------------------------------
 
     def _on_peer_left(self, peer: Heartbeat) -> None:
+        models = {card.name for card in peer.models}
         for turn in self._turns.all():
             attempt = turn.attempt
             if not attempt.is_pending:
                 continue
             if peer.stage in ("worker", "parser"):
+                if models and turn.card.name not in models:
+                    continue
                 # Which worker and parser have the turn is not known yet. If both are lost, no event
                 # arrives.
                 asyncio.get_running_loop().call_later(

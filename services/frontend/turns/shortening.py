@@ -12,7 +12,7 @@ from itertools import chain
 from msgspec.structs import replace
 
 from schemas.conversation import Call, Conversation, Message, Result
-from schemas.errors import ContextOverflow
+from schemas.errors import ContextOverflow, raised
 from services.frontend.turns.turn_service import ModelAccess
 
 _INSTRUCTIONS = ("system", "developer")
@@ -26,7 +26,7 @@ async def shorten_conversation(
     limit = (overflow.info.details or {}).get("max_prompt_tokens")
     groups = droppable_groups(conversation.messages)
     if limit is None or not groups:
-        raise overflow
+        raise raised(overflow.info)
     best: Conversation | None = None
     fewest = 1
     most = len(groups)
@@ -39,7 +39,7 @@ async def shorten_conversation(
         else:
             fewest = dropped + 1
     if best is None:
-        raise overflow
+        raise raised(overflow.info)
     return best
 
 

@@ -2,8 +2,11 @@
 
 import asyncio
 import base64
+import gc
+import weakref
+from collections.abc import Callable
 from itertools import count
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import structlog
@@ -18,6 +21,8 @@ from schemas.errors import (
     ErrorKind,
     Invalid,
     TimedOut,
+    TooLarge,
+    TurnwireError,
     Unavailable,
 )
 from schemas.events import (
@@ -445,6 +450,92 @@ async def test_timeout_in_the_tick_of_a_refusal_is_not_counted(
     await loop_clock.until(lambda: len(stage.process.bus.requests) == 2)
     stage.prepare("a", attempt=2)
     await opening
+
+
+def fails_with(error: type[Exception]) -> Callable[[], None]:
+    def fail() -> None:
+        raise error("no")
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (Invalid, "no"),
+        (TooLarge, "no"),
+        (Unavailable, "no"),
+        (RuntimeError, "Internal server error"),
+    ],
+)
+async def test_turn_that_is_not_sent_is_closed_and_freed_without_the_garbage_collector(
+    error: type[Exception], expected: str
+) -> None:
+    stage = Stage(FrontendConfig(attempts=0))
+    await stage.gateway.start()
+    stage.process.bus.fail = fails_with(error)
+    gc.collect()
+    gc.disable()
+    try:
+        sink = RecordingSink()
+        held = weakref.ref(sink)
+        with pytest.raises(TurnwireError, match=expected):
+            await stage.opened(ASKED, sink, "a")
+        assert stage.gateway.running == 0
+        del sink
+        await asyncio.sleep(0)
+        assert held() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("kind", [ErrorKind.INVALID, ErrorKind.UNAVAILABLE, ErrorKind.OVERLOADED])
+async def test_refused_turn_is_freed_without_the_garbage_collector(kind: ErrorKind) -> None:
+    stage = Stage(FrontendConfig(attempts=0))
+    await stage.gateway.start()
+    gc.collect()
+    gc.disable()
+    try:
+        sink, opening = await stage.begin("a")
+        held = weakref.ref(sink)
+        stage.refuse("a", kind=kind)
+        await asyncio.wait([opening])
+        assert isinstance(opening.exception(), TurnwireError)
+        del sink, opening
+        await asyncio.sleep(0)
+        assert held() is None
+    finally:
+        gc.enable()
+
+
+async def test_bug_while_a_turn_is_continued_ends_the_turn(stage: Stage) -> None:
+    sink = await stage.open("a")
+    stage.process.bus.fail = fails_with(RuntimeError)
+    stage.interrupt("a")
+    await asyncio.wait_for(asyncio.gather(*stage.process.tasks, return_exceptions=True), LIMIT_S)
+    assert sink.kinds == ["BlockStart", "Failed"]
+    assert stage.gateway.running == 0
+
+
+@pytest.mark.parametrize("left", ["worker", "parser"])
+async def test_process_of_another_model_that_leaves_fails_no_attempt(
+    loop_clock: LoopClock, left: Literal["worker", "parser"]
+) -> None:
+    stage = Stage()
+    await stage.gateway.start()
+    stage.serves("other")
+    _, opening = await stage.begin("a")
+    for name in ("other", "m"):
+        card = ModelCard(name)
+        process = "other" if name == "other" else "1"
+        announce(stage.process.registry, card, process, stages=(left,), leaving=True)
+        announce(stage.process.registry, ModelCard("m"), "2")
+        loop_clock.passed += 10.0
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert stage.gateway.turns.by_id["a"].failures == (name == "m")
+    opening.cancel()
+    await asyncio.wait([opening])
 
 
 async def test_a_draining_frontend_is_not_ready() -> None:
