@@ -20,6 +20,7 @@ import msgspec
 from schemas.errors import EngineFailed, NotFound, TimedOut, TooLarge, TurnwireError, Unavailable
 from services.runtime.config import BusConfig
 from services.runtime.config.masking import mask_servers
+from services.runtime.listeners import Listeners
 from services.runtime.nats_client import (
     MAX_UNANSWERED,
     NOWHERE,
@@ -126,7 +127,7 @@ class Bus(Requester):
         self._name = name
         self._log = log
         self._on_fatal = on_fatal
-        self.on_reconnect: list[Callable[[], None]] = []
+        self.on_reconnect = Listeners[()](self._reconnect_failed)
         """Called after each reconnect."""
         self._inbox_prefix = inbox_prefix
         self._client = NatsClient(NOWHERE, self._report_refusal)
@@ -330,11 +331,10 @@ class Bus(Requester):
             self._client = await self._find_server(cluster | servers)
             await self.flush()
             self._log.info("bus.reconnected", url=self._url)
-            try:
-                for callback in self.on_reconnect:
-                    callback()
-            except Exception:
-                self._log.exception("bus.reconnect_handler_failed")
+            self.on_reconnect.call()
+
+    def _reconnect_failed(self, error: Exception) -> None:
+        self._log.error("bus.reconnect_handler_failed", exc_info=error)
 
     async def _find_server(self, servers: dict[str, SplitResult]) -> NatsClient:
         """Tries addresses until a server accepts this client. The first connection raises if a

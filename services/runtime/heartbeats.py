@@ -6,7 +6,7 @@ import asyncio
 import math
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
@@ -17,6 +17,7 @@ from services import __version__
 from services.runtime.bus import Bus, Delivery
 from services.runtime.config import BusConfig
 from services.runtime.heartbeat_auth import HeartbeatAuth
+from services.runtime.listeners import Listeners
 from services.runtime.liveness import Liveness
 from services.runtime.observability.telemetry import FilteringBoundLogger
 from services.runtime.other_protocols import OtherProtocols
@@ -68,15 +69,17 @@ class Heartbeats:
         log: FilteringBoundLogger,
     ) -> None:
         """`process`: the id of this process."""
-        self.registry = ProcessRegistry(config.dead_after_s, config.recovery_s)
+        self.registry = ProcessRegistry(
+            config.dead_after_s, config.recovery_s, self._listener_failed
+        )
         """All other processes with heartbeats."""
         self.service = Service()
         """What the heartbeats report."""
         self.draining = False
         """Whether this process takes no new work."""
-        self.on_tick: list[Callable[[float], None]] = []
+        self.on_tick = Listeners[float](self._tick_failed)
         """Called with the loop's time before every regular heartbeat."""
-        self.on_attached: list[Callable[[], None]] = []
+        self.on_attached = Listeners[()](self._listener_failed)
         """Called when this process was cut off and is no longer."""
         self._stage: Stage = stage
         self._process = process
@@ -179,7 +182,7 @@ class Heartbeats:
                     await stop.wait()
             except TimeoutError:
                 pass
-            self._tick(_now())
+            self.on_tick.call(_now())
             self.send()
 
     def reconnected(self) -> None:
@@ -189,12 +192,13 @@ class Heartbeats:
         if self._announced:
             self.send()
 
-    def _tick(self, now: float) -> None:
-        try:
-            for callback in self.on_tick:
-                callback(now)
-        except Exception:  # a listener must not stop the heartbeats
-            self._log.exception("process.tick_failed")
+    def _tick_failed(self, error: Exception) -> None:
+        self._log.error("process.tick_failed", exc_info=error)
+
+    def _listener_failed(self, error: Exception) -> None:
+        if isinstance(error, MemoryError):
+            raise error  # the bus ends the process
+        self._log.error("process.listener_failed", exc_info=error)
 
     def _on_heartbeat(self, delivery: Delivery) -> None:
         heartbeat = self._auth.decode(delivery.subject, delivery.data)
@@ -225,8 +229,7 @@ class Heartbeats:
             self.registry.discount(max(gap - self._config.beat_interval_s, 0.0), now)
         if was_cut_off and not self.cut_off:
             # rare: a process was cut off from the bus and is no longer
-            for callback in self.on_attached:
-                callback()
+            self.on_attached.call()
         for peer in self.registry.sweep(sent_at):
             # rare: another process counts as dead
             self._log.warning("process.peer_lost", peer=peer.id, peer_stage=peer.stage)

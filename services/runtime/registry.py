@@ -7,11 +7,11 @@ expected, so that listeners are called even if no heartbeat of it ever came. For
 the end of a process, a successor is expected.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from schemas.control import Heartbeat, Stage
+from services.runtime.listeners import Listeners, OnError, raise_error
 
-Listener = Callable[[Heartbeat], None]
 ProcessKey = tuple[Stage, str]
 LATE_HEARTBEATS = 1.5
 """A process without a heartbeat for this many intervals is chosen last."""
@@ -20,17 +20,20 @@ LATE_HEARTBEATS = 1.5
 class ProcessRegistry:
     """The living processes by stage and id. `now` is a monotonic clock in seconds."""
 
-    def __init__(self, dead_after_s: float, recovery_s: float = 0.0) -> None:
+    def __init__(
+        self, dead_after_s: float, recovery_s: float = 0.0, on_error: OnError = raise_error
+    ) -> None:
+        """`on_error`: gets what a listener raises; the other listeners are called all the same."""
         self._dead_after_s = dead_after_s
         self._recovery_s = recovery_s
         self._former: dict[ProcessKey, tuple[Heartbeat, float]] = {}
         """Processes that have left within `recovery_s`: the last heartbeat, and the time."""
         self._peers: dict[ProcessKey, tuple[Heartbeat, float]] = {}
         self._expected: dict[ProcessKey, float] = {}
-        self._on_join: list[Listener] = []
-        self._on_heartbeat: list[Listener] = []
-        self._on_leave: list[Listener] = []
-        self._on_forget: list[Listener] = []
+        self._on_join = Listeners[Heartbeat](on_error)
+        self._on_heartbeat = Listeners[Heartbeat](on_error)
+        self._on_leave = Listeners[Heartbeat](on_error)
+        self._on_forget = Listeners[Heartbeat](on_error)
         self.on_join = self._on_join.append
         """Registers a listener for the first heartbeat of each process."""
         self.on_heartbeat = self._on_heartbeat.append
@@ -50,14 +53,14 @@ class ProcessRegistry:
             if last is not None:
                 self._former[key] = (last[0], now)
             if last is not None or expected is not None:
-                _notify(self._on_leave, heartbeat)
+                self._on_leave.call(heartbeat)
             return False
         new = key not in self._peers
         self._former.pop(key, None)
         self._peers[key] = (heartbeat, now)
         if new:
-            _notify(self._on_join, heartbeat)
-        _notify(self._on_heartbeat, heartbeat)
+            self._on_join.call(heartbeat)
+        self._on_heartbeat.call(heartbeat)
         return new
 
     def expect_heartbeats(self, stage: Stage, process: str, now: float) -> None:
@@ -77,12 +80,12 @@ class ProcessRegistry:
         for key in [
             key for key, (_, left) in self._former.items() if now - left >= self._recovery_s
         ]:
-            _notify(self._on_forget, self._former.pop(key)[0])
+            self._on_forget.call(self._former.pop(key)[0])
         for key, heartbeat in dead:
             self._expected.pop(key, None)
             if self._peers.pop(key, None) is not None:
                 self._former[key] = (heartbeat, now)
-            _notify(self._on_leave, heartbeat)
+            self._on_leave.call(heartbeat)
         return [heartbeat for _, heartbeat in dead]
 
     def discount(self, seconds: float, now: float) -> None:
@@ -130,8 +133,3 @@ class ProcessRegistry:
 
 def _serves(peer: Heartbeat, model: str) -> bool:
     return any(card.name == model for card in peer.models)
-
-
-def _notify(listeners: list[Listener], heartbeat: Heartbeat) -> None:
-    for listener in listeners:
-        listener(heartbeat)

@@ -158,8 +158,8 @@ BUS_MUTANTS = [
     Mutant(
         "tells nobody of a new connection",
         BUS,
-        "                for callback in self.on_reconnect:\n                    callback()\n",
-        "                pass\n",
+        "            self.on_reconnect.call()\n",
+        "            pass\n",
     ),
     Mutant(
         "takes an answer without a responder for an answer",

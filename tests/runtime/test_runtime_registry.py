@@ -95,3 +95,26 @@ def test_no_successor_is_expected_of_a_process_that_was_never_there() -> None:
     registry.expect_heartbeats("worker", "w", 0.0)
     assert len(registry.sweep(4.0)) == 1
     assert list(registry.former("worker")) == []
+
+
+def test_listener_that_raises_keeps_no_other_from_its_event() -> None:
+    failed: list[str] = []
+    told: list[str] = []
+    registry = ProcessRegistry(3.0, 10.0, on_error=lambda error: failed.append(str(error)))
+
+    def fail(peer: Heartbeat) -> None:
+        raise ValueError(peer.id)
+
+    for register in (registry.on_join, registry.on_heartbeat, registry.on_leave):
+        register(fail)
+        register(lambda peer: told.append(peer.id))
+    registry.on_forget(fail)
+    for process in ("a", "b"):
+        assert registry.receive(heartbeat(process), 0.0)
+    assert told == failed == ["a", "a", "b", "b"]
+
+    assert [peer.id for peer in registry.sweep(4.0)] == ["a", "b"]
+    assert told[4:] == failed[4:] == ["a", "b"]
+    registry.sweep(20.0)
+    assert failed[6:] == ["a", "b"]
+    assert list(registry.former("worker")) == []
