@@ -14,7 +14,24 @@ from services.frontend.apis.shared.content import (
     linked_image,
     linked_media,
 )
+from services.frontend.apis.shared.decode import tags_of
+from services.frontend.apis.shared.unknown_parts import (
+    UnknownParts,
+    elements,
+    members,
+    with_member,
+)
 from services.frontend.content.pdf_document import make_document
+
+_KNOWN = frozenset(tags_of(wire.Part))
+
+
+def known_parts(body: bytes) -> tuple[bytes, list[str]]:
+    """A request with empty text for each content part of an unknown type, and these types."""
+    unknown = UnknownParts()
+    messages = elements(members(body).get("messages"))
+    known = [unknown.replace_in(message, "content", _KNOWN) for message in messages]
+    return bytes(with_member(body, "messages", known)), unknown.types
 
 
 def content_parts(content: wire.Content | None, field_path: str) -> list[Text | Media | Reasoning]:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from schemas.conversation import Conversation, Message, OutputFormat, Thinking, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.apis.chat import tools, wire
+from services.frontend.apis.chat.content import known_parts
 from services.frontend.apis.chat.history import ChatHistoryReader
 from services.frontend.apis.chat.render import (
     ChatCollector,
@@ -23,7 +24,7 @@ from services.frontend.apis.chat.render import (
     chat_stream,
 )
 from services.frontend.apis.shared.client import Headers, header_flag, with_client
-from services.frontend.apis.shared.decode import BodyDecoder, ToolList, is_set, share_texts, tags_of
+from services.frontend.apis.shared.decode import BodyDecoder, ToolList, is_set, share_texts
 from services.frontend.apis.shared.openai.chunks import PING
 from services.frontend.apis.shared.openai.wording import (
     explainer,
@@ -50,7 +51,6 @@ _UNSPECIFIED = ("auto", "default")
 _explain = explainer(
     {
         "role": ("developer", "system", "user", "assistant", "tool", "function"),
-        "content.type": tags_of(wire.Part),
         "tool_calls.type": ("function", "custom"),
         "tools.type": ("function", "custom"),
         "tool_choice.type": ("function", "custom", "allowed_tools"),
@@ -93,7 +93,9 @@ class ChatRequest(Struct, frozen=True):
 
 
 ChatDecoder: TypeAlias = BodyDecoder[wire.ChatBody, ToolList]
-_decoder: ChatDecoder = BodyDecoder(wire.ChatBody, tools.read_tools, _explain, unknown_parameter)
+_decoder: ChatDecoder = BodyDecoder(
+    wire.ChatBody, tools.read_tools, _explain, unknown_parameter, known_parts
+)
 
 
 def parse(
@@ -109,7 +111,7 @@ def parse(
     `counting`: only the prompt is needed; calls and results may be unmatched. `decoder`: by default
     one without a memo of tools.
     """
-    request, request_tools = decoder.decode(body)
+    request, request_tools, unknown = decoder.decode(body)
     _check(request)
     offered = tools.offered(request, request_tools, settings.served)
 
@@ -118,7 +120,7 @@ def parse(
 
     conversation = _conversation(request, offered, history.messages)
     conversation = with_client(conversation, headers, request.session)
-    notes = [*_ignored(request), *offered.dropped]
+    notes = [*_ignored(request), *offered.dropped, *unknown]
     shape = _shape(request, offered.specs, headers, settings)
     return ChatRequest(conversation, request.n or 1, bool(request.stream), notes, shape)
 
@@ -296,7 +298,12 @@ class Chat(Dialect):
         self._settings = settings
         self._memo: Memo[Any] = Memo()
         self._decoder: ChatDecoder = BodyDecoder(
-            wire.ChatBody, tools.read_tools, _explain, unknown_parameter, self._memo
+            wire.ChatBody,
+            tools.read_tools,
+            _explain,
+            unknown_parameter,
+            known_parts,
+            tools=self._memo,
         )
 
     def parse(self, body: bytes, headers: Headers) -> ChatRequest:

@@ -2,7 +2,7 @@
 conversation."""
 
 import base64
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TypeAlias
 
 import msgspec
@@ -19,6 +19,14 @@ from services.frontend.apis.shared.content import (
     linked_media,
     readable_lines,
 )
+from services.frontend.apis.shared.decode import tags_of
+from services.frontend.apis.shared.unknown_parts import (
+    UnknownParts,
+    elements,
+    members,
+    part_type,
+    with_member,
+)
 from services.frontend.content.image import ImageSource, InlineImage
 from services.frontend.content.pdf_document import make_document
 from services.frontend.content.urls import is_url
@@ -32,6 +40,42 @@ _UNREADABLE = "Could not process image"
 _OPAQUE = frozenset(
     {"type", "encrypted_content", "encrypted_index", "encrypted_stdout", "page_age", "data"}
 )
+
+_BLOCKS = frozenset(tags_of(wire.Block))
+_BLOCKS_WITHIN = {
+    "tool_result": frozenset(tags_of(wire.ResultBlock)),
+    "search_result": frozenset({"text"}),
+}
+"""The types of the blocks in the `content` of another block."""
+_DOCUMENT_BLOCKS = frozenset({"text", "image"})
+
+
+def known_parts(body: bytes) -> tuple[bytes, list[str]]:
+    """A request with empty text for each block of an unknown type, and these types."""
+    unknown = UnknownParts()
+    body = bytes(unknown.replace_in(Raw(body), "system", _BLOCKS))
+    messages = elements(members(body).get("messages"))
+    messages = [_known_content(message, _BLOCKS, unknown) for message in messages]
+    return bytes(with_member(body, "messages", messages)), unknown.types
+
+
+def _known_content(holder: Raw, known: Collection[str], unknown: UnknownParts) -> Raw:
+    """An object with known blocks in its `content`, and in theirs."""
+    holder = unknown.replace_in(holder, "content", known)
+    blocks = elements(members(holder).get("content"))
+    if not blocks:
+        return holder
+    return with_member(holder, "content", [_known_within(block, unknown) for block in blocks])
+
+
+def _known_within(block: Raw, unknown: UnknownParts) -> Raw:
+    kind = part_type(block)
+    if kind in _BLOCKS_WITHIN:
+        return _known_content(block, _BLOCKS_WITHIN[kind], unknown)
+    source = members(block).get("source")
+    if kind != "document" or source is None or part_type(source) != "content":
+        return block
+    return with_member(block, "source", unknown.replace_in(source, "content", _DOCUMENT_BLOCKS))
 
 
 def plain_parts(block: wire.Block | wire.ResultBlock, field_path: str) -> list[Text | Media] | None:
@@ -47,7 +91,7 @@ def plain_parts(block: wire.Block | wire.ResultBlock, field_path: str) -> list[T
     if isinstance(block, wire.DocumentBlock):
         return _document(block, field_path)
     if isinstance(block, wire.SearchResultBlock):
-        body = "\n".join(text.text for text in block.content)
+        body = "\n".join(text.text for text in block.content if text.text)
         return [Text(_with_head((("Title", block.title), ("Source", block.source)), body))]
     return None
 

@@ -93,7 +93,6 @@ _TYPES = {
 }
 
 
-_BLOCKS = tags_of(wire.Block)
 _TAGS = {
     "thinking": get_args(wire.MessagesThinking.__annotations__["type"]),
     "tool_choice": get_args(wire.MessagesToolChoice.__annotations__["type"]),
@@ -106,9 +105,6 @@ _TAGS = {
 }
 """Values of `type`, by the field that has the object."""
 _TAGS_IN = {
-    ("tool_result", "content"): tags_of(wire.ResultBlock),
-    ("search_result", "content"): ("text",),
-    ("content", "content"): ("text", "image"),
     ("image", "source"): tags_of(wire.ImageBlock.__annotations__["source"]),
     ("document", "source"): tags_of(wire.DocumentBlock.__annotations__["source"]),
 }
@@ -194,7 +190,7 @@ def _tags_at(body: bytes, steps: Sequence[str]) -> Sequence[str]:
         return _TAGS_IN[around, field]
     if _TAGS.get(field):
         return _TAGS[field]
-    return _BLOCKS if field == "content" else ()
+    return ()
 
 
 def _place(body: bytes, steps: Sequence[str]) -> str:

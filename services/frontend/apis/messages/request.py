@@ -20,6 +20,7 @@ from services.frontend.apis.messages.compaction import (
     CompactEdit,
     read_compact_edit,
 )
+from services.frontend.apis.messages.content import known_parts
 from services.frontend.apis.messages.document import MessageCollector
 from services.frontend.apis.messages.errors import explain, extra_input
 from services.frontend.apis.messages.history import MessagesHistoryReader
@@ -87,7 +88,9 @@ class MessagesRequest(Struct, frozen=True):
 
 
 MessagesDecoder: TypeAlias = BodyDecoder[wire.MessagesBody, tools.MessagesTools]
-_decoder: MessagesDecoder = BodyDecoder(wire.MessagesBody, tools.read_tools, explain, extra_input)
+_decoder: MessagesDecoder = BodyDecoder(
+    wire.MessagesBody, tools.read_tools, explain, extra_input, known_parts
+)
 
 
 def parse(
@@ -99,7 +102,7 @@ def parse(
     results, and may use features that this server lacks. `decoder`: by default one without a memo
     of tools.
     """
-    request, declared = decoder.decode(body)
+    request, declared, unknown = decoder.decode(body)
     if not request.messages:
         raise Invalid("messages: at least one message is required", param="messages")
     if not counting:
@@ -118,9 +121,8 @@ def parse(
 
     compare = _compared(request.diagnostics)
     conversation = with_client(conversation, headers, _session(request), compare=compare)
-    return MessagesRequest(
-        conversation, bool(request.stream), declared.dropped, edits, compact_edit
-    )
+    notes = [*declared.dropped, *unknown]
+    return MessagesRequest(conversation, bool(request.stream), notes, edits, compact_edit)
 
 
 def _conversation(
@@ -341,7 +343,7 @@ class Messages(Dialect):
         self._memo: Memo[Any] = Memo()
         read_tools = partial(tools.read_tools, served=frozenset(served))
         self._decoder: MessagesDecoder = BodyDecoder(
-            wire.MessagesBody, read_tools, explain, extra_input, self._memo
+            wire.MessagesBody, read_tools, explain, extra_input, known_parts, tools=self._memo
         )
 
     def parse(self, body: bytes, headers: Headers) -> MessagesRequest:

@@ -242,6 +242,17 @@ Part: TypeAlias = (
 )
 
 
+class EncryptedText(Struct, tag="encrypted_content"):
+    """Text from one agent to another. OpenAI's servers encrypt it; with any other server it is what
+    the model wrote."""
+
+    encrypted_content: str
+
+
+AgentPart: TypeAlias = Part | EncryptedText
+ReasoningPart: TypeAlias = ReasoningText | SummaryText | PlainText
+
+
 # Items.
 
 
@@ -257,15 +268,23 @@ class ResponsesMessage(Struct):
     """A message in any of its three forms."""
 
     role: Literal["user", "assistant", "system", "developer"]
-    content: str | list[Part]
+    content: str | list[Raw]
     id: str | None = None
+
+
+class AgentMessage(Struct):
+    """A message from one agent of a session to another, as a sub-agent's task and its report."""
+
+    content: str | list[Raw]
+    author: str | None = None
+    recipient: str | None = None
 
 
 class ReasoningItem(Struct):
     """Reasoning. Agents leave out its id, and send null for missing members."""
 
-    summary: list[SummaryText] | None = None
-    content: list[ReasoningText | PlainText] | None = None
+    summary: list[Raw] | None = None
+    content: list[Raw] | None = None
     encrypted_content: str | None = None
     id: str | None = None
 
@@ -310,7 +329,7 @@ class CallOutput(Struct):
     """The result of a function, a freeform tool or `local_shell`. A result of `local_shell` has the
     call's id as its `id`; older Codex sends `call_id`."""
 
-    output: str | list[Part]
+    output: str | list[Raw]
     call_id: str | None = None
     id: str | None = None
     name: str | None = None

@@ -10,6 +10,8 @@ from msgspec import Meta, Raw, Struct
 
 from schemas.conversation import Conversation, Text, ToolSpec
 from schemas.errors import Invalid
+from services.frontend.apis.shared.unknown_parts import KnownParts
+from services.frontend.apis.shared.validation import UnknownValue, parse_message
 from services.runtime.memo import Memo
 
 MAX_INTEGER = 2**63 - 1
@@ -215,6 +217,8 @@ class BodyDecoder(Generic[B, L]):
         read_tools: Decode[L],
         explain: Explain,
         refuse: Refuse,
+        known_parts: KnownParts,
+        *,
         tools: Memo[L] | None = None,
     ) -> None:
         """`tools`: the memo of tools; None: no memo."""
@@ -225,11 +229,24 @@ class BodyDecoder(Generic[B, L]):
         self._decode_with_raw_tools = body_decoder(with_raw_tools, refuse)
         self._read_tools = read_tools
         self._explain = explain
+        self._known_parts = known_parts
         self._tools: Memo[L] = tools or Memo(0)
 
-    def decode(self, data: bytes) -> tuple[B, L]:
-        """The body and its tools. Raises Invalid."""
-        return decode_body(self._decode, data, self._explain)
+    def decode(self, data: bytes) -> tuple[B, L, list[str]]:
+        """The body, its tools, and the types of content parts that were left out. Raises
+        Invalid."""
+        return decode_body(self._decode_known, data, self._explain)
+
+    def _decode_known(self, data: bytes) -> tuple[Any, L, list[str]]:
+        try:
+            return *self._decode(data), []
+        except msgspec.ValidationError as error:
+            if not isinstance(parse_message(str(error)).reason, UnknownValue):
+                raise
+            known, unknown = self._known_parts(data)
+            if not unknown:
+                raise
+        return *self._decode(known), unknown
 
     def _decode(self, data: bytes) -> tuple[Any, L]:
         try:

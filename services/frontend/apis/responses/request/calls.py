@@ -17,8 +17,10 @@ from services.frontend.apis.responses.request.tools import RequestTools, rendere
 class ToolCallReader:
     """Adds calls and results to the history, and tools that a search found to the request's."""
 
-    def __init__(self, history: ItemHistory, tools: RequestTools) -> None:
+    def __init__(self, history: ItemHistory, tools: RequestTools, unknown: list[str]) -> None:
+        """`unknown`: gets the types of the parts that are left out."""
         self._history = history
+        self._unknown = unknown
         self._tools = tools
         self._search: str | None = None
         """The call id of the last search for tools."""
@@ -83,7 +85,7 @@ class ToolCallReader:
         return Call(item.call_id, "local_shell", arguments, item_id=item.id)
 
     def _read_local_shell(self, item: wire.CallOutput, field_path: str) -> None:
-        parts = content.parts(item.output, f"{field_path}.output")
+        parts = content.parts(item.output, f"{field_path}.output", self._unknown)
         self._history.add_result(self._local_shell_id(item), parts, field_path)
 
     def _local_shell_id(self, item: wire.CallOutput) -> str | None:
@@ -101,7 +103,7 @@ class ToolCallReader:
 
     def _read_output(self, item: wire.CallOutput, field_path: str) -> None:
         name = rendered_name(item.name, item.namespace) if item.name else None
-        parts = content.parts(item.output, f"{field_path}.output")
+        parts = content.parts(item.output, f"{field_path}.output", self._unknown)
         self._history.add_result(item.call_id, parts, field_path, name=name)
 
     def _read_patch(self, item: wire.PatchOutput, field_path: str) -> None:

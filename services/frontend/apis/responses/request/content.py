@@ -6,6 +6,7 @@ members that only those servers can use (ids, opaque data, base64 images) are le
 """
 
 import base64
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from schemas.conversation import Media, Text
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.request.compaction import TRIGGER
+from services.frontend.apis.responses.request.members import convert_parts
 from services.frontend.apis.shared.content import (
     check_url,
     data_url,
@@ -64,26 +66,58 @@ _SUFFIXES = {
 }
 _OMITTED_IMAGE = "image content omitted because you do not support image input"
 """Codex sends this text instead of an image to a model without `image` among its modalities."""
+_CIPHERTEXT = re.compile(r"[A-Za-z0-9+/_=-]{64,}")
+"""Encrypted text of OpenAI's. A task for another agent has blanks."""
 
 
-def parts(content: str | Sequence[wire.Part], field_path: str) -> list[Text | Media]:
-    """The parts of a message's content; a string is one text part. Empty text is left out. Raises
-    Invalid for a reference to a stored file."""
+def parts(content: str | Sequence[Raw], field_path: str, unknown: list[str]) -> list[Text | Media]:
+    """The parts of a message's content; a string is one text part. Empty text is left out, and
+    parts of unknown types, which are added to `unknown`. Raises Invalid for a reference to a stored
+    file."""
     if isinstance(content, str):
         return [Text(content)] if content else []
     out: list[Text | Media] = []
-    for index, part in enumerate(content):
-        if isinstance(part, wire.PlainText):
-            out += _text(part.text)
-        elif isinstance(part, wire.Refusal):
-            out += _text(part.refusal)
-        elif isinstance(part, wire.InputFile):
-            out.append(_file(part, f"{field_path}[{index}]"))
-        elif isinstance(part, wire.ResponsesInputAudio):
-            out.append(Media("audio"))
-        else:
-            out.append(image(part, f"{field_path}[{index}]"))
+    for part, part_path in convert_parts(wire.Part, content, field_path, unknown):
+        out += _parts_of(part, part_path)
     return out
+
+
+def agent_parts(
+    message: wire.AgentMessage, field_path: str, unknown: list[str]
+) -> list[Text | Media]:
+    """The parts of a message from another agent: a line with the names of both, then its content.
+    Encrypted text, which only OpenAI's servers read, counts as a part of an unknown type. Raises
+    Invalid."""
+    head = "message"
+    if message.author:
+        head += f" from {message.author}"
+    if message.recipient:
+        head += f" to {message.recipient}"
+    out: list[Text | Media] = [Text(f"[{head}]")]
+    if isinstance(message.content, str):
+        return [*out, *_text(message.content)]
+    for part, part_path in convert_parts(
+        wire.AgentPart, message.content, f"{field_path}.content", unknown
+    ):
+        if not isinstance(part, wire.EncryptedText):
+            out += _parts_of(part, part_path)
+        elif _CIPHERTEXT.fullmatch(part.encrypted_content):
+            unknown.append("encrypted_content")
+        else:
+            out += _text(part.encrypted_content)
+    return out
+
+
+def _parts_of(part: wire.Part, field_path: str) -> list[Text | Media]:
+    if isinstance(part, wire.PlainText):
+        return _text(part.text)
+    if isinstance(part, wire.Refusal):
+        return _text(part.refusal)
+    if isinstance(part, wire.InputFile):
+        return [_file(part, field_path)]
+    if isinstance(part, wire.ResponsesInputAudio):
+        return [Media("audio")]
+    return [image(part, field_path)]
 
 
 def _text(text: str) -> list[Text | Media]:

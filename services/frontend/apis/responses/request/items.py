@@ -24,7 +24,7 @@ class ItemReader:
     def __init__(self, tools: RequestTools, sealer: TextSealer | None, *, pairing: bool) -> None:
         """`pairing`: an output without its call is an error."""
         self.notes: list[str] = []
-        """The kinds of items that were left out."""
+        """The types of items and of their parts that were left out."""
         self.compacted = False
         """An item is a compaction."""
         self.reasoning = Raw(b"null")
@@ -33,8 +33,8 @@ class ItemReader:
         self._tools = tools
         self._sealer = sealer
         self._history = ItemHistory(pairing=pairing)
-        self._calls = ToolCallReader(self._history, tools)
-        self._reasoning = ReasoningReader(self._history, tools, sealer)
+        self._calls = ToolCallReader(self._history, tools, self.notes)
+        self._reasoning = ReasoningReader(self._history, tools, sealer, self.notes)
 
     @property
     def messages(self) -> list[Message]:
@@ -58,6 +58,8 @@ class ItemReader:
         match kind:
             case "message":
                 self._add_message(convert(wire.ResponsesMessage, raw, field_path), field_path)
+            case "agent_message":
+                self._add_agent_message(convert(wire.AgentMessage, raw, field_path), field_path)
             case "reasoning":
                 self._reasoning.read(convert(wire.ReasoningItem, raw, field_path), field_path)
             case (
@@ -103,11 +105,15 @@ class ItemReader:
             self.notes.append(kind)
 
     def _add_message(self, message: wire.ResponsesMessage, field_path: str) -> None:
-        parts = content.parts(message.content, f"{field_path}.content")
+        parts = content.parts(message.content, f"{field_path}.content", self.notes)
         if message.role == "assistant":
             self._history.add(*parts, id=message.id)
         else:
             self._history.add_message(message.role, parts)
+
+    def _add_agent_message(self, message: wire.AgentMessage, field_path: str) -> None:
+        parts = content.agent_parts(message, field_path, self.notes)
+        self._history.add_message("user", parts)
 
     def _update_settings(self, update: wire.ConfigurationUpdate) -> None:
         if is_set(update.reasoning):

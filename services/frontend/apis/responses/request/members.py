@@ -1,6 +1,7 @@
 """Decodes parts of a request's body that stay raw until they are needed, with errors in OpenAI's
 wording."""
 
+from collections.abc import Iterator, Sequence
 from types import UnionType
 from typing import Any, TypeVar, overload
 
@@ -11,10 +12,10 @@ from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
 from services.frontend.apis.shared.decode import tags_of
 from services.frontend.apis.shared.openai.wording import choices_of, explainer
+from services.frontend.apis.shared.unknown_parts import part_type
 
 T = TypeVar("T")
 
-_PARTS = tags_of(wire.Part)
 _CHOICES = choices_of(
     wire.ResponsesReasoning,
     wire.TextConfig,
@@ -25,8 +26,8 @@ _CHOICES = choices_of(
     wire.ResponsesToolChoice,
 )
 _FORMATS = choices_of(wire.Format)["type"]
-_TYPES = {"format.type": _FORMATS, "content.type": _PARTS, "output.type": _PARTS}
-explain = explainer(_CHOICES | _TYPES | {"context_management.type": ("compaction",)})
+_TYPES = {"format.type": _FORMATS, "context_management.type": ("compaction",)}
+explain = explainer(_CHOICES | _TYPES)
 """The native error for a failed validation of the body."""
 
 
@@ -43,3 +44,21 @@ def convert(kind: Any, raw: Raw, field_path: str) -> Any:
         raise explain(b"null", f"{what} - at `$.{field_path}{path or '`'}") from None
     except RecursionError:
         raise Invalid(f"'{field_path}' is nested too deeply.", param=field_path) from None
+
+
+def convert_parts(
+    kinds: UnionType, parts: Sequence[Raw], field_path: str, unknown: list[str]
+) -> Iterator[tuple[Any, str]]:
+    """The parts of the list at `field_path`, each with its place. Parts of other types are left
+    out, and the types added to `unknown`. Raises Invalid."""
+    for index, raw in enumerate(parts):
+        part_path = f"{field_path}[{index}]"
+        try:
+            part = convert(kinds, raw, part_path)
+        except Invalid:
+            kind = part_type(raw)
+            if kind is None or kind in tags_of(kinds):
+                raise
+            unknown.append(kind)
+        else:
+            yield part, part_path
