@@ -54,7 +54,7 @@ REFUSALS: list[tuple[TurnwireError, int, str, int, str]] = [
     (Invalid("bad"), 400, "invalid_request_error", 400, "invalid_request_error"),
     (ContextOverflow("too long"), 400, "invalid_request_error", 400, "invalid_request_error"),
     (Unauthorized("bad"), 401, "authentication_error", 401, "invalid_request_error"),
-    (Forbidden("bad"), 403, "permission_error", 403, "permission_error"),
+    (Forbidden("bad"), 403, "permission_error", 403, "invalid_request_error"),
     (NotFound("bad"), 404, "not_found_error", 404, "invalid_request_error"),
     (TooLarge("bad"), 413, "request_too_large", 413, "invalid_request_error"),
     (RateLimited("bad"), 429, "rate_limit_error", 429, "rate_limit_error"),
@@ -166,7 +166,7 @@ async def test_bug_after_the_first_byte_closes_the_connection(
 @pytest.mark.parametrize(
     ("method", "path", "status", "message"),
     [
-        ("GET", "/v1/nothing", 404, "Not found"),
+        ("GET", "/v1/nothing", 404, "Invalid URL (GET /v1/nothing)"),
         ("POST", "/v1/messages/batches", 404, "Not found"),
         ("GET", "/v1/messages", 405, "Method GET is not allowed here"),
         ("DELETE", "/v1/models", 405, "Method DELETE is not allowed here"),
@@ -186,7 +186,8 @@ async def test_unknown_path_is_404(
 async def test_errors_of_openais_paths_have_openais_format(http: ClientSession) -> None:
     response = await http.post("/v1/embeddings", json={})
     kind = "invalid_request_error"
-    error = {"message": "Not found", "type": kind, "param": None, "code": None}
+    message = "Invalid URL (POST /v1/embeddings)"
+    error = {"message": message, "type": kind, "param": None, "code": None}
     assert (response.status, await response.json()) == (404, {"error": error})
 
 

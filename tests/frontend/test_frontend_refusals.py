@@ -217,6 +217,16 @@ REFUSED_BY_MESSAGES: list[tuple[str, Any]] = [
     ("messages.1.content.0.tool_use.input: ...", loop(RESULT, calls=(tool_use(input=5),))),
     ("messages.2.content.0: unexpected `tool_use_id`...", loop(tool_result(id="b"))),
     (f"{IN_IMAGE}.media_type: {IMAGE_TYPES}", encoded("image", "image/bmp", PNG)),
+    (
+        f"{CONTENT}.image.transformations.oversized_image: 'error' is not supported...",
+        said(
+            block(
+                "image",
+                source=block("url", url="https://a.b/c.png"),
+                transformations={"oversized_image": "error"},
+            )
+        ),
+    ),
     (f"{IN_IMAGE}: invalid base64 data", encoded("image", "image/png", "iVBORw0KGgo")),
     (f"{IN_IMAGE}: image cannot be empty", encoded("image", "image/png", "")),
     (
@@ -249,23 +259,26 @@ REFUSED_BY_MESSAGES: list[tuple[str, Any]] = [
     (NOT_RUN, choosing("any", SEARCH)),
     (NOT_RUN, choosing("tool", SEARCH, TOOL, name="web_search")),
     (
-        f"context_management.edits.{CLEAR_THINKING}.keep: {TURNS}",
+        f"context_management.edits.0.{CLEAR_THINKING}.keep: {TURNS}",
         edits(block(CLEAR_THINKING, keep=block("thinking_turns", value=0))),
     ),
     (
-        f"context_management.edits.{CLEAR_TOOLS}.keep: Input should be a number of `tool_uses`",
+        f"context_management.edits.0.{CLEAR_TOOLS}.keep: Input should be a number of `tool_uses`",
         edits(block(CLEAR_TOOLS, keep=block("thinking_turns", value=1))),
     ),
     (
-        f"context_management.edits.{CLEAR_TOOLS}.clear_at_least: ...",
-        edits(block(CLEAR_TOOLS, clear_at_least=block("tool_uses", value=1))),
+        f"context_management.edits.1.{CLEAR_TOOLS}.clear_at_least: ...",
+        edits(
+            block(CLEAR_THINKING),
+            block(CLEAR_TOOLS, clear_at_least=block("tool_uses", value=1)),
+        ),
     ),
     (
         f"context_management.edits.0.{CLEAR_TOOLS}.trigger.value: ...",
         edits(block(CLEAR_TOOLS, trigger=block("input_tokens", value=-3))),
     ),
     (
-        f"context_management.edits.{COMPACT}.trigger: Input should be a number of `input_tokens` from 1",
+        f"context_management.edits.0.{COMPACT}.trigger: Input should be a number of `input_tokens` from 1",
         edits(block(COMPACT, trigger=block("input_tokens", value=0))),
     ),
     (
@@ -310,7 +323,7 @@ FUNCTION_NAME = "tools[0].function.name"
 URL = "messages[0].content[0].image_url.url"
 
 REFUSED_BY_CHAT: list[Refusal] = [
-    ("messages", None, "Expected at least one message.", chat(messages=[])),
+    ("messages", "empty_array", "minimum length 1, but got an empty", chat(messages=[])),
     ("messages", TYPE, "", chat(messages=None)),
     ("messages[0].content", MISSING, "", chat({"role": "user"})),
     ("messages[0].content", TYPE, "", chat(user(5))),
@@ -349,6 +362,7 @@ REFUSED_BY_CHAT: list[Refusal] = [
     ("function_call", VALUE, "", chat(function_call={"name": "x"}, functions=[{"name": "y"}])),
     ("functions[0].name", VALUE, "", chat(functions=[{"name": "a b"}])),
     ("tools[0].type", VALUE, "", chat(tools=[block("web_search")])),
+    ("tools[0].type", MISSING, "", chat(tools=[{"function": {"name": "look"}}])),
     ("tools[0].function", MISSING, "", chat(tools=[block("function")])),
     (FUNCTION_NAME, MISSING, "", chat(tools=[block("function", function={})])),
     (FUNCTION_NAME, "empty_string", "", chat(tools=[chat_tool("")])),
@@ -378,6 +392,12 @@ REFUSED_BY_CHAT: list[Refusal] = [
     ),
     ("messages[1].tool_call_id", MISSING, "", chat(USER, message("tool", "a"))),
     ("messages[1].role", None, RESULT_ALONE, chat(USER, chat_result())),
+    (
+        "messages[3].tool_call_id",
+        None,
+        "Duplicate value for 'tool_call_id' of 'call_1', in messages[2] and messages[3].",
+        chat(USER, calling(CALL), chat_result(), chat_result()),
+    ),
     ("messages[1].name", MISSING, "", chat(USER, message("function", "a"))),
     (
         URL,
@@ -395,7 +415,8 @@ REFUSED_BY_CHAT: list[Refusal] = [
 ]
 
 REFUSED_BY_COMPLETIONS: list[Refusal] = [
-    ("prompt", None, "", completions(prompt=[[]])),
+    ("prompt", "empty_array", "", completions(prompt=[])),
+    ("prompt[1]", "empty_array", "", completions(prompt=["a", []])),
     ("prompt", TYPE, "token ids and prompts cannot be mixed.", completions(prompt=[1, [2]])),
     ("prompt[0]", BELOW, "", completions(prompt=[-1])),
     ("prompt[0]", ABOVE, "", completions(prompt=[2**32])),
@@ -458,7 +479,6 @@ REFUSED_BY_RESPONSES: list[Refusal] = [
     ),
     ("conversation", UNSUPPORTED, "which this server does not keep", responses(conversation="c")),
     ("prompt", UNSUPPORTED, "which this server does not have", responses(prompt={"id": "p"})),
-    ("background", VALUE, "'store' to be true", responses(background=True, store=False)),
     ("include[0]", VALUE, "'reasoning.encrypted_content', and", responses(include=["all"])),
     ("max_output_tokens", BELOW, ">= 1, but got 0", responses(max_output_tokens=0)),
     ("metadata.a", TOO_LONG, "length 512, but", responses(metadata={"a": "x" * 513})),
@@ -572,6 +592,7 @@ ACCEPTED: dict[Api, list[Json]] = {
         chat(USER | {"name": "a <b>"}, {"role": "assistant", "tool_calls": []}, USER),
         chat(USER, calling(chat_call(LONG)), USER, chat_result(LONG)),
         chat(USER, calling(CALL), {"role": "tool", "tool_call_id": "call_1"}),
+        chat(*[USER, calling(CALL), chat_result()] * 2),
         part("image_url", image_url={"url": "data:image/jpg;base64,/9j/"}),
     ],
     COMPLETIONS: [completions(new_field=1)],
@@ -579,6 +600,7 @@ ACCEPTED: dict[Api, list[Json]] = {
         responses(new_field=1, stop=["a"], seed=1, max_output_tokens=15, stream_options={}),
         responses(input=[]),
         responses(context_management=[block("compaction", compact_threshold=None)]),
+        responses(max_tool_calls=0, tools=[block("web_search")]),
         text_format(schema=OPEN_SCHEMA, description="a"),
         responses(tools=[block("function", name="x" * 64)]),
         responses(USER, function_call(id="x.1"), function_output(), function_output()),
@@ -596,9 +618,48 @@ NOTED: list[tuple[Api, str, Json]] = [
     (CHAT, "store", chat(store=True)),
     (CHAT, "strict", chat(tools=[chat_tool(strict=True)])),
     (RESPONSES, "moderation", responses(moderation={"model": "m"})),
+    (RESPONSES, "multi_agent", responses(multi_agent={"enabled": True})),
+    (MESSAGES, "container.skills", messages(container={"skills": [block("anthropic")]})),
+    (MESSAGES, "container.id", messages(container={"id": "c"})),
     (RESPONSES, "robot", responses(tools=[block("robot")])),
 ]
 """Fields without effect, which a header names."""
+
+
+OUTPUTS: dict[str, tuple[Json, Json]] = {
+    "function_call": (function_call(), function_output()),
+    "custom_tool_call": (
+        block("custom_tool_call", call_id="call_1", name="look", input=""),
+        block("custom_tool_call_output", call_id="call_1", output=""),
+    ),
+    "local_shell_call": (
+        block("local_shell_call", call_id="call_1", action={"command": ["ls"]}),
+        block("local_shell_call_output", id="call_1", output=""),
+    ),
+    "shell_call": (
+        block("shell_call", call_id="call_1", action={"commands": ["ls"]}),
+        block("shell_call_output", call_id="call_1", output=[]),
+    ),
+    "apply_patch_call": (
+        block("apply_patch_call", call_id="call_1", operation=block("delete_file", path="a")),
+        block("apply_patch_call_output", call_id="call_1", status="completed"),
+    ),
+}
+"""Calls of Responses with their outputs."""
+
+
+def test_output_belongs_to_a_call_of_its_kind(cases: Cases) -> None:
+    for kind, (call, _) in OUTPUTS.items():
+        for other, (_, output) in OUTPUTS.items():
+            with cases.case(call=kind, output=other):
+                body = responses(USER, call, output)
+                if other == kind or (kind, other) == ("local_shell_call", "function_call"):
+                    RESPONSES.parse(body)
+                    continue
+                words = f"{other.replace('_', ' ')} output with call_id call_1."
+                error = RESPONSES.refused(body)
+                assert (error.param, error.code) == ("input[2]", VALUE)
+                assert error.message == f"No tool call found for {words}"
 
 
 async def answered(http: ClientSession, api: Api, body: Any) -> tuple[int, Json, str]:

@@ -45,3 +45,5 @@ class ErrorFormat(Struct, frozen=True):
     """Type of the body."""
     statuses: frozenset[int]
     reply: ErrorShape
+    unknown_path: str = "Not found"
+    """The message for a path that does not exist, with places for `{method}` and `{path}`."""

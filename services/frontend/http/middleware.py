@@ -128,7 +128,7 @@ class RequestMiddleware:
         request[REQUEST_CONTEXT] = context
         status: int | None = None
         try:
-            response = await self._answer(request, handler, context, format.reply)
+            response = await self._answer(request, handler, context, format)
             status = response.status
             return response
         finally:
@@ -145,7 +145,7 @@ class RequestMiddleware:
         return context
 
     async def _answer(
-        self, request: web.Request, handler: Handler, context: RequestContext, shape: ErrorShape
+        self, request: web.Request, handler: Handler, context: RequestContext, format: ErrorFormat
     ) -> web.StreamResponse:
         """Returns the handler's response, or a response for its error."""
         try:
@@ -155,9 +155,9 @@ class RequestMiddleware:
             self._admit(request, context)
             return await handler(request)
         except TurnwireError as error:
-            return _response(_refusal(error, context, shape))
+            return _response(_refusal(error, context, format.reply))
         except web.HTTPException as error:
-            return _response(_http_refusal(error, context, shape))
+            return _response(_http_refusal(error, request, context, format))
         except (asyncio.CancelledError, ConnectionError):
             context.outcome = context.outcome or "hangup"
             raise
@@ -167,7 +167,7 @@ class RequestMiddleware:
             context.outcome = "internal"
             if request.writer.output_size:
                 raise  # the response has started: aiohttp closes the connection
-            return _response(shape(unexpected(error), context.request_id, None))
+            return _response(format.reply(unexpected(error), context.request_id, None))
 
     def _format_of(self, path: str) -> ErrorFormat:
         """Returns the error format of a path, by the longest matching prefix."""
@@ -248,18 +248,20 @@ def _refusal(error: TurnwireError, context: RequestContext, shape: ErrorShape) -
 
 
 def _http_refusal(
-    error: web.HTTPException, context: RequestContext, shape: ErrorShape
+    error: web.HTTPException, request: web.Request, context: RequestContext, format: ErrorFormat
 ) -> ErrorReply:
     context.outcome = str(error.status)
-    reply = shape(_http_error(error), context.request_id, error.status)
+    info = _http_error(error)
+    if isinstance(error, web.HTTPNotFound):
+        message = format.unknown_path.format(method=request.method, path=request.path)
+        info = NotFound(message).info
+    reply = format.reply(info, context.request_id, error.status)
     if isinstance(error, web.HTTPMethodNotAllowed):
         reply.headers["allow"] = ",".join(sorted(error.allowed_methods))
     return reply
 
 
 def _http_error(error: web.HTTPException) -> ErrorInfo:
-    if isinstance(error, web.HTTPNotFound):
-        return NotFound("Not found").info
     if isinstance(error, web.HTTPMethodNotAllowed):
         return Invalid(f"Method {error.method} is not allowed here").info
     if isinstance(error, web.HTTPRequestEntityTooLarge):

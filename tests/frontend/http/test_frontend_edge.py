@@ -197,8 +197,11 @@ async def test_every_answer_has_ids_and_a_content_type(cases: Cases) -> None:
 
 async def test_unserved_paths_of_anthropic_are_404() -> None:
     async with serving() as served:
-        for path in ("/v1/messages/batches", "/v1/files?beta=true"):
+        for path, message in (
+            ("/v1/messages/batches", "Not found"),
+            ("/v1/files?beta=true", "Invalid URL (POST /v1/files)"),
+        ):
             reply = await served.send("POST", path)
             assert reply.json["type"] == "error"
-            assert reply.error == (404, "not_found_error", "Not found")
+            assert reply.error == (404, "not_found_error", message)
             assert reply.json["request_id"] == reply.headers["request-id"]

@@ -134,6 +134,18 @@ async def test_response_is_queued_runs_and_is_stored(client: Client, script: Scr
     assert cancelled == ended, "it had ended"
 
 
+async def test_response_that_is_not_to_be_stored_can_be_fetched(
+    client: Client, script: Script
+) -> None:
+    made = await client.create(background=True, store=False)
+    assert (made["status"], made["store"]) == ("queued", False)
+    script.go.set()
+    ended = await client.until(made["id"], "completed")
+    assert ended["store"] is False
+    events = await client.replay(made["id"])
+    assert events[-1]["type"] == "response.completed"
+
+
 async def test_running_response_can_be_followed_from_any_event(
     client: Client, served: Served, script: Script
 ) -> None:

@@ -176,7 +176,6 @@ FOREIGN_BLOB = {"type": "compaction", "encrypted_content": "bm90IG91cnM"}
     [
         ({"conversation": "conv_1"}, "conversation"),
         ({"prompt": {"id": "pmpt_1"}}, "prompt"),
-        ({"background": True, "store": False}, "background"),
         ({"previous_response_id": "resp_none"}, "previous_response_id"),
         ({"input": [FOREIGN_BLOB]}, "input[0].encrypted_content"),
     ],
@@ -226,8 +225,9 @@ async def test_counted_tokens_equal_the_prompts_tokens(
     assert counted == {"object": "response.input_tokens", "input_tokens": 4321}
     await client.create(**body)
     assert gateway.counted[-1].messages == gateway.turns[-1].conversation.messages
-    error = await client.refuse("/input_tokens", 404, model="none")
-    assert error["code"] == "model_not_found"
+    error = await client.refuse("/input_tokens", 400, model="none")
+    assert (error["code"], error["param"]) == ("model_not_found", "model")
+    assert error["message"] == "The requested model 'none' does not exist."
 
 
 class Window(FakeGateway):

@@ -49,6 +49,8 @@ class ChatHistoryReader(CallHistory):
     def __init__(self, *, pairing: bool = True) -> None:
         super().__init__(pairing=pairing)
         self._legacy_ids: dict[str, str] = {}
+        self._answered: dict[str, str] = {}
+        """The place of the result of each call that has one, by the id of the call."""
 
     def read(self, messages: list[wire.ChatMessage]) -> None:
         """Reads all messages. Raises Invalid."""
@@ -56,7 +58,10 @@ class ChatHistoryReader(CallHistory):
         for index, message in enumerate(messages):
             field_path = f"messages[{index}]"
             if message.role in ("tool", "function"):
-                results.append(self._result(message, field_path))
+                result = self._result(message, field_path)
+                if message.role == "tool":
+                    self._check_first(result, field_path)
+                results.append(result)
                 continue
             if results:
                 self._add_results(results)
@@ -112,6 +117,7 @@ class ChatHistoryReader(CallHistory):
             calls.append(Call(call_id, message.function_call.name, arguments))
         for call in calls:
             self._add_call(call)
+            self._answered.pop(call.call_id, None)
         return calls
 
     def _result(self, message: wire.ChatMessage, field_path: str) -> Result:
@@ -132,6 +138,17 @@ class ChatHistoryReader(CallHistory):
         content = content_parts(message.content, f"{field_path}.content")
         parts = [part for part in content if isinstance(part, Text | Media)]
         return Result(call_id or "", [*parts], name=name or message.name)
+
+    def _check_first(self, result: Result, field_path: str) -> None:
+        """Raises Invalid for the second result of a call: which one is true is not certain."""
+        call_id = result.call_id
+        if call_id in self._answered and self._pairing:
+            raise Invalid(
+                f"Invalid parameter: Duplicate value for 'tool_call_id' of '{call_id}', in "
+                f"{self._answered[call_id]} and {field_path}.",
+                param=f"{field_path}.tool_call_id",
+            )
+        self._answered[call_id] = field_path
 
 
 def _call(tool_call: wire.ToolCall, field_path: str) -> Call:

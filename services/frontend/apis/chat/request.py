@@ -27,6 +27,7 @@ from services.frontend.apis.shared.client import Headers, header_flag, with_clie
 from services.frontend.apis.shared.decode import BodyDecoder, ToolList, is_set, share_texts
 from services.frontend.apis.shared.openai.chunks import PING
 from services.frontend.apis.shared.openai.wording import (
+    empty_array,
     explainer,
     invalid_value,
     missing_parameter,
@@ -128,9 +129,7 @@ def parse(
 def _check(request: wire.ChatBody) -> None:
     """Refuses what this server lacks. Raises Invalid."""
     if not request.messages:
-        raise Invalid(
-            "Invalid 'messages': empty array. Expected at least one message.", param="messages"
-        )
+        raise empty_array("messages")
     if "audio" in (request.modalities or ()):
         raise unsupported("modalities", "'audio' is not supported by this server")
 

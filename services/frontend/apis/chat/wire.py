@@ -172,7 +172,7 @@ class Custom(Struct):
 class ChatTool(Struct):
     """A tool; its `type` is the name of the member that it has."""
 
-    type: Literal["function", "custom"] = "function"
+    type: Literal["function", "custom"]
     function: Function | None = None
     custom: Custom | None = None
 
@@ -186,7 +186,7 @@ class Named(Struct):
 class ChosenTool(Struct):
     """One tool, named."""
 
-    type: Literal["function", "custom"] = "function"
+    type: Literal["function", "custom"]
     function: Named | None = None
     custom: Named | None = None
 

@@ -19,7 +19,11 @@ from services.frontend.apis.completions.render import (
 from services.frontend.apis.shared.client import Headers, with_client
 from services.frontend.apis.shared.decode import body_decoder, decode_body
 from services.frontend.apis.shared.openai.chunks import PING
-from services.frontend.apis.shared.openai.wording import explainer, unknown_parameter
+from services.frontend.apis.shared.openai.wording import (
+    empty_array,
+    explainer,
+    unknown_parameter,
+)
 from services.frontend.apis.shared.sampling_fields import (
     for_choice,
     guided_format,
@@ -78,12 +82,10 @@ def prompts(body: wire.CompletionsBody) -> list[RawPrompt]:
     if prompt is None or isinstance(prompt, str):
         return [RawPrompt(prompt or "", add_special_tokens=special)]
     if not prompt:
-        raise Invalid(
-            "Invalid 'prompt': empty array. Expected at least one prompt.", param="prompt"
-        )
+        raise empty_array("prompt")
     ids = [item for item in prompt if isinstance(item, int)]
     if len(ids) == len(prompt):
-        return [_tokens(ids)]
+        return [_tokens(ids, "prompt")]
     if ids:
         raise Invalid(
             "Invalid 'prompt': token ids and prompts cannot be mixed.",
@@ -91,11 +93,11 @@ def prompts(body: wire.CompletionsBody) -> list[RawPrompt]:
             code="invalid_type",
         )
     raw_prompts: list[RawPrompt] = []
-    for item in prompt:
+    for index, item in enumerate(prompt):
         if isinstance(item, str):
             raw_prompts.append(RawPrompt(item, add_special_tokens=special))
         elif isinstance(item, list):
-            raw_prompts.append(_tokens(item))
+            raw_prompts.append(_tokens(item, f"prompt[{index}]"))
     return raw_prompts
 
 
@@ -112,9 +114,9 @@ def echo_texts(raw_prompts: Sequence[RawPrompt], body: wire.CompletionsBody) -> 
     return texts
 
 
-def _tokens(ids: list[int]) -> RawPrompt:
+def _tokens(ids: list[int], field_path: str) -> RawPrompt:
     if not ids:
-        raise Invalid("Invalid 'prompt': empty array. Expected at least one token.", param="prompt")
+        raise empty_array(field_path)
     return RawPrompt(token_ids=pack_ids(ids))
 
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from schemas.conversation import Conversation, Message, Text, ToolSpec
 from schemas.events import Finish, TurnEvent, Usage
 from services.frontend.apis.messages import wire, wire_answers, wire_events
-from services.frontend.apis.messages.context_edits import edit_of, invalid_edit
+from services.frontend.apis.messages.context_edits import edit_of
 from services.frontend.turns.compaction import request_summary, summary_text
 
 COMPACT = "compact_20260112"
@@ -64,12 +64,13 @@ def read_compact_edit(
     management: wire.ContextManagement | None, tools: list[ToolSpec]
 ) -> CompactEdit | None:
     """The edit, if the request has one. Raises Invalid."""
-    edit = edit_of(management, COMPACT)
-    if edit is None:
+    located = edit_of(management, COMPACT)
+    if located is None:
         return None
+    edit = located.edit
     trigger = edit.trigger
     if trigger and (trigger.type != "input_tokens" or trigger.value < 1):
-        raise invalid_edit(COMPACT, "trigger", "Input should be a number of `input_tokens` from 1")
+        raise located.invalid("trigger", "Input should be a number of `input_tokens` from 1")
     return CompactEdit(
         trigger=trigger.value if trigger else None,
         pause=bool(edit.pause_after_compaction),

@@ -124,6 +124,13 @@ def raw_text(raw: Raw) -> str:
 
 def _image(block: wire.ImageBlock, field_path: str) -> Media:
     source = block.source
+    if block.transformations is not None and block.transformations.oversized_image == "error":
+        place = "transformations.oversized_image"
+        raise Invalid(
+            f"{field_path}.image.{place}: 'error' is not supported by this server, which scales "
+            "large images down",
+            param=f"{field_path}.{place}",
+        )
     if isinstance(source, wire.FileSource):
         raise _no_files(field_path)
     if isinstance(source, wire.UrlSource):

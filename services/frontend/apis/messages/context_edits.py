@@ -47,11 +47,27 @@ class Edits(Struct, frozen=True):
         return replace(self, applied=[*self.applied, {"type": type, **cleared}])
 
 
-def edit_of(management: wire.ContextManagement | None, type: str) -> wire.ContextEdit | None:
+class LocatedEdit(Struct, frozen=True):
+    """An edit, and its place among the edits of the request."""
+
+    index: int
+    edit: wire.ContextEdit
+
+    def invalid(self, field: str, reason: str) -> Invalid:
+        """The error for one of its fields."""
+        field_path = f"context_management.edits.{self.index}.{self.edit.type}.{field}"
+        return Invalid(f"{field_path}: {reason}", param=field_path)
+
+
+def edit_of(management: wire.ContextManagement | None, type: str) -> LocatedEdit | None:
     """The edit of a type in a request, if it has one. Raises Invalid for several."""
     if management is None:
         return None
-    edits = [edit for edit in management.edits or () if edit.type == type]
+    edits = [
+        LocatedEdit(index, edit)
+        for index, edit in enumerate(management.edits or ())
+        if edit.type == type
+    ]
     if len(edits) > 1:
         raise Invalid(
             f"context_management.edits: '{type}' may be set only once",
@@ -63,8 +79,15 @@ def edit_of(management: wire.ContextManagement | None, type: str) -> wire.Contex
 def thinking_turns(management: wire.ContextManagement | None) -> int | str | None:
     """How many of the last turns keep their thinking, or `all`; None if unspecified. Raises
     Invalid."""
-    edit = edit_of(management, CLEAR_THINKING)
-    return _kept_turns(edit.keep) if edit else None
+    located = edit_of(management, CLEAR_THINKING)
+    if located is None:
+        return None
+    turns = _kept_turns(located.edit.keep)
+    if turns is None:
+        raise located.invalid(
+            "keep", "Input should be 'all' or a number of `thinking_turns` from 1"
+        )
+    return turns
 
 
 def read_edits(
@@ -84,14 +107,14 @@ def read_edits(
 
 def _tool_edit(management: wire.ContextManagement) -> wire.ContextEdit | None:
     """The edit that clears tool uses, if the request has one. Raises Invalid."""
-    edit = edit_of(management, CLEAR_TOOLS)
-    if edit is None:
+    located = edit_of(management, CLEAR_TOOLS)
+    if located is None:
         return None
-    _kept_uses(edit)
+    edit = located.edit
+    if edit.keep is not None and _number(edit.keep, "tool_uses") is None:
+        raise located.invalid("keep", "Input should be a number of `tool_uses`")
     if edit.clear_at_least is not None and edit.clear_at_least.type != "input_tokens":
-        raise invalid_edit(
-            CLEAR_TOOLS, "clear_at_least", "Input should be a number of `input_tokens`"
-        )
+        raise located.invalid("clear_at_least", "Input should be a number of `input_tokens`")
     return edit
 
 
@@ -156,12 +179,6 @@ def clear_tool_uses(messages: list[Message], edit: wire.ContextEdit) -> tuple[li
     return changed, len(cleared)
 
 
-def invalid_edit(type: str, field: str, reason: str) -> Invalid:
-    """The error for a field of an edit."""
-    field_path = f"context_management.edits.{type}.{field}"
-    return Invalid(f"{field_path}: {reason}", param=field_path)
-
-
 def _has_reasoning(message: Message) -> bool:
     return any(isinstance(part, Reasoning) for part in message.parts)
 
@@ -207,25 +224,19 @@ def _clears_input(call: Call, inputs: ClearedInputs) -> bool:
 
 
 def _kept_uses(edit: wire.ContextEdit) -> int:
-    if edit.keep is None:
-        return _DEFAULT_USES
     uses = _number(edit.keep, "tool_uses")
     if uses is None:
-        raise invalid_edit(CLEAR_TOOLS, "keep", "Input should be a number of `tool_uses`")
+        return _DEFAULT_USES
     return uses
 
 
-def _kept_turns(keep: Any) -> int | str:
+def _kept_turns(keep: Any) -> int | str | None:
+    """The number of turns, or `all`; None for an invalid value."""
     if keep is None:
         return _DEFAULT_TURNS
     if keep == "all" or (isinstance(keep, dict) and keep.get("type") == "all"):
         return "all"
-    turns = _number(keep, "thinking_turns")
-    if not turns:
-        raise invalid_edit(
-            CLEAR_THINKING, "keep", "Input should be 'all' or a number of `thinking_turns` from 1"
-        )
-    return turns
+    return _number(keep, "thinking_turns") or None
 
 
 def _number(keep: Any, type: str) -> int | None:

@@ -121,7 +121,7 @@ def parse(
 
     compare = _compared(request.diagnostics)
     conversation = with_client(conversation, headers, _session(request), compare=compare)
-    notes = [*declared.dropped, *unknown]
+    notes = [*declared.dropped, *unknown, *_ignored(request)]
     return MessagesRequest(conversation, bool(request.stream), notes, edits, compact_edit)
 
 
@@ -181,6 +181,15 @@ def _needs_container(request: wire.MessagesBody) -> bool:
         return True
     coding = any((tool.type or "").startswith("code_execution_") for tool in request.tools or [])
     return request.container is not None and coding
+
+
+def _ignored(request: wire.MessagesBody) -> list[str]:
+    """The members of a container that no tool of the request uses."""
+    container = request.container
+    if not isinstance(container, wire.Container):
+        return []
+    members = {"container.id": container.id, "container.skills": container.skills}
+    return [name for name, value in members.items() if value]
 
 
 def _check_turn(request: wire.MessagesBody, headers: Headers) -> None:

@@ -61,8 +61,15 @@ class PlainSource(Struct, tag="text"):
     data: str
 
 
+class ImageTransformations(Struct):
+    """What happens to an image that is larger than the model's images."""
+
+    oversized_image: Literal["downsize", "error"] | None = None
+
+
 class ImageBlock(Cacheable, tag="image"):
     source: Base64Source | UrlSource | FileSource
+    transformations: ImageTransformations | None = None
 
 
 class ContentSource(Struct, tag="content"):
@@ -364,6 +371,7 @@ class Container(Struct):
     """The container of the code-execution tool."""
 
     id: str | None = None
+    skills: list[Raw] | None = None
 
 
 class Threshold(Struct):

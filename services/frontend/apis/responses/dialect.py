@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from schemas.conversation import Conversation
 from schemas.errors import Invalid
+from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import not_found, previous_not_found
 from services.frontend.apis.responses.render.events import KEEPALIVE
 from services.frontend.apis.responses.render.items import ResponsesShape
@@ -132,9 +133,7 @@ class Responses(Dialect):
         if compacting:
             built = request_summary(built)
 
-        notes = [*tools.dropped, *items.notes]
-        if is_set(body.moderation):
-            notes.append("moderation")
+        notes = [*tools.dropped, *items.notes, *_ignored(body)]
         return ConvertedRequest(
             request,
             built,
@@ -154,6 +153,16 @@ class Responses(Dialect):
         if request.body.previous_response_id is not None:
             raise previous_not_found(request.body.previous_response_id)
         return self.convert(request, headers)
+
+
+def _ignored(body: wire.ResponsesBody) -> list[str]:
+    """The fields of the request that this server has nothing for."""
+    fields = []
+    if is_set(body.moderation):
+        fields.append("moderation")
+    if body.multi_agent is not None and body.multi_agent.enabled:
+        fields.append("multi_agent")
+    return fields
 
 
 def _shape(

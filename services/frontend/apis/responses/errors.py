@@ -3,7 +3,7 @@
 import math
 
 from schemas.errors import ErrorInfo, ErrorKind, Invalid, NotFound
-from services.frontend.apis.shared.shared_errors import openai_error, openai_format
+from services.frontend.apis.shared.shared_errors import UnknownModel, openai_error, openai_format
 
 _FAILURE_CODES: dict[ErrorKind, str] = {
     ErrorKind.CONTEXT_OVERFLOW: "context_length_exceeded",
@@ -16,6 +16,7 @@ _FAILURE_CODES: dict[ErrorKind, str] = {
 }
 """Codes of a response that failed in mid-stream, chosen for Codex' reaction to them; otherwise
 `invalid_prompt`."""
+_UNKNOWN_MODEL = UnknownModel(400, "The requested model '{name}' does not exist.")
 FORMAT = openai_format(
     {
         "messages": "input",
@@ -24,13 +25,14 @@ FORMAT = openai_format(
         "max_tokens": "max_output_tokens",
         "stop_sequences": "stop",
         "logprobs": "include",
-    }
+    },
+    _UNKNOWN_MODEL,
 )
 
 
 def failure(info: ErrorInfo) -> dict[str, str]:
     """The `error` member of a failed response."""
-    message = openai_error(info).message
+    message = openai_error(info, unknown_model=_UNKNOWN_MODEL).message
     if (
         info.kind is ErrorKind.RATE_LIMITED
         and info.retry_after_s is not None

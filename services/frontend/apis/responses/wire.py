@@ -41,6 +41,12 @@ class ManagedContext(Struct):
     compact_threshold: Annotated[int, Meta(ge=1)] | None = None
 
 
+class MultiAgent(Struct):
+    """Helpers that OpenAI's servers start and run; the SDK's beta."""
+
+    enabled: bool | None = None
+
+
 class ResponsesBody(SamplingFields, kw_only=True):
     """The request, with the extra fields of vLLM, SGLang and Dynamo."""
 
@@ -54,7 +60,7 @@ class ResponsesBody(SamplingFields, kw_only=True):
     background: bool | None = None
     include: list[Includable] | None = None
     max_output_tokens: Annotated[int, Meta(ge=1, le=MAX_INTEGER)] | None = None
-    max_tool_calls: Annotated[int, Meta(ge=1)] | None = None
+    max_tool_calls: Limit | None = None
     parallel_tool_calls: bool | None = None
     tools: list[Raw] | None = None
     tool_choice: Raw = NULL
@@ -72,6 +78,7 @@ class ResponsesBody(SamplingFields, kw_only=True):
     service_tier: str | None = None
     context_management: list[ManagedContext] | None = None
     moderation: Raw = NULL
+    multi_agent: MultiAgent | None = None
     generate: bool | None = None
     stream_id: str | None = None
     stop: str | list[str] | None = None
@@ -174,7 +181,7 @@ class ResponsesToolChoice(Struct):
 class AllowedTool(Struct):
     """A tool as `allowed_tools` names it."""
 
-    type: str = "function"
+    type: str
     name: str | None = None
     namespace: str | None = None
 

@@ -14,7 +14,7 @@ OPENAI_KINDS: dict[ErrorKind, tuple[int, str, str | None]] = {
     ErrorKind.INVALID: (400, "invalid_request_error", None),
     ErrorKind.CONTEXT_OVERFLOW: (400, "invalid_request_error", "context_length_exceeded"),
     ErrorKind.UNAUTHORIZED: (401, "invalid_request_error", "invalid_api_key"),
-    ErrorKind.FORBIDDEN: (403, "permission_error", None),
+    ErrorKind.FORBIDDEN: (403, "invalid_request_error", None),
     ErrorKind.NOT_FOUND: (404, "invalid_request_error", None),
     ErrorKind.TOO_LARGE: (413, "invalid_request_error", "request_too_large"),
     ErrorKind.RATE_LIMITED: (429, "rate_limit_error", "rate_limit_exceeded"),
@@ -58,16 +58,32 @@ class SharedError(Struct):
     request_id: str
 
 
+class UnknownModel(Struct, frozen=True):
+    """How an API refuses a model that is not served."""
+
+    status: int
+    message: str
+    """Its message, with a place for the `{name}`."""
+
+
+UNKNOWN_PATH = "Invalid URL ({method} {path})"
+_UNKNOWN_MODEL = UnknownModel(
+    404, "The model `{name}` does not exist or you do not have access to it."
+)
 _CHAT_PARAMS = {"stop_sequences": "stop", "format": "response_format", "prompt": "messages"}
 """Fields of Chat Completions, by the names that the pipeline uses for them."""
 _MODEL = "model: "
 _REQUIRED = ": Field required"
 
 
-def openai_error(info: ErrorInfo, params: Mapping[str, str] = _CHAT_PARAMS) -> OpenAIErrorDetail:
+def openai_error(
+    info: ErrorInfo,
+    params: Mapping[str, str] = _CHAT_PARAMS,
+    unknown_model: UnknownModel = _UNKNOWN_MODEL,
+) -> OpenAIErrorDetail:
     """An error of the OpenAI APIs in a response or in a stream. `params`: see
     `openai_format`."""
-    info = _openai_wording(info)
+    info = _openai_wording(info, unknown_model)
     _, kind, code = OPENAI_KINDS[info.kind]
     # An API's own errors have codes, and the names of its fields.
     is_of_api = info.code is not None and info.kind is not ErrorKind.CONTEXT_OVERFLOW
@@ -75,15 +91,20 @@ def openai_error(info: ErrorInfo, params: Mapping[str, str] = _CHAT_PARAMS) -> O
     return OpenAIErrorDetail(info.message, kind, param, info.code or code)
 
 
-def openai_format(params: Mapping[str, str]) -> ErrorFormat:
+def openai_format(
+    params: Mapping[str, str], unknown_model: UnknownModel = _UNKNOWN_MODEL
+) -> ErrorFormat:
     """The format of one of the OpenAI APIs. `params`: its fields, by the names that the pipeline
     uses for them."""
 
     def reply(info: ErrorInfo, request_id: str, status: int | None = None) -> ErrorReply:
         own_status, _, _ = OPENAI_KINDS[info.kind]
-        return json_error(info, status or own_status, OpenAIError(openai_error(info, params)))
+        if _is_unknown_model(info):
+            own_status = unknown_model.status
+        error = openai_error(info, params, unknown_model)
+        return json_error(info, status or own_status, OpenAIError(error))
 
-    return ErrorFormat("openai", OpenAIError, STATUSES, reply)
+    return ErrorFormat("openai", OpenAIError, STATUSES, reply, UNKNOWN_PATH)
 
 
 def union_reply(info: ErrorInfo, request_id: str, status: int | None = None) -> ErrorReply:
@@ -97,14 +118,19 @@ def union_reply(info: ErrorInfo, request_id: str, status: int | None = None) -> 
     return json_error(info, status or own_status, SharedError("error", error, request_id))
 
 
-def _openai_wording(info: ErrorInfo) -> ErrorInfo:
+def _is_unknown_model(info: ErrorInfo) -> bool:
+    return info.kind is ErrorKind.NOT_FOUND and info.message.startswith(_MODEL)
+
+
+def _openai_wording(info: ErrorInfo, unknown_model: UnknownModel) -> ErrorInfo:
     """The error with texts that clients of OpenAI's APIs parse, in place of Anthropic's."""
     if info.kind is ErrorKind.CONTEXT_OVERFLOW and info.details is not None:
         return _overflow(info, info.details)
-    if info.kind is ErrorKind.NOT_FOUND and info.message.startswith(_MODEL):
-        name = info.message.removeprefix(_MODEL)
-        message = f"The model `{name}` does not exist or you do not have access to it."
+    if _is_unknown_model(info):
+        message = unknown_model.message.format(name=info.message.removeprefix(_MODEL))
         return ErrorInfo(info.kind, message, "model", "model_not_found")
+    if info.kind is ErrorKind.FORBIDDEN and info.param == "model":
+        return ErrorInfo(info.kind, info.message, None, "model_not_found")
     if info.kind is ErrorKind.INVALID and info.message.endswith(_REQUIRED):
         name = info.message.removesuffix(_REQUIRED)
         return ErrorInfo(
@@ -131,4 +157,4 @@ def _overflow(info: ErrorInfo, details: dict[str, Any]) -> ErrorInfo:
 
 STATUSES = frozenset({408, *(status for status, _, _ in OPENAI_KINDS.values())})
 CHAT = openai_format(_CHAT_PARAMS)
-SHARED = ErrorFormat("shared", SharedError, messages.STATUSES, union_reply)
+SHARED = ErrorFormat("shared", SharedError, messages.STATUSES, union_reply, UNKNOWN_PATH)

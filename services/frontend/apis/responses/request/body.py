@@ -133,12 +133,6 @@ def _check(body: wire.ResponsesBody) -> None:
         raise unsupported(
             "prompt", "names a stored prompt, which this server does not have; send its text"
         )
-    if body.background and body.store is False:
-        raise Invalid(
-            "Background responses need 'store' to be true.",
-            param="background",
-            code="invalid_value",
-        )
 
 
 def _items(body: wire.ResponsesBody) -> list[Raw]:

@@ -13,6 +13,16 @@ from services.frontend.apis.responses.request.members import convert
 from services.frontend.apis.responses.request.tool_specs import TOOL_SEARCH
 from services.frontend.apis.responses.request.tools import RequestTools, rendered_name
 
+_ANSWERED = {
+    # Codex returns the result of a local shell as that of a function.
+    "function_call_output": ("function_call", "local_shell_call"),
+    "custom_tool_call_output": ("custom_tool_call",),
+    "shell_call_output": ("shell_call",),
+    "local_shell_call_output": ("local_shell_call",),
+    "apply_patch_call_output": ("apply_patch_call",),
+}
+"""The types of the calls that an output may belong to."""
+
 
 class ToolCallReader:
     """Adds calls and results to the history, and tools that a search found to the request's."""
@@ -24,6 +34,8 @@ class ToolCallReader:
         self._tools = tools
         self._search: str | None = None
         """The call id of the last search for tools."""
+        self._call_types: dict[str, str] = {}
+        """Types of the items of calls by their call ids."""
         self._local_shells: dict[str, str] = {}
         """Call ids of local shell calls by the ids of their items."""
 
@@ -40,6 +52,7 @@ class ToolCallReader:
                 call = self._local_shell_call(convert(wire.ShellCall, raw, field_path))
             case _:
                 call = _patch_call(convert(wire.PatchCall, raw, field_path))
+        self._call_types[call.call_id] = kind
         self._history.add_call(call)
 
     def read_search(self, item: wire.SearchCall) -> None:
@@ -55,13 +68,27 @@ class ToolCallReader:
         """Adds the result of such a call. Raises Invalid."""
         match kind:
             case "function_call_output" | "custom_tool_call_output":
-                self._read_output(convert(wire.CallOutput, raw, field_path), field_path)
+                output = convert(wire.CallOutput, raw, field_path)
+                self._check_type(kind, output.call_id, field_path)
+                self._read_output(output, field_path)
             case "local_shell_call_output":
-                self._read_local_shell(convert(wire.CallOutput, raw, field_path), field_path)
+                output = convert(wire.CallOutput, raw, field_path)
+                self._check_type(kind, self._local_shell_id(output), field_path)
+                self._read_local_shell(output, field_path)
             case "shell_call_output":
-                self._read_shell(convert(wire.ShellOutput, raw, field_path), field_path)
+                shell_output = convert(wire.ShellOutput, raw, field_path)
+                self._check_type(kind, shell_output.call_id, field_path)
+                self._read_shell(shell_output, field_path)
             case _:
-                self._read_patch(convert(wire.PatchOutput, raw, field_path), field_path)
+                patch_output = convert(wire.PatchOutput, raw, field_path)
+                self._check_type(kind, patch_output.call_id, field_path)
+                self._read_patch(patch_output, field_path)
+
+    def _check_type(self, kind: str, call_id: str | None, field_path: str) -> None:
+        """Raises Invalid for the output of a known call of another kind."""
+        call_type = self._call_types.get(call_id or "")
+        if call_id is not None and call_type is not None and call_type not in _ANSWERED[kind]:
+            self._history.refuse_unpaired(call_id, field_path, kind.replace("_", " "))
 
     def read_found_tools(self, item: wire.MoreTools, field_path: str) -> None:
         """Adds the tools that a search found, and its result if the client ran it. Raises

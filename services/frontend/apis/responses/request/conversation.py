@@ -69,7 +69,7 @@ def _specs(request: ResponsesRequest, tools: RequestTools) -> list[ToolSpec]:
     """The tools; `max_tool_calls` limits those that this server runs."""
     specs = tools.final_specs()
     limit = request.body.max_tool_calls
-    if not limit:
+    if limit is None:
         return specs
     return [_limited(spec, limit) for spec in specs]
 

@@ -72,17 +72,24 @@ class ItemHistory(CallHistory):
         """Adds the result of a call. `name`: of the tool, if the call is unknown. Raises Invalid
         for an unknown call, unless pairing is off."""
         called = self._name_of(call_id or "")
-        if called is None and call_id is not None and self._pairing:
-            raise Invalid(
-                f"No tool call found for function call output with call_id {call_id}.",
-                param=field_path,
-                code="invalid_value",
-            )
+        if called is None and call_id is not None:
+            self.refuse_unpaired(call_id, field_path)
         if self._parts:
             self.close()
         self._results.append(
             Result(call_id or "", list(parts), is_error=is_error, name=called or name)
         )
+
+    def refuse_unpaired(
+        self, call_id: str, field_path: str, output: str = "function call output"
+    ) -> None:
+        """Raises Invalid for an output without a call of its kind, unless pairing is off."""
+        if self._pairing:
+            raise Invalid(
+                f"No tool call found for {output} with call_id {call_id}.",
+                param=field_path,
+                code="invalid_value",
+            )
 
     def add_message(self, role: Role, parts: Sequence[Text | Media]) -> None:
         """Adds a message that the model did not make. Only a user's may be empty."""

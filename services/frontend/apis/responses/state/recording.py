@@ -133,8 +133,11 @@ class AcceptedRequest:
     output."""
 
     def recorder(self, answer: AnswerInfo) -> StreamRecorder:
-        """Returns a renderer that records its stream if the response is stored."""
-        packer = EventPacker() if self.converted.request.store else NoPacker()
+        """Returns a renderer that records its stream if the response is kept: clients follow a
+        background response even if they do not ask to store it."""
+        request = self.converted.request
+        is_kept = request.store or request.body.background
+        packer = EventPacker() if is_kept else NoPacker()
         return StreamRecorder(self.converted.renderer(answer), packer)
 
     def record(

@@ -208,6 +208,11 @@ def _out_of_bounds(field_path: str, bound: OutOfBounds, value: Any) -> Invalid:
     )
 
 
+def empty_array(field_path: str) -> Invalid:
+    """The error for an array that needs an item."""
+    return _out_of_length(field_path, "array", ">=", "1", [])
+
+
 def _out_of_length(field_path: str, kind: str, sign: str, limit: str, value: object) -> Invalid:
     """The error for a `string`, `array` or `object` that is too long or too short."""
     article = "a" if kind == "string" else "an"
