@@ -57,8 +57,11 @@ def walk(name: str, models: Models, patch: pytest.MonkeyPatch) -> None:
         return ids
 
     patch.setattr(sessions.Model, "write", limited)
+    compared = 0
     for seed, client in enumerate(list(CLIENTS.values())[::4]):
         for step in Walk(setup, Chance(seed), [client], turns=6):
-            known = step.before[-1].ids
-            assert not step.kept or list(step.prompt.ids[: len(known)]) == known
-    assert ended or name not in FEW  # some templates close the thought in the prompt
+            newest = step.before[-1]
+            if newest.whole_in(step.prompt.text, step.ends):
+                assert list(step.prompt.ids[: len(newest.ids)]) == newest.ids
+                compared += 1
+    assert (ended and compared) or name not in FEW  # some templates close the thought in the prompt
