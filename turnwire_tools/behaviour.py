@@ -21,13 +21,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 from cyclopts import Parameter
+from msgspec import Struct
 from rich.console import Console
 from rich.table import Table
 
 from schemas import subjects
 from schemas.conversation import Call
-from services.cli.common import CommandError, UsageError, read_text
+from services.cli.common import CommandError, UsageError, read_text, replace_file
 from services.cli.instances import bus_defaults, running_instances
 from services.cli.observer import observing
 from services.cli.registry import Command
@@ -39,6 +41,11 @@ from turnwire_tools.tap import messages
 from turnwire_tools.tap.turns import FollowedTurn, TurnFollower
 
 MEASURES = ("turns", "calls")
+TASK_FILE = "task.txt"
+FILES = "files"
+"""The task's text, and what its runs begin with, in a task's own folder."""
+SHOWN_P = 0.0001
+"""A smaller p is shown as being smaller: it is never 0."""
 POLL_S = 0.05
 SETTLE_POLLS = 100
 """How often the last events of a run are waited for after the agent has ended."""
@@ -54,11 +61,67 @@ class BehaviourFlags:
     b: str
     """The other side."""
     directory: Path | None = None
-    """Folder to copy for each run, which works in the copy; default: an empty one."""
+    """Folder to copy for each run, which works in the copy; default: an empty one. Not where each
+    task has a folder of its own."""
+    into: Path | None = None
+    """File for the result, as JSON: written after each run, and not over an earlier result."""
     repeats: Count = 1
     """Runs of each task on each side."""
     timeout_s: Positive = 600.0
     """Seconds after which a run of the agent is ended."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task."""
+
+    name: str
+    text: str
+    folder: Path | None
+    """Folder that is copied for each run; None: the run begins in an empty one."""
+
+
+class Run(Struct, frozen=True):
+    """What one run of the agent took."""
+
+    task: str
+    """The task's name."""
+    side: str
+    repeat: int
+    """1, 2, 3 …"""
+    turns: int
+    calls: int
+    seconds: float
+    status: int | None
+    """The agent's exit status; None: it was ended after `--timeout-s`."""
+
+
+class Comparison(Struct, frozen=True):
+    """The comparison of one measure over all tasks."""
+
+    measure: str
+    mean_a: float
+    """What a run took on average."""
+    mean_b: float
+    more: int
+    """Tasks with more at b, with fewer, and with as many; their runs are added up."""
+    fewer: int
+    equal: int
+    p: float
+
+
+class Result(Struct, frozen=True):
+    """The result file."""
+
+    a: str
+    b: str
+    agent: list[str]
+    repeats: int
+    tasks: dict[str, str]
+    """Names and texts."""
+    runs: list[Run]
+    comparisons: list[Comparison]
+    """Empty until all runs have ended."""
 
 
 def behaviour(
@@ -73,13 +136,16 @@ def behaviour(
     Nothing else may use the servers meanwhile.
 
     Args:
-        tasks: A text file with one task a line; empty lines and those with # are left out.
+        tasks: A text file with one task a line; empty lines and those with # are left out. Or a
+            folder with a folder for each task: its task.txt is the task, and its folder files, if
+            it has one, is copied for each run.
         agent: After --, the agent's command; {task}, {url} and {side} in it are replaced.
     """
-    lines = [line.strip() for line in read_text(tasks).splitlines()]
-    listed = [line for line in lines if line and not line.startswith("#")]
     if not agent:
         raise UsageError("name the agent's command after --")
+    if flags.into is not None and flags.into.exists():
+        raise UsageError(f"{flags.into} exists already")
+    listed = read_tasks(tasks, flags.directory)
     if not listed:
         raise UsageError("there is no task")
 
@@ -87,43 +153,99 @@ def behaviour(
     buses: dict[str, str] = {}
     for instance in running_instances(sources.env):
         buses |= dict.fromkeys(instance.urls, instance.nats_url)
-    counts = run(_run_all(listed, agent, flags, config, buses))
-    Console().print(comparison(counts, flags.repeats))
+    runs = run(_run_all(listed, agent, flags, config, buses))
+    comparisons = [compare(listed, runs, measure) for measure in MEASURES]
+    write_result(listed, agent, flags, runs, comparisons)
+    Console().print(as_table(comparisons, f"{len(listed)} tasks, {flags.repeats} times"))
     return 0
 
 
 COMMAND = Command(behaviour, (BusConfig,))
 
 
-def comparison(counts: Mapping[str, Sequence[Counter[str]]], repeats: int) -> Table:
-    """Makes the table. `counts`: for each side, what each task took in all its runs."""
-    table = Table(title=f"{len(counts['a'])} tasks, {repeats} times on each side")
+def read_tasks(source: Path, directory: Path | None) -> list[Task]:
+    """Reads the tasks of a file, which all begin in `directory`, or of a folder with a folder for
+    each. Raises UsageError, CommandError."""
+    if not source.is_dir():
+        lines = [line.strip() for line in read_text(source).splitlines()]
+        texts = [line for line in lines if line and not line.startswith("#")]
+        return [Task(str(at), text, directory) for at, text in enumerate(texts, 1)]
+
+    if directory is not None:
+        raise UsageError("--directory is for tasks of a file: here each has a folder of its own")
+    folders = [path for path in sorted(source.iterdir()) if path.is_dir()]
+    tasks = []
+    for folder in folders:
+        if folder.name.startswith("."):
+            continue
+        text = read_text(folder / TASK_FILE).strip()
+        if not text:
+            raise UsageError(f"{folder / TASK_FILE} is empty")
+        files = folder / FILES
+        tasks.append(Task(folder.name, text, files if files.is_dir() else None))
+    return tasks
+
+
+def compare(tasks: Sequence[Task], runs: Sequence[Run], measure: str) -> Comparison:
+    """Compares a measure of both sides: its mean over the runs, and its sum for each task."""
+    sums = {side: Counter[str]() for side in ("a", "b")}
+    for one in runs:
+        sums[one.side][one.task] += getattr(one, measure)
+    differences = [sums["b"][task.name] - sums["a"][task.name] for task in tasks]
+    of_a_side = len(runs) / 2
+    return Comparison(
+        measure=measure,
+        mean_a=sums["a"].total() / of_a_side,
+        mean_b=sums["b"].total() / of_a_side,
+        more=sum(difference > 0 for difference in differences),
+        fewer=sum(difference < 0 for difference in differences),
+        equal=differences.count(0),
+        p=sign_flip_p(differences),
+    )
+
+
+def as_table(comparisons: Sequence[Comparison], title: str) -> Table:
+    """Makes the table that the command prints."""
+    table = Table(title=f"{title} on each side")
     for column in ("mean of a run", "a", "b", "tasks with more, fewer, as many at b", "p"):
         table.add_column(column)
-    for measure in MEASURES:
-        a = [task[measure] for task in counts["a"]]
-        b = [task[measure] for task in counts["b"]]
-        differences = [after - before for before, after in zip(a, b, strict=True)]
+    for one in comparisons:
         table.add_row(
-            measure,
-            f"{sum(a) / len(a) / repeats:.2f}",
-            f"{sum(b) / len(b) / repeats:.2f}",
-            _more_fewer_equal(differences),
-            f"{sign_flip_p(differences):.4f}",
+            one.measure,
+            f"{one.mean_a:.2f}",
+            f"{one.mean_b:.2f}",
+            f"{one.more}, {one.fewer}, {one.equal}",
+            f"< {SHOWN_P}" if one.p < SHOWN_P else f"{one.p:.4f}",
         )
     return table
 
 
-def _more_fewer_equal(differences: Sequence[int]) -> str:
-    more = sum(difference > 0 for difference in differences)
-    fewer = sum(difference < 0 for difference in differences)
-    return f"{more}, {fewer}, {len(differences) - more - fewer}"
+def write_result(
+    tasks: Sequence[Task],
+    agent: Sequence[str],
+    flags: BehaviourFlags,
+    runs: Sequence[Run],
+    comparisons: Sequence[Comparison] = (),
+) -> None:
+    """Writes the file of `--into`, if there is one. Raises OSError."""
+    if flags.into is None:
+        return
+    result = Result(
+        a=flags.a,
+        b=flags.b,
+        agent=list(agent),
+        repeats=flags.repeats,
+        tasks={task.name: task.text for task in tasks},
+        runs=list(runs),
+        comparisons=list(comparisons),
+    )
+    replace_file(flags.into, msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
 
 
 def sign_flip_p(differences: Sequence[int]) -> float:
     """Returns the exact two-sided p of a sign-flip permutation test of paired differences: the
     share of all choices of their signs with a sum at least as far from 0. Without an effect, either
-    sign is as likely as the other."""
+    sign is as likely as the other. It is at least 2 ** (1 - number of differences), and never 0."""
     ways = Counter({0: 1})
     for difference in differences:
         more = Counter({total + difference: count for total, count in ways.items()})
@@ -131,7 +253,8 @@ def sign_flip_p(differences: Sequence[int]) -> float:
         ways = more + less
     observed = abs(sum(differences))
     extreme = sum(n for total, n in ways.items() if abs(total) >= observed)
-    return extreme / float(2 ** len(differences))
+    share: float = extreme / 2 ** len(differences)
+    return max(share, sys.float_info.min)
 
 
 class Side:
@@ -150,17 +273,24 @@ class Side:
             messages.of_turn(delivery.subject, delivery.data), time.time()
         )
 
-    async def run(self, task: str, agent: Sequence[str], flags: BehaviourFlags) -> Counter[str]:
+    async def run(
+        self, task: Task, repeat: int, agent: Sequence[str], flags: BehaviourFlags
+    ) -> Run:
         """Runs the agent in a folder of its own, and counts its turns and calls."""
         words = [
-            word.replace("{url}", self.url).replace("{side}", self.name).replace("{task}", task)
+            word.replace("{url}", self.url)
+            .replace("{side}", self.name)
+            .replace("{task}", task.text)
             for word in agent
         ]
         self._ended.clear()
+        status: int | None = None
+        begin = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="turnwire-") as folder, suppress(TimeoutError):
-            if flags.directory is not None:
-                shutil.copytree(flags.directory, folder, dirs_exist_ok=True)
-            await _run_agent(words, folder, flags.timeout_s)
+            if task.folder is not None:
+                shutil.copytree(task.folder, folder, dirs_exist_ok=True)
+            status = await _run_agent(words, folder, flags.timeout_s)
+        seconds = time.monotonic() - begin
 
         await self.bus.flush()  # so that the last messages are here
         for _ in range(SETTLE_POLLS):
@@ -168,21 +298,22 @@ class Side:
                 await asyncio.sleep(POLL_S)
         turns = [turn for turn in self._ended if turn.reason is not None]
         calls = sum(map(_calls_in, turns))
-        return Counter(turns=len(turns), calls=calls)
+        return Run(task.name, self.name, repeat, len(turns), calls, round(seconds, 3), status)
 
 
 def _calls_in(turn: FollowedTurn) -> int:
     return sum(isinstance(part, Call) for part in turn.written)
 
 
-async def _run_agent(words: Sequence[str], folder: str, timeout_s: float) -> None:
-    """Runs a command, and ends it and what it has started and left. Raises TimeoutError."""
+async def _run_agent(words: Sequence[str], folder: str, timeout_s: float) -> int:
+    """Runs a command, and ends it and what it has started and left. Returns its exit status. Raises
+    TimeoutError."""
     null = asyncio.subprocess.DEVNULL
     process = await asyncio.create_subprocess_exec(
         *words, cwd=folder, stdin=null, stdout=null, start_new_session=True
     )
     try:
-        await asyncio.wait_for(process.wait(), timeout_s)
+        return await asyncio.wait_for(process.wait(), timeout_s)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -190,15 +321,16 @@ async def _run_agent(words: Sequence[str], folder: str, timeout_s: float) -> Non
 
 
 async def _run_all(
-    tasks: Sequence[str],
+    tasks: Sequence[Task],
     agent: Sequence[str],
     flags: BehaviourFlags,
     config: BusConfig,
     buses: Mapping[str, str],
-) -> Mapping[str, Sequence[Counter[str]]]:
+) -> list[Run]:
     """Runs all tasks. `buses`: the URLs of the NATS servers of known servers. Raises CommandError,
     OSError."""
-    counts: dict[str, list[Counter[str]]] = {}
+    runs: list[Run] = []
+    write_result(tasks, agent, flags, runs)
     async with AsyncExitStack() as opened:
         sides = []
         for name, server in (("a", flags.a), ("b", flags.b)):
@@ -211,18 +343,19 @@ async def _run_all(
             await bus.subscribe(subjects.ALL, side.take)
             await bus.flush()
             sides.append(side)
-            counts[name] = [Counter() for _ in tasks]
 
         for number in range(flags.repeats * len(tasks)):
             repeat, at = divmod(number, len(tasks))
             # Neither side is always the second.
             a_is_first = (repeat + at) % 2 == 0
             for side in sides if a_is_first else reversed(sides):
-                counted = await side.run(tasks[at], agent, flags)
-                counts[side.name][at] += counted
-                print(f"task {at + 1} at {side.name}: {dict(counted)}", file=sys.stderr)
-                if not any(task.total() for task in counts[side.name]):
+                last = await side.run(tasks[at], repeat + 1, agent, flags)
+                runs.append(last)
+                write_result(tasks, agent, flags, runs)
+                counts = {"turns": last.turns, "calls": last.calls}
+                print(f"task {last.task} at {side.name}: {counts}", file=sys.stderr)
+                if not any(one.turns for one in runs if one.side == side.name):
                     raise CommandError(
                         f"the agent made no turn at {side.name}: does it use {side.url}?"
                     )
-    return counts
+    return runs

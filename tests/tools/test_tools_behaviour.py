@@ -27,7 +27,7 @@ from schemas.events import (
 from schemas.frames import EventEntry, EventFrame, TurnRequest
 from services.cli.main import main
 from tests.kit.nats import NatsServer
-from turnwire_tools.behaviour import sign_flip_p
+from turnwire_tools.behaviour import Comparison, Result, as_table, sign_flip_p
 
 
 def test_p_is_the_share_of_signs_with_a_sum_as_far_from_zero() -> None:
@@ -41,6 +41,17 @@ def test_p_is_the_share_of_signs_with_a_sum_as_far_from_zero() -> None:
         assert sign_flip_p(differences) == share, seed
 
 
+def test_p_is_never_zero_and_never_shown_as_zero() -> None:
+    for count in (1, 14, 15, 50, 1023, 1024, 1100, 1500):
+        p = sign_flip_p([3] * count)
+        assert 0.0 < p <= 1.0
+        if count < 1000:
+            assert p == 2.0 ** (1 - count)
+        row = Comparison("calls", 1.0, 4.0, count, 0, 0, p)
+        shown = next(iter(as_table([row], "").columns[-1].cells))
+        assert shown == ("< 0.0001" if count > 14 else f"{p:.4f}")
+
+
 AGENT = """
 import socket, sys
 host, port, url, task = sys.argv[1:]
@@ -52,6 +63,11 @@ with socket.create_connection((host, int(port))) as bus:
         pass
 """
 """An agent that publishes what is in a file for its task and side, and ends when the bus has it."""
+WRITES_ITS_FOLDER = """
+import pathlib
+with open(f"{task}.folder", "w") as file:
+    file.write(" ".join(sorted(map(str, pathlib.Path().rglob("*")))))
+"""
 
 
 def publish(subject: str, message: object) -> bytes:
@@ -93,6 +109,9 @@ class Trial:
     def run(self, *arguments: str) -> int:
         tasks = self.directory / "tasks.txt"
         tasks.write_text("# tasks\n\n" + "".join(f"{task}\n" for task in self.tasks))
+        return self.run_tasks(tasks, *arguments)
+
+    def run_tasks(self, tasks: Path, *arguments: str) -> int:
         sides = ("--a", "http://a", "--b", f"http://b,{self.nats.url}", "--nats-url", self.nats.url)
         program = (sys.executable, str(self.agent), "127.0.0.1", str(self.nats.port))
         agent = (*program, "{url}", "{task}")
@@ -124,3 +143,83 @@ def test_agent_that_uses_another_server_is_an_error(
     trial.task(a=[], b=[1])
     assert trial.run() == 1
     assert "the agent made no turn at a: does it use http://a?" in capsys.readouterr().err
+
+
+def test_each_task_begins_with_its_own_files(
+    trial: Trial, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trial.agent.write_text(AGENT + WRITES_ITS_FOLDER)
+    trial.task(a=[1], b=[1])
+    trial.task(a=[0], b=[0])
+    tasks = tmp_path / "tasks"
+    for name, path in zip(("fix", "grow"), trial.tasks, strict=True):
+        (tasks / name / "files" / "src").mkdir(parents=True)
+        (tasks / name / "files" / "src" / f"{name}.py").touch()
+        (tasks / name / "task.txt").write_text(f"{path}\n")
+    (tasks / ".git").mkdir()
+    (tasks / "README.md").touch()
+
+    assert trial.run_tasks(tasks) == 0
+
+    begins = {path.name: path.with_suffix(".folder").read_text() for path in trial.tasks}
+    assert begins == {"task0": "src src/fix.py", "task1": "src src/grow.py"}
+    runs = re.findall(r"task (\w+) at (\w):", capsys.readouterr().err)
+    assert runs == [("fix", "a"), ("fix", "b"), ("grow", "b"), ("grow", "a")]
+
+
+@pytest.mark.parametrize(
+    ("files", "arguments", "error"),
+    [
+        ({"one/task.txt": " \n"}, (), "task.txt is empty"),
+        ({"one/task.txt": "Go.", "two/other": ""}, (), "two/task.txt"),
+        ({"one/task.txt": "Go."}, ("--directory", "."), "has a folder of its own"),
+        ({}, (), "there is no task"),
+    ],
+)
+def test_folder_of_tasks_that_lacks_something_is_an_error(
+    trial: Trial,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    files: dict[str, str],
+    arguments: Sequence[str],
+    error: str,
+) -> None:
+    tasks = tmp_path / "tasks"
+    tasks.mkdir()
+    for name, text in files.items():
+        (tasks / name).parent.mkdir(exist_ok=True)
+        (tasks / name).write_text(text)
+    assert trial.run_tasks(tasks, *arguments) != 0
+    assert error in capsys.readouterr().err
+
+
+def test_result_file_has_every_run_and_the_comparison(trial: Trial, tmp_path: Path) -> None:
+    trial.task(a=[1, 0], b=[2, 1, 0])
+    trial.task(a=[0], b=[3])
+    into = tmp_path / "result.json"
+    assert trial.run("--repeats", "2", "--into", str(into)) == 0
+
+    result = codec.decode(into.read_bytes(), type=Result)
+    taken = {(one.task, one.side): (one.turns, one.calls) for one in result.runs}
+    assert taken == {("1", "a"): (2, 1), ("1", "b"): (3, 3), ("2", "a"): (1, 0), ("2", "b"): (1, 3)}
+    assert [one.repeat for one in result.runs] == [1] * 4 + [2] * 4
+    assert {one.status for one in result.runs} == {0}
+    assert result.tasks == {"1": str(trial.tasks[0]), "2": str(trial.tasks[1])}
+    calls = result.comparisons[1]
+    assert calls == Comparison("calls", 0.5, 3.0, more=2, fewer=0, equal=0, p=0.5)
+
+
+def test_runs_of_an_experiment_that_fails_are_kept_and_never_written_over(
+    trial: Trial, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trial.task(a=[1], b=[])
+    into = tmp_path / "result.json"
+    assert trial.run("--into", str(into)) == 1
+    result = codec.decode(into.read_bytes(), type=Result)
+    assert [(one.side, one.turns) for one in result.runs] == [("a", 1), ("b", 0)]
+    assert result.comparisons == []
+
+    capsys.readouterr()
+    assert trial.run("--into", str(into)) != 0
+    assert "exists already" in capsys.readouterr().err
+    assert codec.decode(into.read_bytes(), type=Result) == result
