@@ -28,7 +28,6 @@ from services.templates.chat_template import ChatTemplate, TemplateMessage, Temp
 from services.templates.tools import tool_name
 from services.templates.traits import TemplateTraits
 from services.templates.wording import (
-    JOIN,
     call_text,
     instruction_text,
     join_blocks,
@@ -114,7 +113,7 @@ def leading_instructions(conversation: Conversation) -> tuple[list[str], int]:
     texts = [text.text for text in conversation.system]
     first_other = 0
     for message in takewhile(is_instruction, conversation.messages):
-        texts += [part.text for part in message.parts if isinstance(part, Text)]
+        texts += [_part_text(part) for part in message.parts if isinstance(part, Text | Media)]
         first_other += 1
     return texts, first_other
 
@@ -153,7 +152,7 @@ class _ConversationWriter:
         self._preface = ""
         """Instructions that the next message of the user begins with."""
         instructions, _ = leading_instructions(conversation)
-        system = JOIN.join(map(self._mark, instructions))
+        system = join_blocks(map(self._mark, instructions))
         if system and traits.system == "none":
             self._preface = system
         elif system:

@@ -71,6 +71,16 @@ def test_tokens_are_those_of_the_library(
     check_places(prompt, vision_setup)
 
 
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_images_of_the_first_instructions_are_shown_in_order(
+    vision_setup: ModelSetup, role: Any
+) -> None:
+    leading = [Message(role, [Text("The screen:"), image(1)]), Message("system", [image(2)])]
+    found = assemble(Conversation("m", [*leading, *asked(image(3)).messages]), vision_setup)
+    assert [shown.hash for shown in found.images] == [image(number).hash for number in (1, 2, 3)]
+    check_places(found, vision_setup)
+
+
 def check_places(prompt: Prompt, setup: ModelSetup) -> None:
     """Every placeholder is in an image, and images do not overlap."""
     assert setup.images is not None

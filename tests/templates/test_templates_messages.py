@@ -365,3 +365,24 @@ def test_every_conversation_has_a_form_under_all_traits(
     assert all(isinstance(message["content"], str | list) for message in found)
     if traits.system != "anywhere":
         assert all(message["role"] != "system" for message in found[1:])
+
+
+@given(TURNS, TRAITS)
+def test_no_media_of_any_message_is_lost(messages: list[Message], traits: TemplateTraits) -> None:
+    titles: list[str] = []
+
+    def titled(part: Any) -> Any:
+        if isinstance(part, Result):
+            return replace(part, parts=[*part.parts, titled(Media("audio"))])
+        if not isinstance(part, Media):
+            return part
+        titles.append(f"file{len(titles)}#")
+        return replace(part, title=titles[-1])
+
+    named = [replace(message, parts=[*map(titled, message.parts)]) for message in messages]
+    results = [part for message in named if message.role == "assistant" for part in message.parts]
+    foreign = [part.parts[-1] for part in results if isinstance(part, Result)]
+    written = str(template_messages(*named, traits=traits, system=["s"]))
+    for title in titles:
+        misplaced = any(title == getattr(media, "title", "") for media in foreign)
+        assert misplaced or written.count(title) == 1
