@@ -124,7 +124,9 @@ def key_value_tags(
     openers = (*(f"{start}{{ws}}{opener}" for start in sections[:1]), opener)
     names = ("{name}{ws}<tool_sep{suffix}>", "{name}")
     body = Parameters(
-        parameter_tags=(key_tag + f"{{ws}}<{value}{suffix}>", key_tag),
+        parameter_tags=(key_tag + f"{{ws}}<{value}{suffix}>",),
+        bare_tags=(key_tag,),
+        pieces=(f"</{key}{suffix}>", f"<{value}{suffix}>"),
         parameter_closers=(f"</{value}{suffix}>",),
         call_closers=(closer,),
         next_markers=(opener, *sections),

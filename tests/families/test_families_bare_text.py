@@ -15,7 +15,7 @@ from tests.kit.every import for_rows
     [
         ("null", {"string", "null"}, None),
         ("None", {"integer", "null"}, None),
-        ("None", {"string", "null"}, "None"),
+        ("None", {"string", "null"}, None),
         ("null", {"integer"}, "null"),
         ("12", {"integer"}, 12),
         ("12", {"string"}, "12"),

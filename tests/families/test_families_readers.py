@@ -150,7 +150,9 @@ OBJECTS = (
 )
 NO_ARGUMENTS = ("", ', "arguments": {}', ', "arguments": null', ', "arguments": ""')
 WRONG_KEYS = ('"input": {"a": 1}', '"a": 1', '"name": "f", "a": 1')
-MARKS = ("a </p> b", "</p>", "<p=", "<p=zzz>", "<p=s>", "</f> x", "<", "</", "</p>\nx<p=zzz>y")
+MARKS = ("a </p> b", "`</p>`", "<p=", "<p=zzz>", "is <p=s>.", "</f> x", "<", "</", "<p=zzz>y</p> x")
+DAMAGED = ("</p>", "<p=s>", "</p>\nx<p=zzz>y", "x</p>.", "x<p=s>y", "x</p>\n</p")
+"""A marker is damaged, or the value has the text of one."""
 BLANKS = ("", "\n", "a\n", "\n\na", "  a\t", "a\n\n", 'say "hi" \\ \x00 é🚢', "a\r\n")
 READ: list[tuple[str, str, Calls, str]] = [
     # JSON objects
@@ -221,15 +223,17 @@ READ: list[tuple[str, str, Calls, str]] = [
     *[("tags", f"<p=s>{blank}</p></f>", [f(s=blank)], "") for blank in BLANKS],
     *[("framed tags", f"<p=s>\n{blank}\n</p>\n</f>", [f(s=blank)], "") for blank in BLANKS],
     *[("tags", f"<p=s>{mark}</p><p=n>1</p></f>", [f(s=mark, n=1)], "") for mark in MARKS],
+    *[("tags", f"<p=s>{mark}</p><p=n>1</p></f>", [CUT], "") for mark in DAMAGED],
     # the tag of an argument that is missing ends an open value that is whole by its type
     ("tags", "<p=n>4<p=s>x</p></f>", [f(n=4, s="x")], ""),
     ("framed tags", "<p=n>\n4\n<p=s>\nx\n</p>\n</f>", [f(n=4, s="x")], ""),
     # a string that holds the tag of an argument completes only if that argument follows
     ("tags", "<p=s>3.5<p=n>4</p><p=n>4</p></f>", [f(s="3.5<p=n>4", n=4)], ""),
     ("framed tags", "<p=s>\nIt is <p=n>.\n</p>\n</f>", [f(s="It is <p=n>.")], ""),
-    ("tags", "<p=s>x</f>\n</call>", [f(s="x")], "\n</call>"),
-    ("tags", "so: <p <b> <p=s>x</p><p=n>1</p></f>", [f(s="x", n=1)], ""),
-    ("tags", "\n</call>", [f()], "</call>"),
+    ("tags", "<p=s>x</f>\n</call>", [CUT], "\n</call>"),
+    ("tags", "<p=n>1</f>\n</call>", [f(n=1)], "\n</call>"),
+    ("tags", "so: <p <b> <p=s>x</p><p=n>1</p></f>", [CUT], ""),
+    ("tags", "\n</call>", [CUT], "</call>"),
     ("tags", "<p=s>x</p>\n</call>", [f(s="x")], "</call>"),
     ("tags", "<p=s>x</p>\n<call> y", [f(s="x")], "<call> y"),
     ("tags", '\n{"s": "</f>", "n": 1,}\n</f>x', [f(s="</f>", n=1)], "x"),
@@ -242,7 +246,8 @@ READ: list[tuple[str, str, Calls, str]] = [
     ),
     ("tags", "<p=arguments>x</p></f>", [f(arguments="x")], ""),
     ("tags", "<p=s>x</p>\n", [f(s="x")], ""),
-    ("tags", "<p=s>drift</f>", [f(s="drift")], ""),
+    ("tags", "<p=s>drift</f>", [CUT], ""),
+    ("tags", '<p=o>{"a": 1</p></f>', [CUT], ""),
     ("tags to a stop", "", [f()], ""),
     (  # stated types decide
         "typed tags",
@@ -289,7 +294,10 @@ READ: list[tuple[str, str, Calls, str]] = [
             ),
             ("NS<o>NS<l>NS<item>1NS</item>NS</l>NS</o>", {"o": {"l": [1]}}),
             ("NS<o>NS<a>1NS</a>NS<a>2NS</a>NS</o>", {"o": {"a": [1, 2]}}),
-            ("NS<o>so NS<a>1NS</a>NS</o>", {"o": {"$text": "so ", "a": 1}}),
+            ("NS<o>so NS<a>1NS</a>NS</o>", None),
+            ("NS<n>NS<n>1NS</n>NS</n>", None),
+            ("NS<s>aNS</s>NS</s>", None),
+            ("NS<n>1NS</n>n>1NS</n>", None),
             ("NS<n>1NS</n>NS<s>xNS</s>NS<n>2NS</n>", None),
             ("NS<s>aNS</s>NS<s>bNS</s>", None),
             ("", {}),

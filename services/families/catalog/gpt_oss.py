@@ -35,6 +35,8 @@ NOBODY = ("user", "assistant", "all")
 _TO = compile(r"to\s*=\s*([^\s<>|{]+)")
 _OTHERS = compile(r"\s*(?:user|system|developer|tool|functions)\b")
 _CHANNEL = compile(r"(?i)analysis|commentary|final")
+_JOINED = compile(r"to\s*=\s*[^\s<>|{]+(?:analysis|commentary|final)\b")
+"""Matches a recipient that has run into the name of a channel."""
 
 
 def headers(marker: str) -> tuple[Shape, ...]:
@@ -47,10 +49,13 @@ def headers(marker: str) -> tuple[Shape, ...]:
 
 
 def route(header: str, arguments: CallReader = ARGUMENTS) -> Kind:
-    """The kind of a message with this header."""
+    """The kind of a message with this header. One that lacks the marker of its channel may be no
+    call, because the recipient is not certain."""
     _, started, header = header.rpartition(START)
     if started and _OTHERS.match(header):
         return MessageKind.NOTHING
+    if "<|channel|>" not in header and _JOINED.search(header):
+        return MessageKind.TEXT
     recipient = next((name for name in _TO.findall(header) if name not in NOBODY), None)
     if recipient is not None:
         return ToolChannel(recipient, arguments)

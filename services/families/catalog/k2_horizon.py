@@ -24,7 +24,9 @@ CALL = "<ifm|tool_call>"
 TAILS = ("</ifm|tool_call>", "</ifm|tool_calls>")
 
 ARGUMENTS = Parameters(
-    parameter_tags=(KEY + "{ws}<ifm|arg_type>{word}</ifm|arg_type>" + VALUE, KEY + VALUE, KEY),
+    parameter_tags=(KEY + "{ws}<ifm|arg_type>{word}</ifm|arg_type>" + VALUE, KEY + VALUE),
+    bare_tags=(KEY,),
+    pieces=("</ifm|arg_key>", "<ifm|arg_value>"),
     parameter_closers=("</ifm|arg_value>",),
     call_closers=("</ifm|tool_call>",),
     next_markers=(CALL, "</ifm|tool_calls>"),

@@ -21,7 +21,7 @@ from services.families.authoring import (
     Style,
 )
 
-_ID = compile(r"(?:functions\.)?(?P<name>.+?)(?::\d+)?\Z")
+_ID = compile(r"""(?:functions\.)?(?P<name>[^\s<>"'`(){}\[\],;=|]+?)(?::\d+)?\Z""")
 CALL = "<|tool_call_begin|>{id}<|tool_call_argument_begin|>"
 BEGINS = ("<|tool_calls_section_begin|>", "<|tool_call_section_begin|>")
 
@@ -30,7 +30,7 @@ def identify(header: str) -> tuple[str, str]:
     """The tool's name and the call id in `functions.NAME:NUMBER`; a name may have dots."""
     header = header.strip()
     match = _ID.match(header)
-    return (match["name"] if match else header), header
+    return (match["name"] if match else ""), header
 
 
 ARGUMENTS = JsonCalls(form=Form.ARGUMENTS, call_closers=("<|tool_call_end|>",))

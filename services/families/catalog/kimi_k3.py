@@ -26,6 +26,7 @@ def unescape(attribute: str) -> str:
 
 
 CALL = ("call tool={q}{name}{q} index={q}{tag}{q}", "call tool={q}{name}{q}")
+TOOLS = opening("tools")
 NEXT_CALL = "<|open|>{ws}call tool="
 ARGUMENTS = Parameters(
     parameter_tags=(
@@ -34,12 +35,13 @@ ARGUMENTS = Parameters(
     ),
     parameter_closers=(closing("argument"),),
     call_closers=(closing("call"),),
-    next_markers=(closing("tools"), NEXT_CALL, closing("message")),
+    next_markers=(closing("tools"), TOOLS, NEXT_CALL, closing("message")),
     call_tags=tuple(map(opening, CALL)),
     json=(opening("json type={q}object{q}"), opening("json")),
+    json_closers=(closing("json"),),
+    pieces=("<|sep|>",),
     unescape=unescape,
 )
-TOOLS = opening("tools")
 
 FAMILY = Family(
     name="kimi_k3",

@@ -120,7 +120,7 @@ class Channels:
             scanner.position += len(header)
             yield from scanner.skip(Shape(limit.match[0]))
             return self.route(header), header
-        return self._bare_header(turn, text, first, ended=limit is not None)
+        return self._bare_header(turn, text, first, None if limit is None else limit.meaning)
 
     def _without_header(self, scanner: Scanner) -> Kind | None:
         """The kind of the first message, which begins without a header; None if the input was cut
@@ -143,22 +143,22 @@ class Channels:
             yield
 
     def _bare_header(
-        self, turn: TurnState, text: str, first: bool, *, ended: bool
+        self, turn: TurnState, text: str, first: bool, edge: _Edge | None
     ) -> tuple[Kind | None, str]:
-        """Passes over a header without a marker for its body; `ended`: what comes next shows that
-        it is whole. Returns as `_header` does."""
+        """Passes over a header without a marker for its body. `edge`: what ends it; None if nothing
+        shows that it is whole. A call begins only with its JSON. Returns as `_header` does."""
         scanner = turn.scanner
         parts = self._parts.match(text)
         assert parts is not None
         kind: Kind = MessageKind.TEXT
         if first or parts[0]:
-            if scanner.final and not scanner.stopped and not ended:
+            if scanner.final and not scanner.stopped and edge is None:
                 return None, text
             kind = self.route(text)
-        if not ended or not isinstance(kind, ToolChannel):
+        if edge is None or not isinstance(kind, ToolChannel):
             text = parts[0]
         scanner.position += len(text)
-        if isinstance(kind, ToolChannel) and turn.calls and not ended:
+        if isinstance(kind, ToolChannel) and turn.calls and edge is not _Edge.JSON:
             turn.open_call(turn.tools.registered_name(kind.name or "", ("functions.",)))
             turn.blocks.close(False)
             kind = MessageKind.TEXT

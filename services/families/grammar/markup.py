@@ -19,7 +19,7 @@ from re import Match, Pattern, compile, escape
 from typing import Final, Protocol, TypeAlias
 
 from services.families.grammar.scanner import Reader, Scanner
-from services.families.grammar.shapes import END, Markers, Shape, with_meaning
+from services.families.grammar.shapes import END, MAX_STRAYS, Markers, Shape, with_meaning
 from services.families.grammar.turn import (
     CallOpener,
     CallReading,
@@ -30,7 +30,6 @@ from services.families.grammar.turn import (
 )
 
 _BLANK: Final = compile(r"\{(?:ws|junk)\}")
-_MAX_STRAYS: Final = 3
 _FREE: Final = compile(r"\{(?:ws|junk|suffix)\}")
 _BEFORE: Final = "\t\r\n`'\"([{<>/=|*_“‘«「"
 """Characters before a tag that is mentioned."""
@@ -373,7 +372,7 @@ class _MarkerSets:
         if not tails:
             return closers
         heads = (*(Shape(tail).head for tail in tails), "\n", END)
-        strays = ("{ws}".join(["</{tag}>"] * count) for count in range(1, _MAX_STRAYS + 1))
+        strays = ("{ws}".join(["</{tag}>"] * count) for count in range(1, MAX_STRAYS + 1))
         return [*closers, *with_meaning(MarkerKind.TAIL, strays, then=heads)]
 
     def _text_tails(self, context: _MarkerContext) -> list[str]:

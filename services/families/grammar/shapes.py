@@ -25,6 +25,8 @@ from typing import Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 BLANKS: Final = " \t\r\n"
 END: Final = ""
 """In `then`: the end of the input may follow as well."""
+MAX_STRAYS: Final = 3
+"""Closing tags that a format does not have, before its own."""
 
 
 class More(enum.Enum):
@@ -175,7 +177,23 @@ class Shape:
 
 
 def _pattern(pieces: Sequence[str]) -> str:
-    return "".join(_hole(p) if i % 2 else re.escape(p) for i, p in enumerate(pieces))
+    parts: list[str] = []
+    quotes = 0
+    for index, piece in enumerate(pieces):
+        if piece == "q" and index % 2:
+            parts.append(_quote(quotes))
+            quotes += 1
+        else:
+            parts.append(_hole(piece) if index % 2 else re.escape(piece))
+    return "".join(parts)
+
+
+def _quote(number: int) -> str:
+    """The pattern of a shape's optional quotes by their number: each second one is as the one
+    before it."""
+    if number % 2:
+        return f"(?P=q{number - 1})"
+    return f"(?P<q{number}>[\"']?+)"
 
 
 def _hole(name: str) -> str:
@@ -224,6 +242,12 @@ def with_meaning(
 ) -> list[tuple[Shape, T]]:
     """The shapes of `texts`, which all have one meaning, for `Markers`."""
     return [(Shape(text, then), meaning) for text in texts]
+
+
+def closing_shapes(closers: Sequence[str]) -> tuple[Shape, ...]:
+    """The shapes of `closers`, each also after tags that close what the format does not have."""
+    strays = ("</{tag}>{ws}" * count for count in range(MAX_STRAYS + 1))
+    return tuple(map(Shape, map("".join, product(strays, closers))))
 
 
 class MarkerMatch(NamedTuple, Generic[T]):

@@ -7,16 +7,20 @@ them is a string, and so is every value of a parameter that is a string in the s
 there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from collections.abc import Set as AbstractSet
 from enum import Enum
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from services.families.grammar.scanner import Reader, Scanner, Trigger, Write, escaped, quoted
-from services.families.grammar.shapes import MORE, MarkerMatch, Markers
-from services.families.grammar.turn import CallOpener
+from services.families.grammar.shapes import BLANKS, MORE, MarkerMatch, Markers
 from services.families.readers.values import literal, number_text
 
 T = TypeVar("T")
+_OPENERS: Final = ("{", "[")
+_CLOSERS: Final = ("}", "]")
+_AFTER_WORD: Final = " .,;:!?)"
+_NULLS: Final = ("null", "None")
 _BOOLEANS: Final = {"true": "true", "false": "false", "1": "true", "0": "false"}
 
 
@@ -25,6 +29,7 @@ class StringSink:
 
     __slots__ = ("_buffered", "_write")
     may_end = True
+    is_damaged = False
 
     def __init__(self, write: Write, *, nullable: bool = False) -> None:
         self._write = write
@@ -44,7 +49,7 @@ class StringSink:
         """Adds the next piece."""
         if self._buffered is not None:
             text = self._buffered + text
-            if "null".startswith(text):
+            if any(null.startswith(text) for null in _NULLS):
                 self._buffered = text
                 return
             self._buffered = None
@@ -55,7 +60,7 @@ class StringSink:
         """Ends the value."""
         if self._buffered is None:
             self._write('"')
-        elif self._buffered == "null":
+        elif self._buffered in _NULLS:
             self._write("null")
         else:
             self._write(quoted(self._buffered))
@@ -64,7 +69,7 @@ class StringSink:
 class BufferedSink:
     """Collects a value, and writes it at its end as `convert` returns it."""
 
-    __slots__ = ("_convert", "_parts", "_typed", "_write")
+    __slots__ = ("_convert", "_parts", "_typed", "_write", "is_damaged")
     live = False
     may_end = True
 
@@ -73,6 +78,8 @@ class BufferedSink:
         self._convert = convert
         self._typed = typed
         self._parts: list[str] = []
+        self.is_damaged = False
+        """The value is what remains of an object or array, or has a piece of a tag."""
 
     @property
     def is_value(self) -> bool:
@@ -86,17 +93,49 @@ class BufferedSink:
 
     def end(self) -> None:
         """Ends the value."""
-        self._write(self._convert("".join(self._parts)))
+        text = "".join(self._parts)
+        value = self._convert(text)
+        bare = text.strip()
+        is_remains = bare[:1] in _OPENERS or bare[-1:] in _CLOSERS or "<" in bare
+        self.is_damaged = self._typed and value[0] == '"' and is_remains
+        self._write(value)
 
 
 ValueSink: TypeAlias = StringSink | BufferedSink
+
+
+class BareValue:
+    """A value without the tag before it. It is not certain if it begins with blanks, which may be
+    the template's, or holds a character of a damaged tag."""
+
+    live = False
+    may_end = True
+
+    def __init__(self, sink: ValueSink, marks: str) -> None:
+        self._sink = sink
+        self._marks = frozenset(marks)
+        self._started = False
+        self.certain = True
+
+    def write(self, text: str) -> None:
+        """Adds the next piece."""
+        is_framing = not self._started and text[0] in BLANKS
+        self._started = True
+        self.certain = self.certain and not is_framing and not self._marks.intersection(text)
+        self._sink.write(text)
+
+    def end(self) -> None:
+        """Ends the value."""
+        self._sink.end()
 
 
 class Tag(Enum):
     """A tag in or between values."""
 
     VALUE_START = "opens a parameter"
+    BARE_VALUE_START = "opens a parameter, but the tag before its value is missing"
     VALUE_END = "closes it"
+    STRAY_PIECE = "belongs to a damaged tag"
     STRAY_VALUE_END = "closes a parameter where the call cannot go on"
     UNREADABLE_START = "opens a parameter, but its key cannot be read"
     JSON_START = "holds all arguments as JSON"
@@ -140,9 +179,68 @@ class QuotedCalls:
         return True
 
 
-def is_next_call(tag: MarkerMatch[Tag], opener: CallOpener) -> bool:
-    """Whether a tag opens the next call, as `opener` opened this one."""
-    return tag.meaning is Tag.AFTER_CALL and tag.match[0] in opener.text
+MENTIONABLE: Final = (
+    Tag.VALUE_START,
+    Tag.STRAY_VALUE_END,
+    Tag.STRAY_PIECE,
+    Tag.CALL_START,
+    Tag.CALL_END,
+    Tag.AFTER_CALL,
+)
+"""Tags that a value may mention."""
+
+
+class ShownTags:
+    """The tags of parameters that are text in the values of a call.
+
+    A value may show a parameter with both tags. One that the call lacks may have begun there,
+    unless it follows. A tag without its counterpart may be what is left of a damaged one.
+    """
+
+    def __init__(self, parameters: Mapping[str, Any], written: AbstractSet[str]) -> None:
+        self._parameters = parameters
+        self._written = written
+        self._open: list[bool] = []
+        """The opening tags of the open value without their closing ones: whether each names a
+        parameter that the call has."""
+        self._doubts: set[str] = set()
+        """Parameters that may have begun with such a tag."""
+        self._ambiguous = False
+        """A value has a tag without its counterpart, or a piece of one."""
+
+    @property
+    def are_text(self) -> bool:
+        """Whether all of them are certainly text: the parameters in doubt followed, too."""
+        return not self._ambiguous and self._doubts <= self._written
+
+    def may_begin(self, key: str) -> bool:
+        """Whether a tag may begin parameter `key`, which the call lacks so far. Only the first one
+        in a value may."""
+        return not self._open and key not in self._written and self._names(key)
+
+    def _names(self, key: str) -> bool:
+        return not self._parameters or key in self._parameters
+
+    def add(self, tag: Tag, key: str = "", *, inside: str = "") -> None:
+        """Adds the next tag of the open value, of parameter `key`; `inside`: the element that the
+        value belongs to, where these nest."""
+        if tag is Tag.VALUE_START:
+            self._add_opener(key, inside)
+        elif self._open and tag is not Tag.STRAY_PIECE:
+            self._open.pop()
+        else:
+            self._ambiguous = True
+
+    def _add_opener(self, key: str, inside: str) -> None:
+        is_repeated = key in self._written or key == inside
+        self._open.append(is_repeated)
+        if not is_repeated and self._names(key):
+            self._doubts.add(key)
+
+    def end_value(self) -> None:
+        """Ends the open value."""
+        self._ambiguous = self._ambiguous or any(self._open)
+        self._open.clear()
 
 
 class _FramedValue:
@@ -150,7 +248,7 @@ class _FramedValue:
 
     __slots__ = ("_buffered", "_sink", "_started", "live", "may_end")
 
-    def __init__(self, sink: ValueSink) -> None:
+    def __init__(self, sink: "ValueSink | BareValue") -> None:
         self._sink = sink
         self._started = False
         self._buffered = ""
@@ -181,20 +279,22 @@ def copy_text(
     scanner: Scanner,
     markers: Markers[T],
     ends: Callable[[MarkerMatch[T], bool], bool],
-    sink: ValueSink,
+    sink: ValueSink | BareValue,
     trigger: Trigger | None,
     *,
     frame: bool = False,
+    mentionable: Collection[T] = (),
 ) -> Reader[MarkerMatch[T] | None]:
     """Writes text up to the first marker that `ends` it, and stops in front of that marker; None at
     the input's end.
 
-    `ends` gets each marker once, after the text before it, and whether a `frame` admits an end
-    there. `trigger` finds text that must pass this reader; None: all must. `frame`: a line break on
-    each side is left out.
+    `ends` gets each marker once, after the text before it, and whether the text only mentions it,
+    for meanings that are `mentionable`. `trigger` finds text that must pass this reader; None: all
+    must. `frame`: a line break on each side is left out.
     """
     value = _FramedValue(sink) if frame else sink
     look = scanner.position
+    last = ""
     while True:
         text = scanner.text
         at = markers.find(text, look, scanner.final)
@@ -204,19 +304,33 @@ def copy_text(
             piece = text[scanner.position : end]
             scanner.position = end
             value.write(piece)
-        if isinstance(marker, MarkerMatch) and ends(marker, value.may_end):
-            return marker
-        if at >= 0 and marker is not MORE:
+            last = piece[-1]
+        if isinstance(marker, MarkerMatch):
+            after = text[marker.match.end() : marker.match.end() + 1]
+            if marker.meaning in mentionable and not after and not scanner.final:
+                marker = MORE
+            elif ends(marker, _is_mention(last, after)):
+                return marker
+            else:
+                look = marker.match.end() if marker.meaning in mentionable else at + 1
+                continue
+        elif at >= 0 and marker is not MORE:
             look = at + 1
             continue
         if scanner.final:
             return None
-        if trigger is not None and at < 0 and value.live:
+        if trigger is not None and at < 0 and value.live and last != " ":
             scanner.trigger = trigger
             scanner.escape = True
         yield
         scanner.trigger = None
         look = scanner.position
+
+
+def _is_mention(before: str, after: str) -> bool:
+    """Whether a text mentions the marker between these two characters: in code, or as a word of a
+    sentence."""
+    return after == "`" or (before == " " and after != "" and after in _AFTER_WORD)
 
 
 def coerced(text: str, types: frozenset[str]) -> str:
@@ -234,9 +348,7 @@ def coerced(text: str, types: frozenset[str]) -> str:
 def _null(bare: str, types: frozenset[str]) -> str | None:
     if "null" not in types:
         return None
-    if bare == "null" or (bare == "None" and "string" not in types):
-        return "null"
-    return None
+    return "null" if bare in _NULLS else None
 
 
 def _number(bare: str, types: frozenset[str]) -> str | None:

@@ -2,8 +2,9 @@
 quotes.
 
 The string token also stands for a quote inside a string: it closes a string only if the grammar
-continues after it. A call that a string shows is text, with its tokens. JSON's quotes and strings
-without their opening token are read, too.
+continues after it. Then quotes come in pairs, and no key follows one; else a token may be missing,
+and the string is not certain. A call that a string shows is text, with its tokens. JSON's quotes
+and strings without their opening token are read, too.
 """
 
 from collections.abc import Mapping
@@ -18,6 +19,10 @@ from services.families.readers.values import CONSTANTS, Values, number_text
 from services.families.writing import WriteArguments
 
 _BARE: Final = compile(r"[^,}\]<]*+")
+_DAMAGED: Final = compile(r"""\A,|[:=](?! )|[{[<>|"']""").search
+"""Finds what a text without its opening token cannot have: a piece of a token or key, a bracket."""
+_KEY: Final = compile(r"(?:\A\S?|[,>])\s*\w+\s*[:=]").search
+_LOOK_AHEAD: Final = 32
 _TRIGGER: Final = compile("<").search
 
 
@@ -30,7 +35,6 @@ class GemmaValues(Values):
     def __init__(self, token: str, closer: str, opener: str = "") -> None:
         self.find_stray_end = compile(rf"\}}\s*{escape(closer)}(?:\s|<[^<>]*>)*\Z").search
         self._opens = Shape(token)
-        self._closer = Shape(closer)
         calls = [(Shape(opener, then=("{",)), Tag.CALL_START)] if opener else []
         self._inside = Markers(
             [
@@ -38,7 +42,7 @@ class GemmaValues(Values):
                 (Shape(token), Tag.VALUE_START),
                 *calls,
                 (Shape(closer, then=(END,)), Tag.FINAL_CALL_END),
-                (self._closer, Tag.CALL_END),
+                (Shape(closer), Tag.CALL_END),
             ]
         )
         quoted_keys = [*_keys(token, "key"), *_keys('"', "key")]
@@ -62,12 +66,16 @@ class GemmaValues(Values):
     def scalar(self, scanner: Scanner, write: Write, live: bool, closer: str) -> Reader[bool]:
         """Copies a string between tokens or quotes, a number or constant, or bare text."""
         if (yield from scanner.match(self._opens)) is not None:
-            return (yield from self._string(scanner, write, live))
+            return (yield from self._string(scanner, write, live, strict=closer == "]"))
         if (yield from scanner.peek()) in ('"', "'"):
             return (yield from self.string(scanner, write, live))
         return (yield from self._bare(scanner, write, closer))
 
-    def _string(self, scanner: Scanner, write: Write, live: bool) -> Reader[bool]:
+    def _string(self, scanner: Scanner, write: Write, live: bool, *, strict: bool) -> Reader[bool]:
+        """Copies a string up to its closing token; False if it is not certain that this is its
+        end. `strict`: no token inside is a quote."""
+        quotes = 0
+        certain = True
         sink = StringSink(write)
         quoted_calls = QuotedCalls()
 
@@ -85,14 +93,16 @@ class GemmaValues(Values):
             scanner.position = marker.match.end()
             if marker.meaning is Tag.VALUE_END:
                 sink.end()
-                return True
+                return certain and quotes % 2 == 0
+            after = yield from scanner.peek(_LOOK_AHEAD)
+            quotes += 1
+            certain = certain and not strict and not _KEY(after.partition(self._opens.head)[0])
             sink.write('"')
 
     def _bare(self, scanner: Scanner, write: Write, closer: str) -> Reader[bool]:
-        """Copies text without an opening token: up to a closing one, a bracket, or a comma before
-        the next key."""
+        """Copies a number, a constant, or text without an opening token: up to a closing one, a
+        bracket, or a comma before the next key."""
         parts: list[str] = []
-        may_be_scalar = True  # no comma has been passed
         while True:
             piece = _BARE.match(scanner.text, scanner.position)
             assert piece is not None
@@ -101,22 +111,20 @@ class GemmaValues(Values):
             char = yield from scanner.peek()
             if not char:
                 return False
-            if char == "<":
-                if (yield from scanner.match(self._opens)) is not None:
-                    write(quoted("".join(parts)))
-                    return True
-                if (yield from scanner.match(self._closer)) is not None:
-                    return False
-            elif char in ",}]":
-                word = "".join(parts).strip() if may_be_scalar else ""
-                scalar = CONSTANTS.get(word) or number_text(word, True)
-                following = self._after_scalar if scalar else self._after_text
-                is_item_end = char != "," or closer == "]"
-                if is_item_end or (yield from scanner.follows(*following)):
-                    text = "".join(parts).strip()
-                    write(scalar or quoted(text))
-                    return bool(text)
-                may_be_scalar = False
+            if char not in ",}]<":
+                continue
+            text = "".join(parts)
+            word = text.strip()
+            scalar = CONSTANTS.get(word) or number_text(word, True)
+            if (yield from scanner.match(self._opens)) is not None:
+                write(quoted(text))
+                return scalar is None and not _DAMAGED(text)
+            following = self._after_scalar if scalar else self._after_text
+            if char != "," or closer == "]" or (yield from scanner.follows(*following)):
+                write(scalar or quoted(word))
+                return char != "<" and bool(word) and not _DAMAGED(word)
+            if scalar:
+                return False
             parts.append(char)
             scanner.position += 1
 

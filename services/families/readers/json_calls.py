@@ -3,18 +3,20 @@ alone after a name.
 
 Arguments stream unchanged once the name and their first token are known. A body that fails before
 that is returned as text, unless it names a tool of the request; one that fails later is a call that
-never completes.
+never completes. Neither does a call with a parameter of its tool beside the arguments, or with
+other text between the JSON and what closes the call: the arguments may go on there.
 """
 
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property, partial
+from itertools import product
 from json import loads
 from re import compile, split
 from typing import Final
 
 from services.families.grammar.scanner import Reader, Scanner, Write
-from services.families.grammar.shapes import Markers, Shape
+from services.families.grammar.shapes import Markers, Shape, closing_shapes
 from services.families.grammar.turn import IS_CALL, CallOpener, CallReading, TurnState, not_a_call
 from services.families.readers.values import JSON, Values, drop
 
@@ -23,6 +25,11 @@ _MAX_KEY: Final = 520
 _NO_ARGUMENTS: Final = frozenset({"type", "id", "call_id", "tool_call_id", "index"})
 """Keys of a call that do not hold arguments."""
 _SURROGATE: Final = compile(r"\\u[dD][89a-fA-F]").match
+_MEMBER: Final = tuple(
+    Shape(f"{before}{quote}{{key}}{quote}{{ws}}:")
+    for before, quote in product(("{ws},{ws}", "{ws}"), ('"', "'"))
+)
+"""A member of an object after the end of that object."""
 
 
 class Form(Enum):
@@ -62,12 +69,19 @@ class JsonCalls:
     @cached_property
     def closer_shapes(self) -> tuple[Shape, ...]:
         """`call_closers` as shapes."""
-        return tuple(map(Shape, self.call_closers))
+        return closing_shapes(self.call_closers)
+
+    @cached_property
+    def members_after_closer(self) -> tuple[Shape, ...]:
+        """A closing marker before arguments, or inside of them."""
+        texts = ("{ws}{", *(member.text for member in _MEMBER))
+        return tuple(map(Shape, map("".join, product(self.call_closers, texts))))
 
     def pass_closer(self, scanner: Scanner) -> Reader[bool]:
-        """Passes the closing marker, and stray brackets before it; False if there is none."""
+        """Passes the closing marker, and stray brackets before it; False if there is none. A call
+        of a format without one must not go on."""
         if not self.closer_shapes:
-            return True
+            return not (yield from scanner.follows(*_MEMBER))
         yield from scanner.blanks()
         while (yield from scanner.peek()) in ("}", "]"):
             scanner.position += 1
@@ -140,8 +154,8 @@ class _JsonCall:
         self._has_arguments = False
         self._is_repeated = False
         """There are arguments twice."""
-        self._dropped_arguments = False
-        """A dropped key may have held arguments."""
+        self._dropped: list[str] = []
+        """The dropped keys that may have held arguments."""
         self.has_value = False
         """A value of arguments has begun."""
 
@@ -156,15 +170,20 @@ class _JsonCall:
             return False
         if not (yield from self._members(nested=False)):
             return False
-        if self.name is None or self._is_repeated:
+        if self.name is None or self._is_repeated or self._lacks_argument(self.name):
             return False
         if self._turn.blocks.kind == "tool_use":
             return True
         unknown = self._grammar.strict and self.name not in self._turn.tools
-        if self._pending is None and (self._dropped_arguments or unknown):
+        if self._pending is None and (self._dropped or unknown):
             return False
         self.open(self._pending or "{}")
         return True
+
+    def _lacks_argument(self, name: str) -> bool:
+        """Whether a dropped key is a parameter of the tool."""
+        parameters = self._turn.tools.parameters(name)
+        return any(key in parameters or not parameters for key in self._dropped)
 
     def _members(self, nested: bool) -> Reader[bool]:
         scanner = self._turn.scanner
@@ -187,7 +206,7 @@ class _JsonCall:
     def _member(self, key: str, char: str, nested: bool) -> Reader[bool]:
         """Reads a value that begins with `char`."""
         grammar = self._grammar
-        if grammar.form is Form.KEYED:
+        if grammar.form is Form.KEYED and self.name is None:
             self.set_name(key)
             return self._value()
         if key in grammar.arguments:
@@ -202,7 +221,6 @@ class _JsonCall:
 
     def _arguments(self) -> Reader[bool]:
         if self._has_arguments:  # the first ones may have been sent
-            self._dropped_arguments = True
             self._is_repeated = True
             return self._grammar.values.copy(self._turn.scanner, drop)
         self._has_arguments = True
@@ -223,7 +241,8 @@ class _JsonCall:
         """Passes over the value of a member that is not read."""
         if self._grammar.strict and key not in ("type", "id"):
             return False
-        self._dropped_arguments = self._dropped_arguments or key not in _NO_ARGUMENTS
+        if key not in _NO_ARGUMENTS:
+            self._dropped.append(key)
         return (yield from self._grammar.values.copy(self._turn.scanner, drop))
 
     def read_arguments(self) -> Reader[bool]:
@@ -231,6 +250,8 @@ class _JsonCall:
         scanner = self._turn.scanner
         if (yield from scanner.peek()) in ("{", '"', "n"):
             return (yield from self._value())
+        if (yield from scanner.follows(*self._grammar.members_after_closer)):
+            return False
         closed = yield from scanner.follows(*self._grammar.closer_shapes)
         if closed or (self._grammar.stop_closes and scanner.stopped and not scanner.rest()):
             self.open("{}")
@@ -337,10 +358,17 @@ class _JsonCallReader:
         if not (yield from reading):
             return False
         closed = yield from self._grammar.pass_closer(self._turn.scanner)
-        scanner = self._turn.scanner
-        complete = closed or scanner.stopped or not scanner.final
+        complete = closed or (yield from self._ends_without_closer())
         self._turn.blocks.end_call(complete, self._grammar.values.find_stray_end, all_closed=closed)
         return True
+
+    def _ends_without_closer(self) -> Reader[bool]:
+        """Whether a call ends here: the model stopped, or the next call begins."""
+        scanner = self._turn.scanner
+        next_call = self._grammar.closer_shapes and self._opener.head
+        if next_call and (yield from scanner.follows(Shape(self._opener.head))):
+            return True
+        return scanner.stopped_here
 
     def _list(self) -> Reader[bool]:
         scanner = self._turn.scanner
@@ -351,7 +379,7 @@ class _JsonCallReader:
                 self._call = _JsonCall(self._grammar, self._turn)
                 if not (yield from self._call.read()):
                     return False
-                self._turn.blocks.close()
+                self._turn.blocks.close(not (yield from scanner.follows(*_MEMBER)))
                 self._has_calls = True
                 scanner.start_recording()
             elif char == ",":
@@ -377,7 +405,7 @@ class _JsonCallReader:
         blocks.end_call(False, self._grammar.values.find_stray_end, all_closed=False)
         if self._grammar.closer_shapes:
             again = (Shape(self._opener.head),) if self._opener.head else ()
-            shapes = [(shape, None) for shape in (*self._grammar.closer_shapes, *again)]
+            shapes = [(shape, None) for shape in (*map(Shape, self._grammar.call_closers), *again)]
             yield from scanner.seek(Markers(shapes))
         return IS_CALL
 

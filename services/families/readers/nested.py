@@ -4,7 +4,8 @@ types.
     NS<invoke name="N"> NS<key>value NS</key> NS<list>NS<item>1 NS</item> NS</list> NS</invoke>
 
 A string argument streams; any other is written at its end. A string ends at its own closer if a tag
-follows, outside of calls that it shows. A call with an argument twice never completes.
+follows, outside of calls that it shows. A call with an argument twice, with text between two tags,
+or with a tag without its counterpart never completes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,18 +20,20 @@ from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape, w
 from services.families.grammar.turn import IS_CALL, CallOpener, CallReading, TurnState
 from services.families.readers.arguments import ArgumentWriter
 from services.families.readers.bare_text import (
+    MENTIONABLE,
     QuotedCalls,
+    ShownTags,
     StringSink,
     Tag,
     coerced,
     copy_text,
-    is_next_call,
 )
 from services.families.tool_types import NULLABLE_STRING, STRING, member, resolved, types_of
 from services.families.writing import as_text
 
 _FIRST_KEY: Final = compile(r""">\s*([^\s<>"']+)>\Z""")
 _MAX_DEPTH: Final = 64
+_CONTAINERS: Final = frozenset({"object", "array"})
 _TEXTS: Final = (STRING, NULLABLE_STRING)
 """The types of values that stream as text."""
 
@@ -76,6 +79,7 @@ class Nested:
                 *with_meaning(Tag.FINAL_CALL_END, (end, last), then=(END,)),
                 (Shape(end), Tag.CALL_END),
                 (Shape(self.token + "</{key}>", then=(self.token, END)), Tag.VALUE_END),
+                (Shape(self.token + "</{key}>"), Tag.STRAY_VALUE_END),
                 (Shape(self.token + "<{key}>"), Tag.VALUE_START),
             ]
         )
@@ -89,7 +93,7 @@ class Nested:
     @cached_property
     def trigger(self) -> Trigger:
         """Finds text in a string that must pass the reader."""
-        return compile(f"[{escape(self.token[0])}]").search
+        return compile(rf"[{escape(self.token[0])}]| \Z").search
 
 
 class _Content(NamedTuple):
@@ -108,6 +112,7 @@ class _Invocation:
         self._turn = turn
         self._root = turn.tools.schema(name)
         self._arguments = ArgumentWriter(turn.blocks)
+        self._shown = ShownTags(turn.tools.parameters(name), self._arguments.keys)
         self.all_closed = True
         """The call's own closer ended it, and all of its arguments have theirs."""
 
@@ -120,12 +125,14 @@ class _Invocation:
             tag = yield from self._next_tag()
             if tag is None or tag.meaning in (Tag.CALL_END, Tag.AFTER_CALL):
                 break
-            if tag.meaning is Tag.VALUE_START and not (yield from self._argument(tag.match["key"])):
+            if tag.meaning is Tag.VALUE_END:
+                self._arguments.broken = True
+            elif not (yield from self._argument(tag.match["key"].strip())):
                 return False
-        if not self._ends(tag, opener):
+        if not self._ends(tag, opener) or not self._shown.are_text:
             return False
-        self._arguments.end()
         closed = tag is not None and tag.meaning is Tag.CALL_END
+        self._arguments.end()
         self.all_closed = self.all_closed and closed and not self._arguments.broken
         return not self._arguments.broken
 
@@ -133,13 +140,16 @@ class _Invocation:
         """Whether the call ends with the tag after its arguments, or with the input."""
         if tag is None:
             return bool(self._arguments.keys) and self._turn.scanner.stopped_here
-        return bool(self._arguments.keys) or not is_next_call(tag, opener)
+        return bool(self._arguments.keys) or tag.meaning is Tag.CALL_END
 
     def _next_tag(self) -> Reader[MarkerMatch[Tag] | None]:
-        """Passes the next tag and any text before it; a tag after the end of the call is not
-        passed."""
+        """Passes the next tag; a tag after the end of the call is not passed. Text before it breaks
+        the call."""
         scanner = self._turn.scanner
+        scanner.start_recording()
         tag = yield from scanner.seek(self._grammar.tags)
+        if scanner.stop_recording().strip():
+            self._arguments.broken = True
         if tag is not None and tag.meaning is not Tag.AFTER_CALL:
             scanner.position = tag.match.end()
         return tag
@@ -165,20 +175,28 @@ class _Invocation:
         scanner = self._turn.scanner
         quoted_calls = QuotedCalls()
 
-        def ends(tag: MarkerMatch[Tag], _: bool) -> bool:
+        def ends(tag: MarkerMatch[Tag], mentioned: bool) -> bool:
             name = tag.match.groupdict().get("key", "")
             if quoted_calls.add(tag.meaning, name):
                 return False
             if tag.meaning is Tag.FINAL_CALL_END:
                 return not quoted_calls.seen
-            return tag.meaning is Tag.VALUE_END and name == key
+            if tag.meaning is Tag.VALUE_END and name == key:
+                return True
+            if tag.meaning is not Tag.CALL_END and not mentioned:
+                self._shown.add(tag.meaning, name, inside=key)
+            return False
 
-        tag = yield from copy_text(scanner, self._grammar.inside, ends, sink, trigger)
+        tag = yield from copy_text(
+            scanner, self._grammar.inside, ends, sink, trigger, mentionable=MENTIONABLE
+        )
         if tag is None:
             return False
+        self._shown.end_value()
         if tag.meaning is Tag.VALUE_END:
             scanner.position = tag.match.end()
         else:
+            self._arguments.broken = True
             self.all_closed = False
         sink.end()
         return True
@@ -193,13 +211,22 @@ class _Invocation:
         content = yield from self._content(schema, depth)
         if content is None:
             return None
+        value = self._value(schema, types, content)
+        admits_children = not types or not types.isdisjoint(_CONTAINERS)
         is_mixed = bool(content.children and content.text.strip())
-        closes = content.end.meaning is Tag.VALUE_END
-        is_ambiguous = is_mixed and (not types or "string" in types)
-        if is_ambiguous or (closes and content.end.match["key"] != key):
+        if is_mixed or (content.children and not admits_children):
             self._arguments.broken = True
-        self.all_closed = self.all_closed and closes
-        return self._value(schema, types, content)
+        if not self._is_closed(key, content, value):
+            self._arguments.broken = True
+        return value
+
+    def _is_closed(self, key: str, content: _Content, value: str) -> bool:
+        """Whether element `key` ends where its content does: at its own closer, or without one if
+        it is one value of another type than string."""
+        if content.end.meaning is Tag.VALUE_END:
+            return content.end.match["key"].strip() == key
+        self.all_closed = False
+        return not content.children and value[0] != '"'
 
     def _content(self, schema: Any, depth: int) -> Reader[_Content | None]:
         """Reads text and elements up to the tag that ends them, which is passed if it closes an
@@ -212,7 +239,7 @@ class _Invocation:
                 return None
             if tag.meaning is not Tag.VALUE_START:
                 return _Content("".join(texts), children, tag)
-            key = tag.match["key"]
+            key = tag.match["key"].strip()
             child = yield from self._element(key, member(schema, key, self._root), depth + 1)
             if child is None:
                 return None
@@ -252,8 +279,6 @@ class _Invocation:
         if "array" in types or (only_items and "properties" not in schema):
             return _list(value for _, value in content.children)
         members: dict[str, list[str]] = {}
-        if content.text.strip():
-            members["$text"] = [quoted(content.text)]
         for key, value in content.children:
             members.setdefault(key, []).append(value)
         return _object(members)

@@ -1,11 +1,13 @@
 """Reads calls with one tag per argument: `<function=NAME> <parameter=KEY> value </parameter> …
 </function>`.
 
-A value is text up to its closing tag. The tag counts only if the grammar continues after it, and
-outside of calls that the value shows, so a value may contain any tag's text. A value of another
-type than string may lack its closer: it ends at a tag that opens a missing parameter, if it is one
-of its type. In a string that tag is text, and the call completes only if the parameter follows.
-Strings stream; the type of any other value is decided at its end.
+A value is text up to its closing tag, which counts only if the grammar continues after it, and
+outside of calls that the value shows. Any other tag of a parameter in a value may be what is left
+of a damaged one, so that it is not certain where the value ends, and the call does not complete.
+It does if the value shows the parameter with both tags, or only mentions the tag.
+
+A value of another type than string may lack its closer: it ends at the next tag if it is one of its
+type. Strings stream; the type of any other value is decided at its end.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,14 +23,16 @@ from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape, w
 from services.families.grammar.turn import IS_CALL, CallOpener, CallReading, TurnState
 from services.families.readers.arguments import ArgumentWriter
 from services.families.readers.bare_text import (
+    MENTIONABLE,
+    BareValue,
     BufferedSink,
     QuotedCalls,
+    ShownTags,
     StringSink,
     Tag,
     ValueSink,
     coerced,
     copy_text,
-    is_next_call,
     json_or_string,
     json_string_or_string,
 )
@@ -37,6 +41,7 @@ from services.families.tool_types import NULLABLE_STRING, STRING
 
 _RAW: Final = frozenset({"string", "true"})
 _CDATA: Final = ("<![CDATA[", "]]>")
+_STARTS: Final = (Tag.VALUE_START, Tag.BARE_VALUE_START, Tag.UNREADABLE_START)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,20 +49,25 @@ class Parameters:
     """The grammar of a call with one tag per argument, after its opening tag.
 
     `parameter_tags` open a parameter (holes: `key`, and `bool` or `word` for a stated type),
-    `parameter_closers` close it; `call_closers` close the call, `next_markers` are heads of markers
-    after it; `call_tags` open a call, which a value may show. `frame`: the template puts a line
-    break on each side of a value.
+    `bare_tags` do so without the tag before the value, `parameter_closers` close it;
+    `call_closers` close the call, `next_markers` are heads of markers after it; `call_tags` open a
+    call, which a value may show. `frame`: the template puts a line break on each side of a value.
     """
 
     parameter_tags: tuple[str, ...]
     parameter_closers: tuple[str, ...]
     call_closers: tuple[str, ...]
+    bare_tags: tuple[str, ...] = ()
     next_markers: tuple[str, ...] = ()
     call_tags: tuple[str, ...] = ()
     frame: bool = False
     json: tuple[str, ...] = ()
     """Markers before arguments that are one JSON object instead; `{` for an object without a
     marker."""
+    json_closers: tuple[str, ...] = ()
+    """What may follow such an object."""
+    pieces: tuple[str, ...] = ()
+    """Parts of tags, which stand alone only where a tag is damaged."""
     unwrap: tuple[str, ...] = ()
     """A single parameter with one of these names holds all arguments, unless the schema has the
     name."""
@@ -113,6 +123,7 @@ class Parameters:
         return Markers(
             [
                 *with_meaning(Tag.VALUE_START, self.parameter_tags),
+                *with_meaning(Tag.BARE_VALUE_START, self.bare_tags),
                 *with_meaning(Tag.CALL_END, self.call_closers),
                 *with_meaning(Tag.JSON_START, json),
                 *with_meaning(Tag.AFTER_CALL, self.next_markers),
@@ -122,18 +133,22 @@ class Parameters:
 
     @property
     def _heads(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(Shape(opener).head for opener in self.parameter_tags))
+        tags = (*self.parameter_tags, *self.bare_tags)
+        return tuple(dict.fromkeys(Shape(opener).head for opener in tags))
+
+    @property
+    def _opens(self) -> tuple[str, ...]:
+        """The tags that open a parameter, up to its key."""
+        tags = (*self.parameter_tags, *self.bare_tags)
+        return tuple(dict.fromkeys(tag.partition("{key}")[0].removesuffix("{q}") for tag in tags))
 
     @cached_property
     def inside(self) -> Markers[Tag]:
         """Tags that a value may contain, or that end it."""
         after = [head for head in self.next_markers if not _opens_any(self.call_tags, head)]
-        opens = dict.fromkeys(
-            opener.partition("{key}")[0].removesuffix("{q}") for opener in self.parameter_tags
-        )
         next_calls = [opener for opener in self.call_tags if opener.startswith(self.next_markers)]
         heads = (*(Shape(text).head for text in (*self.parameter_tags, *self.call_closers)), "{")
-        goes_on = _each_before(self.parameter_closers, (*opens, *self.call_closers, *after))
+        goes_on = _each_before(self.parameter_closers, (*self._opens, *self.call_closers, *after))
         after_end = ("", *("{ws}" + head for head in after))
         last_closers = map("".join, product(self.call_closers, after_end))
         return Markers(
@@ -145,9 +160,11 @@ class Parameters:
                 *with_meaning(Tag.VALUE_END, self.parameter_closers, then=(END,)),
                 *with_meaning(Tag.STRAY_VALUE_END, self.parameter_closers),
                 *with_meaning(Tag.CALL_START, self.call_tags, then=heads),
-                *with_meaning(Tag.VALUE_START, self.parameter_tags),
+                *with_meaning(Tag.VALUE_START, (*self.parameter_tags, *self.bare_tags)),
                 *with_meaning(Tag.FINAL_CALL_END, last_closers, then=(END,)),
                 *with_meaning(Tag.CALL_END, self.call_closers),
+                *with_meaning(Tag.AFTER_CALL, self.next_markers),
+                *with_meaning(Tag.STRAY_PIECE, self.pieces),
             ]
         )
 
@@ -155,6 +172,11 @@ class Parameters:
     def closer_shapes(self) -> tuple[Shape, ...]:
         """`parameter_closers` as shapes."""
         return tuple(map(Shape, self.parameter_closers))
+
+    @property
+    def edges(self) -> str:
+        """The first and the last characters of tags."""
+        return "".join(closer[0] + closer[-1] for closer in self.parameter_closers)
 
     @cached_property
     def find_stray_end(self) -> Trigger:
@@ -179,8 +201,8 @@ class Parameters:
         parameter_markers = (*self.parameter_tags, *self.parameter_closers)
         markers = (*parameter_markers, *self.call_closers, *self.call_tags)
         first = "".join(sorted({escape(marker[0]) for marker in markers}))
-        ending = r"|\n\Z" if self.frame else ""
-        return compile(f"[{first}]{ending}").search
+        ending = "[ \n]" if self.frame else " "
+        return compile(rf"[{first}]|{ending}\Z").search
 
 
 def _opens_any(openers: Iterable[str], head: str) -> bool:
@@ -193,59 +215,21 @@ def _each_before(texts: Iterable[str], following: Iterable[str]) -> Iterable[str
     return map("{ws}".join, product(texts, following))
 
 
-class _ShownTags:
-    """The tags of parameters that are text in the values of a call."""
-
-    def __init__(self, parameters: Mapping[str, Any], written: ArgumentWriter) -> None:
-        self._parameters = parameters
-        self._written = written
-        self._doubts: set[str] = set()
-        """Parameters that may have begun with such a tag."""
-        self.unclosed = 0
-        """Opening tags that have no closing tag in their value."""
-        self._ambiguous = False
-        """A value has the closing tag to one of an earlier value, so that it may be a piece of that
-        value."""
-
-    @property
-    def are_text(self) -> bool:
-        """Whether all of them are certainly text: the parameters in doubt followed, too."""
-        return not self._ambiguous and self._doubts <= self._written.keys
-
-    def may_begin(self, key: str) -> bool:
-        """Whether a tag may begin parameter `key`, which the call lacks so far."""
-        if key in self._written.keys or key in self._doubts:
-            return False
-        return not self._parameters or key in self._parameters
-
-    def doubt(self, key: str) -> None:
-        """Notes that the text of a value has a tag that may begin a parameter."""
-        self._doubts.add(key)
-
-    def add_closer(self, unclosed_before: int) -> None:
-        """Adds a closing tag, in a value before which `unclosed_before` tags were open."""
-        if self.unclosed > unclosed_before:
-            self.unclosed -= 1
-        elif unclosed_before:
-            self._ambiguous = True
-
-
 class _ValueEnd:
     """Decides which tag ends a value; the others are text in it."""
 
     def __init__(
-        self, grammar: Parameters, shown: _ShownTags, opening: Match[str], sink: ValueSink
+        self, grammar: Parameters, shown: ShownTags, opening: Match[str], sink: ValueSink
     ) -> None:
         self._grammar = grammar
         self._shown = shown
         self._sink = sink
         self._quoted_calls = QuotedCalls()
-        self._unclosed_before = shown.unclosed
         self._in_cdata = opening[0].endswith(_CDATA[0])
 
-    def is_at(self, tag: MarkerMatch[Tag], framed: bool) -> bool:
-        """Whether the value ends at `tag`. Called once for each, in order; `framed`: the template's
-        line break, if it writes one, stands before the tag."""
+    def is_at(self, tag: MarkerMatch[Tag], mentioned: bool) -> bool:
+        """Whether the value ends at `tag`. Called once for each, in order; `mentioned`: the text
+        only mentions it."""
         if self._quoted_calls.add(tag.meaning):
             return False
         match tag.meaning:
@@ -253,23 +237,23 @@ class _ValueEnd:
                 return not self._quoted_calls.seen
             case Tag.VALUE_END:
                 return tag.match[0].startswith(_CDATA[1]) == self._in_cdata
-            case Tag.VALUE_START:
-                return self._is_at_parameter(tag.match["key"], framed)
-            case Tag.STRAY_VALUE_END:
-                self._shown.add_closer(self._unclosed_before)
+            case Tag.VALUE_START if not mentioned:
+                return self._is_at_parameter(tag.match["key"])
+            case Tag.STRAY_VALUE_END | Tag.STRAY_PIECE if not mentioned:
+                self._shown.add(tag.meaning)
         return False
 
-    def _is_at_parameter(self, tag_key: str, framed: bool) -> bool:
-        """Whether the value ends at a tag that opens a parameter: the call lacks that one, and the
-        value is one without the tag."""
-        self._shown.unclosed += 1
+    @property
+    def is_value(self) -> bool:
+        """Whether the text so far is a value without its closing tag."""
+        return isinstance(self._sink, BufferedSink) and self._sink.is_value
+
+    def _is_at_parameter(self, tag_key: str) -> bool:
+        """Whether the value ends at a tag that opens a parameter."""
         key = self._grammar.unescape(tag_key).strip()
-        if not self._shown.may_begin(key):
-            return False
-        if isinstance(self._sink, BufferedSink) and self._sink.is_value:
+        if self._shown.may_begin(key) and self.is_value:
             return True
-        if framed:
-            self._shown.doubt(key)
+        self._shown.add(Tag.VALUE_START, key)
         return False
 
 
@@ -282,19 +266,19 @@ class _Arguments:
         self._written = ArgumentWriter(turn.blocks)
         self.all_closed = True
         """The call's own closer ended it, and all of its values have theirs."""
-        self._shown = _ShownTags(self.parameters, self._written)
+        self._shown = ShownTags(self.parameters, self._written.keys)
         self._cut = False
         """The input ended in a value."""
 
     def read(self, opener: CallOpener) -> Reader[bool]:
         """Reads to the end of the call; returns whether it is complete. It is not if a parameter
-        stands twice or lacks its name, or if the next call opens before any argument or closer. The
-        rest of a call that cannot complete is passed over, and so is a call in the value of a
-        parameter with a tag that cannot be read."""
+        stands twice or lacks its name, if other text stands between two, or if the next call opens
+        before any argument or closer. The rest of a call that cannot complete is passed over, and
+        so is a call in the value of a parameter with a tag that cannot be read."""
         tag = yield from self._next()
         if tag is not None and tag.meaning is Tag.JSON_START:
             return (yield from self._json(tag.match))
-        while tag is not None and tag.meaning in (Tag.VALUE_START, Tag.UNREADABLE_START):
+        while tag is not None and tag.meaning in _STARTS:
             tag = yield from self._item(tag)
         closed = tag is not None and tag.meaning is Tag.CALL_END
         self.all_closed = self.all_closed and closed and not self._written.broken
@@ -307,13 +291,13 @@ class _Arguments:
 
     def _item(self, tag: MarkerMatch[Tag]) -> Reader[MarkerMatch[Tag] | None]:
         """Reads a parameter, or one with a tag that cannot be read; returns the tag after it."""
-        if tag.meaning is Tag.VALUE_START:
-            return self._parameter(tag.match)
-        return self._unreadable(tag.match)
+        if tag.meaning is Tag.UNREADABLE_START:
+            return self._unreadable(tag.match)
+        return self._parameter(tag.match, bare=tag.meaning is Tag.BARE_VALUE_START)
 
     def _unreadable(self, opening: Match[str]) -> Reader[MarkerMatch[Tag] | None]:
         self._written.broken = True
-        ended = yield from self._value(opening, StringSink(drop))
+        ended = yield from self._value(opening, StringSink(drop), bare=False)
         return (yield from self._after(ended))
 
     def _ends(self, tag: MarkerMatch[Tag] | None, opener: CallOpener) -> bool:
@@ -321,7 +305,7 @@ class _Arguments:
         if tag is None:
             may_end = self._written.keys or self.grammar.stop_closes
             return bool(may_end) and self._settled
-        return bool(self._written.keys) or not is_next_call(tag, opener)
+        return bool(self._written.keys) or tag.meaning is Tag.CALL_END
 
     @property
     def _settled(self) -> bool:
@@ -338,19 +322,24 @@ class _Arguments:
             yield from self._next()
             return False
         self._written.keys.add("")
-        return (yield from self._next()) is not None or self._settled
+        yield from scanner.skip(*(Shape("{ws}" + closer) for closer in self.grammar.json_closers))
+        is_closed = (yield from self._next()) is not None
+        return (is_closed or self._settled) and not self._written.broken
 
     def _next(self) -> Reader[MarkerMatch[Tag] | None]:
-        """Passes the next tag and any text before it; a tag after the end of the call is not
-        passed."""
+        """Passes the next tag; a tag after the end of the call is not passed. Text before it breaks
+        the call."""
         scanner = self.turn.scanner
         is_first = not self._written.keys and not self._written.broken
+        scanner.start_recording()
         tag = yield from scanner.seek(self.grammar.before if is_first else self.grammar.between)
+        if scanner.stop_recording().strip():
+            self._written.broken = True
         if tag is not None and tag.meaning is not Tag.AFTER_CALL:
             scanner.position = tag.match.end()
         return tag
 
-    def _parameter(self, opening: Match[str]) -> Reader[MarkerMatch[Tag] | None]:
+    def _parameter(self, opening: Match[str], *, bare: bool) -> Reader[MarkerMatch[Tag] | None]:
         """Reads a value; returns the tag after it, None at the end of the input."""
         grammar = self.grammar
         key = grammar.unescape(opening["key"]).strip()
@@ -358,9 +347,10 @@ class _Arguments:
             return (yield from self._wrapped(opening, key))
         self._written.begin(key)
         sink = self._sink(key, opening.groupdict())
-        tag = yield from self._value(opening, sink)
+        tag = yield from self._value(opening, sink, bare=bare)
         if tag is not None:
             sink.end()
+            self._written.broken = self._written.broken or sink.is_damaged
         return (yield from self._after(tag))
 
     def _after(self, tag: MarkerMatch[Tag] | None) -> Reader[MarkerMatch[Tag] | None]:
@@ -373,7 +363,7 @@ class _Arguments:
         """Reads a parameter that may hold all arguments."""
         written: list[str] = []
         sink = BufferedSink(written.append, json_or_string)
-        ended = yield from self._value(opening, sink)
+        ended = yield from self._value(opening, sink, bare=False)
         if ended is not None:
             sink.end()
         tag = yield from self._after(ended)
@@ -408,20 +398,33 @@ class _Arguments:
             return StringSink(write, nullable=True)
         return BufferedSink(write, partial(coerced, types=types), typed="string" not in types)
 
-    def _value(self, opening: Match[str], sink: ValueSink) -> Reader[MarkerMatch[Tag] | None]:
+    def _value(
+        self, opening: Match[str], sink: ValueSink, *, bare: bool
+    ) -> Reader[MarkerMatch[Tag] | None]:
         """Writes the value after its `opening` tag, and passes the tag that ends it; None at the
-        end of the input."""
+        end of the input. `bare`: the tag before the value is missing."""
         grammar = self.grammar
         scanner = self.turn.scanner
         end = _ValueEnd(grammar, self._shown, opening, sink)
         trigger = None if self._written.broken else grammar.trigger
+        value = BareValue(sink, grammar.edges) if bare else sink
         tag = yield from copy_text(
-            scanner, grammar.inside, end.is_at, sink, trigger, frame=grammar.frame
+            scanner,
+            grammar.inside,
+            end.is_at,
+            value,
+            trigger,
+            frame=grammar.frame,
+            mentionable=MENTIONABLE,
         )
+        if isinstance(value, BareValue) and not value.certain:
+            self._written.broken = True
         if tag is None:
             return None
+        self._shown.end_value()
         self.all_closed = self.all_closed and tag.meaning is Tag.VALUE_END
         if tag.meaning is Tag.FINAL_CALL_END:
+            self._written.broken = self._written.broken or not end.is_value
             yield from scanner.match(*map(Shape, grammar.call_closers))
             return tag if scanner.stopped else None  # cut text might have continued with anything
         if tag.meaning is Tag.VALUE_START:

@@ -1,5 +1,8 @@
-"""Reads calls in Python: `[f(a='x', b=1), g()]`, in a list or line by line, keyword arguments
-only."""
+"""Reads calls in Python: `[f(a='x', b=1), g()]`, in a list or line by line, keyword arguments only.
+
+A call with other text between its closing bracket and the next call or the end of the list never
+completes: the bracket may be text of a string.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,13 +10,18 @@ from functools import cached_property
 from typing import Any, Final
 
 from services.families.grammar.scanner import Reader
-from services.families.grammar.shapes import Markers, Shape, with_meaning
+from services.families.grammar.shapes import Markers, Shape, closing_shapes, with_meaning
 from services.families.grammar.turn import IS_CALL, CallOpener, CallReading, TurnState, not_a_call
 from services.families.readers.arguments import ArgumentWriter
 from services.families.readers.values import PYTHON, drop
 
 _CALL: Final = Shape("{name}{ws}(")
 _KEY: Final = Shape("{bare}{ws}=")
+_AFTER_CALL: Final = tuple(
+    Shape("{ws}" + text)
+    for text in ("]", ",{ws}]", *(mark + "{ws}{name}{ws}(" for mark in ("", ",", ";")))
+)
+"""What may follow a call: the end of the list, or the next call."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,12 @@ class Pythonic:
         """The markers at which reading continues after a malformed call."""
         return Markers(with_meaning(None, self.call_closers))
 
+    @cached_property
+    def after_call(self) -> tuple[Shape, ...]:
+        """What may follow a call."""
+        closers = closing_shapes(self.call_closers)
+        return (*_AFTER_CALL, *(Shape("{ws}" + closer.text) for closer in closers))
+
 
 class _PythonCallReader:
     def __init__(self, grammar: Pythonic, turn: TurnState, opener: CallOpener) -> None:
@@ -40,6 +54,7 @@ class _PythonCallReader:
         self._turn = turn
         self._any = False
         """A call has been read."""
+        self._in_list = False
         turn.scanner.position -= len(opener.text) - len(grammar.marker)
 
     def read(self) -> Reader[CallReading]:
@@ -47,6 +62,7 @@ class _PythonCallReader:
         scanner.start_recording()
         yield from scanner.blanks()
         if (yield from scanner.peek()) == "[":
+            self._in_list = True
             scanner.position += 1
         while (yield from self._more()):
             if not (yield from self._call()):
@@ -95,8 +111,21 @@ class _PythonCallReader:
         if not arguments.keys:
             turn.open_call(name)
         arguments.end()
-        turn.blocks.close(not arguments.broken)
+        if arguments.broken or not (yield from self._ends()):
+            return False
+        turn.blocks.close()
         return True
+
+    def _ends(self) -> Reader[bool]:
+        """Whether a call ends after its closing bracket. Outside of a list a line may do that."""
+        scanner = self._turn.scanner
+        if not self._in_list and (yield from scanner.peek()) in ("\n", "\r"):
+            return True
+        after_call = self._grammar.after_call
+        if (yield from scanner.follows(*after_call)):
+            return True
+        cuts = (shape.cut(scanner.text, scanner.position) for shape in after_call)
+        return scanner.final and (not scanner.rest().strip() or any(cuts))
 
     def _another_argument(self) -> Reader[bool]:
         scanner = self._turn.scanner

@@ -1,0 +1,66 @@
+"""Turns with a damaged marker: a call that is dispatched is one that was written, whole."""
+
+import random
+
+import pytest
+
+from services.families import Family, open_parser
+from tests.kit.damage import TOOLS, DamagedTurn, damaged_turn
+from tests.kit.every import for_each
+from tests.kit.families import CALLING
+from tests.kit.parser_cases import Block, fold, run
+
+
+def parsed(turn: DamagedTurn, chance: random.Random) -> list[Block]:
+    """The blocks, the same however the text is cut."""
+    cuts = sorted(chance.sample(range(len(turn.raw) + 1), min(6, len(turn.raw))))
+    pieces = [turn.raw[a:b] for a, b in zip([0, *cuts], [*cuts, None], strict=True)]
+    whole, other = (
+        fold(run(open_parser(turn.family.name, tools=TOOLS, in_reasoning=False), cut))
+        for cut in ([turn.raw], pieces)
+    )
+    assert whole == other, turn.raw
+    return whole
+
+
+def rewritten(family: Family, blocks: list[Block]) -> str:
+    """What the family writes for these blocks, without white space."""
+    style = family.style
+    write = {"reasoning": style.write_reasoning, "text": style.write_text}
+    parts = [
+        style.write_call(block["name"], block["input"])
+        if block["type"] == "tool_use"
+        else write[block["type"]](block["text"])
+        for block in blocks
+        if block["complete"]
+    ]
+    return "".join(style.joint.join(parts).split())
+
+
+def check(turn: DamagedTurn, chance: random.Random) -> None:
+    """Each call that completes is one of those that were written, in their order, unless the
+    damaged text is exactly what the family writes for another call."""
+    blocks = parsed(turn, chance)
+    calls = [block for block in blocks if block["type"] == "tool_use" and block["complete"]]
+    rest = iter(turn.calls)
+    for call in calls:
+        if not any((call["name"], call["input"]) == other for other in rest):
+            is_written = rewritten(turn.family, blocks) == "".join(turn.raw.split())
+            assert is_written, (turn.damage, turn.raw, call, turn.calls)
+
+
+def sample(family: Family, seed: int, count: int) -> None:
+    chance = random.Random(f"{family.name} {seed}")
+    for _ in range(count):
+        check(damaged_turn(family, chance), chance)
+
+
+@for_each(CALLING)
+def test_damaged_call_is_dispatched_whole_or_not_at_all(family: Family) -> None:
+    sample(family, 1, 15)
+
+
+@pytest.mark.slow
+@for_each(CALLING)
+def test_damaged_call_is_dispatched_whole_or_not_at_all_in_many_samples(family: Family) -> None:
+    sample(family, 2, 300)
