@@ -70,8 +70,9 @@ class PromptEncoder:
         `text`: the restored history, rendered. `prefix`: the opening of a forced call at its end.
         `continues`: it ends in the model's own last turn.
         """
-        outcome, kept = self._newest_kept(history, tools, text)
-        context = self._context(history, text, prefix, continues=continues)
+        heads = HeadHasher(text)
+        outcome, kept = self._newest_kept(history, tools, heads)
+        context = self._context(history, heads, prefix, continues=continues)
         states = _states(history, context)
         if kept is None:
             return EncodedPrompt(self._encoder.encode(text), outcome, 0, context, states, text)
@@ -97,12 +98,12 @@ class PromptEncoder:
     # -- which turn
 
     def _newest_kept(
-        self, history: MatchedHistory, tools: list[ToolSpec], text: str
+        self, history: MatchedHistory, tools: list[ToolSpec], heads: "HeadHasher"
     ) -> tuple[Outcome, KeptTurn | None]:
         """What became of the newest turn, and the newest turn that the text still contains."""
         newest = Outcome.FIRST
         for match in reversed(history.matches[: history.answered]):
-            outcome, kept = self._kept(match, tools, text)
+            outcome, kept = self._kept(match, tools, heads)
             if newest is Outcome.FIRST:
                 newest = outcome
             if kept is not None:
@@ -110,24 +111,24 @@ class PromptEncoder:
         return newest, None
 
     def _kept(
-        self, match: Match, tools: list[ToolSpec], text: str
+        self, match: Match, tools: list[ToolSpec], heads: "HeadHasher"
     ) -> tuple[Outcome, KeptTurn | None]:
         """What became of a turn, and itself or else its parent, if the text still contains it."""
-        turn = self._in_place(match, text)
+        turn = self._in_place(match, heads)
         if turn is None:
             outcome = Outcome.MOVED if match.turns else match.outcome
             return outcome, None
-        kept = self._comparison.find(turn, text, tools)
+        kept = self._comparison.find(turn, heads.text, tools)
         if kept is not None:
             return Outcome.REUSED, kept
         return Outcome.TEMPLATE, self._kept_parent(turn)
 
-    def _in_place(self, match: Match, text: str) -> Turn | None:
+    def _in_place(self, match: Match, heads: "HeadHasher") -> Turn | None:
         """The turn of a match that follows the same prompt head in the text; None: it moved."""
         for turn in match.turns:
             context = turn.entry.context
-            is_within = 0 <= context.head_chars <= len(text)
-            if is_within and head_hash(text, context.head_chars) == context.head_hash:
+            is_within = 0 <= context.head_chars <= len(heads.text)
+            if is_within and heads.hash(context.head_chars) == context.head_hash:
                 return turn
         return None
 
@@ -187,7 +188,7 @@ class PromptEncoder:
     # -- the turn that follows
 
     def _context(
-        self, history: MatchedHistory, text: str, prefix: str, *, continues: bool
+        self, history: MatchedHistory, heads: "HeadHasher", prefix: str, *, continues: bool
     ) -> LedgerContext | None:
         """The context of the turn that follows, without a parent; None where no request could find
         its entry."""
@@ -195,11 +196,12 @@ class PromptEncoder:
         if start is None:
             return None
         state, started = start
+        text = heads.text
         head_chars = self._reader.head_end(text, prefix)
         context = LedgerContext(
             state,
             head_chars,
-            head_hash(text, head_chars),
+            heads.hash(head_chars),
             opening=self._encoder.plain(text[head_chars:]),
             started=started,
             session=session_digest(history.conversation.client.session),
@@ -248,13 +250,23 @@ def _extending(context: LedgerContext, kept: KeptTurn) -> LedgerContext:
     )
 
 
-def head_hash(text: str, end: int) -> bytes:
-    """The hash of `text[:end]`. To encode all of the text and leave out the rest's bytes copies a
-    long head once less than to cut it out first."""
-    data = text.encode("utf-8", "surrogatepass")
-    rest = text[end:].encode("utf-8", "surrogatepass")
-    head = memoryview(data)[: len(data) - len(rest)]
-    return hashlib.blake2b(head, digest_size=DIGEST_BYTES).digest()
+class HeadHasher:
+    """Hashes heads of one text. A head that is not shorter than the one before it continues its
+    hash: the head of a session's prompt begins with that of the prompt before."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._hasher = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        self._end = 0
+
+    def hash(self, end: int) -> bytes:
+        """The hash of `text[:end]`."""
+        if end < self._end:
+            self._hasher = hashlib.blake2b(digest_size=DIGEST_BYTES)
+            self._end = 0
+        self._hasher.update(self.text[self._end : end].encode("utf-8", "surrogatepass"))
+        self._end = end
+        return self._hasher.digest()
 
 
 def _prompt_key(context: LedgerContext) -> bytes:

@@ -13,7 +13,7 @@ from cachetools import TTLCache
 from schemas.conversation import Conversation
 from schemas.events import PromptComparison
 from services.ledger.difference import ComparedPrompt, difference, digests_of
-from services.ledger.encode import head_hash
+from services.ledger.encode import HeadHasher
 from services.preprocessor.prompt import Prompt
 from services.preprocessor.strip import strip_preamble
 from services.preprocessor.threads import Clock
@@ -78,7 +78,7 @@ def _begins_with(text: str, before: Fingerprint) -> bool:
     """Whether a prompt's text begins with the head of an earlier prompt."""
     if before.head_chars > len(text):
         return False
-    return head_hash(text, before.head_chars) == before.head_hash
+    return HeadHasher(text).hash(before.head_chars) == before.head_hash
 
 
 def _size(fingerprint: Fingerprint) -> int:
