@@ -102,6 +102,8 @@ def has_other_floats(data: object) -> bool:
     while level:
         inner: list[object] = []
         for value in level:
+            if isinstance(value, str):
+                continue  # most values are texts
             if isinstance(value, dict):
                 inner += value.values()
             elif isinstance(value, list):
