@@ -190,7 +190,7 @@ def _has_too_many_values(body: bytes) -> bool:
         return False
     if body.count(b"{") + body.count(b"[") > MAX_OBJECTS:
         return True
-    return body.count(b",") > MAX_VALUES
+    return len(body) > MAX_VALUES and body.count(b",") > MAX_VALUES
 
 
 def decode_mended(decode: Decode[T], body: bytes) -> T:
