@@ -8,6 +8,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from services.runtime.config import BusConfig, read_secret
 from services.runtime.tls_files import TlsFiles
 
+_HOST = re.compile(r"[\w.-]+|[0-9a-f:.]+(%\w+)?")
 _CREDENTIALS = re.compile(r"-BEGIN NATS USER JWT-+\s+\S.*-BEGIN USER NKEY SEED-+\s+\S", re.DOTALL)
 
 
@@ -15,8 +16,8 @@ def parse_servers(urls: str) -> dict[str, SplitResult]:
     """Parses the setting `nats_url` into servers by HOST[:PORT]. Raises ValueError if one is not a
     NATS server's URL.
 
-    Each is `nats://[USER[:PASSWORD]@]HOST[:PORT]` or `tls://`; a user without a password is a
-    token.
+    Each is `nats://[USER[:PASSWORD]@]HOST[:PORT]`, the same with `tls://`, or `HOST:PORT`; a user
+    without a password is a token.
     """
     servers = {}
     for url in map(str.strip, urls.split(",")):
@@ -32,6 +33,12 @@ def parse_servers(urls: str) -> dict[str, SplitResult]:
             raise ValueError("a NATS server's URL begins with nats:// or tls://")
         if not has_host:
             raise ValueError("a NATS server's URL needs a host")
+        if not _HOST.fullmatch(parts.hostname or "") or parts.path.strip("/"):
+            raise ValueError("not a NATS URL, which is nats://HOST[:PORT]")
+        if "://" not in url and parts.port is None:
+            raise ValueError(
+                "not a NATS URL, which is nats://HOST[:PORT]; a host alone needs a port"
+            )
         servers[parts.netloc.rpartition("@")[2]] = parts
     return servers
 

@@ -104,6 +104,27 @@ def test_new_file_is_private_and_is_not_written_twice(tmp_path: Path) -> None:
     assert list(path.parent.glob("*.bak")) == []
 
 
+def test_only_a_new_file_gets_the_values_of_new_files(path: Path, cases: Cases) -> None:
+    settings = ClientSettings(str(path), "json", {"a": 1}, new_file={"$version": 4})
+    for before, version in ((None, 4), ("", 4), ("{}", 4), ('{"theme": "x"}', None)):
+        with cases.case(before=before):
+            path.unlink(missing_ok=True)
+            if before is not None:
+                path.write_text(before)
+            write(settings)
+            assert json.loads(path.read_text()).get("$version") == version
+            undo(settings)
+            assert (path.read_text() if path.exists() else None) == before
+
+
+def test_qwen_gets_a_file_that_it_does_not_write_again(tmp_path: Path) -> None:
+    model = ServedModel("m", 1024, 1024)
+    plan = load_client("qwen").plan(Target("http://host:1", model, folder=str(tmp_path)))
+    write(plan.files[0])
+    assert json.loads((tmp_path / "settings.json").read_text())["$version"] == 4
+    assert f"chmod 700 {tmp_path}" in plan.notes[0]
+
+
 def test_changed_values_are_listed_without_secrets_and_a_private_copy_is_kept(path: Path) -> None:
     before = '{"env": {"A": "old", "X_TOKEN": "secret"}}'
     path.write_text(before)

@@ -15,7 +15,16 @@ from tests.kit.every import Cases
 IN_PROC = ("/proc/x",) if Path("/proc").is_dir() else ()
 """Where the system administrator, too, can create nothing, whatever the rights."""
 WRONG = {
-    "nats_url": ("http://127.0.0.1:4222", "nats://:4222", "nats://a:b", "tls://"),
+    "nats_url": (
+        "http://127.0.0.1:4222",
+        "nats://:4222",
+        "nats://a:b",
+        "tls://",
+        "notaurl",
+        "a b",
+        "nats://a/b",
+        "nats://a b",
+    ),
     "model": ("/nowhere/model", "./nowhere", ""),
     "engine": ("scirpt", "vlm", "nothing", ""),
     "family": ("qwen3_codr", "nothing at all", "hermes+nothing", ""),

@@ -91,6 +91,8 @@ class ClientSettings(Struct, frozen=True):
     """Merged into the file, table by table."""
     if_absent: dict[str, Any] = {}
     """Merged where the file has no value."""
+    new_file: dict[str, Any] = {}
+    """Merged into a file that has no values at all."""
     remove: dict[str, Any] = {}
     """Removed if the file has this value; None: any value. For values that other options of
     `connect` have set."""

@@ -301,6 +301,8 @@ def _dump(kind: FileKind, document: Any) -> str:
 
 def _render(settings: ClientSettings, document: Any) -> str:
     _remove(document, settings.remove)
+    if not document:
+        _merge(document, settings.new_file)
     _merge(document, settings.if_absent, keep=True)
     _merge(document, settings.values)
     return _dump(settings.kind, document)

@@ -1,6 +1,7 @@
 """Sets up qwen-code with Chat Completions: a provider in settings.json (with Responses, reasoning
 becomes text)."""
 
+import shlex
 from typing import Any
 
 from services.cli.connect.client import PROVIDER, AgentClient, ClientPlan, ClientSettings, Target
@@ -8,6 +9,10 @@ from services.cli.connect.server import ServedModel
 
 KEY = "TURNWIRE_API_KEY"
 """The variable from which qwen-code reads the key. `env` in settings.json sets it."""
+_NEW_FILE = {"$version": 4}
+"""The version of qwen-code's settings, from 0.24.4 (`SETTINGS_VERSION`). At its start it writes a file
+without one again, and then all users can read it. An older file must keep its own version, by which
+qwen-code converts it."""
 
 
 def make_settings(target: Target) -> ClientPlan:
@@ -24,9 +29,14 @@ def make_settings(target: Target) -> ClientPlan:
             "security": {"auth": {"selectedType": "openai"}},
             "model": {"name": target.model.id},
         }
-    path = f"{target.settings_folder('~/.qwen', 'QWEN_HOME')}/settings.json"
+    folder = target.settings_folder("~/.qwen", "QWEN_HOME")
+    settings = ClientSettings(f"{folder}/settings.json", "json", values, new_file=_NEW_FILE)
     start = "qwen" if target.default else f"qwen --auth-type openai -m {target.model_word}"
-    return ClientPlan(files=[ClientSettings(path, "json", values)], start=start)
+    note = (
+        "When qwen-code changes a setting, it writes this file again so that all users of the machine "
+        f"can read it, with the key: `chmod 700 {shlex.quote(str(folder))}` keeps others out."
+    )
+    return ClientPlan(files=[settings], start=start, notes=[note])
 
 
 def _model(model: ServedModel, base: str) -> dict[str, Any]:
