@@ -14,6 +14,11 @@ VISION: Final = "vision"
 preprocessor that has the model's processor."""
 
 
+AGENT_TOKENS = 24_000
+"""Tokens of a large agent's prompt before the user's first word, and of an answer. Claude Code's
+prompt has 16,000. Coding agents cannot work in a smaller context window."""
+
+
 class ModelCard(Struct, frozen=True, omit_defaults=True):
     """A served model as its preprocessor and worker describe it, and as `/v1/models` lists it."""
 

@@ -6,15 +6,36 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
+from schemas.control import AGENT_TOKENS, ModelCard
 from schemas.errors import EngineFailed, ErrorInfo, TurnwireError
 from schemas.frames import TurnRequest
 from services.preprocessor.ledger_reader import LedgerReader
 from services.preprocessor.prompt import Prompt
 from services.runtime.observability.metrics import step_histogram
+from services.runtime.observability.telemetry import FilteringBoundLogger
 from services.runtime.process import Process
 
 if TYPE_CHECKING:
     from services.runtime.observability.tracing import Attributes, Scope
+
+
+def warn_of_limits(card: ModelCard, log: FilteringBoundLogger) -> None:
+    """Logs why coding agents cannot work with the model."""
+    if not card.tools:
+        log.warning(
+            "preprocessor.no_tools",
+            model=card.name,
+            effect="the chat template lists no tools: requests with tools get status 400",
+            remedy="name a template that lists them (chat_template), or another model",
+        )
+    if card.max_model_len < AGENT_TOKENS:
+        log.warning(
+            "preprocessor.small_window",
+            model=card.name,
+            max_model_len=card.max_model_len,
+            effect=f"too small for coding agents, which need {AGENT_TOKENS:,} tokens",
+            remedy="serve a larger window (max_model_len), or another model",
+        )
 
 
 class PreprocessorObserver:

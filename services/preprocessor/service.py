@@ -28,7 +28,7 @@ from services.preprocessor.ledger_reader import (
     LedgerReader,
 )
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.observer import PreprocessorObserver
+from services.preprocessor.observer import PreprocessorObserver, warn_of_limits
 from services.preprocessor.open_work import OpenWork
 from services.preprocessor.prefill import LedgerPrefills
 from services.preprocessor.preparation import Preparation
@@ -211,6 +211,7 @@ async def run(config: PreprocessorConfig) -> None:
         max_model_len=setup.card.max_model_len,
         vision=setup.images is not None or setup.no_vision_reason,
     )
+    warn_of_limits(setup.card, process.log)
     await process.connect()
     sealer = Sealer.load(config.seal_key_file, config.model_name)
     ledger = await _open_ledger(process, setup, config)

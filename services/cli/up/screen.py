@@ -19,6 +19,7 @@ from rich.status import Status
 from rich.text import Text
 from typing_extensions import override
 
+from schemas.control import AGENT_TOKENS
 from services.cli.connect.client import Target, client_names
 from services.cli.connect.clients import claude
 from services.cli.connect.server import ServedModel
@@ -30,9 +31,6 @@ DEMO_NOTE = (
     "This is the demo: a small rule-based agent that calls real tools. For a real model: --model, "
     "--engine.\n"
 )
-AGENT_TOKENS = 24_000
-"""Tokens of a large agent's prompt before the user's first word, and of an answer. Claude Code's
-prompt has 16,000."""
 LONGEST_VALUE = 120
 """Characters of a value in a log line."""
 REMIND_S = 10.0

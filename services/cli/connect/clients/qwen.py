@@ -10,9 +10,9 @@ from services.cli.connect.server import ServedModel
 KEY = "TURNWIRE_API_KEY"
 """The variable from which qwen-code reads the key. `env` in settings.json sets it."""
 _NEW_FILE = {"$version": 4}
-"""The version of qwen-code's settings, from 0.24.4 (`SETTINGS_VERSION`). At its start it writes a file
-without one again, and then all users can read it. An older file must keep its own version, by which
-qwen-code converts it."""
+"""The version of qwen-code's settings, from 0.24.4 (`SETTINGS_VERSION`). At its start it writes a
+file without one again, and then all users can read it. An older file must keep its own version, by
+which qwen-code converts it."""
 
 
 def make_settings(target: Target) -> ClientPlan:
@@ -33,8 +33,8 @@ def make_settings(target: Target) -> ClientPlan:
     settings = ClientSettings(f"{folder}/settings.json", "json", values, new_file=_NEW_FILE)
     start = "qwen" if target.default else f"qwen --auth-type openai -m {target.model_word}"
     note = (
-        "When qwen-code changes a setting, it writes this file again so that all users of the machine "
-        f"can read it, with the key: `chmod 700 {shlex.quote(str(folder))}` keeps others out."
+        "When qwen-code changes a setting, it writes this file again so that all users of the "
+        f"machine can read it, with the key: `chmod 700 {shlex.quote(folder)}` keeps others out."
     )
     return ClientPlan(files=[settings], start=start, notes=[note])
 
