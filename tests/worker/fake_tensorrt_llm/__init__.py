@@ -31,9 +31,9 @@ from .runtime import (
     since,
 )
 
-VERSIONS = ["1.2.1", "1.3.0rc7", "1.3.0rc15", "1.3.0rc24", "1.3.0rc27", "1.4.0rc1"]
+VERSIONS = ["1.2.1", "1.3.0rc7", "1.3.0rc15", "1.3.0rc24", "1.3.0rc26", "1.4.0rc1"]
 """One of each family: statistics by queue; by call; with priority; with penalties and min_p; the
-newest known."""
+image's; the newest known."""
 
 _SCHEDULER = frozenset(
     {"capacity_scheduler_policy", "context_chunking_policy", "dynamic_batch_config"}
