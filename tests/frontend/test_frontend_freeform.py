@@ -32,6 +32,17 @@ def test_input_is_the_same_for_every_splitting(
 
 
 @given(
+    st.text(st.characters(exclude_categories=["Cs"])),
+    st.text(st.characters(exclude_categories=["Cs"])),
+    st.lists(st.integers(0, 999)),
+)
+def test_input_with_another_name_is_its_text(name: str, said: str, cuts: list[int]) -> None:
+    arguments = json.dumps({name: said})
+    assert freeform_input(arguments) == said
+    assert read(pieces(arguments, cuts)) == said
+
+
+@given(
     st.lists(
         st.sampled_from(
             ['{"input": "', "\\", "u", "d83d", "de00", "n", '"', "}", "x", "é", "\\ud83d", "\\n"]
@@ -53,7 +64,21 @@ def test_text_other_than_json_is_the_same_for_every_splitting(
         ('{"input": "half \\ud83d pair \\ude00"}', "half \ufffd pair \ufffd"),
         ('{"input": "\\d+ \\u12x"}', "\\d+ \\u12x"),
         ('{"why": "so", "input": "later", "more": 1}', "later"),
-        ('{"patch": "x"}', '{"patch": "x"}'),
+        ('{"patch": "x"}', "x"),
+        ('{"patch": "half \\ud83d"}', "half \ufffd"),
+        ('{"patch": "\\d+"}', "\\d+"),
+        ('{"why": 1, "patch": "x", "more": [1]}', "x"),
+        ('{"a": "x", "b": "y"}', '{"a": "x", "b": "y"}'),
+        ('{"a": "\\d", "b": "y"}', '{"a": "\\d", "b": "y"}'),
+        ('{"input": 1.0}', '{"input": 1.0}'),
+        ('{"patch": {"a": 1e2}}', '{"patch": {"a": 1e2}}'),
+        ('{"input": null, "patch": "x"}', "x"),
+        ('{"input": null}', ""),
+        ("null", ""),
+        ("{}", ""),
+        ("", ""),
+        ('"x\\n"', "x\n"),
+        ("[1]", "[1]"),
         ("*** Begin Patch", "*** Begin Patch"),
         ('{"input": "cut \\u00', "cut "),
     ],

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from schemas.conversation import Grammar
 from schemas.errors import Invalid
+from services.frontend.apis.shared.decode import mend_surrogates
 from services.runtime.long_work import long_work
 
 MAX_GRAMMARS = 32
@@ -31,6 +32,7 @@ the stack, which ends the process, at a chain of some 3,000 rules. Each rule has
 _CACHED_GRAMMARS = 256
 _START = re.compile(r"^[ \t]*[?!]{0,2}start[ \t]*(?:\.\d+)?[ \t]*:", re.MULTILINE)
 _HEAD = re.compile(r'\s*\{\s*"input"\s*:\s*"')
+_ANY_HEAD = re.compile(r'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*"', re.DOTALL)
 _PIECE = re.compile(
     r"""
     [^"\\]+
@@ -115,15 +117,12 @@ def _rough_problem(syntax: str, definition: str) -> str:
     return ""
 
 
-class _Wrapped(Struct):
-    input: str
-
-
 class FreeformInput:
     """Reads the arguments of one call piece by piece.
 
     The concatenation of the results of `feed` and `end` does not depend on how the text is split.
-    `end` returns text in another form unchanged.
+    `end` returns an input that has another name or follows other members, and text in another form
+    unchanged.
     """
 
     def __init__(self) -> None:
@@ -150,9 +149,22 @@ class FreeformInput:
         if self._in_string or self._over:
             return ""
         try:
-            return msgspec.json.decode(self._pending, type=_Wrapped).input
+            arguments = msgspec.json.decode(mend_surrogates(self._pending.encode()))
         except (msgspec.DecodeError, RecursionError):
-            return self._pending
+            return self._end_of_other_text()
+        return _input_among(arguments, self._pending)
+
+    def _end_of_other_text(self) -> str:
+        """The input in text that is not JSON: the string of its only member, which may have wrong
+        escapes, else the text itself."""
+        whole = self._pending
+        head = _ANY_HEAD.match(whole)
+        if head is None:
+            return whole
+        self._pending = whole[head.end() :]
+        text = self._read()
+        is_only_member = self._over and self._pending.strip() == "}"
+        return text if is_only_member else whole
 
     def _read(self) -> str:
         """Reads all that is complete of the string."""
@@ -166,7 +178,7 @@ class FreeformInput:
             text = piece.group()
             if text == '"':
                 self._over = True
-                self._pending = ""
+                self._pending = pending[piece.end() :]
                 return "".join(out)
             if _LONE_HALF.fullmatch(text):
                 if _PARTIAL_PAIR.fullmatch(pending, offset):
@@ -178,6 +190,24 @@ class FreeformInput:
             offset = piece.end()
         self._pending = pending[offset:]
         return "".join(out)
+
+
+def _input_among(arguments: Any, whole: str) -> str:
+    """The text that is a freeform tool's input: the member `input`, or the only text; "" without
+    arguments; `whole`, the JSON of all, where no text or several are meant."""
+    if isinstance(arguments, str):
+        return arguments
+    if arguments is None:
+        return ""
+    if not isinstance(arguments, dict):
+        return whole
+    texts = {name: value for name, value in arguments.items() if isinstance(value, str)}
+    if "input" in texts:
+        return texts["input"]
+    if len(texts) == 1:
+        return "".join(texts.values())
+    has_arguments = any(value is not None for value in arguments.values())
+    return whole if has_arguments else ""
 
 
 def freeform_input(arguments: str) -> str:
