@@ -2,6 +2,7 @@
 
 import os
 import platform
+import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,6 +22,8 @@ class Machine(msgspec.Struct, frozen=True):
     python: str
     load_before: float
     """One-minute load average at the start: shows other work on the machine."""
+    gpus: list[str] = []
+    """The names of NVIDIA GPUs, as nvidia-smi prints them."""
 
 
 def this_machine() -> Machine:
@@ -36,7 +39,16 @@ def this_machine() -> Machine:
         system=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
         load_before=round(os.getloadavg()[0], 2),
+        gpus=_gpus(),
     )
+
+
+def _gpus() -> list[str]:
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        return subprocess.check_output(command, text=True).splitlines()
+    except (OSError, subprocess.CalledProcessError):  # no GPU, or no driver
+        return []
 
 
 def now() -> str:

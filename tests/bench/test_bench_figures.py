@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bench import page, record, summary
@@ -10,7 +11,7 @@ from bench.client import Mode
 from bench.cpu import Cost, Memory
 from bench.exchange import Exchange
 from bench.record import Entry, Record, SideFacts
-from bench.report import this_machine
+from bench.report import this_machine, write
 from bench.rows import Case, Row, make_row, medians
 from bench.sides import OURS
 from tests.bench.stub import closing, delta, opening
@@ -141,3 +142,16 @@ def test_page_is_replaced_between_its_markers(tmp_path: Path) -> None:
     where.write_text("no markers")
     with pytest.raises(ValueError, match="has no"):
         page.write(path, page.REST, where)
+
+
+@pytest.mark.parametrize("status", [0, 9])
+def test_result_names_the_gpus(
+    status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\necho 'NVIDIA H100 80GB HBM3'\nexit {status}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    write(this_machine(), tmp_path / "result.json")
+    machine = msgspec.json.decode((tmp_path / "result.json").read_bytes())
+    assert machine["gpus"] == ([] if status else ["NVIDIA H100 80GB HBM3"])
