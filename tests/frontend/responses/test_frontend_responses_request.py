@@ -5,6 +5,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from schemas.conversation import Grammar, ToolSpec
 from schemas.errors import Invalid
@@ -12,6 +14,7 @@ from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.responses.request.tools import ToolName, tool_name
 from services.frontend.apis.responses.state.input_items import stored_items
+from services.templates.tools import tool_name as prompt_name
 from tests.kit.bodies import (
     RESPONSES,
     Json,
@@ -47,6 +50,53 @@ def test_tools_of_every_kind_are_converted() -> None:
     called = tool_name(ask.shape.names, "ns__g")
     assert (called.kind, called.name, called.namespace) == ("custom", "g", "ns")
     assert tool_name(ask.shape.names, "nobody") == ToolName("function", "nobody")
+
+
+NAMES = ("c", "b__c", "a__b__c", "c_2", "b__c_2")
+NAMESPACES = (None, "a", "a__b", "a__b__c")
+
+
+def in_namespace(name: str, namespace: str | None) -> Json:
+    tool = function(name)
+    return block("namespace", name=namespace, tools=[tool]) if namespace else tool
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(NAMES), st.sampled_from(NAMESPACES)), min_size=1, unique=True
+    ),
+    st.booleans(),
+)
+def test_tools_that_render_to_one_name_are_told_apart(
+    tools: list[tuple[str, str | None]], later: bool
+) -> None:
+    listed = [in_namespace(*tool) for tool in tools]
+    calls = [
+        function_call(str(number), name, **({"namespace": namespace} if namespace else {}))
+        for number, (name, namespace) in enumerate(tools)
+    ]
+    outputs = [function_output(str(number)) for number in range(len(tools))]
+    items = [block("additional_tools", tools=listed)] if later else []
+    ask = RESPONSES.ask(*items, *calls, *outputs, tools=[] if later else listed)
+
+    shown = [prompt_name(tool.name, tool.namespace) for tool in ask.conversation.tools]
+    assert len({*shown}) == len(tools)
+    known = [tool_name(ask.shape.names, name) for name in shown]
+    assert [(name.name, name.namespace) for name in known] == tools
+    assistants, results = ask.conversation.messages[-2:]
+    assert [prompt_name(call.name, call.namespace) for call in assistants.parts] == shown
+    assert [result.name for result in results.parts] == shown
+    for name, (bare, namespace) in zip(shown, tools, strict=True):
+        chosen = {"type": "function", "name": bare, "namespace": namespace}
+        asked = RESPONSES.read(*items, tools=[] if later else listed, tool_choice=chosen)
+        choice = asked.tool_choice
+        assert prompt_name(choice.name or "", choice.namespace) == name
+
+
+def test_tool_that_is_declared_twice_is_refused() -> None:
+    for tool in (F, G, NS, in_namespace("b__c", "a")):
+        other = in_namespace("c", "a__b")
+        assert RESPONSES.refusal(tools=[other, tool, tool]).code == "invalid_value"
 
 
 def test_hosted_tools_are_dropped_and_noted() -> None:

@@ -11,7 +11,7 @@ from services.frontend.apis.responses.request import content
 from services.frontend.apis.responses.request.history import ItemHistory
 from services.frontend.apis.responses.request.members import convert
 from services.frontend.apis.responses.request.tool_specs import TOOL_SEARCH
-from services.frontend.apis.responses.request.tools import RequestTools, rendered_name
+from services.frontend.apis.responses.request.tools import RequestTools
 
 _ANSWERED = {
     # Codex returns the result of a local shell as that of a function.
@@ -53,7 +53,7 @@ class ToolCallReader:
             case _:
                 call = _patch_call(convert(wire.PatchCall, raw, field_path))
         self._call_types[call.call_id] = kind
-        self._history.add_call(call)
+        self._history.add_call(self._tools.shown(call))
 
     def read_search(self, item: wire.SearchCall) -> None:
         """Adds a search for tools, if the client ran it."""
@@ -129,7 +129,9 @@ class ToolCallReader:
         self._history.add_result(item.call_id, chunks, field_path)
 
     def _read_output(self, item: wire.CallOutput, field_path: str) -> None:
-        name = rendered_name(item.name, item.namespace) if item.name else None
+        name = None
+        if item.name:
+            name = self._tools.rendered_name(item.name, item.namespace)
         parts = content.parts(item.output, f"{field_path}.output", self._unknown)
         self._history.add_result(item.call_id, parts, field_path, name=name)
 

@@ -48,6 +48,8 @@ def _named_tool(
     chosen: wire.ResponsesToolChoice, tools: RequestTools, parallel: bool
 ) -> ToolChoice:
     name = ToolIndex(tools.names).find(chosen)
+    if name is not None and name.alias is not None:
+        return ToolChoice("tool", name=name.alias, parallel=parallel)
     if name is not None:
         return ToolChoice("tool", name=name.name, namespace=name.namespace, parallel=parallel)
     if chosen.type in _NAMED:
@@ -89,11 +91,13 @@ class ToolIndex:
         self._by_kind: dict[str, ToolName] = {}
         """The first tool of each kind without a name of its own."""
         self._by_name: dict[tuple[str, str | None], ToolName] = {}
-        """The first tool of each name and namespace, also by the name alone."""
+        """The tool of each name and namespace."""
+        self._by_bare_name: dict[str, ToolName] = {}
+        """The first tool of each name, in any namespace."""
         for name in names.values():
             if name.kind in _NAMED:
                 self._by_name.setdefault((name.name, name.namespace), name)
-                self._by_name.setdefault((name.name, None), name)
+                self._by_bare_name.setdefault(name.name, name)
             else:
                 self._by_kind.setdefault(name.kind, name)
 
@@ -106,9 +110,10 @@ class ToolIndex:
             return self._by_kind.get(chosen.type)
         if not chosen.name:
             raise missing_parameter("tool_choice.name")
-        if chosen.namespace is None and chosen.name in self._names:
-            return self._names[chosen.name]
-        return self._by_name.get((chosen.name, chosen.namespace))
+        named = self._by_name.get((chosen.name, chosen.namespace))
+        if named is not None or chosen.namespace is not None:
+            return named
+        return self._names.get(chosen.name) or self._by_bare_name.get(chosen.name)
 
     def in_namespace(self, namespace: str | None) -> list[str]:
         """The rendered names of the tools in a namespace."""

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from schemas.conversation import ToolSpec
+from schemas.conversation import Call, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.request.members import convert
@@ -40,11 +40,14 @@ class ToolName(Struct, frozen=True):
     kind: CallKind
     name: str
     namespace: str | None = None
+    alias: str | None = None
+    """The name that the model sees, if the tool before it has the usual one: `a__b__c` may be `c`
+    of `a__b`, or `b__c` of `a`."""
 
     @property
     def rendered(self) -> str:
         """The one name that the model sees."""
-        return rendered_name(self.name, self.namespace)
+        return self.alias or rendered_name(self.name, self.namespace)
 
 
 def rendered_name(name: str, namespace: str | None) -> str:
@@ -85,6 +88,8 @@ class RequestTools(Struct):
     client_searches: bool = False
     """The client searches for tools, and loads deferred ones."""
     grammars: int = 0
+    aliases: dict[tuple[str, str | None], str] = {}
+    """The aliases of tools by name and namespace."""
     settled_specs: list[ToolSpec] | None = None
     """The result of `final_specs`; None after a change."""
 
@@ -107,6 +112,7 @@ class RequestTools(Struct):
             names=shared.names.copy(),
             dropped=shared.dropped.copy(),
             search_results=shared.search_results.copy(),
+            aliases=shared.aliases.copy(),
         )
 
     def add(self, raws: Iterable[Raw], list_path: str, *, from_search: bool = False) -> list[str]:
@@ -120,6 +126,15 @@ class RequestTools(Struct):
     def runs(self, name: str) -> bool:
         """Whether this server runs the tool."""
         return name in self.specs and self.specs[name].hosted is not None
+
+    def shown(self, call: Call) -> Call:
+        """A call under the name that the model sees, if that is an alias."""
+        alias = self.aliases.get((call.name, call.namespace))
+        return call if alias is None else replace(call, name=alias, namespace=None)
+
+    def rendered_name(self, name: str, namespace: str | None) -> str:
+        """The one name under which the model sees a tool."""
+        return self.aliases.get((name, namespace)) or rendered_name(name, namespace)
 
     def final_specs(self) -> list[ToolSpec]:
         """The tools for the prompt. Without a client's search nothing could load a deferred tool,
@@ -198,19 +213,41 @@ class RequestTools(Struct):
             spec = replace(spec, description=description)
         if source.namespace is not None:
             spec = replace(spec, namespace=source.namespace)
-        name = ToolName(kind, spec.name, spec.namespace)
-        rendered = name.rendered
-        if rendered in self.specs and not self.runs(rendered):
+        rendered = self.rendered_name(spec.name, spec.namespace)
+        if self._has(rendered, spec):
             if source.unique:
                 message = f"Tool names must be unique: '{rendered}'."
                 raise Invalid(message, param=f"{field_path}.name", code="invalid_value")
             return [rendered]
+        name = ToolName(kind, spec.name, spec.namespace)
+        if self._is_taken(rendered):
+            rendered = self._unused_name(rendered)
+            name = replace(name, alias=rendered)
+            self.aliases[spec.name, spec.namespace] = rendered
+            spec = replace(spec, name=rendered, namespace=None)
         if source.from_search:
             spec = replace(spec, deferred=True)
             self.search_results.add(rendered)
         self.specs[rendered] = spec
         self.names[rendered] = name
         return [rendered]
+
+    def _has(self, rendered: str, spec: ToolSpec) -> bool:
+        """Whether the client's tools have one of this name and namespace."""
+        if not self._is_taken(rendered):
+            return False
+        known = self.names[rendered]
+        return (known.name, known.namespace) == (spec.name, spec.namespace)
+
+    def _is_taken(self, rendered: str) -> bool:
+        """Whether a tool of the client has this name; one that this server runs gives way."""
+        return rendered in self.specs and not self.runs(rendered)
+
+    def _unused_name(self, rendered: str) -> str:
+        number = 2
+        while self._is_taken(f"{rendered}_{number}"):
+            number += 1
+        return f"{rendered}_{number}"
 
 
 def _runs_here(tool: wire.ResponsesTool) -> bool:
