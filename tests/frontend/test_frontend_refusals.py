@@ -2,6 +2,7 @@
 not. A table has one row for each rule."""
 
 import json
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import pytest
@@ -709,3 +710,73 @@ async def test_fields_without_effect_are_named(http: ClientSession, cases: Cases
             status, _, names = await answered(http, api, body)
             assert status == 200
             assert name in names
+
+
+def in_namespaces(tool: Json) -> Json:
+    return block("namespace", name="n", tools=[FUNCTION, tool])
+
+
+LENGTHS: list[tuple[Api, str, Callable[[str], Json]]] = [
+    (RESPONSES, "tools[1].name", lambda name: responses(tools=[FUNCTION, function(name)])),
+    (RESPONSES, "tools[0].name", lambda name: responses(tools=[block("custom", name=name)])),
+    (
+        RESPONSES,
+        "tools[0].tools[1].name",
+        lambda name: responses(tools=[in_namespaces(function(name))]),
+    ),
+    (
+        RESPONSES,
+        "input[1].tools[0].name",
+        lambda name: responses(USER, block("additional_tools", tools=[function(name)])),
+    ),
+    (
+        RESPONSES,
+        "input[0].tools[0].tools[1].name",
+        lambda name: responses(block("tool_search_output", tools=[in_namespaces(function(name))])),
+    ),
+    (
+        RESPONSES,
+        "text.format.name",
+        lambda name: responses(text={"format": block("json_schema", name=name, schema={})}),
+    ),
+    (RESPONSES, "metadata.a", lambda value: responses(metadata={"b": "", "a": value * 8})),
+    (CHAT, "tools[1].function.name", lambda name: chat(tools=[chat_tool(), chat_tool(name)])),
+    (CHAT, "functions[0].name", lambda name: chat(functions=[{"name": name}])),
+    (
+        CHAT,
+        "response_format.json_schema.name",
+        lambda name: chat(response_format=block("json_schema", json_schema={"name": name})),
+    ),
+]
+"""Texts of at most 64 characters, or eight times as many."""
+
+
+@pytest.mark.parametrize("size", [65, 77, 1000])
+def test_length_errors_have_the_length(size: int, cases: Cases) -> None:
+    for api, field, body in LENGTHS:
+        with cases.case(field=field, api=api.name):
+            sent = size * 8 if field == "metadata.a" else size
+            refused = api.refused(body("x" * size))
+            assert (refused.param, refused.code) == (field, TOO_LONG)
+            assert refused.message.endswith(f"but got a string with length {sent} instead.")
+
+
+def test_empty_names_are_empty(cases: Cases) -> None:
+    for api, field, body in LENGTHS:
+        if field != "metadata.a":
+            with cases.case(field=field, api=api.name):
+                refused = api.refused(body(""))
+                assert (refused.param, refused.code) == (field, "empty_string")
+                assert refused.message.endswith("but got an empty string instead.")
+
+
+def test_errors_in_settings_have_the_number() -> None:
+    refused = RESPONSES.refusal(reasoning={"max_tokens": -3})
+    assert refused.param == "reasoning.max_tokens"
+    assert refused.message.endswith("but got -3 instead.")
+
+
+def test_unknown_length_is_left_out() -> None:
+    deep = b'"x": ' + b"[" * 5000
+    body = b'{"metadata": {"a": "' + b"x" * 600 + b'"}, ' + deep
+    assert RESPONSES.refused(body).message.endswith("with maximum length 512.")

@@ -27,8 +27,8 @@ from services.frontend.apis.shared.client import Headers, header_flag, with_clie
 from services.frontend.apis.shared.decode import BodyDecoder, ToolList, is_set, share_texts
 from services.frontend.apis.shared.openai.chunks import PING
 from services.frontend.apis.shared.openai.wording import (
+    Explainer,
     empty_array,
-    explainer,
     invalid_value,
     missing_parameter,
     unknown_parameter,
@@ -49,7 +49,7 @@ REASONING_DETAILS_HEADER = "x-turnwire-reasoning-details"
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _TIERS = ("default", "flex", "scale", "priority")
 _UNSPECIFIED = ("auto", "default")
-_explain = explainer(
+_explain = Explainer(
     {
         "role": ("developer", "system", "user", "assistant", "tool", "function"),
         "tool_calls.type": ("function", "custom"),

@@ -20,8 +20,8 @@ from services.frontend.apis.shared.client import Headers, with_client
 from services.frontend.apis.shared.decode import body_decoder, decode_body
 from services.frontend.apis.shared.openai.chunks import PING
 from services.frontend.apis.shared.openai.wording import (
+    Explainer,
     empty_array,
-    explainer,
     unknown_parameter,
 )
 from services.frontend.apis.shared.sampling_fields import (
@@ -36,7 +36,7 @@ MAX_TOKENS = 16
 """The default of the native API."""
 
 _decode = body_decoder(wire.CompletionsBody, unknown_parameter)
-_explain = explainer({})
+_explain = Explainer({})
 
 MAX_CHOICES = 1024
 """Choices of one request, over all its prompts; each choice is a turn."""

@@ -11,7 +11,7 @@ from msgspec import Raw
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
 from services.frontend.apis.shared.decode import tags_of
-from services.frontend.apis.shared.openai.wording import choices_of, explainer
+from services.frontend.apis.shared.openai.wording import Explainer, choices_of
 from services.frontend.apis.shared.unknown_parts import part_type
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ _CHOICES = choices_of(
 )
 _FORMATS = choices_of(wire.Format)["type"]
 _TYPES = {"format.type": _FORMATS, "context_management.type": ("compaction",)}
-explain = explainer(_CHOICES | _TYPES)
+explain = Explainer(_CHOICES | _TYPES)
 """The native error for a failed validation of the body."""
 
 
@@ -40,8 +40,7 @@ def convert(kind: Any, raw: Raw, field_path: str) -> Any:
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
-        what, _, path = str(error).partition(" - at `$")
-        raise explain(b"null", f"{what} - at `$.{field_path}{path or '`'}") from None
+        raise explain(bytes(raw), str(error), field_path) from None
     except RecursionError:
         raise Invalid(f"'{field_path}' is nested too deeply.", param=field_path) from None
 

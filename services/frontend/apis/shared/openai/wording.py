@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence, Sized
 from typing import Any, Literal, TypeAlias, get_args, get_type_hints
 
 from schemas.errors import Invalid
-from services.frontend.apis.shared.decode import FORMS, Explain
+from services.frontend.apis.shared.decode import FORMS
 from services.frontend.apis.shared.validation import (
     FailedValidation,
     MissingField,
@@ -50,30 +50,32 @@ _KINDS = {
 _NUMBERS = {"int": "integer", "float": "decimal"}
 
 
-def explainer(choices: Choices) -> Explain:
-    """Explains errors in this wording. `choices`: the values of each enumeration by the name
-    of its field; of a tag by the field or list that has the object, such as `content.type`."""
-    choices = {"prompt_cache_options.ttl": get_args(CacheTtl), **choices}
+class Explainer:
+    """Explains failed validations in this wording."""
 
-    def explain(body: bytes, message: str) -> Invalid:
+    def __init__(self, choices: Choices) -> None:
+        """`choices`: the values of each enumeration by the name of its field; of a tag by the field
+        or list that has the object, such as `content.type`."""
+        self._choices = {"prompt_cache_options.ttl": get_args(CacheTtl), **choices}
+
+    def __call__(self, body: bytes, message: str, holder: str = "") -> Invalid:
+        """The error for msgspec's message about a body, or about the part of it at `holder`."""
         failed = parse_message(message)
-        field_path = failed.path.removeprefix(".")
+        field_path = (holder + failed.path).removeprefix(".")
         if isinstance(failed.reason, MissingField):
             return missing_parameter(f"{field_path}.{failed.reason.name}".removeprefix("."))
         if not field_path:
             return Invalid("The request body must be a JSON object.", code="invalid_type")
 
         if failed.is_key or field_path.endswith(_UNNAMED):
-            holder = field_path.removesuffix(_UNNAMED)
-            members = values_along(body, steps_of(f".{holder}"))[-1]
+            members = values_along(body, steps_of(failed.path.removesuffix(_UNNAMED)))[-1]
             name, value = _member(members, failed.reason, is_key=failed.is_key)
-            return _explain_value(f"{holder}.{name}", failed, value, choices)
+            field_path = f"{field_path.removesuffix(_UNNAMED)}.{name}"
+            return _explain_value(field_path, failed, value, self._choices)
         value = None
         if isinstance(failed.reason, OutOfBounds):
             value = values_along(body, failed.steps)[-1]
-        return _explain_value(field_path, failed, value, choices)
-
-    return explain
+        return _explain_value(field_path, failed, value, self._choices)
 
 
 def _explain_value(
@@ -97,7 +99,7 @@ def _explain_value(
 
 
 def choices_of(*owners: type) -> dict[str, Sequence[str]]:
-    """Returns the values of each enumeration among the fields of these Structs, for `explainer`."""
+    """Returns the values of each enumeration among the fields of these Structs, for `Explainer`."""
     choices: dict[str, Sequence[str]] = {}
     for owner in owners:
         for name, hint in get_type_hints(owner).items():
@@ -214,16 +216,17 @@ def empty_array(field_path: str) -> Invalid:
 
 
 def _out_of_length(field_path: str, kind: str, sign: str, limit: str, value: object) -> Invalid:
-    """The error for a `string`, `array` or `object` that is too long or too short."""
+    """The error for a `string`, `array` or `object` that is too long or too short. `value` None:
+    unknown."""
     article = "a" if kind == "string" else "an"
-    size = len(value) if isinstance(value, Sized) else 0
+    size = len(value) if isinstance(value, Sized) else None
     got = f"{article} {kind} with length {size}"
     if kind == "object":
         what = "too many properties"
         amount = f"at most {limit} properties"
         code = "object_above_max_properties"
         got = f"an object with {size} properties"
-    elif sign == ">=" and not size:
+    elif sign == ">=" and size == 0:
         what = f"empty {kind}"
         amount = f"minimum length {limit}"
         code = f"empty_{kind}"
@@ -236,8 +239,10 @@ def _out_of_length(field_path: str, kind: str, sign: str, limit: str, value: obj
         what = f"{kind} too short"
         amount = f"minimum length {limit}"
         code = f"{kind}_below_min_length"
-    expected = f"Expected {article} {kind} with {amount}, but got {got} instead."
-    return Invalid(f"Invalid '{field_path}': {what}. {expected}", param=field_path, code=code)
+    expected = f"Expected {article} {kind} with {amount}"
+    if size is not None:
+        expected += f", but got {got} instead"
+    return Invalid(f"Invalid '{field_path}': {what}. {expected}.", param=field_path, code=code)
 
 
 def _mismatch(field_path: str, pattern: str) -> Invalid:
