@@ -2,6 +2,7 @@
 secret, probe and metric that the manifests name exists."""
 
 import asyncio
+import copy
 import re
 import socket
 import ssl
@@ -24,6 +25,7 @@ from services.runtime.config import (
 )
 from services.runtime.config.loader import Sources
 from services.runtime.observability.metrics import LoadCollector
+from tests.deploy.api_rules import faults
 from tests.deploy.deployed import CONF
 from tests.deploy.local_nats import LocalNats
 from tests.deploy.rendered import DEPLOY, Manifest, Rendered, documents, kustomize
@@ -73,6 +75,62 @@ def test_every_manifest_is_valid(render: Render, version: str) -> None:
         kubernetes_validate.validate(manifest, version, strict=True)
     for secret in rendered[0].all("Secret"):
         kubernetes_validate.validate(secret, version, strict=True)
+
+
+ELSEWHERE = {"nats-tls", "nats-routes", "turnwire-hub"}
+"""Secrets that the page says to create."""
+BREAKS: dict[str, Callable[[Manifest], object]] = {
+    "bad name": lambda one: one["metadata"].update(name="Frontend_1"),
+    "bad label": lambda one: one["spec"]["template"]["metadata"]["labels"].update(x="a b"),
+    "does not select its own pods": lambda one: one["spec"]["selector"]["matchLabels"].update(
+        x="y"
+    ),
+    "neither add nor remove": lambda one: one["spec"]["strategy"].update(
+        rollingUpdate={"maxSurge": 0, "maxUnavailable": 0}
+    ),
+    "two volumes with one name": lambda one: pod(one)["volumes"].append(pod(one)["volumes"][0]),
+    "no volume": lambda one: pod(one)["volumes"].clear(),
+    "two mounts at": lambda one: container(one)["volumeMounts"].extend(
+        container(one)["volumeMounts"][:1]
+    ),
+    "is set twice": lambda one: container(one)["env"].append(container(one)["env"][0]),
+    "bad port name": lambda one: container(one)["ports"][0].update(name="much-too-long-name"),
+    "at a port that is not there": lambda one: container(one)["readinessProbe"].update(
+        httpGet={"path": "/", "port": 1}
+    ),
+    "needs a successThreshold of 1": lambda one: container(one)["livenessProbe"].update(
+        successThreshold=2
+    ),
+    "than its limit": lambda one: container(one)["resources"]["requests"].update(memory="9Ti"),
+    "there is no ConfigMap": lambda one: container(one)["envFrom"].append(
+        {"configMapRef": {"name": "lost"}}
+    ),
+}
+"""A fault that the rules find, and how the frontend gets it."""
+
+
+def container(workload: Manifest) -> dict[str, Any]:
+    only: dict[str, Any]
+    (only,) = pod(workload)["containers"]
+    return only
+
+
+def test_manifests_keep_the_rules_that_no_schema_has(render: Render) -> None:
+    everything = render("demo", "nats-cluster", "nats-tls", "keda", "monitoring")
+    for rendered in (everything, *map(render, OVERLAYS)):
+        assert list(faults(rendered.manifests, ELSEWHERE)) == []
+
+
+@for_each(list(BREAKS))
+def test_broken_rule_is_found(fault: str, render: Render) -> None:
+    manifests = copy.deepcopy(render("demo").manifests)
+    (frontend,) = [
+        one
+        for one in manifests
+        if (one["kind"], one["metadata"]["name"]) == ("Deployment", "frontend")
+    ]
+    BREAKS[fault](frontend)
+    assert any(fault in found for found in faults(manifests, ELSEWHERE))
 
 
 def test_nats_runs_the_file_that_compose_runs(render: Render) -> None:
