@@ -3,7 +3,7 @@
 A family is one module with a `FAMILY`; see docs/families.md.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product
 
 from services.families.family import Family
@@ -13,7 +13,7 @@ from services.families.grammar.shapes import END, Shape
 from services.families.readers.gemma import GemmaValues, gemma_style
 from services.families.readers.json_calls import Form, JsonCalls
 from services.families.readers.nested import Nested, NestedStyle
-from services.families.readers.parameters import BareCall, Parameters
+from services.families.readers.parameters import BareCall, Parameters, UnreadableCall
 from services.families.readers.pythonic import Pythonic, python_style
 from services.families.readers.text_call import TextCall
 from services.families.writing import Style, Tags
@@ -64,6 +64,21 @@ FRAMED_THINK = "<think>\n{text}\n</think>\n\n"
 SECTIONS = ("tool_calls", "function_calls", "calls", "toolcalls", "tool")
 
 
+def unreadable_calls(
+    sections: Iterable[str], opener: str, closers: tuple[str, ...]
+) -> list[CallMarker]:
+    """Calls that never complete: one of `sections` and a tag that names a tool, or `opener` with
+    the name of one, without the tags that may follow."""
+    body = UnreadableCall(closers)
+    return [
+        *(
+            CallMarker(Shape(text + "{ws}<{id}", ("<", END), marker=text), body)
+            for text in sections
+        ),
+        CallMarker(Shape(opener + "{id}", ("<", END), line_start=True, marker=opener), body),
+    ]
+
+
 def function_tags(
     wrapper: str = "tool_call",
     *,
@@ -82,17 +97,18 @@ def function_tags(
         parameter_closers=("</parameter>",),
         call_closers=("</function>",),
         next_markers=(closer, opener, "<function="),
-        call_tags=(opener + "{ws}<function={name}>", "<function={name}>"),
+        call_tags=(opener + "{ws}<function={name}{ws}>", "<function={name}{ws}>"),
         frame=frame,
     )
     return Markup(
         think=think,
         calls=(
-            body.call(opener + "{ws}<function={name}>"),
-            body.call("<function={name}>", line_start=True),
+            body.call(opener + "{ws}<function={name}{ws}>"),
+            body.call("<function={name}{ws}>", line_start=True),
             CallMarker(
                 Shape(opener + "{ws}<function={name}", then=(closer, opener)), BareCall(whole=False)
             ),
+            *unreadable_calls((opener,), "<function={name}{ws}>", ("</function>", closer)),
         ),
         tails=(closer, "</function>"),
         stops=stops,
@@ -111,7 +127,7 @@ def key_value_tags(
     stops: tuple[str, ...] = GLM_STOPS,
 ) -> Markup:
     """`<tool_call>NAME <arg_key>KEY</arg_key> <arg_value>value</arg_value> … </tool_call>`, or JSON
-    in the same tags.
+    in the same tags, alone or after `NAME>`.
 
     The name ends at the first key or the closer. A value may lack its opener. `section` wraps the
     calls; `suffix` is a hole for text that a tokenizer adds to the names of markers.
@@ -133,11 +149,14 @@ def key_value_tags(
         call_tags=tuple(map("{ws}".join, product(openers, names))),
     )
     as_json = JsonCalls(form=Form.OBJECT, call_closers=(closer,))
+    arguments = JsonCalls(form=Form.ARGUMENTS, call_closers=(closer,))
     return Markup(
         think=think,
         calls=(
             *(CallMarker(Shape(o, then=("{",)), as_json) for o in openers),
+            *(CallMarker(Shape(o + "{ws}{name}>", then=("{",)), arguments) for o in openers),
             *(body.call(o + "{ws}" + name) for o in openers),
+            *unreadable_calls(openers, opener + "{name}", (closer,)),
         ),
         tails=tails,
         stops=stops,
@@ -156,35 +175,39 @@ def object_calls(
     return Markup(think=think, calls=(call,), tails=(closer,), stops=stops)
 
 
-def attribute_tags(
-    token: str, *, space: str = "", stops: tuple[str, ...] = DEEPSEEK_STOPS
-) -> Markup:
+def attribute_tags(token: str, *, stops: tuple[str, ...] = DEEPSEEK_STOPS) -> Markup:
     """`<｜DSML｜tool_calls> <｜DSML｜invoke name="N"> <｜DSML｜parameter name="K" string="true">…`.
 
     The section's name varies, and the section may be missing. An invocation may close itself, or
-    contain JSON.
+    contain JSON. Blanks may precede the name of a tag.
     """
-    start = f"<｜{token}｜{space}"
-    end = f"</｜{token}｜{space}"
+    start = f"<｜{token}｜{{ws}}"
+    end = f"</｜{token}｜{{ws}}"
     invoke = start + "invoke name={q}{name}{q}"
     body = Parameters(
         parameter_tags=(
-            start + "parameter name={q}{key}{q} string={q}{bool}{q}>",
-            start + "parameter name={q}{key}{q}>",
+            start + "parameter name={q}{key}{q} string={q}{bool}{q}{ws}>",
+            start + "parameter name={q}{key}{q}{ws}>",
         ),
         parameter_closers=(end + "parameter>",),
         call_closers=(end + "invoke>",),
         next_markers=(end + "{word}>", start + "invoke"),
-        call_tags=(invoke + ">",),
+        call_tags=(invoke + "{ws}>",),
         json=("{",),
         unwrap=("arguments", "input"),
     )
-    openers = (*(f"{start}{section}>{{ws}}{invoke}" for section in SECTIONS), invoke)
+    sections = [f"{start}{section}>" for section in SECTIONS]
+    openers = {section + "{ws}" + invoke: section for section in sections}
+    openers[invoke] = start + "invoke name="
     return Markup(
         think=(THINK,),
         calls=(
-            *(body.call(o + ">") for o in openers),
-            *(CallMarker(Shape(o + "{ws}/>"), BareCall(whole=True)) for o in openers),
+            *(body.call(o + "{ws}>", marker=marker) for o, marker in openers.items()),
+            *(
+                CallMarker(Shape(o + "{ws}/>", marker=marker), BareCall(whole=True))
+                for o, marker in openers.items()
+            ),
+            *unreadable_calls(sections, invoke + "{ws}>", (end + "invoke>", end + "{word}>")),
         ),
         tails=(end + "{word}>",),
         stops=stops,
@@ -219,9 +242,9 @@ def invoke_tags(
     `section` lists the markers that may precede the first call; a call at the start of a line needs
     none.
     """
-    invoke = f"<{prefix}invoke name={{q}}{{name}}{{q}}>"
+    invoke = f"<{prefix}invoke name={{q}}{{name}}{{q}}{{ws}}>"
     body = Parameters(
-        parameter_tags=(f"<{prefix}parameter name={{q}}{{key}}{{q}}>",),
+        parameter_tags=(f"<{prefix}parameter name={{q}}{{key}}{{q}}{{ws}}>",),
         parameter_closers=(f"</{prefix}parameter>",),
         call_closers=(f"</{prefix}invoke>",),
         next_markers=(*tails, f"<{prefix}invoke name="),
@@ -238,6 +261,7 @@ def invoke_tags(
                 for s in section
                 if json
             ),
+            *unreadable_calls(section, invoke, (f"</{prefix}invoke>", *tails)),
         ),
         tails=(*tails, f"</{prefix}invoke>"),
         stops=stops,

@@ -6,7 +6,7 @@ import pytest
 
 from services.families import Family, open_parser
 from tests.kit.damage import TOOLS, DamagedTurn, damaged_turn
-from tests.kit.every import for_each
+from tests.kit.every import for_each, for_rows
 from tests.kit.families import CALLING
 from tests.kit.parser_cases import Block, fold, run
 
@@ -53,6 +53,50 @@ def sample(family: Family, seed: int, count: int) -> None:
     chance = random.Random(f"{family.name} {seed}")
     for _ in range(count):
         check(damaged_turn(family, chance), chance)
+
+
+LS = ("bash", {"command": "ls"})
+DSML = (
+    '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="bash">\n<｜DSML｜parameter name="command" string="true">ls'
+    "</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>"
+)
+FUNCTION = (
+    "<tool_call>\n<function=bash>\n<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>"
+)
+
+
+@for_rows(
+    [
+        ("deepseek_v41", DSML, LS),
+        ("deepseek_v41", DSML.replace("</｜DSML｜", "</｜DSML｜ "), LS),
+        ("deepseek_v4", DSML.replace("｜DSML｜", "｜DSML｜ "), LS),
+        ("gigachat35", DSML.replace("｜DSML｜", "｜GCML｜ "), LS),
+        ("qwen3_coder", FUNCTION.replace("=bash>", "=bash >"), LS),
+        ("glm47", '<tool_call>bash>{"command": "ls"}</tool_call>', LS),
+        ("glm45", '<tool_call>bash>\n{"command": "ls"}\n</tool_call>', LS),
+    ]
+)
+def test_other_spelling_of_a_tag_is_read(name: str, raw: str, call: tuple[str, object]) -> None:
+    (block,) = fold(run(open_parser(name, tools=TOOLS, in_reasoning=True), [raw]))
+    assert (block["name"], block["input"]) == call
+
+
+@for_rows(
+    [
+        ("step3p5", FUNCTION.replace("=bash>", " bash>")),
+        ("qwen3_coder", "<tool_call>\n<function=bash>\nls -la\n</function>\n</tool_call>"),
+        ("deepseek_v4", DSML.replace("parameter name", "param name")),
+        ("deepseek_v4", '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="bash">\nls -la'),
+        (
+            "minimax_m2",
+            '<minimax:tool_call>\n<invoke name="bash">ls</invoke>\n</minimax:tool_call>',
+        ),
+        ("glm47", "<tool_call>bash ls -la</tool_call>"),
+    ]
+)
+def test_call_that_names_a_tool_and_cannot_be_read_never_completes(name: str, raw: str) -> None:
+    (block,) = fold(run(open_parser(name, tools=TOOLS, in_reasoning=True), [raw]))
+    assert (block["name"], block["complete"]) == ("bash", False)
 
 
 @for_each(CALLING)

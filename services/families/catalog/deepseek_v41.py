@@ -2,10 +2,10 @@ r"""DeepSeek V4.1.
 
     Look first.</think>\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name="run_shell">\n<｜DSML｜ parameter name="cmd" string="true">ls</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>
 
-Special: V4's grammar with a blank before every tag's name.
+Special: V4's grammar; a blank stands before every tag's name, or before some.
 """
 
-from services.families.authoring import attribute_style, attribute_tags
+from services.families.authoring import attribute_style
 from services.families.catalog.deepseek_v4 import FAMILY as DEEPSEEK_V4
 
 FAMILY = DEEPSEEK_V4.variant(
@@ -13,7 +13,6 @@ FAMILY = DEEPSEEK_V4.variant(
     "DeepSeek V4.1",
     tool_parsers=("deepseekv41", "deepseek-v41"),
     reasoning_parsers=("deepseek-v41",),
-    grammar=attribute_tags("DSML", space=" "),
     style=attribute_style("DSML", "calls", space=" "),
     evidence=("<｜DSML｜ calls",),
     model_types=("deepseek_v41",),

@@ -291,7 +291,7 @@ class _JsonCall:
         is_open = self._turn.blocks.kind == "tool_use"
         if decoded.is_blank and not is_open:
             written.append("{}")
-            return True
+            return not (yield from self._turn.scanner.peek()).isalnum()
         is_object = is_open or "".join(written[:1]) == "{"
         return is_object and decoded.is_whole
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 from services.families.grammar.markup import CallMarker
 from services.families.grammar.scanner import Reader, Trigger
 from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape, with_meaning
-from services.families.grammar.turn import IS_CALL, CallOpener, CallReading, TurnState
+from services.families.grammar.turn import IS_CALL, CallOpener, CallReading, TurnState, not_a_call
 from services.families.readers.arguments import ArgumentWriter
 from services.families.readers.bare_text import (
     MENTIONABLE,
@@ -40,6 +40,7 @@ from services.families.readers.values import JSON, drop
 from services.families.tool_types import NULLABLE_STRING, STRING
 
 _RAW: Final = frozenset({"string", "true"})
+_WORD: Final = compile(r"[\w.:-]*\w")
 _CDATA: Final = ("<![CDATA[", "]]>")
 _STARTS: Final = (Tag.VALUE_START, Tag.BARE_VALUE_START, Tag.UNREADABLE_START)
 
@@ -456,3 +457,30 @@ class BareCall:
         turn.blocks.close(whole)
         return IS_CALL
         yield  # makes this a generator, as the other readers are
+
+
+@dataclass(frozen=True)
+class UnreadableCall:
+    """A call that cannot be read after its opener, up to one of `call_closers`. It never completes
+    if its opener names a tool of the request; otherwise the opener is text."""
+
+    call_closers: tuple[str, ...]
+
+    def read(self, turn: TurnState, opener: CallOpener) -> Reader[CallReading]:
+        """Passes the call. An opener at the end of the input may lack some of its name."""
+        scanner = turn.scanner
+        if scanner.final and not scanner.stopped and not scanner.rest():
+            return IS_CALL
+        name = next((word for word in _WORD.findall(opener.text) if word in turn.tools), None)
+        if name is None:
+            before = opener.text[: max(opener.text.rindex("<"), 1)]
+            scanner.position -= len(opener.text) - len(before)
+            return not_a_call(before)
+        turn.open_call(name)
+        turn.blocks.close(False)
+        yield from scanner.seek(self._ends)
+        return IS_CALL
+
+    @cached_property
+    def _ends(self) -> Markers[None]:
+        return Markers(with_meaning(None, self.call_closers))
