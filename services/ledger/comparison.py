@@ -245,7 +245,10 @@ class TurnComparison:
         return self._parses_to(original._replace(opening=opening), hidden.sub("", stretch))
 
     def _parses_to(self, original: _Original, stretch: str) -> bool:
-        parts = self._reader.read_rendered(stretch, original.opening, original.tools, original.mode)
+        text, mode = self._reader.after_opening(stretch, original.opening, original.mode)
+        if text == original.text and mode == original.mode:
+            return True  # the parts are those that a parser read in this text
+        parts = self._reader.read(text, original.tools, mode)
         return parts is not None and same_parts(original.parts, parts)
 
     def _ends_of_parts(self, original: _Original, text: str, mode: ParseMode) -> Iterator[int]:

@@ -102,13 +102,6 @@ class TurnReader:
             parts.append(_part(start, written))
         return parts
 
-    def read_rendered(
-        self, stretch: str, opening: str, tools: list[ToolSpec], mode: ParseMode
-    ) -> list[TurnPart] | None:
-        """The parts of a turn as a template renders it. `opening`: its prompt's turn opening."""
-        text, mode = self.after_opening(stretch, opening, mode)
-        return self.read(text, tools, mode)
-
     def after_opening(self, stretch: str, opening: str, mode: ParseMode) -> tuple[str, ParseMode]:
         """The rendered turn after its turn opening, and its mode. The template may write another
         opening: reasoning open, closed at once, or without markers."""
