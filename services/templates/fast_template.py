@@ -13,6 +13,7 @@ import minijinja
 from jinja2 import nodes
 
 from services.runtime.long_work import is_on_loop, long_work
+from services.tokenization.data_marks import has_surrogates
 
 LOOP_FUEL = 500_000
 """Limit of instructions on the event loop, each of 20 to 90 ns."""
@@ -61,7 +62,7 @@ class FastTemplate:
         """The text; None where Jinja must render it: errors of the template, long renderings, lone
         surrogates (marks of data), and some floats. Raises LongWork for a long
         rendering on the event loop."""
-        if has_other_floats(variables):
+        if has_others(variables):
             return None
         environment = self._on_loop if is_on_loop() else self._in_thread
         try:
@@ -95,16 +96,18 @@ def _may_change_data(tree: nodes.Template, functions: Collection[str]) -> bool:
     return False
 
 
-def has_other_floats(data: object) -> bool:
-    """Whether JSON data has a float that minijinja writes otherwise than Python: whole numbers lose
-    their `.0`, small ones their exponent."""
+def has_others(data: object) -> bool:
+    """Whether JSON data has values that minijinja writes otherwise than Python: lone surrogates,
+    and floats. Whole ones lose their `.0`, small ones their exponent. Names of members are not
+    searched."""
     level = [data]
     while level:
         inner: list[object] = []
         for value in level:
             if isinstance(value, str):
-                continue  # most values are texts
-            if isinstance(value, dict):
+                if not value.isascii() and has_surrogates(value):
+                    return True
+            elif isinstance(value, dict):
                 inner += value.values()
             elif isinstance(value, list):
                 inner += value

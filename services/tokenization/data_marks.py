@@ -35,6 +35,8 @@ LOOP_MARKS = 256
 LOOP_CHARS = 65_536
 """Limit of a text that is read character by character on the event loop."""
 _MARK = re.compile("[\udc00-\udfff]")
+_ENCODED_MARK = re.compile(b"\xed[\xb0-\xbf][\x80-\xbf]")
+"""A mark in UTF-8. That all begin with one byte makes the search several times as fast."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -297,11 +299,13 @@ class DataMarks:
             yield (*token.span(), True)
 
     def _plain(self, text: str) -> str:
-        return _MARK.sub(self._letter, text)
+        encoded = text.encode("utf-8", "surrogatepass")
+        return _ENCODED_MARK.sub(self._letter, encoded).decode("utf-8", "surrogatepass")
 
-    def _letter(self, mark: re.Match[str]) -> str:
-        """The character that a mark stands for."""
-        return self._letters.get(mark[0], "\ufffd")
+    def _letter(self, mark: re.Match[bytes]) -> bytes:
+        """The character that a mark stands for, both in UTF-8."""
+        letter = self._letters.get(mark[0].decode("utf-8", "surrogatepass"), "\ufffd")
+        return letter.encode()
 
 
 def _mark_at(text: str) -> int:
