@@ -79,13 +79,12 @@ class PromptChangeReporter:
         end = len(prompt.text) - len(context.opening)
         now = SeenPrompt(
             text=prompt.text[:end],
-            head=head_of(conversation, prompt.text, end),
             ids=prompt.encoded.ids,
             tools=_names_of_tools(conversation),
             answers=answers_of(conversation),
         )
         session = session_key(conversation)
-        change = self.compare(session, now, prompt.text)
+        change = self.compare(session, now, prompt.text, conversation)
         if change is not None:
             self._count(session, change)
 
@@ -114,15 +113,19 @@ class PromptChangeReporter:
         digest = blake2b(words.encode("utf-8", "replace"), key=self._log_key, digest_size=6)
         return digest.hexdigest()
 
-    def compare(self, key: SessionKey, now: SeenPrompt, text: str) -> Difference | None:
+    def compare(
+        self, key: SessionKey, now: SeenPrompt, text: str, conversation: Conversation
+    ) -> Difference | None:
         """Returns the difference to the last prompt of the same session; None where there is none,
         or no last prompt.
 
-        `text`: the whole prompt. With the client's session id in the key, a request that continues
-        none of its prompts has changed its history.
+        `now` has no `head` yet; `text`: the whole prompt. With the client's session id in the key,
+        a request that continues none of its prompts has changed its history.
         """
         before = _continued(self._last.get(key), now, text, one_session=bool(key[1]))
-        if before is not None:
+        if before is None:
+            now = replace(now, head=head_of(conversation, text, len(now.text)))
+        else:
             now = replace(now, head=before.head)
         self._last.put(key, now, instead_of=before)
         if before is None or text.startswith(before.text):

@@ -9,7 +9,6 @@ from services.preprocessor.prompt_changes import (
     PromptChangeReporter,
     SeenPrompt,
     answers_of,
-    head_of,
 )
 
 FRONT = "You are an agent. Today is {}. Session {}. Speed {}. {}\n"
@@ -33,11 +32,9 @@ class Session:
     ) -> Difference | None:
         whole = text + OPENING
         conversation = conversation_of(text)
-        head = head_of(conversation, whole, len(text))
-        seen = SeenPrompt(
-            text=text, head=head, ids=ids(whole), tools=tools, answers=answers_of(conversation)
-        )
-        return self.reporter.compare((None, name if self.one_session else None, name), seen, whole)
+        seen = SeenPrompt(text=text, ids=ids(whole), tools=tools, answers=answers_of(conversation))
+        key = (None, name if self.one_session else None, name)
+        return self.reporter.compare(key, seen, whole, conversation)
 
 
 def conversation_of(text: str) -> Conversation:
