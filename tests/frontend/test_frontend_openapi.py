@@ -32,6 +32,13 @@ def everything_said() -> list[Step]:
     return [[*reasoning(0, "so"), *text(1, "well"), *calling, finish(3)]]
 
 
+def test_fingerprint_may_be_null() -> None:
+    schemas = EVERYTHING["components"]["schemas"]
+    for answer in ("ChatAnswer", "CompletionsAnswer"):
+        fingerprint = schemas[answer]["properties"]["system_fingerprint"]
+        assert fingerprint == {"anyOf": [{"type": "string"}, {"type": "null"}]}
+
+
 @pytest.fixture
 def app() -> web.Application:
     telemetry = Telemetry(CollectorRegistry(), get_logger())

@@ -24,7 +24,7 @@ from services.frontend.apis.responses.render.events import KEEPALIVE, payloads
 from services.frontend.apis.shared.decode import mend_surrogates
 from services.frontend.turns.interfaces import AnswerInfo
 from tests.kit.answers import dispatches, events, frames
-from tests.kit.bodies import CHAT, MESSAGES, RESPONSES, Api, Json
+from tests.kit.bodies import CHAT, CONVERSING, MESSAGES, RESPONSES, Api, Json
 from tests.kit.events import call, finish, reasoning, text
 from tests.kit.frontend import MODEL
 from tests.kit.telling import PREPARED, named
@@ -90,6 +90,18 @@ def test_start_has_the_expected_cached_tokens_and_end_the_exact_number() -> None
     (_, end), *_ = frames(renderer.events([finish(0, usage=Usage(656, 600, 1))]))
     for usage, cached in ((start["message"]["usage"], 512), (end["usage"], 600)):
         assert (usage["input_tokens"], usage["cache_read_input_tokens"]) == (656 - cached, cached)
+
+
+@pytest.mark.parametrize("api", CONVERSING)
+@pytest.mark.parametrize("stops", [True, False])
+def test_only_finished_thoughts_are_sent_whole(api: Api, stops: bool) -> None:
+    cut: list[TurnEvent] = [BlockStart(1, "reasoning"), Delta(1, 0, "cut")]
+    if stops:
+        cut.append(BlockStop(1, complete=False, length=3))
+    turn = [*reasoning(0, ("one ", "two")), *cut, finish(2, FinishReason.LENGTH)]
+    renderer = api.ask(stream=True).renderer(replace(INFO, dispatch_reasoning=True))
+    (sent,) = dispatches(stream_of(renderer, turn))
+    assert "one two" in json.dumps(sent)
 
 
 @pytest.mark.parametrize(("omitted", "thinking"), [(False, "one two"), (True, "")])

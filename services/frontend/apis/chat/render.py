@@ -299,7 +299,7 @@ class _ChatChoice(ChoiceRenderer):
             out.append(self._chunk(wire.ChatMessageDelta(content=_THINK[1])))
         if self._shape.details and event.seal:
             self._seals.append(event.seal)
-        if self._answer.dispatch_reasoning:
+        if self._answer.dispatch_reasoning and event.complete:
             reasoning = {"index": self._index, "reasoning_content": "".join(self._thought_texts)}
             out.append(replace(self._head, reasoning_dispatch=reasoning))
 

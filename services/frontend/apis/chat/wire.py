@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from services.frontend.apis.shared.decode import NULL, Limit, Name
-from services.frontend.apis.shared.openai.chunks import Logprobs, SystemFingerprint, UsageAnswer
+from services.frontend.apis.shared.openai.chunks import Logprobs, UsageAnswer
 from services.frontend.apis.shared.sampling_fields import OpenAIFields
 
 
@@ -361,7 +361,7 @@ class ChatAnswer(Struct, kw_only=True):
     object: Literal["chat.completion"] = "chat.completion"
     created: int
     model: str
-    system_fingerprint: SystemFingerprint
+    system_fingerprint: str | None
     service_tier: str | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
     choices: list[AnswerChoice]

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from services.frontend.apis.shared.openai.chunks import Logprobs, SystemFingerprint, UsageAnswer
+from services.frontend.apis.shared.openai.chunks import Logprobs, UsageAnswer
 from services.frontend.apis.shared.sampling_fields import OpenAIFields
 
 TokenId: TypeAlias = Annotated[int, Meta(ge=0, le=2**32 - 1)]
@@ -49,6 +49,6 @@ class CompletionsAnswer(Struct):
     object: Literal["text_completion"]
     created: int
     model: str
-    system_fingerprint: SystemFingerprint
+    system_fingerprint: str | None
     choices: list[Choice]
     usage: UsageAnswer

@@ -44,6 +44,8 @@ class OpenReasoning(OpenItem):
     def end(self, stop: BlockStop, out: wire_events.Events) -> Raw | None:
         if not self.pieces:
             return None
+        if not stop.complete:
+            self._dispatch = None
         text = self.text
         part = wire.ReasoningText(text)
         out.append(

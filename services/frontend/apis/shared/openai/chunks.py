@@ -6,10 +6,10 @@ bytes around the encoded text.
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Annotated, Any, Generic, Self, TypeAlias, TypeVar
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 from typing_extensions import override
 
@@ -35,8 +35,6 @@ DONE = b"data: [DONE]\n\n"
 EVENTS = "^(message|tool_call_dispatch|reasoning_dispatch)$"
 """The pattern of event names in a stream."""
 FINGERPRINT = f"fp_turnwire_{__version__}"
-SystemFingerprint: TypeAlias = Annotated[str | None, Meta(extra_json_schema={"type": "string"})]
-"""`system_fingerprint`; servers always set it."""
 _LENGTH = (FinishReason.LENGTH, FinishReason.CONTEXT)
 _encode = msgspec.json.Encoder().encode
 
