@@ -18,11 +18,14 @@ from jinja2 import nodes
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
+from jinja2.filters import do_format, make_attrgetter
 from jinja2.parser import Parser
 from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace
+from jinja2.utils import Namespace, pass_environment
 from typing_extensions import override
+
+from services.templates import text_sizes
 
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 """The fields of messages with reasoning. Templates receive it in the first two."""
@@ -85,7 +88,7 @@ class CheckedContext(Context):
 
 class _StepCounter(CodeGenerator):
     """Compiles loops so that each of their steps, and of their filters (`for … if …`), is
-    counted."""
+    counted, and texts that are joined (`~`) so that they are checked."""
 
     def __init__(self, *options: Any, **more: Any) -> None:
         super().__init__(*options, **more)
@@ -103,6 +106,12 @@ class _StepCounter(CodeGenerator):
         if any(body is loop_body for loop_body in self._bodies):
             self.writeline("context.step()")
         super().blockvisit(body, frame)
+
+    @override
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
+        self.write("environment.checked(")
+        super().visit_Concat(node, frame)
+        self.write(")")
 
     @override
     def visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> Any:
@@ -125,6 +134,8 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
     code_generator_class = _StepCounter
     context_class = CheckedContext
+    concat = staticmethod(text_sizes.concat)
+    intercepted_binops = frozenset({"+", "*", "%", "**"})
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -144,6 +155,39 @@ class _Sandbox(ImmutableSandboxedEnvironment):
                 return value
         return super().getattr(obj, attribute)
 
+    def checked(self, text: str) -> str:
+        """The result of `~`. Raises TextTooLong."""
+        text_sizes.check_size(len(text))
+        return text
+
+    @override
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        text_sizes.check_operator(operator, left, right)
+        return super().call_binop(context, operator, left, right)
+
+    @override
+    def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        text_sizes.check_method(obj, args, kwargs)
+        separator = getattr(obj, "__self__", None)
+        if isinstance(separator, str) and obj.__name__ == "join" and len(args) == 1:
+            return text_sizes.concat(args[0], separator)
+        return super().call(context, obj, *args, **kwargs)
+
+    @override
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        wrapped = super().wrap_str_format(value)
+        if wrapped is None:
+            return None
+        text = value.__self__
+        takes_mapping = value.__name__ == "format_map"
+
+        def checked(*args: Any, **kwargs: Any) -> str:
+            values = [*args[0].values()] if takes_mapping else [*args, *kwargs.values()]
+            text_sizes.check_format(text, values)
+            return wrapped(*args, **kwargs)
+
+        return checked
+
     @override
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         key = type(obj), attr
@@ -159,6 +203,10 @@ def environment() -> ImmutableSandboxedEnvironment:
     """A sandbox for chat templates. A template cannot change its variables."""
     sandbox = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
     sandbox.filters.update(FILTERS)
+    sandbox.filters.update(format=_format, join=_join)
+    for name, filter in sandbox.filters.items():
+        sandbox.filters[name] = text_sizes.limited(name, filter)
+    del sandbox.globals["lipsum"]  # a text of any length, which no prompt needs
     sandbox.globals.update(FUNCTIONS)
     sandbox.globals.update(dict=_Dict(), namespace=_Namespace)
     return sandbox
@@ -233,6 +281,8 @@ def _to_json(
     sort_keys: bool = False,
 ) -> str:
     """Plain JSON; Jinja's own filter escapes it for HTML."""
+    if isinstance(indent, int) and indent > text_sizes.MAX_INDENT:
+        raise text_sizes.TextTooLong(f"it indents JSON by {indent}")
     form = (ensure_ascii, indent, str(separators), sort_keys)
     if type(value) is JsonDict and form in value._json:
         return value._json[form]
@@ -266,6 +316,25 @@ def _default_json(value: JsonDict) -> str | None:
         return msgspec.json.format(msgspec.json.encode(value), indent=0).decode()
     except (ValueError, OverflowError):
         return None
+
+
+def _format(value: str, *args: Any, **kwargs: Any) -> str:
+    """Jinja's filter, within limits."""
+    text_sizes.check_format(str(value), [*args, *kwargs.values()])
+    return do_format(value, *args, **kwargs)
+
+
+@pass_environment
+def _join(
+    environment: jinja2.Environment,
+    value: Iterable[Any],
+    d: str = "",
+    attribute: str | int | None = None,
+) -> str:
+    """Jinja's filter, within limits."""
+    if attribute is not None:
+        value = map(make_attrgetter(environment, attribute), value)
+    return text_sizes.concat(map(str, value), str(d))
 
 
 def _restore_marks(text: str) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 
+from services.runtime.config import FrontendConfig
 from tests.kit.bodies import (
     USER,
     Json,
@@ -19,7 +20,7 @@ from tests.kit.bodies import (
     user,
 )
 from tests.kit.every import Cases
-from tests.kit.frontend import MODEL, Served
+from tests.kit.frontend import MODEL, Served, serving
 
 
 async def post(http: ClientSession, path: str, body: Json) -> Any:
@@ -120,3 +121,17 @@ async def test_chat_conversation_is_tokenized(
             assert conversation is not None
             assert not conversation.prefill
     assert len(served.gateway.tokenized) == len(CONVERSATIONS)
+
+
+async def test_counts_of_this_server_are_not_charged_to_the_client() -> None:
+    asked = {
+        "model": MODEL,
+        "input": "hi",
+        "context_management": [{"type": "compaction", "compact_threshold": 100_000}],
+    }
+    async with serving(config=FrontendConfig(key_requests_per_minute=2)) as served:
+        for _ in range(2):
+            assert (await served.post("/v1/responses", asked)).status == 200
+        assert len(served.gateway.counted) == 2
+        counts = [await served.post("/v1/messages/count_tokens", chat()) for _ in range(3)]
+        assert [count.status for count in counts] == [200, 200, 429]

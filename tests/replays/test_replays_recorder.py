@@ -29,7 +29,10 @@ from schemas.events import (
     Failed,
     Finish,
     FinishReason,
+    OutputTokens,
     Prepared,
+    TokenLogprob,
+    TopLogprob,
     TurnEvent,
     Usage,
 )
@@ -146,6 +149,21 @@ def test_recording_has_the_content_of_the_turn() -> None:
     assert [step.tokens for step in turn.steps if isinstance(step, RecordedTokens)] == [[1, 2], [3]]
     [step] = [step for step in turn.steps if isinstance(step, RecordedEvents)]
     assert (step.events, step.at) == (KEPT, 4.0)
+
+
+def test_redacted_recording_has_no_log_probabilities_and_no_ids() -> None:
+    chosen = TokenLogprob("hush", -0.1, 0, top=[TopLogprob("hush", -0.1)])
+    events: list[TurnEvent] = [
+        OutputTokens(0, [4242], [chosen]),
+        BlockStart(0, "text"),
+        Delta(0, 0, "hush", [chosen]),
+        BlockStop(0, length=4),
+        Finish(FinishReason.STOP, 1, Usage(50, 1)),
+    ]
+    [text] = recorded(asked(), frame(Prepared(50, 10), *events), redact=True)
+    assert b"hush" not in text
+    assert b"4242" not in text
+    assert b"xxxx" in text
 
 
 def test_repetitions_of_an_attempt_are_dropped() -> None:

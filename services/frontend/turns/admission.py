@@ -81,13 +81,15 @@ class Admission:
         card: ModelCard | None = None,
         *,
         charge: bool = False,
+        is_turn: bool = True,
     ) -> Admitted:
         """Admits a conversation with the model's name as the client spelled it.
 
         Args:
             card: the model, if this request has already looked it up.
-            charge: the request is not a turn: count it against the caller's rate, and store no
-                images. Turns are counted by `RequestContext.open_request`.
+            charge: count the request against the caller's rate of counting. Turns are counted by
+                `RequestContext.open_request`.
+            is_turn: the images are stored for a worker.
 
         Raises as `resolve`; Invalid for a conversation over a limit, for an image that cannot be
         used, and for tools that the model's template would drop; RateLimited; TurnwireError if the
@@ -103,7 +105,7 @@ class Admission:
             caller.limiter.count()
 
         conversation, images = await self._read_media(
-            conversation, media, caller, card, store=not charge
+            conversation, media, caller, card, store=is_turn
         )
         conversation, note = self._with_notice(conversation, has_media=bool(media))
         return Admitted(card, _with_names(conversation, caller, card), note, images)
@@ -115,20 +117,26 @@ class Admission:
         return await _describe_sizes(self._gateway.open(admitted, sink, turn_id=turn_id))
 
     async def count(
-        self, conversation: Conversation, caller: Caller, card: ModelCard | None = None
+        self,
+        conversation: Conversation,
+        caller: Caller,
+        card: ModelCard | None = None,
+        *,
+        charge: bool = False,
     ) -> int:
-        """Returns the exact number of a conversation's prompt tokens. `card`: see `admit`.
+        """Returns the exact number of a conversation's prompt tokens. `card` and `charge`: see
+        `admit`.
 
         Raises as `admit`, and TurnwireError.
         """
-        admitted = await self.admit(conversation, caller, card, charge=True)
+        admitted = await self.admit(conversation, caller, card, charge=charge, is_turn=False)
         return await _describe_sizes(self._texts.count(admitted))
 
     async def tokenize(
         self, conversation: Conversation, caller: Caller, add_special_tokens: bool
     ) -> TextReply:
         """Returns the token ids of a conversation's prompt. Raises as `count`."""
-        admitted = await self.admit(conversation, caller, charge=True)
+        admitted = await self.admit(conversation, caller, charge=True, is_turn=False)
         return await _describe_sizes(self._texts.tokenize(admitted, None, add_special_tokens))
 
     async def tokenize_text(
