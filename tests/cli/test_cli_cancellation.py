@@ -52,7 +52,9 @@ def follow_trajectories(url: str) -> Work:
 def compare_behaviour(url: str) -> Work:
     config = BusConfig(nats_url=url, connect_timeout_s=600.0)
     flags = behaviour.BehaviourFlags(a="http://a", b="http://b")
-    return behaviour._run_all(["task"], ["sleep", "600"], flags, config, {})
+    return behaviour._run_all(
+        [behaviour.Task("1", "task", None)], ["sleep", "600"], flags, config, {}
+    )
 
 
 def doctor(url: str) -> Work:
