@@ -136,6 +136,37 @@ def test_twice_the_input_of_any_family_is_at_most_twice_the_work(
     check_work(family, lambda text: [text], monkeypatch)
 
 
+TAGS = {
+    "qwen3_coder": "\n<parameter=k{}>\n",
+    "glm47": "<arg_key>k{}</arg_key><arg_value>v</arg_value> x",
+    "deepseek_v4": '<｜DSML｜parameter name="k{}" string="true">]',
+    "minimax_m3": "]<]minimax[>[<k{}>x",
+    "gemma4": '<|"|>a,b{}',
+    "lfm2": "'a {}",
+}
+"""Text that may be a piece of a tag, in a value."""
+
+
+@for_each(TAGS)
+def test_four_times_as_many_different_tags_in_a_value_are_at_most_six_times_the_work(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family = families()[name]
+    call = family.style.write_call("store", {"key": "12345"})
+    front, back = call.split("12345")
+    tools = [ToolSpec("store", schema={"type": "object"})]
+
+    def steps(count: int) -> int:
+        value = "".join(map(TAGS[name].format, range(count)))
+        parser = open_parser(name, tools=tools, in_reasoning=False)
+        text = front + value + back
+        pieces = [text[at : at + 7] for at in range(0, len(text), 7)]
+        return cost(parser, pieces, monkeypatch)[0]
+
+    steps(5)  # compiles the shapes
+    assert steps(200) <= 6 * steps(50)
+
+
 def test_megabyte_of_angles_takes_linear_work() -> None:
     """Fed whole, and in pieces of a kilobyte: a scan by the regex engine, no loop of our own."""
     for size in (1 << 20, 1 << 10):

@@ -6,6 +6,7 @@ import pytest
 from schemas.conversation import ToolSpec
 from schemas.events import BlockStart, BlockStop, Delta, FinishReason
 from services.families import Family, TurnParser, open_parser
+from services.families.grammar.markup import Markup
 from services.families.response_template import described_family, template_name
 from tests.kit.described_turns import templates
 from tests.kit.every import for_each, for_rows
@@ -127,6 +128,20 @@ def test_a_prefix_may_end_inside_an_argument() -> None:
         )
     )
     assert (block["name"], block["input"]) == ("run", {"cmd": "ls"})
+
+
+@for_each([family for family in CALLING if isinstance(family.grammar, Markup)])
+def test_prompt_of_a_forced_call_is_not_shown_where_the_model_writes_something_else(
+    family: Family,
+) -> None:
+    for name in (None, "run"):
+        prefix = family.style.call_prefix(name)
+        for answer in ("Hello there.", "<b>no</b>", "\n\nNo.", '{"a": 1}'):
+            for pieces in ([answer], list(answer)):
+                parser = open_parser(family.name, tools=TOOLS, in_reasoning=False, prefix=prefix)
+                blocks = fold(run(parser, pieces))
+                shown = "".join(b["text"] for b in blocks if b["type"] != "tool_use")
+                assert shown.strip() in answer
 
 
 DESCRIBED = [described_family(template_name(json.dumps(one))) for one in templates().values()]

@@ -77,6 +77,11 @@ class Scanner:
         self._recording = []
         self._recorded_to = self.position
 
+    @property
+    def is_recording(self) -> bool:
+        """Whether passed text is recorded."""
+        return self._recording is not None
+
     def stop_recording(self) -> str:
         """Ends the recording; returns the text that was passed over since its start."""
         text = "".join([*(self._recording or ()), self.text[self._recorded_to : self.position]])

@@ -61,6 +61,7 @@ class TurnState:
     __slots__ = (
         "_broken",
         "_buffered",
+        "_prompt",
         "_resumed",
         "after_thought",
         "blocks",
@@ -101,6 +102,8 @@ class TurnState:
         """The buffered text has a line break."""
         self._resumed: BlockKind | None = None
         """The kind of the block that the prompt started, until text is generated for it."""
+        self._prompt = ""
+        """The end of the prompt, if it may turn out to be text that the model did not write."""
 
     def add_prose(self, text: str) -> None:
         """Adds text that the scanner has just passed to the reasoning or text block. The first
@@ -110,6 +113,7 @@ class TurnState:
         marker or the end. Other blanks are written at once, because many tokenizers have a separate
         token for the blank before a number. Blank lines at the start of a block are framing.
         """
+        text = self._without_prompt(text)
         self.code.add(text)
         solid, wait = _parted(text)
         if not solid or not (self.flowing or solid.strip(BLANKS)):
@@ -123,6 +127,18 @@ class TurnState:
             solid = self._open_prose(solid, waiting=len(wait))
         self.blocks.write(solid)
         self.buffer(wait)
+
+    def _without_prompt(self, text: str) -> str:
+        """A passed text without what it has of the prompt."""
+        prompt = self._prompt
+        if not prompt or not text:
+            return text
+        if prompt.startswith(text):
+            self._prompt = prompt[len(text) :]
+            return ""
+        self._prompt = ""
+        ends = (prompt[start:] for start in range(len(prompt)))
+        return text.removeprefix(next(filter(text.startswith, ends), ""))
 
     def _open_prose(self, text: str, *, waiting: int) -> str:
         """Opens the block that begins with `text`, which the scanner has just passed with `waiting`
@@ -144,6 +160,7 @@ class TurnState:
 
     def buffer(self, text: str) -> None:
         """Buffers `text` like trailing blanks, for example a stop token that came as text."""
+        text = self._without_prompt(text)
         if text:
             self._buffered.append(text)
             self._broken = self._broken or "\n" in text
@@ -182,13 +199,17 @@ class TurnState:
         self.end_prose()
         self.reasoning = False
         self.after_thought = None
+        self._prompt = ""
         self.blocks.open("tool_use", name, call_id)
 
-    def resume(self) -> None:
-        """Treats everything parsed so far as part of the prompt: only an open call keeps its
-        block."""
+    def resume(self, prompt: str) -> None:
+        """Treats everything parsed so far, `prompt`, as part of the prompt: only an open call keeps
+        its block."""
         self._resumed = self.blocks.discard()
         self._buffered.clear()
+        self._prompt = self.scanner.rest()
+        if self.scanner.is_recording:  # a reader has passed a marker, and may return it
+            self._prompt = prompt
 
     def prose_state(self) -> ProseState:
         """The state of the prose here, for `go_back`."""
@@ -401,7 +422,7 @@ class TurnParser:
         next(self._program, None)
         if prefix:
             self._read(prefix)
-            turn.resume()
+            turn.resume(prefix)
         self.scanner.trigger = None  # the first feed returns the events so far
 
     @property

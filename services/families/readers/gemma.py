@@ -103,6 +103,7 @@ class GemmaValues(Values):
         """Copies a number, a constant, or text without an opening token: up to a closing one, a
         bracket, or a comma before the next key."""
         parts: list[str] = []
+        may_be_scalar = True  # no comma has been passed
         while True:
             piece = _BARE.match(scanner.text, scanner.position)
             assert piece is not None
@@ -113,18 +114,20 @@ class GemmaValues(Values):
                 return False
             if char not in ",}]<":
                 continue
-            text = "".join(parts)
-            word = text.strip()
+            word = "".join(parts).strip() if may_be_scalar else ""
             scalar = CONSTANTS.get(word) or number_text(word, True)
             if (yield from scanner.match(self._opens)) is not None:
+                text = "".join(parts)
                 write(quoted(text))
                 return scalar is None and not _DAMAGED(text)
             following = self._after_scalar if scalar else self._after_text
             if char != "," or closer == "]" or (yield from scanner.follows(*following)):
-                write(scalar or quoted(word))
-                return char != "<" and bool(word) and not _DAMAGED(word)
+                text = "".join(parts).strip()
+                write(scalar or quoted(text))
+                return char != "<" and bool(text) and not _DAMAGED(text)
             if scalar:
                 return False
+            may_be_scalar = False
             parts.append(char)
             scanner.position += 1
 

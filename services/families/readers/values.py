@@ -190,12 +190,16 @@ class Values:
 
     def word(self, scanner: Scanner) -> Reader[str]:
         """Passes the characters that can belong to a number or constant."""
+        length = 0
         while True:
-            match = _SCALAR.match(scanner.text, scanner.position)
+            match = _SCALAR.match(scanner.text, scanner.position + length)
             assert match is not None
-            if match.end() < len(scanner.text) or scanner.final or len(match[0]) == _MAX_SCALAR:
-                scanner.position = match.end()
-                return match[0]
+            length = min(length + len(match[0]), _MAX_SCALAR)
+            end = scanner.position + length
+            if end < len(scanner.text) or scanner.final or length == _MAX_SCALAR:
+                word = scanner.text[scanner.position : end]
+                scanner.position = end
+                return word
             yield
 
     def string(self, scanner: Scanner, write: Write, live: bool) -> Reader[bool]:
