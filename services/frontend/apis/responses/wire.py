@@ -257,7 +257,8 @@ class EncryptedText(Struct, tag="encrypted_content"):
 
 
 AgentPart: TypeAlias = Part | EncryptedText
-ReasoningPart: TypeAlias = ReasoningText | SummaryText | PlainText
+ReasoningPart: TypeAlias = ReasoningText | PlainText
+SummaryPart: TypeAlias = SummaryText | PlainText
 
 
 # Items.
@@ -275,14 +276,14 @@ class ResponsesMessage(Struct):
     """A message in any of its three forms."""
 
     role: Literal["user", "assistant", "system", "developer"]
-    content: str | list[Raw]
+    content: str | list[Part]
     id: str | None = None
 
 
 class AgentMessage(Struct):
     """A message from one agent of a session to another, as a sub-agent's task and its report."""
 
-    content: str | list[Raw]
+    content: str | list[AgentPart]
     author: str | None = None
     recipient: str | None = None
 
@@ -290,8 +291,8 @@ class AgentMessage(Struct):
 class ReasoningItem(Struct):
     """Reasoning. Agents leave out its id, and send null for missing members."""
 
-    summary: list[Raw] | None = None
-    content: list[Raw] | None = None
+    summary: list[SummaryPart] | None = None
+    content: list[ReasoningPart] | None = None
     encrypted_content: str | None = None
     id: str | None = None
 
@@ -336,7 +337,7 @@ class CallOutput(Struct):
     """The result of a function, a freeform tool or `local_shell`. A result of `local_shell` has the
     call's id as its `id`; older Codex sends `call_id`."""
 
-    output: str | list[Raw]
+    output: str | list[Part]
     call_id: str | None = None
     id: str | None = None
     name: str | None = None

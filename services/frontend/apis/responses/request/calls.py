@@ -9,7 +9,7 @@ from schemas.conversation import Call, ResultPart, Text, ToolReference
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.request import content
 from services.frontend.apis.responses.request.history import ItemHistory
-from services.frontend.apis.responses.request.members import convert
+from services.frontend.apis.responses.request.members import convert, convert_item
 from services.frontend.apis.responses.request.tool_specs import TOOL_SEARCH
 from services.frontend.apis.responses.request.tools import RequestTools
 
@@ -68,11 +68,11 @@ class ToolCallReader:
         """Adds the result of such a call. Raises Invalid."""
         match kind:
             case "function_call_output" | "custom_tool_call_output":
-                output = convert(wire.CallOutput, raw, field_path)
+                output = self._output(raw, field_path)
                 self._check_type(kind, output.call_id, field_path)
                 self._read_output(output, field_path)
             case "local_shell_call_output":
-                output = convert(wire.CallOutput, raw, field_path)
+                output = self._output(raw, field_path)
                 self._check_type(kind, self._local_shell_id(output), field_path)
                 self._read_local_shell(output, field_path)
             case "shell_call_output":
@@ -111,8 +111,11 @@ class ToolCallReader:
         arguments = msgspec.json.encode(action).decode()
         return Call(item.call_id, "local_shell", arguments, item_id=item.id)
 
+    def _output(self, raw: Raw, field_path: str) -> wire.CallOutput:
+        return convert_item(wire.CallOutput, raw, field_path, self._unknown)
+
     def _read_local_shell(self, item: wire.CallOutput, field_path: str) -> None:
-        parts = content.parts(item.output, f"{field_path}.output", self._unknown)
+        parts = content.parts(item.output, f"{field_path}.output")
         self._history.add_result(self._local_shell_id(item), parts, field_path)
 
     def _local_shell_id(self, item: wire.CallOutput) -> str | None:
@@ -132,7 +135,7 @@ class ToolCallReader:
         name = None
         if item.name:
             name = self._tools.rendered_name(item.name, item.namespace)
-        parts = content.parts(item.output, f"{field_path}.output", self._unknown)
+        parts = content.parts(item.output, f"{field_path}.output")
         self._history.add_result(item.call_id, parts, field_path, name=name)
 
     def _read_patch(self, item: wire.PatchOutput, field_path: str) -> None:

@@ -17,7 +17,6 @@ from schemas.conversation import Media, Text
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.request.compaction import TRIGGER
-from services.frontend.apis.responses.request.members import convert_parts
 from services.frontend.apis.shared.content import (
     check_url,
     data_url,
@@ -70,15 +69,14 @@ _CIPHERTEXT = re.compile(r"[A-Za-z0-9+/_=-]{64,}")
 """Encrypted text of OpenAI's. A task for another agent has blanks."""
 
 
-def parts(content: str | Sequence[Raw], field_path: str, unknown: list[str]) -> list[Text | Media]:
-    """The parts of a message's content; a string is one text part. Empty text is left out, and
-    parts of unknown types, which are added to `unknown`. Raises Invalid for a reference to a stored
-    file."""
+def parts(content: str | Sequence[wire.Part], field_path: str) -> list[Text | Media]:
+    """The parts of a message's content; a string is one text part. Empty text is left out. Raises
+    Invalid for a reference to a stored file."""
     if isinstance(content, str):
         return [Text(content)] if content else []
     out: list[Text | Media] = []
-    for part, part_path in convert_parts(wire.Part, content, field_path, unknown):
-        out += _parts_of(part, part_path)
+    for index, part in enumerate(content):
+        out += _parts_of(part, f"{field_path}[{index}]")
     return out
 
 
@@ -86,8 +84,7 @@ def agent_parts(
     message: wire.AgentMessage, field_path: str, unknown: list[str]
 ) -> list[Text | Media]:
     """The parts of a message from another agent: a line with the names of both, then its content.
-    Encrypted text, which only OpenAI's servers read, counts as a part of an unknown type. Raises
-    Invalid."""
+    Encrypted text, which only OpenAI's servers read, is added to `unknown`. Raises Invalid."""
     head = "message"
     if message.author:
         head += f" from {message.author}"
@@ -96,11 +93,9 @@ def agent_parts(
     out: list[Text | Media] = [Text(f"[{head}]")]
     if isinstance(message.content, str):
         return [*out, *_text(message.content)]
-    for part, part_path in convert_parts(
-        wire.AgentPart, message.content, f"{field_path}.content", unknown
-    ):
+    for index, part in enumerate(message.content):
         if not isinstance(part, wire.EncryptedText):
-            out += _parts_of(part, part_path)
+            out += _parts_of(part, f"{field_path}.content[{index}]")
         elif _CIPHERTEXT.fullmatch(part.encrypted_content):
             unknown.append("encrypted_content")
         else:

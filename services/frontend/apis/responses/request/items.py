@@ -12,7 +12,7 @@ from services.frontend.apis.responses.request.calls import ToolCallReader
 from services.frontend.apis.responses.request.compaction import COMPACTED, TextSealer, open_summary
 from services.frontend.apis.responses.request.content import AS_TEXT, IGNORED, hosted_text
 from services.frontend.apis.responses.request.history import ItemHistory
-from services.frontend.apis.responses.request.members import convert
+from services.frontend.apis.responses.request.members import convert, convert_item
 from services.frontend.apis.responses.request.reasoning import ReasoningReader
 from services.frontend.apis.responses.request.tools import RequestTools
 from services.frontend.apis.shared.decode import is_set
@@ -34,7 +34,7 @@ class ItemReader:
         self._sealer = sealer
         self._history = ItemHistory(pairing=pairing)
         self._calls = ToolCallReader(self._history, tools, self.notes)
-        self._reasoning = ReasoningReader(self._history, tools, sealer, self.notes)
+        self._reasoning = ReasoningReader(self._history, tools, sealer)
 
     @property
     def messages(self) -> list[Message]:
@@ -57,11 +57,14 @@ class ItemReader:
     def _read(self, kind: str, raw: Raw, field_path: str) -> None:
         match kind:
             case "message":
-                self._add_message(convert(wire.ResponsesMessage, raw, field_path), field_path)
+                message = convert_item(wire.ResponsesMessage, raw, field_path, self.notes)
+                self._add_message(message, field_path)
             case "agent_message":
-                self._add_agent_message(convert(wire.AgentMessage, raw, field_path), field_path)
+                agent_message = convert_item(wire.AgentMessage, raw, field_path, self.notes)
+                self._add_agent_message(agent_message, field_path)
             case "reasoning":
-                self._reasoning.read(convert(wire.ReasoningItem, raw, field_path), field_path)
+                reasoning = convert_item(wire.ReasoningItem, raw, field_path, self.notes)
+                self._reasoning.read(reasoning, field_path)
             case (
                 "function_call"
                 | "custom_tool_call"
@@ -105,7 +108,7 @@ class ItemReader:
             self.notes.append(kind)
 
     def _add_message(self, message: wire.ResponsesMessage, field_path: str) -> None:
-        parts = content.parts(message.content, f"{field_path}.content", self.notes)
+        parts = content.parts(message.content, f"{field_path}.content")
         if message.role == "assistant":
             self._history.add(*parts, id=message.id)
         else:

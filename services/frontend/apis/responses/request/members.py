@@ -1,7 +1,6 @@
 """Decodes parts of a request's body that stay raw until they are needed, with errors in OpenAI's
 wording."""
 
-from collections.abc import Iterator, Sequence
 from types import UnionType
 from typing import Any, TypeVar, overload
 
@@ -12,7 +11,7 @@ from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
 from services.frontend.apis.shared.decode import tags_of
 from services.frontend.apis.shared.openai.wording import Explainer, choices_of
-from services.frontend.apis.shared.unknown_parts import part_type
+from services.frontend.apis.shared.unknown_parts import UnknownParts
 
 T = TypeVar("T")
 
@@ -30,6 +29,14 @@ _TYPES = {"format.type": _FORMATS, "context_management.type": ("compaction",)}
 explain = Explainer(_CHOICES | _TYPES)
 """The native error for a failed validation of the body."""
 
+_KNOWN_PARTS: dict[type, dict[str, UnionType]] = {
+    wire.ResponsesMessage: {"content": wire.Part},
+    wire.AgentMessage: {"content": wire.AgentPart},
+    wire.CallOutput: {"output": wire.Part},
+    wire.ReasoningItem: {"content": wire.ReasoningPart, "summary": wire.SummaryPart},
+}
+"""The parts that an item may have in each of its lists of parts."""
+
 
 @overload
 def convert(kind: type[T], raw: Raw, field_path: str) -> T: ...
@@ -45,19 +52,16 @@ def convert(kind: Any, raw: Raw, field_path: str) -> Any:
         raise Invalid(f"'{field_path}' is nested too deeply.", param=field_path) from None
 
 
-def convert_parts(
-    kinds: UnionType, parts: Sequence[Raw], field_path: str, unknown: list[str]
-) -> Iterator[tuple[Any, str]]:
-    """The parts of the list at `field_path`, each with its place. Parts of other types are left
-    out, and the types added to `unknown`. Raises Invalid."""
-    for index, raw in enumerate(parts):
-        part_path = f"{field_path}[{index}]"
-        try:
-            part = convert(kinds, raw, part_path)
-        except Invalid:
-            kind = part_type(raw)
-            if kind is None or kind in tags_of(kinds):
-                raise
-            unknown.append(kind)
-        else:
-            yield part, part_path
+def convert_item(kind: type[T], raw: Raw, field_path: str, unknown: list[str]) -> T:
+    """Decodes the item at `field_path` without the parts of unknown types, which are added to
+    `unknown`. `kind`: a key of `_KNOWN_PARTS`. Raises Invalid."""
+    try:
+        return convert(kind, raw, field_path)
+    except Invalid:
+        unknown_parts = UnknownParts()
+        for name, known in _KNOWN_PARTS[kind].items():
+            raw = unknown_parts.replace_in(raw, name, tags_of(known))
+        if not unknown_parts.types:
+            raise
+    unknown += unknown_parts.types
+    return convert(kind, raw, field_path)

@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 
 import msgspec
-from msgspec import Raw
 
 from schemas.conversation import Call, Reasoning
 from schemas.events import HostedResult
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.request.compaction import TextSealer
 from services.frontend.apis.responses.request.history import ItemHistory
-from services.frontend.apis.responses.request.members import convert_parts
 from services.frontend.apis.responses.request.tools import RequestTools
 from services.frontend.content.hosted_tools import result_part, unpack
 
@@ -23,27 +21,24 @@ class ReasoningReader:
         history: ItemHistory,
         tools: RequestTools,
         sealer: TextSealer | None,
-        unknown: list[str],
     ) -> None:
-        """`unknown`: gets the types of the parts that are left out."""
         self._history = history
         self._tools = tools
         self._sealer = sealer
-        self._unknown = unknown
 
     def read(self, item: wire.ReasoningItem, field_path: str) -> None:
         """Adds reasoning, or the results that it carries. Raises Invalid."""
         results = _carried_results(item.encrypted_content)
         if results is None:
-            self._add_reasoning(item, field_path)
+            self._add_reasoning(item)
         else:
             self._add_results(results, field_path)
 
-    def _add_reasoning(self, item: wire.ReasoningItem, field_path: str) -> None:
+    def _add_reasoning(self, item: wire.ReasoningItem) -> None:
         """Adds reasoning: its text, else its seal, else its summary, which also replaces a foreign
         seal. A summary that repeats the text, as ours do, is left out."""
-        text = "".join(self._texts(item.content, f"{field_path}.content"))
-        summary = self._texts(item.summary, f"{field_path}.summary")
+        text = "".join(part.text for part in item.content or ())
+        summary = [part.text for part in item.summary or () if part.text]
         summary_text = "\n\n".join(summary)
         seal = item.encrypted_content or None
         if summary_text and not text:
@@ -55,11 +50,6 @@ class ReasoningReader:
         if text == summary_text:
             summary = []
         self._history.add(Reasoning(text or None, seal, summary, item.id))
-
-    def _texts(self, parts: Sequence[Raw] | None, field_path: str) -> list[str]:
-        """The texts of these parts, without empty ones. Raises Invalid."""
-        known = convert_parts(wire.ReasoningPart, parts or (), field_path, self._unknown)
-        return [part.text for part, _ in known if part.text]
 
     def _summarized_text(self, summary_text: str, seal: str | None) -> str:
         """The text of reasoning that has only a summary; "" if its seal is opened later."""
