@@ -36,6 +36,7 @@ from services.frontend.turns.interfaces import Pipeline, TurnGateway
 from services.frontend.turns.metrics import FrontendMetrics
 from services.frontend.turns.turn_service import TurnService
 from services.runtime.config import FrontendConfig
+from services.runtime.observability.metrics import CountCollector, Reading, register
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 if TYPE_CHECKING:
@@ -89,7 +90,10 @@ def make_app(
     middlewares = []
     if telemetry.tracer is not None:
         middlewares.append(tracing_middleware(telemetry.tracer))
-    middlewares.append(RequestMiddleware(config, _formats(apis), SHARED, callers, log).handle)
+    requests = RequestMiddleware(config, _formats(apis), SHARED, callers, log)
+    unauthorized = Reading("Requests with a wrong key, or none.", requests, "unauthorized")
+    register(registry, CountCollector({"turnwire_unauthorized_requests_total": unauthorized}))
+    middlewares.append(requests.handle)
     app = web.Application(middlewares=middlewares, client_max_size=config.max_body_bytes)
     app[CALLERS] = callers
     if buckets.responses is not None:

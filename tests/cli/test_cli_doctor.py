@@ -1,13 +1,15 @@
 """The findings of the doctor: ok, note, warn and fail."""
 
 import asyncio
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cyclopts import Token
 
-from schemas.control import Load, ModelCard
+from schemas import subjects
+from schemas.control import Heartbeat, Load, ModelCard
 from services.cli.doctor import bus as doctor_bus
 from services.cli.doctor import command as doctor
 from services.cli.doctor import machine as doctor_machine
@@ -49,6 +51,30 @@ async def test_bus_and_its_worker_are_found(
         f"{worker.id} m (4096), 1 running of 8",
     )
     assert (found["parser"].status, found["parser"].text) == ("warn", "none")
+
+
+async def test_clock_that_is_off_by_more_than_the_limit_is_found(
+    own_nats: NatsServer, make_process: MakeProcess
+) -> None:
+    sender = await make_process("worker", "w", url=own_nats.url)
+    config = BusConfig(nats_url=own_nats.url)
+    for off_s, expected in (
+        (-600.0, "worker w by +600 s"),
+        (600.0, "worker w by -600 s"),
+        (200.0, ""),
+    ):
+        check = asyncio.ensure_future(doctor_bus.check(config, True, 1.2))
+        while not check.done():
+            heartbeat = Heartbeat("worker", "w", time=time.time() + off_s)
+            sender.publish(subjects.heartbeat("worker", "w"), heartbeat)
+            await asyncio.sleep(0.1)
+        clocks = by_name(await check).get("clocks")
+        if not expected:
+            assert clocks is None
+            continue
+        assert clocks is not None
+        assert clocks.status == "fail"
+        assert expected in clocks.text
 
 
 async def test_processes_of_another_protocol_are_named(

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Mapping
 
 import msgspec
 
@@ -13,6 +14,7 @@ from services.cli.observer import observing
 from services.runtime.bus import Bus, Delivery
 from services.runtime.config import STAGES, BusConfig
 from services.runtime.config.masking import mask_passwords, mask_servers
+from services.runtime.heartbeat_auth import FRESH_S
 
 NEEDED_PAYLOAD = 8_000_000
 """A token id of a prompt takes 4 bytes: nats-server's default of 1 MiB is enough for 262,000 of
@@ -51,6 +53,9 @@ class _Listener:
         self.heartbeats: dict[tuple[str, str], Heartbeat] = {}
         self.others: dict[str, str] = {}
         """Subject, which names the process → a process of another protocol, in words."""
+        self.behind_s: dict[str, float] = {}
+        """Process → how far its clock is behind this machine's. Only signed heartbeats have a
+        time."""
 
     def receive(self, delivery: Delivery) -> None:
         """Notes a heartbeat."""
@@ -60,6 +65,8 @@ class _Listener:
             return
         heartbeat = msgspec.json.decode(delivery.data, type=Heartbeat)
         self.heartbeats[heartbeat.stage, heartbeat.id] = heartbeat
+        if heartbeat.time:
+            self.behind_s[f"{heartbeat.stage} {heartbeat.id}"] = time.time() - heartbeat.time
 
 
 async def _peers(bus: Bus, listen_s: float) -> list[Finding]:
@@ -85,7 +92,23 @@ async def _peers(bus: Bus, listen_s: float) -> list[Finding]:
     if len(versions) > 1:
         text = f"several releases: {', '.join(sorted(versions))}"
         findings.append(Finding("warn", "versions", text))
-    return findings
+    return [*findings, *_clocks(listener.behind_s)]
+
+
+def _clocks(behind_s: Mapping[str, float]) -> list[Finding]:
+    """Finds clocks that differ by so much that new processes refuse each other's heartbeats."""
+    wrong = [
+        f"{process} by {seconds:+.0f} s"
+        for process, seconds in sorted(behind_s.items())
+        if abs(seconds) > FRESH_S
+    ]
+    if not wrong:
+        return []
+    text = (
+        f"behind this machine's by more than {FRESH_S:.0f} s, so that others refuse their "
+        f"heartbeats: {'; '.join(wrong)}. Set the clocks by NTP, and restart these processes"
+    )
+    return [Finding("fail", "clocks", text)]
 
 
 def describe(peer: Heartbeat) -> str:

@@ -119,6 +119,8 @@ class RequestMiddleware:
         self._cors = Cors(config.cors_origins, guarded=guarded)
         self._hosts = AllowedHosts.of(config.allowed_hosts, config.host, guarded=guarded)
         self._log = log
+        self.unauthorized = 0
+        """Requests that were refused for their key or certificate."""
 
     @web.middleware
     async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -155,6 +157,8 @@ class RequestMiddleware:
             self._admit(request, context)
             return await handler(request)
         except TurnwireError as error:
+            if isinstance(error, Unauthorized):
+                self.unauthorized += 1
             return _response(_refusal(error, context, format.reply))
         except web.HTTPException as error:
             return _response(_http_refusal(error, request, context, format))

@@ -70,6 +70,8 @@ async def test_last_key_can_be_revoked(keys: Path, config: FrontendConfig, end: 
         assert lines == [{"event": "keys.none_valid", "file": str(keys), "log_level": "warning"}]
         assert [await status(), await status("beta"), await status(path="/live")] == [401, 401, 200]
         assert (await served.get("/v1/models")).status == 401
+        refused = served.registry.get_sample_value("turnwire_unauthorized_requests_total")
+        assert refused == 3
         assert not served.callers.open_to_all
         keys.write_text(before)
         served.callers.reload(log_into(lines))

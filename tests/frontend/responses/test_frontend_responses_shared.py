@@ -14,6 +14,7 @@ from services.frontend.apis.responses.state.store import Sharing, bucket_config
 from services.runtime.storage.kv import Bucket, digest_key
 from tests.frontend.responses.pair import CONFIG, Pair, pairing
 from tests.frontend.responses.responses_client import Client, said
+from tests.frontend.responses.test_frontend_responses_store import record
 from tests.kit.every import Cases
 from tests.kit.frontend import serving
 from tests.kit.processes import MakeProcess
@@ -154,6 +155,38 @@ async def test_store_keeps_own_responses_without_the_bucket(
         await client.refused("GET", "/resp_unknown", 404)
         await client.ask("DELETE", f"/{made['id']}")
         await client.refused("GET", f"/{made['id']}", 404)
+
+
+class SlowBucket:
+    """A bucket whose value was read, and whose answer arrives when `go` is set."""
+
+    def __init__(self, value: bytes) -> None:
+        self.value = value
+        self.go = asyncio.Event()
+
+    async def get(self, _key: str) -> bytes:
+        await self.go.wait()
+        return self.value
+
+
+async def test_response_that_is_deleted_while_it_is_read_does_not_come_back(
+    quiet_log: FilteringBoundLogger,
+) -> None:
+    kept = record("resp_a")
+    bucket: Any = SlowBucket(msgspec.json.encode(kept))
+    spawn: Any = None
+    sharing = Sharing(bucket, "here", lambda _id: True, lambda _notice: None, spawn)
+    limits = store.StoreLimits(3600.0, 10, 1_000_000)
+    shared = store.SharedStore(limits, lambda: 1000.0, sharing, quiet_log)
+    for deleted in (True, False):
+        bucket.go.clear()
+        reading = asyncio.create_task(shared.get("resp_a", None))
+        await asyncio.sleep(0.05)
+        if deleted:
+            shared.forget("resp_a")
+        bucket.go.set()
+        assert await reading == kept
+        assert (shared.find("resp_a", None) is None) == deleted
 
 
 class FollowerBucket(Bucket):

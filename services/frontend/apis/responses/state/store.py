@@ -239,6 +239,13 @@ class SharedStore(MemoryStore):
         self._sharing = sharing
         self._log = log
         self._writes: dict[str, asyncio.Task[None]] = {}
+        self._reads: dict[str, object] = {}
+        """The newest read of each response in the bucket; none where it was deleted meanwhile."""
+
+    @override
+    def forget(self, id: str) -> None:
+        super().forget(id)
+        self._reads.pop(id, None)
 
     @override
     def put(self, record: StoredResponse) -> None:
@@ -256,11 +263,18 @@ class SharedStore(MemoryStore):
         record = self.find(id, tenant)
         if record is not None and (record.ended or record.owner == self.owner):
             return record
-        record = await self._read(id, tenant, ended=ended)
+        read = self._reads[id] = object()
+        try:
+            record = await self._read(id, tenant, ended=ended)
+        finally:
+            is_current = self._reads.get(id) is read
+            if is_current:
+                del self._reads[id]
         if record is None:
             return None
         if record.ended:
-            super().put(record)
+            if is_current:
+                super().put(record)
         elif not self._sharing.alive(record.owner):
             return failed_view(record)
         return record
