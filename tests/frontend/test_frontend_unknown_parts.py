@@ -122,6 +122,14 @@ def test_errors_beside_an_unknown_part_name_the_place_in_the_request(api: Api) -
         assert api.refusal(user(block("poem"), part)).message
 
 
+def test_screen_in_an_unknown_form_is_left_out() -> None:
+    asked = RESPONSES.ask(USER, block("computer_call_output", call_id="c", output=block("film")))
+    assert (asked.conversation.messages, asked.notes) == (RESPONSES.read(USER).messages, ["film"])
+    for output in (5, block("computer_screenshot", image_url=5)):
+        broken = block("computer_call_output", call_id="c", output=output)
+        assert RESPONSES.refusal(USER, broken).param
+
+
 def test_sub_agent_gets_its_task_in_every_form() -> None:
     head = "Message Type: NEW_TASK\nTask name: /root/count\nSender: /root\nPayload:\n"
     task = "Count the files."

@@ -16,6 +16,9 @@ from services.frontend.apis.responses.request.members import convert, convert_it
 from services.frontend.apis.responses.request.reasoning import ReasoningReader
 from services.frontend.apis.responses.request.tools import RequestTools
 from services.frontend.apis.shared.decode import is_set
+from services.frontend.apis.shared.unknown_parts import members, part_type
+
+_SCREENSHOT = "computer_screenshot"
 
 
 class ItemReader:
@@ -99,7 +102,7 @@ class ItemReader:
     def _read_foreign(self, kind: str, raw: Raw, field_path: str) -> None:
         """Reads an item of a tool that OpenAI's servers run."""
         if kind == "computer_call_output":
-            self._add_screen(convert(wire.ComputerOutput, raw, field_path), field_path)
+            self._add_screen(raw, field_path)
         elif kind == "web_search_call":
             self._history.add_search(hosted_text(kind, raw))
         elif kind in AS_TEXT:
@@ -129,7 +132,12 @@ class ItemReader:
         summary = open_summary(self._sealer, item, field_path)
         self._history.add_message("user", [Text(COMPACTED + summary)])
 
-    def _add_screen(self, item: wire.ComputerOutput, field_path: str) -> None:
+    def _add_screen(self, raw: Raw, field_path: str) -> None:
+        output = part_type(members(raw).get("output", Raw(b"null")))
+        if output is not None and output != _SCREENSHOT:
+            self.notes.append(output)
+            return
+        item = convert(wire.ComputerOutput, raw, field_path)
         screen = Media("image")
         if item.output.image_url:
             screen = content.image(item.output, f"{field_path}.output")
