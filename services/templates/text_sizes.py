@@ -8,7 +8,7 @@ of texts is limited by the time of a rendering.
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
-from typing import Any
+from typing import Any, TypeAlias
 
 from jinja2.exceptions import TemplateRuntimeError
 
@@ -23,7 +23,11 @@ _WIDE_FIELD = re.compile(
     rf"%[^a-zA-Z%]*(?:\*|\d{{{_MAX_WIDTH_DIGITS + 1}}})"
     rf"|\{{[^{{}}]*(?:\{{|\d{{{_MAX_WIDTH_DIGITS + 1}}})"
 )
-"""A field of a format whose width is large, or taken from the values."""
+"""A field of a format with a large width, or with one that it takes from the values."""
+
+SizeOf: TypeAlias = Callable[..., int]
+"""Returns the size of what a call makes, from its arguments."""
+Filter: TypeAlias = Callable[..., Any]
 
 
 class TextTooLong(TemplateRuntimeError):
@@ -76,7 +80,7 @@ def check_method(method: Any, args: Sequence[Any], named: Mapping[str, Any]) -> 
         _check_call(_METHODS.get(method.__name__), (owner, *args), named)
 
 
-def limited(name: str, filter: Callable[..., Any]) -> Callable[..., Any]:
+def limited(name: str, filter: Filter) -> Filter:
     """A filter that raises TextTooLong where it would make too long a text."""
     size_of = _FILTERS.get(name)
     if size_of is None:
@@ -91,9 +95,7 @@ def limited(name: str, filter: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-def _check_call(
-    size_of: Callable[..., int] | None, args: Sequence[Any], named: Mapping[str, Any]
-) -> None:
+def _check_call(size_of: SizeOf | None, args: Sequence[Any], named: Mapping[str, Any]) -> None:
     """Checks what a call makes. Arguments that it refuses itself are left to it."""
     if size_of is None:
         return
@@ -163,7 +165,7 @@ def _sliced(value: Any, slices: int, fill_with: Any = None) -> int:
     return slices
 
 
-_METHODS: Mapping[str, Callable[..., int]] = {
+_METHODS: Mapping[str, SizeOf] = {
     "center": _padded,
     "expandtabs": _expanded,
     "ljust": _padded,
@@ -173,7 +175,7 @@ _METHODS: Mapping[str, Callable[..., int]] = {
     "zfill": _padded,
 }
 """The size of what a method of a text makes, from the text and the method's arguments."""
-_FILTERS: Mapping[str, Callable[..., int]] = {
+_FILTERS: Mapping[str, SizeOf] = {
     "batch": _batched,
     "center": _padded,
     "indent": _indented,

@@ -54,7 +54,7 @@ class _Listener:
         self.others: dict[str, str] = {}
         """Subject, which names the process → a process of another protocol, in words."""
         self.behind_s: dict[str, float] = {}
-        """Process → how far its clock is behind this machine's. Only signed heartbeats have a
+        """Process → this machine's time less the process's. Only signed heartbeats have a
         time."""
 
     def receive(self, delivery: Delivery) -> None:
