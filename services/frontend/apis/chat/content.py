@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from typing_extensions import override
+
 from schemas.conversation import Media, Reasoning, Text
 from schemas.errors import Invalid
 from services.frontend.apis.chat import wire
@@ -16,7 +18,7 @@ from services.frontend.apis.shared.content import (
 )
 from services.frontend.apis.shared.decode import tags_of
 from services.frontend.apis.shared.unknown_parts import (
-    UnknownParts,
+    RequestParts,
     elements,
     members,
     with_member,
@@ -26,12 +28,14 @@ from services.frontend.content.pdf_document import make_document
 _KNOWN = frozenset(tags_of(wire.Part))
 
 
-def known_parts(body: bytes) -> tuple[bytes, list[str]]:
-    """A request with empty text for each content part of an unknown type, and these types."""
-    unknown = UnknownParts()
-    messages = elements(members(body).get("messages"))
-    known = [unknown.replace_in(message, "content", _KNOWN) for message in messages]
-    return bytes(with_member(body, "messages", known)), unknown.types
+class ChatParts(RequestParts):
+    """Replaces the unknown content parts of a request."""
+
+    @override
+    def replace_all(self, body: bytes) -> bytes:
+        messages = elements(members(body).get("messages"))
+        known = [self.replace_in(message, "content", _KNOWN) for message in messages]
+        return bytes(with_member(body, "messages", known))
 
 
 def content_parts(content: wire.Content | None, field_path: str) -> list[Text | Media | Reasoning]:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from schemas.conversation import Conversation, Message, OutputFormat, Thinking, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.apis.chat import tools, wire
-from services.frontend.apis.chat.content import known_parts
+from services.frontend.apis.chat.content import ChatParts
 from services.frontend.apis.chat.history import ChatHistoryReader
 from services.frontend.apis.chat.render import (
     ChatCollector,
@@ -95,7 +95,7 @@ class ChatRequest(Struct, frozen=True):
 
 ChatDecoder: TypeAlias = BodyDecoder[wire.ChatBody, ToolList]
 _decoder: ChatDecoder = BodyDecoder(
-    wire.ChatBody, tools.read_tools, _explain, unknown_parameter, known_parts
+    wire.ChatBody, tools.read_tools, _explain, unknown_parameter, ChatParts
 )
 
 
@@ -301,7 +301,7 @@ class Chat(Dialect):
             tools.read_tools,
             _explain,
             unknown_parameter,
-            known_parts,
+            ChatParts,
             tools=self._memo,
         )
 

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 from msgspec import Raw
+from typing_extensions import override
 
 from schemas.conversation import Media, ResultPart, Text, ToolReference
 from schemas.errors import Invalid
@@ -21,7 +22,7 @@ from services.frontend.apis.shared.content import (
 )
 from services.frontend.apis.shared.decode import tags_of
 from services.frontend.apis.shared.unknown_parts import (
-    UnknownParts,
+    RequestParts,
     elements,
     members,
     part_type,
@@ -50,32 +51,32 @@ _BLOCKS_WITHIN = {
 _DOCUMENT_BLOCKS = frozenset({"text", "image"})
 
 
-def known_parts(body: bytes) -> tuple[bytes, list[str]]:
-    """A request with empty text for each block of an unknown type, and these types."""
-    unknown = UnknownParts()
-    body = bytes(unknown.replace_in(Raw(body), "system", _BLOCKS))
-    messages = elements(members(body).get("messages"))
-    messages = [_known_content(message, _BLOCKS, unknown) for message in messages]
-    return bytes(with_member(body, "messages", messages)), unknown.types
+class MessagesBlocks(RequestParts):
+    """Replaces the unknown blocks of a request."""
 
+    @override
+    def replace_all(self, body: bytes) -> bytes:
+        body = bytes(self.replace_in(Raw(body), "system", _BLOCKS))
+        messages = elements(members(body).get("messages"))
+        known = [self._known_content(message, _BLOCKS) for message in messages]
+        return bytes(with_member(body, "messages", known))
 
-def _known_content(holder: Raw, known: Collection[str], unknown: UnknownParts) -> Raw:
-    """An object with known blocks in its `content`, and in theirs."""
-    holder = unknown.replace_in(holder, "content", known)
-    blocks = elements(members(holder).get("content"))
-    if not blocks:
-        return holder
-    return with_member(holder, "content", [_known_within(block, unknown) for block in blocks])
+    def _known_content(self, holder: Raw, known: Collection[str]) -> Raw:
+        """An object with known blocks in its `content`, and in theirs."""
+        holder = self.replace_in(holder, "content", known)
+        blocks = elements(members(holder).get("content"))
+        if not blocks:
+            return holder
+        return with_member(holder, "content", [self._known_within(block) for block in blocks])
 
-
-def _known_within(block: Raw, unknown: UnknownParts) -> Raw:
-    kind = part_type(block)
-    if kind in _BLOCKS_WITHIN:
-        return _known_content(block, _BLOCKS_WITHIN[kind], unknown)
-    source = members(block).get("source")
-    if kind != "document" or source is None or part_type(source) != "content":
-        return block
-    return with_member(block, "source", unknown.replace_in(source, "content", _DOCUMENT_BLOCKS))
+    def _known_within(self, block: Raw) -> Raw:
+        kind = part_type(block)
+        if kind in _BLOCKS_WITHIN:
+            return self._known_content(block, _BLOCKS_WITHIN[kind])
+        source = members(block).get("source")
+        if kind != "document" or source is None or part_type(source) != "content":
+            return block
+        return with_member(block, "source", self.replace_in(source, "content", _DOCUMENT_BLOCKS))
 
 
 def plain_parts(block: wire.Block | wire.ResultBlock, field_path: str) -> list[Text | Media] | None:

@@ -20,7 +20,7 @@ from services.frontend.apis.messages.compaction import (
     CompactEdit,
     read_compact_edit,
 )
-from services.frontend.apis.messages.content import known_parts
+from services.frontend.apis.messages.content import MessagesBlocks
 from services.frontend.apis.messages.document import MessageCollector
 from services.frontend.apis.messages.errors import explain, extra_input
 from services.frontend.apis.messages.history import MessagesHistoryReader
@@ -89,7 +89,7 @@ class MessagesRequest(Struct, frozen=True):
 
 MessagesDecoder: TypeAlias = BodyDecoder[wire.MessagesBody, tools.MessagesTools]
 _decoder: MessagesDecoder = BodyDecoder(
-    wire.MessagesBody, tools.read_tools, explain, extra_input, known_parts
+    wire.MessagesBody, tools.read_tools, explain, extra_input, MessagesBlocks
 )
 
 
@@ -352,7 +352,7 @@ class Messages(Dialect):
         self._memo: Memo[Any] = Memo()
         read_tools = partial(tools.read_tools, served=frozenset(served))
         self._decoder: MessagesDecoder = BodyDecoder(
-            wire.MessagesBody, read_tools, explain, extra_input, known_parts, tools=self._memo
+            wire.MessagesBody, read_tools, explain, extra_input, MessagesBlocks, tools=self._memo
         )
 
     def parse(self, body: bytes, headers: Headers) -> MessagesRequest:

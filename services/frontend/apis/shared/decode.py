@@ -10,7 +10,7 @@ from msgspec import Meta, Raw, Struct
 
 from schemas.conversation import Conversation, Text, ToolSpec
 from schemas.errors import Invalid
-from services.frontend.apis.shared.unknown_parts import KnownParts
+from services.frontend.apis.shared.unknown_parts import RequestParts
 from services.frontend.apis.shared.validation import UnknownValue, parse_message
 from services.runtime.memo import Memo
 
@@ -217,7 +217,7 @@ class BodyDecoder(Generic[B, L]):
         read_tools: Decode[L],
         explain: Explain,
         refuse: Refuse,
-        known_parts: KnownParts,
+        parts: type[RequestParts],
         *,
         tools: Memo[L] | None = None,
     ) -> None:
@@ -229,7 +229,7 @@ class BodyDecoder(Generic[B, L]):
         self._decode_with_raw_tools = body_decoder(with_raw_tools, refuse)
         self._read_tools = read_tools
         self._explain = explain
-        self._known_parts = known_parts
+        self._parts = parts
         self._tools: Memo[L] = tools or Memo(0)
 
     def decode(self, data: bytes) -> tuple[B, L, list[str]]:
@@ -243,10 +243,11 @@ class BodyDecoder(Generic[B, L]):
         except msgspec.ValidationError as error:
             if not isinstance(parse_message(str(error)).reason, UnknownValue):
                 raise
-            known, unknown = self._known_parts(data)
-            if not unknown:
+            parts = self._parts()
+            known = parts.replace_all(data)
+            if not parts.types:
                 raise
-        return *self._decode(known), unknown
+        return *self._decode(known), parts.types
 
     def _decode(self, data: bytes) -> tuple[Any, L]:
         try:

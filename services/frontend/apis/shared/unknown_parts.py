@@ -4,15 +4,14 @@ A client that is newer than the server sends such a part again with every reques
 refusal would end the session. All else keeps its spelling and its index.
 """
 
-from collections.abc import Callable, Collection
-from typing import TypeAlias, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from typing import TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
 
 T = TypeVar("T")
-KnownParts: TypeAlias = Callable[[bytes], tuple[bytes, list[str]]]
-"""Returns a request with empty text for each part of an unknown type, and these types."""
 _EMPTY = Raw(b'{"type":"text","text":""}')
 
 
@@ -47,6 +46,14 @@ class UnknownParts:
             return part
         self.types.append(kind)
         return _EMPTY
+
+
+class RequestParts(UnknownParts, ABC):
+    """Replaces the unknown parts of one request."""
+
+    @abstractmethod
+    def replace_all(self, body: bytes) -> bytes:
+        """The request without unknown parts."""
 
 
 def part_type(part: Raw) -> str | None:
