@@ -509,6 +509,24 @@ REFUSED_BY_RESPONSES: list[Refusal] = [
             tool_choice=block("allowed_tools", mode="required", tools=[block("web_search")]),
         ),
     ),
+    *[
+        (
+            f"tool_choice.{member}",
+            MISSING,
+            "",
+            responses(tools=[FUNCTION], tool_choice=block("allowed_tools", **{other: value})),
+        )
+        for member, other, value in (("mode", "tools", []), ("tools", "mode", "auto"))
+    ],
+    (
+        "tool_choice.tools[0].type",
+        MISSING,
+        "",
+        responses(
+            tools=[FUNCTION],
+            tool_choice=block("allowed_tools", mode="auto", tools=[{"name": "look"}]),
+        ),
+    ),
     (
         "tool_choice",
         VALUE,

@@ -58,6 +58,9 @@ def _named_tool(
 
 
 def _allowed(chosen: wire.ResponsesToolChoice, tools: RequestTools, parallel: bool) -> ToolChoice:
+    for member in ("mode", "tools"):
+        if getattr(chosen, member) is None:
+            raise missing_parameter(f"tool_choice.{member}")
     index = ToolIndex(tools.names)
     allowed: dict[str, None] = {}
     read: set[str | None] = set()  # a list may name one namespace thousands of times
