@@ -93,7 +93,7 @@ CLAUDE_CODE = Package(
 )
 """The version is explicit: with an older Node, npm would choose an older one."""
 CODEX = Package(
-    "@openai/codex@0.169.0",
+    "@openai/codex@0.171.0",
     "codex",
     "@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex",
 )
@@ -106,9 +106,9 @@ QWEN_CODE = Package(
     "@qwen-code/qwen-code@0.24.4", "qwen", "@qwen-code/qwen-code/cli.js", large=True
 )
 PI = Package(
-    "@mariozechner/pi-coding-agent@0.73.1",
+    "@earendil-works/pi-coding-agent@1.6.0",
     "pi",
-    "@mariozechner/pi-coding-agent/dist/cli.js",
+    "@earendil-works/pi-coding-agent/dist/cli.js",
     large=True,
 )
 CLINE = Package("cline@3.0.65", "cline", "@cline/cli-linux-x64/bin/cline", large=True)
