@@ -148,7 +148,8 @@ def _written(family: Family, calls: list[Call]) -> _Written:
     pieces = [match.span() for match in _PIECES.finditer(raw)]
     solid = [(a, b) for a, b in pieces if not set(range(a, b)) <= content]
     ends = family.style.call.partition(ARGUMENTS)[2]
-    return _Written(raw, solid, content, set(_PIECES.findall(ends)))
+    closers = {*_PIECES.findall(ends), *getattr(family.grammar, "ends", ())}
+    return _Written(raw, solid, content, closers)
 
 
 def _texts(value: Any) -> set[str]:
@@ -190,7 +191,8 @@ def _misspelt(w: _Written, start: int, end: int, chance: random.Random, others: 
 
 
 def _replaced(w: _Written, start: int, end: int, chance: random.Random, others: list[str]) -> str:
-    return chance.choice([other for other in others if other not in w.closers])
+    tags = [other for other in others if other not in w.closers and not other.isalnum()]
+    return chance.choice(tags or others)
 
 
 def _spaced(w: _Written, start: int, end: int, chance: random.Random, others: list[str]) -> str:
@@ -200,7 +202,10 @@ def _spaced(w: _Written, start: int, end: int, chance: random.Random, others: li
 
 
 def _followed(w: _Written, start: int, end: int, chance: random.Random, others: list[str]) -> str:
-    return w.raw[start:end] + chance.choice(INSERTIONS)
+    texts = [
+        text for text in INSERTIONS if '"' not in text or "call:" not in w.raw
+    ]  # is read there
+    return w.raw[start:end] + chance.choice(texts)
 
 
 def _inserted(w: _Written, start: int, end: int, chance: random.Random, others: list[str]) -> str:

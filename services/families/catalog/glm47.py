@@ -12,7 +12,7 @@ from services.families.catalog.glm45 import FAMILY as GLM45
 
 FAMILY = GLM45.variant(
     "glm47",
-    "GLM-4.7, GLM-5, 5.1, 5.2, 5.3",
+    "GLM-4.7, GLM-5, 5.1, 5.2, 5.3, 5.3-Flash",
     style=Style(
         call="<tool_call>{name}{arguments}</tool_call>",
         arguments=Tags("<arg_key>{key}</arg_key><arg_value>{value}</arg_value>"),

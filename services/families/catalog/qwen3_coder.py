@@ -11,8 +11,15 @@ from services.families.authoring import FRAMED_THINK, Family, Style, Tags, funct
 
 FAMILY = Family(
     name="qwen3_coder",
-    models="Qwen3-Coder, Qwen3-Next, Qwen3.5, 3.6, 3.8, Kolibri 1, BerryLM, IQuest Coder",
-    tool_parsers=("qwen3_xml", "nanbeige", "kolibri1", "berrylm", "iquest_coder"),
+    models="Qwen3-Coder, Qwen3-Next, Qwen3.5, 3.6, 3.8, Kolibri 1, BerryLM, IQuest Coder and Coder V2",
+    tool_parsers=(
+        "qwen3_xml",
+        "nanbeige",
+        "kolibri1",
+        "berrylm",
+        "iquest_coder",
+        "iquest_coder_v2",
+    ),
     reasoning_parsers=("qwen3", "qwen3_5", "qwen3-thinking"),
     grammar=function_tags(frame=True),
     style=Style(

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, Final, TypeAlias, TypeVar
 
 from services.families.grammar.scanner import Reader, Scanner, Trigger, Write, escaped, quoted
-from services.families.grammar.shapes import BLANKS, MORE, MarkerMatch, Markers
+from services.families.grammar.shapes import MORE, MarkerMatch, Markers
 from services.families.readers.values import literal, number_text
 
 T = TypeVar("T")
@@ -105,8 +105,8 @@ ValueSink: TypeAlias = StringSink | BufferedSink
 
 
 class BareValue:
-    """A value without the tag before it. It is not certain if it begins with blanks, which may be
-    the template's, or holds a character of a damaged tag."""
+    """A value without the tag before it. It is certain if it begins with a word, because blanks may
+    be the template's, and holds no character of a damaged tag."""
 
     live = False
     may_end = True
@@ -119,9 +119,9 @@ class BareValue:
 
     def write(self, text: str) -> None:
         """Adds the next piece."""
-        is_framing = not self._started and text[0] in BLANKS
+        is_remains = not self._started and not text[0].isalnum()
         self._started = True
-        self.certain = self.certain and not is_framing and not self._marks.intersection(text)
+        self.certain = self.certain and not is_remains and not self._marks.intersection(text)
         self._sink.write(text)
 
     def end(self) -> None:
