@@ -35,8 +35,8 @@ NOBODY = ("user", "assistant", "all")
 _TO = compile(r"to\s*=\s*([^\s<>|{]+)")
 _OTHERS = compile(r"\s*(?:user|system|developer|tool|functions)\b")
 _CHANNEL = compile(r"(?i)analysis|commentary|final")
-_JOINED = compile(r"to\s*=\s*[^\s<>|{]+(?:analysis|commentary|final)\b")
-"""Matches a recipient that has run into the name of a channel."""
+_JOINED = compile(r"to\s*=\s*[^\s<>|{]+(?:(?:analysis|commentary|final)\b|\|)")
+"""Matches a recipient that has run into the name of a channel, or into a piece of a marker."""
 
 
 def headers(marker: str) -> tuple[Shape, ...]:
