@@ -121,7 +121,7 @@ class ByLength(ModelAccess):
     def __init__(self, counted: list[Conversation]) -> None:
         self.counted = counted
 
-    async def count(self, conversation: Conversation) -> int:
+    async def count(self, conversation: Conversation, *, charge: bool = False) -> int:
         self.counted.append(conversation)
         return await by_length(conversation)
 
