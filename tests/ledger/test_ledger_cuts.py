@@ -105,7 +105,8 @@ def test_turn_that_ends_at_any_token_keeps_its_tokens(
 
 
 def test_separator_after_the_last_complete_call_is_left_out(models: Models) -> None:
-    """The template closes the list of calls there."""
+    """The template closes the list of calls there. The call ends with the comma, which shows that
+    no member follows: its last token is encoded again."""
     session = PlayedSession(models.of("late_end"), Choices(b""))
     tokenizer, client = session.setup.tokenizer, CLIENTS["codex"]
     prompt = session.prompt(client)
@@ -115,9 +116,10 @@ def test_separator_after_the_last_complete_call_is_left_out(models: Models) -> N
     assert [block.kind for block in output.blocks] == ["tool_use"]
     session.learn(output)
     following = session.prompt(client, sent_back(output.blocks, session.dialogue))
-    kept = [*prompt.ids, *whole]
+    kept = [*prompt.ids, *whole[:-1]]
     assert [*following.ids[: len(kept)]] == kept
-    assert tokenizer.decode(following.ids[len(kept) :]).startswith("]<|tools_suffix|>")
+    rest = tokenizer.decode(following.ids[len(prompt.ids) :])
+    assert rest.startswith('<|tools_prefix|>[{"look": {"where": "w9x"}}]<|tools_suffix|>')
 
 
 @for_each(sorted(FORMS), parts=2)
