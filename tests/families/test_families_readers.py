@@ -150,8 +150,18 @@ OBJECTS = (
 )
 NO_ARGUMENTS = ("", ', "arguments": {}', ', "arguments": null', ', "arguments": ""')
 WRONG_KEYS = ('"input": {"a": 1}', '"a": 1', '"name": "f", "a": 1')
-MARKS = ("a </p> b", "`</p>`", "<p=", "<p=zzz>", "is <p=s>.", "</f> x", "<", "</", "<p=zzz>y</p> x")
-DAMAGED = ("</p>", "<p=s>", "</p>\nx<p=zzz>y", "x</p>.", "x<p=s>y", "x</p>\n</p")
+MARKS = (
+    "a `</p>` b",
+    "`</p>`",
+    "<p=",
+    "<p=zzz>",
+    "is `<p=s>`.",
+    "</f> x",
+    "<",
+    "</",
+    "<p=zzz>y</p> x",
+)
+DAMAGED = ("</p>", "<p=s>", "</p>\nx<p=zzz>y", "x</p>.", "a </p> b", "x<p=s>y", "x</p>\n</p")
 """A marker is damaged, or the value has the text of one."""
 BLANKS = ("", "\n", "a\n", "\n\na", "  a\t", "a\n\n", 'say "hi" \\ \x00 é🚢', "a\r\n")
 READ: list[tuple[str, str, Calls, str]] = [
@@ -229,7 +239,7 @@ READ: list[tuple[str, str, Calls, str]] = [
     ("framed tags", "<p=n>\n4\n<p=s>\nx\n</p>\n</f>", [f(n=4, s="x")], ""),
     # a string that holds the tag of an argument completes only if that argument follows
     ("tags", "<p=s>3.5<p=n>4</p><p=n>4</p></f>", [f(s="3.5<p=n>4", n=4)], ""),
-    ("framed tags", "<p=s>\nIt is <p=n>.\n</p>\n</f>", [f(s="It is <p=n>.")], ""),
+    ("framed tags", "<p=s>\nIt is <p=n>.\n</p>\n</f>", [CUT], ""),
     ("tags", "<p=s>x</f>\n</call>", [CUT], "\n</call>"),
     ("tags", "<p=n>1</f>\n</call>", [f(n=1)], "\n</call>"),
     ("tags", "so: <p <b> <p=s>x</p><p=n>1</p></f>", [CUT], ""),

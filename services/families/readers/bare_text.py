@@ -19,7 +19,6 @@ from services.families.readers.values import literal, number_text
 T = TypeVar("T")
 _OPENERS: Final = ("{", "[")
 _CLOSERS: Final = ("}", "]")
-_AFTER_WORD: Final = " .,;:!?)"
 _NULLS: Final = ("null", "None")
 _BOOLEANS: Final = {"true": "true", "false": "false", "1": "true", "0": "false"}
 
@@ -288,13 +287,12 @@ def copy_text(
     """Writes text up to the first marker that `ends` it, and stops in front of that marker; None at
     the input's end.
 
-    `ends` gets each marker once, after the text before it, and whether the text only mentions it,
-    for meanings that are `mentionable`. `trigger` finds text that must pass this reader; None: all
-    must. `frame`: a line break on each side is left out.
+    `ends` gets each marker once, after the text before it, and whether the text only mentions it
+    (a backtick follows), for meanings that are `mentionable`. `trigger` finds text that must pass
+    this reader; None: all must. `frame`: a line break on each side is left out.
     """
     value = _FramedValue(sink) if frame else sink
     look = scanner.position
-    last = ""
     while True:
         text = scanner.text
         at = markers.find(text, look, scanner.final)
@@ -304,12 +302,11 @@ def copy_text(
             piece = text[scanner.position : end]
             scanner.position = end
             value.write(piece)
-            last = piece[-1]
         if isinstance(marker, MarkerMatch):
             after = text[marker.match.end() : marker.match.end() + 1]
             if marker.meaning in mentionable and not after and not scanner.final:
                 marker = MORE
-            elif ends(marker, _is_mention(last, after)):
+            elif ends(marker, after == "`"):
                 return marker
             else:
                 look = marker.match.end() if marker.meaning in mentionable else at + 1
@@ -319,18 +316,12 @@ def copy_text(
             continue
         if scanner.final:
             return None
-        if trigger is not None and at < 0 and value.live and last != " ":
+        if trigger is not None and at < 0 and value.live:
             scanner.trigger = trigger
             scanner.escape = True
         yield
         scanner.trigger = None
         look = scanner.position
-
-
-def _is_mention(before: str, after: str) -> bool:
-    """Whether a text mentions the marker between these two characters: in code, or as a word of a
-    sentence."""
-    return after == "`" or (before == " " and after != "" and after in _AFTER_WORD)
 
 
 def coerced(text: str, types: frozenset[str]) -> str:

@@ -93,7 +93,7 @@ class Nested:
     @cached_property
     def trigger(self) -> Trigger:
         """Finds text in a string that must pass the reader."""
-        return compile(rf"[{escape(self.token[0])}]| \Z").search
+        return compile(f"[{escape(self.token[0])}]").search
 
 
 class _Content(NamedTuple):

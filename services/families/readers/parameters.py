@@ -202,8 +202,8 @@ class Parameters:
         parameter_markers = (*self.parameter_tags, *self.parameter_closers)
         markers = (*parameter_markers, *self.call_closers, *self.call_tags)
         first = "".join(sorted({escape(marker[0]) for marker in markers}))
-        ending = "[ \n]" if self.frame else " "
-        return compile(rf"[{first}]|{ending}\Z").search
+        ending = r"|\n\Z" if self.frame else ""
+        return compile(f"[{first}]{ending}").search
 
 
 def _opens_any(openers: Iterable[str], head: str) -> bool:
@@ -233,6 +233,7 @@ class _ValueEnd:
         only mentions it."""
         if self._quoted_calls.add(tag.meaning):
             return False
+        mentioned = mentioned or self._in_cdata
         match tag.meaning:
             case Tag.FINAL_CALL_END:
                 return not self._quoted_calls.seen
