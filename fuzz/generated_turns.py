@@ -12,7 +12,7 @@ from services.families.grammar.markup import Markup
 
 STRINGS: Final = (
     *("plain", "", " lead and trail ", "line one\nline two\n", "\n\nstarts"),
-    *("123", "true", "None", "-0.5e3", '{"a": 1}', "[1, 2]", "a < b && c > d"),
+    *("123", "true", "none", "-0.5e3", '{"a": 1}', "[1, 2]", "a < b && c > d"),
     *("quote \" and ' and \\ back\\n", "\\", '"', "}", "{", "a]}", "a=1, b=2"),
     *("<tool_call>", "</think>", "<think>", "<|im_", "</b>", "x</", "end with <"),
     *("end with \n", "\ttab", "é船🌊", 'def f(x):\n    return "<div>" + x[0]\n'),
