@@ -312,16 +312,16 @@ def test_value_that_shows_whole_calls_is_read_back(family: Family) -> None:
 def test_value_that_shows_calls_of_other_families_is_read_back_or_never_completes(
     family: Family,
 ) -> None:
-    """It is read back unless the other family closes a call with a marker of this one."""
+    """It is read back unless the other family closes a call or a value with a marker of this
+    one."""
     for other in CALLING:
         call = (
             "write",
             {"content": f"In {other.name}:\n{example(other)}\nThat is all.", "filePath": "/a"},
         )
         calls = completed(parsed(family, family.style.write_call(*call)))
-        shared = any(
-            marker in example(other) for marker in words(ends(family)) if not marker.isspace()
-        )
+        closers = [*words(ends(family)), *re.findall("</[^>]+>", example(family))]
+        shared = any(marker in example(other) for marker in closers if not marker.isspace())
         assert calls == [call] or (shared and calls == [])
 
 
