@@ -41,7 +41,7 @@ STACKS = {"held": (), "not held": ("--hold-tokens=0",)}
 PEER = "Dynamo"
 STRANGER_TOKENS = 4000
 TAIL_TOKENS = 100
-"""Of a sibling's own, about."""
+"""About this many tokens are a sibling's own."""
 PAUSE_S = 1.5
 """Time between the measurements, in which heartbeats report that the workers are idle."""
 CASES = ((8, 1), (16, 2))

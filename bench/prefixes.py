@@ -1,6 +1,6 @@
 """`python -m bench.prefixes`: measures what a changing prefix costs.
 
-A long prompt is sent again and again with a new tail, as an agent does from turn to turn: behind
+A long prompt is sent again and again with a new tail, as an agent does from turn to turn: after
 Claude Code's billing line, which stays or varies, and before reasoning that comes back as it was or
 with other first words. (After other last words nearly everything is still in a cache.) A stack of
 our own is started twice: by default, and with `--no-strip-anthropic-preamble`, where the line stays

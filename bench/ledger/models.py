@@ -49,7 +49,7 @@ ROOM = 1 << 28
 
 
 _ledger_models: dict[int, tuple[ModelSetup, LedgerModel]] = {}
-"""By the setup's identity, which the setup itself keeps from being another's."""
+"""Models by the `id` of their setup. The entry keeps the setup, so that no other gets its id."""
 
 
 def empty_ledger(setup: ModelSetup, entry_bytes: int = ROOM) -> TurnLedger:

@@ -39,7 +39,7 @@ MARKERS = ("<!-- bench.vllm -->", "<!-- /bench.vllm -->")
 LEFT_IN = "Turnwire, left in"
 HIDDEN, LAYERS = 256, 2
 TOKENS = 12_000
-"""Of a session's system prompt and tools, about."""
+"""About this many are the system prompt and the tools of a session."""
 STREAMS = 16
 CALLS = 10
 PREFIX_TOKENS, PREFIX_REQUESTS = 52_000, 5

@@ -108,8 +108,8 @@ class PromptChangeReporter:
         )
 
     def _digest(self, words: str) -> str:
-        """Tells whether words of prompts, which are never logged, are the same as others in this
-        process's log."""
+        """Returns a digest of words of prompts, which are never logged: equal words have equal
+        digests in the log of this process."""
         digest = blake2b(words.encode("utf-8", "replace"), key=self._log_key, digest_size=6)
         return digest.hexdigest()
 

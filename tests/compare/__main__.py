@@ -21,7 +21,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("base", help="the commit")
     parser.add_argument("--requests", type=int, default=10_000, metavar="N")
     parser.add_argument("--seed", type=int, default=1, metavar="S")
-    parser.add_argument("--show", type=int, default=30, metavar="N", help="at most so many places")
+    parser.add_argument(
+        "--show", type=int, default=30, metavar="N", help="most places that are shown"
+    )
     return parser
 
 

@@ -105,7 +105,7 @@ def _clocks(behind_s: Mapping[str, float]) -> list[Finding]:
     if not wrong:
         return []
     text = (
-        f"behind this machine's by more than {FRESH_S:.0f} s, so that others refuse their "
+        f"more than {FRESH_S:.0f} s from this machine's (+: slow), so that others refuse their "
         f"heartbeats: {'; '.join(wrong)}. Set the clocks by NTP, and restart these processes"
     )
     return [Finding("fail", "clocks", text)]

@@ -17,7 +17,7 @@ _LOCAL_NAMES = ("localhost", "local", "internal", "home.arpa")
 
 def is_url(url: str) -> bool:
     """Returns whether a text can be a URL: it has no control characters, which Python's parser
-    would skip, and its parts can be told apart."""
+    would skip, and its parts can be parsed."""
     if not url.isprintable():
         return False
     try:

@@ -31,7 +31,7 @@ class Facts(msgspec.Struct, frozen=True, tag=True):
 
 
 def main(cpu_s: int, memory_bytes: int, images: BinaryIO, answers: BinaryIO) -> None:
-    """Answers images until there are no more."""
+    """Answers each image until the input ends."""
     limit_process(memory_bytes)
     while length := images.read(LENGTH_BYTES):
         data = images.read(int.from_bytes(length, "big"))

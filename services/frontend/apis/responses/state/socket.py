@@ -198,7 +198,7 @@ class Socket:
         task.add_done_callback(self._tasks.discard)
 
     def _hold(self, request: LaneRequest) -> None:
-        """Counts a request's bytes. Raises RateLimited where there is no room for them."""
+        """Counts a request's bytes. Raises RateLimited if they exceed the limit."""
         if not self._held.add(request.size):
             mib = MAX_HELD_BYTES // MIB
             raise _too_many(
