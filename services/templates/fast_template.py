@@ -38,6 +38,8 @@ _REPLACEMENT = "\ufffd"
 """What minijinja makes of a lone surrogate."""
 _PLAIN_MIN = 1e-4
 """Python writes smaller floats with an exponent. Large ones are whole numbers."""
+_PANIC = "PanicException"
+"""The class of a panic in Rust, a BaseException."""
 _OUT_OF_FUEL = "engine ran out of fuel"
 
 Functions = Mapping[str, Callable[..., Any]]
@@ -67,7 +69,9 @@ class FastTemplate:
         environment = self._on_loop if is_on_loop() else self._in_thread
         try:
             text: str = environment.render_template(_NAME, **variables)
-        except Exception as error:  # Jinja words the errors of templates
+        except BaseException as error:  # Jinja words the errors of templates
+            if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
+                raise
             if _OUT_OF_FUEL in str(error):
                 long_work()
             return None

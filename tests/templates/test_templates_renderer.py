@@ -128,6 +128,21 @@ def test_a_difference_in_a_sample_ends_its_use(monkeypatch: pytest.MonkeyPatch) 
     assert (renderer.engine, renderer.render({"x": 3})) == ("jinja", "3")
 
 
+class PanicException(BaseException):
+    """As pyo3 raises it for a panic in Rust."""
+
+
+def test_a_panic_is_rendered_by_jinja() -> None:
+    def fail(error: BaseException) -> None:
+        raise error
+
+    template = FastTemplate("{{ f(x) }}", environment().parse("{{ f(x) }}"), {"f": fail}, {})
+    assert template.render({"x": PanicException()}) is None
+    assert template.render({"x": ValueError()}) is None
+    with pytest.raises(KeyboardInterrupt):
+        template.render({"x": KeyboardInterrupt()})
+
+
 def test_a_long_rendering_leaves_the_event_loop_and_ends() -> None:
     endless = "{% for a in range(9999) %}{% for b in range(9999) %}{{ a }}{% endfor %}{% endfor %}"
     template = fast(endless)
