@@ -1,7 +1,8 @@
-"""API keys: files, hashes, both headers, open paths."""
+"""API keys: their file, both headers, open paths, and keys that change while the server runs."""
 
 import hashlib
 from collections.abc import MutableMapping
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,13 +10,74 @@ from typing import Any
 import pytest
 import structlog
 
+from schemas.control import ModelCard
 from schemas.errors import Unauthorized
 from services.frontend.http.auth import Callers, anyone, find_key, load_keys
-from services.frontend.http.keys import Limits
+from services.frontend.http.keys import Key, Limits, parse_keys
 from services.runtime.config import FrontendConfig
+from tests.kit.every import for_rows
 from tests.kit.frontend import ASK, log_into, serving
 
 HASHES = {key: hashlib.sha256(key.encode()).hexdigest() for key in ("alpha", "beta")}
+DIGEST = HASHES["alpha"]
+NONE = Limits()
+
+
+def only(text: str, defaults: Limits = NONE) -> Key:
+    (key,) = parse_keys(text, "keys", defaults)
+    return key
+
+
+def test_line_may_have_a_name_and_options() -> None:
+    assert only(f"team-a:{DIGEST}") == Key("team-a", bytes.fromhex(DIGEST))
+    assert only(f"  {DIGEST.upper()}  ").name == DIGEST[:8]
+    key = only(
+        f"ci:{DIGEST}  concurrency=4 rpm=60\ttpm=90000 models=small-*,coder expires=2027-01-31 priority=-3"
+    )
+    assert key.limits == Limits(4, 60, 90000)
+    assert key.models == ("small-*", "coder")
+    assert key.expires == datetime(2027, 1, 31, tzinfo=UTC).timestamp()
+    assert key.priority == -3
+    moment = datetime(2027, 1, 31, 18, tzinfo=UTC).timestamp()
+    for text in ("2027-01-31T18:00", "2027-01-31T20:00+02:00"):
+        assert only(f"{DIGEST} expires={text}").expires == moment
+    defaults = Limits(8, 100, 1000)
+    assert only(DIGEST, defaults).limits == defaults
+    assert only(f"{DIGEST} rpm=7 tpm=none", defaults).limits == Limits(8, 7, None)
+
+
+OPTIONS = "there are concurrency, rpm, tpm, models, expires, priority"
+
+
+@for_rows(
+    [
+        ("name:alpha", "not a key"),
+        ("a b:" + "0" * 64, "not a key"),
+        ("n:" + "0" * 63, "not a key"),
+        (f"ci:{DIGEST} rps=1", f"'rps=1' is no option of a key; {OPTIONS}"),
+        (f"ci:{DIGEST} rpm=0", "rpm=0: a whole number from 1, or none"),
+        (f"ci:{DIGEST} expires=soon", "expires=soon: a date as 2027-01-31"),
+        (f"ci:{DIGEST} priority=high", "priority=high: a whole number"),
+    ]
+)
+def test_invalid_line_is_named(line: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=r"^keys:2: ") as caught:
+        parse_keys(f"# keys\n{line}\n", "keys", NONE)
+    assert reason in str(caught.value)
+
+
+def test_keys_of_one_holder_have_equal_limits() -> None:
+    one, other = (f"ci:{digest} rpm=5" for digest in HASHES.values())
+    assert len(parse_keys(f"{one}\n{other} expires=2027-01-31", "keys", NONE)) == 2
+    with pytest.raises(ValueError, match="the lines of ci have different limits"):
+        parse_keys(f"{one}\n{other} tpm=6", "keys", NONE)
+
+
+@for_rows([("", True), ("acme/*", True), ("alias-?", True), ("coder", False)])
+def test_model_is_allowed_by_any_of_its_names(patterns: str, allowed: bool) -> None:
+    card = ModelCard("acme/coder", aliases=["alias-1"])
+    key = only(f"{DIGEST} models={patterns}" if patterns else DIGEST)
+    assert key.allows(card) is allowed
 
 
 @pytest.fixture
@@ -28,19 +90,6 @@ def keys(tmp_path: Path) -> Path:
 @pytest.fixture
 def config(keys: Path) -> FrontendConfig:
     return FrontendConfig(api_keys_file=str(keys))
-
-
-def test_key_has_the_name_of_its_line(keys: Path) -> None:
-    known = load_keys(str(keys), Limits())
-    for text, name in (("alpha", "team-a"), ("beta", HASHES["beta"][:8])):
-        key = find_key(known, text)
-        assert key is not None
-        assert key.name == name
-    for text in ("gamma", "", "\udcff"):
-        assert find_key(known, text) is None
-    keys.write_text("# x\nalpha\n")
-    with pytest.raises(ValueError, match=f"{keys}:2: not a key"):
-        load_keys(str(keys), Limits())
 
 
 async def test_frontend_does_not_start_without_keys(keys: Path, config: FrontendConfig) -> None:
@@ -111,12 +160,7 @@ WRONG = ("invalid x-api-key", "Incorrect API key")
 
 @pytest.mark.parametrize(
     ("headers", "messages"),
-    [
-        ({}, MISSING),
-        ({"authorization": "Basic alpha"}, MISSING),
-        ({"x-api-key": "wrong"}, WRONG),
-        ({"authorization": "Bearer wrong"}, WRONG),
-    ],
+    [({"authorization": "Basic alpha"}, MISSING), ({"x-api-key": "wrong"}, WRONG)],
 )
 async def test_invalid_key_is_refused_in_the_words_of_each_vendor(
     config: FrontendConfig, headers: dict[str, str], messages: tuple[str, str]
@@ -145,12 +189,14 @@ async def test_of_two_keys_the_valid_one_counts(keys: Path, config: FrontendConf
     async with serving(config=config) as served:
         both = {"x-api-key": "alpha", "authorization": "Bearer beta"}
         assert (await served.get("/v1/models", headers=both)).status == 200
-        assert (await served.get("/v1/models", headers={"x-api-key": "alpha"})).status == 401
+        refused = await served.post("/v1/messages", ASK, headers={"x-api-key": "alpha"})
+        assert refused.error == (401, "authentication_error", "This API key has expired.")
+    assert find_key(load_keys(str(keys), NONE), "\udcff") is None, "bytes that are not UTF-8"
 
 
 def test_renewed_caller_has_the_rights_of_now(keys: Path) -> None:
     now = [1e9]
-    callers = Callers(str(keys), Limits(), lambda: 0.0, lambda: now[0])
+    callers = Callers(str(keys), NONE, lambda: 0.0, lambda: now[0])
     request: Any = SimpleNamespace(path="/v1/models", headers={"x-api-key": "alpha"})
     caller = callers.identify(request)
     assert callers.renew(caller).tenant == "team-a"

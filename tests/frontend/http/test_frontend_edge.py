@@ -65,7 +65,7 @@ async def test_every_kind_of_end_frees_the_place(tmp_path: Path) -> None:
                     if b"text_delta" in piece:
                         break  # leaves the block, and so the connection, before the end
 
-        for start in range(0, 400, 50):
+        for start in range(0, 150, 50):
             await asyncio.gather(*map(one, range(start, start + 50)))
         await eventually(served.none_open)
         assert served.callers.open_requests == {"alpha": 0}
@@ -78,16 +78,10 @@ async def test_requests_per_minute_are_limited_and_in_headers(tmp_path: Path) ->
             headers = (await served.ask(stream=True)).headers
             assert headers["anthropic-ratelimit-requests-limit"] == "2"
             assert headers["anthropic-ratelimit-requests-remaining"] == left
-            reset = headers["anthropic-ratelimit-requests-reset"]
-            assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]{8}Z", reset)
             assert headers["anthropic-ratelimit-tokens-limit"] == "100000"
         refused = await served.ask()
         assert 28 <= int(refused.headers["retry-after"]) <= 30
-        status, kind, message = refused.error
-        assert (status, kind) == (429, "rate_limit_error")
-        assert re.search(
-            r"limit of 2 requests per minute .* try again in 2\d\.\ds\.$|30\.0s\.$", message
-        )
+        assert refused.error[:2] == (429, "rate_limit_error")
         openai = await served.post("/v1/responses", {})
         assert openai.headers["x-ratelimit-remaining-requests"] == "0"
         assert "anthropic-ratelimit-requests-limit" not in openai.headers
@@ -107,9 +101,9 @@ async def test_default_limits_hold_for_keys_without_limits(tmp_path: Path) -> No
                 assert (await served.post("/v1/messages", ASK, headers=headers)).status == status
 
 
-async def test_key_cannot_use_other_models(tmp_path: Path) -> None:
+async def test_key_sets_models_and_priority(tmp_path: Path) -> None:
     gateway = FakeGateway(cards=[CARD, ModelCard("acme/other", max_model_len=9)])
-    config = guarded(tmp_path, "models=acme/oth*")
+    config = guarded(tmp_path, "models=acme/oth* priority=-5")
     async with serving(gateway, config, headers=KEY) as served:
         listed = (await served.get("/v1/models")).json
         assert [model["id"] for model in listed["data"]] == ["acme/other"]
@@ -124,21 +118,10 @@ async def test_key_cannot_use_other_models(tmp_path: Path) -> None:
             status, kind, message = (await served.post(path, body)).error
             assert (status, kind) == (403, "permission_error")
             assert message.startswith("Your API key may not use the model ")
-        assert (await served.ask(model="acme/other")).status == 200
-    assert [turn.card.name for turn in gateway.turns] == ["acme/other"]
+        assert (await served.ask(model="acme/other", priority=99)).status == 200
+    (turn,) = gateway.turns
+    assert (turn.card.name, turn.conversation.hints.priority) == ("acme/other", -5)
     assert gateway.counted == []
-
-
-async def test_expired_key_is_refused(tmp_path: Path) -> None:
-    async with serving(config=guarded(tmp_path, "expires=2020-01-01"), headers=KEY) as served:
-        expired = (401, "authentication_error", "This API key has expired.")
-        assert (await served.ask()).error == expired
-
-
-async def test_priority_of_the_key_overrides_the_request(tmp_path: Path) -> None:
-    async with serving(config=guarded(tmp_path, "priority=-5"), headers=KEY) as served:
-        await served.ask(priority=99)
-    assert served.gateway.conversations[0].hints.priority == -5
 
 
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}
@@ -166,15 +149,6 @@ async def test_conversation_over_a_limit_is_refused(cases: Cases) -> None:
                 assert (await served.post(path, {**ASK, **fits})).status == 200
 
 
-async def test_unknown_expect_is_refused_in_our_form() -> None:
-    async with serving() as served:
-        reply = await served.post("/v1/messages", ASK, headers={"expect": "miracles"})
-        assert reply.status == 417
-        assert reply.json["error"]["message"] == "Unknown Expect: miracles"
-        assert reply.json["request_id"] == reply.headers["request-id"]
-        assert (await served.post("/v1/messages", ASK, expect100=True)).status == 200
-
-
 async def test_every_answer_has_ids_and_a_content_type(cases: Cases) -> None:
     async with serving() as served:
         for method, path, status in (
@@ -185,23 +159,23 @@ async def test_every_answer_has_ids_and_a_content_type(cases: Cases) -> None:
             ("GET", "/v1/models", 200),
             ("OPTIONS", "/v1/messages", 405),
         ):
-            with cases.case(method=method, path=path):
-                reply = await served.send(method, path, headers={"x-request-id": "mine-1"})
-                assert reply.status == status
-                assert re.fullmatch(r"req_[0-9a-f]{24}", reply.headers["request-id"])
-                assert reply.headers["x-request-id"] == "mine-1"
-                assert reply.headers["server"] == "turnwire"
-                assert reply.headers["x-content-type-options"] == "nosniff"
-                assert reply.headers["cache-control"] in ("no-store", "private, no-cache")
-
-
-async def test_unserved_paths_of_anthropic_are_404() -> None:
-    async with serving() as served:
-        for path, message in (
-            ("/v1/messages/batches", "Not found"),
-            ("/v1/files?beta=true", "Invalid URL (POST /v1/files)"),
-        ):
-            reply = await served.send("POST", path)
-            assert reply.json["type"] == "error"
-            assert reply.error == (404, "not_found_error", message)
-            assert reply.json["request_id"] == reply.headers["request-id"]
+            for id, echoed in (
+                ("trace-1.2:3@x/y", True),
+                ("x" * 128, True),
+                ("x" * 129, False),
+                ("a b", False),
+            ):
+                with cases.case(method=method, path=path, id=id):
+                    reply = await served.send(method, path, headers={"X-Request-Id": id})
+                    assert reply.status == status
+                    own = reply.headers["request-id"]
+                    assert re.fullmatch(r"req_[0-9a-f]{24}", own)
+                    assert reply.headers["x-request-id"] == (id if echoed else own)
+                    assert reply.headers["server"] == "turnwire"
+                    assert reply.headers["x-content-type-options"] == "nosniff"
+                    assert reply.headers["cache-control"] in ("no-store", "private, no-cache")
+        reply = await served.post("/v1/messages", ASK, headers={"expect": "miracles"})
+        assert reply.status == 417
+        assert reply.json["error"]["message"] == "Unknown Expect: miracles"
+        assert reply.json["request_id"] == reply.headers["request-id"]
+        assert (await served.post("/v1/messages", ASK, expect100=True)).status == 200

@@ -27,7 +27,8 @@ async def post(
 
 async def test_header_values_may_have_any_bytes(cases: Cases) -> None:
     names = ("user-agent", "x-session-affinity", "x-claude-code-session-id", "x-request-id")
-    async with serving() as served:
+    refused = ((b"content-encoding: \xff", 400), (b"origin: https://\xff", 403))
+    async with serving(config=FrontendConfig(cors_origins=["https://a.example"])) as served:
         for path in ASKS:
             for name in names:
                 with cases.case(path=path, name=name):
@@ -40,6 +41,11 @@ async def test_header_values_may_have_any_bytes(cases: Cases) -> None:
                     msgspec.json.encode(served.lines[-1], enc_hook=str)
                     if name == "user-agent":
                         assert conversation.client.user_agent == "a? é ???b"
+            for header, status in refused:
+                with cases.case(path=path, header=header):
+                    answered, headers, document = await post(served, path, header)
+                    assert (answered, document["error"]["message"] != "") == (status, True)
+                    assert headers["request-id"].startswith("req_")
 
 
 PIECES = (b"a", b"?", b"\xff", b"\xc3\xa9", b"\xe9", b"\xed\xb3\xbf", b"\\xff", b"\xc3\xbf", b"#")
@@ -48,34 +54,17 @@ PIECES = (b"a", b"?", b"\xff", b"\xc3\xa9", b"\xe9", b"\xed\xb3\xbf", b"\\xff", 
 
 async def test_different_bytes_of_an_id_are_different_sessions() -> None:
     random = Random(1)
-    sent = {b"".join(random.choices(PIECES, k=random.randint(1, 3))) for _ in range(150)}
+    sent = {b"".join(random.choices(PIECES, k=random.randint(1, 3))) for _ in range(60)}
     sent |= {one.decode("latin-1").encode() for one in sent}
     async with serving() as served:
         for value in sent:
             status, _, document = await post(served, RESPONSES, b"x-session-id: " + value)
             assert status == 200, document
         sessions = [asked.client.session for asked in served.gateway.conversations]
-        assert (await post(served, RESPONSES, b"x-session-id: \0\xc3\xbf"))[0] == 400, (
-            "as such bytes are marked"
-        )
+        # As bytes that are not UTF-8 are marked.
+        assert (await post(served, RESPONSES, b"x-session-id: \0\xc3\xbf"))[0] == 400
+        # An empty header before a filled one does not count.
+        assert (await post(served, RESPONSES, b"x-session-id:\r\nX-Session-Id: s"))[0] == 200
+        assert served.gateway.conversations[-1].client.session == "s"
     assert len({*sessions}) == len(sent)
     assert all(session is not None and session.isprintable() for session in sessions)
-
-
-async def test_empty_header_before_a_filled_one_does_not_count() -> None:
-    async with serving() as served:
-        assert (await post(served, RESPONSES, b"x-session-id:\r\nX-Session-Id: s"))[0] == 200
-        assert served.gateway.conversations[0].client.session == "s"
-
-
-async def test_refusal_with_surrogates_is_answered(cases: Cases) -> None:
-    async with serving(config=FrontendConfig(cors_origins=["https://a.example"])) as served:
-        for path in ASKS:
-            for header, status in (
-                (b"content-encoding: \xff", 400),
-                (b"origin: https://\xff", 403),
-            ):
-                with cases.case(path=path, header=header):
-                    answered, headers, document = await post(served, path, header)
-                    assert (answered, document["error"]["message"] != "") == (status, True)
-                    assert headers["request-id"].startswith("req_")

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from services.frontend.http.bodies import decode
 from services.frontend.http.server import MAX_HEADER_BYTES, MAX_URL_BYTES
 from tests.kit.every import Cases
 from tests.kit.frontend import ASKS, MODEL, serving
@@ -74,15 +73,11 @@ async def test_ambiguous_or_too_long_request_is_refused(cases: Cases) -> None:
                 assert (answer.headers["request-id"], answer.headers["x-request-id"]) == (own, own)
                 assert answer.headers["server"] == "turnwire"
                 assert answer.headers["x-content-type-options"] == "nosniff"
-    assert served.gateway.turns == []
-
-
-async def test_heads_within_the_limits_are_accepted() -> None:
-    async with serving() as served:
         longest = get("/" + "a" * (MAX_URL_BYTES - 1))
         assert (await answer_to(served.port, longest)).status == 404
         longest = get("/version", "X: " + "a" * (MAX_HEADER_BYTES - 1))
         assert (await answer_to(served.port, longest)).status == 200
+    assert served.gateway.turns == []
 
 
 async def test_no_key_gets_into_the_log_of_malformed_requests(
@@ -101,37 +96,25 @@ async def test_no_key_gets_into_the_log_of_malformed_requests(
 
 async def test_pipelined_requests_get_their_own_answers() -> None:
     bad = post(b'{"model":', path="/v1/chat/completions")
-    parts = [
-        get(),
-        post(),
-        bad,
-        post(HIDDEN, path="/nothing"),
-        get("/version", "Content-Length: 5") + b"abcde",
-        get(),
-    ]
+    with_body = get("/version", "Content-Length: 5") + b"abcde"
+    parts = [get(), post(), bad, post(HIDDEN, path="/nothing"), with_body, get() * 100]
     async with serving() as served:
-        answers = await answers_to(served.port, b"".join(parts), len(parts))
-        assert [answer.status for answer in answers] == [200, 200, 400, 404, 200, 200]
-        many = await answers_to(served.port, get() * 500, 500)
-        assert {answer.status for answer in many} == {200}
-        assert len({answer.headers["request-id"] for answer in [*answers, *many]}) == 506
+        answers = await answers_to(served.port, b"".join(parts), 105)
+    assert [answer.status for answer in answers] == [200, 200, 400, 404, *[200] * 101]
+    assert len({answer.headers["request-id"] for answer in answers}) == len(answers)
 
 
-async def test_chunks_of_http_1_0_end_the_connection() -> None:
-    """What stands behind them may be a part of the body to the proxy that sent them."""
+async def test_rest_of_a_body_is_not_parsed_as_a_request() -> None:
+    oversized = post(b"", "Content-Length: 70000000", sized=False)
     old = post(chunk(BODY) + END, CHUNKED, "Connection: keep-alive", sized=False)
     old = old.replace(b" HTTP/1.1\r\n", b" HTTP/1.0\r\n", 1)
-    async with serving() as served:
-        (answer,) = await answers_to(served.port, old + HIDDEN)
-        assert (answer.status, answer.headers["connection"]) == (200, "close")
-
-
-async def test_unread_body_is_not_parsed_as_a_request() -> None:
-    oversized = post(b"", "Content-Length: 70000000", sized=False)
     async with serving() as served:
         assert (await answer_to(served.port, oversized + HIDDEN)).status == 413
         refused = await answers_to(served.port, post(HIDDEN, "Connection: close", path="/nothing"))
         assert [answer.status for answer in refused] == [404]
+        # What stands after chunks of HTTP/1.0 may be a part of the body to the proxy that sent it.
+        (answer,) = await answers_to(served.port, old + HIDDEN)
+        assert (answer.status, answer.headers["connection"]) == (200, "close")
 
 
 async def test_absolute_url_is_served_here(cases: Cases) -> None:
@@ -146,13 +129,11 @@ async def test_absolute_url_is_served_here(cases: Cases) -> None:
                 assert (await answer_to(served.port, get(url, host=host))).status == status
 
 
-NAMES = ["a%0d%0aX-Evil:%201", "..%2f..%2fetc%2fpasswd", "%3e", "a%00b", "%ed%a0%80", "%zz"]
-
-
 async def test_name_in_a_path_stays_a_name(cases: Cases) -> None:
+    names = ["a%0d%0aX-Evil:%201", "..%2f..%2fetc%2fpasswd", "%3e", "a%00b", "%ed%a0%80", "%zz"]
     async with serving() as served:
         for path in ("/v1/models/", "/v1/responses/", "/v1/chat/completions/", "/v1/nothing/"):
-            for name in NAMES:
+            for name in names:
                 with cases.case(path=path, name=name):
                     answer = await answer_to(served.port, get(path + name))
                     assert answer.status == 404
@@ -200,9 +181,6 @@ async def test_unusual_json_has_a_defined_status(cases: Cases) -> None:
                         assert answer.message
 
 
-BIG: list[int] = [2**63, 10**400, -(2**63) - 1]
-
-
 @pytest.mark.parametrize("path", BODIES)
 async def test_answer_length_has_one_bound_in_every_api(path: str) -> None:
     name = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
@@ -212,7 +190,7 @@ async def test_answer_length_has_one_bound_in_every_api(path: str) -> None:
             return (await served.post(path, {**BODIES[path], **fields})).status
 
         assert await status(**{name: 2**63 - 1}) == 200
-        for number in BIG:
+        for number in (2**63, 10**400, -(2**63) - 1):
             reply = await served.post(path, {**BODIES[path], name: number})
             code, kind, message = reply.error
             assert (code, kind, name in message) == (400, "invalid_request_error", True)
@@ -225,9 +203,3 @@ async def test_answer_length_has_one_bound_in_every_api(path: str) -> None:
             seed = served.gateway.conversations[-1].sampling.seed
             assert seed is not None
             assert -(2**63) <= seed < 2**63
-
-
-def test_zstd_with_a_large_window_is_refused() -> None:
-    promise = bytes.fromhex("28b52ffd") + b"\xe0" + b"\xff" * 8 + b"\x01\x00\x00"
-    with pytest.raises(Exception, match="not valid zstd"):
-        decode(promise, "zstd", 1024)

@@ -37,8 +37,8 @@ class Client:
         ):
             return response.status, await response.text()
 
-    async def ask(self, **fields: Any) -> int:
-        return (await self.send("POST", "/v1/messages", json={**ASK, **fields}))[0]
+    async def ask(self) -> int:
+        return (await self.send("POST", "/v1/messages", json=ASK))[0]
 
 
 async def test_new_certificate_holds_for_the_next_connection(tmp_path: Path) -> None:
@@ -59,14 +59,24 @@ async def test_new_certificate_holds_for_the_next_connection(tmp_path: Path) -> 
         Path(files[1]).write_text("no key")
         with pytest.raises(ValueError, match=r"server\.key has no private key"):
             tls.reload()
+        key = ec.generate_private_key(ec.SECP256R1())
+        locked = serialization.BestAvailableEncryption(b"secret")
+        Path(files[1]).write_bytes(
+            key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked)
+        )
+        with pytest.raises(ValueError, match="in PEM form that can be read without a password"):
+            tls.reload()
         assert await after.ask() == 200
 
 
-async def test_clients_must_have_a_certificate_and_probes_need_none(tmp_path: Path) -> None:
+async def test_clients_must_have_a_certificate_and_probes_need_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     ours, theirs = Authority("ours"), Authority("theirs")
     ca = ours.write_self(tmp_path / "ca.pem")
     config = FrontendConfig(tls_cert_file="x", tls_client_ca_file=ca)
-    tls = Tls(*ours.write(tmp_path, "server"), ca)
+    cert_file, key_file = ours.write(tmp_path, "server")
+    tls = Tls(cert_file, key_file, ca)
     async with serving(config=config, tls=tls) as served:
         nobody = Client(served, ours)
         friend = Client(served, ours, ours.write(tmp_path, "client"))
@@ -83,25 +93,6 @@ async def test_clients_must_have_a_certificate_and_probes_need_none(tmp_path: Pa
         assert await stranger.ask() == 200
         with pytest.raises(OSError):
             await friend.ask()
-
-
-def test_key_with_a_password_is_refused_without_a_prompt(tmp_path: Path) -> None:
-    cert_file, key_file = Authority("one").write(tmp_path, "server")
-    key = ec.generate_private_key(ec.SECP256R1())
-    locked = serialization.BestAvailableEncryption(b"secret")
-    Path(key_file).write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked)
-    )
-    with pytest.raises(
-        ValueError,
-        match=r"server\.key has no private key in PEM form that can be read without a password",
-    ):
-        Tls(cert_file, key_file, None)
-
-
-async def test_health_command_uses_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cert_file, key_file = Authority("one").write(tmp_path, "server")
-    async with serving(tls=Tls(cert_file, key_file, None)) as served:
         argv = ["health", "frontend", "--ready", f"--port={served.port}"]
         assert await asyncio.to_thread(main, [*argv, f"--tls-cert-file={cert_file}"]) == 0
         assert await asyncio.to_thread(main, argv) == 1
