@@ -1,54 +1,50 @@
 """Results of hosted tools come after the message with their calls, in the order of the calls."""
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from schemas.conversation import Call, Message, Result, Text
-from services.frontend.content.hosted_tools import insert_results
-
-ids = st.sampled_from("abcd")
-messages = st.builds(
-    lambda names: Message("assistant", [Call(name, "f", "{}") for name in names]),
-    st.lists(ids, max_size=3),
+from services.frontend.content.hosted_tools import (
+    add_results,
+    hosted_argument,
+    insert_results,
+    missing_tools,
 )
-results = st.builds(lambda name, text: Result(name, [Text(text)]), ids, st.text(max_size=3))
+from tests.kit.conversations import user
 
 
-def one_by_one(messages: list[Message], result: Result) -> list[Message]:
-    """The messages with one more result."""
-    for at in range(len(messages) - 1, -1, -1):
-        calls = [part.call_id for part in messages[at].parts if isinstance(part, Call)]
-        if result.call_id in calls:
-            has_answers = at + 1 < len(messages) and messages[at + 1].role == "tool"
-            answers = (
-                [part for part in messages[at + 1].parts if isinstance(part, Result)]
-                if has_answers
-                else []
-            )
-            order = {call_id: index for index, call_id in enumerate(calls)}
-            answers = sorted(
-                [*answers, result], key=lambda answer: order.get(answer.call_id, len(order))
-            )
-            return [
-                *messages[: at + 1],
-                Message("tool", [*answers]),
-                *messages[at + 1 + has_answers :],
-            ]
-    return messages
+def calls(*ids: str) -> Message:
+    return Message("assistant", [Call(id, "f", "{}") for id in ids])
 
 
-@given(st.lists(messages | results, max_size=8))
-def test_results_are_placed_as_if_each_were_added_when_it_comes(
-    arrivals: list[Message | Result],
-) -> None:
-    expected: list[Message] = []
-    read: list[Message] = []
-    added: list[tuple[Result, int]] = []
-    for arrival in arrivals:
-        if isinstance(arrival, Message):
-            expected = [*expected, arrival]
-            read.append(arrival)
-        else:
-            expected = one_by_one(expected, arrival)
-            added.append((arrival, len(read)))
-    assert insert_results(read, added) == expected
+def results(*texts: str) -> Message:
+    return Message("tool", [one(text) for text in texts])
+
+
+def one(text: str) -> Result:
+    """A result for the call that its first letter names."""
+    return Result(text[0], [Text(text)])
+
+
+def test_results_are_placed_as_if_each_were_added_when_it_comes() -> None:
+    messages = [calls("a", "b"), user("Hi."), calls("c", "b"), results("c1"), user("Well?")]
+    arrivals = [("b1", 1), ("a1", 1), ("b2", 4), ("a2", 5), ("x", 5)]
+    assert insert_results(messages, [(one(text), before) for text, before in arrivals]) == [
+        *(calls("a", "b"), results("a1", "a2", "b1"), user("Hi.")),
+        *(calls("c", "b"), results("c1", "b2"), user("Well?")),
+    ]
+    early = insert_results([calls("a"), results("a1")], [(one("a2"), 1)])
+    assert early == [calls("a"), results("a2"), results("a1")], "a message that came later"
+    again = add_results([calls("a"), calls("a")], [one("a1")])
+    assert again == [calls("a"), calls("a"), results("a1")], "the last message with the call"
+
+
+def test_arguments_without_the_one_argument_are_none() -> None:
+    assert hosted_argument("web_search", '{"query": " tides "}') == "tides"
+    for arguments in ('{"query": 3}', "[]", "{", '{"url": "x"}', "[" * 100_000):
+        assert hosted_argument("web_search", arguments) == ""
+
+
+def test_missing_tools_are_named_in_safe_letters() -> None:
+    assert missing_tools([]) == missing_tools(["\n"]) == []
+    (text,) = missing_tools(["web_search", "web_search", "x\n y"])
+    assert text.text.startswith(
+        "Tools that were requested but are not available on this server: web_search, xy. "
+    )

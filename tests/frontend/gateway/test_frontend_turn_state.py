@@ -1,6 +1,5 @@
 """Every event in every state: it changes the state as the table has it, or nothing at all."""
 
-import asyncio
 from itertools import product
 
 import pytest
@@ -8,7 +7,7 @@ import structlog
 
 from schemas.control import ModelCard
 from schemas.conversation import Conversation
-from schemas.errors import MEDIA_MISSING, ErrorInfo, ErrorKind, Invalid, Unavailable, raised
+from schemas.errors import Unavailable
 from schemas.events import Prepared
 from services.frontend.gateway.turn_observer import BusTurnObserver
 from services.frontend.gateway.turn_state import (
@@ -16,19 +15,16 @@ from services.frontend.gateway.turn_state import (
     Attempt,
     BusTurn,
     Ended,
-    ImageMissing,
     Lost,
     Preparing,
-    Refused,
     Resuming,
     Search,
     State,
     StateEvent,
     Streaming,
     Waiting,
-    outcome_of,
 )
-from tests.kit.every import Cases
+from tests.kit.every import for_rows
 from tests.kit.sinks import RecordingSink
 
 STATES: tuple[type[State], ...] = (Waiting, Preparing, Streaming, Resuming, Ended)
@@ -51,14 +47,11 @@ UNEXPECTED: dict[type[State], set[StateEvent]] = {
 
 
 def state_of(kind: type[State]) -> State:
-    states: list[State] = [
-        Waiting(Search(30.0)),
-        Preparing(Search(30.0)),
-        Streaming("worker-1", "parser-1"),
-        Resuming(Search(30.0)),
-        Ended(),
-    ]
-    return states[STATES.index(kind)]
+    if kind is Streaming:
+        return Streaming("worker-1", "parser-1")
+    if kind is Ended:
+        return Ended()
+    return kind(Search(30.0))  # type: ignore[call-arg,arg-type]
 
 
 def turn(kind: type[State] = Waiting, sink: RecordingSink | None = None) -> BusTurn:
@@ -73,13 +66,8 @@ def turn(kind: type[State] = Waiting, sink: RecordingSink | None = None) -> BusT
     )
 
 
-def test_event_changes_the_state_or_nothing(cases: Cases) -> None:
-    for state, event in product(STATES, StateEvent):
-        with cases.case(state=state.__name__, event=event.name):
-            check_event(state, event)
-
-
-def check_event(state: type[State], event: StateEvent) -> None:
+@for_rows([*product(STATES, StateEvent)])
+def test_event_changes_the_state_or_nothing(state: type[State], event: StateEvent) -> None:
     walked = turn(state)
     before = walked.state
     following = TRANSITIONS[state].get(event)
@@ -127,33 +115,3 @@ async def test_failure_of_an_earlier_attempt_changes_nothing() -> None:
     assert not opened.fail_attempt(earlier, StateEvent.TIMED_OUT, Unavailable("late"))
     assert "PREPARING" in repr(opened)
     assert opened.attempt.is_pending
-
-
-async def test_search_is_stopped_by_whatever_ends_the_turn_but_itself() -> None:
-    stopped = turn()
-    task = stopped.search.task = asyncio.create_task(asyncio.sleep(60))
-    assert stopped.end(StateEvent.CANCELLED)
-    assert not stopped.end(StateEvent.GIVEN_UP)
-    with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(task, 60)
-
-    by_itself = turn(Resuming)
-
-    async def give_up() -> bool:
-        return by_itself.end(StateEvent.GIVEN_UP)
-
-    by_itself.search.task = asyncio.create_task(give_up())
-    assert await by_itself.search.task
-
-
-@pytest.mark.parametrize(
-    ("error", "outcome"),
-    [
-        (Invalid("no"), Refused),
-        (Unavailable("busy"), Lost),
-        (raised(ErrorInfo(ErrorKind.TIMED_OUT, "late")), Lost),
-        (raised(ErrorInfo(ErrorKind.UNAVAILABLE, "gone", code=MEDIA_MISSING)), ImageMissing),
-    ],
-)
-def test_outcome_follows_from_the_error(error: Exception, outcome: type) -> None:
-    assert type(outcome_of(error)) is outcome  # type: ignore[arg-type]

@@ -1,10 +1,9 @@
 """Calls that may run, and results that may be shown."""
 
-import pytest
-
 from schemas.conversation import Conversation, HostedTool, Media, Message, Result, Text
 from schemas.events import WebSource
 from services.frontend.hosted.policy import is_permitted, permitted_sources, refusal_code
+from tests.kit.every import for_rows
 
 SEARCH, FETCH = HostedTool("web_search"), HostedTool("web_fetch")
 PUBLIC = "https://example.org/a?b=c"
@@ -14,32 +13,14 @@ def conversation(text: str) -> Conversation:
     return Conversation("m", [Message("user", [Text(f"Read {text} please.")])])
 
 
-PRIVATE = [
-    "http://127.0.0.1/",
-    "http://127.1/",
-    "http://2130706433/",
-    "http://10.1.2.3:8080/x",
-    "http://169.254.169.254/latest/meta-data",
-    "http://100.64.0.1/",
-    "http://[::1]/",
-    "http://[::ffff:10.0.0.1]/",
-    "http://[fd00::1]/",
-    "http://LOCALHOST./",
-    "http://metadata.google.internal/",
-    "http://printer.local/",
-    "http://user@192.168.0.1/",
-]
-
-
 def test_private_addresses_are_refused_unless_allowed() -> None:
-    for url in PRIVATE:
+    for url in ("http://user@192.168.0.1/", "http://LOCALHOST./", "http://[::ffff:10.0.0.1]:80/x"):
         asked = conversation(url)
         assert refusal_code(FETCH, url, asked, allow_private=False) == "url_not_allowed", url
         assert refusal_code(FETCH, url, asked, allow_private=True) is None, url
 
 
-@pytest.mark.parametrize(
-    ("url", "code"),
+@for_rows(
     [
         (PUBLIC, None),
         ("http://8.8.8.8/", None),
@@ -70,8 +51,7 @@ def test_query_length_is_limited() -> None:
     assert refusal_code(SEARCH, "x" * 1001, asked, allow_private=False) == "query_too_long"
 
 
-@pytest.mark.parametrize(
-    ("url", "allowed", "blocked", "expected"),
+@for_rows(
     [
         ("https://a.example.com/x", ["example.com"], [], True),
         ("https://badexample.com/x", ["example.com"], [], False),

@@ -1,5 +1,7 @@
 """WebSocket clients that do not mask their frames, and text that is not UTF-8, byte for byte."""
 
+from functools import partial
+
 from services.frontend.http.masks import MaskedFrames
 from tests.kit.every import Cases
 from tests.kit.frontend import serving
@@ -22,7 +24,7 @@ def test_unmasked_frame_is_found_at_any_position(cases: Cases) -> None:
         for step in (1, 2, 1000):
             with cases.case(size=size, step=step):
                 reader, calls = Reader(), list[str]()
-                check = MaskedFrames(reader, lambda calls=calls: calls.append("unmasked"))
+                check = MaskedFrames(reader, partial(calls.append, "unmasked"))
                 before = frame(b"x" * size)
                 data = before + frame(b"y" * size, masked=False)
                 for at in range(0, len(data), step):
