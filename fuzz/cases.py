@@ -12,15 +12,10 @@ from fuzz.toolsets import toolset
 from schemas.conversation import ToolSpec
 from schemas.events import FinishReason
 from services.families import TurnParser, families, open_parser
+from tests.kit.parser_cases import tools
 
 HEADER: Final = 6
-REASONS: Final = (
-    FinishReason.STOP,
-    FinishReason.LENGTH,
-    FinishReason.STOP_STRING,
-    FinishReason.CONTEXT,
-    FinishReason.CANCELLED,
-)
+REASONS: Final = tuple(FinishReason)
 FAMILIES: Final = tuple(sorted(families()))
 _IN_REASONING: Final = 1
 _CALLS_AS_TEXT: Final = 6  # both bits: one input in four
@@ -62,13 +57,13 @@ class Case:
 
 def decode(data: bytes) -> Case:
     """Decodes any bytes to a case."""
-    family, flags, tools, reason, seed, share = data[:HEADER].ljust(HEADER, b"\0")
+    family, flags, tool_set, reason, seed, share = data[:HEADER].ljust(HEADER, b"\0")
     text = data[HEADER:].decode("utf-8", "replace")
     cut = len(text) * share // 256
     return Case(
         family=FAMILIES[family % len(FAMILIES)],
         raw=text[cut:],
-        tools=toolset(tools),
+        tools=toolset(tool_set),
         in_reasoning=bool(flags & _IN_REASONING),
         reason=REASONS[reason % len(REASONS)],
         prefix=text[:cut],
@@ -95,9 +90,7 @@ def from_vector(vector: dict[str, Any]) -> Case:
     return Case(
         family=vector["family"],
         raw=vector["raw"],
-        tools=tuple(
-            ToolSpec(t["name"], t.get("description", ""), t["parameters"]) for t in vector["tools"]
-        ),
+        tools=tuple(tools(vector)),
         in_reasoning=vector["prompt_ends_in_reasoning"],
         reason=FinishReason(vector["finish_reason"]),
         prefix=vector.get("prefix", ""),

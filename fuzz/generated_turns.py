@@ -63,9 +63,8 @@ def generated_turn(data: bytes) -> tuple[Case, list[Segment]]:
     family = families()[choose.of([name for name in FAMILIES if name not in _ONE_ORDER])]
     seed = choose.below(256)
     segments = _segments(choose, family)
-    return Case(
-        family.name, _written(choose, family, segments), of_the_vectors(), seed=seed
-    ), segments
+    raw = _written(choose, family, segments)
+    return Case(family.name, raw, of_the_vectors(), seed=seed), segments
 
 
 def _segments(choose: Choices, family: Family) -> list[Segment]:
@@ -75,16 +74,10 @@ def _segments(choose: Choices, family: Family) -> list[Segment]:
         kind = choose.of(("tool_use", "text", "reasoning", "tool_use"))
         if kind == "tool_use" and family.style.call:
             tool = choose.of(of_the_vectors())
-            arguments = {
-                k: s for k, s in tool.schema.get("properties", {}).items() if choose.below(8)
-            }
-            segments.append(
-                (
-                    kind,
-                    tool.name,
-                    {key: _value(choose, schema) for key, schema in arguments.items()},
-                )
-            )
+            known = tool.schema.get("properties", {})
+            chosen = {key: schema for key, schema in known.items() if choose.below(8)}
+            arguments = {key: _value(choose, schema) for key, schema in chosen.items()}
+            segments.append((kind, tool.name, arguments))
         elif _may_follow(kind, last) and (kind == "text" or _reasons(family)):
             segments.append((kind, choose.of(PROSE), {}))
     return segments
@@ -111,16 +104,10 @@ def _written(choose: Choices, family: Family, segments: list[Segment]) -> str:
         elif kind == "reasoning":
             piece = family.style.write_reasoning(value)
         else:
-            line = (
-                "\n"
-                if family.name in _OWN_LINE and pieces and not pieces[-1].endswith("\n")
-                else ""
-            )
-            piece = (
-                line
-                + family.style.write_call(value, arguments)
-                + ("" if start else choose.of(("", "\n")))
-            )
+            within = family.name in _OWN_LINE and pieces and not pieces[-1].endswith("\n")
+            piece = "\n" if within else ""
+            piece += family.style.write_call(value, arguments)
+            piece += "" if start else choose.of(("", "\n"))
         pieces.append(piece if not pieces else start + piece)
     return "".join(pieces)
 

@@ -1,15 +1,14 @@
 """Mutates inputs with the families' grammars: splices markers, whole calls and pieces of vectors
 into the text."""
 
-import json
-from collections.abc import Callable
 from functools import cache
 from random import Random
 from typing import Final
 
 from fuzz.cases import FAMILIES, HEADER
 from fuzz.shapes import spellings
-from fuzz.toolsets import VECTORS, of_the_vectors
+from fuzz.toolsets import of_the_vectors
+from tests.kit.parser_cases import vectors
 
 VALUES: Final = (
     *("null", "true", "True", "None", "1", "-0.5", "1e5", "00", "9" * 40),
@@ -20,7 +19,6 @@ VALUES: Final = (
     *('"name": ', '"arguments": ', '"parameters": ', '"function": {', '"type": "function", '),
     '"id": "a1b2c3d4e", ',
 )
-Edit = Callable[[Random, str, str], str]
 
 
 @cache
@@ -32,56 +30,37 @@ def _words(family: str) -> tuple[str, ...]:
 
 @cache
 def _texts(family: str) -> tuple[str, ...]:
-    file = VECTORS / f"{family}.jsonl"
-    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    return tuple(json.loads(line)["raw"] for line in lines) or ("",)
+    return tuple(one["raw"] for one in vectors(family)) or ("",)
 
 
-def _splice(chance: Random, family: str, text: str) -> str:
+def _edit(chance: Random, family: str, text: str) -> str:
+    """One change of the text: words and pieces of other texts put in, parts dropped or repeated."""
+    kind = chance.randrange(13)
+    if kind < 8:
+        at, end = _span(chance, text) if kind > 2 else (chance.randrange(len(text) + 1), 0)
+        word = chance.choice(_words(family)) if kind < 5 else ""
+        if kind == 7:
+            return text[:end] + text[at:end] * chance.choice((1, 1, 2, 5)) + text[end:]
+        return text[:at] + word + text[max(at, end) :]
+    match kind:
+        case 8:
+            return text[: chance.randrange(len(text) + 1)]
+        case 9 | 10:
+            other = chance.choice(_texts(family))
+            first, last = _span(chance, other)
+            piece = other[first:last]
+        case 11:
+            marker = chance.choice(spellings(family) or ("<",))
+            piece = marker[: chance.randrange(len(marker)) + 1]
+        case _:
+            piece = chance.choice('x9 <\n"{') * chance.choice((70, 300, 600))
     at = chance.randrange(len(text) + 1)
-    return text[:at] + chance.choice(_words(family)) + text[at:]
+    return text[:at] + piece + text[at:]
 
 
-def _replace(chance: Random, family: str, text: str) -> str:
-    at, end = _span(chance, text)
-    return text[:at] + chance.choice(_words(family)) + text[end:]
-
-
-def _delete(chance: Random, family: str, text: str) -> str:
-    at, end = _span(chance, text)
-    return text[:at] + text[end:]
-
-
-def _repeat(chance: Random, family: str, text: str) -> str:
-    at, end = _span(chance, text)
-    return text[:end] + text[at:end] * chance.choice((1, 1, 2, 5)) + text[end:]
-
-
-def _truncate(chance: Random, family: str, text: str) -> str:
-    return text[: chance.randrange(len(text) + 1)]
-
-
-def _cross(chance: Random, family: str, text: str) -> str:
-    other = chance.choice(_texts(family))
-    start, end = _span(chance, other)
+def _span(chance: Random, text: str) -> tuple[int, int]:
     at = chance.randrange(len(text) + 1)
-    return text[:at] + other[start:end] + text[at:]
-
-
-def _break(chance: Random, family: str, text: str) -> str:
-    """Half of a marker."""
-    word = chance.choice(spellings(family) or ("<",))
-    return _insert(chance, text, word[: chance.randrange(len(word)) + 1])
-
-
-def _stretch(chance: Random, family: str, text: str) -> str:
-    return _insert(chance, text, chance.choice('x9 <\n"{') * chance.choice((70, 300, 600)))
-
-
-_EDITS: Final[tuple[Edit, ...]] = (
-    *(_splice, _splice, _splice, _replace, _replace, _delete, _delete),
-    *(_repeat, _truncate, _cross, _cross, _break, _stretch),
-)
+    return at, min(len(text), at + chance.choice((1, 1, 2, 4, 8, 16, 40, 120)))
 
 
 def mutate(data: bytes, chance: Random) -> bytes:
@@ -94,15 +73,5 @@ def mutate(data: bytes, chance: Random) -> bytes:
         header[0] = chance.randrange(len(FAMILIES))
     family = FAMILIES[header[0] % len(FAMILIES)]
     for _ in range(chance.choice((1, 1, 1, 2, 3, 6))):
-        text = chance.choice(_EDITS)(chance, family, text)
+        text = _edit(chance, family, text)
     return bytes(header) + text.encode("utf-8", "replace")
-
-
-def _insert(chance: Random, text: str, piece: str) -> str:
-    at = chance.randrange(len(text) + 1)
-    return text[:at] + piece + text[at:]
-
-
-def _span(chance: Random, text: str) -> tuple[int, int]:
-    at = chance.randrange(len(text) + 1)
-    return at, min(len(text), at + chance.choice((1, 1, 2, 4, 8, 16, 40, 120)))

@@ -35,9 +35,8 @@ def check(case: Case) -> list[Block]:
     steps = steps_of(case, case.raw, thoughts)
     each = fold(event for step in steps for event in step)
     assert each == whole, f"chunk invariance: whole {whole}, per character {each}"
-    pieces = case.pieces()
-    cut = blocks_of(case, pieces)
-    assert cut == whole, f"chunk invariance: whole {whole}, in pieces {pieces} {cut}"
+    cut = blocks_of(case, case.pieces())
+    assert cut == whole, f"chunk invariance: whole {whole}, in pieces {case.pieces()} {cut}"
     contents(whole)
     at_once(case, steps)
     prose_is_from_the_input(case, whole)

@@ -55,12 +55,7 @@ def _notations(part: Any, seen: set[int]) -> Iterator[str]:
 def notations(family: str) -> tuple[str, ...]:
     """All literal texts and shapes of a family's grammar, in the notation of shapes."""
     own = families()[family]
-    texts = (
-        *_notations(own.grammar, set()),
-        *own.markers,
-        *own.stops,
-        *(own.think or ()),
-    )
+    texts = (*_notations(own.grammar, set()), *own.markers, *own.stops, *(own.think or ()))
     return tuple(dict.fromkeys(text for text in texts if text))
 
 
@@ -73,16 +68,12 @@ def first_characters(family: str) -> frozenset[str]:
 @cache
 def spellings(family: str) -> tuple[str, ...]:
     """Every notation with its holes filled, several times over."""
-    found: dict[str, None] = {}
-    for text in notations(family):
-        for number in range(4):
-
-            def fill(hole: re.Match[str], number: int = number) -> str:
-                choices = FILLED[hole[1]]
-                return choices[number % len(choices)]
-
-            found[_HOLE.sub(fill, text)] = None
-    return tuple(t for t in found if t)
+    found = [
+        _HOLE.sub(lambda hole: FILLED[hole[1]][number % len(FILLED[hole[1]])], text)  # noqa: B023
+        for text in notations(family)
+        for number in range(4)
+    ]
+    return tuple(dict.fromkeys(text for text in found if text))
 
 
 def _loose(notation: str) -> str:

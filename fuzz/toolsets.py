@@ -1,14 +1,11 @@
 """The tools that requests offer while the parsers are fuzzed: those of the vectors, none, and
 unusual ones."""
 
-import json
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 from schemas.conversation import ToolSpec
-
-VECTORS: Final = Path(__file__).parents[1] / "tests" / "vectors"
+from tests.kit.parser_cases import tools, vectors
 
 _STRING: Final = {"type": "string"}
 _AWKWARD: Final[dict[str, Any]] = {
@@ -20,9 +17,7 @@ _AWKWARD: Final[dict[str, Any]] = {
         "properties": {
             "maybe": {"type": ["string", "null"]},
             "many": {"anyOf": [{"type": "integer"}, {"type": "boolean"}, {"type": "array"}]},
-            "nested": {
-                "anyOf": [{"anyOf": [{"anyOf": [{"anyOf": [{"anyOf": [{"type": "number"}]}]}]}]}]
-            },
+            "nested": {"anyOf": [{"anyOf": [{"anyOf": [{"anyOf": [{"type": "number"}]}]}]}]},
             "empty": {"anyOf": []},
             "fixed": {"const": 7},
             "listed": {"enum": [1, "one", None, True, [1], {"a": 1}]},
@@ -45,14 +40,8 @@ _AWKWARD: Final[dict[str, Any]] = {
     },
     "everything": {
         "properties": {
-            "s": _STRING,
-            "i": {"type": "integer"},
-            "n": {"type": "number"},
-            "b": {"type": "boolean"},
-            "o": {"type": "object"},
-            "a": {"type": "array", "items": {"type": "object"}},
-            "z": {"type": "null"},
-        }
+            kind: {"type": kind} for kind in ("integer", "number", "boolean", "object", "null")
+        },
     },
 }
 
@@ -61,22 +50,14 @@ _AWKWARD: Final[dict[str, Any]] = {
 def of_the_vectors() -> tuple[ToolSpec, ...]:
     """Every tool that a vector offers, once."""
     found: dict[str, ToolSpec] = {}
-    for file in sorted(VECTORS.glob("*.jsonl")):
-        for line in file.read_text(encoding="utf-8").splitlines():
-            for tool in json.loads(line)["tools"]:
-                found.setdefault(
-                    tool["name"], ToolSpec(tool["name"], tool["description"], tool["parameters"])
-                )
+    for vector in vectors():
+        for tool in tools(vector):
+            found.setdefault(tool.name, tool)
     return tuple(found.values())
-
-
-@cache
-def awkward() -> tuple[ToolSpec, ...]:
-    """Tools with unusual names and schemas, or with invalid schemas."""
-    return tuple(ToolSpec(name, schema=schema) for name, schema in _AWKWARD.items())
 
 
 def toolset(number: int) -> tuple[ToolSpec, ...]:
     """The tools for a number in a fuzzed input."""
-    vectors = of_the_vectors()
-    return ((), vectors, vectors, vectors, awkward(), vectors + awkward())[number % 6]
+    known = of_the_vectors()
+    awkward = tuple(ToolSpec(name, schema=schema) for name, schema in _AWKWARD.items())
+    return ((), known, known, known, awkward, known + awkward)[number % 6]

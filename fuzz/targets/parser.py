@@ -1,12 +1,11 @@
 """The parser core, all families: checks every property."""
 
-import json
 from collections.abc import Iterator
 
 from fuzz.cases import FAMILIES, decode, encode
 from fuzz.mutate import mutate
 from fuzz.properties import check
-from fuzz.toolsets import VECTORS
+from tests.kit.parser_cases import vectors
 
 __all__ = ["mutate", "one", "seeds"]
 
@@ -18,8 +17,6 @@ def one(data: bytes) -> None:
 
 def seeds() -> Iterator[tuple[str, bytes]]:
     """Every vector."""
-    for file in sorted(VECTORS.glob("*.jsonl")):
-        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines()):
-            vector = json.loads(line)
-            if vector["family"] in FAMILIES:
-                yield f"{vector['family']}-{number}", encode(vector, seed=number)
+    for number, vector in enumerate(vectors()):
+        if vector["family"] in FAMILIES:
+            yield f"{vector['family']}-{number}", encode(vector, seed=number)

@@ -10,27 +10,19 @@ import time
 from pathlib import Path
 
 from tests.compare.differences import Declared, compare, summary
-from tests.compare.exchange import Exchange
-from tests.compare.recording import record
-
-DECLARED = Path(__file__).parent / "declared.toml"
-
-
-def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tests.compare", description=__doc__)
-    parser.add_argument("base", help="the commit")
-    parser.add_argument("--requests", type=int, default=10_000, metavar="N")
-    parser.add_argument("--seed", type=int, default=1, metavar="S")
-    parser.add_argument(
-        "--show", type=int, default=30, metavar="N", help="most places that are shown"
-    )
-    return parser
+from tests.compare.recording import Exchange, record
+from tests.compare.sessions import drawn
 
 
 def main() -> int:
     """0: the same but for what is declared; 1: different; 2: wrong usage."""
-    asked = arguments().parse_args()
-    declared = Declared.load(DECLARED)
+    parser = argparse.ArgumentParser(prog="python -m tests.compare", description=__doc__)
+    parser.add_argument("base", help="the commit")
+    parser.add_argument("--requests", type=int, default=10_000, metavar="N")
+    parser.add_argument("--seed", type=int, default=1, metavar="S")
+    parser.add_argument("--show", type=int, default=30, metavar="N", help="most places shown")
+    asked = parser.parse_args()
+    declared = Declared.load(Path(__file__).parent / "declared.toml")
     with tempfile.TemporaryDirectory(prefix="turnwire-compare-") as name:
         tree = Path(name, "tree")
         git = ("git", "worktree")
@@ -49,7 +41,7 @@ def main() -> int:
 
 def _recorded(asked: argparse.Namespace, tree: Path) -> list[Exchange]:
     started = time.monotonic()
-    found = asyncio.run(record(tree.resolve(), asked.seed, asked.requests))
+    found = asyncio.run(record(tree.resolve(), list(drawn(asked.seed, asked.requests))))
     print(f"{len(found)} requests to {tree} in {time.monotonic() - started:.0f} s", flush=True)
     return found
 

@@ -1,16 +1,18 @@
-"""Replaces what is random or depends on time in answers by stable names. Pure.
+"""Replaces what is random or depends on time in answers by stable names.
 
 Answers stay text: what is left is compared byte for byte. Ids get numbers in the order of their
 first appearance, so that two places with the same id still have the same name.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import msgspec
 
-Json: TypeAlias = Any
+Leaves: TypeAlias = dict[tuple[str | int, ...], Any]
+"""The values of a document by their paths."""
 
 _SEAL = re.compile(r"(?<![\w/+-])A[g-v][\w-]{50,}={0,2}(?![\w/+-])")
 """Version 2, a nonce and a box, in base64."""
@@ -20,10 +22,7 @@ _ID = re.compile(
     r"|(?<=call_)[0-9A-Za-z]{24}(?![0-9A-Za-z])"
     r"|(?<=msg_|rs__|sco_)[0-9a-f]{48}(?![0-9A-Za-z])"
 )
-_TIMES = re.compile(
-    r'"(created|created_at|completed_at|expires_at|failed_at|incomplete_at|cancelled_at|fetched_at|added_at)":'
-    r"(\d{9,10})(\.\d+)?(?=[,}])"
-)
+_TIMES = re.compile(r'"(created|[a-z]+_at)":\d{9,10}(\.\d+)?(?=[,}])')
 _ISO = re.compile(r'"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)"')
 _INPUT = re.compile(
     r'"input_tokens":(\d+)(,"cache_creation_input_tokens":0,"cache_read_input_tokens":)(\d+)'
@@ -34,7 +33,6 @@ _JOINED_TEXTS = (
     *("text", "thinking", "partial_json", "content", "reasoning_content", "reasoning"),
     *("arguments", "delta", "input"),
 )
-_IGNORED_HEADERS = frozenset({"date", "content-length", "connection", "keep-alive"})
 
 
 @dataclass
@@ -43,21 +41,18 @@ class Renamer:
 
     names: dict[str, str] = field(default_factory=dict)
 
-    def name(self, kind: str, value: str) -> str:
-        return self.names.setdefault(value, f"{kind}#{len(self.names) + 1}")
-
     def text(self, text: str) -> str:
         """The text with ids, sealed texts and times replaced."""
-        text = _SEAL.sub("<sealed>", text)
-        text = _ID.sub(lambda found: self.name("", found[0]), text)
-        text = _TIMES.sub(
-            lambda found: f'"{found[1]}":"<time{" float" if found[3] else ""}>"', text
-        )
-        text = _INPUT.sub(
-            lambda found: f'"input_tokens":{int(found[1]) + int(found[3])}{found[2]}{found[3]}',
-            text,
-        )
-        return _ISO.sub('"<time>"', text)
+
+        def name(found: re.Match[str]) -> str:
+            return self.names.setdefault(found[0], f"#{len(self.names) + 1}")
+
+        def total(found: re.Match[str]) -> str:
+            return f'"input_tokens":{int(found[1]) + int(found[3])}{found[2]}{found[3]}'
+
+        text = _ID.sub(name, _SEAL.sub("<sealed>", text))
+        text = _TIMES.sub(r'"\1":"<time>"', text)
+        return _ISO.sub('"<time>"', _INPUT.sub(total, text))
 
 
 @dataclass(frozen=True)
@@ -77,62 +72,47 @@ class Event:
 
 def stream_events(body: str, names: Renamer) -> list[Event]:
     """The events of a stream, adjacent deltas of a block merged, those of several choices ordered
-    by choice."""
-    return [Event(event.head, names.text(event.data)) for event in _merged(body)]
-
-
-def _merged(body: str) -> list[Event]:
-    events = [_event(frame) for frame in body.split("\n\n") if frame]
-    numbers = (n for n in range(len(events)))
-    events = [Event(e.head, _renumbered(e.data, numbers)) for e in events]
-    merged: list[Event] = []
-    last: tuple[str, Json] | None = None
-    for event in sorted(_laned(events), key=lambda item: item[0]):
-        delta = _delta(event[1])
-        if delta is None:
-            merged.append(event[1])
-            last = None
-        elif last is not None and last[0] == event[1].head + _template(delta):
-            _join(last[1], delta)
-            merged[-1] = Event(event[1].head, msgspec.json.encode(last[1]).decode())
+    by choice. A delta is written as its values by path."""
+    merged: list[tuple[str, Leaves | str]] = []
+    for event in _by_choice(_events(body)):
+        delta = _delta(event)
+        last = merged[-1] if merged else ("", "")
+        joined = None
+        if delta and event.head == last[0] and isinstance(last[1], dict):
+            joined = _joined(last[1], delta)
+        if joined:
+            merged[-1] = event.head, joined
         else:
-            last = event[1].head + _template(delta), delta
-            merged.append(event[1])
-    return merged
+            merged.append((event.head, delta or event.data))
+    return [Event(head, names.text(_written(data))) for head, data in merged]
 
 
-def _event(frame: str) -> Event:
-    head, found, data = (
-        frame.rpartition("data: ") if frame.startswith("data: ") else frame.partition("\ndata: ")
-    )
-    return Event(head, data) if found else Event(frame, "")
+def _events(body: str) -> Iterator[Event]:
+    """The events, without their sequence numbers: a contiguous sequence depends on how deltas were
+    cut. What breaks it stays visible."""
+    for number, frame in enumerate(frame for frame in body.split("\n\n") if frame):
+        head, _, data = f"\n{frame}".partition("\ndata: ")
+        found = _SEQUENCE.search(data)
+        if found and int(found[1]) == number:
+            data = data.replace(found[0], '"sequence_number":0', 1)
+        yield Event(head[1:], data)
 
 
-def _renumbered(data: str, numbers: Any) -> str:
-    """A contiguous sequence of numbers depends on how deltas were cut; what breaks it stays
-    visible."""
-    found = _SEQUENCE.search(data)
-    if found is None or int(found[1]) != next(numbers):
-        return data
-    return f'{data[: found.start()]}"sequence_number":0{data[found.end() :]}'
-
-
-def _laned(events: list[Event]) -> list[tuple[tuple[int, int, bool], Event]]:
-    """Events with a key that sorts them: chunks of different choices come in any order, and a
-    choice's token ids, which have chunks of their own, in any number of them between the others."""
+def _by_choice(events: Iterator[Event]) -> list[Event]:
+    """Chunks of different choices come in any order, and a choice's token ids, which have chunks of
+    their own, in any number of them between the others."""
     run, keyed = 0, []
     for event in events:
         choice = re.search(r'"choices":\[\{"index":(\d+)', event.data)
         run += choice is None
-        keyed.append(
-            ((run, int(choice[1]) if choice else -1, ',"token_ids":[' not in event.data), event)
-        )
+        has_ids = ',"token_ids":[' in event.data
+        keyed.append(((run, int(choice[1]) if choice else -1, not has_ids), event))
         run += choice is None
-    return keyed
+    return [event for _, event in sorted(keyed, key=lambda item: item[0])]
 
 
-def _delta(event: Event) -> Json | None:
-    """The data of an event that is one of several deltas of a block, if it is written as JSON
+def _delta(event: Event) -> Leaves | None:
+    """The values of an event that is one of several deltas of a block, if it is written as JSON
     is."""
     if not ("_delta" in event.head or ".delta" in event.head or '"choices":[{' in event.data):
         return None
@@ -144,51 +124,40 @@ def _delta(event: Event) -> Json | None:
         return None
     if any(choice.get("finish_reason") for choice in tree.get("choices") or ()):
         return None
-    return tree
+    return dict(_leaves(tree, ()))
 
 
-def _template(tree: Json) -> str:
-    blank: Json = msgspec.json.decode(msgspec.json.encode(tree))
-    _walk(blank, lambda node, key, _: node.__setitem__(key, None), False)
-    return msgspec.json.encode(blank).decode()
+def _leaves(node: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """Lists of tokens are one value."""
+    tokens = isinstance(node, list) and ("token_ids" in path or "logprobs" in path)
+    if not node or tokens or not isinstance(node, dict | list):
+        yield path, node
+        return
+    for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+        yield from _leaves(value, (*path, key))
 
 
-def _join(into: Json, more: Json) -> None:
-    found: list[Json] = []
-    _walk(more, lambda node, key, _: found.append(node[key]), False)
-    values = iter(found)
-
-    def put(node: Json, key: str, kind: str) -> None:
-        value = next(values)
-        node[key] = value if kind == "last" else node[key] + value
-
-    _walk(into, put, False)
-
-
-def _walk(node: Json, visit: Any, logprobs: bool) -> None:
-    """Visits what is joined: texts, lists of tokens; of a count so far, the last one."""
-    items = (
-        list(node.items())
-        if isinstance(node, dict)
-        else list(enumerate(node))
-        if isinstance(node, list)
-        else []
-    )
-    for key, value in items:
-        if key == "usage" and value:
-            visit(node, key, "last")
-        elif isinstance(value, str) and key in _JOINED_TEXTS:
-            visit(node, key, "text")
-        elif isinstance(value, list) and (logprobs or key in ("token_ids", "logprobs")):
-            visit(node, key, "list")
+def _joined(one: Leaves, more: Leaves) -> Leaves | None:
+    """Both deltas in one: texts and lists of tokens joined, the last of a count so far; None if
+    anything else differs."""
+    if list(one) != list(more):
+        return None
+    joined: Leaves = {}
+    for path, value in one.items():
+        other = more[path]
+        if "usage" in path:
+            joined[path] = other
+        elif isinstance(value, list) or (isinstance(value, str) and path[-1] in _JOINED_TEXTS):
+            joined[path] = value + other
+        elif value == other:
+            joined[path] = value
         else:
-            _walk(value, visit, logprobs or key == "logprobs")
+            return None
+    return joined
 
 
-def headers(found: list[tuple[str, str]], names: Renamer) -> dict[str, str]:
-    """The headers that are compared."""
-    return {
-        name.lower(): names.text(value)
-        for name, value in found
-        if name.lower() not in _IGNORED_HEADERS
-    }
+def _written(data: Leaves | str) -> str:
+    if isinstance(data, str):
+        return data
+    by_name = {".".join(map(str, path)): value for path, value in data.items()}
+    return msgspec.json.encode(by_name).decode()

@@ -1,33 +1,97 @@
 """Records what a checkout answers over HTTP on loopback."""
 
 import asyncio
+import hashlib
+import json
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
-from tests.compare.agents import AGENTS
-from tests.compare.checkout import running
-from tests.compare.exchange import Answer, Exchange, Request
-from tests.compare.sessions import Send, drawn
+from bench.stack import own_stack
 
+MODEL = "turnwire-demo"
+KEYS = {"alice": "tw-alice-0123456789", "bob": "tw-bob-0123456789"}
+"""API keys that the server accepts, by holder."""
 SESSIONS_AT_ONCE = 12
-_APIS = [
-    "count_tokens",
-    "input_tokens",
-    "messages",
-    "chat",
-    "responses",
-    "completions",
-    "tokenize",
-    "models",
-]  # fmt: skip
+_APIS = ("count_tokens", "input_tokens", "messages", "chat", "responses", "completions")
 
 
-async def record(tree: Path, seed: int, requests: int) -> list[Exchange]:
-    """Sends the requests of a seed; returns them with their answers, in the order in which they were
-    drawn. Raises StackFailed if the checkout does not start."""
-    sessions = list(drawn(seed, requests))
-    done: dict[str, list[Exchange]] = {mark: [] for _, mark, _, _ in sessions}
+@dataclass
+class Request:
+    """One request."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes = b""
+
+
+@dataclass
+class Exchange:
+    """A request and its answer. Bodies are text in which bytes that are not UTF-8 are escaped."""
+
+    id: str
+    """Mark of the session and number of the request."""
+    label: str
+    request: str
+    status: int
+    headers: list[tuple[str, str]]
+    answer: str
+
+    @property
+    def is_stream(self) -> bool:
+        return any(
+            name.lower() == "content-type" and "event-stream" in value
+            for name, value in self.headers
+        )
+
+    @property
+    def document(self) -> Any:
+        """The JSON document of a success; None if there is none."""
+        try:
+            return json.loads(self.answer) if self.status == 200 else None
+        except ValueError:
+            return None
+
+
+Send = Callable[[Request], Awaitable[Exchange]]
+Run = Callable[[Send], Awaitable[None]]
+Session = tuple[str, str, Run]
+"""Label and mark of a session, and the function that sends its requests."""
+
+
+@asynccontextmanager
+async def running(tree: Path) -> AsyncIterator[str]:
+    """Starts the checkout in `tree`, yields its URL and ends it. Raises StackFailed."""
+    with tempfile.TemporaryDirectory(prefix="turnwire-compare-") as name:
+        keys = Path(name) / "keys"
+        digests = {who: hashlib.sha256(key.encode()).hexdigest() for who, key in KEYS.items()}
+        keys.write_text("".join(f"{who}:{digest}\n" for who, digest in digests.items()))
+        options = {
+            "engine": "script",
+            "script-mode": "request",
+            "token-delay-ms": 0,
+            "kv-tokens": 200_000_000,
+            # whether a turn is in the bucket by the next request depends on time
+            "ledger-store-mb": 0,
+            "accept-timeout-s": 60,
+            "api-keys-file": keys,
+            "state-dir": Path(name) / "state",
+        }
+        flags = [f"--{name}={value}" for name, value in options.items()]
+        async with own_stack(flags, 180.0, tree) as stack:
+            yield stack.url
+
+
+async def record(tree: Path, sessions: list[Session]) -> list[Exchange]:
+    """Plays the sessions; returns their requests with the answers, in the order of the sessions.
+    Raises StackFailed if the checkout does not start."""
+    done: dict[str, list[Exchange]] = {mark: [] for _, mark, _ in sessions}
     todo = iter(sessions)
     async with (
         running(tree) as url,
@@ -40,7 +104,7 @@ async def record(tree: Path, seed: int, requests: int) -> list[Exchange]:
     ):
 
         async def lane() -> None:
-            for label, mark, _, run in todo:
+            for label, mark, run in todo:
                 await run(_sender(http, label, mark, done[mark]))
 
         for _ in range(SESSIONS_AT_ONCE):
@@ -49,24 +113,22 @@ async def record(tree: Path, seed: int, requests: int) -> list[Exchange]:
 
 
 def _sender(http: aiohttp.ClientSession, label: str, mark: str, done: list[Exchange]) -> Send:
-    async def send(request: Request) -> Answer:
+    async def send(request: Request) -> Exchange:
         async with http.request(
             request.method, request.path, data=request.body or None, headers=request.headers
         ) as got:
-            answer = Answer(got.status, list(got.headers.items()), await got.read())
+            answer = await got.read()
         api = next((name for name in _APIS if name in request.path), "other")
         exchange = Exchange(
-            id=f"{mark}.{len(done)}",
-            label=f"{api} {'agent' if label in AGENTS else label}",
-            method=request.method,
-            path=request.path,
-            request=_text(request.body),
-            status=answer.status,
-            headers=answer.headers,
-            answer=_text(answer.body),
+            f"{mark}.{len(done)}",
+            f"{api} {label}",
+            f"{request.method} {request.path} {_text(request.body)}",
+            got.status,
+            list(got.headers.items()),
+            _text(answer),
         )
         done.append(exchange)
-        return answer
+        return exchange
 
     return send
 

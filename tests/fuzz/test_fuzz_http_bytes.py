@@ -27,13 +27,7 @@ Open = Callable[[Path], AbstractAsyncContextManager[int]]
 
 
 @asynccontextmanager
-async def frontend(_directory: Path) -> AsyncIterator[int]:
-    async with serving() as served:
-        yield served.port
-
-
-@asynccontextmanager
-async def frontend_with_keys(directory: Path) -> AsyncIterator[int]:
+async def frontend(directory: Path) -> AsyncIterator[int]:
     keys = directory / "keys.txt"
     keys.write_text(f"a:{hashlib.sha256(KEY.encode()).hexdigest()}\n")
     config = FrontendConfig(
@@ -63,64 +57,25 @@ async def health(_directory: Path) -> AsyncIterator[int]:
 
 
 SERVERS: dict[str, Open] = {
-    "frontend": frontend,
-    "frontend with keys": frontend_with_keys,
+    "frontend with keys": frontend,
     "inspector": lambda _: inspector(None, []),
     "inspector with a key": lambda _: inspector(KEY, ["*"]),
     "health": health,
 }
-PATHS = [
-    "/",
-    "/metrics",
-    "/live",
-    "/health",
-    "/v1/models",
-    "/v1/messages",
-    "/v1/responses",
-    "/v1/responses/resp_1",
-    "/api/stream",
-    "/api/search",
-    "/api/turns/x",
-    "/api/turns/x/tokens",
-    "/api/sessions/x",
-    "/page/app.js",
-    "/none",
-]
+PATHS = (
+    *("/", "/metrics", "/live", "/health", "/none", "/page/app.js", "/v1/models", "/v1/messages"),
+    *("/v1/responses", "/v1/responses/resp_1", "/api/stream", "/api/search", "/api/turns/x"),
+    *("/api/turns/x/tokens", "/api/sessions/x"),
+)
 METHODS = (b"GET", b"GET", b"OPTIONS", b"HEAD", b"POST", b"DELETE")
-HEADERS = [
-    "Host",
-    "Authorization",
-    "Cookie",
-    "X-Api-Key",
-    "Accept",
-    "Accept-Encoding",
-    "Content-Type",
-    "Origin",
-    "Referer",
-    "Range",
-    "If-Range",
-    "If-None-Match",
-    "If-Modified-Since",
-    "Upgrade",
-    "Expect",
-    "Connection",
-    "Forwarded",
-    "X-Forwarded-For",
-    "X-Forwarded-Host",
-    "Date",
-    "User-Agent",
-    "X-Request-Id",
-    "Traceparent",
-    "Tracestate",
-    "Sec-WebSocket-Key",
-    "Anthropic-Version",
-    "Access-Control-Request-Method",
-    "Access-Control-Request-Headers",
-    "Content-Encoding",
-    "Content-Length",
-    "Transfer-Encoding",
-    "X-Session-Id",
-]
+HEADERS = (
+    *("Host", "Authorization", "Cookie", "X-Api-Key", "Accept", "Accept-Encoding", "Content-Type"),
+    *("Origin", "Referer", "Range", "If-Range", "If-None-Match", "If-Modified-Since", "Upgrade"),
+    *("Expect", "Connection", "Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "Date"),
+    *("User-Agent", "X-Request-Id", "Traceparent", "Tracestate", "Sec-WebSocket-Key"),
+    *("Anthropic-Version", "Access-Control-Request-Method", "Access-Control-Request-Headers"),
+    *("Content-Encoding", "Content-Length", "Transfer-Encoding", "X-Session-Id"),
+)
 VALUES = (
     *(b"", b"x", b"\xff", b"\xff\xfe", b"\xed\xa0\x80", "ü".encode(), b"\x7f", b"\t", b'"'),
     *(b"\\", b"%ff", b"%", b"Bearer \xff", b"Bearer", b"Bearer ", b"Basic \xff", b'a="'),

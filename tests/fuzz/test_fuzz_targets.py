@@ -1,29 +1,111 @@
-"""The requests' target, from fixed seeds."""
+"""The fuzzer's targets for a short run from fixed seeds, and what they once found."""
 
+import json
+from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
-from fuzz.targets import bodies
+from fuzz.cases import FAMILIES, Case, decode, from_vector
+from fuzz.generated_turns import generated_turn
+from fuzz.properties import check
+from fuzz.targets import bodies, parser, stories
+from schemas.events import BlockEvent, Delta, FinishReason
+from services.families import TurnParser
 from tests.kit.every import for_each
+from tests.kit.examples import examples
+from tests.kit.parser_cases import problems
+
+SEEDS = dict(parser.seeds())
+FINDINGS: list[dict[str, Any]] = [
+    json.loads(line)
+    for file in sorted((Path(__file__).parent / "findings").glob("*.jsonl"))
+    for line in file.read_text(encoding="utf-8").splitlines()
+]
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_seeds_and_mutations_pass(seed: int) -> None:
-    chance = Random(f"{bodies.__name__} {seed}")
+@for_each(FINDINGS, name=lambda finding: f"{finding['family']}-{finding['case']}")
+def test_finding_stays_fixed(finding: dict[str, Any]) -> None:
+    blocks = check(from_vector(finding))
+    assert "expected" not in finding or problems(finding, blocks) is None, finding["why"]
+
+
+@for_each(list(SEEDS), parts=6)
+def test_every_property_holds_for_every_vector(name: str) -> None:
+    parser.one(SEEDS[name])
+
+
+@for_each(FAMILIES, parts=10)
+def test_every_property_holds_for_mutations(family: str) -> None:
+    chance = Random(family)
+    empty = bytes([FAMILIES.index(family)]) + b"\0\1\0\0\0text"
+    pool = [data for data in SEEDS.values() if decode(data).family == family] or [empty]
+    for _ in range(examples(40)):
+        data = parser.mutate(chance.choice(pool), chance)
+        pool.append(data)
+        try:
+            parser.one(data)
+        except Exception as error:
+            error.add_note(str(decode(data)))
+            raise
+
+
+@for_each(range(len(FAMILIES)), parts=6)
+def test_blocks_equal_the_generated_turn(number: int) -> None:
+    chance = Random(number)
+    for _ in range(examples(15)):
+        data = bytes([number]) + chance.randbytes(chance.randrange(10, 120))
+        try:
+            stories.one(data)
+        except Exception as error:
+            error.add_note(str(generated_turn(data)))
+            raise
+
+
+class Late:
+    """A parser that keeps the character at offset 2 until the next one."""
+
+    in_reasoning = False
+
+    def __init__(self, parser: TurnParser) -> None:
+        self._parser = parser
+        self._held: list[BlockEvent] = []
+
+    def feed(self, text: str) -> list[BlockEvent]:
+        events = self._parser.feed(text)
+        if len(events) == 1 and isinstance(events[0], Delta) and events[0].offset == 2:
+            self._held = events
+            return []
+        held, self._held = self._held, []
+        return [*held, *events]
+
+    def finish(self, reason: FinishReason) -> list[BlockEvent]:
+        return [*self._held, *self._parser.finish(reason)]
+
+
+def test_parser_that_violates_a_property_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case("hermes", "late text")
+    check(case)
+    opened = Case.open
+    monkeypatch.setattr(Case, "open", lambda self: Late(opened(self)))
+    with pytest.raises(AssertionError, match="plain text at once"):
+        check(case)
+
+
+def test_bodies_and_mutations_are_parsed_or_refused() -> None:
+    chance = Random("bodies")
     pool = [data for _, data in bodies.seeds()]
     for data in pool:
         bodies.one(data)
-    for _ in range(600):
-        data = bodies.mutate(chance.choice(pool), chance)
-        bodies.one(data)
-        pool.append(data)
+    for _ in range(examples(1800)):
+        pool.append(bodies.mutate(chance.choice(pool), chance))
+        bodies.one(pool[-1])
 
 
 HOSTED = (
     # Bytes that are not UTF-8 reach the reader of hosted results, because raw JSON is not
     # decoded before.
-    b'{"type":"web_search_tool_result","content":"\xff"}',
     b'{"type":"web_search_tool_result","content":[{"title":"\xc5"}]}',
     b'{"type":"mcp_tool_use","id":"a","name":"n","input":{"a":"\xff"}}',
     # Deeper than Python recurses, shallower than the JSON reader refuses.
