@@ -5,7 +5,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from aiohttp import ClientSession, web
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
 from msgspec import Struct
 from prometheus_client import CollectorRegistry
 from structlog import get_logger
@@ -129,26 +130,16 @@ async def test_another_api_serves_turns_errors_and_its_part_of_the_document() ->
     apis = tuple(api for api in APIS if api.errors.name != "openai")
     telemetry = Telemetry(CollectorRegistry(), get_logger())
     app = make_app(FrontendConfig(), gateway, telemetry, apis=(*apis, SHOUTING))
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
-        async with ClientSession(url) as http:
-            whole = await (await http.post("/v1/shouts", json={"question": "well?"})).json()
-            stream = await (
-                await http.post("/v1/shouts", json={"question": "well?", "stream": True})
-            ).text()
-            refused = await http.post("/v1/shouts", json={})
-            missing = await http.get("/v1/shouts/1")
-            result = await (await http.get("/openapi.json")).json()
-            assert (refused.status, await refused.json()) == (422, {"oops": "ask something"})
-            assert (missing.status, await missing.json()) == (404, {"oops": "Not found"})
-    finally:
-        await runner.cleanup()
-    assert whole == {"answer": "HELLO THERE"}
-    assert stream.split() == ["HELLO", "THERE"]
+    async with TestClient(TestServer(app)) as http:
+        whole = await http.post("/v1/shouts", json={"question": "well?"})
+        assert await whole.json() == {"answer": "HELLO THERE"}
+        stream = await http.post("/v1/shouts", json={"question": "well?", "stream": True})
+        assert (await stream.text()).split() == ["HELLO", "THERE"]
+        refused = await http.post("/v1/shouts", json={})
+        assert (refused.status, await refused.json()) == (422, {"oops": "ask something"})
+        missing = await http.get("/v1/shouts/1")
+        assert (missing.status, await missing.json()) == (404, {"oops": "Not found"})
+        document = await (await http.get("/openapi.json")).json()
     assert gateway.turns[0].conversation.messages == [Message("user", [Text("well?")])]
-    assert result["paths"]["/v1/shouts"]["post"]["responses"].keys() == {"200", "422"}
-    assert result["components"]["schemas"]["ShoutingQuestion"]["required"] == ["question"]
+    assert document["paths"]["/v1/shouts"]["post"]["responses"].keys() == {"200", "422"}
+    assert document["components"]["schemas"]["ShoutingQuestion"]["required"] == ["question"]

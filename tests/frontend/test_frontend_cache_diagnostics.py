@@ -4,15 +4,15 @@ types."""
 from functools import cache
 from typing import Any
 
-import pytest
 from pydantic import TypeAdapter
 
 from schemas.events import PromptComparison
 from services.frontend.apis.messages.render import diagnostics as messages_diagnostics
 from services.frontend.apis.responses.render.document import diagnostics as responses_diagnostics
 from services.ledger.difference import PARTS
+from tests.kit.every import for_rows
 
-CASES: list[tuple[list[str], str, str]] = [
+CHANGES: list[tuple[list[str], str, str]] = [
     (["model"], "model_changed", "model_changed"),
     (["system"], "system_changed", "input_changed"),
     (["tools"], "tools_changed", "tools_changed"),
@@ -37,7 +37,7 @@ def sdk_types() -> tuple[TypeAdapter[Any], TypeAdapter[Any]]:
     return TypeAdapter(CacheMissReason), TypeAdapter(PromptCacheDiagnostics)
 
 
-@pytest.mark.parametrize(("changed", "of_messages", "of_responses"), CASES)
+@for_rows(CHANGES)
 def test_first_change_is_named(changed: list[str], of_messages: str, of_responses: str) -> None:
     messages_type, responses_type = sdk_types()
     comparison = PromptComparison(100, 40, changed)
@@ -46,47 +46,37 @@ def test_first_change_is_named(changed: list[str], of_messages: str, of_response
     assert messages_diagnostics("m", comparison) == {"cache_miss_reason": reason}
     assert messages_type.validate_python(reason, strict=True).to_dict() == reason
     found = responses_diagnostics(comparison, compacted=False)
-    assert found == {
-        "type": "cache_miss",
-        "reason": of_responses,
-        "cache_missed_tokens": 40,
-        "comparison_reusable_tokens": 100,
-    }
+    tokens = {"cache_missed_tokens": 40, "comparison_reusable_tokens": 100}
+    assert found == {"type": "cache_miss", "reason": of_responses, **tokens}
     assert responses_type.validate_python(found, strict=True).to_dict() == found
 
 
 def test_every_part_has_a_word() -> None:
-    assert {part for changed, _, _ in CASES for part in changed} == {"model", *PARTS}
+    assert {part for changed, _, _ in CHANGES for part in changed} == {"model", *PARTS}
 
 
-@pytest.mark.parametrize(
-    ("comparison", "reason", "kind"),
+@for_rows(
     [
         (None, "unavailable", "unavailable"),
         (PromptComparison(), "previous_message_not_found", "comparison_response_not_found"),
         (PromptComparison(100), None, "cache_hit"),
         (PromptComparison(100, 40), "unavailable", "unavailable"),
-    ],
+    ]
 )
 def test_comparison_without_a_change_of_the_request_is_named(
     comparison: PromptComparison | None, reason: str | None, kind: str
 ) -> None:
-    assert messages_diagnostics("m", comparison) == (
-        reason and {"cache_miss_reason": {"type": reason}}
-    )
+    cause = {"cache_miss_reason": {"type": reason}} if reason else None
+    assert messages_diagnostics("m", comparison) == cause
+    assert messages_diagnostics("", comparison) is None
     found = responses_diagnostics(comparison, compacted=True)
     assert found == {"type": kind}
     assert sdk_types()[1].validate_python(found, strict=True).to_dict() == found
-    assert messages_diagnostics("", comparison) is None
 
 
-def test_compaction_is_a_shorter_history_after_an_item() -> None:
-    for part, compacted, reason in (
-        ("history", True, "context_compacted"),
-        ("history", False, "input_changed"),
-        ("messages", True, "input_changed"),
-    ):
-        assert (
-            responses_diagnostics(PromptComparison(9, 4, [part]), compacted=compacted)["reason"]
-            == reason
-        )
+@for_rows([("history", True, "context_compacted"), ("messages", True, "input_changed")])
+def test_compaction_is_a_shorter_history_after_an_item(
+    part: str, compacted: bool, reason: str
+) -> None:
+    found = responses_diagnostics(PromptComparison(9, 4, [part]), compacted=compacted)
+    assert found["reason"] == reason

@@ -14,12 +14,7 @@ from tests.kit.bodies import APIS, CHAT, COMPLETIONS, CONVERSING, MESSAGES, RESP
     [
         b"",
         b"{",
-        b"not json",
-        b'{"messages": []} x',
         b'{"messages": [{"role": "user", "content": "\xff"}]}',
-        b'{"max_tokens": 1, "messages": [{"role": "assistant", "content": '
-        b'[{"type": "tool_use", "id": "a", "name": "b", "input": {"c": "\xff"}}]}]}',
-        b'{"messages": NaN}',
         b'\xef\xbb\xbf{"messages": []}',
     ],
 )
@@ -35,35 +30,23 @@ def test_body_other_than_an_object_is_refused() -> None:
             assert api.refused(body).message == "The request body must be a JSON object."
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b'{"unknown": ' + b"[" * 100_000,
-        b'{"tools": [{"input_schema": ' + b'{"a":' * 100_000,
-        b'{"messages": [{"role": "assistant", "content": [{"type": "tool_use", "input": '
-        + b"[" * 100_000,
-        b'{"input":' + b"[" * 2000,
-    ],
-    ids=lambda body: body[:30].decode(),
-)
-def test_deep_nesting_is_refused(body: bytes) -> None:
-    assert MESSAGES.refused(body).message == "The request body is nested too deeply."
-    for api in (CHAT, RESPONSES):
-        assert api.refused(body).message
+def test_deep_nesting_is_refused() -> None:
+    for beginning, deep in ((b'{"unknown": ', b"["), (b'{"tools": [{"input_schema": ', b'{"a":')):
+        body = beginning + deep * 100_000
+        assert MESSAGES.refused(body).message == "The request body is nested too deeply."
+        for api in (CHAT, RESPONSES):
+            assert api.refused(body).message
 
 
 @pytest.mark.parametrize(
     ("source", "mended"),
     [
         (rb'"\ud83d\ude00"', rb'"\ud83d\ude00"'),
-        (rb'"\uD83D\uDE00 ok"', rb'"\uD83D\uDE00 ok"'),
         (rb'"cut \ud83d"', rb'"cut \ufffd"'),
         (rb'"\ude00 cut"', rb'"\ufffd cut"'),
         (rb'"\ud83d\ud83d\ude00"', rb'"\ufffd\ud83d\ude00"'),
-        (rb'"\ude00\ude00"', rb'"\ufffd\ufffd"'),
         (rb'"C:\\ud83d"', rb'"C:\\ud83d"'),
         (rb'"\\\ud83d"', rb'"\\\ufffd"'),
-        (rb'"\\\\ud83d"', rb'"\\\\ud83d"'),
     ],
 )
 def test_lone_surrogate_is_mended(source: bytes, mended: bytes) -> None:
@@ -83,19 +66,14 @@ def test_wrong_lifetime_of_a_prefix_has_one_message_in_every_api_of_openai() -> 
         assert refused.message.endswith("Supported values are: '30m' and '12h'.")
 
 
-@pytest.mark.parametrize(
-    ("data", "size"),
-    [
+def test_size_of_base64_is_computed_without_decoding() -> None:
+    for data, size in (
         ("", 0),
         ("AAAA", 3),
         ("AA==", 1),
         ("A===", None),
-        ("AAA", None),
         ("A=AA", None),
-        ("AA A", None),
         ("ÄÄÄÄ", None),
-    ],
-)
-def test_size_of_base64_is_computed_without_decoding(data: str, size: int | None) -> None:
-    assert base64_size(data) == size
-    assert base64_size(data.encode()) == size
+    ):
+        assert base64_size(data) == size
+        assert base64_size(data.encode()) == size

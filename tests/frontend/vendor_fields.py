@@ -295,12 +295,11 @@ def idle_members(api: Api, place: Place) -> Iterator[str]:
             yield field
 
 
-def audit(api: Api, roots: Iterable[Any]) -> tuple[set[str], dict[str, set[str]]]:
-    """The types with values that are refused, and the types of each member that changes nothing.
-    An object that a header names as left out is not looked into. Types of the beta have the names
-    of the API's."""
+def audit(api: Api, roots: Iterable[Any]) -> tuple[set[str], set[str]]:
+    """The types with values that are refused, and the members that change nothing. An object that a
+    header names as left out is not looked into. Types of the beta have the names of the API's."""
     refused: set[str] = set()
-    idle: dict[str, set[str]] = {}
+    idle: set[str] = set()
     known: dict[str, set[str]] = {}
     for root in roots:
         for place in places(root, COMPLETE[api]):
@@ -313,6 +312,5 @@ def audit(api: Api, roots: Iterable[Any]) -> tuple[set[str], dict[str, set[str]]
             if whole.refusal:
                 refused.add(name)
             elif not whole.noted:
-                for member in idle_members(api, place):
-                    idle.setdefault(member, set()).add(name)
+                idle.update(idle_members(api, place))
     return refused, idle

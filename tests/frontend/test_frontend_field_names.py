@@ -1,0 +1,84 @@
+"""Tests the names of fields in errors: those that decide the answer of another API are refused by
+name, and an error of the pipeline names a field of the client's own API."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+
+from schemas.errors import ContextOverflow, Invalid
+from services.frontend.apis.chat.wire import ChatBody
+from services.frontend.apis.completions.wire import CompletionsBody
+from services.frontend.apis.messages.wire import MessagesBody
+from services.frontend.apis.responses.wire import ResponsesBody
+from services.frontend.apis.tokens import TokensText
+from services.worker.engine import SAMPLING_FIELDS
+from tests.kit.bodies import chat, completions, messages, responses
+from tests.kit.every import Cases
+from tests.kit.frontend import FakeGateway, serving
+
+BODIES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "/v1/messages": (MessagesBody, messages()),
+    "/v1/messages/count_tokens": (MessagesBody, messages()),
+    "/v1/chat/completions": (ChatBody, chat()),
+    "/v1/completions": (CompletionsBody, completions()),
+    "/v1/responses": (ResponsesBody, responses()),
+    "/v1/responses/input_tokens": (ResponsesBody, responses()),
+    "/v1/tokenize": (TokensText, chat()),
+}
+"""Types and bodies of requests."""
+DIFFERENCES = Path(__file__).parents[2] / "docs" / "differences.md"
+
+
+def declared() -> list[str]:
+    """The fields that the docs name as refused where they belong to another API."""
+    pattern = r"another API has and that decide its answer[^(]*\(([^)]*)\)"
+    found = re.search(pattern, DIFFERENCES.read_text())
+    assert found is not None
+    return re.findall(r"`(\w+)`", found[1])
+
+
+@pytest.mark.parametrize("path", list(BODIES)[:-1])
+async def test_field_of_another_api_is_refused_by_its_name(path: str, cases: Cases) -> None:
+    kind, body = BODIES[path]
+    async with serving() as served, ClientSession(served.url) as http:
+        for name in set(declared()) - set(kind.__struct_fields__):
+            for value in (None, "a", [], {"type": "text"}):
+                with cases.case(name, value=value):
+                    async with http.post(path, json=body | {name: value}) as reply:
+                        answer = await reply.json()
+                    assert reply.status == (200 if value is None else 400)
+                    if value is not None:
+                        assert re.search(rf"(^|\W){name}\b", answer["error"]["message"])
+                        assert answer["error"].get("param", name) == name
+
+
+OF_TURNS = (*SAMPLING_FIELDS, "messages", "prompt", "format", "top_logprobs", "cache_salt")
+OF_CONVERSATIONS = ("messages", "tools", "tool_choice", "format", "chat_template_kwargs")
+NAMED = {
+    "/v1/chat/completions": OF_TURNS + OF_CONVERSATIONS,
+    "/v1/completions": OF_TURNS,
+    "/v1/responses": OF_TURNS + OF_CONVERSATIONS,
+    "/v1/responses/input_tokens": OF_CONVERSATIONS,
+    "/v1/tokenize": OF_CONVERSATIONS,
+}
+"""What an error of the pipeline can name."""
+
+
+
+
+@pytest.mark.parametrize("path", NAMED)
+async def test_error_names_a_field_of_the_own_api(path: str, cases: Cases) -> None:
+    kind, body = BODIES[path]
+    own = {*kind.__struct_fields__, *(OF_CONVERSATIONS if kind is TokensText else ())} - {"format"}
+    gateway = FakeGateway()
+    async with serving(gateway) as served, ClientSession(served.url) as http:
+        for name in NAMED[path]:
+            for gateway.refusal in (Invalid("no", param=name), ContextOverflow("no", param=name)):
+                with cases.case(name, error=gateway.refusal.info.kind):
+                    async with http.post(path, json=body) as reply:
+                        error = (await reply.json())["error"]
+                    assert reply.status == 400
+                    assert error["param"] is None or error["param"].partition(".")[0] in own
