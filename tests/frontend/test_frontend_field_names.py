@@ -29,6 +29,7 @@ BODIES: dict[str, tuple[Any, dict[str, Any]]] = {
     "/v1/tokenize": (TokensText, chat()),
 }
 """Types and bodies of requests."""
+VALUES: tuple[Any, ...] = (None, "a", [], {"type": "text"})
 DIFFERENCES = Path(__file__).parents[2] / "docs" / "differences.md"
 
 
@@ -45,7 +46,7 @@ async def test_field_of_another_api_is_refused_by_its_name(path: str, cases: Cas
     kind, body = BODIES[path]
     async with serving() as served, ClientSession(served.url) as http:
         for name in set(declared()) - set(kind.__struct_fields__):
-            for value in (None, "a", [], {"type": "text"}):
+            for value in VALUES:
                 with cases.case(name, value=value):
                     async with http.post(path, json=body | {name: value}) as reply:
                         answer = await reply.json()
@@ -65,8 +66,6 @@ NAMED = {
     "/v1/tokenize": OF_CONVERSATIONS,
 }
 """What an error of the pipeline can name."""
-
-
 
 
 @pytest.mark.parametrize("path", NAMED)

@@ -79,6 +79,7 @@ def declared(api: str) -> set[str]:
     return set(re.findall(r"`(\w+)`", lines[0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", [MESSAGES, CHAT, COMPLETIONS, SEARCHING], ids=lambda api: api.name)
 def test_fields_of_the_sdks_without_effect_are_the_declared_ones(
     api: Api, roots: dict[str, list[Any]]

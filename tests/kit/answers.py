@@ -39,44 +39,9 @@ def dispatches(stream: bytes) -> list[Frame]:
     return [(name, data) for name, data in frames(stream) if name.endswith("_dispatch")]
 
 
-def merged(api: str, stream: bytes) -> Any:
-    """What a stream says, however its pieces are cut: two streams of the same turn are equal."""
-    return _MERGERS[api](stream)
-
-
 def check_document(api: str, stream: bytes, document: dict[str, Any]) -> None:
     """Checks that a stream keeps the order of its API, and has the content of the document."""
     _CHECKS[api](stream, document)
-
-
-def _merged_pieces(stream: bytes) -> list[Any]:
-    """The events, with adjacent deltas of one kind joined."""
-    out: list[Any] = []
-    for data in events(stream):
-        data.pop("sequence_number", None)
-        if not out or not _join(out[-1], data):
-            out.append(data)
-    for data in out:
-        if data.get("logprobs") == []:
-            del data["logprobs"]
-    return out
-
-
-def _join(last: dict[str, Any], data: dict[str, Any]) -> bool:
-    """Adds the piece to the last one, if both are of one text."""
-    if last["type"] != data["type"]:
-        return False
-    if data["type"] == "content_block_delta":
-        (name,) = data["delta"].keys() - {"type"}
-        if last["delta"]["type"] != data["delta"]["type"]:
-            return False
-        last["delta"][name] += data["delta"][name]
-        return True
-    if data["type"].endswith(".delta"):
-        last["delta"] += data["delta"]
-        last["logprobs"] = last.get("logprobs", []) + data.get("logprobs", [])
-        return True
-    return False
 
 
 def check_message(stream: bytes, document: dict[str, Any]) -> None:
@@ -184,24 +149,6 @@ def _add(into: dict[str, Any], delta: dict[str, Any]) -> None:
             into[key] = value
 
 
-def _merged_chunks(stream: bytes) -> Any:
-    """The choices, the order of their parts, the dispatches, and what comes after the choices."""
-    order: list[Any] = []
-    after = []
-    said = []
-    for name, data in frames(stream):
-        if name or data == "[DONE]" or "error" in data or not data["choices"]:
-            after.append((name, data))
-            continue
-        said.append(data)
-        for choice in data["choices"]:
-            kinds = [key for key in choice["delta"] if key != "role" and choice["delta"][key]]
-            place = (choice["index"], kinds)
-            if kinds and (not order or order[-1] != place):
-                order.append(place)
-    return assembled(said), order, after
-
-
 def check_completion(stream: bytes, document: dict[str, Any]) -> None:
     """Checks a stream of Chat Completions against its document."""
     said = chunks(stream)
@@ -262,11 +209,6 @@ def _check_items(seen: list[dict[str, Any]], output: list[dict[str, Any]]) -> No
             assert item["status"] == "incomplete"
 
 
-_MERGERS: Mapping[str, Callable[[bytes], Any]] = {
-    "messages": _merged_pieces,
-    "chat": _merged_chunks,
-    "responses": _merged_pieces,
-}
 _CHECKS: Mapping[str, Callable[[bytes, dict[str, Any]], None]] = {
     "messages": check_message,
     "chat": check_completion,

@@ -1,8 +1,7 @@
 """Stories: turns as a model writes them, with a request that each answers.
 
 A story belongs to one API. `tests/fixtures/turns/API/NAME.sse` and `NAME.json` have the stream and
-the document that its client receives, byte for byte. Every story is also told through the other
-APIs, in answer to a plain request that declares the tools it calls.
+the document that its client receives, byte for byte.
 """
 
 from collections.abc import Callable, Sequence

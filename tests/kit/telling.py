@@ -1,21 +1,20 @@
-"""Tells a story through an API: its stream in any batches, and its document.
+"""Tells a story through its API: its stream in any batches, and its document.
 
 `python -m tests.kit.telling` writes the expected bytes of every story again. Review
 the difference.
 """
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from msgspec.json import encode
 from msgspec.structs import replace
 
-from schemas.events import BlockStart, Dispatch, Prepared, TurnEvent
+from schemas.events import Dispatch, Prepared, TurnEvent
 from services.frontend.apis.chat.request import Chat
 from services.frontend.turns.interfaces import AnswerInfo
-from tests.kit.bodies import CHAT, RESPONSES, Api, Json
+from tests.kit.bodies import CHAT, Api, Json
 from tests.kit.events import with_dispatch
 from tests.kit.frontend import MODEL
 from tests.kit.stories import STORIES, Batches, Story
@@ -25,13 +24,12 @@ PREPARED = Prepared(656, 1024)
 
 
 class Telling:
-    """A story through one API. `home`: the API of the story."""
+    """A story through its API."""
 
-    def __init__(self, api: Api, home: Api, story: Story) -> None:
-        self.api, self.home, self.story = api, home, story
-        self.is_own = api is home
-        self.name = f"{home.name} {story.name} by {api.name}"
-        self.file = FIXTURES / home.name / f"{story.name}.sse"
+    def __init__(self, api: Api, story: Story) -> None:
+        self.api, self.story = api, story
+        self.name = f"{api.name} {story.name}"
+        self.file = FIXTURES / api.name / f"{story.name}.sse"
         self.choices: int = story.ask.get("n", 1)
         self.batches = batches_of(story)
 
@@ -49,38 +47,20 @@ class Telling:
     def silent(self) -> "Telling":
         """The same without dispatch events."""
         story = replace(self.story, dispatch=False, dispatch_reasoning=False)
-        return Telling(self.api, self.home, story)
-
-    def cuts(self) -> Iterator[Batches]:
-        """The turn whole, and in two parts, however they are cut."""
-        yield self.batches
-        for at, (choice, events) in enumerate(self.batches):
-            for cut in range(1, len(events)):
-                parts = [(choice, events[:cut]), (choice, events[cut:])]
-                yield [*self.batches[:at], *parts, *self.batches[at + 1 :]]
+        return Telling(self.api, story)
 
     def body(self, *, stream: bool) -> Json:
         """The request."""
-        fields = dict(self.story.ask) if self.is_own else {}
-        if not stream:
+        fields = dict(self.story.ask)
+        if stream:
+            fields["stream"] = True
+        else:
             fields.pop("stream_options", None)
-        declares = fields.keys() & {"tools", "functions"}
-        # An answer of Responses repeats the tools of its request.
-        if self.called and not declares and not (self.is_own and self.api is RESPONSES):
-            fields["tools"] = [self.api.tool(name) for name in self.called]
-        return self.api.body(**fields, **({"stream": True} if stream else {}))
-
-    @property
-    def called(self) -> list[str]:
-        """The names of the tools that the turn calls."""
-        starts = [
-            event for _, events in self.batches for event in events if isinstance(event, BlockStart)
-        ]
-        return list(dict.fromkeys(start.name for start in starts if start.name))
+        return self.api.body(**fields)
 
     def parsed(self, *, stream: bool = True) -> Any:
         """The parsed request."""
-        if self.is_own and self.api is CHAT:
+        if self.api is CHAT:
             return Chat(self.story.settings).parse(
                 encode(self.body(stream=stream)), self.story.headers
             )
@@ -134,25 +114,14 @@ def batches_of(story: Story) -> Batches:
 
 
 def own() -> list[Telling]:
-    """Every story through its own API."""
-    return [Telling(api, api, story) for api, stories in STORIES.items() for story in stories]
-
-
-def all_tellings() -> list[Telling]:
-    """Every story through every API that can tell it: only Chat has several choices."""
-    return [
-        Telling(api, home, story)
-        for api in STORIES
-        for home, stories in STORIES.items()
-        for story in stories
-        if api is home or not story.choices
-    ]
+    """Every story through its API."""
+    return [Telling(api, story) for api, stories in STORIES.items() for story in stories]
 
 
 def named(api: Api, name: str) -> Telling:
     """The story of an API with this name."""
     (story,) = [story for story in STORIES[api] if story.name == name]
-    return Telling(api, api, story)
+    return Telling(api, story)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from services.frontend.turns.interfaces import AnswerInfo
 from tests.kit.answers import dispatches, events, frames
 from tests.kit.bodies import CHAT, CONVERSING, MESSAGES, RESPONSES, Api, Json
 from tests.kit.events import call, finish, reasoning, text
+from tests.kit.every import for_each
 from tests.kit.frontend import MODEL
 from tests.kit.telling import PREPARED, named
 
@@ -92,40 +93,27 @@ def test_start_has_the_expected_cached_tokens_and_end_the_exact_number() -> None
         assert (usage["input_tokens"], usage["cache_read_input_tokens"]) == (656 - cached, cached)
 
 
-@pytest.mark.parametrize("api", CONVERSING)
-@pytest.mark.parametrize("stops", [True, False])
-def test_only_finished_thoughts_are_sent_whole(api: Api, stops: bool) -> None:
+@for_each(CONVERSING)
+def test_only_finished_thoughts_are_sent_whole(api: Api) -> None:
     cut: list[TurnEvent] = [BlockStart(1, "reasoning"), Delta(1, 0, "cut")]
-    if stops:
-        cut.append(BlockStop(1, complete=False, length=3))
-    turn = [*reasoning(0, ("one ", "two")), *cut, finish(2, FinishReason.LENGTH)]
-    renderer = api.ask(stream=True).renderer(replace(INFO, dispatch_reasoning=True))
-    (sent,) = dispatches(stream_of(renderer, turn))
-    assert "one two" in json.dumps(sent)
+    for stop in ([], [BlockStop(1, complete=False, length=3)]):
+        turn = [*reasoning(0, ("one ", "two")), *cut, *stop, finish(2, FinishReason.LENGTH)]
+        renderer = api.ask(stream=True).renderer(replace(INFO, dispatch_reasoning=True))
+        (sent,) = dispatches(stream_of(renderer, turn))
+        assert "one two" in json.dumps(sent)
 
 
 @pytest.mark.parametrize(("omitted", "thinking"), [(False, "one two"), (True, "")])
-def test_finished_thought_is_sent_whole_on_request(omitted: bool, thinking: str) -> None:
-    cut: list[TurnEvent] = [
-        BlockStart(2, "reasoning"),
-        Delta(2, 0, "cut"),
-        BlockStop(2, complete=False, length=3),
-    ]
-    turn = [
-        *reasoning(0, ("one ", "two"), seal="c2ln"),
-        *text(1, "hello"),
-        *cut,
-        finish(3, FinishReason.LENGTH),
-    ]
-    info = replace(INFO, dispatch_reasoning=True)
-    seen = frames(stream_of(MessagesStream(info, omit_thinking=omitted), turn))
-    names = [name for name, _ in seen]
-    assert names.count("reasoning_dispatch") == 1
-    at = names.index("reasoning_dispatch")
-    assert names[at - 1] == "content_block_stop"
+def test_finished_thought_of_messages_is_sent_whole_after_its_block(
+    omitted: bool, thinking: str
+) -> None:
+    turn = [*reasoning(0, ("one ", "two"), seal="c2ln"), *text(1, "hello"), finish(2)]
+    renderer = MessagesStream(replace(INFO, dispatch_reasoning=True), omit_thinking=omitted)
+    seen = frames(stream_of(renderer, turn))
+    at = [name for name, _ in seen].index("reasoning_dispatch")
+    assert seen[at - 1][0] == "content_block_stop"
     block = {"index": 0, "type": "thinking", "thinking": thinking, "signature": "c2ln"}
     assert seen[at][1] == {"type": "ping", "reasoning_dispatch": block}
-    assert "tool_call_dispatch" not in names
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=4), st.integers(1, 5))

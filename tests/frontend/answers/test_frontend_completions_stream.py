@@ -115,14 +115,11 @@ def test_document_is_rendered() -> None:
         (2, said("c", usage=Usage(7, 6, 4))),
     ]
     made = document(shape, batches)
-    assert [choice["text"] for choice in made["choices"]] == ["Oncea", "Onceb", "Twicec", "Twiced"]
-    assert [choice["finish_reason"] for choice in made["choices"]] == [
-        "stop",
-        "stop",
-        "stop",
-        "length",
-    ]
+    found = [(each["text"], each["finish_reason"]) for each in made["choices"]]
+    texts = [("Oncea", "stop"), ("Onceb", "stop"), ("Twicec", "stop"), ("Twiced", "length")]
+    assert found == texts
     assert [choice["logprobs"] for choice in made["choices"]] == [None] * 4
+    # A prompt with two choices is counted once.
     assert made["usage"] == usage(5 + 7, 3 + 2 + 4 + 1, 0 + 6)
     with_usage = CompletionsShape(shape.echoes, prompts=2, include_usage=True)
     assert stream(with_usage, batches)[-2] == {**HEAD, "choices": [], "usage": made["usage"]}

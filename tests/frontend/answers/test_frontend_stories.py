@@ -1,7 +1,6 @@
-"""Tests how every story is told: its bytes, whole and in pieces, in types of the SDKs and schemas.
+"""Tests the bytes of every story's stream and document, and that they fit the SDKs and schemas.
 
-A test goes through the stories of `tests/kit/stories.py`, each told by its own API or by all
-three.
+A test goes through the stories of `tests/kit/stories.py`, each told by its own API.
 """
 
 import json
@@ -17,15 +16,13 @@ from services.frontend.apis.responses.render.events import payloads, sse_frame
 from services.frontend.apis.shared.openai.chunks import DONE
 from services.frontend.apis.shared.openapi import document
 from services.frontend.app import APIS
-from tests.kit.answers import check_document, dispatches, events, frames, merged
+from tests.kit.answers import check_document, dispatches, events, frames
 from tests.kit.bodies import CHAT, MESSAGES, RESPONSES, Api
 from tests.kit.every import Cases
-from tests.kit.telling import Telling, all_tellings, own
+from tests.kit.telling import Telling, own
 
 OWN = own()
-ALL = all_tellings()
-FINISHED = [telling for telling in ALL if not telling.story.failed]
-OF_RESPONSES = [telling for telling in ALL if telling.api is RESPONSES]
+FINISHED = [telling for telling in OWN if not telling.story.failed]
 OPENAPI = document("1.0", APIS)
 
 
@@ -45,16 +42,6 @@ def test_streams_and_documents_are_the_expected_bytes(cases: Cases) -> None:
     assert files == set(folder.rglob("*.*"))
 
 
-@pytest.mark.parametrize("api", [CHAT, MESSAGES, RESPONSES], ids=lambda api: api.name)
-def test_batches_change_only_the_pieces(api: Api, cases: Cases) -> None:
-    for telling in ALL:
-        if telling.api is api:
-            with cases.case(telling.name):
-                single = merged(api.name, telling.stream())
-                for batches in telling.cuts():
-                    assert merged(api.name, telling.stream(batches)) == single
-
-
 def test_stream_has_the_content_of_the_document(cases: Cases) -> None:
     for telling in FINISHED:
         with cases.case(telling.name):
@@ -63,26 +50,19 @@ def test_stream_has_the_content_of_the_document(cases: Cases) -> None:
             check_document(telling.api.name, telling.stream(telling.batches), whole)
 
 
-class SdkTypes:
-    """The strict types of the SDKs: of each API's events, and of its documents."""
-
-    def __init__(self) -> None:
-        from anthropic.types import Message, RawMessageStreamEvent
-        from openai.types.chat import ChatCompletion, ChatCompletionChunk
-        from openai.types.responses import Response, ResponseStreamEvent
-        from pydantic import TypeAdapter
-
-        self.of: dict[Api, tuple[TypeAdapter[Any], Any]] = {
-            MESSAGES: (TypeAdapter(RawMessageStreamEvent), Message),
-            CHAT: (TypeAdapter(ChatCompletionChunk), ChatCompletion),
-            RESPONSES: (TypeAdapter(ResponseStreamEvent), Response),
-        }
-
-
 def test_events_and_documents_fit_the_sdks_strict_types(cases: Cases) -> None:
-    types = SdkTypes()
-    for telling in ALL:
-        event_type, document_type = types.of[telling.api]
+    from anthropic.types import Message, RawMessageStreamEvent
+    from openai.types.chat import ChatCompletion, ChatCompletionChunk
+    from openai.types.responses import Response, ResponseStreamEvent
+    from pydantic import TypeAdapter
+
+    types: dict[Api, tuple[TypeAdapter[Any], Any]] = {
+        MESSAGES: (TypeAdapter(RawMessageStreamEvent), Message),
+        CHAT: (TypeAdapter(ChatCompletionChunk), ChatCompletion),
+        RESPONSES: (TypeAdapter(ResponseStreamEvent), Response),
+    }
+    for telling in OWN:
+        event_type, document_type = types[telling.api]
         with cases.case(telling.name):
             if not telling.story.failed:
                 document_type.model_validate_json(telling.document())
@@ -98,7 +78,7 @@ def is_known_to_the_sdk(telling: Telling, name: str, data: Any) -> bool:
         return False
     if telling.api is RESPONSES:
         return True
-    is_freeform = telling.is_own and "freeform" in telling.story.name
+    is_freeform = "freeform" in telling.story.name
     return not is_freeform and name not in ("error", "ping") and "error" not in data
 
 
@@ -119,7 +99,7 @@ def test_events_and_documents_have_their_schema_of_the_openapi_document(
         event, done = described["data"]["anyOf"]
         assert done == {"const": "[DONE]"}
         of_event = validator(event["contentSchema"])
-    for telling in ALL:
+    for telling in OWN:
         if telling.api is not api:
             continue
         with cases.case(telling.name):
@@ -135,7 +115,9 @@ def test_events_and_documents_have_their_schema_of_the_openapi_document(
 
 
 def test_payloads_of_responses_are_indexed_by_sequence_number(cases: Cases) -> None:
-    for telling in OF_RESPONSES:
+    for telling in OWN:
+        if telling.api is not RESPONSES:
+            continue
         with cases.case(telling.name):
             rendered = telling.stream()
             found = payloads(rendered)
@@ -147,22 +129,24 @@ def test_payloads_of_responses_are_indexed_by_sequence_number(cases: Cases) -> N
 
 
 def test_failed_story_ends_with_its_error(cases: Cases) -> None:
-    failed = [telling for telling in ALL if telling.story.failed]
-    assert len(failed) == 3 * 8
+    failed = [telling for telling in OWN if telling.story.failed]
+    assert {telling.api for telling in failed} == {CHAT, MESSAGES, RESPONSES}
     for telling in failed:
         error = failure_of(telling.events[-1])
         assert error is not None
         with cases.case(telling.name):
-            *_, last = events(telling.stream())
-            if telling.api is RESPONSES:
-                assert (last["type"], last["response"]["status"]) == ("response.failed", "failed")
-                last = last["response"]
-            assert last["error"]["message"].startswith(error.message)
+            for batches in (telling.single, telling.batches):
+                *_, last = events(telling.stream(batches))
+                if telling.api is RESPONSES:
+                    assert last["type"] == "response.failed"
+                    assert last["response"]["status"] == "failed"
+                    last = last["response"]
+                assert last["error"]["message"].startswith(error.message)
             with pytest.raises((RuntimeError, TurnwireError)):
                 telling.document()
 
 
 def test_dispatch_is_sent_only_if_requested(cases: Cases) -> None:
-    for telling in ALL:
+    for telling in OWN:
         with cases.case(telling.name):
             assert dispatches(telling.silent().stream()) == []

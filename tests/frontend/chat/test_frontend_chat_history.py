@@ -3,8 +3,6 @@
 import json
 from typing import Any
 
-import pytest
-
 from schemas.conversation import Call, Media, Message, Part, Reasoning, Result, Text
 from services.frontend.apis.chat.render import ChatSettings
 from services.frontend.apis.chat.request import parse
@@ -22,6 +20,7 @@ from tests.kit.bodies import (
     text,
     user,
 )
+from tests.kit.every import for_rows
 from tests.kit.frontend import messages_as_notes
 
 CALL = chat_call(arguments='{"at": 3.0}')
@@ -62,19 +61,14 @@ IMAGE = {"url": "data:image/png;base64,AAAAAA==", "detail": "low"}
 PDF = {"file_data": "data:application/pdf;base64,AAAA", "filename": "a.pdf"}
 
 
-@pytest.mark.parametrize(
-    ("part", "media"),
+@for_rows(
     [
         (block("image_url", image_url=IMAGE), Media("image", media_type="image/png", size_bytes=4)),
-        (
-            block("image_url", image_url="https://x.example/a.png"),
-            Media("image", url="https://x.example/a.png"),
-        ),
+        (block("image_url", image_url="https://x/a.png"), Media("image", url="https://x/a.png")),
         (
             block("input_audio", input_audio={"data": "AAAA", "format": "wav"}),
             Media("audio", media_type="audio/wav", size_bytes=3),
         ),
-        (block("audio_url", audio_url={"url": "http://x/a"}), Media("audio", url="http://x/a")),
         (
             block("video_url", video_url={"url": "http://x/v"}),
             Media("document", media_type="video", url="http://x/v"),
@@ -84,14 +78,13 @@ PDF = {"file_data": "data:application/pdf;base64,AAAA", "filename": "a.pdf"}
             make_document("application/pdf", "AAAA", 3, "a.pdf", "Title: a.pdf\n\n"),
         ),
         (block("file", file={"file_data": "AAA="}), Media("document", size_bytes=2)),
-    ],
+    ]
 )
 def test_media_become_parts(part: Json, media: Media) -> None:
     (read,) = read_messages(user(text("see"), part))
     assert read.parts == [Text("see"), media]
-    (_, _, answered) = read_messages(
-        USER, assistant(None, tool_calls=[CALL]), chat_result(content=[part])
-    )
+    called = assistant(None, tool_calls=[CALL])
+    (_, _, answered) = read_messages(USER, called, chat_result(content=[part]))
     assert answered.parts == [Result("call_1", [media], name="look")]
 
 
@@ -116,7 +109,7 @@ def test_calls_are_paired_with_their_results() -> None:
     ]
 
 
-def test_arguments_other_than_a_string_keep_their_spelling() -> None:
+def test_arguments_keep_their_spelling() -> None:
     body = b"""{"messages":[{"role":"user","content":"hi"},{"role":"assistant","tool_calls":[
         {"id":"a","function":{"name":"look","arguments":{"at": 1e5}}},
         {"id":"b","function":{"name":"look"}},
@@ -126,9 +119,6 @@ def test_arguments_other_than_a_string_keep_their_spelling() -> None:
         Call("b", "look", ""),
         Call("c", "look", "not json"),
     ]
-
-
-def test_freeform_call_is_wrapped_as_the_model_wrote_it() -> None:
     patch = {"name": "patch", "input": '{"input": "x"}'}
     (call,) = parts_of(tool_calls=[block("custom", id="c", custom=patch)])
     assert isinstance(call, Call)
@@ -151,11 +141,9 @@ FOREIGN = block("reasoning.encrypted", data="foreign")
 THINKING = block("thinking", thinking="so", signature="sig")
 
 
-@pytest.mark.parametrize(
-    ("fields", "thought"),
+@for_rows(
     [
         ({"reasoning_content": "so"}, Reasoning("so")),
-        ({"reasoning": "so"}, Reasoning("so")),
         ({"reasoning_content": "", "reasoning": "so"}, Reasoning("so")),
         ({"reasoning": "so", "reasoning_details": [SIGNED]}, Reasoning("so", "sig")),
         ({"reasoning_content": "so", "reasoning_details": [FOREIGN]}, Reasoning("so")),
@@ -169,24 +157,18 @@ def test_reasoning_is_read_from_any_field_and_comes_first(fields: Json, thought:
     assert parts_of("hello", tool_calls=[CALL], **fields) == [thought, Text("hello"), call]
 
 
+def test_reasoning_in_an_unknown_form_is_ignored() -> None:
+    for odd in (5, {"a": 1}, [], [None], [{"type": "reasoning.text"}]):
+        for field in ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks"):
+            assert parts_of("hello", **{field: odd}) == [Text("hello")]
+
+
 def detail(seal: str, place: str) -> Json:
     """Reasoning details of this server."""
     return block("reasoning.encrypted", data=seal, id=place, format="turnwire-v1", index=0)
 
 
-def test_own_details_win_over_repetitions() -> None:
-    own = [detail("seal", "rs_1")]
-    parts = parts_of("hello", reasoning_content="so", reasoning_details=own)
-    assert parts == [Reasoning(None, "seal"), Text("hello")]
-
-
-@pytest.mark.parametrize("odd", [5, {"a": 1}, [], [None], [{"type": "reasoning.text"}], [5], ""])
-def test_reasoning_in_an_unknown_form_is_ignored(odd: Any) -> None:
-    for field in ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks"):
-        assert parts_of("hello", **{field: odd}) == [Text("hello")]
-
-
-def test_own_details_restore_the_place_of_reasoning() -> None:
+def test_own_details_restore_the_place_of_reasoning_and_win_over_repetitions() -> None:
     details = [detail("first", "call_1"), detail("second", "call_2"), detail("last", "rs_1")]
     calls = [{**CALL, "id": "call1"}, {**CALL_2, "id": "call2"}]  # as OpenClaw spells them
     parts = parts_of(

@@ -49,56 +49,40 @@ def test_legacy_functions_are_tools() -> None:
     assert both.conversation.tools[0].description == "Looks."
     assert both.conversation.tool_choice == ToolChoice("none", parallel=False)
     assert not both.shape.legacy
-    newer = CHAT.read(
-        functions=functions[:1], tools=[LOOK], function_call="none", tool_choice="auto"
-    )
+    newer = CHAT.read(functions=functions, tools=[LOOK], function_call="none", tool_choice="auto")
     assert newer.tool_choice == ToolChoice()
 
 
 def test_other_supported_fields_are_read() -> None:
-    asked = CHAT.ask(
-        stream=True,
-        verbosity="low",
-        continue_final_message=True,
-        web_search_options={},
-        service_tier="auto",
-    )
+    asked = CHAT.ask(verbosity="low", web_search_options={}, service_tier="auto", stream=True)
     assert asked.stream
     assert asked.conversation.verbosity == "low"
-    assert asked.conversation.prefill
     assert asked.notes == ["web_search_options"]
     assert asked.shape.service_tier == "default"
-
-
-def test_answer_continues_a_prefix_message() -> None:
+    assert not CHAT.read(USER, assistant("Well,")).prefill
+    assert CHAT.read(continue_final_message=True).prefill
     for mark in ("prefix", "partial"):
         assert CHAT.read(USER, assistant("Well,", **{mark: True})).prefill
-    assert not CHAT.read(USER, assistant("Well,")).prefill
 
 
 def test_request_selects_the_form_of_the_answer() -> None:
     header = {"x-turnwire-reasoning-field": "reasoning", "x-turnwire-reasoning-details": "1"}
     both = ChatSettings("both", True)
 
-    def shape(headers: dict[str, str], settings: ChatSettings, **fields: Any) -> Any:
-        asked: ChatRequest = Chat(settings).parse(msgspec.json.encode(chat(**fields)), headers)
+    def shape(headers: Any = None, settings: ChatSettings | None = None, **fields: Any) -> Any:
+        body = msgspec.json.encode(chat(**fields))
+        asked: ChatRequest = Chat(settings or ChatSettings()).parse(body, headers or {})
         return asked.shape
 
-    def plain(**fields: Any) -> Any:
-        return shape({}, ChatSettings(), **fields)
-
-    assert plain().reasoning == "reasoning_content"
-    assert shape({}, both).reasoning == "both"
-    assert shape({}, both).details
-    assert shape(header, ChatSettings()).reasoning == "reasoning"
-    assert shape(header, ChatSettings()).details
+    assert shape().reasoning == "reasoning_content"
+    assert (shape({}, both).reasoning, shape({}, both).details) == ("both", True)
+    assert (shape(header).reasoning, shape(header).details) == ("reasoning", True)
     assert not shape({"x-turnwire-reasoning-details": "0"}, both).details
-    nonsense = shape({"x-turnwire-reasoning-field": "nonsense"}, ChatSettings())
-    assert nonsense.reasoning == "reasoning_content"
-    assert shape(header, ChatSettings(), include_reasoning=False).reasoning == "omitted"
-    assert plain(reasoning={"exclude": True}).reasoning == "omitted"
-    assert plain(separate_reasoning=False).reasoning == "inline"
-    options = plain(stream_options={"include_usage": True, "continuous_usage_stats": True})
-    assert (options.include_usage, options.continuous_usage) == (True, True)
-    alone = plain(stream_options={"continuous_usage_stats": True})
-    assert (alone.include_usage, alone.continuous_usage) == (False, False)
+    assert shape({"x-turnwire-reasoning-field": "nonsense"}).reasoning == "reasoning_content"
+    assert shape(header, include_reasoning=False).reasoning == "omitted"
+    assert shape(reasoning={"exclude": True}).reasoning == "omitted"
+    assert shape(separate_reasoning=False).reasoning == "inline"
+    for usage in (True, False):
+        options = {"include_usage": usage, "continuous_usage_stats": True}
+        found = shape(stream_options=options)
+        assert (found.include_usage, found.continuous_usage) == (usage, usage)

@@ -4,8 +4,6 @@ of tools."""
 import json
 from typing import Any
 
-import pytest
-
 from schemas.conversation import (
     Call,
     Conversation,
@@ -33,10 +31,10 @@ from tests.kit.bodies import (
     tool_use,
     user,
 )
+from tests.kit.every import for_rows
 from tests.kit.frontend import messages_as_notes
 
 CALLED = assistant(tool_use("t1"))
-RESULT = tool_result("t1")
 HI = Message("user", [Text("Hi.")])
 TOOLS = [tool("look"), tool("find")]
 LATE = tool("late", defer_loading=True, input_schema={})
@@ -57,39 +55,22 @@ def roles(conversation: Conversation) -> list[str]:
 
 
 def test_results_precede_the_users_text_in_a_message() -> None:
-    found = read_messages(USER, CALLED, user(text("and?"), RESULT))
-    assert found[2:] == [
-        Message("tool", [Result("t1", [Text("seen")], name="look")]),
-        Message("user", [Text("and?")]),
-    ]
+    for fields in ({"is_error": True}, {"is_error": False}, {}):
+        found = read_messages(USER, CALLED, user(text("and?"), tool_result("t1", **fields)))
+        wanted = Result("t1", [Text("seen")], name="look", is_error=fields.get("is_error"))
+        assert found[2:] == [Message("tool", [wanted]), Message("user", [Text("and?")])]
 
 
-def test_is_error_has_three_states() -> None:
-    for fields, wanted in (({"is_error": True}, True), ({"is_error": False}, False), ({}, None)):
-        (result,) = read_messages(USER, CALLED, user(tool_result("t1", **fields)))[2].parts
-        assert isinstance(result, Result)
-        assert result.is_error is wanted
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        '{"n": 5000.0, "big": 12345678901234567890, "e": 1e2}',
-        '{ "s":"\\u00e9\\/" }',
-        '{"a":{"b":[1,{"c":null}]},"a":2}',
-    ],
-)
-def test_arguments_keep_their_spelling(arguments: str) -> None:
+def test_arguments_keep_their_spelling() -> None:
     body = json.dumps(MESSAGES.body(USER, assistant(tool_use("t1", input="§"))))
-    found = MESSAGES.parse(body.replace('"\\u00a7"', arguments).encode())
-    assert found.conversation.messages[1].parts == [Call("t1", "look", arguments)]
+    for arguments in ('{"n": 5000.0, "big": 12345678901234567890}', '{ "s":"\\u00e9\\/" , "s":2}'):
+        found = MESSAGES.parse(body.replace('"\\u00a7"', arguments).encode())
+        assert found.conversation.messages[1].parts == [Call("t1", "look", arguments)]
 
 
-@pytest.mark.parametrize(
-    ("content", "part"),
+@for_rows(
     [
         (block("thinking", thinking="so", signature="c2ln"), Reasoning("so", "c2ln")),
-        (block("thinking", thinking="so"), Reasoning("so")),
         (block("thinking", thinking="so", signature=UNSEALED), Reasoning("so")),
         (block("thinking", thinking="", signature="c2ln"), Reasoning(None, "c2ln")),
         (block("redacted_thinking", data="eA=="), Reasoning(None, "eA==")),
@@ -104,10 +85,8 @@ def encoded(media_type: str, data: str) -> Json:
     return block("base64", media_type=media_type, data=data)
 
 
-@pytest.mark.parametrize(
-    ("source", "media"),
+@for_rows(
     [
-        (encoded("image/png", "aGVsbG8="), Media("image", "image/png", 5)),
         (block("url", url="https://x/y.png"), Media("image", url="https://x/y.png")),
         (block("url", url="data:image/gif;base64,aGVsbG8="), Media("image", "image/gif", 5)),
         (block("url", url="DATA:image/svg+xml,%3Csvg"), Media("image", "image/svg+xml", 4)),
@@ -127,15 +106,13 @@ def test_escaped_slashes_in_base64_do_not_count() -> None:
 IMAGE = block("image", source=block("url", url="u"))
 
 
-@pytest.mark.parametrize(
-    ("source", "fields", "parts"),
+@for_rows(
     [
         (
             block("text", data="body"),
             {"title": "a.txt", "context": "old"},
             [Text("Title: a.txt\nContext: old\n\nbody")],
         ),
-        (block("content", content="body"), {}, [Text("body")]),
         (
             block("content", content=[text("one"), IMAGE]),
             {"title": "t"},
@@ -155,17 +132,12 @@ def test_documents_are_converted(source: Json, fields: Json, parts: list[Part]) 
     assert parts_of(block("document", source=source, **fields)) == parts
 
 
-def test_search_result_becomes_text() -> None:
-    content = [text("one"), text("two")]
-    found = parts_of(block("search_result", title="Doc", source="https://x", content=content))
-    assert found == [Text("Title: Doc\nSource: https://x\n\none\ntwo")]
-
-
-def test_blocks_inside_a_result_are_converted() -> None:
+def test_blocks_of_a_result_are_converted() -> None:
     content = [
         text("shot"),
         block("image", source=encoded("image/jpeg", "AAAA")),
         block("document", source=block("text", data="doc")),
+        block("search_result", title="Doc", source="s", content=[text("one"), text("two")]),
         block("tool_reference", tool_name="CronList"),
         block("browser_state", tabs=[{"id": 1}]),
     ]
@@ -173,6 +145,7 @@ def test_blocks_inside_a_result_are_converted() -> None:
         Text("shot"),
         Media("image", "image/jpeg", 3),
         Text("doc"),
+        Text("Title: Doc\nSource: s\n\none\ntwo"),
         ToolReference("CronList"),
         Text('Open tabs: [{"id": 1}]'),
     ]
@@ -183,7 +156,6 @@ def test_blocks_inside_a_result_are_converted() -> None:
 def test_blocks_of_other_servers_tools_become_text() -> None:
     sources = [
         block("web_search_result", title="T", url="https://x", encrypted_content="opaque"),
-        block("web_search_result", title="U", url="https://y", page_age="1d"),
     ]
     failure = block("code_execution_tool_result_error", error_code="unavailable")
     output = block("bash_code_execution_result", stdout="ok", stderr="", return_code=0)
@@ -194,17 +166,15 @@ def test_blocks_of_other_servers_tools_become_text() -> None:
             block("web_search_tool_result", tool_use_id="s1", content=sources),
             block("code_execution_tool_result", tool_use_id="s2", content=failure),
             block("bash_code_execution_tool_result", tool_use_id="s3", content=output),
-            block("mcp_tool_result", tool_use_id="s4", content=[text("from mcp")]),
             {"type": "fallback", "from": {"model": "a"}, "to": {"model": "b"}},
             text("So."),
         ),
     )
     assert read.parts == [
         Text('[web_search {"query": "q"}]'),
-        Text("[web_search result]\nT https://x\nU https://y"),
+        Text("[web_search result]\nT https://x"),
         Text("[code_execution result]\nunavailable"),
         Text("[bash_code_execution result]\nok 0"),
-        Text("[mcp result]\nfrom mcp"),
         Text("So."),
     ]
 
@@ -221,10 +191,6 @@ def test_compaction_replaces_everything_before_it() -> None:
 def change(kind: str, name: str) -> Json:
     """A block that adds or removes a tool of the request."""
     return block(kind, tool=block("tool_reference", name=name))
-
-
-def changing(kind: str, name: str, **more: Any) -> Json:
-    return message("system", change(kind, name), **more)
 
 
 def added(name: str) -> Json:
@@ -258,42 +224,34 @@ def test_tool_changes_are_described_where_they_happen() -> None:
     ]
 
 
-def test_known_and_unknown_tools_are_not_described() -> None:
-    known, unknown = changing("tool_addition", "look"), changing("tool_removal", "nope")
-    assert roles(MESSAGES.read(USER, known, unknown, USER, tools=TOOLS)) == ["user", "user"]
-
-
-def test_first_added_tools_are_listed_in_the_prompts_head() -> None:
-    result = MESSAGES.read(USER, message("system", added("fly")))
-    assert listed(result) == [("fly", False)]
-    assert roles(result) == ["user"]
+def test_first_added_tools_are_listed_and_known_or_unknown_ones_not_described() -> None:
+    first = MESSAGES.read(USER, message("system", added("fly")))
+    assert (listed(first), roles(first)) == ([("fly", False)], ["user"])
+    changes = [change("tool_addition", "look"), change("tool_removal", "nope")]
+    assert roles(MESSAGES.read(USER, message("system", *changes), USER, tools=TOOLS)) == [
+        "user",
+        "user",
+    ]
 
 
 def test_compaction_moves_its_changes_to_the_prompts_head() -> None:
     changes = [change("tool_addition", "late"), change("tool_removal", "look")]
     compacted = assistant(block("compaction", content="Summary.", tool_changes=changes))
-    removed = changing("tool_removal", "find")
+    removed = message("system", change("tool_removal", "find"))
     result = MESSAGES.read(USER, removed, compacted, USER, tools=[*TOOLS, LATE])
     assert listed(result) == [("find", False), ("late", False)]
     assert roles(result) == ["user", "user"]
 
 
 def test_results_are_sorted_by_their_calls() -> None:
-    def called(*ids: str) -> Json:
-        return assistant(*(tool_use(each) for each in ids))
-
-    def answered(*ids: str) -> Json:
-        return user(*(tool_result(each) for each in ids))
-
-    result = read_messages(
-        USER, called("b", "a"), answered("a", "b"), called("c", "b", "d"), answered("d", "b", "c")
-    )
-    ids = [
-        [part.call_id for part in message.parts if isinstance(part, Result)]
-        for message in result
-        if message.role == "tool"
+    called = assistant(*(tool_use(id) for id in ("c", "b", "d")))
+    answered = user(*(tool_result(id) for id in ("d", "b", "c")))
+    *_, results = read_messages(USER, called, answered)
+    assert [result.call_id for result in results.parts if isinstance(result, Result)] == [
+        "c",
+        "b",
+        "d",
     ]
-    assert ids == [["b", "a"], ["c", "b", "d"]]
 
 
 def test_cleared_system_message_disappears_after_the_next_user_message() -> None:

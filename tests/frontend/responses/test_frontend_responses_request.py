@@ -71,13 +71,14 @@ def test_tools_that_render_to_one_name_are_told_apart(
     tools: list[tuple[str, str | None]], later: bool
 ) -> None:
     listed = [in_namespace(*tool) for tool in tools]
+    fields = {} if later else {"tools": listed}
+    items = [block("additional_tools", tools=listed)] if later else []
     calls = [
         function_call(str(number), name, **({"namespace": namespace} if namespace else {}))
         for number, (name, namespace) in enumerate(tools)
     ]
     outputs = [function_output(str(number)) for number in range(len(tools))]
-    items = [block("additional_tools", tools=listed)] if later else []
-    ask = RESPONSES.ask(*items, *calls, *outputs, tools=[] if later else listed)
+    ask = RESPONSES.ask(*items, *calls, *outputs, **fields)
 
     shown = [prompt_name(tool.name, tool.namespace) for tool in ask.conversation.tools]
     assert len({*shown}) == len(tools)
@@ -86,11 +87,10 @@ def test_tools_that_render_to_one_name_are_told_apart(
     assistants, results = ask.conversation.messages[-2:]
     assert [prompt_name(call.name, call.namespace) for call in assistants.parts] == shown
     assert [result.name for result in results.parts] == shown
-    for name, (bare, namespace) in zip(shown, tools, strict=True):
-        chosen = {"type": "function", "name": bare, "namespace": namespace}
-        asked = RESPONSES.read(*items, tools=[] if later else listed, tool_choice=chosen)
-        choice = asked.tool_choice
-        assert prompt_name(choice.name or "", choice.namespace) == name
+    bare, namespace = tools[0]
+    chosen = {"type": "function", "name": bare, "namespace": namespace}
+    choice = RESPONSES.read(*items, **fields, tool_choice=chosen).tool_choice
+    assert prompt_name(choice.name or "", choice.namespace) == shown[0]
 
 
 def test_tool_that_is_declared_twice_is_refused() -> None:
@@ -100,15 +100,7 @@ def test_tool_that_is_declared_twice_is_refused() -> None:
 
 
 def test_hosted_tools_are_dropped_and_noted() -> None:
-    hosted = [
-        "web_search",
-        "web_search_preview",
-        "file_search",
-        "computer",
-        "mcp",
-        "code_interpreter",
-        "image_generation",
-    ]
+    hosted = ["web_search", "file_search", "computer", "mcp", "code_interpreter"]
     shell = block("shell", environment=block("container_auto"))
     ask = RESPONSES.ask(tools=[*map(block, hosted), shell, F])
     assert ask.notes == [*hosted, "shell"]
@@ -137,6 +129,15 @@ def test_error_names_the_place_in_history_or_input(stored: Any, own: Any, place:
     assert refused.value.info.param == place
 
 
+def stored(*items: Json, **references: Json) -> list[Json]:
+    request = decode(encoded(responses(*items)))
+    if references:
+        request = request.with_references(
+            {id: msgspec.Raw(encoded(item)) for id, item in references.items()}
+        )
+    return [json.loads(bytes(item)) for item in stored_items(request, "t1")]
+
+
 def test_stored_items_are_complete_and_have_ids() -> None:
     items = [
         user("Hi.", x_own=[1.50]),
@@ -146,15 +147,35 @@ def test_stored_items_are_complete_and_have_ids() -> None:
         block("reasoning", id="", summary=[], encrypted_content="e"),
         {"id": "msg_old"},
     ]
-    old = msgspec.Raw(encoded(block("message", id="msg_old", status="incomplete")))
-    request = decode(encoded(responses(*items))).with_references({"msg_old": old})
-    stored = [json.loads(bytes(item)) for item in stored_items(request, "t1")]
+    found = stored(*items, msg_old=block("message", id="msg_old", status="incomplete"))
     ids = ["msg_t1i000", "msg_t1i001", "fc_9", "fco_t1i003", "rs_t1i004", "msg_old"]
-    assert [item["id"] for item in stored] == ids
-    assert stored[0]["content"] == [block("input_text", text="Hi.")]
-    assert stored[0]["x_own"] == [1.5]
-    assert stored[1]["content"] == [block("output_text", text="Ho.", annotations=[])]
+    assert [item["id"] for item in found] == ids
+    assert found[0]["content"] == [block("input_text", text="Hi.")]
+    assert found[0]["x_own"] == [1.5]
+    assert found[1]["content"] == [block("output_text", text="Ho.", annotations=[])]
     statuses = ["completed", "completed", "completed", "incomplete", None, "incomplete"]
-    assert [item.get("status") for item in stored] == statuses
-    for before, after in zip(items[2:5], stored[2:5], strict=True):
+    assert [item.get("status") for item in found] == statuses
+    for before, after in zip(items[2:5], found[2:5], strict=True):
         assert after.items() >= {**before, "id": after["id"]}.items()
+
+
+def test_stored_items_fit_the_sdks_strict_types() -> None:
+    from openai.types.responses import ResponseItemList
+
+    items: list[Json] = [
+        user("Hi."),
+        function_call(),
+        function_output(output=[block("input_image", detail=None)]),
+        block("custom_tool_call", call_id="d", name="n", input="{}"),
+        block("custom_tool_call_output", call_id="d", output="o"),
+        block("reasoning", encrypted_content="e"),
+        block("tool_search_call", call_id="s", arguments={}),
+        block("tool_search_output", call_id="s", tools=[]),
+        block("shell_call", call_id="t", action={"commands": ["ls"]}),
+        user(block("input_image", image_url="https://a.example/x.png")),
+        assistant(block("output_text", text="Ho.")),
+        block("additional_tools", tools=[block("custom", name="x")]),
+    ]
+    ends = {"object": "list", "first_id": "a", "last_id": "b", "has_more": False}
+    found = ResponseItemList.model_validate({"data": stored(*items), **ends})
+    assert [item.type for item in found.data] == [item.get("type", "message") for item in items]
