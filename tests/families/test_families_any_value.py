@@ -22,7 +22,7 @@ from services.templates.chat_template import ChatTemplate
 from services.templates.detection import detect_family
 from tests.kit.every import for_each
 from tests.kit.families import CALLING
-from tests.kit.parser_cases import CHUNKINGS, Block, fold, run, words
+from tests.kit.parser_cases import Block, fold, run, words
 from tests.kit.published import TEMPLATES, needs_templates, traits_of
 
 STRING = {"type": "string"}
@@ -41,19 +41,11 @@ EXAMPLES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("read", {"path": "/p", "limit": 3}),
     ("ping", {}),
 )
-PLAIN = (
-    *" \n`'\"\\{}[](),=<é",
-    "\n\n",
-    "```\n",
-    "\\n",
-    "x: 1",
-    " names it.",
-    "The end.",
-    "5",
-    "null",
-    "<b>",
-    "</b>",
-)
+TEXTS = {"write": ("content", "filePath"), "bash": ("command",), "read": ("path",)}
+OPTIONAL = {"write": "mode", "bash": "timeout", "read": "limit"}
+PLAIN = [*" \n`'\"\\{}[](),=<é", "\n\n", "```\n", "\\n", "x: 1", " names it.", "The end."]
+PLAIN += ["5", "null", "<b>", "</b>"]
+OTHERS = "hermes qwen3_coder glm47 gpt_oss minimax_m2 deepseek_v4 kimi_k2 mistral"
 TAGGED = [family for family in CALLING if isinstance(family.style.arguments, Tags)]
 QUOTES = {"gemma4": '<|"|>', "functiongemma": "<escape>"}
 """Tokens that stand for a quote in a string, so that a string cannot hold them."""
@@ -82,37 +74,16 @@ def pieces(family: Family) -> list[str]:
     own = {
         word for call in calls for word in words(call) if not word.isalnum() and not word.isspace()
     }
-    own |= {
-        *calls,
-        *family.markers,
-        *family.stops,
-        *(family.think or ()),
-        family.style.call_prefix(None),
-        ends(family),
-    }
-    own |= {half for call in calls[:2] for half in (call[: len(call) // 2], call[len(call) // 2 :])}
+    own |= {*calls, *family.markers, *family.stops, *(family.think or ())}
+    own |= {family.style.call_prefix(None), ends(family)}
+    for call in calls[:2]:
+        own |= {call[: len(call) // 2], call[len(call) // 2 :]}
     if family in TAGGED:
         for key in ("content", "filePath", "mode", "command"):
             before, after = around(family, key)
-            own |= {
-                before,
-                before.strip(),
-                after,
-                after.strip(),
-                before + "v" + after,
-                after + ends(family),
-            }
-    others = (
-        "hermes",
-        "qwen3_coder",
-        "glm47",
-        "gpt_oss",
-        "minimax_m2",
-        "deepseek_v4",
-        "kimi_k2",
-        "mistral",
-    )
-    return sorted(filter(None, own | {example(families()[name]) for name in others}))
+            own |= {before, before.strip(), after, after.strip()}
+            own |= {f"{before}v{after}", after + ends(family)}
+    return sorted(filter(None, own | {example(families()[name]) for name in OTHERS.split()}))
 
 
 def any_value(chance: random.Random, of: list[str]) -> str:
@@ -126,31 +97,24 @@ def any_value(chance: random.Random, of: list[str]) -> str:
 
 def any_call(chance: random.Random, of: list[str]) -> tuple[str, dict[str, Any]]:
     name = chance.choice(("write", "write", "bash", "read"))
-    arguments: dict[str, Any] = {}
-    for key, optional in {
-        "write": {"content": 0, "filePath": 0, "mode": 1},
-        "bash": {"command": 0, "timeout": 1},
-    }.get(name, {"path": 0, "limit": 1}).items():
-        if not optional or chance.random() < 0.5:
-            arguments[key] = (
-                chance.choice((1, 5)) if key in ("timeout", "limit") else any_value(chance, of)
-            )
+    arguments: dict[str, Any] = {key: any_value(chance, of) for key in TEXTS[name]}
+    if chance.random() < 0.5:
+        key = OPTIONAL[name]
+        arguments[key] = any_value(chance, of) if key == "mode" else chance.choice((1, 5))
     keys = list(arguments)
     chance.shuffle(keys)
     return name, {key: arguments[key] for key in keys}
 
 
 def parsed(family: Family, raw: str, chance: random.Random | None = None) -> list[Block]:
-    """The blocks, the same however the text is cut."""
-    cuts: list[Callable[[str], Any]] = list(CHUNKINGS.values())
+    """The blocks, the same whole, per character, and per token or at random cuts."""
+    pieces = words(raw)
     if chance is not None:
         at = sorted(chance.sample(range(len(raw) + 1), min(8, len(raw))))
-        cuts = [
-            lambda text: [text],
-            list,
-            lambda text: [text[i:j] for i, j in zip([0, *at], [*at, None], strict=True)],
-        ]
-    results = [fold(run(open_parser(family.name, tools=TOOLS), cut(raw))) for cut in cuts]
+        pieces = [raw[i:j] for i, j in zip([0, *at], [*at, None], strict=True)]
+    results = [
+        fold(run(open_parser(family.name, tools=TOOLS), cut)) for cut in ([raw], raw, pieces)
+    ]
     assert all(result == results[0] for result in results), raw
     return results[0]
 
@@ -163,9 +127,8 @@ def completed(blocks: list[Block]) -> list[tuple[str, Any]]:
 
 def same(family: Family, call: tuple[str, Any], other: tuple[str, Any]) -> bool:
     quote = json.dumps(QUOTES.get(family.name, '"'))[1:-1]
-    return call[0] == other[0] and json.dumps(call[1]).replace(quote, '\\"') == json.dumps(
-        other[1]
-    ).replace(quote, '\\"')
+    ours, theirs = (json.dumps(one).replace(quote, '\\"') for one in (call, other))
+    return ours == theirs
 
 
 def squeezed(text: str) -> str:
@@ -181,22 +144,19 @@ def is_ambiguous(
     """Whether the same text would be written for these blocks, or a value has the end of an
     argument and then, after nothing but closers, the start of another block."""
     style, quote = family.style, QUOTES.get(family.name, '"')
+    prose = {"reasoning": style.write_reasoning, "text": style.write_text}
     parts = [
         write((block["name"].removeprefix("functions."), block["input"]))
         if block["type"] == "tool_use"
-        else style.write_reasoning(block["text"])
-        if block["type"] == "reasoning"
-        else style.write_text(block["text"])
+        else prose[block["type"]](block["text"])
         for block in blocks
         if block["complete"]
     ]
     if squeezed(style.joint.join(parts)).replace(quote, '"') == squeezed(raw).replace(quote, '"'):
         return True
-    end = (
-        around(family, "command")[1].strip()
-        if family in TAGGED
-        else QUOTES.get(family.name, "]<]minimax[>[</")
-    )
+    end = QUOTES.get(family.name, "]<]minimax[>[</")
+    if family in TAGGED:
+        end = around(family, "command")[1].strip()
     others = family.grammar.ends if isinstance(family.grammar, Channels) else ()
     closers = (word for word in (*words(ends(family) or "</function>"), *others) if word.strip())
     starts = "|".join(map(re.escape, (*closers, *openings(family))))
@@ -251,7 +211,7 @@ def test_no_text_of_a_value_makes_another_call_in_many_examples(family: Family) 
 
 
 @needs_templates
-@for_each(TEMPLATES, parts=3)
+@for_each(TEMPLATES, parts=2)
 def test_no_text_of_a_value_makes_another_call_with_a_published_template(
     name: str, compiled_template: Callable[[str], ChatTemplate]
 ) -> None:
@@ -261,33 +221,33 @@ def test_no_text_of_a_value_makes_another_call_with_a_published_template(
     if found is None or traits.arguments is None:
         return  # the template writes no calls that a parser reads
     family, writer = found.family, AssistantWriter(traits, template, call_ids={})
-    quotes = writer.markup([Call("abc123def", "bash", '{"command": "\'\\""}')])
-    if "\\'\"" not in quotes and family.name == "lfm2":
+
+    def write(call: tuple[str, dict[str, Any]]) -> str:
+        return writer.markup([Call("abc123def", call[0], json.dumps(call[1]))])
+
+    if "\\'\"" not in write(("bash", {"command": "'\""})) and family.name == "lfm2":
         return  # the template writes strings without escapes
     chance, of = random.Random(family.name), pieces(family)
-    for _ in range(20):
+    for _ in range(8):
         with contextlib.suppress(Invalid):  # the template refuses a control token
-            call = any_call(chance, of)
-            check(
-                family,
-                [call],
-                lambda call: writer.markup([Call("abc123def", call[0], json.dumps(call[1]))]),
-                chance,
-            )
+            check(family, [any_call(chance, of)], write, chance)
 
 
-SHOWN = [
-    "{example} is a call.",
+SHOWN = (
     "One:\n{example}",
-    "{example}",
     "{example}\n{example}",
-    "First {example} then {example} and {nested}.",
+    "First {example} then {nested}.",
     "```\n{example}\n```\n",
     "\n\n{nested}\n\n",
-]
+)
 
 
-@for_each(CALLING, parts=3)
+def both_orders(content: str) -> list[dict[str, Any]]:
+    """Arguments in which the content is the first or the last one."""
+    return [{"content": content, "filePath": "/a"}, {"filePath": "/a", "content": content}]
+
+
+@for_each(CALLING)
 def test_value_that_shows_whole_calls_is_read_back(family: Family) -> None:
     """Repeated, nested, at both ends, in several arguments."""
     nested = family.style.write_call(
@@ -299,45 +259,14 @@ def test_value_that_shows_whole_calls_is_read_back(family: Family) -> None:
             {"content": value, "filePath": "/a"},
             {"filePath": value, "content": value},
         ):
-            raw = family.style.write_call("write", arguments)
-            assert completed(parsed(family, raw)) == [("write", arguments)]
-            assert completed(parsed(family, raw + family.style.joint + example(family))) == [
-                ("write", arguments),
-                LS,
-            ]
-
-
-@pytest.mark.slow
-@for_each(CALLING)
-def test_value_that_shows_calls_of_other_families_is_read_back_or_never_completes(
-    family: Family,
-) -> None:
-    """It is read back unless the other family closes a call or a value with a marker of this
-    one."""
-    for other in CALLING:
-        call = (
-            "write",
-            {"content": f"In {other.name}:\n{example(other)}\nThat is all.", "filePath": "/a"},
-        )
-        calls = completed(parsed(family, family.style.write_call(*call)))
-        closers = [*words(ends(family)), *re.findall("</[^>]+>", example(family))]
-        shared = any(marker in example(other) for marker in closers if not marker.isspace())
-        assert calls == [call] or (shared and calls == [])
+            raw = family.style.write_call("write", arguments) + family.style.joint + example(family)
+            assert completed(parsed(family, raw)) == [("write", arguments), LS]
 
 
 @for_each(TAGGED)
 def test_value_that_names_the_tags_of_its_call_is_read_back(family: Family) -> None:
-    for tag in (
-        *around(family, "filePath"),
-        *around(family, "content"),
-        *around(family, "zzz"),
-        *words(ends(family)),
-    ):
-        content = f"The tag `{tag.strip()}` names it."
-        for arguments in (
-            {"content": content, "filePath": "/a"},
-            {"filePath": "/a", "content": content},
-        ):
+    for tag in (*around(family, "filePath"), *around(family, "zzz"), *words(ends(family))):
+        for arguments in both_orders(f"The tag `{tag.strip()}` names it."):
             raw = family.style.write_call("write", arguments)
             assert completed(parsed(family, raw)) == [("write", arguments)], tag
 
@@ -348,29 +277,22 @@ def test_value_that_shows_two_arguments_without_their_call_never_becomes_two_arg
 ) -> None:
     (path, path_end), (mode, mode_end) = around(family, "filePath"), around(family, "mode")
     content = f"As {path.strip()}x{path_end.strip()}{mode.strip()}y{mode_end.strip()} says."
-    for arguments in (
-        {"content": content, "filePath": "/a"},
-        {"filePath": "/a", "content": content},
-    ):
+    for arguments in both_orders(content):
         assert completed(parsed(family, family.style.write_call("write", arguments))) == []
 
 
-@for_each(TAGGED, parts=2)
+@for_each(TAGGED)
 def test_call_after_an_argument_without_a_key_in_a_value_never_completes(family: Family) -> None:
     """The argument's opening tag is whole, or a piece of it."""
     before, after = around(family, "zzz")
-    pieces = [before[: found.end()] for found in re.finditer("zzz|>|<", before)][1:]
-    for opening in dict.fromkeys(
-        piece.replace("zzz", key) for piece in pieces for key in ("", " ", "\n")
-    ):
+    openings = [before[: found.end()] for found in re.finditer("zzz|>|<", before)][1:]
+    for opening in openings:
         for last in ("", f"\n{example(family)}", f"\n{example(family)} names it."):
-            content = f"x{after}{opening}{last}"
-            for arguments in (
-                {"content": content, "filePath": "/a"},
-                {"filePath": "/a", "content": content},
-            ):
-                calls = completed(parsed(family, family.style.write_call("write", arguments)))
-                assert calls in ([], [("write", arguments)]), arguments
+            for key in ("", "\n"):
+                content = f"x{after}{opening.replace('zzz', key)}{last}"
+                for arguments in both_orders(content):
+                    calls = completed(parsed(family, family.style.write_call("write", arguments)))
+                    assert calls in ([], [("write", arguments)]), arguments
 
 
 @for_each(TAGGED)
@@ -399,48 +321,15 @@ def test_call_with_an_argument_twice_never_completes(family: Family) -> None:
     assert completed(parsed(family, twice + family.style.joint + example(family))) in ([], [LS])
 
 
-@for_each(
-    [
-        f
-        for f in TAGGED
-        if isinstance(f.style.arguments, Tags) and not f.style.arguments.states_types
-    ]
-)
-@pytest.mark.parametrize(
-    ("spelled", "value"),
-    [
-        ("1e5", 100000),
-        ("1E3", 1000),
-        ("5.0", 5),
-        ("+5", 5),
-        ("-2.50e1", -25),
-        ("1_000", "1_000"),
-        ("1e999999", "1e999999"),
-    ],
-)
-def test_whole_number_is_an_integer_however_it_is_written(
-    family: Family, spelled: str, value: object
-) -> None:
-    raw = family.style.write_call("read", {"path": "/a", "limit": "777"}).replace("777", spelled)
-    ((_, arguments),) = completed(parsed(family, raw))
-    assert (arguments["limit"], type(arguments["limit"])) == (value, type(value))
-
-
 @for_each([f for f in CALLING if has_wrapper(f)])
 def test_closers_that_the_format_does_not_have_are_dropped_before_its_own(family: Family) -> None:
     assert isinstance(family.grammar, Markup)
-    call, tail = (
-        example(family),
-        re.sub(r"\{\w+\}", "", family.grammar.tails[0].replace("{word}", "calls")),
-    )
-    for strays in ("</function_invocation>", "</a>\n</b>", "\n</x></y>\n</z>\n"):
-        raw = call.removesuffix(tail) + strays + tail
-        assert completed(parsed(family, raw + "\nDone.")) == [LS]
-        assert [
-            block["text"].strip()
-            for block in parsed(family, raw + "\nDone.")
-            if block["type"] == "text"
-        ] == ["Done."]
+    tail = re.sub(r"\{\w+\}", "", family.grammar.tails[0].replace("{word}", "calls"))
+    for strays in ("</function_invocation>", "\n</x></y>\n</z>\n"):
+        raw = example(family).removesuffix(tail) + strays + tail
+        blocks = parsed(family, raw + "\nDone.")
+        assert completed(blocks) == [LS]
+        assert [block["text"].strip() for block in blocks if block["type"] == "text"] == ["Done."]
         assert len(parsed(family, f"{raw}\n{raw}")) == 2
 
 

@@ -15,21 +15,22 @@ from tests.kit.every import for_rows
     [
         ("null", {"string", "null"}, None),
         ("None", {"integer", "null"}, None),
-        ("None", {"string", "null"}, None),
         ("null", {"integer"}, "null"),
         ("12", {"integer"}, 12),
         ("12", {"string"}, "12"),
         ("9007199254740993", {"integer"}, 9007199254740993),
         ("-0012", {"integer"}, -12),
-        ("12.0", {"integer"}, 12.0),
+        ("12.0", {"integer"}, 12),
         ("12.5", {"integer"}, "12.5"),
+        ("1e5", {"integer"}, 100000),
+        ("-2.50e1", {"integer"}, -25),
+        ("+5", {"integer"}, 5),
+        ("1_000", {"integer"}, "1_000"),
+        ("1e999999", {"integer"}, "1e999999"),
         ("1e-3", {"number"}, 0.001),
         (".5", {"number"}, 0.5),
-        ("1.2.3", {"number"}, "1.2.3"),
         ("NaN", {"number"}, "NaN"),
-        ("", {"number"}, ""),
         ("True", {"boolean"}, True),
-        ("FALSE", {"boolean"}, False),
         ("1", {"boolean"}, True),
         ("1", {"boolean", "integer"}, 1),
         ("yes", {"boolean"}, "yes"),
@@ -48,12 +49,7 @@ from tests.kit.every import for_rows
 def test_first_type_that_fits_is_taken(text: str, types: set[str], expected: object) -> None:
     value = json.loads(coerced(text, frozenset(types)))
     assert value == expected
-    assert isinstance(value, bool) == isinstance(expected, bool)
-
-
-@given(st.text(max_size=40))
-def test_a_string_is_never_retyped(text: str) -> None:
-    assert json.loads(coerced(text, STRING)) == text
+    assert type(value) is type(expected)
 
 
 @given(
@@ -62,6 +58,7 @@ def test_a_string_is_never_retyped(text: str) -> None:
 )
 def test_the_result_is_json(text: str, types: set[str]) -> None:
     json.loads(coerced(text, frozenset(types)))
+    assert json.loads(coerced(text, STRING)) == text
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False) | st.integers())

@@ -4,8 +4,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from schemas.conversation import ToolSpec
 from schemas.events import FinishReason
@@ -13,7 +11,7 @@ from services.families import families, open_parser
 from services.families.bare_tools import reduced_json
 from services.families.tool_types import types_of
 from tests.kit.every import for_each
-from tests.kit.parser_cases import fold, run, tools, vectors
+from tests.kit.parser_cases import fold, opened, run, tools, vectors
 
 WORDS = {
     "description": "What it is.",
@@ -32,55 +30,10 @@ def reduced(specs: list[ToolSpec]) -> list[ToolSpec]:
 def test_every_vector_gives_the_same_events_with_reduced_tools(family: str) -> None:
     for case in vectors(family):
         specs, reason = tools(case), FinishReason(case["finish_reason"])
-        said = [
-            fold(
-                run(
-                    open_parser(family, tools=kept, in_reasoning=case["prompt_ends_in_reasoning"]),
-                    [case["raw"]],
-                    reason,
-                )
-            )
-            for kept in (specs, reduced(specs))
-        ]
-        assert said[0] == said[1], case["case"]
-
-
-def schemas() -> st.SearchStrategy[Any]:
-    words = st.fixed_dictionaries(
-        {}, optional={word: st.just(value) for word, value in WORDS.items()}
-    )
-    kinds = st.sampled_from(["string", "null", "integer", "number", "boolean", "object", "array"])
-    leaf = st.fixed_dictionaries(
-        {},
-        optional={
-            "type": kinds | st.lists(kinds, max_size=3),
-            "nullable": st.booleans(),
-            "enum": st.lists(st.sampled_from([None, 1, "x", True]), max_size=3),
-            "const": st.sampled_from([None, 1, "x"]),
-            "$ref": st.sampled_from(
-                ["#/$defs/d", "#/definitions/d", "#/properties/description", "#/nowhere", "else"]
-            ),
-        },
-    )
-    names = st.sampled_from(["description", "title", "type", "a"])
-
-    def deeper(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-        return st.fixed_dictionaries(
-            {},
-            optional={
-                "properties": st.dictionaries(names, inner, max_size=3),
-                "$defs": st.dictionaries(st.just("d"), inner, max_size=1),
-                "definitions": st.dictionaries(st.just("d"), inner, max_size=1),
-                "items": inner,
-                "additionalProperties": inner | st.booleans(),
-                **{union: st.lists(inner, max_size=2) for union in ("anyOf", "oneOf", "allOf")},
-            },
-        )
-
-    both = st.recursive(
-        leaf, lambda inner: st.builds(lambda a, b, w: {**w, **a, **b}, leaf, deeper(inner), words)
-    )
-    return st.builds(lambda schema, w: {**w, **schema}, both, words)
+        reasoning = case["prompt_ends_in_reasoning"]
+        parser = open_parser(family, tools=reduced(specs), in_reasoning=reasoning)
+        whole = fold(run(opened(case), [case["raw"]], reason))
+        assert fold(run(parser, [case["raw"]], reason)) == whole, case["case"]
 
 
 @pytest.mark.parametrize(
@@ -127,24 +80,36 @@ def test_schemas_deeper_than_the_decoders_limit_are_reduced() -> None:
     assert types_of(kept.schema, kept.schema) == {"array"}
 
 
-@given(schemas())
-def test_every_schema_tells_the_same_types(schema: dict[str, Any]) -> None:
+def compare(whole: Any, kept: Any, root: dict[str, Any], kept_root: dict[str, Any]) -> None:
+    """Both schemas tell the same types, also of what is in them."""
+    assert types_of(whole, root) == types_of(kept, kept_root)
+    for name, inner in (whole.get("properties") or {}).items():
+        compare(inner, kept["properties"][name], root, kept_root)
+    for key in ("items", "additionalProperties"):
+        assert (key in whole) == (key in kept)
+        if isinstance(whole.get(key), dict):
+            compare(whole[key], kept[key], root, kept_root)
+
+
+@for_each(
+    [
+        {"type": "object", "properties": {"a": {**WORDS, "type": ["string", "null"]}, "b": WORDS}},
+        {"properties": {"a": {"enum": [None, 1, "x", True]}, "b": {"const": 1.5}}},
+        {"properties": {"a": {"type": "integer", "nullable": True}, "b": {"nullable": True}}},
+        {"properties": {"a": {"$ref": "#/$defs/d"}}, "$defs": {"d": {**WORDS, "type": "number"}}},
+        {"properties": {"a": {"$ref": "#/definitions/d"}}, "definitions": {"d": {"enum": [1]}}},
+        {"properties": {"a": {"$ref": "#/nowhere"}, "b": {"$ref": "#/properties/a"}}},
+        {"properties": {"a": {"anyOf": [{"type": "integer"}, {**WORDS, "type": "null"}]}}},
+        {"properties": {"a": {"oneOf": [WORDS, {"items": {"type": "integer", **WORDS}}]}}},
+        {"properties": {"a": {"allOf": [{"type": "string"}, {"minLength": 1}]}}},
+        {"properties": {"a": {"items": {"properties": {"type": {"type": "boolean"}}}}}},
+        {"properties": {"a": {"additionalProperties": {"type": "integer", **WORDS}}}},
+        {"additionalProperties": False, "properties": {"a": {"additionalProperties": True}}},
+    ]
+)
+def test_reduced_schema_tells_the_same_types(schema: dict[str, Any]) -> None:
     (tool,) = reduced([ToolSpec("f", "Words.", schema)])
-
-    def compare(whole: Any, kept: Any) -> None:
-        assert types_of(whole, schema) == types_of(kept, tool.schema)
-        if isinstance(whole, dict):
-            assert bool(whole) == bool(kept)
-            assert [key in whole for key in ("items", "properties")] == [
-                key in kept for key in ("items", "properties")
-            ]
-            for name, inner in (whole.get("properties") or {}).items():
-                compare(inner, kept["properties"][name])
-            for key in ("items", "additionalProperties"):
-                if key in whole:
-                    compare(whole[key], kept[key])
-
-    compare(schema, tool.schema)
+    compare(schema, tool.schema, schema, tool.schema)
 
 
 def test_descriptions_are_removed_and_properties_with_their_names_are_kept() -> None:

@@ -1,14 +1,12 @@
 """A call in code, in backticks or in a fence, is text; a call that only follows code is run."""
 
-import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from itertools import product
 
 from schemas.events import FinishReason
 from services.families import Family
 from services.families.grammar.code import Code
 from tests.kit.every import for_each, for_rows
-from tests.kit.examples import examples
+from tests.kit.examples import chances
 from tests.kit.families import CALLING, PING, PLAIN, RUN, Said, read, text
 
 BARE = ("llama3_json", "pythonic", "xlam")
@@ -16,19 +14,26 @@ BARE = ("llama3_json", "pythonic", "xlam")
 MARKED = [family for family in CALLING if family.name not in BARE]
 QUOTABLE = [family for family in PLAIN if family.name not in BARE]
 CALLS = (RUN, PING)
-FENCES = ("```", "````", "~~~", "  ```", "~~~~")
+FENCES = ("```", "````", "~~~", "  ```")
 FRONTS = (
     "Run `ls`.",
     "Run `ls`",
     "Run `ls` and `pwd`:\n",
     "A stray ` here. ",
-    "A stray `",
     "So:\n```sh\nls\n```\n",
     "So:\n```\nls\n```",
-    "~~~\nls\n~~~\n\n",
     "```python\nprint('~~~')\n```\nThen:\n",
     "````\n```\n````\n",
     "``a ` b``\n",
+)
+
+
+SHOWN = (
+    "Well, `ls` is it.\n",
+    "A ` stray.\n",
+    "So:\n```sh\nls\n```\n",
+    "Write `{call}` here.\n",
+    "Like:\n~~~\n{call}\n~~~\nso.\n",
 )
 
 
@@ -39,45 +44,36 @@ def run_calls(blocks: list[Said]) -> list[Said]:
     ]
 
 
-@pytest.mark.parametrize("ticks", ["`", "``", "```"])
 @for_each(CALLING)
-def test_call_in_backticks_does_not_run(family: Family, ticks: str) -> None:
-    for call in CALLS:
-        written = family.style.write_call(*call).strip()
-        for raw in (
-            f"You would write {ticks}{written}{ticks} to clean.",
-            f"{ticks}{written}{ticks}",
-        ):
-            for reason in FinishReason.STOP, FinishReason.LENGTH:
-                found = read(family, raw, reason)
-                assert run_calls(found) == []
-                if family in PLAIN and not raw.startswith("`"):
-                    assert found == [text(raw)]
+def test_call_in_backticks_does_not_run(family: Family) -> None:
+    for call, ticks in product(CALLS, ("`", "``", "```")):
+        written = f"{ticks}{family.style.write_call(*call).strip()}{ticks}"
+        assert run_calls(read(family, written)) == []
+        raw = f"You would write {written} to clean."
+        for reason in FinishReason.STOP, FinishReason.LENGTH:
+            found = read(family, raw, reason)
+            assert run_calls(found) == []
+            assert found == [text(raw)] or family not in PLAIN
 
 
 @for_each(QUOTABLE)
 def test_fence_in_an_argument_does_not_end_the_fence_around_the_call(family: Family) -> None:
     shown = family.style.write_call("write", {"content": "So:\n```py\nx\n```\n"}).strip()
-    found = read(
-        family,
-        f"Write it:\n```xml\n{shown}\n```\nNow run it.\n{family.style.write_call(*RUN)}\nDone.",
-    )
+    raw = f"Write it:\n```xml\n{shown}\n```\nNow run it.\n{family.style.write_call(*RUN)}\nDone."
+    found = read(family, raw)
     assert run_calls(found) == [RUN]
 
 
-@pytest.mark.parametrize("fence", FENCES)
 @for_each(MARKED)
-def test_call_in_a_fence_does_not_run(family: Family, fence: str) -> None:
-    for info in ("", "xml", " json title=a"):
-        calls = CALLS if family in PLAIN or family.name == "gpt_oss" else CALLS[:1]
-        written = f"{family.style.joint or chr(10)}".join(
-            family.style.write_call(*call) for call in calls
-        )
+def test_call_in_a_fence_does_not_run(family: Family) -> None:
+    calls = CALLS if family in PLAIN or family.name == "gpt_oss" else CALLS[:1]
+    joint = family.style.joint or "\n"
+    written = joint.join(family.style.write_call(*call) for call in calls)
+    for fence, info in product(FENCES, ("", " json title=a")):
         raw = f"For example:\n{fence}{info}\n{written}\n{fence}\nThat is all."
         found = read(family, raw)
         assert run_calls(found) == []
-        if family in PLAIN:
-            assert found == [text(raw)]
+        assert found == [text(raw)] or family not in PLAIN
 
 
 @for_each(CALLING)
@@ -103,51 +99,37 @@ def test_call_in_a_fence_that_is_never_closed_runs(family: Family) -> None:
 
 
 @for_each(QUOTABLE)
-@settings(max_examples=examples(12), suppress_health_check=list(HealthCheck))
-@given(st.data())
-def test_shown_and_real_calls_are_told_apart(family: Family, data: st.DataObject) -> None:
+def test_shown_and_real_calls_are_told_apart(family: Family) -> None:
     """Any order of prose and shown calls, which stay as written, and real calls after them, which
     run.
 
     A shown call after a real one may be the rest of the real one's value, so the real one need not
     run then.
     """
-    raw = ""
-    for _ in range(data.draw(st.integers(1, 4))):
-        written = family.style.write_call(*data.draw(st.sampled_from(CALLS))).strip()
-        raw += data.draw(
-            st.sampled_from(
-                [
-                    "Well, `ls` is it.\n",
-                    "A ` stray.\n",
-                    "So:\n```sh\nls\n```\n",
-                    f"Write `{written}` here.\n",
-                    f"Like:\n~~~\n{written}\n~~~\nso.\n",
-                ]
-            )
-        )
-    calls = data.draw(st.lists(st.sampled_from(CALLS), max_size=3))
-    turn = raw + "\n".join(family.style.write_call(*call) for call in calls)
-    assert read(family, turn) == [text(raw.strip()), *calls]
-    ran = run_calls(read(family, turn + raw))
-    assert ran == calls[: len(ran)]
+    for chance in chances(family.name, 12):
+        raw = ""
+        for _ in range(chance.randint(1, 4)):
+            written = family.style.write_call(*chance.choice(CALLS)).strip()
+            raw += chance.choice(SHOWN).format(call=written)
+        calls = chance.choices(CALLS, k=chance.randint(0, 3))
+        turn = raw + "\n".join(family.style.write_call(*call) for call in calls)
+        assert read(family, turn) == [text(raw.strip()), *calls]
+        ran = run_calls(read(family, turn + raw))
+        assert ran == calls[: len(ran)]
 
 
 @for_rows(
     [
         ("", False),
         ("```\n", True),
-        ("```py\nx\n", True),
         ("```py\nx\n```\n", False),
         ("```py\nx\n```js\n", True),
         ("````\n```\n", True),
         ("````\n```\n`````\n", False),
-        ("~~~\n```\n", True),
         ("~~~\n```\n~~~", False),
         ("```a`b\n", False),
         ("x ```\n", False),
         ("``\n", False),
-        ("- x\n  ```\n", True),
         ("a\r\n```\r\n", True),
         ("```\r\nx\r\n```\r\n", False),
     ]

@@ -37,38 +37,15 @@ def test_forms_of_an_expression(source: str, expected: list[str]) -> None:
     assert forms(source, HOLES) == expected
 
 
-@for_each(
-    [
-        *("(", "[", "*", "a)", "x{2,1}", "(?P<name>"),
-        *(
-            "(a+)+",
-            "(?:ab)*",
-            "a+",
-            "a{2}",
-            "(a|b)*c",
-            r"(a)\1",
-            r"(?<=a)b",
-            "(?!a)b",
-            "(?=a)b",
-            "(?i)a",
-            "(?>a)b",
-            "a*+b",
-        ),
-        *(
-            "^a",
-            r"\Aa",
-            r"a\b",
-            r"<.>",
-            "[ab]c",
-            r"\p{L}",
-            "(?P<name>x)?a",
-            r"<\w+x>",
-            r"<(?P<name>[^\n]+)a>",
-            "(" * 40 + ")" * 40,
-        ),
-        "".join(f"(?:{a}|x{a})" for a in "abcdef"),
-    ]
+UNSUPPORTED = (
+    *("(", "[", "*", "a)", "x{2,1}", "(?P<name>", "(a+)+", "(?:ab)*", "a+", "a{2}", "(a|b)*c"),
+    *(r"(a)\1", r"(?<=a)b", "(?!a)b", "(?=a)b", "(?i)a", "(?>a)b", "a*+b", "^a", r"\Aa", r"a\b"),
+    *(r"<.>", "[ab]c", r"\p{L}", "(?P<name>x)?a", r"<\w+x>", r"<(?P<name>[^\n]+)a>"),
+    *("(" * 40 + ")" * 40, "".join(f"(?:{a}|x{a})" for a in "abcdef")),
 )
+
+
+@for_each(UNSUPPORTED)
 def test_other_expressions_are_unsupported(source: str) -> None:
     with pytest.raises(UnsupportedExpression):
         forms(source, HOLES)
@@ -92,9 +69,8 @@ def _expression(rng: random.Random, depth: int = 0) -> tuple[str, Callable[[], s
         blank = rng.choice([r"\s*", r"\s+", r"[ \n]*"])
         return blank, lambda: rng.choice([" ", "\n", " \n "])
     if kind == "words":
-        return rng.choice(
-            [r"=\w+;", r"=[\w.-]+;", r"=\d+;"]
-        ), lambda: f"={rng.choice(['1', '20', '007'])};"
+        words = rng.choice([r"=\w+;", r"=[\w.-]+;", r"=\d+;"])
+        return words, lambda: f"={rng.choice(['1', '20', '007'])};"
     parts = [_expression(rng, depth + 1) for _ in range(2)]
     sources, writers = [source for source, _ in parts], [write for _, write in parts]
     if kind == "branch":
@@ -104,7 +80,7 @@ def _expression(rng: random.Random, depth: int = 0) -> tuple[str, Callable[[], s
     return "".join(sources), lambda: "".join(write() for write in writers)
 
 
-@for_each(range(8))
+@for_each(range(4))
 def test_text_of_an_expression_has_one_of_its_forms(seed: int) -> None:
     rng, supported = random.Random(seed), 0
     for _ in range(200):
@@ -118,10 +94,7 @@ def test_text_of_an_expression_has_one_of_its_forms(seed: int) -> None:
         for _ in range(5):
             text = write()
             assert re.fullmatch(source, text), (source, text)
-            ends = [
-                match.end()
-                for shape in shapes
-                if isinstance(match := shape.at(text, 0, True), re.Match)
-            ]
+            found_at = (shape.at(text, 0, True) for shape in shapes)
+            ends = [match.end() for match in found_at if isinstance(match, re.Match)]
             assert len(text) in ends, (source, found, text)
     assert supported > 100

@@ -8,7 +8,7 @@ import pytest
 from services.families import Family, UnknownFamily, families, family, reasoning_family
 from services.families.grammar.markup import Markup
 from tests.kit.every import for_each
-from tests.kit.families import PING, RUN, Said, read, text, thought
+from tests.kit.families import PING, RUN, read, text, thought
 
 CALLS = [found for found in families().values() if found.style.call or found.name == "plain"]
 REASONS = [found for found in families().values() if found.style.reasoning]
@@ -29,10 +29,6 @@ differ."""
 READING = [found for found in REASONS if found.name != "minimax_m2_append_think"]
 
 
-def read_pair(name: str, raw: str, *, in_reasoning: bool = False) -> list[Said]:
-    return read(name, raw, random_cuts=True, in_reasoning=in_reasoning)
-
-
 def check_pair(calls: Family, reasoning: Family) -> None:
     """Blocks of reasoning around a call, and the reasoning that a prompt opened."""
     pair = family(f"{calls.name}+{reasoning.name}")
@@ -42,34 +38,21 @@ def check_pair(calls: Family, reasoning: Family) -> None:
     first, second = pair.style.write_reasoning("A < b."), pair.style.write_reasoning("Then.")
     made = [RUN] if call else []
     answer = pair.style.write_text("Done.")
-    assert read_pair(pair.name, joint.join(filter(None, (first, line + call, answer)))) == [
-        thought("A < b."),
-        *made,
-        text("Done."),
-    ]
+    found = read(pair.name, joint.join(filter(None, (first, line + call, answer))))
+    assert found == [thought("A < b."), *made, text("Done.")]
     if call:
-        assert read_pair(
-            pair.name, joint.join((first, line + call, second, line + pair.style.write_call(*PING)))
-        ) == [
-            thought("A < b."),
-            RUN,
-            thought("Then."),
-            PING,
-        ]
-        assert read_pair(pair.name, joint.join((opener + "Plan.\n", call))) == [
-            thought("Plan."),
-            RUN,
-        ]
+        ping = pair.style.write_call(*PING)
+        found = read(pair.name, joint.join((first, line + call, second, line + ping)))
+        assert found == [thought("A < b."), RUN, thought("Then."), PING]
+        assert read(pair.name, joint.join((opener + "Plan.\n", call))) == [thought("Plan."), RUN]
     if not joint:
         assert pair.think
         assert pair.opens_reasoning(f"x{pair.think[0]}\n")
-        assert read_pair(pair.name, f"Plan.{closer}{answer}", in_reasoning=True) == [
-            thought("Plan."),
-            text("Done."),
-        ]
+        found = read(pair.name, f"Plan.{closer}{answer}", in_reasoning=True)
+        assert found == [thought("Plan."), text("Done.")]
         if calls.think and calls.think != reasoning.think and calls.name != "granite":
             other = calls.style.reasoning.replace("{text}", "x").strip()
-            kept = read_pair(pair.name, f"So {other} is.")
+            kept = read(pair.name, f"So {other} is.")
             assert kept == [text(f"So {other} is.")], "the other family's marks are text"
 
 
@@ -94,7 +77,7 @@ def test_reasoning_stays_in_the_text_of_a_pair(calls: Family) -> None:
     made = [RUN] if calls.style.call else []
     call = "\n" + calls.style.write_call(*RUN) if made else ""
     expected = [text("<think>Plan.\n</think>\n\nDone."), *made]
-    assert read_pair(name, "Plan.\n</think>\n\nDone." + call, in_reasoning=True) == expected
+    assert read(name, "Plan.\n</think>\n\nDone." + call, in_reasoning=True) == expected
 
 
 def test_every_other_pair_is_refused_with_candidates() -> None:

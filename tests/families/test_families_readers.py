@@ -1,11 +1,9 @@
 """The readers of calls and values: what each makes of a text, however the text is cut."""
 
 import json
-from ast import literal_eval
+import random
+from collections.abc import Callable, Sequence
 from typing import Any
-
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from schemas.conversation import ToolSpec
 from schemas.events import FinishReason
@@ -20,16 +18,12 @@ from services.families.readers.pythonic import Pythonic, python_style
 from services.families.readers.values import JSON, PYTHON, literal
 from services.families.tool_types import Tools
 from tests.kit.every import for_each, for_rows
-from tests.kit.examples import examples
+from tests.kit.examples import chances
 from tests.kit.parser_cases import FORCED, Block, drive, grouped, read_body
 
+POINT = {"type": "object", "properties": {"x": {"type": "number"}, "label": {"type": "string"}}}
 SCHEMA = {
-    "$defs": {
-        "Point": {
-            "type": "object",
-            "properties": {"x": {"type": "number"}, "label": {"type": "string"}},
-        }
-    },
+    "$defs": {"Point": POINT},
     "properties": {
         "s": {"type": "string"},
         "t": {"type": "string"},
@@ -63,6 +57,17 @@ def arguments_until(*closers: str, **options: Any) -> JsonCalls:
     return JsonCalls(form=Form.ARGUMENTS, call_closers=closers, **options)
 
 
+KINDS_OF_TAGS = (
+    '<p k="{key}" s="{bool}">',
+    '<p k="{key}" t="{word}">',
+    '<p k="{key}">',
+)
+PAIRS = tags(
+    parameter_tags=("<k>{key}</k>{ws}<v>", "<k>{key}</k>"),
+    parameter_closers=("</v>",),
+    call_closers=("</call>",),
+    next_markers=("<call>",),
+)
 READERS: dict[str, tuple[CallReader, CallOpener]] = {
     "object": (JsonCalls(call_closers=("</call>",)), CALL),
     "bare object": (JsonCalls(strict=True), CallOpener("{", "{")),
@@ -70,30 +75,10 @@ READERS: dict[str, tuple[CallReader, CallOpener]] = {
     "arguments": (arguments_until("```{ws}<end>", "<end>"), NAMED),
     "arguments to a stop": (arguments_until("<|call|>", stop_closes=True), NAMED),
     "keyed": (JsonCalls(form=Form.KEYED), CALL),
-    "tags": (
-        tags(next_markers=("</call>", "<call>"), json=("{",), unwrap=("arguments",)),
-        FORCED,
-    ),
+    "tags": (tags(next_markers=("</call>", "<call>"), json=("{",), unwrap=("arguments",)), FORCED),
     "framed tags": (tags(frame=True), FORCED),
-    "typed tags": (
-        tags(
-            parameter_tags=(
-                '<p k="{key}" s="{bool}">',
-                '<p k="{key}" t="{word}">',
-                '<p k="{key}">',
-            )
-        ),
-        FORCED,
-    ),
-    "pairs": (
-        tags(
-            parameter_tags=("<k>{key}</k>{ws}<v>", "<k>{key}</k>"),
-            parameter_closers=("</v>",),
-            call_closers=("</call>",),
-            next_markers=("<call>",),
-        ),
-        FORCED,
-    ),
+    "typed tags": (tags(parameter_tags=KINDS_OF_TAGS), FORCED),
+    "pairs": (PAIRS, FORCED),
     "tags to a stop": (tags(call_closers=("<|call|>",), stop_closes=True), FORCED),
     "renamed tags": (
         tags(unescape=lambda text: text.replace("&amp;", "&"), rename=("ns.",)),
@@ -137,7 +122,6 @@ def read(
 
 OBJECTS = (
     '\n{"name": "f", "arguments": {"a": 1}}\n</call> x',
-    '{"name":"f","arguments":{"a":1}}</call> x',
     '{"arguments": {"a": 1}, "name": "f"}</call> x',
     '{"id": 7, "x": [{}], "name": "f", "parameters": {"a": 1}, "y": "}"}</call> x',
     '{"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}</call> x',
@@ -150,25 +134,14 @@ OBJECTS = (
 )
 NO_ARGUMENTS = ("", ', "arguments": {}', ', "arguments": null', ', "arguments": ""')
 WRONG_KEYS = ('"input": {"a": 1}', '"a": 1', '"name": "f", "a": 1')
-MARKS = (
-    "a `</p>` b",
-    "`</p>`",
-    "<p=",
-    "<p=zzz>",
-    "is `<p=s>`.",
-    "</f> x",
-    "<",
-    "</",
-    "<p=zzz>y</p> x",
-)
-DAMAGED = ("</p>", "<p=s>", "</p>\nx<p=zzz>y", "x</p>.", "a </p> b", "x<p=s>y", "x</p>\n</p")
+MARKS = ("a `</p>` b", "<p=", "<p=zzz>", "is `<p=s>`.", "</f> x", "</", "<p=zzz>y</p> x")
+DAMAGED = ("</p>", "<p=s>", "</p>\nx<p=zzz>y", "a </p> b", "x<p=s>y", "x</p>\n</p")
 """A marker is damaged, or the value has the text of one."""
-BLANKS = ("", "\n", "a\n", "\n\na", "  a\t", "a\n\n", 'say "hi" \\ \x00 é🚢', "a\r\n")
+BLANKS = ("", "\n", "a\n", "\n\na", "  a\t", 'say "hi" \\ \x00 é🚢', "a\r\n")
 READ: list[tuple[str, str, Calls, str]] = [
     # JSON objects
     *[("object", text, [f(a=1)], " x") for text in OBJECTS],
     *[("object", f'{{"name": "f"{empty}}}</call>', [f()], "") for empty in NO_ARGUMENTS],
-    ("object", '{"name": "f", "arguments": "{}"}</call>', [f()], ""),
     *[("object", f'{{"name": "f", {wrong}}}</call>', [CUT], "</call>") for wrong in WRONG_KEYS],
     ("object", '{"type": "function", "id": "x", "index": 0, "name": "f"}</call>', [f()], ""),
     ("object", '{"name": "f", "arguments": {"a": "</call>"}}</call>', [f(a="</call>")], ""),
@@ -190,7 +163,6 @@ READ: list[tuple[str, str, Calls, str]] = [
         "",
     ),
     ("bare object", '"name": "new", "parameters": {"a": 1}} x', [("new", {"a": 1})], " x"),
-    ("bare object", '"name": "f"}', [f()], ""),
     # lists
     (
         "list",
@@ -199,7 +171,6 @@ READ: list[tuple[str, str, Calls, str]] = [
         [f(), ("h", {"a": [1]})],
         "</calls>",
     ),
-    ("list", '{"name": "f", "arguments": {}}</calls>', [f()], ""),
     *[
         (
             "list",
@@ -216,7 +187,6 @@ READ: list[tuple[str, str, Calls, str]] = [
     ("arguments", "<end>x", [f()], "x"),
     ("arguments", "what<end>", [CUT], "<end>"),
     ("arguments to a stop", "", [f()], ""),
-    ("arguments to a stop", "{}", [f()], ""),
     # one tag for each argument; the schema has the types
     (
         "tags",
@@ -226,17 +196,13 @@ READ: list[tuple[str, str, Calls, str]] = [
     ),
     ("tags", "\n</f>x", [f()], "x"),
     ("tags", "<p=maybe>null</p></f>", [f(maybe=None)], ""),
-    *[
-        ("tags", f"<p=maybe>{text}</p></f>", [f(maybe=text)], "")
-        for text in ("nul", "nullx", "", "hi")
-    ],
+    *[("tags", f"<p=maybe>{text}</p></f>", [f(maybe=text)], "") for text in ("nul", "nullx", "")],
     *[("tags", f"<p=s>{blank}</p></f>", [f(s=blank)], "") for blank in BLANKS],
     *[("framed tags", f"<p=s>\n{blank}\n</p>\n</f>", [f(s=blank)], "") for blank in BLANKS],
     *[("tags", f"<p=s>{mark}</p><p=n>1</p></f>", [f(s=mark, n=1)], "") for mark in MARKS],
     *[("tags", f"<p=s>{mark}</p><p=n>1</p></f>", [CUT], "") for mark in DAMAGED],
     # the tag of an argument that is missing ends an open value that is whole by its type
     ("tags", "<p=n>4<p=s>x</p></f>", [f(n=4, s="x")], ""),
-    ("framed tags", "<p=n>\n4\n<p=s>\nx\n</p>\n</f>", [f(n=4, s="x")], ""),
     # a string that holds the tag of an argument completes only if that argument follows
     ("tags", "<p=s>3.5<p=n>4</p><p=n>4</p></f>", [f(s="3.5<p=n>4", n=4)], ""),
     ("framed tags", "<p=s>\nIt is <p=n>.\n</p>\n</f>", [CUT], ""),
@@ -248,13 +214,7 @@ READ: list[tuple[str, str, Calls, str]] = [
     ("tags", "<p=s>x</p>\n<call> y", [f(s="x")], "<call> y"),
     ("tags", '\n{"s": "</f>", "n": 1,}\n</f>x', [f(s="</f>", n=1)], "x"),
     ("tags", '<p=arguments>{"s": "x"}</p></f>', [f(s="x")], ""),
-    (
-        "tags",
-        '<p=arguments>{"s": "x"}</p><p=n>1</p></f>',
-        [f(arguments={"s": "x"}, n=1)],
-        "",
-    ),
-    ("tags", "<p=arguments>x</p></f>", [f(arguments="x")], ""),
+    ("tags", '<p=arguments>{"s": "x"}</p><p=n>1</p></f>', [f(arguments={"s": "x"}, n=1)], ""),
     ("tags", "<p=s>x</p>\n", [f(s="x")], ""),
     ("tags", "<p=s>drift</f>", [CUT], ""),
     ("tags", '<p=o>{"a": 1</p></f>', [CUT], ""),
@@ -288,7 +248,6 @@ READ: list[tuple[str, str, Calls, str]] = [
             ("NS<tags>NS<item>1NS</item>NS<item>bNS</item>NS</tags>", {"tags": ["1", "b"]}),
             ("NS<tags>NS</tags>NS<o>NS</o>NS<s>NS</s>", {"tags": [], "o": {}, "s": ""}),
             ("NS<tags>oneNS</tags>", {"tags": ["one"]}),
-            ('NS<tags>["a", "b"]NS</tags>', {"tags": ["a", "b"]}),
             ("NS<nums>NS<item>-3NS</item>NS<item>2.50NS</item>NS</nums>", {"nums": [-3, 2.5]}),
             (
                 "NS<point>NS<x>1NS</x>NS<label>2NS</label>NS</point>",
@@ -299,10 +258,9 @@ READ: list[tuple[str, str, Calls, str]] = [
                 {"points": [{"x": 1}, {"x": 2}]},
             ),
             (
-                "NS<o>NS<a>1NS</a>NS<b>NS<c>trueNS</c>NS<d>007NS</d>NS</b>NS</o>",
-                {"o": {"a": 1, "b": {"c": True, "d": "007"}}},
+                "NS<o>NS<b>NS<c>trueNS</c>NS<d>007NS</d>NS</b>NS</o>",
+                {"o": {"b": {"c": True, "d": "007"}}},
             ),
-            ("NS<o>NS<l>NS<item>1NS</item>NS</l>NS</o>", {"o": {"l": [1]}}),
             ("NS<o>NS<a>1NS</a>NS<a>2NS</a>NS</o>", {"o": {"a": [1, 2]}}),
             ("NS<o>so NS<a>1NS</a>NS</o>", None),
             ("NS<n>NS<n>1NS</n>NS</n>", None),
@@ -321,9 +279,7 @@ READ: list[tuple[str, str, Calls, str]] = [
     ("python", "[f(a='x', b=1), g()]<e>", [f(a="x", b=1), ("g", {})], "<e>"),
     ("python", "f(a='x')\ng( )\n<e>", [f(a="x"), ("g", {})], "<e>"),
     ("python", "[ f (a = [1, (2,)], b={'k': None},) ]", [f(a=[1, [2]], b={"k": None})], ""),
-    ("python", "[f(a=true, b=null)]", [f(a=True, b=None)], ""),
     ("python", "[mcp.read(q='it's')] and", [("mcp.read", {"q": "it's"})], " and"),
-    ("python", "f(a=1); f(a=2)", [f(a=1), f(a=2)], ""),
     ("python", "f()\nDone.", [f()], "Done."),
     (
         "python",
@@ -372,13 +328,17 @@ def test_text_that_is_not_a_call_is_given_back(reader: str, text: str) -> None:
     assert back + rest == READERS[reader][1].text + text
 
 
-def test_the_first_opener_may_be_swallowed() -> None:
-    for opener, text, arguments in (
+@for_rows(
+    [
         ('NS<invoke name="f">s>', "lsNS</s>NS</invoke>", {"s": "ls"}),
         ('NS<invoke name="f">\nn>', "4NS</n>NS</invoke>", {"n": 4}),
-    ):
-        swallowed = CallOpener(opener, "", "f")
-        assert read("nested", text, opener=swallowed) == ([("f", arguments)], "", None)
+    ]
+)
+def test_the_first_opener_may_be_swallowed(
+    opener: str, text: str, arguments: dict[str, Any]
+) -> None:
+    swallowed = CallOpener(opener, "", "f")
+    assert read("nested", text, opener=swallowed) == ([("f", arguments)], "", None)
 
 
 def test_call_ids_come_from_the_call_or_its_marker() -> None:
@@ -406,40 +366,34 @@ def test_deep_nesting_is_read() -> None:
 # -- calls that are cut
 
 
+ANYWAY = (FinishReason.LENGTH, FinishReason.STOP)
+
+
 @for_rows(
     [
-        ("object", '{"name": "f", "arguments": {"a": 1}}', [CUT]),
-        ("object", '{"name": "f", "arguments": {"a": "x', [CUT]),
-        ("object", '{"name": "f", "arguments": {"a": 1}', [CUT]),
-        ("object", '{"name": "f", "arguments": "{\\"a', [CUT]),
+        ("object", '{"name": "f", "arguments": {"a": 1}}', [CUT], [FinishReason.LENGTH]),
+        ("object", '{"name": "f", "arguments": {"a": "x', [CUT], ANYWAY),
+        ("object", '{"name": "f", "arguments": {"a": 1}', [CUT], ANYWAY),
+        ("object", '{"name": "f", "arguments": "{\\"a', [CUT], ANYWAY),
         (
             "list",
             '[{"name": "f", "arguments": {}}, {"name": "g", "arguments": {"a": "x',
             [f(), ("g", None)],
+            [FinishReason.LENGTH],
         ),
-        ("arguments to a stop", "", []),
-        ("arguments to a stop", "{}", [CUT]),
-        ("nested", "NS<n>1NS</n>\n", [CUT]),
-        ("python", "[f(a=1), f(a='x", [f(a=1), CUT]),
-        ("python", "[f(a='x", [CUT]),
-        ("python", "[f(a=1", [CUT]),
+        ("arguments to a stop", "", [], [FinishReason.LENGTH]),
+        ("arguments to a stop", "{}", [CUT], [FinishReason.LENGTH]),
+        ("nested", "NS<n>1NS</n>\n", [CUT], [FinishReason.LENGTH]),
+        ("python", "[f(a=1), f(a='x", [f(a=1), CUT], [FinishReason.LENGTH]),
+        ("python", "[f(a='x", [CUT], ANYWAY),
+        ("python", "[f(a=1", [CUT], ANYWAY),
     ]
 )
-def test_call_that_the_limit_cuts_never_completes(reader: str, text: str, calls: Calls) -> None:
-    assert read(reader, text, FinishReason.LENGTH)[0] == calls
-
-
-@for_rows(
-    [
-        ("object", '{"name": "f", "arguments": {"a": "x'),
-        ("object", '{"name": "f", "arguments": {"a": 1}'),
-        ("object", '{"name": "f", "arguments": "{\\"a'),
-        ("python", "[f(a='x"),
-        ("python", "[f(a=1"),
-    ]
-)
-def test_cut_call_never_completes_although_the_model_stopped(reader: str, text: str) -> None:
-    assert read(reader, text)[0] == [CUT]
+def test_cut_call_never_completes(
+    reader: str, text: str, calls: Calls, reasons: list[FinishReason]
+) -> None:
+    for reason in reasons:
+        assert read(reader, text, reason)[0] == calls
 
 
 def test_call_cut_before_its_name_is_dropped() -> None:
@@ -455,20 +409,12 @@ def test_call_cut_before_its_name_is_dropped() -> None:
     [
         ("tags", "<p=s>x</p>\n", FinishReason.LENGTH, '{"s": "x"'),
         ("tags", "<p=n>4", FinishReason.LENGTH, '{"n": '),
-        ("tags", "<p=s>drift</f>", FinishReason.LENGTH, '{"s": "drift'),
         ("tags to a stop", "", FinishReason.LENGTH, ""),
         ("tags", "<p=s>x", FinishReason.STOP, '{"s": "x'),
-        ("tags", "<p=s>x</p", FinishReason.STOP, '{"s": "x</p'),
         ("tags", "<p=s>x</p><p=t", FinishReason.STOP, '{"s": "x"'),
         ("tags", "", FinishReason.STOP, ""),
         ("tags", '{"s": [}</f>', FinishReason.STOP, '{"s": ['),
         ("tags", "<p=s>3.5<p=n>4</p></f>", FinishReason.STOP, '{"s": "3.5<p=n>4"'),
-        (
-            "framed tags",
-            "<p=s>\nx\n<p=n>\n4\n</p>\n</f>",
-            FinishReason.STOP,
-            '{"s": "x\\n<p=n>\\n4"',
-        ),
     ]
 )
 def test_what_is_said_of_a_call_that_never_completes(
@@ -528,12 +474,10 @@ def copied(reader: str, text: str, size: int | None = None) -> tuple[str, bool, 
         ("json", "[007, +3, .5, 1., 1e3]", [7, 3, 0.5, 1.0, 1000.0], ""),
         ("json", "[9007199254740993]", [9007199254740993], ""),
         ("json", '"\\ud83d\\ude00"', "😀", ""),
-        ("json", '"\u2028é"', "\u2028é", ""),
         ("python", "'it's here')", "it's here", ")"),
         ("python", "'a\\x41\\n\\'\\\\n\\q')", "aA\n'\\n\\q", ")"),
         ("python", "'\\U0001F600 \\u200d')", "😀 \u200d", ")"),
         ("python", '"Io\'s")', "Io's", ")"),
-        ("python", "('a', 1))", ["a", 1], ")"),
         ("python", "{'a': (1,), 'b': {}})", {"a": [1], "b": {}}, ")"),
         ("python", "'a', b')", "a", ", b')"),
         (
@@ -543,7 +487,6 @@ def copied(reader: str, text: str, size: int | None = None) -> tuple[str, bool, 
             "",
         ),
         ("gemma", f"{{a:{T}say {T}hi{T} now{T},n:1}}", {"a": 'say "hi" now', "n": 1}, ""),
-        ("gemma", f"{{a:{T}{T}}}", {"a": ""}, ""),
         ("gemma", '{l:["a","b, c"],s:"x"}', {"l": ["a", "b, c"], "s": "x"}, ""),
         ("gemma", f"{{account:harbour-7{T},page:2}}", {"account": "harbour-7", "page": 2}, ""),
         ("gemma", f"{{cmd:echo a, b{T},n:1}}", {"cmd": "echo a, b", "n": 1}, ""),
@@ -552,14 +495,12 @@ def copied(reader: str, text: str, size: int | None = None) -> tuple[str, bool, 
         ("gemma", "{\n a: 1,\n b: word\n}", {"a": 1, "b": "word"}, ""),
         (
             "gemma",
-            f"{{o:{{x y :1, Content type={T}a{T}}}}}",
+            f"{{o:{{x y :1,Content type={T}a{T}}}}}",
             {"o": {"x y": 1, "Content type": "a"}},
             "",
         ),
         ("gemma", "{cmd:a, b c: d,n:1}", {"cmd": "a, b c: d", "n": 1}, ""),
         ("gemma", "{l:[red,blue]}", {"l": ["red", "blue"]}, ""),
-        ("gemma", f"{{a:{T}x\n{T}}}", {"a": "x\n"}, ""),
-        ("gemma", "{}", {}, ""),
     ]
 )
 def test_values_are_read(reader: str, text: str, value: object, rest: str) -> None:
@@ -575,8 +516,6 @@ def test_values_are_read(reader: str, text: str, value: object, rest: str) -> No
         ('{"a" 1}', "1}"),
         ('{"a": 1 "b": 2}', '"b": 2}'),
         ('{"a": NaN}', "NaN}"),
-        ("{a: 1}", "a: 1}"),
-        ("[1}", "}"),
         ('{"a": [1}', "}"),
         ("[1.2.3]", "1.2.3]"),
         ("{,}", ",}"),
@@ -623,14 +562,11 @@ def test_plain_text_of_a_live_string_need_not_pass() -> None:
 
 @for_rows(
     [
-        (' {"a": 1} ', '{"a": 1}'),
         ("{'a': True}", '{"a": true}'),
         (r"""['\xa0', 'it\'s', "it's"]""", '["\xa0", "it\'s", "it\'s"]'),
         (r'["[\x00-\x7f]"]', r'["[\\x00-\\x7f]"]'),
-        ("[1] x", None),
         ("[1", None),
         ("x", None),
-        ("", None),
     ]
 )
 def test_literal_reads_the_whole_text_or_nothing(text: str, expected: str | None) -> None:
@@ -639,82 +575,85 @@ def test_literal_reads_the_whole_text_or_nothing(text: str, expected: str | None
 
 # -- what is written is read back
 
-NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
-VALUES = st.recursive(
-    st.none() | st.booleans() | NUMBERS | st.text(max_size=12),
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4)
-    ),
-    max_leaves=12,
-)
-PYTHON_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
-    ),
-    max_leaves=6,
-)
-GEMMA_KEYS = st.text(alphabet="abc_k1", min_size=1, max_size=4)
-GEMMA_TEXTS = st.text(alphabet="ab \"'{}[],:\n\\é🚢<|", max_size=10).filter(
-    lambda text: T not in text + T[:4]
-)
-GEMMA_VALUES = st.recursive(
-    st.booleans() | st.none() | st.integers() | GEMMA_TEXTS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(GEMMA_KEYS, inner, max_size=3),
-    max_leaves=8,
-)
-UNMARKED = st.text(alphabet='ab <>/]~\n"é', max_size=8).filter(lambda text: N not in text + N[:2])
-POINT = st.fixed_dictionaries({"x": st.integers(), "label": UNMARKED})
-NESTED_ARGUMENTS = st.fixed_dictionaries(
-    {},
-    optional={
-        "s": UNMARKED,
-        "n": st.integers(),
-        "tags": st.lists(UNMARKED, min_size=1, max_size=3),
-        "points": st.lists(POINT, max_size=3),
-    },
-)
+LETTERS = [*"ab\"'\\/{}[],:<>|~]=\n\t\x00\x7f é", "🚢", "\u2028", "\\u", "true", "null"]
+NUMBERS = [0, -1, 7, 2**53 + 1, -(2**63), 0.5, -2.75, 1e16, 1e-7, 1.5e300, 5e-324]
 
 
-@settings(max_examples=examples(150))
-@given(VALUES, st.booleans(), st.sampled_from([None, 1]), st.sampled_from([1, 3, 1000]))
-def test_json_is_copied_as_it_was_written(
-    value: object, ascii_only: bool, indent: int | None, size: int
-) -> None:
-    text = json.dumps(value, ensure_ascii=ascii_only, indent=indent)
-    assert copied("json", text + "\n", size) == (text, True, "\n")
+def any_text(chance: random.Random) -> str:
+    return "".join(chance.choices(LETTERS, k=chance.randint(0, 8)))
 
 
-@settings(max_examples=examples(150))
-@given(VALUES, st.sampled_from([1, 3, 1000]))
-def test_python_literals_become_json(value: object, size: int) -> None:
-    said, ended, rest = copied("python", repr(value) + ")", size)
-    assert (ended, rest) == (True, ")")
-    assert json.loads(said) == literal_eval(repr(value))
+def any_key(chance: random.Random) -> str:
+    return chance.choice(("a", "bc", "k_1", "abc_k"))
 
 
-@given(VALUES, st.data())
-def test_copy_of_a_cut_value_is_a_prefix(value: object, data: st.DataObject) -> None:
-    text = json.dumps(value)
-    cut = data.draw(st.integers(0, len(text)))
-    assert text.startswith(copied("json", text[:cut])[0])
+def any_value(
+    chance: random.Random,
+    text: Callable[[random.Random], str] = any_text,
+    key: Callable[[random.Random], str] = any_text,
+    numbers: Sequence[float] = NUMBERS,
+    depth: int = 0,
+) -> Any:
+    kind = chance.choice(("text", "number", "constant", "list", "object")[: 5 if depth < 3 else 3])
+    if kind == "text":
+        return text(chance)
+    if kind == "number":
+        return chance.choice(numbers)
+    if kind == "constant":
+        return chance.choice((None, True, False))
+    size = range(chance.randint(0, 3))
+    if kind == "list":
+        return [any_value(chance, text, key, numbers, depth + 1) for _ in size]
+    return {key(chance): any_value(chance, text, key, numbers, depth + 1) for _ in size}
 
 
-@settings(max_examples=examples(150))
-@given(st.dictionaries(GEMMA_KEYS, GEMMA_VALUES, max_size=4))
-def test_gemma_values_are_read_back(value: dict[str, Any]) -> None:
-    said, ended, _ = copied("gemma", gemma_style(T)(value))
-    assert ended
-    assert json.loads(said) == value
+def test_json_is_copied_as_it_was_written_also_if_it_is_cut() -> None:
+    for chance in chances("json", 150):
+        value, size = any_value(chance), chance.choice((1, 3, 1000))
+        ascii_only, indent = chance.random() < 0.5, chance.choice((None, 1))
+        text = json.dumps(value, ensure_ascii=ascii_only, indent=indent)
+        assert copied("json", text + "\n", size) == (text, True, "\n")
+        compact = json.dumps(value)
+        assert compact.startswith(copied("json", compact[: chance.randint(0, len(compact))])[0])
 
 
-@settings(max_examples=examples(100))
-@given(st.dictionaries(st.text(alphabet="abk_", min_size=1, max_size=4), PYTHON_VALUES, max_size=3))
-def test_python_calls_are_read_back(arguments: dict[str, Any]) -> None:
-    assert read("python", f"[f({python_style(arguments)})]")[0] == [("f", arguments)]
+def test_python_literals_become_json() -> None:
+    for chance in chances("python", 150):
+        value = any_value(chance)
+        said, ended, rest = copied("python", repr(value) + ")", chance.choice((1, 3, 1000)))
+        assert (ended, rest) == (True, ")")
+        assert json.loads(said) == value
 
 
-@settings(max_examples=examples(100))
-@given(NESTED_ARGUMENTS)
-def test_nested_calls_are_read_back(arguments: dict[str, Any]) -> None:
-    assert read("nested", NestedStyle("NS")(arguments) + "NS</invoke>")[0] == [("f", arguments)]
+def any_arguments(chance: random.Random, text: Callable[[random.Random], str]) -> dict[str, Any]:
+    keys = {any_key(chance) for _ in range(chance.randint(0, 4))}
+    return {key: any_value(chance, text, any_key, [0, -1, 2**53 + 1]) for key in keys}
+
+
+def without(token: str) -> Callable[[random.Random], str]:
+    """Texts in which the token cannot be read, not even with what follows."""
+    return lambda chance: any_text(chance).replace(token[0], "")
+
+
+def test_gemma_values_and_python_calls_are_read_back() -> None:
+    for chance in chances("calls", 150):
+        arguments = any_arguments(chance, without(T))
+        said, ended, _ = copied("gemma", gemma_style(T)(arguments))
+        assert ended
+        assert json.loads(said) == arguments
+        arguments = any_arguments(chance, any_text)
+        assert read("python", f"[f({python_style(arguments)})]")[0] == [("f", arguments)]
+
+
+def test_nested_calls_are_read_back() -> None:
+    text = without(N)
+    for chance in chances("nested", 100):
+        points = [{"x": chance.randint(-9, 9), "label": text(chance)} for _ in range(2)]
+        arguments = {
+            "s": text(chance),
+            "n": chance.randint(-(2**60), 2**60),
+            "tags": [text(chance) for _ in range(chance.randint(1, 3))],
+            "points": points[: chance.randint(0, 2)],
+        }
+        kept = {key: arguments[key] for key in arguments if chance.random() < 0.6}
+        assert read("nested", NestedStyle("NS")(kept) + "NS</invoke>")[0] == [("f", kept)]

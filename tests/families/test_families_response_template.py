@@ -4,6 +4,7 @@ import json
 import random
 import re
 import time
+from itertools import product
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ from services.families import family, open_parser
 from services.families.description.fields import InvalidResponseTemplate
 from services.families.response_template import MAX_CHARS, described_family, template_name
 from tests.kit.described_turns import TOOLS, WORDS, WRITTEN, make_turn, templates
-from tests.kit.every import for_each
-from tests.kit.parser_cases import CHUNKINGS, fold, problems, run, tools, vectors
+from tests.kit.every import for_each, for_rows
+from tests.kit.examples import chances
+from tests.kit.parser_cases import CHUNKINGS, Block, any_cut, fold, problems, run, tools, vectors
 from tests.kit.response_templates import simple, tagged
 
 NAMES = [name for name in WRITTEN if name in templates()]
@@ -25,116 +27,53 @@ def name_of(name: str) -> str:
     return template_name(json.dumps(templates()[name]))
 
 
-REFUSED: dict[str, tuple[Any, str]] = {
-    "a list": ([], "is not an object"),
-    "version 2": (simple(version=2), "version"),
-    "an unknown key": (simple(schema={}), "schema"),
-    "half of a surrogate pair": (simple(content={"close": "\ud800"}), "is not JSON"),
-    "no fields": ({"start_anchor": "x", "fields": {}}, "fields is empty"),
-    "no anchor": ({"fields": {"content": {}}}, "start_anchor is missing"),
-    "an unknown key in a field": (simple(content={"clsoe": "x"}), "fields.content is invalid"),
-    "an unknown content": (simple(content={"content": "yaml"}), "fields.content is invalid"),
-    "a delimiter twice": (
-        simple(content={"close": "x", "close_pattern": "x"}),
-        "fields.content.close",
-    ),
-    "two fields that take the rest": (simple(answer={}), "fields.answer.open"),
-    "reasoning that takes the rest": (
-        {"start_anchor": "x", "fields": {"thinking": {"close": "y"}}},
-        "thinking.open",
-    ),
-    "calls without an opener": (simple(tool_calls={"content": "json"}), "fields.tool_calls.open"),
-    "reasoning without a closer": (simple(thinking={"open": "<think>"}), "fields.thinking.close"),
-    "an empty delimiter": (simple(thinking={"open": " ", "close": "x"}), "fields.thinking.open"),
-    "a broken expression": (
-        simple(thinking={"open_pattern": "(", "close": "x"}),
-        "fields.thinking.open_pattern",
-    ),
-    "nested repetition": (
-        simple(thinking={"open_pattern": "x(a+)+b", "close": "x"}),
-        "fields.thinking.open_pattern",
-    ),
-    "a backward reference": (
-        simple(thinking={"open_pattern": r"(x)\1", "close": "x"}),
-        "fields.thinking.open_pattern",
-    ),
-    "too many forms": (
-        simple(thinking={"open_pattern": "x(?:a|b)(?:a|b)(?:a|b)(?:a|b)(?:a|b)", "close": "x"}),
-        "forms",
-    ),
-    "too many delimiters": (
-        simple(
-            answer={
-                "open": [f"<{n}>" for n in range(900)],
-                "close": [f"</{n}>" for n in range(800)],
-            }
-        ),
-        "fields.answer.open has too many forms",
-    ),
-    "no fixed end": (
-        simple(content={"close_pattern": "<end>.*"}),
-        "fields.content.close does not end",
-    ),
-    "an opener of text without a fixed end": (
-        simple(answer={"open_pattern": r"<to \w+", "close": "x"}),
-        "fields.answer.open does not end",
-    ),
-    "no fixed start": (
-        simple(thinking={"open_pattern": r"\w+>", "close": "x"}),
-        "fields.thinking.open",
-    ),
-    "a look ahead without an opener": (
-        simple(thinking={"open_pattern": "(?=.*</t>)", "close": "</t>"}),
-        "open_pattern",
-    ),
-    "a look ahead before the end": (
-        simple(thinking={"open_pattern": "<t>(?=x)y", "close": "</t>"}),
-        "open_pattern",
-    ),
-    "a group without a use": (
-        simple(tool_calls={"open_pattern": "<(?P<name>a)>", "content": "json"}),
-        "transform",
-    ),
-    "a placeholder that nothing captures": (
-        tagged(transform={"name": "{tool}", "arguments": "{content}"}),
-        "{tool}",
-    ),
-    "a placeholder in text": (
-        tagged(transform={"name": "f.{name}", "arguments": "{content}"}),
-        "transform",
-    ),
-    "no name": (
-        tagged(transform={"arguments": "{content}"}, open="<call>", open_pattern=None),
-        "transform",
-    ),
-    "a group that is not the name": (
-        tagged(open_pattern=r"<(?P<name>\w+)>", transform={"arguments": "{content}"}),
-        "transform",
-    ),
-    "calls in lines": (tagged(content="kv-lines"), "fields.tool_calls.content"),
-    "tags without a key": (
-        tagged(content_args={"tag_pattern": "<a>(?P<value>.*?)</a>"}),
-        "tag_pattern",
-    ),
-    "tags without an end": (
-        tagged(content_args={"tag_pattern": "<(?P<key>[^>]+)>(?P<value>.*)"}),
-        "tag_pattern",
-    ),
-    "JSON of an unknown kind": (
-        tagged(content="json", content_args={"string_delims": [["«", "»"]]}),
-        "fields.tool_calls.content_args",
-    ),
-    "a name that may hold what follows": (
-        tagged(open_pattern=r"<(?P<name>[^\n]+)x>"),
-        "open_pattern",
-    ),
-    "join without repeats": (simple(thinking={"open": "a", "close": "b", "join": "x"}), "join"),
-}
+def thinking(**field: str) -> dict[str, Any]:
+    return simple(thinking={"close": "x", **field})
 
 
-@for_each(REFUSED)
-def test_invalid_description_is_refused_in_one_line(case: str) -> None:
-    source, key_path = REFUSED[case]
+MANY = {"open": [f"<{n}>" for n in range(900)], "close": [f"</{n}>" for n in range(800)]}
+REFUSED: list[tuple[Any, str]] = [
+    ([], "is not an object"),
+    (simple(version=2), "version"),
+    (simple(schema={}), "schema"),
+    (simple(content={"close": "\ud800"}), "is not JSON"),
+    ({"start_anchor": "x", "fields": {}}, "fields is empty"),
+    ({"fields": {"content": {}}}, "start_anchor is missing"),
+    (simple(content={"clsoe": "x"}), "fields.content is invalid"),
+    (simple(content={"content": "yaml"}), "fields.content is invalid"),
+    (simple(content={"close": "x", "close_pattern": "x"}), "fields.content.close"),
+    (simple(answer={}), "fields.answer.open"),  # two fields that take the rest
+    ({"start_anchor": "x", "fields": {"thinking": {"close": "y"}}}, "thinking.open"),
+    (simple(tool_calls={"content": "json"}), "fields.tool_calls.open"),
+    (simple(thinking={"open": "<think>"}), "fields.thinking.close"),
+    (thinking(open=" "), "fields.thinking.open"),
+    (thinking(open_pattern="("), "fields.thinking.open_pattern"),
+    (thinking(open_pattern="x(a+)+b"), "fields.thinking.open_pattern"),
+    (thinking(open_pattern=r"(x)\1"), "fields.thinking.open_pattern"),
+    (thinking(open_pattern="x(?:a|b)(?:a|b)(?:a|b)(?:a|b)(?:a|b)"), "forms"),
+    (simple(answer=MANY), "fields.answer.open has too many forms"),
+    (simple(content={"close_pattern": "<end>.*"}), "fields.content.close does not end"),
+    (simple(answer={"open_pattern": r"<to \w+", "close": "x"}), "fields.answer.open does not end"),
+    (thinking(open_pattern=r"\w+>"), "fields.thinking.open"),
+    (thinking(open_pattern="(?=.*</t>)", close="</t>"), "open_pattern"),
+    (thinking(open_pattern="<t>(?=x)y", close="</t>"), "open_pattern"),
+    (thinking(open="a", join="x"), "join"),  # without repeats
+    (simple(tool_calls={"open_pattern": "<(?P<name>a)>", "content": "json"}), "transform"),
+    (tagged(transform={"name": "{tool}", "arguments": "{content}"}), "{tool}"),
+    (tagged(transform={"name": "f.{name}", "arguments": "{content}"}), "transform"),
+    (tagged(transform={"arguments": "{content}"}, open="<c>", open_pattern=None), "transform"),
+    (tagged(open_pattern=r"<(?P<name>\w+)>", transform={"arguments": "{content}"}), "transform"),
+    (tagged(content="kv-lines"), "fields.tool_calls.content"),
+    (tagged(content_args={"tag_pattern": "<a>(?P<value>.*?)</a>"}), "tag_pattern"),
+    (tagged(content_args={"tag_pattern": "<(?P<key>[^>]+)>(?P<value>.*)"}), "tag_pattern"),
+    (tagged(content="json", content_args={"string_delims": [["«", "»"]]}), "content_args"),
+    (tagged(open_pattern=r"<(?P<name>[^\n]+)x>"), "open_pattern"),
+    (thinking(open="x" * MAX_CHARS), "characters"),
+]
+
+
+@for_rows(REFUSED)
+def test_invalid_description_is_refused_in_one_line(source: Any, key_path: str) -> None:
     with pytest.raises(InvalidResponseTemplate) as refused:
         template_name(json.dumps(source))
     message = str(refused.value)
@@ -143,56 +82,37 @@ def test_invalid_description_is_refused_in_one_line(case: str) -> None:
     assert "\n" not in message
 
 
-@pytest.mark.parametrize("key", ["open", "close"])
-@pytest.mark.parametrize("hole", ["ws", "name", "tag", "junk", "header"])
-def test_text_that_is_spelled_like_a_hole_is_refused_or_read_as_itself(hole: str, key: str) -> None:
-    delimiters, text = {"open": "<think>", "close": "</think>"}, f"<m{{{hole}}}x>"
-    for key_now, value in (
-        (key, text),
-        (f"{key}_pattern", text),
-        (f"{key}_pattern", re.escape(text)),
-    ):
-        source = {
-            **{name: value for name, value in delimiters.items() if name != key},
-            key_now: value,
-        }
+@for_rows([*product(("open", "close"), ("ws", "name", "tag", "junk", "header"))])
+def test_text_that_is_spelled_like_a_hole_is_refused_or_read_as_itself(key: str, hole: str) -> None:
+    text = f"<m{{{hole}}}x>"
+    written = {"open": "<think>", "close": "</think>", key: text}
+    for name, value in ((key, text), (f"{key}_pattern", text), (f"{key}_pattern", re.escape(text))):
+        source = {**written, name: value}
+        if name != key:
+            del source[key]
         try:
             found = template_name(json.dumps(simple(thinking=source)))
         except InvalidResponseTemplate:
             continue
-        written = {**delimiters, key: text}
         blocks = fold(run(open_parser(found), [f"{written['open']}A{written['close']}B"]))
-        assert [(block["type"], block["text"]) for block in blocks] == [
-            ("reasoning", "A"),
-            ("text", "B"),
-        ]
+        shown = [(block["type"], block["text"]) for block in blocks]
+        assert shown == [("reasoning", "A"), ("text", "B")]
 
 
-def test_description_that_is_too_large_is_refused() -> None:
-    with pytest.raises(InvalidResponseTemplate, match="characters"):
-        template_name(json.dumps(simple(thinking={"open": "x" * MAX_CHARS, "close": "y"})))
-
-
-def test_description_that_is_nested_too_deeply_is_refused() -> None:
+def test_description_that_is_nested_too_deeply_or_not_json_is_refused() -> None:
     deep = '{"start_anchor":"x","fields":{"content":{"transform":' + "[" * 5000 + "]" * 5000 + "}}}"
-    with pytest.raises(InvalidResponseTemplate):
-        template_name(deep)
+    for source in (deep, "{"):
+        with pytest.raises(InvalidResponseTemplate):
+            template_name(source)
 
 
-@for_each([None, 3, "x", [], [[]], {}, [["a"]], True])
-@pytest.mark.parametrize("kind", ["json", "xml-inline"])
+@for_rows([*product([None, 3, "x", [], [[]], {}, [["a"]], True], ["json", "xml-inline"])])
 def test_content_args_of_any_type_raise_nothing_else(value: Any, kind: str) -> None:
     for key in ("string_delims", "unquoted_keys", "tag_pattern", "value_parser"):
-        source = tagged(
-            content=kind, content_args={key: value}, open_pattern=r"<call (?P<name>\w+)>"
-        )
+        opener = r"<call (?P<name>\w+)>"
+        source = tagged(content=kind, content_args={key: value}, open_pattern=opener)
         with pytest.raises(InvalidResponseTemplate):
             template_name(json.dumps(source))
-
-
-def test_text_that_is_not_json_is_refused() -> None:
-    with pytest.raises(InvalidResponseTemplate, match="not JSON"):
-        template_name("{")
 
 
 @for_each(NAMES)
@@ -200,22 +120,19 @@ def test_name_is_the_whole_description(name: str) -> None:
     found = name_of(name)
     assert json.loads(found) == templates()[name]
     assert family(found) is described_family(found)
-    assert found == template_name(
-        json.dumps({"chat_template": "…", "response_template": templates()[name]})
-    )
+    whole = {"chat_template": "…", "response_template": templates()[name]}
+    assert found == template_name(json.dumps(whole))
     assert found == template_name(found)
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    ["(a+)+b", "(?:a|a)*b", "(.*a){20}", "(" * 60 + "a" + ")*" * 60, "a{1,9999}b{1,9999}"],
-)
+SLOW = ("(a+)+b", "(?:a|a)*b", "(.*a){20}", "(" * 60 + "a" + ")*" * 60, "a{1,9999}b{1,9999}")
+
+
+@for_each(SLOW)
 def test_expression_that_could_take_long_never_runs(pattern: str) -> None:
     start = time.process_time()
     try:
-        found = template_name(
-            json.dumps(simple(thinking={"open_pattern": f"x{pattern}", "close": "y"}))
-        )
+        found = template_name(json.dumps(thinking(open_pattern=f"x{pattern}")))
     except InvalidResponseTemplate:
         pass
     else:
@@ -234,20 +151,15 @@ def test_written_form_is_read_back(name: str) -> None:
     assert (block["name"], block["input"], block["complete"]) == ("look_up", arguments, True)
 
 
-@for_each(NAMES, parts=2)
+@for_each(NAMES)
 def test_cut_call_is_not_dispatched(name: str) -> None:
-    rng = random.Random(name)
-    for _ in range(6):
-        turn = make_turn(rng, WRITTEN[name])
+    for chance in chances(name, 9):
+        turn = make_turn(chance, WRITTEN[name])
         thinks = described_family(name_of(name)).opens_reasoning(turn.prompt[-512:])
-        for end in range(len(turn.output)):
+        for end in range(0, len(turn.output), 2):
             parser = open_parser(name_of(name), tools=TOOLS, in_reasoning=thinks)
             found = fold(run(parser, [turn.output[:end]], FinishReason.LENGTH))
-            calls = [
-                (one["name"], one["input"])
-                for one in found
-                if one["type"] == "tool_use" and one["complete"]
-            ]
+            calls = [(one["name"], one["input"]) for one in found if one.get("input") is not None]
             assert calls == turn.calls[: len(calls)], turn.output[:end]
 
 
@@ -276,51 +188,37 @@ def test_reasoning_and_text_flow(name: str) -> None:
             assert shown >= fed - 2, "more than the beginning of a delimiter is held back"
 
 
+def read_any(name: str, text: str, chance: random.Random) -> list[Block]:
+    """The blocks of a turn with any end and beginning, the same whole, per character and cut."""
+    reason = chance.choice((FinishReason.STOP, FinishReason.LENGTH))
+    thinks = chance.random() < 0.3
+    whole, characters, other = (
+        fold(run(open_parser(name, tools=TOOLS, in_reasoning=thinks), cut, reason))
+        for cut in ([text], text, any_cut(text))
+    )
+    assert whole == characters == other, (name, text)
+    return whole
+
+
 @for_each(NAMES)
 def test_any_mixture_of_delimiters_is_read_alike_in_every_chunking(name: str) -> None:
     """No exception, no lost word, no control token outside of calls."""
-    rng, found = random.Random(name), described_family(name_of(name))
-    pieces = [
-        *found.markers,
-        *found.stops,
-        found.style.call_prefix("look_up"),
-        found.style.write_call("look_up", {}),
-    ]
-    for _ in range(80):
-        text = "".join(
-            rng.choice([*pieces, *WORDS, " ", "\n", "word"]) for _ in range(rng.randint(1, 14))
-        )
-        reason = rng.choice([FinishReason.STOP, FinishReason.LENGTH])
-        thinks = rng.random() < 0.3
-
-        def read(
-            chunks: Any, text: str = text, reason: FinishReason = reason, thinks: bool = thinks
-        ) -> Any:
-            return fold(
-                run(open_parser(found.name, tools=TOOLS, in_reasoning=thinks), chunks, reason)
-            )
-
-        blocks = read([text])
-        assert all(read(split(text)) == blocks for split in CHUNKINGS.values()), text
+    found = described_family(name_of(name))
+    call = found.style.write_call("look_up", {})
+    pieces = [*found.markers, *found.stops, found.style.call_prefix("look_up"), call]
+    for chance in chances(name, 120):
+        some = chance.choices([*pieces, *WORDS, " ", "\n", "word"], k=chance.randint(1, 14))
+        blocks = read_any(found.name, "".join(some), chance)
         shown = "".join(block["text"] for block in blocks if block["type"] != "tool_use")
-        assert "<|" not in shown, text
-        assert "|>" not in shown, text
-
-
-@for_each(NAMES)
-def test_output_without_delimiters_is_text(name: str) -> None:
-    text = "Just an answer: a < b, [x], {y}, and 3 > 2."
-    (block,) = fold(run(open_parser(name_of(name), tools=TOOLS), list(text)))
-    assert (block["type"], block["text"]) == ("text", text)
+        assert "<|" not in shown, some
+        assert "|>" not in shown, some
 
 
 def test_text_of_a_field_with_delimiters_is_a_block_of_its_own() -> None:
-    blocks = fold(run(open_parser(name_of("list")), ["Well: ◁no▷I will not.◁/no▷ So it is."]))
-    assert [(block["type"], block["text"].strip()) for block in blocks] == [
-        ("text", "Well:"),
-        ("text", "I will not."),
-        ("text", "So it is."),
-    ]
+    raw = "Well: ◁no▷I will not.◁/no▷ So it is."
+    blocks = fold(run(open_parser(name_of("list")), [raw]))
+    shown = [(block["type"], block["text"].strip()) for block in blocks]
+    assert shown == [("text", "Well:"), ("text", "I will not."), ("text", "So it is.")]
 
 
 def test_control_tokens_are_shown_in_code_only() -> None:
@@ -333,9 +231,8 @@ def test_control_tokens_are_shown_in_code_only() -> None:
 
 def test_calls_are_text_without_tools() -> None:
     text = described_family(name_of("renamed")).style.write_call("look_up", {})
-    assert [block["type"] for block in fold(run(open_parser(name_of("renamed")), [text]))] == [
-        "text"
-    ]
+    (block,) = fold(run(open_parser(name_of("renamed")), [text]))
+    assert block["type"] == "text"
 
 
 def test_prompt_opens_reasoning_that_only_looks_ahead() -> None:
@@ -374,37 +271,16 @@ def test_template_reads_the_vectors_of_its_family(name: str) -> None:
     kind, lacking = LACKS[name]
     failed = set()
     for case in vectors(kind):
-        for split in CHUNKINGS.values():
-            parser = open_parser(
-                name_of(name), tools=tools(case), in_reasoning=case["prompt_ends_in_reasoning"]
-            )
-            if problems(
-                case, fold(run(parser, split(case["raw"]), FinishReason(case["finish_reason"])))
-            ):
+        raw, reason = case["raw"], FinishReason(case["finish_reason"])
+        thinks = case["prompt_ends_in_reasoning"]
+        for cut in ([raw], any_cut(raw)):
+            parser = open_parser(name_of(name), tools=tools(case), in_reasoning=thinks)
+            if problems(case, fold(run(parser, cut, reason))):
                 failed.add(case["case"])
     assert failed == lacking
 
 
-_PIECES = (
-    "<a>",
-    "</a>",
-    "<|b|>",
-    "[C]",
-    "◁d◁",
-    "e:",
-    "{",
-    "}",
-    "[",
-    "]",
-    "(",
-    "\n",
-    " ",
-    "f",
-    '"',
-    "<g h=",
-    "</",
-    ",",
-)
+_PIECES = ["<a>", "</a>", "<|b|>", "[C]", "◁d◁", "e:", *'{}[](),"', "\n", " ", "f", "<g h=", "</"]
 
 
 def _random_field(rng: random.Random, kind: str) -> dict[str, Any]:
@@ -412,62 +288,48 @@ def _random_field(rng: random.Random, kind: str) -> dict[str, Any]:
 
     def delimiter(key: str) -> dict[str, Any]:
         text = "".join(rng.choice(_PIECES) for _ in range(rng.randint(1, 3)))
-        group = (
-            rng.choice([r"(?P<name>\w+)", r'(?P<name>[^"<>]+)', r"(?P<name>\S+?)"])
-            if key == "open"
-            else ""
-        )
-        pattern = re.escape(text) + (
-            group + re.escape(rng.choice(_PIECES)) if kind == "tool_calls" else ""
-        )
+        pattern = re.escape(text)
+        if kind == "tool_calls":
+            names = (r"(?P<name>\w+)", r'(?P<name>[^"<>]+)', r"(?P<name>\S+?)")
+            group = rng.choice(names) if key == "open" else ""
+            pattern += group + re.escape(rng.choice(_PIECES))
         ends = rng.choice(["", r"\s*", "|$", r"\n?", r"(?:<x>)?", r"(?=<y>)", r".*", r"\w+"])
-        return rng.choice(
-            [{key: text}, {key: [text, text + "x"]}, {f"{key}_pattern": pattern + ends}]
-        )
+        spelled = {f"{key}_pattern": pattern + ends}
+        return rng.choice([{key: text}, {key: [text, text + "x"]}, spelled])
 
     field = {**delimiter("open"), **(delimiter("close") if rng.random() < 0.9 else {})}
     if kind == "tool_calls":
         named = "open_pattern" in field
-        tag = rng.choice(
-            [r"<(?P<key>\w+)>(?P<value>.*?)</", r"k=(?P<key>[^>]+)>\s*(?P<value>[\s\S]*?)\s*;"]
-        )
-        field |= {
-            "content": rng.choice(["json", "json", "xml-inline", "python-call-list"]),
-            "repeats": True,
-        }
-        field |= {"content_args": {"tag_pattern": tag}} if field["content"] == "xml-inline" else {}
+        content = rng.choice(["json", "json", "xml-inline", "python-call-list"])
+        field |= {"content": content, "repeats": True}
+        if content == "xml-inline":
+            tags = (
+                r"<(?P<key>\w+)>(?P<value>.*?)</",
+                r"k=(?P<key>[^>]+)>\s*(?P<value>[\s\S]*?)\s*;",
+            )
+            field["content_args"] = {"tag_pattern": rng.choice(tags)}
         if named:
             field["transform"] = {"function": {"name": "{name}", "arguments": "{content}"}}
     return field
 
 
-@for_each(range(6))
+@for_each(range(4))
 def test_any_description_is_refused_or_reads_any_text(seed: int) -> None:
     rng, followed = random.Random(seed), 0
     for _ in range(150):
         kinds = rng.sample(["thinking", "tool_calls", "answer"], rng.randint(1, 3))
         source = simple(**{kind: _random_field(rng, kind) for kind in kinds})
-        source["fields"]["content"] |= rng.choice(
-            [{}, {"close": "<|end|>"}, {"open": "<t>", "close": "</t>"}]
-        )
+        contents = [{}, {"close": "<|end|>"}, {"open": "<t>", "close": "</t>"}]
+        source["fields"]["content"] |= rng.choice(contents)
         try:
-            name = template_name(json.dumps(source))
+            found = described_family(template_name(json.dumps(source)))
         except InvalidResponseTemplate:
             continue
         followed += 1
-        found = described_family(name)
-        pieces = [
-            *_PIECES,
-            *found.markers,
+        call, thought = (
             found.style.write_call("look_up", {"days": 3}),
             found.style.write_reasoning("x"),
-        ]
-        text = "".join(rng.choice(pieces) for _ in range(rng.randint(1, 20)))
-        reason, thinks = rng.choice([FinishReason.STOP, FinishReason.LENGTH]), rng.random() < 0.3
-        whole = fold(run(open_parser(name, tools=TOOLS, in_reasoning=thinks), [text], reason))
-        for split in CHUNKINGS.values():
-            assert (
-                fold(run(open_parser(name, tools=TOOLS, in_reasoning=thinks), split(text), reason))
-                == whole
-            ), source
+        )
+        some = rng.choices([*_PIECES, *found.markers, call, thought], k=rng.randint(1, 20))
+        read_any(found.name, "".join(some), rng)
     assert followed > 20

@@ -3,12 +3,10 @@ only mentioned."""
 
 from itertools import product
 
-import pytest
-
 from schemas.events import FinishReason
 from services.families import Family, families
 from services.families.grammar.markup import Markup
-from tests.kit.every import for_each
+from tests.kit.every import for_each, for_rows
 from tests.kit.families import (
     CALLING,
     PING,
@@ -46,16 +44,6 @@ def test_reasoning_is_read_with_and_without_its_opener(family: Family) -> None:
     assert read(family, "So it go", FinishReason.LENGTH, in_reasoning=True) == [thought("So it go")]
 
 
-@for_each([f for f in THINKING if not f.style.joint and f.style.text == "{text}"])
-def test_reasoning_opens_at_a_boundary_only(family: Family) -> None:
-    opener, closer = tags(family)
-    quoted = f"Answer.\n```\n{opener}\nplan\n{closer}\nok\n```"
-    assert read(family, family.style.write_reasoning("Think.") + quoted) == [
-        thought("Think."),
-        text(quoted),
-    ]
-
-
 @for_each([family for family in THINKING if family in CALLING])
 def test_a_call_ends_reasoning_that_was_left_open(family: Family) -> None:
     """In families with headers, the next header or the marker of the calls does."""
@@ -75,23 +63,17 @@ def test_a_call_ends_reasoning_that_was_left_open(family: Family) -> None:
         assert read(family, again) == [thought("Plan."), RUN, text("Done.")]
 
 
-@pytest.mark.parametrize(
-    ("name", "call"),
+INVOKE = '<atem:invoke name="functions.run">\n<atem:parameter name="cmd">ls</atem:parameter>\n</atem:invoke>'
+HARMONY = '<|channel|>commentary to=functions.run <|constrain|>json<|message|>{"cmd": "ls"}<|call|>'
+CONTENT = '<|content_invoke_tool_json|>{"name": "run", "args": {"cmd": "ls"}}<|end_message|>'
+
+
+@for_rows(
     [
-        (
-            "inkling",
-            '<|content_invoke_tool_json|>{"name": "run", "args": {"cmd": "ls"}}<|end_message|>',
-        ),
-        (
-            "gpt_oss",
-            '<|channel|>commentary to=functions.run <|constrain|>json<|message|>{"cmd": "ls"}<|call|>',
-        ),
-        (
-            "muse_glimmer",
-            '<atem:function_calls>\n<atem:invoke name="functions.run">\n<atem:parameter name="cmd">ls</atem:parameter>\n'
-            "</atem:invoke>\n</atem:function_calls><|eom|>",
-        ),
-    ],
+        ("inkling", CONTENT),
+        ("gpt_oss", HARMONY),
+        ("muse_glimmer", f"<atem:function_calls>\n{INVOKE}\n</atem:function_calls><|eom|>"),
+    ]
 )
 def test_call_without_the_start_of_its_header_ends_reasoning(name: str, call: str) -> None:
     opener, _, _ = families()[name].style.reasoning.partition("{text}")
@@ -120,26 +102,22 @@ def test_skipped_reasoning_has_no_block(family: Family) -> None:
 # -- a thought after a text: its tags are never text, unless the text mentions them
 
 
-@for_each(TAGGED_THOUGHTS, parts=4)
+@for_each(TAGGED_THOUGHTS)
 def test_thought_after_a_text_is_reasoning(family: Family) -> None:
     opener, closer = tags(family)
-    for before, inside, after in product(GAPS, ("", "\n"), GAPS):
+    some = [*product(("", "\n"), repeat=3), ("\n\n", "", "\n\n"), (" ", "\n", " ")]
+    for before, inside, after in some:
         raw = f"One.{before}{opener}{inside}Hm.{inside}{closer}{after}Two."
         assert read(family, raw) == [text("One."), thought("Hm."), text("Two.")], raw
         again = f"{raw}{before}{opener}{inside}So.{inside}{closer}{after}Three."
         blocks = [text("One."), thought("Hm."), text("Two."), thought("So."), text("Three.")]
         assert read(family, again) == blocks, again
-        assert read(family, f"{opener}{inside}Ah.{closer}{raw}")[:2] == [
-            thought("Ah."),
-            text("One."),
-        ]
+        found = read(family, f"{opener}{inside}Ah.{closer}{raw}")
+        assert found[:2] == [thought("Ah."), text("One.")]
         if family in CALLING:
             call = family.style.write_call(*RUN)
-            assert read(family, f"One.{before}{opener}{inside}Hm.\n{call}") == [
-                text("One."),
-                thought("Hm."),
-                RUN,
-            ]
+            found = read(family, f"One.{before}{opener}{inside}Hm.\n{call}")
+            assert found == [text("One."), thought("Hm."), RUN]
             assert read(family, f"{raw}\n{call}\n")[-1] == RUN
 
 
@@ -186,9 +164,6 @@ def test_thought_inside_of_a_framed_text_is_reasoning(family: Family) -> None:
     opener, closer = tags(family)
     raw = family.style.write_text(f"One.\n{opener}\nHm.\n{closer}\nTwo.")
     assert read(family, raw) == [text("One."), thought("Hm."), text("Two.")]
-    raw = (
-        family.style.write_text("One.")
-        + f"\n{opener}\nHm.\n{closer}\n"
-        + family.style.write_text("Two.")
-    )
+    one, two = family.style.write_text("One."), family.style.write_text("Two.")
+    raw = f"{one}\n{opener}\nHm.\n{closer}\n{two}"
     assert read(family, raw) == [text("One."), thought("Hm."), text("Two.")]

@@ -1,8 +1,6 @@
 import json
 from typing import Any
 
-import pytest
-
 from schemas.conversation import ToolSpec
 from schemas.events import BlockStart, BlockStop, Delta, FinishReason
 from services.families import Family, TurnParser, open_parser
@@ -11,7 +9,7 @@ from services.families.response_template import described_family, template_name
 from tests.kit.described_turns import templates
 from tests.kit.every import for_each, for_rows
 from tests.kit.families import CALLING
-from tests.kit.parser_cases import fold, run
+from tests.kit.parser_cases import any_cut, fold, run
 
 TOOLS = [
     ToolSpec("run", schema={"properties": {"cmd": {"type": "string"}, "n": {"type": "integer"}}})
@@ -40,13 +38,6 @@ def test_plain_text_is_sent_at_once() -> None:
     assert parser.feed("\n") == []
     assert parser.feed("So") == [Delta(0, 13, "\n\nSo")]
     assert parser.finish(FinishReason.STOP) == [BlockStop(0, True, 17)]
-
-
-def test_text_is_held_only_while_it_may_become_a_marker() -> None:
-    parser = opened()
-    assert parser.feed("a <tool") == [BlockStart(0, "text"), Delta(0, 0, "a ")]
-    assert parser.feed("_") == []
-    assert parser.feed("box>") == [Delta(0, 2, "<tool_box>")]
 
 
 def test_blank_is_sent_at_once_and_a_line_break_is_held() -> None:
@@ -94,7 +85,7 @@ def test_reasoning_that_a_call_ended_may_still_be_closed() -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["  indented", "\tindented"])
+@for_each(["  indented", "\tindented"])
 def test_blank_lines_before_a_block_are_framing_and_indentation_is_not(text: str) -> None:
     assert texts(opened(in_reasoning=True), f"\n{text}\n</think>\n\n \n{text}\n") == [text, text]
 
@@ -102,6 +93,7 @@ def test_blank_lines_before_a_block_are_framing_and_indentation_is_not(text: str
 def test_marker_is_text_without_callable_tools() -> None:
     assert texts(opened(tools=[]), f"So: {CALL}") == [f"So: {CALL}"]
     assert texts(opened(calls_as_text=True), CALL) == [CALL]
+    assert texts(open_parser("hermes"), "</tool_call>x") == ["</tool_call>x"]
 
 
 def test_prefix_is_not_repeated() -> None:
@@ -114,20 +106,20 @@ def test_prefix_is_not_repeated() -> None:
     assert texts(opened(prefix=f"Look.\n{CALL}\n"), "Done.") == ["Done."]
 
 
-@pytest.mark.parametrize("prefix", ["<tool_call>\n<function=run>\n", "<tool_call>\n<function="])
-def test_a_forced_call_belongs_to_the_turn(prefix: str) -> None:
-    (block,) = fold(run(opened(prefix=prefix), [CALL.removeprefix(prefix)]))
+@for_rows(
+    [
+        ("qwen3_coder", "<tool_call>\n<function=run>\n", CALL),
+        ("qwen3_coder", "<tool_call>\n<function=", CALL),
+        (
+            "hermes",
+            'So.<tool_call>{"name": "run", "arguments": {"cmd": "l',
+            'So.<tool_call>{"name": "run", "arguments": {"cmd": "ls"}}</tool_call>',
+        ),
+    ]
+)
+def test_a_forced_call_belongs_to_the_turn(family: str, prefix: str, whole: str) -> None:
+    (block,) = fold(run(opened(family, prefix=prefix), [whole.removeprefix(prefix)]))
     assert (block["name"], block["input"], block["complete"]) == ("run", {"cmd": "ls"}, True)
-
-
-def test_a_prefix_may_end_inside_an_argument() -> None:
-    (block,) = fold(
-        run(
-            opened("hermes", prefix='So.<tool_call>{"name": "run", "arguments": {"cmd": "l'),
-            ['s"}}</tool_call>'],
-        )
-    )
-    assert (block["name"], block["input"]) == ("run", {"cmd": "ls"})
 
 
 @for_each([family for family in CALLING if isinstance(family.grammar, Markup)])
@@ -138,8 +130,7 @@ def test_prompt_of_a_forced_call_is_not_shown_where_the_model_writes_something_e
         prefix = family.style.call_prefix(name)
         for answer in ("Hello there.", "<b>no</b>", "\n\nNo.", '{"a": 1}'):
             for pieces in ([answer], list(answer)):
-                parser = open_parser(family.name, tools=TOOLS, in_reasoning=False, prefix=prefix)
-                blocks = fold(run(parser, pieces))
+                blocks = fold(run(opened(family.name, prefix=prefix), pieces))
                 shown = "".join(b["text"] for b in blocks if b["type"] != "tool_use")
                 assert shown.strip() in answer
 
@@ -154,12 +145,9 @@ def test_every_family_can_be_made_to_call(family: Family) -> None:
     for name in ("run", None):
         prefix = family.style.call_prefix(name)
         assert call.startswith(prefix)
-        (block,) = fold(run(opened(family.name, prefix=prefix), list(call.removeprefix(prefix))))
-        assert (block["name"], block["input"], block["complete"]) == (
-            "run",
-            {"cmd": "ls -l", "n": 3},
-            True,
-        )
+        (block,) = fold(run(opened(family.name, prefix=prefix), any_cut(call.removeprefix(prefix))))
+        assert (block["name"], block["complete"]) == ("run", True)
+        assert block["input"] == {"cmd": "ls -l", "n": 3}
 
 
 def test_only_a_model_that_stopped_completes_an_open_call() -> None:
@@ -185,12 +173,9 @@ QWEN = "qwen3_coder"
 @for_rows(
     [
         # a marker that is incomplete at the end is text
-        ("gemma4", "<too", ["<too"]),
         ("kimi_k2", "<|too", ["<|too"]),
         ("minimax_m3", "]<]minimax[>[<", ["]<]minimax[>[<"]),
-        ("deepseek_v4", "<｜DSML｜to", ["<｜DSML｜to"]),
         ("lfm2", "<|tool_call_start|>[<|to_c", ["<|tool_call_start|>[<|to_c"]),
-        ("lfm2", "<|tool_call_start|>[", ["<|tool_call_start|>["]),
         (
             "kimi_k2",
             "<|tool_call_begin|> \n<|tool_call_argument_begin|>{}",
@@ -207,7 +192,6 @@ QWEN = "qwen3_coder"
         (QWEN, "</think>\n\nx", ["x"]),
         (QWEN, "Done.</think>", ["Done."]),
         (QWEN, "Done.\n</tool_call>\n", ["Done."]),
-        (QWEN, "Done.</function> </tool_call>", ["Done."]),
         (QWEN, "So it is.\n</think>\n\nDone.", ["So it is.", "Done."]),
         # in running text it is text
         *[
@@ -215,11 +199,9 @@ QWEN = "qwen3_coder"
             for raw in (
                 "Done</think>, I say.",
                 "Done.\n</tool_call> x",
-                "Write <think>\nso\n</think>",
                 "Write <think>\nso\n</think>\nand done",
                 "Write <tool_call>it</tool_call>",
                 "<tool_call>\n<function=x>y</tool_call>",
-                "<tool_call>it</tool_call>",
             )
         ],
         # what only looks like a call keeps its closer
@@ -228,7 +210,3 @@ QWEN = "qwen3_coder"
 )
 def test_texts_of_a_turn(family: str, raw: str, expected: list[str]) -> None:
     assert texts(opened(family), raw) == expected
-
-
-def test_without_tools_the_closer_of_a_call_is_text() -> None:
-    assert texts(open_parser("hermes"), "</tool_call>x") == ["</tool_call>x"]

@@ -1,6 +1,9 @@
 """How many examples the property tests try."""
 
 import os
+import random
+import secrets
+from collections.abc import Iterator
 
 import hypothesis
 from hypothesis.internal.conjecture import providers
@@ -27,3 +30,12 @@ def examples(thorough: int) -> int:
     """The examples of a property that sets their number itself: a third of them in the quick
     profile."""
     return -(-thorough // 3) if QUICK else thorough
+
+
+def chances(name: str, thorough: int) -> Iterator[random.Random]:
+    """The chance of each example of a property that draws by itself; its seed is printed."""
+    run = secrets.token_hex(4) if PROFILE == "explore" else ""
+    for number in range(examples(thorough)):
+        seed = f"{name} {number} {run}"
+        print("seed", repr(seed))
+        yield random.Random(seed)

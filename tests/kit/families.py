@@ -1,6 +1,5 @@
 """The families by what they can write, and how tests read a turn of theirs."""
 
-import random
 import re
 from typing import Any
 
@@ -8,7 +7,7 @@ from schemas.conversation import ToolSpec
 from schemas.events import FinishReason
 from services.families import Family, families, open_parser
 from services.families.grammar.markup import Markup
-from tests.kit.parser_cases import CHUNKINGS, fold, run
+from tests.kit.parser_cases import any_cut, fold, run
 
 TOOLS = [
     ToolSpec(
@@ -69,32 +68,25 @@ def written(family: Family, *blocks: Said) -> str:
 
 
 def read_exactly(
-    family: Family | str,
-    raw: str,
-    reason: FinishReason = FinishReason.STOP,
-    *,
-    random_cuts: bool = False,
-    **options: Any,
+    family: Family | str, raw: str, reason: FinishReason = FinishReason.STOP, **options: Any
 ) -> list[Said]:
-    """The blocks, with their white space; the same in every chunking."""
+    """The blocks, with their white space; the same whole and cut in any way."""
     name = family if isinstance(family, str) else family.name
     options = {"tools": TOOLS, "in_reasoning": False, **options}
-    cuts = [list(cut(raw)) for cut in CHUNKINGS.values()]
-    if random_cuts:
-        places = sorted(random.Random(raw).sample(range(len(raw) + 1), min(6, len(raw))))
-        cuts.append([raw[a:b] for a, b in zip([0, *places], [*places, len(raw)], strict=True)])
-    results = [fold(run(open_parser(name, **options), cut, reason)) for cut in cuts]
-    assert all(result == results[0] for result in results)
+    whole, cut = (
+        fold(run(open_parser(name, **options), pieces, reason)) for pieces in ([raw], any_cut(raw))
+    )
+    assert cut == whole, any_cut(raw)
     return [
         (b["name"], b.get("input")) if b["type"] == "tool_use" else (b["type"], b["text"])
-        for b in results[0]
+        for b in whole
     ]
 
 
 def read(
     family: Family | str, raw: str, reason: FinishReason = FinishReason.STOP, **options: Any
 ) -> list[Said]:
-    """The blocks, without white space around their texts; the same in every chunking."""
+    """The blocks, without white space around their texts; the same whole and cut in any way."""
     return [
         (kind, value.strip() if isinstance(value, str) else value)
         for kind, value in read_exactly(family, raw, reason, **options)

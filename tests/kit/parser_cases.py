@@ -2,6 +2,7 @@
 blocks."""
 
 import json
+import random
 import re
 from collections.abc import Callable, Generator, Iterable
 from functools import cache
@@ -72,6 +73,23 @@ CHUNKINGS: dict[str, Callable[[str], Iterable[str]]] = {
     "tokens": words,
     "fours": lambda text: grouped(words(text), 4),
 }
+
+
+def cut_at_random(text: str, chance: random.Random) -> list[str]:
+    pieces: list[str] = []
+    while text:
+        size = chance.choice((1, 1, 2, 3, 5, 8, 40))
+        pieces.append(text[:size])
+        text = text[size:]
+    return pieces
+
+
+def any_cut(text: str) -> list[str]:
+    """The text per character, per token, in fours or at random places: in one of these ways, which
+    the text alone decides."""
+    chance = random.Random(text)
+    way = chance.choice(("characters", "tokens", "fours", "random"))
+    return cut_at_random(text, chance) if way == "random" else list(CHUNKINGS[way](text))
 
 
 def run(
