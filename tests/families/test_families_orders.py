@@ -40,12 +40,11 @@ def orders(family: Family, length: int) -> Iterator[str]:
     absent = "" if thinks else "TU"
     absent += "" if sections else "E"
     absent += "" if closes else "O"
-    for order in map(
-        "".join, product([item for item in ITEMS if item not in absent], repeat=length)
-    ):
-        pairs = ["".join(pair) for pair in zip(" " + order, order, strict=False)]
-        late = any(now in "TU" and before in "XTO" for before, now in pairs)
-        joined = any(pair == "XX" or set(pair) <= {"E", "O"} for pair in pairs)
+    items = [item for item in ITEMS if item not in absent]
+    for order in map("".join, product(items, repeat=length)):
+        pairs = [a + b for a, b in zip(" " + order, order, strict=False)]
+        late = any(pair[0] in "XTO" and pair[1] in "TU" for pair in pairs)
+        joined = any(pair in ("XX", "EE", "EO", "OE", "OO") for pair in pairs)
         stray = any(pair == "XE" or (pair[1] == "O" and pair[0] not in " C") for pair in pairs)
         if not (late or joined or stray):
             yield order

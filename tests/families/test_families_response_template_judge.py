@@ -4,6 +4,7 @@ however it is split."""
 import json
 import random
 import re
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -29,13 +30,10 @@ its end."""
 NAMES = [name for name in WRITTEN if name in templates()]
 
 
-def judge(name: str, seeds: range, *, marked: bool = False) -> dict[str, int]:
+def judge(name: str, seeds: range, *, marked: bool = False) -> Counter[str]:
     """Compares both readers; returns how many turns had which result."""
     template, written = templates()[name], WRITTEN[name]
-    family_name, counts = (
-        template_name(json.dumps(template)),
-        dict.fromkeys(("equal", "safer", "better"), 0),
-    )
+    family_name, counts = template_name(json.dumps(template)), Counter[str]()
     for seed in seeds:
         rng = random.Random(f"{name} {seed}")
         turn = make_turn(rng, written, marked=marked)
@@ -69,15 +67,21 @@ def judge(name: str, seeds: range, *, marked: bool = False) -> dict[str, int]:
 
 @for_each(NAMES)
 def test_fields_are_those_of_transformers(name: str) -> None:
-    assert judge(name, range(40))["equal"] == 40
+    assert judge(name, range(20))["equal"] == 20
 
 
 @pytest.mark.slow
 @for_each(NAMES)
 def test_fields_are_those_of_transformers_in_many_turns(name: str) -> None:
-    assert judge(name, range(40, 1500))["equal"] == 1460
+    assert judge(name, range(20, 1500))["equal"] == 1480
 
 
-@for_each([name for name in NAMES if WRITTEN[name].delimiters], parts=4)
+@for_each([name for name in NAMES if WRITTEN[name].delimiters])
 def test_call_with_delimiters_in_its_strings_is_right_or_incomplete(name: str) -> None:
-    judge(name, range(400), marked=True)
+    judge(name, range(80), marked=True)
+
+
+@pytest.mark.slow
+@for_each([name for name in NAMES if WRITTEN[name].delimiters])
+def test_many_calls_with_delimiters_in_their_strings_are_right_or_incomplete(name: str) -> None:
+    judge(name, range(80, 400), marked=True)
