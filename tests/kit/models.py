@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -15,11 +15,9 @@ from bench.ledger.published import of_trl
 from services.preprocessor.model import ModelSetup
 from services.runtime.config import PreprocessorConfig
 from services.templates.chat_template import ChatTemplate
+from services.tokenization.tokenizer_files import FileTokenizer, TokenizerReport
 from tests.kit.vision_model import Scheme, build_vision_model
 from turnwire_tools.script.demo_model import build_demo_model
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 
 def built_once(factory: pytest.TempPathFactory, name: str, build: Callable[[Path], object]) -> Path:
@@ -83,11 +81,16 @@ def vision_setup(vision_dir: Path) -> ModelSetup:
 
 
 @pytest.fixture(scope="session")
-def demo_tokenizer(demo_dir: Path) -> "PreTrainedTokenizerBase":
-    from transformers import AutoTokenizer  # 1.5 s, only for the tests that need it
-
-    tokenizer = AutoTokenizer.from_pretrained(demo_dir)
-    tokenizer.bos_token = "<|im_start|>"  # some templates print one
+def demo_tokenizer(demo_dir: Path) -> FileTokenizer:
+    """Read without transformers, which takes seconds to import."""
+    end = "<|im_end|>"
+    report = TokenizerReport(
+        backend=(demo_dir / "tokenizer.json").read_text(),
+        special_tokens_map={"bos_token": "<|im_start|>", "eos_token": end},
+        chat_template=(demo_dir / "chat_template.jinja").read_text(),
+    )
+    tokenizer = FileTokenizer(report)
+    tokenizer.eos_token_id = tokenizer.get_added_vocab()[end]
     return tokenizer
 
 
@@ -97,7 +100,7 @@ def setup(demo_dir: Path) -> ModelSetup:
 
 
 @pytest.fixture(scope="session")
-def compiled_template(demo_tokenizer: "PreTrainedTokenizerBase") -> Callable[[str], ChatTemplate]:
+def compiled_template(demo_tokenizer: FileTokenizer) -> Callable[[str], ChatTemplate]:
     """A published template, compiled at its first use."""
     return cache(lambda name: ChatTemplate(demo_tokenizer, of_trl()[name].read_text()))
 

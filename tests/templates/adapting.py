@@ -1,6 +1,7 @@
-"""Helpers to write conversations and to adapt them to messages."""
+"""Templates without a model, and conversations that are adapted to them."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from schemas.conversation import Call, Conversation, Message, Result, Text, ToolSpec
@@ -9,9 +10,28 @@ from services.templates.messages import TemplateInput, adapt
 from services.templates.traits import TemplateTraits
 from tests.kit.conversations import assistant, user
 
-__all__ = ["adapted", "assistant", "call", "result", "template_messages", "user"]
+__all__ = [
+    "adapted",
+    "assistant",
+    "call",
+    "result",
+    "template_messages",
+    "template_of",
+    "tokenizer_with",
+    "user",
+]
 
 IDEAL = TemplateTraits(reasoning="reasoning_content", interleaved="split")
+
+
+def tokenizer_with(template: str | dict[str, str] | None) -> Any:
+    """What a template reads of a tokenizer."""
+    names = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
+    return SimpleNamespace(special_tokens_map=names, chat_template=template)
+
+
+def template_of(source: str) -> ChatTemplate:
+    return ChatTemplate(tokenizer_with(source), source)
 
 
 class NoTemplate(ChatTemplate):

@@ -2,18 +2,13 @@
 calls hard to find."""
 
 import json
-from typing import TYPE_CHECKING, Any
-
-import pytest
 
 from services.templates.chat_template import ChatTemplate
 from services.templates.detection import detect_family, unread_calls
 from services.templates.probe import probe
 from services.templates.traits import TemplateTraits
 from tests.kit.every import for_each
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from tests.templates.adapting import template_of
 
 ARGUMENTS = "{{ c.function.arguments if c.function.arguments is string else c.function.arguments | tojson }}"
 
@@ -69,23 +64,6 @@ TEMPLATES = {
     )
     .replace("PROMPT", "<|START_THINKING|>"),
     "functionary": chatml("<function=NAME>ARGUMENTS</function>", header="").replace("PROMPT", ""),
-    "solar_open": chatml(
-        "<|tool_call:begin|>ID<|tool_call:name|>NAME<|tool_call:args|>ARGUMENTS<|tool_call:end|>",
-        before="<|tool_calls|>",
-        after="<|calls|>",
-        header="",
-    )
-    .replace(
-        "{{ m.content }}{% if m.tool_calls",
-        "{% if not m.tool_calls %}<|content|>{{ m.content }}<|end|>{% else",
-    )
-    .replace("{% else %}", "{% endif %}", 0)
-    .replace("{% else %}{%", "{% endif %}{% if m.tool_calls %}{%")
-    .replace("<|a|>", "<|begin|>assistant")
-    .replace("PROMPT", ""),
-    "minimax_m1": chatml("\n" + JSON, before="<tool_calls>", after="\n</tool_calls>")
-    .replace("<|a|>", "<beginning_of_sentence>ai name=assistant\n")
-    .replace("PROMPT", ""),
     # A tokenizer's suffix on every marker.
     "hy_v3": chatml(
         f"<tool_call:o>NAME<tool_sep:o>\n{ENTRIES}<arg_key:o>{{{{ k }}}}</arg_key:o>\n"
@@ -110,21 +88,16 @@ TEMPLATES = {
         after="</{{ dsml }}function_calls>",
     ).replace("PROMPT", "a\n"),
 }
-UNREADABLE = chatml(">>>NAME|ARGUMENTS").replace("PROMPT", "")
 
 
-def probed(
-    tokenizer: "PreTrainedTokenizerBase", source: str
-) -> tuple[ChatTemplate, TemplateTraits]:
-    template = ChatTemplate(tokenizer, source)
+def probed(source: str) -> tuple[ChatTemplate, TemplateTraits]:
+    template = template_of(source)
     return template, probe(template)
 
 
 @for_each(TEMPLATES)
-def test_family_is_found_without_its_model_type(
-    name: str, demo_tokenizer: "PreTrainedTokenizerBase"
-) -> None:
-    template, traits = probed(demo_tokenizer, TEMPLATES[name])
+def test_family_is_found_without_its_model_type(name: str) -> None:
+    template, traits = probed(TEMPLATES[name])
     assert traits.arguments is not None
     found = detect_family(template, traits, {"model_type": "llama"})
     assert found is not None
@@ -133,59 +106,44 @@ def test_family_is_found_without_its_model_type(
     assert name == "kimi_k2" or traits.call_ids == "client"
 
 
-@pytest.mark.parametrize(
-    "description", [{"start_anchor": "x", "fields": {"content": {}}}, {"version": 2}]
-)
-def test_family_that_reads_the_calls_precedes_a_description(
-    demo_tokenizer: "PreTrainedTokenizerBase", description: dict[str, Any]
-) -> None:
-    template = probed(demo_tokenizer, TEMPLATES["functionary"])
-    found = detect_family(*template, {}, (), json.dumps(description))
-    assert found is not None
-    assert found.family.name == "functionary"
+NO_CALLS = {"start_anchor": "x", "fields": {"content": {}}}
 
 
-@pytest.mark.parametrize("tag", ["call", "zq"])
-def test_description_that_explains_more_precedes_a_family(
-    demo_tokenizer: "PreTrainedTokenizerBase", tag: str
-) -> None:
-    template, traits = probed(
-        demo_tokenizer, chatml(f"<{tag}>{JSON}</{tag}>").replace("PROMPT", "a\n")
-    )
-    calls = {"open": f"<{tag}>", "close": f"</{tag}>", "content": "json", "repeats": True}
-    description = {
-        "start_anchor": "<|a|>a\n",
-        "fields": {"tool_calls": calls, "content": {"close": "<|e|>"}},
-    }
-    found = detect_family(template, traits, {}, (), json.dumps(description))
-    assert found is not None
-    assert found.family.title == "response_template"
-    assert found.evidence[-1] == "it reads the calls that the chat template writes"
+def test_family_that_reads_the_calls_precedes_a_description() -> None:
+    template, traits = probed(TEMPLATES["functionary"])
+    for description in (NO_CALLS, {"version": 2}):
+        found = detect_family(template, traits, {}, (), json.dumps(description))
+        assert found is not None
+        assert found.family.name == "functionary"
 
 
-def test_description_of_a_model_without_calls_is_taken(
-    demo_tokenizer: "PreTrainedTokenizerBase",
-) -> None:
-    template, traits = probed(demo_tokenizer, "{% for m in messages %}{{ m.content }}{% endfor %}")
-    description = {"start_anchor": "x", "fields": {"content": {}}}
-    found = detect_family(template, traits, {}, (), json.dumps(description))
+def test_description_that_explains_more_precedes_a_family() -> None:
+    for tag in ("call", "zq"):
+        template, traits = probed(chatml(f"<{tag}>{JSON}</{tag}>").replace("PROMPT", "a\n"))
+        calls = {"open": f"<{tag}>", "close": f"</{tag}>", "content": "json", "repeats": True}
+        fields = {"tool_calls": calls, "content": {"close": "<|e|>"}}
+        description = {"start_anchor": "<|a|>a\n", "fields": fields}
+        found = detect_family(template, traits, {}, (), json.dumps(description))
+        assert found is not None
+        assert found.family.title == "response_template"
+        assert found.evidence[-1] == "it reads the calls that the chat template writes"
+
+    # So does that of a model without calls.
+    template, traits = probed("{% for m in messages %}{{ m.content }}{% endfor %}")
+    found = detect_family(template, traits, {}, (), json.dumps(NO_CALLS))
     assert found is not None
     assert found.family.title == "response_template"
 
 
-def test_call_inside_another_familys_markers_is_not_read(
-    demo_tokenizer: "PreTrainedTokenizerBase",
-) -> None:
-    source = chatml("<｜tool▁call▁begin｜> " + JSON + " <｜tool▁call▁end｜>").replace("PROMPT", "")
-    template, traits = probed(demo_tokenizer, source)
-    assert detect_family(template, traits, {}) is None
+def test_calls_that_no_family_reads_are_described() -> None:
+    foreign = "<｜tool▁call▁begin｜> " + JSON + " <｜tool▁call▁end｜>"
+    template, traits = probed(chatml(foreign).replace("PROMPT", ""))
+    assert detect_family(template, traits, {}) is None, "a call inside another family's markers"
     statement = unread_calls(template, traits)
     assert "get_weather" in statement
     assert "nearest are deepseek_v31, deepseek_v3" in statement
     assert "tool_call_parser" in statement
 
-
-def test_unreadable_calls_are_described(demo_tokenizer: "PreTrainedTokenizerBase") -> None:
-    template, traits = probed(demo_tokenizer, UNREADABLE)
+    template, traits = probed(chatml(">>>NAME|ARGUMENTS").replace("PROMPT", ""))
     assert detect_family(template, traits, {}) is None
     assert "there are qwen3_coder" in unread_calls(template, traits)

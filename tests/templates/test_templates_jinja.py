@@ -1,7 +1,8 @@
 """The sandbox renders like that of transformers."""
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import jinja2
 import pytest
@@ -9,13 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import Invalid
-from services.templates.chat_template import ChatTemplate, TemplateMessage
+from services.templates.chat_template import TemplateMessage
 from services.templates.jinja import JsonDict, environment
 from services.templates.tools import with_cached_json
 from tests.kit.every import for_each
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from tests.templates.adapting import template_of
 
 TOOL = {
     "type": "function",
@@ -74,34 +73,23 @@ REFUSED = (
 )
 
 
-def theirs(
-    tokenizer: "PreTrainedTokenizerBase", source: str, messages: list[TemplateMessage], **how: Any
-) -> str:
-    asked: dict[str, Any] = {"add_generation_prompt": True, **how}
-    return str(
-        tokenizer.apply_chat_template(messages, chat_template=source, tokenize=False, **asked)
-    )
-
-
 @for_each(SOURCES)
 def test_allowed_sources_render_as_in_transformers(
-    source: str, demo_tokenizer: "PreTrainedTokenizerBase"
+    source: str, by_transformers: Callable[..., str]
 ) -> None:
-    ours = ChatTemplate(demo_tokenizer, source)
-    expected = theirs(demo_tokenizer, source, MESSAGES, tools=[TOOL], mood="well")
+    ours = template_of(source)
+    expected = by_transformers(source, MESSAGES, tools=[TOOL], mood="well")
     for tools in ([TOOL], [with_cached_json(TOOL)], [with_cached_json(TOOL)]):
         assert ours.render(MESSAGES, tools=tools, variables={"mood": "well"}) == expected
     assert expected
 
 
 @for_each(REFUSED)
-def test_forbidden_sources_are_refused(
-    source: str, demo_tokenizer: "PreTrainedTokenizerBase"
-) -> None:
+def test_forbidden_sources_are_refused(source: str, by_transformers: Callable[..., str]) -> None:
     with pytest.raises((jinja2.TemplateError, TypeError, ValueError, ArithmeticError)):
-        theirs(demo_tokenizer, source, MESSAGES, tools=[TOOL])
+        by_transformers(source, MESSAGES, tools=[TOOL])
     with pytest.raises(Invalid):
-        ChatTemplate(demo_tokenizer, source).render(MESSAGES, tools=[with_cached_json(TOOL)])
+        template_of(source).render(MESSAGES, tools=[with_cached_json(TOOL)])
 
 
 _texts = st.text(max_size=5) | st.sampled_from(

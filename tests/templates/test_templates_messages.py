@@ -1,6 +1,6 @@
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -63,43 +63,33 @@ def test_leading_instructions_are_one_message_for_every_api() -> None:
     assert template_messages(*messages, system=["a"])[0] == {"role": "system", "content": "a\nb\nc"}
 
 
-class TestInstructionsInsideTheConversation:
-    messages = (
-        user("hi"),
-        Message("system", [Text("now French")]),
-        assistant(call()),
-        result(),
-        Message("developer", [Text("stop")]),
-    )
+REMINDERS = (
+    user("hi"),
+    Message("system", [Text("now French")]),
+    assistant(call()),
+    result(),
+    Message("developer", [Text("stop")]),
+)
 
-    def test_instructions_stay_in_place(self) -> None:
-        assert [message["role"] for message in template_messages(*self.messages)] == [
-            "user",
-            "system",
-            "assistant",
-            "tool",
-            "system",
-        ]
 
-    def test_instructions_become_tagged_text_in_place(self) -> None:
-        found = template_messages(
-            *self.messages, traits=TemplateTraits(system="first"), system=["s"]
-        )
-        assert [message["role"] for message in found] == [
-            "system",
-            "user",
-            "user",
-            "assistant",
-            "tool",
-        ]
-        assert found[2]["content"] == "<system-reminder>\nnow French\n</system-reminder>"
-        assert found[4]["content"] == "ok\n\n<system-reminder>\nstop\n</system-reminder>"
+def roles(messages: Sequence[Mapping[str, Any]]) -> str:
+    return " ".join(message["role"] for message in messages)
 
-    def test_instructions_join_the_user_message_where_two_may_not_follow_each_other(self) -> None:
-        traits = TemplateTraits(system="first", adjacent_users=False)
-        found = template_messages(*self.messages, traits=traits)
-        assert [message["role"] for message in found] == ["user", "assistant", "tool"]
-        assert found[0]["content"] == "hi\n\n<system-reminder>\nnow French\n</system-reminder>"
+
+def test_instructions_inside_the_conversation_stay_or_become_tagged_text() -> None:
+    assert roles(template_messages(*REMINDERS)) == "user system assistant tool system"
+    french = "<system-reminder>\nnow French\n</system-reminder>"
+
+    first = TemplateTraits(system="first")
+    found = template_messages(*REMINDERS, traits=first, system=["s"])
+    assert roles(found) == "system user user assistant tool"
+    assert found[2]["content"] == french
+    assert found[4]["content"] == "ok\n\n<system-reminder>\nstop\n</system-reminder>"
+
+    # Two messages of the user may not follow each other.
+    found = template_messages(*REMINDERS, traits=replace(first, adjacent_users=False))
+    assert roles(found) == "user assistant tool"
+    assert found[0]["content"] == f"hi\n\n{french}"
 
 
 def test_instructions_join_the_first_user_message_without_a_system_role() -> None:
@@ -115,14 +105,10 @@ def test_instructions_join_the_first_user_message_without_a_system_role() -> Non
 
 
 def test_user_message_joins_a_result_where_it_may_not_follow_one() -> None:
-    found = template_messages(
-        user("a"),
-        assistant(call()),
-        result("r"),
-        user("b"),
-        traits=TemplateTraits(user_after_tool=False),
-    )
-    assert [message["role"] for message in found] == ["user", "assistant", "tool"]
+    traits = TemplateTraits(user_after_tool=False)
+    messages = (user("a"), assistant(call()), result("r"), user("b"))
+    found = template_messages(*messages, traits=traits)
+    assert roles(found) == "user assistant tool"
     assert found[2]["content"] == "r\n\nb"
 
 
@@ -139,157 +125,115 @@ def test_media_become_notes_in_place() -> None:
     )
 
 
-def test_only_a_failed_result_is_prefixed() -> None:
-    found = template_messages(
-        assistant(call()), result("no such file", is_error=True), result("fine", is_error=False)
-    )
+def test_result_has_its_prefix_and_its_call() -> None:
+    results = (result("no such file", is_error=True), result("fine", is_error=False))
+    found = template_messages(assistant(call()), *results)
     assert [message["content"] for message in found[1:]] == ["[error] no such file", "fine"]
+    (late,) = template_messages(result("late"))
+    assert late == {"role": "user", "content": "<tool_response>\nlate\n</tool_response>"}
 
 
-def test_result_without_any_call_becomes_a_user_message() -> None:
-    assert template_messages(result("late")) == [
-        {"role": "user", "content": "<tool_response>\nlate\n</tool_response>"}
+def test_deferred_tools_are_defined_where_they_were_loaded() -> None:
+    grep = ToolSpec("Grep", "search", {"type": "object"})
+    cron = ToolSpec("Cron", "schedule", {"type": "object"}, deferred=True)
+    loaded = Message("tool", [Result("c1", [ToolReference("Cron"), Text("Tool loaded.")])])
+    found = adapted(user("hi"), assistant(call()), loaded, tools=[cron, grep])
+    assert [tool["function"]["name"] for tool in list_tools([cron, grep])] == ["Grep"]
+    assert found.messages[-1]["content"] == (
+        '{"type": "function", "function": {"name": "Cron", "description": "schedule", '
+        '"parameters": {"type": "object"}}}\nTool loaded.'
+    )
+
+
+def called(call: Call, **how: Any) -> dict[str, Any]:
+    """A call as the template reads it."""
+    found: dict[str, Any] = template_messages(assistant(call), **how)[0]["tool_calls"][0]
+    return found
+
+
+def test_freeform_tool_is_a_function_with_one_string_and_a_namespace_part_of_its_name() -> None:
+    patch, browser = ToolSpec("patch", kind="custom"), ToolSpec("open", namespace="browser")
+    assert list_tools([patch])[0]["function"]["parameters"]["required"] == ["input"]
+    found = called(Call("c1", "patch", "*** Begin", kind="custom"), tools=[patch])
+    assert found["function"]["arguments"] == {"input": "*** Begin"}
+
+    assert list_tools([browser])[0]["function"]["name"] == "browser__open"
+    turn = assistant(Call("c1", "open", "{}", namespace="browser"))
+    first, second = template_messages(turn, result(), tools=[browser])
+    assert first["tool_calls"][0]["function"]["name"] == second["name"] == "browser__open"
+
+
+@for_rows(
+    [
+        ('{"b": 1, "a": [1.0, true, null, "é"]}', {"b": 1, "a": [1.0, True, None, "é"]}),
+        ("", {}),
+        ('{"a": ', {"__unparsed": '{"a": '}),
+        ("[1]", {"__unparsed": "[1]"}),
+        ("[" * 100_000, {"__unparsed": "[" * 100_000}),
+    ]
+)
+def test_arguments_are_an_object(arguments: str, value: dict[str, Any]) -> None:
+    assert called(call(arguments=arguments))["function"]["arguments"] == value
+
+
+def test_argument_strings_have_one_spelling() -> None:
+    traits = TemplateTraits(arguments="string")
+    for spelling in ('{"b":1,"a":"\\u00e9"}', '{ "b": 1, "a": "é" }'):
+        found = called(call(arguments=spelling), traits=traits)
+        assert found["function"]["arguments"] == '{"b": 1, "a": "é"}'
+
+
+@for_rows(
+    [
+        ("client", ["toolu_x", "toolu_y"], True),
+        ("counted", ["functions.Bash:0", "functions.Bash:1"], True),
+        ("short", ["000000000", "000000001"], False),
+    ]
+)
+def test_ids_count_by_position_and_those_of_the_model_are_kept(
+    rule: Any, ids: list[str], kept: bool
+) -> None:
+    """Turns that the ledger restored have the model's ids, but not in templates that raise at other
+    forms."""
+    traits = TemplateTraits(call_ids=rule)
+    turn = assistant(call(call_id="toolu_x"), call(call_id="toolu_y"))
+    found = template_messages(turn, result(call_id="toolu_y"), traits=traits)
+    assert [c["id"] for c in found[0]["tool_calls"]] == ids
+    assert found[1]["tool_call_id"] == ids[1]
+
+    turn = assistant(replace(call(call_id="toolu_x"), original_id="functions.Bash:7"))
+    found = template_messages(turn, result("a", "toolu_x"), traits=traits)
+    assert (found[0]["tool_calls"][0]["id"] == "functions.Bash:7") is kept
+    assert found[1]["tool_call_id"] == found[0]["tool_calls"][0]["id"]
+
+
+def test_reasoning_is_its_sealed_text_a_part_or_absent() -> None:
+    (found,) = template_messages(assistant(Reasoning(None, "sealed"), Text("yes")))
+    assert found["reasoning_content"] == "unsealed thought"
+    for reasoning in (Reasoning(None, "foreign"), Reasoning(), Reasoning("", "foreign")):
+        (found,) = template_messages(assistant(reasoning, Text("yes")))
+        assert found == {"role": "assistant", "content": "yes"}
+    part = TemplateTraits(reasoning="part")
+    (found,) = template_messages(assistant(Reasoning("r"), Text("a")), traits=part)
+    assert found["content"] == [
+        {"type": "thinking", "thinking": "r"},
+        {"type": "text", "text": "a"},
     ]
 
 
-class TestTools:
-    grep = ToolSpec("Grep", "search", {"type": "object", "properties": {"q": {"type": "string"}}})
-    cron = ToolSpec("Cron", "schedule", {"type": "object"}, deferred=True)
-
-    def test_deferred_tools_are_defined_where_they_were_loaded(self) -> None:
-        loaded = Message("tool", [Result("c1", [ToolReference("Cron"), Text("Tool loaded.")])])
-        found = adapted(user("hi"), assistant(call()), loaded, tools=[self.cron, self.grep])
-        assert [tool["function"]["name"] for tool in list_tools([self.cron, self.grep])] == ["Grep"]
-        assert found.messages[-1]["content"] == (
-            '{"type": "function", "function": {"name": "Cron", "description": "schedule", '
-            '"parameters": {"type": "object"}}}\nTool loaded.'
-        )
-
-    def test_freeform_tool_is_a_function_with_one_string(self) -> None:
-        patch = ToolSpec("apply_patch", kind="custom")
-        found = adapted(
-            assistant(Call("c1", "apply_patch", "*** Begin", kind="custom")), tools=[patch]
-        )
-        assert list_tools([patch])[0]["function"]["parameters"]["required"] == ["input"]
-        assert found.messages[0]["tool_calls"][0]["function"]["arguments"] == {"input": "*** Begin"}
-
-    def test_namespace_is_part_of_the_name(self) -> None:
-        found = adapted(
-            assistant(Call("c1", "open", "{}", namespace="browser")),
-            result(),
-            tools=[ToolSpec("open", namespace="browser")],
-        )
-        assert (
-            list_tools([ToolSpec("open", namespace="browser")])[0]["function"]["name"]
-            == "browser__open"
-        )
-        assert found.messages[0]["tool_calls"][0]["function"]["name"] == "browser__open"
-        assert found.messages[1]["name"] == "browser__open"
-
-
-class TestArguments:
-    @pytest.mark.parametrize(
-        ("arguments", "value"),
-        [
-            ('{"b": 1, "a": [1.0, true, null, "é"]}', {"b": 1, "a": [1.0, True, None, "é"]}),
-            ("", {}),
-            ('{"a": ', {"__unparsed": '{"a": '}),
-            ("[1]", {"__unparsed": "[1]"}),
-            ("[" * 100_000, {"__unparsed": "[" * 100_000}),
-        ],
-    )
-    def test_arguments_are_an_object(self, arguments: str, value: dict[str, Any]) -> None:
-        assert (
-            template_messages(assistant(call(arguments=arguments)))[0]["tool_calls"][0]["function"][
-                "arguments"
-            ]
-            == value
-        )
-
-    def test_argument_strings_have_one_spelling(self) -> None:
-        traits = TemplateTraits(arguments="string")
-        for spelling in ('{"b":1,"a":"\\u00e9"}', '{ "b": 1, "a": "é" }'):
-            found = template_messages(assistant(call(arguments=spelling)), traits=traits)
-            assert found[0]["tool_calls"][0]["function"]["arguments"] == '{"b": 1, "a": "é"}'
-
-
-class TestIds:
-    messages = (
-        assistant(call(call_id="toolu_x"), call(call_id="toolu_y")),
-        result(call_id="toolu_y"),
-    )
-
-    @pytest.mark.parametrize(
-        ("rule", "ids"),
-        [
-            ("short", ["000000000", "000000001"]),
-            ("counted", ["functions.Bash:0", "functions.Bash:1"]),
-        ],
-    )
-    def test_ids_count_by_position(self, rule: str, ids: list[str]) -> None:
-        found = template_messages(*self.messages, traits=TemplateTraits(call_ids=rule))  # type: ignore[arg-type]
-        assert [c["id"] for c in found[0]["tool_calls"]] == ids
-        assert found[1]["tool_call_id"] == ids[1]
-
-    @pytest.mark.parametrize(
-        ("rule", "shown"), [("client", True), ("counted", True), ("short", False)]
-    )
-    def test_ids_of_the_model_are_kept(self, rule: str, shown: bool) -> None:
-        """Turns that the ledger restored have the model's ids, but not in templates that raise at
-        other forms."""
-        messages = [
-            assistant(replace(call(call_id="toolu_x"), original_id="functions.Bash:7")),
-            result("a", "toolu_x"),
-        ]
-        found = template_messages(*messages, traits=TemplateTraits(call_ids=rule))  # type: ignore[arg-type]
-        assert (found[0]["tool_calls"][0]["id"] == "functions.Bash:7") is shown
-        assert found[1]["tool_call_id"] == found[0]["tool_calls"][0]["id"]
-
-
-class TestReasoning:
-    def test_sealed_text_is_restored(self) -> None:
-        found = template_messages(assistant(Reasoning(None, "sealed"), Text("yes")))
-        assert found[0]["reasoning_content"] == "unsealed thought"
-
-    @pytest.mark.parametrize(
-        "reasoning", [Reasoning(None, "foreign"), Reasoning(), Reasoning("", "foreign")]
-    )
-    def test_reasoning_without_text_is_absent(self, reasoning: Reasoning) -> None:
-        assert template_messages(assistant(reasoning, Text("yes"))) == [
-            {"role": "assistant", "content": "yes"}
-        ]
-
-    def test_reasoning_may_be_a_part(self) -> None:
-        found = template_messages(
-            assistant(Reasoning("r"), Text("a")), traits=TemplateTraits(reasoning="part")
-        )
-        assert found[0]["content"] == [
-            {"type": "thinking", "thinking": "r"},
-            {"type": "text", "text": "a"},
-        ]
-
-
-def test_blank_text_beside_other_parts_is_dropped() -> None:
-    assert template_messages(assistant(Reasoning("r"), Text("\n\n"), call())) == template_messages(
-        assistant(Reasoning("r"), call())
-    )
+def test_adjacent_assistant_messages_are_one_and_blank_texts_are_dropped() -> None:
+    thought, text = assistant(Reasoning("r")), assistant(Text("a"))
+    whole = template_messages(assistant(Reasoning("r"), Text("a"), call()))
+    assert template_messages(thought, text, assistant(call())) == whole
+    blank = template_messages(assistant(Reasoning("r"), Text("\n\n"), call()))
+    assert blank == template_messages(assistant(Reasoning("r"), call()))
     assert template_messages(assistant(Text("")))[0]["content"] == ""
 
 
-def test_adjacent_assistant_messages_are_one() -> None:
-    assert template_messages(
-        assistant(Reasoning("r")), assistant(Text("a")), assistant(call())
-    ) == template_messages(assistant(Reasoning("r"), Text("a"), call()))
-
-
 def test_vision_templates_get_text_parts() -> None:
-    found = template_messages(
-        user("a"), assistant(Text("b")), traits=TemplateTraits(content="parts")
-    )
-    assert [message["content"] for message in found] == [
-        [{"type": "text", "text": "a"}],
-        [{"type": "text", "text": "b"}],
-    ]
+    traits = TemplateTraits(content="parts")
+    for message in template_messages(user("a"), assistant(Text("a")), traits=traits):
+        assert message["content"] == [{"type": "text", "text": "a"}]
 
 
 @for_rows(
@@ -305,10 +249,7 @@ def test_vision_templates_get_text_parts() -> None:
 )
 def test_last_message_that_ends_in_text_is_continued(last: Message, continues: bool) -> None:
     assert adapted(user("hi"), last).continues is continues
-
-
-def test_last_message_with_a_successor_is_not_continued() -> None:
-    conversation = Conversation("m", [user("hi"), assistant(Text("The answer is"))], prefill=False)
+    conversation = Conversation("m", [user("hi"), last], prefill=False)
     assert not adapt(conversation, TemplateTraits(), NoTemplate()).continues
 
 
@@ -357,18 +298,9 @@ TRAITS = st.builds(
 
 
 @given(TURNS, TRAITS)
-def test_every_conversation_has_a_form_under_all_traits(
+def test_every_conversation_has_a_form_under_all_traits_and_keeps_its_media(
     messages: list[Message], traits: TemplateTraits
 ) -> None:
-    found = template_messages(*messages, traits=traits, system=["s"])
-    assert all(message["role"] in ("system", "user", "assistant", "tool") for message in found)
-    assert all(isinstance(message["content"], str | list) for message in found)
-    if traits.system != "anywhere":
-        assert all(message["role"] != "system" for message in found[1:])
-
-
-@given(TURNS, TRAITS)
-def test_no_media_of_any_message_is_lost(messages: list[Message], traits: TemplateTraits) -> None:
     titles: list[str] = []
 
     def titled(part: Any) -> Any:
@@ -380,9 +312,15 @@ def test_no_media_of_any_message_is_lost(messages: list[Message], traits: Templa
         return replace(part, title=titles[-1])
 
     named = [replace(message, parts=[*map(titled, message.parts)]) for message in messages]
-    results = [part for message in named if message.role == "assistant" for part in message.parts]
+    found = template_messages(*named, traits=traits, system=["s"])
+    assert all(message["role"] in ("system", "user", "assistant", "tool") for message in found)
+    assert all(isinstance(message["content"], str | list) for message in found)
+    if traits.system != "anywhere":
+        assert all(message["role"] != "system" for message in found[1:])
+
+    misplaced = [message for message in named if message.role not in ("user", "tool")]
+    results = [part for message in misplaced for part in message.parts]
     foreign = [part.parts[-1] for part in results if isinstance(part, Result)]
-    written = str(template_messages(*named, traits=traits, system=["s"]))
     for title in titles:
-        misplaced = any(title == getattr(media, "title", "") for media in foreign)
-        assert misplaced or written.count(title) == 1
+        lost = any(title == getattr(media, "title", "") for media in foreign)
+        assert lost or str(found).count(title) == 1

@@ -2,21 +2,16 @@
 ones."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import pytest
-
-from bench.ledger.published import of_trl
+from bench.ledger.published import published
 from services.preprocessor.model import ModelSetup
 from services.templates.chat_template import ChatTemplate
 from services.templates.probe import image_frame, probe
 from services.templates.traits import TemplateTraits, ThoughtSeparators
 from tests.kit.every import for_each, for_rows
 from tests.kit.published import needs_templates
-from tests.templates.real_templates import REAL_TEMPLATES
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from tests.templates.adapting import template_of
 
 PLAIN = """
 {%- for m in messages -%}
@@ -35,12 +30,12 @@ PLAIN = """
 """
 
 
-def traits_of(tokenizer: "PreTrainedTokenizerBase", source: str) -> TemplateTraits:
-    return probe(ChatTemplate(tokenizer, source))
+def traits_of(source: str) -> TemplateTraits:
+    return probe(template_of(source))
 
 
-def test_ideal_template_has_ideal_traits(demo_tokenizer: "PreTrainedTokenizerBase") -> None:
-    traits = traits_of(demo_tokenizer, PLAIN)
+def test_ideal_template_has_ideal_traits() -> None:
+    traits = traits_of(PLAIN)
     assert traits == TemplateTraits(
         reasoning="reasoning_content",
         interleaved="inline",
@@ -54,141 +49,103 @@ def test_ideal_template_has_ideal_traits(demo_tokenizer: "PreTrainedTokenizerBas
     )
 
 
-HABITS: list[tuple[str, str, dict[str, Any]]] = [
-    (
-        "{%- for m in messages -%}",
-        "{%- for m in messages -%}{%- if m.role == 'system' and not loop.first -%}"
-        "{{ raise_exception('first only') }}{%- endif -%}",
-        {"system": "first"},
-    ),
-    (
-        "{%- for m in messages -%}",
-        "{%- for m in messages if m.role == 'system' -%}{{ m.content }}{%- endfor -%}"
-        "{%- for m in messages if m.role != 'system' -%}",
-        {"system": "first"},
-    ),
-    (
-        "{%- for m in messages -%}",
-        "{%- for m in messages -%}{%- if m.role == 'system' -%}{{ raise_exception('none') }}{%- endif -%}",
-        {"system": "none"},
-    ),
-    (
-        "{%- for m in messages -%}",
-        "{%- for m in messages -%}{%- if m.role == 'user' and (loop.previtem or {}).role == 'user' -%}"
-        "{{ raise_exception('alternate') }}{%- endif -%}",
-        {"adjacent_users": False},
-    ),
-    (
-        "{%- for m in messages -%}",
-        "{%- for m in messages -%}{%- if m.role == 'user' and (loop.previtem or {}).role == 'tool' -%}"
-        "{{ raise_exception('alternate') }}{%- endif -%}",
-        {"user_after_tool": False},
-    ),
-    ("c.function.arguments | tojson", "c.function.arguments", {"arguments": "string"}),
-    (
-        "{%- if m.role == 'assistant' -%}",
-        "{%- if m.role == 'tool' -%}{{ m.name }}:{{ m.content }}{%- elif m.role == 'assistant' -%}",
-        {"tool_name": False},
-    ),
-    (
-        "{%- if m.role == 'assistant' -%}",
-        "{%- if m.role == 'tool' and m.name is not defined -%}{{ raise_exception('name?') }}{%- endif -%}"
-        "{%- if m.role == 'assistant' -%}",
-        {"tool_name": True},
-    ),
-    (
-        "'\\n<call>' +",
-        "raise_exception('id?') if c.id | length != 9 else '\\n<call>' +",
-        {"call_ids": "short"},
-    ),
-    (
-        "'\\n<call>' + c.function.name",
-        "'\\n<call>' + c.id + '|functions.'",
-        {"call_ids": "counted"},
-    ),
-    (
-        "in m.tool_calls or []",
-        "in (m.tool_calls or [])[:1]",
-        {"parallel": False, "interleaved": "inline"},
-    ),
-    (
-        "{{ m.content }}\n{%- for c",
-        "{{ m.content if not m.tool_calls }}\n{%- for c",
-        {"text_with_call": False},
-    ),
-    (
-        "{%- for c in",
-        "{{ raise_exception('not both') if m.tool_calls and m.content and m.reasoning_content }}{%- for c in",
-        {"all_with_call": False},
-    ),
-    ("m.reasoning_content", "m.reasoning", {"reasoning": "reasoning"}),
-    ("m.reasoning_content", "m.nothing", {"reasoning": None, "inline_reasoning": False}),
-    (
-        "}}{{ m.content }}",
-        "}}{{ m.content.split('</think>')[-1] }}",
-        {"reasoning": "reasoning_content", "interleaved": "split"},
-    ),
-    ("{%- for c in m.tool_calls or []", "{%- for c in []", {"arguments": None, "parallel": False}),
-    ("{%- for m in messages -%}", "{{ tools | tojson }}{%- for m in messages -%}", {"tools": True}),
-    (
-        "{%- for m in messages -%}",
-        "{{ tools | tojson if messages[-1].role == 'user' }}{%- for m in messages -%}",
-        {"tools": False},
-    ),
-    (
-        "{{ m.content }}\n{%- endif -%}\n<end>",
-        "{{ m.content[0].text }}\n{%- endif -%}\n<end>",
-        {"content": "parts"},
-    ),
-]
+LOOP = "{%- for m in messages -%}"
+ANSWER = "{%- if m.role == 'assistant' -%}"
+CONTENT = "{{ m.content }}\n{%- for c"
+REFUSED = "{{ raise_exception('no') }}{%- endif -%}"
+SYSTEM_FIRST = (
+    "{%- for m in messages if m.role == 'system' -%}{{ m.content }}{%- endfor -%}"
+    "{%- for m in messages if m.role != 'system' -%}"
+)
 
 
-@for_rows(HABITS)
-def test_each_deviation_is_found(
-    old: str, new: str, expected: dict[str, Any], demo_tokenizer: "PreTrainedTokenizerBase"
-) -> None:
+def refusing(condition: str) -> str:
+    return f"{{%- if {condition} -%}}{REFUSED}"
+
+
+def following(role: str) -> str:
+    """A message of the user after one with this role."""
+    return f"m.role == 'user' and (loop.previtem or {{}}).role == '{role}'"
+
+
+@for_rows(
+    [
+        (LOOP, LOOP + refusing("m.role == 'system' and not loop.first"), {"system": "first"}),
+        (LOOP, SYSTEM_FIRST, {"system": "first"}),
+        (LOOP, LOOP + refusing("m.role == 'system'"), {"system": "none"}),
+        (LOOP, LOOP + refusing(following("user")), {"adjacent_users": False}),
+        (LOOP, LOOP + refusing(following("tool")), {"user_after_tool": False}),
+        ("c.function.arguments | tojson", "c.function.arguments", {"arguments": "string"}),
+        (
+            ANSWER,
+            "{%- if m.role == 'tool' -%}{{ m.name }}:{{ m.content }}{%- elif m.role == 'assistant' -%}",
+            {"tool_name": False},
+        ),
+        (ANSWER, refusing("m.role == 'tool' and not m.name") + ANSWER, {"tool_name": True}),
+        (
+            "'\\n<call>' +",
+            "raise_exception('id?') if c.id | length != 9 else '\\n<call>' +",
+            {"call_ids": "short"},
+        ),
+        (
+            "'\\n<call>' + c.function.name",
+            "'\\n<call>' + c.id + '|functions.'",
+            {"call_ids": "counted"},
+        ),
+        (
+            "in m.tool_calls or []",
+            "in (m.tool_calls or [])[:1]",
+            {"parallel": False, "interleaved": "inline"},
+        ),
+        (CONTENT, "{{ m.content if not m.tool_calls }}\n{%- for c", {"text_with_call": False}),
+        (
+            CONTENT,
+            refusing("m.tool_calls and m.content and m.reasoning_content") + CONTENT,
+            {"all_with_call": False},
+        ),
+        ("m.reasoning_content", "m.reasoning", {"reasoning": "reasoning"}),
+        ("m.reasoning_content", "m.nothing", {"reasoning": None, "inline_reasoning": False}),
+        ("}}{{ m.content }}", "}}{{ m.content.split('</think>')[-1] }}", {"interleaved": "split"}),
+        ("in m.tool_calls or []", "in []", {"arguments": None, "parallel": False}),
+        (LOOP, "{{ tools | tojson }}" + LOOP, {"tools": True}),
+        (LOOP, "{{ tools | tojson if messages[-1].role == 'user' }}" + LOOP, {"tools": False}),
+        (
+            "{{ m.content }}\n{%- endif -%}\n<end>",
+            "{{ m.content[0].text }}\n{%- endif -%}\n<end>",
+            {"content": "parts"},
+        ),
+    ]
+)
+def test_each_deviation_is_found(old: str, new: str, expected: dict[str, Any]) -> None:
     assert old in PLAIN
-    traits = traits_of(demo_tokenizer, PLAIN.replace(old, new))
+    traits = traits_of(PLAIN.replace(old, new))
     assert {name: getattr(traits, name) for name in expected} == expected
 
 
-@pytest.mark.parametrize(
-    ("source", "switches", "efforts"),
+NOT_ONE_OF = "reasoning_effort and reasoning_effort not in ('low', 'xhigh', 'none')"
+
+
+@for_rows(
     [
-        ("{{ 'x' if enable_thinking }}", ("enable_thinking",), {}),
-        ("{{ raise_exception('always') if enable_thinking is false }}", (), {}),
-        ("{{ reasoning_effort }}", (), {"reasoning_effort": ("low", "medium", "high")}),
-        (
-            "{{ 'm' if reasoning_effort == 'max' }}",
-            (),
-            {"reasoning_effort": ("low", "medium", "high", "max")},
-        ),
-        (
-            "{{ raise_exception('?') if reasoning_effort and reasoning_effort not in ('low', 'xhigh', 'none') }}",
-            (),
-            {"reasoning_effort": ("none", "low", "xhigh")},
-        ),
-    ],
+        ("{{ 'x' if enable_thinking }}", ("enable_thinking",), None),
+        ("{{ raise_exception('always') if enable_thinking is false }}", (), None),
+        ("{{ reasoning_effort }}", (), ("low", "medium", "high")),
+        ("{{ 'm' if reasoning_effort == 'max' }}", (), ("low", "medium", "high", "max")),
+        (f"{{{{ raise_exception('?') if {NOT_ONE_OF} }}}}", (), ("none", "low", "xhigh")),
+    ]
 )
 def test_thinking_variables_are_found(
-    demo_tokenizer: "PreTrainedTokenizerBase",
-    source: str,
-    switches: tuple[str, ...],
-    efforts: dict[str, Any],
+    source: str, switches: tuple[str, ...], levels: tuple[str, ...] | None
 ) -> None:
-    traits = traits_of(demo_tokenizer, source + PLAIN)
-    assert (traits.switches, traits.efforts) == (switches, efforts)
+    traits = traits_of(source + PLAIN)
+    assert traits.switches == switches
+    assert traits.efforts == ({} if levels is None else {"reasoning_effort": levels})
 
 
-@pytest.mark.parametrize(
-    "source", ["", "constant", "{{ raise_exception('never') }}", "{{ messages }}"]
-)
-def test_useless_template_has_traits_too(
-    demo_tokenizer: "PreTrainedTokenizerBase", source: str
-) -> None:
-    traits = traits_of(demo_tokenizer, source)
-    assert traits.ordered is False
-    assert traits.reasoning is None
+@for_each(["", "constant", "{{ raise_exception('never') }}", "{{ messages }}"])
+def test_useless_template_has_traits_too(source: str) -> None:
+    traits = traits_of(source)
+    assert (traits.ordered, traits.reasoning) == (False, None)
 
 
 def test_own_template_takes_parts_in_order(setup: ModelSetup) -> None:
@@ -213,11 +170,9 @@ PUBLISHED: list[tuple[str, dict[str, Any]]] = [
 
 
 @needs_templates
-@for_rows([row for row in PUBLISHED if row[0] in REAL_TEMPLATES])
-def test_published_templates_have_the_expected_traits(
-    name: str, expected: dict[str, Any], demo_tokenizer: "PreTrainedTokenizerBase"
-) -> None:
-    traits = traits_of(demo_tokenizer, REAL_TEMPLATES[name].read_text())
+@for_rows(PUBLISHED)
+def test_published_templates_have_the_expected_traits(name: str, expected: dict[str, Any]) -> None:
+    traits = traits_of(published()[name].read_text())
     assert {trait: getattr(traits, trait) for trait in expected} == expected
 
 
@@ -230,7 +185,7 @@ IMAGES = {
 
 
 @needs_templates
-@for_each([name for name in IMAGES if name in of_trl()])
+@for_each(IMAGES)
 def test_frame_of_an_image(name: str, compiled_template: Callable[[str], ChatTemplate]) -> None:
     placeholder, before, after = IMAGES[name]
     assert image_frame(compiled_template(name), placeholder) == (before, after)

@@ -1,10 +1,11 @@
 """One agent session through every published template: nothing raises, nothing outside reasoning is
-lost, order holds."""
+lost, order holds, transformers and minijinja give the same text."""
 
 import re
 from collections.abc import Callable
-from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from schemas.conversation import (
     Call,
@@ -21,12 +22,10 @@ from services.templates.chat_template import ChatTemplate
 from services.templates.messages import adapt
 from services.templates.thinking import template_variables
 from services.templates.tools import list_tools, with_cached_json
+from services.templates.trial_texts import render_trials
 from tests.kit.conversations import assistant
 from tests.kit.every import for_each
 from tests.kit.published import TEMPLATES, needs_templates, traits_of
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 Compiled = Callable[[str], ChatTemplate]
 pytestmark = needs_templates
@@ -115,66 +114,68 @@ def lost(template: ChatTemplate) -> set[str]:
 
 
 @for_each(TEMPLATES)
-def test_nothing_outside_reasoning_is_lost_or_moved(name: str, compiled_template: Compiled) -> None:
+def test_session_keeps_its_texts_and_their_order(name: str, compiled_template: Compiled) -> None:
     template = compiled_template(name)
     text = render(template, SESSION)
     order = "sys0z use1z use2z sys1z res1z res2z sys2z res3z res4z res5z use3z sys3z res6z"
     assert marks(text, "(?:use|sys|res)") == order.split()
     assert marks(text, "arg") == [f"arg{number}z" for number in range(1, 7)]
-    assert marks(text, "say") == [
-        mark for mark in ("say1z", "say2z", "say3z") if mark not in lost(template)
-    ]
+    said = [mark for mark in ("say1z", "say2z", "say3z") if mark not in lost(template)]
+    assert marks(text, "say") == said
     assert "[image: image/png, 9 KB; not shown to this model]" in text
     assert "[error] res5z" in text
     assert text.index("arg1z") < text.index("res1z")
     assert text.find("say1z") < text.index("arg1z")
 
+    # Reasoning between calls is between them or absent.
+    shown = re.findall(r"(?:tho[56]|arg[78])z", render(template, LATER, "enabled"))
+    assert shown in (["tho5z", "arg7z", "tho6z", "arg8z"], ["arg7z", "arg8z"])
+    assert traits_of(template).reasoning is None or "tho6z" in shown
 
-@for_each(TEMPLATES, parts=2)
-def test_every_mode_renders_as_in_transformers(
-    name: str, compiled_template: Compiled, demo_tokenizer: "PreTrainedTokenizerBase"
-) -> None:
-    template = compiled_template(name)
-    for thinking, tools in product(("default", "enabled", "disabled"), (True, False)):
-        given = filled(template, LATER, thinking, tools)
-        expected = demo_tokenizer.apply_chat_template(
-            given["messages"],
-            chat_template=template.source,
-            tools=given["tools"] or None,
-            tokenize=False,
-            add_generation_prompt=True,
-            **given["variables"],
-        )
-        assert template.render(**given) == expected
-        given["tools"] = list(map(with_cached_json, given["tools"]))
-        assert template.render(**given) == expected
-        assert marks(str(expected), "res")
-
-
-@for_each(TEMPLATES)
-def test_reasoning_between_calls_is_between_them_or_absent(
-    name: str, compiled_template: Compiled
-) -> None:
-    template = compiled_template(name)
-    text = render(template, LATER, "enabled")
-    shown = re.findall(r"(?:tho[56]|arg[78])z", text)
-    assert shown in (
-        ["tho5z", "arg7z", "tho6z", "arg8z"],
-        ["arg7z", "arg8z"],
-    )
-    if traits_of(template).reasoning is not None:
-        assert "tho6z" in shown
-
-
-@for_each(TEMPLATES)
-def test_each_prompt_of_a_tool_loop_extends_the_last(
-    name: str, compiled_template: Compiled
-) -> None:
-    """The generation prompt may differ from the beginning of the turn in history; the text before
-    it may not."""
-    template = compiled_template(name)
+    # Each prompt of a tool loop extends the last. The generation prompt may differ from the
+    # beginning of the turn in history; the text before it may not.
     messages = SESSION[:4]
     before = render(template, messages)
     after = render(template, [*messages, assistant(Reasoning("tho7z"), call(3)), results(3)])
     seam = before.rindex("res2z") + len("res2z")
     assert after.startswith(before[:seam])
+
+
+@for_each(TEMPLATES)
+def test_every_mode_renders_as_in_transformers(
+    name: str, compiled_template: Compiled, by_transformers: Callable[..., str]
+) -> None:
+    template = compiled_template(name)
+    for thinking, tools in (("default", True), ("enabled", False), ("disabled", True)):
+        given = filled(template, LATER, thinking, tools)
+        offered = given["tools"] or None
+        expected = by_transformers(
+            template.source, given["messages"], tools=offered, **given["variables"]
+        )
+        assert template.render(**given) == expected
+        assert marks(expected, "res")
+    given["tools"] = list(map(with_cached_json, given["tools"]))
+    assert template.render(**given) == expected
+
+
+def check_minijinja(name: str, compiled_template: Compiled) -> None:
+    template = compiled_template(name)
+    with template.renderer.proving():
+        render_trials(template, traits_of(template))
+    assert template.renderer.engine == "minijinja", template.renderer.reason
+
+
+@for_each(TEMPLATES[::4])
+def test_published_template_is_rendered_by_minijinja(
+    name: str, compiled_template: Compiled
+) -> None:
+    assert len(TEMPLATES) > 40
+    check_minijinja(name, compiled_template)
+
+
+@pytest.mark.slow
+@for_each(TEMPLATES)
+def test_each_published_template_is_rendered_by_minijinja(
+    name: str, compiled_template: Compiled
+) -> None:
+    check_minijinja(name, compiled_template)

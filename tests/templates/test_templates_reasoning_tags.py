@@ -1,16 +1,13 @@
 """Reasoning in templates that read none."""
 
-from typing import Any
-
-import pytest
 from msgspec.structs import replace
 
 from schemas.conversation import Call, Conversation, Message, Part, Reasoning, Result, Text
 from services.families import family
 from services.templates.assistant import without_field
-from services.templates.chat_template import ChatTemplate
 from services.templates.messages import adapt
 from services.templates.probe import probe, reasoning_tags
+from tests.templates.adapting import template_of
 
 PLAIN = """
 {%- for m in messages %}
@@ -32,14 +29,6 @@ HERMES = family("hermes")
 LS, PWD = Call("c1", "ls", '{"path": "/"}'), Call("c2", "pwd", "{}")
 
 
-def template_of(source: str) -> ChatTemplate:
-    from tokenizers import Tokenizer, models
-    from transformers import PreTrainedTokenizerFast
-
-    make: Any = PreTrainedTokenizerFast
-    return ChatTemplate(make(tokenizer_object=Tokenizer(models.BPE())), source)
-
-
 def shown(*turn: Part) -> str:
     """The rendered turn, with results of its calls and a new question after it."""
     template = template_of(PLAIN)
@@ -55,24 +44,12 @@ def shown(*turn: Part) -> str:
     return text.partition("<|im_start|>assistant\n")[2].partition("<|im_end|>")[0]
 
 
-@pytest.mark.parametrize(
-    ("source", "tags"), [(PLAIN, ("<think>\n", "\n</think>")), (CUTTING, None), (READING, None)]
-)
-def test_tags_are_used_where_the_template_keeps_them(
-    source: str, tags: tuple[str, str] | None
-) -> None:
-    template = template_of(source)
-    assert reasoning_tags(template, probe(template), HERMES) == tags
-
-
-def test_family_without_reasoning_has_no_tags() -> None:
+def test_tags_are_used_where_the_template_keeps_them() -> None:
+    for source, tags in ((PLAIN, ("<think>\n", "\n</think>")), (CUTTING, None), (READING, None)):
+        template = template_of(source)
+        assert reasoning_tags(template, probe(template), HERMES) == tags
     template = template_of(PLAIN)
     assert reasoning_tags(template, probe(template), family("llama3_json")) is None
-
-
-def test_reasoning_is_before_its_call() -> None:
-    text = shown(Reasoning("Look."), LS)
-    assert text.startswith('<think>\nLook.\n</think>\n<tool_call>\n{"name": "ls"')
 
 
 def test_each_reasoning_is_before_its_own_call() -> None:
@@ -86,9 +63,9 @@ def test_each_reasoning_is_before_its_own_call() -> None:
     places = [text.find(piece) for piece in order]
     assert -1 not in places
     assert places == sorted(places)
-
-
-def test_turn_without_calls_keeps_no_reasoning() -> None:
+    text = shown(Reasoning("Look."), LS)
+    assert text.startswith('<think>\nLook.\n</think>\n<tool_call>\n{"name": "ls"')
+    # A turn without calls keeps no reasoning.
     assert shown(Reasoning("Hm."), Text("Hello.")) == "Hello."
 
 

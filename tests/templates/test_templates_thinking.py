@@ -1,10 +1,9 @@
 from typing import Any
 
-import pytest
-
 from schemas.conversation import Conversation, Message, Text, Thinking, ToolSpec
 from services.templates.thinking import template_variables
 from services.templates.traits import TemplateTraits
+from tests.kit.every import for_rows
 
 NAMES = (
     "enable_thinking thinking thinking_mode thinking_budget reasoning_effort preserve_thinking "
@@ -34,69 +33,44 @@ def variables(
     return template_variables(conversation, traits, defaults=defaults or {}, client=own or {})
 
 
-def test_without_settings_the_model_decides() -> None:
-    assert variables() == {}
+OFF = {"enable_thinking": False, "thinking": False, "thinking_mode": "disabled"}
+ON = {"enable_thinking": True, "thinking": True, "thinking_mode": "enabled"}
 
 
-@pytest.mark.parametrize("mode", ["enabled", "adaptive"])
-def test_enabled_thinking_sets_every_switch(mode: str) -> None:
-    assert variables(Thinking(mode)) == {  # type: ignore[arg-type]
-        "enable_thinking": True,
-        "thinking": True,
-        "thinking_mode": "enabled",
-    }
+def levels(*names: str) -> TemplateTraits:
+    """A template that always thinks, as much as one variable says."""
+    variable = "reasoning_effort"
+    return TemplateTraits(variables=frozenset({variable}), efforts={variable: names})
 
 
-def test_disabled_thinking_sets_every_variable_that_the_template_reads() -> None:
-    assert variables(Thinking("disabled", effort="high")) == {
-        "enable_thinking": False,
-        "thinking": False,
-        "thinking_mode": "disabled",
-        "reasoning_effort": "none",
-    }
+GPT_OSS = levels("low", "medium", "high")
 
 
-def test_model_that_always_thinks_gets_the_effort() -> None:
-    """gpt-oss."""
-    traits = TemplateTraits(
-        variables=frozenset({"reasoning_effort"}),
-        efforts={"reasoning_effort": ("low", "medium", "high")},
-    )
-    assert variables(Thinking("disabled", effort="low"), traits=traits) == {
-        "reasoning_effort": "low"
-    }
-    assert variables(Thinking("disabled"), traits=traits) == {}
-
-
-def test_effort_none_disables_thinking() -> None:
-    assert variables(Thinking(effort="none"))["enable_thinking"] is False
-
-
-@pytest.mark.parametrize(
-    ("effort", "level"),
-    [("minimal", "low"), ("medium", "medium"), ("max", "high"), ("ludicrous", None)],
+@for_rows(
+    [
+        # The model decides; every switch that the template reads is set; others are not.
+        (Thinking(), ALL_NAMES, {}),
+        (Thinking("enabled"), ALL_NAMES, ON),
+        (Thinking("adaptive"), ALL_NAMES, ON),
+        (Thinking("disabled", effort="high"), ALL_NAMES, {**OFF, "reasoning_effort": "none"}),
+        (Thinking(effort="none"), ALL_NAMES, {**OFF, "reasoning_effort": "none"}),
+        (Thinking("disabled", effort="low", budget_tokens=1), TemplateTraits(), {}),
+        # A budget is set only while thinking.
+        (Thinking("enabled", budget_tokens=512), ALL_NAMES, {**ON, "thinking_budget": 512}),
+        # The nearest level of the template; between two levels the greater wins.
+        (Thinking(effort="minimal"), ALL_NAMES, {"reasoning_effort": "low"}),
+        (Thinking(effort="medium"), ALL_NAMES, {"reasoning_effort": "medium"}),
+        (Thinking(effort="max"), ALL_NAMES, {"reasoning_effort": "high"}),
+        (Thinking(effort="ludicrous"), ALL_NAMES, {}),
+        (Thinking(effort="high"), levels("low", "medium", "xhigh"), {"reasoning_effort": "xhigh"}),
+        (Thinking("disabled", effort="low"), GPT_OSS, {"reasoning_effort": "low"}),
+        (Thinking("disabled"), GPT_OSS, {}),
+    ]
 )
-def test_effort_becomes_the_nearest_level_of_the_template(effort: str, level: str | None) -> None:
-    assert variables(Thinking(effort=effort)).get("reasoning_effort") == level
-
-
-def test_between_two_levels_the_greater_wins() -> None:
-    traits = TemplateTraits(
-        variables=frozenset({"reasoning_effort"}),
-        efforts={"reasoning_effort": ("low", "medium", "xhigh")},
-    )
-    assert variables(Thinking(effort="high"), traits=traits) == {"reasoning_effort": "xhigh"}
-
-
-def test_budget_is_set_only_while_thinking() -> None:
-    assert variables(Thinking("enabled", budget_tokens=512))["thinking_budget"] == 512
-    assert "thinking_budget" not in variables(Thinking("disabled", budget_tokens=512))
-
-
-def test_requests_with_tools_keep_old_reasoning() -> None:
-    keep = {"preserve_thinking": True, "clear_thinking": False, "truncate_history_thinking": False}
-    assert variables(tools=True) == keep
-    assert variables(tools=False) == {}
+def test_thinking_sets_the_variables_that_the_template_reads(
+    thinking: Thinking, traits: TemplateTraits, expected: dict[str, Any]
+) -> None:
+    assert variables(thinking, traits=traits) == expected
 
 
 def test_client_precedes_operator_and_model() -> None:
@@ -116,27 +90,16 @@ def test_client_precedes_operator_and_model() -> None:
     }
 
 
-def test_variables_that_the_template_does_not_read_are_not_set() -> None:
-    assert (
-        variables(
-            Thinking("disabled", effort="low", budget_tokens=1), traits=TemplateTraits(), tools=True
-        )
-        == {}
-    )
-
-
-@pytest.mark.parametrize("tools", [True, False])
-def test_clients_setting_for_old_reasoning_precedes_the_operators(tools: bool) -> None:
+def test_old_reasoning_is_kept_for_tools_unless_the_client_or_operator_decides() -> None:
     kept = {"preserve_thinking": True, "clear_thinking": False, "truncate_history_thinking": False}
     dropped = {name: not value for name, value in kept.items()}
-    assert variables(Thinking(history="keep"), tools=tools, defaults=dropped) == kept
-    assert variables(Thinking(history="drop"), tools=tools, defaults=kept) == dropped
-    assert (
-        variables(Thinking(history="drop"), tools=tools, own={"clear_thinking": False})[
-            "clear_thinking"
-        ]
-        is False
-    )
+    assert variables(tools=True) == kept
+    for tools in (True, False):
+        assert variables(Thinking(history="keep"), tools=tools, defaults=dropped) == kept
+        assert variables(Thinking(history="drop"), tools=tools, defaults=kept) == dropped
+        own = {"clear_thinking": False}
+        found = variables(Thinking(history="drop"), tools=tools, own=own)
+        assert found["clear_thinking"] is False
 
 
 def test_verbosity_is_set_where_the_template_reads_it() -> None:
