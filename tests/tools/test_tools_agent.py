@@ -1,13 +1,14 @@
 """The scripted agent over prompts as harnesses make them: what it writes is parsed back by the
 family's own parser."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from schemas.conversation import ToolSpec
 from services.families import Family, family
+from services.templates.chat_template import ChatTemplate
+from services.tokenization.tokenizer_files import FileTokenizer
 from tests.kit.every import Cases
 from tests.kit.families import read_exactly
 from turnwire_tools.script.agent import act
@@ -66,7 +67,7 @@ class Session:
     """A conversation with the agent, as a harness holds it."""
 
     def __init__(
-        self, template: Any, tools: list[dict[str, Any]], kind: str = "qwen3_coder"
+        self, template: ChatTemplate, tools: list[dict[str, Any]], kind: str = "qwen3_coder"
     ) -> None:
         self._template = template
         self._tools = tools
@@ -77,19 +78,10 @@ class Session:
         self.messages.append({"role": "user", "content": text})
         return self
 
-    def prompt(self) -> str:
-        text: str = self._template.apply_chat_template(
-            self.messages,
-            tools=self._tools or None,
-            tokenize=False,
-            add_generation_prompt=True,
-        )
-        return text
-
     def turn(self) -> tuple[str, str, list[tuple[str, dict[str, Any]]]]:
         """(reasoning, text, calls) of the agent's next turn, which becomes part of the
         conversation."""
-        prompt = self.prompt()
+        prompt = self._template.render(self.messages, tools=self._tools)
         functions = [tool["function"] for tool in self._tools]
         blocks = read_exactly(
             self.family,
@@ -105,9 +97,8 @@ class Session:
             "content": text,
             "reasoning_content": reasoning,
         }
-        if calls:
-            made = [{"name": name, "arguments": arguments} for name, arguments in calls]
-            message["tool_calls"] = [{"type": "function", "function": call} for call in made]
+        made = [{"name": name, "arguments": arguments} for name, arguments in calls]
+        message["tool_calls"] = [{"type": "function", "function": call} for call in made] or None
         self.messages.append(message)
         return reasoning, text, calls
 
@@ -117,16 +108,15 @@ class Session:
 
 
 @pytest.fixture(scope="session")
-def template(demo_dir: Path) -> Any:
-    transformers = pytest.importorskip("transformers")
-    return transformers.AutoTokenizer.from_pretrained(demo_dir)
+def template(demo_tokenizer: FileTokenizer) -> ChatTemplate:
+    return ChatTemplate.of(demo_tokenizer)
 
 
 OK = {"description": "Run the requested command"}
 """What Claude Code's shell tool also requires."""
 
 
-def test_claude_code_completes_its_tool_loop(template: Any) -> None:
+def test_claude_code_completes_its_tool_loop(template: ChatTemplate) -> None:
     session = Session(template, CLAUDE).user(REMINDER + LOOP)
     environment = "# Environment\n - Primary working directory: /work\n - `ls`"
     session.messages.append({"role": "system", "content": environment})
@@ -141,7 +131,7 @@ def test_claude_code_completes_its_tool_loop(template: Any) -> None:
     assert session.results("").turn()[1:] == ("DONE", [])
 
 
-def test_three_calls_are_made_in_one_turn(template: Any, cases: Cases) -> None:
+def test_three_calls_are_made_in_one_turn(template: ChatTemplate, cases: Cases) -> None:
     harnesses = (
         (CLAUDE, "Bash", "command"),
         (CODEX, "exec_command", "cmd"),
@@ -172,14 +162,14 @@ HELLO = 'Write "hello" to b.txt'
     ],
 )
 def test_requests_in_plain_words_become_calls(
-    template: Any, request_text: str, tools: list[Any], call: Any
+    template: ChatTemplate, request_text: str, tools: list[Any], call: Any
 ) -> None:
     session = Session(template, tools)
     session.messages[0]["content"] += "\nYour working directory: /w\n"
     assert session.user(request_text).turn()[2] == ([] if call is None else [call])
 
 
-def test_compaction_is_answered_in_text_without_commands(template: Any) -> None:
+def test_compaction_is_answered_in_text_without_commands(template: ChatTemplate) -> None:
     session = Session(template, CLAUDE).user(LOOP)
     session.turn()
     session.results("").user(
@@ -194,7 +184,7 @@ def test_compaction_is_answered_in_text_without_commands(template: Any) -> None:
     assert "The user asked last: Use your shell tool" in codex.turn()[1]
 
 
-def test_request_without_a_rule_gets_a_description_of_the_agent(template: Any) -> None:
+def test_request_without_a_rule_gets_a_description_of_the_agent(template: ChatTemplate) -> None:
     for tools in ([], CLAUDE):
         _, text, calls = Session(template, tools).user("How are you?").turn()
         assert "scripted demo engine" in text

@@ -25,13 +25,14 @@ from schemas.events import (
     Usage,
 )
 from schemas.frames import EventEntry, EventFrame, TurnRequest
+from services.cli.common import CommandError
 from services.cli.main import main
 from tests.kit.nats import NatsServer
-from turnwire_tools.behaviour import Comparison, Result, as_table, sign_flip_p
+from turnwire_tools.behaviour import Comparison, Result, as_table, read_tasks, sign_flip_p
 
 
 def test_p_is_the_share_of_signs_with_a_sum_as_far_from_zero() -> None:
-    for seed in range(40):
+    for seed in range(20):
         rng = random.Random(seed)
         differences = [rng.randrange(-4, 5) for _ in range(rng.randrange(11))]
         sums = []
@@ -42,11 +43,9 @@ def test_p_is_the_share_of_signs_with_a_sum_as_far_from_zero() -> None:
 
 
 def test_p_is_never_zero_and_never_shown_as_zero() -> None:
-    for count in (1, 14, 15, 50, 1023, 1024, 1100, 1500):
+    for count in (1, 14, 15, 1100):
         p = sign_flip_p([3] * count)
         assert 0.0 < p <= 1.0
-        if count < 1000:
-            assert p == 2.0 ** (1 - count)
         row = Comparison("calls", 1.0, 4.0, count, 0, 0, p)
         shown = next(iter(as_table([row], "").columns[-1].cells))
         assert shown == ("< 0.0001" if count > 14 else f"{p:.4f}")
@@ -123,12 +122,13 @@ def trial(nats: NatsServer, tmp_path: Path) -> Trial:
     return Trial(nats, tmp_path)
 
 
-def test_turns_and_calls_of_both_sides_are_counted(
-    trial: Trial, capsys: pytest.CaptureFixture[str]
+def test_turns_and_calls_of_both_sides_are_counted_and_compared(
+    trial: Trial, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trial.task(a=[1, 0], b=[2, 1, 0])
     trial.task(a=[0], b=[3])
-    assert trial.run("--repeats", "2") == 0
+    into = tmp_path / "result.json"
+    assert trial.run("--repeats", "2", "--into", str(into)) == 0
     out, err = capsys.readouterr()
     runs = re.findall(r"task (\d) at (\w): \{'turns': (\d), 'calls': (\d)\}", err)
     once = [("1", "a", "2", "1"), ("1", "b", "3", "3"), ("2", "b", "1", "3"), ("2", "a", "1", "0")]
@@ -136,13 +136,13 @@ def test_turns_and_calls_of_both_sides_are_counted(
     assert re.search(r"turns\W+1\.50\W+2\.00\W+1, 0, 1\W+1\.0000", out)
     assert re.search(r"calls\W+0\.50\W+3\.00\W+2, 0, 0\W+0\.5000", out)
 
-
-def test_agent_that_uses_another_server_is_an_error(
-    trial: Trial, capsys: pytest.CaptureFixture[str]
-) -> None:
-    trial.task(a=[], b=[1])
-    assert trial.run() == 1
-    assert "the agent made no turn at a: does it use http://a?" in capsys.readouterr().err
+    result = codec.decode(into.read_bytes(), type=Result)
+    taken = {(one.task, one.side, str(one.turns), str(one.calls)) for one in result.runs}
+    assert taken == set(once)
+    assert [(one.repeat, one.status) for one in result.runs] == [(1, 0)] * 4 + [(2, 0)] * 4
+    assert result.tasks == {"1": str(trial.tasks[0]), "2": str(trial.tasks[1])}
+    calls = result.comparisons[1]
+    assert calls == Comparison("calls", 0.5, 3.0, more=2, fewer=0, equal=0, p=0.5)
 
 
 def test_each_task_begins_with_its_own_files(
@@ -168,45 +168,21 @@ def test_each_task_begins_with_its_own_files(
 
 
 @pytest.mark.parametrize(
-    ("files", "arguments", "error"),
+    ("files", "directory", "error"),
     [
-        ({"one/task.txt": " \n"}, (), "task.txt is empty"),
-        ({"one/task.txt": "Go.", "two/other": ""}, (), "two/task.txt"),
-        ({"one/task.txt": "Go."}, ("--directory", "."), "has a folder of its own"),
-        ({}, (), "there is no task"),
+        ({"one/task.txt": " \n"}, None, "task.txt is empty"),
+        ({"one/task.txt": "Go.", "two/other": ""}, None, "two/task.txt"),
+        ({"one/task.txt": "Go."}, Path(), "has a folder of its own"),
     ],
 )
 def test_folder_of_tasks_that_lacks_something_is_an_error(
-    trial: Trial,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    files: dict[str, str],
-    arguments: Sequence[str],
-    error: str,
+    tmp_path: Path, files: dict[str, str], directory: Path | None, error: str
 ) -> None:
-    tasks = tmp_path / "tasks"
-    tasks.mkdir()
     for name, text in files.items():
-        (tasks / name).parent.mkdir(exist_ok=True)
-        (tasks / name).write_text(text)
-    assert trial.run_tasks(tasks, *arguments) != 0
-    assert error in capsys.readouterr().err
-
-
-def test_result_file_has_every_run_and_the_comparison(trial: Trial, tmp_path: Path) -> None:
-    trial.task(a=[1, 0], b=[2, 1, 0])
-    trial.task(a=[0], b=[3])
-    into = tmp_path / "result.json"
-    assert trial.run("--repeats", "2", "--into", str(into)) == 0
-
-    result = codec.decode(into.read_bytes(), type=Result)
-    taken = {(one.task, one.side): (one.turns, one.calls) for one in result.runs}
-    assert taken == {("1", "a"): (2, 1), ("1", "b"): (3, 3), ("2", "a"): (1, 0), ("2", "b"): (1, 3)}
-    assert [one.repeat for one in result.runs] == [1] * 4 + [2] * 4
-    assert {one.status for one in result.runs} == {0}
-    assert result.tasks == {"1": str(trial.tasks[0]), "2": str(trial.tasks[1])}
-    calls = result.comparisons[1]
-    assert calls == Comparison("calls", 0.5, 3.0, more=2, fewer=0, equal=0, p=0.5)
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    with pytest.raises((CommandError, OSError), match=error):
+        read_tasks(tmp_path, directory)
 
 
 def test_runs_of_an_experiment_that_fails_are_kept_and_never_written_over(
@@ -215,11 +191,11 @@ def test_runs_of_an_experiment_that_fails_are_kept_and_never_written_over(
     trial.task(a=[1], b=[])
     into = tmp_path / "result.json"
     assert trial.run("--into", str(into)) == 1
+    assert "the agent made no turn at b: does it use http://b" in capsys.readouterr().err
     result = codec.decode(into.read_bytes(), type=Result)
     assert [(one.side, one.turns) for one in result.runs] == [("a", 1), ("b", 0)]
     assert result.comparisons == []
 
-    capsys.readouterr()
     assert trial.run("--into", str(into)) != 0
     assert "exists already" in capsys.readouterr().err
     assert codec.decode(into.read_bytes(), type=Result) == result

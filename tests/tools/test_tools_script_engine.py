@@ -15,8 +15,12 @@ from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
 from services.worker.engine import EngineDelta, EngineDied, EngineInfo, EngineRequest
 from tests.kit.listening import listen
+from tests.kit.models import built_once
+from tests.kit.vision_model import build_vision_model
 from tests.kit.waiting import LIMIT_S, eventually
+from tests.worker.vision import VisionPrompts, image
 from turnwire_tools.script.engine import ScriptEngine
+from turnwire_tools.script.prefills import PrefillQueue
 
 
 class Stage:
@@ -32,28 +36,22 @@ class Stage:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
-    def decode(self, ids: Iterable[int]) -> str:
-        text: str = self.tokenizer.decode(list(ids), skip_special_tokens=False)
+    def text_of(self, deltas: Iterable[EngineDelta]) -> str:
+        ids = [token for delta in deltas for token in delta.ids]
+        text: str = self.tokenizer.decode(ids, skip_special_tokens=False)
         return text
 
-    def request(self, text: str, *, history: str = "") -> EngineRequest:
+    async def play(self, text: str, *, history: str = "") -> list[EngineDelta]:
         self.count += 1
         prompt = f"{history}<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
-        return EngineRequest(
-            f"t{self.count}",
-            self.encode(prompt),
-            Sampling(max_tokens=500),
-            self.info.eos_ids,
-        )
-
-    async def play(self, text: str, **more: Any) -> list[EngineDelta]:
+        ids, limits = self.encode(prompt), Sampling(max_tokens=500)
+        request = EngineRequest(f"t{self.count}", ids, limits, self.info.eos_ids)
         async with asyncio.timeout(LIMIT_S):
-            return [delta async for delta in listen(self.engine, self.request(text, **more))]
+            return [delta async for delta in listen(self.engine, request)]
 
-    async def say(self, text: str, **more: Any) -> str:
+    async def say(self, text: str, *, history: str = "") -> str:
         """The text of the output."""
-        deltas = await self.play(text, **more)
-        return self.decode(token for delta in deltas for token in delta.ids)
+        return self.text_of(await self.play(text, history=history))
 
 
 @pytest.fixture
@@ -77,7 +75,7 @@ async def test_a_request_brings_its_own_output(stage: Any) -> None:
     trial = await stage()
     output = "<think>\nHm.\n</think>\n\nGood <tool_call>day"
     deltas = await trial.play(f"[[say]]{output}[[/say]]")
-    assert trial.decode(token for delta in deltas for token in delta.ids) == output
+    assert trial.text_of(deltas) == output
     assert deltas[-1].finish is FinishReason.STOP
     assert deltas[-1].stop_id == trial.info.eos_ids[0]
 
@@ -127,3 +125,40 @@ async def test_a_request_may_kill_the_engine(stage: Any) -> None:
     with pytest.raises(EngineDied):
         await asyncio.wait_for(other, LIMIT_S)
     assert not trial.engine.healthy()
+
+
+LONG_S = 10_000.0
+
+
+async def test_prompts_are_computed_in_order_and_those_of_ended_turns_take_no_time() -> None:
+    done: list[str] = []
+    prefills = PrefillQueue(done.append)
+    for name in "abc":
+        prefills.add(name, LONG_S)
+    prefills.add("d", 0.0)
+    prefills.remove("b")
+    prefills.remove("a")
+    prefills.remove("unknown")
+    prefills.remove("c")
+    await eventually(lambda: done == ["d"])
+    for name in "efg":
+        prefills.add(name, 0.0)
+    await eventually(lambda: done == [*"defg"])
+
+
+@pytest.mark.slow
+async def test_agent_says_what_it_sees(tmp_path_factory: pytest.TempPathFactory) -> None:
+    model = built_once(tmp_path_factory, "qwen", lambda path: build_vision_model(path, "qwen"))
+    engine = ScriptEngine(WorkerConfig(model=str(model), token_delay_ms=0.0))
+    info = await engine.start()
+    asked = ("Look: ", image("red", 640, 480), image("blue", 84, 56), " Answer with the word PLUM.")
+    ids, images = VisionPrompts(model, "qwen").prompt(*asked)
+    request = EngineRequest("t", ids, Sampling(max_tokens=500), info.eos_ids, images=images)
+    stage = Stage(engine, info, Tokenizer.from_file(str(model / "tokenizer.json")))
+    text = stage.text_of([delta async for delta in listen(engine, request)])
+    await engine.stop(1.0)
+    one, two = (image.hash[:8] for image in images)
+    assert text.rpartition("</think>\n\n")[2] == (
+        f"I see an image of 640 x 480 pixels ({one}).\n"
+        f"I see an image of 84 x 56 pixels ({two}).\n\nPLUM"
+    )

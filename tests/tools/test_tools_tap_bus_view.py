@@ -114,28 +114,23 @@ def test_token_frame_has_a_line_for_each_turn() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("event", "text"),
-    [
-        (Prepared(10, 90, "w1", "p1"), "prepared: 10 prompt tokens, 90 may follow, w1 → p1"),
-        (BlockStart(1, "tool_use", "Bash", "call_1"), "[1] tool_use Bash call_1"),
-        (Delta(1, 12, 'a "b"\n'), '[1]    12 "a \\"b\\"\\n"'),
-        (Dispatch(1, "call_1", "Bash", '{\n"a": 1}'), '[1] dispatch Bash call_1 { "a": 1}'),
-        (BlockStop(1, complete=False, length=3), "[1] end after 3 characters, incomplete"),
-        (
-            Finish(FinishReason.STOP, 2, Usage(10, 8, 5)),
-            "finish: stop, 2 blocks, 10 prompt (8 cached), 5 output tokens",
+def test_each_event_is_described() -> None:
+    events: dict[str, TurnEvent] = {
+        "prepared: 10 prompt tokens, 90 may follow, w1 → p1": Prepared(10, 90, "w1", "p1"),
+        "[1] tool_use Bash call_1": BlockStart(1, "tool_use", "Bash", "call_1"),
+        '[1]    12 "a \\"b\\"\\n"': Delta(1, 12, 'a "b"\n'),
+        '[1] dispatch Bash call_1 { "a": 1}': Dispatch(1, "call_1", "Bash", '{\n"a": 1}'),
+        "[1] end after 3 characters, incomplete": BlockStop(1, complete=False, length=3),
+        "finish: stop, 2 blocks, 10 prompt (8 cached), 5 output tokens": Finish(
+            FinishReason.STOP, 2, Usage(10, 8, 5)
         ),
-        (Failed(Overloaded("all busy").info), "failed: overloaded: all busy"),
-        (
-            Interrupted("w1", pack_ids([1, 2, 3]), EngineFailed("the engine died").info),
-            "interrupted after 3 tokens on w1: the engine died",
+        "failed: overloaded: all busy": Failed(Overloaded("all busy").info),
+        "interrupted after 3 tokens on w1: the engine died": Interrupted(
+            "w1", pack_ids([1, 2, 3]), EngineFailed("the engine died").info
         ),
-    ],
-)
-def test_event_is_described(event: TurnEvent, text: str) -> None:
-    frame = EventFrame("p1", 1, [EventEntry("t1", 1, [event])])
-    assert shown(subjects.events("f1"), frame) == [f"evt | f1 | t1 | {text}"]
+    }
+    frame = EventFrame("p1", 1, [EventEntry("t1", 1, [*events.values()])])
+    assert shown(subjects.events("f1"), frame) == [f"evt | f1 | t1 | {text}" for text in events]
 
 
 def test_every_subject_word_is_decoded() -> None:

@@ -38,25 +38,13 @@ from schemas.ledger import LedgerContext
 from services.cli.main import main
 from turnwire_tools.replay.replay_file import RecordedPrompt
 from turnwire_tools.tap.turns import FollowedTurn, TurnFollower
-from turnwire_tools.trajectories.samples import Sample, Sampler
+from turnwire_tools.trajectories.samples import Sampler
 
 CONTEXT = codec.encode(ParseContext("m", "qwen3_coder", "f", 3))
 
 
-def followed(
-    name: str, conversation: Conversation, prompt: list[int], output: list[int], text: str
-) -> FollowedTurn:
-    """A turn that has ended."""
-    turn = FollowedTurn(name, 0.0, conversation, placed=RecordedPrompt(0.0, pack_ids(prompt)))
-    turn.add_tokens(TokenEntry(name, 1, 0, output), 0.0)
-    events: list[TurnEvent] = [
-        BlockStart(0, "text"),
-        Delta(0, 0, text),
-        BlockStop(0, True, len(text)),
-        Finish(FinishReason.STOP, 1, Usage(output=len(output))),
-    ]
-    turn.add_events(EventEntry(name, 1, events), 0.0)
-    return turn
+def text_events(text: str) -> list[TurnEvent]:
+    return [BlockStart(0, "text"), Delta(0, 0, text), BlockStop(0, True, len(text))]
 
 
 class Rollout:
@@ -84,17 +72,18 @@ class Rollout:
             for n, text in enumerate(history)
         ]
         conversation = Conversation("m", messages, client=Client(session))
-        turn = followed(f"t{self.count}", conversation, prompt, output, f"text {self.count}")
+        name, placed = f"t{self.count}", RecordedPrompt(0.0, pack_ids(prompt))
+        turn = FollowedTurn(name, 0.0, conversation, placed=placed)
+        turn.add_tokens(TokenEntry(name, 1, 0, output), 0.0)
+        end = Finish(FinishReason.STOP, 1, Usage(output=len(output)))
+        turn.add_events(EventEntry(name, 1, [*text_events(f"text {self.count}"), end]), 0.0)
         ledger = LedgerContext(b"", 0, b"", opening)
         turn.context = ParseContext("m", "qwen3_coder", "f", 3, ledger=ledger)
         self.sampler.add(turn, None, now)
 
-    def samples(self) -> list[Sample]:
-        return self.sampler.close()
-
     def causes(self) -> list[tuple[str, str | None] | None]:
         """Cause of each sample, and the turn from which it departs."""
-        departures = [one.departs for one in self.samples()]
+        departures = [one.departs for one in self.sampler.close()]
         return [None if one is None else (one.cause, one.turn) for one in departures]
 
 
@@ -151,13 +140,15 @@ def test_departure_has_its_cause(turns: Sequence[Any], causes: list[Any]) -> Non
 
 def test_prompts_that_extend_are_one_sample() -> None:
     rollout = Rollout()
-    rollout.turn([1, 2], [3, 4])
-    rollout.turn([1, 2, 3, 4, 5], [6], NEXT)
-    (sample,) = rollout.samples()
+    rollout.turn([1, 2], [3, 4], now=10.0)
+    rollout.turn([1, 2, 3, 4, 5], [6], NEXT, now=10.0)
+    rollout.turn([7], [8], ("Other",), now=20.0)
+    (sample,) = rollout.sampler.close(15.0)  # the session that is quiet
     assert sample.ids == [1, 2, 3, 4, 5, 6]
     assert sample.loss_mask == [0, 0, 1, 1, 0, 1]
     assert [(span.start, span.end) for span in sample.turns] == [(2, 4), (5, 6)]
     assert (sample.departs, sample.logprobs) == (None, None)
+    assert [sample.id for sample in rollout.sampler.close()] == ["t3"]
 
 
 @pytest.mark.parametrize(("sent", "cause"), [("text  1", "template"), ("text 0", "client")])
@@ -165,18 +156,10 @@ def test_changes_by_client_and_template_are_distinguished(sent: str, cause: str)
     rollout = Rollout()
     rollout.turn([1, 2], [3, 4, 5])
     rollout.turn([1, 2, 3, 9, 6], [7], ("Q", sent, "Q2"))
-    first, second = rollout.samples()
+    first, second = rollout.sampler.close()
     assert (first.loss_mask, second.loss_mask) == ([0, 0, 1, 1, 1], [0, 0, 0, 0, 0, 1])
     assert second.departs is not None
     assert (second.departs.cause, second.departs.at, second.departs.turn) == (cause, 3, "t1")
-
-
-def test_quiet_sessions_are_closed() -> None:
-    rollout = Rollout()
-    rollout.turn([1, 2], [3], now=10.0)
-    rollout.turn([5, 6], [7], now=20.0)
-    assert [sample.id for sample in rollout.sampler.close(15.0)] == ["t1"]
-    assert [sample.id for sample in rollout.samples()] == ["t2"]
 
 
 def request(attempt: int = 1) -> TurnRequest:
@@ -186,10 +169,8 @@ def request(attempt: int = 1) -> TurnRequest:
 def generate(
     attempt: int = 1, prompt: tuple[int, ...] = (1, 2), resume: tuple[int, ...] = ()
 ) -> GenerateRequest:
-    packed, resumed = pack_ids(prompt), pack_ids(resume)
-    return GenerateRequest(
-        "t", attempt, "m", packed, "p", "f", Sampling(), [9], Raw(CONTEXT), resumed
-    )
+    names = ("t", attempt, "m", pack_ids(prompt), "p", "f")
+    return GenerateRequest(*names, Sampling(), [9], Raw(CONTEXT), pack_ids(resume))
 
 
 def tokens(
@@ -198,19 +179,15 @@ def tokens(
     logprobs = None if logprob is None else [[(token, logprob)] for token in ids]
     end = None
     if stop is not None:
-        end = TokenFinish(
-            FinishReason.STOP, stop, logprobs=None if logprob is None else [(stop, -9.0)]
-        )
-    return TokenFrame(
-        "w", 1, [TokenEntry("t", attempt, at, list(ids), logprobs=logprobs, finish=end)]
-    )
+        chosen = None if logprob is None else [(stop, -9.0)]
+        end = TokenFinish(FinishReason.STOP, stop, logprobs=chosen)
+    entry = TokenEntry("t", attempt, at, list(ids), logprobs=logprobs, finish=end)
+    return TokenFrame("w", 1, [entry])
 
 
 def finish(count: int, attempt: int = 1, reason: FinishReason = FinishReason.STOP) -> EventFrame:
-    blocks: list[TurnEvent] = [BlockStart(0, "text"), Delta(0, 0, "hi"), BlockStop(0, True, 2)]
-    return EventFrame(
-        "p", 1, [EventEntry("t", attempt, [*blocks, Finish(reason, 1, Usage(output=count))])]
-    )
+    events = [*text_events("hi"), Finish(reason, 1, Usage(output=count))]
+    return EventFrame("p", 1, [EventEntry("t", attempt, events)])
 
 
 def follow(*messages: object) -> tuple[list[FollowedTurn], int, int]:
@@ -234,21 +211,16 @@ def test_repeats_are_dropped_and_the_end_token_is_kept() -> None:
     assert (turn.stop_id, turn.logprobs) == (9, [])
     assert (turn.written, turn.time) == ([Text("hi")], 5.0)
 
+    last = tokens(1, 4, logprob=-0.5, stop=9)
+    (turn,), _, _ = follow(request(), generate(), tokens(0, 3), last, finish(3))
+    assert turn.logprobs == [None, -0.5, -9.0]
 
-def test_tokens_after_a_cut_are_left_out() -> None:
+
+def test_tokens_after_a_cut_are_left_out_and_those_after_the_end_waited_for() -> None:
     cut = finish(2, reason=FinishReason.STOP_STRING)
     (turn,), _, _ = follow(request(), generate(), tokens(0, 3, 4, 5, stop=9), cut)
     assert (list(turn.output), turn.stop_id) == ([3, 4], None)
-
-
-def test_tokens_that_come_after_the_end_are_waited_for() -> None:
     assert outputs(tokens(0, 3), finish(3), tokens(1, 4), tokens(2, stop=9)) == [3, 4, 9]
-
-
-def test_log_probabilities_are_written() -> None:
-    frames = (tokens(0, 3), tokens(1, 4, logprob=-0.5, stop=9), finish(3))
-    (turn,), _, _ = follow(request(), generate(), *frames)
-    assert turn.logprobs == [None, -0.5, -9.0]
 
 
 def test_resumed_turn_keeps_its_tokens_and_restarted_turn_drops_them() -> None:
@@ -293,12 +265,3 @@ def test_a_recording_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert (sample["ids"], sample["loss_mask"]) == ([1, 2, 3, 9], [0, 0, 1, 1])
     assert sample["turns"][0]["blocks"] is None
     assert "1 have not ended" in err
-
-
-def test_recording_of_another_release_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "file.jsonl"
-    path.write_text('{"time": 1.0, "subject": "tw.v1.turn.m.p", "payload": {}}\n')
-    assert main(["trajectories", str(path)]) == 2
-    assert f"{path}:1: tw.v1.turn.m.p is from another release" in capsys.readouterr().err

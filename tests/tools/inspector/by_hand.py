@@ -39,8 +39,12 @@ from schemas.frames import (
     TurnRequest,
     pack_ids,
 )
+from tests.kit.conversations import assistant as answer
+from tests.kit.conversations import user
 from turnwire_tools.inspector.fold import Fold
 from turnwire_tools.inspector.turns import InspectedTurn
+
+__all__ = ["TOOLS", "Bus", "answer", "asked", "block_events", "result", "user"]
 
 TOOLS = [ToolSpec("Bash", "Runs a command."), ToolSpec("Read", "Reads a file.")]
 
@@ -124,17 +128,11 @@ class Bus:
 def block_events(block: int, part: Part) -> list[TurnEvent]:
     match part:
         case Reasoning(text=text):
-            return [
-                BlockStart(block, "reasoning"),
-                Delta(block, 0, text or ""),
-                BlockStop(block, length=len(text or "")),
-            ]
+            start, text = BlockStart(block, "reasoning"), text or ""
+            return [start, Delta(block, 0, text), BlockStop(block, length=len(text))]
         case Text(text=text):
-            return [
-                BlockStart(block, "text"),
-                Delta(block, 0, text),
-                BlockStop(block, length=len(text)),
-            ]
+            start = BlockStart(block, "text")
+            return [start, Delta(block, 0, text), BlockStop(block, length=len(text))]
         case Call():
             return [
                 BlockStart(block, "tool_use", part.name, part.call_id),
@@ -153,14 +151,6 @@ def asked(
     return Conversation(
         "m", list(turns), tools=tools, client=Client(session, "claude-cli/2.1 (x)"), **more
     )
-
-
-def user(text: str) -> Message:
-    return Message("user", [Text(text)])
-
-
-def answer(*parts: Part) -> Message:
-    return Message("assistant", list(parts))
 
 
 def result(call: Call, text: str) -> Message:

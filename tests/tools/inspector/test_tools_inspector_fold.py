@@ -42,15 +42,6 @@ def test_a_turn_has_its_times_counts_and_blocks(bus: Bus) -> None:
     assert turn.ids.tolist() == [7, 8, 9]
 
 
-def test_repeats_are_dropped(bus: Bus) -> None:
-    turn = bus.begin(asked(user("Q")), range(9))
-    bus.write(turn, [1, 2], Text("Hello"))
-    bus.write(turn, [1, 2], Text("Hello"))
-    bus.send(TokenFrame("worker-1", 3, [TokenEntry(turn, 1, 1, [2, 3])]))
-    assert bus.fold.turns[turn].ids.tolist() == [1, 2, 3]
-    assert [block.text for block in bus.fold.turns[turn].blocks] == ["Hello"]
-
-
 def test_turns_of_a_session_follow_each_other(bus: Bus) -> None:
     first = bus.turn(asked(user("Q")), range(9), [100], LS)
     history = (user("Q"), answer(LS), result(LS, "a.txt"))
@@ -101,11 +92,10 @@ def test_helpers_are_under_the_agent_that_started_them(bus: Bus) -> None:
     foreign = claimed(bus, "Q", "t", tenant="other", parent="s", kind="helper")
     assert foreign.parent == ""
 
-
-def test_a_title_is_under_its_session(bus: Bus) -> None:
-    early = claimed(bus, "Title?", "s", kind="background")
-    main = claimed(bus, "Q", "s")
-    late = claimed(bus, "Recap?", "s", kind="background")
+    # A title is under its session.
+    early = claimed(bus, "Title?", "u", kind="background")
+    main = claimed(bus, "Q", "u")
+    late = claimed(bus, "Recap?", "u", kind="background")
     assert (early.parent, main.parent, late.parent) == (main.id, "", main.id)
 
 
@@ -124,16 +114,13 @@ def test_a_changed_answer_stays_in_its_session(bus: Bus) -> None:
     assert fork.session == first.id
 
 
-def placed(turn: str, parser: str, **more: Any) -> GenerateRequest:
-    """The second attempt's prompt."""
-    prompt = pack_ids(range(9))
-    names = (turn, 2, "m", prompt, parser, "frontend-1")
-    return GenerateRequest(*names, Sampling(), [], Raw(b"null"), **more)
-
-
 def test_attempts_takeovers_and_replays_are_trouble(bus: Bus) -> None:
     turn = bus.begin(asked(user("Q")), range(9))
     bus.write(turn, [1, 2])
+    bus.write(turn, [1, 2])  # a repeat is dropped
+    bus.send(TokenFrame("worker-1", 3, [TokenEntry(turn, 1, 1, [2])]))
+    assert bus.fold.turns[turn].ids.tolist() == [1, 2]
+    bus.events(turn, *block_events(0, Text("Hel"))[:2])
     bus.events(turn, *block_events(0, Text("Hel"))[:2])
     bus.send(Replay("frontend-1", [StreamPosition(turn, 1, 3)]))
     bus.events(turn, Prepared(9, 99, "worker-1", "parser-2"))
@@ -141,7 +128,8 @@ def test_attempts_takeovers_and_replays_are_trouble(bus: Bus) -> None:
     again = TurnRequest(turn, "frontend-1", asked(user("Q")), 2, resume=pack_ids([1, 2]))
     bus.send(replace(again, avoid=["worker-1"]))
     late = Prepared(9, 99, "worker-1", "parser-1")
-    bus.send(placed(turn, "parser-3"), "worker-2")
+    names = (turn, 2, "m", pack_ids(range(9)), "parser-3", "frontend-1")
+    bus.send(GenerateRequest(*names, Sampling(), [], Raw(b"null")), "worker-2")
     bus.events(turn, late, attempt=1)
     for _ in range(2):
         bus.events(turn, Prepared(9, 99, "worker-2", "parser-3"), attempt=2)

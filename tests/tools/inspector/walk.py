@@ -11,22 +11,7 @@ import urllib.request
 from typing import Any
 
 TURNS = 7
-WORDS = [
-    "ledger",
-    "token",
-    "model",
-    "prompt",
-    "the",
-    "every",
-    "that",
-    "wrote",
-    "and",
-    "each",
-    "begins",
-    "with",
-    "before",
-    "it",
-]
+SENTENCE = "ledger token model prompt the every that wrote and each begins with before it"
 TOOL = {
     "name": "Bash",
     "description": "Runs a command.",
@@ -85,7 +70,7 @@ def post(url: str, session: str, messages: list[dict[str, Any]], system: str) ->
 def filler(seed: int, words: int) -> str:
     """Words that are the same in every run."""
     source = random.Random(seed)
-    return " ".join(source.choice(WORDS) for _ in range(words))
+    return " ".join(source.choice(SENTENCE.split()) for _ in range(words))
 
 
 if __name__ == "__main__":
