@@ -50,13 +50,18 @@ def test_template_errors_are_errors_of_the_request(source: str, message: str) ->
     assert caught.value.info.kind is ErrorKind.INVALID
 
 
-def test_reserved_variables_and_empty_conversations_are_refused() -> None:
+def test_requests_that_no_template_renders_are_refused() -> None:
     for name in ("messages", "tokenize", "add_generation_prompt"):
         with pytest.raises(Invalid, match=f"may not set {name}") as caught:
             template_of("").render(USER, variables={name: True})
         assert caught.value.info.param == "chat_template_kwargs"
     with pytest.raises(Invalid, match="at least one message"):
         template_of("").render([])
+    deep: list[Any] = []
+    for _ in range(20_000):
+        deep = [deep]
+    with pytest.raises(RecursionError, match="nested too deeply"):
+        template_of("{{ x | tojson }}").render(USER, variables={"x": deep})
 
 
 def test_history_without_a_user_message_gets_an_empty_one_where_the_template_demands_one() -> None:
