@@ -7,16 +7,17 @@ import tomllib
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
 
 from schemas.control import ModelCard
-from services.cli.connect.client import ENTRY_POINTS
+from services.cli.connect.client import ENTRY_POINTS, client_names
 from services.cli.connect.server import ServerError, base_url, read_models
 from services.cli.main import main
 from services.frontend.apis.models.documents import listing, names
-from tests.cli.running import install, turnwire
+from tests.cli.running import install
 from tests.kit.certificates import Authority
 
 
@@ -53,7 +54,7 @@ async def server() -> AsyncIterator[Server]:
 
 
 class Command:
-    """Runs a command in a thread; has what it printed last."""
+    """Runs `turnwire` in a thread; has what it printed last."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
@@ -64,12 +65,9 @@ class Command:
         self.out, self.err = self._capsys.readouterr()
         return status
 
-    def catalogue(self) -> list[dict[str, object]]:
-        models: list[dict[str, object]] = json.loads(self.out)["models"]
+    def catalogue(self) -> list[dict[str, Any]]:
+        models: list[dict[str, Any]] = json.loads(self.out)["models"]
         return models
-
-    def windows(self) -> list[tuple[object, object]]:
-        return [(model["slug"], model["context_window"]) for model in self.catalogue()]
 
 
 @pytest.fixture
@@ -77,32 +75,21 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
     return Command(capsys)
 
 
-# -- The server
-
-
-@pytest.mark.parametrize(
-    ("address", "expected"),
-    [
-        ("http://h:1/", "http://h:1"),
+def test_address_becomes_a_base_url() -> None:
+    for address, expected in (
         ("http://h:1/v1", "http://h:1"),
         ("https://h/x/v1/", "https://h/x"),
         ("h:1", "http://h:1"),
-    ],
-)
-def test_address_becomes_a_base_url(address: str, expected: str) -> None:
-    assert base_url(address) == expected
+    ):
+        assert base_url(address) == expected
 
 
 async def test_models_of_a_server_are_read(server: Server) -> None:
     served = await asyncio.to_thread(read_models, server.url + "/v1", None)
-    assert [
-        (model.id, model.window, model.longest, model.supports("thinking"))
-        for model in served.models
-    ] == [
-        ("acme/coder", 131_072, 131_072, True),
-        ("gpt-5.5", 131_072, 131_072, True),
-        ("small", 32_768, 4096, False),
-    ]
+    coder, alias, small = served.models
+    assert (coder.id, coder.window, coder.longest) == ("acme/coder", 131_072, 131_072)
+    assert (alias.id, alias.window, alias.supports("thinking")) == ("gpt-5.5", 131_072, True)
+    assert (small.id, small.longest, small.supports("thinking")) == ("small", 4096, False)
     with pytest.raises(ServerError, match=r"serves no x; it serves: acme/coder, gpt-5\.5, small"):
         served.choose("x")
     server.key = "right"
@@ -125,15 +112,12 @@ async def test_unknown_authority_is_explained(tmp_path: Path) -> None:
             await asyncio.to_thread(read_models, address, None)
 
 
-@pytest.mark.parametrize("key", ["two\nlines", "a\rb", "\x00", "clé 🔑", "sk-\u2019", "tab\t"])
+@pytest.mark.parametrize("key", ["two\nlines", "\x00", "clé 🔑"])
 def test_key_that_no_header_can_have_is_refused_and_not_printed(key: str) -> None:
     reason = "has characters that an HTTP header cannot have"
     with pytest.raises(ServerError, match=reason) as refused:
         read_models("http://127.0.0.1:1", key)
     assert key not in str(refused.value)
-
-
-# -- connect
 
 
 async def test_connect_prints_settings(server: Server, command: Command) -> None:
@@ -146,6 +130,11 @@ async def test_connect_prints_settings(server: Server, command: Command) -> None
     assert f'baseURL: "{server.url}/v1"' in command.out
     assert await command.run("connect", "ai-sdk", *at, "--write") == 2
     assert "library" in command.err
+    assert await command.run("connect", "claude", "--url", "127.0.0.1:1") == 1
+    assert "no Turnwire server answers at http://127.0.0.1:1" in command.err
+    server.cards = []
+    assert await command.run("connect", "claude", *at) == 1
+    assert "serves no model" in command.err
 
 
 async def test_connect_writes_settings(server: Server, tmp_path: Path, command: Command) -> None:
@@ -161,8 +150,6 @@ async def test_connect_writes_settings(server: Server, tmp_path: Path, command: 
     assert tomllib.loads(codex.read_text())["model_catalog_json"] == str(catalogue)
     models = json.loads(catalogue.read_text())["models"]
     assert [model["slug"] for model in models] == ["acme/coder", "gpt-5.5", "small"]
-    assert await command.run("connect", "codex", *write) == 0
-    assert "model_catalog_json" not in tomllib.loads(codex.read_text())
 
 
 @pytest.mark.parametrize("write", [False, True])
@@ -185,57 +172,36 @@ async def test_printed_line_starts_the_client_in_a_shell(
     assert (await shell.communicate())[0] == b"acme/coder\n"
 
 
-async def test_connect_fails_in_one_line(server: Server, command: Command) -> None:
-    assert await command.run("connect", "claude", "--url", "127.0.0.1:1") == 1
-    assert "no Turnwire server answers at http://127.0.0.1:1" in command.err
-    assert await command.run("connect", "claude", "--url", server.url, "--api", "chat") == 2
-    assert await command.run("connect", "claude", "--url", server.url, "--model", "x") == 1
-    server.cards = []
-    assert await command.run("connect", "claude", "--url", server.url) == 1
-    assert "serves no model" in command.err
-
-
 PLUGIN = """
-from services.cli.connect.client import AgentClient, ClientPlan, ClientSettings, Target
+from services.cli.connect.client import AgentClient, ClientPlan, ClientSettings
 
-def make_settings(target: Target) -> ClientPlan:
-    return ClientPlan([ClientSettings("~/.mine.json", "json", {"url": target.url, "model": target.model.id})], "mine --now")
+def make_settings(target):
+    return ClientPlan([ClientSettings("~/.mine.json", "json", {"url": target.url})], "mine --now")
 
 CLIENT = AgentClient("My client", make_settings, apis=("chat",))
 """
 
 
-async def test_package_adds_a_client(server: Server, tmp_path: Path) -> None:
-    env = install(tmp_path, ENTRY_POINTS, "mine = added:CLIENT", PLUGIN)
-    assert "mine" in (await turnwire("--help", env=env))[1]
-    assert "mine" in (await turnwire("connect", "--help", env=env))[1]
+async def test_package_adds_a_client(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
+) -> None:
+    install(tmp_path, monkeypatch, ENTRY_POINTS, "mine = added:CLIENT", PLUGIN)
     mine = ("connect", "mine", "--url", server.url)
-    status, output = await turnwire(*mine, env=env)
-    assert status == 0
-    assert "start with: mine --now" in output
-    assert f'"url": "{server.url}"' in output
-    refused = await turnwire(*mine, "--api", "messages", env=env)
-    assert refused == (2, "turnwire connect: My client uses chat, not messages\n")
-
-
-# -- catalog
-
-
-BUNDLED = {
-    "models": [
-        {"slug": "gpt-5.5", "base_instructions": "theirs", "context_window": 7},
-        {"slug": "o", "tool_mode": "x"},
-    ]
-}
+    assert "mine" in client_names()
+    assert await command.run(*mine) == 0
+    assert "start with: mine --now" in command.err + command.out
+    assert f'"url": "{server.url}"' in command.out
+    assert await command.run(*mine, "--api", "messages") == 2
+    assert command.err == "turnwire connect: My client uses chat, not messages\n"
 
 
 async def test_profiles_come_from_a_codex_program(
     server: Server, tmp_path: Path, command: Command
 ) -> None:
     program = tmp_path / "codex"
-    program.write_text(
-        f"#!/bin/sh\n[ \"$*\" = 'debug models --bundled' ] && echo '{json.dumps(BUNDLED)}'\n"
-    )
+    bundled = {"models": [{"slug": "gpt-5.5", "base_instructions": "theirs", "context_window": 7}]}
+    condition = "[ \"$*\" = 'debug models --bundled' ]"
+    program.write_text(f"#!/bin/sh\n{condition} && echo '{json.dumps(bundled)}'\n")
     program.chmod(0o755)
     catalog = ("catalog", "codex", "--url", server.url, "--from")
     assert await command.run(*catalog, str(program)) == 0
@@ -248,6 +214,7 @@ async def test_profiles_come_from_a_codex_program(
 async def test_catalogue_comes_from_model_files(demo_dir: Path, command: Command) -> None:
     catalog = ("catalog", "codex", "--model-dir", str(demo_dir), "--max-model-len", "65536")
     assert await command.run(*catalog, "--model", "acme/m", "--model", "gpt-5.5") == 0
-    assert command.windows() == [("acme/m", 65_536), ("gpt-5.5", 65_536)]
-    levels = command.catalogue()[0]["supported_reasoning_levels"]
-    assert levels[0]["effort"] == "medium"  # type: ignore[index]
+    one, other = command.catalogue()
+    assert (one["slug"], one["context_window"]) == ("acme/m", 65_536)
+    assert one["supported_reasoning_levels"][0]["effort"] == "medium"
+    assert (other["slug"], other["context_window"]) == ("gpt-5.5", 65_536)

@@ -9,7 +9,7 @@ import shutil
 import stat
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -117,14 +117,6 @@ def test_only_a_new_file_gets_the_values_of_new_files(path: Path, cases: Cases) 
             assert (path.read_text() if path.exists() else None) == before
 
 
-def test_qwen_gets_a_file_that_it_does_not_write_again(tmp_path: Path) -> None:
-    model = ServedModel("m", 1024, 1024)
-    plan = load_client("qwen").plan(Target("http://host:1", model, folder=str(tmp_path)))
-    write(plan.files[0])
-    assert json.loads((tmp_path / "settings.json").read_text())["$version"] == 4
-    assert f"chmod 700 {tmp_path}" in plan.notes[0]
-
-
 def test_changed_values_are_listed_without_secrets_and_a_private_copy_is_kept(path: Path) -> None:
     before = '{"env": {"A": "old", "X_TOKEN": "secret"}}'
     path.write_text(before)
@@ -160,11 +152,9 @@ def test_comments_and_order_of_toml_stay(path: Path) -> None:
     [
         ("json", b'{"a": 1, // why\n}', "not plain JSON, perhaps because of comments"),
         ("json", b'{"mine": NaN}', "its number NaN would become another"),
-        ("json", b"[" * 100_000, "not plain JSON"),
         ("json", b"\xff\xfe", "not a text file"),
         ("toml", b"a = ", "not TOML"),
         ("yaml", b"model: x # why\n", "it has comments"),
-        ("yaml", b"a: &x [*x]\n", "it has aliases"),
     ],
 )
 def test_file_that_cannot_be_written_back_is_refused(
@@ -195,16 +185,6 @@ def test_undo_that_would_lose_an_edit_is_refused(
     with pytest.raises(CommandError, match=why):
         undo(ours)
     assert tree(path.parent) == before
-
-
-def test_comment_within_our_settings_does_not_stop_the_next_write(path: Path) -> None:
-    write(settings(path, {"p": {"turnwire": {"url": "u"}}}, "toml"))
-    edited = path.read_text() + "# why I use it\n"
-    path.write_text(edited)
-    again = settings(path, {"p": {"turnwire": {"url": "v"}}}, "toml")
-    write(again)
-    undo(again)
-    assert path.read_text() == edited
 
 
 def test_removed_file_stays_removed_and_its_old_text_is_kept(path: Path) -> None:
@@ -250,61 +230,44 @@ def test_undo_needs_no_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert list(tmp_path.iterdir()) == []
 
 
-# -- Links and folders of others
-
-
-@pytest.mark.parametrize(("link", "to"), [("s.json", "theirs/s.json"), ("to", "theirs/deep")])
+@pytest.mark.parametrize("name", ["s.json", "to/s.json"])
 def test_link_into_a_folder_of_another_user_is_refused(
-    link: str, to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
     theirs.mkdir()
     ours.mkdir()
     monkeypatch.setattr(os, "getuid", lambda: os.stat(tmp_path).st_uid + 1)
-    (ours / link).symlink_to(tmp_path / to)
-    path = ours / link if link == "s.json" else ours / link / "s.json"
+    link = name.partition("/")[0]
+    (ours / link).symlink_to(theirs / link)
     with pytest.raises(CommandError, match="in a folder of another user; it is unchanged"):
-        write(settings(path, {"key": KEY}))
+        write(settings(ours / name, {"key": KEY}))
     assert tree(theirs) == {}
     own = ours / "own.json"  # without a link it may be anybody's folder, such as on a volume
     write(settings(own, {"key": KEY}))
     assert KEY in own.read_text()
 
 
-@given(depth=st.integers(0, 3), at=st.integers(0, 3), change=st.sampled_from(["folder", "file"]))
-def test_link_that_appears_after_the_check_is_not_followed(
-    depth: int, at: int, change: str
-) -> None:
+@pytest.mark.parametrize("swapped", ["ours", "ours/a", "ours/a/b", "ours/a/b/s.json"])
+def test_link_that_appears_after_the_check_is_not_followed(swapped: str, tmp_path: Path) -> None:
     """Another user replaces a folder on the way, or the file, between the check of the path and its
     use."""
-    with new_folder() as folder:
-        theirs = folder / "theirs"
-        for part in ("", *(str(n) for n in range(depth))):
-            theirs /= part
-            theirs.mkdir(exist_ok=True)
-        (theirs / "s.json").write_text("{}")
-        path = folder.joinpath("ours", *(str(n) for n in range(depth)), "s.json")
-        path.parent.mkdir(parents=True)
-        path.write_text('{"a": 1}')
-        parts = path.relative_to(folder).parts
-        swapped = path if change == "file" else folder.joinpath(*parts[: min(at, depth) + 1])
-        before = tree(folder / "theirs")
-        resolve = os.path.realpath
+    for owner in ("ours", "theirs"):
+        (tmp_path / owner / "a" / "b").mkdir(parents=True)
+        (tmp_path / owner / "a" / "b" / "s.json").write_text("{}")
+    before = tree(tmp_path / "theirs")
+    link, resolve = tmp_path / swapped, os.path.realpath
 
-        def resolve_then_swap(name: Any, **options: Any) -> Any:
-            real = resolve(name, **options)
-            if not swapped.is_symlink():
-                shutil.move(swapped, folder / "moved")
-                target = folder.joinpath("theirs", *swapped.relative_to(folder / "ours").parts)
-                swapped.symlink_to(target)
-            return real
+    def resolve_then_swap(name: Any, **options: Any) -> Any:
+        real = resolve(name, **options)
+        if not link.is_symlink():
+            shutil.move(link, tmp_path / "moved")
+            link.symlink_to(tmp_path / swapped.replace("ours", "theirs"))
+        return real
 
-        with mock.patch("os.path.realpath", resolve_then_swap), pytest.raises(OSError):
-            write(settings(path, {"key": KEY}))
-        assert tree(folder / "theirs") == before
-
-
-# -- A write that is killed
+    with mock.patch("os.path.realpath", resolve_then_swap), pytest.raises(OSError):
+        write(settings(tmp_path / "ours" / "a" / "b" / "s.json", {"key": KEY}))
+    assert tree(tmp_path / "theirs") == before
 
 
 class Killed(BaseException):
@@ -315,31 +278,27 @@ class Killed(BaseException):
 @pytest.mark.parametrize("earlier", [[], ["first", "other"]])
 def test_killed_write_is_undone(tmp_path: Path, before: str | None, earlier: list[str]) -> None:
     """A process that writes is killed at each of its system calls in turn."""
-    names = ("open", "rename", "unlink", "mkdir", "fchmod")
-    real = {name: getattr(os, name) for name in names}
-    for last in itertools.count():
-        path = tmp_path / str(last) / "s.json"
+    calls = {name: getattr(os, name) for name in ("open", "rename", "unlink", "mkdir", "fchmod")}
+    left = 0
+
+    def call(name: str, *arguments: Any, **options: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Killed
+        return calls[name](*arguments, **options)
+
+    for number in itertools.count():
+        path = tmp_path / str(number) / "s.json"
         if before is not None:
             path.parent.mkdir()
             path.write_text(before)
             path.chmod(0o644)
         for value in earlier:
             write(settings(path, {"key": KEY + value}))
-        calls = itertools.count()
-
-        def call(
-            name: str,
-            *arguments: Any,
-            calls: Iterator[int] = calls,
-            last: int = last,
-            **options: Any,
-        ) -> Any:
-            if next(calls) == last:
-                raise Killed
-            return real[name](*arguments, **options)
-
+        left = number
         with contextlib.ExitStack() as patched:
-            for name in names:
+            for name in calls:
                 patched.enter_context(mock.patch.object(os, name, partial(call, name)))
             try:
                 write(settings(path, {"key": KEY + "new"}))
@@ -347,25 +306,17 @@ def test_killed_write_is_undone(tmp_path: Path, before: str | None, earlier: lis
             except Killed:
                 pass
         undo(settings(path, {}))
-        assert (path.read_text() if path.exists() else None) == before, last
+        assert (path.read_text() if path.exists() else None) == before, number
         assert before is None or stat.S_IMODE(path.stat().st_mode) == 0o644
-    assert last > 8
-
-
-# -- Files of every client, in every form that a user has them
+    assert number > 8
 
 
 VALUES = st.none() | st.booleans() | st.integers(-9, 9) | st.text("ab €\"'\\\n", max_size=6)
 NAMES = "env model models provider providers turnwire model_providers agents defaults mine version"
 KEYS = st.sampled_from(NAMES.split())
+NESTED = st.lists(VALUES, max_size=2) | st.dictionaries(KEYS, VALUES, max_size=3)
 DOCUMENTS = st.dictionaries(
-    KEYS,
-    st.recursive(
-        VALUES,
-        lambda inner: st.lists(inner, max_size=2) | st.dictionaries(KEYS, inner, max_size=3),
-        max_leaves=8,
-    ),
-    max_size=5,
+    KEYS, VALUES | NESTED | st.dictionaries(KEYS, NESTED, max_size=3), max_size=5
 )
 STEPS = st.builds(
     Step,
@@ -389,8 +340,7 @@ def text_of_user(kind: FileKind, document: dict[str, Any], draw: Draw) -> str:
         case "json":
             indent = draw(st.sampled_from([None, 0, 2, "\t"]))
             text = json.dumps(document, indent=indent, ensure_ascii=draw(st.booleans()))
-            end = draw(st.sampled_from(["", "\n", "\r\n", "\n\n"]))
-            return f"{text}{end}"
+            return text + str(draw(st.sampled_from(["", "\n", "\r\n"])))
         case "yaml":
             return str(yaml.safe_dump(document, sort_keys=False)) if document else ""
         case "env":
@@ -398,17 +348,6 @@ def text_of_user(kind: FileKind, document: dict[str, Any], draw: Draw) -> str:
     head = draw(st.sampled_from(["", "# the user's\n", "\n\n"]))
     end = draw(st.sampled_from(["", "# end\n", "\n"]))
     return f"{head}{tomlkit.dumps(tables(document))}{end}"
-
-
-def parsed(kind: FileKind, text: str, *, toml: Callable[[str], Any] = tomllib.loads) -> Any:
-    loads: dict[str, Any] = {"yaml": yaml.safe_load, "toml": toml, "json": json.loads}
-    return loads[kind](text) or {}
-
-
-@contextlib.contextmanager
-def new_folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as name:
-        yield Path(os.path.realpath(name))
 
 
 def undone(name: str, folder: Path) -> list[str]:
@@ -436,22 +375,10 @@ def files_before(name: str, folder: Path, data: st.DataObject) -> None:
             path.chmod(data.draw(st.sampled_from([0o600, 0o644, 0o664, 0o400])))
 
 
-def for_each_client(cases: Cases, check: Callable[[str, Path, st.DataObject], None]) -> None:
-    """Runs a property, in a new folder for each example."""
-
-    @given(data=st.data())
-    def example(data: st.DataObject) -> None:
-        with new_folder() as folder:
-            check(name, folder, data)
-
-    assert len(CLIENTS) == 12
-    for name in CLIENTS:
-        with cases.case(client=name):
-            example()
-
-
+@pytest.mark.parametrize("name", CLIENTS)
+@given(data=st.data())
 def test_undo_restores_every_byte_and_mode_and_no_other_user_can_read_the_key(
-    cases: Cases,
+    name: str, data: st.DataObject
 ) -> None:
     """Neither in the settings nor in a copy or the record, from the moment at which a file
     exists."""
@@ -466,25 +393,23 @@ def test_undo_restores_every_byte_and_mode_and_no_other_user_can_read_the_key(
             opened.append(stat.S_IMODE(os.fstat(descriptor).st_mode))
         return descriptor
 
-    def check(name: str, folder: Path, data: st.DataObject) -> None:
-        opened.clear()
-        files_before(name, folder, data)
-        before = tree(folder)
-        with mock.patch("os.open", open_and_check):
-            for step in data.draw(st.lists(STEPS, min_size=1, max_size=3)):
-                for ours in plan_of(name, folder, step):
-                    write(ours)
-                assert with_key(folder)
-                assert all(map(private, with_key(folder)))
-        assert set(opened) == {0o600}
-        assert undone(name, folder)
-        assert tree(folder) == before
-        with pytest.raises(CommandError, match="nothing to undo"):
-            undone(name, folder)
-
     umask = os.umask(0)
     try:
-        for_each_client(cases, check)
+        with tempfile.TemporaryDirectory() as made:
+            folder = Path(os.path.realpath(made))
+            files_before(name, folder, data)
+            before = tree(folder)
+            with mock.patch("os.open", open_and_check):
+                for step in data.draw(st.lists(STEPS, min_size=1, max_size=3)):
+                    for ours in plan_of(name, folder, step):
+                        write(ours)
+                    assert with_key(folder)
+                    assert all(map(private, with_key(folder)))
+            assert set(opened) == {0o600}
+            assert undone(name, folder)
+            assert tree(folder) == before
+            with pytest.raises(CommandError, match="nothing to undo"):
+                undone(name, folder)
     finally:
         os.umask(umask)
 
@@ -511,6 +436,7 @@ def test_changes_of_the_user_stay(tmp_path: Path, cases: Cases) -> None:
                 text = path.read_text()
                 path.write_text(changes[ours.kind] + text.removeprefix("{"))
                 assert undone(name, tmp_path / name)
-                left = parsed(ours.kind, path.read_text())
-                assert left == {"mine": 1 if ours.kind == "toml" else [1, None]}
-                assert KEY not in path.read_text()
+                left = path.read_text()
+                read = yaml.safe_load if ours.kind != "toml" else tomllib.loads  # JSON is YAML
+                assert read(left) == {"mine": 1 if ours.kind == "toml" else [1, None]}
+                assert KEY not in left

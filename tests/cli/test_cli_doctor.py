@@ -33,63 +33,33 @@ def by_name(findings: Iterator[Finding] | list[Finding]) -> dict[str, Finding]:
     return {finding.about: finding for finding in findings}
 
 
-async def test_bus_and_its_worker_are_found(
+async def test_processes_on_the_bus_are_found(
     own_nats: NatsServer, make_process: MakeProcess
 ) -> None:
     """On a server of its own, since other tests have processes on the shared one."""
     worker = await make_process("worker", "w", url=own_nats.url)
     worker.serve(Reported(ModelCard("m", max_model_len=4096), load=Load(running=1, slots=8)))
+    times = {"early": -600.0, "late": 600.0, "near": 200.0}
     check = asyncio.ensure_future(doctor_bus.check(BusConfig(nats_url=own_nats.url), True, 1.2))
     while not check.done():
         worker.heartbeats.send()
+        worker.bus.publish("tw.v3.beat.worker.worker-1", b"of another form")
+        for name, off_s in times.items():
+            heartbeat = Heartbeat("frontend", name, time=time.time() + off_s)
+            worker.publish(subjects.heartbeat("frontend", name), heartbeat)
         await asyncio.sleep(0.1)
     found = by_name(await check)
     assert found["bus"].status == "ok"
     assert "8,388,608 bytes a message" in found["bus"].text
-    assert (found["worker"].status, found["worker"].text) == (
-        "ok",
-        f"{worker.id} m (4096), 1 running of 8",
-    )
+    text = f"{worker.id} m (4096), 1 running of 8"
+    assert (found["worker"].status, found["worker"].text) == ("ok", text)
     assert (found["parser"].status, found["parser"].text) == ("warn", "none")
-
-
-async def test_clock_that_is_off_by_more_than_the_limit_is_found(
-    own_nats: NatsServer, make_process: MakeProcess
-) -> None:
-    sender = await make_process("worker", "w", url=own_nats.url)
-    config = BusConfig(nats_url=own_nats.url)
-    for off_s, expected in (
-        (-600.0, "worker w by +600 s"),
-        (600.0, "worker w by -600 s"),
-        (200.0, ""),
-    ):
-        check = asyncio.ensure_future(doctor_bus.check(config, True, 1.2))
-        while not check.done():
-            heartbeat = Heartbeat("worker", "w", time=time.time() + off_s)
-            sender.publish(subjects.heartbeat("worker", "w"), heartbeat)
-            await asyncio.sleep(0.1)
-        clocks = by_name(await check).get("clocks")
-        if not expected:
-            assert clocks is None
-            continue
-        assert clocks is not None
-        assert clocks.status == "fail"
-        assert expected in clocks.text
-
-
-async def test_processes_of_another_protocol_are_named(
-    own_nats: NatsServer, make_process: MakeProcess
-) -> None:
-    sender = await make_process("worker", "w", url=own_nats.url)
-    check = asyncio.ensure_future(doctor_bus.check(BusConfig(nats_url=own_nats.url), True, 1.2))
-    while not check.done():
-        for stage in ("parser", "worker"):
-            sender.bus.publish(f"tw.v3.beat.{stage}.{stage}-1", b"of another form")
-        await asyncio.sleep(0.1)
-    found = by_name(await check)["protocols"]
-    assert found.status == "warn"
-    assert "parser parser-1 (tw.v3); worker worker-1 (tw.v3)" in found.text
-    assert "not used" in found.text
+    clocks, protocols = found["clocks"], found["protocols"]
+    assert (clocks.status, protocols.status) == ("fail", "warn")
+    assert "frontend early by +600 s" in clocks.text
+    assert "frontend late by -600 s" in clocks.text
+    assert "near" not in clocks.text
+    assert "worker worker-1 (tw.v3)" in protocols.text
 
 
 async def test_missing_bus_is_a_failure_only_if_it_was_named() -> None:
@@ -104,10 +74,8 @@ def test_complete_model_is_ok(demo: str) -> None:
     found = by_name(
         list(doctor_model.check(WorkerConfig(model=demo), PreprocessorConfig(model=demo)))
     )
-    statuses = dict.fromkeys(
-        ["tokenizer", "template", "parser", "history", "turns", "context"], "ok"
-    )
-    statuses |= {"images": "note", "weights": "note"}
+    good = ["tokenizer", "template", "parser", "history", "turns", "context"]
+    statuses = dict.fromkeys(good, "ok") | {"images": "note", "weights": "note"}
     assert {name: finding.status for name, finding in found.items()} == statuses
     assert "262144 tokens" in found["context"].text
 
@@ -125,29 +93,17 @@ def test_model_that_does_not_fit_the_settings_is_reported(demo: str, tmp_path: P
     assert (broken.status, broken.about) == ("fail", "model")
 
 
-@pytest.mark.parametrize(("engine", "status"), [("script", "note"), ("vllm", "warn")])
-def test_missing_model_name_is_reported(engine: str, status: str) -> None:
-    flags = {"engine": [Token(value=engine)], "connect_timeout_s": [Token(value="0.2")]}
-    found = list(doctor.findings(Sources(flags=flags), 0))
-    assert (found[-1].status, found[-1].about) == (status, "model")
-
-
-def test_server_is_checked_by_its_url(nats: NatsServer) -> None:
+async def test_server_is_checked_by_its_url(nats: NatsServer) -> None:
     silent = check_server(f"127.0.0.1:{free_port()}", None)
     assert (silent.status, silent.about) == ("fail", "server")
     assert "no Turnwire server answers" in silent.text
     assert check_server("ftp://x", None).status == "fail"
-    found = by_name(list(doctor.findings(Sources(), 0, url=f"127.0.0.1:{nats.port}")))
-    assert found["server"].status == "fail", "another program answers"
-
-
-async def test_models_of_a_server_are_listed() -> None:
+    other = await asyncio.to_thread(check_server, f"127.0.0.1:{nats.port}", None)
+    assert other.status == "fail", "another program answers"
     async with serving() as served:
         found = await asyncio.to_thread(check_server, served.url, None)
-        assert (found.status, found.text) == (
-            "ok",
-            f"{served.url} serves acme/served-model (131072), claude-alias (131072)",
-        )
+    models = "acme/served-model (131072), claude-alias (131072)"
+    assert (found.status, found.text) == ("ok", f"{served.url} serves {models}")
 
 
 def test_port_in_use_is_reported(nats: NatsServer) -> None:
@@ -164,15 +120,13 @@ def test_wrong_settings_end_the_examination() -> None:
     assert last == Finding("fail", "settings", problem)
 
 
-def test_report_has_no_secrets_and_no_colours(
-    demo: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flags = ["--model", demo, "--connect-timeout-s", "0.2"]
-    command = ["doctor", *flags, "--nats-url", "nats://me:secret@127.0.0.1:1"]
-    assert main(command) == 1
+def test_report_has_no_secrets_and_no_colours(capsys: pytest.CaptureFixture[str]) -> None:
+    bus = ["--nats-url", "nats://me:secret@127.0.0.1:1", "--connect-timeout-s", "0.2"]
+    assert main(["doctor", "--engine", "vllm", *bus]) == 1
     printed = capsys.readouterr().out
     assert "secret" not in printed
     assert "\x1b" not in printed
     words = [line.split()[0] for line in printed.splitlines()]
     assert set(words) <= {"ok", "note", "warn", "fail"}
+    assert "--engine vllm needs a --model" in printed
     assert "settings      bus.nats_url = nats://***@127.0.0.1:1 (--nats-url); " in printed

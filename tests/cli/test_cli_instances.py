@@ -21,22 +21,17 @@ def env(tmp_path: Path) -> dict[str, str]:
     return {"XDG_STATE_HOME": str(tmp_path)}
 
 
-def test_running_instance_is_found(env: dict[str, str]) -> None:
+def test_newest_instance_is_found_while_it_runs(env: dict[str, str]) -> None:
+    later = replace(ONE, pid=8, url="http://h:9")
     assert newest_instance(env) is None
     with announce(ONE, env):
+        with announce(later, env):
+            assert newest_instance(env) == later
         assert newest_instance(env) == ONE
         assert server_url(None, env) == "http://h:1"
         assert server_url("http://other", env) == "http://other"
     assert newest_instance(env) is None
     assert server_url(None, env) == "http://127.0.0.1:8000"
-
-
-def test_newest_is_found_while_it_runs(env: dict[str, str]) -> None:
-    later = replace(ONE, pid=8, url="http://h:9")
-    with announce(ONE, env):
-        with announce(later, env):
-            assert newest_instance(env) == later
-        assert newest_instance(env) == ONE
 
 
 def test_file_of_a_killed_instance_is_removed(env: dict[str, str], tmp_path: Path) -> None:
@@ -49,7 +44,6 @@ def test_file_of_a_killed_instance_is_removed(env: dict[str, str], tmp_path: Pat
 
 def test_commands_use_its_bus_unless_another_is_named(env: dict[str, str]) -> None:
     with announce(ONE, env):
-        assert Sources().load(BusConfig, bus_defaults(env)).config.nats_url == "nats://h:3"
         assert Sources().load(FrontendConfig, bus_defaults(env)).config.bus.nats_url == "nats://h:3"
         named = Sources(env={"TURNWIRE_NATS_URL": "nats://n:1"})
         assert named.load(FrontendConfig, bus_defaults(env)).config.bus.nats_url == "nats://n:1"

@@ -23,11 +23,9 @@ def streams(url: str) -> dict[str, Any]:
 
     async def read() -> dict[str, Any]:
         client = await nats_py.connect(url)
-        found = {
-            str(info.config.name): info.config for info in await client.jetstream().streams_info()
-        }
+        infos = await client.jetstream().streams_info()
         await client.close()
-        return found
+        return {str(info.config.name): info.config for info in infos}
 
     return asyncio.run(read())
 
@@ -47,20 +45,6 @@ def test_buckets_are_created_updated_or_unchanged(
     assert made["KV_tw_responses"].max_bytes == 100 << 20
     assert (made["KV_tw_media"].max_bytes, made["KV_tw_media"].max_age) == (64 << 20, 30)
     assert "tw_ledger: 33,554,432 bytes, entries expire after 60 s" in capsys.readouterr().out
-
-
-def test_added_settings_of_a_bucket_are_reset(own_nats: NatsServer) -> None:
-    async def spoil() -> None:
-        client = await nats_py.connect(own_nats.url)
-        js = client.jetstream()
-        config = (await js.stream_info("KV_tw_ledger")).config
-        await js.update_stream(config, subjects=["$KV.tw_ledger.>", "tw.v2.>"])
-        await client.close()
-
-    assert run(own_nats.url) == 0
-    asyncio.run(spoil())
-    assert run(own_nats.url) == 0
-    assert streams(own_nats.url)["KV_tw_ledger"].subjects == ["$KV.tw_ledger.>"]
 
 
 @pytest.mark.parametrize(
@@ -93,26 +77,23 @@ async def names(url: str) -> set[str]:
 
 
 async def test_lost_buckets_are_made_again(own_nats: NatsServer) -> None:
-    """Each bucket alone, and all of them with the server's storage."""
+    """One bucket, and all of them with the server's storage."""
     config = BucketsConfig(bus=BusConfig(nats_url=own_nats.url), ledger_store_mb=64)
     await make_buckets(config)
     all_names = await names(own_nats.url)
+    assert len(all_names) == 3
     keeping = asyncio.create_task(keep_buckets(config, 0.1))
 
     async def complete() -> bool:
         return await names(own_nats.url) == all_names
 
-    try:
-        for name in all_names:
-            client = await nats_py.connect(own_nats.url)
-            await client.jetstream().delete_stream(name)
-            await client.close()
-            await until(complete)
-        own_nats.kill()
-        own_nats.lose_storage()
-        own_nats.start()
-        await until(complete)
-    finally:
-        keeping.cancel()
-        await asyncio.gather(keeping, return_exceptions=True)
-    assert len(all_names) == 3
+    client = await nats_py.connect(own_nats.url)
+    await client.jetstream().delete_stream("KV_tw_media")
+    await client.close()
+    await until(complete)
+    own_nats.kill()
+    own_nats.lose_storage()
+    own_nats.start()
+    await until(complete)
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)

@@ -26,11 +26,8 @@ def test_key_file_is_private(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     one, other = find_key(known, first), find_key(known, second)
     assert one is not None
     assert other is not None
-    assert (one.name, one.limits, one.models) == (
-        "ci",
-        Limits(requests_per_minute=60),
-        ("small-*", "coder"),
-    )
+    assert (one.name, one.models) == ("ci", ("small-*", "coder"))
+    assert one.limits == Limits(requests_per_minute=60)
     assert other.name == "ops"
     assert first != second
     assert len(first) > 40
@@ -46,23 +43,14 @@ def test_line_is_printed_without_a_file(capsys: pytest.CaptureFixture[str]) -> N
     assert key not in messages
 
 
-@pytest.mark.parametrize("argv", [("a b",), ("ci", "rps=1"), ("ci", "rpm=0")])
-def test_invalid_option_changes_nothing(
-    tmp_path: Path, argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "keys"
-    status, out, err = made(capsys, *argv, "--file", str(path))
-    assert status == 2
-    assert out == ""
-    assert "turnwire key: " in err
-    assert not path.exists()
-
-
-def test_other_limits_for_one_holder_are_refused(
+def test_invalid_option_and_other_limits_change_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "keys"
-    made(capsys, "ci", "rpm=60", "--file", str(path))
-    before = path.read_text()
-    assert made(capsys, "ci", "--file", str(path))[0] == 2
-    assert path.read_text() == before
+    file = tmp_path / "keys"
+    made(capsys, "ci", "rpm=60", "--file", str(file))
+    before = file.read_text()
+    for argv in (("ci",), ("a b",), ("ops", "rps=1"), ("ops", "rpm=0")):
+        status, out, err = made(capsys, *argv, "--file", str(file))
+        assert (status, out) == (2, "")
+        assert "turnwire key: " in err
+    assert file.read_text() == before

@@ -4,10 +4,12 @@ installed."""
 from pathlib import Path
 
 import msgspec
+import pytest
 
+from services.cli.main import main
 from services.cli.registry import BUILT_IN, GROUP
 from services.worker.engines import registry as engines
-from tests.cli.running import install, turnwire
+from tests.cli.running import install
 
 REPOSITORY = Path(__file__).parents[2]
 COUNT = '''
@@ -30,30 +32,33 @@ COMMAND = Command(count, [BusConfig])
 '''
 
 
-async def test_another_package_adds_a_command(tmp_path: Path) -> None:
-    entries = "count = added:COMMAND\ntap = added:COMMAND"
-    env = install(tmp_path, GROUP, entries, COUNT)
-    _, overview = await turnwire("--help", env=env)
-    assert "  count         Counts the heartbeats on the bus.\n" in overview
-    _, text = await turnwire("count", "--help", env=env)
-    assert all(flag in text for flag in ("--fewest", "--nats-url", "--connect-timeout-s"))
-    counted = await turnwire("count", "parser", "--nats-url", "nats://a", "--fewest", "2", env=env)
-    assert counted == (0, "2 heartbeats of parser at nats://a\n")
-    assert "--fewest" not in (await turnwire("tap", "--help", env=env))[1], "none is replaced"
+def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str]:
+    status = main(argv)
+    printed = capsys.readouterr()
+    return status, printed.out + printed.err
 
 
-async def test_command_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
-    messages = {
-        "gone": "cannot be imported: No module named 'nowhere'",
-        "none": "cannot be imported: module 'added' has no attribute 'NONE'",
-        "bare": "added:count is not a services.cli.registry.Command",
+def test_another_package_adds_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = {
+        "gone": ("nowhere:COMMAND", "cannot be imported: No module named 'nowhere'"),
+        "none": ("added:NONE", "cannot be imported: module 'added' has no attribute 'NONE'"),
+        "bare": ("added:count", "added:count is not a services.cli.registry.Command"),
     }
-    entries = "gone = nowhere:COMMAND\nnone = added:NONE\nbare = added:count"
-    env = install(tmp_path, GROUP, entries, COUNT)
-    _, overview = await turnwire("--help", env=env)
-    for name, message in messages.items():
-        assert await turnwire(name, env=env) == (1, f"turnwire {name}: {message}\n")
+    entries = [f"{name} = {place}" for name, (place, _) in broken.items()]
+    entries += ["count = added:COMMAND", "tap = added:COMMAND"]
+    install(tmp_path, monkeypatch, GROUP, "\n".join(entries), COUNT)
+    _, overview = run(capsys, "--help")
+    assert "  count         Counts the heartbeats on the bus.\n" in overview
+    for name, (_, message) in broken.items():
+        assert run(capsys, name) == (1, f"turnwire {name}: {message}\n")
         assert message in overview
+    _, text = run(capsys, "count", "--help")
+    assert all(flag in text for flag in ("--fewest", "--nats-url", "--connect-timeout-s"))
+    counted = run(capsys, "count", "parser", "--nats-url", "nats://a", "--fewest", "2")
+    assert counted == (0, "2 heartbeats of parser at nats://a\n")
+    assert "--fewest" not in run(capsys, "tap", "--help")[1], "none is replaced"
 
 
 def test_entry_points_of_this_package_are_in_the_tables() -> None:

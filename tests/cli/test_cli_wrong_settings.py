@@ -12,33 +12,22 @@ from services.cli.up.plan import make_plan
 from services.runtime.config.loader import ConfigError, Sources
 from tests.kit.every import Cases
 
-IN_PROC = ("/proc/x",) if Path("/proc").is_dir() else ()
-"""Where the system administrator, too, can create nothing, whatever the rights."""
 WRONG = {
-    "nats_url": (
-        "http://127.0.0.1:4222",
-        "nats://:4222",
-        "nats://a:b",
-        "tls://",
-        "notaurl",
-        "a b",
-        "nats://a/b",
-        "nats://a b",
-    ),
+    "nats_url": ("http://127.0.0.1:4222", "nats://:4222", "notaurl", "nats://a b"),
     "model": ("/nowhere/model", "./nowhere", ""),
-    "engine": ("scirpt", "vlm", "nothing", ""),
-    "family": ("qwen3_codr", "nothing at all", "hermes+nothing", ""),
-    "tool_call_parser": ("hermse", "?"),
-    "reasoning_parser": ("deepseek_rr", "?"),
-    "device": ("cuad", "gpu", "cuda:x", ":1", ""),
+    "engine": ("nothing", ""),
+    "family": ("nothing at all", "hermes+nothing", ""),
+    "tool_call_parser": ("hermse",),
+    "reasoning_parser": ("deepseek_rr",),
+    "device": ("gpu", "cuda:x", ":1", ""),
     "dtype": ("float61", "int", ""),
     "otlp_endpoint": ("127.0.0.1:4318", "grpc://a", "http://", "http://a:b"),
-    "web_provider": ("a.example", "ftp://a.example", "http://"),
-    "cors_origins": ("a.example", "https://a.example/", "https://a.example/path"),
+    "web_provider": ("a.example", "ftp://a.example"),
+    "cors_origins": ("a.example", "https://a.example/path"),
     "allowed_hosts": ("https://a.example", "a b"),
-    "image_url_hosts": ("https://a.example", "a b"),
-    "state_dir": ("/dev/null/x", *IN_PROC),
-    "ready_file": ("/dev/null/x", "/dev", *IN_PROC),
+    "image_url_hosts": ("https://a.example",),
+    "state_dir": ("/dev/null/x",),
+    "ready_file": ("/dev/null/x", "/dev"),
 }
 
 
@@ -77,9 +66,7 @@ def test_wrong_value_is_one_line(cases: Cases) -> None:
     [
         ("--seal-key-file", b" \n", "is empty"),
         ("--api-keys-file", b"my key", "not a key"),
-        ("--codex-models-file", b"nothing", "malformed"),
         ("--tls-cert-file", b"nothing", "has no certificate"),
-        ("--nats-creds-file", b"nothing", "not a NATS credentials file"),
         ("--chat-template", b"{% if", "not valid Jinja: line 1"),
         ("--response-template", b"{", "not JSON"),
         ("--engine-args", b"{", "flow node"),
@@ -95,7 +82,6 @@ def test_file_with_wrong_content_is_one_line(
     assert reason in problem
 
 
-EMPTY_LEVEL = 'Invalid value for --effort-budgets: "" is not a level of effort; there are'
 OF_MODEL = "Invalid value for --model:"
 SAME_PORT = "Invalid value for --metrics-port: 9100 is the frontend's port"
 
@@ -103,21 +89,16 @@ SAME_PORT = "Invalid value for --metrics-port: 9100 is the frontend's port"
 @pytest.mark.parametrize(
     ("argv", "text"),
     [
-        (["--effort-budgets==5"], EMPTY_LEVEL),
         (["--effort-budgets=lw=5"], 'did you mean "low"?'),
         (["--engine=vlm"], 'did you mean "vllm"?'),
         (["--allowed-hosts=https://a.example:8000/"], 'did you mean "a.example"?'),
         (["--family=qwen3_codr"], "did you mean qwen3_coder"),
         (["--port=9100", "--metrics-port=9100"], SAME_PORT),
         (["--nats-url=http://me:secret@bus"], '"http://***@bus"'),
-        (["--workers=999999999"], "999999999"),
         # Files near {here}/seal.key, and the folder of a model.
         (["--seal-key-file={here}/seal.kye"], '; did you mean "{here}/seal.key"?'),
         (["--script-dir={here}/seal.key"], 'there is no directory "{here}/seal.key"'),
-        (["--model={here}/modl"], '; did you mean "{here}/model"?'),
         (["--model={here}/model"], f"{OF_MODEL} {{here}}/model has no config.json"),
-        (["--model={here}/untold"], f"{OF_MODEL} {{here}}/untold has no tokenizer.json"),
-        (["--model=./nowhere"], f"{OF_MODEL} there is no directory ./nowhere"),
         (["--engine=transformers"], "--engine transformers needs a --model"),
     ],
 )
@@ -125,8 +106,6 @@ def test_problem_of_up_is_one_line(argv: list[str], text: str, tmp_path: Path) -
     (tmp_path / "seal.key").write_text("secret")
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "tokenizer.json").write_text("{}")
-    (tmp_path / "untold").mkdir()
-    (tmp_path / "untold" / "config.json").write_text("{}")
     (problem,) = problems_of_up([flag.replace("{here}", str(tmp_path)) for flag in argv])
     assert text.replace("{here}", str(tmp_path)) in problem
     assert argv[-1].partition("=")[0] in problem
@@ -136,8 +115,6 @@ def test_problem_of_up_is_one_line(argv: list[str], text: str, tmp_path: Path) -
 
 def test_settings_that_can_work_have_no_problem(tmp_path: Path) -> None:
     assert problems_of_up(["--port=0", "--metrics-port=0", f"--state-dir={tmp_path}"]) == []
-    for flag in ("--frontends", "--preprocessors", "--workers", "--parsers"):
-        assert problems_of_up([f"{flag}=1000"]) == []
     assert place_problem(tmp_path / "a" / "b", is_file=False) is None
     assert place_problem(tmp_path / "a" / "ready.json", is_file=True) is None
     assert "name too long" in str(place_problem(tmp_path / ("a" * 300), is_file=False))
@@ -153,31 +130,14 @@ def test_variable_and_place_in_the_file_are_named(tmp_path: Path) -> None:
         'Invalid value for TURNWIRE_PREPROCESSOR_SEAL_KEY_FILE: there is no file "/nowhere/b"',
         f'Invalid value for {file} [parser] seal_key_file: there is no file "/nowhere/a"',
     ]
-    with pytest.raises(ConfigError) as caught:
-        make_plan(Sources({}, {"TURNWIRE_STATE_DIR": "/dev/null/x"}))
-    wanted = 'Invalid value for TURNWIRE_STATE_DIR: "/dev/null/x"'
-    assert caught.value.problems[0].startswith(wanted)
 
 
-@pytest.mark.parametrize(
-    ("command", "flag", "hint"),
-    [
-        ("serve parser", "--seal-key-file=/nowhere/key", 'there is no file "/nowhere/key"'),
-        ("up", "--workers=x", '"x"'),
-        ("up", "--prot=1", "Did you mean --port"),
-    ],
-)
-def test_command_does_not_start_with_a_wrong_setting(
-    command: str, flag: str, hint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = ["--model", "acme/m"] if command == "serve parser" else []
+def test_service_does_not_start_with_a_wrong_setting(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        main([*command.split(), *model, flag])
+        main(["serve", "parser", "--model", "acme/m", "--seal-key-file=/nowhere/key"])
     assert ended.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"turnwire {command}: ")
-    assert flag.partition("=")[0] in line
-    assert hint in line
+    problem = 'Invalid value for --seal-key-file: there is no file "/nowhere/key"'
+    assert capsys.readouterr().err == f"turnwire serve parser: {problem}\n"
 
 
 def test_check_that_ends_without_a_reason_is_reported(

@@ -26,9 +26,6 @@ from tests.runtime.bus_clients import (
 pytestmark = pytest.mark.usefixtures("collected")
 
 
-# The first connection, and several servers.
-
-
 async def test_a_client_reports_at_once_and_only_once_that_it_waits_for_a_server() -> None:
     url = f"nats://127.0.0.1:{free_port()}"
     client = Client(url.replace("//", "//user:secret@"), connect_timeout_s=LONG_S)
@@ -52,29 +49,14 @@ async def test_a_deadline_holds_when_it_comes_together_with_a_refusal() -> None:
     assert {type(end) for end in ends} == {Unavailable}
 
 
-@pytest.mark.parametrize(
-    "url", ["ws://h", "http://h", "nats://", "nats://h:x", "nats://h:99999", "nats://h:0"]
-)
+@pytest.mark.parametrize("url", ["ws://h", "nats://", "nats://h:x", "nats://h:99999"])
 async def test_a_url_of_no_server_is_refused(url: str) -> None:
     assert "cannot connect" in await refused(url)
 
 
-async def test_the_next_server_is_tried(own_nats: NatsServer, nats: NatsServer) -> None:
-    async with connected(
-        f"nats://127.0.0.1:{free_port()}", nats.url, own_nats.url.removeprefix("nats://")
-    ) as client:
-        received: list[bytes] = []
-        await client.bus.subscribe("t", lambda delivery: received.append(delivery.data))
-        own_nats.kill()  # if the client is connected to that one, the other takes over
-
-        def arrives() -> bool:
-            client.bus.publish("t", b"x")
-            return bool(received)
-
-        await eventually(arrives, LONG_S)
-
-
-async def test_the_other_servers_of_a_cluster_are_found(nats_binary: str, tmp_path: Path) -> None:
+async def test_the_next_server_is_tried_and_the_others_of_a_cluster_are_found(
+    nats_binary: str, tmp_path: Path
+) -> None:
     routes = [free_port(), free_port()]
     configs = [
         f'server_name: s{own}\ncluster {{ name: c, listen: "127.0.0.1:{own}", routes: ["nats://127.0.0.1:{other}"] }}\n'
@@ -84,14 +66,11 @@ async def test_the_other_servers_of_a_cluster_are_found(nats_binary: str, tmp_pa
     with serving(nats_binary, tmp_path, configs[1]):
         with serving(nats_binary, tmp_path, configs[0]) as first:
             await eventually(lambda: len(info(first).get("connect_urls", [])) == 2, LONG_S)
-            client = Client(f"nats://me:secret@{first}")
+            client = Client(f"nats://127.0.0.1:{free_port()}", f"nats://me:secret@{first}")
             await client.bus.connect()
         await eventually(lambda: client.reconnects == 1, LONG_S)
         await client.works()
         await client.bus.close()
-
-
-# Reconnects.
 
 
 async def test_subscriptions_survive_the_server(own_nats: NatsServer) -> None:
@@ -120,7 +99,7 @@ async def test_messages_from_before_a_disconnect_are_not_sent_after_it(
     async with connected(own_nats.url) as client:
         own_nats.pause()
         sent = 0
-        while sent < 400:  # 40 MB: far more than the sockets take
+        while sent < 200:  # 20 MB: far more than the sockets take
             assert client.bus.publish("old", bytes(100_000))
             sent += 1
             if sent % 20 == 0:
@@ -141,28 +120,17 @@ async def test_messages_from_before_a_disconnect_are_not_sent_after_it(
             assert "old" not in received
 
 
-async def test_a_server_that_does_not_answer_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bus_module, "PING_INTERVAL_S", 0.05)
-    monkeypatch.setattr(nats_client, "PING_INTERVAL_S", 0.05)
-    visits: list[int] = []
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        visits.append(1)
-        await accept(reader, writer)
-        await (answer_pings(reader, writer) if len(visits) > 1 else asyncio.Event().wait())
-
-    async with pretender(talk) as address:
-        client = Client(f"nats://{address}")
-        await client.bus.connect()
-        for _ in range(10):  # nats-py waits until all of it is sent, before it reports the end
-            assert client.bus.publish("t", bytes(1_000_000))
-        await eventually(lambda: client.reconnects == 1, LONG_S)
-        assert client.reasons("bus.disconnected") == ["stale connection"]
-        await asyncio.wait_for(client.bus.close(), LONG_S)
+ENDS = {
+    "reset": b"",
+    "silence": b"",
+    "nonsense": b"WHAT IS THIS\r\n",
+    "stale": b"-ERR 'Stale Connection'\r\n",
+}
 
 
-@pytest.mark.parametrize("end", ["reset", "silence", "stale"])
+@pytest.mark.parametrize("end", ENDS)
 async def test_lost_connection_leaves_no_task(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    monkeypatch.setattr(bus_module, "PING_INTERVAL_S", 0.05)
     monkeypatch.setattr(nats_client, "PING_INTERVAL_S", 0.05)
     visits: list[asyncio.StreamWriter] = []
     ended = asyncio.Event()
@@ -174,10 +142,9 @@ async def test_lost_connection_leaves_no_task(monkeypatch: pytest.MonkeyPatch, e
         if len(visits) > 1:
             await answer_pings(reader, writer)
         await ended.wait()
+        writer.write(ENDS[end])
         if end == "reset":
             writer.transport.abort()
-        elif end == "stale":
-            writer.write(b"-ERR 'Stale Connection'\r\n")
         # Tasks of the client wait until what it wrote is taken, or until this connection ends.
         await reconnected.wait()
 
@@ -198,46 +165,21 @@ async def test_lost_connection_leaves_no_task(monkeypatch: pytest.MonkeyPatch, e
             assert client.bus.publish("t", bytes(1_000_000))
             await asyncio.sleep(0)
         ended.set()
-        while client.bus.publish(
-            "t", b"x"
-        ):  # something is pending in every tick, also in that of the end
+        while client.bus.publish("t", b"x"):  # pending in every tick, also in that of the end
             await asyncio.sleep(0)
         await eventually(lambda: client.reconnects == 1, LONG_S)
         reconnected.set()
         await eventually(lambda: tasks() == one_connection, LONG_S)
+        assert client.bus.connected
+        assert not client.fatal
         await asyncio.wait_for(client.bus.close(), LONG_S)
 
 
-async def test_nonsense_of_a_server_costs_the_connection() -> None:
-    visits: list[int] = []
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        visits.append(1)
-        await accept(reader, writer)
-        assert (await reader.readline()).startswith(b"SUB ")
-        if len(visits) == 1:
-            writer.write(b"WHAT IS THIS\r\n")
-        elif len(visits) == 2:
-            writer.write(b"-ERR 'Stale Connection'\r\n")
-        await answer_pings(reader, writer)
-
-    async with pretender(talk) as address:
-        client = Client(f"nats://{address}")
-        await client.bus.connect()
-        await eventually(lambda: client.reconnects == 2, LONG_S)
-        assert client.bus.connected
-        assert not client.fatal
-        await client.bus.close()
-
-
-@pytest.mark.parametrize("stays", [True, False])
-async def test_a_server_that_reports_an_error_of_this_client_ends_the_process(stays: bool) -> None:
+async def test_a_server_that_reports_an_error_of_this_client_ends_the_process() -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await accept(reader, writer)
         await reader.readline()
         writer.write(b"-ERR 'Unknown Protocol Operation'\r\n")
-        if stays:
-            await reader.read()
 
     async with pretender(talk) as address:
         client = Client(f"nats://{address}")

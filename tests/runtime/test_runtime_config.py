@@ -53,10 +53,8 @@ def problems(
 def test_flag_beats_stage_variable_beats_variable_beats_table_beats_file_beats_default(
     tmp_path: Path,
 ) -> None:
-    file = toml(
-        tmp_path,
-        "log_level = 'debug'\ndrain_s = 1\n[frontend]\nport = 1\ndrain_s = 2\n[bus]\nbeat_interval_s = 1.5\n",
-    )
+    text = "log_level = 'debug'\ndrain_s = 1\n[frontend]\nport = 1\ndrain_s = 2\n"
+    file = toml(tmp_path, f"{text}[bus]\nbeat_interval_s = 1.5\n")
     env = {
         "TURNWIRE_PORT": "2",
         "TURNWIRE_FRONTEND_PORT": "3",
@@ -64,31 +62,25 @@ def test_flag_beats_stage_variable_beats_variable_beats_table_beats_file_beats_d
         "TURNWIRE_CONFIG": file,
     }
     loaded = command_line(FrontendConfig, "--http-port", "4", env=env)
-    config, origins = loaded.config, loaded.origins
-    assert isinstance(config, FrontendConfig)
-    assert (config.port, origins["port"]) == (4, "--http-port")
-    assert (config.host, origins["host"]) == ("0.0.0.0", "TURNWIRE_HOST")
-    assert (config.drain_s, origins["drain_s"]) == (2.0, f"{file} [frontend] drain_s")
-    assert (config.log_level, origins["log_level"]) == ("debug", f"{file} log_level")
-    assert (config.bus.beat_interval_s, origins["beat_interval_s"]) == (
-        1.5,
-        f"{file} [bus] beat_interval_s",
-    )
-    assert (config.attempts, origins["attempts"]) == (3, "default")
-    assert load(FrontendConfig, env, file).config.port == 3
-    assert load(FrontendConfig, {"TURNWIRE_PORT": "2"}, file).config.port == 2
-    assert load(FrontendConfig, {}, file).config.port == 1
+    for name, value, origin in (
+        ("port", 4, "--http-port"),
+        ("host", "0.0.0.0", "TURNWIRE_HOST"),
+        ("drain_s", 2.0, f"{file} [frontend] drain_s"),
+        ("log_level", "debug", f"{file} log_level"),
+        ("attempts", 3, "default"),
+    ):
+        assert (getattr(loaded.config, name), loaded.origins[name]) == (value, origin)
+    assert loaded.config.bus.beat_interval_s == 1.5
+    assert loaded.origins["beat_interval_s"] == f"{file} [bus] beat_interval_s"
+    for variables, port in ((env, 3), ({"TURNWIRE_PORT": "2"}, 2), ({}, 1)):
+        assert load(FrontendConfig, variables, file).config.port == port
 
 
 def test_one_file_serves_every_stage(tmp_path: Path) -> None:
-    file = toml(
-        tmp_path,
-        "model = 'acme/m'\nmax_model_len = '32k'\n[worker]\nslots = 3\n[up]\nworkers = 2\n",
-    )
-    worker, preprocessor = (
-        load(WorkerConfig, file=file).config,
-        load(PreprocessorConfig, file=file).config,
-    )
+    text = "model = 'acme/m'\nmax_model_len = '32k'\n[worker]\nslots = 3\n[up]\nworkers = 2\n"
+    file = toml(tmp_path, text)
+    worker = load(WorkerConfig, file=file).config
+    preprocessor = load(PreprocessorConfig, file=file).config
     assert (worker.model, worker.slots, worker.max_model_len) == ("acme/m", 3, 32000)
     assert (preprocessor.model, preprocessor.max_model_len) == ("acme/m", 32000)
     assert load(UpConfig, file=file).config.workers == 2
@@ -99,35 +91,18 @@ def test_one_file_serves_every_stage(tmp_path: Path) -> None:
     ("argv", "field", "value"),
     [
         (["--max-model-len", "32k"], "max_model_len", 32_000),
-        (["--context-length", "200_000"], "max_model_len", 200_000),
         (["--max-model-len", "1", "--max-model-len", "2"], "max_model_len", 2),
         (["--alias", "a", "--alias", "b,c"], "aliases", ["a", "b", "c"]),
         (["--no-strip-anthropic-preamble"], "strip_anthropic_preamble", False),
-        (["--dyn-tool-call-parser", "qwen3_coder"], "tool_call_parser", "qwen3_coder"),
         (["--reasoning_parser", "qwen3"], "reasoning_parser", "qwen3"),
-        (["--served-model-name", "acme/x"], "served_model_name", "acme/x"),
-        (
-            ["--template-kwargs", '{"enable_thinking": false}'],
-            "template_kwargs",
-            {"enable_thinking": False},
-        ),
-        (
-            ["--effort-budgets", "low=1024, medium=4k,high=16384"],
-            "effort_budgets",
-            {"low": 1024, "medium": 4000, "high": 16384},
-        ),
+        (["--template-kwargs", '{"thinks": false}'], "template_kwargs", {"thinks": False}),
+        (["--effort-budgets", "low=9, high=4k"], "effort_budgets", {"low": 9, "high": 4000}),
         (["--chat-template", ""], "chat_template", None),
     ],
 )
 def test_flags_of_other_servers_are_accepted(argv: list[str], field: str, value: object) -> None:
     loaded = command_line(PreprocessorConfig, "--model", "m", *argv)
     assert getattr(loaded.config, field) == value
-
-
-def test_the_key_of_a_user_is_not_a_setting() -> None:
-    load(
-        FrontendConfig, {"TURNWIRE_API_KEY": "tw-x"}
-    )  # as `turnwire up` and docs/clients.md advise
 
 
 def test_every_problem_is_named_with_its_source(tmp_path: Path) -> None:
@@ -151,35 +126,19 @@ def test_every_problem_is_named_with_its_source(tmp_path: Path) -> None:
         ("worker = 3\n", "worker is a table: write [worker]"),
         ("[worker\n", "is not valid TOML"),
         ("model = true\n", "model: Expected `str`, got `bool`"),
-        ("slots = 0\n", 'Invalid value "0" for'),
-        ("engine_args = [1]\n", "engine_args: Expected `object`, got `array`"),
-        (
-            "[worker]\nengine_args = '{'\nmodel = 'm'\n",
-            'engine_args: "{": Input data was truncated',
-        ),
-        (
-            "[bus]\ndead_after_s = 1\n[worker]\nmodel = 'm'\n",
-            "dead_after_s must be at least twice beat_interval_s",
-        ),
-        (
-            "[bus]\nnats_user='u'\nnats_creds_file = 'c'\n[worker]\nmodel = 'm'\n",
-            "nats_creds_file excludes nats_user",
-        ),
+        ("engine_args = '{'\n", 'engine_args: "{": Input data was truncated'),
+        ("[bus]\ndead_after_s = 1\n", "dead_after_s must be at least twice beat_interval_s"),
+        ("[bus]\nnats_user = 'u'\nnats_creds_file = 'c'\n", "nats_creds_file excludes nats_user"),
     ],
 )
 def test_a_wrong_file_is_refused(tmp_path: Path, text: str, problem: str) -> None:
-    found = problems(WorkerConfig, {}, toml(tmp_path, text))
+    found = problems(WorkerConfig, {"TURNWIRE_MODEL": "m"}, toml(tmp_path, text))
     assert any(problem in line for line in found)
     assert all("\n" not in line for line in found)
 
 
 def test_kubernetes_service_variables_are_not_configuration() -> None:
-    env = {
-        "TURNWIRE_FRONTEND_PORT": "tcp://10.0.0.7:8000",
-        "TURNWIRE_FRONTEND_SERVICE_HOST": "10.0.0.7",
-        "TURNWIRE_FRONTEND_SERVICE_PORT": "8000",
-        "TURNWIRE_FRONTEND_PORT_8000_TCP_ADDR": "10.0.0.7",
-    }
+    env = {"TURNWIRE_FRONTEND_PORT": "tcp://10.0.0.7:8000", "TURNWIRE_FRONTEND_SERVICE_PORT": "80"}
     assert load(FrontendConfig, env).config == FrontendConfig()
 
 
@@ -188,10 +147,7 @@ def test_wrong_command_lines_end_with_status_2(capsys: pytest.CaptureFixture[str
         (["--slotz", "3"], "Unknown option: --slotz. Did you mean --slots?"),
         (["--slots"], "--slots requires an argument"),
         (["--slots", "some"], 'Invalid value for --slots: "some" is not a whole number'),
-        (["--slots", "0"], 'Invalid value "0" for --slots. Must be >= 1.'),
-        (["--mod", "x"], "Unknown option: --mod. Did you mean --model?"),
         (["stray"], "stray"),
-        (["--engine-args", "["], "--engine-args"),
     ):
         with pytest.raises(SystemExit) as caught:
             command_line(WorkerConfig, "--model", "m", *argv)

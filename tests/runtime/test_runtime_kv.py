@@ -1,7 +1,5 @@
 """Buckets on a real server with JetStream, and what is said where there is none."""
 
-import asyncio
-from collections.abc import Callable
 
 import nats as nats_py
 import pytest
@@ -78,37 +76,6 @@ async def test_no_writer_can_empty_a_bucket(bus: Bus, quiet_log: FilteringBoundL
     assert await bucket.get("k") == b"v"
 
 
-async def test_an_answer_of_jetstream_on_a_foreign_subject_reaches_no_handler(
-    nats: NatsServer, bus: Bus
-) -> None:
-    await create_bucket(bus, config("answers"))
-    await bus.jetstream(lambda js: js.publish("$KV.answers.k", b"forged"), 60)
-    client = await nats_py.connect(nats.url)
-    arrived = await client.subscribe("t.foreign")
-    await client.flush()
-    heard: list[bytes] = []
-    await bus.subscribe("t.foreign", lambda delivery: heard.append(delivery.data))
-
-    async def asked() -> bool:  # a new stream may answer only after its creation was acknowledged
-        bus.publish("$JS.API.DIRECT.GET.KV_answers.$KV.answers.k", b"", reply_to="t.foreign")
-        await asyncio.sleep(0.1)
-        return arrived.pending_msgs > 0
-
-    await until(asked)
-    assert (await arrived.next_msg(60)).data == b"forged"
-    bus.publish("t.foreign", b"real")
-    await eventually(lambda: bool(heard))
-    assert heard == [b"real"]
-    await client.close()
-
-
-KINDS: list[Callable[[bytes], bytes]] = [
-    lambda _: b"forged",
-    lambda s: s[:12],
-    lambda s: s[:3] + s[4:],
-]
-
-
 async def stored_under(bus: Bus, bucket: str, subject: str) -> tuple[str, bytes]:
     """The last value of the keys that a subject with wildcards matches, as NATS has it, and its own
     subject."""
@@ -120,13 +87,11 @@ async def stored_under(bus: Bus, bucket: str, subject: str) -> tuple[str, bytes]
     return message.subject, message.data
 
 
-@pytest.mark.parametrize("damage", KINDS)
+@pytest.mark.parametrize("kept", [slice(12), slice(3, None)])
 async def test_value_that_was_not_made_with_its_key_is_missing(
-    bus: Bus,
-    quiet_log: FilteringBoundLogger,
-    damage: Callable[[bytes], bytes],
+    bus: Bus, quiet_log: FilteringBoundLogger, kept: slice
 ) -> None:
-    name = f"damaged{KINDS.index(damage)}"
+    name = f"damaged{kept.start}"
     bucket = await make_bucket(bus, config(name), quiet_log)
     await bucket.put("k", b"a secret")
     bucket.offer("m", b"a secret", "one")
@@ -134,7 +99,7 @@ async def test_value_that_was_not_made_with_its_key_is_missing(
     for subject in (f"$KV.{name}.*", f"$KV.{name}.*.*"):
         place, data = await stored_under(bus, name, subject)
         assert b"secret" not in data
-        assert bus.publish(place, damage(data))
+        assert bus.publish(place, data[kept])
     await bus.flush()
 
     async def missing() -> bool:
@@ -147,10 +112,7 @@ async def test_value_that_was_not_made_with_its_key_is_missing(
 
 def test_digest_keys_differ_for_different_lists() -> None:
     lists = [("a", "b"), ("ab",), ("a", None), ("a", ""), ("a",), ("b", "a")]
-    keys = {digest_key(*parts) for parts in lists}
-    assert len(keys) == len(lists)
-    assert all(len(key) == 40 for key in keys)
-    assert digest_key("a", "b") == digest_key("a", "b")
+    assert len({digest_key(*parts) for parts in lists}) == len(lists)
 
 
 async def test_lost_bucket_is_an_error_for_a_while_then_missing_and_used_when_it_is_made_again(

@@ -66,55 +66,28 @@ def test_logins_are_masked_wherever_a_url_is_shown(url: str) -> None:
 def test_addresses_without_a_login_are_shown_whole(hosts: list[str], scheme: str) -> None:
     urls = ",".join(scheme + host for host in hosts)
     assert mask_servers(urls) == urls
-    assert mask_passwords(f"cannot reach {urls}: refused") == f"cannot reach {urls}: refused"
-
-
-def test_text_without_a_login_stays() -> None:
-    for text in ("https://registry.example.org/@scope/package", "acme/model@main"):
+    for text in (f"cannot reach {urls}: refused", "https://h/@scope/package", "acme/model@main"):
         assert mask_passwords(text) == text
 
 
-SLACK_S = 2.0
-"""For a busy machine. A quadratic pattern takes a minute."""
-SHAPES = ["a:", "@", "a:@", "a:a@ ", "://", "nats://a:a@", "=a:", ", ", '"']
-
-
 @pytest.mark.parametrize("mask", [mask_passwords, mask_servers])
-@pytest.mark.parametrize(
-    ("begin", "end"),
-    [("", ""), ("", "@"), ("nats://", "@h")],
-)
-def test_time_grows_with_the_length_of_a_text(
-    mask: Callable[[str], str], begin: str, end: str
-) -> None:
-    """Sixteen times the text takes 16 times as long, not 256."""
-    for shape in SHAPES:
-        small, large = (begin + shape * (size // len(shape)) + end for size in (8_000, 128_000))
-        assert cpu_time(mask, large) < 80 * cpu_time(mask, small) + SLACK_S, shape
+def test_time_grows_with_the_length_of_a_text(mask: Callable[[str], str]) -> None:
+    """Sixteen times the text takes 16 times as long, not 256: a quadratic pattern takes a
+    minute."""
+    for shape in ("a:", "@", "a:@", "a:a@ ", "nats://a:a@", ", ", '"'):
+        small, large = (shape * (size // len(shape)) + "@" for size in (8_000, 128_000))
+        assert cpu_time(mask, large) < 80 * cpu_time(mask, small) + 2, shape
 
 
 def cpu_time(mask: Callable[[str], str], text: str) -> float:
-    """CPU seconds of one call."""
     return timeit.timeit(lambda: mask(text), number=1, timer=time.process_time)
 
 
-LOGINS = ["me:geheim", "geheim", "me:ge:heim@geheim", "me:geheim@", "me:geheim/x", "me:geheim?x#y"]
-
-
-@pytest.mark.parametrize("login", LOGINS)
+@pytest.mark.parametrize("login", ["me:geheim", "me:ge:heim@geheim/x?y"])
 def test_commands_show_no_login(login: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every other login is in a URL with a scheme."""
-    scheme = "" if LOGINS.index(login) % 2 else "nats://"
-    url = f"{scheme}{login}@127.0.0.1:1"
+    url = f"nats://{login}@127.0.0.1:1"
     bus = ["--nats-url", url, "--connect-timeout-s=0.05"]
-    for argv in (
-        ["tap", *bus],
-        ["buckets", *bus],
-        ["doctor", *bus],
-        ["config", *bus],
-        ["serve", "frontend", "--port=0", *bus],
-        ["buckets", url],
-    ):
+    for argv in (["tap", *bus], ["buckets", *bus], ["doctor", *bus], ["buckets", url]):
         with suppress(SystemExit):
             main(argv)
         printed = capsys.readouterr()

@@ -1,10 +1,11 @@
 """What every process does: announces itself, sends and receives heartbeats, drains, leaves."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from schemas.control import Heartbeat, Stage
+from schemas.control import Heartbeat
 from schemas.errors import EngineFailed
 from services.runtime.heartbeats import CHANGE_DELAY_S, Service
 from services.runtime.process import Process
@@ -20,11 +21,6 @@ class Endless(Service):
         await asyncio.sleep(60)
 
 
-def keep(heartbeats: list[Heartbeat], process: Process) -> None:
-    process.registry.on_heartbeat(heartbeats.append)
-    process.registry.on_leave(heartbeats.append)
-
-
 async def ready(process: Process) -> None:
     """Waits until a process has announced itself: its first heartbeats are those of a draining
     process."""
@@ -38,16 +34,15 @@ async def test_a_process_takes_work_only_after_it_knows_the_others(
     watcher = await make_process("frontend", "f", url=own_nats.url)
     newcomer = await make_process("worker", "w", url=own_nats.url)
     heartbeats: list[Heartbeat] = []
-    keep(heartbeats, watcher)
+    watcher.registry.on_heartbeat(heartbeats.append)
+    watcher.registry.on_leave(heartbeats.append)
     knew: list[bool] = []
     watcher.registry.on_heartbeat(
         lambda b: knew.append(newcomer.registry.get("frontend", watcher.id) is not None)
     )
     watching = asyncio.create_task(watcher.run())
     await ready(watcher)
-    await asyncio.sleep(
-        2 * CHANGE_DELAY_S
-    )  # a newcomer that is not ready would have answered by now
+    await asyncio.sleep(2 * CHANGE_DELAY_S)  # one that is not ready would have answered by now
     running = asyncio.create_task(newcomer.run())
     await eventually(lambda: any(not heartbeat.draining for heartbeat in heartbeats))
     assert heartbeats[0].draining
@@ -90,18 +85,10 @@ async def test_a_drain_ends_when_it_is_done_when_the_grace_is_over_or_at_a_secon
     assert cut.is_set() == (how != "done"), "what drains can still end its turns"
 
 
-async def test_a_failure_ends_the_process_without_a_drain(make_process: MakeProcess) -> None:
-    process = await make_process("worker", "w")
-    process.serve(Endless())
-    running = asyncio.create_task(process.run())
-    await ready(process)
-    process.stop("the engine died")
-    with pytest.raises(EngineFailed, match="the engine died"):
-        await asyncio.wait_for(running, 60)
-
-
-@pytest.mark.parametrize("place", ["a handler of messages", "a callback of the loop"])
-async def test_without_memory_a_process_ends(place: str, make_process: MakeProcess) -> None:
+@pytest.mark.parametrize("place", ["stop", "handler", "callback"])
+async def test_failure_and_lack_of_memory_end_the_process_without_a_drain(
+    place: str, make_process: MakeProcess
+) -> None:
     process = await make_process("worker", "w")
 
     def fail(*_: object) -> None:
@@ -111,25 +98,23 @@ async def test_without_memory_a_process_ends(place: str, make_process: MakeProce
     process.serve(Endless())
     running = asyncio.create_task(process.run())
     await ready(process)
-    if place == "a handler of messages":
+    if place == "stop":
+        process.stop("the engine died")
+    elif place == "handler":
         assert process.bus.publish("too.large", b"x")
     else:
         asyncio.get_running_loop().call_soon(fail)
-    with pytest.raises(EngineFailed, match="out of memory"):
+    reason = "the engine died" if place == "stop" else "out of memory"
+    with pytest.raises(EngineFailed, match=reason):
         await asyncio.wait_for(running, 60)
 
 
 async def test_while_the_bus_hangs_a_process_is_cut_off_and_takes_no_other_for_dead(
     own_nats: NatsServer, make_process: MakeProcess
 ) -> None:
-    stages: tuple[Stage, ...] = ("worker", "parser")
     dead_after_s = 0.3
-    one, other = [
-        await make_process(
-            stage, "p", url=own_nats.url, beat_interval_s=0.05, dead_after_s=dead_after_s
-        )
-        for stage in stages
-    ]
+    bus: Any = {"url": own_nats.url, "beat_interval_s": 0.05, "dead_after_s": dead_after_s}
+    one, other = await make_process("worker", "p", **bus), await make_process("parser", "p", **bus)
     lost: list[str] = []
     attached: list[Process] = []
     for process in (one, other):
@@ -139,13 +124,11 @@ async def test_while_the_bus_hangs_a_process_is_cut_off_and_takes_no_other_for_d
     await asyncio.gather(ready(one), ready(other))
     await eventually(lambda: not one.cut_off)
     own_nats.pause()
-    try:
-        await eventually(lambda: one.cut_off and other.cut_off)
-        waiting = asyncio.create_task(one.wait_until_attached())
-        await asyncio.sleep(3 * dead_after_s)
-        assert not waiting.done()
-    finally:
-        own_nats.resume()
+    await eventually(lambda: one.cut_off and other.cut_off)
+    waiting = asyncio.create_task(one.wait_until_attached())
+    await asyncio.sleep(3 * dead_after_s)
+    assert not waiting.done()
+    own_nats.resume()
     await asyncio.wait_for(waiting, 60)
     await eventually(lambda: not one.cut_off and not other.cut_off)
     assert {process.stage for process in attached} == {"worker", "parser"}

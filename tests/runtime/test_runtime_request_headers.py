@@ -10,9 +10,7 @@ from services.runtime.request_headers import AllowedHosts
     ("configured", "listening", "guarded", "host", "fine"),
     [
         ([], "127.0.0.1", False, "other", False),
-        ([], "::1", False, "other", False),
         ([], "0.0.0.0", False, "other", True),
-        ([], "gpu-box", False, "other", True),
         ([], "127.0.0.1", True, "other", True),
         (["other"], "127.0.0.1", False, "other:1", True),
         (["other"], "0.0.0.0", False, "third", False),
@@ -21,7 +19,6 @@ from services.runtime.request_headers import AllowedHosts
         (["[2001:db8::1]"], "::", False, "[2001:db8::1]:80", True),
         ([], "127.0.0.1", False, "localhost.evil.example", False),
         ([], "127.0.0.1", False, "", False),
-        ([], "127.0.0.1", False, "[evil.example]", False),
         ([], "127.0.0.1", False, "l\u24deocalhost", False),
     ],
 )
