@@ -35,10 +35,8 @@ def prompts(scenario: str, setup: ModelSetup) -> list[Prompt]:
 
 
 def shared_length(one: Sequence[object], other: Sequence[object]) -> int:
-    return sum(
-        1
-        for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
-    )
+    pairs = zip(one, other, strict=False)
+    return next(at for at, (left, right) in enumerate(pairs) if left != right)
 
 
 SCENARIOS = sorted(
@@ -58,11 +56,10 @@ def test_prompts_of_claude_code_have_no_billing_header(setup: ModelSetup, cases:
                 assert setup.tokenizer.decode(prompt.ids) == prompt.text
 
 
-@pytest.mark.parametrize("name", ["16-long-prefix-session", "17-long-prefix-custom-session"])
-def test_two_sessions_share_their_prompt_up_to_the_question(name: str, setup: ModelSetup) -> None:
+def test_two_sessions_share_their_prompt_up_to_the_question(setup: ModelSetup) -> None:
     """Captured pair: same user, same folder, other first prompt. With the header they differ after
     a line."""
-    one, other = (prompts(f"{name}-{session}", setup)[0] for session in "ab")
+    one, other = (prompts(f"16-long-prefix-session-{session}", setup)[0] for session in "ab")
     shared = one.text[: shared_length(one.text, other.text)]
     assert len(shared) > 150_000
     assert shared.rstrip().endswith("</system-reminder>")
@@ -71,14 +68,7 @@ def test_two_sessions_share_their_prompt_up_to_the_question(name: str, setup: Mo
 
 
 @pytest.mark.parametrize(
-    "scenario",
-    [
-        "01-loop-default-model",
-        "04-parallel-tools",
-        "05-interleaved-thinking",
-        "06-toolsearch",
-        "16-long-prefix-session-a",
-    ],
+    "scenario", ["04-parallel-tools", "05-interleaved-thinking", "06-toolsearch"]
 )
 def test_each_turn_of_a_loop_extends_the_last(scenario: str, setup: ModelSetup) -> None:
     """Cache marks move, strings become blocks, ToolSearch inserts tools in the middle of the list:

@@ -20,27 +20,15 @@ class Wrong:
         return b"\1\0\0\0", b""
 
 
-@pytest.fixture
-def wrong(setup: ModelSetup) -> Encoder:
-    return Encoder(setup.tokenizer.backend, fast=Wrong())
-
-
-def test_equal_ids_change_nothing(setup: ModelSetup) -> None:
-    assert setup.encoder.name == "fastokens"
+def test_wrong_ids_disable_fastokens_and_equal_ones_change_nothing(setup: ModelSetup) -> None:
     assert setup.encoder.find_difference("hello <|im_start|> world") is None
     assert setup.encoder.name == "fastokens"
-
-
-def test_wrong_ids_disable_fastokens(setup: ModelSetup, wrong: Encoder) -> None:
+    wrong = Encoder(setup.tokenizer.backend, fast=Wrong())
     assert wrong.encode("hello world").tolist() == [1]
-    assert (
-        wrong.find_difference("hello world")
-        == wrong.reason
-        == "ids by fastokens were not the tokenizer's"
-    )
+    reason = "ids by fastokens were not the tokenizer's"
+    assert wrong.find_difference("hello world") == wrong.reason == reason
     assert wrong.name == "tokenizers"
     assert wrong.encode("hello world") == setup.encoder.reference("hello world")
-    assert wrong.find_difference("hello world") is None
 
 
 async def test_one_prompt_in_500_is_compared_and_a_difference_is_logged_as_an_error(
@@ -55,7 +43,7 @@ async def test_one_prompt_in_500_is_compared_and_a_difference_is_logged_as_an_er
     threads = PromptThreads(setup, process.log, 1, 10.0)
     checks = PromptChecks(process, threads, setup.encoder, setup.template.renderer, 1 << 20)
     prompt = assemble(CONVERSATION, setup)
-    for _ in range(3 * CHECK_EVERY - 1):
+    for _ in range(2 * CHECK_EVERY):
         checks.check_prompt(CONVERSATION, prompt)
     await eventually(lambda: len(errors) == 2, 60)
     threads.close()

@@ -1,7 +1,5 @@
 """Which turns wait for which, and for how long: single cases, and groups on simulated engines."""
 
-from collections import Counter
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -102,45 +100,6 @@ def test_next_lead_holds_none_that_would_not_have_chosen_it() -> None:
     trial.lead(long)
     assert trial.gone_on == ["b", "c"], "the long one computes 200 blocks more"
     assert alike.waits_for is long
-
-
-def test_next_lead_is_the_first_with_the_highest_priority() -> None:
-    trial = Trial()
-    first = trial.lead(prompt("a", GROUP, priority=1))
-    for name, priority in zip("bcde", (-1, 0, 1, 1), strict=True):
-        assert trial.waits_for(prompt(name, GROUP, priority=priority)) == "a"
-    assert trial.end(first, computed=False) == ["d"]
-
-
-@given(
-    st.lists(st.sampled_from(["refused", "fails", "gives up", "elsewhere"]), max_size=60),
-    st.integers(1, 60),
-)
-def test_turns_of_a_group_that_fail_one_after_the_other_go_on_once_each(
-    ends: list[str], size: int
-) -> None:
-    """Each turn is sent to a worker that refuses it or lets it fail, or to another worker, or is
-    cancelled."""
-    trial = Trial()
-    turns = [prompt(f"{number}", GROUP, ("tail", 2)) for number in range(size)]
-    lead = trial.lead(prompt("first", GROUP, ("tail", 2)))
-    assert {trial.waits_for(one) for one in turns} == {"first"}
-    trial.act(trial.leads.end(lead, computed=False, now=trial.now))
-    for number, turn in enumerate(turns):
-        assert trial.gone_on == [one.turn for one in turns[: number + 1]], "in order, one at a time"
-        end = ends[number] if number < len(ends) else "refused"
-        if end == "gives up":
-            trial.act(trial.leads.pass_on(turn))
-            continue
-        worker = "v" if end == "elsewhere" else "w"
-        lead = trial.leads.begin(turn, worker, trial.now)
-        assert (
-            trial.leads.waiting == Counter({worker: size - number - 1}) or not +trial.leads.waiting
-        )
-        if end != "refused":
-            assert LeadEnded(lead) not in trial.leads.record_accepted(lead, 0, trial.now)
-        trial.act(trial.leads.end(lead, computed=False, now=trial.now))
-    assert not +trial.leads.waiting
 
 
 def test_only_new_shared_tokens_count() -> None:

@@ -23,10 +23,8 @@ LIMITS = [
     ((1000, 16, 32_768, 2048), (16, False)),
     ((1000, 0, 32_768, 2048), (0, False)),
     ((31_000, None, 32_768, 4096), (1768, True)),
-    ((28_672, 4096, 32_768), (4096, False)),
     ((20_000, 32_000, 32_768), (12_768, True)),
     ((32_768, 0, 32_768), (0, False)),
-    ((32_700, 16, 32_768), (16, False)),
     ((32_700, 32_000, 32_768), OVERFLOW),
     ((480, None, 512), (32, True)),
 ]
@@ -74,25 +72,17 @@ def test_limits_never_exceed_the_window(prompt: int, requested: int | None, wind
         assert window_limited == (requested is None or max_tokens < requested)
 
 
-@pytest.mark.parametrize(
-    "sampling",
-    [
-        Sampling(stop_token_ids=[10]),
-        Sampling(logit_bias={10: 1.0}),
-        Sampling(logit_bias={1: 100.5}),
-        Sampling(logit_bias=dict.fromkeys(range(1025), 1.0)),
-    ],
-)
-def test_ids_outside_the_vocabulary_are_refused(sampling: Sampling) -> None:
-    with pytest.raises(Invalid) as refused:
-        check_sampling(sampling, 10)
-    assert refused.value.info.param in ("stop_token_ids", "logit_bias")
+def test_ids_outside_the_vocabulary_and_too_many_stops_are_refused() -> None:
+    for sampling, param in (
+        (Sampling(stop_token_ids=[10]), "stop_token_ids"),
+        (Sampling(logit_bias={10: 1.0}), "logit_bias"),
+        (Sampling(logit_bias={1: 100.5}), "logit_bias"),
+        (Sampling(logit_bias=dict.fromkeys(range(1025), 1.0)), "logit_bias"),
+        (Sampling(stop=["x"] * (MAX_STOPS + 1)), "stop_sequences"),
+        (Sampling(stop=["x" * (MAX_STOP_CHARS + 1)]), "stop_sequences"),
+    ):
+        with pytest.raises(Invalid) as refused:
+            check_sampling(sampling, 10)
+        assert refused.value.info.param == param
     check_sampling(Sampling(stop_token_ids=[0, 9], logit_bias={0: -100, 9: 100}), 10)
-
-
-def test_too_many_or_too_long_stop_strings_are_refused() -> None:
     check_sampling(Sampling(stop=["x" * MAX_STOP_CHARS] * MAX_STOPS), 10)
-    with pytest.raises(Invalid):
-        check_sampling(Sampling(stop=["x"] * (MAX_STOPS + 1)), 10)
-    with pytest.raises(Invalid):
-        check_sampling(Sampling(stop=["x" * (MAX_STOP_CHARS + 1)]), 10)

@@ -1,7 +1,7 @@
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -9,9 +9,6 @@ from schemas.conversation import Sampling
 from services.families import UnknownFamily
 from services.preprocessor.model import ModelSetup
 from services.runtime.config import PreprocessorConfig
-
-if TYPE_CHECKING:
-    pass
 
 
 @pytest.fixture
@@ -26,9 +23,8 @@ def load(model_dir: Path, **options: Any) -> ModelSetup:
 def edit(model_dir: Path, name: str, **changes: Any) -> None:
     file = model_dir / name
     document = json.loads(file.read_text()) | changes
-    file.write_text(
-        json.dumps({key: value for key, value in document.items() if value is not None})
-    )
+    kept = {key: value for key, value in document.items() if value is not None}
+    file.write_text(json.dumps(kept))
 
 
 def test_demo_model_is_loaded(setup: ModelSetup) -> None:
@@ -67,18 +63,14 @@ def test_file_overrides_the_template(model_dir: Path, tmp_path: Path) -> None:
     assert not setup.card.tools
 
 
-def test_sampling_of_the_model_is_read(model_dir: Path) -> None:
-    edit(model_dir, "generation_config.json", do_sample=True, temperature=0.6, top_p=0.95, top_k=20)
-    assert load(model_dir).sampling == Sampling(temperature=0.6, top_p=0.95, top_k=20)
-
-
-def test_every_end_token_stops(model_dir: Path) -> None:
-    edit(model_dir, "generation_config.json", eos_token_id=5)
+def test_generation_config_is_read(model_dir: Path) -> None:
+    sampling = {"temperature": 0.6, "top_p": 0.95, "top_k": 20}
+    edit(model_dir, "generation_config.json", do_sample=True, eos_token_id=5, **sampling)
     setup = load(model_dir)
+    assert setup.sampling == Sampling(**sampling)  # type: ignore[arg-type]
+    ends = {setup.tokenizer.id_of(end) for end in ("<|im_end|>", "<|endoftext|>")}
     assert setup.stop_ids[0] == 5
-    assert {setup.tokenizer.id_of("<|im_end|>"), setup.tokenizer.id_of("<|endoftext|>")} <= set(
-        setup.stop_ids
-    )
+    assert ends <= {*setup.stop_ids}
 
 
 def test_missing_context_window_is_refused(model_dir: Path) -> None:
@@ -89,22 +81,16 @@ def test_missing_context_window_is_refused(model_dir: Path) -> None:
     assert load(model_dir, max_model_len=100).max_model_len == 100
 
 
-UNREADABLE = (
-    "{% for m in messages %}{{ m.content }}"
-    "{% for c in m.tool_calls or [] %}%%{{ c.function.arguments }}%%{% endfor %}{% endfor %}"
-)
-
-
 def test_calls_that_no_parser_reads_are_refused(model_dir: Path) -> None:
-    (model_dir / "chat_template.jinja").write_text(UNREADABLE)
+    calls = "{% for c in m.tool_calls or [] %}%%{{ c.function.arguments }}%%{% endfor %}"
+    template = "{% for m in messages %}{{ m.content }}" + calls + "{% endfor %}"
+    (model_dir / "chat_template.jinja").write_text(template)
     with pytest.raises(ValueError, match=r"no parser reads the tool calls .* qwen3_coder"):
         load(model_dir)
     with pytest.raises(ValueError, match=r"\(none: no calls\)"):
         load(model_dir, reasoning_parser="qwen3")
-    assert (
-        load(model_dir, tool_call_parser="none", reasoning_parser="qwen3").family.name
-        == "plain+qwen3_coder"
-    )
+    setup = load(model_dir, tool_call_parser="none", reasoning_parser="qwen3")
+    assert setup.family.name == "plain+qwen3_coder"
 
 
 DESCRIBED = (
@@ -152,63 +138,44 @@ def test_description_in_a_file_precedes_the_family(model_dir: Path, tmp_path: Pa
     file = tmp_path / "tokenizer_config.json"
     file.write_text(json.dumps({"response_template": DESCRIPTION}))
     assert load(model_dir, response_template=str(file)).family.title == "response_template"
-    for other in (
-        {"family": "hermes"},
-        {"tool_call_parser": "hermes"},
-        {"reasoning_parser": "qwen3"},
-    ):
+    for other in ("family", "tool_call_parser", "reasoning_parser"):
         with pytest.raises(ValueError, match="response_template takes the place of"):
-            load(model_dir, response_template=str(file), **other)
+            load(model_dir, response_template=str(file), **{other: "hermes"})
 
 
-@pytest.mark.parametrize(
-    "description", [{"version": 2}, {"fields": {}}, DESCRIPTION | {"fields": {"content": {"x": 1}}}]
-)
-def test_description_that_cannot_be_followed_is_refused(
-    described_dir: Path, description: dict[str, Any]
-) -> None:
-    edit(described_dir, "tokenizer_config.json", response_template=description)
+def test_description_that_cannot_be_followed_is_refused(described_dir: Path) -> None:
+    edit(described_dir, "tokenizer_config.json", response_template={"version": 2})
     with pytest.raises(ValueError, match=r"^response_template") as refused:
         load(described_dir)
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("settings", "name"),
+    ("calls", "reasoning", "name"),
     [
-        (
-            {"tool_call_parser": "llama3_json", "reasoning_parser": "deepseek_r1"},
-            "llama3_json+deepseek_r1",
-        ),
-        ({"family": "hermes", "reasoning_parser": "granite"}, "hermes+granite"),
-        ({"tool_call_parser": "qwen3_coder", "reasoning_parser": "qwen3"}, "qwen3_coder"),
-        ({"reasoning_parser": "mistral"}, "qwen3_coder+mistral"),
+        ("llama3_json", "deepseek_r1", "llama3_json+deepseek_r1"),
+        ("qwen3_coder", "qwen3", "qwen3_coder"),
+        (None, "mistral", "qwen3_coder+mistral"),
     ],
 )
 def test_parsers_of_calls_and_reasoning_are_combined(
-    model_dir: Path, settings: dict[str, str], name: str
+    model_dir: Path, calls: str | None, reasoning: str, name: str
 ) -> None:
-    setup = load(model_dir, **settings)
+    setup = load(model_dir, tool_call_parser=calls, reasoning_parser=reasoning)
     assert setup.family.name == setup.card.family == name
     assert setup.evidence
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("calls", "reasoning", "message"),
     [
-        ({"reasoning_parser": "qwen33"}, r"no parser is called 'qwen33'; did you mean qwen3"),
-        (
-            {"tool_call_parser": "hermes", "reasoning_parser": "granite4"},
-            "granite4 reads no reasoning.* deepseek_r1",
-        ),
-        (
-            {"tool_call_parser": "inkling", "reasoning_parser": "qwen3"},
-            "with the calls of qwen3_coder",
-        ),
+        (None, "qwen33", r"no parser is called 'qwen33'; did you mean qwen3"),
+        ("hermes", "granite4", "granite4 reads no reasoning.* deepseek_r1"),
+        ("inkling", "qwen3", "with the calls of qwen3_coder"),
     ],
 )
 def test_incompatible_parsers_are_refused(
-    model_dir: Path, settings: dict[str, str], message: str
+    model_dir: Path, calls: str | None, reasoning: str, message: str
 ) -> None:
     with pytest.raises(UnknownFamily, match=message):
-        load(model_dir, **settings)
+        load(model_dir, tool_call_parser=calls, reasoning_parser=reasoning)

@@ -19,11 +19,8 @@ def spell(conversation: Conversation) -> list[int]:
         shown += f"<{message.role}>"
         for part in message.parts:
             if isinstance(part, Result):
-                shown += (
-                    f"[{part.name}]"
-                    + "".join(p.text for p in part.parts if isinstance(p, Text))
-                    + "/"
-                )
+                texts = [inner.text for inner in part.parts if isinstance(inner, Text)]
+                shown += f"[{part.name}]{''.join(texts)}/"
             elif isinstance(part, Call):
                 shown += part.name
             elif isinstance(part, Text | Reasoning):
@@ -36,11 +33,8 @@ def prefix(*answer: Part) -> str:
     return "".join(map(chr, certain_prefix(prompt, [], other)[0]))
 
 
-def test_answer_is_followed_by_a_user_message() -> None:
+def test_answer_is_followed_by_a_user_message_and_calls_by_their_results() -> None:
     assert prefix(Text("That.")) == "<user>What?<assistant>That.<user>"
-
-
-def test_calls_are_followed_by_their_results() -> None:
     answer = prefix(Reasoning("hm"), Call("1", "ls", "{}"), Call("2", "pwd", "{}"))
     assert answer == "<user>What?<assistant>hmlspwd<tool>[ls]"
 

@@ -49,37 +49,28 @@ def test_prompt_ids_are_made_from_a_directory(demo_dir: Path, setup: ModelSetup)
 
 
 @pytest.mark.parametrize(
-    ("messages", "size", "encoder", "thread"),
+    ("size", "encoder", "thread"),
     [
-        (1, 1000, "auto", False),
-        (1, 2_000_000, "auto", True),
-        (1, 1000, "tokenizers", False),
-        (1, 100_000, "tokenizers", True),
+        (1000, "auto", False),
+        (2_000_000, "auto", True),
+        (1000, "tokenizers", False),
+        (100_000, "tokenizers", True),
     ],
 )
 async def test_long_prompts_are_made_in_a_thread(
-    make_process: MakeProcess,
-    setup: ModelSetup,
-    messages: int,
-    size: int,
-    encoder: Any,
-    thread: bool,
+    make_process: MakeProcess, setup: ModelSetup, size: int, encoder: Any, thread: bool
 ) -> None:
-    made = setup
     if encoder != "auto":
-        made = replace(setup, encoder=Encoder.load(setup.tokenizer.backend, choice=encoder))
-    process = await make_process("preprocessor", f"where-{messages}-{size}-{encoder}")
+        setup = replace(setup, encoder=Encoder.load(setup.tokenizer.backend, choice=encoder))
+    process = await make_process("preprocessor", f"where-{size}-{encoder}")
     config = PreprocessorConfig(model="m", threads=1)
-    preparation = Preparation(process, made, Sealer(b"test"), config)
-    history = [
-        Message("assistant" if number % 2 else "user", [Text("hi")]) for number in range(messages)
-    ]
+    preparation = Preparation(process, setup, Sealer(b"test"), config)
     names: set[str] = set()
-    await preparation.make_prompt(
-        Conversation("m", history),
-        size=size,
-        on_step=lambda _: names.add(threading.current_thread().name),
-    )
+
+    def record(_step: str) -> None:
+        names.add(threading.current_thread().name)
+
+    await preparation.make_prompt(CONVERSATION, size=size, on_step=record)
     preparation.threads.close()
     assert len(names) == 1
     assert (names != {threading.current_thread().name}) == thread
@@ -94,10 +85,8 @@ async def started(process: Process, setup: ModelSetup) -> Preprocessor:
 
 
 async def test_expired_turn_fails_once(make_process: MakeProcess, setup: ModelSetup) -> None:
-    frontend, process = (
-        await make_process("frontend", "late-f"),
-        await make_process("preprocessor", "late-p"),
-    )
+    frontend = await make_process("frontend", "late-f")
+    process = await make_process("preprocessor", "late-p")
     entries: list[EventEntry] = []
 
     def receive(delivery: Delivery) -> None:
@@ -155,21 +144,21 @@ class Peer(Service):
         self.models = [structs.replace(setup.card, features=[VISION])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vision_dir", ["qwen"], indirect=True)
 async def test_turn_without_images_does_not_wait_for_the_images_of_others(
     make_process: MakeProcess, vision_setup: ModelSetup
 ) -> None:
     """However long the worker fetches those."""
-    frontend, process = (
-        await make_process("frontend", "see-f"),
-        await make_process("preprocessor", "see-p"),
-    )
+    frontend = await make_process("frontend", "see-f")
+    process = await make_process("preprocessor", "see-p")
     worker, parser = await make_process("worker", "see-w"), await make_process("parser", "see-s")
     arrived: list[GenerateRequest] = []
-    await worker.subscribe(
-        subjects.generate("m", worker.id),
-        lambda delivery: arrived.append(decode_generate(delivery.data)),
-    )
+
+    def generate(delivery: Delivery) -> None:
+        arrived.append(decode_generate(delivery.data))
+
+    await worker.subscribe(subjects.generate("m", worker.id), generate)
     setup = replace(vision_setup, card=structs.replace(vision_setup.card, name="m"))
     await started(process, setup)
     for peer in (worker, parser):
@@ -182,15 +171,13 @@ async def test_turn_without_images_does_not_wait_for_the_images_of_others(
     )
     image = Media("image", "image/png", 99, hash="a" * 40, width=56, height=56)
     for number in range(UNANSWERED_REQUESTS + 1):
-        parts: list[Part] = (
-            [Text("Look"), image] if number < UNANSWERED_REQUESTS else [Text("Hello")]
-        )
-        request = TurnRequest(
-            f"turn-{number}", frontend.id, Conversation("m", [Message("user", parts)])
-        )
+        parts: list[Part] = [Text("Hello")]
+        if number < UNANSWERED_REQUESTS:
+            parts.append(image)
+        conversation = Conversation("m", [Message("user", parts)])
+        request = TurnRequest(f"turn-{number}", frontend.id, conversation)
         await frontend.bus.request(subjects.turn("m", process.id), msgspec.json.encode(request), 60)
-        await eventually(
-            lambda: bool(arrived)
-        )  # then the expansion is known, and the others stay in order
+        # then the expansion is known, and the others stay in order
+        await eventually(lambda: bool(arrived))
     await eventually(lambda: any(not request.images for request in arrived))
     assert sum(bool(request.images) for request in arrived) == UNANSWERED_IMAGES

@@ -11,7 +11,6 @@ from services.preprocessor.prompt_changes import (
     answers_of,
 )
 
-FRONT = "You are an agent. Today is {}. Session {}. Speed {}. {}\n"
 OPENING = "<assistant>"
 
 
@@ -48,10 +47,8 @@ def conversation_of(text: str) -> Conversation:
     return Conversation("m", turns)
 
 
-def front(
-    date: str = "2026-11-20", session: str = "5f811fffeceb", speed: str = "7", text: str = "Be good"
-) -> str:
-    return FRONT.format(date, session, speed, text)
+def front(date: str = "2026-11-20") -> str:
+    return f"You are an agent. Today is {date}. Session 5f811fffeceb. Be good\n"
 
 
 def test_session_that_only_grows_has_no_difference() -> None:
@@ -76,11 +73,9 @@ def test_sessions_without_an_id_and_with_one_question_are_distinguished() -> Non
         assert session.prompt(front(day) + "Q") is None
     for answer in ("A", "B", "C"):
         for day in ("2026-11-21", "2026-11-20", "2026-11-22"):
-            assert session.prompt(f"{front(day)}Q<assistant>{answer}{day}<user>Q2") is None
-            assert (
-                session.prompt(f"{front(day)}Q<assistant>{answer}{day}<user>Q2<assistant>D<user>Q3")
-                is None
-            )
+            begun = f"{front(day)}Q<assistant>{answer}{day}<user>Q2"
+            assert session.prompt(begun) is None
+            assert session.prompt(f"{begun}<assistant>D<user>Q3") is None
 
 
 def test_variation_in_a_session_without_an_id_is_named() -> None:
@@ -97,9 +92,8 @@ def test_variation_in_a_session_without_an_id_is_named() -> None:
 
 def test_reasoning_and_blanks_do_not_distinguish_answers() -> None:
     def answers(*parts: Text | Reasoning | Call) -> tuple[int, ...]:
-        return answers_of(
-            Conversation("m", [Message("user", [Text("Q")]), Message("assistant", list(parts))])
-        )
+        messages = [Message("user", [Text("Q")]), Message("assistant", list(parts))]
+        return answers_of(Conversation("m", messages))
 
     assert answers(Reasoning("hm"), Text("\n"), Text("A")) == answers(Text("A"))
     assert answers(Call("c1", "Read", "{}")) != answers(Call("c2", "Read", "{}"))

@@ -32,9 +32,13 @@ def asked(
     )
 
 
-def test_format_without_tools_is_enforced_and_adds_no_instruction() -> None:
+def test_format_without_callable_tools_is_enforced_with_the_same_prompt() -> None:
     assert enforced_format(asked()) == FORM
     assert with_format_instruction(asked()) == asked()
+    none = asked(tools=TOOLS, mode="none")
+    assert enforced_format(none) == FORM
+    same = with_format_instruction(asked(tools=TOOLS))
+    assert with_format_instruction(none).system == same.system
 
 
 @pytest.mark.parametrize("mode", ["auto", "any", "tool"])
@@ -45,12 +49,3 @@ def test_format_beside_callable_tools_is_an_instruction(mode: str) -> None:
     assert instructions[0] == Text("Be brief.")
     assert json.loads(instructions[1].text.partition("\n")[2]) == SCHEMA
     assert "größe" in instructions[1].text
-
-
-def test_format_with_tool_choice_none_is_enforced_with_the_same_prompt() -> None:
-    conversation = asked(tools=TOOLS, mode="none")
-    assert enforced_format(conversation) == FORM
-    assert (
-        with_format_instruction(conversation).system
-        == with_format_instruction(asked(tools=TOOLS)).system
-    )

@@ -22,11 +22,8 @@ def ask(
 
 
 def test_worker_with_the_most_room_comes_first() -> None:
-    assert ask(Router(), [worker("a", 3), worker("b", 1), worker("c", 3, slots=100)]) == [
-        "c",
-        "b",
-        "a",
-    ]
+    beats = [worker("a", 3), worker("b", 1), worker("c", 3, slots=100)]
+    assert ask(Router(), beats) == ["c", "b", "a"]
 
 
 def test_simultaneous_turns_are_spread() -> None:
@@ -89,54 +86,43 @@ def test_shard_with_the_fewest_turns_is_chosen() -> None:
 
 
 def placed(
-    beats: list[Heartbeat],
-    prompt: int,
-    router: Router | None = None,
-    osl: int | None = None,
-    **held: int,
+    beats: list[Heartbeat], router: Router | None = None, osl: int | None = None, **held: int
 ) -> str:
-    return (router or Router()).rank_workers(
-        beats, avoid=(), late=(), profile=TurnProfile(prompt, held, osl)
-    )[0]
+    """The worker of a prompt of 50,000 tokens."""
+    profile = TurnProfile(50_000, held, osl)
+    return (router or Router()).rank_workers(beats, avoid=(), late=(), profile=profile)[0]
 
 
 def test_worker_that_holds_the_prompt_comes_first() -> None:
     beats = [worker("a", 1, slots=100), worker("b", 3, slots=100)]
-    assert placed(beats, 50_000, b=48_000) == "b"
-    assert placed(beats, 50_000, a=48_000, b=48_000) == "a"
-    assert placed(beats, 200, b=96) == "a"
+    assert placed(beats, b=48_000) == "b"
+    assert placed(beats, a=48_000, b=48_000) == "a"
+    assert placed(beats, b=96) == "a"
 
 
 def test_load_outweighs_a_small_overlap_and_not_a_large_one() -> None:
     beats = [worker("a", 0, slots=4), worker("b", 4, slots=4, queue_limit=8)]
-    assert placed(beats, 50_000, b=10_000) == "a"
-    assert placed(beats, 50_000, b=40_000) == "b"
-    assert placed(beats, 50_000, Router(load_tokens=100_000), b=40_000) == "a"
-    assert placed(beats, 50_000, Router(overlap_weight=0), b=50_000) == "a"
+    assert placed(beats, b=10_000) == "a"
+    assert placed(beats, b=40_000) == "b"
+    assert placed(beats, Router(load_tokens=100_000), b=40_000) == "a"
+    assert placed(beats, Router(overlap_weight=0), b=50_000) == "a"
 
 
 def test_long_answer_suffers_more_from_load() -> None:
     beats = [worker("a", 0, slots=4), worker("b", 2, slots=4)]
-    assert placed(beats, 50_000, b=10_000) == "b"
-    assert placed(beats, 50_000, osl=1024, b=10_000) == "a"
+    assert placed(beats, b=10_000) == "b"
+    assert placed(beats, osl=1024, b=10_000) == "a"
 
 
 def test_priority_keeps_its_fraction_and_bounds() -> None:
-    hints = [
-        Hints(),
-        Hints(latency_sensitivity=0.9),
-        Hints(priority=1),
-        Hints(priority=-2, latency_sensitivity=5.0),
-    ]
-    places = [priority(Conversation("m", [], hints=each)) for each in hints]
-    assert places == [0, 0.9, 1, -2]
-    background = [
-        priority(Conversation("m", [], hints=each, client=Client(kind="background")))
-        for each in hints
-    ]
-    assert background == [-1, 0.9, 1, -2]  # what a client asks for wins
-    extremes = [
-        priority(Conversation("m", [], hints=Hints(latency_sensitivity=value)))
-        for value in (1e300, -1e300)
-    ]
-    assert extremes == [MAX_PRIORITY, -MAX_PRIORITY]
+    background = Client(kind="background")
+    for hints, client, expected in (
+        (Hints(), Client(), 0),
+        (Hints(latency_sensitivity=0.9), Client(), 0.9),
+        (Hints(priority=-2, latency_sensitivity=5.0), Client(), -2),
+        (Hints(), background, -1),
+        (Hints(priority=1), background, 1),  # what a client asks for wins
+        (Hints(latency_sensitivity=1e300), Client(), MAX_PRIORITY),
+        (Hints(latency_sensitivity=-1e300), Client(), -MAX_PRIORITY),
+    ):
+        assert priority(Conversation("m", [], hints=hints, client=client)) == expected

@@ -23,14 +23,11 @@ def system_after(*system: str) -> list[str]:
 FORMS = [
     ([HEADER, PROMPT], [PROMPT]),
     ([f"{HEADER}\n{PROMPT}"], [PROMPT]),
-    ([f"{HEADER}\r\n{PROMPT}"], [PROMPT]),
     ([f"{HEADER}\n\n{PROMPT}\n"], [f"\n{PROMPT}\n"]),
     ([f"{HEADER}\n{HEADER} cch=fa690;\n{PROMPT}"], [PROMPT]),
     ([HEADER], []),
     ([PROMPT, HEADER, "More."], [PROMPT, "More."]),
     ([HEADER.title() + "\n" + PROMPT], [PROMPT]),
-    (["x-anthropic-billing-header:\n" + PROMPT], [PROMPT]),
-    ([f"{HEADER} {PROMPT}"], [f" {PROMPT}"]),
     ([f"{HEADER} cch=fa690; {PROMPT} cch=1;\nMore."], [f" {PROMPT} cch=1;\nMore."]),
     ([HEADER.replace(": ", ":\r\n ") + PROMPT], [PROMPT]),
     ([f"{HEADER} {HEADER} {PROMPT}"], [f" {PROMPT}"]),
@@ -45,19 +42,16 @@ def test_every_form_is_removed_from_top_level_instructions(
     assert system_after(*system) == left
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        PROMPT,
+def test_other_instructions_are_untouched() -> None:
+    for text in (
         f"{PROMPT}\n{HEADER}\nis what the client sends.",
         "x-anthropic-billing-headers are lines",
         "x-anthropic-billing-header: never print this line",
+        "\n" * 200_000 + "x",
         "",
-    ],
-)
-def test_other_instructions_are_untouched(text: str) -> None:
-    before = conversation(text)
-    assert strip_preamble(before) is before
+    ):
+        before = conversation(text)
+        assert strip_preamble(before) is before
 
 
 @pytest.mark.parametrize("role", ["system", "developer"])
@@ -97,7 +91,3 @@ def test_only_names_fields_and_blanks_are_removed(text: str, header: bool) -> No
     for name in ("x-anthropic-billing-header:", *HEADER.split()):
         lost = lost.replace(name, " ")
     assert all(part.startswith("cc") and "=" in part for part in lost.replace(";", " ").split())
-
-
-def test_long_blank_text_is_stripped_fast() -> None:
-    assert system_after("\n" * 200_000 + "x") == ["\n" * 200_000 + "x"]

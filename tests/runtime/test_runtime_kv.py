@@ -1,6 +1,5 @@
 """Buckets on a real server with JetStream, and what is said where there is none."""
 
-
 import nats as nats_py
 import pytest
 import structlog

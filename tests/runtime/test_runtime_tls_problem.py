@@ -23,13 +23,12 @@ def locked_key() -> bytes:
     return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked)
 
 
-async def check(cert_file: str, key_file: str | None, ca_file: str, problem: str) -> None:
+async def check(files: tuple[str, str | None, str], problem: str) -> None:
+    cert, key, ca = files
     with pytest.raises(ValueError) as frontends:
-        Tls(cert_file, key_file, ca_file)
+        Tls(cert, key, ca)
     with pytest.raises(ValueError) as bus:
-        await read_tls(
-            BusConfig(nats_cert_file=cert_file, nats_key_file=key_file, nats_ca_file=ca_file)
-        )
+        await read_tls(BusConfig(nats_cert_file=cert, nats_key_file=key, nats_ca_file=ca))
     assert [str(frontends.value), str(bus.value)] == [problem] * 2
 
 
@@ -49,7 +48,7 @@ async def test_broken_and_foreign_files_are_named(tmp_path: Path) -> None:
         ((cert, str(locked), ca), f"{locked} {NO_KEY}"),
         ((cert, other, ca), f"the key in {other} is not that of the certificate in {cert}"),
     ):
-        await check(*files, problem)
+        await check(files, problem)
     text = Path(ca).read_text()
     Path(ca).write_text(text.replace(text.splitlines()[1][8:24], "=" * 16))
-    await check(cert, key, ca, f"{ca} {NO_CERTIFICATE}")
+    await check((cert, key, ca), f"{ca} {NO_CERTIFICATE}")
