@@ -83,10 +83,7 @@ class Messages:
         if prompt.system:
             body["system"] = self._system(prompt)
         if prompt.tools:
-            body["tools"] = [
-                {"name": tool.name, "description": tool.description, "input_schema": tool.schema}
-                for tool in prompt.tools
-            ]
+            body["tools"] = [messages_tool(tool) for tool in prompt.tools]
         if prompt.preamble:
             body["metadata"] = {
                 "user_id": json.dumps({"device_id": "0" * 64, "session_id": "bench"})
@@ -153,9 +150,10 @@ class Chat:
             "messages": [*system, {"role": "user", "content": prompt.user}],
         }
         if prompt.tools:
-            body["tools"] = [
-                {"type": "function", "function": _function(tool)} for tool in prompt.tools
-            ]
+            tools = (
+                {"type": "function", "function": openai_function(tool)} for tool in prompt.tools
+            )
+            body["tools"] = list(tools)
         return body | {
             "max_completion_tokens": prompt.max_tokens,
             "chat_template_kwargs": {"enable_thinking": prompt.thinking},
@@ -195,7 +193,8 @@ class Responses:
             body["instructions"] = prompt.system
         if prompt.tools:
             body["tools"] = [
-                {"type": "function", **_function(tool), "strict": False} for tool in prompt.tools
+                {"type": "function", **openai_function(tool), "strict": False}
+                for tool in prompt.tools
             ]
         return body | {
             "max_output_tokens": prompt.max_tokens,
@@ -229,7 +228,11 @@ class Responses:
 APIS: Mapping[str, Api] = {api.name: api for api in (Messages(), Chat(), Responses())}
 
 
-def _function(tool: Tool) -> dict[str, Any]:
+def messages_tool(tool: Tool) -> dict[str, Any]:
+    return {"name": tool.name, "description": tool.description, "input_schema": tool.schema}
+
+
+def openai_function(tool: Tool) -> dict[str, Any]:
     return {"name": tool.name, "description": tool.description, "parameters": tool.schema}
 
 

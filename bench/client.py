@@ -55,12 +55,7 @@ class Client:
     """Requests to one target over as many connections as they need."""
 
     def __init__(
-        self,
-        target: Target,
-        api: Api,
-        mode: Mode = "keepalive",
-        *,
-        timeout_s: float = 120.0,
+        self, target: Target, api: Api, mode: Mode = "keepalive", *, timeout_s: float = 120.0
     ) -> None:
         self.api = api
         self._target = target
@@ -84,8 +79,10 @@ class Client:
         except OSError as error:
             exchange.fail(time.monotonic_ns(), f"{type(error).__name__}: {error.strerror or error}")
         finally:
-            if connection is not None:
-                self._put_back(connection, exchange)
+            if connection and (self._mode == "fresh" or not connection.reusable):
+                connection.close()
+            elif connection:
+                self._idle.append(connection)
         return exchange
 
     async def warm(self, connections: int) -> None:
@@ -95,21 +92,10 @@ class Client:
             while self._mode != "fresh" and len(self._idle) < connections:
                 self._idle.append(await self._connect())
 
-    @property
-    def idle(self) -> int:
-        """Open connections that wait for a request."""
-        return len(self._idle)
-
     def close(self) -> None:
         """Closes all idle connections."""
         while self._idle:
             self._idle.pop().close()
-
-    def _put_back(self, connection: "_Connection", exchange: Exchange) -> None:
-        if self._mode == "fresh" or not connection.reusable or not exchange.ended:
-            connection.close()
-        else:
-            self._idle.append(connection)
 
     def _lost(self, connection: "_Connection") -> None:
         if connection in self._idle:
@@ -137,7 +123,6 @@ class _Connection(asyncio.Protocol):
     def __init__(self, api: Api, on_lost: "Callable[[_Connection], None]") -> None:
         self._api = api
         self._on_lost = on_lost
-        self._output = api.output
         self._parser = ResponseParser()
         self._exchange: Exchange | None = None
         self._stream = False
@@ -181,43 +166,33 @@ class _Connection(asyncio.Protocol):
         try:
             body = parser.feed(data)
         except BadResponse as error:
-            self._broken(now, str(error))
+            exchange.fail(now, str(error))
+            self.close()
+            self._wake()
             return
         if not exchange.status and parser.status:
             exchange.status = parser.status
             self._stream = parser.headers.get(b"content-type", b"").startswith(b"text/event-stream")
         if body:
             if self._stream:
-                exchange.body(now, body, self._output)
+                exchange.body(now, body, self._api.output)
             else:
                 exchange.plain(body)
         if parser.complete:
-            self._finish(now)
+            self._exchange = None
+            exchange.close(now, self._api)
+            self._wake()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._open = False
         self._on_lost(self)
-        if self._exchange is None:
+        exchange, self._exchange = self._exchange, None
+        if exchange is None:
             return
-        now = time.monotonic_ns()
         try:
             self._parser.end()
         except BadResponse as cut:
-            self._broken(now, f"{cut}{f': {error}' if error else ''}")
-        else:
-            self._finish(now)
-
-    def _finish(self, now: int) -> None:
-        exchange, self._exchange = self._exchange, None
-        if exchange is not None:
-            exchange.close(now, self._api)
-        self._wake()
-
-    def _broken(self, now: int, error: str) -> None:
-        exchange, self._exchange = self._exchange, None
-        if exchange is not None:
-            exchange.fail(now, error)
-        self.close()
+            exchange.fail(time.monotonic_ns(), f"{cut}{f': {error}' if error else ''}")
         self._wake()
 
     def _wake(self) -> None:

@@ -7,9 +7,8 @@ from typing import Final
 from bench.apis import Api, Tokens
 
 TAIL_BYTES: Final = 4096
-"""Bytes of a stream's end that are kept: its usage, its end or its error."""
-ANSWER_BYTES: Final = 4096
-"""Bytes that are kept of an answer that is not a stream."""
+"""Bytes of a stream's end that are kept (its usage, its end or its error), or of another answer."""
+SEPARATOR: Final = b"\n\n"
 
 
 class Exchange:
@@ -22,7 +21,6 @@ class Exchange:
 
     __slots__ = (
         "_rest",
-        "_separator",
         "answer",
         "blocks",
         "due",
@@ -33,7 +31,6 @@ class Exchange:
         "outputs",
         "reads",
         "sent",
-        "size",
         "status",
         "tail",
     )
@@ -48,8 +45,6 @@ class Exchange:
         """Each read that completed events with output: its time, and the number of events."""
         self.events = 0
         self.outputs = 0
-        self.size = 0
-        """Bytes of the body."""
         self.tail = b""
         self.answer = b""
         """The start of an answer that is not an event stream."""
@@ -58,22 +53,18 @@ class Exchange:
         """Whether the answer was complete, without an error."""
         self.blocks: list[tuple[int, bytes]] | None = [] if keep else None
         self._rest = b""
-        self._separator = b""
 
     def body(self, now: int, data: bytes, output: bytes) -> None:
         """Records bytes of an event stream, read at `now`. `output`: bytes that every event with
         output contains."""
-        self.size += len(data)
-        if self._rest:
-            data = self._rest + data
-        separator = self._separator or self._look_for_separator(data)
-        end = data.rfind(separator) + len(separator)
-        if end < len(separator):
+        data = self._rest + data
+        end = data.rfind(SEPARATOR) + len(SEPARATOR)
+        if end < len(SEPARATOR):
             self._rest = data
             return
         self._rest = data[end:]
         block = data[:end]
-        self.events += block.count(separator)
+        self.events += block.count(SEPARATOR)
         count = block.count(output)
         if count:
             self.outputs += count
@@ -84,9 +75,7 @@ class Exchange:
 
     def plain(self, data: bytes) -> None:
         """Records bytes of an answer that is not an event stream."""
-        self.size += len(data)
-        if len(self.answer) < ANSWER_BYTES:
-            self.answer = (self.answer + data)[:ANSWER_BYTES]
+        self.answer = (self.answer + data)[:TAIL_BYTES]
 
     def close(self, now: int, api: Api) -> None:
         """Records the end of the response, and decides whether it was good."""
@@ -146,18 +135,12 @@ class Exchange:
 
     def each(self) -> list[tuple[int, bytes]]:
         """All events, with the time of the read that completed each. Needs `keep`."""
-        separator = self._separator
-        found = []
-        for time, block in self.blocks or []:
-            found += [(time, event) for event in block.split(separator) if event]
-        return found
-
-    def _look_for_separator(self, data: bytes) -> bytes:
-        line_end = data.find(b"\n")
-        if line_end < 0:
-            return b"\n\n"
-        self._separator = b"\r\n\r\n" if data[max(0, line_end - 1) : line_end] == b"\r" else b"\n\n"
-        return self._separator
+        return [
+            (time, event)
+            for time, block in self.blocks or []
+            for event in block.split(SEPARATOR)
+            if event
+        ]
 
 
 def _excerpt(data: bytes) -> str:

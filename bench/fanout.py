@@ -17,19 +17,20 @@ from statistics import median
 from subprocess import CalledProcessError
 from tempfile import TemporaryDirectory
 
-import aiohttp
 import msgspec
 
 from bench import report
+from bench.client import Client, Target
 from bench.dynamo.install import install
 from bench.dynamo.stack import dynamo_stack
 from bench.model import build_bench_model
 from bench.prefixes import (
+    API,
     CHARS_PER_TOKEN,
-    HEADERS,
+    PLAY,
     PREFILL_TOKENS_PER_S,
     START_S,
-    TIMEOUT,
+    TIMEOUT_S,
     Turn,
     ask,
 )
@@ -82,19 +83,15 @@ def texts(count: int, *, shared: int, tail: int, seed: str) -> list[tuple[str, s
         wanted = int(tokens * CHARS_PER_TOKEN)
         return f"{name}. " + (manual * (wanted // len(manual) + 1))[:wanted]
 
-    systems = [
-        text(seed, shared) if shared else text(f"{seed} {n}", STRANGER_TOKENS) for n in range(count)
-    ]
-    return [
-        (system, f"{text(f'Task {n}', tail)} [[play text n=4 delay=0]]")
-        for n, system in enumerate(systems)
-    ]
+    found = []
+    for number in range(count):
+        system = text(seed, shared) if shared else text(f"{seed} {number}", STRANGER_TOKENS)
+        found.append((system, f"{text(f'Task {number}', tail)} {PLAY}"))
+    return found
 
 
-async def together(
-    http: aiohttp.ClientSession, model: str, requests: Sequence[tuple[str, str]]
-) -> list[Turn]:
-    """Sends requests at once. Raises RuntimeError, aiohttp.ClientError."""
+async def together(client: Client, model: str, requests: Sequence[tuple[str, str]]) -> list[Turn]:
+    """Sends requests at once. Raises RuntimeError."""
     bodies = [
         {
             "model": model,
@@ -107,7 +104,7 @@ async def together(
         for system, question in requests
     ]
     await asyncio.sleep(PAUSE_S)
-    return await asyncio.gather(*(ask(http, body) for body in bodies))
+    return await asyncio.gather(*(ask(client, body) for body in bodies))
 
 
 def computed(turns: Sequence[Turn]) -> float:
@@ -151,16 +148,12 @@ class Round(msgspec.Struct, frozen=True):
 async def measure(
     siblings: int, workers: int, asked: argparse.Namespace, arguments: Sequence[str]
 ) -> list[Figures]:
-    """Measures one case on all stacks. Raises StackFailed, RuntimeError, OSError,
-    aiohttp.ClientError, and subprocess.CalledProcessError if the peer cannot be installed."""
+    """Measures one case on all stacks. Raises StackFailed, RuntimeError, OSError, and
+    subprocess.CalledProcessError if the peer cannot be installed."""
     async with AsyncExitStack() as opened:
-        sites: dict[str, tuple[aiohttp.ClientSession, str]] = {}
-        addresses = await open_stacks(opened, workers, asked, arguments)
-        for stack, (url, model) in addresses.items():
-            connector = aiohttp.TCPConnector(limit=0)
-            http = aiohttp.ClientSession(url, headers=HEADERS, timeout=TIMEOUT, connector=connector)
-            sites[stack] = await opened.enter_async_context(http), model
-
+        sites = {}
+        for stack, (url, model) in (await open_stacks(opened, workers, asked, arguments)).items():
+            sites[stack] = Client(Target.of(url), API, "fresh", timeout_s=TIMEOUT_S), model
         rounds: dict[str, list[Round]] = {stack: [] for stack in sites}
         for number in range(asked.rounds + 1):
             # The first stack of a round is slower.
@@ -171,9 +164,7 @@ async def measure(
     return [figures(stack, siblings, workers, some) for stack, some in rounds.items()]
 
 
-async def play_round(
-    http: aiohttp.ClientSession, model: str, siblings: int, number: int, shared: int
-) -> Round:
+async def play_round(client: Client, model: str, siblings: int, number: int, shared: int) -> Round:
     """One prompt, then siblings, then strangers."""
     name = f"{siblings} {number}"
     tail = TAIL_TOKENS
@@ -181,9 +172,9 @@ async def play_round(
     alike = texts(siblings, shared=shared, tail=tail, seed=f"Group {name}")
     apart = texts(siblings, shared=0, tail=tail, seed=f"Stranger {name}")
     return Round(
-        await together(http, model, alone),
-        await together(http, model, alike),
-        await together(http, model, apart),
+        await together(client, model, alone),
+        await together(client, model, alike),
+        await together(client, model, apart),
     )
 
 
@@ -205,22 +196,13 @@ def figures(stack: str, siblings: int, workers: int, rounds: Sequence[Round]) ->
 
 def show(result: Result) -> None:
     """Prints the figures, a line for each stack of a case."""
-    for siblings, workers in CASES:
-        print(f"{siblings} siblings, {workers} workers:")
-        stacks = {
-            one.stack: one
-            for one in result.figures
-            if (one.siblings, one.workers) == (siblings, workers)
-        }
-        for name, one in stacks.items():
-            print(
-                f"  {name:8} {one.computed:.2f} of a prompt of {one.prompt_tokens} tokens computed;"
-                f" first token: alone {one.alone_ms:.1f} ms, p50 {one.p50_ms:.1f}, p95 "
-                f"{one.p95_ms:.1f} ({one.p95_ms / one.alone_ms:.3f} of alone), strangers "
-                f"{one.strangers_ms:.1f}"
-            )
-        held, not_held = (stacks[name].strangers_ms for name in STACKS)
-        print(f"  strangers, held ÷ not held: {held / not_held:.3f}")
+    for one in result.figures:
+        print(
+            f"{one.siblings} siblings, {one.workers} workers, {one.stack:8}: {one.computed:.2f} of "
+            f"a prompt of {one.prompt_tokens} tokens computed; first token: alone "
+            f"{one.alone_ms:.1f} ms, p50 {one.p50_ms:.1f}, p95 {one.p95_ms:.1f} "
+            f"({one.p95_ms / one.alone_ms:.3f} of alone), strangers {one.strangers_ms:.1f}"
+        )
 
 
 async def run(asked: argparse.Namespace, arguments: Sequence[str]) -> Result:
@@ -247,7 +229,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(own)
     try:
         result = asyncio.run(run(asked, stack_arguments))
-    except (StackFailed, CalledProcessError, RuntimeError, OSError, aiohttp.ClientError) as error:
+    except (StackFailed, CalledProcessError, RuntimeError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     show(result)

@@ -5,10 +5,10 @@ measures.
 """
 
 MAX_HEAD_BYTES = 64 * 1024
-MAX_LINE_BYTES = 4096
 
-_HEAD, _LENGTH, _CHUNKS, _TRAILER, _TO_CLOSE, _DONE = range(6)
-_BODILESS = frozenset({204, 304})
+_HEAD, _LENGTH, _SIZE, _LINE_END, _TRAILER, _DONE = range(6)
+"""The head; a body of known length; a chunk's size, the line end after its payload; the lines after
+the last chunk; the end."""
 
 
 class BadResponse(Exception):
@@ -18,7 +18,7 @@ class BadResponse(Exception):
 class ResponseParser:
     """Parses one response. `reset` prepares it for the next one on the same connection."""
 
-    __slots__ = ("_left", "_line_end_missing", "_rest", "_state", "headers", "status")
+    __slots__ = ("_left", "_rest", "_state", "headers", "status")
 
     def __init__(self) -> None:
         self.reset()
@@ -28,8 +28,6 @@ class ResponseParser:
         self._state = _HEAD
         self._rest = b""
         self._left = 0
-        self._line_end_missing = False
-        """A chunk's payload is read, the line end after it is not."""
         self.status = 0
         self.headers: dict[bytes, bytes] = {}
         """Names in lower case; of several with one name, the last one. Complete as soon as `status`
@@ -49,107 +47,74 @@ class ResponseParser:
         """Returns the bytes of the body in `data`. Raises BadResponse."""
         if self._state == _HEAD:
             data = self._head(data)
-        if self._state == _CHUNKS:
-            return self._chunks(data)
         if self._state == _LENGTH:
-            return self._counted(data)
-        if self._state == _TRAILER:
-            self._trailer(data)
-            return b""
-        if self._state == _DONE and data:
+            self._left -= len(data)
+            if self._left < 0:
+                raise BadResponse(f"{-self._left} bytes after the end of the response")
+            if not self._left:
+                self._state = _DONE
+            return data
+        if self._state in (_SIZE, _LINE_END, _TRAILER):
+            return self._chunks(data)
+        if data:
             raise BadResponse(f"{len(data)} bytes after the end of the response")
-        return data if self._state == _TO_CLOSE else b""
+        return b""
 
     def end(self) -> None:
         """Records that the server closed the connection. Raises BadResponse if the response is
         incomplete."""
-        if self._state == _TO_CLOSE:
-            self._state = _DONE
-        elif self._state != _DONE:
-            raise BadResponse(
-                "the connection was closed "
-                + ("in mid-response" if self.status else "without an answer")
-            )
+        if self._state != _DONE:
+            place = "in mid-response" if self.status else "without an answer"
+            raise BadResponse(f"the connection was closed {place}")
 
     def _head(self, data: bytes) -> bytes:
         data = self._rest + data
-        while True:
-            end = data.find(b"\r\n\r\n")
-            if end < 0:
-                if len(data) > MAX_HEAD_BYTES:
-                    raise BadResponse(f"no end of the headers within {MAX_HEAD_BYTES} bytes")
-                self._rest = data
-                return b""
-            status, headers = _parse_head(data[:end])
-            data = data[end + 4 :]
-            if status >= 200:  # not an interim response
-                break
+        end = data.find(b"\r\n\r\n")
+        if end < 0:
+            if len(data) > MAX_HEAD_BYTES:
+                raise BadResponse(f"no end of the headers within {MAX_HEAD_BYTES} bytes")
+            self._rest = data
+            return b""
         self._rest = b""
-        self.status, self.headers = status, headers
-        if headers.get(b"transfer-encoding", b"").lower() == b"chunked":
-            self._state = _CHUNKS
-        elif status in _BODILESS:
-            self._state = _DONE
-        elif b"content-length" in headers:
-            self._left = _number(headers[b"content-length"], 10)
-            self._state = _LENGTH if self._left else _DONE
+        self.status, self.headers = _parse_head(data[:end])
+        if self.headers.get(b"transfer-encoding", b"").lower() == b"chunked":
+            self._state = _SIZE
         else:
-            self._state = _TO_CLOSE
-        return data
-
-    def _counted(self, data: bytes) -> bytes:
-        self._left -= len(data)
-        if self._left < 0:
-            raise BadResponse(f"{-self._left} bytes after the end of the response")
-        if not self._left:
-            self._state = _DONE
-        return data
+            self._left = _number(self.headers.get(b"content-length", b"0"), 10)
+            self._state = _LENGTH if self._left else _DONE
+        return data[end + 4 :]
 
     def _chunks(self, data: bytes) -> bytes:
-        if self._rest:
-            data = self._rest + data
-            self._rest = b""
-        at, end = 0, len(data)
+        data = self._rest + data
+        self._rest = b""
+        at = 0
         payload: list[bytes] = []
-        while at < end:
+        while at < len(data):
             if self._left:
                 piece = data[at : at + self._left]
                 payload.append(piece)
                 at += len(piece)
                 self._left -= len(piece)
-                self._line_end_missing = not self._left
                 continue
             line_end = data.find(b"\r\n", at)
             if line_end < 0:
                 self._rest = data[at:]
-                if len(self._rest) > MAX_LINE_BYTES:
+                if len(self._rest) > MAX_HEAD_BYTES:
                     raise BadResponse("a chunk without a size")
                 break
             line, at = data[at:line_end], line_end + 2
-            if self._line_end_missing:
-                if line:
-                    raise BadResponse("a chunk is longer than it said")
-                self._line_end_missing = False
-                continue
-            self._left = _number(line.partition(b";")[0], 16)
-            if not self._left:
-                self._state = _TRAILER
-                self._trailer(data[at:])
-                break
+            if self._state == _DONE or (self._state == _LINE_END and line):
+                raise BadResponse("bytes after the end of a chunk or of the response")
+            if self._state == _LINE_END:
+                self._state = _SIZE
+            elif self._state == _TRAILER:
+                self._state = _TRAILER if line else _DONE
+            else:
+                self._left = _number(line.partition(b";")[0], 16)
+                self._state = _LINE_END if self._left else _TRAILER
+        if self._state == _DONE and self._rest:
+            raise BadResponse(f"{len(self._rest)} bytes after the end of the response")
         return payload[0] if len(payload) == 1 else b"".join(payload)
-
-    def _trailer(self, data: bytes) -> None:
-        data = self._rest + data
-        while (end := data.find(b"\r\n")) > 0:
-            data = data[end + 2 :]
-        if end < 0:
-            self._rest = data
-            if len(data) > MAX_LINE_BYTES:
-                raise BadResponse("no end of the trailers")
-            return
-        self._state, self._rest = _DONE, b""
-        if len(data) > 2:
-            raise BadResponse(f"{len(data) - 2} bytes after the end of the response")
 
 
 def _parse_head(head: bytes) -> tuple[int, dict[bytes, bytes]]:
@@ -159,18 +124,13 @@ def _parse_head(head: bytes) -> tuple[int, dict[bytes, bytes]]:
         raise BadResponse(f"not an HTTP/1.1 status line: {first[:80]!r}")
     headers = {}
     for line in lines:
-        name, colon, value = line.partition(b":")
-        if not colon:
-            raise BadResponse(f"not a header: {line[:80]!r}")
+        name, _, value = line.partition(b":")
         headers[name.strip().lower()] = value.strip()
     return int(words[1]), headers
 
 
 def _number(digits: bytes, base: int) -> int:
     try:
-        number = int(digits.strip(), base)
+        return int(digits.strip(), base)
     except ValueError:
         raise BadResponse(f"not a length: {digits[:40]!r}") from None
-    if number < 0:
-        raise BadResponse(f"not a length: {digits[:40]!r}")
-    return number

@@ -5,12 +5,13 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from msgspec import Struct
 
-from bench.apis import Api
+from bench.apis import APIS, Api
 from bench.client import Client, Mode, Target
 from bench.clocks import Marks
 from bench.cpu import Memory, Meter, memory
 from bench.exchange import Exchange
 from bench.rows import Case, Row, make_row
+from bench.stack import Running
 
 
 class Site(Struct, frozen=True):
@@ -32,6 +33,12 @@ class Site(Struct, frozen=True):
     def memory(self) -> dict[str, Memory]:
         """Returns the memory of each process. Raises ProcessLookupError if one has ended."""
         return {name: memory(pid) for name, pid in self.pids.items()}
+
+
+def site_of(up: Running, seed: int) -> Site:
+    """The site of a stack, for the Messages API. Other APIs replace `api`."""
+    target = Target.of(up.url)
+    return Site(target, APIS["messages"], up.model, up.pids, Marks(up.marks), seed)
 
 
 async def measured(

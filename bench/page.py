@@ -1,8 +1,8 @@
-"""`python -m bench.page`: writes results into `docs/performance.md`, between its markers.
+"""`python -m bench.page FILE`: writes a result of the suite into `docs/performance.md`, between its
+markers.
 
-The page has two places: one for capacity, one for all else. Without `--result`, each gets the
-newest finished result of `bench/results` with figures for it, one with a peer rather than one
-without.
+The page has two places, one for capacity and one for all else. A place for which the result has no
+figures stays as it is.
 """
 
 import argparse
@@ -14,7 +14,6 @@ import msgspec
 
 from bench import record as records
 from bench.record import Record
-from bench.report import RESULTS
 from bench.sides import BASE
 from bench.summary import CAPACITY, MEMORY, RATE, Line, disturbance, lines, number
 
@@ -52,21 +51,9 @@ def record_heading(record: Record, name: str) -> str:
     sides = "; ".join(side.described for side in record.sides)
     where = f"{machine.cores} cores, {machine.processor}, {machine.system}, Python {machine.python}"
     return (
-        f"{record.started[:10]}, {where}. {sides}. Medians of {_repeats(record)}; "
+        f"{record.started[:10]}, {where}. {sides}. Medians of {record.repeat}; "
         f"{disturbance(record)}. `bench/results/{name}`.\n"
     )
-
-
-def _repeats(record: Record) -> str:
-    """Returns how often each part was measured, which differs if a run was resumed with some of its
-    parts."""
-    counts = {
-        part.split()[0]: len(record.repeats(part))
-        for part in dict.fromkeys(entry.part for entry in record.entries)
-    }
-    most = max(counts.values(), default=record.repeat)
-    fewer = [f"{part}: {count}" for part, count in counts.items() if count < most]
-    return f"{most} ({', '.join(fewer)})" if fewer else str(most)
 
 
 def _peers(found: Sequence[Line], record: Record) -> str:
@@ -129,9 +116,7 @@ def _table(some: Sequence[Line], record: Record) -> Iterator[str]:
     )
     with_unit = len({line.unit for line in some}) > 1
     left = ["", ""] if with_unit else [""]
-    figures = [ours]
-    for peer in peers:
-        figures += [peer, "×"]
+    figures = [ours, *(heading for peer in peers for heading in (peer, "×"))]
     yield _row([*left, *figures])
     yield "|" + "---|" * len(left) + "---:|" * len(figures)
     for line in some:
@@ -151,34 +136,16 @@ def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def newest(folder: Path, place: str) -> Path:
-    """Returns the newest result for a place. Raises FileNotFoundError."""
-    for kind in ("peer", "alone"):
-        for path in sorted(folder.glob(f"*-{kind}*.json"), reverse=True):
-            if place in places(records.load(path)):
-                return path
-    raise FileNotFoundError(f"no finished result of bench.suite for {place} in {folder}")
-
-
-def places(record: Record) -> list[str]:
-    """Returns the places for which a finished result has figures: only capacity, if it has single
-    parts."""
-    if not record.finished or "quick" in record.label:
-        return []
-    found = []
-    if any(entry.part.startswith("capacity") for entry in record.entries):
-        found.append(CAPACITY)
-    if record.label in ("peer", "alone"):
-        found.append(REST)
-    return found
-
-
 def write(path: Path, place: str, page: Path = PAGE) -> None:
-    """Updates one place of the page. Raises OSError, or ValueError if the page has no markers."""
+    """Updates one place of the page. Raises OSError, or ValueError if the result is not finished or
+    the page has no markers."""
     record = records.load(path)
+    if not record.finished or "quick" in record.label:
+        raise ValueError(f"{path} is not the result of a whole run")
     # The base is of interest only during a change.
     record.sides = [side for side in record.sides if side.name != BASE]
-    replace_between(page, MARKERS[place], f"\n\n{generated(record, path.name, place)}\n")
+    if any((line.group == CAPACITY) == (place == CAPACITY) for line in lines(record)):
+        replace_between(page, MARKERS[place], f"\n\n{generated(record, path.name, place)}\n")
 
 
 def replace_between(page: Path, markers: tuple[str, str], text: str) -> None:
@@ -193,19 +160,12 @@ def replace_between(page: Path, markers: tuple[str, str], text: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.page", description="A result into docs/performance.md."
-    )
-    parser.add_argument(
-        "--result",
-        type=Path,
-        metavar="FILE",
-        help="default: the newest finished one for each place",
-    )
+    parser = argparse.ArgumentParser(prog="python -m bench.page", description=__doc__)
+    parser.add_argument("result", type=Path, metavar="FILE", help="a result in bench/results")
     asked = parser.parse_args(argv)
     try:
-        for place in places(records.load(asked.result)) if asked.result else MARKERS:
-            write(asked.result or newest(RESULTS, place), place)
+        for place in MARKERS:
+            write(asked.result, place)
     except (OSError, ValueError, msgspec.MsgspecError) as error:
         print(f"bench.page: {error}", file=sys.stderr)
         return 1

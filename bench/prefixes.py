@@ -1,10 +1,8 @@
-"""`python -m bench.prefixes`: measures what a changing prefix costs.
+"""`python -m bench.prefixes`: measures what a changing prefix costs (README.md).
 
 A long prompt is sent again and again with a new tail, as an agent does from turn to turn: after
 Claude Code's billing line, which stays or varies, and before reasoning that comes back as it was or
-with other first words. (After other last words nearly everything is still in a cache.) A stack of
-our own is started twice: by default, and with `--no-strip-anthropic-preamble`, where the line stays
-in the prompt.
+with other first words.
 """
 
 import argparse
@@ -16,24 +14,23 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import aiohttp
 import msgspec
 
 from bench import report
+from bench.apis import APIS
+from bench.client import Client, Target
 from bench.prompts import make_prompt
 from bench.stack import StackFailed, own_stack, split
 
 CHARS_PER_TOKEN = 4.5
 """For the demo model's tokenizer on this text. The results have the exact number of tokens."""
 THINKING_TOKENS = 500
+PLAY = "[[play text n=4 delay=0]]"
 PREFILL_TOKENS_PER_S = 60_000
 """Speed of the script engine, the default engine of a stack of our own."""
-HEADERS = {
-    "anthropic-version": "2023-06-01",
-    "x-api-key": "bench",
-    "content-type": "application/json",
-}
-TIMEOUT = aiohttp.ClientTimeout(total=900.0)
+API = APIS["messages"]
+BEFORE_OUTPUT = (b"event: message_start", b"event: ping")
+TIMEOUT_S = 900.0
 """For one request."""
 START_S = 600.0
 """An engine with a large model starts slowly."""
@@ -96,19 +93,24 @@ def variants(model: str, tokens: int, seed: int) -> Mapping[str, Variant]:
         def body(number: int) -> Body:
             header = f"x-anthropic-billing-header: {line(number)}"
             system = [{"type": "text", "text": header}, {"type": "text", "text": text(name, 1.0)}]
-            return _body(
-                model, system, [_user(f"Go on with step {number}. [[play text n=4 delay=0]]")]
-            )
+            said = f"Go on with step {number}. {PLAY}"
+            return _body(model, system, [{"role": "user", "content": said}])
 
         return body
 
     def thought(name: str, first: Callable[[int], str]) -> Variant:
         def body(number: int) -> Body:
             thinking = f"{first(number)} {text('thought', THINKING_TOKENS / tokens)}"
-            messages = [
-                _user("Read the manual. [[play text n=4 delay=0]]"),
-                _assistant("call1", {"type": "thinking", "thinking": thinking, "signature": ""}),
-                _result("call1", f"Step {number} is done. [[play text n=4 delay=0]]"),
+            answer: list[Body] = [
+                {"type": "thinking", "thinking": thinking, "signature": ""},
+                {"type": "tool_use", "id": "call1", "name": "read_file", "input": {"path": "a"}},
+            ]
+            said = f"Step {number} is done. {PLAY}"
+            result = {"type": "tool_result", "tool_use_id": "call1", "content": said}
+            messages: list[Body] = [
+                {"role": "user", "content": f"Read the manual. {PLAY}"},
+                {"role": "assistant", "content": answer},
+                {"role": "user", "content": [result]},
             ]
             return _body(model, [{"type": "text", "text": text(name, 1.0)}], messages)
 
@@ -138,49 +140,15 @@ def _body(model: str, system: list[Body], messages: list[Body]) -> Body:
     }
 
 
-def _user(said: str) -> Body:
-    return {"role": "user", "content": [{"type": "text", "text": said}]}
-
-
-def _assistant(call: str, *before: Body) -> Body:
-    use = {"type": "tool_use", "id": call, "name": "read_file", "input": {"path": call}}
-    return {"role": "assistant", "content": [*before, use]}
-
-
-def _result(call: str, said: str) -> Body:
-    return {
-        "role": "user",
-        "content": [{"type": "tool_result", "tool_use_id": call, "content": said}],
-    }
-
-
-async def ask(http: aiohttp.ClientSession, body: Body) -> Turn:
+async def ask(client: Client, body: Body) -> Turn:
     """Requests one turn. Raises RuntimeError if the answer is not a complete stream."""
-    data = json.dumps(body).encode()
-    first = 0.0
-    usage: dict[str, Any] = {}
-    started = time.perf_counter()
-    async with http.post("/v1/messages", data=data) as response:
-        if response.status != 200:
-            raise RuntimeError(f"{response.status}: {(await response.text())[:300]}")
-        async for line in response.content:
-            if not line.startswith(b"data: ") or line.startswith(
-                b"data: [DONE]"
-            ):  # Dynamo ends streams so
-                continue
-            event = json.loads(line[6:])
-            # Random weights may end a turn at once, or write nothing visible.
-            if not first and event["type"] not in ("message_start", "ping"):
-                first = time.perf_counter()
-            usage |= event.get("usage") or event.get("message", {}).get("usage") or {}
-            if event["type"] == "error":
-                raise RuntimeError(str(event["error"]))
-    if not first:
-        raise RuntimeError("the stream held no output")
-    cached, written = (
-        usage.get(f"cache_{kind}_input_tokens") or 0 for kind in ("read", "creation")
-    )
-    return Turn((first - started) * 1000, usage["input_tokens"] + cached + written, cached)
+    exchange = await client.exchange(json.dumps(body).encode(), keep=True)
+    tokens = exchange.tokens(API)
+    if not exchange.finished or tokens is None:
+        raise RuntimeError(exchange.error or "the stream has no usage")
+    # Random weights may end a turn at once, or write nothing visible.
+    first = next(at for at, event in exchange.each() if not event.startswith(BEFORE_OUTPUT))
+    return Turn((first - exchange.due) / 1e6, tokens.prompt, tokens.cached)
 
 
 async def measure(url: str, model: str, *, tokens: int, requests: int, stack: str) -> list[Figures]:
@@ -189,10 +157,11 @@ async def measure(url: str, model: str, *, tokens: int, requests: int, stack: st
     aiohttp.ClientError."""
     bodies = variants(model, tokens, int(time.time()) % 1_000_000)
     turns: dict[str, list[Turn]] = {name: [] for name in bodies}
-    async with aiohttp.ClientSession(url, headers=HEADERS, timeout=TIMEOUT) as http:
-        for number in range(requests + 1):
-            for name, body in bodies.items():
-                turns[name].append(await ask(http, body(number)))
+    client = Client(Target.of(url), API, timeout_s=TIMEOUT_S)
+    for number in range(requests + 1):
+        for name, body in bodies.items():
+            turns[name].append(await ask(client, body(number)))
+    client.close()
     return [
         Figures(
             stack,
@@ -218,7 +187,7 @@ def ratios(figures: Sequence[Figures]) -> dict[str, float]:
 
 
 async def run(tokens: int, requests: int, arguments: Sequence[str]) -> Result:
-    """The whole experiment. Raises StackFailed, RuntimeError, aiohttp.ClientError."""
+    """The whole experiment. Raises StackFailed, RuntimeError."""
     figures = []
     for stack, flags in STACKS.items():
         speed = f"--prefill-tokens-per-s={PREFILL_TOKENS_PER_S}"
@@ -255,7 +224,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(own)
     try:
         result = asyncio.run(run(asked.tokens, asked.requests, stack_arguments))
-    except (StackFailed, RuntimeError, ValueError, OSError, aiohttp.ClientError) as error:
+    except (StackFailed, RuntimeError, ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     show(result)

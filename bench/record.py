@@ -58,10 +58,6 @@ class Record(Struct):
             for e in self.entries
         )
 
-    def repeats(self, part: str) -> set[int]:
-        """The repeats in which a part was measured without a problem on some side."""
-        return {e.repeat for e in self.entries if e.part == part and not e.problem}
-
     def put(self, entry: Entry) -> None:
         """Adds an entry, or replaces the one of the same part."""
         same = (entry.side, entry.repeat, entry.part)
@@ -81,18 +77,13 @@ class Record(Struct):
         """Returns failures in words; of our own side only, because a peer may refuse unsupported
         fields."""
         problems = [f"{e.side}, {e.part}: {e.problem}" for e in self.entries if e.problem]
-        ours = [
-            row
-            for e in self.entries
-            if e.side == self.sides[0].name
-            for row in e.rows
+        ours = (e.rows for e in self.entries if e.side == self.sides[0].name)
+        return problems + [
+            f"{row.case.scenario} {row.case.api} {row.case.prompt}: {next(iter(row.errors))}"
+            for rows in ours
+            for row in rows
             if row.failed
         ]
-        problems += [
-            f"{row.case.scenario} {row.case.api} {row.case.prompt}: {next(iter(row.errors))}"
-            for row in ours
-        ]
-        return problems
 
 
 def save(record: Record, path: Path) -> None:

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 from itertools import chain, repeat
 
+from bench.apis import Tool, messages_tool
 from bench.prompts import make_prompt, prose
 from bench.vllm.session import DIALECTS, Body, Event
 
@@ -92,15 +93,9 @@ def _head(model: str, seed: int) -> bytes:
         "max_tokens": 4096,
         "stream": True,
         "thinking": {"type": "disabled"},
-        "system": [
-            {"type": "text", "text": f"You are agent {seed}. {prompt.system[:SYSTEM_BYTES]}"}
-        ],
+        "system": f"You are agent {seed}. {prompt.system[:SYSTEM_BYTES]}",
         "tools": [
-            {
-                "name": tool.name,
-                "description": f"Of agent {seed}. {tool.description}",
-                "input_schema": tool.schema,
-            }
+            messages_tool(Tool(tool.name, f"Of agent {seed}. {tool.description}", tool.schema))
             for tool in prompt.tools[:TOOLS]
         ],
     }

@@ -14,6 +14,8 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
+from bench.cpu import stages
+
 START_S = 120.0
 STOP_S = 45.0
 POLL_S = 0.05
@@ -33,17 +35,12 @@ class Running(msgspec.Struct, frozen=True):
 
     url: str
     model: str
-    pid: int
+    pids: Mapping[str, int]
+    """Its processes by stage."""
     marks: Path
+    """The file in which the script player writes when tokens leave it."""
     start_s: float
     """From the command to the first request that can be served."""
-
-
-class _Ready(msgspec.Struct):
-    """The members of `turnwire up`'s ready file that are used here."""
-
-    url: str
-    model: str
 
 
 class StackFailed(Exception):
@@ -91,8 +88,9 @@ async def own_stack(
         started = asyncio.get_running_loop().time()
         async with processes({"up": command}, is_ready, start_s, env=env, cwd=root) as up:
             took = asyncio.get_running_loop().time() - started
-            facts = msgspec.json.decode(ready.read_bytes(), type=_Ready)
-            yield Running(facts.url, facts.model, up["up"].pid, marks, round(took, 3))
+            facts = json.loads(ready.read_bytes())
+            pids = stages(up["up"].pid)
+            yield Running(facts["url"], facts["model"], pids, marks, round(took, 3))
 
 
 @asynccontextmanager

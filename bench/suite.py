@@ -19,17 +19,17 @@ from pathlib import Path
 
 import msgspec
 import uvloop
-from msgspec.structs import replace
 
 from bench import page, report, summary
 from bench import record as records
 from bench.dynamo import install
+from bench.measuring import site_of
 from bench.model import build_bench_model
 from bench.parts import PARTS, QUICK, SESSIONS, Sizes
 from bench.record import Entry, Record, SideFacts
 from bench.rows import Row
-from bench.sides import BASE, Dynamo, Side, Turnwire, Up
-from bench.stack import STATE, StackFailed, split
+from bench.sides import BASE, Side, dynamo_side, turnwire_side
+from bench.stack import STATE, Running, StackFailed, split
 
 ALL = tuple(dict.fromkeys(part.split()[0] for part in PARTS))
 
@@ -40,12 +40,7 @@ class Suite:
     """One run over all sides."""
 
     def __init__(
-        self,
-        record: Record,
-        path: Path,
-        sides: Sequence[Side],
-        sizes: Sizes,
-        say: Say,
+        self, record: Record, path: Path, sides: Sequence[Side], sizes: Sizes, say: Say
     ) -> None:
         self.record = record
         self._path = path
@@ -69,33 +64,29 @@ class Suite:
     async def _session(self, repeat: int, parts: Sequence[str]) -> None:
         """Starts every side that has something to do, and goes from part to part, and from side to
         side."""
-        wanted = {
-            side.name: [part for part in parts if self._missing(side, repeat, part)]
+        missing = {
+            side.name: [part for part in parts if not self.record.has(side.name, repeat, part)]
             for side in self._sides
         }
         async with AsyncExitStack() as opened:
-            up: dict[str, Up] = {}
+            up: dict[str, Running] = {}
             for side in self._sides:
-                if wanted[side.name]:
+                if missing[side.name]:
                     self._say(f"repeat {repeat} of {self.record.repeat}: starting {side.name}")
                     up[side.name] = await opened.enter_async_context(side.open())
                     self.record.side(side.name).start_s.append(up[side.name].start_s)
             for part in parts:
                 for side in self._sides:
-                    if part in wanted[side.name]:
+                    if part in missing[side.name]:
                         await self._measure(side, repeat, part, up[side.name])
 
-    def _missing(self, side: Side, repeat: int, part: str) -> bool:
-        return part in side.parts and not self.record.has(side.name, repeat, part)
-
-    async def _measure(self, side: Side, repeat: int, part: str, up: Up) -> None:
+    async def _measure(self, side: Side, repeat: int, part: str, up: Running) -> None:
         self._seed += 1_000
         began = time.monotonic()
         rows: list[Row] = []
         problem = ""
-        site = replace(up.site, seed=self._seed)
         try:
-            async for row in PARTS[part](site, side.fit(self._sizes)):
+            async for row in PARTS[part](site_of(up, self._seed), self._sizes):
                 rows.append(row)
         # The other parts may succeed.
         except (OSError, ValueError, msgspec.MsgspecError, ExceptionGroup) as error:
@@ -118,7 +109,6 @@ def arguments() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--peer", action="store_true", help="beside Dynamo, which is installed if need be")
     add("--base", type=Path, metavar="PATH", help="also beside another checkout of Turnwire")
-    add("--mocker", action="store_true", help="also beside Dynamo's mock engine, flat out")
     add("--quick", action="store_true", help="small and short cases: does it work?")
     add("--repeat", type=int, default=1, help="all of it, so often: A B A B; medians are shown")
     add("--parts", default=",".join(ALL), help="of %(default)s; or as `capacity turn 100`")
@@ -132,14 +122,11 @@ def sides(asked: argparse.Namespace, flags: Sequence[str], say: Say) -> list[Sid
     if asked.base and not (asked.base / "services").is_dir():
         raise ValueError(f"no checkout of Turnwire: {asked.base}")
     model = build_bench_model(STATE / "model")
-    found: list[Side] = [Turnwire(model, tuple(flags))]
+    found = [turnwire_side(model, tuple(flags))]
     if asked.base:
-        found.append(Turnwire(model, tuple(flags), asked.base.resolve(), BASE))
-    if asked.peer or asked.mocker:
-        python = install.install(say)
-        found.append(Dynamo(python, model))
-        if asked.mocker:
-            found.append(Dynamo(python, model, name="dynamo-mocker", mock_engine=True))
+        found.append(turnwire_side(model, tuple(flags), asked.base.resolve(), BASE))
+    if asked.peer:
+        found.append(dynamo_side(install.install(say), model))
     return found
 
 
@@ -151,11 +138,9 @@ def open_record(
     plain_sizes = msgspec.json.decode(msgspec.json.encode(sizes), type=dict[str, object])
     if asked.resume:
         record = records.load(asked.resume)
-        names = [one.name for one in record.sides]
-        if names != [one.name for one in facts]:
-            raise ValueError(f"{asked.resume} compares {names}: give the same options")
-        if record.sizes != plain_sizes:
-            raise ValueError(f"{asked.resume} has cases of another size: give the same options")
+        names = [[one.name for one in some] for some in (record.sides, facts)]
+        if names[0] != names[1] or record.sizes != plain_sizes:
+            raise ValueError(f"{asked.resume} has other sides or sizes: use the same options")
         return record, asked.resume
     label = ("peer" if asked.peer else "alone") + "-quick" * asked.quick
     if asked.parts != ",".join(ALL):

@@ -4,16 +4,13 @@ ends them."""
 import os
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from msgspec import Struct
-
 from bench.dynamo import MODEL
-from bench.stack import SCRIPTS, answers, free_port, processes
+from bench.stack import ROOT, SCRIPTS, Running, answers, free_port, processes
 
-ROOT = Path(__file__).parents[2]
 FRONTEND = (
     "--discovery-backend=file",
     "--request-plane=tcp",
@@ -22,17 +19,13 @@ FRONTEND = (
     "--strip-anthropic-preamble",
     "--enable-streaming-tool-dispatch",
 )
-
-
-class DynamoStack(Struct, frozen=True):
-    """A running stack."""
-
-    url: str
-    model: str
-    pids: Mapping[str, int]
-    marks: Path
-    start_s: float
-    """From the first command to the first request that can be served."""
+MOCK_ENGINE = (
+    "dynamo.mocker",
+    "--max-num-seqs=2048",
+    "--max-num-batched-tokens=262144",
+    "--num-gpu-blocks-override=200000",
+)
+"""Slots for every stream of a run."""
 
 
 @asynccontextmanager
@@ -43,7 +36,7 @@ async def dynamo_stack(
     *,
     mock_engine: bool = False,
     engine_flags: Sequence[str] = (),
-) -> AsyncIterator[DynamoStack]:
+) -> AsyncIterator[Running]:
     """Starts both, with `flags` for the frontend, and ends them. `model`: the directory that both
     read.
 
@@ -58,7 +51,11 @@ async def dynamo_stack(
         folder = Path(name)
         marks = folder / "marks"
         marks.touch()
-        engine = (*_mock_engine(model), *engine_flags) if mock_engine else _scripted(model, marks)
+        named = (f"--model={model}", f"--name={MODEL}")
+        scripts = (f"--scripts={SCRIPTS}", f"--marks={marks}")
+        engine: Sequence[str] = ("bench.dynamo.worker", *named, *scripts)
+        if mock_engine:
+            engine = (*MOCK_ENGINE, f"--model-path={model}", f"--model-name={MODEL}", *engine_flags)
         commands = {
             "frontend": (*module, "dynamo.frontend", *listening, *FRONTEND, *flags),
             "worker": (*module, *engine),
@@ -72,23 +69,7 @@ async def dynamo_stack(
         async with processes(commands, listed, env=_environment(folder)) as running:
             took = round(time.monotonic() - started, 3)
             pids = {stage: one.pid for stage, one in running.items()}
-            yield DynamoStack(url, MODEL, pids, marks, took)
-
-
-def _scripted(model: Path, marks: Path) -> Sequence[str]:
-    named = (f"--model={model}", f"--name={MODEL}")
-    return ("bench.dynamo.worker", *named, f"--scripts={SCRIPTS}", f"--marks={marks}")
-
-
-def _mock_engine(model: Path) -> Sequence[str]:
-    """Returns the command: no pauses, and slots for every stream of a run."""
-    named = (f"--model-path={model}", f"--model-name={MODEL}")
-    room = (
-        "--max-num-seqs=2048",
-        "--max-num-batched-tokens=262144",
-        "--num-gpu-blocks-override=200000",
-    )
-    return ("dynamo.mocker", *named, "--speedup-ratio=100000", *room)
+            yield Running(url, MODEL, pids, marks, took)
 
 
 def _environment(directory: Path) -> dict[str, str]:

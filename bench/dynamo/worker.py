@@ -25,17 +25,7 @@ from dynamo.runtime import DistributedRuntime  # type: ignore[import-not-found]
 from tokenizers import Tokenizer
 
 from schemas.conversation import Sampling
-from turnwire_tools.script.player import (
-    PROSE,
-    Action,
-    Playback,
-    PlayDirective,
-    Script,
-    compile_script,
-    find_directive,
-    parse_file,
-    perform,
-)
+from turnwire_tools.script import player
 
 TAIL = 160
 """Tokens at the end of the prompt that contain the directive."""
@@ -75,10 +65,10 @@ class Player:
         self._tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
         eos = json.loads((model / "config.json").read_text())["eos_token_id"]
         self._eos = eos if isinstance(eos, list) else [eos]
-        self._scripts: dict[str, Script] = {}
+        self._scripts: dict[str, player.Script] = {}
         for path in sorted(scripts.iterdir()):
-            self._scripts |= parse_file(path.name, path.read_text(encoding="utf-8"))
-        self._prose = self.encode(PROSE)
+            self._scripts |= player.parse_file(path.name, path.read_text(encoding="utf-8"))
+        self._prose = self.encode(player.PROSE)
         self._compiled = lru_cache(64)(self._compile)
         self._marks = os.open(marks, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644) if marks else -1
         self._steps = Steps()
@@ -90,7 +80,7 @@ class Player:
         directive = self._directive(request["token_ids"])
         limit = (request.get("stop_conditions") or {}).get("max_tokens") or DEFAULT_MAX_TOKENS
         script = self._compiled(directive.name, directive.n)
-        play = perform(script, Sampling(max_tokens=limit), self._eos, self._eos, self._prose)
+        play = player.perform(script, Sampling(max_tokens=limit), self._eos, self._eos, self._prose)
         period_ns = round((directive.delay_ms or 0) * 1e6)
         marks = [(at, cue) for at, cue in play.actions if cue.kind == "mark"]
         for at, token in enumerate(play.ids):
@@ -110,21 +100,20 @@ class Player:
             "finish_reason": play.finish.value,
         }
 
-    def _directive(self, prompt: Sequence[int]) -> PlayDirective:
-        found = find_directive(
-            self._tokenizer.decode(list(prompt[-TAIL:]), skip_special_tokens=False)
-        )
+    def _directive(self, prompt: Sequence[int]) -> player.PlayDirective:
+        tail = self._tokenizer.decode(list(prompt[-TAIL:]), skip_special_tokens=False)
+        found = player.find_directive(tail)
         if found is None:
             raise ValueError("the prompt names no script: [[play NAME n=16]]")
         return found
 
-    def _compile(self, name: str, n: int) -> Playback:
-        return compile_script(self._scripts[name], self.encode, self._prose, n)
+    def _compile(self, name: str, n: int) -> player.Playback:
+        return player.compile_script(self._scripts[name], self.encode, self._prose, n)
 
     def encode(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
-    def _mark(self, directive: PlayDirective, cue: Action) -> None:
+    def _mark(self, directive: player.PlayDirective, cue: player.Action) -> None:
         if self._marks >= 0:
             # One write each, so that readers of the file see complete lines.
             os.write(self._marks, f"{directive.id} {cue.text} {time.monotonic_ns()}\n".encode())
@@ -141,7 +130,7 @@ async def serve(asked: argparse.Namespace) -> None:
     facts = ModelRuntimeConfig()
     facts.context_length = config["max_position_embeddings"]
     facts.max_num_seqs, facts.max_num_batched_tokens, facts.total_kv_blocks = 4096, 1 << 18, 1 << 20
-    facts.tool_call_parser, facts.reasoning_parser = asked.tool_call_parser, asked.reasoning_parser
+    facts.tool_call_parser, facts.reasoning_parser = "qwen3_coder", "qwen3"
     await register_model(
         ModelInput.Tokens,
         ModelType.Chat | ModelType.Completions,
@@ -152,25 +141,18 @@ async def serve(asked: argparse.Namespace) -> None:
         kv_cache_block_size=16,
         runtime_config=facts,
     )
-    player = Player(asked.model, asked.scripts, asked.marks)
+    played = Player(asked.model, asked.scripts, asked.marks)
     print(f"serving {asked.name}", file=sys.stderr, flush=True)
-    await endpoint.serve_endpoint(player.generate)
+    await endpoint.serve_endpoint(played.generate)
 
 
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description="A scripted worker for Dynamo.")
-    parser.add_argument(
-        "--model",
-        type=Path,
-        required=True,
-        help="directory with config, tokenizer and chat template",
-    )
+    parser.add_argument("--model", type=Path, required=True, metavar="DIR")
     parser.add_argument("--name", required=True, help="under which it is served")
     parser.add_argument("--scripts", type=Path, required=True, metavar="DIR")
     parser.add_argument("--marks", type=Path, metavar="FILE")
-    parser.add_argument("--tool-call-parser", default="qwen3_coder")
-    parser.add_argument("--reasoning-parser", default="qwen3")
     uvloop.run(serve(parser.parse_args()))
 
 

@@ -17,7 +17,6 @@ from contextlib import AsyncExitStack
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import aiohttp
 import msgspec
 
 from bench import prefixes, report
@@ -49,7 +48,7 @@ WINDOW = PREFIX_TOKENS + 8192
 async def measure(asked: argparse.Namespace, result: Result, folder: Path) -> None:
     """Fills the result part by part. SIGTERM cancels it, so that the servers are ended.
 
-    Raises StackFailed, Failed, RuntimeError, OSError, aiohttp.ClientError.
+    Raises StackFailed, Failed, RuntimeError, OSError.
     """
     running = asyncio.current_task()
     if running is not None:
@@ -113,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             with tempfile.TemporaryDirectory(prefix="turnwire-bench-vllm-") as folder:
                 asyncio.run(measure(asked, result, Path(folder)))
             status = 0
-        except (StackFailed, Failed, RuntimeError, OSError, aiohttp.ClientError) as error:
+        except (StackFailed, Failed, RuntimeError, OSError) as error:
             _say(f"bench.vllm: {error}")
         except (KeyboardInterrupt, asyncio.CancelledError):
             _say("bench.vllm: interrupted")

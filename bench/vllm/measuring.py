@@ -13,7 +13,8 @@ from bench.clocks import Marks
 from bench.cpu import Meter, descendants
 from bench.exchange import Exchange
 from bench.loops import closed_loop
-from bench.vllm.servers import NAME, Server
+from bench.stack import Running
+from bench.vllm.servers import NAME
 from bench.vllm.session import DIALECTS, TURNS, Answer, Dialect, Session, Style, single
 
 TIMEOUT_S = 900.0
@@ -69,7 +70,7 @@ class DispatchRow(Struct, frozen=True):
 
 
 async def sessions(
-    servers: Mapping[str, Server], api: str, style: Style, tokens: int
+    servers: Mapping[str, Running], api: str, style: Style, tokens: int
 ) -> AsyncIterator[TurnRow]:
     """One session on each side, turn by turn. Raises Failed, also where the sides' outputs
     differ."""
@@ -111,14 +112,14 @@ async def sessions(
 
 
 async def streams(
-    servers: Mapping[str, Server], api: str, model: str, number: int, rounds: int
+    servers: Mapping[str, Running], api: str, model: str, number: int, rounds: int
 ) -> list[StreamRow]:
     """`number` stories at once, one side after the other, `rounds` times. Raises Failed."""
     dialect, rows, numbers = DIALECTS[api], [], count()
     for at in range(rounds + 1):
         for side, server in servers.items():
             client = Client(Target.of(server.url), dialect.api, timeout_s=TIMEOUT_S)
-            meter = Meter(_processes(server.pid))
+            meter = Meter(_processes(next(iter(server.pids.values()))))
             meter.start()
             begun = time.monotonic()
             exchanges = await closed_loop(
@@ -144,7 +145,7 @@ async def streams(
 
 
 async def dispatches(
-    servers: Mapping[str, Server], api: str, requests: int, marks: Path
+    servers: Mapping[str, Running], api: str, requests: int, marks: Path
 ) -> AsyncIterator[DispatchRow]:
     """Measures calls followed by text, one side after the other. Raises Failed."""
     dialect, clock = DIALECTS[api], Marks(marks)
@@ -164,7 +165,7 @@ async def dispatches(
         client.close()
 
 
-def _clients(servers: Mapping[str, Server], dialect: Dialect) -> dict[str, Client]:
+def _clients(servers: Mapping[str, Running], dialect: Dialect) -> dict[str, Client]:
     return {
         side: Client(Target.of(server.url), dialect.api, "fresh", timeout_s=TIMEOUT_S)
         for side, server in servers.items()

@@ -9,11 +9,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
-
 from bench.ledger.published import of_trl
 from bench.random_model import build
-from bench.stack import ROOT, answers, free_port, own_stack, processes
+from bench.stack import ROOT, Running, answers, free_port, own_stack, processes
 from bench.vllm.scripts import MARKS, SCRIPTS
 
 FORCED = "bench.vllm.forced:Forced"
@@ -23,14 +21,6 @@ TEMPLATE = "qwen3_6"
 START_S = 1800.0
 """On a busy CPU vLLM takes minutes."""
 STREAMS = 32
-
-
-class Server(Struct, frozen=True):
-    """A running server."""
-
-    url: str
-    pid: int
-    """Process id of the server's main process."""
 
 
 def engine_arguments(window: int) -> dict[str, Any]:
@@ -71,7 +61,7 @@ def set_environment(scripts: Mapping[str, Sequence[str]], folder: Path) -> Path:
 
 
 @asynccontextmanager
-async def turnwire(model: Path, window: int, *flags: str) -> AsyncIterator[Server]:
+async def turnwire(model: Path, window: int, *flags: str) -> AsyncIterator[Running]:
     """`turnwire up --engine vllm`. Raises StackFailed."""
     own = {
         key: value
@@ -79,21 +69,18 @@ async def turnwire(model: Path, window: int, *flags: str) -> AsyncIterator[Serve
         if key not in ("dtype", "max_model_len")
     }
     arguments = [
-        "--engine=vllm",
-        f"--model={model}",
-        f"--served-model-name={NAME}",
-        "--dtype=float32",
+        *("--engine=vllm", f"--model={model}", f"--served-model-name={NAME}", "--dtype=float32"),
         f"--max-model-len={window}",
         f"--slots={STREAMS}",
         f"--watchdog-s={START_S}",
         f"--engine-args={json.dumps(own)}",
     ]
     async with own_stack([*arguments, *flags], start_s=START_S) as stack:
-        yield Server(stack.url, stack.pid)
+        yield stack
 
 
 @asynccontextmanager
-async def vllm_server(model: Path, window: int) -> AsyncIterator[Server]:
+async def vllm_server(model: Path, window: int) -> AsyncIterator[Running]:
     """vLLM's own server, as `vllm serve` starts it (a command that ends with an error in the
     package for CPUs).
 
@@ -118,4 +105,4 @@ async def vllm_server(model: Path, window: int) -> AsyncIterator[Server]:
         return await answers(f"{url}/health")
 
     async with processes({"vllm": command}, healthy, START_S) as running:
-        yield Server(url, running["vllm"].pid)
+        yield Running(url, NAME, {"vllm": running["vllm"].pid}, Path(), 0.0)

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from bench.apis import APIS, Api
+from bench.apis import APIS, Api, Tool, messages_tool, openai_function
 from bench.prompts import make_prompt, prose
 
 TURNS = 20
@@ -61,11 +61,10 @@ class Answer(Struct, frozen=True):
 class Dialect(Protocol):
     """One API."""
 
-    @property
-    def api(self) -> Api: ...
+    api: Api
 
     def body(
-        self, system: Sequence[str], tools: Sequence[Body], messages: Sequence[Body]
+        self, system: Sequence[str], tools: Sequence[Tool], messages: Sequence[Body]
     ) -> Body: ...
 
     def read(self, events: Sequence[Event]) -> Answer: ...
@@ -80,20 +79,13 @@ class Messages:
 
     api = APIS["messages"]
 
-    def body(self, system: Sequence[str], tools: Sequence[Body], messages: Sequence[Body]) -> Body:
+    def body(self, system: Sequence[str], tools: Sequence[Tool], messages: Sequence[Body]) -> Body:
         return {
             "max_tokens": 4096,
             "temperature": 0,
             "stream": True,
             "system": [{"type": "text", "text": text} for text in system],
-            "tools": [
-                {
-                    "name": tool["name"],
-                    "description": tool["description"],
-                    "input_schema": tool["parameters"],
-                }
-                for tool in tools
-            ],
+            "tools": [messages_tool(tool) for tool in tools],
             "messages": list(messages),
             "thinking": {"type": "adaptive"},
         }
@@ -153,7 +145,7 @@ class Chat:
 
     api = APIS["chat"]
 
-    def body(self, system: Sequence[str], tools: Sequence[Body], messages: Sequence[Body]) -> Body:
+    def body(self, system: Sequence[str], tools: Sequence[Tool], messages: Sequence[Body]) -> Body:
         content = [{"type": "text", "text": text} for text in system]
         return {
             "max_completion_tokens": 4096,
@@ -161,7 +153,7 @@ class Chat:
             "stream": True,
             "stream_options": {"include_usage": True},
             "messages": [{"role": "system", "content": content}, *messages],
-            "tools": [{"type": "function", "function": tool} for tool in tools],
+            "tools": [{"type": "function", "function": openai_function(tool)} for tool in tools],
         }
 
     def read(self, events: Sequence[Event]) -> Answer:
@@ -256,7 +248,12 @@ class Session:
 def single(dialect: Dialect, model: str, request: str) -> bytes:
     """A short request with the session's tool."""
     message = {"role": "user", "content": request}
-    return _encode(model, dialect.body(["You are a coding agent."], [_command_tool()], [message]))
+    return _encode(
+        model,
+        dialect.body(
+            ["You are a coding agent."], [Tool("run_shell", "Runs a command.", _COMMAND)], [message]
+        ),
+    )
 
 
 def scripts() -> dict[str, list[str]]:
@@ -267,25 +264,16 @@ def scripts() -> dict[str, list[str]]:
     story = prose(random.Random("story"), 1200)
     call_then_text = f"I call it.\n</think>\n\n{_call(7, 'crooked')}\n{story[:400].strip()}"
     return {
-        "crooked": [
-            *(_turn(thought, n, "crooked") for n, thought in enumerate(thoughts[:-1])),
-            _last(thoughts[-1]),
-        ],
-        "tidy": [
-            *(_turn(thought, n, "tidy") for n, thought in enumerate(thoughts[:-1])),
-            _last(thoughts[-1]),
-        ],
+        "crooked": _turns(thoughts, "crooked"),
+        "tidy": _turns(thoughts, "tidy"),
         "dispatch": [call_then_text],
         "story": [f"A story is wanted.\n</think>\n\n{story.strip()}"],
     }
 
 
-def _turn(thought: str, number: int, style: Style) -> str:
-    return f"{thought}\n</think>\n\n{_call(number, style)}"
-
-
-def _last(thought: str) -> str:
-    return f"{thought}\n</think>\n\nAll of it is seen."
+def _turns(thoughts: Sequence[str], style: Style) -> list[str]:
+    endings = [*(_call(number, style) for number in range(TURNS - 1)), "All of it is seen."]
+    return [f"{one}\n</think>\n\n{end}" for one, end in zip(thoughts, endings, strict=True)]
 
 
 def _call(number: int, style: Style) -> str:
@@ -306,23 +294,13 @@ def _call(number: int, style: Style) -> str:
     return f"<tool_call>\n<function=run_shell>\n{parameters}</function>\n</tool_call>"
 
 
-def _head(tokens: int, seed: int) -> tuple[list[str], list[Body]]:
+def _head(tokens: int, seed: int) -> tuple[list[str], list[Tool]]:
     """System prompt and tools."""
     prompt = make_prompt("large", "same", "text n=4", seed)
     count = min(len(prompt.tools), int(tokens / 2 / _TOOL_TOKENS))
     manual = prompt.system[: int((tokens - count * _TOOL_TOKENS) * _CHARS_PER_TOKEN)]
-    tools = [
-        {"name": tool.name, "description": tool.description, "parameters": tool.schema}
-        for tool in prompt.tools[:count]
-    ]
-    return [f"You are agent {seed}.", manual], [
-        {**_command_tool(), "description": f"Of agent {seed}."},
-        *tools,
-    ]
-
-
-def _command_tool() -> Body:
-    return {"name": "run_shell", "description": "Runs a command.", "parameters": _COMMAND}
+    own = Tool("run_shell", f"Of agent {seed}.", _COMMAND)
+    return [f"You are agent {seed}.", manual], [own, *prompt.tools[:count]]
 
 
 def _encode(model: str, body: Body) -> bytes:

@@ -1,18 +1,25 @@
-"""Serves canned output with a minimal asyncio server."""
+"""Serves canned output of the Messages API."""
 
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeAlias
 
+from bench.client import Target
+
 Answer: TypeAlias = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
 """Answers one request. Arguments: its body and the writer."""
 
 STREAM_HEAD = (
-    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\nrequest-id: req_stub\r\n"
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
     b"transfer-encoding: chunked\r\n\r\n"
 )
 LAST_CHUNK = b"0\r\n\r\n"
+OPENING = (
+    b'event: message_start\ndata: {"type":"message_start","message":{"id":"msg_stub"}}\n\n'
+    b'event: content_block_start\ndata: {"type":"content_block_start","index":0}\n\n'
+)
+"""The events before the first delta."""
 
 
 def chunk(data: bytes) -> bytes:
@@ -21,21 +28,9 @@ def chunk(data: bytes) -> bytes:
 
 
 def delta(text: str) -> bytes:
-    """A text delta of the Messages API."""
-    return (
-        b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,'
-        b'"delta":{"type":"text_delta","text":"%b"}}\n\n' % text.encode()
-    )
-
-
-def opening() -> bytes:
-    """Returns the events before the first delta."""
-    return (
-        b'event: message_start\ndata: {"type":"message_start",'
-        b'"message":{"id":"msg_stub","usage":{"input_tokens":7}}}\n\n'
-        b'event: content_block_start\ndata: {"type":"content_block_start","index":0,'
-        b'"content_block":{"type":"text","text":""}}\n\n'
-    )
+    """A text delta."""
+    data = b'{"type":"content_block_delta","index":0,"delta":{"text":"%b"}}' % text.encode()
+    return b"event: content_block_delta\ndata: %b\n\n" % data
 
 
 def closing(tokens: int) -> bytes:
@@ -43,37 +38,18 @@ def closing(tokens: int) -> bytes:
     usage = b'{"input_tokens":7,"cache_read_input_tokens":3,"output_tokens":%d}' % tokens
     return (
         b'event: content_block_stop\ndata: {"type":"content_block_stop","index":0}\n\n'
-        b"event: message_delta\ndata: "
-        b'{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":%b}\n\n'
+        b'event: message_delta\ndata: {"type":"message_delta","usage":%b}\n\n'
         b'event: message_stop\ndata: {"type":"message_stop"}\n\n' % usage
     )
 
 
-def steady(tokens: int, batch: int) -> Answer:
-    """Answers every request with `tokens` deltas, `batch` of them in a write, without a pause."""
-    event = chunk(delta("word "))
-    writes = [event * min(batch, tokens - at) for at in range(0, tokens, batch)]
-
-    async def answer(body: bytes, writer: asyncio.StreamWriter) -> None:
-        writer.write(STREAM_HEAD + chunk(opening()))
-        for piece in writes:
-            writer.write(piece)
-            await asyncio.sleep(0)
-        writer.write(chunk(closing(tokens)) + LAST_CHUNK)
-
-    return answer
-
-
 async def send(writer: asyncio.StreamWriter, events: Iterable[bytes]) -> None:
     """A whole stream: each item is a chunk of its own."""
-    writer.write(STREAM_HEAD)
-    for event in events:
-        writer.write(chunk(event))
-    writer.write(LAST_CHUNK)
+    writer.write(STREAM_HEAD + b"".join(map(chunk, events)) + LAST_CHUNK)
     await writer.drain()
 
 
-async def serve(answer: Answer, port: int = 0) -> asyncio.Server:
+async def serve(answer: Answer) -> tuple[asyncio.Server, Target]:
     """Listens on loopback. Connections are kept until the client closes them."""
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -87,9 +63,5 @@ async def serve(answer: Answer, port: int = 0) -> asyncio.Server:
         finally:
             writer.close()
 
-    return await asyncio.start_server(connected, "127.0.0.1", port)
-
-
-def port_of(server: asyncio.Server) -> int:
-    """Returns the port of a server."""
-    return int(server.sockets[0].getsockname()[1])
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    return server, Target("127.0.0.1", int(server.sockets[0].getsockname()[1]))

@@ -1,36 +1,25 @@
 """The measuring client: bytes with times become counts, latencies or errors."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from itertools import pairwise
+import hashlib
+import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench import capacity
 from bench.apis import APIS
-from bench.client import Client, Mode, Target
+from bench.client import Client
 from bench.exchange import Exchange
 from bench.http1 import BadResponse, ResponseParser
 from bench.loops import closed_loop
-from tests.bench.stub import (
-    LAST_CHUNK,
-    STREAM_HEAD,
-    Answer,
-    chunk,
-    closing,
-    delta,
-    opening,
-    port_of,
-    send,
-    serve,
-    steady,
-)
+from bench.measuring import Site
+from bench.prompts import make_body
+from tests.bench.stub import LAST_CHUNK, OPENING, STREAM_HEAD, chunk, closing, delta, send, serve
 
 API = APIS["messages"]
 MS = 1_000_000
-Start = Callable[..., Awaitable[Client]]
-
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 IN_CHUNKS = HEAD + b"transfer-encoding: chunked\r\n\r\n"
 CHUNKED = IN_CHUNKS + b"5\r\nhello\r\n7;x=1\r\n, \r\n\r\nw\r\n4\r\norld\r\n0\r\nx-end: 1\r\n\r\n"
@@ -38,25 +27,13 @@ TEXT = b"hello, \r\n\r\nworld"
 COUNTED = HEAD + b"content-length: 16\r\n\r\n" + TEXT
 
 
-def read(pieces: list[bytes]) -> tuple[ResponseParser, bytes]:
+@given(st.integers(0, len(CHUNKED)), st.integers(0, 200), st.sampled_from([CHUNKED, COUNTED]))
+def test_every_chunking_gives_the_same_body(start: int, size: int, response: bytes) -> None:
     parser = ResponseParser()
-    return parser, b"".join(parser.feed(piece) for piece in pieces)
-
-
-@given(st.lists(st.integers(0, 500), max_size=8), st.sampled_from([CHUNKED, COUNTED]))
-def test_every_chunking_gives_the_same_body(places: list[int], response: bytes) -> None:
-    bounds = [0, *sorted(place % len(response) for place in places), len(response)]
-    parser, body = read([response[start:end] for start, end in pairwise(bounds)])
+    bounds = (slice(0, start), slice(start, start + size), slice(start + size, None))
+    assert b"".join(parser.feed(response[some]) for some in bounds) == TEXT
     assert (parser.status, parser.complete, parser.keep_alive) == (200, True, True)
-    assert body == TEXT
     assert parser.headers[b"content-type"] == b"text/event-stream"
-
-
-def test_response_that_is_cut_off_is_an_error() -> None:
-    for size in range(len(CHUNKED)):
-        parser, _ = read([CHUNKED[:size]])
-        with pytest.raises(BadResponse, match="closed"):
-            parser.end()
 
 
 @pytest.mark.parametrize(
@@ -72,66 +49,24 @@ def test_response_that_is_cut_off_is_an_error() -> None:
 )
 def test_other_bytes_are_not_a_response(response: bytes) -> None:
     with pytest.raises(BadResponse):
-        read([response])
+        ResponseParser().feed(response)
 
 
-def exchange(*reads: tuple[int, bytes], due_ms: int = 0) -> Exchange:
-    """An exchange with these reads, each at its ms."""
-    made = Exchange(due_ms * MS, keep=True)
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_latencies_count_from_the_planned_time_however_the_stream_is_cut(size: int) -> None:
+    made = Exchange(2 * MS, keep=True)
     made.status = 200
-    for time_ms, data in reads:
-        made.body(time_ms * MS, data, API.output)
+    parts = {5: OPENING, 7: delta("a"), 17: delta("b") + delta("c"), 20: closing(3)}
+    for time_ms, data in parts.items():
+        for at in range(0, len(data), size):
+            made.body(time_ms * MS, data[at : at + size], API.output)
     made.close(100 * MS, API)
-    return made
-
-
-def test_latencies_count_from_the_planned_time() -> None:
-    later = delta("b") + delta("c")
-    one = exchange((5, opening()), (7, delta("a")), (17, later), (20, closing(3)), due_ms=2)
-    assert (one.finished, one.events, one.outputs, one.ttft_ms) == (True, 8, 3, 5)
-    assert list(one.gaps_ms()) == [10]
-    assert list(one.event_gaps_ms()) == [10, 0]
-    tokens = one.tokens(API)
+    assert (made.finished, made.events, made.outputs, made.ttft_ms) == (True, 8, 3, 5)
+    assert list(made.event_gaps_ms()) == [10, 0]
+    tokens = made.tokens(API)
     assert tokens is not None
     assert (tokens.prompt, tokens.output, tokens.cached) == (10, 3, 3)
-
-
-@pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
-def test_any_cut_gives_the_same_events(line_end: bytes) -> None:
-    stream = opening() + delta("a") + delta("b") + closing(2)
-    stream = stream.replace(b"\n", line_end)
-    whole = exchange((1, stream))
-    for size in range(1, 40):
-        cut = exchange(*((1, stream[at : at + size]) for at in range(0, len(stream), size)))
-        assert (cut.finished, cut.error) == (True, None)
-        assert (cut.events, cut.outputs, cut.size) == (7, 2, len(stream))
-        assert [event for _, event in cut.each()] == [event for _, event in whole.each()]
-
-
-@pytest.fixture
-async def start() -> AsyncIterator[Start]:
-    """A client of a server that answers in the given way."""
-    opened: list[tuple[asyncio.Server, Client]] = []
-
-    async def begin(answer: Answer, mode: Mode = "keepalive", timeout_s: float = 20.0) -> Client:
-        server = await serve(answer)
-        client = Client(Target("127.0.0.1", port_of(server)), API, mode, timeout_s=timeout_s)
-        opened.append((server, client))
-        return client
-
-    yield begin
-    for server, client in opened:
-        client.close()
-        server.close()
-
-
-def raw(data: bytes, *, then_close: bool) -> Answer:
-    async def answer(body: bytes, writer: asyncio.StreamWriter) -> None:
-        writer.write(data)
-        if then_close:
-            writer.close()
-
-    return answer
+    assert [time // MS for time, _ in made.each()] == [5, 5, 7, 17, 17, 20, 20, 20]
 
 
 @pytest.mark.parametrize(
@@ -139,42 +74,89 @@ def raw(data: bytes, *, then_close: bool) -> Answer:
     [
         (b"HTTP/1.1 429 Slow\r\ncontent-length: 4\r\n\r\nslow", False, "status 429: slow"),
         (b"", True, "closed without an answer"),
-        (STREAM_HEAD + chunk(opening() + delta("a")), True, "in mid-response (after 3 events)"),
-        (STREAM_HEAD + chunk(opening()) + LAST_CHUNK, False, "without event: message_stop"),
+        (STREAM_HEAD + chunk(OPENING + delta("a")), True, "in mid-response (after 3 events)"),
+        (STREAM_HEAD + chunk(OPENING) + LAST_CHUNK, False, "without event: message_stop"),
     ],
 )
 async def test_bad_answer_is_reported_and_the_next_request_is_served(
-    start: Start, data: bytes, then_close: bool, error: str
+    data: bytes, then_close: bool, error: str
 ) -> None:
-    answers = [raw(data, then_close=then_close), steady(2, 1)]
-
     async def answer(body: bytes, writer: asyncio.StreamWriter) -> None:
-        await answers.pop(0)(body, writer)
+        if body == b"{}":
+            await send(writer, [OPENING, delta("a"), closing(1)])
+            return
+        writer.write(data)
+        if then_close:
+            writer.close()
 
-    client = await start(answer)
-    bad = await client.exchange(b"{}")
+    server, target = await serve(answer)
+    client = Client(target, API)
+    bad = await client.exchange(b"bad")
+    good = await client.exchange(b"{}")
+    client.close()
+    server.close()
     assert error in (bad.error or "")
     assert not bad.finished
-    good = await client.exchange(b"{}")
-    assert (good.error, good.outputs) == (None, 2)
+    assert (good.error, good.outputs) == (None, 1)
 
 
-async def test_closed_loop_has_one_request_for_each_client_at_a_time(start: Start) -> None:
+async def test_closed_loop_has_one_request_for_each_client_at_a_time() -> None:
     running, most = 0, 0
-    bodies: list[bytes] = []
+    bodies: set[bytes] = set()
 
     async def answer(body: bytes, writer: asyncio.StreamWriter) -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
-        bodies.append(body)
+        bodies.add(body)
         await asyncio.sleep(0)
         running -= 1
-        await send(writer, [opening(), delta("a"), closing(1)])
+        await send(writer, [OPENING, delta("a"), closing(1)])
 
-    client = await start(answer)
+    server, target = await serve(answer)
+    client = Client(target, API)
     done = await closed_loop(client, lambda number: b"%d" % number, clients=4, each=5)
     assert all(one.finished for one in done)
-    assert len(set(bodies)) == len(bodies) == 20
+    assert (len(done), len(bodies)) == (20, 20)
     assert 1 <= most <= 4
     assert await closed_loop(client, lambda number: b"", clients=4, each=5, limit_s=0) == []
+    client.close()
+    server.close()
+
+
+async def test_sessions_are_played_up_to_the_turn_and_continued_in_each_case() -> None:
+    lengths: list[int] = []
+
+    async def answer(body: bytes, writer: asyncio.StreamWriter) -> None:
+        lengths.append(len(json.loads(body)["messages"]))
+        block = {"type": "tool_use", "id": f"toolu_{len(lengths)}", "name": "f", "input": {}}
+        call = {"type": "input_json_delta", "partial_json": "{}"}
+        documents = [
+            {"type": "content_block_start", "index": 0, "content_block": block},
+            {"type": "content_block_delta", "index": 0, "delta": call},
+            {"type": "content_block_stop", "index": 0},
+        ]
+        line = b"event: content_block_delta\ndata: %b\n\n"
+        await send(writer, [*(line % json.dumps(one).encode() for one in documents), closing(3)])
+
+    server, target = await serve(answer)
+    site = Site(target=target, api=API, model="m", seed=7)
+    rows = [row async for row in capacity.turns(site, 3, ((1, 1), (2, 3)), 2, 60)]
+    server.close()
+    assert [(row.case.prompt, row.requests, row.failed) for row in rows] == [
+        ("session at turn 3", 2, 0),
+        ("session at turn 3", 6, 0),
+    ]
+    played, first, second = lengths[:6], lengths[6:8], lengths[8:]
+    assert sorted(played) == [1, 1, 1, 3, 3, 3]
+    assert first == [5, 7]
+    assert sorted(second) == [5, 5, 5, 7, 7, 7]
+
+
+def test_requests_are_the_same_bytes_on_every_machine() -> None:
+    made = hashlib.sha256()
+    for kind in ("same", "tail", "head", "fresh"):
+        make = make_body(API, "m", size="large", kind=kind, play="text n=16")
+        made.update(make(0) + make(1))
+    digest = "cd63bffdfdb2f7a8326517b0143671a7d47715ee95bd9385d616e4dad2fb3965"
+    assert made.hexdigest() == digest

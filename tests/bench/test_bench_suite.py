@@ -1,79 +1,82 @@
-"""The suite on sides that answer with canned streams: its order, its file, and how it goes on."""
+"""The suite on sides that answer with canned streams: its order, its file, its figures and its
+page; and the commands on real stacks."""
 
 import asyncio
 import os
-import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from bench import record, suite
-from bench.apis import APIS
-from bench.client import Target
-from bench.cpu import Cost
-from bench.measuring import Site
-from bench.parts import PARTS, QUICK, Sizes
+from bench import fanout, page, prefixes, record, report, suite
+from bench.parts import QUICK, Sizes
 from bench.record import Record, SideFacts
 from bench.report import this_machine
-from bench.rows import Case, Row, make_row
-from bench.sides import OURS, Up
-from tests.bench.stub import port_of, serve, steady
+from bench.sides import OURS, Side
+from bench.stack import Running
+from bench.summary import CAPACITY
+from tests.bench.stub import OPENING, closing, delta, send, serve
+from tests.kit.frontend import MODEL, FakeGateway, serving
 
 SIZES = Sizes(
-    idle_s=0.01, hold_streams=3, hold_tokens=2, hold_delay_ms=1, hold_ramp_s=0.01, requests=1
+    idle_s=0.01,
+    hold_streams=3,
+    hold_tokens=2,
+    hold_delay_ms=1,
+    hold_ramp_s=0.01,
+    streams=(2,),
+    delays_ms=(0.0,),
+    tokens=8,
+    side_streams=(),
+    single_events=(),
+    prompt_loads=((1, 2),),
 )
+PARTS_OF_THE_TEST = ["capacity known", "stream", "idle", "hold"]
 
 
-class Stub:
+def stub(name: str, log: list[str]) -> Side:
     """A side that answers with a canned stream."""
 
-    parts = ("idle", "hold")
-
-    def __init__(self, name: str, log: list[str]) -> None:
-        self.name = self.described = name
-        self._log = log
-
-    def fit(self, sizes: Sizes) -> Sizes:
-        return sizes
+    async def answer(body: bytes, writer: asyncio.StreamWriter) -> None:
+        await send(writer, [OPENING, *[delta("word ")] * 8, closing(8)])
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[Up]:
-        self._log.append(f"+{self.name}")
-        server = await serve(steady(8, 1))
-        target = Target("127.0.0.1", port_of(server))
-        pids = {"server": os.getpid()}
+    async def opened() -> AsyncIterator[Running]:
+        log.append(f"+{name}")
+        server, target = await serve(answer)
+        url = f"http://{target.host}:{target.port}"
         try:
-            yield Up(Site(target=target, api=APIS["messages"], model="m", pids=pids), 0.5)
+            yield Running(url, "m", {"server": os.getpid()}, Path(), 0.5)
         finally:
             server.close()
-            self._log.append(f"-{self.name}")
+            log.append(f"-{name}")
+
+    return Side(name, name, opened)
 
 
-def new_record(*names: str, repeat: int = 2) -> Record:
-    sides = [SideFacts(name, name) for name in names]
-    return Record("2026-01-01T00:00:00Z", "test", this_machine(), repeat, {}, sides)
-
-
-def run(made: Record, path: Path, sides: list[Stub]) -> None:
-    asyncio.run(suite.Suite(made, path, sides, SIZES, lambda line: None).run(["idle", "hold"]))
+def run(made: Record, path: Path, sides: list[Side]) -> None:
+    ran = suite.Suite(made, path, sides, SIZES, lambda line: None)
+    asyncio.run(ran.run(PARTS_OF_THE_TEST))
 
 
 def test_sides_take_turns_and_a_cut_run_goes_on(tmp_path: Path) -> None:
     log: list[str] = []
-    path, sides = tmp_path / "result.json", [Stub(OURS, log), Stub("peer", log)]
-    made = new_record(OURS, "peer")
+    path, sides = tmp_path / "result.json", [stub(OURS, log), stub("peer", log)]
+    facts = [SideFacts(side.name, side.described) for side in sides]
+    made = Record("2026-01-01T00:00:00Z", "test", this_machine(), 2, {}, facts)
     run(made, path, sides)
-    assert log == [f"+{OURS}", "+peer", "-peer", f"-{OURS}"] * 2
-    order = [(entry.repeat, entry.part, entry.side) for entry in made.entries]
-    once = [("idle", OURS), ("idle", "peer"), ("hold", OURS), ("hold", "peer")]
-    assert order == [(repeat, part, side) for repeat in (1, 2) for part, side in once]
+    assert log == [f"+{OURS}", "+peer", "-peer", f"-{OURS}"] * 6
+    order = [(entry.part, entry.side) for entry in made.entries]
+    assert order == [(part, side.name) for part in PARTS_OF_THE_TEST for side in sides] * 2
 
     read = record.load(path)
     assert (read.finished, read.failed) == (made.finished, [])
-    assert read.side("peer").start_s == [0.5, 0.5]
-    idle, hold = read.rows(OURS)
+    assert read.side("peer").start_s == [0.5] * 6
+    known, stream, idle, hold = read.rows(OURS)
+    assert (known.case.prompt, known.requests, known.prompt_tokens) == ("known prefix", 2, 10)
+    assert (stream.case.clients, stream.tokens, stream.failed) == (2, 32, 0)
     assert idle.case.scenario == "idle"
     assert (hold.case.clients, hold.requests, hold.failed) == (3, 3, 0)
     assert hold.memory["server"].rss > 1
@@ -84,36 +87,47 @@ def test_sides_take_turns_and_a_cut_run_goes_on(tmp_path: Path) -> None:
     assert log == ["+peer", "-peer"]
     assert read.has(last.side, last.repeat, last.part)
 
-
-def test_run_that_is_terminated_stops_its_sides(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def endless(site: Site, sizes: Sizes) -> AsyncIterator[Row]:
-        os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.Event().wait()
-        case = Case("idle", "messages", "keepalive")
-        yield make_row(case, site.api, [], Cost({}, 0, 0), {})
-
-    monkeypatch.setitem(PARTS, "idle", endless)
-    log: list[str] = []
-    made = new_record(OURS)
-    with pytest.raises(asyncio.CancelledError):
-        run(made, tmp_path / "r.json", [Stub(OURS, log)])
-    assert log == [f"+{OURS}", f"-{OURS}"]
-    assert not made.finished
+    where = tmp_path / "page.md"
+    where.write_text(
+        "before\n<!-- bench.capacity -->\nold\n<!-- /bench.capacity -->\n"
+        "<!-- bench.page -->\nold\n<!-- /bench.page -->\nafter\n"
+    )
+    page.write(path, page.REST, where)
+    text = where.read_text()
+    assert text.startswith("before\n<!-- bench.capacity -->\nold\n")
+    assert text.endswith("after\n")
+    assert "| messages, 2 streams, flat out | **" in text
+    assert "| 3 open streams | MiB resident | **" in text
+    page.write(path, CAPACITY, where)
+    text = where.read_text()
+    assert "old" not in text
+    assert "|  | requests/s: turnwire | peer | × peer | first token, ms, p50: turnwire |" in text
+    assert "| known prefix, 1 client | **" in text
 
 
 def test_record_is_resumed_only_with_the_same_options(tmp_path: Path) -> None:
-    path, ours = tmp_path / "r.json", Stub(OURS, [])
+    path, ours = tmp_path / "r.json", stub(OURS, [])
     asked = suite.arguments().parse_args(["--quick", "--out", str(path)])
     made, _ = suite.open_record(asked, [ours], QUICK)
     record.save(made, path)
     again = suite.arguments().parse_args(["--quick", "--resume", str(path)])
     assert suite.open_record(again, [ours], QUICK)[0].started == made.started
-    with pytest.raises(ValueError, match="another size"):
+    with pytest.raises(ValueError, match="other sides or sizes"):
         suite.open_record(again, [ours], Sizes())
-    with pytest.raises(ValueError, match="compares"):
-        suite.open_record(again, [ours, Stub("peer", [])], QUICK)
+    with pytest.raises(ValueError, match="other sides or sizes"):
+        suite.open_record(again, [ours, stub("peer", [])], QUICK)
+
+
+async def test_prefixes_are_measured() -> None:
+    async with serving(FakeGateway()) as served:
+        figures = await prefixes.measure(
+            str(served.url), MODEL, tokens=500, requests=2, stack="stripped"
+        )
+        assert len(served.gateway.turns) == 4 * 3
+    assert len({figure.variant for figure in figures}) == 4
+    for figure in figures:
+        assert (figure.prompt_tokens, figure.cached_tokens) == (656, 600)
+    assert set(prefixes.ratios(figures)) == {f"{name}, stripped" for name in prefixes.RATIOS}
 
 
 @pytest.mark.slow
@@ -123,13 +137,25 @@ def test_suite_measures_our_own_stack(tmp_path: Path, capsys: pytest.CaptureFixt
     assert suite.main([*options, "--", "--parsers=2"]) == 0
     assert "| messages, call then text, from body |" in capsys.readouterr().out
     rows = record.load(path).rows(OURS)
-    idle = rows[-1]
     stages = {"nats", "worker", "parser", "parser-2", "preprocessor", "frontend"}
-    assert set(idle.cost.processes) == stages | {"up", "reaper"}
-    assert all(held.rss > 1 for held in idle.memory.values())
+    assert set(rows[-1].cost.processes) == stages | {"up", "reaper"}
     for body, close in zip(rows[:-1:2], rows[1:-1:2], strict=True):
         assert [body.dispatch_missing, close.dispatch_missing] == [0, 0]
         assert body.dispatch_ms is not None
         assert close.dispatch_ms is not None
         assert body.dispatch_ms.min > 0
         assert close.dispatch_ms.p50 < body.dispatch_ms.p50 < 200 * 10.0  # the model goes on
+
+
+@pytest.mark.slow
+async def test_held_siblings_compute_one_prompt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fanout, "CASES", ((8, 1),))
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    assert await asyncio.to_thread(fanout.main, ["--rounds", "1"]) == 0
+    (out,) = tmp_path.iterdir()
+    held, not_held = msgspec.json.decode(out.read_bytes(), type=fanout.Result).figures
+    assert held.computed <= 1.15
+    assert not_held.computed > 7
+    assert held.p95_ms < not_held.p50_ms
