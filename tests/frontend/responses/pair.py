@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import msgspec
-from aiohttp import ClientSession
 from structlog.typing import FilteringBoundLogger
 
 from schemas import subjects
@@ -16,34 +16,25 @@ from services.runtime.config import FrontendConfig
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket
 from tests.frontend.responses.responses_client import Client
-from tests.kit.events import Step, finish, text
+from tests.kit.events import finish, text
 from tests.kit.frontend import FakeGateway, Served, serving
 from tests.kit.processes import MakeProcess, make_bucket
 
 CONFIG = FrontendConfig(response_store="shared")
 
 
+@dataclass
 class Pair:
-    """Two frontends; `go` lets their turns end, `living` has the ids of their processes."""
+    """Two frontends; `go` lets their turns end, `living` has the ids of their processes. `bucket`:
+    as the second one sees it."""
 
-    def __init__(
-        self,
-        one: Served,
-        other: Served,
-        http: ClientSession,
-        bucket: Bucket,
-        go: asyncio.Event,
-        living: list[str],
-    ) -> None:
-        self.one, self.other = one, other
-        self.http = http
-        self.ask_one, self.ask_other = Client(http, one), Client(http, other)
-        self.bucket, self.go, self.living = bucket, go, living
-
-
-def paired_turn(go: asyncio.Event) -> list[Step]:
-    """The steps of the model's turn."""
-    return [[*text(0, "So far")], go, [finish(1)]]
+    one: Served
+    other: Served
+    ask_one: Client
+    ask_other: Client
+    bucket: Bucket
+    go: asyncio.Event
+    living: list[str]
 
 
 async def share(process: Process, log: FilteringBoundLogger, living: list[str]) -> Sharing:
@@ -63,24 +54,20 @@ async def share(process: Process, log: FilteringBoundLogger, living: list[str]) 
 async def pairing(
     make_process: MakeProcess,
     log: FilteringBoundLogger,
-    config: FrontendConfig = CONFIG,
     reader: Callable[[Bucket], Bucket] = lambda bucket: bucket,
 ) -> AsyncIterator[Pair]:
     """Runs both frontends. `reader`: makes the bucket as the second one sees it."""
     living: list[str] = []
     go = asyncio.Event()
-    one_process, other_process = (
-        await make_process("frontend", "f1"),
-        await make_process("frontend", "f2"),
-    )
-    shares = [await share(one_process, log, living), await share(other_process, log, living)]
+    processes = [await make_process("frontend", "f1"), await make_process("frontend", "f2")]
+    shares = [await share(process, log, living) for process in processes]
     shares[1] = msgspec.structs.replace(shares[1], bucket=reader(shares[1].bucket))
+    gateways = [FakeGateway(lambda: [[*text(0, "So far")], go, [finish(1)]]) for _ in shares]
     async with (
-        serving(FakeGateway(lambda: paired_turn(go)), config, sharing=shares[0]) as one,
-        serving(FakeGateway(lambda: paired_turn(go)), config, sharing=shares[1]) as other,
-        ClientSession() as http,
+        serving(gateways[0], CONFIG, sharing=shares[0]) as one,
+        serving(gateways[1], CONFIG, sharing=shares[1]) as other,
     ):
-        for process, served in ((one_process, one), (other_process, other)):
+        for process, served in zip(processes, (one, other), strict=True):
 
             def apply(delivery: Delivery, served: Served = served) -> None:
                 notice = decode_notice(delivery.data)
@@ -89,5 +76,6 @@ async def pairing(
 
             await process.subscribe(subjects.frontends(), apply)
             await process.bus.flush()
-        yield Pair(one, other, http, shares[1].bucket, go, living)
+        clients = (Client(one.http, one), Client(other.http, other))
+        yield Pair(one, other, *clients, shares[1].bucket, go, living)
         go.set()

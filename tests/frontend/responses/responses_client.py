@@ -1,7 +1,6 @@
 """A small client of `/v1/responses` for tests."""
 
 import asyncio
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +8,27 @@ from aiohttp import ClientSession
 
 from services.runtime.config import FrontendConfig
 from tests.kit.answers import events
-from tests.kit.frontend import MODEL, Served
+from tests.kit.events import Step, call, finish, reasoning, text
+from tests.kit.frontend import MODEL, Served, key_line
+
+ANSWER = ["reasoning", "message", "function_call"]
+"""The types of the items of `agent`'s answer."""
+
+
+def agent() -> list[Step]:
+    """A turn that thinks, says something, and calls a tool."""
+    look = call(2, "look", '{"at": "it"}', call_id="call_1")
+    return [[*reasoning(0, "I look."), *text(1, "Let me see."), *look, finish(3)]]
+
+
+def types(items: list[dict[str, Any]]) -> list[str]:
+    return [item["type"] for item in items]
 
 
 def keyed(folder: Path, *names: str, **options: Any) -> FrontendConfig:
     """A configuration with keys, each of which is the name of its tenant."""
     keys = folder / "keys"
-    lines = [f"{name}:{hashlib.sha256(name.encode()).hexdigest()}\n" for name in names]
-    keys.write_text("".join(lines))
+    keys.write_text("".join(key_line(name, name) for name in names))
     return FrontendConfig(api_keys_file=str(keys), **options)
 
 

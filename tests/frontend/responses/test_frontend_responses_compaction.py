@@ -6,36 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import ClientSession
 
 from schemas.control import ModelCard
 from schemas.conversation import Conversation, Reasoning
 from schemas.errors import Overloaded
 from services.runtime.config import FrontendConfig
 from services.runtime.storage.seal import Sealer
-from tests.frontend.responses.responses_client import Client, keyed, said
-from tests.kit.events import Step, call, finish, reasoning, text
+from tests.frontend.responses.responses_client import ANSWER, Client, agent, keyed, said, types
+from tests.kit.events import Step, finish, reasoning, text
 from tests.kit.frontend import MODEL, FakeGateway, serving
 
 MANAGED: dict[str, Any] = {
     "context_management": [{"type": "compaction", "compact_threshold": 4000}]
 }
-ANSWER = ["reasoning", "message", "function_call"]
-"""The types of the answer's items."""
-
-
-def agent() -> list[Step]:
-    look = call(2, "look", '{"at": "it"}', call_id="call_1")
-    return [[*reasoning(0, "I look."), *text(1, "Let me see."), *look, finish(3)]]
 
 
 @pytest.fixture
 def gateway() -> FakeGateway:
     return FakeGateway(agent)
-
-
-def types(items: list[dict[str, Any]]) -> list[str]:
-    return [item["type"] for item in items]
 
 
 async def compact(client: Client, **body: Any) -> Any:
@@ -141,32 +129,31 @@ async def test_context_that_cannot_be_compacted_is_an_error(
     await client.refuse(status=503, stream=True, **MANAGED)
 
 
-async def test_blob_of_another_deployment_is_refused(tmp_path: Path, http: ClientSession) -> None:
+async def test_blob_of_another_deployment_is_refused(tmp_path: Path) -> None:
     blobs: list[dict[str, Any]] = []
     for name in ("a", "b"):
         key = tmp_path / name
         key.write_text(name * 32)
         async with serving(config=FrontendConfig(seal_key_file=str(key))) as served:
-            client = Client(http, served)
+            client = Client(served.http, served)
             for blob in blobs:
                 error = await client.refuse(input=[blob])
                 assert error["code"] == "invalid_encrypted_content"
             blobs.append((await compact(client))["output"][-1])
 
 
-async def test_blob_of_another_tenant_is_refused(tmp_path: Path, http: ClientSession) -> None:
+async def test_blob_of_another_tenant_is_refused(tmp_path: Path) -> None:
     async with serving(config=keyed(tmp_path, "red", "blue")) as served:
-        red, blue = (Client(http, served, name) for name in ("red", "blue"))
+        red, blue = (Client(served.http, served, name) for name in ("red", "blue"))
         blob = (await compact(red))["output"][-1]
         body: dict[str, Any] = {"input": [blob, {"role": "user", "content": "hi"}]}
         assert (await blue.refuse(**body))["code"] == "invalid_encrypted_content"
         await red.create(**body)
 
 
-async def test_models_have_different_keys_without_a_key_file(http: ClientSession) -> None:
-    gateway = FakeGateway(cards=[ModelCard("m1"), ModelCard("m2")])
-    async with serving(gateway) as served:
-        client = Client(http, served)
+async def test_models_have_different_keys_without_a_key_file() -> None:
+    async with serving(FakeGateway(cards=[ModelCard("m1"), ModelCard("m2")])) as served:
+        client = Client(served.http, served)
         output = (await compact(client, model="m1"))["output"]
         await client.create(model="m1", input=output)
         error = await client.refuse(model="m2", input=output)
@@ -176,40 +163,36 @@ async def test_models_have_different_keys_without_a_key_file(http: ClientSession
 VERSIONS = ("v1", "v2", "v3")
 
 
-class Versions(FakeGateway):
-    """Serves models with one alias. All sessions are on one of them; without a session, another one
-    is chosen."""
-
-    def __init__(self, session: str, heaviest: str) -> None:
-        super().__init__(cards=[ModelCard(name, aliases=["coder"]) for name in VERSIONS])
-        self.session, self.heaviest = session, heaviest
-
-    def resolve(self, model: str, conversation: Conversation | None = None) -> ModelCard:
-        name = self.heaviest if conversation is None else self.session
-        return next(card for card in self.cards if card.name == name)
-
-
 @pytest.mark.parametrize(("session", "heaviest"), [("v1", "v1"), ("v1", "v2"), ("v3", "v1")])
 async def test_sealed_content_is_opened_whichever_version_has_the_session(
-    session: str, heaviest: str, http: ClientSession
+    session: str, heaviest: str
 ) -> None:
-    gateway = Versions(session, heaviest)
+    """Models with one alias: all sessions are on one of them, and without a session another one is
+    chosen."""
+    cards = {name: ModelCard(name, aliases=["coder"]) for name in VERSIONS}
+    chosen = {"without a session": heaviest}
+
+    def resolve(_model: str, conversation: Conversation | None) -> ModelCard:
+        return cards[session if conversation else chosen["without a session"]]
+
+    gateway = FakeGateway(cards=list(cards.values()), on_resolve=resolve)
     seal = Sealer.load(None, session).of(None).seal("What I thought.", "turn")
     summary = [{"type": "summary_text", "text": "A thought."}]
     thought = {"type": "reasoning", "encrypted_content": seal, "summary": summary}
     async with serving(gateway) as served:
-        client = Client(http, served)
+        client = Client(served.http, served)
         await client.create(model="coder", input=[thought, {"role": "user", "content": "hi"}])
-        (part,) = gateway.turns[-1].conversation.messages[0].parts
+        (part,) = gateway.conversations[-1].messages[0].parts
         assert isinstance(part, Reasoning)
         assert part.text == "What I thought."
 
         compacted = (await compact(client, model="coder"))["output"]
         managed = (await client.create(model="coder", **MANAGED))["output"]
-        for gateway.heaviest in VERSIONS:
+        for name in VERSIONS:
+            chosen["without a session"] = name
             for output in (compacted, managed):
                 await client.create(model="coder", input=output)
-        gateway.heaviest = session
-        gateway.cards = [card for card in gateway.cards if card.name == session]
+        chosen["without a session"] = session
+        gateway.cards = [cards[session]]
         for output in (compacted, managed):
             await client.create(model="coder", input=output)

@@ -25,6 +25,7 @@ from tests.kit.bodies import (
     responses,
     user,
 )
+from tests.kit.every import for_rows
 from tests.kit.frontend import messages_as_notes
 
 CALL = function_call(arguments='{"at": 1.0}')
@@ -80,6 +81,7 @@ def test_assistant_message_has_the_ids_of_its_items() -> None:
     empty = block("reasoning", id="rs_1", summary=[])
     found = read_messages(USER, empty, reply, USER, {**reply, "id": None})
     assert [message.ids for message in found] == [[], ["rs_1", "msg_1"], [], []]
+    assert read_messages(USER, {**empty, "id": None}) == read_messages(USER)
 
 
 def test_consecutive_items_of_the_model_are_one_message() -> None:
@@ -112,24 +114,20 @@ def test_consecutive_items_of_the_model_are_one_message() -> None:
     assert found[3] == Message("assistant", [Text("No.")])
 
 
-def summed(*texts: str) -> list[Json]:
-    return [block("summary_text", text=text) for text in texts]
+TEXT_A = {"content": [block("reasoning_text", text="A")]}
+SUMMED = {"summary": [block("summary_text", text="S"), block("summary_text", text="T")]}
+SEALED = {"encrypted_content": "box:B"}
 
 
-@pytest.mark.parametrize(
-    ("fields", "with_key", "expected"),
+@for_rows(
     [
-        (
-            {"content": [block("reasoning_text", text="A")], "encrypted_content": "box:B"},
-            True,
-            ("A", "box:B", []),
-        ),
-        ({"summary": summed("S"), "encrypted_content": "box:B"}, True, ("B", "box:B", ["S"])),
-        ({"summary": summed("S"), "encrypted_content": "foreign"}, True, ("S", "foreign", [])),
-        ({"summary": summed("S"), "encrypted_content": "box:B"}, False, (None, "box:B", ["S"])),
-        ({"summary": summed("S", "T")}, False, ("S\n\nT", None, [])),
-        ({"encrypted_content": "box:B"}, True, (None, "box:B", [])),
-    ],
+        (TEXT_A | SEALED, True, ("A", "box:B", [])),
+        (SUMMED | SEALED, True, ("B", "box:B", ["S", "T"])),
+        (SUMMED | {"encrypted_content": "foreign"}, True, ("S\n\nT", "foreign", [])),
+        (SUMMED | SEALED, False, (None, "box:B", ["S", "T"])),
+        (SUMMED, False, ("S\n\nT", None, [])),
+        (SEALED, True, (None, "box:B", [])),
+    ]
 )
 def test_thought_is_its_text_else_its_seal_else_its_summary(
     fields: Json, with_key: bool, expected: tuple[Any, ...]
@@ -138,10 +136,6 @@ def test_thought_is_its_text_else_its_seal_else_its_summary(
     found = read_messages(USER, block("reasoning", **fields), CALL, sealer=sealer)[1].parts[0]
     assert isinstance(found, Reasoning)
     assert (found.text, found.seal, found.summary) == expected
-
-
-def test_empty_thought_is_dropped() -> None:
-    assert read_messages(USER, block("reasoning", summary=[])) == read_messages(USER)
 
 
 def test_result_without_its_call_is_refused() -> None:
@@ -191,14 +185,10 @@ def test_shell_and_patch_calls_are_calls_of_their_rendered_tools() -> None:
     ]
 
 
-def search(id: str, **fields: Any) -> Json:
-    return block(
-        "tool_search_call", call_id=id, **({"execution": "client", "arguments": {}} | fields)
-    )
-
-
-def found_tools(id: str | None, *tools: Json, **fields: Any) -> Json:
-    return block("tool_search_output", call_id=id, tools=[*tools], **fields)
+def searched(id: str | None, *tools: Json, execution: str = "client") -> list[Json]:
+    """A search for tools, and its result."""
+    call = block("tool_search_call", call_id=id, execution=execution, arguments={})
+    return [call, block("tool_search_output", call_id=id, tools=[*tools], execution=execution)]
 
 
 F = block("function", name="f")
@@ -207,16 +197,8 @@ F = block("function", name="f")
 def test_tools_from_a_search_are_available_after_it() -> None:
     described = block("function", name="f", description="F.")
     namespace = block("namespace", name="ns", description="About.", tools=[described])
-    asked = ask(
-        USER,
-        search("s1", arguments={"query": "f"}),
-        found_tools("s1", namespace, execution="client", status="completed"),
-        search("s2", arguments={"query": "g"}),
-        found_tools("s2"),
-        search("s3", arguments={"query": "f"}),
-        found_tools("s3", namespace),
-        body={"tools": [block("tool_search", execution="client")]},
-    )
+    items = [*searched("s1", namespace), *searched("s2"), *searched("s3", namespace)]
+    asked = ask(USER, *items, body={"tools": [block("tool_search", execution="client")]})
     results = [
         part.parts
         for message in asked.conversation.messages
@@ -232,26 +214,21 @@ def test_tools_from_a_search_are_available_after_it() -> None:
 
 
 def test_search_run_by_a_server_adds_only_its_tools() -> None:
-    call = block("tool_search_call", execution="server", call_id=None, arguments={"paths": ["f"]})
-    found = ask(USER, call, found_tools(None, F, execution="server"))
+    found = ask(USER, *searched(None, F, execution="server"))
     assert found.conversation.messages == read_messages(USER)
     assert [(tool.name, tool.deferred) for tool in found.conversation.tools] == [("f", False)]
 
 
 def test_additional_tools_and_configuration_updates_apply() -> None:
-    functions = block(
-        "namespace", name="functions", description="", tools=[block("custom", name="exec")]
-    )
+    functions = block("namespace", name="functions", tools=[block("custom", name="exec")])
     as_json = {"format": block("json_object")}
+    reasoning = {"effort": "medium", "context": "all_turns"}
     found = ask(
         block("additional_tools", role="developer", tools=[functions]),
         USER,
         block("configuration_update", reasoning={"effort": "high"}),
         block("configuration_update", reasoning={"effort": "low"}, text=as_json),
-        body={
-            "reasoning": {"effort": "medium", "context": "all_turns"},
-            "text": {"verbosity": "low"},
-        },
+        body={"reasoning": reasoning, "text": {"verbosity": "low"}},
     ).conversation
     (tool,) = found.tools
     assert (tool.kind, tool.namespace, tool.name) == ("custom", "functions", "exec")
@@ -318,11 +295,10 @@ def test_references_are_replaced_by_their_items() -> None:
 
 
 def test_images_and_files_become_media() -> None:
-    image = "data:image/png;base64," + base64.b64encode(b"x" * 30).decode()
     notes = "data:text/markdown;base64," + base64.b64encode("# Ü\n".encode()).decode()
     pdf = base64.b64encode(b"%PDF-").decode()
     content = [
-        block("input_image", image_url=image, detail="auto"),
+        block("input_image", image_url="data:image/png;base64,AAAA", detail="auto"),
         block("input_image", image_url="https://x/y.png"),
         block("input_file", file_data=notes, filename="a.md"),
         block("input_file", file_data=pdf, filename="b.pdf"),
@@ -331,7 +307,7 @@ def test_images_and_files_become_media() -> None:
         block("input_audio", input_audio={"data": "", "format": "mp3"}),
     ]
     expected: list[Any] = [
-        Media("image", "image/png", 30),
+        Media("image", "image/png", 3),
         Media("image", url="https://x/y.png"),
         Text("Title: a.md\n\n# Ü\n"),
         make_document("application/pdf", pdf, 5, "b.pdf", "Title: b.pdf\n\n"),
@@ -347,56 +323,39 @@ def test_images_and_files_become_media() -> None:
     assert str(refused.value.info.param).startswith("input[0].content[0]")
 
 
-SEARCHED = block("search", query="cats", sources=[block("url", url="https://x")])
+SOURCES = block("search", query="cats", sources=[block("url", url="https://x")])
 FILE = {"file_id": "f", "filename": "n.md", "text": "found", "score": 0.5}
-CLICK = block("click", x=1, y=2)
+LOG = {"server_label": "git", "name": "log", "arguments": "{}", "output": "x"}
 
 
-@pytest.mark.parametrize(
-    ("item", "text"),
+@for_rows(
     [
-        (
-            block("web_search_call", id="ws", status="completed", action=SEARCHED),
-            "[web_search_call cats https://x]",
-        ),
+        (block("web_search_call", id="ws", action=SOURCES), "[web_search_call cats https://x]"),
         (
             block("file_search_call", id="fs", queries=["a", "b"], results=[FILE]),
             "[file_search_call a b]\nn.md found",
         ),
         (
-            block(
-                "code_interpreter_call",
-                id="ci",
-                code="1+1",
-                container_id="c",
-                outputs=[block("logs", logs="2")],
-            ),
+            block("code_interpreter_call", id="ci", code="1+1", outputs=[block("logs", logs="2")]),
             "[code_interpreter_call 1+1]\n2",
         ),
-        (
-            block("mcp_call", id="m", server_label="git", name="log", arguments="{}", output="x"),
-            "[mcp_call git log {}]\nx",
-        ),
-        (block("computer_call", id="c", call_id="x", action=CLICK), "[computer_call 1 2]"),
+        (block("mcp_call", id="m", **LOG), "[mcp_call git log {}]\nx"),
+        (block("computer_call", id="c", action=block("click", x=1, y=2)), "[computer_call 1 2]"),
         (block("program_output", id="p", call_id="x", result="ok"), "[program_output]\nok"),
-    ],
+    ]
 )
 def test_items_of_other_servers_tools_become_text(item: Json, text: str) -> None:
     assert read_messages(USER, item) == [*read_messages(USER), Message("assistant", [Text(text)])]
 
 
-def test_screenshot_is_an_image_and_tool_lists_are_dropped() -> None:
+def test_screenshot_is_an_image_and_items_without_content_are_dropped() -> None:
     image = block("computer_screenshot", image_url="https://x")
     shot = block("computer_call_output", call_id="x", output=image)
     assert read_messages(shot) == [Message("user", [Media("image", url="https://x")])]
     silent = ("mcp_list_tools", "mcp_approval_request", "mcp_approval_response")
-    found = ask(USER, *(block(kind, id="x") for kind in silent))
-    assert (found.conversation.messages, found.notes) == (read_messages(USER), [])
-
-
-def test_unknown_item_is_dropped_and_named() -> None:
-    found = ask(USER, block("from_the_future", x=[1]))
-    assert (found.conversation.messages, found.notes) == (read_messages(USER), ["from_the_future"])
+    found = ask(USER, *(block(kind, id="x") for kind in (*silent, "from_the_future")))
+    assert found.conversation.messages == read_messages(USER)
+    assert found.notes == ["from_the_future"]
 
 
 def test_assistant_message_is_never_a_prefill() -> None:

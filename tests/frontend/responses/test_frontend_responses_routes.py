@@ -1,7 +1,8 @@
-"""Tests `/v1/responses` over HTTP: storing, continuing, counting and truncating."""
+"""Tests `/v1/responses` over HTTP: storing, continuing, counting, truncating, and large requests."""
 
 import asyncio
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,28 +12,18 @@ from aiohttp import ClientSession
 from schemas.conversation import Reasoning, Result
 from schemas.errors import ContextOverflow, ErrorInfo, ErrorKind
 from schemas.events import Failed, FinishReason
-from services.frontend.turns.interfaces import Admitted, TurnSink
-from tests.frontend.responses.responses_client import Client, keyed, said
-from tests.kit.events import Step, call, finish, reasoning, text
+from services.frontend.apis.responses.dialect import ConvertedRequest
+from tests.frontend.responses.responses_client import ANSWER, Client, agent, keyed, said, types
+from tests.kit.events import finish, text
 from tests.kit.frontend import MODEL, FakeGateway, FakeTurn, Served, serving
+from tests.kit.waiting import LIMIT_S
 
 PNG = "data:image/png;base64,iVBORw0KGgo="
-ANSWER = ["reasoning", "message", "function_call"]
-"""The types of the answer's items."""
-
-
-def agent() -> list[Step]:
-    look = call(2, "look", '{"at": "it"}', call_id="call_1")
-    return [[*reasoning(0, "I look."), *text(1, "Let me see."), *look, finish(3)]]
 
 
 @pytest.fixture
 def gateway() -> FakeGateway:
     return FakeGateway(agent)
-
-
-def types(items: list[dict[str, Any]]) -> list[str]:
-    return [item["type"] for item in items]
 
 
 async def test_response_is_stored_as_it_was_sent(client: Client) -> None:
@@ -71,19 +62,16 @@ async def test_store_false_stores_nothing(client: Client) -> None:
         assert error["param"] == "previous_response_id"
 
 
-async def test_response_is_stored_before_its_end_is_sent(
-    served: Served, http: ClientSession
-) -> None:
+async def test_response_is_stored_before_its_end_is_sent(served: Served) -> None:
     """A client may continue from a response as soon as it receives `response.completed`."""
-    found: list[bool] = []
     body = {"model": MODEL, "input": "hi", "stream": True}
-    async with http.post(served.url + "/v1/responses", json=body) as response:
+    async with served.http.post("/v1/responses", json=body) as response:
         async for line in response.content:
             if line.startswith(b'data: {"type":"response.completed"'):
                 event = json.loads(line[6:])
-                stored = await served.responses.store.get(event["response"]["id"], None)
-                found.append(stored is not None)
-    assert found == [True]
+                assert await served.responses.store.get(event["response"]["id"], None) is not None
+                return
+    raise AssertionError("the response did not end")
 
 
 async def test_chain_gives_the_whole_conversation(served: Served, client: Client) -> None:
@@ -152,38 +140,33 @@ async def test_item_references_are_resolved(served: Served, client: Client) -> N
     assert error["message"] == "Item with id 'msg_nothing' not found."
 
 
-async def test_each_key_has_its_own_store(tmp_path: Path, http: ClientSession) -> None:
+async def test_each_key_has_its_own_store(tmp_path: Path) -> None:
     async with serving(FakeGateway(agent), keyed(tmp_path, "ada", "bob")) as served:
-        ada, bob = Client(http, served, "ada"), Client(http, served, "bob")
+        ada, bob = (Client(served.http, served, name) for name in ("ada", "bob"))
         made = await ada.create()
         assert (await ada.get(made["id"]))["id"] == made["id"]
         for method, path in OF_ONE:
             await bob.refused(method, f"/{made['id']}{path}", 404)
         error = await bob.refuse(previous_response_id=made["id"])
         assert error["code"] == "previous_response_not_found"
-        reference = [{"type": "item_reference", "id": made["output"][1]["id"]}]
-        await bob.refuse(status=404, input=reference)
-        await ada.create(input=[*reference, {"role": "user", "content": "go"}])
+        reference = {"type": "item_reference", "id": made["output"][1]["id"]}
+        await bob.refuse(status=404, input=[reference])
+        await ada.create(input=[reference, {"role": "user", "content": "go"}])
 
 
-READERS = ("", "/input_tokens", "/compact")
-"""The paths that read the body of a request."""
-FOREIGN_BLOB = {"type": "compaction", "encrypted_content": "bm90IG91cnM"}
+UNSUPPORTED: dict[str, dict[str, Any]] = {
+    "conversation": {"conversation": "conv_1"},
+    "prompt": {"prompt": {"id": "pmpt_1"}},
+    "previous_response_id": {"previous_response_id": "resp_none"},
+    "input[0].encrypted_content": {
+        "input": [{"type": "compaction", "encrypted_content": "bm90IG91cnM"}]
+    },
+}
 
 
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [
-        ({"conversation": "conv_1"}, "conversation"),
-        ({"prompt": {"id": "pmpt_1"}}, "prompt"),
-        ({"previous_response_id": "resp_none"}, "previous_response_id"),
-        ({"input": [FOREIGN_BLOB]}, "input[0].encrypted_content"),
-    ],
-)
-async def test_unsupported_request_is_refused(
-    client: Client, body: dict[str, Any], param: str
-) -> None:
-    for path in READERS:
+@pytest.mark.parametrize("path", ["", "/input_tokens", "/compact"])
+async def test_unsupported_request_is_refused(client: Client, path: str) -> None:
+    for param, body in UNSUPPORTED.items():
         error = await client.refuse(path, **body)
         assert (error["type"], error["param"]) == ("invalid_request_error", param)
 
@@ -204,15 +187,13 @@ async def test_incomplete_and_failed_responses_are_stored(
     assert await client.get(end["response"]["id"]) == end["response"]
 
 
-async def test_response_is_not_stored_after_a_hangup(
-    served: Served, gateway: FakeGateway, http: ClientSession
-) -> None:
+async def test_response_is_not_stored_after_a_hangup(served: Served, gateway: FakeGateway) -> None:
     gateway.steps = lambda: [[*text(0, "So far")], asyncio.Event()]
     body = {"model": MODEL, "input": "hi", "stream": True}
-    async with http.post(served.url + "/v1/responses", json=body) as response:
+    async with served.http.post("/v1/responses", json=body) as response:
         await response.content.readuntil(b"response.output_text.delta")
     turn = gateway.turns[0]
-    await asyncio.wait_for(turn.cancel_seen.wait(), 60)
+    await asyncio.wait_for(turn.cancel_seen.wait(), LIMIT_S)
     assert await served.responses.store.get(f"resp_{turn.id}", None) is None
 
 
@@ -230,22 +211,17 @@ async def test_counted_tokens_equal_the_prompts_tokens(
     assert error["message"] == "The requested model 'none' does not exist."
 
 
-class Window(FakeGateway):
-    """Has a context window for `room` messages."""
+def window(room: int) -> FakeGateway:
+    """Its model has a context window for `room` messages."""
 
-    room = 4
-
-    async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> FakeTurn:
-        size = len(admitted.conversation.messages)
-        if size > self.room:
-            details = {"prompt_tokens": size, "max_prompt_tokens": self.room}
+    async def check_size(turn: FakeTurn) -> None:
+        size = len(turn.conversation.messages)
+        if size > room:
+            details = {"prompt_tokens": size, "max_prompt_tokens": room}
             code = "context_length_exceeded"
             raise ContextOverflow("prompt is too long", code=code, details=details)
-        return await super().open(admitted, sink, turn_id=turn_id)
 
-    async def count(self, admitted: Admitted) -> int:
-        self.counted.append(admitted.conversation)
-        return len(admitted.conversation.messages)
+    return FakeGateway(agent, on_turn=check_size, size=lambda asked: len(asked.messages))
 
 
 def long_session(exchanges: int) -> list[dict[str, Any]]:
@@ -263,24 +239,23 @@ def long_session(exchanges: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_truncation_drops_the_oldest_messages_and_keeps_the_question(
-    http: ClientSession, stream: bool
-) -> None:
-    async with serving(Window(agent)) as served:
-        client = Client(http, served)
+async def test_truncation_drops_the_oldest_messages_and_keeps_the_question(stream: bool) -> None:
+    async with serving(window(room=4)) as served:
+        client = Client(served.http, served)
         body: dict[str, Any] = {"input": long_session(20), "truncation": "auto"}
         if stream:
             made = (await client.stream(**body))[-1]["response"]
         else:
             made = await client.create(**body)
         assert made["status"] == "completed"
-        read = served.gateway.turns[-1].conversation
-        assert said(read) == [
-            ("developer", ["rules"]),
-            ("user", ["question"]),
-            ("assistant", ["look"]),
-            ("tool", ["look"]),
+        read = served.gateway.conversations[-1]
+        kept = [
+            ("developer", "rules"),
+            ("user", "question"),
+            ("assistant", "look"),
+            ("tool", "look"),
         ]
+        assert said(read) == [(role, [text]) for role, text in kept]
         assert len(served.gateway.counted) < 8
         result = read.messages[-1].parts[0]
         assert isinstance(result, Result)
@@ -289,12 +264,49 @@ async def test_truncation_drops_the_oldest_messages_and_keeps_the_question(
         assert len((await client.get(made["id"], "/input_items?limit=100"))["data"]) == 42
 
 
-async def test_overflow_without_truncation_is_an_error(http: ClientSession) -> None:
-    gateway = Window(agent)
-    async with serving(gateway) as served:
-        client = Client(http, served)
-        plain = await client.refuse(input=long_session(3))
-        assert plain["code"] == "context_length_exceeded"
-        gateway.room = 2
-        all_needed = await client.refuse(input=long_session(1), truncation="auto")
-        assert all_needed["code"] == "context_length_exceeded"
+async def test_overflow_that_truncation_cannot_help_is_an_error() -> None:
+    async with serving(window(room=2)) as served:
+        client = Client(served.http, served)
+        for fields in (
+            {"input": long_session(3)},
+            {"input": long_session(1), "truncation": "auto"},
+        ):
+            assert (await client.refuse(**fields))["code"] == "context_length_exceeded"
+
+
+async def test_large_request_and_long_chain_are_converted_in_a_thread(
+    served: Served, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request with 100,000 items does not delay other streams."""
+    on_loop: list[bool] = []
+    convert = served.responses.dialect.convert
+
+    def watched(*args: Any, **options: Any) -> ConvertedRequest:
+        on_loop.append(threading.current_thread() is threading.main_thread())
+        return convert(*args, **options)
+
+    monkeypatch.setattr(served.responses.dialect, "convert", watched)
+    await client.create()
+    long = await client.create(input=[{"role": "user", "content": "x" * 100}] * 6000)
+    last = await client.create(previous_response_id=long["id"])
+    assert on_loop == [True, False, False]
+    listed = await client.get(last["id"], "/input_items?limit=2")
+    ids = [f"msg_{last['id'][5:]}i000", long["output"][-1]["id"]]
+    assert [item["id"] for item in listed["data"]] == ids
+    body = {"model": MODEL, "previous_response_id": long["id"]}
+    await client.ask("POST", "/input_tokens", json=body)
+    refused = await client.refuse(input=[{"role": "user", "content": "x" * 600_000}, 1])
+    assert refused["param"] == "input[1]"
+    assert on_loop == [True, False, False, False]
+
+
+async def test_missing_name_is_replaced_by_the_served_model(
+    served: Served, client: Client, http: ClientSession
+) -> None:
+    served.gateway.any_model = True
+    for background in (False, True):
+        made = await client.ask("POST", json={"input": "hi", "background": background})
+        assert made["model"] == MODEL
+    async with http.ws_connect(client.url) as ws:
+        await ws.send_json({"type": "response.create", "input": "hi"})
+        assert (await ws.receive_json())["response"]["model"] == MODEL

@@ -2,47 +2,48 @@
 
 import asyncio
 from collections import deque
-from typing import Any
+from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
-from aiohttp import ClientSession
 from structlog.typing import FilteringBoundLogger
 
 from services.frontend.apis.responses.state import store
 from services.frontend.apis.responses.state.store import Sharing, bucket_config
+from services.runtime.storage import kv
 from services.runtime.storage.kv import Bucket, digest_key
 from tests.frontend.responses.pair import CONFIG, Pair, pairing
 from tests.frontend.responses.responses_client import Client, said
-from tests.frontend.responses.test_frontend_responses_store import record
 from tests.kit.every import Cases
 from tests.kit.frontend import serving
 from tests.kit.processes import MakeProcess
-from tests.kit.waiting import eventually
+from tests.kit.waiting import LIMIT_S, eventually
 
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waits for the other frontend's responses, however slow the machine is."""
+    """Waits for JetStream and the other frontend's responses, however slow the machine is."""
+    monkeypatch.setattr(kv, "TIMEOUT_S", LIMIT_S)
     monkeypatch.setattr(store, "WAITS_S", (0.02,) * 3000)
+
+
+@pytest.fixture
+async def pair(make_process: MakeProcess, quiet_log: FilteringBoundLogger) -> AsyncIterator[Pair]:
+    """Two frontends that share their store."""
+    async with pairing(make_process, quiet_log) as made:
+        yield made
 
 
 async def test_response_is_readable_from_another_frontend(pair: Pair) -> None:
     pair.go.set()
     first = await pair.ask_one.create(input="one")
+    await pair.one.responses.drain()
+    assert await pair.bucket.get(digest_key(None, first["id"])) is not None
     second = await pair.ask_other.create(previous_response_id=first["id"], input="two")
-    assert said(pair.other.gateway.turns[-1].conversation) == [
-        ("user", ["one"]),
-        ("assistant", ["So far"]),
-        ("user", ["two"]),
-    ]
     events = await pair.ask_one.stream(previous_response_id=second["id"], input="three")
     made = events[-1]["response"]
-    assert [texts for _, texts in said(pair.one.gateway.turns[-1].conversation)][::2] == [
-        ["one"],
-        ["two"],
-        ["three"],
-    ]
+    chain = said(pair.one.gateway.conversations[-1])
+    assert [texts for _, texts in chain] == [["one"], ["So far"], ["two"], ["So far"], ["three"]]
     assert await pair.ask_other.get(made["id"]) == made
     assert await pair.ask_other.replay(made["id"], 3) == events[4:]
     items = await pair.ask_other.get(made["id"], "/input_items")
@@ -60,7 +61,7 @@ async def test_deletion_applies_to_every_frontend(
     monkeypatch.setattr(store, "WAITS_S", ())
     await pair.ask_one.ask("DELETE", f"/{made['id']}")
     await pair.ask_one.refused("GET", f"/{made['id']}", 404)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_S):
         while await pair.ask_other.status(f"/{made['id']}") == 200:
             pass
     await pair.ask_other.refused("GET", f"/{made['id']}", 404)
@@ -112,30 +113,25 @@ async def test_background_response_of_a_dead_process_has_failed(pair: Pair) -> N
     assert (shown["status"], shown["error"]["code"]) == ("failed", "server_error")
 
 
-async def test_drain_waits_for_writes_to_the_bucket(pair: Pair) -> None:
-    pair.go.set()
-    made = await pair.ask_one.create()
-    await pair.one.responses.drain()
-    assert await pair.bucket.get(digest_key(None, made["id"])) is not None
-
-
 async def test_oversized_response_is_stored_without_its_stream_or_locally(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
+    make_process: MakeProcess, quiet_log: FilteringBoundLogger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pair.go.set()
     monkeypatch.setattr(store, "MAX_VALUE_BYTES", 3500)
-    events = await pair.ask_one.stream(input="x" * 1000)
-    made = events[-1]["response"]
-    assert await pair.ask_other.get(made["id"]) == made
-    assert (await pair.ask_other.refused("GET", f"/{made['id']}?stream=true"))["param"] == "stream"
-    assert await pair.ask_one.replay(made["id"]) == events
-    alone = await pair.ask_one.create(input="y" * 7_500_000)
-    await pair.one.responses.store.wait_for_writes()
-    monkeypatch.setattr(store, "WAITS_S", ())
-    await pair.ask_other.refused("GET", f"/{alone['id']}", 404)
-    assert await pair.ask_one.get(alone["id"]) == alone
-    (line,) = [line for line in pair.one.lines if line["event"] == "responses.not_shared"]
-    assert (line["response"], line["reason"]) == (alone["id"], "too large")
+    async with pairing(make_process, quiet_log) as pair:
+        pair.go.set()
+        events = await pair.ask_one.stream(input="x" * 1000)
+        made = events[-1]["response"]
+        assert await pair.ask_other.get(made["id"]) == made
+        error = await pair.ask_other.refused("GET", f"/{made['id']}?stream=true")
+        assert error["param"] == "stream"
+        assert await pair.ask_one.replay(made["id"]) == events
+        alone = await pair.ask_one.create(input="y" * 5000)
+        await pair.one.responses.store.wait_for_writes()
+        monkeypatch.setattr(store, "WAITS_S", ())
+        await pair.ask_other.refused("GET", f"/{alone['id']}", 404)
+        assert await pair.ask_one.get(alone["id"]) == alone
+        (line,) = [line for line in pair.one.lines if line["event"] == "responses.not_shared"]
+        assert (line["response"], line["reason"]) == (alone["id"], "too large")
 
 
 async def test_store_keeps_own_responses_without_the_bucket(
@@ -143,50 +139,16 @@ async def test_store_keeps_own_responses_without_the_bucket(
 ) -> None:
     monkeypatch.setattr(store, "WAITS_S", ())
     process = await make_process("frontend", "alone")
-    absent = Bucket(
-        process.bus, msgspec.structs.replace(bucket_config(CONFIG), name="absent"), quiet_log
-    )
+    config = msgspec.structs.replace(bucket_config(CONFIG), name="absent")
+    absent = Bucket(process.bus, config, quiet_log)
     sharing = Sharing(absent, process.id, lambda _id: True, lambda _notice: None, process.spawn)
-
-    async with serving(config=CONFIG, sharing=sharing) as one, ClientSession() as http:
-        client = Client(http, one)
+    async with serving(config=CONFIG, sharing=sharing) as one:
+        client = Client(one.http, one)
         made = await client.create()
         assert await client.get(made["id"]) == made
         await client.refused("GET", "/resp_unknown", 404)
         await client.ask("DELETE", f"/{made['id']}")
         await client.refused("GET", f"/{made['id']}", 404)
-
-
-class SlowBucket:
-    """A bucket whose value was read, and whose answer arrives when `go` is set."""
-
-    def __init__(self, value: bytes) -> None:
-        self.value = value
-        self.go = asyncio.Event()
-
-    async def get(self, _key: str) -> bytes:
-        await self.go.wait()
-        return self.value
-
-
-async def test_response_that_is_deleted_while_it_is_read_does_not_come_back(
-    quiet_log: FilteringBoundLogger,
-) -> None:
-    kept = record("resp_a")
-    bucket: Any = SlowBucket(msgspec.json.encode(kept))
-    spawn: Any = None
-    sharing = Sharing(bucket, "here", lambda _id: True, lambda _notice: None, spawn)
-    limits = store.StoreLimits(3600.0, 10, 1_000_000)
-    shared = store.SharedStore(limits, lambda: 1000.0, sharing, quiet_log)
-    for deleted in (True, False):
-        bucket.go.clear()
-        reading = asyncio.create_task(shared.get("resp_a", None))
-        await asyncio.sleep(0.05)
-        if deleted:
-            shared.forget("resp_a")
-        bucket.go.set()
-        assert await reading == kept
-        assert (shared.find("resp_a", None) is None) == deleted
 
 
 class FollowerBucket(Bucket):
@@ -203,51 +165,37 @@ class FollowerBucket(Bucket):
         return seen[0]
 
 
-USES = ("continue", "chain", "item", "stream", "delete")
+USES = ("chain", "item", "stream", "delete")
 
 
-@pytest.mark.parametrize("background", [False, True])
 async def test_announced_response_is_found_on_a_replica_that_is_behind(
-    background: bool,
-    make_process: MakeProcess,
-    quiet_log: FilteringBoundLogger,
-    cases: Cases,
+    make_process: MakeProcess, quiet_log: FilteringBoundLogger, cases: Cases
 ) -> None:
     async with pairing(make_process, quiet_log, reader=FollowerBucket) as pair:
         for use in USES:
-            pair.go.clear()
             with cases.case(use):
-                made = await announced(pair, background)
-                await use_at_once(pair, use, made, background)
+                await use_at_once(pair, use)
 
 
-async def announced(pair: Pair, background: bool) -> Any:
-    """A Response that the first frontend has just stored."""
-    if background:
-        made = await pair.ask_one.create(background=True, input="one")
-        await pair.ask_other.until(made["id"], "in_progress")
-        pair.go.set()
-    else:
-        pair.go.set()
-        made = await pair.ask_one.create(input="one")
-    return await pair.ask_one.until(made["id"], "completed")
-
-
-async def use_at_once(pair: Pair, use: str, made: Any, background: bool) -> None:
-    """Uses a Response at the second frontend."""
-    id = made["id"]
+async def use_at_once(pair: Pair, use: str) -> None:
+    """Uses a Response at the second frontend that the first one has just stored."""
+    pair.go.clear()
+    id = (await pair.ask_one.create(background=True, input="one"))["id"]
+    await pair.ask_other.until(id, "in_progress")
+    pair.go.set()
+    made = await pair.ask_one.until(id, "completed")
     if use == "chain":
         id = (await pair.ask_one.create(previous_response_id=id))["id"]
     await pair.one.responses.store.wait_for_writes()
     match use:
-        case "continue" | "chain":
+        case "chain":
             await pair.ask_other.create(previous_response_id=id, input="two")
-            read = said(pair.other.gateway.turns[-1].conversation)
+            read = said(pair.other.gateway.conversations[-1])
             assert read[:2] == [("user", ["one"]), ("assistant", ["So far"])]
         case "item":
             reference = {"type": "item_reference", "id": made["output"][0]["id"]}
             await pair.ask_other.create(input=[reference, {"role": "user", "content": "two"}])
-        case "stream" if background:
+        case "stream":
             events = await pair.ask_other.replay(id)
             assert events[-1]["response"] == made
         case "delete":

@@ -1,36 +1,36 @@
 """Tests stores: limits of count, bytes and time, items by id, tenants."""
 
+import asyncio
 import json
 from typing import Any
 
 import msgspec
 import pytest
 from msgspec import Raw
+from structlog.typing import FilteringBoundLogger
 
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire_answers
-from services.frontend.apis.responses.state.expand import MAX_CHAIN, chain_items
+from services.frontend.apis.responses.state.expand import chain_items
 from services.frontend.apis.responses.state.input_items import list_page, page_of
 from services.frontend.apis.responses.state.record import (
     StoredResponse,
     item_id,
 )
-from services.frontend.apis.responses.state.store import ConnectionStore, MemoryStore, StoreLimits
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from services.frontend.apis.responses.state.store import (
+    ConnectionStore,
+    MemoryStore,
+    SharedStore,
+    Sharing,
+    StoreLimits,
+)
+from tests.kit.clock import Clock
+from tests.kit.every import for_rows
 
 
 def store(clock: Clock | None = None, **limits: Any) -> MemoryStore:
-    return MemoryStore(
-        StoreLimits(**({"ttl_s": 60.0, "entries": 100, "bytes": 1 << 20} | limits)),
-        clock or Clock(),
-    )
+    limits = {"ttl_s": 60.0, "entries": 100, "bytes": 1 << 20} | limits
+    return MemoryStore(StoreLimits(**limits), clock or Clock())
 
 
 def item(id: str, text: str = "x") -> Raw:
@@ -50,30 +50,23 @@ def record(id: str, previous: str | None = None, **changes: Any) -> StoredRespon
     return StoredResponse(**members | changes)
 
 
-async def test_record_is_found_until_it_is_deleted() -> None:
-    kept = store()
-    kept.put(record("a"))
-    kept.put(record("a", status="incomplete"))
-    found = await kept.get("a", None)
-    assert found is not None
-    assert found.status == "incomplete"
-    assert len(kept) == 1
-    assert await kept.delete("a", None)
-    assert not await kept.delete("a", None)
-    assert await kept.get("a", None) is None
-    assert (len(kept), kept.bytes) == (0, 0)
-    assert await kept.item("in_a", None) is None
-
-
-async def test_another_tenant_finds_nothing() -> None:
+async def test_record_is_found_by_its_tenant_until_it_is_deleted() -> None:
     kept = store()
     kept.put(record("a", tenant="t"))
+    kept.put(record("a", tenant="t", status="incomplete"))
     for stranger in (None, "u", ""):
         assert await kept.get("a", stranger) is None
         assert await kept.item("in_a", stranger) is None
         assert not await kept.delete("a", stranger)
-    assert await kept.get("a", "t") is not None
+    found = await kept.get("a", "t")
+    assert found is not None
+    assert found.status == "incomplete"
     assert await kept.item("in_a", "t") == item("in_a")
+    assert len(kept) == 1
+    assert await kept.delete("a", "t")
+    assert not await kept.delete("a", "t")
+    assert (len(kept), kept.bytes) == (0, 0)
+    assert await kept.item("in_a", "t") is None
 
 
 async def test_least_recently_used_record_is_dropped_first() -> None:
@@ -102,7 +95,7 @@ async def test_bytes_are_bounded() -> None:
 async def test_entries_expire() -> None:
     clock = Clock()
     kept = store(clock)
-    kept.put(record("a"))
+    kept.put(record("a", created=clock.now))
     clock.now += 60
     assert await kept.get("a", None) is not None
     clock.now += 0.5
@@ -122,35 +115,25 @@ def chained() -> MemoryStore:
     return kept
 
 
-async def test_chain_is_read_to_its_beginning() -> None:
+async def test_chain_is_read_to_its_beginning_or_not_at_all() -> None:
     items = [item_id(raw) for raw in await chain_items(chained(), "c", None)]
     assert items == ["in_a", "out_a", "in_b", "out_b", "in_c", "out_c"]
+    for missing in ("a", "b", "c"):
+        kept = chained()
+        await kept.delete(missing, None)
+        with pytest.raises(Invalid, match="'c'") as raised:
+            await chain_items(kept, "c", None)
+        info = raised.value.info
+        assert (info.code, info.param) == ("previous_response_not_found", "previous_response_id")
 
 
-@pytest.mark.parametrize("missing", ["a", "b", "c"])
-async def test_chain_with_a_gap_is_not_found(missing: str) -> None:
-    kept = chained()
-    await kept.delete(missing, None)
-    with pytest.raises(Invalid) as raised:
-        await chain_items(kept, "c", None)
-    info = raised.value.info
-    assert (info.code, info.param) == ("previous_response_not_found", "previous_response_id")
-    assert "'c'" in info.message
-
-
-@pytest.mark.parametrize(
-    ("kept", "message"),
-    [(record("a", "a"), "not found"), (record("a", status="in_progress"), "has not ended")],
-    ids=["circular", "running"],
-)
-async def test_response_that_cannot_be_continued_is_refused(
-    kept: StoredResponse, message: str
-) -> None:
-    whole = store()
-    whole.put(kept)
-    with pytest.raises(Invalid, match=message):
-        await chain_items(whole, "a", None)
-    assert MAX_CHAIN < 100_000
+async def test_response_that_cannot_be_continued_is_refused() -> None:
+    circular, running = record("a", "a"), record("a", status="in_progress")
+    for unusable, message in ((circular, "not found"), (running, "has not ended")):
+        kept = store()
+        kept.put(unusable)
+        with pytest.raises(Invalid, match=message):
+            await chain_items(kept, "a", None)
 
 
 async def test_store_falls_back_to_another_store() -> None:
@@ -197,16 +180,45 @@ def test_repeated_item_is_listed_once() -> None:
         assert (found, page["has_more"]) == (order, False)
 
 
-@pytest.mark.parametrize(
-    ("query", "param", "code"),
+@for_rows(
     [
         ({"limit": "101"}, "limit", "integer_above_max_value"),
         ({"limit": "-1"}, "limit", "integer_below_min_value"),
         ({"limit": "ten"}, "limit", "invalid_type"),
         ({"order": "up"}, "order", "invalid_value"),
-    ],
+    ]
 )
 def test_invalid_page_query_is_refused(query: dict[str, str], param: str, code: str) -> None:
     with pytest.raises(Invalid) as raised:
         page_of(query)
     assert (raised.value.info.param, raised.value.info.code) == (param, code)
+
+
+class SlowBucket:
+    """A bucket whose value was read, and whose answer arrives when `go` is set."""
+
+    def __init__(self, value: bytes) -> None:
+        self.value = value
+        self.go = asyncio.Event()
+
+    async def get(self, _key: str) -> bytes:
+        await self.go.wait()
+        return self.value
+
+
+@pytest.mark.parametrize("deleted", [True, False])
+async def test_response_that_is_deleted_while_it_is_read_does_not_come_back(
+    deleted: bool, quiet_log: FilteringBoundLogger
+) -> None:
+    kept = record("resp_a")
+    bucket: Any = SlowBucket(msgspec.json.encode(kept))
+    spawn: Any = None
+    sharing = Sharing(bucket, "here", lambda _id: True, lambda _notice: None, spawn)
+    shared = SharedStore(StoreLimits(3600.0, 10, 1 << 20), Clock(), sharing, quiet_log)
+    reading = asyncio.create_task(shared.get("resp_a", None))
+    await asyncio.sleep(0.05)
+    if deleted:
+        shared.forget("resp_a")
+    bucket.go.set()
+    assert await reading == kept
+    assert (shared.find("resp_a", None) is None) == deleted
