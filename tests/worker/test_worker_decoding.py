@@ -2,6 +2,7 @@
 
 from schemas.errors import EngineFailed
 from schemas.events import FinishReason
+from schemas.frames import TokenFinish
 from services.worker.engine import EngineDelta
 from services.worker.output.decoding import Decoding
 from services.worker.output.outbox import Outbox
@@ -50,31 +51,23 @@ def test_a_shard_is_scheduled_once_for_a_step() -> None:
     ]
 
 
-def test_it_ends_once_by_the_engine() -> None:
+def test_turn_ends_once_by_the_engine_or_the_caller_which_closes_the_engines() -> None:
     trial = Trial()
-    turn = trial.open("a")
-    turn.put(EngineDelta([1], finish=FinishReason.STOP, stop_id=7))
-    turn.put(EngineDelta([2]))
-    turn.fail(EngineFailed("late"))
-    turn.cancel()
-    assert (turn.stream.ids, trial.ends, trial.closed) == ([1], ["a"], 0)
-    assert turn.stream.finish is not None
-    assert (turn.stream.finish.reason, turn.stream.finish.stop_id) == (FinishReason.STOP, 7)
-
-
-def test_cancelling_closes_the_engines_turn_once() -> None:
-    trial = Trial()
-    turn = trial.open("a")
-    turn.put(EngineDelta([1]))
-    turn.cancel()
-    turn.cancel()
-    turn.abandon(EngineFailed("no tokens"))
-    turn.put(EngineDelta([2], finish=FinishReason.STOP))
-    assert (turn.stream.ids, trial.ends, trial.closed) == ([1], ["a"], 1)
-    assert turn.stream.finish is not None
-    assert turn.stream.finish.reason is FinishReason.CANCELLED
-    other = trial.open("b")
-    other.abandon(EngineFailed("no tokens"))
-    assert (trial.closed, trial.ends) == (2, ["a", "b"])
-    assert other.stream.finish is not None
-    assert other.stream.finish.reason is FinishReason.ERROR
+    stopped, cancelled, abandoned = (trial.open(turn) for turn in "abc")
+    stopped.put(EngineDelta([1], finish=FinishReason.STOP, stop_id=7))
+    stopped.put(EngineDelta([2]))
+    stopped.fail(EngineFailed("late"))
+    stopped.cancel()
+    assert (stopped.stream.ids, trial.ends, trial.closed) == ([1], ["a"], 0)
+    assert stopped.stream.finish == TokenFinish(FinishReason.STOP, 7)
+    cancelled.put(EngineDelta([1]))
+    cancelled.cancel()
+    cancelled.cancel()
+    cancelled.abandon(EngineFailed("no tokens"))
+    cancelled.put(EngineDelta([2], finish=FinishReason.STOP))
+    assert (cancelled.stream.ids, trial.ends, trial.closed) == ([1], ["a", "b"], 1)
+    assert cancelled.stream.finish == TokenFinish(FinishReason.CANCELLED)
+    abandoned.abandon(EngineFailed("no tokens"))
+    assert (trial.closed, trial.ends) == (2, ["a", "b", "c"])
+    assert abandoned.stream.finish is not None
+    assert abandoned.stream.finish.reason is FinishReason.ERROR

@@ -1,6 +1,5 @@
 """What a worker says that its KV cache holds."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -15,6 +14,7 @@ from services.tokenization.block_keys import (
 )
 from services.worker.engine import BlocksRemoved, BlocksStored, CacheCleared, KvEvent
 from services.worker.kv.blocks import KvBlockIndex
+from tests.kit.every import for_rows
 
 SIZE = 4
 
@@ -40,30 +40,19 @@ A, B, C = [1, 2, 3, 4], [5, 6, 7, 8], [9, 9, 9, 9]
 
 
 BOTH_RANKS = (stored(None, ("a", A), rank=0), stored(None, ("a", A), ("b", B), rank=1))
-REPORTED: dict[str, tuple[list[KvEvent], list[int]]] = {
-    "a block's key covers all tokens before it": (
-        [stored(None, ("a", A), ("b", B)), stored("b", ("c", C))],
-        keys(*A, *B, *C),
-    ),
-    "a block with an unknown parent is left out": ([stored("lost", ("b", B))], []),
-    "removed blocks are gone": (
-        [stored(None, ("a", A), ("b", B)), BlocksRemoved(["b", "never heard of"])],
-        keys(*A),
-    ),
-    "a block that is announced twice counts once": (
-        [stored(None, ("a", A)), stored(None, ("a", A)), BlocksRemoved(["a"])],
-        [],
-    ),
-    "a block stays while a rank has it": ([*BOTH_RANKS, BlocksRemoved(["b", "a"], 1)], keys(*A)),
-    "a block goes when the last rank drops it": (
-        [*BOTH_RANKS, BlocksRemoved(["a"], 0), BlocksRemoved(["b", "a"], 1)],
-        [],
-    ),
-    "one rank may lose its cache alone": ([*BOTH_RANKS, CacheCleared(1)], keys(*A)),
-}
 
 
-@pytest.mark.parametrize(("events", "held"), REPORTED.values(), ids=REPORTED)
+@for_rows(
+    [
+        ([stored(None, ("a", A), ("b", B)), stored("b", ("c", C))], keys(*A, *B, *C)),
+        ([stored("an unknown parent", ("b", B))], []),
+        ([stored(None, ("a", A), ("b", B)), BlocksRemoved(["b", "never heard of"])], keys(*A)),
+        ([stored(None, ("a", A)), stored(None, ("a", A)), BlocksRemoved(["a"])], []),
+        ([*BOTH_RANKS, BlocksRemoved(["b", "a"], 1)], keys(*A)),  # one rank still has it
+        ([*BOTH_RANKS, BlocksRemoved(["a"], 0), BlocksRemoved(["b", "a"], 1)], []),
+        ([*BOTH_RANKS, CacheCleared(1)], keys(*A)),
+    ]
+)
 def test_blocks_are_held_as_the_events_say(events: list[KvEvent], held: list[int]) -> None:
     assert book(*events).keys() == held
 
@@ -87,11 +76,11 @@ def test_without_events_the_least_recently_used_go_and_of_a_prompt_the_end() -> 
     assert set(reported.keys()) == {first[0], second[0], *keys(*B)}
 
 
-@given(st.integers(0, 300), st.integers(0, 300))
-def test_a_long_prompt_is_held_up_to_the_reported_blocks(blocks: int, other: int) -> None:
-    reported = book(stored(None, *((number, [number] * SIZE) for number in range(blocks))))
-    prompt = pack_ids([number for number in range(blocks + other) for _ in range(SIZE)])
-    assert reported.count_cached(PromptKeys(KeyMemo(SIZE), prompt)) == blocks
+def test_a_long_prompt_is_held_up_to_the_reported_blocks() -> None:
+    for blocks, more in ((0, 1), (1, 0), (2, 70), (65, 1), (300, 200)):
+        reported = book(stored(None, *((number, [number] * SIZE) for number in range(blocks))))
+        prompt = pack_ids([number for number in range(blocks + more) for _ in range(SIZE)])
+        assert reported.count_cached(PromptKeys(KeyMemo(SIZE), prompt)) == blocks
 
 
 _runs = st.lists(st.lists(st.integers(0, 1), max_size=24), max_size=12)

@@ -1,86 +1,67 @@
 """The memory that a process can still use, by the files of the kernel."""
 
-import random
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from services.worker.engines.memory import LEAST_TOKENS, available_bytes, cpu_kv_tokens
-from tests.kit.every import for_each
 
 GIB = 2**30
+UNLIMITED = {1: 2**63 - 4096, 2: "max"}
+FILES = {
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    2: ("memory.max", "memory.current", "inactive_file"),
+}
 
 
-def write(root: Path, files: Mapping[str, object]) -> Path:
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(f"{text}\n")
-    return root
-
-
-def meminfo(available: int, free: int) -> str:
-    return f"MemFree: {free // 1024} kB\nMemAvailable: {available // 1024} kB\nHuge: 0"
-
-
-def group(version: int, path: str, limit: object, used: int, cache: int) -> dict[str, object]:
-    if version == 1:
-        folder = f"sys/fs/cgroup/memory{path}"
-        names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
-        stat = f"cache 1\ntotal_inactive_file {cache}"
-    else:
-        folder, names = f"sys/fs/cgroup{path}", ("memory.max", "memory.current")
-        stat = f"anon 1\ninactive_file {cache}"
-    return {
-        f"{folder}/{names[0]}": limit,
-        f"{folder}/{names[1]}": used,
-        f"{folder}/memory.stat": stat,
-    }
-
-
-def line(version: int, path: str) -> str:
-    return f"0::{path}" if version == 2 else f"9:cpu:/other\n4:hugetlb,memory:{path}\n0::/elsewhere"
-
-
-@for_each(range(20))
-@pytest.mark.parametrize("version", [1, 2])
-def test_smallest_limit_of_the_groups_counts(seed: int, tmp_path: Path, version: int) -> None:
-    rng = random.Random(seed)
-    available = rng.randrange(GIB, 32 * GIB) // 1024 * 1024
-    paths = ["", "/a", "/a/b", "/a/b/c"][: rng.randrange(1, 5)]
-    files: dict[str, object] = {"proc/meminfo": meminfo(available, GIB)}
-    rooms = [available]
-    for path in paths:
-        limit = rng.choice([None, rng.randrange(GIB, 32 * GIB)])
-        used = rng.randrange(GIB)
-        cache = rng.randrange(used)
-        unlimited = "max" if version == 2 else 2**63 - 4096
-        files |= group(version, path, unlimited if limit is None else limit, used, cache)
-        rooms += [] if limit is None else [limit - used + cache]
-    own = paths[-1] or "/"
-    files["proc/self/cgroup"] = line(version, own)
-    assert available_bytes(write(tmp_path / str(seed), files)) == min(rooms)
+def write(root: Path, version: int, own: str, groups: dict[str, tuple[int | None, int]]) -> None:
+    """A machine with 20 GiB available and a process in the group `own`. `groups`: path → limit and
+    page cache in GiB; each has used 2 GiB."""
+    (root / "proc/self").mkdir(parents=True)
+    meminfo = f"MemFree: {2**20} kB\nMemAvailable: {20 * 2**20} kB\nHuge: 0\n"
+    (root / "proc/meminfo").write_text(meminfo)
+    line = f"0::{own}\n" if version == 2 else f"9:cpu:/other\n4:hugetlb,memory:{own}\n0::/else\n"
+    (root / "proc/self/cgroup").write_text(line)
+    limit_file, used_file, cache_name = FILES[version]
+    for path, (limit, cache) in groups.items():
+        folder = Path(f"{root}/sys/fs/cgroup{'/memory' * (version == 1)}{path}")
+        folder.mkdir(parents=True, exist_ok=True)
+        most = UNLIMITED[version] if limit is None else limit * GIB
+        (folder / limit_file).write_text(f"{most}\n")
+        (folder / used_file).write_text(f"{2 * GIB}\n")
+        (folder / "memory.stat").write_text(f"anon 1\n{cache_name} {cache * GIB}\n")
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_limit_of_a_container_counts_where_its_group_has_the_path_of_the_host(
-    tmp_path: Path, version: int
+@pytest.mark.parametrize(
+    ("own", "groups", "expected"),
+    [
+        ("/a", {"": (None, 0), "/a": (None, 0)}, 20),
+        ("/a", {"": (None, 0), "/a": (64, 0)}, 20),
+        ("/a/b", {"/a": (8, 1), "/a/b": (None, 0)}, 7),
+        ("/a/b", {"/a": (30, 0), "/a/b": (4, 1)}, 3),
+        ("/docker/0123/init", {"": (4, 0)}, 2),  # a container, whose group has the host's path
+    ],
+)
+def test_smallest_limit_of_the_groups_counts(
+    tmp_path: Path,
+    version: int,
+    own: str,
+    groups: dict[str, tuple[int | None, int]],
+    expected: int,
 ) -> None:
-    files = {
-        "proc/meminfo": meminfo(20 * GIB, GIB),
-        "proc/self/cgroup": line(version, "/docker/0123/init"),
-    }
-    assert available_bytes(write(tmp_path, files | group(version, "", 4 * GIB, GIB, 0))) == 3 * GIB
+    write(tmp_path, version, own, groups)
+    assert available_bytes(tmp_path) == expected * GIB
 
 
 def test_cache_stays_within_an_eighth_of_the_memory() -> None:
-    def tokens(bytes_per_token: int, available: int, window: int) -> int:
-        return cpu_kv_tokens(bytes_per_token, window, available)[0]
-
-    assert tokens(1_000_000, 8_000_000_000, 40_960) == 1_000
-    assert tokens(1_000, 64_000_000_000, 40_960) == 40_960
-    assert tokens(1_000, 64_000_000_000, 1_000_000) == 131_072
-    assert tokens(1_000, 64_000_000_000, 2_048) == 32_768
-    assert tokens(10**9, 10**6, 2_048) == LEAST_TOKENS
-    assert "available memory" in cpu_kv_tokens(1_000_000, 40_960, 8_000_000_000)[1]
-    assert "available memory" not in cpu_kv_tokens(1_000, 1_000_000, 64_000_000_000)[1]
+    for bytes_per_token, available, window, expected in (
+        (1_000_000, 8_000_000_000, 40_960, 1_000),
+        (1_000, 64_000_000_000, 40_960, 40_960),
+        (1_000, 64_000_000_000, 1_000_000, 131_072),
+        (1_000, 64_000_000_000, 2_048, 32_768),
+        (10**9, 10**6, 2_048, LEAST_TOKENS),
+    ):
+        tokens, reason = cpu_kv_tokens(bytes_per_token, window, available)
+        assert tokens == expected
+        assert ("available memory" in reason) is (expected < window and expected != 131_072)
