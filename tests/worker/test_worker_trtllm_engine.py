@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -21,7 +22,7 @@ from services.worker.engines import support
 from services.worker.engines.trtllm import engine as trtllm
 from services.worker.engines.trtllm import pollers, readings
 from services.worker.engines.trtllm.engine import TrtllmEngine
-from services.worker.engines.trtllm.pollers import MAX_EVENTS, KvEventQueue, LoopGuard
+from services.worker.engines.trtllm.pollers import KvEventQueue, LoopGuard
 from tests.kit.engines import EMPTY_MODEL, PROMPT, begun, ids_of, request, rest, run
 from tests.kit.every import Cases
 from tests.kit.waiting import LIMIT_S, eventually
@@ -33,6 +34,9 @@ BOTH = pytest.mark.parametrize("fake_trtllm", [VERSIONS[0], VERSIONS[-1]], indir
 """The oldest and the newest: their statistics and their death come in different ways."""
 NEW = pytest.mark.parametrize("fake_trtllm", [VERSIONS[3], VERSIONS[-1]], indirect=True)
 """Releases that report their death and refuse long prompts."""
+NEW_AND_OLD = pytest.mark.parametrize(
+    "fake_trtllm", [VERSIONS[0], VERSIONS[3], VERSIONS[-1]], indirect=True
+)
 OLD = pytest.mark.parametrize("fake_trtllm", [VERSIONS[0], VERSIONS[2]], indirect=True)
 """Releases that do neither, with statistics by queue and by call."""
 
@@ -72,36 +76,33 @@ async def test_an_engine_describes_itself(model: Path, fake_trtllm: Any) -> None
 
 
 @BOTH
-async def test_leaving_early_aborts_and_ending_does_not(
-    engine: TrtllmEngine, fake_trtllm: Any
+async def test_what_a_turn_asks_for_arrives(
+    engine: TrtllmEngine, fake_trtllm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runtime = fake_trtllm.LLM.last.runtime
-    await run(engine, request())
-    deltas = await begun(engine, request(max_tokens=3000))
-    await deltas.aclose()
-    assert [output.aborts for output in runtime.outputs] == [0, 1]
-    await eventually(lambda: not runtime.running)
-
-
-@BOTH
-async def test_a_retained_prompt_is_evicted_after_others(
-    engine: TrtllmEngine, fake_trtllm: Any
-) -> None:
-    await run(engine, request())
+    """Forms, biases and retention; a turn that is left is aborted, and one that ended is not."""
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(tensor=list))
+    schema, bias = {"type": "object"}, {1: -100.0, 3: 2.5}
+    await run(engine, request(guided=OutputFormat("json_schema", schema), logit_bias=bias))
     await run(engine, request(retain_s=300, session="s"))
-    plain, retained = (
-        output.cache_arguments for output in fake_trtllm.LLM.last.runtime.outputs[-2:]
-    )
-    assert plain == {}
-    assert set(retained) == {"kv_cache_retention_config"}  # one cache: the session is of no use
-    config = retained["kv_cache_retention_config"]
+    await (await begun(engine, request(max_tokens=3000))).aclose()
+    runtime = fake_trtllm.LLM.last.runtime
+    plain, retained, left = runtime.outputs[-3:]
+    assert (plain.aborts, retained.aborts, left.aborts) == (0, 0, 1)
+    await eventually(lambda: not runtime.running)
+    assert plain.sampling.guided_decoding.json == schema
+    assert plain.sampling.embedding_bias[:5] == [0.0, -100.0, 0.0, 2.5, 0.0]
+    assert len(plain.sampling.embedding_bias) == 512
+    assert plain.cache_arguments == {}
+    # With one cache the session is of no use.
+    assert set(retained.cache_arguments) == {"kv_cache_retention_config"}
+    config = retained.cache_arguments["kv_cache_retention_config"]
     for part in (*config.ranges, config.decode):
         assert (part.token_start, part.token_end) == (0, None)
         assert part.duration == timedelta(seconds=300)
-        assert part.priority > 35  # the default
+        assert part.priority > 35, "the default"
 
 
-@ALL
+@BOTH
 async def test_ranks_with_own_caches_get_the_session(fake_trtllm: Any, model: Path) -> None:
     async with started(model, engine_args={"enable_attention_dp": True}) as engine:
         await run(engine, request(session="s"))
@@ -114,18 +115,7 @@ async def test_ranks_with_own_caches_get_the_session(fake_trtllm: Any, model: Pa
     assert without == {}
 
 
-@BOTH
-async def test_a_form_and_a_bias_arrive(engine: TrtllmEngine, fake_trtllm: Any) -> None:
-    schema = {"type": "object"}
-    bias = {1: -100.0, 3: 2.5}
-    await run(engine, request(guided=OutputFormat("json_schema", schema), logit_bias=bias))
-    sent = fake_trtllm.LLM.last.runtime.outputs[-1].sampling
-    assert sent.guided_decoding.json == schema
-    assert sent.embedding_bias[:5].tolist() == [0.0, -100.0, 0.0, 2.5, 0.0]
-    assert len(sent.embedding_bias) == 512
-
-
-@ALL
+@NEW_AND_OLD
 async def test_speculative_decoding_gets_no_field_that_it_does_not_apply(
     model: Path, fake_trtllm: Any, cases: Cases
 ) -> None:
@@ -133,7 +123,7 @@ async def test_speculative_decoding_gets_no_field_that_it_does_not_apply(
     own = '{"do_sample": true, "temperature": 0.6, "repetition_penalty": 1.05, "min_p": 0.05}'
     (model / "generation_config.json").write_text(own)
     new = fake_trtllm.__version__ in VERSIONS[3:]
-    for kind, outside in (("MTP", False), ("Eagle3", False), ("NGram", True)):
+    for kind, outside in (("MTP", False), ("NGram", True)):
         for enabled in (False, True):
             penalties, min_p = new and (outside or enabled), new and outside
             with cases.case(kind=kind, enable_penalty=enabled):
@@ -152,10 +142,14 @@ async def test_speculative_decoding_gets_no_field_that_it_does_not_apply(
 
 
 @BOTH
-async def test_a_call_that_is_refused_ends_that_turn_alone(
+async def test_an_error_of_one_request_ends_that_turn_alone(
     engine: TrtllmEngine, fake_trtllm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for kind in (TypeError, fake_trtllm.llmapi.RequestError):
+    """At its submission, or in mid-stream: its own error, or one that the library raises while it
+    reads the response."""
+    request_error = fake_trtllm.llmapi.RequestError
+    other = await begun(engine, request("other", max_tokens=300))
+    for kind in (TypeError, request_error):
 
         def refuse(*args: Any, kind: Any = kind, **kwargs: Any) -> None:
             raise kind("prompt length 9000 exceeds max_num_tokens 8192")
@@ -164,27 +158,17 @@ async def test_a_call_that_is_refused_ends_that_turn_alone(
             patch.setattr(fake_trtllm.LLM.last, "generate_async", refuse)
             with pytest.raises(Invalid, match="max_num_tokens"):
                 await run(engine, request())
-        assert engine.healthy()
-        assert engine.load().running == 0
-        assert await run(engine, request())
-
-
-@BOTH
-async def test_an_error_of_one_request_ends_it_in_mid_stream(
-    engine: TrtllmEngine, fake_trtllm: Any
-) -> None:
-    """Its own, or one that the library raises while it reads the response."""
-    for kind in (fake_trtllm.llmapi.RequestError, ValueError):
+        assert engine.load().running <= 1
+    for kind in (request_error, ValueError):
         deltas = await begun(engine, request("bad", max_tokens=3000))
         bad = fake_trtllm.LLM.last.runtime.outputs[-1]
-        other = await begun(engine, request("other", max_tokens=200))
         bad.deliver(kind("bad word"))
         with pytest.raises(EngineFailed, match="bad word") as caught:
             await rest(deltas)
         assert not isinstance(caught.value, EngineDied)
         assert bad.aborts == 1
-        assert engine.healthy()
-        await rest(other)
+    assert engine.healthy()
+    assert (await rest(other))[-1].finish is FinishReason.LENGTH
 
 
 @BOTH
@@ -232,7 +216,7 @@ async def test_a_blocked_event_loop_ends_the_process(monkeypatch: pytest.MonkeyP
         left.append(status)
         gone.set()
 
-    guard = LoopGuard(0.5, leave)
+    guard = LoopGuard(0.3, leave)
     await asyncio.sleep(0.1)
     assert not left, "it runs"
     assert gone.wait(LIMIT_S), "blocks the loop"
@@ -291,33 +275,23 @@ async def test_idleness_is_not_silence(
 
 
 @NEW
-async def test_a_failed_health_check_is_death(
-    fake_trtllm: Any, model: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("hangs", "reason"), [(False, "check failed"), (True, "did not return")])
+async def test_a_health_check_that_fails_or_hangs_is_death(
+    fake_trtllm: Any, model: Path, monkeypatch: pytest.MonkeyPatch, hangs: bool, reason: str
 ) -> None:
     monkeypatch.setattr(readings, "HEALTH_INTERVAL_S", 0.01)
-    async with started(model) as engine:
-        await run(engine, request())
-        assert engine.healthy()
-        fake_trtllm.LLM.last.runtime.dead = True
-        await eventually(lambda: not engine.healthy())
-        with pytest.raises(EngineDied, match="health check failed"):
-            await run(engine, request())
-
-
-@NEW
-async def test_a_health_check_that_hangs_is_death(
-    fake_trtllm: Any, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(readings, "HEALTH_INTERVAL_S", 0.01)
-    monkeypatch.setattr(readings, "HEALTH_TIMEOUT_S", 0.1)
     monkeypatch.setattr(trtllm, "WATCH_INTERVAL_S", 0.01)
     release = threading.Event()
     async with started(model) as engine:
-        fake_trtllm.LLM.last._check_health = lambda: release.wait(LIMIT_S)
-        with contextlib.suppress(EngineDied):  # on a loaded machine even this one notices it
+        llm = fake_trtllm.LLM.last
+        if hangs:
+            monkeypatch.setattr(readings, "HEALTH_TIMEOUT_S", 0.1)
+            llm._check_health = lambda: release.wait(LIMIT_S)
+        with contextlib.suppress(EngineDied):  # on a loaded machine even this one notices a hang
             await run(engine, request())
+        llm.runtime.dead = not hangs
         await eventually(lambda: not engine.healthy())
-        with pytest.raises(EngineDied, match="did not return"):
+        with pytest.raises(EngineDied, match=reason):
             await run(engine, request())
         release.set()
 
@@ -339,9 +313,10 @@ async def test_kv_events_from_the_first_response_on(engine: TrtllmEngine, fake_t
         assert all([isinstance(event, BlocksStored) async for event in events])
 
 
-async def test_a_slow_reader_gets_a_cleared_cache() -> None:
+async def test_a_slow_reader_gets_a_cleared_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pollers, "MAX_EVENTS", 8)
     queue = KvEventQueue()
-    queue.put([BlocksStored(None, [(i, [i])]) for i in range(MAX_EVENTS + 1)])
+    queue.put([BlocksStored(None, [(i, [i])]) for i in range(9)])
     queue.close()
     assert [event async for event in queue.read()] == [CacheCleared()]
 
@@ -357,7 +332,7 @@ async def test_stop_keeps_its_deadline(engine: TrtllmEngine, fake_trtllm: Any) -
     release.set()
 
 
-@BOTH
+@OLD
 async def test_the_constructors_error_is_passed_on(fake_trtllm: Any, model: Path) -> None:
     config = WorkerConfig(model=str(model), engine_args={"tensor_paralell_size": 2})
     with pytest.raises(EngineFailed, match="invalid argument: tensor_paralell_size"):

@@ -4,6 +4,7 @@ from typing import Any
 
 from services.worker.engine import BlocksRemoved, BlocksStored, CacheCleared
 from services.worker.engines.trtllm.events import KvUse, TrtllmKvTranslator
+from tests.kit.every import for_rows
 
 
 def block(block_hash: int, tokens: list[Any], **more: Any) -> dict[str, Any]:
@@ -84,30 +85,32 @@ def test_a_block_is_held_while_every_layer_group_holds_it() -> None:
     assert kv.translate([removed(2, 1, layer_group_id=1)]) == [BlocksRemoved([1])]
 
 
-def share(*iterations: dict[str, Any]) -> float | None:
-    use = KvUse()
-    for stats in iterations:
-        use.note(stats)
-    return use.share
-
-
 def blocks(used: Any, most: Any, **more: Any) -> dict[str, Any]:
     return {"iter": 3, "kvCacheStats": {"usedNumBlocks": used, "maxNumBlocks": most}, **more}
 
 
-def test_use_of_the_cache_is_a_share() -> None:
-    assert share(blocks(25, 100)) == 0.25
-    assert share(blocks(25, 100), blocks(50, 100)) == 0.5
-    assert share(blocks(25, 0)) is None
-    assert share({}) is None
-    assert share(blocks(25, 100), {}, blocks(None, 100)) == 0.25
+RANKS = [
+    blocks(90, 100, attentionDpRank=0),
+    blocks(10, 100, attentionDpRank=1),
+    blocks(0, 200, attentionDpRank=2),
+]
 
 
-def test_use_of_the_cache_is_that_of_all_ranks() -> None:
-    rows = [
-        blocks(90, 100, attentionDpRank=0),
-        blocks(10, 100, attentionDpRank=1),
-        blocks(0, 200, attentionDpRank=2),
+@for_rows(
+    [
+        ([blocks(25, 100)], 0.25),
+        ([blocks(25, 100), blocks(50, 100)], 0.5),
+        ([blocks(25, 0)], None),
+        ([{}], None),
+        ([blocks(25, 100), {}, blocks(None, 100)], 0.25),
+        (RANKS, 0.25),
+        ([*reversed(RANKS), blocks(10, 100, attentionDpRank=0)], 0.05),
     ]
-    assert share(*rows) == share(*reversed(rows)) == 0.25
-    assert share(*rows, blocks(10, 100, attentionDpRank=0)) == 0.05
+)
+def test_use_of_the_cache_is_the_share_of_all_ranks(
+    iterations: list[dict[str, Any]], share: float | None
+) -> None:
+    use = KvUse()
+    for stats in iterations:
+        use.note(stats)
+    assert use.share == share

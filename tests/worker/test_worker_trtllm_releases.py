@@ -41,21 +41,6 @@ def test_releases_that_are_installed_are_tested() -> None:
     assert entries == sorted(entries, key=Version)
 
 
-def test_families_differ_as_their_sources_say() -> None:
-    assert known_release("1.2.1").statistics == "iterator"
-    assert known_release("1.3.0rc3").waiting_queue_policy == frozenset()
-    assert known_release("1.3.0rc7").waiting_queue_policy == {"fcfs"}
-    assert known_release("1.3.0rc15").waiting_queue_policy == {"fcfs", "priority"}
-    assert set(known_release("1.3.0rc23").ignored) - set(known_release("1.3.0rc24").ignored) == {
-        "repetition_penalty",
-        "presence_penalty",
-        "frequency_penalty",
-        "min_p",
-    }
-    assert known_release("1.4.0rc1+cu13").ignored == known_release("1.3.0rc26").ignored
-    assert "sampler_type" not in known_release("1.3.0rc26").llm
-
-
 def test_a_version_that_cannot_be_read_counts_as_the_oldest_and_an_old_one_is_refused() -> None:
     assert known_release("").ignored == known_release("1.2.0").ignored
     with pytest.raises(ValueError, match="is too old"):

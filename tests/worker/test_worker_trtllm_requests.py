@@ -70,8 +70,7 @@ def test_the_operator_has_the_last_word_also_inside() -> None:
     assert "vocabulary is not known" in lacking(found, known_release("1.4.0rc1"))["logit_bias"]
 
 
-@pytest.mark.parametrize(
-    ("own", "lost"),
+@for_rows(
     [
         (
             {"kv_cache_config": {"enable_block_reuse": False}},
@@ -82,7 +81,7 @@ def test_the_operator_has_the_last_word_also_inside() -> None:
         ({"guided_decoding_backend": None}, {"guided", "grammar"}),
         ({"guided_decoding_backend": "llguidance"}, set()),
         ({"scheduler_config": {"waiting_queue_policy": "fcfs"}}, {"priority", "grammar"}),
-    ],
+    ]
 )
 def test_own_arguments_cost_features(own: dict[str, Any], lost: set[str]) -> None:
     release = known_release("1.4.0rc1")
@@ -129,30 +128,25 @@ def test_min_tokens_holds_back_one_end_token_only(version: str) -> None:
 
 
 @ALL
-def test_sampling_goes_without_strings_and_without_the_tokenizer(version: str) -> None:
-    found = sampling_arguments(request(stop_ids=[7, 9, 5]), OWN, [5, 7], known_release(version))
+def test_sampling_goes_without_strings_and_with_values_of_the_library(version: str) -> None:
+    release = known_release(version)
+    found = sampling_arguments(request(stop_ids=[7, 9, 5]), OWN, [5, 7], release)
     assert (found["end_id"], found["pad_id"], found["ignore_eos"]) == (5, 5, False)
     assert found["stop_token_ids"] == [7, 9]
     assert found["include_stop_str_in_output"] is True
     assert found["detokenize"] is False
     assert (found["temperature"], found["top_p"]) == (0.6, 0.95)
     assert not {"n", "best_of", "use_beam_search", "stop", "logprobs", "seed"} & set(found)
-    Package(version).root.SamplingParams(**found)
-
-
-@ALL
-def test_values_are_converted_for_the_library(version: str) -> None:
     for asked, expected in (
         ({"max_tokens": 0}, {"max_tokens": 1}),
         ({"top_k": -1}, {"top_k": 0}),
         ({"logprobs": 0}, {"logprobs": 1}),
-        ({"logprobs": 4}, {"logprobs": 4}),
         ({"temperature": 0.0}, {"temperature": 0.0}),
         ({"stop_ids": ()}, {"ignore_eos": True, "end_id": 5}),
         ({"stop_ids": (9,)}, {"ignore_eos": False, "end_id": 9}),
     ):
         options: dict[str, Any] = {"stop_ids": (5, 7), **asked}
-        found = sampling_arguments(request(**options), OWN, [5, 7], known_release(version))
+        found = sampling_arguments(request(**options), OWN, [5, 7], release)
         assert {name: found[name] for name in expected} == expected
         Package(version).root.SamplingParams(**found)
 
@@ -182,11 +176,12 @@ def progress(**changes: Any) -> TrtllmProgress:
     return TrtllmProgress(request(**asked), [5, 7])
 
 
-def test_each_delta_is_what_is_new_in_a_list_that_grows() -> None:
+def test_each_delta_is_what_is_new_and_a_stop_token_waits_until_it_is_the_end() -> None:
     turn = progress()
     assert turn.read(output([10])) == EngineDelta([10], cached=2)
-    assert turn.read(output([10, 11, 12])) == EngineDelta([11, 12])
-    last = turn.read(output([10, 11, 12, 13], "length"))
+    assert turn.read(output([10, 7])) == EngineDelta([])
+    assert turn.read(output([10, 7, 11])) == EngineDelta([7, 11])
+    last = turn.read(output([10, 7, 11, 13], "length"))
     assert last == EngineDelta([13], finish=FinishReason.LENGTH)
 
 
@@ -219,23 +214,11 @@ def test_end_that_is_none_of_the_requests_own() -> None:
     assert progress().read(output([], "cancelled")).finish is FinishReason.CANCELLED
 
 
-def test_a_stop_token_waits_until_it_is_known_to_be_the_end() -> None:
-    turn = progress()
-    assert turn.read(output([10, 7])).ids == [10]
-    assert turn.read(output([10, 7, 11])).ids == [7, 11]
-    assert turn.read(output([10, 7, 11, 5])).ids == []
-    ended = turn.read(output([10, 7, 11, 5], "stop"))
-    assert ended == EngineDelta([], finish=FinishReason.STOP, stop_id=5)
-
-
-def test_a_prefill_has_no_output() -> None:
+def test_prefill_has_no_output_and_other_ends_are_failures() -> None:
     prefilled = EngineDelta([], cached=3, finish=FinishReason.LENGTH)
     for ids, reason in (([10], "length"), ([5], "stop")):
         found = progress(max_tokens=0).read(output(ids, reason, cached_tokens=96))
         assert found == prefilled, "cached is never more than the prompt"
-
-
-def test_other_ends_are_failures() -> None:
     for made in (output([10], "timeout"), SimpleNamespace(outputs=[], finished=False)):
         with pytest.raises(EngineFailed):
             progress().read(made)
