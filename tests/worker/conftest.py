@@ -4,6 +4,7 @@ import gc
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -51,9 +52,10 @@ def fake_trtllm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     # Stopping an engine waits for the call that reads from it.
     monkeypatch.setattr("services.worker.engines.trtllm.readings.POLL_TIMEOUT_S", 0.02)
     package = Package(request.param)
-    package.install()
+    for name, module in package.modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(tensor=list))
     yield package.root
-    package.uninstall()
     if (last := package.root.LLM.last) is not None:
         last.runtime.shutdown()
         assert not last.runtime.breaches

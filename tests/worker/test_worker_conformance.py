@@ -164,7 +164,7 @@ class TestTrtllm(Conformance):
     @pytest.fixture
     async def bench(self, fake_trtllm: Any, tmp_path: Path) -> AsyncIterator[Bench]:
         (tmp_path / "config.json").write_text(EMPTY_MODEL)
-        config = WorkerConfig(model=str(tmp_path), slots=SLOTS, max_model_len=4096, watchdog_s=2.0)
+        config = WorkerConfig(model=str(tmp_path), slots=SLOTS, max_model_len=4096, watchdog_s=0.6)
         engine: Any = open_engine("trtllm", config)
         info = await engine.start()
         runtime = fake_trtllm.LLM.last.runtime

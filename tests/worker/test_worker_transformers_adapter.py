@@ -1,5 +1,6 @@
 """What stands between the contract and continuous batching, without either running."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from services.worker.engines.transformers.adapter import (
     row_arguments,
 )
 from tests.kit.engines import request
+from tests.kit.every import for_rows
 
 FIELDS_523 = {"page_size", "num_blocks", "max_batch_tokens", "auto_switch_to_flash"}
 FIELDS_523 |= {"scheduler_type", "max_queue_size"}
@@ -54,31 +56,25 @@ def test_logprobs_go_with_their_ids() -> None:
     assert progress().read([10], [-0.1], None).logprobs is None
 
 
-@pytest.mark.parametrize(
-    ("sampling", "expected"),
+@for_rows(
     [
-        (Sampling(), {"pick": -1}),
-        (Sampling(temperature=0.0, top_p=0.5), {"pick": -1}),
-        (Sampling(temperature=0.7, top_k=1), {"pick": -1}),
-        (Sampling(temperature=1), {"temperature": 1.0}),
-        (Sampling(temperature=0.7, top_k=0, top_p=1.0, min_p=0.0), {"temperature": 0.7}),
-        (
-            Sampling(temperature=0.7, top_k=20, top_p=0.9, min_p=0.1),
-            {"temperature": 0.7, "top_k": 20, "top_p": 0.9, "min_p": 0.1},
-        ),
-        (Sampling(temperature=0.7, seed=0), {"temperature": 0.7, "pick": 1}),
-        (Sampling(temperature=0.7, seed=-1), {"temperature": 0.7, "pick": 2**31 - 1}),
-    ],
+        ({}, {"pick": -1}),
+        ({"temperature": 0.0, "top_p": 0.5}, {"pick": -1}),
+        ({"temperature": 0.7, "top_k": 1}, {"pick": -1}),
+        ({"temperature": 1}, {"temperature": 1.0}),
+        ({"temperature": 0.7, "top_k": 0, "top_p": 1.0, "min_p": 0.0}, {"temperature": 0.7}),
+        ({"temperature": 0.7, "top_k": 20}, {"temperature": 0.7, "top_k": 20}),
+        ({"temperature": 0.7, "seed": 0}, {"temperature": 0.7, "pick": 1}),
+        ({"temperature": 0.7, "seed": -1}, {"temperature": 0.7, "pick": 2**31 - 1}),
+    ]
 )
 def test_a_row_has_the_arguments_of_its_sampling(
-    sampling: Sampling, expected: dict[str, Any]
+    sampling: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    found = row_arguments(sampling)
+    found = row_arguments(Sampling(**sampling))
     assert found == expected
-    # The library refuses an int where it wants a float.
-    assert {name: type(value) for name, value in found.items()} == {
-        n: type(v) for n, v in expected.items()
-    }
+    types = {name: type(value) for name, value in found.items()}
+    assert types == {name: type(value) for name, value in expected.items()}, "the library is strict"
 
 
 def options(*, on_cpu: bool = True, fields: Any = FIELDS_523, **own: Any) -> dict[str, Any]:
@@ -86,41 +82,32 @@ def options(*, on_cpu: bool = True, fields: Any = FIELDS_523, **own: Any) -> dic
     return batching_options(args, slots=8, kv_tokens=1000, on_cpu=on_cpu, fields=fields)
 
 
-def test_the_page_has_another_name_in_5_17() -> None:
-    assert options()["page_size"] == PAGE_TOKENS
-    old = options(fields=FIELDS_517)
-    assert old["block_size"] == PAGE_TOKENS
-    assert "page_size" not in old
-    assert "auto_switch_to_flash" not in old
-
-
-def test_a_cpu_never_leaves_sizes_to_the_library() -> None:
+def test_a_cpu_never_leaves_sizes_to_the_library_and_5_17_has_another_name() -> None:
     found = options()
+    assert found["page_size"] == PAGE_TOKENS
     assert found["num_blocks"] * PAGE_TOKENS >= 1000 + PAGE_TOKENS
     assert found["max_batch_tokens"] == 512
     assert found["auto_switch_to_flash"] is False
     assert "max_batch_tokens" not in options(on_cpu=False)
+    old = options(fields=FIELDS_517)
+    assert old["block_size"] == PAGE_TOKENS
+    assert not {"page_size", "auto_switch_to_flash"} & set(old)
 
 
 def test_the_operator_has_the_last_word_within_what_works() -> None:
     assert options(max_batch_tokens=64)["max_batch_tokens"] == 64
-    with pytest.raises(Invalid, match="has no pagesize"):
-        options(pagesize=1)
-    with pytest.raises(Invalid, match="max_queue_size"):
-        options(max_queue_size=5)
-
-
-def test_engine_args_are_checked() -> None:
     assert parse_args(None) == EngineArgs()
-    assert parse_args({"mode": "greedy"}).mode == "greedy"
-    with pytest.raises(Invalid, match="unknown field `modes`"):
-        parse_args({"modes": 1})
-    with pytest.raises(Invalid, match="mode"):
-        parse_args({"mode": "fast"})
+    for call, message in (
+        (partial(options, pagesize=1), "has no pagesize"),
+        (partial(options, max_queue_size=5), "max_queue_size"),
+        (partial(parse_args, {"modes": 1}), "unknown field `modes`"),
+        (partial(parse_args, {"mode": "fast"}), "mode"),
+    ):
+        with pytest.raises(Invalid, match=message):
+            call()
 
 
-@pytest.mark.parametrize(
-    ("config", "kind"),
+@for_rows(
     [
         ({"layer_types": ["linear_attention", "full_attention"]}, "linear_attention"),
         ({"text_config": {"layer_types": ["full_attention", "conv"]}}, "conv"),
@@ -128,7 +115,7 @@ def test_engine_args_are_checked() -> None:
         ({"layers_block_type": ["attention", "mamba2"]}, "mamba2"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, None),
         ({}, None),
-    ],
+    ]
 )
 def test_layers_without_a_kv_cache_are_found(config: dict[str, Any], kind: str | None) -> None:
     assert recurrent_layers(config) == kind
@@ -136,11 +123,8 @@ def test_layers_without_a_kv_cache_are_found(config: dict[str, Any], kind: str |
 
 def test_a_lacking_feature_has_a_reason() -> None:
     args = parse_args(None)
-    assert set(lacking(args, graphs=False, guided=True, blind=None)) == {
-        "kv_events",
-        "priority",
-        "salt",
-    }
+    least = lacking(args, graphs=False, guided=True, blind=None)
+    assert set(least) == {"kv_events", "priority", "salt"}
     assert "use_cuda_graph" in lacking(args, graphs=True, guided=True, blind=None)["logprobs"]
     assert "llguidance" in lacking(args, graphs=False, guided=False, blind=None)["guided"]
     assert lacking(args, graphs=False, guided=True, blind="text only")["vision"] == "text only"

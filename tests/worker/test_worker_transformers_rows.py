@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from schemas.conversation import OutputFormat
 from schemas.errors import Invalid
@@ -20,11 +21,11 @@ from services.worker.engines.transformers.engine import TransformersEngine
 from tests.kit import engines
 from tests.kit.engines import ids_of, request, torch, transformers
 
-pytestmark = engines.with_torch
+pytestmark = [engines.with_torch, pytest.mark.asyncio(loop_scope="module")]
 PROMPT = engines.PROMPT[:60]
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine(tiny_model: Path) -> AsyncIterator[TransformersEngine]:
     # also on a machine with a GPU
     without_graphs = {"use_cuda_graph": False, "use_async_batching": False}
@@ -46,41 +47,33 @@ async def run(engine: TransformersEngine, turn: str, **fields: Any) -> list[Engi
     return await engines.run(engine, request(turn, **asked))
 
 
-def told(deltas: list[EngineDelta]) -> list[list[tuple[int, float]]]:
-    return [pairs for delta in deltas for pairs in delta.logprobs or []]
-
-
-def own_logprobs(model: Any, ids: list[int]) -> Any:
+def scores_of(model: Any, ids: list[int]) -> Any:
+    """The model's own scores of the output so far and of the next token."""
     with torch.no_grad():
-        scores = model(torch.tensor([PROMPT + ids])).logits[0, len(PROMPT) - 1 : -1]
-    return scores.float().log_softmax(dim=-1)
+        return model(torch.tensor([PROMPT + ids])).logits[0, len(PROMPT) - 1 :].float()
 
 
-@pytest.mark.parametrize(
-    "sampling",
-    [{}, {"temperature": 1.0, "top_p": 0.9}, {"presence_penalty": 2.0}],
-)
-async def test_log_probabilities_are_the_models_own(
-    engine: TransformersEngine, model: Any, sampling: dict[str, Any]
-) -> None:
+async def test_log_probabilities_are_the_models_own(engine: TransformersEngine, model: Any) -> None:
     """They are those of the distribution before temperature, filters and penalties."""
-    deltas = await run(engine, "a", logprobs=4, **sampling)
-    ids, pairs = ids_of(deltas), told(deltas)
-    assert [pair[0][0] for pair in pairs] == ids
-    own = own_logprobs(model, ids)
-    for row, (token, found) in zip(own, zip(ids, pairs, strict=True), strict=True):
-        values = row.topk(5)
-        others = [i for i in values.indices.tolist() if i != token][:4]
-        assert [i for i, _ in found[1:]] == others
-        assert [v for _, v in found] == pytest.approx(
-            [float(row[i]) for i in (token, *others)], abs=1e-3
-        )
+    for sampling in ({}, {"temperature": 1.0, "top_p": 0.9}, {"presence_penalty": 2.0}):
+        deltas = await run(engine, "a", logprobs=4, **sampling)
+        ids = ids_of(deltas)
+        pairs = [row for delta in deltas for row in delta.logprobs or []]
+        own = scores_of(model, ids)[:-1].log_softmax(dim=-1)
+        for row, token, found in zip(own, ids, pairs, strict=True):
+            others = [i for i in row.topk(5).indices.tolist() if i != token][:4]
+            assert [i for i, _ in found] == [token, *others]
+            expected = [float(row[i]) for i in (token, *others)]
+            assert [value for _, value in found] == pytest.approx(expected, abs=1e-3)
 
 
-async def test_neighbours_in_a_batch_are_not_touched(engine: TransformersEngine) -> None:
+async def test_bias_bans_or_forces_a_token_and_neighbours_in_a_batch_are_not_touched(
+    engine: TransformersEngine,
+) -> None:
     alone = ids_of(await run(engine, "alone"))
     shaped: list[dict[str, Any]] = [
         {"logit_bias": {alone[0]: -100.0}},
+        {"logit_bias": {99: 100.0}},
         {"repetition_penalty": 1.5},
         {"logprobs": 2},
         {"temperature": 1.0, "logprobs": 0},
@@ -89,53 +82,34 @@ async def test_neighbours_in_a_batch_are_not_touched(engine: TransformersEngine)
     together = await asyncio.gather(
         *(run(engine, f"t{n}", **options) for n, options in enumerate(shaped))
     )
-    assert ids_of(together[4]) == ids_of(together[2]) == alone
-    assert ids_of(together[0]) != alone
+    assert alone[0] not in ids_of(together[0])
+    assert set(ids_of(together[1])) == {99}
+    assert ids_of(together[5]) == ids_of(together[3]) == alone
 
 
-async def test_a_bias_bans_or_forces_a_token(engine: TransformersEngine) -> None:
-    free = ids_of(await run(engine, "free"))
-    banned = ids_of(await run(engine, "banned", logit_bias={free[0]: -100.0}))
-    assert free[0] not in banned
-    assert set(ids_of(await run(engine, "forced", logit_bias={99: 100.0}))) == {99}
-
-
-@pytest.mark.parametrize("penalty", [1.2, 0.7])
-async def test_repetition_is_penalised_as_by_generate(
-    engine: TransformersEngine, model: Any, penalty: float
+async def test_penalties_are_those_of_generate_and_of_the_output_alone(
+    engine: TransformersEngine, model: Any
 ) -> None:
-    expected = model.generate(
+    """Output of an earlier attempt is output."""
+    generated = model.generate(
         torch.tensor([PROMPT]),
         max_new_tokens=24,
         do_sample=False,
-        repetition_penalty=penalty,
+        repetition_penalty=1.2,
         eos_token_id=None,
     )[0, len(PROMPT) :].tolist()
-    assert ids_of(await run(engine, "r", repetition_penalty=penalty)) == expected
-
-
-@pytest.mark.parametrize("resumed", [0, 10])
-async def test_presence_and_frequency_count_the_output_alone(
-    engine: TransformersEngine, model: Any, resumed: int
-) -> None:
-    """Output of an earlier attempt is output."""
+    assert ids_of(await run(engine, "r", repetition_penalty=1.2)) == generated
     presence, frequency, said = 0.4, 0.3, list[int]()
     for _ in range(24):
-        with torch.no_grad():
-            scores = model(torch.tensor([PROMPT + said])).logits[0, -1].float()
+        scores = scores_of(model, said)[-1]
         for token in set(said):
             scores[token] -= presence + frequency * said.count(token)
         said.append(int(scores.argmax()))
-    found = await run(
-        engine,
-        "p",
-        ids=PROMPT + said[:resumed],
-        resumed=resumed,
-        max_tokens=24 - resumed,
-        presence_penalty=presence,
-        frequency_penalty=frequency,
-    )
-    assert said[:resumed] + ids_of(found) == said
+    own = {"presence_penalty": presence, "frequency_penalty": frequency}
+    for resumed in (0, 10):
+        options = {"ids": PROMPT + said[:resumed], "max_tokens": 24 - resumed, **own}
+        found = await run(engine, "p", resumed=resumed, **options)
+        assert said[:resumed] + ids_of(found) == said
 
 
 async def test_nothing_is_kept_of_requests_that_are_over(engine: TransformersEngine) -> None:
@@ -170,71 +144,50 @@ def speaking(demo_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "mood": {"enum": ["calm", "rough"]},
+        "waves": {"type": "integer", "minimum": 0, "maximum": 9},
+    },
+    "required": ["mood", "waves"],
+    "additionalProperties": False,
+}
+
+
 @pytest.mark.slow
-class TestGuided:
+async def test_random_weights_write_what_fits_a_schema_or_a_grammar(speaking: Path) -> None:
     """With llguidance and a tokenizer."""
+    talker = TransformersEngine(
+        WorkerConfig(model=str(speaking), slots=4, kv_tokens=8192, engine_args={"threads": 1})
+    )
+    assert "guided" in (await talker.start()).features
+    tokenizer = transformers.AutoTokenizer.from_pretrained(speaking)
+    stop, marker = tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("<tool_call>")
+    own: dict[str, Any] = {"stop_ids": [stop], "max_tokens": 200, "temperature": 1.0}
+    form = OutputFormat("json_schema", SCHEMA)
+    plain, *guided = await asyncio.gather(
+        run(talker, "plain", max_tokens=20),
+        *(run(talker, f"g{n}", seed=n, logprobs=1, guided=form, **own) for n in range(3)),
+    )
+    for deltas in guided:
+        value = json.loads(tokenizer.decode(ids_of(deltas)))
+        assert value["mood"] in ("calm", "rough")
+        assert 0 <= value["waves"] <= 9
+        assert (deltas[-1].finish, deltas[-1].stop_id) == (FinishReason.STOP, stop)
+    assert len(ids_of(plain)) == 20, "a neighbour without a form goes on as it likes"
+    with pytest.raises(Invalid, match="schema"):
+        await run(talker, "bad", guided=OutputFormat("json_schema", {"type": "nonesuch"}))
 
-    @pytest.fixture
-    async def talker(self, speaking: Path) -> AsyncIterator[TransformersEngine]:
-        own = {"threads": 1}
-        made = TransformersEngine(
-            WorkerConfig(model=str(speaking), slots=4, kv_tokens=8192, engine_args=own)
-        )
-        info = await made.start()
-        assert "guided" in info.features
-        yield made
-        await made.stop(5.0)
-
-    SCHEMA = {
-        "type": "object",
-        "properties": {
-            "mood": {"enum": ["calm", "rough"]},
-            "waves": {"type": "integer", "minimum": 0, "maximum": 9},
-        },
-        "required": ["mood", "waves"],
-        "additionalProperties": False,
-    }
-
-    async def test_random_weights_write_what_fits_the_schema(
-        self, talker: TransformersEngine, speaking: Path
-    ) -> None:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(speaking)
-        stop = tokenizer.eos_token_id
-        form = OutputFormat("json_schema", self.SCHEMA)
-        options: dict[str, Any] = {
-            "stop_ids": [stop],
-            "max_tokens": 200,
-            "temperature": 1.0,
-            "guided": form,
-        }
-        plain, *guided = await asyncio.gather(
-            run(talker, "plain", max_tokens=20),
-            *(run(talker, f"g{n}", seed=n, logprobs=1, **options) for n in range(3)),
-        )
-        for deltas in guided:
-            value = json.loads(tokenizer.decode(ids_of(deltas)))
-            assert value["mood"] in ("calm", "rough")
-            assert 0 <= value["waves"] <= 9
-            assert (deltas[-1].finish, deltas[-1].stop_id) == (FinishReason.STOP, stop)
-        assert len(ids_of(plain)) == 20, "a neighbour without a form goes on as it likes"
-        with pytest.raises(Invalid, match="schema"):
-            await run(talker, "bad", guided=OutputFormat("json_schema", {"type": "nonesuch"}))
-
-    async def test_a_whole_turn_keeps_to_a_grammar(
-        self, talker: TransformersEngine, speaking: Path
-    ) -> None:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(speaking)
-        stop, marker = tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("<tool_call>")
-        grammar = f'start: /[a-z ]{{0,9}}/ <[{marker}]> "(" ("yes" | "no") ")" <[{stop}]>?'
-        own: dict[str, Any] = {"max_tokens": 100, "temperature": 1.0}
-        options: dict[str, Any] = {"stop_ids": [stop], "grammar": grammar, **own}
-        for seed in range(3):
-            deltas = await run(talker, f"turn{seed}", seed=seed, **options)
-            text = tokenizer.decode(ids_of(deltas))
-            assert re.fullmatch(r"[a-z ]{0,9}<tool_call>\((yes|no)\)", text)
-            assert deltas[-1].stop_id == stop
-        begun = [marker, *tokenizer.encode("(n", add_special_tokens=False)]
-        rest = await run(talker, "resumed", ids=PROMPT + begun, resumed=len(begun), **options)
-        assert tokenizer.decode(begun + ids_of(rest)) == "<tool_call>(no)"
-        with pytest.raises(Invalid, match="tools cannot be kept to"):
-            await run(talker, "bad", grammar='start: %json {"type": "nonesuch"}')
+    own["grammar"] = f'start: /[a-z ]{{0,9}}/ <[{marker}]> "(" ("yes" | "no") ")" <[{stop}]>?'
+    for seed in range(3):
+        deltas = await run(talker, f"turn{seed}", seed=seed, **own)
+        text = tokenizer.decode(ids_of(deltas))
+        assert re.fullmatch(r"[a-z ]{0,9}<tool_call>\((yes|no)\)", text)
+        assert deltas[-1].stop_id == stop
+    begun = [marker, *tokenizer.encode("(n", add_special_tokens=False)]
+    rest = await run(talker, "resumed", ids=PROMPT + begun, resumed=len(begun), **own)
+    assert tokenizer.decode(begun + ids_of(rest)) == "<tool_call>(no)"
+    with pytest.raises(Invalid, match="tools cannot be kept to"):
+        await run(talker, "bad", grammar='start: %json {"type": "nonesuch"}')
+    await talker.stop(5.0)
