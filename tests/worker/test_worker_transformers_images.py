@@ -2,18 +2,18 @@
 
 import asyncio
 import random
+import shutil
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
+import pytest_asyncio
 
 from schemas.errors import Invalid
-from schemas.frames import unpack_ids
-from services.images.image import image_hash, read_pixels
+from services.images.image import read_pixels
 from services.runtime.config import WorkerConfig
-from services.tokenization.image_processor import ImageProcessor
 from services.worker.engine import EngineDelta, EngineImage, EngineRequest
 from services.worker.engines.transformers.engine import TransformersEngine
 from services.worker.engines.transformers.loader import explain
@@ -21,12 +21,13 @@ from tests.kit import engines
 from tests.kit.engines import ids_of, run, torch, transformers
 from tests.kit.listening import listen
 from tests.kit.vision_model import build_vision_model, png, reference_processor
+from tests.worker.vision import VisionPrompts
 
-pytestmark = engines.with_torch
+pytestmark = [engines.with_torch, pytest.mark.asyncio(loop_scope="module")]
 PAGE = 32
 WORDS = ["read", "the", "file", "and", "run", "a", "test", "of", "this", "code"]
-SCHEMES = ("qwen", "idefics")
-Part = str | bytes
+Prompt: TypeAlias = tuple[list[int], list[EngineImage]]
+Part: TypeAlias = str | bytes
 """Text, or an image's data."""
 
 
@@ -46,53 +47,31 @@ class Model:
     path: Path
     own: Any
     processor: Any
-    expansions: ImageProcessor
+    prompts: VisionPrompts
 
-    def prompt(self, *parts: Part) -> tuple[list[int], list[EngineImage]]:
-        """The user's message of these parts, in ids of the library's processor."""
-        content = [
-            {"type": "text", "text": part} if isinstance(part, str) else {"type": "image"}
-            for part in parts
-        ]
-        text = self.processor.tokenizer.apply_chat_template(
-            [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
-        )
-        data = [part for part in parts if isinstance(part, bytes)]
-        ids = (
-            self._process(text, data)["input_ids"][0].tolist()
-            if data
-            else self.processor.tokenizer(text).input_ids
-        )
-        images, end = list[EngineImage](), 0
-        for each in data:
-            expansion = list(unpack_ids(self.expansions.expansion(*read_pixels(each).size).ids))
-            at = next(n for n in range(end, len(ids)) if ids[n : n + len(expansion)] == expansion)
-            end = at + len(expansion)
-            images.append(EngineImage(image_hash(each, None), at, len(expansion), each))
-        return ids, images
+    def prompt(self, *parts: Part) -> Prompt:
+        """The user's message of these parts."""
+        return self.prompts.prompt(*parts)
 
     def inputs(self, ids: list[int], images: Sequence[EngineImage]) -> dict[str, Any]:
         """The arguments of the model's forward pass."""
         found = {"input_ids": torch.tensor([ids])}
         if images:
             text = self.processor.image_token * len(images)
-            found = self._process(text, [each.data for each in images]) | found
+            pixels = [read_pixels(each.data) for each in images]
+            made = self.processor(text=[text], images=[pixels], return_tensors="pt")
+            found = {**made, **found}
             if "mm_token_type_ids" in found:
                 found["mm_token_type_ids"] = (
                     found["input_ids"] == self.own.config.image_token_id
                 ).int()
         return found | {"attention_mask": torch.ones(1, len(ids), dtype=torch.int64)}
 
-    def _process(self, text: str, data: Sequence[bytes]) -> dict[str, Any]:
-        return dict(
-            self.processor(
-                text=[text], images=[[read_pixels(each) for each in data]], return_tensors="pt"
-            )
-        )
-
-    def generate(self, ids: list[int], images: Sequence[EngineImage], tokens: int) -> list[int]:
-        inputs = self.inputs(ids, images)
-        out = self.own.generate(**inputs, max_new_tokens=tokens, do_sample=False, eos_token_id=None)
+    def generate(
+        self, ids: list[int], images: Sequence[EngineImage], tokens: int, **sampling: Any
+    ) -> list[int]:
+        own = {"max_new_tokens": tokens, "do_sample": False, "eos_token_id": None, **sampling}
+        out = self.own.generate(**self.inputs(ids, images), **own)
         found: list[int] = out[0, len(ids) :].tolist()
         return found
 
@@ -106,13 +85,12 @@ class Model:
         return found
 
 
-@pytest.fixture(scope="module", params=SCHEMES)
+@pytest.fixture(scope="module", params=["qwen", "idefics"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
     path = build_vision_model(tmp_path_factory.mktemp("vision"), request.param, weights=True)
-    processor = ImageProcessor.load(str(path))
-    assert processor is not None
     own = transformers.AutoModelForImageTextToText.from_pretrained(path).eval()
-    return Model(path, own, reference_processor(path, request.param), processor)
+    processor = reference_processor(path, request.param)
+    return Model(path, own, processor, VisionPrompts(path, request.param))
 
 
 def config(path: Path, **changes: Any) -> WorkerConfig:
@@ -122,7 +100,7 @@ def config(path: Path, **changes: Any) -> WorkerConfig:
     )
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine(model: Model) -> AsyncIterator[TransformersEngine]:
     made = TransformersEngine(config(model.path))
     info = await made.start()
@@ -132,9 +110,7 @@ async def engine(model: Model) -> AsyncIterator[TransformersEngine]:
     await made.stop(5.0)
 
 
-def request(
-    turn: str, prompt: tuple[list[int], list[EngineImage]], *, tokens: int = 12, **sampling: Any
-) -> EngineRequest:
+def request(turn: str, prompt: Prompt, *, tokens: int = 12, **sampling: Any) -> EngineRequest:
     options = {"max_tokens": tokens, "temperature": 0.0, "logprobs": 0, **sampling}
     return engines.request(turn, prompt[0], images=prompt[1], **options)
 
@@ -143,9 +119,7 @@ def logprobs_of(deltas: list[EngineDelta]) -> list[float]:
     return [row[0][1] for delta in deltas for row in delta.logprobs or []]
 
 
-def check(
-    model: Model, prompt: tuple[list[int], list[EngineImage]], deltas: list[EngineDelta]
-) -> None:
+def check(model: Model, prompt: Prompt, deltas: list[EngineDelta]) -> None:
     """The tokens are those of `generate`, the log probabilities those of the model's forward
     pass."""
     ids = ids_of(deltas)
@@ -153,21 +127,15 @@ def check(
     assert logprobs_of(deltas) == pytest.approx(model.logprobs(*prompt, ids), abs=1e-3)
 
 
-@pytest.mark.parametrize(
-    "parts",
-    [
-        (image(1),),
-        ("Look: ", image(1), " What is it?"),
-        (image(1), "and", image(2, 320, 200), "differ"),
-        (words(3, 400), image(3), words(4, 300), image(3), words(5, 50)),
-    ],
-    ids=["alone", "between", "two", "long"],
-)
 async def test_tokens_and_log_probabilities_are_those_of_the_library(
-    model: Model, engine: TransformersEngine, parts: tuple[Part, ...]
+    model: Model, engine: TransformersEngine
 ) -> None:
-    prompt = model.prompt(*parts)
-    check(model, prompt, await run(engine, request("a", prompt)))
+    for parts in (
+        (image(1),),
+        (words(3, 20), image(1), "and", image(2, 320, 200), "differ"),
+    ):
+        prompt = model.prompt(*parts)
+        check(model, prompt, await run(engine, request("a", prompt)))
 
 
 async def test_another_image_shares_no_block_from_its_first_token_on(
@@ -184,41 +152,32 @@ async def test_another_image_shares_no_block_from_its_first_token_on(
     assert ids_of(again) == ids_of(first)
 
 
-async def test_penalties_bias_and_alternatives_see_ordinary_ids(
+async def test_penalties_and_bias_see_ordinary_ids(
     model: Model, engine: TransformersEngine
 ) -> None:
     prompt = model.prompt("Look: ", image(1), " What is it?")
-    expected = model.own.generate(
-        **model.inputs(*prompt),
-        max_new_tokens=12,
-        do_sample=False,
-        eos_token_id=None,
-        repetition_penalty=1.3,
-    )[0, len(prompt[0]) :].tolist()
+    expected = model.generate(*prompt, 12, repetition_penalty=1.3)
     deltas = await run(engine, request("a", prompt, repetition_penalty=1.3, logprobs=2))
     assert ids_of(deltas) == expected
-    deltas = await run(
-        engine, request("b", prompt, logit_bias={300: 100.0}, presence_penalty=0.5, tokens=3)
-    )
-    assert ids_of(deltas) == [300, 300, 300]
+    own = {"logit_bias": {300: 100.0}, "presence_penalty": 0.5}
+    assert ids_of(await run(engine, request("b", prompt, tokens=3, **own))) == [300] * 3
 
 
-@pytest.mark.parametrize("fault", ["tokens", "data", "size"])
 async def test_image_that_does_not_fit_its_prompt_fails_alone(
-    model: Model, engine: TransformersEngine, fault: str
+    model: Model, engine: TransformersEngine
 ) -> None:
-    ids, (own,) = model.prompt("Look: ", image(1), " What is it?")
-    wrong = {
-        "tokens": EngineImage(own.hash, own.at, own.tokens - 4, own.data),
-        "data": EngineImage("ab" * 20, own.at, own.tokens, own.data[:2000]),
-        "size": EngineImage("cd" * 20, own.at, own.tokens, image(1, 100, 100)),
-    }[fault]
-    bad, good = await asyncio.gather(
-        run(engine, request("bad", (ids, [wrong]))),
+    ids, (own,) = model.prompt("Look: ", image(3), " What is it?")
+    wrong = [
+        EngineImage(own.hash, own.at, own.tokens - 4, own.data),
+        EngineImage("ab" * 20, own.at, own.tokens, own.data[:2000]),
+        EngineImage("cd" * 20, own.at, own.tokens, image(1, 100, 100)),
+    ]
+    good, *bad = await asyncio.gather(
         run(engine, request("good", (ids, [own]))),
+        *(run(engine, request(f"bad-{n}", (ids, [one]))) for n, one in enumerate(wrong)),
         return_exceptions=True,
     )
-    assert isinstance(bad, Invalid)
+    assert [type(error) for error in bad] == [Invalid] * 3
     assert isinstance(good, list)
     check(model, (ids, [own]), good)
 
@@ -257,44 +216,35 @@ async def test_random_mixes_equal_the_library(model: Model) -> None:
             check(model, (ids, images), deltas)
             ids += ids_of(deltas)
 
-    for _ in range(10):
+    for _ in range(5):
         await asyncio.gather(*(converse(rng.randrange(1000)) for _ in range(3)))
     await engine.stop(5.0)
 
 
-async def test_model_whose_images_need_more_than_rows_decodes_text_alone(
-    model: Model, monkeypatch: pytest.MonkeyPatch
+async def test_model_that_cannot_show_images_decodes_text_alone(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As Gemma 3, in which the tokens of an image see each other both ways."""
+    """Its processor is damaged, or its images need more than rows: as in Gemma 3, in which the
+    tokens of an image see each other both ways."""
+    damaged = tmp_path / "model"
+    shutil.copytree(model.path, damaged)
+    (damaged / "preprocessor_config.json").write_text("{")
     monkeypatch.setattr("services.worker.engines.transformers.images._put_rows", lambda *_: None)
-    engine = TransformersEngine(config(model.path))
-    info = await engine.start()
-    assert "in several layers" in info.lacking["vision"]
-    assert len(ids_of(await run(engine, request("a", ([300, 301], []))))) == 12
-    await engine.stop(5.0)
+    for path, why in ((damaged, "processor cannot be loaded"), (model.path, "in several layers")):
+        engine = TransformersEngine(config(path))
+        info = await engine.start()
+        assert why in info.lacking["vision"]
+        assert len(ids_of(await run(engine, request("a", ([300, 301], []))))) == 12
+        await engine.stop(5.0)
+    assert "vision" in explain(config(model.path)).features
 
 
-async def test_model_without_usable_processor_decodes_text_alone(tmp_path: Path) -> None:
-    path = build_vision_model(tmp_path / "m", "idefics", weights=True)
-    (path / "preprocessor_config.json").write_text("{")
-    engine = TransformersEngine(config(path))
-    info = await engine.start()
-    assert "processor cannot be loaded" in info.lacking["vision"]
-    assert len(ids_of(await run(engine, request("a", ([300, 301], []))))) == 12
-    await engine.stop(5.0)
-
-
-def test_features_are_explained_without_a_start(tmp_path: Path, tiny_model: Path) -> None:
-    assert "vision" in explain(config(build_vision_model(tmp_path / "m", "qwen"))).features
-    assert explain(config(tiny_model)).lacking["vision"] == "the model sees no images"
-
-
-def test_image_that_was_forgotten_gets_a_new_number(model: Model, monkeypatch: Any) -> None:
+async def test_image_that_was_forgotten_gets_a_new_number(model: Model, monkeypatch: Any) -> None:
     """Blocks with its old number may still be in the library's cache."""
     from services.worker.engines.transformers import images as engine_images
 
     monkeypatch.setattr(engine_images, "_NUMBERS", 2)
-    made = engine_images.Images(model.own, model.expansions)
+    made = engine_images.Images(model.own, model.prompts.processor)
     numbers = list[int]()
     for seed in (1, 2, 1, 3, 2, 1):
         asked = request("a", model.prompt(image(seed)))

@@ -4,7 +4,6 @@ import asyncio
 import gc
 import json
 import re
-import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from services.worker.engine import EngineDelta
 from services.worker.engines.transformers.engine import TransformersEngine
 from tests.kit import engines
 from tests.kit.engines import ids_of, request, torch, transformers
+from tests.kit.models import build_random_model
 
 pytestmark = [engines.with_torch, pytest.mark.asyncio(loop_scope="module")]
 PROMPT = engines.PROMPT[:60]
@@ -122,28 +122,6 @@ async def test_nothing_is_kept_of_requests_that_are_over(engine: TransformersEng
     assert len(rows) <= 1, "but for that of the last step"
 
 
-@pytest.fixture(scope="module")
-def speaking(demo_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo's tokenizer with random weights."""
-    pytest.importorskip("llguidance")
-    path = tmp_path_factory.mktemp("speaking") / "model"
-    shutil.copytree(demo_dir, path)
-    size = len(transformers.AutoTokenizer.from_pretrained(path))
-    torch.manual_seed(1)
-    config = transformers.Qwen3Config(
-        vocab_size=size,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        max_position_embeddings=4096,
-    )
-    transformers.Qwen3ForCausalLM(config).save_pretrained(path)
-    return path
-
-
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -156,8 +134,10 @@ SCHEMA = {
 
 
 @pytest.mark.slow
-async def test_random_weights_write_what_fits_a_schema_or_a_grammar(speaking: Path) -> None:
+async def test_random_weights_write_what_fits_a_schema_or_a_grammar(tmp_path: Path) -> None:
     """With llguidance and a tokenizer."""
+    pytest.importorskip("llguidance")
+    speaking = build_random_model(tmp_path / "speaking", window=4096)
     talker = TransformersEngine(
         WorkerConfig(model=str(speaking), slots=4, kv_tokens=8192, engine_args={"threads": 1})
     )
