@@ -7,7 +7,6 @@ model's next token depends on its position alone.
 import asyncio
 import threading
 import types
-from collections import deque
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -31,16 +30,8 @@ class VLLMClientError(Exception):
     pass
 
 
-class VLLMValidationError(VLLMClientError):
-    def __init__(self, message: str, *, parameter: str | None = None, value: Any = None) -> None:
-        super().__init__(message)
-
-
 class EngineDeadError(Exception):
-    def __init__(self) -> None:
-        super().__init__(
-            "EngineCore encountered an issue. See stack trace (above) for the root cause."
-        )
+    pass
 
 
 class EngineGenerateError(Exception):
@@ -58,14 +49,10 @@ class StructuredOutputsParams:
     json_object: bool | None = None
     grammar: str | None = None
 
-    def __post_init__(self) -> None:
-        if sum(value is not None for value in (self.json, self.json_object, self.grammar)) != 1:
-            raise VLLMValidationError("You must use one kind of structured outputs constraint")
-
 
 def _check(valid: bool, message: str) -> None:
     if not valid:
-        raise VLLMValidationError(message)
+        raise VLLMClientError(message)
 
 
 class SamplingParams(msgspec.Struct, kw_only=True):
@@ -88,23 +75,11 @@ class SamplingParams(msgspec.Struct, kw_only=True):
     logit_bias: dict[int, float] | None = None
 
     def __post_init__(self) -> None:
-        _check(
-            0.0 <= self.temperature <= 2.0,
-            f"temperature must be in [0, 2], got {self.temperature}.",
-        )
-        _check(0.0 < self.top_p <= 1.0, f"top_p must be in (0, 1], got {self.top_p}.")
-        _check(self.top_k >= -1, "top_k must be 0 (disable), or at least 1")
-        _check(
-            self.max_tokens is not None and self.max_tokens >= 1, "max_tokens must be at least 1"
-        )
-        _check(
-            self.min_tokens <= (self.max_tokens or 0),
-            "min_tokens must be less than or equal to max_tokens",
-        )
+        _check(0.0 <= self.temperature <= 2.0, "temperature must be in [0, 2]")
+        _check((self.max_tokens or 0) >= max(1, self.min_tokens), "max_tokens must be at least 1")
         _check(self.seed is None or 0 <= self.seed < 2**63, "the sampler overflows, or has no seed")
         _check(
-            self.logit_bias is None or len(self.logit_bias) > 0,
-            "an empty bias costs a logits processor",
+            self.logit_bias is None or len(self.logit_bias) > 0, "an empty bias costs a processor"
         )
 
 
@@ -292,26 +267,10 @@ class AsyncLLM:
             0 < len(ids) < self.vllm_config.model_config.max_model_len,
             "longer than the maximum model length",
         )
-        if prompt["type"] == "multimodal":
-            for image, digest in zip(
-                prompt["mm_kwargs"]["image"], prompt["mm_hashes"]["image"], strict=True
-            ):
-                if image is None and digest not in self.received:
-                    self.renderer.processed.discard(digest)
-                    yield types.SimpleNamespace(
-                        outputs=[
-                            types.SimpleNamespace(
-                                token_ids=[], logprobs=None, finish_reason="error"
-                            )
-                        ],
-                        num_cached_tokens=0,
-                        finished=True,
-                    )
-                    return
-                self.received.add(digest)
-            for place in prompt["mm_placeholders"]["image"]:
-                expansion = unpack_ids(self.renderer.processor.expansion(*SIZE).ids)
-                assert ids[place.offset : place.offset + place.length] == expansion
+        if prompt["type"] == "multimodal" and not self._receive(prompt):
+            out = types.SimpleNamespace(token_ids=[], logprobs=None, finish_reason="error")
+            yield types.SimpleNamespace(outputs=[out], num_cached_tokens=0, finished=True)
+            return
         _check((sampling_params.logprobs or 0) <= 20, "greater than max allowed: 20")
         request = _Request(ids, prompt["cache_salt"], sampling_params, priority)
         self.requests.append(request)
@@ -332,6 +291,16 @@ class AsyncLLM:
             if request in self.running:
                 self.running.remove(request)
 
+    def _receive(self, prompt: Any) -> bool:
+        """Whether vLLM has all images: those of the prompt, and those that were sent before."""
+        images, hashes = prompt["mm_kwargs"]["image"], prompt["mm_hashes"]["image"]
+        for image, digest in zip(images, hashes, strict=True):
+            if image is None and digest not in self.received:
+                self.renderer.processed.discard(digest)
+                return False
+            self.received.add(digest)
+        return True
+
     async def _step(self) -> None:
         while self.requests and not self.dead:
             await asyncio.sleep(0)
@@ -341,12 +310,7 @@ class AsyncLLM:
                 if len(self.running) < self.args.max_num_seqs:
                     self.running.append(request)
             for logger in self.loggers:
-                logger.record(
-                    types.SimpleNamespace(kv_cache_usage=0.5),
-                    None,
-                    mm_cache_stats=None,
-                    engine_idx=0,
-                )
+                logger.record(types.SimpleNamespace(kv_cache_usage=0.5), None, engine_idx=0)
             for request in list(self.running):
                 request.outputs.put_nowait(self._decoded(request))
         self._stepping = None
@@ -421,9 +385,7 @@ def stored(block: int, parent: int | None, ids: list[int], salt: str | None) -> 
         "parent_block_hash": parent,
         "token_ids": ids,
         "block_size": len(ids),
-        "lora_id": None,
         "medium": "GPU",
-        "lora_name": None,
         "extra_keys": [[salt] if salt else None],
         "group_idx": 0,
         "kv_cache_spec_kind": "full_attention",
@@ -434,8 +396,7 @@ class Subscription:
     """The one kind of socket that is needed."""
 
     def __init__(self) -> None:
-        self._batches: deque[Any] = deque()
-        self._waiting: asyncio.Future[None] | None = None
+        self._batches: asyncio.Queue[Any] = asyncio.Queue()
 
     def set(self, option: int, value: int) -> None:
         pass
@@ -448,19 +409,16 @@ class Subscription:
         _stored_by_endpoint[endpoint] = self
 
     def deliver(self, batch: Any) -> None:
-        self._batches.append(batch)
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
+        self._batches.put_nowait(batch)
 
     async def recv_multipart(self) -> Any:
-        while not self._batches:
-            self._waiting = asyncio.get_running_loop().create_future()
-            await self._waiting
-        return self._batches.popleft()
+        batch = await self._batches.get()
+        if batch is None:
+            raise asyncio.CancelledError  # as zmq, whose futures are cancelled
+        return batch
 
     def close(self) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
+        self._batches.put_nowait(None)
 
 
 class Context:

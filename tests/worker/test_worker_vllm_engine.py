@@ -16,7 +16,6 @@ from services.runtime.config import WorkerConfig
 from services.worker.engine import FEATURES, BlocksStored, EngineDied
 from services.worker.engines.vllm.engine import VllmEngine
 from tests.kit.engines import EMPTY_MODEL, PROMPT, begun, request, run
-from tests.kit.listening import Listener
 from tests.kit.waiting import LIMIT_S, eventually
 
 
@@ -64,18 +63,14 @@ async def test_an_engine_that_cannot_be_built_is_one_error(fake_vllm: Any, tmp_p
         await VllmEngine(WorkerConfig(model=str(tmp_path / "none"))).start()
 
 
-async def test_a_value_that_vllm_refuses_is_invalid(engine: VllmEngine) -> None:
-    with pytest.raises(Invalid, match="temperature must be in"):
-        await run(engine, request(temperature=3.0))
-    with pytest.raises(Invalid, match="max allowed: 20"):
-        await run(engine, request(logprobs=21))
-    assert len(await run(engine, request())) == 16
-
-
 async def test_a_failure_of_one_request_leaves_the_others(
     engine: VllmEngine, fake_vllm: Any
 ) -> None:
+    """A value that vLLM refuses at once or at the first step, and an error of the engine."""
     other = await begun(engine, request("other", max_tokens=400))
+    for asked, words in (({"temperature": 3.0}, "temperature must"), ({"logprobs": 21}, "max")):
+        with pytest.raises(Invalid, match=words):
+            await run(engine, request(**asked))
     fake_vllm.last.failure = RuntimeError("no such LoRA")
     with pytest.raises(EngineFailed, match="no such LoRA") as caught:
         await run(engine, request())
@@ -98,17 +93,12 @@ async def test_a_greater_priority_and_a_grammar_arrive(engine: VllmEngine, fake_
     await asyncio.gather(*tasks)
 
 
-async def test_closing_aborts_the_request(engine: VllmEngine, fake_vllm: Any) -> None:
-    listener = Listener()
-    handle = engine.open(request(max_tokens=900), listener)
-    listener.opened = True
-    await listener.get()
-    handle.close()
+async def test_closing_aborts_the_request_and_a_death_between_turns_is_noticed(
+    engine: VllmEngine, fake_vllm: Any
+) -> None:
+    await (await begun(engine, request(max_tokens=900))).aclose()
     await eventually(lambda: fake_vllm.last.aborted == ["t"])
     assert fake_vllm.last.requests == []
-
-
-async def test_a_death_between_turns_is_noticed(engine: VllmEngine, fake_vllm: Any) -> None:
     fake_vllm.last.dead = True
     await eventually(lambda: not engine.healthy())
     with pytest.raises(EngineDied, match="process has ended"):
@@ -125,10 +115,16 @@ async def test_an_engine_without_steps_is_dead(fake_vllm: Any, tmp_path: Path) -
 
 
 async def test_events_follow_the_cache_until_the_engine_stops(
-    fake_vllm: Any, tmp_path: Path
+    fake_vllm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("VLLM_PLUGINS", "mine")
+    monkeypatch.delenv("VLLM_NO_USAGE_STATS", raising=False)
+    monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "fork")
     engine = VllmEngine(config(tmp_path))
     await engine.start()
+    assert os.environ["VLLM_PLUGINS"] == "mine,turnwire"
+    assert os.environ["VLLM_NO_USAGE_STATS"] == "1"
+    assert os.environ["VLLM_WORKER_MULTIPROC_METHOD"] == "fork", "the operator's choice"
     endpoint = fake_vllm.last.args.kv_events_config.endpoint.removeprefix("ipc://")
     assert Path(endpoint).parent.stat().st_mode & 0o077 == 0, "prompts are in the events"
     read: list[Any] = []
@@ -145,20 +141,6 @@ async def test_events_follow_the_cache_until_the_engine_stops(
     assert tokens[:3] == [PROMPT[:16], PROMPT[16:32], PROMPT[32:48]]
     assert not Path(endpoint).parent.exists()
     assert fake_vllm.last.shutdowns == 1
-
-
-async def test_vllms_environment_is_set(
-    fake_vllm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("VLLM_PLUGINS", "mine")
-    monkeypatch.delenv("VLLM_NO_USAGE_STATS", raising=False)
-    monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "fork")
-    engine = VllmEngine(config(tmp_path))
-    await engine.start()
-    await engine.stop(5.0)
-    assert os.environ["VLLM_PLUGINS"] == "mine,turnwire"
-    assert os.environ["VLLM_NO_USAGE_STATS"] == "1"
-    assert os.environ["VLLM_WORKER_MULTIPROC_METHOD"] == "fork", "the operator's choice"
 
 
 PARENT = """

@@ -39,8 +39,7 @@ def test_blocks_come_with_their_tokens_parent_and_salt(translator: VllmKvTransla
     ]
 
 
-@pytest.mark.parametrize("salt", [None, "tenant"])
-@pytest.mark.parametrize("at", [(0, 3), (1, 7), (4, 11)])
+@pytest.mark.parametrize(("at", "salt"), [((0, 3), "tenant"), ((1, 7), None), ((4, 11), None)])
 def test_the_keys_of_images_are_those_of_the_preprocessor(
     translator: VllmKvTranslator, at: tuple[int, int], salt: str | None
 ) -> None:
@@ -81,22 +80,14 @@ def test_a_gap_clears_what_is_known(translator: VllmKvTranslator) -> None:
     assert len(translator.translate(12, packed(newer))) == 1
 
 
-def test_only_the_layers_that_hold_a_whole_prompt_count(translator: VllmKvTranslator) -> None:
-    window = {
-        **stored(2, None, [1, 2, 3, 4], None),
-        "group_idx": 1,
-        "kv_cache_spec_kind": "sliding_window",
-    }
+def test_only_whole_prompts_of_the_gpu_count(translator: VllmKvTranslator) -> None:
+    """Not a window of layers, offloaded blocks, or those of odd sizes."""
     whole = stored(1, None, [1, 2, 3, 4], None)
-    assert translator.translate(0, packed(window, whole)) == [
+    window = {**whole, "block_hashes": [2], "group_idx": 1, "kv_cache_spec_kind": "sliding_window"}
+    offloaded = {**whole, "medium": "CPU"}
+    small = {**stored(1, None, [1, 2], None), "group_idx": 3}
+    assert translator.translate(0, packed(window, whole, offloaded, small)) == [
         BlocksStored(None, [(1, [1, 2, 3, 4])])
     ]
-    assert translator.translate(1, packed(removed(2, group_idx=1), removed(1, group_idx=0))) == [
-        BlocksRemoved([1])
-    ]
-
-
-def test_offloaded_blocks_and_odd_sizes_do_not_count(translator: VllmKvTranslator) -> None:
-    offloaded = {**stored(1, None, [1, 2, 3, 4], None), "medium": "CPU"}
-    small = {**stored(1, None, [1, 2], None), "group_idx": 3}
-    assert translator.translate(0, packed(offloaded, small, {**removed(1), "medium": "CPU"})) == []
+    gone = packed(removed(2, group_idx=1), {**removed(1), "medium": "CPU"}, removed(1, group_idx=0))
+    assert translator.translate(1, gone) == [BlocksRemoved([1])]

@@ -19,6 +19,7 @@ from services.worker.engines.vllm.requests import (
     sampling_arguments,
 )
 from tests.kit.engines import request
+from tests.kit.every import for_rows
 from tests.worker.fake_vllm import AsyncEngineArgs, SamplingParams
 
 FIELDS = SamplingParams.__struct_fields__
@@ -32,12 +33,8 @@ def output(
 
 
 def test_settings_become_engine_arguments_and_engine_args_override_them() -> None:
-    settings = WorkerConfig(
-        model="org/m",
-        slots=8,
-        max_model_len=4096,
-        engine_args={"dtype": "float16", "data_parallel_size": 2},
-    )
+    own: dict[str, Any] = {"dtype": "float16", "data_parallel_size": 2}
+    settings = WorkerConfig(model="org/m", slots=8, max_model_len=4096, engine_args=own)
     made = engine_arguments(settings)
     names = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
     assert set(made) <= names
@@ -45,7 +42,7 @@ def test_settings_become_engine_arguments_and_engine_args_override_them() -> Non
     assert (made["max_num_seqs"], made["max_model_len"]) == (8, 4096)
     assert made["scheduling_policy"] == "priority"
     for size, blocks in ((None, 65), (64, 17)):
-        own = {} if size is None else {"block_size": size}
+        own = {"block_size": size} if size else {}
         made = engine_arguments(WorkerConfig(model="m", kv_tokens=1024, engine_args=own))
         assert (made["block_size"], made["num_gpu_blocks_override"]) == (size or 16, blocks)
     made = engine_arguments(settings)
@@ -53,8 +50,7 @@ def test_settings_become_engine_arguments_and_engine_args_override_them() -> Non
     assert publishes_events(made | {"data_parallel_size": 1})
 
 
-@pytest.mark.parametrize(
-    ("given", "features"),
+@for_rows(
     [
         ({}, set()),
         ({"kv_events_config": {"publisher": "zmq"}}, {"kv_events"}),
@@ -64,7 +60,7 @@ def test_settings_become_engine_arguments_and_engine_args_override_them() -> Non
         ({"skip_tokenizer_init": True}, {"guided", "grammar", "vision"}),
         ({"scheduling_policy": "fcfs"}, {"priority"}),
         ({"enable_prefix_caching": False}, {"prefix_cache", "kv_events"}),
-    ],
+    ]
 )
 def test_a_lacking_feature_has_a_reason(given: dict[str, Any], features: set[str]) -> None:
     found = lacking(engine_arguments(WorkerConfig(model="m", engine_args=given)), FIELDS)
