@@ -18,21 +18,18 @@ from services.worker.engines.vllm.engine import VllmEngine
 from tests.kit import engines
 from tests.kit.engines import run
 from tests.kit.listening import Listener
-from tests.kit.vision_model import build_vision_model
 from tests.kit.waiting import eventually
 from tests.worker.fake_vllm import SIZE
 
 BEFORE = list(range(8, 30))
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_vision_model(tmp_path_factory.mktemp("vision") / "model", "idefics")
+pytestmark = pytest.mark.parametrize("vision_dir", ["idefics"], indirect=True)
 
 
 @pytest.fixture
-async def engine(fake_vllm: Any, model: Path) -> AsyncIterator[VllmEngine]:
-    engine = VllmEngine(WorkerConfig(model=str(model), slots=4, max_model_len=1024))
+async def engine(fake_vllm: Any, vision_dir: Path) -> AsyncIterator[VllmEngine]:
+    engine = VllmEngine(WorkerConfig(model=str(vision_dir), slots=4, max_model_len=1024))
     await engine.start()
     yield engine
     await engine.stop(5.0)
@@ -54,11 +51,11 @@ def request(fake_vllm: Any, *data: bytes, turn: str = "t") -> EngineRequest:
 
 
 async def test_vllm_may_expand_images_in_its_own_way(
-    fake_vllm: Any, model: Path, monkeypatch: pytest.MonkeyPatch
+    fake_vllm: Any, vision_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then it gets none."""
     monkeypatch.setattr("tests.worker.fake_vllm.SIZE", (640, 100))
-    engine = VllmEngine(WorkerConfig(model=str(model), max_model_len=64))
+    engine = VllmEngine(WorkerConfig(model=str(vision_dir), max_model_len=64))
     info = await engine.start()
     await engine.stop(5.0)
     assert "differently" in info.lacking["vision"]
