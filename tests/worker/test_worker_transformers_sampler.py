@@ -25,7 +25,7 @@ def run(scores: Any, rows: Sequence[dict[str, Any]], at: Any = None, *, eager: b
         transformers.LogitsProcessorList()
     )
     install(chain, eager=eager)
-    requests = []
+    requests = list[Any]()
     for row, position in zip(rows, at or [10] * len(rows), strict=True):
         chain.check_kwargs(row)
         state = SimpleNamespace(logit_processor_kwargs=row, position_offset=position)
@@ -80,7 +80,7 @@ def picked(seed: int, others: int = 0) -> list[int]:
     """The tokens of a seed at twenty positions, each in a step of this many other requests."""
     tokens = []
     for at in range(20):
-        rows = [{"pick": seed}, *[{"temperature": 0.5}] * others]
+        rows: list[dict[str, Any]] = [{"pick": seed}, *[{"temperature": 0.5}] * others]
         found = run(torch.zeros((1 + others, VOCAB)), rows, [at] * len(rows))
         (token,) = found[0].isfinite().nonzero().flatten().tolist()
         tokens.append(int(token))
