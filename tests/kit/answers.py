@@ -6,6 +6,9 @@ from typing import Any, TypeAlias
 
 import jiter
 
+from turnwire_tools.clients.apis import CLIENTS
+from turnwire_tools.clients.shared import SseParser
+
 Frame: TypeAlias = tuple[str, Any]
 """The name of an event, and its data; that of `[DONE]` is a string."""
 
@@ -45,58 +48,36 @@ def check_document(api: str, stream: bytes, document: dict[str, Any]) -> None:
 
 
 def check_message(stream: bytes, document: dict[str, Any]) -> None:
-    """Checks a stream of Messages against its document."""
-    seen = frames(stream)
-    names = [name for name, _ in seen]
-    assert names[0] == "message_start"
-    assert names[-2:] == ["message_delta", "message_stop"]
-    content: list[dict[str, Any]] = []
-    is_open = False
-    for name, frame in seen[1:-2]:
-        if not name.endswith("_dispatch"):
-            assert name == frame["type"]
-        if name == "content_block_start":
-            assert not is_open
-            assert frame["index"] == len(content)
-            content.append(dict(frame["content_block"]))
-            is_open = True
-        elif name == "content_block_delta":
-            assert is_open
-            assert frame["index"] == len(content) - 1
-            (field,) = frame["delta"].keys() - {"type"}
-            content[-1][field] = content[-1].get(field, "") + frame["delta"][field]
-        elif name == "content_block_stop":
-            assert is_open
-            is_open = False
-        else:
-            assert name in ("ping", "tool_call_dispatch", "reasoning_dispatch")
-    assert not is_open
-    for block, whole in zip(content, document["content"], strict=True):
-        assert block.get("text") != ""
-        assert block.get("signature") != ""
-        if block["type"] == "tool_use":
-            block["input"] = _input(block.pop("partial_json", ""), whole["input"])
-        assert block == whole
-    end = seen[-2][1]["delta"]
+    """Checks a stream of Messages against its document. The reader checks the order of events."""
+    reader, whole = CLIENTS["messages"].reader(), CLIENTS["messages"].reader()
+    for name, data in SseParser().feed(stream):
+        reader.event(name, data)
+    reader.finish()
+    whole.document(document)
+    for block, other in zip(reader.answer.blocks, whole.answer.blocks, strict=True):
+        cut = block.as_story()[0] == "cut call"
+        assert cut or block.as_story() == other.as_story()
+        assert (block.name, block.call_id, block.seal) == (other.name, other.call_id, other.seal)
+        assert block.kind != "text" or block.text
+    for block, other in zip(reader.answer.blocks, document["content"], strict=True):
+        if block.as_story()[0] == "cut call":
+            _check_cut_input(block.text, other["input"])
+    end = frames(stream)[-2][1]["delta"]
     assert end == {
         name: document[name] for name in ("stop_reason", "stop_sequence", "stop_details")
     }
 
 
-def _input(arguments: str, document_input: dict[str, Any]) -> dict[str, Any]:
-    """Returns a document's input after a check that the SDKs make the same of the arguments. The
-    SDKs also keep a cut value if it is a number, an object or a list."""
+def _check_cut_input(arguments: str, document_input: dict[str, Any]) -> None:
+    """The SDKs make the same of cut arguments; they also keep a cut value if it is a number, an
+    object or a list."""
     try:
         found = jiter.from_json((arguments or "{}").encode(), partial_mode=True)
     except ValueError:
-        assert document_input == {}
-        return document_input
-    if not isinstance(found, dict):
-        assert document_input == {}
-        return document_input
+        found = {}
+    found = found if isinstance(found, dict) else {}
     assert list(found)[:-1] == list(document_input)[: max(len(found) - 1, 0)]
     assert document_input.items() <= found.items()
-    return document_input
 
 
 def chunks(stream: bytes) -> list[dict[str, Any]]:
