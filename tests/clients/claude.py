@@ -71,11 +71,8 @@ class ClaudeCode:
             assert process.stdin is not None
             process.stdin.close()
             _, err = await asyncio.wait_for(process.communicate(), ANSWER_S)
-            checked(
-                Result(
-                    process.returncode or 0, "\n".join(map(json.dumps, dialog.lines)), err.decode()
-                ).ok()
-            )
+            out = "\n".join(map(json.dumps, dialog.lines))
+            checked(Result(process.returncode or 0, out, err.decode()).ok())
         finally:
             if process.returncode is None:
                 process.kill()
@@ -151,12 +148,9 @@ def checked(ran: Result) -> Result:
 
 def blocks(lines: list[dict[str, Any]]) -> list[tuple[str, str]]:
     """(type, text or command) of the assistant's output, as the client reports it."""
-    return [
-        (
-            block["type"],
-            (block.get("thinking") or block.get("text") or json.dumps(block.get("input"))).strip(),
-        )
-        for line in lines
-        if line["type"] == "assistant"
-        for block in line["message"]["content"]
-    ]
+    found = []
+    for line in lines:
+        for block in line["message"]["content"] if line["type"] == "assistant" else ():
+            text = block.get("thinking") or block.get("text") or json.dumps(block.get("input"))
+            found.append((block["type"], text.strip()))
+    return found

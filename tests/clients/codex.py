@@ -12,7 +12,7 @@ HARMLESS = ("Reading additional input from stdin",)
 
 
 class CodexCli:
-    """Configured by one of `connect`, `built_in` and `named_openai`."""
+    """Configured by one of `connect`, `built_in` and `plain`."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -28,19 +28,13 @@ class CodexCli:
 
     async def built_in(self, url: str, model: str) -> "CodexCli":
         """OpenAI's own provider, which tries a WebSocket first and compacts remotely."""
-        catalogue = await self._catalogue(url)
+        catalogue = self.folder / "models.json"
+        program = [sys.executable, "-m", "services.cli.main", "catalog", "codex"]
+        command = [*program, "--url", url, "-o", str(catalogue)]
+        env = {"PYTHONPATH": str(Path(__file__).parents[2])}
+        (await self.machine.run(*command, env=env)).ok()
         self._configure(
             f'model = "{model}"\nopenai_base_url = "{url}/v1"\nmodel_catalog_json = "{catalogue}"\n'
-        )
-        return self
-
-    async def named_openai(self, url: str, model: str) -> "CodexCli":
-        """A provider named OpenAI, over HTTP: compacts remotely."""
-        catalogue = await self._catalogue(url)
-        provider = f'[model_providers.x]\nname = "OpenAI"\nbase_url = "{url}/v1"\nenv_key = "CODEX_API_KEY"\n'
-        self._configure(
-            f'model = "{model}"\nmodel_provider = "x"\nmodel_catalog_json = "{catalogue}"\n'
-            f'{provider}wire_api = "responses"\nsupports_websockets = false\n'
         )
         return self
 
@@ -65,13 +59,6 @@ class CodexCli:
         """`codex exec`, without a prompt."""
         flags = ["--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
         return [self.binary, "exec", *flags]
-
-    async def _catalogue(self, url: str) -> Path:
-        file = self.folder / "models.json"
-        program = [sys.executable, "-m", "services.cli.main", "catalog", "codex"]
-        command = [*program, "--url", url, "-o", str(file)]
-        (await self.machine.run(*command, env={"PYTHONPATH": str(Path(__file__).parents[2])})).ok()
-        return file
 
     def _configure(self, text: str) -> None:
         (self.folder / "config.toml").write_text(text + "[analytics]\nenabled = false\n")

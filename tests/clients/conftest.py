@@ -1,6 +1,7 @@
 """A running Turnwire for real clients, and a client's session observed from both sides."""
 
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from tests.kit.stack import Stack
 
 MODEL = "acme/coder"
 WINDOW = 131_072
-SMALL_WINDOW = 32_768
 ROOM = {"ledger_store_mb": 64}
 COUNTS = {"worker": 1, "parser": 2, "preprocessor": 2}
 
@@ -34,36 +34,40 @@ def demo_model(demo_dir: Path) -> Path:
     return demo_dir
 
 
-def options(window: int = WINDOW) -> dict[str, dict[str, Any]]:
-    """The options of each stage."""
+@contextmanager
+def running(
+    nats_binary: str,
+    model: Path,
+    factory: pytest.TempPathFactory,
+    counts: dict[str, int],
+    window: int = WINDOW,
+    **options: dict[str, Any],
+) -> Iterator[Stack]:
+    """A stack with a worker that outputs the texts in a request (`[[say]]…[[/say]]`), or else acts
+    as the scripted agent. `options`: further ones of a stage."""
     named = {"served_model_name": MODEL}
-    return {
+    stages: dict[str, dict[str, Any]] = {
         "parser": named | ROOM,
         "preprocessor": named | ROOM,
         "worker": named | {"max_model_len": window, "token_delay_ms": 1},
         "frontend": {"accept_any_model": True, "default_model": MODEL},
     }
-
-
-def start(
-    nats_binary: str,
-    demo_model: Path,
-    factory: pytest.TempPathFactory,
-    counts: dict[str, int],
-    window: int = WINDOW,
-    frontend: dict[str, Any] | None = None,
-    worker: dict[str, Any] | None = None,
-) -> tuple[NatsServer, Stack]:
-    """A stack with a worker that outputs the texts in a request (`[[say]]…[[/say]]`), or else acts
-    as the scripted agent. `frontend`, `worker`: their further options."""
     server = NatsServer(nats_binary, str(factory.mktemp("nats")))
     server.start()
-    stack = Stack(server, demo_model, factory.mktemp("stack"))
-    settings = options(window)
-    settings["frontend"] |= frontend or {}
-    settings["worker"] |= worker or {}
-    stack.start_all(counts, **settings)
-    return server, stack
+    stack = Stack(server, model, factory.mktemp("stack"))
+    try:
+        yield stack.start_all(
+            counts, **{stage: own | options.get(stage, {}) for stage, own in stages.items()}
+        )
+    finally:
+        stack.stop()
+        server.kill()
+
+
+@asynccontextmanager
+async def observed(stack: Stack) -> AsyncIterator[Session]:
+    async with Recorder(stack.url) as wire, BusTurns(stack.nats.url) as bus:
+        yield Session(wire, bus, stack)
 
 
 @pytest.fixture(scope="session")
@@ -71,21 +75,8 @@ def stack(
     nats_binary: str, demo_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Stack]:
     """Two parsers and two preprocessors."""
-    server, running = start(nats_binary, demo_model, tmp_path_factory, COUNTS)
-    yield running
-    running.stop()
-    server.kill()
-
-
-@pytest.fixture(scope="session")
-def small_stack(
-    nats_binary: str, demo_model: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Stack]:
-    """One with a window that a client can fill."""
-    server, running = start(nats_binary, demo_model, tmp_path_factory, {}, SMALL_WINDOW)
-    yield running
-    running.stop()
-    server.kill()
+    with running(nats_binary, demo_model, tmp_path_factory, COUNTS) as started:
+        yield started
 
 
 @pytest.fixture
@@ -95,11 +86,5 @@ def machine(tmp_path: Path) -> Machine:
 
 @pytest.fixture
 async def session(stack: Stack) -> AsyncIterator[Session]:
-    async with Recorder(stack.url) as wire, BusTurns(stack.nats.url) as bus:
-        yield Session(wire, bus, stack)
-
-
-@pytest.fixture
-async def small_session(small_stack: Stack) -> AsyncIterator[Session]:
-    async with Recorder(small_stack.url) as wire, BusTurns(small_stack.nats.url) as bus:
-        yield Session(wire, bus, small_stack)
+    async with observed(stack) as one:
+        yield one

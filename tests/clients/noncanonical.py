@@ -4,9 +4,6 @@ reasoning, blank text."""
 
 from collections.abc import Callable
 
-Call = Callable[[str], str]
-"""Writes a call of the client's shell tool in the format of the model."""
-
 
 def call(tool: str, **arguments: str) -> str:
     """A call as the model writes it."""
@@ -16,9 +13,9 @@ def call(tool: str, **arguments: str) -> str:
     return f"<tool_call>\n<function={tool}>\n{parameters}</function>\n</tool_call>"
 
 
-def turns(shell: Call) -> list[list[str]]:
+def turns(shell: Callable[[str], str]) -> list[list[str]]:
     """The model's outputs for each user request, turn by turn, the last one without a call. The
-    prompt opens the reasoning."""
+    prompt opens the reasoning. `shell`: writes a call of the client's shell tool."""
     three = "\n".join(shell(f"echo 7{letter} > 7{letter}") for letter in "abc")
     quoted = shell("""echo '6 "a" \\ <b> & c' >> log.txt""")
     return [

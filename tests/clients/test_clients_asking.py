@@ -1,10 +1,6 @@
 """Which agent each request of a real client is taken to come from, with helpers that the client
 starts."""
 
-import asyncio
-import json
-from typing import Any
-
 import pytest
 
 from tests.clients.agents import Opencode
@@ -27,28 +23,9 @@ def starting(tool: str, **arguments: str) -> str:
     return "I delegate.\n</think>\n\n" + "\n".join(call(tool, **arguments) for _ in range(HELPERS))
 
 
-async def logged(session: Session, timeout_s: float = 60) -> list[dict[str, Any]]:
-    """The line of each turn in the frontends' logs, which is written after the answer."""
-    turns = {f"req_{turn_id(one)}" for one in session.wire.turns}
-    async with asyncio.timeout(timeout_s):
-        while True:
-            texts = [child.text() for child in session.stack.children if child.stage == "frontend"]
-            lines = [
-                json.loads(line)
-                for text in texts
-                for line in text.splitlines()
-                if line.startswith("{")
-            ]
-            found = [
-                line for line in lines if line.get("request") in turns and "output_tokens" in line
-            ]
-            if len(found) == len(turns):
-                return found
-            await asyncio.sleep(0.05)
-
-
-def check_family(lines: list[dict[str, Any]], *, titles: int = 0) -> None:
+async def check_family(session: Session, *, titles: int = 0) -> None:
     """One agent, its helpers, and titles."""
+    lines = await session.logged(*map(turn_id, session.wire.turns))
     main = {line["session"] for line in lines if line["kind"] == "main"}
     helpers = {(line["session"], line["parent"]) for line in lines if line["kind"] == "helper"}
     assert len(main) == 1
@@ -61,14 +38,10 @@ def check_family(lines: list[dict[str, Any]], *, titles: int = 0) -> None:
 
 async def test_claude_codes_helpers_name_their_session(machine: Machine, session: Session) -> None:
     claude = await ClaudeCode(machine).connect(session.wire.url)
-    agent = {
-        "description": "look",
-        "prompt": TASK,
-        "subagent_type": "general-purpose",
-        "run_in_background": "false",
-    }
+    agent = {"description": "look", "prompt": TASK, "subagent_type": "general-purpose"}
+    agent["run_in_background"] = "false"
     await claude.ask(request([starting("Agent", **agent), OVER]))
-    check_family(await logged(session))
+    await check_family(session)
     kinds = {one.headers.get("x-claude-code-request-class") for one in session.wire.turns}
     assert kinds <= {None, "main", "subagent"}  # None: releases before 2.1.273
 
@@ -78,7 +51,7 @@ async def test_codexs_helpers_name_their_thread(machine: Machine, session: Sessi
     waiting = "I wait.\n</think>\n\n" + call("exec_command", cmd="sleep 6")
     outputs = request([starting("multi_agent_v1__spawn_agent", message=TASK), waiting, OVER])
     (await machine.run(*codex.command(), outputs)).ok()
-    check_family(await logged(session))
+    await check_family(session)
 
 
 async def test_opencodes_helpers_name_their_session(machine: Machine, session: Session) -> None:
@@ -86,4 +59,4 @@ async def test_opencodes_helpers_name_their_session(machine: Machine, session: S
     await opencode.connect(session.wire.url, "chat")
     task = {"description": "look", "prompt": TASK, "subagent_type": "general"}
     await opencode.ask(request([starting("task", **task), OVER]))
-    check_family(await logged(session), titles=1)
+    await check_family(session, titles=1)

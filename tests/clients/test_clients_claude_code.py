@@ -1,12 +1,13 @@
 """Sessions of Claude Code: its requests, output, counts and history."""
 
 import json
+from pathlib import Path
 
 import aiohttp
 import pytest
 
 from tests.clients.claude import ClaudeCode, blocks, normalized, work
-from tests.clients.conftest import MODEL, SMALL_WINDOW
+from tests.clients.conftest import MODEL, observed, running
 from tests.clients.machine import Machine
 from tests.clients.noncanonical import call, request
 from tests.clients.pieces import answer_pieces, history, usage
@@ -14,6 +15,8 @@ from tests.clients.session import Session
 from tests.clients.tasks import FOLLOW, ON
 
 pytestmark = pytest.mark.timeout(900)
+SMALL_WINDOW = 32_768
+"""A window that the client can fill."""
 
 
 async def test_a_session_in_one_process_is_served(machine: Machine, session: Session) -> None:
@@ -70,11 +73,19 @@ async def test_thoughts_between_calls_keep_their_order(machine: Machine, session
 
 
 async def test_a_session_beyond_the_window_is_compacted(
-    machine: Machine, small_session: Session
+    machine: Machine,
+    nats_binary: str,
+    demo_dir: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """Without settings the client assumes a million tokens; only the 400 of the server corrects
     it."""
-    session = small_session
+    with running(nats_binary, demo_dir, tmp_path_factory, {}, SMALL_WINDOW) as stack:
+        async with observed(stack) as session:
+            await fill_the_window(machine, session)
+
+
+async def fill_the_window(machine: Machine, session: Session) -> None:
     claude = await ClaudeCode(machine).connect(session.wire.url)
     settings = machine.home / ".claude" / "settings.json"
     known = json.loads(settings.read_text())

@@ -1,4 +1,4 @@
-"""Sessions of Codex: with a provider of its own, and as OpenAI, over HTTP and over a WebSocket."""
+"""Sessions of Codex: with a provider of its own, and as OpenAI, over a WebSocket."""
 
 import pytest
 
@@ -54,15 +54,13 @@ async def test_codex_works_over_a_websocket(machine: Machine, session: Session) 
     assert await session.prefix_breaks(main) == []
 
 
-@pytest.mark.parametrize("kind", ["local", "named OpenAI", "built-in"])
+@pytest.mark.parametrize("kind", ["local", "built-in"])
 async def test_a_session_is_compacted(machine: Machine, session: Session, kind: str) -> None:
     codex, url = CodexCli(machine), session.wire.url
     if kind == "local":
         await codex.connect(url)
-    elif kind == "built-in":
-        await codex.built_in(url, MODEL)
     else:
-        await codex.named_openai(url, MODEL)
+        await codex.built_in(url, MODEL)
     machine.write("notes.txt", "beta one\n")
     await codex.ask(MUCH)
     before = len(session.wire.turns)

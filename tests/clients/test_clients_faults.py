@@ -47,7 +47,7 @@ async def ask(client: str, machine: Machine, session: Session, prompt: str) -> s
     else:
         opencode = Opencode(machine)
         await opencode.connect(url, "messages")
-        ran = await machine.run(opencode.binary, "run", "--format", "json", prompt)
+        ran = await machine.run(opencode.program, "run", "--format", "json", prompt)
     return ran.ok().out
 
 

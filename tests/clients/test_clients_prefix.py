@@ -97,15 +97,11 @@ async def test_claude_code_is_served(
 def tidied(machine: Machine) -> list[str]:
     """Outputs with calls that the client changes when it sends them back."""
     made = str(machine.project / "made.txt")
+    command = f"cd {machine.project} && cat made.txt"
     calls = [
         call("Write", file_path=made, content="zero  \ntwo\n"),
         call("Edit", file_path=made, old_string="zero", new_string="one \t"),
-        call(
-            "Bash",
-            command=f"cd {machine.project} && cat made.txt",
-            timeout="5000.0",
-            description="it",
-        ),
+        call("Bash", command=command, timeout="5000.0", description="it"),
     ]
     return [f"So.\n</think>\n\n{made}" for made in calls] + ["It is there.\n</think>\n\nDone."]
 

@@ -1,82 +1,21 @@
-"""Sessions of Claude Code and Codex with a model that only its own `response_template` describes:
-scripted, and decoded from weights by the transformers engine."""
+"""A session of Claude Code with a model that only its own `response_template` describes, decoded from
+weights by the transformers engine."""
 
 import importlib.util
 import json
-import shutil
-from collections.abc import AsyncIterator, Iterator
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
-from tests.clients import claude, codex
-from tests.clients.bus_turns import BusTurns
 from tests.clients.claude import ClaudeCode, blocks, normalized
-from tests.clients.codex import CodexCli
-from tests.clients.conftest import COUNTS, start
+from tests.clients.conftest import COUNTS, observed, running
 from tests.clients.machine import Machine
 from tests.clients.pieces import Piece, answer_pieces, turn_id
 from tests.clients.session import Session
-from tests.clients.wire import Recorder
-from tests.kit.described_model import build_looping_model, describe_model, loop_answers
-from tests.kit.stack import Stack
+from tests.kit.described_model import build_looping_model, loop_answers
 from turnwire_tools.clients.answer import Kind
 
 pytestmark = pytest.mark.timeout(900)
-
-
-@pytest.fixture(scope="module")
-def described(
-    nats_binary: str, demo_dir: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Stack]:
-    model = describe_model(
-        shutil.copytree(demo_dir, tmp_path_factory.mktemp("described") / "model")
-    )
-    server, running = start(nats_binary, model, tmp_path_factory, COUNTS)
-    yield running
-    running.stop()
-    server.kill()
-
-
-@pytest.fixture
-async def described_session(described: Stack) -> AsyncIterator[Session]:
-    async with Recorder(described.url) as wire, BusTurns(described.nats.url) as bus:
-        yield Session(wire, bus, described)
-
-
-async def test_claude_code_works(machine: Machine, described_session: Session) -> None:
-    session = described_session
-    kinds = await claude.work(await ClaudeCode(machine).connect(session.wire.url))
-    assert kinds.count("tool_use") == 5
-    session.check_served()
-    assert await session.prefix_breaks(session.main) == []
-
-
-async def test_codex_works(machine: Machine, described_session: Session) -> None:
-    session = described_session
-    await codex.work(await CodexCli(machine).connect(session.wire.url))
-    session.check_served()
-    assert await session.prefix_breaks(session.main) == []
-
-
-@pytest.fixture(scope="module")
-def looping(nats_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("torch is not installed")
-    model = build_looping_model(tmp_path_factory.mktemp("looping") / "model")
-    server, running = start(
-        nats_binary, model, tmp_path_factory, COUNTS, worker={"engine": "transformers"}
-    )
-    yield running
-    running.stop()
-    server.kill()
-
-
-@pytest.fixture
-async def looping_session(looping: Stack) -> AsyncIterator[Session]:
-    async with Recorder(looping.url) as wire, BusTurns(looping.nats.url) as bus:
-        yield Session(wire, bus, looping)
 
 
 def story_block(piece: Piece) -> tuple[Kind, str]:
@@ -88,9 +27,19 @@ def story_block(piece: Piece) -> tuple[Kind, str]:
 
 
 async def test_claude_code_runs_a_loop_of_real_weights(
-    machine: Machine, looping_session: Session
+    machine: Machine, nats_binary: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    client = await ClaudeCode(machine).connect(looping_session.wire.url)
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    model = build_looping_model(tmp_path_factory.mktemp("looping") / "model")
+    engine = {"engine": "transformers"}
+    with running(nats_binary, model, tmp_path_factory, COUNTS, worker=engine) as stack:
+        async with observed(stack) as session:
+            await run_the_loop(machine, session)
+
+
+async def run_the_loop(machine: Machine, session: Session) -> None:
+    client = await ClaudeCode(machine).connect(session.wire.url)
     machine.write("notes.txt", "alpha one\n")
     async with client.dialog() as dialog:
         assert (await dialog.ask("Edit the notes."))["result"] == "EDITED"
@@ -103,7 +52,6 @@ async def test_claude_code_runs_a_loop_of_real_weights(
     assert [kind for kind, _ in found] == [
         kinds[kind] for answer in loop_answers("Bash") for kind, _ in answer
     ]
-    session = looping_session
     session.check_served()
     stories = [[story_block(piece) for piece in answer_pieces(one)] for one in session.main]
     assert stories == loop_answers("Bash")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,14 +66,9 @@ def resources(tree: Path, url: str, *arguments: str) -> str:
     command = [*pytest_command, "-p", "no:cacheprovider", *arguments]
     paths = map(str, (tree, tree / "needs", PLUGINS))
     environment = {**os.environ, "TEST_API_BASE_URL": url, "PYTHONPATH": os.pathsep.join(paths)}
-    done = subprocess.run(
-        command,
-        cwd=tree,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=RUN_S,
-        check=False,
+    options: dict[str, Any] = {"cwd": tree, "env": environment, "timeout": RUN_S}
+    done: subprocess.CompletedProcess[str] = subprocess.run(
+        command, capture_output=True, text=True, check=False, **options
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     return done.stdout.strip().rpartition("\n")[2]

@@ -3,7 +3,7 @@ command to files that its tools have changed. Over each API that it speaks, the 
 request at the first try, all token counts agree, and each prompt begins with the one before."""
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 
@@ -43,11 +43,7 @@ first message again."""
 @pytest.mark.parametrize(
     ("kind", "api"),
     [
-        *(
-            (kind, api)
-            for kind in (Opencode, OpenClaw, Pi, Copilot, KimiCode, Kilo)
-            for api in PATHS
-        ),
+        *product((Opencode, OpenClaw, Pi, Copilot, KimiCode, Kilo), PATHS),
         (QwenCode, "chat"),
         (Cline, "chat"),
         (Hermes, "messages"),
@@ -121,7 +117,8 @@ async def test_opencodes_session_is_compacted(machine: Machine, session: Session
     await opencode.connect(session.wire.url, api)
     await opencode.ask(MUCH)
     filled = usage(session.main[-1])
-    opencode.limit(MODEL, filled["prompt"] + filled["output"] + 8000, 8000)
+    limit = {"context": filled["prompt"] + filled["output"] + 8000, "output": 8000}
+    opencode.change_settings(lambda provider: provider["models"][MODEL].update(limit=limit))
     before = len(session.wire.turns)
     await opencode.ask("Answer with the single word READY.", resume=True)
     after = session.wire.turns[before:]
@@ -143,7 +140,8 @@ async def test_dispatch_events_are_skipped(machine: Machine, session: Session, a
     """The AI SDK, which opencode uses, fails on unknown events."""
     opencode = Opencode(machine)
     await opencode.connect(session.wire.url, api)
-    opencode.send_header("x-turnwire-tool-dispatch", "1")
+    headers = {"x-turnwire-tool-dispatch": "1"}
+    opencode.change_settings(lambda provider: provider["options"].update(headers=headers))
     await opencode.ask(PARALLEL)
     assert [machine.file(f"p{n}.txt") for n in (1, 2, 3)] == ["1\n", "2\n", "3\n"]
     names = [name for one in session.main for name, _ in one.events]

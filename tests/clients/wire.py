@@ -17,15 +17,9 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from turnwire_tools.clients.shared import SseParser
 
 TURNS = ("/v1/messages", "/v1/responses", "/v1/chat/completions")
-_HOP = [
-    "host",
-    "connection",
-    "transfer-encoding",
-    "content-length",
-    "keep-alive",
-    "upgrade",
-    "accept-encoding",
-]
+_HOP = frozenset(
+    {"host", "connection", "transfer-encoding", "content-length", "keep-alive", "upgrade"}
+) | {"accept-encoding"}
 
 
 @dataclass
@@ -160,11 +154,8 @@ class Recorder:
         async for message in client:
             if message.type is not WSMsgType.TEXT:
                 break
-            current.append(
-                self._add(
-                    Exchange("POST", request.path, request.headers, json.loads(message.data), 101)
-                )
-            )
+            body = json.loads(message.data)
+            current.append(self._add(Exchange("POST", request.path, request.headers, body, 101)))
             await upstream.send_str(message.data)
         await upstream.close()
         await reading
@@ -177,13 +168,13 @@ class Recorder:
 
 def _written(events: list[tuple[str, Any]]) -> str:
     """All that the model has written, of the deltas of any API."""
-    deltas = [data["delta"] for _, data in events if data and "delta" in data]
-    return "".join(
-        delta
-        if isinstance(delta, str)
-        else "".join(delta.get(name, "") for name in ("thinking", "text"))
-        for delta in deltas
-    )
+    texts = []
+    for _, data in events:
+        delta = (data or {}).get("delta", "")
+        if isinstance(delta, dict):
+            delta = delta.get("thinking", "") + delta.get("text", "")
+        texts.append(delta)
+    return "".join(texts)
 
 
 _ENDS = ("response.completed", "response.incomplete", "response.failed", "error")

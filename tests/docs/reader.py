@@ -38,12 +38,8 @@ PLACEHOLDERS = {"--model DIR": "--model ~/.local/state/turnwire/demo-model"}
 
 def copy_repository(to: Path) -> None:
     """What `git clone` would give, with the changes that are not committed."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        check=True,
-    )
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
     for name in listed.stdout.decode().split("\0"):
         if name and (ROOT / name).is_file():
             (to / name).parent.mkdir(parents=True, exist_ok=True)
@@ -56,13 +52,8 @@ def environment(home: Path) -> dict[str, str]:
     own = Path.home()
     # `make test-all ARGS=…` exports its own variables to each make below it.
     make = ("MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "MAKELEVEL", "ARGS")
-    theirs = ("VIRTUAL_ENV", "PYTHONPATH", *make)
-    kept = {name: value for name, value in os.environ.items() if name not in theirs}
-    kept = {
-        name: value
-        for name, value in kept.items()
-        if not name.startswith(("TURNWIRE_", "XDG_", "PYTEST_"))
-    }
+    theirs = ("VIRTUAL_ENV", "PYTHONPATH", "TURNWIRE_", "XDG_", "PYTEST_", *make)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(theirs)}
     pip = {"PIP_CACHE_DIR": str(own / ".cache" / "pip")}
     if (own / ".config" / "pip" / "pip.conf").is_file():
         pip["PIP_CONFIG_FILE"] = str(own / ".config" / "pip" / "pip.conf")
@@ -109,21 +100,15 @@ class Reader:
     @property
     def address(self) -> str:
         """The address of the server that runs during the other commands."""
-        found = (
-            re.search(r"is served at (\S+)", self.server.output())
-            if self.server is not None
-            else None
-        )
+        output = "" if self.server is None else self.server.output()
+        found = re.search(r"is served at (\S+)", output)
         return found[1] if found is not None else ADDRESS
 
     def _watch(self, running: "Running") -> None:
         """A turn is served, which a tap writes; then Ctrl-C."""
         assert self.server is not None, f"{running}: no server runs"
-        body = {
-            "model": "turnwire-demo",
-            "max_tokens": 200,
-            "messages": [{"role": "user", "content": "Hello."}],
-        }
+        messages = [{"role": "user", "content": "Hello."}]
+        body = {"model": "turnwire-demo", "max_tokens": 200, "messages": messages}
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(
             f"{self.address}/v1/messages", json.dumps(body).encode(), headers

@@ -36,19 +36,14 @@ PROGRAMS = re.compile(
 )
 
 
-def commands(page: str) -> list[Command]:
-    return list(read_commands(ROOT / page, page))
+ALL = [command for page in PAGES for command in read_commands(ROOT / page, page)]
 
 
 def test_pages_have_commands() -> None:
-    found = [command for page in PAGES for command in commands(page)]
-    assert len([command for command in found if not command.skipped]) > 20
-    assert {command.place.partition(":")[0] for command in found} >= {
-        "README.md",
-        "docs/clients.md",
-        "docs/operations.md",
-    }
-    assert all(command.skipped != "" or "org/model" not in command.text for command in found)
+    assert len([command for command in ALL if not command.skipped]) > 20
+    pages = {command.place.partition(":")[0] for command in ALL}
+    assert pages >= {"README.md", "docs/clients.md", "docs/operations.md"}
+    assert all(command.skipped != "" or "org/model" not in command.text for command in ALL)
 
 
 @for_each(PAGES)
@@ -94,18 +89,14 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 @pytest.mark.timeout(3600)
 def test_every_command_works_as_written(reader: Reader) -> None:
     typed = 0
-    for page in PAGES:
-        for command in commands(page):
-            if (
-                command.skipped
-                or command.containers
-                or (reader.server and SERVES.match(command.text))
-            ):
-                continue
-            reader.type(command)
-            typed += 1
-            if SERVES.match(command.text):
-                check_banner(reader)
+    for command in ALL:
+        serves = SERVES.match(command.text)
+        if command.skipped or command.containers or (reader.server and serves):
+            continue
+        reader.type(command)
+        typed += 1
+        if serves:
+            check_banner(reader)
     assert typed > 20
     assert reader.server is not None
     reader.server.interrupt()
@@ -144,41 +135,37 @@ def test_every_command_for_containers_works_as_written(reader: Reader) -> None:
         if not there:
             pytest.skip(f"there is no image {wanted} here, and no registry ({name} names another)")
     port = free_port()
-    own = {
-        name: value
-        for name, value in os.environ.items()
-        if name.startswith(("TURNWIRE_COMPOSE_", "DOCKER_"))
-    }
+    names = [name for name in os.environ if name.startswith(("TURNWIRE_COMPOSE_", "DOCKER_"))]
     reader.environment |= {
-        **own,
+        **{name: os.environ[name] for name in names},
         "HOME": str(Path.home()),
         "COMPOSE_PROJECT_NAME": f"turnwire-docs-{port}",
         "TURNWIRE_COMPOSE_LISTEN": f"127.0.0.1:{port}",
     }
     down = Command("the end", "docker compose -f compose.demo.yaml down --volumes --timeout 10")
-    typed = 0
+    chosen = [command for command in ALL if command.containers and not command.skipped]
+    assert len(chosen) >= 2
     try:
-        for page in PAGES:
-            for command in commands(page):
-                if not command.containers or command.skipped:
-                    continue
-                typed += 1
-                if not re.search(r"docker compose .*\bup\b", command.text):
-                    reader.type(command)
-                    continue
-                running = reader.start(command, until_interrupted=True)
-                process = running.process
-                try:
-                    await_condition(lambda: ready(port) or process.poll() is not None, str(running))  # noqa: B023
-                    assert process.poll() is None, f"it ended: {running}"
-                    # Compose passes it on, and ends with a status of its own.
-                    process.send_signal(signal.SIGINT)
-                    process.wait(LIMIT_S)
-                finally:
-                    running.kill()
+        for command in chosen:
+            if re.search(r"docker compose .*\bup\b", command.text):
+                bring_up(reader, command, port)
+            else:
+                reader.type(command)
     finally:
         reader.type(down)
-    assert typed >= 2
+
+
+def bring_up(reader: Reader, command: Command, port: int) -> None:
+    running = reader.start(command, until_interrupted=True)
+    process = running.process
+    try:
+        await_condition(lambda: ready(port) or process.poll() is not None, str(running))
+        assert process.poll() is None, f"it ended: {running}"
+        # Compose passes it on, and ends with a status of its own.
+        process.send_signal(signal.SIGINT)
+        process.wait(LIMIT_S)
+    finally:
+        running.kill()
 
 
 def runs(*command: str) -> bool:

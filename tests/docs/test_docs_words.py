@@ -16,23 +16,14 @@ DATA = "whose is behind"
 def other() -> None:  # so many
     """See `reader`."""
 '''
+PAGE = "# Page\n\nNothing.\n\n```sh\nwhose behind\n```\n\nIt is sent\nbehind it. The rest.\n"
 
 
-def found(path: Path, text: str) -> list[tuple[int, str, str]]:
-    path.write_text(text, encoding="utf-8")
-    return sorted(WORDS["findings"](path))
-
-
-def test_places_in_docstrings_and_comments_are_found_and_data_is_not_read(tmp_path: Path) -> None:
+def test_places_in_prose_are_found_and_data_and_code_are_not_read(tmp_path: Path) -> None:
+    module, page = tmp_path / "module.py", tmp_path / "page.md"
+    module.write_text(MODULE)
+    page.write_text(PAGE)
     sentence = "A reader whose turn has ended is no caller of `behind`."
-    assert [(line, text) for line, text, _ in found(tmp_path / "module.py", MODULE)] == [
-        (3, sentence),
-        (4, sentence),
-        (10, "so many"),
-        (11, "See `reader`."),
-    ]
-
-
-def test_places_in_pages_are_found_and_code_is_not_read(tmp_path: Path) -> None:
-    page = "# Page\n\nNothing.\n\n```sh\nwhose behind\n```\n\nIt is sent\nbehind it. The rest.\n"
-    assert found(tmp_path / "page.md", page) == [(10, "It is sent behind it.", "after, following")]
+    found = [(line, text) for line, text, _ in sorted(WORDS["findings"](module))]
+    assert found == [(3, sentence), (4, sentence), (10, "so many"), (11, "See `reader`.")]
+    assert [*WORDS["findings"](page)] == [(10, "It is sent behind it.", "after, following")]

@@ -10,7 +10,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from schemas.conversation import Call, Conversation, Reasoning, Result, Text, ToolReference
+from schemas.conversation import (
+    Call,
+    Conversation,
+    Reasoning,
+    Result,
+    Text,
+    ToolReference,
+    ToolSpec,
+)
 from services.frontend.apis.chat.render import ChatSettings
 from services.frontend.apis.chat.request import parse as parse_chat
 from services.frontend.apis.messages.request import parse as parse_messages
@@ -32,8 +40,6 @@ REQUESTS: list[tuple[Api, Path]] = [
     for path in sorted((Path(__file__).parent / "requests").glob(f"*-POST-{name}*.json"))
 ]
 Story: TypeAlias = list[tuple[Any, ...]]
-
-
 PARSERS: Mapping[Api, Callable[[bytes, bool], Conversation]] = {
     "messages": lambda body, counting: parse_messages(body, {}, counting=counting).conversation,
     "responses": lambda body, counting: (
@@ -88,11 +94,8 @@ def _inner(part: Any) -> Any:
     return part.text if isinstance(part, Text) else part
 
 
-def tools(conversation: Conversation) -> list[tuple[str, str, Any]]:
-    return [
-        (tool_name(tool.name, tool.namespace), tool.description, tool.schema)
-        for tool in conversation.tools
-    ]
+def form_of(tool: ToolSpec) -> tuple[str, str, Any]:
+    return tool_name(tool.name, tool.namespace), tool.description, tool.schema
 
 
 def reduced(story: Story, api: Api) -> Story:
@@ -102,11 +105,10 @@ def reduced(story: Story, api: Api) -> Story:
         kind = block[0]
         if kind == "result" and api != "messages":
             # Only Messages has errors of tools and tool references.
-            inner = [
-                f"Tool {part[1]} was loaded." if isinstance(part, tuple) else part
-                for part in block[3]
+            loaded = [
+                f"Tool {one[1]} was loaded." if isinstance(one, tuple) else one for one in block[3]
             ]
-            done.append((*block[:2], None, inner))
+            done.append((*block[:2], None, loaded))
         elif kind == "call" and isinstance(block[3], str) and api == "messages":
             done.append((*block[:3], {"__unparsedToolInput": {"raw": block[3]}}))
         elif kind == "developer" and api == "messages":
@@ -128,7 +130,7 @@ def check(conversation: Conversation, over: Api) -> None:
     again = PARSERS[over](WRITERS[over](conversation), True)
     assert story_of(again) == reduced(story_of(conversation), over)
     if over == "responses":
-        assert tools(again) == tools(conversation)
+        assert [*map(form_of, again.tools)] == [*map(form_of, conversation.tools)]
     # In Responses, thinking is disabled by an effort of none.
     off = over == "responses" and conversation.thinking.mode == "disabled"
     assert again.thinking.effort == ("none" if off else conversation.thinking.effort)
