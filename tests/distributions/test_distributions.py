@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from collections.abc import Iterator
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
@@ -55,12 +54,10 @@ def required(name: str) -> list[Requirement]:
     return list(map(Requirement, project(FOLDERS[name] / "pyproject.toml")["dependencies"]))
 
 
-def siblings(name: str) -> Iterator[str]:
+def siblings(name: str) -> list[str]:
     """The distributions of this repository that one requires, itself included."""
-    yield name
-    for requirement in required(name):
-        if requirement.name.startswith(PREFIX):
-            yield requirement.name.removeprefix(PREFIX)
+    names = [requirement.name for requirement in required(name)]
+    return [name, *(one.removeprefix(PREFIX) for one in names if one.startswith(PREFIX))]
 
 
 @pytest.fixture(scope="module")
@@ -73,11 +70,6 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def contents(wheels: Path, name: str) -> list[str]:
     (wheel,) = wheels.glob(f"turnwire_{name}-{__version__}-*.whl")
     return [path for path in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in path]
-
-
-def modules(wheels: Path, name: str) -> list[str]:
-    paths = [path.removesuffix(".py") for path in contents(wheels, name) if path.endswith(".py")]
-    return sorted(path.removesuffix("/__init__").replace("/", ".") for path in paths)
 
 
 @pytest.fixture(scope="module")
@@ -126,19 +118,17 @@ def example(name: str) -> str:
     return found[1]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_wheel_contains_its_packages_whole_and_nothing_else(wheels: Path, name: str) -> None:
-    files = contents(wheels, name)
+def test_wheels_contain_their_packages_whole_and_nothing_else(wheels: Path) -> None:
     tree = {str(path.relative_to(ROOT)) for path in ROOT.glob("s*/**/*.py")}
-    assert {path for path in files if path.endswith(".py")} == {
-        path for path in tree if path.startswith(tuple(PACKAGES[name]))
-    }
-    assert {Path(path).name for path in files if not path.endswith(".py")} <= {"py.typed"}
-
-
-def test_no_file_is_in_two_wheels(wheels: Path) -> None:
-    files = [path for name in NAMES for path in contents(wheels, name)]
-    assert len(files) == len(set(files))
+    every: list[str] = []
+    for name in NAMES:
+        files = contents(wheels, name)
+        packages = tuple(PACKAGES[name])
+        expected = {path for path in tree if path.startswith(packages)}
+        assert {path for path in files if path.endswith(".py")} == expected
+        assert {Path(path).name for path in files if not path.endswith(".py")} <= {"py.typed"}
+        every += files
+    assert len(every) == len(set(every)), "no file is in two wheels"
 
 
 @for_each(NAMES)
@@ -158,7 +148,8 @@ def test_requirements_are_those_of_turnwire_and_its_version(name: str) -> None:
 def test_every_module_is_imported_without_the_rest_of_turnwire(
     wheels: Path, installed: dict[str, list[Path]], tmp_path: Path, name: str
 ) -> None:
-    mine = modules(wheels, name)
+    paths = [path.removesuffix(".py") for path in contents(wheels, name) if path.endswith(".py")]
+    mine = sorted(path.removesuffix("/__init__").replace("/", ".") for path in paths)
     others = ["aiohttp", "cyclopts", "nats", "structlog", "uvloop"]
     assert all(importlib.util.find_spec(other) for other in others)  # here they could be imported
 

@@ -5,14 +5,12 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
 import pytest
 
 from schemas.conversation import HostedTool
-from schemas.events import WebSource
 from services.frontend.hosted.contract import ProviderError
 from services.frontend.hosted.provider import HttpProvider
 from services.runtime.config import FrontendConfig
@@ -26,6 +24,10 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
+TESTED = (
+    *("messages", "chat", "responses", "tool_calls", "parse_output", "tap_bus"),
+    *("web_provider", "print_traces"),
+)
 
 
 def start(name: str, *arguments: str) -> subprocess.Popen[str]:
@@ -70,42 +72,43 @@ def server(
 
 def test_every_example_is_tested_and_listed() -> None:
     files = {path.name for path in EXAMPLES.glob("*.py")}
-    elsewhere = {"prompt_ids.py", "print_traces.py"}  # these two have tests of their own
-    assert files - elsewhere == set(TESTS)
+    elsewhere = {"prompt_ids.py"}  # it has tests of its own
+    assert files - elsewhere == {f"{name}.py" for name in TESTED}
+    assert all(f"test_{name}" in globals() for name in TESTED)
     readme = (EXAMPLES / "README.md").read_text()
     assert all(f"`{name}`" in readme for name in files)
 
 
-def messages(server: Stack) -> None:
+def test_messages(server: Stack) -> None:
     pytest.importorskip("anthropic")
     *text, usage = run("messages.py", server.url)
     assert "".join(text).strip()
-    assert usage.endswith(" output")
     assert "input tokens" in usage
+    assert usage.endswith(" output")
 
 
-def chat(server: Stack) -> None:
+def test_chat(server: Stack) -> None:
     pytest.importorskip("openai")
     *text, usage = run("chat.py", server.url)
     assert "".join(text).strip()
     assert usage.endswith(" output tokens")
 
 
-def responses(server: Stack) -> None:
+def test_responses(server: Stack) -> None:
     pytest.importorskip("openai")
     *text, usage = run("responses.py", server.url)
     assert len([line for line in text if line.strip()]) >= 2
     assert usage.endswith(" cached")
 
 
-def tool_calls(server: Stack) -> None:
+def test_tool_calls(server: Stack) -> None:
     pytest.importorskip("anthropic")
     call, *answer = run("tool_calls.py", server.url)
     assert call == f"Bash {{'command': 'pwd'}} -> {str(Path.cwd())!r}"
     assert "".join(answer).strip()
 
 
-def parse_output(server: Stack) -> None:
+def test_parse_output() -> None:
     printed = "\n".join(run("parse_output.py"))
     kinds = enumerate(("reasoning", "text", "tool_use"))
     starts = [printed.index(f"BlockStart(block={at}, kind='{kind}'") for at, kind in kinds]
@@ -113,7 +116,7 @@ def parse_output(server: Stack) -> None:
     assert printed.count("BlockStop(") == 3
 
 
-def tap_bus(server: Stack) -> None:
+def test_tap_bus(server: Stack) -> None:
     pytest.importorskip("anthropic")
     tap = start("tap_bus.py", server.nats.url, "2")
     try:
@@ -128,53 +131,35 @@ def tap_bus(server: Stack) -> None:
     assert [" ends: " in line for line in ends] == [True, True]
 
 
-def web_provider(server: Stack) -> None:
+def test_web_provider() -> None:
     port = free_port()
     serving = start("web_provider.py", str(ROOT / "docs"), str(port))
     try:
         assert serving.stdout is not None
         assert serving.stdout.readline().startswith("serving ")
-        provider = HttpProvider(f"http://127.0.0.1:{port}/", None, 1 << 20)
-
-        async def call(kind: Literal["web_search", "web_fetch"], argument: str) -> list[WebSource]:
-            async with asyncio.timeout(LIMIT_S):
-                while True:
-                    with contextlib.suppress(ProviderError):
-                        return await provider.run(HostedTool(kind), argument)
-                    await asyncio.sleep(0.1)  # the port opens after the line that was read
-
-        async def calls() -> None:
-            found = await call("web_search", "ledger siblings")
-            assert "https://docs.example/ledger.md" in [source.url for source in found]
-            (page,) = await call("web_fetch", "https://docs.example/ledger.md")
-            assert page.text.startswith("# ")
-            with pytest.raises(ProviderError, match="404"):
-                await provider.run(HostedTool("web_fetch"), "https://docs.example/no.md")
-            await provider.close()
-
-        asyncio.run(calls())
+        asyncio.run(search(HttpProvider(f"http://127.0.0.1:{port}/", None, 1 << 20)))
     finally:
         serving.terminate()
         serving.wait()
 
 
-TESTS: dict[str, Callable[[Stack], None]] = {
-    "messages.py": messages,
-    "chat.py": chat,
-    "responses.py": responses,
-    "tool_calls.py": tool_calls,
-    "parse_output.py": parse_output,
-    "tap_bus.py": tap_bus,
-    "web_provider.py": web_provider,
-}
+async def search(provider: HttpProvider) -> None:
+    search, fetch = HostedTool("web_search"), HostedTool("web_fetch")
+    async with asyncio.timeout(LIMIT_S):
+        found = None
+        while found is None:
+            with contextlib.suppress(ProviderError):
+                found = await provider.run(search, "ledger siblings")
+            await asyncio.sleep(0.1)  # the port opens after the line that was read
+    assert "https://docs.example/ledger.md" in [source.url for source in found]
+    (page,) = await provider.run(fetch, "https://docs.example/ledger.md")
+    assert page.text.startswith("# ")
+    with pytest.raises(ProviderError, match="404"):
+        await provider.run(fetch, "https://docs.example/no.md")
+    await provider.close()
 
 
-@pytest.mark.parametrize("name", TESTS)
-def test_example_works(name: str, server: Stack) -> None:
-    TESTS[name](server)
-
-
-def test_print_traces_prints_a_trace_as_a_tree() -> None:
+def test_print_traces() -> None:
     port = free_port()
     process = start("print_traces.py", str(port))
     try:
