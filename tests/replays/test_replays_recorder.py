@@ -27,8 +27,6 @@ from schemas.events import (
     Delta,
     Dispatch,
     Failed,
-    Finish,
-    FinishReason,
     OutputTokens,
     Prepared,
     TokenLogprob,
@@ -45,6 +43,7 @@ from schemas.frames import (
     TokenFrame,
     TurnRequest,
 )
+from tests.kit import events
 from turnwire_tools.clients.answer import APIS
 from turnwire_tools.replay.gateway import ReplayGateway, serving
 from turnwire_tools.replay.player import Session
@@ -77,15 +76,9 @@ ASKED = Conversation(
     template_kwargs={"greeting": "Hi Jane"},
 )
 EVENTS: list[TurnEvent] = [
-    BlockStart(0, "reasoning"),
-    Delta(0, 0, "Jane has "),
-    Delta(0, 9, "1 file."),
-    BlockStop(0, length=16, seal="c2VhbGVk"),
-    BlockStart(1, "tool_use", "Bash", "toolu_1"),
-    *[Delta(1, at, ARGUMENTS[at : at + 5]) for at in range(0, len(ARGUMENTS), 5)],
-    Dispatch(1, "toolu_1", "Bash", ARGUMENTS),
-    BlockStop(1, length=len(ARGUMENTS)),
-    Finish(FinishReason.STOP, 2, Usage(prompt=50, cached=16, output=9, reasoning=3)),
+    *events.reasoning(0, ("Jane has ", "1 file."), seal="c2VhbGVk"),
+    *events.call(1, "Bash", ARGUMENTS, call_id="toolu_1", pieces=20),
+    events.finish(2, usage=Usage(prompt=50, cached=16, output=9, reasoning=3)),
 ]
 KEPT = [event for event in EVENTS if not isinstance(event, Dispatch)]
 
@@ -94,8 +87,8 @@ def asked(turn: str = "t1", attempt: int = 1) -> TurnRequest:
     return TurnRequest(turn, "f", ASKED, attempt)
 
 
-def frame(*events: TurnEvent, turn: str = "t1", attempt: int = 1) -> EventFrame:
-    return EventFrame("p", 1, [EventEntry(turn, attempt, list(events))])
+def frame(*sent: TurnEvent, turn: str = "t1", attempt: int = 1) -> EventFrame:
+    return EventFrame("p", 1, [EventEntry(turn, attempt, list(sent))])
 
 
 def tokens(at: int, *ids: int) -> TokenFrame:
@@ -173,8 +166,8 @@ def test_failures_and_unfinished_turns_are_recorded() -> None:
 def test_redaction_removes_all_texts_ids_and_log_probabilities() -> None:
     chosen = TokenLogprob("hush", -0.1, 0, top=[TopLogprob("hush", -0.1)])
     said = (OutputTokens(0, [4242], [chosen]), BlockStart(2, "text"), Delta(2, 0, "hush", [chosen]))
-    events = frame(*EVENTS[:-1], *said, BlockStop(2, length=4), EVENTS[-1])
-    [text] = recorded(asked(), tokens(0, 1, 2), events, redact=True)
+    whole = frame(*EVENTS[:-1], *said, BlockStop(2, length=4), EVENTS[-1])
+    [text] = recorded(asked(), tokens(0, 1, 2), whole, redact=True)
     for word in ("jane", "Jane", "secret", "list", "cat", "agent", '"tokens"', "c2Vh", "Runs"):
         assert word.encode() not in text, word
     assert b"hush" not in text
@@ -192,13 +185,12 @@ def test_json_is_masked_for_every_splitting_and_keeps_its_keys_and_length() -> N
     assert json.decode(mask_json(JSON)) == MASKED
     for size in range(len(JSON)):
         assert len(mask_json(JSON[:size])) == size
-    start, stop = BlockStart(0, "tool_use", "Bash", "c1"), BlockStop(0, length=len(JSON))
-    end = Finish(FinishReason.STOP, 1, Usage(prompt=1, output=1))
-    for size in (1, 3, 1000):
-        deltas = [Delta(0, at, JSON[at : at + size]) for at in range(0, len(JSON), size)]
-        events = frame(start, *deltas, Dispatch(0, "c1", "Bash", JSON), stop, end)
-        [turn] = replay(recorded(asked(), events, redact=True)).turns
+    for pieces in (1, len(JSON) // 3, len(JSON)):
+        call = events.call(0, "Bash", JSON, call_id="c1", pieces=pieces)
+        whole = frame(*call, events.finish(1))
+        [turn] = replay(recorded(asked(), whole, redact=True)).turns
         [step] = [step for step in turn.steps if isinstance(step, RecordedEvents)]
         texts = [event.text for event in step.events if isinstance(event, Delta)]
-        assert [len(text) for text in texts] == [len(delta.text) for delta in deltas]
+        sent = [event.text for event in call if isinstance(event, Delta)]
+        assert [*map(len, texts)] == [*map(len, sent)]
         assert json.decode("".join(texts)) == MASKED

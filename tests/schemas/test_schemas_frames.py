@@ -1,5 +1,7 @@
 """What is on the wire stays readable for older and newer processes."""
 
+import sys
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -7,8 +9,16 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from schemas.conversation import Conversation, Message, Sampling, Text
-from schemas.errors import ErrorInfo, ErrorKind, TurnwireError, raised
-from schemas.events import BlockStart, Delta
+from schemas.errors import (
+    INTERNAL,
+    OUT_OF_MEMORY,
+    ErrorInfo,
+    ErrorKind,
+    TurnwireError,
+    raised,
+    unexpected,
+)
+from schemas.events import BlockStart, Delta, blocks_of
 from schemas.frames import (
     ABSENT,
     EventEntry,
@@ -22,6 +32,7 @@ from schemas.frames import (
     pack_ids,
     unpack_ids,
 )
+from tests.kit.events import text
 from tests.kit.every import for_each
 
 
@@ -30,10 +41,14 @@ def test_ids_round_trip(ids: list[int]) -> None:
     assert unpack_ids(pack_ids(ids)) == ids
 
 
-def test_ids_are_little_endian_and_broken_ones_refused() -> None:
-    assert pack_ids([1, 258]) == b"\x01\0\0\0\x02\x01\0\0"
+def test_ids_are_little_endian_and_broken_ones_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = pack_ids([1, 258])
+    assert packed == b"\x01\0\0\0\x02\x01\0\0"
     with pytest.raises(ValueError):
         unpack_ids(b"abc")
+    other = {"little": "big", "big": "little"}[sys.byteorder]
+    monkeypatch.setattr(sys, "byteorder", other)
+    assert pack_ids([1, 258]) == b"\0\0\0\x01\0\0\x01\x02", "swapped where it is another"
 
 
 def test_events_are_readable_json() -> None:
@@ -73,6 +88,17 @@ def test_every_kind_of_error_has_its_exception(kind: ErrorKind) -> None:
     assert error.kind == kind
     assert error.info == info
     assert str(error) == "why"
+
+
+def test_unexpected_error_names_a_lack_of_memory() -> None:
+    assert unexpected(MemoryError()) is OUT_OF_MEMORY
+    assert unexpected(KeyError("x")) is INTERNAL
+
+
+def test_blocks_have_their_start_text_and_end() -> None:
+    first, last = text(0, ("a", "b")), text(1, "cut")[:-1]
+    blocks = [(start.block, said, stop) for start, said, stop in blocks_of([*first, *last])]
+    assert blocks == [(0, "ab", first[-1]), (1, "cut", None)]
 
 
 @pytest.mark.parametrize("ids", [[], [1], [0, 10, 0x7B, 0xFFFFFFFF], list(range(60_000))])

@@ -34,6 +34,7 @@ def test_different_names_have_different_tokens(a: str, b: str) -> None:
         (subjects.heartbeat("worker", "w*"), "tw.v2.beat.worker.w=2A"),
         (subjects.own_heartbeats(), "tw.v2.beat.*.*"),
         (subjects.heartbeats(), "tw.*.beat.*.*"),
+        (subjects.stored_messages("s"), "$JS.API.DIRECT.GET.s"),
     ],
 )
 def test_subjects_have_their_form(subject: str, expected: str) -> None:

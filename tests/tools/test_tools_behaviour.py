@@ -13,20 +13,14 @@ import pytest
 from msgspec import json as codec
 
 from schemas import subjects
-from schemas.conversation import Conversation, Message, Text
 from schemas.events import (
-    BlockStart,
-    BlockStop,
-    Delta,
-    Dispatch,
-    Finish,
-    FinishReason,
     TurnEvent,
-    Usage,
 )
 from schemas.frames import EventEntry, EventFrame, TurnRequest
 from services.cli.common import CommandError
 from services.cli.main import main
+from tests.kit.conversations import conversation
+from tests.kit.events import call, finish
 from tests.kit.nats import NatsServer
 from turnwire_tools.behaviour import Comparison, Result, as_table, read_tasks, sign_flip_p
 
@@ -76,13 +70,11 @@ def publish(subject: str, message: object) -> bytes:
 
 def turn(name: str, calls: int) -> bytes:
     """The messages of a turn that makes calls."""
-    conversation = Conversation("m", [Message("user", [Text("Go.")])])
     events: list[TurnEvent] = []
     for block in range(calls):
-        events += [BlockStart(block, "tool_use", "ls", f"c{block}"), Delta(block, 0, "{}")]
-        events += [Dispatch(block, f"c{block}", "ls", "{}"), BlockStop(block, True, 2)]
-    events.append(Finish(FinishReason.STOP, calls, Usage(output=1)))
-    return publish(subjects.turn("m", "p"), TurnRequest(name, "f", conversation)) + publish(
+        events += call(block, "ls", "{}", call_id=f"c{block}")
+    events.append(finish(calls))
+    return publish(subjects.turn("m", "p"), TurnRequest(name, "f", conversation())) + publish(
         subjects.events("f"), EventFrame("s", 1, [EventEntry(name, 1, events)])
     )
 

@@ -13,10 +13,11 @@ import pytest
 
 from schemas import subjects
 from schemas.control import Cancel, Heartbeat
-from schemas.conversation import Conversation, Message, Text
-from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, TurnEvent, Usage
+from schemas.events import BlockStart, TurnEvent
 from schemas.frames import EventEntry, EventFrame, TurnRequest
 from services.runtime.bus import Delivery
+from tests.kit.conversations import conversation, user
+from tests.kit.events import finish, text
 from tests.kit.nats import NatsServer
 from tests.kit.processes import MakeProcess
 from turnwire_tools.replay.replay_file import read
@@ -57,7 +58,7 @@ def test_messages_are_shown_but_upkeep_and_other_turns_on_request(shown: Any) ->
     assert third.endswith("turn-bbbb [1] tool_use Bash c1")
     assert len(cancels) == 2
 
-    assert [text.split("turn-bbbb ")[1] for text in shown(request="bbbb")] == [
+    assert [line.split("turn-bbbb ")[1] for line in shown(request="bbbb")] == [
         "[0] reasoning",
         "[1] tool_use Bash c1",
         "cancel up to attempt 1: timeout",
@@ -69,10 +70,8 @@ def test_messages_are_shown_but_upkeep_and_other_turns_on_request(shown: Any) ->
     assert msgspec.json.decode(message.payload, type=EventFrame) == EVENTS
 
 
-def answer_frame(turn: str, text: str) -> EventFrame:
-    events: list[TurnEvent] = [BlockStart(0, "text"), Delta(0, 0, text)]
-    events += [BlockStop(0, length=len(text)), Finish(FinishReason.STOP, 1, Usage(7, 0, 2))]
-    return EventFrame("p1", 0, [EventEntry(turn, 1, events)])
+def answer_frame(turn: str, said: str) -> EventFrame:
+    return EventFrame("p1", 0, [EventEntry(turn, 1, [*text(0, said), finish(1)])])
 
 
 async def test_turns_are_recorded_when_they_have_ended(
@@ -87,9 +86,9 @@ async def test_turns_are_recorded_when_they_have_ended(
         assert process.stdout is not None
         assert process.stderr is not None
         assert b"listening on" in await process.stderr.readline()
-        conversation = Conversation("m", [Message("user", [Text("Say hello.")])])
+        asked = conversation(user("Say hello."))
         for turn_id in ("turn-one", "turn-two", "turn-one-b"):
-            publish(subjects.turn("m", "p"), TurnRequest(turn_id, "f", conversation))
+            publish(subjects.turn("m", "p"), TurnRequest(turn_id, "f", asked))
         publish(subjects.events("f"), answer_frame("turn-two", "not me"))
         publish(subjects.events("f"), answer_frame("turn-one", "Hello."))
         for _ in range(6):
@@ -101,5 +100,5 @@ async def test_turns_are_recorded_when_they_have_ended(
     assert b"1 turns were not recorded" in err
     assert file.stat().st_mode & 0o777 == 0o600
     [turn] = read("turns", file.read_text()).turns
-    assert turn.conversation == conversation
+    assert turn.conversation == asked
     assert (turn.expect, turn.end) == ([("text", "Hello.")], "stop")

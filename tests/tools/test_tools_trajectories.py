@@ -11,16 +11,11 @@ from msgspec import Raw
 from msgspec import json as codec
 
 from schemas.control import Cancel
-from schemas.conversation import Client, Conversation, Message, Sampling, Text
+from schemas.conversation import Client, Sampling, Text
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import (
-    BlockStart,
-    BlockStop,
-    Delta,
     Failed,
-    Finish,
     FinishReason,
-    TurnEvent,
     Usage,
 )
 from schemas.frames import (
@@ -36,15 +31,13 @@ from schemas.frames import (
 )
 from schemas.ledger import LedgerContext
 from services.cli.main import main
+from tests.kit.conversations import assistant, conversation, user
+from tests.kit.events import finish, text
 from turnwire_tools.replay.replay_file import RecordedPrompt
 from turnwire_tools.tap.turns import FollowedTurn, TurnFollower
 from turnwire_tools.trajectories.samples import Sampler
 
 CONTEXT = codec.encode(ParseContext("m", "qwen3_coder", "f", 3))
-
-
-def text_events(text: str) -> list[TurnEvent]:
-    return [BlockStart(0, "text"), Delta(0, 0, text), BlockStop(0, True, len(text))]
 
 
 class Rollout:
@@ -67,16 +60,14 @@ class Rollout:
         """`history`: texts of the user and the model in turn; the last is the user's. The turn
         writes `text N`."""
         self.count += 1
-        messages = [
-            Message("assistant" if n % 2 else "user", [Text(text)])
-            for n, text in enumerate(history)
-        ]
-        conversation = Conversation("m", messages, client=Client(session))
+        roles = (user, assistant)
+        messages = [roles[n % 2](said) for n, said in enumerate(history)]
+        asked = conversation(*messages, client=Client(session))
         name, placed = f"t{self.count}", RecordedPrompt(0.0, pack_ids(prompt))
-        turn = FollowedTurn(name, 0.0, conversation, placed=placed)
+        turn = FollowedTurn(name, 0.0, asked, placed=placed)
         turn.add_tokens(TokenEntry(name, 1, 0, output), 0.0)
-        end = Finish(FinishReason.STOP, 1, Usage(output=len(output)))
-        turn.add_events(EventEntry(name, 1, [*text_events(f"text {self.count}"), end]), 0.0)
+        end = finish(1, usage=Usage(output=len(output)))
+        turn.add_events(EventEntry(name, 1, [*text(0, f"text {self.count}"), end]), 0.0)
         ledger = LedgerContext(b"", 0, b"", opening)
         turn.context = ParseContext("m", "qwen3_coder", "f", 3, ledger=ledger)
         self.sampler.add(turn, None, now)
@@ -163,7 +154,7 @@ def test_changes_by_client_and_template_are_distinguished(sent: str, cause: str)
 
 
 def request(attempt: int = 1) -> TurnRequest:
-    return TurnRequest("t", "f", Conversation("m", [Message("user", [Text("Q")])]), attempt)
+    return TurnRequest("t", "f", conversation(), attempt)
 
 
 def generate(
@@ -185,8 +176,8 @@ def tokens(
     return TokenFrame("w", 1, [entry])
 
 
-def finish(count: int, attempt: int = 1, reason: FinishReason = FinishReason.STOP) -> EventFrame:
-    events = [*text_events("hi"), Finish(reason, 1, Usage(output=count))]
+def ended(count: int, attempt: int = 1, reason: FinishReason = FinishReason.STOP) -> EventFrame:
+    events = [*text(0, "hi"), finish(1, reason, usage=Usage(output=count))]
     return EventFrame("p", 1, [EventEntry("t", attempt, events)])
 
 
@@ -206,25 +197,25 @@ def outputs(*messages: object) -> list[int]:
 
 def test_repeats_are_dropped_and_the_end_token_is_kept() -> None:
     frames = (tokens(0, 3, 4), tokens(1, 4, 5), tokens(0, 3), tokens(3, stop=9))
-    (turn,), _, _ = follow(request(), generate(), *frames, finish(4))
+    (turn,), _, _ = follow(request(), generate(), *frames, ended(4))
     assert (list(turn.prompt), list(turn.output)) == ([1, 2], [3, 4, 5, 9])
     assert (turn.stop_id, turn.logprobs) == (9, [])
     assert (turn.written, turn.time) == ([Text("hi")], 5.0)
 
     last = tokens(1, 4, logprob=-0.5, stop=9)
-    (turn,), _, _ = follow(request(), generate(), tokens(0, 3), last, finish(3))
+    (turn,), _, _ = follow(request(), generate(), tokens(0, 3), last, ended(3))
     assert turn.logprobs == [None, -0.5, -9.0]
 
 
 def test_tokens_after_a_cut_are_left_out_and_those_after_the_end_waited_for() -> None:
-    cut = finish(2, reason=FinishReason.STOP_STRING)
+    cut = ended(2, reason=FinishReason.STOP_STRING)
     (turn,), _, _ = follow(request(), generate(), tokens(0, 3, 4, 5, stop=9), cut)
     assert (list(turn.output), turn.stop_id) == ([3, 4], None)
-    assert outputs(tokens(0, 3), finish(3), tokens(1, 4), tokens(2, stop=9)) == [3, 4, 9]
+    assert outputs(tokens(0, 3), ended(3), tokens(1, 4), tokens(2, stop=9)) == [3, 4, 9]
 
 
 def test_resumed_turn_keeps_its_tokens_and_restarted_turn_drops_them() -> None:
-    again = (tokens(0, 3, 4, 5, attempt=2, stop=9), finish(4, 2))
+    again = (tokens(0, 3, 4, 5, attempt=2, stop=9), ended(4, 2))
     resumed = generate(2, resume=(3, 4))
     assert outputs(tokens(0, 3, 4), request(2), resumed, *again) == [3, 4, 5, 9]
     late = tokens(0, 8, attempt=1)
@@ -233,15 +224,15 @@ def test_resumed_turn_keeps_its_tokens_and_restarted_turn_drops_them() -> None:
 
 def test_turns_that_are_not_one_sequence_are_left_out() -> None:
     failed = EventFrame("p", 1, [EventEntry("t", 1, [Failed(ErrorInfo(ErrorKind.ENGINE, "x"))])])
-    other_prompt = (generate(2, (1, 5), (3,)), tokens(0, 3, 4, attempt=2), finish(2, 2))
+    other_prompt = (generate(2, (1, 5), (3,)), tokens(0, 3, 4, attempt=2), ended(2, 2))
     for messages in (
         (tokens(0, 3), failed),
         (tokens(0, 3), Cancel("t", 1, "hangup")),
-        (finish(0),),
+        (ended(0),),
         (tokens(0, 3), *other_prompt),
     ):
         assert follow(request(), generate(), *messages) == ([], 1, 0)
-    assert follow(request(), generate(), tokens(1, 4), finish(2)) == ([], 0, 1)
+    assert follow(request(), generate(), tokens(1, 4), ended(2)) == ([], 0, 1)
 
 
 def test_a_recording_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -250,7 +241,7 @@ def test_a_recording_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         "turn.m.p": request(),
         "gen.m.w": generate(),
         "tok.p": tokens(0, 3, stop=9),
-        "evt.f": finish(2),
+        "evt.f": ended(2),
     }
     lines = [
         {"time": 1.5, "subject": f"tw.v2.{name}", "payload": json.loads(codec.encode(one))}

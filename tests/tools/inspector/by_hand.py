@@ -18,10 +18,6 @@ from schemas.conversation import (
     ToolSpec,
 )
 from schemas.events import (
-    BlockStart,
-    BlockStop,
-    Delta,
-    Dispatch,
     Finish,
     FinishReason,
     Prepared,
@@ -33,12 +29,12 @@ from schemas.frames import (
     EventFrame,
     GenerateRequest,
     ParseContext,
-    PromptImage,
     TokenEntry,
     TokenFrame,
     TurnRequest,
     pack_ids,
 )
+from tests.kit import events
 from tests.kit.conversations import assistant as answer
 from tests.kit.conversations import user
 from turnwire_tools.inspector.fold import Fold
@@ -61,8 +57,8 @@ class Bus:
         self.now += 1
         self.fold.take(message, self.now, receiver)
 
-    def events(self, turn: str, *events: TurnEvent, attempt: int = 1) -> None:
-        self.send(EventFrame("parser-1", 1, [EventEntry(turn, attempt, list(events))]))
+    def events(self, turn: str, *sent: TurnEvent, attempt: int = 1) -> None:
+        self.send(EventFrame("parser-1", 1, [EventEntry(turn, attempt, list(sent))]))
 
     def begin(
         self,
@@ -70,32 +66,17 @@ class Bus:
         prompt: Sequence[int],
         *,
         worker: str = "worker-1",
-        reused: int = 0,
-        recall: str = "first",
-        images: Sequence[PromptImage] = (),
+        **more: Any,
     ) -> str:
         """Everything up to the first token."""
         self.count += 1
         turn = f"turn{self.count:04}"
         context = ParseContext(conversation.model, "qwen3_coder", "frontend-1", len(prompt), 99)
         self.send(TurnRequest(turn, "frontend-1", conversation))
-        self.send(
-            GenerateRequest(
-                turn,
-                1,
-                conversation.model,
-                pack_ids(prompt),
-                "parser-1",
-                "frontend-1",
-                Sampling(),
-                [],
-                Raw(json.encode(context)),
-                reused=reused,
-                recall=recall,
-                images=[*images],
-            ),
-            worker,
-        )
+        names = (turn, 1, conversation.model, pack_ids(prompt), "parser-1", "frontend-1")
+        more = {"recall": "first", **more}
+        encoded = Raw(json.encode(context))
+        self.send(GenerateRequest(*names, Sampling(), [], encoded, **more), worker)
         self.events(turn, Prepared(len(prompt), 99, worker, "parser-1"))
         return turn
 
@@ -126,21 +107,12 @@ class Bus:
 
 
 def block_events(block: int, part: Part) -> list[TurnEvent]:
-    match part:
-        case Reasoning(text=text):
-            start, text = BlockStart(block, "reasoning"), text or ""
-            return [start, Delta(block, 0, text), BlockStop(block, length=len(text))]
-        case Text(text=text):
-            start = BlockStart(block, "text")
-            return [start, Delta(block, 0, text), BlockStop(block, length=len(text))]
-        case Call():
-            return [
-                BlockStart(block, "tool_use", part.name, part.call_id),
-                Delta(block, 0, part.arguments),
-                Dispatch(block, part.call_id, part.name, part.arguments),
-                BlockStop(block, length=len(part.arguments)),
-            ]
-    raise AssertionError(part)
+    if isinstance(part, Reasoning):
+        return events.reasoning(block, part.text or "", seal=None, pieces=1)
+    if isinstance(part, Text):
+        return events.text(block, part.text, pieces=1)
+    assert isinstance(part, Call)
+    return events.call(block, part.name, part.arguments, call_id=part.call_id, pieces=1)
 
 
 def asked(
