@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import re
 from itertools import product
 from unittest.mock import MagicMock
 
@@ -26,7 +25,6 @@ from schemas.errors import (
     Unauthorized,
     Unavailable,
 )
-from schemas.events import Failed
 from services.frontend.apis.messages.errors import error_reply
 from services.frontend.apis.messages.render import MessagesStream
 from services.frontend.apis.responses.errors import FORMAT
@@ -34,10 +32,11 @@ from services.frontend.apis.shared.shared_errors import CHAT as CHAT_ERRORS
 from services.frontend.apis.shared.shared_errors import union_reply
 from services.frontend.http.sse import SseWriter
 from services.runtime.config import FrontendConfig
-from tests.kit.bodies import APIS, CHAT, MESSAGES, Api, messages
+from tests.kit.bodies import APIS, CHAT, MESSAGES, messages
 from tests.kit.events import USAGE, Step, call, finish, reasoning, text
-from tests.kit.every import Cases
+from tests.kit.every import Cases, for_each
 from tests.kit.frontend import MODEL, FakeGateway, Served, serving
+from tests.kit.raw_http import connected, post
 
 ASK = messages(max_tokens=99)
 STREAM = ASK | {"stream": True}
@@ -85,7 +84,7 @@ async def test_refusal_has_its_status(cases: Cases) -> None:
                     assert served.lines[-1]["outcome"] == gateway.refusal.info.kind
 
 
-@pytest.mark.parametrize("kind", ErrorKind)
+@for_each(ErrorKind)
 def test_refusal_for_lack_of_a_process_has_a_time_to_wait(kind: ErrorKind) -> None:
     for reply in (error_reply, FORMAT.reply, CHAT_ERRORS.reply, union_reply):
         without, with_time = (
@@ -94,16 +93,6 @@ def test_refusal_for_lack_of_a_process_has_a_time_to_wait(kind: ErrorKind) -> No
         )
         assert with_time.headers["retry-after"] == "3"
         assert ("retry-after" in without.headers) == (without.status in (503, 529))
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_turn_that_fails_before_its_output_has_an_error_status(stream: bool) -> None:
-    gateway = FakeGateway(lambda: [[Failed(ErrorInfo(ErrorKind.OVERLOADED, "busy"))]])
-    gateway.opened_after = 1
-    async with serving(gateway) as served, ClientSession(served.url) as http:
-        response = await http.post("/v1/messages", json=STREAM if stream else ASK)
-        assert await error_of(response) == (529, "overloaded_error", "busy")
-    assert gateway.turns[0].cancelled == []
 
 
 async def test_events_before_the_turn_is_open_are_not_lost() -> None:
@@ -148,46 +137,32 @@ async def test_bug_after_the_first_byte_closes_the_connection(
         raise ZeroDivisionError
 
     monkeypatch.setattr(SseWriter, "run", broken)
-    async with serving() as served:
-        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
-        body = json.dumps(STREAM).encode()
-        writer.write(
-            b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
-            % len(body)
-            + body
-        )
+    body = json.dumps(STREAM).encode()
+    async with serving() as served, connected(served.port, post(body)) as (reader, _):
         answer = await reader.read()
-        writer.close()
     assert answer.count(b"HTTP/1.1 ") == 1
     assert not answer.endswith(b"\n0\r\n\r\n")
     assert served.lines[-1]["outcome"] == "internal"
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status", "message"),
-    [
-        ("GET", "/v1/nothing", 404, "Invalid URL (GET /v1/nothing)"),
-        ("POST", "/v1/messages/batches", 404, "Not found"),
-        ("GET", "/v1/messages", 405, "Method GET is not allowed here"),
-        ("DELETE", "/v1/models", 405, "Method DELETE is not allowed here"),
-        ("GET", "/v1/models/nobody", 404, "model: nobody"),
-    ],
+UNKNOWN = (
+    ("GET", "/v1/nothing", 404, "Invalid URL (GET /v1/nothing)"),
+    ("POST", "/v1/messages/batches", 404, "Not found"),
+    ("GET", "/v1/messages", 405, "Method GET is not allowed here"),
+    ("GET", "/v1/models/nobody", 404, "model: nobody"),
 )
-async def test_unknown_path_is_404(
-    method: str, path: str, status: int, message: str, http: ClientSession
-) -> None:
-    kind = "not_found_error" if status == 404 else "invalid_request_error"
-    response = await http.request(method, path)
-    assert await error_of(response) == (status, kind, message)
-    if status == 405:
-        assert "Allow" in response.headers
 
 
-async def test_errors_of_openais_paths_have_openais_format(http: ClientSession) -> None:
+async def test_unknown_path_is_404(http: ClientSession, cases: Cases) -> None:
+    for method, path, status, message in UNKNOWN:
+        with cases.case(method=method, path=path):
+            kind = "not_found_error" if status == 404 else "invalid_request_error"
+            response = await http.request(method, path)
+            assert await error_of(response) == (status, kind, message)
+            assert ("Allow" in response.headers) is (status == 405)
     response = await http.post("/v1/embeddings", json={})
-    kind = "invalid_request_error"
     message = "Invalid URL (POST /v1/embeddings)"
-    error = {"message": message, "type": kind, "param": None, "code": None}
+    error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
     assert (response.status, await response.json()) == (404, {"error": error})
 
 
@@ -199,25 +174,6 @@ async def test_messages_api_can_be_disabled() -> None:
         assert (await http.post("/v1/messages", json=ASK)).status == 404
         assert (await http.post("/v1/messages/count_tokens", json=ASK)).status == 404
         assert (await http.get("/v1/models")).status == 200
-
-
-@pytest.mark.parametrize(
-    ("request_id", "echoed"),
-    [
-        ("trace-1.2:3@x/y", True),
-        ("x" * 128, True),
-        ("x" * 129, False),
-        ("a b", False),
-    ],
-)
-async def test_every_answer_has_a_request_id(
-    request_id: str, echoed: bool, served: Served, http: ClientSession
-) -> None:
-    for path in ("/live", "/v1/nothing"):
-        response = await http.get(path, headers={"X-Request-Id": request_id})
-        own = response.headers["request-id"]
-        assert re.fullmatch(r"req_[0-9a-f]{24}", own)
-        assert response.headers["x-request-id"] == (request_id if echoed else own)
 
 
 async def test_stream_has_its_headers_and_ids(served: Served, http: ClientSession) -> None:
@@ -232,54 +188,32 @@ async def test_stream_has_its_headers_and_ids(served: Served, http: ClientSessio
     assert served.gateway.turns[0].id == turn
 
 
-async def test_http_1_0_stream_is_not_chunked() -> None:
-    async with serving() as served:
-        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
-        body = json.dumps(STREAM).encode()
-        writer.write(b"POST /v1/messages HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-        answer = (await reader.read()).decode()
-        writer.close()
-    head, _, stream = answer.partition("\r\n\r\n")
-    assert "chunked" not in head.lower()
-    assert stream.startswith("event: message_start\n")
-    assert stream.endswith('data: {"type":"message_stop"}\n\n')
-
-
-@pytest.mark.parametrize("api", [CHAT, MESSAGES], ids=lambda api: api.name)
-async def test_request_too_large_for_the_bus_is_refused_with_the_reason(api: Api) -> None:
+async def test_request_too_large_for_the_bus_is_refused_with_the_reason() -> None:
+    details = {"size_bytes": 9, "limit_bytes": 8}
+    reason = "The request has 9 bytes without the data of images and documents; the limit is 8."
     gateway = FakeGateway()
-    gateway.refusal = TooLarge(
-        "message of 9 bytes is over the bus limit", details={"size_bytes": 9, "limit_bytes": 8}
-    )
-    async with serving(gateway) as served, ClientSession(served.url) as http:
-        response = await http.post(api.path, json=api.body())
-        error = (await response.json())["error"]
-    assert response.status == 413
-    assert (
-        error["message"]
-        == "The request has 9 bytes without the data of images and documents; the limit is 8."
-    )
-    assert "details" not in error
+    gateway.refusal = TooLarge("message of 9 bytes is over the bus limit", details=details)
+    async with serving(gateway) as served:
+        for api in (CHAT, MESSAGES):
+            reply = await served.post(api.path, api.body())
+            assert (reply.status, reply.json["error"]["message"]) == (413, reason)
+            assert "details" not in reply.json["error"]
 
 
-@pytest.mark.parametrize(
-    ("flag", "header", "sent"),
-    [
+async def test_dispatch_is_opt_in(cases: Cases) -> None:
+    steps: Step = [*reasoning(0, "so"), *call(1, "look", '{"at": 1}', call_id="c1"), finish(2)]
+    for flag, header, sent in (
         (False, None, False),
         (False, "true", True),
         (True, None, True),
         (True, "0", False),
-    ],
-)
-async def test_dispatch_is_opt_in(flag: bool, header: str | None, sent: bool) -> None:
-    gateway = FakeGateway(
-        lambda: [[*reasoning(0, "so"), *call(1, "look", '{"at": 1}', call_id="c1"), finish(2)]]
-    )
-    headers = {} if header is None else {"x-turnwire-tool-dispatch": header}
-    config = FrontendConfig(enable_streaming_tool_dispatch=flag)
-    async with serving(gateway, config) as served, ClientSession(served.url) as http:
-        stream = await (await http.post("/v1/messages", json=STREAM, headers=headers)).text()
-    assert stream.count("event: tool_call_dispatch") == sent
+    ):
+        headers = {} if header is None else {"x-turnwire-tool-dispatch": header}
+        config = FrontendConfig(enable_streaming_tool_dispatch=flag)
+        with cases.case(flag=flag, header=header):
+            async with serving(FakeGateway(lambda: [steps]), config) as served:
+                stream = (await served.post("/v1/messages", STREAM, headers=headers)).text
+                assert stream.count("event: tool_call_dispatch") == sent
 
 
 async def test_dropped_tools_are_named(served: Served, http: ClientSession) -> None:
@@ -299,18 +233,17 @@ async def test_alias_reaches_the_model_and_is_echoed(served: Served, http: Clien
     assert served.gateway.turns[0].conversation.model == MODEL
 
 
-@pytest.mark.parametrize("path", ["/v1/messages", "/v1/tokenize"])
-async def test_request_without_a_model_is_refused(
-    path: str, served: Served, http: ClientSession
-) -> None:
-    ask = {key: value for key, value in ASK.items() if key != "model"}
-    assert await error_of(await http.post(path, json=ask)) == (
-        400,
-        "invalid_request_error",
-        "model: Field required",
-    )
-    served.gateway.any_model = True
-    assert (await http.post(path, json=ask)).status == 200
+async def test_any_model_may_be_accepted(served: Served, http: ClientSession) -> None:
+    for path in ("/v1/messages", "/v1/tokenize"):
+        served.gateway.any_model = False
+        ask = {key: value for key, value in ASK.items() if key != "model"}
+        assert await error_of(await http.post(path, json=ask)) == (
+            400,
+            "invalid_request_error",
+            "model: Field required",
+        )
+        served.gateway.any_model = True
+        assert (await http.post(path, json=ask)).status == 200
 
 
 async def test_turn_is_logged_and_counted() -> None:
@@ -357,17 +290,11 @@ async def test_turn_is_logged_and_counted() -> None:
         assert value(name, model=MODEL) == wanted, name
 
 
-@pytest.mark.parametrize(
-    ("path", "status"), [("/live", 503), ("/ready", 503), ("/health", 503), ("/metrics", 200)]
-)
-async def test_probes_report_liveness_and_readiness(
-    path: str, status: int, served: Served, http: ClientSession
-) -> None:
-    assert (await http.get(path)).status == 200
-    served.gateway.ready = False
-    assert (await http.get(path)).status == status
-
-
-async def test_first_requests_of_clients_are_answered(http: ClientSession) -> None:
+async def test_probes_report_liveness_and_readiness(served: Served, http: ClientSession) -> None:
+    for path, status in (("/live", 503), ("/ready", 503), ("/health", 503), ("/metrics", 200)):
+        served.gateway.ready = True
+        assert (await http.get(path)).status == 200
+        served.gateway.ready = False
+        assert (await http.get(path)).status == status, path
     for method, path in (("HEAD", "/"), ("GET", "/api/hello"), ("GET", "/version")):
-        assert (await http.request(method, path)).status == 200, path
+        assert (await http.request(method, path)).status == 200, "first requests of clients"

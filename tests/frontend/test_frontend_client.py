@@ -1,16 +1,15 @@
 """Tests which agent a request is taken to come from, with the headers of real clients and with
 invented ones."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from schemas.conversation import Client, Conversation, Message, OutputFormat, Text, ToolSpec
-from schemas.session import tenant_key
 from services.frontend.apis.shared.client import MAX_CHARS, with_client
 from tests.kit.bodies import APIS
 from tests.kit.conversations import assistant, conversation, user
+from tests.kit.every import for_rows
 
 CLAUDE = "c08b0507"
 CODEX = "01a21999-8c5b"
@@ -77,9 +76,8 @@ NAMES = sorted({name for headers, _ in SEEN.values() for name in headers})
 ASKED = conversation(user("Q"), tools=[ToolSpec("ls")])
 
 
-@pytest.mark.parametrize("who", SEEN)
-def test_clients_are_recognized_in_every_api(who: str) -> None:
-    headers, client = SEEN[who]
+@for_rows([*SEEN.values()])
+def test_clients_are_recognized_in_every_api(headers: dict[str, str], client: Client) -> None:
     for api in APIS:
         (conversation,) = api.parse(api.body(), headers).conversations
         assert replace(conversation.client, compare=None) == client, api.name
@@ -120,25 +118,13 @@ def test_an_id_that_looks_like_a_hash_is_not_that_of_another_id(
     )
 
 
-@given(st.text(), st.text() | st.none(), st.text() | st.none(), st.text() | st.none())
-def test_keys_of_tenants_differ(
-    question: str, session: str | None, tenant: str | None, other: str | None
-) -> None:
-    def key(name: str | None) -> str:
-        client = Client(session, tenant=name)
-        return tenant_key(conversation(user(question), client=client), session)
-
-    assert (key(tenant) == key(other)) == ((tenant or "") == (other or ""))
-
-
 TITLE = OutputFormat("json_schema", {"type": "object", "properties": {"title": {}}})
 OTHER = OutputFormat("json_schema", {"properties": 5})
 SYSTEM = [Text("You are a title generator. You output ONLY a thread title.")]
 DEVELOPER = Message("developer", [*SYSTEM])
 
 
-@pytest.mark.parametrize(
-    ("conversation", "session", "kind"),
+@for_rows(
     [
         (conversation(format=TITLE), "s", "background"),
         (conversation(system=SYSTEM), "s", "background"),

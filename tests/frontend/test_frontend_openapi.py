@@ -1,5 +1,4 @@
-"""Tests that the OpenAPI document describes what is served, and that answers conform to it
-(schemathesis)."""
+"""The OpenAPI document describes what is served, and answers conform to it (schemathesis)."""
 
 import asyncio
 from collections.abc import Iterator
@@ -8,7 +7,6 @@ from typing import Any
 import hypothesis
 import msgspec
 import pytest
-from aiohttp import ClientSession, web
 from prometheus_client import CollectorRegistry
 from structlog import get_logger
 
@@ -32,20 +30,9 @@ def everything_said() -> list[Step]:
     return [[*reasoning(0, "so"), *text(1, "well"), *calling, finish(3)]]
 
 
-def test_fingerprint_may_be_null() -> None:
-    schemas = EVERYTHING["components"]["schemas"]
-    for answer in ("ChatAnswer", "CompletionsAnswer"):
-        fingerprint = schemas[answer]["properties"]["system_fingerprint"]
-        assert fingerprint == {"anyOf": [{"type": "string"}, {"type": "null"}]}
-
-
-@pytest.fixture
-def app() -> web.Application:
+def test_document_describes_every_route_and_no_other() -> None:
     telemetry = Telemetry(CollectorRegistry(), get_logger())
-    return make_app(FrontendConfig(), FakeGateway(), telemetry)
-
-
-def test_document_describes_every_route_and_no_other(app: web.Application) -> None:
+    app = make_app(FrontendConfig(), FakeGateway(), telemetry)
     described = {(operation.method, operation.path) for operation in OPERATIONS}
     served = {
         (route.method.lower(), route.resource.canonical)
@@ -57,15 +44,10 @@ def test_document_describes_every_route_and_no_other(app: web.Application) -> No
 
 
 async def test_document_is_public_and_has_the_enabled_apis() -> None:
-    async with (
-        serving(config=FrontendConfig(enable_anthropic_api=False)) as served,
-        ClientSession(served.url) as http,
-    ):
-        response = await http.get("/openapi.json")
-        result = await response.json()
+    async with serving(config=FrontendConfig(enable_anthropic_api=False)) as served:
+        result = (await served.get("/openapi.json")).json
     assert result["openapi"] == "3.1.0"
-    assert "/v1/messages" not in result["paths"]
-    assert "/v1/messages/count_tokens" not in result["paths"]
+    assert not {"/v1/messages", "/v1/messages/count_tokens"} & {*result["paths"]}
     assert set(result["paths"]["/v1/responses"]) == {"get", "post"}
 
 
@@ -74,19 +56,12 @@ def test_every_reference_in_the_document_is_defined() -> None:
     for reference in set(_references(EVERYTHING)):
         kind, _, name = reference.removeprefix("#/components/").partition("/")
         assert name in EVERYTHING["components"][kind]
-    used = {
-        name for reference in _references(EVERYTHING) for name in [reference.rpartition("/")[2]]
-    }
-    assert set(names) <= used
-    assert {"MessagesBody", "ChatBody", "CompletionsBody", "ResponsesBody"} <= set(names)
+    used = {reference.rpartition("/")[2] for reference in _references(EVERYTHING)}
+    assert {"MessagesBody", "ChatBody", "CompletionsBody", "ResponsesBody", *names} <= used
     for schema in names.values():
         assert "\n" not in schema.get("description", "")
-    ids = [
-        operation["operationId"]
-        for methods in EVERYTHING["paths"].values()
-        for operation in methods.values()
-    ]
-    assert len(set(ids)) == len(ids) == len(OPERATIONS)
+    methods = [method for path in EVERYTHING["paths"].values() for method in path.values()]
+    assert len({method["operationId"] for method in methods}) == len(methods) == len(OPERATIONS)
 
 
 def _references(node: Any) -> Iterator[str]:
@@ -103,21 +78,20 @@ def _references(node: Any) -> Iterator[str]:
 def test_wire_types_have_the_constraints_of_their_api() -> None:
     schemas = EVERYTHING["components"]["schemas"]
     assert {"finish_reason", "logprobs"} <= set(schemas["ChatAnswerChoice"]["required"])
+    for answer in ("ChatAnswer", "CompletionsAnswer"):
+        fingerprint = schemas[answer]["properties"]["system_fingerprint"]
+        assert fingerprint == {"anyOf": [{"type": "string"}, {"type": "null"}]}
     body = schemas["MessagesBody"]["properties"]
-    assert body["messages"] == {
-        "minItems": 1,
-        "type": "array",
-        "items": {"$ref": "#/components/schemas/MessagesMessage"},
-    }
+    items = {"$ref": "#/components/schemas/MessagesMessage"}
+    assert body["messages"] == {"minItems": 1, "type": "array", "items": items}
     assert body["max_tokens"]["minimum"] == 0
     assert body["thread"]["type"] == "null"
     assert schemas["MessagesToolUseBlock"]["required"] == ["type", "id", "name", "input"]
     temperature = schemas["ChatBody"]["properties"]["temperature"]["anyOf"][0]
     assert (temperature["minimum"], temperature["maximum"]) == (0.0, 2.0)
-    create = EVERYTHING["paths"]["/v1/messages"]["post"]["requestBody"]["content"][
-        "application/json"
-    ]["schema"]
-    assert create["allOf"][1] == {"required": ["model", "max_tokens"]}
+    create = EVERYTHING["paths"]["/v1/messages"]["post"]["requestBody"]["content"]
+    required = create["application/json"]["schema"]["allOf"][1]
+    assert required == {"required": ["model", "max_tokens"]}
 
 
 TEXTS = {"model": MODEL, "prompt": "x y"}
@@ -140,20 +114,20 @@ REQUESTS: list[tuple[str, str, Json | None]] = [
 
 async def test_answers_have_their_types(cases: Cases) -> None:
     kinds = {(one.method.upper(), one.path): one.answer for one in OPERATIONS}
-    async with serving(FakeGateway(everything_said)) as served, ClientSession(served.url) as http:
+    async with serving(FakeGateway(everything_said)) as served:
         for method, path, body in REQUESTS:
             with cases.case(path=path):
-                response = await http.request(method, path.replace("{id}", MODEL), json=body)
-                assert response.status == 200
-                msgspec.json.decode(await response.read(), type=kinds[method, path])
+                reply = await served.send(method, path.replace("{id}", MODEL), json=body)
+                assert reply.status == 200
+                msgspec.json.decode(reply.body, type=kinds[method, path])
 
 
 async def test_compaction_ignores_the_requests_sampling() -> None:
     """Found by schemathesis on a running stack: `generate: false` left no summary, which was a
     500."""
     ask = responses(generate=False, stop=["a"], stop_token_ids=[1])
-    async with serving(FakeGateway(everything_said)) as served, ClientSession(served.url) as http:
-        assert (await http.post("/v1/responses/compact", json=ask)).status == 200
+    async with serving(FakeGateway(everything_said)) as served:
+        assert (await served.post("/v1/responses/compact", ask)).status == 200
     sampling = served.gateway.turns[0].conversation.sampling
     assert (sampling.max_tokens, sampling.stop, sampling.stop_token_ids) == (None, [], [])
 
@@ -218,17 +192,13 @@ def _examples(operation: Any) -> list[Any]:
     if "{" in operation.path:  # of an object that does not exist
         return []
     raw = EVERYTHING["paths"][operation.path][operation.method.lower()]
+    streams = "text/event-stream" in raw["responses"]["200"]["content"]
     content = raw.get("requestBody", {}).get("content", {}).get("application/json", {})
     return [
         {**example["value"], **more}
         for example in content.get("examples", {}).values()
-        for more in _forms(raw)
+        for more in ([{}, {"stream": True}] if streams else [{}])
     ]
-
-
-def _forms(raw: Any) -> list[dict[str, Any]]:
-    streams = "text/event-stream" in raw["responses"]["200"]["content"]
-    return [{}, {"stream": True}] if streams else [{}]
 
 
 def _modes(operation: Any) -> list[Any]:

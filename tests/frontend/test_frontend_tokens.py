@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 from aiohttp import ClientSession
 
 from services.runtime.config import FrontendConfig
@@ -29,62 +28,35 @@ async def post(http: ClientSession, path: str, body: Json) -> Any:
         return await response.json()
 
 
-@pytest.mark.parametrize(
-    ("body", "special"),
-    [
+async def test_text_is_tokenized_and_ids_are_detokenized(
+    served: Served, http: ClientSession
+) -> None:
+    answer = {"count": 2, "max_model_len": 131072, "tokens": [1, 2], "token_strs": None}
+    for body, special in (
         ({"prompt": "a bb"}, True),
         ({"text": "a bb", "add_special_tokens": False}, False),
         ({"prompt": "a bb", "messages": [USER]}, True),
-    ],
-)
-async def test_text_is_tokenized(
-    body: Json, special: bool, served: Served, http: ClientSession
-) -> None:
-    for path in ("/tokenize", "/v1/tokenize"):
-        document = await post(http, path, {"model": "claude-alias", **body})
-        assert document == {
-            "count": 2,
-            "max_model_len": 131072,
-            "tokens": [1, 2],
-            "token_strs": None,
-        }
-    assert served.gateway.tokenized == [(MODEL, "a bb", None, special)] * 2
-
-
-async def test_conversation_is_tokenized(served: Served, http: ClientSession) -> None:
-    document = await post(http, "/v1/tokenize", chat(system="be brief", tools=[tool()]))
-    assert document["count"] == len(document["tokens"])
-    ((model, text, conversation, _),) = served.gateway.tokenized
-    assert (model, text) == (MODEL, None)
-    assert conversation is not None
-    assert conversation.system[0].text == "be brief"
-    assert [tool.name for tool in conversation.tools] == ["look"]
-
-
-async def test_ids_are_detokenized(http: ClientSession) -> None:
+    ):
+        for path in ("/tokenize", "/v1/tokenize"):
+            document = await post(http, path, {"model": "claude-alias", **body})
+            assert document == answer
+            assert served.gateway.tokenized[-1] == (MODEL, "a bb", None, special)
     for path in ("/detokenize", "/v1/detokenize"):
         document = await post(http, path, {"model": MODEL, "tokens": [1, 3]})
         assert document == {"prompt": "x xxx"}
 
 
-@pytest.mark.parametrize(
-    ("path", "fields", "message"),
-    [
+async def test_invalid_request_is_refused(http: ClientSession, cases: Cases) -> None:
+    small = "tokens.0: Input should be greater than or equal to 0"
+    for path, fields, reason in (
         ("/v1/tokenize", {}, "prompt: Field required (or `text`, or `messages`)"),
         ("/v1/detokenize", {"tokens": ["x"]}, "tokens.0: Input should be a valid integer"),
-        (
-            "/v1/detokenize",
-            {"tokens": [-1]},
-            "tokens.0: Input should be greater than or equal to 0",
-        ),
-    ],
-)
-async def test_invalid_request_is_refused(
-    path: str, fields: Json, message: str, http: ClientSession
-) -> None:
-    response = await http.post(path, json={"model": MODEL, **fields})
-    assert response.status == 400
-    assert (await response.json())["error"]["message"] == message
+        ("/v1/detokenize", {"tokens": [-1]}, small),
+    ):
+        with cases.case(path=path, fields=fields):
+            response = await http.post(path, json={"model": MODEL, **fields})
+            assert response.status == 400
+            assert (await response.json())["error"]["message"] == reason
 
 
 async def test_count_reports_context_management(served: Served, http: ClientSession) -> None:
@@ -111,16 +83,21 @@ CONVERSATIONS = [
 ]
 
 
-async def test_chat_conversation_is_tokenized(
-    served: Served, http: ClientSession, cases: Cases
-) -> None:
+async def test_conversation_is_tokenized(served: Served, http: ClientSession, cases: Cases) -> None:
+    document = await post(http, "/v1/tokenize", chat(system="be brief", tools=[tool()]))
+    assert document["count"] == len(document["tokens"])
+    ((model, text, conversation, _),) = served.gateway.tokenized
+    assert (model, text) == (MODEL, None)
+    assert conversation is not None
+    assert conversation.system[0].text == "be brief"
+    assert [tool.name for tool in conversation.tools] == ["look"]
     for body in CONVERSATIONS:
         with cases.case(body=body):
             await post(http, "/tokenize", body)
             conversation = served.gateway.tokenized[-1][2]
             assert conversation is not None
             assert not conversation.prefill
-    assert len(served.gateway.tokenized) == len(CONVERSATIONS)
+    assert len(served.gateway.tokenized) == 1 + len(CONVERSATIONS)
 
 
 async def test_counts_of_this_server_are_not_charged_to_the_client() -> None:

@@ -1,6 +1,6 @@
 """The model of a request, and what it must be able to do."""
 
-from itertools import product
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +15,16 @@ from schemas.conversation import (
     Reasoning,
     Result,
     Text,
-    Thinking,
     ToolChoice,
     ToolSpec,
 )
-from schemas.errors import Invalid
 from services.frontend.http.auth import anyone
 from services.frontend.turns.compaction import request_summary
 from services.templates.chat_template import ChatTemplate
 from services.templates.messages import adapt
-from services.templates.probe import probe
 from services.templates.thinking import template_variables
 from services.templates.tools import list_tools
-from tests.kit.every import Cases
+from tests.kit.every import Cases, for_each
 from tests.kit.frontend import (
     ASK,
     ASKS,
@@ -40,12 +37,13 @@ from tests.kit.frontend import (
     guarded,
     serving,
 )
+from tests.kit.published import TEMPLATES, needs_templates, traits_of
 from tests.kit.waiting import eventually
 
 RESPONSE = {**ASKS["/v1/responses"], "store": False}
-COUNTING = [("/v1/messages/count_tokens", ASK), ("/v1/responses/input_tokens", RESPONSE)]
 ROUTES = [
-    *COUNTING,
+    ("/v1/messages/count_tokens", ASK),
+    ("/v1/responses/input_tokens", RESPONSE),
     ("/v1/messages", ASK),
     ("/v1/messages", ASK | {"stream": True}),
     ("/v1/chat/completions", ASK),
@@ -129,77 +127,50 @@ async def test_next_turn_of_an_answer_continues_it() -> None:
     assert (following.card, following.continues) == (CARD, True)
     assert following.conversation.client == admitted.conversation.client
     assert not admitted.continues
-
-
-async def test_other_stages_do_not_see_that_an_answer_is_a_summary() -> None:
     summary = request_summary(Conversation(MODEL, []))
     admitted = await admission(FakeGateway()).admit(summary, anyone())
-    assert not admitted.conversation.summary
+    assert not admitted.conversation.summary, "which other stages do not see"
 
 
-async def test_counted_prompt_has_the_tenant_of_its_caller(tmp_path: Path) -> None:
-    async with serving(config=guarded(tmp_path), headers=KEY) as served:
-        for path, body in COUNTING:
-            assert (await served.post(path, body)).status == 200
-    tenants = [conversation.client.tenant for conversation in served.gateway.counted]
-    assert tenants == ["alpha", "alpha"]
-
-
-async def test_request_without_a_model_is_refused(cases: Cases) -> None:
-    async with serving(FakeGateway(cards=[CARD, ModelCard("acme/other")])) as served:
+async def test_request_without_a_model_is_refused_and_one_with_it_has_a_tenant(
+    tmp_path: Path, cases: Cases
+) -> None:
+    gateway = FakeGateway(cards=[CARD, ModelCard("acme/other")])
+    async with serving(gateway, guarded(tmp_path), headers=KEY) as served:
         for path, whole in ROUTES:
+            assert (await served.post(path, whole)).status == 200
             body = {name: value for name, value in whole.items() if name != "model"}
             with cases.case(path=path, fields=[*body]):
                 reply = await served.post(path, body)
                 assert reply.status == 400
                 assert reply.json["error"].get("param", "model") == "model"
+    asked = [*gateway.conversations, *gateway.counted]
+    assert [conversation.client.tenant for conversation in asked] == ["alpha"] * 7
 
 
-TOOL_SPECS = [ToolSpec("zqread", "reads zqfiles"), ToolSpec("zqlate", "comes later", deferred=True)]
-MODES: tuple[Any, ...] = ("default", "enabled", "disabled")
 HI = Message("user", [Text("hi")])
 CALL = Message("assistant", [Reasoning("zqthought"), Call("toolu_01Abcdefg", "zqother", "{}")])
 SEEN = Message("tool", [Result("toolu_01Abcdefg", [Text("seen")])])
-HISTORIES = [
-    [HI],
-    [Message("developer", [Text("be brief")]), HI],
-    [HI, CALL, SEEN],
-    [HI, CALL, SEEN, Message("assistant", [Text("ok")]), Message("user", [Text("and?")])],
-]
 
 
-async def test_tools_are_in_the_prompt_or_refused(real_template: ChatTemplate) -> None:
-    traits = probe(real_template)
-    admit = admission(FakeGateway(cards=[ModelCard(MODEL, tools=traits.tools)])).admit
-
-    async def refused_field(conversation: Conversation) -> str | None:
-        try:
-            admitted = await admit(conversation, anyone())
-        except Invalid as refusal:
-            return refusal.info.param
-        assert admitted.conversation.messages == conversation.messages
-        return None
-
-    def names_in_prompt(conversation: Conversation) -> set[str]:
-        variables = template_variables(conversation, traits, defaults={}, client={})
-        adapted = adapt(conversation, traits, real_template)
-        tools = list_tools(conversation.tools)
-        prompt = real_template.render(adapted.messages, tools=tools, variables=variables)
-        return {name for name in ("zqread", "zqfiles") if name in prompt}
-
-    failures: list[Conversation] = []
-    for mode, system, history in product(MODES, ([], [Text("top")]), HISTORIES):
-        plain = Conversation(MODEL, history, system=system, thinking=Thinking(mode))
-        assert await refused_field(plain) is None
-        asked = replace(plain, tools=TOOL_SPECS)
-        names, refused = names_in_prompt(asked), await refused_field(asked)
-        if traits.tools:
-            is_right = names == {"zqread", "zqfiles"} and refused is None
-        else:
-            is_right = "zqfiles" not in names and refused == "tools"
-        if not is_right:
-            failures.append(asked)
-    assert failures == []
+@pytest.mark.slow
+@needs_templates
+@for_each(TEMPLATES)
+def test_probe_finds_whether_tools_are_in_the_prompt(
+    name: str, compiled_template: Callable[[str], ChatTemplate]
+) -> None:
+    """Tools that a template does not render are refused, so none is dropped in silence."""
+    template = compiled_template(name)
+    traits = traits_of(template)
+    tools = [ToolSpec("zqread", "zqfiles"), ToolSpec("zqlate", "comes later", deferred=True)]
+    for history in ([HI], [HI, CALL, SEEN]):
+        asked = Conversation(MODEL, history, system=[Text("top")], tools=tools)
+        prompt = template.render(
+            adapt(asked, traits, template).messages,
+            tools=list_tools(tools),
+            variables=template_variables(asked, traits, defaults={}, client={}),
+        )
+        assert ("zqread" in prompt and "zqfiles" in prompt) is traits.tools
 
 
 async def test_tools_of_a_model_without_them_are_refused_everywhere(

@@ -1,5 +1,6 @@
 """Deep and large schemas are refused, whichever tool has them and wherever they are deep."""
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from schemas.conversation import Conversation, OutputFormat, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.turns.conversation_limits import MAX_VALUES, ConversationLimits
 from services.guides import promises
+from tests.kit.every import for_rows
 from tests.kit.frontend import ASKS, CARD, FakeGateway, serving
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
@@ -53,39 +55,33 @@ def test_first_schema_over_the_limit_is_named(
 LIMITS = ConversationLimits(messages=9, tools=9, media=9, nesting=9)
 
 
-@pytest.mark.parametrize("place", ["tools", "format", "chat_template_kwargs"])
-@pytest.mark.parametrize("wide", [True, False])
+@for_rows([*product(("tools", "format", "chat_template_kwargs"), (True, False))])
 def test_schema_with_too_many_values_is_refused(place: str, wide: bool) -> None:
-    for count in (MAX_VALUES - 2, MAX_VALUES - 1):
-        members: Any = {f"p{at}": {} for at in range(count)} if wide else [0] * count
+    def asked(values: int) -> Conversation:
+        members: Any = {f"p{at}": {} for at in range(values)} if wide else [0] * values
         schema = {"properties": members, "type": "object"}
-        conversation = Conversation(
+        return Conversation(
             "m",
             [],
             tools=[ToolSpec("small"), ToolSpec("f", schema=schema if place == "tools" else {})],
             format=OutputFormat("json_schema", schema if place == "format" else {}),
             template_kwargs=schema if place == "chat_template_kwargs" else {},
         )
-        if count + 2 <= MAX_VALUES:
-            assert LIMITS.check(conversation) == []
-            continue
-        with pytest.raises(Invalid, match="too many values") as refusal:
-            LIMITS.check(conversation)
-        assert refusal.value.info.param == place
+
+    assert LIMITS.check(asked(MAX_VALUES - 2)) == []
+    with pytest.raises(Invalid, match="too many values") as refusal:
+        LIMITS.check(asked(MAX_VALUES - 1))
+    assert refusal.value.info.param == place
 
 
 def test_many_small_schemas_are_not_one_large_schema() -> None:
     schema = {"properties": {f"p{at}": {"type": "string"} for at in range(MAX_VALUES // 4)}}
-    conversation = Conversation(
-        "m", [], tools=[ToolSpec(f"t{at}", schema=schema) for at in range(5)]
-    )
-    assert LIMITS.check(conversation) == []
+    tools = [ToolSpec(f"t{at}", schema=schema) for at in range(5)]
+    assert LIMITS.check(Conversation("m", [], tools=tools)) == []
 
 
-WIDE = {
-    "type": "object",
-    "properties": {f"p{at}": {"type": "string"} for at in range(MAX_VALUES // 2)},
-}
+PROPERTIES = {f"p{at}": {"type": "string"} for at in range(MAX_VALUES // 2)}
+WIDE = {"type": "object", "properties": PROPERTIES}
 FUNCTION = {"name": "f", "parameters": WIDE, "strict": True}
 FLAT = [{"type": "function", **FUNCTION}]
 
@@ -95,9 +91,8 @@ async def test_large_schema_is_refused_before_its_grammar_is_written(
 ) -> None:
     written: list[object] = []
     monkeypatch.setattr(promises, "turn_grammar", lambda *form: written.append(form))
-    gateway = FakeGateway(
-        cards=[replace(CARD, family="hermes", features=["guided", "grammar", "strict"])]
-    )
+    card = replace(CARD, family="hermes", features=["guided", "grammar", "strict"])
+    gateway = FakeGateway(cards=[card])
     async with serving(gateway) as served:
         for path, fields in (
             ("/v1/messages", {"tools": [{"name": "f", "input_schema": WIDE}]}),

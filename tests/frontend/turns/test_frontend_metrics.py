@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from schemas.conversation import Client
 from services.frontend.turns.answer_record import AnswerRecord
 from services.frontend.turns.metrics import FrontendMetrics
+from tests.kit.every import for_rows
 
 NAME = "turnwire_inter_token_latency_seconds"
 
@@ -31,8 +32,7 @@ class Turn:
         return self.registry.get_sample_value(f"{NAME}_{suffix}", {"model": "m", **labels})
 
 
-@pytest.mark.parametrize(
-    ("arrivals", "count", "total_s", "buckets"),
+@for_rows(
     [
         # fifty tokens in 500 ms are fifty of 10 ms
         ([(1.0, 1), (1.02, 2), (1.52, 52)], 51, 0.52, {"0.01": 50, "0.025": 51}),
@@ -42,8 +42,7 @@ class Turn:
         ([(1.0, 0), (1.02, 2)], 1, 0.02, {}),
         # repeated tokens are not counted; the outage is the gap of the token behind it
         ([(1.0, 1), (2.0, 5), (2.1, 3), (2.2, 5), (3.0, 6)], 5, 2.0, {"0.75": 4}),
-    ],
-    ids=["batch", "first batch", "without text", "repeated"],
+    ]
 )
 def test_each_token_is_one_observation(
     arrivals: list[tuple[float, int]], count: int, total_s: float, buckets: dict[str, int]

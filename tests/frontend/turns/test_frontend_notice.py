@@ -15,6 +15,7 @@ from schemas.events import BlockStop, Delta, Failed, Finish, FinishReason, Prepa
 from services.frontend.turns.compaction import request_summary
 from services.frontend.turns.notice import NoticeSink, make_notice, may_have_notice, without_notices
 from tests.kit.events import call, finish, reasoning, text
+from tests.kit.every import for_each
 from tests.kit.sinks import RecordingSink
 
 IMAGES = make_notice({"image"})
@@ -29,21 +30,16 @@ def through(events: list[TurnEvent], *, singly: bool) -> list[TurnEvent]:
     return kept.events
 
 
-@pytest.mark.parametrize("singly", [True, False])
-def test_note_ends_the_text_of_a_turn_without_calls(singly: bool) -> None:
+def test_note_ends_the_text_of_a_turn_without_calls() -> None:
     events = [*reasoning(0, "Hm."), *text(1, "I see."), finish(2)]
     *before, stop, end = events
     assert isinstance(stop, BlockStop)
-    assert through(events, singly=singly) == [
-        *before,
-        Delta(1, stop.length, IMAGES),
-        BlockStop(1, True, stop.length + len(IMAGES)),
-        end,
-    ]
+    noted = [Delta(1, stop.length, IMAGES), BlockStop(1, True, stop.length + len(IMAGES))]
+    for singly in (True, False):
+        assert through(events, singly=singly) == [*before, *noted, end]
 
 
-@pytest.mark.parametrize(
-    "events",
+@for_each(
     [
         [*text(0, "I look."), *call(1, "Read", "{}", call_id="c1"), finish(2)],
         [*call(0, "Read", "{}", call_id="c1"), *text(1, "I look."), finish(2)],
@@ -51,8 +47,7 @@ def test_note_ends_the_text_of_a_turn_without_calls(singly: bool) -> None:
         [*text(0, "I se"), finish(1, FinishReason.LENGTH)],
         [*text(0, "I se"), Failed(ErrorInfo(ErrorKind.ENGINE, "gone"))],
         [finish(0)],
-    ],
-    ids=["call", "text behind a call", "reasoning last", "cut", "failed", "nothing"],
+    ]
 )
 def test_every_other_turn_is_unchanged(events: list[TurnEvent]) -> None:
     assert through(events, singly=True) == through(events, singly=False) == events

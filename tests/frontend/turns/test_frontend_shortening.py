@@ -34,13 +34,10 @@ def small_window() -> FakeGateway:
         if words(turn.conversation) > WINDOW - NEEDED:
             gateway.turns.remove(turn)
             details = {"max_prompt_tokens": WINDOW - NEEDED}
-            raise ContextOverflow(
-                "prompt is too long", code="context_length_exceeded", details=details
-            )
+            raise ContextOverflow("too long", code="context_length_exceeded", details=details)
 
-    gateway = FakeGateway(
-        lambda: [[*text(0, "They want tea."), finish(1)]], on_turn=check, size=words
-    )
+    answer = [*text(0, "They want tea."), finish(1)]
+    gateway = FakeGateway(lambda: [answer], on_turn=check, size=words)
     return gateway
 
 
@@ -66,16 +63,14 @@ THRESHOLD = [{"type": "compaction", "compact_threshold": 500}]
 
 def compactions(said: list[dict[str, str]]) -> dict[str, tuple[str, dict[str, Any]]]:
     """Each way to compact a conversation: path and body."""
-    messages = {**ASK, "messages": said, "context_management": {"edits": [TRIGGER]}}
-    paused = {**TRIGGER, "pause_after_compaction": True}
+    messages = {**ASK, "messages": said}
+    edits = {"context_management": {"edits": [TRIGGER]}}
+    paused = {"context_management": {"edits": [{**TRIGGER, "pause_after_compaction": True}]}}
     response = {"model": MODEL, "input": said}
     triggered = {"model": MODEL, "input": [*said, {"type": "compaction_trigger"}]}
     return {
-        "messages": ("/v1/messages", messages),
-        "messages, pause": (
-            "/v1/messages",
-            {**messages, "context_management": {"edits": [paused]}},
-        ),
+        "messages": ("/v1/messages", messages | edits),
+        "messages, pause": ("/v1/messages", messages | paused),
         "threshold": ("/v1/responses", {**response, "context_management": THRESHOLD}),
         "trigger": ("/v1/responses", triggered),
         "compact": ("/v1/responses/compact", response),
@@ -85,7 +80,7 @@ def compactions(said: list[dict[str, str]]) -> dict[str, tuple[str, dict[str, An
 @pytest.mark.parametrize("way", compactions([]))
 async def test_compaction_does_not_fail_of_the_length_that_it_removes(way: str) -> None:
     async with serving(small_window()) as served:
-        for seed in range(25):
+        for seed in range(12):
             said = talk(seed)
             served.gateway.turns.clear()
             reply = await served.post(*compactions(said)[way])
@@ -101,18 +96,7 @@ async def test_compaction_does_not_fail_of_the_length_that_it_removes(way: str) 
 def test_results_go_with_the_messages_of_their_calls() -> None:
     """What stands beside a result stays."""
     both = Message("tool", [Result("c1", [Text("seen")]), Result("c2", [Text("heard")])])
-    asked = conversation(
-        user("Look."),
-        assistant(call("c1")),
-        assistant(call("c2")),
-        both,
-        result("c1", "again"),
-        user("Well?"),
-    )
-    shorter = remove_messages(asked, [1])
-    assert shorter.messages == [
-        user("Look."),
-        assistant(call("c2")),
-        result("c2", "heard"),
-        user("Well?"),
-    ]
+    made = [assistant(call("c1")), assistant(call("c2")), both, result("c1", "again")]
+    asked = conversation(user("Look."), *made, user("Well?"))
+    kept = [user("Look."), assistant(call("c2")), result("c2", "heard"), user("Well?")]
+    assert remove_messages(asked, [1]).messages == kept

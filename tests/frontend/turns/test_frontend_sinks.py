@@ -3,6 +3,7 @@ affected by another."""
 
 import asyncio
 import json
+from collections.abc import Iterator
 from unittest.mock import MagicMock
 
 import pytest
@@ -37,31 +38,16 @@ class Stream(StreamSink):
         self.said.append(f"{what} {self.name}")
 
 
-async def flushed(*broken: str) -> list[str]:
+async def test_streams_of_a_tick_are_all_rendered_before_any_is_written() -> None:
+    """The failure of one does not affect others."""
     said: list[str] = []
     flusher = Flusher(structlog.get_logger())
-    for name, what in zip("abc", broken, strict=True):
-        flusher.add(Stream(name, said, what))
+    for name, broken in (("a", ""), ("b", "render"), ("c", "send"), ("d", "")):
+        flusher.add(Stream(name, said, broken))
     assert said == []
-    await asyncio.sleep(0)
-    return said
-
-
-async def test_all_are_rendered_before_any_is_written() -> None:
-    assert await flushed("", "", "") == [
-        "render a",
-        "render b",
-        "render c",
-        "send a",
-        "send b",
-        "send c",
-    ]
-
-
-async def test_failure_of_one_stream_does_not_affect_others() -> None:
     with structlog.testing.capture_logs() as lines:
-        said = await flushed("", "render", "send")
-    assert said == ["render a", "render c", "send a", "send b"]
+        await asyncio.sleep(0)
+    assert said == ["render a", "render c", "render d", "send a", "send b", "send d"]
     assert [line["event"] for line in lines] == ["stream.render_failed", "stream.send_failed"]
 
 
@@ -128,12 +114,6 @@ async def test_answer_that_cannot_be_stored_still_gets_its_end(
 DIED: Step = [Failed(ErrorInfo(ErrorKind.ENGINE, "engine died"))]
 
 
-def choices(*turns: list[Step]) -> FakeGateway:
-    """Plays one list of steps for each choice."""
-    left = iter(turns)
-    return FakeGateway(lambda: next(left))
-
-
 def three_choices(*, stream: bool) -> dict[str, object]:
     """A request of Chat."""
     return {"model": MODEL, "n": 3, "stream": stream, "messages": [QUESTION]}
@@ -141,7 +121,8 @@ def three_choices(*, stream: bool) -> dict[str, object]:
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_choice_that_fails_before_the_first_byte_cancels_the_others(*, stream: bool) -> None:
-    gateway = choices([asyncio.Event()], [DIED], [asyncio.Event()])
+    turns: Iterator[list[Step]] = iter([[asyncio.Event()], [DIED], [asyncio.Event()]])
+    gateway = FakeGateway(lambda: next(turns))
     async with serving(gateway) as served:
         reply = await served.post("/v1/chat/completions", three_choices(stream=stream))
         assert reply.status == 500
@@ -157,7 +138,8 @@ async def test_choice_that_fails_after_text_of_another_cancels_the_others(
 ) -> None:
     gate = asyncio.Event()
     said: list[Step] = [[BlockStart(0, "text"), Delta(0, 0, "so")], asyncio.Event()]
-    gateway = choices(said, [gate, DIED], [asyncio.Event()])
+    turns: Iterator[list[Step]] = iter([said, [gate, DIED], [asyncio.Event()]])
+    gateway = FakeGateway(lambda: next(turns))
     if early:
         gateway.hold = asyncio.Event()
         gate.set()
