@@ -130,13 +130,16 @@ class Api:
         assert reply.status == 200, reply.text
         return self.text(reply)
 
-    async def count(self, served: Served, body: dict[str, Any]) -> list[Conversation]:
-        """Counts the prompt of a request. Returns all conversations that were counted."""
+    async def count(self, served: Served, body: dict[str, Any]) -> Conversation:
+        """Counts the prompt of a request. Returns the conversation that was counted."""
         left = {name: body[name] for name in body if name not in ("max_tokens", "stream", "store")}
         reply = await served.post(self.counting, left)
         assert reply.status == 200, reply.text
-        tokenized = [one for *_, one, _ in served.gateway.tokenized if one is not None]
-        return [*served.gateway.counted, *tokenized]
+        if self is not CHAT:
+            return served.gateway.counted[-1]
+        conversation = served.gateway.tokenized[-1][2]
+        assert conversation is not None
+        return conversation
 
     async def refused(self, served: Served, body: dict[str, Any]) -> dict[str, Any]:
         """The error of a request that is refused."""

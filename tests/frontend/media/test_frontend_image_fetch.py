@@ -30,7 +30,6 @@ from tests.frontend.media.media_apis import (
     HELLO,
     MESSAGES,
     SEEN,
-    Api,
     Store,
     media,
     seeing,
@@ -140,57 +139,48 @@ def served_from(internet: Internet, monkeypatch: pytest.MonkeyPatch) -> ServedFr
     return serve
 
 
-@pytest.mark.parametrize("api", APIS, ids=lambda api: api.path)
 async def test_image_of_an_allowed_host_is_fetched_once(
-    api: Api, internet: Internet, served_from: ServedFrom
+    internet: Internet, served_from: ServedFrom
 ) -> None:
     store = Store()
     async with served_from(put=store.put) as served:
-        for body in [api.body([api.link(URL)])] * 2 + [api.result_body(api.link(URL))]:
-            assert await api.said(served, body) == HELLO
+        for api in APIS:
+            for body in (api.body([api.link(URL)]), api.result_body(api.link(URL))):
+                assert await api.said(served, body) == HELLO
         seen = replace(SEEN, url=URL, size_bytes=None)
-        assert [media(asked) for asked in served.gateway.conversations] == [[seen]] * 3
+        assert [media(asked) for asked in served.gateway.conversations] == [[seen]] * 6
     assert store.images == {SEEN.hash: PNG}
     assert internet.requests == {"/shot.png": 1}
 
 
-async def test_other_answers_become_a_note(internet: Internet, served_from: ServedFrom) -> None:
+NOT_FETCHED = (
+    "http://images.example/shot.png",
+    "https://example.org/shot.png",
+    "https://images.example@other.example/shot.png",
+    "https://images.example.other.example/shot.png",
+    "https://127.0.0.1/shot.png",
+    "file:///etc/passwd",
+    "https://images.example/" + "x" * 4096,
+)
+
+
+async def test_other_answers_and_urls_become_a_note(
+    internet: Internet, served_from: ServedFrom
+) -> None:
     paths = ("/moved", "/page", "/large", "/missing")
     async with served_from() as served:
-        for path in paths:
-            url = f"https://images.example{path}"
-            answer = await MESSAGES.said(served, MESSAGES.body([MESSAGES.link(url)]))
-            assert answer == HELLO + make_notice({"image"}), path
+        for url in (*(f"https://images.example{path}" for path in paths), *NOT_FETCHED):
+            answer = await CHAT.said(served, CHAT.body([CHAT.link(url)]))
+            assert answer == HELLO + make_notice({"image"}), url
             assert media(served.gateway.conversations[-1]) == [Media("image", url=url)]
         assert "images.example/" not in str(served.lines)
     assert internet.requests == dict.fromkeys(paths, 1)
 
 
-async def test_other_urls_are_not_fetched(internet: Internet, served_from: ServedFrom) -> None:
-    async with served_from() as served:
-        for url in (
-            "http://images.example/shot.png",
-            "https://example.org/shot.png",
-            "https://images.example@other.example/shot.png",
-            "https://images.example.other.example/shot.png",
-            "https://127.0.0.1/shot.png",
-            "file:///etc/passwd",
-            "https://images.example/" + "x" * 4096,
-        ):
-            answer = await CHAT.said(served, CHAT.body([CHAT.link(url)]))
-            assert answer == HELLO + make_notice({"image"}), url
-            assert media(served.gateway.conversations[-1]) == [Media("image", url=url)]
-    assert not internet.requests
-
-
 async def test_malformed_url_is_refused(internet: Internet, served_from: ServedFrom) -> None:
     """In each API's own shape, and without a word of it in the log."""
     async with served_from() as served:
-        for url in (
-            "https://a\0b/secret.png",
-            "https://[::1/secret.png",
-            "https://a\nb/secret.png",
-        ):
+        for url in ("https://a\0b/secret.png", "https://[::1/secret.png", "https://a\nb/secret"):
             for api in APIS:
                 reply = await served.post(api.path, api.body([api.link(url)]))
                 assert reply.error[:2] == (400, "invalid_request_error"), (api.path, url)

@@ -30,7 +30,6 @@ from tests.frontend.media.media_apis import (
     RESPONSES,
     SEEING,
     SEEN,
-    Api,
     Store,
     encoded,
     image,
@@ -38,13 +37,12 @@ from tests.frontend.media.media_apis import (
     seeing,
 )
 from tests.kit.events import finish
+from tests.kit.every import Cases
 from tests.kit.frontend import MODEL, Served, in_turn, key_line, serving
 from tests.kit.hosted import FIRST, LAST, SEARCH
 from tests.kit.pdf_files import PNG, pdf
 from tests.kit.search_provider import provider
 from tests.kit.waiting import eventually
-
-each_api = pytest.mark.parametrize("api", APIS, ids=lambda api: api.path)
 
 
 @pytest.fixture
@@ -64,32 +62,30 @@ def seen(served: Served) -> list[list[Media]]:
     return [media(asked) for asked in served.gateway.conversations]
 
 
-@each_api
-@pytest.mark.parametrize("place", ["user", "result"])
 async def test_model_with_vision_gets_a_reference_and_no_note(
-    served: Served, store: Store, api: Api, place: str
+    served: Served, store: Store, cases: Cases
 ) -> None:
-    body = api.body([api.image()]) if place == "user" else api.result_body(api.image())
-    (counted,) = await api.count(served, body)
-    assert not store.images
-    for _ in range(2):  # the client sends the image again with every request
-        assert await api.said(served, body) == HELLO
-    assert [*seen(served), media(counted)] == [[SEEN]] * 3
-    assert store.images == {SEEN.hash: PNG}
-    assert store.puts[SEEN.hash] == 1
+    for api in APIS:
+        for body in (api.body([api.image()]), api.result_body(api.image())):
+            with cases.case(body):
+                store.images.clear()
+                counted = await api.count(served, body)
+                assert media(counted) == [SEEN]
+                assert not store.images
+                for _ in range(2):  # the client sends the image again with every request
+                    assert await api.said(served, body) == HELLO
+    assert seen(served) == [[SEEN]] * 12
+    assert store.puts == {SEEN.hash: 1}
 
 
-@each_api
-@pytest.mark.parametrize("place", ["user", "result"])
-async def test_model_without_vision_gets_the_same_note_as_ever(api: Api, place: str) -> None:
+async def test_model_without_vision_gets_a_note_of_an_image_that_nobody_decodes() -> None:
     store = Store()
-    damaged = api.image(encoded(b"no image"))
-    body = api.body([damaged]) if place == "user" else api.result_body(damaged)
+    damaged = MESSAGES.image(encoded(b"no image"))
     async with serving(put_image=store.put) as served:
-        assert await api.said(served, body) == HELLO + make_notice({"image"})
-    ((found,),) = seen(served)
-    assert type(found) is Media
-    assert found == Media("image", "image/png", 8)
+        for body in (MESSAGES.body([damaged]), MESSAGES.result_body(damaged)):
+            assert await MESSAGES.said(served, body) == HELLO + make_notice({"image"})
+    assert seen(served) == [[Media("image", "image/png", 8)]] * 2
+    assert type(seen(served)[0][0]) is Media
     assert not store.images
 
 
@@ -163,40 +159,36 @@ async def test_tenants_share_no_images(tmp_path: Path) -> None:
 
 
 UNREADABLE = "Could not process image"
+TOO_LARGE = f"image exceeds 5 MB maximum: {len(PNG) + MAX_BYTES} bytes > {MAX_BYTES} bytes"
+TOO_WIDE = "At least one of the image dimensions exceed max allowed size: 8000 pixels"
 
 
-@each_api
-@pytest.mark.parametrize(
-    ("data", "reason"),
-    [
-        (b"no image", UNREADABLE),
-        (
-            PNG + bytes(MAX_BYTES),
-            f"image exceeds 5 MB maximum: {len(PNG) + MAX_BYTES} bytes > {MAX_BYTES} bytes",
-        ),
-        (
-            image(8001, 1),
-            "At least one of the image dimensions exceed max allowed size: 8000 pixels",
-        ),
-    ],
-    ids=["other data", "bytes", "pixels"],
-)
 async def test_unusable_image_is_refused_in_the_words_of_each_api(
-    served: Served, store: Store, api: Api, data: bytes, reason: str
+    served: Served, store: Store, cases: Cases
 ) -> None:
-    text = {"type": "input_text" if api is RESPONSES else "text", "text": "x"}
-    error = await api.refused(served, api.result_body(text, api.image(encoded(data))))
+    for data, reason, code in (
+        (b"no image", UNREADABLE, "image_parse_error"),
+        (PNG + bytes(MAX_BYTES), TOO_LARGE, "image_too_large"),
+        (image(8001, 1), TOO_WIDE, "image_too_large"),
+    ):
+        found = encoded(data)
+        with cases.case(MESSAGES.path, reason):
+            text = {"type": "text", "text": "x"}
+            asked = MESSAGES.result_body(text, MESSAGES.image(found))
+            error = await MESSAGES.refused(served, asked)
+            place = "messages.2.content.0.tool_result.content.1.image.source.base64: "
+            message = reason if reason == UNREADABLE else place + reason
+            assert (error["type"], error["message"]) == ("invalid_request_error", message)
+        for api, param, kind in (
+            (CHAT, "messages[2].content[1].image_url.url", "text"),
+            (RESPONSES, "input[2].output[1].image_url", "input_text"),
+        ):
+            with cases.case(api.path, reason):
+                text = {"type": kind, "text": "x"}
+                error = await api.refused(served, api.result_body(text, api.image(found)))
+                assert (error["param"], error["code"]) == (param, code)
+                assert error["message"] == f"Invalid '{param}': {reason}."
     assert not store.images
-    if api is MESSAGES:
-        place = "messages.2.content.0.tool_result.content.1.image.source.base64: "
-        message = reason if reason == UNREADABLE else place + reason
-        assert (error["type"], error["message"]) == ("invalid_request_error", message)
-        return
-    chat, responses = "messages[2].content[1].image_url.url", "input[2].output[1].image_url"
-    param = chat if api is CHAT else responses
-    code = "image_parse_error" if reason == UNREADABLE else "image_too_large"
-    assert (error["param"], error["code"]) == (param, code)
-    assert error["message"] == f"Invalid '{param}': {reason}."
 
 
 async def test_only_messages_refuses_another_type_than_stated(served: Served) -> None:
@@ -221,32 +213,29 @@ async def test_number_of_images_is_limited_for_models_that_see_them() -> None:
         await MESSAGES.said(served, MESSAGES.body(three))
 
 
-async def test_image_that_cannot_be_stored_fails_the_request(served: Served, store: Store) -> None:
-    body = MESSAGES.body([MESSAGES.image()])
-    store.error = Unavailable("the bus does not answer")
-    assert (await served.post(MESSAGES.path, body)).status == 503
-    assert not served.gateway.turns
-    store.error = None
-    await MESSAGES.said(served, body)
-    assert store.images == {SEEN.hash: PNG}
-
-
-async def test_image_is_stored_again_after_half_of_its_time() -> None:
+async def test_image_that_cannot_be_stored_fails_the_request_and_old_ones_are_stored_again() -> (
+    None
+):
+    """After half of the time after which the bucket deletes it."""
     store, body = Store(), MESSAGES.body([MESSAGES.image()])
     async with serving(seeing(), FrontendConfig(image_ttl_s=1e-6), put_image=store.put) as served:
+        store.error = Unavailable("the bus does not answer")
+        assert (await served.post(MESSAGES.path, body)).status == 503
+        assert not served.gateway.turns
+        store.error = None
         for _ in range(2):
             await MESSAGES.said(served, body)
+    assert store.images == {SEEN.hash: PNG}
     assert store.puts[SEEN.hash] == 2
 
 
-@each_api
-async def test_pages_of_a_pdf_are_text_and_images(api: Api) -> None:
+async def test_pages_of_a_pdf_are_text_and_images() -> None:
     store = Store()
-    body = api.body([api.pdf(pdf("First.", "", "Third.", "Fourth."))])
+    body = MESSAGES.body([MESSAGES.pdf(pdf("First.", "", "Third.", "Fourth."))])
     config = FrontendConfig(pdf_page_images=3)
     async with serving(seeing(), config, put_image=store.put) as served:
         for _ in range(2):
-            assert await api.said(served, body) == HELLO
+            assert await MESSAGES.said(served, body) == HELLO
     first, again = (asked.messages[0].parts for asked in served.gateway.conversations)
     assert first == again
     assert [part.text for part in first if isinstance(part, Text)] == [
@@ -257,9 +246,8 @@ async def test_pages_of_a_pdf_are_text_and_images(api: Api) -> None:
     ]
     assert [type(part) for part in first] == [Text, Media] * 3 + [Text]
     pages = [part for part in first if isinstance(part, Media)]
-    assert {(page.media_type, page.width, page.height) for page in pages} == {
-        ("image/jpeg", 1176, 1568)
-    }
+    shape = ("image/jpeg", 1176, 1568)
+    assert {(page.media_type, page.width, page.height) for page in pages} == {shape}
     assert {page.hash for page in pages} == set(store.images)
     assert len(store.images) == 3
 
@@ -279,30 +267,22 @@ async def test_first_documents_of_a_request_have_the_images(
     assert [len(found) for found in seen(served)] == [2, 3, 3]
 
 
-async def test_continued_response_has_the_images_of_the_stored_one(served: Served) -> None:
-    stored = RESPONSES.body([RESPONSES.image()], store=True)
-    first = (await served.post(RESPONSES.path, stored)).json
-    chained = RESPONSES.body("And?", previous_response_id=first["id"])
-    await RESPONSES.said(served, chained)
+async def test_further_turns_of_a_session_have_its_images(served: Served, store: Store) -> None:
+    """Those of continued and background responses, and of compactions."""
+    body = RESPONSES.body([RESPONSES.image()])
+    first = (await served.post(RESPONSES.path, {**body, "store": True})).json
+    await RESPONSES.said(served, RESPONSES.body("And?", previous_response_id=first["id"]))
     before, after = served.gateway.conversations
     assert media(after) == [SEEN]
     assert after.messages[:1] == before.messages
 
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_background_response_has_its_images(
-    served: Served, store: Store, stream: bool
-) -> None:
-    body = RESPONSES.body([RESPONSES.image()], stream=stream, store=True, background=True)
-    assert (await served.post(RESPONSES.path, body)).status == 200
+    served.gateway.opening.clear()
+    asked = {**body, "stream": True, "store": True, "background": True}
+    assert (await served.post(RESPONSES.path, asked)).status == 200
     await served.gateway.opening.wait()
     await served.responses.background.drain()
-    assert seen(served) == [[SEEN]]
-    assert store.puts[SEEN.hash] == 1
+    assert seen(served) == [[SEEN]] * 3
 
-
-async def test_compactions_keep_the_images_of_their_turns(served: Served, store: Store) -> None:
-    body = RESPONSES.body([RESPONSES.image()])
     managed = [{"type": "compaction", "compact_threshold": 1000}]
     edit = {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": 1}}
     edited = MESSAGES.body([MESSAGES.image()], context_management={"edits": [edit]})
@@ -310,7 +290,7 @@ async def test_compactions_keep_the_images_of_their_turns(served: Served, store:
     await served.post("/v1/responses/compact", {"model": MODEL, "input": body["input"]})
     served.gateway.steps = lambda: [[finish(0)]]  # no summary: all of it is answered
     assert (await served.post(MESSAGES.path, edited)).status == 200
-    assert seen(served) == [[SEEN]] * 5
+    assert seen(served) == [[SEEN]] * 8
     assert store.puts[SEEN.hash] == 1
 
 

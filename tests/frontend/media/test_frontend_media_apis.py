@@ -19,36 +19,32 @@ NOTED = HELLO + make_notice({"image"})
 each_api = pytest.mark.parametrize("api", APIS, ids=lambda api: api.path)
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["document", "stream"])
 @each_api
-async def test_note_is_sent_once_and_is_not_in_prompts(api: Api, stream: bool) -> None:
+async def test_note_is_sent_once_and_is_not_in_prompts(api: Api) -> None:
     async with serving() as served:
 
-        async def said(*turns: Any) -> str:
+        async def said(*turns: Any, stream: bool) -> str:
             return await api.said(served, api.body(*turns, stream=stream))
 
         first = [api.image()]
-        answer = await said(first)
+        answer = await said(first, stream=False)
         assert answer == NOTED
-        assert await said(first, answer, "And?") == HELLO
+        assert await said(first, answer, "And?", stream=True) == HELLO
         # As if there had been no note: the prompt before, the model's own text, the user's.
         before, after = (asked.messages for asked in served.gateway.conversations)
         assert after[:1] == before
         assert [part for turn in after[1:] for part in turn.parts] == [Text(HELLO), Text("And?")]
         # A document of another kind gets a note of its own.
-        assert await said(first, answer, [api.pdf(LOCKED)]) == HELLO + make_notice({"document"})
+        locked = [api.pdf(LOCKED)]
+        noted = HELLO + make_notice({"document"})
+        assert await said(first, answer, locked, stream=True) == noted
         (part,) = served.gateway.conversations[-1].messages[-1].parts
         assert isinstance(part, Media)
         assert (part.title, part.problem) == ("plan.pdf", "protected by a password")
-
-
-@each_api
-async def test_pdf_is_its_text_in_turns_and_counts(api: Api) -> None:
-    async with serving() as served:
+        # A PDF with text is its text, in turns and counts.
         asked = api.body([api.pdf(PLAN)])
         assert await api.said(served, asked) == HELLO
-        (counted,) = await api.count(served, asked)
-        for conversation in (served.gateway.conversations[0], counted):
+        for conversation in (served.gateway.conversations[-1], await api.count(served, asked)):
             assert conversation.messages[0].parts == [Text(f"Title: plan.pdf\n\n{TEXT}")]
 
 

@@ -1,3 +1,5 @@
+"""PDFs are read in processes of their own, within limits, once for each document."""
+
 import asyncio
 import base64
 import zlib
@@ -68,27 +70,18 @@ async def test_text_of_each_page_is_read_in_messages_and_results(reading: Readin
     assert len(reading.started) == 1
 
 
-async def test_pages_beyond_the_limit_are_named(reading: Reading) -> None:
-    (part,) = await read(reading.reader(2), given(pdf("a", "b", "c", "d")))
-    assert part == Text("[page 1]\na\n\n[page 2]\nb\n\n[pages 3 to 4 are left out]")
+async def test_pdf_without_text_keeps_its_place_and_has_the_reason(reading: Reading) -> None:
+    async def check(data: bytes | str, problem: str) -> None:
+        (part,) = await read(reading.reader(), given(data, "x.pdf"))
+        assert part == Media("document", PDF, len(data), title="x.pdf", problem=problem)
 
-
-@pytest.mark.parametrize(
-    ("data", "problem"),
-    [
-        (pdf("secret", locked=True), "protected by a password"),
-        (pdf("a")[:200], "not a readable PDF"),
-        (b"", "not a readable PDF"),
-        ("JVBERi0!!", "not valid base64"),
-        (pdf(""), "no text in it"),
-    ],
-    ids=["locked", "damaged", "empty", "base64", "scanned"],
-)
-async def test_pdf_without_text_keeps_its_place_and_has_the_reason(
-    reading: Reading, data: bytes | str, problem: str
-) -> None:
-    (part,) = await read(reading.reader(), given(data, "x.pdf"))
-    assert part == Media("document", PDF, len(data), title="x.pdf", problem=problem)
+    await asyncio.gather(
+        check(pdf("secret", locked=True), "protected by a password"),
+        check(pdf("a")[:200], "not a readable PDF"),
+        check(b"", "not a readable PDF"),
+        check("JVBERi0!!", "not valid base64"),
+        check(pdf(""), "no text in it"),
+    )
     assert not reading.lines
 
 
@@ -116,35 +109,27 @@ async def test_client_that_leaves_ends_the_process(reading: Reading) -> None:
 @pytest.mark.slow
 async def test_cpu_limit_ends_only_the_process_of_the_document(reading: Reading) -> None:
     bomb = pdf_of([zlib.compress(b"BT /F1 1 Tf 10 10 Td (AAAAAAAA) Tj ET\n" * 2_000_000, 1)])
-    await check_bomb(reading, bomb, reading.reader(cpu_s=1, wall_s=60))
+    reader = reading.reader(cpu_s=1, wall_s=60)
+    (part,) = await read(reader, given(bomb))
+    assert isinstance(part, Media)
+    assert part.problem == OVER
+    assert (reading.started[0].returncode or 0) < 0
+    assert await read(reader, given(pdf("After it."))) == [Text("[page 1]\nAfter it.")]
 
 
 async def test_text_is_read_where_pages_cannot_be_images(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also that of a document with more pages than are read, which is larger than the cache."""
+    monkeypatch.setattr(pdf_reader, "CACHE_BYTES", 64)
+
     async def spawn(*command: str, **options: Any) -> asyncio.subprocess.Process:
         if command[-1] != "0":
             command = (command[0], "-c", """print('{"problem": "too large to read"}')""")
         return await SPAWN(*command, **options)
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", spawn)
-    conversation = Conversation("m", [Message("user", [given(pdf("First page."))])])
-    made = await reading.reader(page_images=2).read(conversation, vision=True)
-    assert made.messages[0].parts == [Text("[page 1]\nFirst page.")]
-
-
-async def test_document_larger_than_the_cache_is_read(
-    reading: Reading, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pdf_reader, "CACHE_BYTES", 64)
-    assert await read(reading.reader(), given(pdf("First page."))) == [
-        Text("[page 1]\nFirst page.")
-    ]
-
-
-async def check_bomb(reading: Reading, bomb: bytes, reader: PdfReader) -> None:
-    (part,) = await read(reader, given(bomb))
-    assert isinstance(part, Media)
-    assert part.problem == OVER
-    assert (reading.started[0].returncode or 0) < 0
-    assert await read(reader, given(pdf("After it."))) == [Text("[page 1]\nAfter it.")]
+    conversation = Conversation("m", [Message("user", [given(pdf("a", "b", "c", "d"))])])
+    made = await reading.reader(2, page_images=2).read(conversation, vision=True)
+    text = "[page 1]\na\n\n[page 2]\nb\n\n[pages 3 to 4 are left out]"
+    assert made.messages[0].parts == [Text(text)]
