@@ -21,7 +21,6 @@ from schemas.errors import (
     ErrorKind,
     Invalid,
     TimedOut,
-    TooLarge,
     TurnwireError,
     Unavailable,
 )
@@ -119,7 +118,7 @@ class Stage:
         code: str | None = None,
     ) -> None:
         """The preprocessor refuses the attempt, by default as it found no worker."""
-        refused = Failed(ErrorInfo(kind, "no slots", code=code))
+        refused = Failed(ErrorInfo(kind, "no", code=code))
         frame = EventFrame("preprocessor-1", 0, [EventEntry(turn, attempt, [refused])])
         self.process.deliver(subjects.events(self.process.id), frame)
 
@@ -168,14 +167,11 @@ async def test_attempts_carry_how_long_earlier_ones_were_held(
     await loop_clock.until(lambda: len(requests) == 2)
     stage.prepare("a", BlockStart(0, "text"), attempt=2)
     await opening
-    second_at = loop_clock.time()
-    loop_clock.passed += 1.0
+    loop_clock.passed += 10.0
     stage.interrupt("a", attempt=2)
     await loop_clock.until(lambda: len(requests) == 3)
     first, second, third = (request.held_s for request in requests)
-    assert first == 0.0
-    assert second >= 0.2
-    assert second <= third < second + loop_clock.time() - second_at
+    assert (first, 0.2 <= second <= third < 10.0) == (0.0, True)
     stage.prepare("a", attempt=3)
     await asyncio.gather(*stage.process.tasks)
 
@@ -250,15 +246,13 @@ async def test_failure_of_one_turn_does_not_affect_the_others(stage: Stage) -> N
 async def test_late_request_is_not_tried_again(stage: Stage) -> None:
     _, opening = await stage.begin("a")
     stage.refuse("a", kind=ErrorKind.TIMED_OUT, code=DEADLINE_PASSED)
-    with pytest.raises(TimedOut, match="no slots"):
+    with pytest.raises(TimedOut, match="no"):
         await asyncio.wait_for(opening, LIMIT_S)
     await stage.request(1)
     assert stage.gateway.running == 0
 
 
-async def image_turn(stage: Stage) -> tuple[list[str], asyncio.Task[OpenTurn]]:
-    """Requests a turn with an image. Returns the hashes of the images that are stored, from now on,
-    too."""
+async def test_missing_image_is_stored_again_once(stage: Stage) -> None:
     stored: list[str] = []
 
     async def put(image: str, data: bytes) -> None:
@@ -270,11 +264,6 @@ async def image_turn(stage: Stage) -> tuple[list[str], asyncio.Task[OpenTurn]]:
     source = ImageSource(base64.b64encode(PNG), Invalid)
     image = InlineImage("image", "image/png", len(PNG), source=source)
     _, opening = await stage.begin("a", Conversation("m", [Message("user", [image])]))
-    return stored, opening
-
-
-async def test_missing_image_is_stored_again_once(stage: Stage) -> None:
-    stored, opening = await image_turn(stage)
     first = stage.process.bus.requests[0].conversation
     assert [part.hash for part in first.messages[0].parts if isinstance(part, Media)] == stored
     assert len(stored) == 1
@@ -286,18 +275,6 @@ async def test_missing_image_is_stored_again_once(stage: Stage) -> None:
         await asyncio.wait_for(opening, LIMIT_S)
     assert len(stored) == 2
     assert stage.gateway.running == 0
-
-
-async def test_resumed_turn_whose_image_is_lost_fails(stage: Stage) -> None:
-    """The data is gone by then."""
-    stored, opening = await image_turn(stage)
-    stage.prepare("a", BlockStart(0, "text"))
-    await opening
-    stage.interrupt("a")
-    await stage.request(2)
-    stage.refuse("a", attempt=2, code=MEDIA_MISSING)
-    await eventually(lambda: stage.gateway.running == 0)
-    assert len(stored) == 1
 
 
 async def test_helpers_of_an_agent_meet_at_one_preprocessor(stage: Stage) -> None:
@@ -362,28 +339,24 @@ async def cut_drain(gateway: BusGateway) -> None:
     await asyncio.gather(drain, return_exceptions=True)
 
 
-async def test_turn_that_waits_for_a_worker_ends_at_once_where_the_drain_is_cut(
-    stage: Stage,
+@pytest.mark.parametrize("requested", [False, True])
+async def test_turn_that_waits_ends_at_once_where_the_drain_is_cut(
+    stage: Stage, requested: bool
 ) -> None:
-    stage.process.cut_off = True
+    """For a worker, or in the pause before the same preprocessor is tried again."""
+    stage.process.cut_off = not requested
     sink = RecordingSink()
     opening = asyncio.create_task(stage.opened(ASKED, sink, "a"))
     await eventually(lambda: stage.gateway.running == 1)
+    if requested:
+        await stage.request(1)
+        stage.refuse("a")
+        await eventually(lambda: ("a", 1) in stage.cancels())
     await cut_drain(stage.gateway)
     with pytest.raises(Unavailable, match="this server was shut down"):
         await asyncio.wait_for(opening, LIMIT_S)
     assert sink.kinds == ["Failed"]
-    assert stage.process.bus.requests == []
-
-
-async def test_ended_turn_is_not_requested_again(stage: Stage) -> None:
-    sink, opening = await stage.begin("a")
-    stage.refuse("a")
-    await eventually(lambda: ("a", 1) in stage.cancels())
-    await cut_drain(stage.gateway)  # in the pause before the same preprocessor is tried again
-    with pytest.raises(Unavailable, match="this server was shut down"):
-        await asyncio.wait_for(opening, LIMIT_S)
-    assert len(sink.events) == len(stage.process.bus.requests) == 1
+    assert len(stage.process.bus.requests) == requested
 
 
 async def test_turn_that_resumes_is_not_requested_where_the_drain_is_cut(stage: Stage) -> None:
@@ -427,35 +400,26 @@ def no_collector() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_collector")
-@pytest.mark.parametrize("error", [Invalid, TooLarge, Unavailable, RuntimeError])
-async def test_turn_that_is_not_sent_is_closed_and_freed_without_the_garbage_collector(
-    error: type[Exception],
+@pytest.mark.parametrize("error", [Invalid, Unavailable, RuntimeError, None])
+async def test_turn_that_is_not_sent_or_refused_is_freed_without_the_garbage_collector(
+    error: type[Exception] | None,
 ) -> None:
     stage = Stage(FrontendConfig(attempts=0))
     await stage.gateway.start()
-    stage.process.bus.fail = fails_with(error)
     sink = RecordingSink()
     held = weakref.ref(sink)
-    expected = "Internal server error" if error is RuntimeError else "no"
-    with pytest.raises(TurnwireError, match=expected):
-        await stage.opened(ASKED, sink, "a")
-    assert stage.gateway.running == 0
-    del sink
-    await asyncio.sleep(0)
-    assert held() is None
-
-
-@pytest.mark.usefixtures("no_collector")
-@pytest.mark.parametrize("kind", [ErrorKind.INVALID, ErrorKind.UNAVAILABLE])
-async def test_refused_turn_is_freed_without_the_garbage_collector(kind: ErrorKind) -> None:
-    stage = Stage(FrontendConfig(attempts=0))
-    await stage.gateway.start()
-    sink, opening = await stage.begin("a")
-    held = weakref.ref(sink)
-    stage.refuse("a", kind=kind)
+    if error is not None:
+        stage.process.bus.fail = fails_with(error)
+    opening = asyncio.create_task(stage.opened(ASKED, sink, "a"))
+    if error is None:
+        await stage.request(1)
+        stage.refuse("a")
     await asyncio.wait([opening])
-    assert isinstance(opening.exception(), TurnwireError)
-    del sink, opening
+    failure = opening.exception()
+    assert isinstance(failure, TurnwireError)
+    assert str(failure) == ("Internal server error" if error is RuntimeError else "no")
+    assert stage.gateway.running == 0
+    del sink, opening, failure
     await asyncio.sleep(0)
     assert held() is None
 
@@ -471,15 +435,12 @@ async def test_bug_while_a_turn_is_continued_ends_the_turn(stage: Stage) -> None
 
 @pytest.mark.parametrize("left", ["worker", "parser"])
 async def test_process_of_another_model_that_leaves_fails_no_attempt(
-    loop_clock: LoopClock, left: Literal["worker", "parser"]
+    stage: Stage, loop_clock: LoopClock, left: Literal["worker", "parser"]
 ) -> None:
-    stage = Stage()
-    await stage.gateway.start()
     stage.serves("other")
     _, opening = await stage.begin("a")
-    for name in ("other", "m"):
+    for name, process in (("other", "other"), ("m", "1")):
         card = ModelCard(name)
-        process = "other" if name == "other" else "1"
         announce(stage.process.registry, card, process, stages=(left,), leaving=True)
         announce(stage.process.registry, ModelCard("m"), "2")
         loop_clock.passed += 10.0

@@ -110,13 +110,7 @@ class Served:
             self.registry, default_model=None, accept_any_model=False, publish=lambda _: None
         )
         for name, weight in weights.items():
-            self.beat(name, weight)
-
-    def beat(
-        self, name: str, weight: float = 1.0, *, draining: bool = False, leaving: bool = False
-    ) -> None:
-        made = card(name, weight)
-        announce(self.registry, made, name, draining=draining, leaving=leaving)
+            announce(self.registry, card(name, weight), name)
 
     def models(self, count: int = 40) -> set[str]:
         """The models of this number of sessions."""
@@ -128,12 +122,12 @@ def test_alias_reaches_each_model_that_takes_turns_and_a_name_its_own() -> None:
     assert served.models() == {"v1", "v2"}
     assert {served.catalog.resolve("v1", session(number)).name for number in range(40)} == {"v1"}
     assert Served(v1=1, v2=3).catalog.resolve("coder").name == "v2"
-    served.beat("v1", draining=True)
+    announce(served.registry, card("v1"), "v1", draining=True)
     assert served.models() == {"v2"}
-    served.beat("v1")
-    served.beat("v1", leaving=True)
+    announce(served.registry, card("v1"), "v1")
+    announce(served.registry, card("v1"), "v1", leaving=True)
     assert served.models() == {"v2"}
-    served.beat("v2", leaving=True)
+    announce(served.registry, card("v2"), "v2", leaving=True)
     assert served.models(1), "both are listed: the turn waits for one of them"
 
 
