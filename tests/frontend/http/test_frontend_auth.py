@@ -101,8 +101,7 @@ async def test_frontend_does_not_start_without_keys(keys: Path, config: Frontend
         await serving(config=config).__aenter__()
 
 
-@pytest.mark.parametrize("end", ["deleted", "# nobody\n"])
-async def test_last_key_can_be_revoked(keys: Path, config: FrontendConfig, end: str) -> None:
+async def test_last_key_can_be_revoked(keys: Path, config: FrontendConfig) -> None:
     lines: list[MutableMapping[str, Any]] = []
     async with serving(config=config) as served:
 
@@ -111,33 +110,27 @@ async def test_last_key_can_be_revoked(keys: Path, config: FrontendConfig, end: 
 
         before = keys.read_text()
         assert await status() == 200
-        if end == "deleted":
-            keys.unlink()
-        else:
-            keys.write_text(end)
-        served.callers.reload(log_into(lines))
-        assert lines == [{"event": "keys.none_valid", "file": str(keys), "log_level": "warning"}]
-        assert [await status(), await status("beta"), await status(path="/live")] == [401, 401, 200]
-        assert (await served.get("/v1/models")).status == 401
-        refused = served.registry.get_sample_value("turnwire_unauthorized_requests_total")
-        assert refused == 3
+        for end in ("deleted", "# nobody\n"):
+            if end == "deleted":
+                keys.unlink()
+            else:
+                keys.write_text(end)
+            lines.clear()
+            served.callers.reload(log_into(lines))
+            none = {"event": "keys.none_valid", "file": str(keys), "log_level": "warning"}
+            assert lines == [none]
+            open_to_all = await status(path="/live")
+            assert [await status(), await status("beta"), open_to_all] == [401, 401, 200]
+            assert (await served.get("/v1/models")).status == 401
+        assert served.registry.get_sample_value("turnwire_unauthorized_requests_total") == 6
         assert not served.callers.open_to_all
         keys.write_text(before)
         served.callers.reload(log_into(lines))
-        assert await status() == 200
-
-
-@pytest.mark.parametrize("damage", [b"alpha\n", b"\xff\xfe"])
-async def test_key_file_that_cannot_be_read_changes_nothing(
-    keys: Path, config: FrontendConfig, damage: bytes
-) -> None:
-    async with serving(config=config) as served:
-        keys.write_bytes(damage)
-        with pytest.raises(ValueError):
-            served.callers.reload(log_into([]))
-        for key, status in (("alpha", 200), ("gamma", 401)):
-            reply = await served.get("/v1/models", headers={"x-api-key": key})
-            assert reply.status == status
+        for damage in (b"alpha\n", b"\xff\xfe"):  # a file that cannot be read changes nothing
+            keys.write_bytes(damage)
+            with pytest.raises(ValueError):
+                served.callers.reload(log_into([]))
+            assert [await status(), await status("gamma")] == [200, 401]
 
 
 async def test_valid_key_is_accepted_in_either_header(config: FrontendConfig) -> None:

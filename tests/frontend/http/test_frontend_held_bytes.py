@@ -43,18 +43,6 @@ async def test_no_more_is_held_than_the_limits_of_part_and_whole() -> None:
     assert [whole.held, *(part.held for part in parts)] == [0, 0, 0, 0]
 
 
-async def test_a_part_takes_no_room_that_the_whole_does_not_have() -> None:
-    whole = HeldBytes(10)
-    first, second = HeldBytes(8, within=whole), HeldBytes(8, within=whole)
-    assert first.add(8)
-    assert not first.add(1)
-    assert not second.add(3)
-    assert second.add(2)
-    first.free(8)
-    assert second.add(6)
-    assert (first.held, second.held, whole.held) == (0, 8, 8)
-
-
 async def test_large_bodies_wait_for_each_other_and_small_ones_do_not() -> None:
     """Each bomb counts as the largest body while it is unpacked."""
     body = json.dumps({**ASK, "system": " " * (2 * bodies.UNCOUNTED_BYTES)}).encode()

@@ -3,15 +3,12 @@
 from contextlib import ExitStack
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from schemas.errors import RateLimited
 from services.frontend.http.keys import Limits
 from services.frontend.http.rate_limits import (
     Rate,
     RateLimiter,
-    TokenBucket,
     format_duration,
     rate_headers,
 )
@@ -35,20 +32,6 @@ def refused(limiter: RateLimiter) -> RateLimited:
     with pytest.raises(RateLimited) as caught:
         enter(limiter)
     return caught.value
-
-
-@given(st.lists(st.tuples(st.floats(0, 30), st.integers(1, 5)), max_size=60), st.integers(1, 20))
-def test_minute_never_yields_more_than_two_sizes(steps: list[tuple[float, int]], size: int) -> None:
-    """A full bucket and its refill: never more, however the requests lie."""
-    clock = Clock()
-    bucket, taken = TokenBucket(size, clock), []
-    for pause, amount in steps:
-        clock.now += pause
-        if bucket.wait_s(amount) == 0:
-            bucket.spend(amount)
-            taken.append((clock.now, amount))
-    for start, _ in taken:
-        assert sum(amount for at, amount in taken if start <= at < start + 60) <= 2 * size
 
 
 def test_requests_per_minute_are_limited(clock: Clock) -> None:
