@@ -166,16 +166,6 @@ async def test_unknown_path_is_404(http: ClientSession, cases: Cases) -> None:
     assert (response.status, await response.json()) == (404, {"error": error})
 
 
-async def test_messages_api_can_be_disabled() -> None:
-    async with (
-        serving(config=FrontendConfig(enable_anthropic_api=False)) as served,
-        ClientSession(served.url) as http,
-    ):
-        assert (await http.post("/v1/messages", json=ASK)).status == 404
-        assert (await http.post("/v1/messages/count_tokens", json=ASK)).status == 404
-        assert (await http.get("/v1/models")).status == 200
-
-
 async def test_stream_has_its_headers_and_ids(served: Served, http: ClientSession) -> None:
     response = await http.post("/v1/messages", json=STREAM, headers={"x-request-id": "mine"})
     assert response.status == 200
@@ -216,34 +206,14 @@ async def test_dispatch_is_opt_in(cases: Cases) -> None:
                 assert stream.count("event: tool_call_dispatch") == sent
 
 
-async def test_dropped_tools_are_named(served: Served, http: ClientSession) -> None:
-    tools = [
-        {"type": "web_search_20250305", "name": "web_search"},
-        {"type": "web_fetch_x\u00e9 y", "name": "f"},
-    ]
-    response = await http.post("/v1/messages", json={**ASK, "tools": tools})
-    assert response.status == 200
-    assert response.headers["x-turnwire-dropped-tools"] == "web_search_20250305,web_fetch_xy"
-    assert served.lines[-1]["dropped_tools"] == ["web_search_20250305", "web_fetch_xy"]
-
-
-async def test_alias_reaches_the_model_and_is_echoed(served: Served, http: ClientSession) -> None:
-    document = await (await http.post("/v1/messages", json={**ASK, "model": "claude-alias"})).json()
-    assert document["model"] == "claude-alias"
+async def test_dropped_tools_and_the_alias_are_named(served: Served) -> None:
+    search = {"type": "web_search_20250305", "name": "web_search"}
+    tools = [search, {"type": "web_fetch_x\u00e9 y", "name": "f"}]
+    reply = await served.post("/v1/messages", {**ASK, "model": "claude-alias", "tools": tools})
+    assert (reply.status, reply.json["model"]) == (200, "claude-alias")
     assert served.gateway.turns[0].conversation.model == MODEL
-
-
-async def test_any_model_may_be_accepted(served: Served, http: ClientSession) -> None:
-    for path in ("/v1/messages", "/v1/tokenize"):
-        served.gateway.any_model = False
-        ask = {key: value for key, value in ASK.items() if key != "model"}
-        assert await error_of(await http.post(path, json=ask)) == (
-            400,
-            "invalid_request_error",
-            "model: Field required",
-        )
-        served.gateway.any_model = True
-        assert (await http.post(path, json=ask)).status == 200
+    assert reply.headers["x-turnwire-dropped-tools"] == "web_search_20250305,web_fetch_xy"
+    assert served.lines[-1]["dropped_tools"] == ["web_search_20250305", "web_fetch_xy"]
 
 
 async def test_turn_is_logged_and_counted() -> None:
@@ -251,23 +221,29 @@ async def test_turn_is_logged_and_counted() -> None:
     steps: list[Step] = [reasoning(0, "so"), gate, [*text(1, "hi"), finish(2)]]
     async with serving(FakeGateway(lambda: steps)) as served, ClientSession(served.url) as http:
         who = {"x-claude-code-session-id": "s", "x-claude-code-agent-id": "a"}
-        response = await http.post(
-            "/v1/messages", json=STREAM, headers={"x-request-id": "mine", **who}
-        )
+        who["x-request-id"] = "mine"
+        response = await http.post("/v1/messages", json=STREAM, headers=who)
         await response.content.readuntil(b"content_block_stop")
         gate.set()
         await response.text()
         await (await http.post("/v1/messages", json={**ASK, "model": "nobody"})).text()
     turn, unknown = [line for line in served.lines if line["event"] == "request"]
-    assert turn["outcome"] == "stop"
-    assert turn["client_request"] == "mine"
-    assert turn["model"] == MODEL
-    assert (turn["session"], turn["parent"], turn["kind"]) == ("s/a", "s", "helper")
-    assert turn["prompt_tokens"] == USAGE.prompt
-    assert turn["cached_tokens"] == USAGE.cached
-    assert turn["output_tokens"] == USAGE.output
-    assert turn["reasoning_tokens"] == USAGE.reasoning
     assert 0 <= turn["ttft"] <= turn["seconds"]
+    assert (
+        turn.items()
+        >= {
+            "outcome": "stop",
+            "client_request": "mine",
+            "model": MODEL,
+            "session": "s/a",
+            "parent": "s",
+            "kind": "helper",
+            "prompt_tokens": USAGE.prompt,
+            "cached_tokens": USAGE.cached,
+            "output_tokens": USAGE.output,
+            "reasoning_tokens": USAGE.reasoning,
+        }.items()
+    )
     assert (unknown["status"], unknown["outcome"]) == (404, "not_found")
 
     def value(name: str, **labels: str) -> float | None:

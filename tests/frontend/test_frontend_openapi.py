@@ -46,6 +46,9 @@ def test_document_describes_every_route_and_no_other() -> None:
 async def test_document_is_public_and_has_the_enabled_apis() -> None:
     async with serving(config=FrontendConfig(enable_anthropic_api=False)) as served:
         result = (await served.get("/openapi.json")).json
+        for path in ("/v1/messages", "/v1/messages/count_tokens"):
+            assert (await served.post(path, messages())).status == 404
+        assert (await served.get("/v1/models")).status == 200
     assert result["openapi"] == "3.1.0"
     assert not {"/v1/messages", "/v1/messages/count_tokens"} & {*result["paths"]}
     assert set(result["paths"]["/v1/responses"]) == {"get", "post"}

@@ -4,8 +4,6 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from schemas.conversation import Conversation, OutputFormat, ToolSpec
@@ -15,44 +13,42 @@ from services.guides import promises
 from tests.kit.every import for_rows
 from tests.kit.frontend import ASKS, CARD, FakeGateway, serving
 
-VALUES: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=2),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3)
-    ),
-    max_leaves=12,
-)
-SCHEMAS = st.dictionaries(st.text(max_size=2), VALUES, max_size=3)
-
-
-def depth(value: Any) -> int:
-    if isinstance(value, dict | list):
-        inner = value.values() if isinstance(value, dict) else value
-        return 1 + max(map(depth, inner), default=0)
-    return 0
-
-
-@given(st.lists(SCHEMAS, max_size=4), SCHEMAS, SCHEMAS, st.integers(1, 5))
-def test_first_schema_over_the_limit_is_named(
-    schemas: list[dict[str, Any]], output: dict[str, Any], kwargs: dict[str, Any], limit: int
-) -> None:
-    tools = [ToolSpec(f"t{at}", schema=schema) for at, schema in enumerate(schemas)]
-    conversation = Conversation(
-        "m", [], tools=tools, format=OutputFormat("json_schema", output), template_kwargs=kwargs
-    )
-    named = [(f"The schema of tool '{tool.name}'", tool.schema) for tool in tools]
-    named += [("The schema of the output format", output), ("chat_template_kwargs", kwargs)]
-    too_deep = [name for name, value in named if depth(value) > limit]
-    limits = ConversationLimits(messages=9, tools=9, media=9, nesting=limit)
-    if not too_deep:
-        assert limits.check(conversation) == []
-        return
-    with pytest.raises(Invalid, match="nested too deeply") as refusal:
-        limits.check(conversation)
-    assert str(refusal.value).startswith(too_deep[0])
-
-
 LIMITS = ConversationLimits(messages=9, tools=9, media=9, nesting=9)
+
+
+def nested(depth: int) -> dict[str, Any]:
+    """A schema with this number of levels."""
+    value: dict[str, Any] = {}
+    for _ in range(depth - 1):
+        value = {"a": 1, "b": value}
+    return value
+
+
+@for_rows(
+    [
+        ((9, 9, 9, 9), None),
+        ((0, 10, 11, 0), "The schema of tool 't1'"),
+        ((0, 9, 10, 10), "The schema of the output format"),
+        ((9, 0, 0, 10), "chat_template_kwargs"),
+    ]
+)
+def test_first_schema_over_the_limit_is_named(
+    depths: tuple[int, int, int, int], named: str | None
+) -> None:
+    first, second, output, kwargs = map(nested, depths)
+    conversation = Conversation(
+        "m",
+        [],
+        tools=[ToolSpec("t0", schema=first), ToolSpec("t1", schema=second)],
+        format=OutputFormat("json_schema", output),
+        template_kwargs=kwargs,
+    )
+    if named is None:
+        assert LIMITS.check(conversation) == []
+        return
+    with pytest.raises(Invalid, match="nested too deeply; the maximum is 9 levels") as refusal:
+        LIMITS.check(conversation)
+    assert str(refusal.value).startswith(named)
 
 
 @for_rows([*product(("tools", "format", "chat_template_kwargs"), (True, False))])

@@ -2,8 +2,6 @@
 lost."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from schemas.conversation import Client
@@ -64,15 +62,3 @@ def test_choices_have_their_own_gaps() -> None:
         turn.arrived(at, tokens, choice=1)
     assert turn.value("count") == 2
     assert turn.value("bucket", le="0.1") == 0
-
-
-@given(st.lists(st.tuples(st.floats(0, 20), st.integers(1, 200)), min_size=1, max_size=40))
-def test_no_token_and_no_time_is_lost(batches: list[tuple[float, int]]) -> None:
-    turn = Turn()
-    at = float(tokens := 1)
-    turn.arrived(at, tokens)
-    for gap, count in batches:
-        at, tokens = at + gap, tokens + count
-        turn.arrived(at, tokens)
-    assert turn.value("count") == turn.value("bucket", le="+Inf") == tokens - 1
-    assert turn.value("sum") == pytest.approx(at - 1.0)

@@ -1,5 +1,3 @@
-import pytest
-
 from schemas.conversation import (
     Call,
     Conversation,
@@ -13,7 +11,13 @@ from schemas.conversation import (
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import BlockStop, Delta, Failed, Finish, FinishReason, Prepared, TurnEvent
 from services.frontend.turns.compaction import request_summary
-from services.frontend.turns.notice import NoticeSink, make_notice, may_have_notice, without_notices
+from services.frontend.turns.notice import (
+    MediaKind,
+    NoticeSink,
+    make_notice,
+    may_have_notice,
+    without_notices,
+)
 from tests.kit.events import call, finish, reasoning, text
 from tests.kit.every import for_each
 from tests.kit.sinks import RecordingSink
@@ -67,10 +71,10 @@ def test_text_is_sent_while_its_end_is_held() -> None:
     assert kept.prepared == [Prepared(1, 1)]
 
 
-@pytest.mark.parametrize("kinds", [{"image"}, {"image", "document", "audio"}])
-def test_returned_note_is_removed_and_prevents_another(kinds: set[str]) -> None:
+def test_returned_note_is_removed_and_prevents_another() -> None:
+    kinds: set[MediaKind] = {"image", "document", "audio"}
+    text = make_notice(kinds)
     made = Message("assistant", [Reasoning("Hm."), Text("I see. "), Call("c", "Read", "{}")])
-    text = make_notice(kinds)  # type: ignore[arg-type]
     back: list[Part] = [Reasoning("Hm."), Text("I see. " + text), Call("c", "Read", "{}")]
     asked = Message("user", [Text("What is it?" + text)])  # quoted by the user: stays
     conversation = Conversation("m", [asked, Message("assistant", back, ids=["msg_1"]), asked])

@@ -1,17 +1,22 @@
-"""A stream that begins in the call that brings its first events, while the gateway has not yet
-returned the turn."""
+"""Turns while they are opened: a stream that begins in the call that brings its first events, and
+the end of what was begun."""
 
 import asyncio
+from base64 import b64encode
 
 import pytest
+from msgspec.structs import replace
 
-from schemas.errors import ErrorInfo, ErrorKind
+from schemas.control import VISION
+from schemas.errors import ErrorInfo, ErrorKind, Overloaded
 from schemas.events import BlockStart, Delta, Failed, TurnEvent
 from services.frontend.apis.messages.render import MessagesStream
 from services.runtime.config import FrontendConfig
+from tests.kit.bodies import block, chat, messages, user
 from tests.kit.clock import LoopClock
 from tests.kit.events import finish, text
-from tests.kit.frontend import ASKS, STREAM, FakeGateway, FakeTurn, serving
+from tests.kit.frontend import ASKS, CARD, STREAM, FakeGateway, FakeTurn, serving
+from tests.kit.pdf_files import PNG
 from tests.kit.waiting import LIMIT_S, eventually
 
 WHOLE = [*text(0, "Hello there"), finish(1)]
@@ -40,14 +45,19 @@ def returns() -> asyncio.Event:
     return asyncio.Event()
 
 
+SAID = {
+    "/v1/messages": b'"text":"so"',
+    "/v1/chat/completions": b'"content":"so"',
+    "/v1/responses": b'"delta":"so"',
+}
+
+
 @pytest.mark.parametrize("at_once", [False, True], ids=["made ready", "not ready yet"])
-@pytest.mark.parametrize(
-    ("path", "said"),
-    [*zip(ASKS, [b'"text":"so"', b'"content":"so"', b'"delta":"so"'], strict=True)],
-)
+@pytest.mark.parametrize("path", SAID)
 async def test_first_events_are_written_before_the_gateway_returns(
-    path: str, said: bytes, at_once: bool, returns: asyncio.Event
+    path: str, at_once: bool, returns: asyncio.Event
 ) -> None:
+    said = SAID[path]
     gateway = eager(SO, returns, at_once=at_once)
     async with (
         serving(gateway) as served,
@@ -71,23 +81,23 @@ async def test_first_events_are_written_before_the_gateway_returns(
 
 
 async def test_answer_that_arrives_at_once_is_complete(returns: asyncio.Event) -> None:
+    """Or is a status, if the turn fails before its first block."""
     returns.set()
-    async with serving(eager(WHOLE, returns)) as served:
-        for _ in range(2):  # on one connection
-            body = (await served.ask(stream=True)).text
-            assert body.count("event: message_start") == body.count("event: message_stop") == 1
-    assert [turn.cancelled for turn in served.gateway.turns] == [[], []]
-
-
-async def test_turn_that_fails_before_its_first_block_is_a_status(returns: asyncio.Event) -> None:
-    returns.set()
+    async with serving(eager(WHOLE, returns), headers={"connection": "close"}) as served:
+        reply = await served.ask(stream=True)
+        assert reply.headers["connection"] == "close"
+        assert reply.text.endswith('data: {"type":"message_stop"}\n\n')
+        body = reply.text
+        assert body.count("event: message_start") == body.count("event: message_stop") == 1
+    assert [turn.cancelled for turn in served.gateway.turns] == [[]]
     failed = Failed(ErrorInfo(ErrorKind.UNAVAILABLE, "no worker"))
     async with serving(eager([failed], returns)) as served:
-        reply = await served.ask(stream=True)
-        assert reply.status == 503
-        assert reply.headers["content-type"].startswith("application/json")
-        assert reply.error[2] == "no worker"
-        assert "transfer-encoding" not in reply.headers
+        for _ in range(2):  # on one connection
+            reply = await served.ask(stream=True)
+            assert reply.status == 503
+            assert reply.headers["content-type"].startswith("application/json")
+            assert reply.error[2] == "no worker"
+            assert "transfer-encoding" not in reply.headers
     assert served.lines[-1]["outcome"] == "unavailable"
 
 
@@ -138,8 +148,37 @@ async def test_stream_that_cannot_start_is_a_500(
         )
 
 
-async def test_connection_close_is_confirmed() -> None:
-    async with serving(headers={"connection": "close"}) as served:
-        reply = await served.ask(stream=True)
-        assert reply.headers["connection"] == "close"
-        assert reply.text.endswith('data: {"type":"message_stop"}\n\n')
+async def test_refused_choice_ends_the_others() -> None:
+    async def refuse_the_second(turn: FakeTurn) -> None:
+        if turn.id.endswith("c1"):
+            raise Overloaded("no room for a second choice")
+        if turn.id.endswith("c2"):
+            await asyncio.Event().wait()
+
+    gateway = FakeGateway(lambda: [asyncio.Event()], on_turn=refuse_the_second)
+    async with serving(gateway) as served:
+        reply = await served.post("/v1/chat/completions", chat(n=3))
+        assert reply.status == 503
+        assert "no room for a second choice" in reply.text
+    assert [turn.cancelled for turn in gateway.turns] == [["hangup"], [], []]
+    assert gateway.open_cancelled.is_set(), "the third was still being opened"
+
+
+async def test_deadline_applies_before_turns_are_opened(loop_clock: LoopClock) -> None:
+    storing = asyncio.Event()
+
+    async def store_never(_name: str, _data: bytes) -> None:
+        storing.set()
+        await asyncio.Event().wait()
+
+    source = {"type": "base64", "media_type": "image/png", "data": b64encode(PNG).decode()}
+    asked = messages(user(block("image", source=source)))
+    gateway = FakeGateway(cards=[replace(CARD, features=[VISION])])
+    config = FrontendConfig(request_timeout_s=30)
+    async with serving(gateway, config, put_image=store_never) as served:
+        answering = asyncio.create_task(served.post("/v1/messages", asked))
+        await storing.wait()
+        loop_clock.passed += 30
+        assert (await answering).error[:2] == (504, "timeout_error")
+        assert served.lines[-1]["outcome"] == "timed_out"
+    assert gateway.turns == []
