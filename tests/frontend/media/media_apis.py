@@ -150,18 +150,17 @@ class Api:
     def text(self, reply: Reply) -> str:
         """The text of an answer, whole or streamed."""
         if not reply.text.startswith(("data:", "event:")):
-            return self.text_of(reply.json)
+            return self._text_of(reply.json)
         lines = reply.text.splitlines()
         events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
         if self is RESPONSES:
-            return self.text_of(events[-1]["response"])
+            return self._text_of(events[-1]["response"])
         if self is MESSAGES:
-            deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
-            return "".join(delta.get("text", "") for delta in deltas)
+            return "".join(event.get("delta", {}).get("text", "") for event in events)
         deltas = [choice["delta"] for event in events for choice in event["choices"]]
         return "".join(delta.get("content") or "" for delta in deltas)
 
-    def text_of(self, document: Any) -> str:
+    def _text_of(self, document: Any) -> str:
         if self is MESSAGES:
             return str(document["content"][-1]["text"])
         if self is RESPONSES:

@@ -4,10 +4,8 @@ import asyncio
 import socket
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TypeAlias
 
 import aiohttp
 import pytest
@@ -20,7 +18,6 @@ from schemas.conversation import Media
 from services.frontend import app
 from services.frontend.media import image_fetch
 from services.frontend.media.image_fetch import ImageFetcher, PublicResolver
-from services.frontend.media.image_reader import PutImage
 from services.frontend.turns.notice import make_notice
 from services.images.image import MAX_BYTES
 from services.runtime.config import FrontendConfig
@@ -35,12 +32,11 @@ from tests.frontend.media.media_apis import (
     seeing,
 )
 from tests.kit.certificates import Authority
-from tests.kit.frontend import FakeGateway, Served, serving
+from tests.kit.frontend import Served, serving
 from tests.kit.pdf_files import PNG
 
 HOSTS = ["images.example", "*.example.org"]
 URL = "https://images.example/shot.png?signature=secret"
-LIMITED = FrontendConfig(image_url_hosts=HOSTS)
 
 
 class Names(AbstractResolver):
@@ -53,17 +49,10 @@ class Names(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        number = socket.AI_NUMERICHOST
-        return [
-            ResolveResult(
-                hostname=host,
-                host=self._address,
-                port=self._port,
-                family=family,
-                proto=0,
-                flags=number,
-            )
-        ]
+        found = ResolveResult(
+            hostname=host, host=self._address, port=self._port, family=family, proto=0, flags=0
+        )
+        return [found]
 
     async def close(self) -> None:
         """Nothing is open."""
@@ -82,21 +71,22 @@ class Internet:
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         self.requests[request.path] += 1
         self.cookies += request.cookies
-        if request.path == "/shot.png":
-            return web.Response(body=PNG, content_type="text/plain")
-        if request.path == "/moved":
-            return web.Response(status=302, headers={"location": URL})
-        if request.path == "/page":
-            return web.Response(text="<html>")
-        if request.path == "/large":
-            return web.Response(body=PNG + bytes(MAX_BYTES))
-        if request.path == "/small":
-            return web.Response(body=b"x", headers={"set-cookie": "access=all; Path=/"})
-        if request.path == "/together":
-            await self.together.wait()
-            return web.Response(body=PNG)
-        if request.path == "/silent":
-            await self.silent.wait()
+        match request.path:
+            case "/shot.png":
+                return web.Response(body=PNG, content_type="text/plain")
+            case "/moved":
+                return web.Response(status=302, headers={"location": URL})
+            case "/page":
+                return web.Response(text="<html>")
+            case "/large":
+                return web.Response(body=PNG + bytes(MAX_BYTES))
+            case "/small":
+                return web.Response(body=b"x", headers={"set-cookie": "access=all; Path=/"})
+            case "/together":
+                await self.together.wait()
+                return web.Response(body=PNG)
+            case "/silent":
+                await self.silent.wait()
         return web.Response(status=404)
 
     def connector(self) -> aiohttp.BaseConnector:
@@ -123,33 +113,21 @@ async def internet(tmp_path: Path) -> AsyncIterator[Internet]:
     await runner.cleanup()
 
 
-ServedFrom: TypeAlias = Callable[..., AbstractAsyncContextManager[Served]]
-
-
 @pytest.fixture
-def served_from(internet: Internet, monkeypatch: pytest.MonkeyPatch) -> ServedFrom:
+async def served(internet: Internet, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
     """A frontend that fetches from `internet`."""
     monkeypatch.setattr(app, "public_connector", internet.connector)
-
-    def serve(
-        gateway: FakeGateway | None = None, put: PutImage | None = None
-    ) -> AbstractAsyncContextManager[Served]:
-        return serving(gateway or seeing(), LIMITED, put_image=put or Store().put)
-
-    return serve
+    config = FrontendConfig(image_url_hosts=HOSTS)
+    async with serving(seeing(), config, put_image=Store().put) as served:
+        yield served
 
 
-async def test_image_of_an_allowed_host_is_fetched_once(
-    internet: Internet, served_from: ServedFrom
-) -> None:
-    store = Store()
-    async with served_from(put=store.put) as served:
-        for api in APIS:
-            for body in (api.body([api.link(URL)]), api.result_body(api.link(URL))):
-                assert await api.said(served, body) == HELLO
-        seen = replace(SEEN, url=URL, size_bytes=None)
-        assert [media(asked) for asked in served.gateway.conversations] == [[seen]] * 6
-    assert store.images == {SEEN.hash: PNG}
+async def test_image_of_an_allowed_host_is_fetched_once(internet: Internet, served: Served) -> None:
+    for api in APIS:
+        for body in (api.body([api.link(URL)]), api.result_body(api.link(URL))):
+            assert await api.said(served, body) == HELLO
+    seen = replace(SEEN, url=URL, size_bytes=None)
+    assert [media(asked) for asked in served.gateway.conversations] == [[seen]] * 6
     assert internet.requests == {"/shot.png": 1}
 
 
@@ -164,27 +142,23 @@ NOT_FETCHED = (
 )
 
 
-async def test_other_answers_and_urls_become_a_note(
-    internet: Internet, served_from: ServedFrom
-) -> None:
+async def test_other_answers_and_urls_become_a_note(internet: Internet, served: Served) -> None:
     paths = ("/moved", "/page", "/large", "/missing")
-    async with served_from() as served:
-        for url in (*(f"https://images.example{path}" for path in paths), *NOT_FETCHED):
-            answer = await CHAT.said(served, CHAT.body([CHAT.link(url)]))
-            assert answer == HELLO + make_notice({"image"}), url
-            assert media(served.gateway.conversations[-1]) == [Media("image", url=url)]
-        assert "images.example/" not in str(served.lines)
+    for url in (*(f"https://images.example{path}" for path in paths), *NOT_FETCHED):
+        answer = await CHAT.said(served, CHAT.body([CHAT.link(url)]))
+        assert answer == HELLO + make_notice({"image"}), url
+        assert media(served.gateway.conversations[-1]) == [Media("image", url=url)]
+    assert "images.example/" not in str(served.lines)
     assert internet.requests == dict.fromkeys(paths, 1)
 
 
-async def test_malformed_url_is_refused(internet: Internet, served_from: ServedFrom) -> None:
+async def test_malformed_url_is_refused(internet: Internet, served: Served) -> None:
     """In each API's own shape, and without a word of it in the log."""
-    async with served_from() as served:
-        for url in ("https://a\0b/secret.png", "https://[::1/secret.png", "https://a\nb/secret"):
-            for api in APIS:
-                reply = await served.post(api.path, api.body([api.link(url)]))
-                assert reply.error[:2] == (400, "invalid_request_error"), (api.path, url)
-        assert "secret" not in str(served.lines)
+    for url in ("https://a\0b/secret.png", "https://[::1/secret.png", "https://a\nb/secret"):
+        for api in APIS:
+            reply = await served.post(api.path, api.body([api.link(url)]))
+            assert reply.error[:2] == (400, "invalid_request_error"), (api.path, url)
+    assert "secret" not in str(served.lines)
     assert not internet.requests
 
 
@@ -206,14 +180,11 @@ async def test_silent_host_is_given_up(internet: Internet, monkeypatch: pytest.M
         pass
 
 
-async def test_images_of_a_request_are_fetched_together(
-    internet: Internet, served_from: ServedFrom
-) -> None:
+async def test_images_of_a_request_are_fetched_together(internet: Internet, served: Served) -> None:
     """A host that does not answer delays a turn by one timeout."""
     urls = [f"https://images.example/together?{number}" for number in (0, 1, 2, 0)]
-    async with served_from() as served:
-        body = MESSAGES.body([MESSAGES.link(url) for url in urls])
-        assert await MESSAGES.said(served, body) == HELLO
+    body = MESSAGES.body([MESSAGES.link(url) for url in urls])
+    assert await MESSAGES.said(served, body) == HELLO
     assert internet.requests == {"/together": 3}
 
 
