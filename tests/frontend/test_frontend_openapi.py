@@ -155,59 +155,43 @@ async def test_generated_requests_get_only_documented_answers(api: Api, cases: C
 
 
 def _try(operation: Any, served: Served) -> None:
+    """Examples of the document are answered with 200, generated requests as the document has it."""
+    from schemathesis import GenerationMode
     from schemathesis.checks import not_a_server_error
-    from schemathesis.specs.openapi.checks import (
-        content_type_conformance,
-        response_headers_conformance,
-        response_schema_conformance,
-        status_code_conformance,
-    )
+    from schemathesis.specs.openapi import checks
 
-    checks = [
+    conform = [
         not_a_server_error,
-        status_code_conformance,
-        content_type_conformance,
-        response_headers_conformance,
-        response_schema_conformance,
+        checks.status_code_conformance,
+        checks.content_type_conformance,
+        checks.response_headers_conformance,
+        checks.response_schema_conformance,
     ]
-    for body in _examples(operation):
-        answer = operation.Case(body=body, media_type="application/json").call_and_validate(
-            base_url=served.url, checks=checks, timeout=20
-        )
-        assert answer.status_code == 200
-    for mode in _modes(operation):
 
-        @hypothesis.settings(
+    def send(case: Any) -> None:
+        case.call_and_validate(base_url=served.url, checks=conform, timeout=20)
+
+    raw = EVERYTHING["paths"][operation.path][operation.method.lower()]
+    streams = "text/event-stream" in raw["responses"].get("200", {}).get("content", {})
+    content = raw.get("requestBody", {}).get("content", {}).get("application/json", {})
+    if "{" not in operation.path:  # of an object that does not exist
+        for example in content.get("examples", {}).values():
+            for more in [{}, {"stream": True}] if streams else [{}]:
+                body = {**example["value"], **more}
+                case = operation.Case(body=body, media_type="application/json")
+                send(case)
+                assert case.call(base_url=served.url, timeout=20).status_code == 200
+
+    modes = [GenerationMode.POSITIVE]
+    if operation.body or operation.query:  # any text is a path parameter
+        modes.append(GenerationMode.NEGATIVE)
+    for mode in modes:
+        settings = hypothesis.settings(
             max_examples=EXAMPLES,
             derandomize=True,
             database=None,
             suppress_health_check=list(hypothesis.HealthCheck),
             phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
         )
-        @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
-        def run(case: Any) -> None:
-            case.call_and_validate(base_url=served.url, checks=checks, timeout=20)
-
-        run()
-
-
-def _examples(operation: Any) -> list[Any]:
-    if "{" in operation.path:  # of an object that does not exist
-        return []
-    raw = EVERYTHING["paths"][operation.path][operation.method.lower()]
-    streams = "text/event-stream" in raw["responses"]["200"]["content"]
-    content = raw.get("requestBody", {}).get("content", {}).get("application/json", {})
-    return [
-        {**example["value"], **more}
-        for example in content.get("examples", {}).values()
-        for more in ([{}, {"stream": True}] if streams else [{}])
-    ]
-
-
-def _modes(operation: Any) -> list[Any]:
-    import schemathesis
-
-    modes = [schemathesis.GenerationMode.POSITIVE]
-    if operation.body or operation.query:  # any text is a path parameter
-        modes.append(schemathesis.GenerationMode.NEGATIVE)
-    return modes
+        given: Any = hypothesis.given(operation.as_strategy(generation_mode=mode))
+        settings(given(send))()

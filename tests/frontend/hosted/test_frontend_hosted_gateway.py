@@ -34,7 +34,6 @@ from tests.kit.waiting import LIMIT_S, eventually
 
 RESPONSE: dict[str, Any] = {"model": MODEL, "input": "?", "tools": [{"type": "web_search"}]}
 CHAT: dict[str, Any] = {"model": MODEL, "messages": [QUESTION], "web_search_options": {}}
-UNAVAILABLE = "not available on this server: web_search."
 
 
 def last(gateway: FakeGateway) -> list[Message]:
@@ -142,12 +141,17 @@ async def test_deferred_call_beside_a_client_call_runs_with_the_next_request() -
 async def test_many_rounds_pause_and_continue() -> None:
     gateway = in_turn([*search(0), finish(1)], [*search(0, "moon", IDS[1]), finish(1)], LAST)
     async with hosted(gateway, web_max_rounds=2) as (served, _):
-        first = await message(served, body(SEARCH))
+        forced = {"type": "tool", "name": "web_search"}
+        first = await message(served, body(SEARCH, tool_choice=forced))
         assert first["stop_reason"] == "pause_turn"
         searched = "server_tool_use web_search_tool_result"
         assert kinds(first) == f"{searched} {searched}"
         second = await message(served, body(SEARCH, messages=going_on(first)))
     assert second["stop_reason"] == "end_turn"
+    one, two, _ = gateway.conversations
+    assert (one.tool_choice.mode, one.tool_choice.name) == ("tool", "web_search")
+    assert two.tool_choice.mode == "auto", "the first turn has made the call"
+    assert (one.sampling.max_tokens, two.sampling.max_tokens) == (500, 500 - 74)
     assert [turn.role for turn in last(gateway)] == ["user", *["assistant", "tool"] * 2]
 
 
@@ -237,16 +241,6 @@ async def test_web_fetch_reads_pages_of_the_conversation() -> None:
     assert codes == ["url_not_in_prior_context", "url_not_allowed"]
     assert stub.calls == [{"tool": "web_fetch", "url": page}]
     assert answer["usage"]["server_tool_use"] == {"web_search_requests": 0, "web_fetch_requests": 1}
-
-
-async def test_limits_hold_for_the_whole_answer() -> None:
-    gateway = in_turn(FIRST, LAST)
-    async with hosted(gateway) as (served, _):
-        await message(served, body(SEARCH, tool_choice={"type": "tool", "name": "web_search"}))
-    first, second = (turn.conversation for turn in gateway.turns)
-    assert (first.tool_choice.mode, first.tool_choice.name) == ("tool", "web_search")
-    assert second.tool_choice.mode == "auto"
-    assert (first.sampling.max_tokens, second.sampling.max_tokens) == (500, 500 - 74)
 
 
 async def test_second_turn_that_is_refused_ends_the_answer() -> None:
@@ -352,16 +346,6 @@ async def test_responses_limits_rounds_and_calls() -> None:
     assert len(stub.calls) == 2
 
 
-async def test_cached_search_is_refused() -> None:
-    gateway = in_turn(LAST)
-    tool = {"type": "web_search", "external_web_access": False}
-    async with hosted(gateway) as (served, _):
-        assert (await served.post("/v1/responses", {**RESPONSE, "tools": [tool]})).status == 200
-    (conversation,) = gateway.conversations
-    assert conversation.tools == []
-    assert UNAVAILABLE in conversation.system[-1].text
-
-
 async def test_chat_answers_with_the_text_after_the_search() -> None:
     near = {"type": "approximate", "approximate": {"city": "Oslo"}}
     gateway = in_turn(FIRST, LAST)
@@ -378,10 +362,15 @@ async def test_chat_answers_with_the_text_after_the_search() -> None:
     assert last(gateway)[-1].role == "tool"
 
 
-async def test_counting_sees_the_same_tools() -> None:
-    gateway = in_turn(LAST)
+async def test_counting_sees_the_same_tools_and_a_cached_search_is_none() -> None:
+    gateway = in_turn(LAST, LAST)
     async with hosted(gateway) as (served, _):
         await message(served, body(SEARCH))
+        tool = {"type": "web_search", "external_web_access": False}
+        assert (await served.post("/v1/responses", {**RESPONSE, "tools": [tool]})).status == 200
+        conversation = gateway.conversations[-1]
+        assert conversation.tools == []
+        assert "not available on this server: web_search." in conversation.system[-1].text
         for path in ("/v1/messages/count_tokens", "/v1/tokenize"):
             assert (await served.post(path, body(SEARCH))).status == 200
         await served.post("/v1/tokenize", CHAT)

@@ -3,49 +3,40 @@ do harm."""
 
 import json
 from itertools import permutations
-from typing import Any
 
 import msgspec
 
-from services.runtime.config import FrontendConfig
 from tests.kit.every import Cases
 from tests.kit.frontend import ASKS, Served, serving
 from tests.kit.raw_http import answer_to
 from tests.kit.raw_http import post as request
 
-RESPONSES = "/v1/responses"
+ASKED = json.dumps(ASKS["/v1/responses"]).encode()
 
 
-async def post(
-    served: Served, path: str, header: bytes
-) -> tuple[int, dict[str, str], dict[str, Any]]:
-    """The answer to a request with this line in its head: status, headers, document."""
-    head, _, body = request(json.dumps(ASKS[path]).encode(), path=path).partition(b"\r\n\r\n")
+async def post(served: Served, header: bytes) -> tuple[int, dict[str, str]]:
+    """Sends a request with this line in its head. Returns status and headers of the answer."""
+    head, _, body = request(ASKED, path="/v1/responses").partition(b"\r\n\r\n")
     answer = await answer_to(served.port, head + b"\r\n" + header + b"\r\n\r\n" + body)
-    return answer.status, answer.headers, json.loads(answer.body)
+    return answer.status, answer.headers
 
 
 async def test_header_values_may_have_any_bytes(cases: Cases) -> None:
     names = ("user-agent", "x-session-affinity", "x-claude-code-session-id", "x-request-id")
-    refused = ((b"content-encoding: \xff", 400), (b"origin: https://\xff", 403))
-    async with serving(config=FrontendConfig(cors_origins=["https://a.example"])) as served:
-        for path in ASKS:
-            for name in names:
-                with cases.case(path=path, name=name):
-                    sent = f"{name}: ".encode() + b"a\xff \xc3\xa9 \xed\xa0\x80b"
-                    status, headers, document = await post(served, path, sent)
-                    assert status == 200, document
-                    assert headers["x-request-id"] == headers["request-id"]
-                    conversation = served.gateway.conversations[-1]
-                    msgspec.msgpack.encode(conversation)
-                    msgspec.json.encode(served.lines[-1], enc_hook=str)
-                    if name == "user-agent":
-                        assert conversation.client.user_agent == "a? é ???b"
-            for header, status in refused:
-                with cases.case(path=path, header=header):
-                    answered, headers, document = await post(served, path, header)
-                    assert (answered, document["error"]["message"] != "") == (status, True)
-                    assert headers["request-id"].startswith("req_")
+    async with serving() as served:
+        for name in names:
+            with cases.case(name=name):
+                sent = f"{name}: ".encode() + b"a\xff \xc3\xa9 \xed\xa0\x80b"
+                status, headers = await post(served, sent)
+                assert status == 200
+                assert headers["x-request-id"] == headers["request-id"]
+                conversation = served.gateway.conversations[-1]
+                msgspec.msgpack.encode(conversation)
+                msgspec.json.encode(served.lines[-1], enc_hook=str)
+                if name == "user-agent":
+                    assert conversation.client.user_agent == "a? é ???b"
+        assert (await post(served, b"content-encoding: \xff"))[0] == 400
+        assert (await post(served, b"origin: https://\xff"))[0] == 403
 
 
 async def test_different_bytes_of_an_id_are_different_sessions() -> None:
@@ -65,13 +56,12 @@ async def test_different_bytes_of_an_id_are_different_sessions() -> None:
     sent |= {one.decode("latin-1").encode() for one in pieces}
     async with serving() as served:
         for value in sent:
-            status, _, document = await post(served, RESPONSES, b"x-session-id: " + value)
-            assert status == 200, document
+            assert (await post(served, b"x-session-id: " + value))[0] == 200, value
         sessions = [asked.client.session for asked in served.gateway.conversations]
         # As bytes that are not UTF-8 are marked.
-        assert (await post(served, RESPONSES, b"x-session-id: \0\xc3\xbf"))[0] == 400
+        assert (await post(served, b"x-session-id: \0\xc3\xbf"))[0] == 400
         # An empty header before a filled one does not count.
-        assert (await post(served, RESPONSES, b"x-session-id:\r\nX-Session-Id: s"))[0] == 200
+        assert (await post(served, b"x-session-id:\r\nX-Session-Id: s"))[0] == 200
         assert served.gateway.conversations[-1].client.session == "s"
     assert len({*sessions}) == len(sent)
     assert all(session is not None and session.isprintable() for session in sessions)

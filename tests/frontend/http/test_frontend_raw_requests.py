@@ -152,37 +152,16 @@ async def test_model_name_stays_a_name(cases: Cases) -> None:
                     assert json.loads(answer.body)["model"] == name.replace("\ud800", "\ufffd")
 
 
-UNUSUAL: dict[str, tuple[bytes, int]] = {
-    "deep": (b'"zzz":' + b"[" * 500_000 + b"]" * 500_000, 400),
-    "deep known": (b'"metadata":' + b'{"a":' * 100_000 + b"1" + b"}" * 100_000, 400),
-    "digits known": (b'"top_k":' + b"1" * 1_000_000, 400),
-    "NaN": (b'"temperature":NaN', 400),
-    "twice": (b'"model":"nobody","model":"acme/served-model"', 200),
-    "half": (rb'"zzz":"\ud800"', 200),
-    "null": (b'"zzz":"\x00"', 400),
-    "raw half": (b'"zzz":"\xed\xa0\x80"', 400),
-    "large integer": (b'"top_k":9223372036854775808', 400),
-    "small integer": (b'"nvext":{"agent_hints":{"osl":-9223372036854775809}}', 400),
-}
-
-
-async def test_unusual_json_has_a_defined_status(cases: Cases) -> None:
-    """The last of two members with one name counts, for every API."""
+async def test_number_has_one_bound_in_every_api(cases: Cases) -> None:
     async with serving() as served:
         for path, fields in BODIES.items():
-            for name, (raw, status) in UNUSUAL.items():
-                with cases.case(name, path=path):
-                    body = json.dumps(fields).encode()[:-1] + b"," + raw + b"}"
-                    answer = await answer_to(served.port, post(body, path=path))
-                    assert answer.status == status, answer.body[:500]
-                    if status == 400:
-                        assert answer.message
             length = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
             for number in (2**63, 10**400, -(2**63) - 1):
                 with cases.case(length, path=path, number=number):
-                    reply = await served.post(path, {**fields, length: number})
-                    assert reply.error[:2] == (400, "invalid_request_error")
-                    assert length in reply.error[2]
+                    for name in (length, "top_k"):
+                        reply = await served.post(path, {**fields, name: number})
+                        assert reply.error[:2] == (400, "invalid_request_error")
+                        assert name in reply.error[2]
                     # A large seed is accepted, but must fit the bus.
                     reply = await served.post(path, {**fields, length: 2**63 - 1, "seed": number})
                     assert reply.status == 200
