@@ -130,6 +130,7 @@ FORMATS: list[tuple[Api, Json, OutputFormat | None]] = [
         {"response_format": block("json_schema", json_schema={"name": "n"})},
         OutputFormat("json_object", None, "n"),
     ),
+    (CHAT, {"response_format": block("json_object")}, OutputFormat("json_object")),
     (CHAT, {"guided_json": PLAN}, AS_PLAN),
     (CHAT, {"guided_json": msgspec.json.encode(PLAN).decode()}, AS_PLAN),
     (CHAT, {"structured_outputs": {"json": PLAN}}, AS_PLAN),

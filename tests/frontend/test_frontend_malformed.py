@@ -45,6 +45,7 @@ def test_deep_nesting_is_refused() -> None:
         (rb'"cut \ud83d"', rb'"cut \ufffd"'),
         (rb'"\ude00 cut"', rb'"\ufffd cut"'),
         (rb'"\ud83d\ud83d\ude00"', rb'"\ufffd\ud83d\ude00"'),
+        (rb'"\ude00\ude00"', rb'"\ufffd\ufffd"'),
         (rb'"C:\\ud83d"', rb'"C:\\ud83d"'),
         (rb'"\\\ud83d"', rb'"\\\ufffd"'),
     ],

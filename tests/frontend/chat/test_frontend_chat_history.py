@@ -69,6 +69,7 @@ PDF = {"file_data": "data:application/pdf;base64,AAAA", "filename": "a.pdf"}
             block("input_audio", input_audio={"data": "AAAA", "format": "wav"}),
             Media("audio", media_type="audio/wav", size_bytes=3),
         ),
+        (block("audio_url", audio_url={"url": "http://x/a"}), Media("audio", url="http://x/a")),
         (
             block("video_url", video_url={"url": "http://x/v"}),
             Media("document", media_type="video", url="http://x/v"),
@@ -176,6 +177,9 @@ def test_own_details_restore_the_place_of_reasoning_and_win_over_repetitions() -
     )
     found = [part.seal if isinstance(part, Reasoning) else type(part) for part in parts]
     assert found == ["first", Text, Call, "second", Call, "last"]
+    own = [detail("seal", "rs_1")]
+    only = parts_of("hello", reasoning_content="so", reasoning_details=own)
+    assert only == [Reasoning(None, "seal"), Text("hello")]
 
 
 def test_segments_precede_their_calls() -> None:

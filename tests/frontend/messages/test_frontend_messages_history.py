@@ -123,6 +123,7 @@ IMAGE = block("image", source=block("url", url="u"))
             {"title": "p.pdf"},
             [make_document(PDF, "JVBERg==", 4, "p.pdf", "Title: p.pdf\n\n")],
         ),
+        (block("content", content="body"), {}, [Text("body")]),
         (block("url", url="https://x/p.pdf"), {}, [Media("document", url="https://x/p.pdf")]),
         (encoded("text/markdown", "IyBoaQ=="), {"title": "a.md"}, [Text("Title: a.md\n\n# hi")]),
         (encoded("text/plain", "/w=="), {}, [Media("document", "text/plain", 1)]),

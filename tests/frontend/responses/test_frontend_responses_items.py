@@ -164,9 +164,13 @@ def test_shell_and_patch_calls_are_calls_of_their_rendered_tools() -> None:
         block("local_shell_call", id="lsh_1", call_id="a", status="completed", action=EXEC),
         block("shell_call", call_id="b", action=commands),
         block("apply_patch_call", call_id="c", status="completed", operation=deletion),
+        block("local_shell_call", call_id="d", action=EXEC),
+        block("apply_patch_call", call_id="e", operation=deletion),
         block("local_shell_call_output", id="lsh_1", output="one"),
         block("shell_call_output", call_id="b", output=[ended, late]),
         block("apply_patch_call_output", call_id="c", status="failed"),
+        block("local_shell_call_output", id="d", output="two"),
+        block("apply_patch_call_output", call_id="e", status="completed"),
     )
     calls = [
         (part.name, json.loads(part.arguments)) for part in found[1].parts if isinstance(part, Call)
@@ -175,6 +179,8 @@ def test_shell_and_patch_calls_are_calls_of_their_rendered_tools() -> None:
         ("local_shell", {"command": ["ls"], "env": {}}),
         ("shell", commands),
         ("apply_patch", deletion),
+        ("local_shell", {"command": ["ls"], "env": {}}),
+        ("apply_patch", deletion),
     ]
     outputs: list[Any] = [Text("x\ny\n[exit code 2]"), Text("[timed out]")]
     failed = Text("The patch could not be applied.")
@@ -182,6 +188,8 @@ def test_shell_and_patch_calls_are_calls_of_their_rendered_tools() -> None:
         Result("a", [Text("one")], name="local_shell"),
         Result("b", outputs, name="shell"),
         Result("c", [failed], is_error=True, name="apply_patch"),
+        Result("d", [Text("two")], name="local_shell"),
+        Result("e", [Text("The patch was applied.")], name="apply_patch"),
     ]
 
 
