@@ -71,10 +71,8 @@ def document(shape: CompletionsShape, batches: Batches) -> dict[str, Any]:
     return made
 
 
-def chunk(
-    index: int, text: str, finish: str | None = None, logprobs: Any = None, **fields: Any
-) -> dict[str, Any]:
-    choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish, **fields}
+def chunk(text: str, finish: str | None = None, logprobs: Any = None, **fields: Any) -> Any:
+    choice = {"index": 0, "text": text, "logprobs": logprobs, "finish_reason": finish, **fields}
     return {**HEAD, "choices": [choice]}
 
 
@@ -98,9 +96,9 @@ def test_stream_with_every_option_is_rendered() -> None:
     }
     events = said(" up", "on", reason=FinishReason.STOP_STRING, stop="END")
     assert stream(shape, [(0, events)]) == [
-        {**chunk(0, "Once"), "usage": usage(5, 0, 0)},
-        {**chunk(0, " upon", logprobs=logprobs), "usage": None},
-        {**chunk(0, "", "stop", stop_reason="END"), "usage": usage(5, 3, 2)},
+        chunk("Once") | {"usage": usage(5, 0, 0)},
+        chunk(" upon", logprobs=logprobs) | {"usage": None},
+        chunk("", "stop", stop_reason="END") | {"usage": usage(5, 3, 2)},
         {**HEAD, "choices": [], "usage": usage(5, 3, 2)},
         "[DONE]",
     ]
@@ -132,7 +130,7 @@ def test_nothing_follows_a_failure() -> None:
         Failed(ErrorInfo(ErrorKind.ENGINE, "gone")),
     ]
     error = {"message": "gone", "type": "server_error", "param": None, "code": None}
-    assert stream(CompletionsShape([""]), [(0, failed)]) == [chunk(0, "half"), {"error": error}]
+    assert stream(CompletionsShape([""]), [(0, failed)]) == [chunk("half"), {"error": error}]
 
 
 _pieces = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=5), max_size=5)
@@ -144,22 +142,16 @@ def test_stream_of_completions_agrees_with_its_document(
 ) -> None:
     shape = CompletionsShape(["Once" if echo else ""] * len(several), logprobs=logprobs)
     turns = [said(*pieces) for pieces in several]
-    made: list[dict[str, Any]] = [
-        {"index": index, "text": "", "logprobs": None} for index in range(len(several))
-    ]
+    whole = document(shape, list(enumerate(turns)))["choices"]
+    texts = [""] * len(several)
+    tokens: list[list[str]] = [[] for _ in several]
     for each in stream(shape, draw_batches(data, turns))[:-1]:
         (choice,) = each["choices"]
-        into = made[choice["index"]]
-        into["text"] += choice["text"]
-        if choice["logprobs"]:
-            into["logprobs"] = into["logprobs"] or {key: [] for key in choice["logprobs"]}
-            for key, values in choice["logprobs"].items():
-                into["logprobs"][key] += values
-        if choice["finish_reason"]:
-            into["finish_reason"] = choice["finish_reason"]
-    whole = document(shape, list(enumerate(turns)))
-    assert whole["choices"] == made
-    for choice in whole["choices"]:
+        texts[choice["index"]] += choice["text"]
+        tokens[choice["index"]] += (choice["logprobs"] or {"tokens": []})["tokens"]
+    assert [choice["text"] for choice in whole] == texts
+    for choice, own in zip(whole, tokens, strict=True):
         logs = choice["logprobs"] or {"text_offset": [], "tokens": []}
+        assert logs["tokens"] == own
         for at, token in zip(logs["text_offset"], logs["tokens"], strict=True):
             assert choice["text"][at : at + len(token)] == token
