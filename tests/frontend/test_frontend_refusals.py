@@ -55,6 +55,7 @@ CONTENT = "messages.0.content.0"
 THINKING = "thinking.enabled.budget_tokens"
 IN_IMAGE = f"{CONTENT}.image.source.base64"
 EDIT = "context_management.edits.0"
+EXPECTED = "found using 'type' does not match any of the expected tags:"
 NOT_RUN = "tool_choice: this server does not run 'web_search', which the choice requires"
 
 
@@ -119,12 +120,15 @@ REFUSED_BY_MESSAGES: list[tuple[str, Any]] = [
         "system.0.cache_control.ephemeral.ttl: Input should be '5m' or '1h'",
         messages(system=[CACHED]),
     ),
-    ("cache_control: Input tag 'x' found using 'type'", messages(cache_control=block("x"))),
+    (f"cache_control: Input tag 'x' {EXPECTED} 'ephemeral'", messages(cache_control=block("x"))),
     ("container: not supported", messages(container={"id": "c"}, tools=[CODE])),
     ("mcp_servers: not supported", messages(mcp_servers=[{"url": "u"}])),
     ("compaction: not supported by this server", messages(compaction=block("summarize"))),
-    ("system.0: Input tag 'image' found using", messages(system=[block("image")])),
-    (f"{CONTENT}.tool: Input tag 'x' found", said(block("tool_addition", tool=block("x")))),
+    (f"system.0: Input tag 'image' {EXPECTED} 'text'", messages(system=[block("image")])),
+    (
+        f"{CONTENT}.tool: Input tag 'x' {EXPECTED} 'tool_",
+        said(block("tool_addition", tool=block("x"))),
+    ),
     (f"{CONTENT}: Unable to extract tag using discriminator 'type'", said({"text": "x"})),
     ("messages.1: `tool_result` blocks can only be in", messages(USER, assistant(RESULT))),
     ("messages.1.content.0: `tool_result` blocks are", messages(USER, message("system", RESULT))),

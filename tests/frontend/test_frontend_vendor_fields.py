@@ -126,9 +126,15 @@ def least_of(hint: Any) -> Json:
     least = {
         name: next(values_of(each, name))
         for name, each in get_type_hints(hint, include_extras=True).items()
-        if get_origin(each) is Required and name not in needed
+        if is_required(each) and name not in needed
     }
     return least | needed
+
+
+def is_required(hint: Any) -> bool:
+    """Whether a value of its `TypedDict` must have the member."""
+    origin: Any = get_origin(hint)
+    return origin is Required
 
 
 def is_list(hint: Any, origin: Any) -> bool:
@@ -265,7 +271,7 @@ def idle_members(api: Api, hint: Any, wrap: Wrap) -> Iterator[str]:
         if any(dicts_in(member, wrap)) or (field == "type" and len(values) == 1):
             continue  # it has members of its own, or says what the object is
         plain = least
-        if get_origin(member) is Required:
+        if is_required(member):
             if len(values) < 2:
                 continue
             plain = {**least, field: values.pop(0)}

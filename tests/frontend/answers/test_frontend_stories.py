@@ -4,18 +4,14 @@ A test goes through the stories of `tests/kit/stories.py`, each told by its own 
 """
 
 import json
-import re
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
 
 from schemas.errors import TurnwireError
 from schemas.events import failure_of
 from services.frontend.apis.responses.render.events import payloads, sse_frame
 from services.frontend.apis.shared.openai.chunks import DONE
-from services.frontend.apis.shared.openapi import document
-from services.frontend.app import APIS
 from tests.kit.answers import check_document, dispatches, events, frames
 from tests.kit.bodies import CHAT, MESSAGES, RESPONSES, Api
 from tests.kit.every import Cases
@@ -23,7 +19,6 @@ from tests.kit.telling import Telling, own
 
 OWN = own()
 FINISHED = [telling for telling in OWN if not telling.story.failed]
-OPENAPI = document("1.0", APIS)
 
 
 def test_streams_and_documents_are_the_expected_bytes(cases: Cases) -> None:
@@ -80,38 +75,6 @@ def is_known_to_the_sdk(telling: Telling, name: str, data: Any) -> bool:
         return True
     is_freeform = "freeform" in telling.story.name
     return not is_freeform and name not in ("error", "ping") and "error" not in data
-
-
-def validator(schema: dict[str, Any]) -> Draft202012Validator:
-    return Draft202012Validator({**schema, "components": OPENAPI["components"]})
-
-
-@pytest.mark.parametrize("api", [CHAT, MESSAGES, RESPONSES], ids=lambda api: api.name)
-def test_events_and_documents_have_their_schema_of_the_openapi_document(
-    api: Api, cases: Cases
-) -> None:
-    """Only Responses' events have schemas of their own; the others' have names."""
-    answers = OPENAPI["paths"][api.path]["post"]["responses"]["200"]["content"]
-    described = answers["text/event-stream"]["schema"]["properties"]
-    of_document = validator(answers["application/json"]["schema"])
-    of_event = None
-    if api is RESPONSES:
-        event, done = described["data"]["anyOf"]
-        assert done == {"const": "[DONE]"}
-        of_event = validator(event["contentSchema"])
-    for telling in OWN:
-        if telling.api is not api:
-            continue
-        with cases.case(telling.name):
-            for name, data in frames(telling.stream(telling.batches)):
-                assert not name or re.fullmatch(described["event"]["pattern"], name)
-                if of_event is not None and data != "[DONE]":
-                    of_event.validate(data)
-            if not telling.story.failed:
-                whole = json.loads(telling.document())
-                if api is CHAT:  # a running server has one
-                    whole["system_fingerprint"] = "fp_1"
-                of_document.validate(whole)
 
 
 def test_payloads_of_responses_are_indexed_by_sequence_number(cases: Cases) -> None:

@@ -2,22 +2,89 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import msgspec
 import pytest
 from structlog.typing import FilteringBoundLogger
 
+from schemas import subjects
+from schemas.control import ResponseCancelled, ResponseDeleted, decode_notice
 from services.frontend.apis.responses.state import store
 from services.frontend.apis.responses.state.store import Sharing, bucket_config
+from services.runtime.bus import Delivery
+from services.runtime.config import FrontendConfig
+from services.runtime.process import Process
 from services.runtime.storage import kv
 from services.runtime.storage.kv import Bucket, digest_key
-from tests.frontend.responses.pair import CONFIG, Pair, pairing
 from tests.frontend.responses.responses_client import Client, said
+from tests.kit.events import finish, text
 from tests.kit.every import Cases
-from tests.kit.frontend import serving
-from tests.kit.processes import MakeProcess
+from tests.kit.frontend import FakeGateway, Served, serving
+from tests.kit.processes import MakeProcess, make_bucket
 from tests.kit.waiting import LIMIT_S, eventually
+
+CONFIG = FrontendConfig(response_store="shared")
+
+
+@dataclass
+class Pair:
+    """Two frontends; `go` lets their turns end, `living` has the ids of their processes. `bucket`:
+    as the second one sees it."""
+
+    one: Served
+    other: Served
+    ask_one: Client
+    ask_other: Client
+    bucket: Bucket
+    go: asyncio.Event
+    living: list[str]
+
+
+async def share(process: Process, log: FilteringBoundLogger, living: list[str]) -> Sharing:
+    """Creates the bucket, and returns a process's access to it."""
+    bucket = await make_bucket(process.bus, bucket_config(CONFIG), log)
+    living.append(process.id)
+    return Sharing(
+        bucket,
+        process.id,
+        lambda id: id in living,
+        lambda notice: process.publish(subjects.frontends(), notice),
+        process.spawn,
+    )
+
+
+@asynccontextmanager
+async def pairing(
+    make_process: MakeProcess,
+    log: FilteringBoundLogger,
+    reader: Callable[[Bucket], Bucket] = lambda bucket: bucket,
+) -> AsyncIterator[Pair]:
+    """Runs both frontends. `reader`: makes the bucket as the second one sees it."""
+    living: list[str] = []
+    go = asyncio.Event()
+    processes = [await make_process("frontend", "f1"), await make_process("frontend", "f2")]
+    shares = [await share(process, log, living) for process in processes]
+    shares[1] = msgspec.structs.replace(shares[1], bucket=reader(shares[1].bucket))
+    gateways = [FakeGateway(lambda: [[*text(0, "So far")], go, [finish(1)]]) for _ in shares]
+    async with (
+        serving(gateways[0], CONFIG, sharing=shares[0]) as one,
+        serving(gateways[1], CONFIG, sharing=shares[1]) as other,
+    ):
+        for process, served in zip(processes, (one, other), strict=True):
+
+            def apply(delivery: Delivery, served: Served = served) -> None:
+                notice = decode_notice(delivery.data)
+                assert isinstance(notice, ResponseCancelled | ResponseDeleted)
+                served.responses.apply_notice(notice)
+
+            await process.subscribe(subjects.frontends(), apply)
+            await process.bus.flush()
+        clients = (Client(one.http, one), Client(other.http, other))
+        yield Pair(one, other, *clients, shares[1].bucket, go, living)
+        go.set()
 
 
 @pytest.fixture(autouse=True)
@@ -103,14 +170,6 @@ async def test_background_response_that_another_frontend_deletes_does_not_come_b
     for client in (pair.ask_one, pair.ask_other):
         await client.refused("GET", f"/{made['id']}", 404)
     assert await pair.bucket.get(digest_key(None, made["id"])) is None
-
-
-async def test_background_response_of_a_dead_process_has_failed(pair: Pair) -> None:
-    made = await pair.ask_one.create(background=True)
-    await pair.ask_other.until(made["id"], "in_progress")
-    del pair.living[0]
-    shown = await pair.ask_other.get(made["id"])
-    assert (shown["status"], shown["error"]["code"]) == ("failed", "server_error")
 
 
 async def test_oversized_response_is_stored_without_its_stream_or_locally(

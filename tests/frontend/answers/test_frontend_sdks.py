@@ -1,0 +1,219 @@
+"""Tests the APIs with the vendors' SDKs, with strict parsing, over a real socket."""
+
+import json
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from schemas.conversation import Call, Reasoning, Result
+from schemas.errors import ContextOverflow, EngineFailed, Invalid, Overloaded
+from schemas.events import FinishReason
+from services.preprocessor.limit import limit_output
+from tests.kit.bodies import chat_tool
+from tests.kit.events import Step, call, finish, one_by_one, reasoning, text
+from tests.kit.every import Cases
+from tests.kit.frontend import MODEL, FakeGateway, Served, in_turn, serving
+
+if TYPE_CHECKING:
+    from anthropic import AsyncAnthropic
+    from anthropic.types import Message
+    from openai import AsyncOpenAI
+
+HI: Any = [{"role": "user", "content": "hi"}]
+ASK: Any = {"model": MODEL, "max_tokens": 99, "messages": HI}
+
+
+def anthropic_client(served: Served, *, strict: bool = True) -> "AsyncAnthropic":
+    from anthropic import AsyncAnthropic
+
+    return AsyncAnthropic(
+        base_url=served.url, api_key="k", max_retries=0, _strict_response_validation=strict
+    )
+
+
+def calls(message: "Message") -> list[dict[str, Any]]:
+    return [block.to_dict() for block in message.content if block.type == "tool_use"]
+
+
+CUT: list[tuple[str, dict[str, Any]]] = [
+    ("", {}),
+    ('{"path": "/a", "old": "x, \\"y', {"path": "/a"}),
+    ('{"at": {"x": 1}, "of": [1, {"y": 2}, 3', {"at": {"x": 1}}),
+    ('{"lines": 12', {}),
+    ('{"path": "/a", "old"', {"path": "/a"}),
+    ('{"path": "/a"}', {"path": "/a"}),
+]
+"""Arguments of a call that was cut, and the part that a document has of them."""
+
+
+async def test_sdk_receives_a_cut_call_equally_from_stream_and_document(cases: Cases) -> None:
+    gateway = FakeGateway()
+    async with serving(gateway) as served, anthropic_client(served, strict=False) as sdk:
+        for arguments, kept in CUT:
+            cut = call(1, "edit", arguments, call_id="toolu_1", complete=False)
+            turn = [*text(0, "Now."), *cut, finish(2, FinishReason.LENGTH)]
+            gateway.steps = partial(one_by_one, turn)
+            with cases.case(arguments):
+                async with sdk.messages.stream(**ASK) as stream:
+                    streamed = await stream.get_final_message()
+                whole = await sdk.messages.create(**ASK)
+                for message in (whole, streamed):
+                    assert message.stop_reason == "max_tokens"
+                    assert [block.type for block in message.content] == ["text", "tool_use"]
+                block, other = (calls(message)[0] for message in (whole, streamed))
+                assert block["input"] == kept
+                assert (block["id"], block["name"]) == (other["id"], other["name"])
+                assert kept.items() <= other["input"].items()
+
+
+async def test_tool_runner_sends_the_history_after_a_refused_thread() -> None:
+    from anthropic import beta_async_tool
+
+    @beta_async_tool
+    async def look(at: int) -> str:
+        """Looks.
+
+        Args:
+            at: where
+        """
+        return f"seen {at}"
+
+    scripts: list[list[Step]] = [
+        [[*reasoning(0, "so"), *call(1, "look", '{"at": 3}', call_id="call_1"), finish(2)]],
+        [[*text(0, "All seen."), finish(1)]],
+    ]
+    gateway = FakeGateway(lambda: scripts.pop(0))
+    async with serving(gateway) as served, anthropic_client(served) as sdk:
+        last = await sdk.beta.messages.tool_runner(**ASK, tools=[look]).until_done()
+    assert last.content[0].to_dict()["text"] == "All seen."
+    messages = gateway.turns[1].conversation.messages
+    assert [message.role for message in messages] == ["user", "assistant", "tool"]
+    thought, asked = messages[1].parts
+    assert thought == Reasoning("so", "c2VhbA")
+    assert isinstance(asked, Call)
+    assert json.loads(asked.arguments) == {"at": 3}
+    assert isinstance(messages[2].parts[0], Result)
+
+
+async def test_errors_are_raised_as_anthropics_classes() -> None:
+    import anthropic
+
+    gateway = FakeGateway()
+    async with serving(gateway) as served, anthropic_client(served) as sdk:
+        with pytest.raises(anthropic.NotFoundError) as unknown:
+            await sdk.messages.create(**ASK | {"model": "nobody"})
+        assert unknown.value.body == {
+            "type": "error",
+            "error": {"type": "not_found_error", "message": "model: nobody"},
+            "request_id": unknown.value.request_id,
+        }
+        assert str(unknown.value.request_id).startswith("req_")
+        with pytest.raises(anthropic.BadRequestError, match="at least one message"):
+            await sdk.messages.create(**ASK | {"messages": []})
+        gateway.refusal = Overloaded("every worker is busy", retry_after_s=2.0)
+        with pytest.raises(anthropic.InternalServerError) as busy:
+            await sdk.messages.create(**ASK)
+        assert busy.value.status_code == 529
+        assert busy.value.response.headers["retry-after"] == "2"
+        gateway.refusal = EngineFailed("out of memory")
+        with pytest.raises(anthropic.InternalServerError, match="out of memory"):
+            await sdk.messages.create(**ASK, stream=True)
+
+
+ASK_CHAT: Any = {"model": MODEL, "messages": HI}
+
+
+def openai_client(served: Served, *, strict: bool = True) -> "AsyncOpenAI":
+    from openai import AsyncOpenAI
+
+    return AsyncOpenAI(
+        base_url=f"{served.url}/v1", api_key="k", max_retries=0, _strict_response_validation=strict
+    )
+
+
+async def test_stream_helper_completes_a_tool_loop() -> None:
+    looks = [*call(1, "look", '{"at": 3}', call_id="a"), *call(2, "look", "{}", call_id="b")]
+    said = [*text(0, "All "), *text(1, "seen."), finish(2)]
+    gateway = in_turn([*reasoning(0, "so"), *looks, finish(3)], said)
+    messages = list(HI)
+    asked: Any = {"model": MODEL, "messages": messages, "tools": [chat_tool("look")]}
+    headers = {"x-turnwire-tool-dispatch": "1", "x-turnwire-reasoning-dispatch": "1"}
+    async with serving(gateway) as served, openai_client(served) as sdk:
+        async with sdk.chat.completions.stream(**asked, extra_headers=headers) as stream:
+            kinds = [event.type async for event in stream]
+            message = (await stream.get_final_completion()).choices[0].message
+        assert kinds.count("tool_calls.function.arguments.done") == 2
+        messages.append(message.to_dict())
+        messages += [
+            {"role": "tool", "tool_call_id": each.id, "content": "seen"}
+            for each in message.tool_calls or []
+        ]
+        async with sdk.chat.completions.stream(**asked) as stream:
+            final = await stream.get_final_completion()
+    assert final.choices[0].message.content == "All seen."
+    result = gateway.conversations[1].messages
+    assert [turn.role for turn in result] == ["user", "assistant", "tool"]
+    assert [type(part).__name__ for part in result[1].parts] == ["Reasoning", "Call", "Call"]
+
+
+async def test_sdk_receives_completions() -> None:
+    gateway = FakeGateway(lambda: [[*text(0, " upon a time"), finish(1)]])
+    # A chunk of Completions has `finish_reason: null` until its end, natively too; the SDK's type
+    # knows only the end's.
+    async with (
+        serving(gateway) as served,
+        openai_client(served) as sdk,
+        openai_client(served, strict=False) as reader,
+    ):
+        whole = await sdk.completions.create(model=MODEL, prompt=["Once", "Twice"], echo=True)
+        stream = await reader.completions.create(
+            model=MODEL, prompt=[1, 2], stream=True, max_tokens=3
+        )
+        chunks = [each async for each in stream]
+    assert [each.text for each in whole.choices] == ["Once upon a time", "Twice upon a time"]
+    assert "".join(each.choices[0].text for each in chunks) == " upon a time"
+    assert chunks[-1].choices[0].finish_reason == "stop"
+    assert gateway.conversations[2].sampling.max_tokens == 3
+
+
+async def test_errors_are_raised_as_openais_classes() -> None:
+    import openai
+
+    gateway = FakeGateway()
+    async with serving(gateway) as served, openai_client(served) as sdk:
+        with pytest.raises(openai.NotFoundError) as unknown:
+            await sdk.chat.completions.create(**ASK_CHAT | {"model": "nobody"})
+        assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
+        assert str(unknown.value.request_id).startswith("req_")
+        gateway.refusal = Invalid("too many", param="stop_sequences")
+        with pytest.raises(openai.BadRequestError, match="too many") as stops:
+            await sdk.chat.completions.create(**ASK_CHAT)
+        assert stops.value.param == "stop"
+        gateway.refusal = Overloaded("every worker is busy", retry_after_s=2.0)
+        with pytest.raises(openai.InternalServerError) as busy:
+            await sdk.chat.completions.create(**ASK_CHAT)
+        assert busy.value.response.headers["retry-after"] == "2"
+        gateway.refusal = EngineFailed("out of memory")
+        with pytest.raises(openai.InternalServerError, match="out of memory"):
+            await sdk.completions.create(model=MODEL, prompt="a", stream=True)
+
+
+@pytest.mark.parametrize(
+    ("requested", "total", "completion"),
+    [(4096, 134_396, 4096), (None, 131_324, 1024)],
+)
+async def test_context_overflow_has_the_wording_that_agents_parse(
+    requested: int | None, total: int, completion: int
+) -> None:
+    with pytest.raises(ContextOverflow) as caught:
+        limit_output(130_300, requested, 131_072)
+    gateway = FakeGateway()
+    gateway.refusal = caught.value
+    async with serving(gateway) as served:
+        reply = await served.post("/v1/chat/completions", ASK_CHAT)
+    assert (reply.status, reply.json["error"]["code"]) == (400, "context_length_exceeded")
+    assert reply.json["error"]["message"] == (
+        f"This model's maximum context length is 131072 tokens. However, you requested {total} tokens "
+        f"(130300 in the messages, {completion} in the completion). Please reduce the length of the messages or completion."
+    )
