@@ -7,8 +7,7 @@ answer that mixes the tokens of two decodings is detected.
 """
 
 import asyncio
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, Literal, get_args
@@ -461,31 +460,6 @@ class Running:
         changes = sum(a != b for a, b in pairwise(salts))
         assert changes <= switches, f"the answer is mixed of several decodings: {salts}"
         return end
-
-
-def containers(
-    root: object, name: str = "", seen: set[int] | None = None
-) -> Iterator[tuple[str, int]]:
-    """Every container inside an object of this project, by path, with its size. An `OrderedDict` is
-    a memory with a limit of its own, from which the oldest entry goes, and is left out."""
-    seen = set() if seen is None else seen
-    if id(root) in seen:
-        return
-    seen.add(id(root))
-    slots = [s for cls in type(root).__mro__ for s in getattr(cls, "__slots__", ())]
-    for attribute in [*getattr(root, "__dict__", {}), *slots]:
-        value = getattr(root, attribute, None)
-        path = f"{name}.{attribute}"
-        if isinstance(value, OrderedDict):
-            continue
-        if isinstance(value, dict | list | set | deque):
-            yield path, len(value)
-            if isinstance(value, dict):
-                for key, inner in value.items():
-                    if isinstance(inner, dict | list | set | deque):
-                        yield f"{path}[{key}]", len(inner)
-        elif type(value).__module__.startswith("services."):
-            yield from containers(value, path, seen)
 
 
 def other(local: Local, one: Service) -> Service:

@@ -21,11 +21,6 @@ from tests.kit.world import SimulatedNats, VirtualLoop
 
 __all__ = ["strict_states"]
 
-AGENT = "acme/agent"
-"""Model name of the scripted agent in the tests of real clients."""
-WINDOW = 32768
-"""Its context window: small enough for a client to fill."""
-
 
 @pytest.fixture(scope="package")
 def demo_model(demo_dir: Path) -> Path:
@@ -62,23 +57,6 @@ def make_nats(
     yield make
     for server in servers:
         server.kill()
-
-
-@pytest.fixture(scope="package")
-def agent_stack(
-    make_nats: Callable[[], NatsServer], demo_model: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Stack]:
-    """The demo as `turnwire up` starts it: the scripted agent answers, under any model's name."""
-    running = Stack(make_nats(), demo_model, tmp_path_factory.mktemp("agent"))
-    options: dict[str, dict[str, Any]] = {
-        stage: {"served_model_name": AGENT} for stage in ("parser", "preprocessor", "worker")
-    }
-    options["worker"] |= {"script_mode": "agent", "token_delay_ms": 1, "max_model_len": WINDOW}
-    options["frontend"] = {"accept_any_model": True, "default_model": AGENT}
-    try:
-        yield running.start_all(**options)
-    finally:
-        running.stop()
 
 
 @pytest.fixture(scope="package")

@@ -1,9 +1,6 @@
-"""Every path that counts a prompt counts what the turn of the same request uses, with and without
-API keys."""
+"""Every path that counts a prompt counts what the turn of the same request uses."""
 
-import hashlib
 import json
-from collections.abc import AsyncIterator, Iterator
 from typing import Any, TypeAlias
 
 import pytest
@@ -22,12 +19,11 @@ from schemas.conversation import (
     ToolSpec,
 )
 from tests.kit.messages_client import TOOLS, Client, call, say
-from tests.kit.stack import MODEL, Stack
+from tests.kit.stack import MODEL
 from turnwire_tools.clients.answer import APIS, Api
 from turnwire_tools.clients.apis import CLIENTS
 
 Json: TypeAlias = dict[str, Any]
-KEY = "count-key"
 WORK = say(
     "I look [[turn]].\n</think>\n\nLooking.\n" + call("ls  -l") + call("date"),
     "So [[turn]].\n</think>\n\nDone.",
@@ -42,25 +38,10 @@ COUNTS = {
 """The paths that count a request."""
 
 
-@pytest.fixture(scope="module")
-def urls(stack: Stack) -> Iterator[dict[str, str]]:
-    """Two frontends of one pipeline: the second has keys."""
-    keys = stack.directory / "count-keys"
-    keys.write_text(f"team:{hashlib.sha256(KEY.encode()).hexdigest()}\n")
-    guarded = stack.start("frontend", api_keys_file=keys)
-    yield {"open": stack.url, "guarded": guarded.url}
-    guarded.terminate()
-    guarded.wait()
-
-
-@pytest.fixture(params=["open", "guarded"])
-async def client(request: pytest.FixtureRequest, urls: dict[str, str]) -> AsyncIterator[Client]:
-    connected = Client(urls[request.param])
-    connected.http.headers["authorization"] = f"Bearer {KEY}"
-    connected.http.headers["x-turnwire-reasoning-details"] = "1"
-    await connected.ready()
-    yield connected
-    await connected.http.close()
+@pytest.fixture
+async def client(client: Client) -> Client:
+    client.http.headers["x-turnwire-reasoning-details"] = "1"
+    return client
 
 
 async def post(client: Client, path: str, body: Json) -> Json:
@@ -164,13 +145,3 @@ async def test_context_edits_and_compaction_of_messages_see_seals(client: Client
         assert answer["content"][0]["type"] == kind
     assert sizes[0] == size
     assert sizes[1] != size
-
-
-async def test_compaction_of_responses_sees_seals(client: Client) -> None:
-    session = Session(client, "responses", "compacted", sealed=True)
-    await session.turn()
-    size = await session.counted(session.body)
-    for threshold, kind in ((size + 1, "reasoning"), (size, "compaction")):
-        managed = [{"type": "compaction", "compact_threshold": threshold}]
-        answer = await post(client, "/v1/responses", session.body | {"context_management": managed})
-        assert answer["output"][0]["type"] == kind

@@ -12,32 +12,13 @@ import pytest
 from services.cli.main import main
 from tests.kit.certificates import Authority, pem
 from tests.kit.messages_client import say
-from tests.kit.stack import MODEL, Child, Stack
+from tests.kit.stack import MODEL, Stack
 from tests.kit.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     import anthropic
 
-
-@pytest.fixture
-def guarded(
-    stack: Stack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> Iterator["Guarded"]:
-    found = Guarded(tmp_path)
-    found.key = found.make(capsys, "ops", "concurrency=1", "rpm=600")
-    files = {
-        "tls_cert_file": found.files[0],
-        "tls_key_file": found.files[1],
-        "api_keys_file": found.keys,
-    }
-    child = stack.start("frontend", **files, head_timeout_s=1)
-    found.url = child.url.replace("http:", "https:")
-    try:
-        found.until_served(child)
-        yield found
-    finally:
-        child.kill()
-        stack.children.remove(child)
+MESSAGES: Any = [{"role": "user", "content": say("</think>hello")}]
 
 
 class Guarded:
@@ -46,34 +27,39 @@ class Guarded:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.authority = Authority("first")
-        self.files = self.authority.write(directory, "server")
         self.keys = directory / "keys"
         self.key = ""
         self.url = ""
 
-    def make(self, capsys: pytest.CaptureFixture[str], name: str, *options: str) -> str:
-        assert main(["key", name, *options, "--file", str(self.keys)]) == 0
+    def make_key(self, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+        assert main(["key", *arguments, "--file", str(self.keys)]) == 0
         return capsys.readouterr().out.strip()
 
-    def client(self, key: str, authority: Authority | None = None) -> "anthropic.Anthropic":
+    def client(self, key: str) -> "anthropic.Anthropic":
+        """A client that trusts the current authority."""
         import anthropic
 
-        context = ssl.create_default_context(
-            cadata=pem((authority or self.authority).certificate).decode()
-        )
-        kept = httpx2.Limits(
-            keepalive_expiry=None
-        )  # connections stay open however long a wait takes
+        authority = pem(self.authority.certificate).decode()
+        context = ssl.create_default_context(cadata=authority)
+        # Connections stay open however long a wait takes.
+        kept = httpx2.Limits(keepalive_expiry=None)
         http = anthropic.DefaultHttpxClient(verify=context, limits=kept)
         return anthropic.Anthropic(base_url=self.url, api_key=key, max_retries=0, http_client=http)
 
-    def until_served(self, child: Child) -> None:
-        def served() -> bool:
-            assert child.process.poll() is None, child.text()[-2000:]
-            with self.client(self.key) as client:
-                return client.get("/ready", cast_to=object) is not None
 
-        wait_until(served)
+@pytest.fixture
+def guarded(stack: Stack, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Guarded]:
+    found = Guarded(tmp_path)
+    found.key = found.make_key(capsys, "ops", "concurrency=1", "rpm=600")
+    certificate, key = found.authority.write(tmp_path, "server")
+    files = {"tls_cert_file": certificate, "tls_key_file": key, "api_keys_file": found.keys}
+    child = stack.start("frontend", **files, head_timeout_s=1)
+    found.url = child.url.replace("http:", "https:")
+    try:
+        yield found
+    finally:
+        child.kill()
+        stack.children.remove(child)
 
 
 def wait_until(done: Callable[[], bool]) -> None:
@@ -91,55 +77,41 @@ def wait_until(done: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def ask(client: "anthropic.Anthropic") -> str:
-    messages: Any = [{"role": "user", "content": say("</think>hello")}]
-    content = client.messages.create(model=MODEL, max_tokens=40, messages=messages).content
-    return "".join(block.text for block in content if block.type == "text")
-
-
-def refused(client: "anthropic.Anthropic") -> bool:
+def answers(client: "anthropic.Anthropic") -> bool:
+    """Whether a turn is answered; False where the key is refused."""
     import anthropic
 
     try:
-        ask(client)
+        message = client.messages.create(model=MODEL, max_tokens=40, messages=MESSAGES)
     except anthropic.AuthenticationError:
-        return True
-    return False
-
-
-def answers(guarded: Guarded, key: str, authority: Authority) -> bool:
-    with guarded.client(key, authority) as client:
-        return ask(client) == "hello"
-
-
-def test_https_is_served_with_keys_and_limits(
-    guarded: Guarded, capsys: pytest.CaptureFixture[str]
-) -> None:
-    import anthropic
-
-    with guarded.client(guarded.key) as client, guarded.client("wrong") as stranger:
-        assert ask(client) == "hello"
-        with pytest.raises(anthropic.AuthenticationError):
-            ask(stranger)
-        raw = client.messages.with_raw_response.create(
-            model=MODEL, max_tokens=40, messages=[{"role": "user", "content": say("</think>hello")}]
-        )
-        assert raw.headers["anthropic-ratelimit-requests-limit"] == "600"
-        assert raw.headers["request-id"].startswith("req_")
+        return False
+    return "".join(block.text for block in message.content if block.type == "text") == "hello"
 
 
 def test_keys_and_certificates_are_replaced_while_it_serves(
     guarded: Guarded, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other = guarded.make(capsys, "team")
-    second = Authority("second")
-    with guarded.client(guarded.key) as before, guarded.client(other) as team:
-        wait_until(lambda: ask(team) == "hello")
-        lines = guarded.keys.read_text().splitlines()
-        guarded.keys.write_text("\n".join(line for line in lines if not line.startswith("ops:")))
-        wait_until(lambda: refused(before))
-        assert ask(team) == "hello"
-        second.write(guarded.directory, "server")
-        # A new connection for each try: open connections keep their certificate.
-        wait_until(lambda: answers(guarded, other, second))
-        assert ask(team) == "hello"
+    with guarded.client(guarded.key) as first, guarded.client("wrong") as stranger:
+        wait_until(lambda: answers(first))
+        assert not answers(stranger)
+        raw = first.messages.with_raw_response.create(model=MODEL, max_tokens=40, messages=MESSAGES)
+        assert raw.headers["anthropic-ratelimit-requests-limit"] == "600"
+
+        other = guarded.make_key(capsys, "team")
+        with guarded.client(other) as team:
+            wait_until(lambda: answers(team))
+            lines = guarded.keys.read_text().splitlines()
+            kept = "\n".join(line for line in lines if not line.startswith("ops:"))
+            guarded.keys.write_text(kept)
+            wait_until(lambda: not answers(first))
+            assert answers(team)
+
+            guarded.authority = Authority("second")
+            guarded.authority.write(guarded.directory, "server")
+
+            def new_connection_is_served() -> bool:
+                with guarded.client(other) as client:
+                    return answers(client)
+
+            wait_until(new_connection_is_served)
+            assert answers(team), "an open connection keeps its certificate"

@@ -2,7 +2,6 @@
 to a limit."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -12,9 +11,12 @@ from schemas.errors import Unavailable
 from schemas.events import Failed
 from schemas.frames import decode_generate
 from services.frontend.http.auth import anyone
+from services.runtime.config import BusConfig
 from tests.kit.counting import Plan, held
-from tests.kit.local import INNER_STAGES, SILENCES, Local, Running, Service, Silence
+from tests.kit.local import INNER_STAGES, Local, Running, Silence
 from tests.kit.waiting import eventually
+
+WORDS = 400
 
 
 async def begun(local: Local, count: int = 3) -> tuple[list[Plan], list[Running]]:
@@ -26,11 +28,6 @@ async def begun(local: Local, count: int = 3) -> tuple[list[Plan], list[Running]
     return plans, turns
 
 
-def go(plans: list[Plan]) -> None:
-    for plan in plans:
-        plan.go.set()
-
-
 async def lost(local: Local, stage: Stage) -> None:
     """Kills the only process of a stage; the others then count it among the dead."""
     (gone,) = local.of(stage)
@@ -39,25 +36,12 @@ async def lost(local: Local, stage: Stage) -> None:
     await eventually(lambda: not any(service.peer(gone) for service in others))
 
 
-def fails(turn: Running, sentence: str) -> Callable[[], bool]:
-    return lambda: isinstance(turn.sink.end, Failed) and sentence in turn.sink.end.error.message
-
-
-async def test_a_turn_in_preparation_waits_for_another_preprocessor(local: Local) -> None:
-    await local.start()
-    (preprocessor,) = local.of("preprocessor")
-    requests = preprocessor.lose(".gen.", 1000)
-    turn = local.turn()
-    await eventually(lambda: bool(requests))
-    await lost(local, "preprocessor")
-    await local.add("preprocessor")
-    await turn.whole(40)
-
-
-@pytest.mark.parametrize("stage", ["worker", "parser", "frontend"])
-@pytest.mark.parametrize("silence", SILENCES)
+@pytest.mark.parametrize(
+    ("stage", "silence"),
+    [("worker", "cut"), ("worker", "mute"), ("parser", "frozen"), ("frontend", "frozen")],
+)
 async def test_turns_outlive_the_silence_of_the_only_process(
-    local: Local, stage: str, silence: Silence
+    local: Local, stage: Stage, silence: Silence
 ) -> None:
     """The process is suspended, or its messages are lost."""
     await local.start()
@@ -69,7 +53,8 @@ async def test_turns_outlive_the_silence_of_the_only_process(
     assert silent.process.cut_off
     silent.speak()
     await local.completed()
-    go(plans)
+    for plan in plans:
+        plan.go.set()
     for turn in turns:
         await turn.whole(60)
     await local.idle()
@@ -83,43 +68,46 @@ async def test_when_nothing_takes_over_in_time_the_error_names_what_was_lost(
     await local.start()
     _, (turn,) = await begun(local, 1)
     await lost(local, stage)
-    await eventually(fails(turn, f"the {stage} "))
-    await eventually(fails(turn, "within 1 s"))
-    assert [type(event) for event in turn.sink.events].count(Failed) == 1
-    assert local.gateway.running == 0
-
-
-async def test_a_turn_that_kills_its_workers_is_given_up(local: Local) -> None:
-    await local.start()
-    (turn,) = (local.turn(held(20)),)
-    await turn.sink.words_at_least(10)
-    for _ in range(3):
-        (worker,) = local.of("worker")
-        await eventually(lambda worker=worker: worker.engine.has(turn.id))  # type: ignore[misc]
-        await lost(local, "worker")
-        await local.add("worker")
     end = await turn.finished()
     assert isinstance(end, Failed)
+    assert f"the {stage} " in end.error.message
+    assert "within 1 s" in end.error.message
+    assert local.gateway.running == 0
 
 
 async def test_a_turn_that_gets_further_outlives_any_number_of_workers(local: Local) -> None:
     await local.start()
-    turn = local.turn(Plan(length=600, pace_s=0.02))
+    turn = local.turn(Plan(length=300, pace_s=0.02))
     for words in (20, 60, 100, 140, 180):
         await turn.sink.words_at_least(words)
         await local.worker_of(turn).kill()
         await local.add("worker")
-    end = await turn.whole(600, switches=5)
-    assert end.usage.output == 605
+    end = await turn.whole(300, switches=5)
+    assert end.usage.output == 305
 
 
-# -- new requests
-# --------------------------------------------------------------------------------------------------
+async def test_a_turn_that_kills_its_workers_is_given_up(local: Local) -> None:
+    await local.start()
+    turn = local.turn(held(20))
+    await turn.sink.words_at_least(10)
+    for _ in range(3):
+        await local.begun(turn)
+        await lost(local, "worker")
+        await local.add("worker")
+    assert isinstance(await turn.finished(), Failed)
+
+
+async def start_impatient(local: Local) -> None:
+    """One of each stage; new turns wait for a short time only."""
+    for stage in INNER_STAGES:
+        await local.add(stage)
+    await local.add("frontend", wait_s=4.0)
+    await local.completed()
 
 
 @pytest.mark.parametrize("stage", INNER_STAGES)
 async def test_a_new_turn_waits_for_a_stage_that_was_there(local: Local, stage: Stage) -> None:
-    await local.start()
+    await start_impatient(local)
     await lost(local, stage)
     turn = local.turn(Plan(length=10))
     await asyncio.sleep(2 * local.bus.dead_after_s)
@@ -127,19 +115,6 @@ async def test_a_new_turn_waits_for_a_stage_that_was_there(local: Local, stage: 
     assert [card.name for card in local.frontend.catalog.models()] == [local.model.name]
     await local.add(stage)
     await turn.whole(10)
-
-
-async def started(local: Local, *stages: Stage, wait_s: float) -> Service:
-    for stage in stages:
-        await local.add(stage)
-    service = await local.add("frontend", wait_s=wait_s)
-    await local.completed()
-    return service
-
-
-@pytest.mark.parametrize("stage", INNER_STAGES)
-async def test_a_new_turn_is_refused_when_its_wait_is_over(local: Local, stage: Stage) -> None:
-    await started(local, *INNER_STAGES, wait_s=0.5)
     await lost(local, stage)
     with pytest.raises(Unavailable, match=f"no {stage} serves this model") as refusal:
         await local.turn().task
@@ -148,25 +123,17 @@ async def test_a_new_turn_is_refused_when_its_wait_is_over(local: Local, stage: 
 
 
 async def test_a_new_turn_is_refused_when_the_bus_hangs_for_too_long(local: Local) -> None:
-    await started(local, *INNER_STAGES, wait_s=3.0)
+    await start_impatient(local)
     local.nats.pause()
-    try:
-        turn = local.turn()
-        with pytest.raises(Unavailable) as refusal:
-            await turn.task
-        with pytest.raises(Unavailable):
-            await local.admission.count(turn.conversation, anyone())
-    finally:
-        local.nats.resume()
+    turn = local.turn()
+    with pytest.raises(Unavailable) as refusal:
+        await turn.task
+    with pytest.raises(Unavailable):
+        await local.admission.count(turn.conversation, anyone())
+    local.nats.resume()
     assert refusal.value.info.retry_after_s
     assert local.gateway.running == 0
     await local.completed()
-
-
-async def test_a_stage_that_was_never_there_is_refused_at_once(local: Local) -> None:
-    await started(local, "worker", "preprocessor", wait_s=600.0)
-    with pytest.raises(Unavailable, match="no parser serves this model"):
-        await asyncio.wait_for(local.turn().task, 60)
 
 
 async def test_work_of_a_client_that_left_while_the_bus_hung_is_dropped_before_it_costs(
@@ -178,28 +145,72 @@ async def test_work_of_a_client_that_left_while_the_bus_hung_is_dropped_before_i
         local.of(s) for s in ("frontend", "preprocessor", "worker")
     )
     requests: list[str] = []
-    frontend.watching.append(
-        lambda subject, _: requests.append(subject) if ".turn." in subject else None
-    )
     prepared: set[str] = set()
 
-    def note(subject: str, data: bytes) -> None:
+    def note_request(subject: str, data: bytes) -> None:
+        if ".turn." in subject:
+            requests.append(subject)
+
+    def note_prepared(subject: str, data: bytes) -> None:
         if ".gen." in subject:
             prepared.add(decode_generate(data).turn)
 
-    preprocessor.watching.append(note)
+    frontend.watching.append(note_request)
+    preprocessor.watching.append(note_prepared)
     local.nats.pause()
-    try:
-        await asyncio.sleep(
-            1
-        )  # a busy machine stops a process late; the frontend must not have noticed yet
-        left = local.turn()
-        await eventually(lambda: bool(requests))
-        left.task.cancel()
-        await eventually(lambda: preprocessor.process.cut_off and not frontend.turns)
-    finally:
-        local.nats.resume()
+    await asyncio.sleep(1)  # the frontend must not have noticed yet
+    left = local.turn()
+    await eventually(lambda: bool(requests))
+    left.task.cancel()
+    await eventually(lambda: preprocessor.process.cut_off and not frontend.turns)
+    local.nats.resume()
     after = local.turn(Plan(length=3))
     await after.whole(3)
     assert prepared == {after.id}
     assert [request.id.partition(".")[0] for request in worker.engine.seen] == [after.id]
+
+
+async def loaded(local: Local) -> list[Running]:
+    """Turns that decode for twenty seconds, with the default settings of the bus."""
+    defaults = BusConfig()
+    local.bus = replace(
+        local.bus,
+        beat_interval_s=defaults.beat_interval_s,
+        dead_after_s=defaults.dead_after_s,
+    )
+    await local.start()
+    turns = [local.turn(Plan(length=WORDS, pace_s=0.05)) for _ in range(4)]
+    for turn in turns:
+        await turn.sink.words_at_least(40)
+    return turns
+
+
+@pytest.mark.parametrize("seconds", [8, 35])
+async def test_turns_survive_while_the_bus_hangs(local: Local, seconds: int) -> None:
+    """After 35 s every process has connected again. A new turn waits for up to 30 s."""
+    turns = await loaded(local)
+    local.nats.pause()
+    late = [local.turn(Plan(length=5))] if seconds < 30 else []
+    await asyncio.sleep(seconds)
+    local.nats.resume()
+    for turn in late:
+        await turn.whole(5)
+    for turn in turns:
+        await turn.whole(WORDS)
+    await local.idle()
+
+
+@pytest.mark.parametrize("stage", INNER_STAGES)
+async def test_a_process_can_be_stopped_while_there_is_no_bus(local: Local, stage: Stage) -> None:
+    """Within its grace, for which a worker with the end of a turn waits."""
+    turns = await loaded(local)
+    (leaving,) = local.of(stage)
+    local.nats.kill()
+    async with asyncio.timeout(local.drain_s + 1):
+        await leaving.leave()
+    local.services.remove(leaving)
+    local.nats.start()
+    await local.add(stage)
+    for turn in turns:
+        await turn.whole(WORDS, switches=int(stage == "worker"))
+    await local.idle()

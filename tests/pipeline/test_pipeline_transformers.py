@@ -1,9 +1,7 @@
-"""A tiny random model decodes through the whole path: HTTP, four processes, continuous batching,
-parser."""
+"""A tiny random model decodes through the whole path: HTTP, four processes, parser."""
 
 import importlib.util
 import json
-import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from tests.kit.messages_client import Client
 from tests.kit.models import build_random_model
 from tests.kit.nats import NatsServer
 from tests.kit.stack import Stack
+from tests.pipeline.thought_budgets import BUDGETS, check_random_model
 
 MODEL = "tiny/random"
 OUTPUT = 24
@@ -44,7 +43,8 @@ def real(
         "max_model_len": 4096,
     }
     try:
-        yield running.start_all(parser=named, preprocessor=named, worker=worker)
+        preprocessor = {**named, **BUDGETS}
+        yield running.start_all(parser=named, preprocessor=preprocessor, worker=worker)
     finally:
         running.stop()
 
@@ -106,83 +106,34 @@ async def test_greedy_output_equals_generate_and_a_second_turn_is_cached(
     assert total == count["input_tokens"]
 
 
-async def test_a_field_that_the_engine_does_not_support_is_refused(client: Client) -> None:
-    status, error = await client.post("/v1/messages", ask("hi", cache_salt="mine"))
-    assert (status, error["error"]["type"]) == (400, "invalid_request_error")
-    assert "cache_salt" in error["error"]["message"]
-    status, _ = await client.post(
-        "/v1/messages", ask("hi", presence_penalty=0.5, frequency_penalty=0.1)
-    )
-    assert status == 200
-
-
 CITY = {
     "type": "object",
     "properties": {
         "city": {"type": "string", "enum": ["Oslo", "Rome"]},
         "days": {"type": "integer", "minimum": 1, "maximum": 9},
-        "exact": {"type": "boolean"},
     },
-    "required": ["city", "days", "exact"],
+    "required": ["city", "days"],
     "additionalProperties": False,
 }
-LINES = 'start: "*** Begin\\n" line{1,3} "*** End"\nline: ("+" | "-") WORD LF\nWORD: /[a-z]{1,8}/\n%import common.LF'
-FEW = 3
-"""Requests of each kind, with another seed each."""
 
 
-def check_city(arguments: Any) -> None:
-    assert set(arguments) == {"city", "days", "exact"}
-    assert arguments["city"] in ("Oslo", "Rome")
-    assert 1 <= arguments["days"] <= 9
-    assert isinstance(arguments["exact"], bool)
-
-
-def check_lines(text: str) -> None:
-    assert re.fullmatch(r"\*\*\* Begin\n([+-][a-z]{1,8}\n){1,3}\*\*\* End", text), text
-
-
-async def test_forced_calls_of_chat_keep_to_their_tools(client: Client) -> None:
-    """Also with random weights."""
+async def test_forced_call_of_random_weights_keeps_to_its_schema(client: Client) -> None:
     pytest.importorskip("llguidance")
-    grammar = {"type": "grammar", "grammar": {"syntax": "lark", "definition": LINES}}
-    tools: list[dict[str, Any]] = [
-        {
-            "type": "function",
-            "function": {"name": "weather", "parameters": CITY, "strict": True},
-        },
-        {"type": "custom", "custom": {"name": "edit", "format": grammar}},
-        {"type": "function", "function": {"name": "never", "parameters": CITY}},
-    ]
-    named = [
-        {"type": "function", "function": {"name": "weather"}},
-        {"type": "custom", "custom": {"name": "edit"}},
-    ]
-    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": named}}
-    for seed in range(FEW):
-        body = ask("hi", tools=tools, tool_choice=allowed, parallel_tool_calls=False, seed=seed)
-        status, answer = await client.post(
-            "/v1/chat/completions", {**body, "temperature": 1, "max_tokens": 300}
-        )
+    function = {"name": "weather", "parameters": CITY, "strict": True}
+    for seed in range(3):
+        body = ask("hi", tools=[{"type": "function", "function": function}], seed=seed)
+        body |= {"tool_choice": "required", "parallel_tool_calls": False}
+        body |= {"temperature": 1, "max_tokens": 300}
+        status, answer = await client.post("/v1/chat/completions", body)
         assert status == 200
         (choice,) = answer["choices"]
         assert choice["finish_reason"] == "tool_calls"
         (call,) = choice["message"]["tool_calls"]
-        if call["type"] == "custom":
-            assert call["custom"]["name"] == "edit"
-            check_lines(call["custom"]["input"])
-        else:
-            assert call["function"]["name"] == "weather"
-            check_city(json.loads(call["function"]["arguments"]))
+        arguments = json.loads(call["function"]["arguments"])
+        assert set(arguments) == {"city", "days"}
+        assert arguments["city"] in ("Oslo", "Rome")
+        assert 1 <= arguments["days"] <= 9
 
 
-async def test_a_schema_that_cannot_be_kept_to_is_refused(client: Client) -> None:
-    pytest.importorskip("llguidance")
-    odd = {
-        **CITY,
-        "properties": {**CITY["properties"], "days": {"type": "array", "uniqueItems": True}},  # type: ignore[dict-item]
-    }
-    tool = {"type": "function", "function": {"name": "odd", "parameters": odd, "strict": True}}
-    status, error = await client.post("/v1/chat/completions", ask("hi", tools=[tool]))
-    assert (status, error["error"]["type"]) == (400, "invalid_request_error")
-    assert "uniqueItems" in error["error"]["message"]
+async def test_thought_ends_with_its_budget(real: Stack, client: Client, tiny: Path) -> None:
+    await check_random_model(client, real.nats.url, MODEL, tiny)

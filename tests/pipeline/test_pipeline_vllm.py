@@ -24,7 +24,7 @@ from tests.kit.models import build_random_model
 from tests.kit.nats import NatsServer
 from tests.kit.stack import Stack
 from tests.pipeline.forced_vllm import BLOCK, LIMIT_S, descendants, gone, prompt_tokens, start_up
-from tests.pipeline.test_pipeline_budgets import BUDGETS, check_random_model
+from tests.pipeline.thought_budgets import BUDGETS, check_random_model
 
 MODEL = "tiny/vllm"
 TURNS = 20
