@@ -17,7 +17,7 @@ from structlog.typing import FilteringBoundLogger
 
 from schemas import subjects
 from schemas.control import Load, Stage
-from schemas.conversation import Conversation, Hints, Message, Sampling, Text
+from schemas.conversation import Conversation, Message, Sampling, Text
 from schemas.events import (
     BlockStart,
     BlockStop,
@@ -374,7 +374,6 @@ class Local:
         *,
         model: str = "",
         before: str = "",
-        priority: int | None = None,
         **sampling: Any,
     ) -> "Running":
         """Opens a turn in the background. `before`: text before its question."""
@@ -384,7 +383,6 @@ class Local:
         conversation = Conversation(
             model=model or self.model.name,
             messages=[Message("user", [Text(f"{before}Say {self._turns}.")])],
-            hints=Hints(priority=priority),
             sampling=Sampling(**{"max_tokens": 100_000, **sampling}),
         )
         return Running(self, self.of("frontend")[-1], turn_id, conversation)

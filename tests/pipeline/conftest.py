@@ -148,16 +148,6 @@ async def local(
 
 
 @pytest.fixture
-async def real_local(
-    local_nats: NatsServer, counting_model: Model, quiet_log: FilteringBoundLogger
-) -> AsyncIterator[Local]:
-    """A pipeline in the event loop of the test, in real time on a real nats-server."""
-    pipeline = Local(local_nats, counting_model, quiet_log)
-    yield pipeline
-    await pipeline.stop()
-
-
-@pytest.fixture
 async def client(stack: Stack) -> AsyncIterator[Client]:
     connected = Client(stack.url)
     yield connected

@@ -38,28 +38,21 @@ class Group:
         if ".gen." in subject:
             self.requests.append(decode_generate(data))
 
-    def turn(
-        self,
-        *,
-        waits: bool = False,
-        after: int = 0,
-        priority: int | None = None,
-        fails: bool = False,
-    ) -> Running:
+    def turn(self, *, waits: bool = False, after: int = 0, fails: bool = False) -> Running:
         """Opens a turn. `waits`: for its event, `after` so many tokens; `fails`: then without a
         token."""
         hold_at = after if waits or fails else None
         plan = Plan(WORDS, hold_at=hold_at, go=asyncio.Event(), fail_at=0 if fails else None)
-        turn = self.local.turn(plan, before=group(self.name), priority=priority)
+        turn = self.local.turn(plan, before=group(self.name))
         self.turns.append(turn)
         return turn
 
     def go(self, turn: Running) -> None:
         self.local.plans[turn.id].go.set()
 
-    async def lead(self, *, fails: bool = False, priority: int | None = None) -> Running:
+    async def lead(self, *, fails: bool = False) -> Running:
         """Opens a turn; returns when its worker has it."""
-        turn = self.turn(waits=True, fails=fails, priority=priority)
+        turn = self.turn(waits=True, fails=fails)
         await self.local.begun(turn)
         return turn
 
@@ -88,37 +81,28 @@ async def started(local: Local) -> Local:
     return await local.start()
 
 
-async def test_siblings_wait_for_the_first_token_of_one(started: Local) -> None:
-    siblings = Group(started)
+async def test_siblings_wait_for_the_first_token_of_one_and_others_do_not(started: Local) -> None:
+    siblings, blue = Group(started), Group(started, "blue")
     lead = await siblings.lead()
     others = [siblings.turn(waits=True) for _ in range(3)]
-    await siblings.held(3)
+    leaving = siblings.turn()
+    await siblings.held(4)
     assert siblings.sent() == [lead.id]
+    leaving.task.cancel()
+    siblings.turns.remove(leaving)
+    await siblings.held(3)
+    for unrelated in (started.turn(Plan(WORDS)), blue.turn()):
+        assert isinstance(await unrelated.finished(), Finish)
+    siblings.requests.clear()
     siblings.go(lead)
-    await eventually(lambda: len(siblings.requests) == 4)  # none of them has its first token
+    await eventually(lambda: len(siblings.requests) == 3)  # none of them has its first token
     for turn in others:
         siblings.go(turn)
     await siblings.finished()
-    assert sorted(siblings.sent()) == sorted(turn.id for turn in siblings.turns)
-    first, *rest = siblings.requests
-    assert (first.held_for, first.held_s) == ("", 0.0)
-    assert all(request.held_for == lead.id and request.held_s > 0 for request in rest)
-    (preprocessor,) = started.of("preprocessor")
-    count = preprocessor.process.metrics.get_sample_value(
-        "turnwire_request_held_time_seconds_count"
-    )
-    assert count == len(rest)
-
-
-async def test_other_prompts_are_not_held(started: Local) -> None:
-    red, blue = Group(started), Group(started, "blue")
-    lead = await red.lead()
-    short = started.turn(Plan(WORDS))
-    assert isinstance(await short.finished(), Finish)
-    assert isinstance(await blue.turn().finished(), Finish)
-    red.go(lead)
-    await red.finished()
-    assert not any(request.held_for for request in red.requests)
+    assert sorted(siblings.sent()) == sorted(turn.id for turn in others)
+    assert all(request.held_for == lead.id for request in siblings.requests)
+    assert all(request.held_s > 0 for request in siblings.requests)
+    assert not any(request.held_for for request in blue.requests[:2])
 
 
 @pytest.mark.parametrize("how", ["cancelled", "fails"])
@@ -183,45 +167,6 @@ async def test_answers_that_continue_elsewhere_compute_their_beginning_once(star
     ]
 
 
-async def test_turn_goes_on_at_the_limit_of_a_lead(started: Local) -> None:
-    assert isinstance(
-        await Group(started, "blue").turn().finished(), Finish
-    )  # shows that the worker is fast
-    siblings = Group(started)
-    lead = await siblings.lead()
-    late = siblings.turn()
-    assert isinstance(await late.finished(), Finish)
-    assert started.worker_of(lead)
-    siblings.go(lead)
-    await siblings.finished()
-
-
-async def test_held_turn_can_be_cancelled(started: Local) -> None:
-    siblings = Group(started)
-    lead = await siblings.lead()
-    leaving, staying = siblings.turn(), siblings.turn()
-    await siblings.held(2)
-    leaving.task.cancel()
-    siblings.turns.remove(leaving)
-    await siblings.held(1)
-    siblings.go(lead)
-    await siblings.finished()
-    assert siblings.sent() == [lead.id, staying.id]
-
-
-async def test_held_turns_of_a_preprocessor_that_dies_go_to_another(started: Local) -> None:
-    siblings = Group(started)
-    lead = await siblings.lead()
-    for _ in range(3):
-        siblings.turn()
-    await siblings.held(3)
-    (preprocessor,) = started.of("preprocessor")
-    await started.add("preprocessor")
-    await preprocessor.kill()
-    siblings.go(lead)
-    await siblings.finished()
-
-
 async def test_engine_that_shares_queued_prompts_gets_all_siblings_at_once(local: Local) -> None:
     local.block_tokens, local.shares_queued = 16, True
     await local.start(workers=2)
@@ -231,17 +176,9 @@ async def test_engine_that_shares_queued_prompts_gets_all_siblings_at_once(local
         await local.begun(turn)
     assert len({local.worker_of(turn).id for turn in turns}) == 1, "they stay together"
     (preprocessor,) = local.of("preprocessor")
-    async with asyncio.timeout(MAX_HOLD_S / 2):  # the leads' limit
-        await eventually(
-            lambda: not preprocessor.core._workers._holding._open
-        )  # all of them wait for their first token
+    async with asyncio.timeout(MAX_HOLD_S / 2):  # while all of them wait for their first token
+        await eventually(lambda: not preprocessor.core._workers._holding._open)
     for turn in turns:
         siblings.go(turn)
-    (worker,) = {local.worker_of(turn) for turn in turns}
-    notices: list[str] = []
-    worker.watching.append(
-        lambda subject, _: notices.append(subject) if "_INBOX" in subject else None
-    )
     await siblings.finished()
     assert not any(request.held_for for request in siblings.requests)
-    assert not notices

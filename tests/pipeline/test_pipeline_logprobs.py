@@ -3,13 +3,13 @@
 import asyncio
 from typing import Any
 
-import msgspec
 import pytest
 
-from schemas import subjects
 from schemas.conversation import Conversation, RawPrompt, Sampling
+from schemas.errors import Invalid
 from schemas.events import Delta, Finish, FinishReason, TokenLogprob
-from schemas.frames import CountRequest, TextReply, TokenizeRequest, pack_ids, unpack_ids
+from schemas.frames import pack_ids, unpack_ids
+from services.frontend.http.auth import anyone
 from tests.kit.counting import Plan
 from tests.kit.local import Local, Running
 
@@ -35,49 +35,29 @@ def check(turn: Running) -> None:
             assert token.logprob == -0.5
 
 
-@pytest.mark.parametrize("is_killed", [False, True])
-async def test_each_character_has_one_token(local: Local, is_killed: bool) -> None:
+async def test_each_character_has_one_token_also_when_the_parser_dies(local: Local) -> None:
     await local.start(1, 2)
     plan = Plan(length=80, hold_at=40, go=asyncio.Event())
     turn = local.turn(plan, logprobs=0)
     await turn.sink.words_at_least(30)
-    if is_killed:
-        await local.parser_of(turn).kill()
+    await local.parser_of(turn).kill()
     plan.go.set()
     await turn.whole(80)
     check(turn)
 
 
-async def test_a_worker_that_resumes_a_turn_reports_its_own_tokens(local: Local) -> None:
-    """Tokens that were decoded before the death and not shown yet have none: the new worker did not
-    choose them."""
-    await local.start(2, 1)
-    plan = Plan(length=80, hold_at=40, go=asyncio.Event())
-    turn = local.turn(plan, logprobs=0)
-    await turn.sink.words_at_least(30)
-    await local.worker_of(turn).kill()
-    plan.go.set()
-    await turn.whole(80, switches=1)
-    places = [token.at for token in logprobs_of(turn)[-1]]
-    assert places == sorted(set(places))
-    assert len(places) > 60
-
-
 def raw(local: Local, prompt: RawPrompt, **sampling: Any) -> Conversation:
     return Conversation(
-        local.model.name, [], prompt=prompt, sampling=Sampling(**{"max_tokens": 50, **sampling})
+        local.model.name, [], prompt=prompt, sampling=Sampling(max_tokens=50, **sampling)
     )
-
-
-def play(local: Local, conversation: Conversation, plan: Plan) -> Running:
-    local.plans["raw1"] = plan
-    return Running(local, local.of("frontend")[-1], "raw1", conversation)
 
 
 async def test_a_raw_prompt_reaches_the_engine_and_its_output_is_text(local: Local) -> None:
     await local.start()
     ids = [7, 0, 11]
-    turn = play(local, raw(local, RawPrompt(token_ids=pack_ids(ids)), logprobs=0), Plan(length=10))
+    conversation = raw(local, RawPrompt(token_ids=pack_ids(ids)), logprobs=0)
+    local.plans["raw1"] = Plan(length=10)
+    turn = Running(local, local.of("frontend")[-1], "raw1", conversation)
     end = await turn.finished()
     assert isinstance(end, Finish)
     (worker,) = local.of("worker")
@@ -92,26 +72,13 @@ async def test_a_raw_prompt_reaches_the_engine_and_its_output_is_text(local: Loc
 
 async def test_raw_prompts_are_counted_and_tokenized(local: Local) -> None:
     await local.start()
-    (preprocessor,), (frontend,) = local.of("preprocessor"), local.of("frontend")
     conversation = raw(local, RawPrompt("Once upon a time"))
     ids = local.model.setup.tokenizer.encode("Once upon a time", True)
-
-    async def ask(subject: str, question: msgspec.Struct) -> TextReply:
-        answer = await frontend.process.bus.request(subject, msgspec.json.encode(question), 60)
-        return msgspec.json.decode(answer, type=TextReply)
-
-    name = local.model.name
-    counted = await ask(subjects.count(name, preprocessor.id), CountRequest(conversation))
-    assert counted.count == len(ids)
-    shown = await ask(
-        subjects.tokenize(name, preprocessor.id), TokenizeRequest(conversation=conversation)
-    )
+    assert await local.admission.count(conversation, anyone()) == len(ids)
+    shown = await local.admission.tokenize(conversation, anyone(), True)
     assert unpack_ids(shown.token_ids) == ids
-    refused = await ask(
-        subjects.count(name, preprocessor.id), CountRequest(raw(local, RawPrompt("")))
-    )
-    assert refused.error is not None
-    assert refused.error.param == "prompt"
+    with pytest.raises(Invalid):
+        await local.admission.count(raw(local, RawPrompt("")), anyone())
 
 
 @pytest.mark.parametrize("stays", [False, True])
@@ -119,9 +86,8 @@ async def test_a_stop_string_ends_the_turn_with_or_without_itself(
     local: Local, stays: bool
 ) -> None:
     await local.start()
-    word = local.model.words[7 * 20][
-        1
-    ]  # the 21st word of the first worker, two of which are thought
+    # The 21st word of the first worker, two of which are thought.
+    _, word = local.model.words[7 * 20]
     turn = local.turn(Plan(length=60, pace_s=0.001), stop=[word], include_stop=stays, logprobs=0)
     end = await turn.finished()
     assert isinstance(end, Finish)

@@ -1,7 +1,6 @@
 """The metrics that a real run exposes: those that dashboard, alerts and docs name, and what they
 count."""
 
-import asyncio
 import re
 import urllib.request
 from pathlib import Path
@@ -58,19 +57,9 @@ class Scraped:
         return now - before
 
 
-@pytest.fixture(scope="module")
-def scraped(image_stack: Stack, metrics_ports: list[int]) -> Scraped:
-    return Scraped(image_stack, metrics_ports)
-
-
-@pytest.fixture(scope="module")
-def usage(scraped: Scraped, image_stack: Stack) -> dict[str, int]:
+async def converse(url: str) -> dict[str, int]:
     """Three turns of a session: the second continues the first, the third changes the system
-    prompt. Their tokens."""
-    return asyncio.run(_converse(image_stack.url))
-
-
-async def _converse(url: str) -> dict[str, int]:
+    prompt. Returns their tokens."""
     client = Client(url)
     used = dict.fromkeys(("input_tokens", "cache_read_input_tokens", "output_tokens"), 0)
     first = {
@@ -93,51 +82,38 @@ async def _converse(url: str) -> dict[str, int]:
     return used
 
 
-async def test_every_metric_of_dashboard_and_alerts_is_exposed(
-    scraped: Scraped, usage: dict[str, int]
-) -> None:
-    await eventually(lambda: scraped.value("turnwire_request_parse_time_seconds_count") >= TURNS)
+def check_names_and_labels(scraped: Scraped) -> None:
+    """Dashboard, alerts and documentation name metrics that are exposed."""
     labels: dict[str, set[str]] = {}
     for name, have, _ in scraped.samples:
         labels.setdefault(name, set()).update(have, OF_PROMETHEUS)
     for where, expression in expressions().items():
         for name, needed in metrics(expression):
-            if name == "up":  # Prometheus makes it
-                continue
-            assert name in labels, f"{where}: there is no {name}"
-            assert needed <= labels[name], f"{where}: {name} has no label {needed - labels[name]}"
-
-
-async def test_the_documented_metrics_are_those_that_are_exposed(
-    scraped: Scraped, usage: dict[str, int]
-) -> None:
-    scraped.read()
+            if name != "up":  # Prometheus makes it
+                assert name in labels, f"{where}: there is no {name}"
+                assert needed <= labels[name], f"{where}: {name} has other labels"
     documented = re.findall(r"^\| `(turnwire_\w+)`", DOCS.read_text(), re.MULTILINE)
-    assert sorted(documented) == sorted(
-        name for name in scraped.families if name.startswith("turnwire_")
-    )
+    exposed = [name for name in scraped.families if name.startswith("turnwire_")]
+    assert sorted(documented) == sorted(exposed)
 
 
-async def test_every_step_of_a_turn_is_measured(scraped: Scraped, usage: dict[str, int]) -> None:
+async def test_metrics_have_the_names_of_the_docs_and_the_counts_of_the_answers(
+    image_stack: Stack, metrics_ports: list[int]
+) -> None:
+    scraped = Scraped(image_stack, metrics_ports)
+    usage = await converse(image_stack.url)
     for step in STEPS:
         name = f"turnwire_request_{step}_time_seconds_count"
         # More, where a busy machine has made the frontend try again.
         await eventually(lambda name=name: scraped.value(name) >= TURNS)  # type: ignore[misc]
-    for step in ("prepare", "place", "prefill", "parse"):
-        assert scraped.value(f"turnwire_request_{step}_time_seconds_sum") > 0
-
-
-async def test_tokens_are_counted_as_in_the_usage_of_the_answers(
-    scraped: Scraped, usage: dict[str, int]
-) -> None:
+    check_names_and_labels(scraped)
     value = scraped.value
+    assert value("turnwire_request_prefill_time_seconds_sum") > 0
     assert value("turnwire_generation_tokens_total", model=MODEL) == usage["output_tokens"]
     gaps = value("turnwire_inter_token_latency_seconds_count", model=MODEL)
     assert gaps <= usage["output_tokens"] - TURNS  # less what came together with a first token
-    cached, prompt = (
-        usage["cache_read_input_tokens"],
-        usage["input_tokens"] + usage["cache_read_input_tokens"],
-    )
+    cached = usage["cache_read_input_tokens"]
+    prompt = usage["input_tokens"] + cached
     assert value("turnwire_prefix_cache_hits_tokens_total") == cached > 0
     assert value("turnwire_prompt_tokens_total") == prompt
     assert value("turnwire_kv_cached_tokens_total") >= cached
