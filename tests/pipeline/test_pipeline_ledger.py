@@ -83,8 +83,8 @@ async def clients(two_of_each: Stack) -> AsyncIterator[dict[str, Client]]:
 
 
 @pytest.fixture
-def client(clients: dict[str, Client]) -> Client:
-    return clients["red"]
+def tokenizer(demo_model: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(demo_model / "tokenizer.json"))
 
 
 @pytest.fixture
@@ -117,14 +117,9 @@ class Session:
         reader.document(document)
         answer = reader.answer
         self.messages.append(Message("assistant", [*self._sent_back(answer.parts)]))
-        results: list[Part] = [
-            Result(part.call_id, [Text("a file")])
-            for part in answer.parts
-            if isinstance(part, Call)
-        ]
-        self.messages.append(
-            Message("tool", results) if results else Message("user", [Text("And?")])
-        )
+        calls = [part for part in answer.parts if isinstance(part, Call)]
+        results: list[Part] = [Result(call.call_id, [Text("a file")]) for call in calls]
+        self.messages.append(Message("tool", results) if calls else Message("user", [Text("And?")]))
 
     def _sent_back(self, parts: list[Part]) -> Iterator[Part]:
         for part in parts:
@@ -156,21 +151,13 @@ def foreign(
 ) -> list[str]:
     """The turns of other sessions with thoughts in the prompt."""
     text = tokenizer.decode(prompt, skip_special_tokens=False)
-    return [
-        turn for other in sessions if other is not session for turn in other.turns if turn in text
-    ]
-
-
-async def keeps_its_prefix(session: Session) -> None:
-    """Each prompt begins with all tokens of the turn before it."""
-    for earlier, later in pairwise(await session.decoded()):
-        assert (session.api, prefix_break(earlier, later)) == (session.api, None)
+    others = [turn for other in sessions if other is not session for turn in other.turns]
+    return [turn for turn in others if turn in text]
 
 
 async def test_every_session_is_its_own_prefix(
-    two_of_each: Stack, clients: dict[str, Client], bus: BusTurns, demo_model: Path
+    two_of_each: Stack, clients: dict[str, Client], bus: BusTurns, tokenizer: Tokenizer
 ) -> None:
-    tokenizer = Tokenizer.from_file(str(demo_model / "tokenizer.json"))
     sessions = [
         Session(clients[tenant], bus, api, reasons=reasons)
         for api in APIS
@@ -182,46 +169,42 @@ async def test_every_session_is_its_own_prefix(
             await asyncio.to_thread(replace_all, two_of_each)
         await asyncio.gather(*(session.turn() for session in sessions))
     for session in sessions:
-        await keeps_its_prefix(session)
-        for turn in await session.decoded():
+        turns = await session.decoded()
+        for earlier, later in pairwise(turns):
+            assert (session.api, prefix_break(earlier, later)) == (session.api, None)
+        for turn in turns:
             assert not foreign(sessions, session, turn.prompt, tokenizer)
 
 
 async def test_without_evidence_nothing_is_restored(
-    two_of_each: Stack, client: Client, bus: BusTurns, demo_model: Path
+    two_of_each: Stack, clients: dict[str, Client], bus: BusTurns, tokenizer: Tokenizer
 ) -> None:
     """Look-alike sessions of clients that send back nothing but the same text."""
-    tokenizer = Tokenizer.from_file(str(demo_model / "tokenizer.json"))
-    apis: tuple[Api, ...] = ("messages", "chat")
-    sessions = [Session(client, bus, api, TALK, reasons=False) for api in apis for _ in range(3)]
+    apis: tuple[Api, ...] = ("messages", "messages", "chat", "chat")
+    sessions = [Session(clients["red"], bus, api, TALK, reasons=False) for api in apis]
     await asyncio.gather(*(session.turn() for session in sessions))
     await asyncio.to_thread(replace_all, two_of_each)
     await asyncio.gather(*(session.turn() for session in sessions))
     for session in sessions:
         _, later = await session.decoded()
         assert not foreign(sessions, session, later.prompt, tokenizer)
-        assert session.turns[0] not in tokenizer.decode(later.prompt), (
-            "and not its own thought, by chance"
-        )
+        assert session.turns[0] not in tokenizer.decode(later.prompt), "its own, by chance"
 
 
 async def test_a_seal_of_another_tenant_restores_nothing(
-    clients: dict[str, Client], bus: BusTurns, demo_model: Path
+    clients: dict[str, Client], bus: BusTurns, tokenizer: Tokenizer
 ) -> None:
-    tokenizer = Tokenizer.from_file(str(demo_model / "tokenizer.json"))
     mine = Session(clients["red"], bus, "messages", "\n\n" + WORK)
     await mine.turn()
     theirs = Session(clients["blue"], bus, "messages")
-    theirs.messages = [
-        structs.replace(
-            message,
-            parts=[
-                structs.replace(part, text="") if isinstance(part, Reasoning) else part
-                for part in message.parts
-            ],
-        )
-        for message in mine.messages
-    ]
+    theirs.messages.clear()
+
+    def hidden(part: Part) -> Part:
+        return structs.replace(part, text="") if isinstance(part, Reasoning) else part
+
+    for message in mine.messages:
+        parts = [hidden(part) for part in message.parts]
+        theirs.messages.append(structs.replace(message, parts=parts))
     await asyncio.gather(mine.turn(), theirs.turn())
     for session, restored in ((mine, True), (theirs, False)):
         prompt = (await bus.ended(session.turns[-1])).prompt
