@@ -24,10 +24,6 @@ FUNCTIONS: list[dict[str, Any]] = [
 ]
 
 
-# -- over the bus, where messages and processes are lost
-# -----------------------------------------------------------------
-
-
 def check(turn: Running, end: Finish, prompt: list[int]) -> None:
     """The ids decode to the texts, count as the usage does, and come with their log
     probabilities."""
@@ -78,48 +74,32 @@ async def test_a_turn_that_another_worker_resumes_has_all_ids(local: Local) -> N
     assert turn.sink.ids == [*one[:resumed], *other[resumed:], local.model.eos]
 
 
-# -- over HTTP
-# --------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 async def bus(stack: Stack) -> AsyncIterator[BusTurns]:
     async with BusTurns(stack.nats.url) as turns:
         yield turns
 
 
-async def decoded(bus: BusTurns, id: str) -> DecodedTurn:
-    """The worker's side of an answer with this id."""
-    name = id.partition("_")[2] if "_" in id else id.partition("-")[2]
-    return await bus.ended(name)
-
-
-async def sse(client: Client, path: str, request: dict[str, Any]) -> list[dict[str, Any]]:
-    async with client.http.post(
-        f"{client.url}{path}", json={**request, "stream": True}
-    ) as response:
-        assert response.status == 200, await response.text()
+async def both(
+    client: Client, bus: BusTurns, path: str, request: dict[str, Any]
+) -> tuple[dict[str, Any], list[dict[str, Any]], DecodedTurn]:
+    """The document and the stream's events of a request, and the worker's side of its turn."""
+    request = {"model": MODEL, "return_token_ids": True, **request}
+    _, document = await client.post(path, request)
+    turn = await bus.ended(document["id"].replace("-", "_").partition("_")[2])
+    async with client.http.post(client.url + path, json={**request, "stream": True}) as response:
         lines = (await response.text()).split("\n")
-    return [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
-
-
-def chat(output: str, **more: Any) -> dict[str, Any]:
-    messages = [{"role": "user", "content": say(output)}]
-    return {
-        "model": MODEL,
-        "messages": messages,
-        "tools": FUNCTIONS,
-        "return_token_ids": True,
-        **more,
-    }
+    events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    assert turn.prompt
+    return document, events, turn
 
 
 @pytest.mark.parametrize("output", [CALL, STOPS])
 async def test_chat_has_token_ids(client: Client, bus: BusTurns, output: str) -> None:
-    request = chat(output, stop=[" here"], logprobs=True, top_logprobs=2)
-    _, document = await client.post("/v1/chat/completions", request)
-    chunks = await sse(client, "/v1/chat/completions", request)
-    turn = await decoded(bus, document["id"])
+    messages = [{"role": "user", "content": say(output)}]
+    request: dict[str, Any] = {"messages": messages, "tools": FUNCTIONS}
+    request |= {"stop": [" here"], "logprobs": True, "top_logprobs": 2}
+    document, chunks, turn = await both(client, bus, "/v1/chat/completions", request)
     (choice,) = document["choices"]
     assert document["prompt_token_ids"] == chunks[0]["prompt_token_ids"] == turn.prompt
     count = document["usage"]["completion_tokens"]
@@ -136,80 +116,44 @@ async def test_chat_has_token_ids(client: Client, bus: BusTurns, output: str) ->
 
 
 async def test_completions_have_token_ids(client: Client, bus: BusTurns) -> None:
-    prompts = [say("One two"), say("Three")]
-    request = {
-        "model": MODEL,
-        "prompt": prompts,
-        "max_tokens": 50,
-        "n": 2,
-        "logprobs": 1,
-        "return_token_ids": True,
-    }
+    request = {"prompt": [say("One two"), say("Three")], "max_tokens": 50, "n": 2, "logprobs": 1}
+    request |= {"model": MODEL, "return_token_ids": True}
     _, document = await client.post("/v1/completions", request)
-    chunks = await sse(client, "/v1/completions", request)
     for index, choice in enumerate(document["choices"]):
-        turn = await decoded(bus, f"{document['id']}c{index}")
-        assert (choice["prompt_token_ids"], choice["token_ids"]) == (
-            turn.prompt,
-            [*turn.output, turn.stop_id],
-        )
+        turn = await bus.ended(f"{document['id'].partition('-')[2]}c{index}")
+        assert choice["prompt_token_ids"] == turn.prompt
+        assert choice["token_ids"] == [*turn.output, turn.stop_id]
         logprobs = choice["logprobs"]
         assert {len(logprobs[name]) for name in logprobs} == {len(choice["token_ids"])}
         assert "".join(logprobs["tokens"][:-1]) == choice["text"]
         assert logprobs["text_offset"][0] == 0
-        parts = [one for chunk in chunks for one in chunk["choices"] if one["index"] == index]
-        assert [token for one in parts for token in one.get("token_ids", ())] == choice["token_ids"]
 
 
 async def test_messages_have_token_ids(client: Client, bus: BusTurns) -> None:
-    messages = [{"role": "user", "content": say(CALL)}]
-    request = {
-        "model": MODEL,
-        "max_tokens": 999,
-        "messages": messages,
-        "tools": TOOLS,
-        "return_token_ids": True,
-    }
-    _, document = await client.post("/v1/messages", {**request, "logprobs": True})
-    turn = await decoded(bus, document["id"])
+    request = {"messages": [{"role": "user", "content": say(CALL)}], "tools": TOOLS}
+    request |= {"max_tokens": 999, "logprobs": True}
+    document, events, turn = await both(client, bus, "/v1/messages", request)
     assert document["prompt_token_ids"] == turn.prompt
     assert document["token_ids"] == [*turn.output, turn.stop_id]
-    assert (
-        len(document["token_ids"])
-        == document["usage"]["output_tokens"]
-        == len(document["token_logprobs"])
-    )
+    assert document["usage"]["output_tokens"] == len(document["token_ids"])
+    assert len(document["token_logprobs"]) == len(document["token_ids"])
     assert all(value < 0 for value in document["token_logprobs"])
-    events = await sse(client, "/v1/messages", request)
     assert events[0]["message"]["prompt_token_ids"] == turn.prompt
     (end,) = (event for event in events if event["type"] == "message_delta")
     assert end["token_ids"] == document["token_ids"]
-    assert "token_logprobs" not in end
 
 
 async def test_responses_have_token_ids(client: Client, bus: BusTurns) -> None:
     tools = [{"type": "function", **tool["function"]} for tool in FUNCTIONS]
-    include = ["message.output_text.logprobs"]
-    request = {
-        "model": MODEL,
-        "input": say(CALL),
-        "tools": tools,
-        "include": include,
-        "return_token_ids": True,
-    }
-    _, document = await client.post("/v1/responses", request)
-    turn = await decoded(bus, document["id"])
+    request = {"input": say(CALL), "tools": tools, "include": ["message.output_text.logprobs"]}
+    document, events, turn = await both(client, bus, "/v1/responses", request)
     assert document["prompt_token_ids"] == turn.prompt
     assert document["token_ids"] == [*turn.output, turn.stop_id]
-    assert (
-        len(document["token_ids"])
-        == document["usage"]["output_tokens"]
-        == len(document["token_logprobs"])
-    )
+    assert document["usage"]["output_tokens"] == len(document["token_ids"])
+    assert len(document["token_logprobs"]) == len(document["token_ids"])
     (message,) = (item for item in document["output"] if item["type"] == "message")
     assert message["content"][0]["logprobs"]
     _, stored = await client.get(f"/v1/responses/{document['id']}")
     assert stored["token_ids"] == document["token_ids"]
-    events = await sse(client, "/v1/responses", request)
     assert "token_ids" not in events[0]["response"]
     assert events[-1]["response"]["token_ids"] == document["token_ids"]

@@ -1,7 +1,6 @@
 """Turns through four processes and a real bus."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,33 +29,25 @@ def trimmed(contents: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     return [(kind, value.strip() if isinstance(value, str) else value) for kind, value in contents]
 
 
-async def test_reasoning_text_and_calls_keep_their_order(client: Client) -> None:
+async def test_stream_and_document_have_the_same_blocks_in_their_order(client: Client) -> None:
     answer = await client.stream(body(say(INTERLEAVED)))
     assert trimmed(answer.contents) == EXPECTED
     assert answer.stop_reason == "tool_use"
     ids = [block["id"] for block in answer.blocks if block["type"] == "tool_use"]
     assert len(set(ids)) == 2
     assert all(block["signature"] for block in answer.blocks if block["type"] == "thinking")
-
-
-async def test_the_document_equals_the_stream(client: Client) -> None:
-    answer = await client.stream(body(say(INTERLEAVED)))
     status, message = await client.post("/v1/messages", body(say(INTERLEAVED), stream=False))
-    assert status == 200
+    assert (status, message["stop_reason"]) == (200, "tool_use")
     values = {"thinking": "thinking", "text": "text", "tool_use": "input"}
-    assert [(b["type"], b[values[b["type"]]]) for b in message["content"]] == answer.contents
-    assert message["stop_reason"] == answer.stop_reason
-    for key in ("output_tokens", "input_tokens"):
-        total = message["usage"]["input_tokens"] + message["usage"]["cache_read_input_tokens"]
-        assert total == answer.usage["input_tokens"] + answer.usage["cache_read_input_tokens"]
-        assert message["usage"]["output_tokens"] == answer.usage["output_tokens"], key
+    blocks = [(block["type"], block[values[block["type"]]]) for block in message["content"]]
+    assert blocks == answer.contents
+    assert message["usage"]["output_tokens"] == answer.usage["output_tokens"]
 
 
 async def test_a_call_is_complete_before_the_end_of_the_turn(client: Client) -> None:
     output = "Now.\n</think>\n\n[[delay 10]]" + call("ls") + "\n\n[[fill 60]]"
     answer = await client.stream(body(say(output)))
-    kinds = answer.kinds
-    stopped = answer.blocks[kinds.index("tool_use")]["_stopped_at"]
+    stopped = answer.blocks[answer.kinds.index("tool_use")]["_stopped_at"]
     later = {event.at for event in answer.events if event.at > stopped}
     assert len(later) > 5, "text arrives in many reads after the call"
 
@@ -64,27 +55,24 @@ async def test_a_call_is_complete_before_the_end_of_the_turn(client: Client) -> 
 async def test_max_tokens_ends_a_turn_and_a_truncated_call_is_the_last_block(
     client: Client,
 ) -> None:
-    request = body(
-        say("Hm.\n</think>\n\n" + call("a very long command indeed " * 20)), max_tokens=30
-    )
+    output = "Hm.\n</think>\n\n" + call("a very long command indeed " * 20)
+    request = body(say(output), max_tokens=30)
     answer = await client.stream(request)
-    assert answer.stop_reason == "max_tokens"
-    assert answer.usage["output_tokens"] == 30
-    status, message = await client.post("/v1/messages", {**request, "stream": False})
-    assert status == 200
+    assert (answer.stop_reason, answer.usage["output_tokens"]) == ("max_tokens", 30)
+    _, message = await client.post("/v1/messages", {**request, "stream": False})
     assert message["stop_reason"] == "max_tokens"
-    assert [b["type"] for b in message["content"]] == answer.kinds == ["thinking", "tool_use"]
+    assert [block["type"] for block in message["content"]] == answer.kinds
+    assert answer.kinds == ["thinking", "tool_use"]
     assert message["content"][-1]["input"] == {}
 
 
 async def test_pings_come_during_a_pause_of_the_model(client: Client) -> None:
-    answer = await client.stream(body(say("Hm.[[pause 1200]]\n</think>\n\nYes.")))
-    names = [event.name for event in answer.events]
-    assert names.count("ping") >= 1
+    answer = await client.stream(body(say("Hm.[[pause 900]]\n</think>\n\nYes.")))
+    assert "ping" in [event.name for event in answer.events]
     assert answer.contents[-1] == ("text", "Yes.")
 
 
-async def test_two_hundred_streams_run_at_once(client: Client) -> None:
+async def test_a_hundred_streams_run_at_once(client: Client) -> None:
     async def turn(n: int) -> None:
         output = f"Number {n}.\n</think>\n\n[[delay 5]]{'word ' * 20}{n}\n\n" + call(f"echo {n}")
         answer = await client.stream(body(say(output)))
@@ -94,45 +82,37 @@ async def test_two_hundred_streams_run_at_once(client: Client) -> None:
             ("tool_use", {"cmd": f"echo {n}"}),
         ]
 
-    await asyncio.gather(*(turn(n) for n in range(200)))
+    await asyncio.gather(*(turn(n) for n in range(100)))
 
 
-async def test_models_are_listed(client: Client, stack: Stack) -> None:
-    status, models = await client.get("/v1/models")
-    assert status == 200
-    assert [m["id"] for m in models["data"]] == [MODEL]
-    status, model = await client.get(f"/v1/models/{MODEL}")
-    assert (status, model["id"]) == (200, MODEL)
+async def test_models_and_states_are_served(client: Client) -> None:
+    _, models = await client.get("/v1/models")
+    assert [model["id"] for model in models["data"]] == [MODEL]
+    for path in (f"/v1/models/{MODEL}", "/live", "/ready", "/health"):
+        assert (await client.get(path))[0] == 200
     status, error = await client.get("/v1/models/acme%2Fnone")
     assert (status, error["error"]["type"]) == (404, "not_found_error")
-    for path, expected in (("/live", 200), ("/ready", 200), ("/health", 200)):
-        assert (await client.get(path))[0] == expected
-    async with client.http.get(f"{client.url}/metrics") as response:
-        assert "turnwire_time_to_first_token_seconds_bucket" in await response.text()
-    assert Path(stack.model).is_dir()
 
 
 @pytest.mark.parametrize("strict", [False, True])
 async def test_the_official_sdk_takes_every_stream(stack: Stack, strict: bool) -> None:
     anthropic = pytest.importorskip("anthropic")
-    sdk = anthropic.AsyncAnthropic(
-        base_url=stack.url, api_key="k", _strict_response_validation=strict, max_retries=0
-    )
-    request = body(say(INTERLEAVED))
+    request = body(say(INTERLEAVED), max_tokens=20_000)
     request.pop("stream")
-    request["max_tokens"] = 20_000
-    async with sdk.messages.stream(**request) as stream:
+    async with (
+        anthropic.AsyncAnthropic(
+            base_url=stack.url, api_key="k", _strict_response_validation=strict, max_retries=0
+        ) as sdk,
+        sdk.messages.stream(**request) as stream,
+    ):
         message = await stream.get_final_message()
-    assert [b.type for b in message.content] == [kind for kind, _ in EXPECTED]
-    assert message.content[2].input == EXPECTED[2][1]
-    plain = await sdk.messages.create(**request)
-    assert [b.type for b in plain.content] == [kind for kind, _ in EXPECTED]
-    count = await sdk.messages.count_tokens(
-        model=MODEL, messages=request["messages"], tools=request["tools"]
-    )
-    assert count.input_tokens == plain.usage.input_tokens + (
-        plain.usage.cache_read_input_tokens or 0
-    )
-    models = await sdk.models.list()
-    assert models.data[0].id == MODEL
-    await sdk.close()
+        assert [block.type for block in message.content] == [kind for kind, _ in EXPECTED]
+        assert message.content[2].input == EXPECTED[2][1]
+        plain = await sdk.messages.create(**request)
+        assert [block.type for block in plain.content] == [kind for kind, _ in EXPECTED]
+        question = {"messages": request["messages"], "tools": request["tools"]}
+        count = await sdk.messages.count_tokens(model=MODEL, **question)
+        usage = plain.usage
+        assert count.input_tokens == usage.input_tokens + (usage.cache_read_input_tokens or 0)
+        models = await sdk.models.list()
+        assert models.data[0].id == MODEL
