@@ -1,13 +1,9 @@
-"""A pytest plugin for the openai SDK's own resource tests, run against a server that keeps what it makes.
+"""A pytest plugin for the openai SDK's own resource tests, run against a server that keeps what it
+makes: docs/responses-server.md has the command.
 
-Those tests name responses that a mock invents. Here each test has its own made for it first, and their ids are put in
-place of the invented ones on the way out; a cursor that names no item is left out. The cases that send `prompt` and
-`conversation`, which are refused, are skipped. From the SDK's sdist:
-
-    TEST_API_BASE_URL=http://127.0.0.1:8000/v1 PYTHONPATH=.:REPO/tests/pipeline \
-        pytest -n 2 -q -p openai_seed tests/api_resources/test_responses.py tests/api_resources/responses
-
-The server needs `--accept-any-model` and a default model, or only one.
+Those tests name responses that a mock invents. Here each test has its own, the id of which replaces
+the invented one; a cursor that names no item is left out. The cases that send `prompt` and
+`conversation`, which are refused, are skipped.
 """
 
 import json

@@ -33,27 +33,16 @@ class Tap:
     def samples(self, model: Path) -> list[SAMPLE]:
         """Stops; returns the samples, after the independent script has checked them."""
         self.stop()
-        argv = [
-            sys.executable,
-            "-m",
-            "services.cli.main",
-            "trajectories",
-            str(self.folder / "tap.jsonl"),
-        ]
-        made = subprocess.run(
-            [*argv, "--model", str(model)], capture_output=True, text=True, timeout=LIMIT_S
-        )
-        assert made.returncode == 0, made.stderr
-        lines = made.stdout
-        (self.folder / "samples.jsonl").write_text(lines)
-        argv = [
-            sys.executable,
-            "-S",
-            "-I",
-            str(CHECK),
-            str(self.folder / "tap.jsonl"),
-            str(self.folder / "samples.jsonl"),
-        ]
-        checked = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S)
-        assert checked.returncode == 0, checked.stdout + checked.stderr
-        return [json.loads(line) for line in lines.splitlines()]
+        tap, samples = self.folder / "tap.jsonl", self.folder / "samples.jsonl"
+        made = _run("-m", "services.cli.main", "trajectories", tap, "--model", model)
+        samples.write_text(made)
+        _run("-S", "-I", CHECK, tap, samples)
+        return [json.loads(line) for line in made.splitlines()]
+
+
+def _run(*arguments: str | Path) -> str:
+    """Runs Python; returns what it prints."""
+    argv = [sys.executable, *map(str, arguments)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

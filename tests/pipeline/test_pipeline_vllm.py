@@ -19,7 +19,7 @@ import pytest
 
 from bench.fanout import texts
 from tests.clients.bus_turns import BusTurns
-from tests.kit.messages_client import TOOLS, Client, call, events
+from tests.kit.messages_client import TOOLS, Client, call, events, say
 from tests.kit.models import build_random_model
 from tests.kit.nats import NatsServer
 from tests.kit.stack import Stack
@@ -51,14 +51,8 @@ def real(
 
 
 def ask(messages: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-    return {
-        "model": MODEL,
-        "max_tokens": 2000,
-        "temperature": 0,
-        "stream": True,
-        "messages": messages,
-        **more,
-    }
+    options = {"max_tokens": 2000, "temperature": 0, "stream": True}
+    return {"model": MODEL, "messages": messages, **options, **more}
 
 
 def engine_core(pids: list[int]) -> int:
@@ -74,13 +68,8 @@ async def test_a_session_of_20_turns_is_exact_and_computes_what_is_new(real: Sta
         for n in range(TURNS - 1)
     ]
     said.append("All of it is seen.</think>\n\nDone.")
-    messages: list[dict[str, Any]] = [
-        {
-            "role": "user",
-            "content": "".join(f"[[say]]{text}[[/say]]" for text in said)
-            + " Look around. [[split]]",
-        }
-    ]
+    content = say(*said) + " Look around. [[split]]"
+    messages: list[dict[str, Any]] = [{"role": "user", "content": content}]
     order, counts = [], []
     async with BusTurns(real.nats.url) as bus:
         for turn in range(TURNS):
@@ -89,16 +78,10 @@ async def test_a_session_of_20_turns_is_exact_and_computes_what_is_new(real: Sta
             counts.append((answer.usage["input_tokens"], answer.usage["cache_read_input_tokens"]))
             assert answer.stop_reason == ("tool_use" if turn < TURNS - 1 else "end_turn")
             assert answer.kinds == ["thinking", "tool_use" if turn < TURNS - 1 else "text"]
-            results = [
-                {
-                    "type": "tool_result",
-                    "tool_use_id": block["id"],
-                    "content": f"step {turn} was echoed",
-                }
-                for block in answer.blocks
-                if block["type"] == "tool_use"
-            ]
-            messages += [answer.message, {"role": "user", "content": results}]
+            if turn < TURNS - 1:
+                result = {"type": "tool_result", "tool_use_id": answer.blocks[-1]["id"]}
+                result["content"] = f"step {turn} was echoed"
+                messages += [answer.message, {"role": "user", "content": [result]}]
         turns = [await bus.ended(turn) for turn in order]
 
     for before, after, (computed, cached) in zip(turns, turns[1:], counts[1:], strict=False):
@@ -139,22 +122,6 @@ async def test_thought_ends_with_its_budget(real: Stack) -> None:
     await client.http.close()
 
 
-async def interrupted(client: Client, kill: Callable[[], None]) -> list[Any]:
-    """The events of a turn during which something is killed."""
-    seen: list[Any] = []
-    killed = False
-    async with client.http.post(
-        f"{client.url}/v1/messages", json=ask([{"role": "user", "content": FREE}])
-    ) as response:
-        assert response.status == 200
-        async for event in events(response):
-            seen.append(event)
-            if event.name == "content_block_delta" and not killed:
-                killed = True
-                kill()
-    return seen
-
-
 def worker_of(stack: Stack) -> int:
     """The process that runs the engine."""
     for pid in descendants(stack.children[0].process.pid):
@@ -162,17 +129,6 @@ def worker_of(stack: Stack) -> int:
             if b"\0serve\0worker\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 return pid
     return 0
-
-
-async def serves_again(stack: Stack, before: int) -> None:
-    """Waits until the supervisor has replaced the worker, and a turn is served."""
-    async with asyncio.timeout(LIMIT_S):
-        while worker_of(stack) in (0, before) or not stack.health().get("ready"):
-            await asyncio.sleep(0.5)
-    client = Client(stack.url)
-    answer = await client.stream(ask([{"role": "user", "content": FREE}], max_tokens=4))
-    assert answer.stop_reason == "max_tokens"
-    await client.http.close()
 
 
 @pytest.mark.parametrize("victim", ["the engine process", "the worker"])
@@ -185,7 +141,14 @@ async def test_after_a_death_no_process_is_left_and_a_new_worker_serves(
     children = descendants(worker)
     assert len(children) >= 2
     killed = engine_core(children) if victim == "the engine process" else worker
-    seen = await interrupted(client, lambda: os.kill(killed, signal.SIGKILL))
+    question = ask([{"role": "user", "content": FREE}])
+    seen: list[Any] = []
+    async with client.http.post(f"{client.url}/v1/messages", json=question) as response:
+        async for event in events(response):
+            seen.append(event)
+            if [one.name for one in seen].count("content_block_delta") == 1:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(killed, signal.SIGKILL)
     names = [event.name for event in seen]
     assert names.count("message_start") == 1
     if "error" in names:
@@ -194,8 +157,12 @@ async def test_after_a_death_no_process_is_left_and_a_new_worker_serves(
     else:
         assert names[-1] == "message_stop"
     await gone([worker, *children])
+    async with asyncio.timeout(LIMIT_S):
+        while worker_of(real) in (0, worker) or not real.health().get("ready"):
+            await asyncio.sleep(0.5)
+    answer = await client.stream({**question, "max_tokens": 4})
+    assert answer.stop_reason == "max_tokens"
     await client.http.close()
-    await serves_again(real, worker)
 
 
 async def test_a_killed_up_leaves_no_process_behind(real: Stack) -> None:
