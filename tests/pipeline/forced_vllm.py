@@ -2,8 +2,7 @@
 scripted agent would answer (`bench.vllm.scripts`): a logits processor of vLLM leaves it one token
 at each step.
 
-With `[[split]]` in the request these are tokens that no tokenizer would choose for the text. vLLM
-counts the prompt tokens that it computes (`prompt_tokens`).
+With `[[split]]` in the request these are tokens that no tokenizer would choose for the text.
 """
 
 import asyncio
@@ -19,8 +18,6 @@ from tests.kit.nats import NatsServer
 from tests.kit.stack import Stack
 
 BLOCK = 32
-COUNTS = "TURNWIRE_TEST_VLLM_COUNTS"
-"""The variable with the file for vLLM's counts."""
 LIMIT_S = 1800.0
 """For everything that waits for an engine, which starts in minutes on a busy CPU."""
 ENGINE_ARGS = {
@@ -48,15 +45,9 @@ def start_up(
         "engine_args": json.dumps(ENGINE_ARGS),
         **options,
     }
-    plugin = directory / "plugins" / "counts-1.dist-info"
-    plugin.mkdir(parents=True)
-    (plugin / "METADATA").write_text("Metadata-Version: 2.1\nName: counts\nVersion: 1\n")
-    entry = "[vllm.stat_logger_plugins]\ncounts = tests.pipeline.vllm_counts:Counts\n"
-    (plugin / "entry_points.txt").write_text(entry)
     with pytest.MonkeyPatch.context() as patch:
-        # vLLM's processes must find the logits processor and the plugin.
-        patch.setenv("PYTHONPATH", f"{Path(__file__).parents[2]}:{plugin.parent}")
-        patch.setenv(COUNTS, str(directory / "counts"))
+        # vLLM's processes must find the logits processor.
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
         stack.start_up(**flags)
     try:
         stack.wait_ready(timeout_s=LIMIT_S)
@@ -64,14 +55,6 @@ def start_up(
         stack.stop()
         raise
     return stack
-
-
-def prompt_tokens(stack: Stack) -> tuple[int, int]:
-    """How many prompt tokens vLLM has computed, and how many it had in its prefix cache, by its own
-    counts."""
-    lines = (stack.directory / "counts").read_text().splitlines()
-    computed, cached = zip(*(map(int, line.split()) for line in lines), strict=True)
-    return sum(computed), sum(cached)
 
 
 def descendants(pid: int) -> list[int]:

@@ -1,57 +1,66 @@
 """A frontend with HTTPS and keys with limits, both of which are replaced while it serves."""
 
 import ssl
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-import httpx2
+import aiohttp
 import pytest
 
 from services.cli.main import main
 from tests.kit.certificates import Authority, pem
-from tests.kit.messages_client import say
-from tests.kit.stack import MODEL, Stack
-from tests.kit.waiting import LIMIT_S
-
-if TYPE_CHECKING:
-    import anthropic
-
-MESSAGES: Any = [{"role": "user", "content": say("</think>hello")}]
+from tests.kit.messages_client import body, say
+from tests.kit.stack import Stack
+from tests.kit.waiting import until
 
 
 class Guarded:
     """A frontend with TLS and keys, and the files of its operator."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.directory = directory
-        self.authority = Authority("first")
         self.keys = directory / "keys"
-        self.key = ""
+        self._capsys = capsys
+        self.key = self.make_key("ops", "concurrency=1", "rpm=600")
         self.url = ""
 
-    def make_key(self, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    def make_key(self, *arguments: str) -> str:
         assert main(["key", *arguments, "--file", str(self.keys)]) == 0
-        return capsys.readouterr().out.strip()
+        return self._capsys.readouterr().out.strip()
 
-    def client(self, key: str) -> "anthropic.Anthropic":
-        """A client that trusts the current authority."""
-        import anthropic
-
-        authority = pem(self.authority.certificate).decode()
-        context = ssl.create_default_context(cadata=authority)
+    def client(self, key: str, authority: Authority) -> aiohttp.ClientSession:
+        trusted = ssl.create_default_context(cadata=pem(authority.certificate).decode())
         # Connections stay open however long a wait takes.
-        kept = httpx2.Limits(keepalive_expiry=None)
-        http = anthropic.DefaultHttpxClient(verify=context, limits=kept)
-        return anthropic.Anthropic(base_url=self.url, api_key=key, max_retries=0, http_client=http)
+        connector = aiohttp.TCPConnector(ssl=trusted, keepalive_timeout=600)
+        headers = {"x-api-key": key}
+        return aiohttp.ClientSession(self.url, connector=connector, headers=headers)
+
+    async def is_served(self, key: str, authority: Authority) -> bool:
+        """Whether a new connection is."""
+        async with self.client(key, authority) as client:
+            try:
+                return await status(client) == 200
+            except aiohttp.ClientConnectionError:
+                return False
+
+
+async def status(client: aiohttp.ClientSession) -> int:
+    async with client.post("/v1/messages", json=body(say("</think>hello"))) as response:
+        assert response.status != 200 or "hello" in await response.text()
+        return response.status
 
 
 @pytest.fixture
-def guarded(stack: Stack, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Guarded]:
-    found = Guarded(tmp_path)
-    found.key = found.make_key(capsys, "ops", "concurrency=1", "rpm=600")
-    certificate, key = found.authority.write(tmp_path, "server")
+def first() -> Authority:
+    return Authority("first")
+
+
+@pytest.fixture
+def guarded(
+    stack: Stack, first: Authority, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Guarded]:
+    found = Guarded(tmp_path, capsys)
+    certificate, key = first.write(tmp_path, "server")
     files = {"tls_cert_file": certificate, "tls_key_file": key, "api_keys_file": found.keys}
     child = stack.start("frontend", **files, head_timeout_s=1)
     found.url = child.url.replace("http:", "https:")
@@ -62,56 +71,26 @@ def guarded(stack: Stack, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         stack.children.remove(child)
 
 
-def wait_until(done: Callable[[], bool]) -> None:
-    """Waits until `done` returns True; errors of the SDK count as False."""
-    import anthropic
-
-    deadline = time.monotonic() + LIMIT_S
-    while True:
-        try:
-            if done():
-                return
-        except anthropic.APIError:
-            pass
-        assert time.monotonic() < deadline, "the condition never became true"
-        time.sleep(0.05)
-
-
-def answers(client: "anthropic.Anthropic") -> bool:
-    """Whether a turn is answered; False where the key is refused."""
-    import anthropic
-
-    try:
-        message = client.messages.create(model=MODEL, max_tokens=40, messages=MESSAGES)
-    except anthropic.AuthenticationError:
-        return False
-    return "".join(block.text for block in message.content if block.type == "text") == "hello"
-
-
-def test_keys_and_certificates_are_replaced_while_it_serves(
-    guarded: Guarded, capsys: pytest.CaptureFixture[str]
+async def test_keys_and_certificates_are_replaced_while_it_serves(
+    guarded: Guarded, first: Authority
 ) -> None:
-    with guarded.client(guarded.key) as first, guarded.client("wrong") as stranger:
-        wait_until(lambda: answers(first))
-        assert not answers(stranger)
-        raw = first.messages.with_raw_response.create(model=MODEL, max_tokens=40, messages=MESSAGES)
-        assert raw.headers["anthropic-ratelimit-requests-limit"] == "600"
+    await until(lambda: guarded.is_served(guarded.key, first))
+    assert not await guarded.is_served("wrong", first)
+    other = guarded.make_key("team")
+    await until(lambda: guarded.is_served(other, first))
+    async with guarded.client(guarded.key, first) as ops, guarded.client(other, first) as team:
+        async with ops.post("/v1/messages", json=body(say("</think>hello"))) as response:
+            assert response.headers["anthropic-ratelimit-requests-limit"] == "600"
+        assert await status(team) == 200
+        lines = guarded.keys.read_text().splitlines()
+        guarded.keys.write_text("\n".join(line for line in lines if not line.startswith("ops:")))
 
-        other = guarded.make_key(capsys, "team")
-        with guarded.client(other) as team:
-            wait_until(lambda: answers(team))
-            lines = guarded.keys.read_text().splitlines()
-            kept = "\n".join(line for line in lines if not line.startswith("ops:"))
-            guarded.keys.write_text(kept)
-            wait_until(lambda: not answers(first))
-            assert answers(team)
+        async def is_refused() -> bool:
+            return await status(ops) == 401
 
-            guarded.authority = Authority("second")
-            guarded.authority.write(guarded.directory, "server")
-
-            def new_connection_is_served() -> bool:
-                with guarded.client(other) as client:
-                    return answers(client)
-
-            wait_until(new_connection_is_served)
-            assert answers(team), "an open connection keeps its certificate"
+        await until(is_refused)
+        second = Authority("second")
+        second.write(guarded.directory, "server")
+        await until(lambda: guarded.is_served(other, second))
+        assert not await guarded.is_served(other, first)
+        assert await status(team) == 200, "an open connection keeps its certificate"

@@ -1,8 +1,6 @@
 """Engine errors, slow readers and hang-ups: a turn ends with one clear error, and others go on."""
 
 import asyncio
-import json
-import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,8 +12,7 @@ from schemas import subjects
 from schemas.frames import TokenFrame
 from tests.kit.messages_client import Client, body, events, say
 from tests.kit.nats import NatsServer
-from tests.kit.stack import Stack
-from tests.kit.waiting import LIMIT_S, eventually
+from tests.kit.waiting import eventually
 
 
 async def test_an_engine_error_during_a_stream_is_one_error_event(client: Client) -> None:
@@ -76,21 +73,3 @@ async def test_a_hang_up_ends_the_turn_in_the_engine(client: Client, tap: Tap, p
         task.cancel()
     await eventually(lambda: bool(tap.finished))
     assert list(tap.finished.values()) == ["cancelled"]
-
-
-async def test_a_slow_reader_is_cancelled_alone(client: Client, stack: Stack, tap: Tap) -> None:
-    port = int(stack.url.rpartition(":")[2])
-    request = json.dumps(body(say("Hm.\n</think>\n\n[[fill 60000]]"))).encode()
-    with socket.socket() as slow:
-        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        slow.connect(("127.0.0.1", port))
-        slow.sendall(
-            b"POST /v1/messages HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-            b"content-length: %d\r\n\r\n" % len(request) + request
-        )
-        await tap.decoding.wait()
-        quick = await client.stream(body(say("Hm.\n</think>\n\n[[delay 5]][[fill 200]]")))
-        assert quick.error is None
-        async with asyncio.timeout(LIMIT_S):
-            while (await client.get("/health"))[1]["turns"]:
-                await asyncio.sleep(0.05)

@@ -4,40 +4,24 @@ every process of the inner stages replaced in between. Every prompt is judged fr
 
 import asyncio
 import hashlib
-import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
-from msgspec import structs
 from tokenizers import Tokenizer
 
-from schemas.conversation import (
-    Call,
-    Conversation,
-    Message,
-    Part,
-    Reasoning,
-    Result,
-    Sampling,
-    Text,
-    ToolSpec,
-)
-from tests.clients.bus_turns import BusTurns, DecodedTurn, prefix_break
-from tests.kit.messages_client import TOOLS, Client, call, say
+from tests.clients.bus_turns import BusTurns, prefix_break
+from tests.kit.messages_client import Client, call, say
 from tests.kit.nats import NatsServer
-from tests.kit.stack import MODEL, Stack
+from tests.kit.stack import Stack
+from tests.pipeline.sessions import Session, without_thoughts
 from turnwire_tools.clients.answer import APIS, Api
-from turnwire_tools.clients.apis import CLIENTS
 
 COUNTS = {"worker": 2, "parser": 2, "preprocessor": 2}
 ROOM = {"ledger_store_mb": 64}
 """Less than the test servers' limit."""
 TENANTS = ("red", "blue")
-SHELL: Any = TOOLS[0]
-TOOL = ToolSpec(SHELL["name"], SHELL["description"], SHELL["input_schema"], strict=False)
 WORK = say(
     "  I am [[turn]],  \nthen I act. \n</think>\n\n Looking  \n\n\n"
     + call("ls  -l", timeout_s="2.50")
@@ -93,47 +77,6 @@ async def bus(two_of_each: Stack) -> AsyncIterator[BusTurns]:
         yield turns
 
 
-class Session:
-    """One client's session."""
-
-    def __init__(
-        self, client: Client, bus: BusTurns, api: Api, question: str = WORK, *, reasons: bool = True
-    ) -> None:
-        """`reasons`: it sends reasoning back."""
-        self.api = api
-        self.turns: list[str] = []
-        self.messages = [Message("user", [Text(question)])]
-        self._client, self._bus, self._reasons = client, bus, reasons
-
-    async def turn(self) -> None:
-        conversation = Conversation(
-            MODEL, self.messages, tools=[TOOL], sampling=Sampling(max_tokens=1000)
-        )
-        body = json.loads(CLIENTS[self.api].request(conversation, stream=False))
-        status, document = await self._client.post(CLIENTS[self.api].path, body)
-        assert status == 200, document
-        self.turns.append(document["id"].rpartition("_")[2].rpartition("-")[2])
-        reader = CLIENTS[self.api].reader()
-        reader.document(document)
-        answer = reader.answer
-        self.messages.append(Message("assistant", [*self._sent_back(answer.parts)]))
-        calls = [part for part in answer.parts if isinstance(part, Call)]
-        results: list[Part] = [Result(call.call_id, [Text("a file")]) for call in calls]
-        self.messages.append(Message("tool", results) if calls else Message("user", [Text("And?")]))
-
-    def _sent_back(self, parts: list[Part]) -> Iterator[Part]:
-        for part in parts:
-            if not isinstance(part, Reasoning):
-                yield part
-            elif self._reasons and self.api == "responses":
-                yield structs.replace(part, text=None)  # as Codex sends it
-            elif self._reasons:
-                yield part
-
-    async def decoded(self) -> list[DecodedTurn]:
-        return [await self._bus.ended(turn) for turn in self.turns]
-
-
 def replace_all(stack: Stack) -> None:
     for stage in ("preprocessor", "parser", "worker"):
         old = stack.of(stage)
@@ -159,7 +102,7 @@ async def test_every_session_is_its_own_prefix(
     two_of_each: Stack, clients: dict[str, Client], bus: BusTurns, tokenizer: Tokenizer
 ) -> None:
     sessions = [
-        Session(clients[tenant], bus, api, reasons=reasons)
+        Session(clients[tenant], api, WORK, reasons=reasons)
         for api in APIS
         for tenant in TENANTS
         for reasons in (True, True, False)
@@ -169,7 +112,7 @@ async def test_every_session_is_its_own_prefix(
             await asyncio.to_thread(replace_all, two_of_each)
         await asyncio.gather(*(session.turn() for session in sessions))
     for session in sessions:
-        turns = await session.decoded()
+        turns = [await bus.ended(turn) for turn in session.turns]
         for earlier, later in pairwise(turns):
             assert (session.api, prefix_break(earlier, later)) == (session.api, None)
         for turn in turns:
@@ -181,12 +124,12 @@ async def test_without_evidence_nothing_is_restored(
 ) -> None:
     """Look-alike sessions of clients that send back nothing but the same text."""
     apis: tuple[Api, ...] = ("messages", "messages", "chat", "chat")
-    sessions = [Session(clients["red"], bus, api, TALK, reasons=False) for api in apis]
+    sessions = [Session(clients["red"], api, TALK, reasons=False) for api in apis]
     await asyncio.gather(*(session.turn() for session in sessions))
     await asyncio.to_thread(replace_all, two_of_each)
     await asyncio.gather(*(session.turn() for session in sessions))
     for session in sessions:
-        _, later = await session.decoded()
+        later = await bus.ended(session.turns[1])
         assert not foreign(sessions, session, later.prompt, tokenizer)
         assert session.turns[0] not in tokenizer.decode(later.prompt), "its own, by chance"
 
@@ -194,17 +137,10 @@ async def test_without_evidence_nothing_is_restored(
 async def test_a_seal_of_another_tenant_restores_nothing(
     clients: dict[str, Client], bus: BusTurns, tokenizer: Tokenizer
 ) -> None:
-    mine = Session(clients["red"], bus, "messages", "\n\n" + WORK)
+    mine = Session(clients["red"], "messages", "\n\n" + WORK, reasons=True)
     await mine.turn()
-    theirs = Session(clients["blue"], bus, "messages")
-    theirs.messages.clear()
-
-    def hidden(part: Part) -> Part:
-        return structs.replace(part, text="") if isinstance(part, Reasoning) else part
-
-    for message in mine.messages:
-        parts = [hidden(part) for part in message.parts]
-        theirs.messages.append(structs.replace(message, parts=parts))
+    theirs = Session(clients["blue"], "messages", WORK, reasons=True)
+    theirs.messages = without_thoughts(mine.messages)
     await asyncio.gather(mine.turn(), theirs.turn())
     for session, restored in ((mine, True), (theirs, False)):
         prompt = (await bus.ended(session.turns[-1])).prompt

@@ -120,23 +120,6 @@ async def test_output_of_a_dead_parser_is_not_retracted(local: Local) -> None:
     assert isinstance(end, Failed), "to continue would repeat words with others"
 
 
-async def test_a_request_for_a_replay_that_is_lost_is_made_again(local: Local) -> None:
-    """A frame in the middle is lost and the request for it, too; everything after it arrives."""
-    await local.start()
-    (worker,), (parser,), (frontend,) = (local.of(s) for s in ("worker", "parser", "frontend"))
-    for sender, receiver, subject in ((worker, parser, ".tok."), (parser, frontend, ".evt.")):
-        plan = held(20, length=20)
-        plan.pace_s = 0.02
-        turn = local.turn(plan)
-        await turn.sink.words_at_least(10)
-        asked = receiver.lose(f".replay.{sender.stage}")
-        frames = sender.lose(subject)
-        plan.go.set()
-        await turn.whole(20)
-        assert frames
-        assert asked
-
-
 async def test_a_frontend_after_its_grace_ends_its_streams_with_an_error(local: Local) -> None:
     await local.start()
     frontend = await local.add("frontend", drain_s=0.3)
@@ -148,21 +131,6 @@ async def test_a_frontend_after_its_grace_ends_its_streams_with_an_error(local: 
     assert isinstance(end, Failed)
     (worker,) = local.of("worker")
     await eventually(lambda: not worker.turns)
-
-
-async def test_a_parser_that_leaves_in_order_moves_no_finished_turns(local: Local) -> None:
-    await local.start(parsers=2)
-    turn = local.turn(Plan(length=5))
-    await turn.whole(5)
-    leaving = local.parser_of(turn)
-    (successor,) = (parser for parser in local.of("parser") if parser is not leaving)
-    await leaving.leave()
-    (worker,) = local.of("worker")
-    await eventually(lambda: not worker.peer(leaving))
-    later = local.turn(Plan(length=5))  # its tokens follow those of turns that are handed over
-    await later.whole(5)
-    assert later.id in successor.received
-    assert turn.id not in successor.received
 
 
 async def test_a_resumed_turn_keeps_its_limits_and_counts(local: Local) -> None:

@@ -1,8 +1,9 @@
 """Turns outlive a bus that hangs, and the only process of a stage: they wait for its successor, up
-to a limit."""
+to a limit. A process that was taken for dead comes back clean."""
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -11,12 +12,9 @@ from schemas.errors import Unavailable
 from schemas.events import Failed
 from schemas.frames import decode_generate
 from services.frontend.http.auth import anyone
-from services.runtime.config import BusConfig
 from tests.kit.counting import Plan, held
-from tests.kit.local import INNER_STAGES, Local, Running, Silence
+from tests.kit.local import INNER_STAGES, SILENCES, Local, Running, Silence, other, owes_nothing
 from tests.kit.waiting import eventually
-
-WORDS = 400
 
 
 async def begun(local: Local, count: int = 3) -> tuple[list[Plan], list[Running]]:
@@ -170,47 +168,57 @@ async def test_work_of_a_client_that_left_while_the_bus_hung_is_dropped_before_i
     assert [request.id.partition(".")[0] for request in worker.engine.seen] == [after.id]
 
 
-async def loaded(local: Local) -> list[Running]:
-    """Turns that decode for twenty seconds, with the default settings of the bus."""
-    defaults = BusConfig()
-    local.bus = replace(
-        local.bus,
-        beat_interval_s=defaults.beat_interval_s,
-        dead_after_s=defaults.dead_after_s,
-    )
-    await local.start()
-    turns = [local.turn(Plan(length=WORDS, pace_s=0.05)) for _ in range(4)]
+@pytest.mark.parametrize("silence", SILENCES)
+async def test_a_parser_that_was_given_up_comes_back_clean(local: Local, silence: Silence) -> None:
+    await local.start(1, 2)
+    plans = [held(20) for _ in range(6)]
+    turns = [local.turn(plan) for plan in plans]
     for turn in turns:
-        await turn.sink.words_at_least(40)
-    return turns
-
-
-@pytest.mark.parametrize("seconds", [8, 35])
-async def test_turns_survive_while_the_bus_hangs(local: Local, seconds: int) -> None:
-    """After 35 s every process has connected again. A new turn waits for up to 30 s."""
-    turns = await loaded(local)
-    local.nats.pause()
-    late = [local.turn(Plan(length=5))] if seconds < 30 else []
-    await asyncio.sleep(seconds)
-    local.nats.resume()
-    for turn in late:
-        await turn.whole(5)
+        await turn.sink.words_at_least(10)
+    (worker,) = local.of("worker")
+    silenced = local.of("parser")[0]
+    successor = other(local, silenced)
+    assert silenced.turns
+    silenced.silence(silence)
+    await eventually(lambda: successor.turns == len(turns))
+    silenced.speak()
+    await eventually(lambda: worker.peer(silenced))
+    await eventually(lambda: not silenced.turns)
+    for plan in plans:
+        plan.go.set()
     for turn in turns:
-        await turn.whole(WORDS)
-    await local.idle()
+        await turn.whole(60)
+    await successor.leave()
+    again = [local.turn(Plan(length=n)) for n in range(20)]
+    for n, turn in enumerate(again):
+        await turn.whole(n)
+    await eventually(partial(owes_nothing, worker))
 
 
-@pytest.mark.parametrize("stage", INNER_STAGES)
-async def test_a_process_can_be_stopped_while_there_is_no_bus(local: Local, stage: Stage) -> None:
-    """Within its grace, for which a worker with the end of a turn waits."""
-    turns = await loaded(local)
-    (leaving,) = local.of(stage)
-    local.nats.kill()
-    async with asyncio.timeout(local.drain_s + 1):
-        await leaving.leave()
-    local.services.remove(leaving)
-    local.nats.start()
-    await local.add(stage)
-    for turn in turns:
-        await turn.whole(WORDS, switches=int(stage == "worker"))
-    await local.idle()
+async def test_a_frontend_that_was_given_up_ends_its_turns(local: Local) -> None:
+    """It comes back too late. A turn that no process has any more ends with one clear error. A turn
+    that the worker gave up before the parser did is resumed, and a turn that has shown nothing
+    starts again."""
+    patient, local.bus = local.bus, replace(local.bus, recovery_s=0.0)
+    for stage in INNER_STAGES:
+        await local.add(stage)
+    local.bus = patient
+    await local.add("frontend")
+    await local.completed()
+    (worker,), (parser,), (frontend,) = (local.of(s) for s in ("worker", "parser", "frontend"))
+    plans = held(20), held(0)
+    shown, silent = (local.turn(plan) for plan in plans)
+    await shown.sink.words_at_least(10)
+    await silent.task
+    frontend.silence("mute")
+    await eventually(lambda: not worker.turns and not parser.turns)
+    frontend.speak()
+    for plan in plans:
+        plan.go.set()
+    end = await shown.finished()
+    if isinstance(end, Failed):
+        assert "cut off" in end.error.message
+    else:
+        await shown.whole(60)
+    await silent.whole(60)
+    await eventually(lambda: not worker.turns)

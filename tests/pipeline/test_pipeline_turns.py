@@ -52,26 +52,6 @@ async def test_a_call_is_complete_before_the_end_of_the_turn(client: Client) -> 
     assert len(later) > 5, "text arrives in many reads after the call"
 
 
-async def test_max_tokens_ends_a_turn_and_a_truncated_call_is_the_last_block(
-    client: Client,
-) -> None:
-    output = "Hm.\n</think>\n\n" + call("a very long command indeed " * 20)
-    request = body(say(output), max_tokens=30)
-    answer = await client.stream(request)
-    assert (answer.stop_reason, answer.usage["output_tokens"]) == ("max_tokens", 30)
-    _, message = await client.post("/v1/messages", {**request, "stream": False})
-    assert message["stop_reason"] == "max_tokens"
-    assert [block["type"] for block in message["content"]] == answer.kinds
-    assert answer.kinds == ["thinking", "tool_use"]
-    assert message["content"][-1]["input"] == {}
-
-
-async def test_pings_come_during_a_pause_of_the_model(client: Client) -> None:
-    answer = await client.stream(body(say("Hm.[[pause 900]]\n</think>\n\nYes.")))
-    assert "ping" in [event.name for event in answer.events]
-    assert answer.contents[-1] == ("text", "Yes.")
-
-
 async def test_a_hundred_streams_run_at_once(client: Client) -> None:
     async def turn(n: int) -> None:
         output = f"Number {n}.\n</think>\n\n[[delay 5]]{'word ' * 20}{n}\n\n" + call(f"echo {n}")
