@@ -1,5 +1,5 @@
-"""`return_token_ids`: what each API returns is what the worker received and decoded, token for
-token."""
+"""`return_token_ids` and log probabilities: what each API returns is what the worker received and
+decoded, token for token, also where messages and processes are lost. Raw prompts."""
 
 import asyncio
 import json
@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
-from schemas.events import Finish, Prepared
-from schemas.frames import unpack_ids
+from schemas.conversation import Conversation, RawPrompt, Sampling
+from schemas.errors import Invalid
+from schemas.events import Delta, Finish, FinishReason, Prepared, TokenLogprob
+from schemas.frames import pack_ids, unpack_ids
+from services.frontend.http.auth import anyone
 from tests.clients.bus_turns import BusTurns, DecodedTurn
 from tests.kit.counting import Plan
 from tests.kit.local import Local, Running
@@ -22,6 +25,27 @@ FUNCTIONS: list[dict[str, Any]] = [
     {"type": "function", "function": {"name": tool["name"], "parameters": tool["input_schema"]}}
     for tool in TOOLS
 ]
+
+
+def logprobs_of(turn: Running) -> list[list[TokenLogprob]]:
+    """The tokens of each block, as the client saw them."""
+    blocks: list[list[TokenLogprob]] = [[] for _ in turn.sink.texts]
+    for event in turn.sink.events:
+        if isinstance(event, Delta):
+            for token in event.logprobs or []:
+                assert event.offset <= token.at < event.offset + len(event.text)
+            blocks[event.block] += event.logprobs or []
+    return blocks
+
+
+def check_characters(turn: Running) -> None:
+    """Each character belongs to exactly one token, the one that wrote it."""
+    for text, tokens in zip(turn.sink.texts, logprobs_of(turn), strict=True):
+        ends = [token.at for token in tokens[1:]] + [len(text)]
+        assert tokens[0].at == 0
+        for token, end in zip(tokens, ends, strict=True):
+            assert text[token.at : end] in token.token
+            assert token.logprob == -0.5
 
 
 def check(turn: Running, end: Finish, prompt: list[int]) -> None:
@@ -57,6 +81,7 @@ async def test_ids_are_exact_whatever_is_lost(local: Local, what: str) -> None:
     check(turn, await turn.whole(80), list(engine.seen[0].token_ids))
     assert turn.sink.ids == [*local.model.output(engine.salt, 80), local.model.eos]
     assert [token and token.logprob for token in turn.sink.logprobs] == [-0.5] * 84 + [None]
+    check_characters(turn)
 
 
 async def test_a_turn_that_another_worker_resumes_has_all_ids(local: Local) -> None:
@@ -72,6 +97,60 @@ async def test_a_turn_that_another_worker_resumes_has_all_ids(local: Local) -> N
     resumed = second.engine.seen[0].resumed
     one, other = (local.model.output(worker.engine.salt, 80) for worker in (first, second))
     assert turn.sink.ids == [*one[:resumed], *other[resumed:], local.model.eos]
+    # Tokens that were decoded before the death and not shown yet have no log probability.
+    places = [token.at for token in logprobs_of(turn)[-1]]
+    assert places == sorted(set(places))
+    assert len(places) > 60
+
+
+def raw(local: Local, prompt: RawPrompt, **sampling: Any) -> Conversation:
+    return Conversation(
+        local.model.name, [], prompt=prompt, sampling=Sampling(max_tokens=50, **sampling)
+    )
+
+
+async def test_a_raw_prompt_reaches_the_engine_and_its_output_is_text(local: Local) -> None:
+    await local.start()
+    ids = [7, 0, 11]
+    conversation = raw(local, RawPrompt(token_ids=pack_ids(ids)), logprobs=0)
+    local.plans["raw1"] = Plan(length=10)
+    turn = Running(local, local.of("frontend")[-1], "raw1", conversation)
+    end = await turn.finished()
+    assert isinstance(end, Finish)
+    (worker,) = local.of("worker")
+    assert list(worker.engine.seen[-1].token_ids) == ids
+    assert turn.sink.kinds == ["text"]
+    spelled = b"".join(token.data for token in logprobs_of(turn)[0])
+    assert spelled == turn.sink.texts[0].encode()
+    assert turn.sink.texts[0].startswith(" "), "no blank is taken off"
+    assert len(turn.sink.texts[0].split()) == 12
+    assert end.usage.prompt == 3
+
+
+async def test_raw_prompts_are_counted_and_tokenized(local: Local) -> None:
+    await local.start()
+    conversation = raw(local, RawPrompt("Once upon a time"))
+    ids = local.model.setup.tokenizer.encode("Once upon a time", True)
+    assert await local.admission.count(conversation, anyone()) == len(ids)
+    shown = await local.admission.tokenize(conversation, anyone(), True)
+    assert unpack_ids(shown.token_ids) == ids
+    with pytest.raises(Invalid):
+        await local.admission.count(raw(local, RawPrompt("")), anyone())
+
+
+@pytest.mark.parametrize("stays", [False, True])
+async def test_a_stop_string_ends_the_turn_with_or_without_itself(
+    local: Local, stays: bool
+) -> None:
+    await local.start()
+    # The 21st word of the first worker, two of which are thought.
+    _, word = local.model.words[7 * 20]
+    turn = local.turn(Plan(length=60, pace_s=0.001), stop=[word], include_stop=stays, logprobs=0)
+    end = await turn.finished()
+    assert isinstance(end, Finish)
+    assert (end.reason, end.stop_string) == (FinishReason.STOP_STRING, word)
+    assert turn.sink.texts[-1].endswith(word) is stays
+    check_characters(turn)
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 import asyncio
 from typing import Any
 
-import pytest
-
 from tests.kit.messages_client import Client, body, call, say
 from tests.kit.stack import MODEL, Stack
 
@@ -74,20 +72,20 @@ async def test_models_and_states_are_served(client: Client) -> None:
     assert (status, error["error"]["type"]) == (404, "not_found_error")
 
 
-@pytest.mark.parametrize("strict", [False, True])
-async def test_the_official_sdk_takes_every_stream(stack: Stack, strict: bool) -> None:
-    anthropic = pytest.importorskip("anthropic")
+async def test_the_official_sdk_takes_every_stream(stack: Stack) -> None:
+    import anthropic
+
     request = body(say(INTERLEAVED), max_tokens=20_000)
     request.pop("stream")
     async with (
         anthropic.AsyncAnthropic(
-            base_url=stack.url, api_key="k", _strict_response_validation=strict, max_retries=0
+            base_url=stack.url, api_key="k", _strict_response_validation=True, max_retries=0
         ) as sdk,
         sdk.messages.stream(**request) as stream,
     ):
         message = await stream.get_final_message()
         assert [block.type for block in message.content] == [kind for kind, _ in EXPECTED]
-        assert message.content[2].input == EXPECTED[2][1]
+        assert message.content[2].to_dict()["input"] == EXPECTED[2][1]
         plain = await sdk.messages.create(**request)
         assert [block.type for block in plain.content] == [kind for kind, _ in EXPECTED]
         question = {"messages": request["messages"], "tools": request["tools"]}
