@@ -1,18 +1,19 @@
 """The choice among entries with the same visible history."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from bench.ledger.models import empty_ledger
-from schemas.conversation import Client, Message, Part, Reasoning, Text
+from schemas.conversation import Client, Message, Reasoning, Text
 from services.ledger.choice import MAX_COMPARED
 from services.ledger.evidence import call_id
 from services.preprocessor.model import ModelSetup
-from tests.kit.examples import examples
+from services.preprocessor.prompt import Prompt
+from tests.kit.every import for_each
+from tests.kit.examples import chances
 from tests.kit.ledger_turns import (
     ANSWER,
     CALLED,
@@ -29,16 +30,13 @@ from tests.kit.ledger_turns import (
 )
 
 
-@pytest.mark.parametrize(
-    "respell", [str, lambda call: call.replace("_", "")], ids=["as sent", "respelled"]
-)
-def test_ids_of_calls_choose_the_entry(session: Session, respell: Callable[[str], str]) -> None:
+@for_each([str, lambda call: call.replace("_", "")])
+def test_ids_of_calls_choose_the_entry(respell: Callable[[str], str], session: Session) -> None:
     alike = started(session, 20, CALLED)
     for number in range(20):
         own = respell(call_id(TURNS[number], 1))
-        assert alike.is_exact(
-            number, alike.prompt(number, assistant(called(call_id=own)), results(own))
-        )
+        prompt = alike.prompt(number, assistant(called(call_id=own)), results(own))
+        assert alike.is_exact(number, prompt)
 
 
 def test_call_of_a_lost_turn_chooses_no_entry(session: Session) -> None:
@@ -50,17 +48,23 @@ def test_call_of_a_lost_turn_chooses_no_entry(session: Session) -> None:
     assert alike.is_rendered(prompt)
 
 
-@pytest.mark.parametrize("seal", [True, False], ids=["sealed", "text"])
-def test_reasoning_chooses_the_entry(session: Session, seal: bool) -> None:
+def answered(alike: Alike, number: int, *reasoning: Reasoning, **more: Any) -> Prompt:
+    """The prompt after the answer that all sessions have, with what this client sends of it."""
+    message = replace(assistant(*reasoning, Text(ANSWER)), **more)
+    return alike.prompt(number, message, MORE)
+
+
+def test_reasoning_and_ids_of_items_choose_the_entry(session: Session) -> None:
     alike = started(session, 20, ANSWER)
     for number in range(20):
-        thought = alike.thought(number)
-        sent = (
-            Reasoning(None, SEALER.of(None).seal(thought, TURNS[number]))
-            if seal
-            else Reasoning(thought)
-        )
-        assert alike.is_exact(number, alike.prompt(number, assistant(sent, Text(ANSWER)), MORE))
+        thought, turn = alike.thought(number), TURNS[number]
+        for sent in (
+            Reasoning(None, SEALER.of(None).seal(thought, turn)),
+            Reasoning(thought),
+            Reasoning(None, None, id=f"rs_{turn}000"),
+        ):
+            assert alike.is_exact(number, answered(alike, number, sent))
+        assert alike.is_exact(number, answered(alike, number, ids=[f"msg_{turn}001"]))
 
 
 def test_seal_chooses_among_equal_thoughts(session: Session) -> None:
@@ -70,74 +74,48 @@ def test_seal_chooses_among_equal_thoughts(session: Session) -> None:
     alike.commit()
     for number in range(3):
         seal = SEALER.of(None).seal("The same.", TURNS[number])
-        assert alike.is_exact(
-            number,
-            alike.prompt(number, assistant(Reasoning("The same.", seal), Text(ANSWER)), MORE),
-        )
-    assert (
-        outcome(alike.prompt(0, assistant(Reasoning("The same."), Text(ANSWER)), MORE))
-        == "ambiguous"
-    )
-
-
-def test_ids_of_items_choose_the_entry(session: Session) -> None:
-    alike = started(session, 3, ANSWER)
-    for number in range(3):
-        message = replace(assistant(Text(ANSWER)), ids=[f"msg_{TURNS[number]}001"])
-        assert alike.is_exact(number, alike.prompt(number, message, MORE))
-        message = assistant(Reasoning(None, None, id=f"rs_{TURNS[number]}000"), Text(ANSWER))
-        assert alike.is_exact(number, alike.prompt(number, message, MORE))
+        assert alike.is_exact(number, answered(alike, number, Reasoning("The same.", seal)))
+    assert outcome(answered(alike, 0, Reasoning("The same."))) == "ambiguous"
 
 
 def test_session_id_chooses_the_entry(session: Session) -> None:
+    """Without evidence nothing is restored, nor is the reasoning of another session."""
     alike = started(session, 3, ANSWER, client=lambda number: Client(session=f"s{number}"))
     for number in range(3):
-        assert alike.is_exact(number, alike.prompt(number, assistant(Text(ANSWER)), MORE))
-    assert alike.is_rendered(alike.prompt(3, assistant(Text(ANSWER)), MORE))
+        assert alike.is_exact(number, answered(alike, number))
+    other = answered(alike, 3)
+    alike.client = lambda number: Client()
+    for prompt in (other, answered(alike, 0)):
+        assert outcome(prompt) == "ambiguous"
+        assert alike.is_rendered(prompt)
 
 
-def test_reasoning_of_another_session_is_not_restored(session: Session) -> None:
-    alike = started(session, 1, ANSWER, client=lambda number: Client(session=f"s{number}"))
-    prompt = alike.prompt(1, assistant(Text(ANSWER)), MORE)
-    assert outcome(prompt) == "ambiguous"
-    assert alike.is_rendered(prompt)
-
-
-def test_without_evidence_nothing_is_restored(session: Session) -> None:
-    alike = started(session, 2, ANSWER)
-    prompt = alike.prompt(0, assistant(Text(ANSWER)), MORE)
-    assert outcome(prompt) == "ambiguous"
-    assert alike.is_rendered(prompt)
-
-
-@settings(max_examples=examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    thoughts=st.lists(st.sampled_from(["", "So.", "Hm."]), min_size=2, max_size=5),
-    order=st.lists(st.integers(0, 3), min_size=4, max_size=20),
-    names=st.sampled_from(["none", "own", "one"]),
-)
+@pytest.mark.parametrize("names", ["none", "own", "one"])
 def test_sessions_that_are_equal_to_the_token_get_equal_prompts(
-    session: Session, thoughts: list[str], order: list[int], names: str
+    setup: ModelSetup, names: str
 ) -> None:
     """An evaluation that is run several times at temperature 0, by a client that keeps no ids and
     no seals: the same request gives the same prompt, before and after others were served."""
-    session = Session(session.setup)
     clients = {"none": lambda _: Client(), "one": lambda _: Client(session="s")}
-    runs = Alike(session, clients.get(names, lambda number: Client(session=f"s{number}")))
-    histories: dict[int, list[Message]] = {}
-    prompts: dict[int, list[int]] = {}
-    """The prompt with this number of messages."""
-    for served, number in enumerate(order):
-        sent = histories.setdefault(number, [])
-        turn = len(sent) // 2
-        if turn < len(thoughts):
-            runs.decode(number, ANSWER, *sent, thought=thoughts[turn], turn=f"{served:024x}")
-            session.ledger.add(runs.entries[number])
-            sent += [assistant(Text(ANSWER)), MORE]
-        for length in range(2, len(sent) + 1, 2):
-            prompt = runs.prompt(number, *sent[:length])
-            assert outcome(prompt) == "reused"
-            assert prompts.setdefault(length, [*prompt.ids]) == [*prompt.ids]
+    client = clients.get(names, lambda number: Client(session=f"s{number}"))
+    for chance in chances(names, 6):
+        thoughts = chance.choices(["", "So.", "Hm."], k=chance.randint(2, 5))
+        runs = Alike(Session(setup), client)
+        histories: dict[int, list[Message]] = {}
+        prompts: dict[int, list[int]] = {}
+        """The prompt with this number of messages."""
+        for served in range(chance.randint(4, 12)):
+            number = chance.randint(0, 3)
+            sent = histories.setdefault(number, [])
+            turn = len(sent) // 2
+            if turn < len(thoughts):
+                runs.decode(number, ANSWER, *sent, thought=thoughts[turn], turn=f"{served:024x}")
+                runs.session.ledger.add(runs.entries[number])
+                sent += [assistant(Text(ANSWER)), MORE]
+            for length in range(2, len(sent) + 1, 2):
+                prompt = runs.prompt(number, *sent[:length])
+                assert outcome(prompt) == "reused"
+                assert prompts.setdefault(length, [*prompt.ids]) == [*prompt.ids]
 
 
 def test_any_number_of_equal_sessions_needs_no_evidence(session: Session) -> None:
@@ -146,12 +124,12 @@ def test_any_number_of_equal_sessions_needs_no_evidence(session: Session) -> Non
     for number in range(MAX_COMPARED + 2):
         mac = number.to_bytes(16)
         session.ledger.add(replace(alike.entries[0], mac=mac, marks=[mac]))
-    assert alike.is_exact(0, alike.prompt(0, assistant(Text(ANSWER)), MORE))
+    assert alike.is_exact(0, answered(alike, 0))
     other = alike.entries[0]
     alike.decode(0, ANSWER, thought="Another.")
     session.ledger.add(alike.entries[0])
     session.ledger.add(other)
-    assert outcome(alike.prompt(0, assistant(Text(ANSWER)), MORE)) == "ambiguous"
+    assert outcome(answered(alike, 0)) == "ambiguous"
 
 
 def test_later_turn_decides_the_earlier_ones(session: Session) -> None:
@@ -220,19 +198,16 @@ def test_both_branches_of_a_fork_are_exact(session: Session) -> None:
         alike.decode(branch, ANSWER, *stem)
     alike.commit()
     for branch in (1, 2):
-        sent: list[Part] = [Reasoning(alike.thought(branch)), Text(ANSWER)]
-        assert alike.is_exact(branch, alike.prompt(branch, *stem, assistant(*sent), MORE))
-    assert alike.is_exact(0, alike.prompt(0, *stem, assistant(Text(ANSWER)), MORE)), (
-        "their common stem is certain"
-    )
+        message = assistant(Reasoning(alike.thought(branch)), Text(ANSWER))
+        assert alike.is_exact(branch, alike.prompt(branch, *stem, message, MORE))
+    prompt = alike.prompt(0, *stem, assistant(Text(ANSWER)), MORE)
+    assert alike.is_exact(0, prompt), "their common stem is certain"
 
 
 def test_seal_of_another_tenant_chooses_no_entry(session: Session) -> None:
     alike = started(session, 2, ANSWER)
     foreign = SEALER.of("other").seal(alike.thought(0), TURNS[0])
-    assert alike.is_rendered(
-        alike.prompt(0, assistant(Reasoning(None, foreign), Text(ANSWER)), MORE)
-    )
+    assert alike.is_rendered(answered(alike, 0, Reasoning(None, foreign)))
 
 
 def test_lone_entry_is_not_used_while_the_bucket_may_have_siblings(session: Session) -> None:
@@ -240,39 +215,30 @@ def test_lone_entry_is_not_used_while_the_bucket_may_have_siblings(session: Sess
     session.ledger.entries.shared = True
     alike = started(session, 1, ANSWER)
     key = alike.entries[0].key
-    conversation = [assistant(Text(ANSWER)), MORE]
-    assert alike.is_rendered(alike.prompt(0, *conversation))
+    assert alike.is_rendered(answered(alike, 0))
     session.ledger.entries.set_complete(key)
-    assert alike.is_exact(0, alike.prompt(0, *conversation))
+    assert alike.is_exact(0, answered(alike, 0))
     session.ledger.entries.doubt()
-    assert alike.is_rendered(alike.prompt(0, *conversation))
+    assert alike.is_rendered(answered(alike, 0))
 
 
 def test_evicted_sibling_still_counts(setup: ModelSetup) -> None:
     ledger = empty_ledger(setup, 3000)
     alike = started(Session(setup, ledger), 8, ANSWER)
     assert len(ledger.entries) == 1
-    assert alike.is_rendered(alike.prompt(7, assistant(Text(ANSWER)), MORE))
-    assert alike.is_exact(
-        7, alike.prompt(7, assistant(Reasoning(alike.thought(7)), Text(ANSWER)), MORE)
-    )
+    assert alike.is_rendered(answered(alike, 7))
+    assert alike.is_exact(7, answered(alike, 7, Reasoning(alike.thought(7))))
 
 
 def test_long_session_keeps_its_early_turns_in_memory(setup: ModelSetup) -> None:
     ledger = empty_ledger(setup, 200_000)
-    session, messages, own, others = (
-        Session(setup, ledger),
-        list[Message](),
-        list[bytes](),
-        list[bytes](),
-    )
+    session, messages = Session(setup, ledger), list[Message]()
+    own, others = list[bytes](), list[bytes]()
     for number in range(48):
         prompt = session.prompt(*messages)
-        assert prompt.encoded.outcome
-        assert prompt.encoded.outcome == ("reused" if messages else "first")
-        _, entry = session.decode(
-            prompt, f"I think {number}.\n</think>\n\nAnswer {number}.", turn=f"{number:024x}"
-        )
+        assert outcome(prompt) == ("reused" if messages else "first")
+        text = f"I think {number}.\n</think>\n\nAnswer {number}."
+        _, entry = session.decode(prompt, text, turn=f"{number:024x}")
         assert entry is not None
         for mac in (b"own", b"other", b"another"):
             key = entry.key if mac == b"own" else bytes(8) + number.to_bytes(4) + mac

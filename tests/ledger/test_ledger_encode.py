@@ -1,15 +1,16 @@
 """Text in the middle of a prompt has the tokens that it has there, also with tokenizers that encode
 the start of a text differently."""
 
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from tokenizers import Tokenizer
 
 from services.families import family
 from services.ledger.encode import PromptEncoder
 from services.tokenization.encoder import Encoder
+from tests.kit.every import for_rows
 from tests.kit.tokenizer_zoo import make
 
 BEFORE = "<|im_start|>"
@@ -24,8 +25,14 @@ def prompt_encoder(tokenizer: Tokenizer) -> PromptEncoder:
     return PromptEncoder(model, unused, unused, unused)
 
 
-@pytest.mark.parametrize("text", ["file", " file", "\nfile", BEFORE + "file", ""])
-@pytest.mark.parametrize("kind", ["qwen", "byte_level_prefix_space", "metaspace_first"])
+@for_rows(
+    [
+        *product(
+            ("qwen", "byte_level_prefix_space", "metaspace_first"),
+            ("file", " file", "\nfile", f"{BEFORE}file", ""),
+        )
+    ]
+)
 def test_fragment_has_the_tokens_that_it_has_in_a_prompt(kind: str, text: str) -> None:
     tokenizer = make(kind)
 

@@ -17,13 +17,8 @@ def test_call_ids_are_found_however_they_are_separated() -> None:
 
 
 def test_foreign_ids_are_not_evidence() -> None:
-    for foreign in (
-        "",
-        "call_1",
-        "toolu_01A09q90qw90lq917835lq9",
-        "functions.look:0",
-        call_id(TURN, 1)[:-1],
-    ):
+    others = ("", "call_1", "toolu_01A09q90qw90lq917835lq9", "functions.look:0")
+    for foreign in (*others, call_id(TURN, 1)[:-1]):
         assert not evidence_of([assistant(call("run", "{}", foreign))]).ids
 
 

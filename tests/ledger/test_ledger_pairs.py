@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from bench.ledger.clients import CLIENTS, Block, Client, Dialogue
 from bench.ledger.sessions import WORD, Model, go_on
 from bench.ledger.walk import Before, Walk, common
@@ -18,15 +16,13 @@ from services.families import Family, open_parser
 from services.ledger.evidence import call_id
 from services.ledger.pairs import join_pairs
 from services.preprocessor.prompt import Prompt
-from tests.kit.every import for_each
+from tests.kit.every import for_each, for_rows
 from tests.ledger.walks import (
     FORMS,
-    OWN,
     TEMPLATES,
     Models,
     PlayedSession,
     in_sessions,
-    prompt_of,
     renders_up_to,
 )
 from tests.templates.adapting import assistant, user
@@ -44,115 +40,94 @@ def results(*ids: str) -> Message:
     return Message("tool", [Result(id, [Text(f"of {id}")]) for id in ids])
 
 
-class TestJoining:
-    @pytest.mark.parametrize(
-        "respell", [str, lambda id: id.replace("_", ""), lambda id: f"call_{id}|fc_1"]
-    )
-    @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
-    def test_pairs_of_one_turn_are_one_message_in_the_order_of_its_calls(
-        self, order: tuple[int, ...], respell: Callable[[str], str]
-    ) -> None:
-        ids = [respell(id) for id in (C1, C2, C3)]
-        pairs = [
-            message for at in order for message in (assistant(call(ids[at])), results(ids[at]))
-        ]
-        joined = [user("hi"), assistant(*map(call, ids)), results(*ids), user("go on")]
-        assert join_pairs([user("hi"), *pairs, user("go on")]) == joined
+def pairs(*ids: str) -> list[Message]:
+    """Each call with its result."""
+    return [message for id in ids for message in (assistant(call(id)), results(id))]
 
-    def test_parts_stay_before_their_call(self) -> None:
-        pairs = [
-            *(assistant(Reasoning("so"), Text("a"), call(C1)), results(C1)),
-            *(assistant(Text("b")), assistant(call(C2), call(C3), Text("c")), results(C3, C2)),
-        ]
-        one = assistant(
-            Reasoning("so"), Text("a"), call(C1), Text("b"), call(C2), call(C3), Text("c")
-        )
-        assert join_pairs(pairs) == [one, results(C1, C2, C3)]
 
-    def test_reasoning_that_is_repeated_before_each_call_counts_once(self) -> None:
-        sealed = Reasoning(None, "seal")
-        pairs = [assistant(sealed, call(C1)), results(C1), assistant(sealed, call(C2)), results(C2)]
-        assert join_pairs(pairs) == [assistant(sealed, call(C1), call(C2)), results(C1, C2)]
+@for_each([str, lambda id: id.replace("_", ""), lambda id: f"call_{id}|fc_1"])
+def test_pairs_of_one_turn_are_one_message_in_the_order_of_its_calls(
+    respell: Callable[[str], str],
+) -> None:
+    ids = [respell(id) for id in (C1, C2, C3)]
+    joined = [user("hi"), assistant(*map(call, ids)), results(*ids), user("go on")]
+    for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0)):
+        sent = pairs(*(ids[at] for at in order))
+        assert join_pairs([user("hi"), *sent, user("go on")]) == joined
 
-    def test_repeated_reasoning_stays_before_the_first_call_of_reversed_pairs(self) -> None:
-        thought = Reasoning("so")
-        pairs = [
-            *(assistant(thought, Text("b"), call(C2)), results(C2)),
-            *(assistant(thought, call(C1)), results(C1)),
-        ]
-        one = assistant(thought, call(C1), Text("b"), call(C2))
-        assert join_pairs(pairs) == [one, results(C1, C2)]
 
-    def test_items_of_a_turn_join_it_by_their_ids(self) -> None:
-        answer = Message("assistant", [Text("done")], ids=[f"msg_{ONE}005"])
-        pairs = [assistant(call(C1)), results(C1), answer]
-        assert join_pairs(pairs) == [
-            Message("assistant", [call(C1), Text("done")], ids=answer.ids),
-            results(C1),
-        ]
+SO, SEALED, A, B, C = Reasoning("so"), Reasoning(None, "seal"), Text("a"), Text("b"), Text("c")
+DONE = Message("assistant", [Text("done")], ids=[f"msg_{ONE}005"])
 
-    @pytest.mark.parametrize(
-        "messages",
-        [
-            [assistant(call(C1)), results(C1), assistant(call(D1)), results(D1)],
-            [assistant(call(C1)), results(C1), user("no"), assistant(call(C2)), results(C2)],
+
+@for_rows(
+    [
+        (  # parts stay before their call
             [
-                assistant(call(C1)),
-                results(C1),
-                Message("system", [Text("no")]),
-                assistant(call(C2)),
-                results(C2),
+                *(assistant(SO, A, call(C1)), results(C1)),
+                *(assistant(B), assistant(call(C2), call(C3), C), results(C3, C2)),
             ],
-            [assistant(call(C1)), results(C1), assistant(call(C1)), results(C1)],
-            [assistant(call(C1)), results(C1), assistant(call(C2), call(D2)), results(C2, D2)],
+            [assistant(SO, A, call(C1), B, call(C2), call(C3), C), results(C1, C2, C3)],
+        ),
+        (  # reasoning that is repeated before each call counts once
+            [assistant(SEALED, call(C1)), results(C1), assistant(SEALED, call(C2)), results(C2)],
+            [assistant(SEALED, call(C1), call(C2)), results(C1, C2)],
+        ),
+        (  # and stays before the first call of reversed pairs
+            [assistant(SO, B, call(C2)), results(C2), assistant(SO, call(C1)), results(C1)],
+            [assistant(SO, call(C1), B, call(C2)), results(C1, C2)],
+        ),
+        (  # items of a turn join it by their ids
+            [*pairs(C1), DONE],
+            [Message("assistant", [call(C1), *DONE.parts], ids=DONE.ids), results(C1)],
+        ),
+        (  # each turn has its own pairs
+            pairs(C1, C2, D1, D2),
             [
-                assistant(call(C1)),
-                results(C1),
-                assistant(call(C2), call("call_2")),
-                results(C2, "call_2"),
+                *(assistant(call(C1), call(C2)), results(C1, C2)),
+                *(assistant(call(D1), call(D2)), results(D1, D2)),
             ],
-            [
-                assistant(call("call_1")),
-                results("call_1"),
-                assistant(call("call_2")),
-                results("call_2"),
-            ],
-            [assistant(call(C1)), results(C1), assistant(Text("done"))],
-            [assistant(call(C1)), results(C1), assistant(), results(C2)],
-            [results(C1), assistant(call(C1)), results(C2)],
-            [],
-        ],
-    )
-    def test_other_messages_stay_as_they_are(self, messages: list[Message]) -> None:
-        assert join_pairs(messages) is messages
-
-    def test_each_turn_is_joined_with_its_own_pairs(self) -> None:
-        pairs = [
-            message for id in (C1, C2, D1, D2) for message in (assistant(call(id)), results(id))
-        ]
-        whole = [
-            message
-            for ids in ((C1, C2), (D1, D2))
-            for message in (assistant(*map(call, ids)), results(*ids))
-        ]
-        assert join_pairs(pairs) == whole
-
-    def test_long_turns_are_joined_in_linear_time(self) -> None:
-        ids = [call_id(ONE, block) for block in range(2_000)]
-        pairs = [
-            message for id in ids for message in (assistant(Reasoning(id), call(id)), results(id))
-        ]
-        begun = time.thread_time()
-        assert len(join_pairs(pairs)) == 2
-        assert time.thread_time() - begun < 5
-
-    def test_missing_results_do_not_matter(self) -> None:
-        pairs = [assistant(call(C1)), results(C1), assistant(call(C2)), user("stop")]
-        assert join_pairs(pairs) == [assistant(call(C1), call(C2)), results(C1), user("stop")]
+        ),
+        (  # missing results do not matter
+            [*pairs(C1), assistant(call(C2)), user("stop")],
+            [assistant(call(C1), call(C2)), results(C1), user("stop")],
+        ),
+    ]
+)
+def test_parts_of_a_turn_are_joined(sent: list[Message], joined: list[Message]) -> None:
+    assert join_pairs(sent) == joined
 
 
-# -- Sessions
-# --------------------------------------------------------------------------------------------------
+@for_each(
+    [
+        pairs(C1, D1),
+        [*pairs(C1), user("no"), *pairs(C2)],
+        [*pairs(C1), Message("system", [Text("no")]), *pairs(C2)],
+        pairs(C1, C1),
+        [*pairs(C1), assistant(call(C2), call(D2)), results(C2, D2)],
+        [*pairs(C1), assistant(call(C2), call("call_2")), results(C2, "call_2")],
+        pairs("call_1", "call_2"),
+        [*pairs(C1), assistant(Text("done"))],
+        [*pairs(C1), assistant(), results(C2)],
+        [results(C1), assistant(call(C1)), results(C2)],
+        [],
+    ]
+)
+def test_other_messages_stay_as_they_are(messages: list[Message]) -> None:
+    assert join_pairs(messages) is messages
+
+
+def test_long_turns_are_joined_in_linear_time() -> None:
+    sent: list[Message] = []
+    for block in range(2_000):
+        id = call_id(ONE, block)
+        sent += [assistant(Reasoning(id), call(id)), results(id)]
+    begun = time.thread_time()
+    assert len(join_pairs(sent)) == 2
+    assert time.thread_time() - begun < 5
+
+
+# -- sessions
 
 ORDERED = ("claude-code", "messages-without-thinking", "codex", "openclaw-responses")
 APIS = (*ORDERED, "openclaw-chat", "plain-chat")
@@ -167,9 +142,8 @@ def groups_of(blocks: Sequence[Block], choose: Choices) -> list[list[Block]]:
         if block.kind == "tool_use" and more and choose.below(4):
             groups.append([])
     thoughts = [[block for block in group if block.kind == "reasoning"] for group in groups]
-    if (
-        not any(thoughts[1:]) and choose.below(3) == 0
-    ):  # as APIs want it that accept no call without reasoning
+    # some APIs accept no call without reasoning
+    if not any(thoughts[1:]) and choose.below(3) == 0:
         groups[1:] = [thoughts[0] + group for group in groups[1:]]
     if blocks[-1].kind == "tool_use" and choose.below(3) == 0:
         groups.reverse()
@@ -180,9 +154,8 @@ def in_pairs(client: Client, choose: Choices) -> Client:
     """A client that sends each call of a turn back with its result, or a few at a time."""
 
     def send(dialogue: Dialogue) -> Conversation:
-        texts = dict(
-            result for kind, what in dialogue.entries if kind == "results" for result in what
-        )
+        said = [what for kind, what in dialogue.entries if kind == "results"]
+        texts = dict(result for one in said for result in one)
         entries: list[tuple[str, Any]] = []
         for kind, what in dialogue.entries:
             calls = kind == "said" and any(block.kind == "tool_use" for block in what)
@@ -201,19 +174,6 @@ def test_turn_in_pairs_makes_the_same_prompt(name: str, choose: Choices, models:
     client = CLIENTS[choose.of(APIS)]
     for step in Walk(models.of(name), choose, [client, in_pairs(client, choose)]):
         assert [*step.others[0].ids] == [*step.prompt.ids]
-
-
-@in_sessions(FORMS - OWN.keys() | {"late_end"})
-def test_turn_in_pairs_makes_the_same_prompt_without_the_ledger(
-    name: str, choose: Choices, models: Models
-) -> None:
-    client = CLIENTS[choose.of(ORDERED)]
-    session = PlayedSession(models.of(name), choose)
-    dialogue, model = session.dialogue, session.model
-    for _ in range(4):
-        go_on(dialogue, model.answer(session.prompt(client)), model)
-        pairs = prompt_of(in_pairs(client, choose), dialogue, session.setup)
-        assert pairs.text == prompt_of(client, dialogue, session.setup).text
 
 
 def first_calls(blocks: Sequence[Block], count: int) -> list[Block]:
@@ -247,16 +207,15 @@ def test_first_calls_of_a_turn_keep_its_tokens_up_to_the_last_one(
         kept_up_to(Before(before, output), session.prompt(client), sent, session)
 
 
-@for_each(sorted(FORMS), parts=2)
+@for_each(sorted(FORMS))
 def test_token_across_the_end_of_the_first_call_does_not_lose_it(name: str, models: Models) -> None:
     """The token ends the call and begins a text, which the client does not send back."""
     session = PlayedSession(models.of(name), Choices(b""))
     setup, encode = session.setup, session.setup.tokenizer.encode
     if not ends_by_itself(setup.family):
         return
-    first, second = (
-        setup.family.style.write_call("look", {"where": word}) for word in ("w9x", "w10x")
-    )
+    write = setup.family.style.write_call
+    first, second = write("look", {"where": "w9x"}), write("look", {"where": "w10x"})
     token = next(
         id
         for id in range(setup.tokenizer.backend.get_vocab_size())
@@ -264,9 +223,8 @@ def test_token_across_the_end_of_the_first_call_does_not_lose_it(name: str, mode
         and text[1:].strip()
         and text.isascii()
     )
-    before, after = (
-        [id for char in text for id in encode(char)] for text in (first[:-1], f" and\n{second}")
-    )
+    before = [id for char in first[:-1] for id in encode(char)]
+    after = [id for char in f" and\n{second}" for id in encode(char)]
     prompt = session.prompt(CLIENTS["codex"])
     output = session.model.read(prompt, [*before, token, *after], FinishReason.STOP)
     session.learn(output)
@@ -289,9 +247,8 @@ def ends_by_itself(family: Family) -> bool:
 def say(dialogue: Dialogue, blocks: Sequence[Block], model: Model) -> None:
     """Adds blocks of a turn to a session, and the results of their calls."""
     dialogue.entries.append(("said", blocks))
-    dialogue.entries.append(
-        ("results", [(block.call_id, model.say()) for block in blocks if block.kind == "tool_use"])
-    )
+    calls = [block for block in blocks if block.kind == "tool_use"]
+    dialogue.entries.append(("results", [(block.call_id, model.say()) for block in calls]))
 
 
 def kept_up_to(
@@ -305,13 +262,9 @@ def kept_up_to(
     count = before.output.words.index(words[-1]) + 1
     if not renders_up_to(before, prompt, count, session.ledger.model):
         return
-    size = next(
-        size
-        for size in range(len(before.output.ids) + 1)
-        if len(WORD.findall(decode(before.output.ids[:size]))) >= count
-    )
+    ids, size = before.output.ids, 0
+    while len(WORD.findall(decode(ids[:size]))) < count:
+        size += 1
     same = common([*prompt.ids], before.ids)
-    assert same >= len(before.prompt.ids) + size, (
-        before.output.text,
-        prompt.text[len(before.head) :],
-    )
+    shown = before.output.text, prompt.text[len(before.head) :]
+    assert same >= len(before.prompt.ids) + size, shown

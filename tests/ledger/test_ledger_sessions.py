@@ -46,9 +46,7 @@ def check(step: Step, setup: ModelSetup, *, partly: bool = False) -> None:
     )
 
 
-@pytest.mark.skipif(
-    not published(), reason="trl is not installed: only our own templates are walked"
-)
+@pytest.mark.skipif(not published(), reason="trl is not installed: only own templates are walked")
 def test_templates_are_installed() -> None:
     assert len(of_trl()) >= 40
     assert "CHAT_TEMPLATES" not in os.environ or len(PUBLISHED) >= 125

@@ -5,14 +5,7 @@ from typing import Any
 import msgspec
 
 from schemas.conversation import ToolSpec
-from schemas.events import (
-    BlockStart,
-    BlockStop,
-    Delta,
-    Finish,
-    FinishReason,
-    TokenLogprob,
-)
+from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, TokenLogprob
 from schemas.frames import ABSENT, ParseContext, TokenEntry, TokenFinish
 from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
@@ -36,19 +29,15 @@ def ids_of(text: str) -> list[int]:
 def entry(
     at: int, ids: list[int], *, scored: bool, finish: TokenFinish | None = None, **context: Any
 ) -> TokenEntry:
-    options: dict[str, Any] = {
-        "model": "m",
-        "family": "hermes",
-        "frontend": "f",
-        "prompt_tokens": 3,
-        **context,
-    }
-    raw = msgspec.Raw(msgspec.json.encode(ParseContext(**options))) if at == 0 else ABSENT
-    logprobs = (
-        [[(token, -float(at + n)), (token + 1, -0.5)] for n, token in enumerate(ids)]
-        if scored
-        else None
+    options: dict[str, Any] = {"family": "hermes", "prompt_tokens": 3, **context}
+    raw = (
+        msgspec.Raw(msgspec.json.encode(ParseContext("m", frontend="f", **options)))
+        if at == 0
+        else ABSENT
     )
+    logprobs = None
+    if scored:
+        logprobs = [[(token, -float(at + n)), (token + 1, -0.5)] for n, token in enumerate(ids)]
     return TokenEntry("t", 1, at, ids, raw, logprobs=logprobs, finish=finish)
 
 

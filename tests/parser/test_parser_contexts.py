@@ -10,6 +10,7 @@ from schemas.conversation import ToolSpec
 from schemas.frames import ParseContext
 from schemas.ledger import LedgerContext
 from services.parser.shard import TOOLS_BYTES, ContextDecoder
+from tests.kit.every import for_each
 
 NESTED = {
     "type": "object",
@@ -19,30 +20,18 @@ TOOLS = [ToolSpec(f"tool{n}", schema=NESTED) for n in range(20)]
 
 
 def spelled(**fields: Any) -> msgspec.Raw:
-    context = {
-        "model": "m",
-        "family": "hermes",
-        "frontend": "f",
-        "prompt_tokens": 3,
-        "tools": TOOLS,
-        **fields,
-    }
-    return msgspec.Raw(msgspec.json.encode(ParseContext(**context)))
+    context: dict[str, Any] = {"prompt_tokens": 3, "tools": TOOLS, **fields}
+    return msgspec.Raw(msgspec.json.encode(ParseContext("m", "hermes", "f", **context)))
 
 
-@pytest.mark.parametrize(
-    "fields",
+@for_each(
     [
         {},
         {"tools": []},
         {"prefix": '"tools":' * 300, "stop": ['"tools":[]']},
         {"tools": TOOLS[:1], "prefix": "x" * 2000, "allowed": ["tool0"]},
-        {
-            "ledger": LedgerContext(b"s", 1, b"f", "lead" * 400),
-            "in_reasoning": True,
-            "calls": "single",
-        },
-    ],
+        {"ledger": LedgerContext(b"s", 1, b"f", "lead" * 400), "calls": "single"},
+    ]
 )
 def test_a_context_is_decoded_unchanged(fields: dict[str, Any]) -> None:
     raw, contexts = spelled(**fields), ContextDecoder()
@@ -59,10 +48,7 @@ def test_turns_of_a_session_share_their_tools() -> None:
     assert contexts.decode(spelled()).tools is not first.tools
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [b"[]", b"{}", b"nonsense", b'{"tools":[1]' + b" " * 2000 + b"}", b'"' + b"x" * 2000 + b'"'],
-)
+@for_each([b"[]", b"{}", b"nonsense", b'{"tools":[1]' + b" " * 2000 + b"}", b'"' + b"x" * 2000])
 def test_an_invalid_context_is_refused(raw: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         ContextDecoder().decode(msgspec.Raw(raw))

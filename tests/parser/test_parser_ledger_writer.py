@@ -57,10 +57,7 @@ def test_a_turn_and_its_beginnings_are_written(
 
 
 def test_a_turn_that_is_too_large_is_counted_once(
-    process: BusProcess,
-    writer: BusLedgerWriter,
-    turn: TurnParse,
-    monkeypatch: pytest.MonkeyPatch,
+    process: BusProcess, writer: BusLedgerWriter, turn: TurnParse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger_writer, "MAX_ENTRY_BYTES", 10)
     writer.write(turn)

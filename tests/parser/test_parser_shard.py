@@ -1,11 +1,11 @@
 """A shard's turns: log probabilities that reach the frontend at their characters, stop strings,
 calls that are barred, raw completions."""
 
+from collections.abc import Iterator
 from itertools import product
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from schemas.control import StreamPosition
 from schemas.conversation import ToolSpec
@@ -23,8 +23,8 @@ from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
 from services.runtime.streams.turn_log import Cursor, Verdict
 from services.worker.output.outbox import GONE
-from tests.kit.every import for_rows
-from tests.kit.examples import examples
+from tests.kit.every import for_each, for_rows
+from tests.kit.examples import chances
 from tests.parser.shard_turns import (
     RUN,
     SEALER,
@@ -68,15 +68,7 @@ def test_reasoning_text_and_arguments_have_their_own() -> None:
     assert spelled(blocks[2][2]).strip().startswith(b'{"cmd": "ls"}')
 
 
-def test_turns_that_did_not_ask_have_none() -> None:
-    assert all(
-        event.logprobs is None
-        for event in events(parsed("Hello.", scored=False))
-        if isinstance(event, Delta)
-    )
-
-
-@pytest.mark.parametrize("cuts", [0, 1, 3])
+@for_each([0, 1, 3])
 def test_tokens_that_a_stop_string_cuts_are_not_sent(cuts: int) -> None:
     parse = parsed("One two STOP three", stop=["STOP"], cuts=cuts)
     ((_, text, tokens),) = scored_blocks(parse)
@@ -94,15 +86,13 @@ def test_a_stop_string_stays_only_where_the_client_wants_it() -> None:
     assert scored_blocks(parsed("STOP", stop=["STOP"])) == []
 
 
-def test_the_text_of_a_stop_token_stays_too_unless_it_is_a_control_token() -> None:
-    (stop_id,) = ids_of("!")
-    assert [text for _, text, _ in scored_blocks(parsed("Hi", stop_id=stop_id))] == ["Hi"]
-    assert [
-        text for _, text, _ in scored_blocks(parsed("Hi", stop_id=stop_id, include_stop=True))
-    ] == ["Hi!"]
-    assert [
-        text for _, text, _ in scored_blocks(parsed("Hi", stop_id=STOP, include_stop=True))
-    ] == ["Hi"]
+@for_rows([("!", False, "Hi"), ("!", True, "Hi!"), ("<|im_end|>", True, "Hi")])
+def test_the_text_of_a_stop_token_stays_too_unless_it_is_a_control_token(
+    stop: str, include: bool, shown: str
+) -> None:
+    (stop_id,) = ids_of(stop)
+    blocks = scored_blocks(parsed("Hi", stop_id=stop_id, include_stop=include))
+    assert [text for _, text, _ in blocks] == [shown]
 
 
 def test_half_a_character_at_the_end_is_replaced() -> None:
@@ -143,17 +133,18 @@ def dispatched(parse: TurnParse) -> list[tuple[int, str, str]]:
     ]
 
 
-@pytest.mark.parametrize("cuts", [0, 1])
+@for_each([0, 1])
 def test_a_complete_call_is_dispatched_once(cuts: int) -> None:
-    tools = [RUN, ToolSpec("wipe")]
     run, wipe = (1, "run", '{"cmd": "ls"}'), (2, "wipe", '{"all": true}')
-    assert dispatched(parsed(CALLS, tools=tools, scored=False, cuts=cuts)) == [run, wipe]
-    assert dispatched(parsed(CALLS, tools=tools, scored=False, cuts=cuts, calls="single")) == [run]
-    assert dispatched(parsed(CALLS, tools=tools, scored=False, cuts=cuts, allowed=["run"])) == [run]
-    cut_off = CALLS.removesuffix("}\n</tool_call>")
-    assert dispatched(
-        parsed(cut_off, tools=tools, scored=False, cuts=cuts, reason=FinishReason.LENGTH)
-    ) == [run]
+
+    def of(text: str = CALLS, **options: Any) -> list[tuple[int, str, str]]:
+        tools = [RUN, ToolSpec("wipe")]
+        return dispatched(parsed(text, tools=tools, scored=False, cuts=cuts, **options))
+
+    assert of() == [run, wipe]
+    assert of(calls="single") == [run]
+    assert of(allowed=["run"]) == [run]
+    assert of(CALLS.removesuffix("}\n</tool_call>"), reason=FinishReason.LENGTH) == [run]
 
 
 def test_a_barred_call_does_not_end_the_turn_nor_is_it_searched_for_stop_strings() -> None:
@@ -177,53 +168,44 @@ def test_raw_completions_are_passed_on_as_they_are(text: str, cuts: int, stop: l
 
 
 def test_a_raw_completion_of_nothing_has_no_block() -> None:
-    shard = Shard(VOCABULARY, SEALER)
-    shard.parse(
-        entry(0, [], scored=False, finish=TokenFinish(FinishReason.STOP, STOP), family="verbatim"),
-        "w",
-    )
+    shard, end = Shard(VOCABULARY, SEALER), TokenFinish(FinishReason.STOP, STOP)
+    shard.parse(entry(0, [], scored=False, finish=end, family="verbatim"), "w")
     assert [type(event) for event in events(shard.turns["t"])] == [Finish]
 
 
-@settings(max_examples=examples(60))
-@given(st.integers(1, 7), st.integers(0, 40), st.integers(1, 400), st.booleans())
-def test_a_reader_that_stands_anywhere_gets_each_token_once(
-    cuts: int, start: int, room: int, stops: bool
-) -> None:
+def read_from(parse: TurnParse, offset: int, room: int) -> Iterator[Delta]:
+    """The text as a shard sends it, from a place in it on."""
+    sender = Cursor()
+    while more := parse.stream.log.read(sender, room)[0]:
+        for event in more:
+            if isinstance(event, Delta):
+                cut = max(0, offset - event.offset)
+                kept = [token for token in event.logprobs or [] if token.at >= offset]
+                if event.text[cut:]:
+                    yield Delta(event.block, event.offset + cut, event.text[cut:], kept)
+
+
+def test_a_reader_that_stands_anywhere_gets_each_token_once() -> None:
     """Whatever was sent before, and however it is cut: a token comes with the character at its
     place, and only then."""
     text = "The tide 船は turns 🌊 twice a day, STOP or nearly."
-    parse = parsed(text, cuts=cuts, stop=["STOP"] if stops else [])
-    ((_, shown, tokens),) = scored_blocks(parse)
-    receiver = Cursor()
-    got: list[TokenLogprob] = []
-    said = ""
-    for offset in (
-        0,
-        min(start, len(shown)),
-    ):  # as a second shard that says it all again, from somewhere
-        sender = Cursor()
-        while True:
-            more, _ = parse.stream.log.read(sender, room)
-            if not more:
-                break
-            for event in more:
-                if isinstance(event, Delta) and event.offset < offset:
-                    cut = offset - event.offset
-                    kept = [t for t in event.logprobs or [] if t.at >= offset]
-                    if not event.text[cut:]:
-                        continue
-                    event = Delta(event.block, offset, event.text[cut:], kept)
+    for chance in chances("reader", 60):
+        stop = chance.choice(([], ["STOP"]))
+        parse = parsed(text, cuts=chance.randint(1, 7), stop=stop)
+        ((_, shown, tokens),) = scored_blocks(parse)
+        receiver, got, said = Cursor(), list[TokenLogprob](), ""
+        receiver.accept(events(parse)[0])
+        # The second time as a second shard that says it all again, from somewhere.
+        for offset in (0, chance.randint(0, len(shown))):
+            for event in read_from(parse, offset, chance.randint(1, 400)):
                 taken = receiver.accept(event)
+                assert taken is not Verdict.GAP
                 if isinstance(taken, Delta):
                     said += taken.text
                     got += taken.logprobs or []
-                    assert all(
-                        taken.offset <= t.at < taken.offset + len(taken.text)
-                        for t in taken.logprobs or []
-                    )
-                assert taken is not Verdict.GAP
-    assert (said, got) == (shown, tokens)
+                    places = range(taken.offset, taken.offset + len(taken.text))
+                    assert all(token.at in places for token in taken.logprobs or [])
+        assert (said, got) == (shown, tokens)
 
 
 def test_an_unreadable_family_fails_its_own_turn() -> None:

@@ -2,15 +2,18 @@
 text is unchanged."""
 
 import json
+import random
+from itertools import product
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 
 from services.templates.jinja import environment
 from services.tokenization.data_marks import DataMarks, Piece
 from services.tokenization.encoder import Encoder
+from tests.kit.every import for_each, for_rows
+from tests.kit.examples import chances
 from tests.kit.tokenizer_zoo import KINDS
 
 TOKENS = [
@@ -62,47 +65,39 @@ def control(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
     return [names[one] for one in ids if one in names]
 
 
-data_text = st.lists(
-    st.sampled_from([*FRAGMENTS, *TOKENS, " ", "\n", "b", "\ud800", "\udc3c"]), max_size=4
-).map("".join)
+def any_data(chance: random.Random) -> str:
+    some = [*FRAGMENTS, *TOKENS, " ", "\n", "b", "\ud800", "\udc3c"]
+    return "".join(chance.choices(some, k=chance.randint(0, 4)))
 
 
-@given(
-    parts=st.lists(
-        st.tuples(st.sampled_from(LITERALS), data_text, data_text), min_size=1, max_size=5
-    )
-)
 def test_joined_pieces_never_make_a_control_token(
-    parts: list[tuple[str, str, str]], tokenizer: Tokenizer, marks: DataMarks, encoder: Encoder
+    tokenizer: Tokenizer, marks: DataMarks, encoder: Encoder
 ) -> None:
     """The template's texts and data in turn, the data as it is or stripped."""
-    whole = "".join(
-        own + marks.data.mark(one).strip() + marks.data.mark(two) for own, one, two in parts
-    )
-    hidden = "".join(own + "\0" * len(one.strip()) + "\0" * len(two) for own, one, two in parts)
-    original = "".join(own + one.strip() + two for own, one, two in parts)
-    ids = list(encoder.encode(whole))
-    assert control(tokenizer, ids) == control(
-        tokenizer, tokenizer.encode(hidden, add_special_tokens=False).ids
-    )
-    plain = (
-        original.encode("utf-8", "replace").decode() if original.isascii() else marks.plain(whole)
-    )
-    assert encoder.plain(whole) == plain
-    assert tokenizer.decode(ids, skip_special_tokens=False).lstrip() == plain.lstrip()
-    assert encoder.reference(whole) == encoder.encode(whole)
+    for chance in chances("joined", 150):
+        whole = hidden = original = ""
+        for own in chance.choices(LITERALS, k=chance.randint(1, 5)):
+            one, two = any_data(chance), any_data(chance)
+            whole += own + marks.data.mark(one).strip() + marks.data.mark(two)
+            hidden += own + "\0" * (len(one.strip()) + len(two))
+            original += own + one.strip() + two
+        ids = list(encoder.encode(whole))
+        expected = tokenizer.encode(hidden, add_special_tokens=False).ids
+        assert control(tokenizer, ids) == control(tokenizer, expected)
+        plain = original if original.isascii() else marks.plain(whole)
+        assert encoder.plain(whole) == plain
+        assert tokenizer.decode(ids, skip_special_tokens=False).lstrip() == plain.lstrip()
+        assert encoder.reference(whole) == encoder.encode(whole)
 
 
-@given(text=st.text(st.sampled_from("<|im_endst>[/INSTx \n"), max_size=40))
-def test_marks_keep_the_length_and_can_be_removed(text: str, marks: DataMarks) -> None:
-    marked = marks.data.mark(text)
-    assert len(marked) == len(text)
-    assert marks.plain(marked) == text
-    assert not any(token in marked for token in TOKENS)
-    assert (marked.strip(), marked.isspace()) == (
-        marks.data.mark(text.strip()),
-        text.isspace(),
-    ) or text.strip()
+def test_marks_keep_the_length_and_can_be_removed(marks: DataMarks) -> None:
+    for chance in chances("marks", 150):
+        text = "".join(chance.choices([*"<|im_endst>[/INSTx \n", *FRAGMENTS], k=12))
+        marked = marks.data.mark(text)
+        assert len(marked) == len(text)
+        assert marks.plain(marked) == text
+        assert not any(token in marked for token in TOKENS)
+    assert marks.data.mark(" \n ").isspace()
 
 
 def test_keys_and_values_are_marked(marks: DataMarks) -> None:
@@ -142,7 +137,7 @@ def test_text_that_a_template_takes_apart_cannot_join() -> None:
     assert marks.plain(marked) == "<|im_/no_thinkend|> /no_think"
 
 
-@pytest.mark.parametrize("options", ["", "(ensure_ascii=True)", "(indent=2)"])
+@for_each(["", "(ensure_ascii=True)", "(indent=2)"])
 def test_json_in_a_template_keeps_marks(options: str, marks: DataMarks) -> None:
     data = {"a": 'say "<|im_end|>" \\u003c \U0001f642 \\\\', "<think>": "\u00e9"}
     template = environment().from_string("{{ data | tojson" + options + " }}")
@@ -174,32 +169,41 @@ def test_token_in_the_vocabulary_is_encoded_in_parts() -> None:
     )
 
 
-@pytest.mark.parametrize("kind", ["byte_level_nfkc_lower", "unigram_nfkc", "wordpiece"])
-@pytest.mark.parametrize("spelled", ["<NORM>", "\uff1cNorm\uff1e", "<Norm>"])
-def test_other_spellings_of_a_normalized_token_are_text(kind: str, spelled: str) -> None:
+def with_normalized_token(kind: str, **options: Any) -> tuple[Tokenizer, Encoder]:
     tokenizer: Tokenizer = KINDS[kind]()
     tokenizer.add_special_tokens([AddedToken("<Norm>", special=True, normalized=True)])
-    marks = DataMarks(["<Norm>"])
-    encoder = Encoder.load(tokenizer, choice="tokenizers", marks=marks)
+    marks = DataMarks(["<Norm>"], **options)
+    return tokenizer, Encoder.load(tokenizer, choice="tokenizers", marks=marks)
+
+
+@for_rows(
+    [
+        *product(
+            ("byte_level_nfkc_lower", "unigram_nfkc", "wordpiece"),
+            ("<NORM>", "\uff1cNorm\uff1e", "<Norm>"),
+        )
+    ]
+)
+def test_other_spellings_of_a_normalized_token_are_text(kind: str, spelled: str) -> None:
+    tokenizer, encoder = with_normalized_token(kind)
     own = tokenizer.token_to_id("<Norm>")
     assert own is not None
-    text = f"<Norm>user a{marks.data.mark(f'the {spelled} fox {spelled}{spelled}')}<Norm> dog"
+    assert encoder.marks is not None
+    marked = encoder.marks.data.mark(f"the {spelled} fox {spelled}{spelled}")
+    text = f"<Norm>user a{marked}<Norm> dog"
     ids = [*encoder.encode(text)]
     assert ids == [*encoder.reference(text)]
     assert ids.count(own) == 2
     if kind == "byte_level_nfkc_lower":  # the others have no tokens for all characters
         assert tokenizer.decode(ids, skip_special_tokens=False).lower().count("<norm>") == 5
-    assert [*encoder.encode("<Norm>the fox")] == tokenizer.encode(
-        "<Norm>the fox", add_special_tokens=False
-    ).ids
+    plain = tokenizer.encode("<Norm>the fox", add_special_tokens=False).ids
+    assert [*encoder.encode("<Norm>the fox")] == plain
 
 
 def test_normalized_token_joined_of_data_and_template_is_text() -> None:
-    tokenizer: Tokenizer = KINDS["byte_level_nfkc_lower"]()
-    tokenizer.add_special_tokens([AddedToken("<Norm>", special=True, normalized=True)])
-    marks = DataMarks(["<Norm>"], literals=["<No"])
-    encoder = Encoder.load(tokenizer, choice="tokenizers", marks=marks)
-    ids = [*encoder.encode("<No" + marks.data.mark("RM> x") + "<Norm>")]
+    tokenizer, encoder = with_normalized_token("byte_level_nfkc_lower", literals=["<No"])
+    assert encoder.marks is not None
+    ids = [*encoder.encode("<No" + encoder.marks.data.mark("RM> x") + "<Norm>")]
     own = tokenizer.token_to_id("<Norm>")
     assert own is not None
     assert ids.count(own) == 1

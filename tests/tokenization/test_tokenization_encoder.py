@@ -2,6 +2,7 @@
 
 from array import array
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -23,34 +24,29 @@ def made(kind: str, choice: str) -> tuple[Tokenizer, Encoder]:
     return tokenizer, Encoder.load(tokenizer, choice=choice, cache_bytes=20_000)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("choice", CHOICES)
 @for_each(KINDS)
 @settings(max_examples=examples(60))
 @given(text=texts)
-def test_ids_are_those_of_the_tokenizer(kind: str, choice: str, text: str) -> None:
-    tokenizer, encoder = made(kind, choice)
-    expected = whole(tokenizer, text)
-    assert encoder.encode(text).tolist() == expected
-    assert encoder.reference(text).tolist() == expected
+def test_ids_are_those_of_the_tokenizer_also_if_text_is_cut_at_a_control_token(
+    kind: str, text: str
+) -> None:
+    for choice in CHOICES:
+        tokenizer, encoder = made(kind, choice)
+        expected = whole(tokenizer, text)
+        assert encoder.encode(text).tolist() == expected
+        assert encoder.reference(text).tolist() == expected
+        for at in encoder.cuts.find(text)[:3]:
+            parts = (encoder.encode(part).tolist() for part in (text[:at], text[at:]))
+            assert [*chain.from_iterable(parts)] == expected
 
 
-@for_each(KINDS)
-@settings(max_examples=examples(60))
-@given(text=texts)
-def test_text_may_be_cut_at_its_control_tokens(kind: str, text: str) -> None:
-    tokenizer, encoder = made(kind, "auto")
-    for at in encoder.cuts.find(text):
-        assert encoder.encode(text[:at]).tolist() + encoder.encode(text[at:]).tolist() == whole(
-            tokenizer, text
-        )
-
-
-@pytest.mark.parametrize("kind", ["byte_level", "qwen", "metaspace_first"])
+@for_each(["byte_level", "qwen", "metaspace_first"])
 def test_growing_session_is_encoded_piece_by_piece(kind: str) -> None:
     tokenizer, encoder = made(kind, "tokenizers")
     text = "<s>system prompt"
-    for number in range(60):
-        text += f"<|im_end|>\n<|im_start|>user\nturn {number} <|im_end|>\n<|im_start|>assistant\nI'll  do <|im_e that. "
+    for number in range(20):
+        text += f"<|im_end|>\n<|im_start|>user\nturn {number} <|im_end|>\n"
+        text += "<|im_start|>assistant\nI'll  do <|im_e that. "
         assert encoder.encode(text).tolist() == whole(tokenizer, text)
 
 
@@ -80,13 +76,11 @@ def test_half_a_surrogate_pair_is_replaced() -> None:
         assert encoder.reference("a\ud83db<s>\udfff").tolist() == expected
 
 
-# -- the choice of an encoder
-# ------------------------------------------------------------------------------------
-
-
-def test_fast_encoder_is_used_where_it_is_equal() -> None:
+def test_fast_encoder_is_used_where_it_is_equal_unless_the_operator_disables_it() -> None:
     _, encoder = made("qwen", "auto")
     assert (encoder.name, encoder.reason) == ("fastokens", "equal to tokenizers in all trials")
+    _, encoder = made("qwen", "tokenizers")
+    assert (encoder.name, encoder.reason) == ("tokenizers", "the operator's choice")
 
 
 def test_tokenizer_that_fastokens_cannot_read_is_served() -> None:
@@ -95,11 +89,6 @@ def test_tokenizer_that_fastokens_cannot_read_is_served() -> None:
     assert encoder.reason.startswith("fastokens ")
     with pytest.raises(ValueError, match="fastokens cannot be the tokenizer"):
         Encoder.load(tokenizer, choice="fastokens")
-
-
-def test_operator_can_disable_fastokens() -> None:
-    _, encoder = made("qwen", "tokenizers")
-    assert (encoder.name, encoder.reason) == ("tokenizers", "the operator's choice")
 
 
 def test_text_that_fastokens_refuses_is_encoded_by_tokenizers() -> None:
@@ -113,10 +102,6 @@ def test_text_that_fastokens_refuses_is_encoded_by_tokenizers() -> None:
     assert (encoder.failures, encoder.name) == (1, "fastokens")
 
 
-# -- the trials
-# --------------------------------------------------------------------------------------------------
-
-
 FAULTS = {
     "no NFC": lambda text: text.replace("e\u0301", "e \u0301"),
     "blanks at the end": lambda text: text.rstrip(" "),
@@ -127,31 +112,27 @@ FAULTS = {
 }
 
 
+@cache
+def right(text: str) -> "array[int]":
+    return array("I", whole(made("qwen", "tokenizers")[0], text))
+
+
 @for_each(FAULTS)
 def test_faulty_encoder_is_detected(fault: str) -> None:
-    tokenizer = make("qwen")
-
-    @cache
-    def right(text: str) -> "array[int]":
-        return array("I", whole(tokenizer, text))
-
+    tokenizer, _ = made("qwen", "tokenizers")
     assert difference(tokenizer, right, right) is None
     assert difference(tokenizer, right, lambda text: right(FAULTS[fault](text))) is not None
 
 
 def test_encoder_that_is_wrong_the_second_time_is_detected() -> None:
-    tokenizer = make("qwen")
     seen: set[str] = set()
-
-    def right(text: str) -> "array[int]":
-        return array("I", whole(tokenizer, text))
 
     def caching(text: str) -> "array[int]":
         again = text in seen
         seen.add(text)
         return right(text + "!" if again and len(text) > 1000 else text)
 
-    assert difference(tokenizer, right, caching) is not None
+    assert difference(made("qwen", "tokenizers")[0], right, caching) is not None
 
 
 @for_each(PIECES, name=repr)

@@ -2,14 +2,11 @@
 
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
-from services.tokenization import tokenizer_files
 from services.tokenization.report_cache import KEPT, CacheEntry
-from services.tokenization.tokenizer_files import load_tokenizer
 
 
 @pytest.fixture
@@ -46,12 +43,8 @@ def test_same_files_have_the_same_report(model: Path, env: dict[str, str], tmp_p
 def test_any_change_of_files_or_code_misses(model: Path, env: dict[str, str]) -> None:
     write(model, env)
     assert read(model, env, code=b"other") is None
-    for name in (
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "special_tokens_map.json",
-        "additional_chat_templates/a.jinja",
-    ):
+    beside = ("special_tokens_map.json", "additional_chat_templates/a.jinja")
+    for name in ("tokenizer.json", "tokenizer_config.json", *beside):
         path = model / name
         old = path.read_bytes() if path.exists() else None
         path.parent.mkdir(exist_ok=True)
@@ -71,9 +64,8 @@ def test_least_recently_used_reports_are_removed(
     for number in range(KEPT + 2):
         (model / "config.json").write_text(str(number))
         write(model, env)
-        for age, path in enumerate(
-            sorted((tmp_path / "cache").rglob("*.json"), key=os.path.getmtime, reverse=True)
-        ):
+        found = sorted((tmp_path / "cache").rglob("*.json"), key=os.path.getmtime, reverse=True)
+        for age, path in enumerate(found):
             os.utime(path, (1e9 - age, 1e9 - age))
     assert read(model, env) == b"report"
     (model / "config.json").write_text("0")
@@ -86,21 +78,3 @@ def test_unwritable_folder_is_ignored(model: Path, tmp_path: Path) -> None:
     env = {"XDG_CACHE_HOME": str(tmp_path / "file")}
     write(model, env)
     assert read(model, env) is None
-
-
-def test_second_start_needs_no_process(
-    model: Path, env: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in env.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delitem(sys.modules, "transformers", raising=False)
-    first = load_tokenizer(str(model))
-    monkeypatch.setattr(
-        tokenizer_files, "load_in_child", lambda *_, **__: pytest.fail("a process was started")
-    )
-    second = load_tokenizer(str(model))
-    assert isinstance(first, tokenizer_files.FileTokenizer)
-    assert isinstance(second, tokenizer_files.FileTokenizer)
-    assert second.backend_tokenizer.to_str() == first.backend_tokenizer.to_str()
-    assert second.special_tokens_map == first.special_tokens_map
-    assert (second.chat_template, second.eos_token_id) == (first.chat_template, first.eos_token_id)

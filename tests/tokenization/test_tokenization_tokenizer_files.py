@@ -2,14 +2,18 @@
 
 import json
 import shutil
+import sys
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from tokenizers import AddedToken
 
+from services.tokenization import tokenizer_files
 from services.tokenization.prompt_tokenizer import PromptTokenizer
 from services.tokenization.segments import Cuts
 from services.tokenization.tokenizer_files import (
@@ -36,8 +40,20 @@ def of_transformers(model: Path, **options: Any) -> Any:
     return AutoTokenizer.from_pretrained(model, **options)
 
 
-def test_child_process_reports_the_loaded_tokenizer(demo_dir: Path) -> None:
-    same(FileTokenizer(load_in_child(str(demo_dir))), of_transformers(demo_dir))
+def test_start_reads_the_tokenizer_in_a_child_process_once(
+    demo_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second start finds its report."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with monkeypatch.context() as patch:
+        patch.delitem(sys.modules, "transformers")
+        first = load_tokenizer(str(demo_dir))
+        patch.setattr(tokenizer_files, "load_in_child", lambda *_, **__: pytest.fail("a process"))
+        second = load_tokenizer(str(demo_dir))
+    expected = of_transformers(demo_dir)
+    for found in (first, second):
+        assert isinstance(found, FileTokenizer)
+        same(found, expected)
 
 
 def test_imported_transformers_is_used(demo_dir: Path) -> None:
@@ -46,15 +62,13 @@ def test_imported_transformers_is_used(demo_dir: Path) -> None:
     assert isinstance(load_tokenizer(str(demo_dir)), PreTrainedTokenizerBase)
 
 
-@pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json"])
-@pytest.mark.parametrize("content", [b'{"model": 3', b"[1]"])
-def test_error_of_a_damaged_file_names_the_model(
-    file: str, content: bytes, tmp_path: Path, demo_dir: Path
-) -> None:
-    broken = shutil.copytree(demo_dir, tmp_path / "broken")
-    (broken / file).write_bytes(content)
-    with pytest.raises((OSError, ValueError), match=str(broken)):
-        load_tokenizer(str(broken))
+def test_error_of_a_damaged_file_names_the_model(tmp_path: Path, demo_dir: Path) -> None:
+    files = ("tokenizer.json", "tokenizer_config.json")
+    for number, (file, content) in enumerate(product(files, (b'{"model": 3', b"[1]"))):
+        broken = shutil.copytree(demo_dir, tmp_path / f"broken{number}")
+        (broken / file).write_bytes(content)
+        with pytest.raises((OSError, ValueError), match=str(broken)):
+            load_tokenizer(str(broken))
     with pytest.raises(ValueError, match=f"{broken} cannot be loaded"):
         load_in_child(str(broken))
 
@@ -65,18 +79,16 @@ def test_tokenizer_in_python_code_is_refused() -> None:
 
 
 def test_flags_beyond_tokenizer_json_are_kept(demo_dir: Path) -> None:
-    split = of_transformers(
-        demo_dir, split_special_tokens=True, bos_token=AddedToken("<|im_start|>")
-    )
+    bos = AddedToken("<|im_start|>")
+    split = of_transformers(demo_dir, split_special_tokens=True, bos_token=bos)
     split.chat_template = {"default": "a", "tool_use": "b"}
-    found = FileTokenizer(json_round_trip(describe(split)))
+    report = msgspec.json.decode(msgspec.json.encode(describe(split)), type=TokenizerReport)
+    found = FileTokenizer(report)
     same(found, split)
     assert found.special_tokens_map["bos_token"] == "<|im_start|>"
-    assert (
-        found.backend_tokenizer.encode_special_tokens
-        == split.backend_tokenizer.encode_special_tokens
-    )
-    assert bool(Cuts.of(found.backend_tokenizer)) == bool(Cuts.of(split.backend_tokenizer))
+    ours, theirs = found.backend_tokenizer, split.backend_tokenizer
+    assert ours.encode_special_tokens == theirs.encode_special_tokens
+    assert bool(Cuts.of(ours)) == bool(Cuts.of(theirs))
 
 
 def same(found: FileTokenizer, expected: "PreTrainedTokenizerBase") -> None:
@@ -91,12 +103,5 @@ def same(found: FileTokenizer, expected: "PreTrainedTokenizerBase") -> None:
     assert ours.decode(ours.encode(text)) == text
     assert (ours.eos_ids, ours.vocab_size) == (theirs.eos_ids, theirs.vocab_size)
     assert ours.terminator(text) == theirs.terminator(text) is not None
-    assert json.loads(found.backend_tokenizer.to_str()) == json.loads(
-        expected.backend_tokenizer.to_str()
-    )
-
-
-def json_round_trip(description: TokenizerReport) -> TokenizerReport:
-    import msgspec
-
-    return msgspec.json.decode(msgspec.json.encode(description), type=TokenizerReport)
+    files = (json.loads(one.backend_tokenizer.to_str()) for one in (found, expected))
+    assert next(files) == next(files)
