@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
 from schemas.conversation import ToolSpec
-from schemas.events import BlockStart, BlockStop, Delta, FinishReason
+from schemas.events import BlockStart, Delta, FinishReason
 from services.families import Family, open_parser
 
 PATCH = r"""
@@ -95,22 +95,15 @@ class RandomModel:
                         break
                     written.append(token)
                 continue
-            bits = numpy.unpackbits(
-                numpy.frombuffer(matcher.compute_bitmask(), dtype=numpy.uint8), bitorder="little"
-            )
-            allowed = [
-                int(i)
-                for i in numpy.flatnonzero(bits)
-                if i < 256 or int(i) in tokenizer.tokens.values()
-            ]
+            mask = numpy.frombuffer(matcher.compute_bitmask(), dtype=numpy.uint8)
+            bits = numpy.flatnonzero(numpy.unpackbits(mask, bitorder="little"))
+            markers = tokenizer.tokens.values()
+            allowed = [int(i) for i in bits if i < 256 or int(i) in markers]
             assert allowed or matcher.is_accepting(), tokenizer.decode(written)
             if not allowed:
                 return tokenizer.decode(written), True
             token = rng.choice(allowed)
-            assert matcher.try_consume_tokens([token]) == 1, (
-                matcher.get_error(),
-                tokenizer.decode(written),
-            )
+            assert matcher.try_consume_tokens([token]) == 1, matcher.get_error()
             written.append(token)
         return tokenizer.decode(written), False
 
@@ -126,24 +119,20 @@ def calls_of(
 ) -> tuple[list[tuple[str, str, bool]], str]:
     """The calls that the family's parser reads (name, arguments, complete), and the turn's text."""
     parser = open_parser(family.name, tools=tools, in_reasoning=in_reasoning, prefix=prefix)
-    events = [
-        *parser.feed(text),
-        *parser.finish(FinishReason.STOP if ended else FinishReason.LENGTH),
-    ]
-    kinds: dict[int, tuple[str, str | None]] = {}
-    blocks: dict[int, list[str]] = {}
+    events = parser.feed(text)
+    events += parser.finish(FinishReason.STOP if ended else FinishReason.LENGTH)
+    blocks: list[BlockStart] = []
+    texts: list[str] = []
     calls: list[tuple[str, str, bool]] = []
     prose = ""
     for event in events:
         if isinstance(event, BlockStart):
-            kinds[event.block], blocks[event.block] = (event.kind, event.name), []
+            blocks.append(event)
+            texts.append("")
         elif isinstance(event, Delta):
-            blocks[event.block].append(event.text)
-        elif isinstance(event, BlockStop):
-            kind, name = kinds[event.block]
-            whole = "".join(blocks[event.block])
-            if kind == "tool_use":
-                calls.append((name or "", whole, event.complete))
-            elif kind == "text":
-                prose += whole
+            texts[-1] += event.text
+        elif blocks[-1].kind == "tool_use":
+            calls.append((blocks[-1].name or "", texts[-1], event.complete))
+        elif blocks[-1].kind == "text":
+            prose += texts[-1]
     return calls, prose

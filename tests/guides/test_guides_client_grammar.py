@@ -52,31 +52,25 @@ def in_json(text: str) -> str:
 @for_each(PATCHES)
 def test_codex_patches_are_accepted(patch: str) -> None:
     grammar = Grammar("lark", PATCH)
-    bare, quoted = (
-        whole(grammar, in_json=False, closers=("</parameter>",)),
-        whole(grammar, in_json=True),
-    )
+    bare = whole(grammar, in_json=False, closers=("</parameter>",))
+    quoted = whole(grammar, in_json=True)
     assert accepts(bare, patch)
     assert accepts(quoted, in_json(patch))
-    for broken in (
-        patch.replace("*** Begin", "** Begin"),
-        patch + "\nmore",
-        patch.replace("\n", "\r", 1),
-    ):
+    begun, returned = patch.replace("*** Begin", "** Begin"), patch.replace("\n", "\r", 1)
+    for broken in (begun, f"{patch}\nmore", returned):
         assert not accepts(bare, broken)
         assert not accepts(quoted, in_json(broken))
 
 
 def test_bare_text_does_not_contain_the_marker_that_ends_it() -> None:
     patch = PATCHES[1].replace("x = ", "</parameter>")
-    assert accepts(whole(Grammar("lark", PATCH), in_json=False), patch)
-    assert not accepts(
-        whole(Grammar("lark", PATCH), in_json=False, closers=("</parameter>",)), patch
-    )
-    assert accepts(whole(Grammar("lark", PATCH), in_json=True), in_json(patch))
+    grammar = Grammar("lark", PATCH)
+    assert accepts(whole(grammar, in_json=False), patch)
+    assert not accepts(whole(grammar, in_json=False, closers=("</parameter>",)), patch)
+    assert accepts(whole(grammar, in_json=True), in_json(patch))
 
 
-@pytest.mark.parametrize("json_string", [True, False])
+@for_each([True, False])
 def test_features_of_lark_are_embedded(json_string: bool) -> None:
     lark = whole(Grammar("lark", ARITHMETIC), in_json=json_string)
     for text in ("(1 - b) * 3", "ab * 12"):
@@ -106,12 +100,10 @@ def test_unsupported_grammars_are_refused(definition: str, match: str) -> None:
     [
         (r'say "(\w|\n)+"', ['say "a\nb"'], ["say a", 'say "a b"']),
         (r"[^a-c]+", ['x\n\t"\\', "ß🦊"], ["xa"]),
-        (r".+", ['a "b" \\c\t'], ["a\nb"]),
         (r"(?s:.+)\.", ["a\nb."], ["a\nb"]),
         (r"(?s).+|x", ["a\nb"], []),
         (r"\x22\u005c[\x00-\x7f]\d{2,3}", ['"\\x12', '"\\\n345'], ["x12"]),
         (r"(?i:ab)\s?(?:c|(?P<d>d))$", ["AB c", "ab\td"], ["AB C"]),
-        (r"^\"{2}", ['""'], ['"']),
         ("\t\\t", ["\t\t"], [" "]),
     ]
 )
@@ -119,10 +111,7 @@ def test_expressions_match_inside_json_strings(
     pattern: str, fits: list[str], others: list[str]
 ) -> None:
     lark = whole(Grammar("regex", pattern), in_json=True)
-    for text in fits:
-        assert accepts(lark, in_json(text)), text
-    for text in others:
-        assert not accepts(lark, in_json(text)), text
+    assert [text for text in (*fits, *others) if accepts(lark, in_json(text))] == fits
 
 
 @for_each([r"\p{L}", r"(?=a)", r"a\b", "a^b", "(?x: a)", "[a", r"(?<!a)b", "a\\"])

@@ -34,8 +34,6 @@ FORM = OutputFormat("json_object")
 @for_rows(
     [
         (conversation(), [], []),
-        (conversation(PLAIN), [], []),
-        (conversation(format=FORM), [], []),
         (conversation(PLAIN, STRICT), ["strict"], ["strict"]),
         (conversation(PLAIN, PATCH), ["grammar"], ["grammar"]),
         (conversation(PLAIN, format=FORM), ["format"], ["format"]),
@@ -64,16 +62,15 @@ def test_budget_of_a_turn_that_thinks_is_enforced_by_workers_with_the_feature(
 ) -> None:
     thinking = Thinking(mode, budget)
     named = ["thinking_budget"] if budget is not None and mode != "disabled" else []
-    assert not_enforced(conversation(thinking=thinking), features, "hermes") == named
+    thinks = conversation(thinking=thinking)
+    assert not_enforced(thinks, features, "hermes") == named
+    assert not_enforced(thinks, [*features, THINKING_BUDGET], "hermes") == []
     strict = [] if GRAMMAR in features else ["strict"]
     asked = conversation(STRICT, thinking=thinking)
+    assert promises(asked) == {"strict"}
     assert not_enforced(asked, features, "hermes") == [*strict, *named]
     raw = conversation(prompt=RawPrompt(text="x"), thinking=thinking)
     assert not_enforced(raw, features, "hermes") == []
-    assert promises(conversation(STRICT, thinking=thinking)) == {"strict"}
-    assert (
-        not_enforced(conversation(thinking=thinking), [*features, THINKING_BUDGET], "hermes") == []
-    )
 
 
 def test_a_tool_is_named_with_its_namespace_or_without() -> None:

@@ -17,44 +17,38 @@ from services.families.writing import Tags
 from services.guides.turn import TurnForm, turn_grammar
 from services.guides.writer import Unguidable
 from tests.guides.random_model import PATCH, ByteTokenizer, RandomModel, calls_of
-from tests.kit.every import for_each
+from tests.kit.every import for_each, for_rows
 from tests.kit.response_templates import OWN, of_trl
 
+KIND = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
+PROPERTIES: dict[str, Any] = {
+    "city": {"type": "string"},
+    "days": {"type": "integer"},
+    "units": {"type": "string", "enum": ["c", "f"]},
+    "tags": {"type": "array", "items": {"type": "string"}},
+    "type": {"$ref": "#/$defs/kind"},
+    "note": {"type": ["string", "null"]},
+}
 STRICT: dict[str, Any] = {
     "type": "object",
-    "properties": {
-        "city": {"type": "string"},
-        "days": {"type": "integer"},
-        "units": {"type": "string", "enum": ["c", "f"]},
-        "tags": {"type": "array", "items": {"type": "string"}},
-        "type": {"$ref": "#/$defs/kind"},
-        "note": {"type": ["string", "null"]},
-    },
-    "required": ["city", "days", "units", "tags", "type", "note"],
+    "properties": PROPERTIES,
+    "required": [*PROPERTIES],
     "additionalProperties": False,
-    "$defs": {
-        "kind": {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
-    },
+    "$defs": {"kind": KIND},
 }
 INPUT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+WORD = Grammar("regex", r'^[a-z"\\]+ [0-9]{2}$')
+FREE = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "object"}}}
 TOOLS = [
     ToolSpec("weather", schema=STRICT, strict=True),
-    ToolSpec(
-        "free",
-        schema={"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "object"}}},
-    ),
+    ToolSpec("free", schema=FREE),
     ToolSpec("apply_patch", kind="custom", schema=INPUT, grammar=Grammar("lark", PATCH)),
-    ToolSpec(
-        "word", kind="custom", schema=INPUT, grammar=Grammar("regex", r'^[a-z"\\]+ [0-9]{2}$')
-    ),
+    ToolSpec("word", kind="custom", schema=INPUT, grammar=WORD),
     ToolSpec("text", kind="custom", schema=INPUT),
 ]
-ANSWER = {
-    "type": "object",
-    "properties": {"mood": {"enum": ["calm", "rough"]}},
-    "required": ["mood"],
-}
-FORM = OutputFormat("json_schema", {**ANSWER, "additionalProperties": False})
+MOOD = {"mood": {"enum": ["calm", "rough"]}}
+ANSWER = {"type": "object", "properties": MOOD, "required": ["mood"], "additionalProperties": False}
+FORM = OutputFormat("json_schema", ANSWER)
 UNHELD = {
     *("beam", "deepseek_r1", "functiongemma", "gemma4", "kimi_thinking", "lfm2", "llama3_json"),
     *("llama4_pythonic", "minimax_m3", "muse_glimmer", "olmo3", "plain", "pythonic", "xlam"),
@@ -88,12 +82,12 @@ def accepts(tokenizer: ByteTokenizer, grammar: str, text: str) -> bool:
 
 def check_weather(value: dict[str, Any]) -> None:
     """Checks a value by `STRICT`."""
-    assert value.keys() == STRICT["properties"].keys()
+    assert value.keys() == PROPERTIES.keys()
     assert isinstance(value["city"], str)
     assert type(value["days"]) is int
     assert value["units"] in ("c", "f")
-    assert all(isinstance(tag, str) for tag in value["tags"])
     assert isinstance(value["tags"], list)
+    assert all(isinstance(tag, str) for tag in value["tags"])
     assert type(value["type"]["a"]) is bool
     assert value["note"] is None or isinstance(value["note"], str)
 
@@ -173,6 +167,7 @@ def turns(
 
 
 def check_free_text(name: str, special: bool) -> None:
+    """Every call in free text is valid."""
     called = [calls for *_, calls, _ in turns(name, special, TurnForm(tools=TOOLS), range(6))]
     assert sum(map(len, called)) >= 1
 
@@ -200,6 +195,7 @@ def check_forced_call(name: str, special: bool) -> None:
 
 
 def check_answer_beside_tools(name: str, special: bool) -> None:
+    """Beside tools the answer is a call or has its form."""
     form = TurnForm(tools=TOOLS[3:], format=FORM)
     answers = 0
     for _, text, ended, calls, prose in turns(name, special, form, range(30, 38)):
@@ -213,30 +209,25 @@ def check_answer_beside_tools(name: str, special: bool) -> None:
     assert answers
 
 
-CHECKS = {
-    "every call in free text is valid": check_free_text,
-    "a turn may begin in reasoning": check_open_reasoning,
-    "a forced call is completed": check_forced_call,
-    "beside tools the answer is a call or has its form": check_answer_beside_tools,
-}
+def check_turns(name: str, special: bool) -> None:
+    check_free_text(name, special)
+    check_open_reasoning(name, special)
+    check_forced_call(name, special)
+    check_answer_beside_tools(name, special)
 
 
-@pytest.mark.parametrize("promise", CHECKS)
 @pytest.mark.parametrize("special", [True, False], ids=["tokens", "spelled"])
 @for_each([name for name in HELD if shown(name) in QUICK], name=shown)
-def test_random_turns_keep_their_promise(name: str, special: bool, promise: str) -> None:
+def test_random_turns_keep_their_promises(name: str, special: bool) -> None:
     """Markers are tokens of their own, or spelled."""
-    CHECKS[promise](name, special)
+    check_turns(name, special)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("promise", CHECKS)
 @pytest.mark.parametrize("special", [True, False], ids=["tokens", "spelled"])
 @for_each([name for name in HELD if shown(name) not in QUICK], name=shown)
-def test_random_turns_of_any_family_keep_their_promise(
-    name: str, special: bool, promise: str
-) -> None:
-    CHECKS[promise](name, special)
+def test_random_turns_of_any_family_keep_their_promises(name: str, special: bool) -> None:
+    check_turns(name, special)
 
 
 @for_each(sorted(UNHELD))
@@ -245,44 +236,58 @@ def test_other_families_are_unguidable(name: str) -> None:
         turn_grammar(TurnForm(tools=TOOLS), family(name))
 
 
-@pytest.mark.parametrize("name", ["llama3_json", "xlam"])
+@for_each(["llama3_json", "xlam"])
 def test_forced_call_is_constrained_even_if_free_text_is_not(name: str) -> None:
     form = TurnForm(tools=TOOLS[:1], forced=True, prefix=family(name).style.call_prefix(None))
     for _, text, ended, calls, _ in turns(name, False, form, range(3)):
         assert not ended or len(calls) == 1, text
 
 
-def test_promises_that_a_family_cannot_keep_are_named() -> None:
-    pattern = {"a": {"type": "string", "pattern": "^x+$"}}
-    limited = {"type": "object", "properties": pattern, "required": ["a"]}
-    ranged = Grammar("lark", 'start: "a".."z"')
-    tools = [
-        ToolSpec("limited", schema=limited, strict=True),
-        ToolSpec("ranged", kind="custom", schema=INPUT, grammar=ranged),
+REQUIRED: dict[str, Any] = {"type": "object", "required": ["a"]}
+TEXT = {"a": {"type": "string"}}
+PATTERN = {"a": {"type": "string", "pattern": "^x+$"}}
+ENUM = {"a": {"type": "string", "enum": True}}
+RANGE = Grammar("lark", 'start: "a".."z"')
+
+
+@for_rows(
+    [
+        (
+            [
+                ToolSpec("limited", schema={**REQUIRED, "properties": PATTERN}, strict=True),
+                ToolSpec("ranged", kind="custom", schema=INPUT, grammar=RANGE),
+            ],
+            ("strict limited", "grammar ranged"),
+            ("grammar ranged",),
+        ),
+        (  # malformed schemas
+            [ToolSpec("odd", schema={**REQUIRED, "properties": TEXT, "required": 5}, strict=True)],
+            ("strict odd",),
+            None,
+        ),
+        (
+            [ToolSpec("odd", schema={**REQUIRED, "properties": ENUM}, strict=True)],
+            ("strict odd",),
+            None,
+        ),
     ]
-    lost = turn_grammar(TurnForm(tools=tools), family("qwen3_coder"))[1]
-    assert lost == ("strict limited", "grammar ranged")
-    assert turn_grammar(TurnForm(tools=tools), family("hermes"))[1] == ("grammar ranged",)
-
-
-@pytest.mark.parametrize(
-    "malformed", [{"required": 5}, {"properties": {"a": {"type": "string", "enum": True}}}]
 )
-def test_a_malformed_schema_is_not_enforced(malformed: dict[str, Any]) -> None:
-    schema = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
-    tool = ToolSpec("odd", schema=schema | malformed, strict=True)
-    assert turn_grammar(TurnForm(tools=[tool]), family("qwen3_coder"))[1] == ("strict odd",)
+def test_promises_that_a_family_cannot_keep_are_named(
+    tools: list[ToolSpec], with_tags: tuple[str, ...], in_json: tuple[str, ...] | None
+) -> None:
+    assert turn_grammar(TurnForm(tools=tools), family("qwen3_coder"))[1] == with_tags
+    if in_json is not None:
+        assert turn_grammar(TurnForm(tools=tools), family("hermes"))[1] == in_json
 
 
-@pytest.mark.parametrize("name", ["hermes", "qwen3_coder"])
+@for_each(["hermes", "qwen3_coder"])
 def test_a_format_without_meaning_restricts_nothing(name: str) -> None:
     properties = {"format": {"type": "string", "format": "color"}}
     schema = {"type": "object", "properties": properties, "required": ["format"]}
-    tool = ToolSpec("f", schema=schema, strict=True)
-    found = family(name)
+    tool, found = ToolSpec("f", schema=schema, strict=True), family(name)
     grammar, lost = turn_grammar(TurnForm(tools=[tool]), found)
     assert not lost
-    assert accepts(ByteTokenizer(()), grammar, found.style.write_call("f", {"format": "red"}))
+    assert accepts(PATCHES, grammar, found.style.write_call("f", {"format": "red"}))
 
 
 def test_marker_that_is_a_stop_token_is_left_to_the_engine() -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
 from bench.ledger.clients import Client, Dialogue
 from bench.ledger.models import build, empty_ledger
@@ -19,7 +21,7 @@ from services.ledger.recall import NO_LEDGER, Ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
 from tests.kit.every import Cases
-from tests.kit.examples import chances
+from tests.kit.examples import examples
 from tests.kit.response_templates import of_trl as descriptions
 from turnwire_tools.script import demo_model
 
@@ -53,6 +55,15 @@ LONG = (pytest.mark.slow, pytest.mark.timeout(3600))
 """Of tests that go through all templates."""
 
 
+_chances = st.binary(min_size=150, max_size=400)
+_quick = settings(
+    max_examples=examples(6),
+    # A session with fewer bytes is not simpler, and each takes a while.
+    phases=[phase for phase in Phase if phase is not Phase.shrink],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
 def parts(names: Iterable[str], rest: Iterable[str] = ()) -> list[Any]:
     """Parameters of one test: the names in parts of some seconds each, and the rest as a slow
     one."""
@@ -74,13 +85,23 @@ def in_sessions(names: Iterable[str], rest: Iterable[str] = ()) -> Callable[[Che
         def test(names: Sequence[str], models: "Models", cases: Cases) -> None:
             assert names
             for name in names:
-                for chance in chances(name, 6):
-                    with cases.case(template=name):
-                        check(name, Choices(chance.randbytes(chance.randint(150, 400))), models)
+                with cases.case(template=name):
+                    explore(name, models, check)
 
         return test
 
     return decorate
+
+
+def explore(name: str, models: "Models", check: Check) -> None:
+    """Calls the check with the chances of random sessions."""
+
+    @_quick
+    @given(chance=_chances)
+    def session(chance: bytes) -> None:
+        check(name, Choices(chance), models)
+
+    session()
 
 
 class Models:
