@@ -135,9 +135,7 @@ def test_turn_that_is_broken_off_keeps_its_tokens(
     session.commit(parse)
     own = call_id("t1", 1)
     blocks: list[Part] = [Reasoning("so", SEALER.of(None).seal("so", "t1")), called(call_id=own)]
-    kept: Sequence[int] = session.ids(
-        "so\n</think>\n\n" + CALLED.removesuffix("\n</tool_call>")
-    )
+    kept: Sequence[int] = session.ids("so\n</think>\n\n" + CALLED.removesuffix("\n</tool_call>"))
     if all_is_sent:
         blocks.append(Text("Half an answ"))
         kept = parse.stream.ids
