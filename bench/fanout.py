@@ -26,15 +26,14 @@ from bench.dynamo.stack import dynamo_stack
 from bench.model import build_bench_model
 from bench.prefixes import (
     API,
-    CHARS_PER_TOKEN,
     PLAY,
     PREFILL_TOKENS_PER_S,
     START_S,
     TIMEOUT_S,
     Turn,
     ask,
+    manual,
 )
-from bench.prompts import make_prompt
 from bench.rows import quantile
 from bench.stack import StackFailed, own_stack, split
 
@@ -77,16 +76,10 @@ class Result(msgspec.Struct, frozen=True):
 def texts(count: int, *, shared: int, tail: int, seed: str) -> list[tuple[str, str]]:
     """Returns a system prompt and a question for each of `count` requests. `shared`, `tail`:
     tokens, about; `shared` 0: each has a system prompt of its own."""
-    manual = make_prompt("large", "same", "text n=4 delay=0", 1).system
-
-    def text(name: str, tokens: int) -> str:
-        wanted = int(tokens * CHARS_PER_TOKEN)
-        return f"{name}. " + (manual * (wanted // len(manual) + 1))[:wanted]
-
     found = []
     for number in range(count):
-        system = text(seed, shared) if shared else text(f"{seed} {number}", STRANGER_TOKENS)
-        found.append((system, f"{text(f'Task {number}', tail)} {PLAY}"))
+        system = manual(seed, shared) if shared else manual(f"{seed} {number}", STRANGER_TOKENS)
+        found.append((system, f"{manual(f'Task {number}', tail)} {PLAY}"))
     return found
 
 

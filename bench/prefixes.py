@@ -81,18 +81,23 @@ class Result(msgspec.Struct, frozen=True):
     ratios: dict[str, float]
 
 
+def manual(name: str, tokens: int) -> str:
+    """About so many tokens of a manual, which begins with a name."""
+    text = make_prompt("large", "same", "").system
+    wanted = int(tokens * CHARS_PER_TOKEN)
+    return f"{name}. " + (text * (wanted // len(text) + 1))[:wanted]
+
+
 def variants(model: str, tokens: int, seed: int) -> Mapping[str, Variant]:
     """Returns the requests of each variant, by number. Variants share no prefix."""
-    manual = make_prompt("large", "same", "text n=4 delay=0", seed).system
-
-    def text(name: str, share: float) -> str:
-        wanted = int(tokens * share * CHARS_PER_TOKEN)
-        return f"{name} {seed}. " + (manual * (wanted // len(manual) + 1))[:wanted]
 
     def headed(name: str, line: Callable[[int], str]) -> Variant:
         def body(number: int) -> Body:
             header = f"x-anthropic-billing-header: {line(number)}"
-            system = [{"type": "text", "text": header}, {"type": "text", "text": text(name, 1.0)}]
+            system = [
+                {"type": "text", "text": header},
+                {"type": "text", "text": manual(f"{name} {seed}", tokens)},
+            ]
             said = f"Go on with step {number}. {PLAY}"
             return _body(model, system, [{"role": "user", "content": said}])
 
@@ -100,7 +105,7 @@ def variants(model: str, tokens: int, seed: int) -> Mapping[str, Variant]:
 
     def thought(name: str, first: Callable[[int], str]) -> Variant:
         def body(number: int) -> Body:
-            thinking = f"{first(number)} {text('thought', THINKING_TOKENS / tokens)}"
+            thinking = f"{first(number)} {manual('thought', THINKING_TOKENS)}"
             answer: list[Body] = [
                 {"type": "thinking", "thinking": thinking, "signature": ""},
                 {"type": "tool_use", "id": "call1", "name": "read_file", "input": {"path": "a"}},
@@ -112,7 +117,9 @@ def variants(model: str, tokens: int, seed: int) -> Mapping[str, Variant]:
                 {"role": "assistant", "content": answer},
                 {"role": "user", "content": [result]},
             ]
-            return _body(model, [{"type": "text", "text": text(name, 1.0)}], messages)
+            return _body(
+                model, [{"type": "text", "text": manual(f"{name} {seed}", tokens)}], messages
+            )
 
         return body
 

@@ -172,11 +172,16 @@ def _median_row(rows: Sequence[Row]) -> Row:
         figures[name] = median(getattr(row, name) for row in rows)
     for name in _SPREADS:
         figures[name] = _median_spread([getattr(row, name) for row in rows])
+    costs = [row.cost for row in rows]
+    processes = {
+        name: median(cost.processes.get(name, 0.0) for cost in costs) for name in costs[0].processes
+    }
+    others = median(cost.others for cost in costs)
     return replace(
         rows[-1],
         failed=sum(row.failed for row in rows),
         errors=dict(errors),
-        cost=_median_cost([row.cost for row in rows]),
+        cost=Cost(processes, median(cost.client for cost in costs), others),
         dispatch_missing=sum(row.dispatch_missing for row in rows),
         **figures,
     )
@@ -190,11 +195,3 @@ def _median_spread(spreads: Sequence[Spread | None]) -> Spread | None:
     names = ("min", "p50", "p95", "p99", "max")
     cut = [median(getattr(one, name) for one in known) for name in names]
     return Spread(sum(one.count for one in known), *cut)
-
-
-def _median_cost(costs: Sequence[Cost]) -> Cost:
-    processes = {
-        name: median(cost.processes.get(name, 0.0) for cost in costs) for name in costs[0].processes
-    }
-    client = median(cost.client for cost in costs)
-    return Cost(processes, client, median(cost.others for cost in costs))

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -156,9 +157,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     own, for_stack = split(sys.argv[1:] if argv is None else argv)
     asked = arguments().parse_args(own)
 
-    def say(line: str) -> None:
-        print(line, flush=True)
-
+    say = partial(print, flush=True)
     try:
         if unknown := set(asked.parts.split(",")) - {*ALL, *PARTS}:
             raise ValueError(

@@ -35,42 +35,22 @@ NEEDED = (
 """Packages that its frontend and a worker import, in the versions that its wheels require."""
 
 
-def home() -> Path:
-    """Returns the directory of peers."""
-    return Path(os.environ.get(PEERS) or Path.home() / ".cache" / "turnwire-peers")
-
-
-def interpreter() -> Path:
-    """Returns the Python of Dynamo's environment, which may not exist."""
-    return home() / "dynamo" / "venv" / "bin" / "python"
-
-
-def installed() -> bool:
-    """Returns whether the required version is installed."""
-    if not interpreter().exists():
-        return False
-    look = (
-        "from importlib.metadata import version; print(version('ai-dynamo'), "
-        "version('ai-dynamo-runtime'))"
-    )
-    found = subprocess.run([interpreter(), "-c", look], capture_output=True, text=True, check=False)
-    return found.stdout.split() == [VERSION, VERSION]
-
-
 def install(say: Callable[[str], None]) -> Path:
     """Makes the environment unless it exists; returns its Python.
 
     Raises subprocess.CalledProcessError if pip fails, OSError if the directory cannot be written.
     """
-    if installed():
-        return interpreter()
-    where = interpreter().parents[1]
-    say(f"installing Dynamo {VERSION} into {where}")
-    venv.create(where, with_pip=True, clear=True)
-    pip = [str(interpreter()), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "--no-deps", *DYNAMO], check=True)
-    subprocess.run([*pip, *NEEDED], check=True)
-    return interpreter()
+    peers = Path(os.environ.get(PEERS) or Path.home() / ".cache" / "turnwire-peers")
+    where = peers / "dynamo" / "venv"
+    python, done = where / "bin" / "python", where / f"dynamo-{VERSION}"
+    if not done.exists():
+        say(f"installing Dynamo {VERSION} into {where}")
+        venv.create(where, with_pip=True, clear=True)
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, "--no-deps", *DYNAMO], check=True)
+        subprocess.run([*pip, *NEEDED], check=True)
+        done.touch()
+    return python
 
 
 if __name__ == "__main__":

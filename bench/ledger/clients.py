@@ -55,11 +55,8 @@ Client = Callable[[Dialogue], Conversation]
 
 def javascript(text: str) -> Any:
     """Parses a text like JSON.parse, so that `json.dumps` writes it like JSON.stringify."""
-    return (
-        json.loads(text, parse_int=_double, parse_float=_double, object_pairs_hook=_object)
-        if text.strip()
-        else {}
-    )
+    hooks: Any = {"parse_int": _double, "parse_float": _double, "object_pairs_hook": _object}
+    return json.loads(text.strip() or "{}", **hooks)
 
 
 def _double(digits: str) -> float | int | None:
@@ -70,9 +67,10 @@ def _double(digits: str) -> float | int | None:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    given = dict(pairs)
-    indices = sorted((key for key in given if re.fullmatch("0|[1-9][0-9]{0,9}", key)), key=int)
-    return {**{key: given[key] for key in indices}, **given}
+    """Keys that are numbers come first."""
+    members = dict(pairs)
+    indices = sorted((key for key in members if re.fullmatch("0|[1-9][0-9]{0,9}", key)), key=int)
+    return {**{key: members[key] for key in indices}, **members}
 
 
 def _conversation(
@@ -118,10 +116,6 @@ def _parts(
     return parts
 
 
-# -- Messages
-# --------------------------------------------------------------------------------------------------
-
-
 def claude_code(dialogue: Dialogue) -> Conversation:
     """Thoughts with text and signature, inputs through JavaScript."""
     return _messages(dialogue, lambda block: Reasoning(block.text, block.seal))
@@ -144,10 +138,6 @@ def _messages(dialogue: Dialogue, thought: Callable[[Block], Reasoning | None]) 
     conversation = _conversation(dialogue, lambda blocks: _parts(blocks, thought, call), "system")
     conversation = structs.replace(conversation, sampling=Sampling(max_tokens=32_000))
     return parse_messages(messages.request(conversation), JSON).conversations[0]
-
-
-# -- Responses
-# --------------------------------------------------------------------------------------------------
 
 
 def codex(dialogue: Dialogue) -> Conversation:
@@ -181,15 +171,9 @@ def _responses(
     return Responses().parse(responses.request(conversation), JSON).conversations[0]
 
 
-# -- Chat
-# --------------------------------------------------------------------------------------------------
-
-
 def openclaw_chat(dialogue: Dialogue) -> Conversation:
     """Reasoning joined by line breaks, ids without underscores."""
-    return _chat(
-        dialogue, "\n", lambda arguments: arguments, lambda call_id: call_id.replace("_", "")
-    )
+    return _chat(dialogue, "\n", spell_id=lambda call_id: call_id.replace("_", ""))
 
 
 def opencode_chat(dialogue: Dialogue) -> Conversation:
@@ -198,39 +182,35 @@ def opencode_chat(dialogue: Dialogue) -> Conversation:
     def compact(arguments: str) -> str:
         return json.dumps(javascript(arguments), separators=(",", ":"), ensure_ascii=False)
 
-    return _chat(dialogue, "", compact, lambda call_id: call_id)
+    return _chat(dialogue, "", compact)
 
 
 def plain_chat(dialogue: Dialogue) -> Conversation:
     """A client without reasoning, as most are."""
-    return _chat(dialogue, None, lambda arguments: arguments, lambda call_id: call_id)
+    return _chat(dialogue, None)
 
 
 def _chat(
     dialogue: Dialogue,
     join: str | None,
-    spell: Callable[[str], str],
-    spell_id: Callable[[str], str],
+    spell: Callable[[str], str] = str,
+    spell_id: Callable[[str], str] = str,
 ) -> Conversation:
     def answer(blocks: list[Block]) -> list[Part]:
-        texts = {
-            kind: [block.text for block in blocks if block.kind == kind]
-            for kind in ("reasoning", "text")
-        }
-        thoughts = (
-            []
-            if join is None or not texts["reasoning"]
-            else [Reasoning(join.join(texts["reasoning"]))]
-        )
-        calls = [
-            Call(spell_id(b.call_id), b.name, spell(b.text)) for b in blocks if b.kind == "tool_use"
-        ]
-        return [*thoughts, *([Text("".join(texts["text"]))] if texts["text"] else []), *calls]
+        parts: list[Part] = []
+        thoughts = [block.text for block in blocks if block.kind == "reasoning"]
+        texts = [block.text for block in blocks if block.kind == "text"]
+        if thoughts and join is not None:
+            parts.append(Reasoning(join.join(thoughts)))
+        if texts:
+            parts.append(Text("".join(texts)))
+        calls = [block for block in blocks if block.kind == "tool_use"]
+        return parts + [Call(spell_id(b.call_id), b.name, spell(b.text)) for b in calls]
 
     def spelled(kind: str, what: Any) -> tuple[str, Any]:
-        return kind, [
-            (spell_id(call_id), text) for call_id, text in what
-        ] if kind == "results" else what
+        if kind == "results":
+            what = [(spell_id(call_id), text) for call_id, text in what]
+        return kind, what
 
     dialogue = replace(dialogue, entries=[spelled(kind, what) for kind, what in dialogue.entries])
     conversation = _conversation(dialogue, answer, "system")

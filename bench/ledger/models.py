@@ -23,23 +23,9 @@ _CONTROL = re.compile(
     r"<\|[^<>|\s]+\|>|<｜[^<>｜\s]+｜>|<\|[a-z_]+>|<[a-z_]+\|>|<(?:start|end)_of_(?:turn|utterance)>|<turn\|>|\[/?[A-Z_]{3,}\]"
 )
 _END_TOKENS = (
-    *(
-        "<|im_end|>",
-        "<|eot_id|>",
-        "<|eot|>",
-        "<|return|>",
-        "<|END_OF_TURN_TOKEN|>",
-        "<end_of_turn>",
-        "<turn|>",
-    ),
-    *(
-        "<|end|>",
-        "<end_of_utterance>",
-        "<｜end▁of▁sentence｜>",
-        "<|assistant_end|>",
-        "<｜hy_eos:opensource｜>",
-    ),
-    "<|message_sep|>",
+    *("<|im_end|>", "<|eot_id|>", "<|eot|>", "<|return|>", "<|END_OF_TURN_TOKEN|>"),
+    *("<end_of_turn>", "<turn|>", "<|end|>", "<end_of_utterance>", "<｜end▁of▁sentence｜>"),
+    *("<|assistant_end|>", "<｜hy_eos:opensource｜>", "<|message_sep|>"),
 )
 """Tokens that end a turn, the most specific first. A model's generation_config would name them."""
 _ALSO_ENDS = ("<|call|>", "<|eom_id|>", "<|tool_response>")
@@ -73,31 +59,20 @@ def build(
     ends = [token for token in _END_TOKENS if token in controls]
     eos = ends[0] if ends and "eos_token" not in template else _EOS
     tokenizer = Tokenizer.from_file(str(base / "tokenizer.json"))
-    markers = {
-        marker for known in families().values() for marker in known.markers if marker in template
-    }
-    special = sorted(
-        controls
-        | {_BOS, _EOS}
-        | {stop for f in families().values() for stop in f.stops if stop in template}
-    )
+    known = families().values()
+    stops = {stop for family in known for stop in family.stops if stop in template}
+    special = controls | stops | {_BOS, _EOS}
+    markers = {marker for family in known for marker in family.markers if marker in template}
     tokenizer.add_special_tokens(
-        [AddedToken(token, special=True, normalized=False) for token in special]
+        [AddedToken(token, special=True, normalized=False) for token in sorted(special)]
     )
     tokenizer.add_tokens(
-        [
-            AddedToken(token, special=False, normalized=False)
-            for token in sorted(markers - set(special))
-        ]
+        [AddedToken(token, normalized=False) for token in sorted(markers - special)]
     )
     tokenizer.save(str(directory / "tokenizer.json"))
     (directory / "chat_template.jinja").write_text(template)
-    also = [
-        tokenizer.token_to_id(token)
-        for token in (eos, *_ALSO_ENDS)
-        if token in controls or token == eos
-    ]
-    documents = {
+    also = [tokenizer.token_to_id(token) for token in _ALSO_ENDS if token in controls]
+    documents: dict[str, dict[str, Any]] = {
         "tokenizer_config.json": {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "bos_token": _BOS,
@@ -105,18 +80,17 @@ def build(
             "clean_up_tokenization_spaces": False,
         },
         "config.json": {"model_type": "bert", "max_position_embeddings": 1_000_000},
-        "generation_config.json": {"eos_token_id": also},
+        "generation_config.json": {"eos_token_id": [tokenizer.token_to_id(eos), *also]},
     }
+    if description is not None:
+        documents["response_template.json"] = dict(description)
     for name, document in documents.items():
         (directory / name).write_text(json.dumps(document))
-    file = directory / "response_template.json" if description is not None else None
-    if file is not None:
-        file.write_text(json.dumps(description))
     config = PreprocessorConfig(
         model=str(directory),
         served_model_name="m",
         tokenizer="tokenizers",
-        response_template=None if file is None else str(file),
+        response_template=str(directory / "response_template.json") if description else None,
     )
     return ModelSetup.load(config)
 
@@ -125,17 +99,10 @@ def _rendered(template: str) -> str:
     """Renders a small conversation, because some templates build their control tokens from
     pieces."""
     messages = [{"role": role, "content": "x"} for role in ("user", "assistant", "user")]
+    variables = {"add_generation_prompt": True, "bos_token": _BOS, "eos_token": _EOS}
     try:
         return (
-            environment()
-            .from_string(template)
-            .render(
-                messages=messages,
-                tools=None,
-                add_generation_prompt=True,
-                bos_token=_BOS,
-                eos_token=_EOS,
-            )
+            environment().from_string(template).render(messages=messages, tools=None, **variables)
         )
     except Exception:  # the template requires more than this
         return ""

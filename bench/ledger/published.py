@@ -23,14 +23,14 @@ _SOURCE, _WHEEL = "llama-cpp-python==0.3.36", "xinference==4.1.0"
 _IN_SOURCE = "/vendor/llama.cpp/models/templates/"
 _IN_WHEEL = "xinference/model/llm/models/"
 _NOT_RENDERED = {
-    "llamacpp_cohereforai_c4ai_command_r_plus_tool_use": "refuses tools without a description of "
-    "each "
-    "parameter",
-    "llamacpp_fireworks_ai_llama_3_firefunction_v2": "refuses to be rendered without a variable "
-    "`functions`",
-    "llamacpp_llama_cpp_deepseek_r1": "writes a generator as JSON, which Jinja cannot",
+    # needs a description of each parameter
+    "llamacpp_cohereforai_c4ai_command_r_plus_tool_use",
+    # needs a variable `functions`
+    "llamacpp_fireworks_ai_llama_3_firefunction_v2",
+    # writes a generator as JSON, which Jinja cannot
+    "llamacpp_llama_cpp_deepseek_r1",
 }
-"""Templates that cannot render an agent's conversation, and why."""
+"""Templates that cannot render an agent's conversation."""
 
 
 def published() -> dict[str, Path]:
@@ -93,16 +93,9 @@ def _of_wheel(scratch: Path) -> Iterator[tuple[str, str]]:
 
 
 def _pip_download(package: str, directory: Path, *options: str) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--no-deps",
-    ]
-    subprocess.run([*command, *options, "--dest", str(directory), package], check=True)
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    command = [*pip, "--no-deps", *options, "--dest", str(directory), package]
+    subprocess.run(command, check=True)
 
 
 def _file_name(source: str, model: str) -> str:

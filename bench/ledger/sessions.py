@@ -46,6 +46,11 @@ TOOLS: list[dict[str, Any]] = [
     {"name": "look", "schema": {"type": "object", "properties": {"where": {"type": "string"}}}},
 ]
 _BLANKS = ("", "", "", " ", "\n", "\n\n", "  \n")
+_FORMS = (
+    *("{} and {}.", "{},\n{}", "{}\n\n- {}", "`{}` < {}", "{} {{{}}}", "{}: é船 {}"),
+    '"{}" isn\'t C:\\{}\\n',
+)
+"""How two words follow each other in prose and code."""
 _ITEMS = {"reasoning": "rs", "text": "msg", "tool_use": "fc"}
 _CALLS = (1, 1, 1, 2, 3, 4)
 
@@ -121,28 +126,15 @@ class Model:
         hidden = self.ledger.model.vocabulary.hidden(self.setup.family.markers)
         entries = entries_of(parse, self.ledger.model.vocabulary.open(hidden))
         signed = [self._signer.sign(entry) for entry in entries]
-        return Output(
-            list(parse.stream.ids),
-            self.ledger.reader.text_of(parse.stream.ids),
-            _blocks(parse),
-            signed,
-        )
+        text = self.ledger.reader.text_of(parse.stream.ids)
+        return Output(list(parse.stream.ids), text, _blocks(parse), signed)
 
     def say(self) -> str:
         """Returns some words with the punctuation of prose and code."""
         words = [self.word() for _ in range(1 + self.choose.below(4))]
-        forms = (
-            "{} and {}.",
-            "{},\n{}",
-            "{}\n\n- {}",
-            "`{}` < {}",
-            "{} {{{}}}",
-            "{}: é船 {}",
-            '"{}" isn\'t C:\\{}\\n',
-        )
         text = words[0]
         for word in words[1:]:
-            text = str(self.choose.of(forms)).format(text, word)
+            text = str(self.choose.of(_FORMS)).format(text, word)
         return text
 
     def _text(self, prompt: Prompt) -> str:
@@ -180,12 +172,13 @@ class Model:
         if self.calls:
             calls = ["call"] * int(self.choose.of(_CALLS))
             plans += [
-                *([*calls], ["reasoning", *calls], ["reasoning", "text", *calls], ["text", *calls]),
-                *(
-                    ["reasoning", "call", "reasoning", "call"],
-                    ["reasoning", "call", "text", "call"],
-                    ["text", "reasoning", "call"],
-                ),
+                calls,
+                ["reasoning", *calls],
+                ["reasoning", "text", *calls],
+                ["text", *calls],
+                ["reasoning", "call", "reasoning", "call"],
+                ["reasoning", "call", "text", "call"],
+                ["text", "reasoning", "call"],
                 ["call", "text"],
             ]
         plan: list[str] = self.choose.of(plans)
@@ -220,13 +213,12 @@ class Model:
             if self.choose.below(3) == 0:
                 arguments[name] = self.choose.of(values)
         if style.arguments is as_json and self.choose.below(2):
-            compact = json.dumps(
-                arguments, separators=(",", ":"), ensure_ascii=bool(self.choose.below(2))
-            )
-            return style.write_call("run_shell", {}).replace("{}", compact) + str(
-                self.choose.of(("", "\n"))
-            )
-        return style.write_call("run_shell", arguments) + str(self.choose.of(("", "\n")))
+            ascii_only = bool(self.choose.below(2))
+            compact = json.dumps(arguments, separators=(",", ":"), ensure_ascii=ascii_only)
+            written = style.write_call("run_shell", {}).replace("{}", compact)
+        else:
+            written = style.write_call("run_shell", arguments)
+        return written + str(self.choose.of(("", "\n")))
 
     def _blank(self) -> str:
         return str(self.choose.of(_BLANKS))
@@ -262,9 +254,8 @@ class Model:
         vocabulary = self.ledger.model.vocabulary
         parse = TurnParse.open(stream, self.setup.family, vocabulary, self._sealer)
         parse.feed(ids)
-        parse.finish(
-            TokenFinish(reason, self.setup.stop_ids[0] if reason is FinishReason.STOP else None)
-        )
+        stop_id = self.setup.stop_ids[0] if reason is FinishReason.STOP else None
+        parse.finish(TokenFinish(reason, stop_id))
         return parse
 
     @staticmethod
@@ -305,14 +296,6 @@ def _blocks(parse: TurnParse) -> list[Block]:
             said += event.text
         elif isinstance(event, BlockStop) and (begun.kind != "tool_use" or event.complete):
             item_id = f"{_ITEMS[begun.kind]}_{parse.stream.turn}{event.block:03d}"
-            blocks.append(
-                Block(
-                    begun.kind,
-                    said,
-                    begun.name or "",
-                    begun.call_id or "",
-                    event.seal or "",
-                    item_id,
-                )
-            )
+            names = begun.name or "", begun.call_id or "", event.seal or ""
+            blocks.append(Block(begun.kind, said, *names, item_id))
     return blocks
