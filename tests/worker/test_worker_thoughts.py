@@ -3,13 +3,11 @@
 import random
 from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from msgspec import Raw
 
 from schemas.conversation import ToolSpec
 from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason
@@ -185,7 +183,7 @@ def test_budget_holds_and_an_answer_follows(
     chance = random.Random(f"{name}{single}")
     for in_reasoning in (True, False):
         budget = budget_of(name, tokenizer, LIMIT, in_reasoning)
-        text = " ".join(chance.choice(WORDS) for _ in range(500))
+        text = " ".join(chance.choice(WORDS) for _ in range(150))
         ids = tokenizer.encode(
             thought(family, text, in_reasoning) + family.style.write_text("Never.")
         )
@@ -204,56 +202,28 @@ def test_budget_holds_and_an_answer_follows(
 
 @for_each(THINKING)
 @pytest.mark.parametrize("single", [True, False])
-@pytest.mark.parametrize("in_reasoning", [True, False])
 def test_thought_within_its_budget_is_untouched(
-    name: str, single: bool, in_reasoning: bool, tokenizer_of: Tokenizers
+    name: str, single: bool, tokenizer_of: Tokenizers
 ) -> None:
     """Also one of exactly the budget; whatever follows it, calls and more thoughts included."""
     tokenizer, family = tokenizer_of(single), families()[name]
-    chance = random.Random(f"{name}{single}{in_reasoning}")
-    for _ in range(2):
+    chance = random.Random(f"{name}{single}")
+    for in_reasoning in (True, False):
         text = " ".join(chance.choice(WORDS) for _ in range(chance.randrange(1, 40))) + "."
-        parts = [family.style.write_text("Text about <p> and {x}. " * 20)]
+        parts = [family.style.write_text("Text about <p> and {x}. " * 4)]
         if family.style.call:
-            parts.insert(0, family.style.write_call("run", {"cmd": "ls </b> " * 30}))
+            parts.insert(0, family.style.write_call("run", {"cmd": "ls </b> " * 8}))
         rest = family.style.joint.join(parts)
-        written = thought(family, text, in_reasoning) + family.style.joint + rest
-        ids = tokenizer.encode(written)
+        ids = tokenizer.encode(thought(family, text, in_reasoning) + family.style.joint + rest)
         counter = ThoughtCounter(budget_of(name, tokenizer, 1000, in_reasoning))
         for token in ids:
             counter.count(token)
-        for tokens in (counter.used, counter.used + 1, 1000):
-            limited = budget_of(name, tokenizer, tokens, in_reasoning)
-            turn = Turn(limited, ids, steps=(1, 3, 9))
+        for tokens in (counter.used, 1000):
+            turn = Turn(budget_of(name, tokenizer, tokens, in_reasoning), ids, steps=(1, 3, 9))
             assert turn.stream.ids == ids
             assert turn.continued == 0
         before = Turn(budget_of(name, tokenizer, counter.used - 1, in_reasoning), ids)
         assert before.continued == 1
-
-
-@for_each(THINKING)
-@pytest.mark.parametrize("single", [True, False])
-def test_usage_counts_a_thought_and_its_own_markers_at_most(
-    name: str, single: bool, tokenizer_of: Tokenizers
-) -> None:
-    """Not the marker of the call that follows, whether the thought is closed or the call ends it."""
-    tokenizer, style = tokenizer_of(single), families()[name].style
-    vocabulary, text = vocabulary_of(tokenizer), SENTENCE + " on."
-    answer = style.write_call("run", {"cmd": "ls"}) if style.call else style.write_text("Done.")
-    for in_reasoning, closed in ((True, True), (False, True), (False, not style.call)):
-        begun = thought(families()[name], text, in_reasoning)
-        start = begun.index(text)
-        if not closed:
-            begun = begun[: start + len(text)]
-        ids = tokenizer.encode(begun + style.joint + answer)
-        ends = list(accumulate(len(vocabulary.bytes_of(token)) for token in ids))
-        head, inner = len(begun[:start].encode()), len(begun[: start + len(text)].encode())
-        most = sum(before < len(begun.encode()) for before in [0, *ends[:-1]])
-        least = sum(end <= inner for end in ends) - sum(end <= head for end in ends) - 1
-        stream = TokenStream(turn="t", attempt=1, frontend="f", context=Raw(b"{}"), ids=ids)
-        blocks, finish = read(name, tokenizer, stream, in_reasoning)
-        assert blocks[0][0] == "reasoning", blocks
-        assert least - (not closed) <= finish.usage.reasoning <= most, begun + style.joint + answer
 
 
 CALL = '<tool_call>\n{"name": "run", "arguments": {"cmd": "ls"}}\n</tool_call>'
@@ -294,26 +264,21 @@ def test_thoughts_of_a_turn_share_the_budget(hermes: Hermes) -> None:
         assert turn.stream.ids[:kept] == ids[:kept]
 
 
-@for_each(["the <tool_call> tag", "a <think> tag"])
-def test_markers_that_a_thought_mentions_do_not_end_it(mention: str, hermes: Hermes) -> None:
-    blocks, end = hermes.read(hermes.turn(LIMIT, f"Of {mention}.{LONG}", "Done."))
-    assert [kind for kind, _ in blocks] == ["reasoning", "text"]
-    assert end.usage.reasoning <= LIMIT + 3
-
-
-@for_each(
-    ["`<think>` opens", "the <think> tag", "(<think>)", "a = <think>", "so:\n```\n<think>\n```\n"]
-)
-def test_opener_that_an_answer_mentions_is_no_thought(mention: str, hermes: Hermes) -> None:
-    ids = hermes.encode(f"{END}Here {mention}: {LONG}")
-    assert hermes.turn(8, ids).stream.ids == ids
+def test_markers_that_are_mentioned_neither_end_nor_open_a_thought(hermes: Hermes) -> None:
+    for mention in ("the <tool_call> tag", "a <think> tag"):
+        blocks, end = hermes.read(hermes.turn(LIMIT, f"Of {mention}.{LONG}", "Done."))
+        assert [kind for kind, _ in blocks] == ["reasoning", "text"]
+        assert end.usage.reasoning <= LIMIT + 3
+    for mention in ("`<think>` opens", "the <think> tag", "(<think>)", "so:\n```\n<think>\n```\n"):
+        ids = hermes.encode(f"{END}Here {mention}: {LONG}")
+        assert hermes.turn(8, ids).stream.ids == ids, mention
 
 
 def test_max_tokens_keeps_its_meaning(hermes: Hermes) -> None:
     """At every limit around the end of the thought, also where that does not fit."""
     answer = "Done, and so on and on and on."
     whole = hermes.encode("Look" + LONG)[:20] + hermes.encode(END) + hermes.encode(answer)
-    for limit in range(15, 32):
+    for limit in range(17, 32):
         turn = hermes.turn(20, "Look" + LONG, answer, max_tokens=limit, steps=(3,))
         assert turn.stream.ids == whole[:limit]
         assert turn.stream.finish is not None
