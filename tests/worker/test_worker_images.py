@@ -34,6 +34,7 @@ from tests.kit.waiting import eventually
 from tests.kit.worker import WorkerTrial
 from tests.worker.vision import VisionPrompts, image
 
+pytestmark = pytest.mark.parametrize("vision_dir", ["idefics"], indirect=True)
 TEXT = "There is some text before the image, more than a block of it. " * 6
 
 
@@ -124,20 +125,11 @@ async def test_engine_gets_the_image_and_the_second_request_reads_nothing(
     assert await trial.answer("u") == answer
     assert trial.cached("u") == second.expected_cached
     assert len(reads) == 2
-
-
-async def test_equal_text_with_another_image_is_held_up_to_the_image(
-    trial: Trial, vision: VisionPrompts
-) -> None:
-    for color in ("red", "blue"):
-        data = image(color)
-        await trial.store.put(image_hash(data, None), data)
-    for turn, color, held in (("t", "red", False), ("u", "blue", True)):
-        ids, images = placed(vision, TEXT, image(color), TEXT)
-        reply = await trial.send(trial.asked(turn, ids, images))
-        assert reply.expected_cached == (images[0].at // 16 * 16 if held else 0)
-        await trial.answer(turn)
-        assert trial.cached(turn) == reply.expected_cached
+    ids, images = placed(vision, TEXT, blue, " and ", blue, " and ", red)
+    other = await trial.send(trial.asked("v", ids, images))
+    assert other.expected_cached == images[0].at // 16 * 16, "equal text with another image"
+    await trial.answer("v")
+    assert trial.cached("v") == other.expected_cached
 
 
 async def test_image_that_is_not_stored_is_named_by_its_code(
@@ -158,56 +150,45 @@ async def test_places_outside_the_prompt_that_overlap_or_are_in_no_order_are_ref
     trial: Trial, vision: VisionPrompts
 ) -> None:
     ids, images = placed(vision, image("red"), image("blue"))
-    longer = msgspec.structs.replace(images[0], tokens=images[1].at - images[0].at + 1)
-    output = pack_ids(ids[images[1].at :])
-    for at, tokens in ((-1, 4), (0, 0), (0, 1 << 40), (1 << 40, 4)):
-        place = PromptImage(images[0].hash, at, tokens)
-        error = error_of(await trial.send(trial.asked("t", ids, [place])))
+    first, second = images
+    longer = msgspec.structs.replace(first, tokens=second.at - first.at + 1)
+    places = [(-1, 4), (0, 0), (0, 1 << 40), (1 << 40, 4)]
+    wrong = [[PromptImage(first.hash, at, tokens)] for at, tokens in places]
+    asked = [trial.asked("t", ids, one) for one in [*wrong, [second, first], [longer, second]]]
+    output = pack_ids(ids[second.at :])
+    asked.append(trial.asked("t", ids[: second.at], images, resume=output))
+    for request in asked:
+        error = error_of(await trial.send(request))
         assert error.kind is ErrorKind.INVALID
-        assert f"an image is not at its place in the prompt of {len(ids)} tokens" in error.message
-    for wrong, more in (
-        (images[::-1], {}),
-        ([longer, images[1]], {}),
-        (images, {"resume": output}),
-    ):
-        short = ids[: images[1].at] if more else ids
-        error = error_of(await trial.send(trial.asked("t", short, wrong, **more)))
-        assert error.kind is ErrorKind.INVALID
+        assert "an image is not at its place in the prompt of" in error.message
 
 
-async def test_resumed_turn_keeps_its_images(trial: Trial, vision: VisionPrompts) -> None:
-    await trial.store.put(image_hash(image(), None), image())
-    ids, images = placed(vision, TEXT, image())
-    await trial.send(trial.asked("t", ids, images))
-    whole = await trial.answer("t")
-    half = trial.ids("t")[: len(trial.ids("t")) // 2]
-    reply = await trial.send(trial.asked("u", ids, images, resume=pack_ids(half)))
-    assert reply.expected_cached is not None
-    assert reply.expected_cached >= len(ids) // 16 * 16 > images[0].at
-    assert await trial.answer("u") == whole
-
-
-async def test_turn_keeps_its_images_after_an_ended_thought(
+async def test_resumed_turns_ended_thoughts_and_prefills_have_their_images(
     trial: Trial, vision: VisionPrompts
 ) -> None:
     await trial.store.put(image_hash(image(), None), image())
-    ids, images = placed(vision, image())
+    ids, images = placed(vision, TEXT, image(), TEXT)
+    early = trial.asked("early", ids, images, parser="", frontend="")
+    assert (await trial.send(early)).error is None
+    reply = await trial.send(trial.asked("t", ids, images))
+    assert reply.expected_cached == (len(ids) - 1) // 16 * 16
+    whole = await trial.answer("t")
+    seen = f"I see an image of 84 x 56 pixels ({images[0].hash[:8]})."
+    assert seen in whole
+
+    half = trial.ids("t")[: len(trial.ids("t")) // 2]
+    reply = await trial.send(trial.asked("resumed", ids, images, resume=pack_ids(half)))
+    assert reply.expected_cached is not None
+    assert reply.expected_cached >= len(ids) // 16 * 16
+    assert await trial.answer("resumed") == whole
+
     spelling = {text: pack_ids([trial.token(text)]) for text in ("<think>", "</think>")}
     end = spelling["</think>"]
     budget = ThoughtBudget(2, spelling, ["<think>"], ["</think>"], ["</think>"], end, end)
-    assert (await trial.send(trial.asked("t", ids, images, thought_budget=budget))).error is None
-    answer = await trial.answer("t")
-    assert trial.ids("t").index(trial.token("</think>")) == 3
-    assert f"I see an image of 84 x 56 pixels ({images[0].hash[:8]})." in answer
-
-
-async def test_prefill_has_its_images(trial: Trial, vision: VisionPrompts) -> None:
-    await trial.store.put(image_hash(image(), None), image())
-    ids, images = placed(vision, TEXT, image(), TEXT)
-    early = trial.asked("t", ids, images, parser="", frontend="")
-    assert (await trial.send(early)).error is None
-    reply = await trial.send(trial.asked("u", ids, images))
-    assert reply.expected_cached == (len(ids) - 1) // 16 * 16
+    thinking = trial.asked("thinks", ids, images, thought_budget=budget)
+    assert (await trial.send(thinking)).error is None
+    assert seen in await trial.answer("thinks")
+    assert trial.ids("thinks").index(trial.token("</think>")) == 3
 
 
 class SlowStore:

