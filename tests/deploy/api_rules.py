@@ -9,13 +9,9 @@ from typing import Any
 from tests.deploy.rendered import Manifest
 
 WORKLOADS = ("Deployment", "StatefulSet", "Job")
-PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _PORT_NAME = re.compile(r"(?=.*[a-z])(?!.*--)[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?")
-_LABEL = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
-_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)(m|k|M|G|T|Ki|Mi|Gi|Ti)?")
-_UNITS = {"m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+_UNITS = {"": 1, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+_UNITS |= {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
 def faults(manifests: list[Manifest], elsewhere: Iterable[str]) -> Iterator[str]:
@@ -23,36 +19,24 @@ def faults(manifests: list[Manifest], elsewhere: Iterable[str]) -> Iterator[str]
     claims that something else creates."""
     names = Counter((one["kind"], one["metadata"]["name"]) for one in manifests)
     yield from (f"{kind} {name} exists twice" for (kind, name), n in names.items() if n > 1)
+    known = {*names, *((kind, name) for kind in ("ConfigMap", "Secret") for name in elsewhere)}
     for one in manifests:
         place = f"{one['kind']} {one['metadata']['name']}"
-        found = [*_names(one), *_of_kind(one, manifests), *_references(one, names, set(elsewhere))]
+        found = _workload(one, known) if one["kind"] in WORKLOADS else _selection(one, manifests)
         yield from (f"{place}: {fault}" for fault in found)
 
 
-def _names(one: Manifest) -> Iterator[str]:
-    if not _NAME.fullmatch(one["metadata"]["name"]):
-        yield "bad name"
-    for labels in (one["metadata"].get("labels", {}), _pod_labels(one)):
-        for value in labels.values():
-            if not _LABEL.fullmatch(value):
-                yield f"bad label {value}"
-
-
-def _of_kind(one: Manifest, manifests: list[Manifest]) -> Iterator[str]:
+def _selection(one: Manifest, manifests: list[Manifest]) -> Iterator[str]:
+    """Faults of an object that selects pods or scales a workload."""
     spec = one.get("spec", {})
-    if one["kind"] in WORKLOADS:
-        yield from _workload(one)
-    elif one["kind"] == "Service":
+    if one["kind"] == "Service":
         pods = _selected(spec.get("selector", {}), manifests)
-        targets = {port.get("targetPort", port["port"]) for port in spec["ports"]}
+        wanted = {port.get("targetPort", port["port"]) for port in spec["ports"]}
         yield from _ports(spec["ports"])
-        if not pods:
-            yield "selects no pod"
-        for pod in pods:
-            yield from (f"no port {target}" for target in sorted(targets - _targets(pod), key=str))
+        if not pods or any(wanted - _targets(pod) for pod in pods):
+            yield f"no pod has the ports {wanted}"
     elif one["kind"] == "NetworkPolicy":
-        wanted = spec["podSelector"].get("matchLabels", {})
-        if not _selected(wanted, manifests):
+        if not _selected(spec["podSelector"].get("matchLabels", {}), manifests):
             yield "selects no pod"
     elif one["kind"] == "PodDisruptionBudget":
         if not _selected(spec["selector"]["matchLabels"], manifests):
@@ -63,12 +47,9 @@ def _of_kind(one: Manifest, manifests: list[Manifest]) -> Iterator[str]:
         target = spec["scaleTargetRef"]["name"]
         if not any(m["kind"] in WORKLOADS and m["metadata"]["name"] == target for m in manifests):
             yield f"scales {target}, which does not exist"
-        bounds = spec.get("minReplicas", spec.get("minReplicaCount", 1))
-        if bounds > spec.get("maxReplicas", spec.get("maxReplicaCount", bounds)):
-            yield "more replicas at least than at most"
 
 
-def _workload(one: Manifest) -> Iterator[str]:
+def _workload(one: Manifest, known: set[tuple[str, str]]) -> Iterator[str]:
     spec, pod = one["spec"], one["spec"]["template"]["spec"]
     selector = spec.get("selector", {}).get("matchLabels", {})
     if not selector.items() <= _pod_labels(one).items():
@@ -78,34 +59,32 @@ def _workload(one: Manifest) -> Iterator[str]:
         yield "an update can neither add nor remove a pod"
     if one["kind"] == "Job" and pod.get("restartPolicy") not in ("Never", "OnFailure"):
         yield "a Job needs a restart policy"
-
-    volumes = [volume["name"] for volume in pod.get("volumes", ())]
-    volumes += [claim["metadata"]["name"] for claim in spec.get("volumeClaimTemplates", ())]
-    if len(set(volumes)) < len(volumes):
-        yield "two volumes with one name"
+    for kind, source in _sources(pod):
+        name = source.get("name") or source.get("secretName")
+        if not source.get("optional", False) and (kind, name) not in known:
+            yield f"there is no {kind} {name}"
+    volumes = {volume["name"] for volume in pod.get("volumes", ())}
+    volumes |= {claim["metadata"]["name"] for claim in spec.get("volumeClaimTemplates", ())}
     for container in [*pod.get("initContainers", ()), *pod["containers"]]:
-        yield from _container(container, set(volumes))
+        yield from _container(container, volumes)
 
 
 def _container(container: dict[str, Any], volumes: set[str]) -> Iterator[str]:
     mounts = container.get("volumeMounts", [])
     paths = Counter(mount["mountPath"] for mount in mounts)
     yield from (f"two mounts at {path}" for path, n in paths.items() if n > 1)
-    lacking = sorted({mount["name"] for mount in mounts} - volumes)
-    yield from (f"no volume {name}" for name in lacking)
+    yield from (f"no volume {name}" for name in {mount["name"] for mount in mounts} - volumes)
     variables = Counter(one["name"] for one in container.get("env", ()))
     yield from (f"{name} is set twice" for name, n in variables.items() if n > 1)
     yield from _ports(container.get("ports", []))
-
     ports = {port[key] for port in container.get("ports", ()) for key in port if key != "protocol"}
-    for name in PROBES:
-        probe = container.get(name, {})
+    for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
         for handler in ("httpGet", "tcpSocket"):
-            if handler in probe and probe[handler]["port"] not in ports:
-                yield f"{name} at a port that is not there"
-        if name != "readinessProbe" and probe.get("successThreshold", 1) != 1:
-            yield f"{name} needs a successThreshold of 1"
-
+            if (
+                handler in (found := container.get(probe, {}))
+                and found[handler]["port"] not in ports
+            ):
+                yield f"{probe} at a port that is not there"
     resources = container.get("resources", {})
     for name, requested in resources.get("requests", {}).items():
         if _number(requested) > _number(resources.get("limits", {}).get(name, requested)):
@@ -119,20 +98,8 @@ def _ports(ports: list[dict[str, Any]]) -> Iterator[str]:
         yield "ports need different names"
 
 
-def _references(
-    one: Manifest, names: Counter[tuple[str, str]], elsewhere: set[str]
-) -> Iterator[str]:
-    """ConfigMaps and Secrets of pods that do not exist."""
-    if one["kind"] not in WORKLOADS:
-        return
-    for kind, source in _sources(one["spec"]["template"]["spec"]):
-        name = source.get("name") or source.get("secretName")
-        optional = source.get("optional", False) or name in elsewhere
-        if not optional and (kind, name) not in names:
-            yield f"there is no {kind} {name}"
-
-
 def _sources(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The ConfigMaps and Secrets that a pod names."""
     if isinstance(value, list):
         for inner in value:
             yield from _sources(inner)
@@ -146,10 +113,8 @@ def _sources(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
                 yield from _sources(inner)
 
 
-def _pod_labels(one: Manifest) -> dict[str, str]:
-    if one["kind"] not in WORKLOADS:
-        return {}
-    labels: dict[str, str] = one["spec"]["template"]["metadata"]["labels"]
+def _pod_labels(workload: Manifest) -> dict[str, str]:
+    labels: dict[str, str] = workload["spec"]["template"]["metadata"]["labels"]
     return labels
 
 
@@ -167,6 +132,5 @@ def _targets(workload: Manifest) -> set[str | int]:
 
 
 def _number(quantity: str | int | float) -> float:
-    found = _QUANTITY.fullmatch(str(quantity))
-    assert found is not None, quantity
-    return float(found[1]) * ({**_UNITS, **_BINARY}[found[2]] if found[2] else 1)
+    number = str(quantity).rstrip("KMGTikm")
+    return float(number) * _UNITS[str(quantity).removeprefix(number)]
