@@ -69,11 +69,6 @@ async def text(client: Client, question: str, **more: Any) -> str:
     return "".join(block.get("text", "") for block in answer.blocks)
 
 
-async def test_it_answers_in_english(client: Client) -> None:
-    assert "blue" in await text(client, "What color is the sky on a clear day?")
-    assert "4" in await text(client, "How much is 2 + 2?")
-
-
 async def test_each_prompt_of_50_sampled_turns_begins_with_all_tokens_before(
     client: Client, serving: Stack
 ) -> None:
@@ -91,9 +86,8 @@ async def test_each_prompt_of_50_sampled_turns_begins_with_all_tokens_before(
     messages: list[dict[str, Any]] = []
     async with BusTurns(serving.nats.url) as bus:
         for turn in range(TURNS):
-            messages.append(
-                {"role": "user", "content": f"{turn}: say something about {rng.choice(topics)}."}
-            )
+            question = f"{turn}: say something about {rng.choice(topics)}."
+            messages.append({"role": "user", "content": question})
             request = ask(temperature=1, max_tokens=rng.randrange(1, 48)) | {"messages": messages}
             messages.append((await client.stream(request)).message)
             if not messages[-1]["content"]:  # it ended at once
@@ -104,17 +98,20 @@ async def test_each_prompt_of_50_sampled_turns_begins_with_all_tokens_before(
     assert [found for earlier, later in exact if (found := prefix_break(earlier, later))] == []
     for earlier, later in exact:
         whole = len(earlier.prompt) + len(earlier.output)
-        assert (later.cached or 0) >= (whole - 1) // BLOCK * BLOCK, (
-            "the cache has what was computed"
-        )
+        computed = (whole - 1) // BLOCK * BLOCK
+        assert (later.cached or 0) >= computed, "the cache has what was computed"
     assert len({tuple(turn.output) for turn in turns}) > TURNS // 2
 
 
-async def test_the_tokenizer_reads_what_the_model_wrote(client: Client, serving: Stack) -> None:
+async def test_it_answers_in_english_and_the_tokenizer_reads_what_it_wrote(
+    client: Client, serving: Stack
+) -> None:
+    assert "blue" in await text(client, "What color is the sky on a clear day?")
     tokenizer = Tokenizer.from_file(str(serving.model / "tokenizer.json"))
     async with BusTurns(serving.nats.url) as bus:
         said = await text(client, "How much is 2 + 2?")
         (turn,) = [await bus.ended(turn.id) for turn in await bus.begun(1)]
+    assert "4" in said
     assert tokenizer.decode(turn.output) == said
     assert turn.stop_id == tokenizer.token_to_id("<|im_end|>")
 
@@ -158,16 +155,11 @@ async def test_closed_connection_ends_the_decoding(client: Client, serving: Stac
 @pytest.mark.parametrize("temperature", [0, 1])
 async def test_forced_call_fits_its_schema(client: Client, temperature: float) -> None:
     """SmolLM2 never saw a tool: the grammar alone makes its tokens a call."""
+    own = {"tools": [{**WEATHER, "strict": True}], "tool_choice": {"type": "any"}}
+    question = "Will it rain in Rome in the next three days?"
     for _ in range(1 if temperature == 0 else 8):
-        answer = await client.stream(
-            ask(
-                "Will it rain in Rome in the next three days?",
-                temperature=temperature,
-                max_tokens=200,
-                tools=[{**WEATHER, "strict": True}],
-                tool_choice={"type": "any"},
-            )
-        )
+        request = ask(question, temperature=temperature, max_tokens=200, **own)
+        answer = await client.stream(request)
         assert answer.kinds[0] == "tool_use"
         arguments = answer.blocks[0]["input"]
         assert arguments["city"] in ("Oslo", "Rome")
@@ -179,7 +171,6 @@ async def test_claude_code_gets_an_answer(serving: Stack, tmp_path: Any) -> None
     machine = Machine(tmp_path)
     claude = await ClaudeCode(machine).connect(serving.url)
     machine.environment["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = "64"
-    ran = await claude.ask(
-        "What is the capital of France?", "--system-prompt", SYSTEM, "--tools", "Bash"
-    )
+    own = ("--system-prompt", SYSTEM, "--tools", "Bash")
+    ran = await claude.ask("What is the capital of France?", *own)
     assert [said for kind, said in blocks(ran.lines) if kind in ("text", "tool_use") and said]
