@@ -9,9 +9,7 @@ from tokenizers import Tokenizer
 
 from schemas.control import Load
 from schemas.errors import EngineFailed
-from schemas.events import (
-    FinishReason,
-)
+from schemas.events import FinishReason
 from services.preprocessor.model import ModelSetup
 from services.runtime.config import PreprocessorConfig
 from services.runtime.storage.seal import Sealer
@@ -49,20 +47,15 @@ class Model:
         self.directory = directory
         tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
         vocabulary = tokenizer.get_vocab()
-        plain = sorted(
-            t
-            for t in vocabulary
-            if t[0] == "Ġ" and t[1:].isalpha() and t.isascii() is False and len(t) > 5
-        )
+        plain = sorted(t for t in vocabulary if t[0] == "Ġ" and t[1:].isalpha() and len(t) > 5)
         self.words = [(vocabulary[t], t[1:]) for t in plain if t[1:].isascii()][:1000]
         self.place = {word: index for index, (_, word) in enumerate(self.words)}
         self.close = [vocabulary["</think>"], vocabulary["ĊĊ"]]
         self.eos = vocabulary["<|im_end|>"]
         self.vocabulary = Vocabulary(tokenizer)
         self.sealer = Sealer(b"test")
-        self.setup = ModelSetup.load(
-            PreprocessorConfig(model=str(directory), served_model_name=name)
-        )
+        config = PreprocessorConfig(model=str(directory), served_model_name=name)
+        self.setup = ModelSetup.load(config)
 
     def output(self, salt: int, length: int) -> list[int]:
         """Two words of thought, then `length` words of text."""
@@ -71,11 +64,8 @@ class Model:
 
     def salts(self, text: str, first: int) -> list[int]:
         """Which worker wrote each word of a text; `first`: the index of its first word."""
-        words = text.split()
-        return [
-            (self.place[word] - (first + i) * STRIDE) % len(self.words)
-            for i, word in enumerate(words)
-        ]
+        words = enumerate(text.split(), first)
+        return [(self.place[word] - i * STRIDE) % len(self.words) for i, word in words]
 
 
 class EngineTurn:
@@ -159,9 +149,9 @@ class CountingEngine:
                 raise contract.EngineDied("the engine died")
             await asyncio.sleep(plan.pace_s)
             step = ids[done : min(done + plan.burst, end)]
-            logprobs = (
-                None if request.sampling.logprobs is None else [[(token, -0.5)] for token in step]
-            )
+            logprobs = None
+            if request.sampling.logprobs is not None:
+                logprobs = [[(token, -0.5)] for token in step]
             yield contract.EngineDelta(step, logprobs=logprobs, cached=cached)
             done, cached = done + len(step), None
         if plan.hold_at is not None and done >= plan.hold_at:

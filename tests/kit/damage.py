@@ -44,20 +44,9 @@ TOOLS = [
     ToolSpec("ping", schema={"properties": {}}),
 ]
 STRINGS = (
-    "/srv/app.py",
-    "hello there",
-    "ls -la",
-    "ls\n",
-    "def f(x):\n    return x",
-    "one, two, three",
-    "awk {print}",
-    "It is 5 o'clock",
-    'say "yes" now',
-    "C:\\new\\dir",
-    "print(')')",
-    "a = 1; b = 2",
-    "x <= y",
-    "",
+    *("/srv/app.py", "hello there", "ls -la", "ls\n", "def f(x):\n    return x"),
+    *("one, two, three", "awk {print}", "It is 5 o'clock", 'say "yes" now', "C:\\new\\dir"),
+    *("print(')')", "a = 1; b = 2", "x <= y", ""),
 )
 """Values of strings."""
 INSERTIONS = (" and so on", "x", "\n\nDone.", " I will wait.", ', "text": "hi"', ")", "7 ")
@@ -126,13 +115,13 @@ def damaged_turn(family: Family, chance: random.Random) -> DamagedTurn:
         raw = family.style.joint.join(_with_key_beside(family, call) for call in calls)
         return DamagedTurn(family, damage, calls, raw)
     written = _written(family, calls)
-    start, end = chance.choice(written.pieces)
+    start, end = place = chance.choice(written.pieces)
     if written.raw[start:end] in QUOTES:  # what is added beside a quote may be text of its string
         damage = chance.choice(("deleted", "doubled", "replaced"))
     elif end in written.content and damage in ("followed by text", "after another"):
         damage = "deleted"
     others = [written.raw[a:b] for a, b in written.pieces] + list(family.markers)
-    marker = DAMAGES[damage](written, start, end, chance, others)
+    marker = _damaged(damage, written, place, chance, others)
     raw = written.raw[:start] + marker + written.raw[end:]
     return DamagedTurn(family, damage, calls, raw)
 
@@ -164,67 +153,48 @@ def _texts(value: Any) -> set[str]:
     return {json.dumps(value), repr(value)}
 
 
-def _deleted(w: _Written, start: int, end: int, chance: random.Random, others: list[str]) -> str:
-    return ""
+DAMAGES = (
+    *("deleted", "doubled", "cut", "misspelt", "replaced", "with a blank"),
+    *("followed by text", "after another"),
+)
+"""What may happen to a marker."""
 
 
-def _doubled(w: _Written, start: int, end: int, chance: random.Random, others: list[str]) -> str:
+def _damaged(
+    damage: str, w: _Written, place: tuple[int, int], chance: random.Random, others: list[str]
+) -> str:
+    """What stands in a marker's place. `others`: other markers."""
+    start, end = place
     marker = w.raw[start:end]
-    if marker in QUOTES:
-        return "" if marker in (w.raw[start - 1], w.raw[end : end + 1]) else marker * 2
-    return marker + chance.choice(("", "\n", " ")) + marker
-
-
-def _cut(w: _Written, start: int, end: int, chance: random.Random, others: list[str]) -> str:
-    marker = w.raw[start:end]
-    at = chance.randint(0, len(marker) - 1)
-    return chance.choice((marker[:at], marker[at + 1 :]))
-
-
-def _misspelt(w: _Written, start: int, end: int, chance: random.Random, others: list[str]) -> str:
-    marker = w.raw[start:end]
-    places = [at for at in range(len(marker)) if start + at not in w.content]
-    at = chance.choice(places)
-    letter = chance.choice("xe_ ")
-    inserted = "" if start + at - 1 in w.content else letter + marker[at]
-    return marker[:at] + chance.choice(("", letter, inserted)) + marker[at + 1 :]
-
-
-def _replaced(w: _Written, start: int, end: int, chance: random.Random, others: list[str]) -> str:
-    tags = [other for other in others if other not in w.closers and not other.isalnum()]
-    return chance.choice(tags or others)
-
-
-def _spaced(w: _Written, start: int, end: int, chance: random.Random, others: list[str]) -> str:
-    marker = w.raw[start:end]
-    at = chance.randint(0, len(marker))
-    return marker[:at] + chance.choice((" ", "\n")) + marker[at:]
-
-
-def _followed(w: _Written, start: int, end: int, chance: random.Random, others: list[str]) -> str:
-    texts = [
-        text for text in INSERTIONS if '"' not in text or "call:" not in w.raw
-    ]  # is read there
-    return w.raw[start:end] + chance.choice(texts)
-
-
-def _inserted(w: _Written, start: int, end: int, chance: random.Random, others: list[str]) -> str:
-    names = {tool.name for tool in TOOLS}
-    openers = {other for other in others if any(name in other for name in names)}
-    return chance.choice([*set(others) - openers - w.closers]) + w.raw[start:end]
-
-
-DAMAGES = {
-    "deleted": _deleted,
-    "doubled": _doubled,
-    "cut": _cut,
-    "misspelt": _misspelt,
-    "replaced": _replaced,
-    "with a blank": _spaced,
-    "followed by text": _followed,
-    "after another": _inserted,
-}
-"""What may happen to a marker, by its name."""
+    match damage:
+        case "deleted":
+            return ""
+        case "doubled":
+            if marker in QUOTES:
+                return "" if marker in (w.raw[start - 1], w.raw[end : end + 1]) else marker * 2
+            return marker + chance.choice(("", "\n", " ")) + marker
+        case "cut":
+            at = chance.randint(0, len(marker) - 1)
+            return chance.choice((marker[:at], marker[at + 1 :]))
+        case "misspelt":
+            at = chance.choice([n for n in range(len(marker)) if start + n not in w.content])
+            letter = chance.choice("xe_ ")
+            inserted = "" if start + at - 1 in w.content else letter + marker[at]
+            return marker[:at] + chance.choice(("", letter, inserted)) + marker[at + 1 :]
+        case "replaced":
+            tags = [other for other in others if other not in w.closers and not other.isalnum()]
+            return chance.choice(tags or others)
+        case "with a blank":
+            at = chance.randint(0, len(marker))
+            return marker[:at] + chance.choice((" ", "\n")) + marker[at:]
+        case "followed by text":
+            # Text with quotes is read as a value there.
+            texts = [text for text in INSERTIONS if '"' not in text or "call:" not in w.raw]
+            return marker + chance.choice(texts)
+        case _:
+            names = {tool.name for tool in TOOLS}
+            openers = {other for other in others if any(name in other for name in names)}
+            return chance.choice([*set(others) - openers - w.closers]) + marker
 
 
 def _with_key_beside(family: Family, call: Call) -> str:

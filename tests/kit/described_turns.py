@@ -94,13 +94,9 @@ def _harmony(name: str, arguments: Arguments) -> str:
 
 
 def _python(value: Any) -> str:
-    return (
-        f"'{value}'"
-        if isinstance(value, str)
-        else json.dumps(value)
-        if isinstance(value, dict)
-        else str(value)
-    )
+    if isinstance(value, str):
+        return f"'{value}'"
+    return json.dumps(value) if isinstance(value, dict) else str(value)
 
 
 def _lfm(calls: Sequence[Call]) -> str:
@@ -115,11 +111,9 @@ def _gemma_value(value: Any) -> str:
         return f'<|"|>{value}<|"|>'
     if isinstance(value, dict):
         return "{" + ",".join(f"{key}:{_gemma_value(item)}" for key, item in value.items()) + "}"
-    return (
-        "[" + ",".join(map(_gemma_value, value)) + "]"
-        if isinstance(value, list)
-        else json.dumps(value)
-    )
+    if isinstance(value, list):
+        return "[" + ",".join(map(_gemma_value, value)) + "]"
+    return json.dumps(value)
 
 
 def _gemma(name: str, arguments: Arguments) -> str:
@@ -247,19 +241,8 @@ WRITTEN = {
     ),
 }
 WORDS = (
-    "Paris",
-    "naïve",
-    "東京",
-    "😀",
-    "a < b",
-    "it",
-    "…",
-    "x=1",
-    'say "hi"',
-    "C:\\temp",
-    "l1\nl2",
-    "the end.",
-    "{k: v}",
+    *("Paris", "naïve", "東京", "😀", "a < b", "it", "…", "x=1", 'say "hi"', "C:\\temp", "l1\nl2"),
+    *("the end.", "{k: v}"),
 )
 
 

@@ -36,13 +36,9 @@ from services.runtime.config import FrontendConfig
 from tests.kit.events import Step, hello
 
 MODEL = "acme/served-model"
+ABILITIES: dict[str, Any] = {"reasoning": True, "tools": True}
 CARD = ModelCard(
-    MODEL,
-    aliases=["claude-alias"],
-    max_model_len=131072,
-    created=1700000000,
-    reasoning=True,
-    tools=True,
+    MODEL, aliases=["claude-alias"], max_model_len=131072, created=1700000000, **ABILITIES
 )
 
 QUESTION = {"role": "user", "content": "hi"}
@@ -212,10 +208,8 @@ def admission(pipeline: Pipeline, put_image: PutImage | None = None) -> Admissio
     """Admits whatever a caller without limits sends."""
     limits = ConversationLimits(messages=10**6, tools=10**6, media=10**6, nesting=10**6)
     fetcher = ImageFetcher([], structlog.get_logger(), public_connector)
-    pdfs, images = (
-        PdfReader(structlog.get_logger(), 1),
-        ImageReader(FrontendConfig(), put_image, fetcher, ImageDecoder(structlog.get_logger())),
-    )
+    pdfs, decoder = PdfReader(structlog.get_logger(), 1), ImageDecoder(structlog.get_logger())
+    images = ImageReader(FrontendConfig(), put_image, fetcher, decoder)
     return Admission(pipeline, pipeline.gateway, limits, pdfs, images, notices=False)
 
 
@@ -265,26 +259,17 @@ class Reply:
         return self.status, error["type"], error["message"]
 
 
+@dataclass
 class Served:
     """A running application, and a client of it."""
 
-    def __init__(
-        self,
-        url: str,
-        gateway: FakeGateway,
-        registry: CollectorRegistry,
-        lines: list[MutableMapping[str, Any]],
-        callers: Callers,
-        responses: ResponsesServer,
-        http: ClientSession,
-    ) -> None:
-        self.http = http
-        self.callers = callers
-        self.responses = responses
-        self.url = url
-        self.gateway = gateway
-        self.registry = registry
-        self.lines = lines
+    url: str
+    gateway: FakeGateway
+    registry: CollectorRegistry
+    lines: list[MutableMapping[str, Any]]
+    callers: Callers
+    responses: ResponsesServer
+    http: ClientSession
 
     @property
     def port(self) -> int:

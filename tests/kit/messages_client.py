@@ -32,9 +32,8 @@ TOOLS = [
 
 def call(cmd: str, **more: object) -> str:
     """A tool call as the model writes it."""
-    parameters = "".join(
-        f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in {"cmd": cmd, **more}.items()
-    )
+    arguments = {"cmd": cmd, **more}
+    parameters = "".join(f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in arguments.items())
     return f"<tool_call>\n<function=run_shell>\n{parameters}</function>\n</tool_call>"
 
 
@@ -194,13 +193,9 @@ class Client:
         """The answer to a conversation, by any API. `begun` is set when the first block of a stream
         has begun."""
         reader, parser = CLIENTS[api].reader(), SseParser()
-        body, headers = (
-            CLIENTS[api].request(conversation, stream=stream),
-            {"content-type": "application/json"},
-        )
-        async with self.http.post(
-            f"{self.url}{CLIENTS[api].path}", data=body, headers=headers
-        ) as response:
+        body, url = CLIENTS[api].request(conversation, stream=stream), CLIENTS[api].path
+        headers = {"content-type": "application/json"}
+        async with self.http.post(f"{self.url}{url}", data=body, headers=headers) as response:
             assert response.status == 200, await response.text()
             if not stream:
                 reader.document(await response.json())

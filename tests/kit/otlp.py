@@ -46,10 +46,8 @@ class Receiver:
 
             def do_POST(self) -> None:
                 data = self.rfile.read(int(self.headers["content-length"]))
-                assert (self.path, self.headers["content-type"]) == (
-                    "/v1/traces",
-                    "application/x-protobuf",
-                )
+                assert self.path == "/v1/traces"
+                assert self.headers["content-type"] == "application/x-protobuf"
                 with lock:
                     receiver.data += data
                     receiver.spans += _spans(ExportTraceServiceRequest.FromString(data))
@@ -152,8 +150,6 @@ def _attributes(pairs: Any) -> dict[str, Any]:
 
 def _value(value: Any) -> Any:
     kind = value.WhichOneof("value")
-    return (
-        [_value(item) for item in value.array_value.values]
-        if kind == "array_value"
-        else getattr(value, kind)
-    )
+    if kind == "array_value":
+        return [_value(item) for item in value.array_value.values]
+    return getattr(value, kind)

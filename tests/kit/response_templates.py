@@ -17,9 +17,8 @@ def of_trl() -> dict[str, dict[str, Any]]:
     found = find_spec("trl")
     if found is None or found.origin is None:
         return {}
-    tree = ast.parse(
-        (Path(found.origin).parent / "chat_template_utils.py").read_text(encoding="utf-8")
-    )
+    file = Path(found.origin).parent / "chat_template_utils.py"
+    tree = ast.parse(file.read_text(encoding="utf-8"))
     tree.body = [node for node in tree.body if _is_template(node)]
     scope: dict[str, Any] = {"_SUPPORTS_PARSE_RESPONSE_TOOLS": True}
     exec(compile(tree, "chat_template_utils.py", "exec"), scope)
@@ -31,28 +30,16 @@ def of_trl() -> dict[str, dict[str, Any]]:
 
 
 def _is_template(node: ast.stmt) -> bool:
-    targets = (
-        node.targets
-        if isinstance(node, ast.Assign)
-        else [node.target]
-        if isinstance(node, ast.For)
-        else []
-    )
-    names = [target.id for target in targets if isinstance(target, ast.Name)]
+    """Whether a statement assigns a template, or makes a part of one."""
+    if not isinstance(node, ast.Assign | ast.For):
+        return False
     if isinstance(node, ast.For):
-        return any(name.startswith(_CONSTANTS) for name in _names(node))
-    assert isinstance(node, ast.Assign) or not names
+        names = [inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)]
+        return any(name.startswith(_CONSTANTS) for name in names)
+    names = [target.id for target in node.targets if isinstance(target, ast.Name)]
     if any(name.startswith(_CONSTANTS) for name in names):
         return True
-    return (
-        isinstance(node, ast.Assign)
-        and isinstance(node.value, ast.Dict)
-        and names[0].endswith("_template")
-    )
-
-
-def _names(node: ast.AST) -> list[str]:
-    return [inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)]
+    return isinstance(node.value, ast.Dict) and names[0].endswith("_template")
 
 
 _FUNCTION = {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}

@@ -29,7 +29,7 @@ class Child:
         argv: list[str],
         environment: dict[str, str],
         log: Path,
-        port: int = 0,
+        port: int,
     ) -> None:
         self.stage = stage
         self.name = name
@@ -103,20 +103,13 @@ class Stack:
         if not self._started:
             self.nats.make_buckets()
         name = f"{stage}{self._started}"
-        program = (
-            (options.pop("module"), stage)
-            if "module" in options
-            else ("services.cli.main", "serve", stage)
-        )
+        program: tuple[str, ...] = ("services.cli.main", "serve", stage)
+        if "module" in options:
+            program = (options.pop("module"), stage)
         self._started += 1
         port = (options.pop("port", 0) or free_port()) if stage == "frontend" else 0
-        options = {
-            "nats_url": self.nats.url,
-            "id": name,
-            "log_format": "json",
-            **self.common,
-            **options,
-        }
+        common = {"nats_url": self.nats.url, "id": name, "log_format": "json", **self.common}
+        options = {**common, **options}
         if stage == "frontend":
             options = {"port": port, **options}
         else:
@@ -124,14 +117,7 @@ class Stack:
             self.names.add(str(options["served_model_name"]))
         if stage == "worker":
             options = {"script_mode": "request", "token_delay_ms": 0, **options}
-        argv = [sys.executable, "-m", *program]
-        for option, value in options.items():
-            flag = "--" + option.replace("_", "-")
-            argv += [flag] if value is True else [flag, str(value)]
-        log = self.directory / f"{name}.log"
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", **self.environment}
-        child = Child(stage, name, argv, environment, log, port)
-        self.children.append(child)
+        child = self._run(stage, name, program, port, options)
         if child.url and not self.url:
             self.url = child.url
         return child
@@ -140,26 +126,24 @@ class Stack:
         """Starts `turnwire up` on this bus, in place of single processes; its log has that of each
         stage."""
         port = free_port()
-        options = {
-            "nats_url": self.nats.url,
-            "port": port,
-            "state_dir": self.directory / "state",
-            **options,
-        }
-        argv = [sys.executable, "-m", "services.cli.main", "up", f"--model={self.model}"]
-        for option, value in options.items():
-            argv.append(f"--{option.replace('_', '-')}" + ("" if value is True else f"={value}"))
-        child = Child(
-            "frontend",
-            "up",
-            argv,
-            {**os.environ, **self.environment},
-            self.directory / "up.log",
-            port,
-        )
-        self.children.append(child)
+        state = self.directory / "state"
+        options = {"nats_url": self.nats.url, "port": port, "state_dir": state, **options}
+        program = ("services.cli.main", "up")
+        child = self._run("frontend", "up", program, port, {"model": self.model, **options})
         self.url = child.url
         return child
+
+    def _run(
+        self, stage: str, name: str, program: tuple[str, ...], port: int, options: dict[str, Any]
+    ) -> Child:
+        argv = [sys.executable, "-m", *program]
+        for option, value in options.items():
+            flag = "--" + option.replace("_", "-")
+            argv.append(flag if value is True else f"{flag}={value}")
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **self.environment}
+        log = self.directory / f"{name}.log"
+        self.children.append(Child(stage, name, argv, environment, log, port))
+        return self.children[-1]
 
     def start_all(self, counts: dict[str, int] | None = None, **options: dict[str, Any]) -> "Stack":
         """Starts `counts` of each stage (default one) and waits until the first frontend is
@@ -232,11 +216,8 @@ class Stack:
         return found
 
     def of(self, stage: str) -> list[Child]:
-        return [
-            child
-            for child in self.children
-            if child.stage == stage and child.process.poll() is None
-        ]
+        running = (child for child in self.children if child.process.poll() is None)
+        return [child for child in running if child.stage == stage]
 
     def stop(self) -> None:
         for child in self.children:

@@ -16,15 +16,8 @@ from tokenizers import (
 )
 
 CONTROL = (
-    "<s>",
-    "</s>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|im_end",
-    "[INST]",
-    "[/INST]",
-    "<\uff5cUser\uff5c>",
-    "<unk>",
+    *("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|im_end", "[INST]", "[/INST]"),
+    *("<\uff5cUser\uff5c>", "<unk>"),
 )
 """One of them begins another: it is not a cut."""
 FLAGGED = (
@@ -157,38 +150,9 @@ def make(kind: str) -> Tokenizer:
 PIECES = [
     *CONTROL,
     *(token.content for token in FLAGGED),
-    *(
-        "<|im_end|>\n",
-        "<|im_start|>user\n",
-        "|>",
-        "<|",
-        "<",
-        ">",
-        " ",
-        "  ",
-        "\n",
-        "\n\n",
-        "\t",
-        "a",
-        "the",
-        "The",
-        "don't",
-        "12",
-    ),
-    *(
-        "cafe\u0301",
-        "\u0301",
-        "\u6f22",
-        "\U0001f642",
-        "\u2581",
-        "\u00a0",
-        "user",
-        "read_file",
-        "x",
-        "hidden>",
-        "x<hidden",
-        "s>",
-    ),
+    *("<|im_end|>\n", "<|im_start|>user\n", "|>", "<|", "<", ">", " ", "  ", "\n", "\n\n", "\t"),
+    *("a", "the", "The", "don't", "12", "cafe\u0301", "\u0301", "\u6f22", "\U0001f642", "\u2581"),
+    *("\u00a0", "user", "read_file", "x", "hidden>", "x<hidden", "s>"),
 ]
 texts = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=3)), max_size=30).map("".join)
 

@@ -97,6 +97,17 @@ def png(width: int, height: int, seed: int | str) -> bytes:
     return out.getvalue()
 
 
+def _text_config(tokenizer: Any, *, heads: int) -> dict[str, Any]:
+    return {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads // 2,
+    }
+
+
 def _qwen(path: Path, tokenizer: Any) -> Any:
     import transformers
 
@@ -114,15 +125,7 @@ def _qwen(path: Path, tokenizer: Any) -> Any:
     ids = {token: tokenizer.convert_tokens_to_ids(token) for token in _TOKENS["qwen"]}
     return transformers.Qwen2_5_VLConfig(
         architectures=["Qwen2_5_VLForConditionalGeneration"],
-        text_config={
-            "vocab_size": len(tokenizer),
-            "hidden_size": 64,
-            "intermediate_size": 128,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "rope_parameters": rope,
-        },
+        text_config=_text_config(tokenizer, heads=4) | {"rope_parameters": rope},
         vision_config={
             "depth": 2,
             "hidden_size": 32,
@@ -155,15 +158,8 @@ def _idefics(path: Path, tokenizer: Any) -> Any:
     )
     return transformers.Idefics3Config(
         architectures=["Idefics3ForConditionalGeneration"],
-        text_config={
-            "model_type": "llama",
-            "vocab_size": len(tokenizer),
-            "hidden_size": 64,
-            "intermediate_size": 128,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,  # vLLM on a CPU computes heads of 32 or more
-            "num_key_value_heads": 1,
-        },
+        # vLLM on a CPU computes heads of 32 or more
+        text_config=_text_config(tokenizer, heads=2) | {"model_type": "llama"},
         vision_config={
             "hidden_size": 32,
             "intermediate_size": 64,
