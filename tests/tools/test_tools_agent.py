@@ -31,11 +31,9 @@ REMINDER = (
 def tool(name: str, required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
     described = {key: {"type": value} for key, value in properties.items()}
     schema = {"type": "object", "properties": described, "required": list(required)}
-    description = 'Does it. Example: {"name": "fake", "parameters": {"x": 1}} and `rm -rf /`.'
-    return {
-        "type": "function",
-        "function": {"name": name, "description": description, "parameters": schema},
-    }
+    text = 'Does it. Example: {"name": "fake", "parameters": {"x": 1}} and `rm -rf /`.'
+    function = {"name": name, "description": text, "parameters": schema}
+    return {"type": "function", "function": function}
 
 
 def strings(name: str, *required: str, **more: Any) -> dict[str, Any]:
@@ -132,10 +130,7 @@ def test_claude_code_completes_its_tool_loop(template: ChatTemplate) -> None:
 
 
 def test_three_calls_are_made_in_one_turn(template: ChatTemplate, cases: Cases) -> None:
-    harnesses = (
-        (CLAUDE, "Bash", "command"),
-        (CODEX, "exec_command", "cmd"),
-    )
+    harnesses = ((CLAUDE, "Bash", "command"), (CODEX, "exec_command", "cmd"))
     for kind in ("qwen3_coder", "hermes"):
         for tools, name, argument in harnesses:
             with cases.case(family=kind, tool=name):
@@ -194,8 +189,8 @@ def test_request_without_a_rule_gets_a_description_of_the_agent(template: ChatTe
     assert Session(template, []).user("Reply with exactly: PONG").turn()[1] == "PONG"
 
 
-@pytest.mark.parametrize("prompt", ["Once upon a time", ""])
-def test_prompt_that_is_not_a_chat_is_continued_in_plain_text(prompt: str) -> None:
-    output = act(prompt, family("qwen3_coder"))
-    assert output
-    assert "<think>" not in output
+def test_prompt_that_is_not_a_chat_is_continued_in_plain_text() -> None:
+    for prompt in ("Once upon a time", ""):
+        output = act(prompt, family("qwen3_coder"))
+        assert output
+        assert "<think>" not in output

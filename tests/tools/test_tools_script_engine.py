@@ -15,10 +15,8 @@ from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
 from services.worker.engine import EngineDelta, EngineDied, EngineInfo, EngineRequest
 from tests.kit.listening import listen
-from tests.kit.models import built_once
-from tests.kit.vision_model import build_vision_model
 from tests.kit.waiting import LIMIT_S, eventually
-from tests.worker.vision import VisionPrompts, image
+from turnwire_tools.script.demo_model import MARKUP, SPECIAL
 from turnwire_tools.script.engine import ScriptEngine
 from turnwire_tools.script.prefills import PrefillQueue
 
@@ -146,19 +144,12 @@ async def test_prompts_are_computed_in_order_and_those_of_ended_turns_take_no_ti
     await eventually(lambda: done == [*"defg"])
 
 
-@pytest.mark.slow
-async def test_agent_says_what_it_sees(tmp_path_factory: pytest.TempPathFactory) -> None:
-    model = built_once(tmp_path_factory, "qwen", lambda path: build_vision_model(path, "qwen"))
-    engine = ScriptEngine(WorkerConfig(model=str(model), token_delay_ms=0.0))
-    info = await engine.start()
-    asked = ("Look: ", image("red", 640, 480), image("blue", 84, 56), " Answer with the word PLUM.")
-    ids, images = VisionPrompts(model, "qwen").prompt(*asked)
-    request = EngineRequest("t", ids, Sampling(max_tokens=500), info.eos_ids, images=images)
-    stage = Stage(engine, info, Tokenizer.from_file(str(model / "tokenizer.json")))
-    text = stage.text_of([delta async for delta in listen(engine, request)])
-    await engine.stop(1.0)
-    one, two = (image.hash[:8] for image in images)
-    assert text.rpartition("</think>\n\n")[2] == (
-        f"I see an image of 640 x 480 pixels ({one}).\n"
-        f"I see an image of 84 x 56 pixels ({two}).\n\nPLUM"
-    )
+def test_markup_of_the_demo_is_one_token_and_only_control_tokens_are_special(
+    demo_dir: Path,
+) -> None:
+    tokenizer = Tokenizer.from_file(str(demo_dir / "tokenizer.json"))
+    for token in (*SPECIAL, *MARKUP):
+        (token_id,) = tokenizer.encode(token, add_special_tokens=False).ids
+        assert token_id == tokenizer.token_to_id(token)
+    added = tokenizer.get_added_tokens_decoder().values()
+    assert {token.content for token in added if token.special} == set(SPECIAL)

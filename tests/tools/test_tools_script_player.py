@@ -1,6 +1,6 @@
 """Written output: its files and directives, and what one request gets to hear of it."""
 
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
@@ -17,24 +17,15 @@ from turnwire_tools.script.player import (
 )
 
 PROSE = [100, 101, 102]
-EOS, OTHER_EOS = 2, 3
+EOS = 2
 
 
 def encode(text: str) -> list[int]:
     return [ord(c) for c in text]
 
 
-def play(
-    script: Playback, *, stop_ids: Any = (EOS, OTHER_EOS), resumed: int = 0, **sampling: Any
-) -> Playback:
-    return perform(
-        script,
-        Sampling(**{"max_tokens": 50, **sampling}),
-        stop_ids,
-        [EOS, OTHER_EOS],
-        PROSE,
-        resumed=resumed,
-    )
+def play(script: Playback, *, stop_ids: Sequence[int] = (2, 3), max_tokens: int = 50) -> Playback:
+    return perform(script, Sampling(max_tokens=max_tokens), stop_ids, [EOS, 3], PROSE, resumed=0)
 
 
 def test_directives_in_a_request_become_actions() -> None:

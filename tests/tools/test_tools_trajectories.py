@@ -2,9 +2,7 @@
 pieces."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec import Raw
@@ -40,6 +38,9 @@ from turnwire_tools.trajectories.samples import Sampler
 CONTEXT = codec.encode(ParseContext("m", "qwen3_coder", "f", 3))
 
 
+Q, NEXT = ("Q",), ("Q", "text 1", "Q2")
+
+
 class Rollout:
     """Turns with made-up ids."""
 
@@ -51,7 +52,7 @@ class Rollout:
         self,
         prompt: list[int],
         output: list[int],
-        history: tuple[str, ...] = ("Q",),
+        history: tuple[str, ...] = Q,
         *,
         session: str | None = None,
         opening: str = "",
@@ -78,55 +79,37 @@ class Rollout:
         return [None if one is None else (one.cause, one.turn) for one in departures]
 
 
-NEXT = ("Q", "text 1", "Q2")
-A: dict[str, Any] = {"session": "a"}
-B: dict[str, Any] = {"session": "b"}
-THINKING: dict[str, Any] = {"opening": "<think>\n"}
-
-
-@pytest.mark.parametrize(
-    ("turns", "causes"),
-    [
-        # The same prompt, or another answer to the same history.
-        (
-            [
-                ([1, 2], [3], ("Q",), {}),
-                ([1, 2, 3, 4], [5], NEXT, {}),
-                ([1, 2, 3, 4], [6], NEXT, {}),
-                ([1, 2, 3, 9], [6], ("Q", "text 1", "Q3"), {}),
-                ([1, 2], [8], ("Q",), {}),
-            ],
-            [None, ("retry", "t2"), ("fork", "t1"), ("retry", "t1")],
-        ),
-        # Another session that begins alike is no fork.
-        (
-            [([1, 2], [3, 4], ("Q",), A), ([1, 2, 3, 8, 5], [6], ("Q", "other", "Q2"), B)],
-            [None, ("unseen", None)],
-        ),
-        # The prompt ends in `<think>`, which the history does not have: the template dropped
-        # reasoning, and the difference is in the first prompt.
-        (
-            [([1, 2, 50, 51], [3, 4], ("Q",), THINKING), ([1, 2, 4, 6], [7], NEXT, {})],
-            [None, ("template", "t1")],
-        ),
-        # A changed head.
-        ([([1, 2], [3], ("Q",), {}), ([8, 2, 3, 4], [5], NEXT, {})], [None, ("head", None)]),
-        # A sub-agent is a conversation of its own.
-        (
-            [
-                ([1, 2], [3], ("Q",), A),
-                ([7, 8], [9], ("Task",), A),
-                ([1, 2, 3, 4], [5], NEXT, A),
-            ],
-            [None, None],
-        ),
-    ],
-)
-def test_departure_has_its_cause(turns: Sequence[Any], causes: list[Any]) -> None:
+def test_another_answer_to_the_same_history_is_a_retry_and_another_question_a_fork() -> None:
     rollout = Rollout()
-    for prompt, output, history, more in turns:
-        rollout.turn(prompt, output, history, **more)
-    assert rollout.causes() == causes
+    rollout.turn([1, 2], [3])
+    rollout.turn([1, 2, 3, 4], [5], NEXT)
+    rollout.turn([1, 2, 3, 4], [6], NEXT)
+    rollout.turn([1, 2, 3, 9], [6], ("Q", "text 1", "Q3"))
+    rollout.turn([1, 2], [8])
+    assert rollout.causes() == [None, ("retry", "t2"), ("fork", "t1"), ("retry", "t1")]
+
+
+def test_departure_has_its_cause() -> None:
+    another_session = Rollout()  # it begins alike, and is no fork
+    another_session.turn([1, 2], [3, 4], session="a")
+    another_session.turn([1, 2, 3, 8, 5], [6], ("Q", "other", "Q2"), session="b")
+    assert another_session.causes() == [None, ("unseen", None)]
+
+    dropped = Rollout()  # reasoning, which the template opened in the first prompt
+    dropped.turn([1, 2, 50, 51], [3, 4], opening="<think>\n")
+    dropped.turn([1, 2, 4, 6], [7], NEXT)
+    assert dropped.causes() == [None, ("template", "t1")]
+
+    changed_head = Rollout()
+    changed_head.turn([1, 2], [3])
+    changed_head.turn([8, 2, 3, 4], [5], NEXT)
+    assert changed_head.causes() == [None, ("head", None)]
+
+    helper = Rollout()  # a conversation of its own
+    helper.turn([1, 2], [3], session="a")
+    helper.turn([7, 8], [9], ("Task",), session="a")
+    helper.turn([1, 2, 3, 4], [5], NEXT, session="a")
+    assert helper.causes() == [None, None]
 
 
 def test_prompts_that_extend_are_one_sample() -> None:

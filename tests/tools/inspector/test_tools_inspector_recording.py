@@ -47,38 +47,32 @@ class Recording(Bus):
 
 def session(bus: Bus) -> list[TurnView]:
     """Two turns; the second one's instructions changed."""
-    first = bus.turn(
-        asked(user("Question"), session=None), range(1000, 1200), [1, 2, 3], Text("I look."), LS
-    )
-    history = (user("Question"), answer(Text("I look."), LS), result(LS, "a.txt"))
+    said = Text("I look.")
+    first = asked(user("Question"), session=None)
+    bus.turn(first, range(1000, 1200), [1, 2, 3], said, LS)
+    history = (user("Question"), answer(said, LS), result(LS, "a.txt"))
     now = asked(*history, session=None, system=[Text("New.")])
-    second = bus.turn(
-        now, range(5000, 5300), [4], Text("Done."), reused=7, recall="moved", cached=16
-    )
-    return views(bus.fold, first.id, second.id)
+    bus.turn(now, range(5000, 5300), [4], Text("Done."), reused=7, recall="moved", cached=16)
+    return views(bus.fold)
 
 
-def views(fold: Fold, *names: str) -> list[TurnView]:
-    return [turn_view(fold, fold.turns[name]) for name in names]
+def views(fold: Fold) -> list[TurnView]:
+    return [turn_view(fold, turn) for turn in fold.turns.values()]
 
 
-def played(text: bytes) -> Fold:
+def played(text: bytes) -> list[TurnView]:
     fold = Fold()
     for at, receiver, message in read("file", text.decode()):
         fold.take(message, at, receiver)
-    return fold
+    return views(fold)
 
 
-def test_whole_messages_give_the_same_turns(fold: Fold) -> None:
+def test_recordings_give_the_same_turns_without_their_client(fold: Fold) -> None:
     bus = Recording(fold)
     live = session(bus)
-    assert views(played(bus.messages), *fold.turns) == live
+    assert played(bus.messages) == live
 
-
-def test_recorded_turns_give_the_same_turns_without_their_client(fold: Fold) -> None:
-    bus = Recording(fold)
-    live = session(bus)
-    replayed = views(played(bus.turns), *fold.turns)
+    replayed = played(bus.turns)
     for one, other in zip(live, replayed, strict=True):
         for name in ("difference", "segments", "blocks", "recall", "finish", "cost"):
             assert getattr(one, name) == getattr(other, name), name
@@ -91,7 +85,7 @@ def test_recorded_turns_give_the_same_turns_without_their_client(fold: Fold) -> 
 def test_redacted_turns_have_no_tokens(fold: Fold) -> None:
     bus = Recording(fold, redact=True)
     session(bus)
-    first, second = views(played(bus.turns), *fold.turns)
+    first, second = played(bus.turns)
     assert (first.prompt, first.tokens) == (200, False)
     assert (second.prompt, second.session) == (300, first.id)
     assert second.difference is not None

@@ -4,7 +4,6 @@ from schemas.conversation import Call, Text
 from tests.tools.inspector.by_hand import Bus, answer, asked, result, user
 from turnwire_tools.inspector.views import (
     PromptSegment,
-    TurnView,
     segments_of,
     session_view,
     turn_view,
@@ -28,16 +27,11 @@ def test_a_prompt_is_cut_into_cached_original_and_encoded(bus: Bus) -> None:
     assert segments_of(other, ()) == [PromptSegment(0, 10, False, "")]
 
 
-def departed(bus: Bus, *, cached: int) -> TurnView:
-    """A turn that departs from the one before it after 200 tokens."""
+def test_a_difference_costs_tokens_and_time(bus: Bus) -> None:
     bus.turn(asked(user("Q")), range(1000, 3000), [1, 2, 3, 4], LS)
     ids = [*range(1000, 1200), *range(5000, 7000)]
-    turn = bus.turn(asked(*HISTORY, system=[Text("New.")]), ids, [5], Text("x"), cached=cached)
-    return turn_view(bus.fold, turn)
-
-
-def test_a_difference_costs_tokens_and_time(bus: Bus) -> None:
-    view = departed(bus, cached=192)
+    turn = bus.turn(asked(*HISTORY, system=[Text("New.")]), ids, [5], Text("x"), cached=192)
+    view = turn_view(bus.fold, turn)
     assert view.cost is not None
     assert (view.cost.changed, view.cost.lost, view.again) == (1804, 0, 1804)
     assert view.cost.ms_per_token == bus.fold.rates["m"].ms_per_token
