@@ -4,7 +4,7 @@ them."""
 from typing import Any
 
 from schemas.conversation import Client, Conversation, Message, Text
-from schemas.session import placement_key, session_digest, session_key
+from schemas.session import helper_key, placement_key, session_digest, session_key
 
 ASKED = [
     Message("system", [Text("Be brief.")]),
@@ -30,6 +30,8 @@ def test_a_helper_is_placed_with_the_agent_that_started_it() -> None:
     helper, another = (asked(session=name, parent="s") for name in ("helper", "another"))
     assert placement_key(helper) == placement_key(another) == placement_key(asked(session="s"))
     assert placement_key(helper) != placement_key(asked(session="helper"))
+    assert helper_key(helper) == placement_key(asked(session="helper"))
+    assert helper_key(asked(session="s")) is helper_key(asked(parent="s")) is None
 
 
 def test_requests_of_one_session_share_a_key() -> None:

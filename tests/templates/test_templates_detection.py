@@ -17,27 +17,20 @@ def chatml(
     call: str, *, between: str = "", before: str = "", after: str = "", header: str = "a\n"
 ) -> str:
     """A template with headers; `call` with NAME, ARGUMENTS and ID."""
-    call = (
-        call.replace("NAME", "{{ c.function.name }}")
-        .replace("ARGUMENTS", ARGUMENTS)
-        .replace("ID", "{{ c.id }}")
-    )
+    for word, value in (
+        ("NAME", "{{ c.function.name }}"),
+        ("ARGUMENTS", ARGUMENTS),
+        ("ID", "{{ c.id }}"),
+    ):
+        call = call.replace(word, value)
+    rest = f"{{% if not loop.first %}}{between}{{% endif %}}{call}"
+    calls = f"{before}{{% for c in m.tool_calls %}}{rest}{{% endfor %}}{after}"
     return (
         "{% for m in messages %}{% if m.role == 'user' %}<|u|>{{ m.content }}<|e|>"
         "{% elif m.role == 'tool' %}<|t|>{{ m.content }}<|e|>"
-        "{% else %}<|a|>"
-        + header
-        + "{{ m.content }}{% if m.tool_calls %}"
-        + before
-        + "{% for c in m.tool_calls %}"
-        "{% if not loop.first %}"
-        + between
-        + "{% endif %}"
-        + call
-        + "{% endfor %}"
-        + after
-        + "{% endif %}<|e|>"
-        "{% endif %}{% endfor %}{% if add_generation_prompt %}<|a|>PROMPT{% endif %}"
+        f"{{% else %}}<|a|>{header}{{{{ m.content }}}}"
+        f"{{% if m.tool_calls %}}{calls}{{% endif %}}<|e|>{{% endif %}}{{% endfor %}}"
+        "{% if add_generation_prompt %}<|a|>PROMPT{% endif %}"
     )
 
 

@@ -38,6 +38,7 @@ def test_tool_loop_uses_the_usual_fields() -> None:
         result("done"),
         assistant(Text("Yes.")),
     ]
+    function = {"name": "Bash", "arguments": {"command": "ls"}}
     assert template_messages(*messages, system=["Be brief."]) == [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "do it"},
@@ -45,13 +46,7 @@ def test_tool_loop_uses_the_usual_fields() -> None:
             "role": "assistant",
             "content": "Now.",
             "reasoning_content": "why",
-            "tool_calls": [
-                {
-                    "id": "c1",
-                    "type": "function",
-                    "function": {"name": "Bash", "arguments": {"command": "ls"}},
-                }
-            ],
+            "tool_calls": [{"id": "c1", "type": "function", "function": function}],
         },
         {"role": "tool", "content": "done", "tool_call_id": "c1", "name": "Bash"},
         {"role": "assistant", "content": "Yes."},
@@ -93,15 +88,12 @@ def test_instructions_inside_the_conversation_stay_or_become_tagged_text() -> No
 
 
 def test_instructions_join_the_first_user_message_without_a_system_role() -> None:
-    traits = TemplateTraits(system="none")
-    assert template_messages(user("hi"), user("you"), traits=traits, system=["Be brief."]) == [
-        {"role": "user", "content": "Be brief.\n\nhi"},
-        {"role": "user", "content": "you"},
-    ]
-    assert template_messages(assistant(Text("hello")), traits=traits, system=["Be brief."])[0] == {
-        "role": "user",
-        "content": "Be brief.",
-    }
+    how: dict[str, Any] = {"traits": TemplateTraits(system="none"), "system": ["Be brief."]}
+    first, second = template_messages(user("hi"), user("you"), **how)
+    assert first == {"role": "user", "content": "Be brief.\n\nhi"}
+    assert second == {"role": "user", "content": "you"}
+    first, _ = template_messages(assistant(Text("hello")), **how)
+    assert first == {"role": "user", "content": "Be brief."}
 
 
 def test_user_message_joins_a_result_where_it_may_not_follow_one() -> None:
@@ -116,13 +108,12 @@ def test_media_become_notes_in_place() -> None:
     image = Media("image", "image/png", 49_000)
     message = Message("user", [Text("see"), image, Media("document", title="a.pdf"), Text("there")])
     assert template_messages(message)[0]["content"] == (
-        'see\n[image: image/png, 48 KB; not shown to this model]\n[document "a.pdf"; not shown to this model]\nthere'
+        "see\n[image: image/png, 48 KB; not shown to this model]\n"
+        '[document "a.pdf"; not shown to this model]\nthere'
     )
     shot = Message("tool", [Result("c1", [Media("image", size_bytes=3_145_728)])])
-    assert (
-        template_messages(assistant(call()), shot)[1]["content"]
-        == "[image: 3.0 MB; not shown to this model]"
-    )
+    _, found = template_messages(assistant(call()), shot)
+    assert found["content"] == "[image: 3.0 MB; not shown to this model]"
 
 
 def test_result_has_its_prefix_and_its_call() -> None:
@@ -253,47 +244,30 @@ def test_last_message_that_ends_in_text_is_continued(last: Message, continues: b
     assert not adapt(conversation, TemplateTraits(), NoTemplate()).continues
 
 
-PARTS = st.one_of(
-    st.builds(Text, st.text(max_size=5)),
-    st.builds(Reasoning, st.text(max_size=5)),
-    st.builds(
-        Call, st.sampled_from(["a", "b"]), st.just("Bash"), st.sampled_from(["{}", "{", '{"x": 1}'])
-    ),
-    st.builds(
-        Result,
-        st.sampled_from(["a", "z"]),
-        st.lists(st.builds(Text, st.text(max_size=3)), max_size=2),
-    ),
-    st.just(Media("image")),
+CALLS = st.builds(Call, st.sampled_from("ab"), st.just("Bash"), st.sampled_from(["{}", "{"]))
+RESULTS = st.builds(
+    Result, st.sampled_from("az"), st.lists(st.builds(Text, st.text(max_size=3)), max_size=2)
 )
+TEXTS = st.text(max_size=5)
+PARTS = st.builds(Text, TEXTS) | st.builds(Reasoning, TEXTS) | CALLS | RESULTS
+ROLES = st.sampled_from(["system", "developer", "user", "assistant", "tool"])
 TURNS = st.lists(
-    st.builds(
-        Message,
-        st.sampled_from(["system", "developer", "user", "assistant", "tool"]),
-        st.lists(PARTS, max_size=4),
-    ),
-    max_size=6,
+    st.builds(Message, ROLES, st.lists(PARTS | st.just(Media("image")), max_size=4)), max_size=6
+)
+SWITCHES = (
+    *("ordered", "adjacent_users", "user_after_tool", "tool_role", "tool_name", "parallel"),
+    *("text_with_call", "all_with_call", "all_before_call", "inline_reasoning", "inline_tail"),
 )
 TRAITS = st.builds(
     TemplateTraits,
-    ordered=st.booleans(),
     content=st.sampled_from(["text", "parts"]),
     system=st.sampled_from(["anywhere", "first", "none"]),
-    adjacent_users=st.booleans(),
-    user_after_tool=st.booleans(),
     reasoning=st.sampled_from(["reasoning_content", "reasoning", "thinking", "part", None]),
     arguments=st.sampled_from(["object", "string", None]),
-    tool_role=st.booleans(),
-    tool_name=st.booleans(),
     call_ids=st.sampled_from(["client", "short", "counted"]),
-    parallel=st.booleans(),
-    text_with_call=st.booleans(),
-    all_with_call=st.booleans(),
-    all_before_call=st.booleans(),
     interleaved=st.sampled_from(["inline", "split", "drop"]),
-    inline_reasoning=st.booleans(),
-    inline_tail=st.booleans(),
     frame=st.just(("[user][assistant]", "[end]")),
+    **dict.fromkeys(SWITCHES, st.booleans()),
 )
 
 

@@ -78,16 +78,9 @@ def test_client_precedes_operator_and_model() -> None:
     assert variables(tools=True, defaults=operator)["preserve_thinking"] is False
     assert variables(defaults=operator) == operator
     assert variables(Thinking("enabled"), defaults=operator)["enable_thinking"] is True
-    assert variables(
-        Thinking("enabled"), defaults=operator, own={"enable_thinking": False, "x": 2}
-    ) == {
-        "enable_thinking": False,
-        "thinking": True,
-        "thinking_mode": "enabled",
-        "preserve_thinking": False,
-        "flavour": 1,
-        "x": 2,
-    }
+    own = {"enable_thinking": False, "x": 2}
+    found = variables(Thinking("enabled"), defaults=operator, own=own)
+    assert found == {**operator, **ON, **own}
 
 
 def test_old_reasoning_is_kept_for_tools_unless_the_client_or_operator_decides() -> None:
