@@ -115,10 +115,7 @@ COPILOT = Package("@github/copilot@1.0.102", "copilot", "@github/copilot-linux-x
 KIMI_CODE = Package("@moonshot-ai/kimi-code@2.1.0", "kimi", "@moonshot-ai/kimi-code/dist/main.mjs")
 KILO = Package("@kilocode/cli@7.7.7", "kilo", "@kilocode/cli-linux-x64/bin/kilo")
 AI_SDK = Package(
-    "ai@7.0.173",
-    "aisdk",
-    "ai/package.json",
-    with_=("@ai-sdk/openai-compatible@3.0.92", "zod@4"),
+    "ai@7.0.173", "aisdk", "ai/package.json", with_=("@ai-sdk/openai-compatible@3.0.92", "zod@4")
 )
 AIDER = PythonPackage("aider", ("aider-chat==0.86.2",))
 HERMES = PythonPackage("hermes", ("hermes-agent[anthropic]==0.19.0",))

@@ -73,10 +73,7 @@ async def test_thoughts_between_calls_keep_their_order(machine: Machine, session
 
 
 async def test_a_session_beyond_the_window_is_compacted(
-    machine: Machine,
-    nats_binary: str,
-    demo_dir: Path,
-    tmp_path_factory: pytest.TempPathFactory,
+    machine: Machine, nats_binary: str, demo_dir: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Without settings the client assumes a million tokens; only the 400 of the server corrects
     it."""

@@ -13,9 +13,7 @@ import pytest
 from msgspec import json as codec
 
 from schemas import subjects
-from schemas.events import (
-    TurnEvent,
-)
+from schemas.events import TurnEvent
 from schemas.frames import EventEntry, EventFrame, TurnRequest
 from services.cli.common import CommandError
 from services.cli.main import main

@@ -7,14 +7,7 @@ import pytest
 from schemas.conversation import Sampling
 from schemas.errors import Invalid
 from schemas.events import FinishReason
-from turnwire_tools.script.player import (
-    Action,
-    Fill,
-    Playback,
-    parse_inline,
-    perform,
-    place_after,
-)
+from turnwire_tools.script.player import Action, Fill, Playback, parse_inline, perform, place_after
 
 PROSE = [100, 101, 102]
 EOS = 2

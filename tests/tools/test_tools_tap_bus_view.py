@@ -7,13 +7,7 @@ import pytest
 from msgspec import Raw, Struct
 
 from schemas import subjects
-from schemas.control import (
-    Cancel,
-    Heartbeat,
-    Load,
-    ModelCard,
-    Replay,
-)
+from schemas.control import Cancel, Heartbeat, Load, ModelCard, Replay
 from schemas.conversation import Conversation, Message, Sampling, Text, ToolSpec
 from schemas.errors import EngineFailed, Overloaded
 from schemas.events import (

@@ -11,11 +11,7 @@ from msgspec import json as codec
 from schemas.control import Cancel
 from schemas.conversation import Client, Sampling, Text
 from schemas.errors import ErrorInfo, ErrorKind
-from schemas.events import (
-    Failed,
-    FinishReason,
-    Usage,
-)
+from schemas.events import Failed, FinishReason, Usage
 from schemas.frames import (
     EventEntry,
     EventFrame,

@@ -17,13 +17,7 @@ from schemas.conversation import (
     Text,
     ToolSpec,
 )
-from schemas.events import (
-    Finish,
-    FinishReason,
-    Prepared,
-    TurnEvent,
-    Usage,
-)
+from schemas.events import Finish, FinishReason, Prepared, TurnEvent, Usage
 from schemas.frames import (
     EventEntry,
     EventFrame,

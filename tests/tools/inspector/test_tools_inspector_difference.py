@@ -7,15 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from schemas.conversation import (
-    Call,
-    Conversation,
-    Media,
-    Message,
-    Reasoning,
-    Text,
-    Thinking,
-)
+from schemas.conversation import Call, Conversation, Media, Message, Reasoning, Text, Thinking
 from schemas.frames import PromptImage
 from tests.tools.inspector.by_hand import TOOLS, Bus, answer, asked, result, user
 from turnwire_tools.inspector.turns import Departure

@@ -9,12 +9,7 @@ from msgspec.structs import replace
 from schemas.control import Cancel, Replay, StreamPosition
 from schemas.conversation import Call, Message, Reasoning, Sampling, Text
 from schemas.errors import EngineFailed, Overloaded
-from schemas.events import (
-    Delta,
-    Failed,
-    Interrupted,
-    Prepared,
-)
+from schemas.events import Delta, Failed, Interrupted, Prepared
 from schemas.frames import GenerateRequest, TokenEntry, TokenFrame, TurnRequest, pack_ids
 from tests.tools.inspector.by_hand import Bus, answer, asked, block_events, result, user
 from turnwire_tools.inspector.fold import Fold
@@ -35,7 +30,7 @@ def test_a_turn_has_its_times_counts_and_blocks(bus: Bus) -> None:
     assert [block.kind for block in turn.blocks] == ["reasoning", "text", "tool_use"]
     assert [block.text for block in turn.blocks] == ["I look.", "Now:", '{"command": "ls"}']
     assert [mark.kind for mark in turn.marks] == [
-        *("received", "placed", "opened", "first", "block", "block", "dispatch", "block"),
+        *("received", "placed", "opened", "first", "block", "block", "dispatch", "block")
     ]
     assert not any(mark.trouble for mark in turn.marks)
     assert 0 < turn.placed_ms < turn.ttft_ms < turn.ms  # type: ignore[operator]

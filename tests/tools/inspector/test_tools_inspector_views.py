@@ -2,12 +2,7 @@
 
 from schemas.conversation import Call, Text
 from tests.tools.inspector.by_hand import Bus, answer, asked, result, user
-from turnwire_tools.inspector.views import (
-    PromptSegment,
-    segments_of,
-    session_view,
-    turn_view,
-)
+from turnwire_tools.inspector.views import PromptSegment, segments_of, session_view, turn_view
 
 LS = Call("toolu_1", "Bash", '{"command": "ls"}')
 HISTORY = (user("Q"), answer(LS), result(LS, "a.txt"))
