@@ -39,6 +39,17 @@ class Session:
         have none."""
         return [one for one in self.wire.turns if one.body.get("tools") and not is_warm_up(one)]
 
+    async def check(
+        self, exchanges: Sequence[Exchange], normalized: Callable[[Piece], Piece] | None = unchanged
+    ) -> None:
+        """All that holds for these requests of a session, in order. `normalized`: as in
+        `check_history`; None: the history is not examined."""
+        self.check_served()
+        if normalized is not None:
+            self.check_history(exchanges, normalized)
+        await self.check_counts(exchanges)
+        assert await self.prefix_breaks(exchanges) == []
+
     def check_served(self) -> None:
         """Every request succeeded and was made once, every stream is complete and without an
         error."""

@@ -31,10 +31,7 @@ async def test_codex_works_with_its_own_provider(machine: Machine, session: Sess
     assert len(main) == 7
     read = [one.path for one in session.wire.exchanges if one.method == "GET"]
     assert read[-1] == "/codex/models.json"
-    session.check_served()
-    session.check_history(main)
-    await session.check_counts(main)
-    assert await session.prefix_breaks(main) == []
+    await session.check(main)
     calls = [piece[2] for one in main for piece in answer_pieces(one) if piece[0] == "call"]
     assert calls == ["exec_command", "apply_patch", *["exec_command"] * 4]
     counts = [usage(one) for one in main]
@@ -44,14 +41,11 @@ async def test_codex_works_with_its_own_provider(machine: Machine, session: Sess
 async def test_codex_works_over_a_websocket(machine: Machine, session: Session) -> None:
     codex = await CodexCli(machine).built_in(session.wire.url, MODEL)
     await work(codex)
-    session.check_served()
     assert session.wire.sockets == 3
     assert all(one.over_socket for one in session.wire.turns)
     main = [one for one in continued(session.wire.turns) if one.body.get("generate") is not False]
     assert len(main) == 7
-    session.check_history(main)
-    await session.check_counts(main)
-    assert await session.prefix_breaks(main) == []
+    await session.check(main)
 
 
 @pytest.mark.parametrize("kind", ["local", "built-in"])
@@ -98,9 +92,7 @@ async def test_a_tool_that_a_search_finds_is_called(machine: Machine, session: S
     refused = "codex_core::tools::router: error=invalid agent id nobody"
     await codex.ask(request([*outputs, "Over.\n</think>\n\nDone."]), allowed=refused)
     main = session.main
-    session.check_served()
-    session.check_history(main)
-    await session.check_counts(main)
+    await session.check(main)
     found = [item for item in main[1].body["input"] if item["type"] == "tool_search_output"]
     assert [tool["name"] for item in found for tool in item["tools"]] == ["multi_agent_v1"]
     called = [piece[2] for one in main for piece in answer_pieces(one) if piece[0] == "call"]
@@ -108,4 +100,3 @@ async def test_a_tool_that_a_search_finds_is_called(machine: Machine, session: S
     assert (
         main[2].body["input"][-1]["output"].startswith("invalid agent id nobody")
     )  # Codex found the tool
-    assert await session.prefix_breaks(main) == []

@@ -46,10 +46,7 @@ async def test_claude_code_reads_an_image_and_a_pdf(machine: Machine, session: S
     assert [text.count("Note from the server") for text in shown] == [0, 1, 0, 0, 0, 0]
     sent = str([one.body["messages"] for one in session.main[-1:]])
     assert ("'image'" in sent, "'document'" in sent) == (True, True)
-    session.check_served()
-    session.check_history(session.main, normalized)
-    await session.check_counts(session.main)
-    assert await session.prefix_breaks(session.main) == []
+    await session.check(session.main, normalized)
 
 
 @pytest.fixture
@@ -84,12 +81,9 @@ async def test_claude_code_shows_screenshots_to_a_vision_model(
         for name in ("one.png", "two.png", "one.png"):
             answer = await dialog.ask(reading(machine, name))
             assert answer["result"].strip() == "I have read it."
-    session.check_history(session.main, normalized)
-    session.check_served()
     assert len(sent_hashes(session.main[-1].body)) == 3
     for one in session.main:
         turn = await session.bus.ended(turn_id(one))
         assert [image.hash for image in turn.images] == sent_hashes(one.body)
-    await session.check_counts(session.main)
-    assert await session.prefix_breaks(session.main) == []
+    await session.check(session.main, normalized)
     assert "Note from the server" not in str([one.body for one in session.main])

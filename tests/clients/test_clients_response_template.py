@@ -52,12 +52,9 @@ async def run_the_loop(machine: Machine, session: Session) -> None:
     assert [kind for kind, _ in found] == [
         kinds[kind] for answer in loop_answers("Bash") for kind, _ in answer
     ]
-    session.check_served()
     stories = [[story_block(piece) for piece in answer_pieces(one)] for one in session.main]
     assert stories == loop_answers("Bash")
-    session.check_history(session.main, normalized)
-    await session.check_counts(session.main)
-    assert await session.prefix_breaks(session.main) == []
+    await session.check(session.main, normalized)
     turns = [await session.bus.ended(turn_id(one)) for one in session.main]
     assert all(
         (later.cached or 0) > len(earlier.prompt + earlier.output) - 64

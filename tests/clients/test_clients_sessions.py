@@ -128,11 +128,7 @@ async def test_opencodes_session_is_compacted(machine: Machine, session: Session
     # it.
     assert (await opencode.ask(ON, resume=True), machine.file("on.txt")) == ("ON", "on\n")
     goes_on = session.main[-3:]
-    session.check_served()
-    assert opencode.normalized is not None
-    session.check_history(goes_on, opencode.normalized)
-    await session.check_counts(goes_on)
-    assert await session.prefix_breaks(goes_on) == []
+    await session.check(goes_on, opencode.normalized)
 
 
 @pytest.mark.parametrize("api", list(PATHS))
