@@ -1,10 +1,19 @@
-"""The catalog follows the heartbeats, although it is not made again for each request."""
+"""The catalog follows the heartbeats. Models that share an alias get sessions by weight, keep them,
+and are one entry in the list."""
+
+from collections import Counter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from schemas.control import ModelCard
+from schemas.control import ModelCard, SessionPlaced
+from schemas.conversation import Client, Conversation, Message, Text
 from schemas.errors import NotFound, Unavailable
+from schemas.session import placement_key
+from services.frontend.apis.models.documents import listing, names
 from services.frontend.gateway.catalog import ModelCatalog
+from services.frontend.gateway.shared_names import SharedNames
 from services.runtime.registry import ProcessRegistry
 from tests.kit.process import announce
 
@@ -59,3 +68,128 @@ def test_process_that_leaves_or_dies_takes_its_model_away() -> None:
     for _ in range(2):  # the second one forgets the process
         registry.sweep(DEAD_AFTER_S + 1)
     assert models.models() == []
+
+
+def card(name: str, weight: float = 1.0) -> ModelCard:
+    return ModelCard(name, aliases=["coder"], weight=weight, max_model_len=1000)
+
+
+def session(number: int) -> Conversation:
+    return Conversation(model="coder", messages=[], client=Client(session=f"s{number}"))
+
+
+def choices(frontend: SharedNames, cards: list[ModelCard], count: int = 1000) -> list[str]:
+    return [frontend.choose("coder", cards, session(number)).name for number in range(count)]
+
+
+def new() -> SharedNames:
+    return SharedNames(lambda _: None)
+
+
+def test_new_sessions_follow_the_weights() -> None:
+    found = Counter(choices(new(), [card("v1", 9), card("v2", 1)]))
+    assert 50 < found["v2"] < 150
+    assert set(choices(new(), [card("v1", 0), card("v2", 0.1)])) == {"v2"}
+
+
+def test_frontends_agree_on_a_session_that_none_has_seen() -> None:
+    cards = [card("v1", 2), card("v2"), card("v3")]
+    assert choices(new(), cards) == choices(new(), cards[::-1])
+
+
+def test_session_without_an_id_is_identified_by_its_first_message() -> None:
+    def asked(*texts: str) -> str:
+        messages = [Message("user", [Text(text)]) for text in texts]
+        return placement_key(Conversation(model="coder", messages=messages))
+
+    assert asked("fix it") == asked("fix it", "and then?") != asked("explain it")
+    assert asked("\ud800"), "a lone surrogate"
+
+
+@given(st.data())
+def test_whole_tree_of_agents_stays_with_one_model_while_it_takes_turns(
+    data: st.DataObject,
+) -> None:
+    """Agents of several trees at several frontends: each begins after its parent, then all go on in
+    any order, while weights change and models leave."""
+    frontends: list[SharedNames] = []
+
+    def publish(notice: SessionPlaced) -> None:
+        for frontend in frontends:
+            frontend.apply(notice)
+
+    frontends += [SharedNames(publish) for _ in range(data.draw(st.integers(1, 3)))]
+    parents: list[int | None] = []
+    models: dict[int, str] = {}
+
+    def root(agent: int) -> int:
+        parent = parents[agent]
+        return agent if parent is None else root(parent)
+
+    for _ in range(data.draw(st.integers(1, 15))):
+        able = data.draw(st.lists(st.sampled_from("abc"), min_size=1, unique=True))
+        cards = [card(name, data.draw(st.sampled_from((0.0, 1.0, 9.0)))) for name in able]
+        agent = data.draw(st.integers(0, len(parents)))
+        if agent == len(parents):
+            parents.append(data.draw(st.sampled_from([None, *range(agent)])))
+        parent = parents[agent]
+        client = Client(f"s{agent}", parent=None if parent is None else f"s{parent}")
+        asked = Conversation("coder", [], client=client)
+        chosen = data.draw(st.sampled_from(frontends)).choose("coder", cards, asked).name
+        assert chosen == models.get(root(agent), chosen) or models[root(agent)] not in able
+        models[root(agent)] = chosen
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=6))
+def test_claimed_parent_moves_no_session(claims: list[str]) -> None:
+    """Somebody sends a session's id, and invents parents."""
+    frontend, cards = new(), [card("v1"), card("v2"), card("v3")]
+    parents = {name: Conversation("coder", [], client=Client(name)) for name in "abc"}
+    own = Conversation("coder", [], client=Client("own"))
+    first = frontend.choose("coder", cards, own)
+    for parent in claims:
+        frontend.choose("coder", cards, parents[parent])
+        frontend.choose(
+            "coder", cards, Conversation("coder", [], client=Client("own", parent=parent))
+        )
+        assert frontend.choose("coder", cards, own) is first
+
+
+def versions(**weights: float) -> tuple[ProcessRegistry, ModelCatalog]:
+    """A catalog that gets the heartbeats of several versions."""
+    registry = ProcessRegistry(DEAD_AFTER_S)
+    for name, weight in weights.items():
+        announce(registry, card(name, weight), name)
+    return registry, catalog(registry)
+
+
+def test_alias_reaches_each_model_that_takes_turns_and_a_name_its_own() -> None:
+    registry, models = versions(v1=1, v2=1)
+
+    def chosen(name: str = "coder") -> set[str]:
+        return {models.resolve(name, session(number)).name for number in range(40)}
+
+    assert (chosen(), chosen("v1")) == ({"v1", "v2"}, {"v1"})
+    assert versions(v1=1, v2=3)[1].resolve("coder").name == "v2"
+    announce(registry, card("v1"), "v1", draining=True)
+    assert chosen() == {"v2"}
+    announce(registry, card("v1"), "v1")
+    announce(registry, card("v1"), "v1", leaving=True)
+    assert chosen() == {"v2"}
+    announce(registry, card("v2"), "v2", leaving=True)
+    assert models.resolve("coder", session(1)), "both are listed: the turn waits for one of them"
+
+
+def test_weight_is_the_mean_of_the_preprocessors() -> None:
+    registry, models = versions(v1=0)
+    announce(registry, card("v1", 1), "another", stages=("preprocessor",))
+    assert models.resolve("v1").weight == 0.5
+
+
+def test_shared_alias_is_listed_once() -> None:
+    def roots(models: ModelCatalog) -> dict[str, str]:
+        return {entry["id"]: entry["root"] for entry in listing(names(models.models()), {})["data"]}
+
+    assert roots(versions(v1=1, v2=3)[1]) == {"v1": "v1", "v2": "v2", "coder": "v2"}
+    even = versions(v1=1, v2=1)[1]
+    assert roots(even)["coder"] == even.resolve("coder").name, "as the model is described alone"

@@ -1,5 +1,5 @@
-"""Images over each API, for models with vision: the conversation that the pipeline gets, and what
-is stored."""
+"""Images and PDFs over each API, for models with vision and without: the conversation that the
+pipeline gets, what is stored, and the note in the answer."""
 
 import asyncio
 from collections import Counter
@@ -30,6 +30,7 @@ from tests.frontend.media.media_apis import (
     RESPONSES,
     SEEING,
     SEEN,
+    Api,
     Store,
     encoded,
     image,
@@ -116,23 +117,14 @@ async def read_one(reader: ImageReader, data: bytes, tenant: str | None = None) 
     return media(made)[0]
 
 
-async def test_siblings_decode_an_image_once() -> None:
-    decoder = HeldDecoder()
-    decoder.go.set()
-    reader = reading(decoder)
-    found = await asyncio.gather(*(read_one(reader, PNG) for _ in range(5)))
-    assert {one.hash for one in found} == {SEEN.hash}
-    assert decoder.decoded == [PNG]
-
-
 async def test_one_image_of_a_tenant_is_decoded_at_a_time_though_clients_hang_up() -> None:
-    """Others do not wait for a tenant with many images."""
+    """Once for all requests. Others do not wait for a tenant with many images."""
     decoder = HeldDecoder()
     reader = reading(decoder)
     images = [image(side, 1) for side in range(1, 5)]
     asks = [asyncio.create_task(read_one(reader, data, "many")) for data in images]
     await eventually(lambda: decoder.decoded == images[:1])
-    other = asyncio.create_task(read_one(reader, PNG, "other"))
+    others = [asyncio.create_task(read_one(reader, PNG, "other")) for _ in range(5)]
     await eventually(lambda: decoder.decoded == [images[0], PNG])
     for ask in asks[:3]:
         ask.cancel()
@@ -140,7 +132,8 @@ async def test_one_image_of_a_tenant_is_decoded_at_a_time_though_clients_hang_up
     await eventually(lambda: decoder.decoded == [images[0], PNG, images[3]])
     decoder.go.set()
     assert (await asks[3]).width == 4
-    assert (await other).hash
+    assert len({one.hash for one in await asyncio.gather(*others)}) == 1
+    assert len(decoder.decoded) == 3
 
 
 async def test_tenants_share_no_images(tmp_path: Path) -> None:
@@ -189,14 +182,10 @@ async def test_unusable_image_is_refused_in_the_words_of_each_api(
                 assert (error["param"], error["code"]) == (param, code)
                 assert error["message"] == f"Invalid '{param}': {reason}."
     assert not store.images
-
-
-async def test_only_messages_refuses_another_type_than_stated(served: Served) -> None:
-    stated = MESSAGES.body([MESSAGES.image(IMAGE, "image/jpeg")])
-    assert (await MESSAGES.refused(served, stated))["message"] == (
-        "messages.0.content.0.image.source.base64: The image was specified using the image/jpeg media type, but "
-        "the image appears to be a image/png image"
-    )
+    # Only Messages refuses another type than stated.
+    error = await MESSAGES.refused(served, MESSAGES.body([MESSAGES.image(IMAGE, "image/jpeg")]))
+    stated = "The image was specified using the image/jpeg media type"
+    assert f"{stated}, but the image appears to be a image/png image" in error["message"]
     for api in (CHAT, RESPONSES):
         await api.said(served, api.body([api.image(IMAGE, "image/jpeg")]))
     assert seen(served) == [[SEEN]] * 2
@@ -318,3 +307,54 @@ async def test_responses_of_a_connection_have_the_images_of_earlier_ones() -> No
                 frame = await ws.receive_json(timeout=60)
             previous = {"previous_response_id": frame["response"]["id"]}
     assert seen(served) == [[SEEN]] * 2
+
+
+PLAN = pdf("The code is 4711.")
+LOCKED = pdf("x", locked=True)
+TEXT = "[page 1]\nThe code is 4711."
+NOTED = HELLO + make_notice({"image"})
+each_api = pytest.mark.parametrize("api", APIS, ids=lambda api: api.path)
+
+
+@each_api
+async def test_note_is_sent_once_and_is_not_in_prompts(api: Api) -> None:
+    async with serving() as served:
+
+        async def said(*turns: Any, stream: bool) -> str:
+            return await api.said(served, api.body(*turns, stream=stream))
+
+        first = [api.image()]
+        answer = await said(first, stream=False)
+        assert answer == NOTED
+        assert await said(first, answer, "And?", stream=True) == HELLO
+        # As if there had been no note: the prompt before, the model's own text, the user's.
+        before, after = (asked.messages for asked in served.gateway.conversations)
+        assert after[:1] == before
+        assert [part for turn in after[1:] for part in turn.parts] == [Text(HELLO), Text("And?")]
+        # A document of another kind gets a note of its own.
+        locked = [api.pdf(LOCKED)]
+        noted = HELLO + make_notice({"document"})
+        assert await said(first, answer, locked, stream=True) == noted
+        (part,) = served.gateway.conversations[-1].messages[-1].parts
+        assert isinstance(part, Media)
+        assert (part.title, part.problem) == ("plan.pdf", "protected by a password")
+        # A PDF with text is its text, in turns and counts.
+        asked = api.body([api.pdf(PLAN)])
+        assert await api.said(served, asked) == HELLO
+        for conversation in (served.gateway.conversations[-1], await api.count(served, asked)):
+            assert conversation.messages[0].parts == [Text(f"Title: plan.pdf\n\n{TEXT}")]
+
+
+async def test_image_that_codex_left_out_is_named_to_the_user() -> None:
+    """Codex does not send images to a model with only text in its profile."""
+    text = "image content omitted because you do not support image input"
+    omitted = {"type": "input_text", "text": text}
+    async with serving() as served:
+        assert await RESPONSES.said(served, RESPONSES.body([omitted])) == NOTED
+        assert served.gateway.conversations[0].messages[0].parts == [Media("image")]
+
+
+async def test_answer_has_no_note_if_notes_are_off() -> None:
+    async with serving(config=FrontendConfig(media_notice=False)) as served:
+        for api in APIS:
+            assert await api.said(served, api.body([api.image()])) == HELLO

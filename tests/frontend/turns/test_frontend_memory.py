@@ -32,12 +32,10 @@ BODIES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def traced() -> Iterator[None]:
-    gc.collect()
     gc.freeze()  # the objects of all other tests: a collection would take long
     tracemalloc.start()
     yield
     tracemalloc.stop()
-    gc.unfreeze()
 
 
 @pytest.fixture
