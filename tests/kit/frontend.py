@@ -86,9 +86,7 @@ async def nothing(_: FakeTurn) -> None:
 
 
 class FakeGateway:
-    """Steps before `opened_after` are played while `open` is still awaited.
-
-    `on_turn` is awaited in `open`, before any step; `on_resolve` returns the card of a model;
+    """`on_turn` is awaited in `open`, before any step; `on_resolve` returns the card of a model;
     `size` returns the tokens of a counted prompt. Each may raise an error to refuse a request, as
     `refusal` refuses all.
     """
@@ -108,7 +106,6 @@ class FakeGateway:
         self.on_turn = on_turn
         self.on_resolve = on_resolve or self._card
         self.size = size
-        self.opened_after = 0
         self.refusal: TurnwireError | None = None
         self.hold: asyncio.Event | None = None
         self.opening = asyncio.Event()
@@ -136,9 +133,7 @@ class FakeGateway:
         except asyncio.CancelledError:
             self.open_cancelled.set()
             raise
-        steps = self.steps()
-        await turn.play(steps[: self.opened_after])
-        turn.player = asyncio.get_running_loop().create_task(turn.play(steps[self.opened_after :]))
+        turn.player = asyncio.get_running_loop().create_task(turn.play(self.steps()))
         return turn
 
     def _refuse(self) -> None:
