@@ -4,8 +4,6 @@ and are one entry in the list."""
 from collections import Counter
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from schemas.control import ModelCard, SessionPlaced
 from schemas.conversation import Client, Conversation, Message, Text
@@ -106,53 +104,35 @@ def test_session_without_an_id_is_identified_by_its_first_message() -> None:
     assert asked("\ud800"), "a lone surrogate"
 
 
-@given(st.data())
-def test_whole_tree_of_agents_stays_with_one_model_while_it_takes_turns(
-    data: st.DataObject,
-) -> None:
-    """Agents of several trees at several frontends: each begins after its parent, then all go on in
-    any order, while weights change and models leave."""
+def test_whole_tree_of_agents_stays_with_one_model_while_it_takes_turns() -> None:
+    """At several frontends, while weights change and models leave."""
     frontends: list[SharedNames] = []
+    notices: list[SessionPlaced] = []
 
     def publish(notice: SessionPlaced) -> None:
+        notices.append(notice)
         for frontend in frontends:
             frontend.apply(notice)
 
-    frontends += [SharedNames(publish) for _ in range(data.draw(st.integers(1, 3)))]
-    parents: list[int | None] = []
-    models: dict[int, str] = {}
+    frontends += [SharedNames(publish) for _ in range(2)]
 
-    def root(agent: int) -> int:
-        parent = parents[agent]
-        return agent if parent is None else root(parent)
+    def ask(name: str, *cards: ModelCard, parent: str | None = None) -> set[str]:
+        asked = Conversation("coder", [], client=Client(name, parent=parent))
+        return {frontend.choose("coder", [*cards], asked).name for frontend in frontends}
 
-    for _ in range(data.draw(st.integers(1, 15))):
-        able = data.draw(st.lists(st.sampled_from("abc"), min_size=1, unique=True))
-        cards = [card(name, data.draw(st.sampled_from((0.0, 1.0, 9.0)))) for name in able]
-        agent = data.draw(st.integers(0, len(parents)))
-        if agent == len(parents):
-            parents.append(data.draw(st.sampled_from([None, *range(agent)])))
-        parent = parents[agent]
-        client = Client(f"s{agent}", parent=None if parent is None else f"s{parent}")
-        asked = Conversation("coder", [], client=client)
-        chosen = data.draw(st.sampled_from(frontends)).choose("coder", cards, asked).name
-        assert chosen == models.get(root(agent), chosen) or models[root(agent)] not in able
-        models[root(agent)] = chosen
-
-
-@given(st.lists(st.sampled_from("abc"), max_size=6))
-def test_claimed_parent_moves_no_session(claims: list[str]) -> None:
-    """Somebody sends a session's id, and invents parents."""
-    frontend, cards = new(), [card("v1"), card("v2"), card("v3")]
-    parents = {name: Conversation("coder", [], client=Client(name)) for name in "abc"}
-    own = Conversation("coder", [], client=Client("own"))
-    first = frontend.choose("coder", cards, own)
-    for parent in claims:
-        frontend.choose("coder", cards, parents[parent])
-        frontend.choose(
-            "coder", cards, Conversation("coder", [], client=Client("own", parent=parent))
-        )
-        assert frontend.choose("coder", cards, own) is first
+    for tree in range(20):
+        root, helper, inner = f"root-{tree}", f"helper-{tree}", f"inner-{tree}"
+        assert ask(root, card("v1"), card("v2", 0)) == {"v1"}
+        assert ask(helper, card("v1", 0), card("v2"), parent=root) == {"v1"}
+        assert ask(inner, card("v1", 0), card("v2"), parent=helper) == {"v1"}
+        assert ask(helper, card("v2"), parent=root) == {"v2"}, "the whole tree moves"
+        assert ask(root, card("v1", 9), card("v2")) == {"v2"}, "and does not return"
+        assert ask(inner, card("v1", 9), card("v2"), parent=helper) == {"v2"}
+        # Somebody sends a session's id, and invents a parent.
+        assert ask("other", card("v1"), card("v2", 0)) == {"v1"}
+        ask(root, card("v1"), card("v2"), parent="other")
+        assert ask(root, card("v1"), card("v2")) == {"v2"}
+    assert len(notices) == 20 * 4 + 1, "once a placement"
 
 
 def versions(**weights: float) -> tuple[ProcessRegistry, ModelCatalog]:

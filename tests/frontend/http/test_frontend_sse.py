@@ -162,48 +162,6 @@ class Played:
         self.room.set()
 
 
-class Clock:
-    """What the writer uses of the loop: its time, and its next timer."""
-
-    def __init__(self, now: float) -> None:
-        self.now = now
-        self.due = 0.0
-        self.callback: Callable[[], None] = lambda: None
-
-    def time(self) -> float:
-        return self.now
-
-    def call_at(self, due: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
-        self.due = due
-        self.callback = callback
-        return asyncio.TimerHandle(due, callback, (), asyncio.get_running_loop())
-
-    def pass_to_the_timer(self) -> None:
-        self.now = self.due
-        self.callback()
-
-
-async def test_keepalive_is_sent_when_it_is_due() -> None:
-    """Whatever the rounding of times: the timer is set to the same sum that is compared."""
-    interval_s = 0.1
-    clock = Clock(9.7)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(asyncio, "get_running_loop", lambda: clock)
-        played = Played(ping_interval_s=interval_s, slow_reader_timeout_s=60.0)
-    running = asyncio.create_task(played.sse.run())
-    await asyncio.sleep(0)
-    played.sse.write(b"one")
-    due = clock.now + interval_s
-    while clock.due < due:
-        clock.pass_to_the_timer()
-        assert played.written == b"one"
-    clock.pass_to_the_timer()
-    assert played.written == b"oneping\n"
-    assert clock.now == due
-    played.sse.close()
-    await running
-
-
 async def test_head_and_first_bytes_are_one_write_and_last_bytes_and_end() -> None:
     played = Played(chunked=True)
     played.sse.begin(b"first")

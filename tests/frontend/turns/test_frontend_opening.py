@@ -89,7 +89,8 @@ async def test_answer_that_arrives_at_once_is_complete(returns: asyncio.Event) -
         assert reply.text.endswith('data: {"type":"message_stop"}\n\n')
         body = reply.text
         assert body.count("event: message_start") == body.count("event: message_stop") == 1
-    assert [turn.cancelled for turn in served.gateway.turns] == [[]]
+        assert (await served.ask()).json["content"][0]["text"] == "Hello there"
+    assert [turn.cancelled for turn in served.gateway.turns] == [[], []]
     failed = Failed(ErrorInfo(ErrorKind.UNAVAILABLE, "no worker"))
     async with serving(eager([failed], returns)) as served:
         for _ in range(2):  # on one connection
@@ -132,14 +133,15 @@ async def test_stream_that_cannot_start_is_a_500(
     monkeypatch: pytest.MonkeyPatch, is_eager: bool, returns: asyncio.Event
 ) -> None:
     def broken(*_: object) -> bytes:
-        raise ZeroDivisionError
+        raise ZeroDivisionError("secret detail")
 
     monkeypatch.setattr(MessagesStream, "start", broken)
     returns.set()
     gateway = eager(SO, returns) if is_eager else FakeGateway(lambda: [WHOLE])
     async with serving(gateway) as served:
         reply = await served.ask(stream=True)
-        assert (reply.status, reply.json["type"]) == (500, "error")
+        assert reply.error == (500, "api_error", "Internal server error")
+    assert any(line["log_level"] == "error" for line in served.lines)
     assert served.lines[-1]["outcome"] == "internal"
     if is_eager:
         assert served.lines[0]["event"] == "turn.begin_failed"
