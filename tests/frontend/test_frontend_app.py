@@ -6,7 +6,6 @@ from itertools import product
 from unittest.mock import MagicMock
 
 import pytest
-from aiohttp import ClientResponse, ClientSession
 
 from schemas.errors import (
     OUT_OF_MEMORY,
@@ -42,13 +41,6 @@ ASK = messages(max_tokens=99)
 STREAM = ASK | {"stream": True}
 
 
-async def error_of(response: ClientResponse) -> tuple[int, str, str]:
-    document = await response.json()
-    assert document["type"] == "error"
-    assert document["request_id"] == response.headers["request-id"]
-    return response.status, document["error"]["type"], document["error"]["message"]
-
-
 REFUSALS: list[tuple[TurnwireError, int, str, int, str]] = [
     (Invalid("bad"), 400, "invalid_request_error", 400, "invalid_request_error"),
     (ContextOverflow("too long"), 400, "invalid_request_error", 400, "invalid_request_error"),
@@ -68,20 +60,20 @@ REFUSALS: list[tuple[TurnwireError, int, str, int, str]] = [
 async def test_refusal_has_its_status(cases: Cases) -> None:
     gateway = FakeGateway()
     assert {error.info.kind for error, *_ in REFUSALS} == {*ErrorKind}
-    async with serving(gateway) as served, ClientSession(served.url) as http:
+    async with serving(gateway) as served:
         for gateway.refusal, status, kind, openai_status, openai_kind in REFUSALS:
+            info = gateway.refusal.info
             for api, stream in product(APIS, (False, True)):
                 with cases.case(error=gateway.refusal, api=api.name, stream=stream):
-                    response = await http.post(api.path, json=api.body(stream=stream))
-                    assert response.content_type == "application/json"
-                    error = (await response.json())["error"]
-                    wanted = (openai_status, openai_kind)
+                    reply = await served.post(api.path, api.body(stream=stream))
+                    wanted = (status, kind) if api is MESSAGES else (openai_status, openai_kind)
+                    assert reply.error[:2] == wanted
+                    assert reply.error[2].startswith(info.message)
+                    assert reply.headers["content-type"].startswith("application/json")
+                    assert served.lines[-1]["outcome"] == info.kind
                     if api is MESSAGES:
-                        wanted = (status, kind)
-                        assert await error_of(response) == (*wanted, gateway.refusal.info.message)
-                    assert (response.status, error["type"]) == wanted
-                    assert error["message"].startswith(gateway.refusal.info.message)
-                    assert served.lines[-1]["outcome"] == gateway.refusal.info.kind
+                        assert reply.json["type"] == "error"
+                        assert reply.json["request_id"] == reply.headers["request-id"]
 
 
 @for_each(ErrorKind)
@@ -97,14 +89,11 @@ def test_refusal_for_lack_of_a_process_has_a_time_to_wait(kind: ErrorKind) -> No
 
 async def test_out_of_memory_is_answered_with_a_retry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MessagesStream, "render", MagicMock(side_effect=MemoryError))
-    async with (
-        serving(FakeGateway(lambda: [text(0, "so"), [finish(1)]])) as served,
-        ClientSession(served.url) as http,
-    ):
-        response = await http.post("/v1/messages", json=ASK)
-        assert await error_of(response) == (503, "overloaded_error", OUT_OF_MEMORY.message)
-        assert response.headers["retry-after"] == "1"
-        body = await (await http.post("/v1/messages", json=STREAM)).text()
+    async with serving(FakeGateway(lambda: [text(0, "so"), [finish(1)]])) as served:
+        reply = await served.ask()
+        assert reply.error == (503, "overloaded_error", OUT_OF_MEMORY.message)
+        assert reply.headers["retry-after"] == "1"
+        body = (await served.ask(stream=True)).text
     assert body.count("event: error") == 1
     assert "overloaded_error" in body
 
@@ -132,28 +121,28 @@ UNKNOWN = (
 )
 
 
-async def test_unknown_path_is_404(http: ClientSession, cases: Cases) -> None:
+async def test_unknown_path_is_404(served: Served, cases: Cases) -> None:
     for method, path, status, message in UNKNOWN:
         with cases.case(method=method, path=path):
             kind = "not_found_error" if status == 404 else "invalid_request_error"
-            response = await http.request(method, path)
-            assert await error_of(response) == (status, kind, message)
-            assert ("Allow" in response.headers) is (status == 405)
-    response = await http.post("/v1/embeddings", json={})
+            reply = await served.send(method, path)
+            assert reply.error == (status, kind, message)
+            assert ("Allow" in reply.headers) is (status == 405)
+    reply = await served.post("/v1/embeddings", {})
     message = "Invalid URL (POST /v1/embeddings)"
     error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
-    assert (response.status, await response.json()) == (404, {"error": error})
+    assert (reply.status, reply.json) == (404, {"error": error})
 
 
-async def test_stream_has_its_headers_and_ids(served: Served, http: ClientSession) -> None:
-    response = await http.post("/v1/messages", json=STREAM, headers={"x-request-id": "mine"})
+async def test_stream_has_its_headers_and_ids(served: Served) -> None:
+    response = await served.post("/v1/messages", STREAM, headers={"x-request-id": "mine"})
     assert response.status == 200
     assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
     assert response.headers["cache-control"] == "no-cache"
     assert response.headers["x-accel-buffering"] == "no"
     assert response.headers["x-request-id"] == "mine"
     turn = response.headers["request-id"].removeprefix("req_")
-    assert f'"id":"msg_{turn}"' in await response.text()
+    assert f'"id":"msg_{turn}"' in response.text
     assert served.gateway.turns[0].id == turn
 
 
@@ -198,14 +187,14 @@ async def test_dropped_tools_and_the_alias_are_named(served: Served) -> None:
 async def test_turn_is_logged_and_counted() -> None:
     gate = asyncio.Event()
     steps: list[Step] = [reasoning(0, "so"), gate, [*text(1, "hi"), finish(2)]]
-    async with serving(FakeGateway(lambda: steps)) as served, ClientSession(served.url) as http:
+    async with serving(FakeGateway(lambda: steps)) as served:
         who = {"x-claude-code-session-id": "s", "x-claude-code-agent-id": "a"}
         who["x-request-id"] = "mine"
-        response = await http.post("/v1/messages", json=STREAM, headers=who)
+        response = await served.http.post("/v1/messages", json=STREAM, headers=who)
         await response.content.readuntil(b"content_block_stop")
         gate.set()
         await response.text()
-        await (await http.post("/v1/messages", json={**ASK, "model": "nobody"})).text()
+        await served.ask(model="nobody")
     turn, unknown = [line for line in served.lines if line["event"] == "request"]
     assert 0 <= turn["ttft"] <= turn["seconds"]
     assert (
@@ -245,11 +234,11 @@ async def test_turn_is_logged_and_counted() -> None:
         assert value(name, model=MODEL) == wanted, name
 
 
-async def test_probes_report_liveness_and_readiness(served: Served, http: ClientSession) -> None:
+async def test_probes_report_liveness_and_readiness(served: Served) -> None:
     for path, status in (("/live", 503), ("/ready", 503), ("/health", 503), ("/metrics", 200)):
         served.gateway.ready = True
-        assert (await http.get(path)).status == 200
+        assert (await served.get(path)).status == 200
         served.gateway.ready = False
-        assert (await http.get(path)).status == status, path
+        assert (await served.get(path)).status == status, path
     for method, path in (("HEAD", "/"), ("GET", "/api/hello"), ("GET", "/version")):
-        assert (await http.request(method, path)).status == 200, "first requests of clients"
+        assert (await served.send(method, path)).status == 200, "first requests of clients"

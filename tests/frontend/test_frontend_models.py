@@ -4,11 +4,10 @@ import json
 from typing import Any
 
 import pytest
-from aiohttp import ClientSession
 
 from schemas.control import THINKING_BUDGET, ModelCard
 from services.frontend.apis.models.documents import entry, listing, names
-from tests.kit.bodies import messages, responses
+from tests.kit.bodies import responses
 from tests.kit.every import for_rows
 from tests.kit.frontend import MODEL, FakeGateway, serving
 from tests.kit.raw_http import answer_to, get
@@ -96,47 +95,35 @@ async def test_slash_in_a_name_may_be_escaped() -> None:
             assert (answer.status, json.loads(answer.body)["id"]) == (200, MODEL)
 
 
-@pytest.mark.parametrize(
-    "path", ["/v1/models", "/v1/models?client_version=0.169.0", "/codex/models.json"]
-)
-async def test_unchanged_list_is_not_sent_again(path: str) -> None:
+async def test_unchanged_list_is_not_sent_again() -> None:
     gateway = FakeGateway(cards=CARDS)
-    async with serving(gateway) as served, ClientSession(served.url) as http:
-        first = await http.get(path)
-        etag = first.headers["etag"]
-        again = await http.get(path, headers={"if-none-match": f'"other", {etag}'})
-        assert (again.status, await again.read(), again.headers["etag"]) == (304, b"", etag)
+    etags = []
+    async with serving(gateway) as served:
+        for path in ("/v1/models", "/codex/models.json", "/v1/models?limit=1"):
+            etag = (await served.get(path)).headers["etag"]
+            again = await served.get(path, headers={"if-none-match": f'"other", {etag}'})
+            assert (again.status, again.body, again.headers["etag"]) == (304, b"", etag)
+            etags.append(etag)
+        assert etags[0] == etags[1] != etags[2], "pages have their own"
+        whole = (await served.get("/v1/models?client_version=0.169.0")).json
+        assert (await served.get("/codex/models.json")).json == {"models": whole["models"]}
         gateway.cards = CARDS[:1]
-        changed = await http.get(path, headers={"if-none-match": etag})
+        changed = await served.get("/v1/models", headers={"if-none-match": etags[0]})
         assert changed.status == 200
-        assert changed.headers["etag"] != etag
-
-
-async def test_catalogue_has_one_etag_and_pages_have_their_own() -> None:
-    async with serving(FakeGateway(cards=CARDS)) as served, ClientSession(served.url) as http:
-        etags = [
-            (await http.get(path)).headers["etag"]
-            for path in ("/v1/models", "/codex/models.json", "/v1/models?limit=1")
-        ]
-        assert etags[0] == etags[1] != etags[2]
-        whole, alone = [
-            await (await http.get(path)).json() for path in ("/v1/models", "/codex/models.json")
-        ]
-        assert alone == {"models": whole["models"]}
+        assert changed.headers["etag"] != etags[0]
 
 
 async def test_answer_has_the_etag_of_the_catalogue() -> None:
     gateway = FakeGateway()
-    async with serving(gateway) as served, ClientSession(served.url) as http:
-        etag = (await http.get("/codex/models.json")).headers["etag"]
+    async with serving(gateway) as served:
+        etag = (await served.get("/codex/models.json")).headers["etag"]
         for stream in (True, False):
-            answer = await http.post("/v1/responses", json=responses(stream=stream))
+            answer = await served.post("/v1/responses", responses(stream=stream))
             assert (answer.status, answer.headers["x-models-etag"]) == (200, etag)
-        other = await http.post("/v1/messages", json=messages())
-        assert "x-models-etag" not in other.headers
+        assert "x-models-etag" not in (await served.ask()).headers
         gateway.cards = [*gateway.cards, *CARDS]
-        answer = await http.post("/v1/responses", json=responses())
-        changed = (await http.get("/codex/models.json")).headers["etag"]
+        answer = await served.post("/v1/responses", responses())
+        changed = (await served.get("/codex/models.json")).headers["etag"]
         assert answer.headers["x-models-etag"] == changed != etag
 
 
@@ -160,7 +147,7 @@ def test_document_states_which_fields_limit_reasoning() -> None:
 
 
 async def test_lifecycle_and_limit_are_read_from_the_query() -> None:
-    async with serving(FakeGateway(cards=CARDS)) as served, ClientSession(served.url) as http:
-        assert ids(await (await http.get("/v1/models?lifecycle[]=active")).json()) == ALL
-        assert ids(await (await http.get("/v1/models?lifecycle[]=retired")).json()) == []
-        assert (await http.get("/v1/models?limit=0")).status == 400
+    async with serving(FakeGateway(cards=CARDS)) as served:
+        assert ids((await served.get("/v1/models?lifecycle[]=active")).json) == ALL
+        assert ids((await served.get("/v1/models?lifecycle[]=retired")).json) == []
+        assert (await served.get("/v1/models?limit=0")).status == 400

@@ -172,3 +172,13 @@ async def test_large_bodies_wait_for_each_other_and_small_ones_do_not() -> None:
             assert not any(task.done() for task in waiting)
         assert [reply.status for reply in await asyncio.gather(*waiting)] == [200, 200]
         assert held.held == 0
+
+
+async def test_part_takes_no_room_that_the_whole_does_not_have() -> None:
+    whole = HeldBytes(10)
+    first, second = HeldBytes(8, within=whole), HeldBytes(8, within=whole)
+    assert first.add(8)
+    assert (first.add(1), second.add(3), second.add(2)) == (False, False, True)
+    first.free(8)
+    assert second.add(6)
+    assert (first.held, second.held, whole.held) == (0, 8, 8)
