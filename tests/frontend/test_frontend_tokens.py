@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from aiohttp import ClientSession
-
 from services.runtime.config import FrontendConfig
 from tests.kit.bodies import (
     USER,
@@ -22,15 +20,13 @@ from tests.kit.every import Cases
 from tests.kit.frontend import MODEL, Served, serving
 
 
-async def post(http: ClientSession, path: str, body: Json) -> Any:
-    async with http.post(path, json=body) as response:
-        assert response.status == 200, await response.text()
-        return await response.json()
+async def post(served: Served, path: str, body: Json) -> Any:
+    reply = await served.post(path, body)
+    assert reply.status == 200, reply.text
+    return reply.json
 
 
-async def test_text_is_tokenized_and_ids_are_detokenized(
-    served: Served, http: ClientSession
-) -> None:
+async def test_text_is_tokenized_and_ids_are_detokenized(served: Served) -> None:
     answer = {"count": 2, "max_model_len": 131072, "tokens": [1, 2], "token_strs": None}
     for body, special in (
         ({"prompt": "a bb"}, True),
@@ -38,15 +34,15 @@ async def test_text_is_tokenized_and_ids_are_detokenized(
         ({"prompt": "a bb", "messages": [USER]}, True),
     ):
         for path in ("/tokenize", "/v1/tokenize"):
-            document = await post(http, path, {"model": "claude-alias", **body})
+            document = await post(served, path, {"model": "claude-alias", **body})
             assert document == answer
             assert served.gateway.tokenized[-1] == (MODEL, "a bb", None, special)
     for path in ("/detokenize", "/v1/detokenize"):
-        document = await post(http, path, {"model": MODEL, "tokens": [1, 3]})
+        document = await post(served, path, {"model": MODEL, "tokens": [1, 3]})
         assert document == {"prompt": "x xxx"}
 
 
-async def test_invalid_request_is_refused(http: ClientSession, cases: Cases) -> None:
+async def test_invalid_request_is_refused(served: Served, cases: Cases) -> None:
     small = "tokens.0: Input should be greater than or equal to 0"
     for path, fields, reason in (
         ("/v1/tokenize", {}, "prompt: Field required (or `text`, or `messages`)"),
@@ -54,15 +50,14 @@ async def test_invalid_request_is_refused(http: ClientSession, cases: Cases) -> 
         ("/v1/detokenize", {"tokens": [-1]}, small),
     ):
         with cases.case(path=path, fields=fields):
-            response = await http.post(path, json={"model": MODEL, **fields})
-            assert response.status == 400
-            assert (await response.json())["error"]["message"] == reason
+            reply = await served.post(path, {"model": MODEL, **fields})
+            assert (reply.status, reply.json["error"]["message"]) == (400, reason)
 
 
-async def test_count_reports_context_management(served: Served, http: ClientSession) -> None:
-    plain = await post(http, "/v1/messages/count_tokens", chat())
+async def test_count_reports_context_management(served: Served) -> None:
+    plain = await post(served, "/v1/messages/count_tokens", chat())
     managed = await post(
-        http, "/v1/messages/count_tokens?beta=true", chat(context_management={"edits": []})
+        served, "/v1/messages/count_tokens?beta=true", chat(context_management={"edits": []})
     )
     assert plain == {"input_tokens": 4321}
     assert managed == {"input_tokens": 4321, "context_management": {"original_input_tokens": 4321}}
@@ -83,8 +78,8 @@ CONVERSATIONS = [
 ]
 
 
-async def test_conversation_is_tokenized(served: Served, http: ClientSession, cases: Cases) -> None:
-    document = await post(http, "/v1/tokenize", chat(system="be brief", tools=[tool()]))
+async def test_conversation_is_tokenized(served: Served, cases: Cases) -> None:
+    document = await post(served, "/v1/tokenize", chat(system="be brief", tools=[tool()]))
     assert document["count"] == len(document["tokens"])
     ((model, text, conversation, _),) = served.gateway.tokenized
     assert (model, text) == (MODEL, None)
@@ -93,7 +88,7 @@ async def test_conversation_is_tokenized(served: Served, http: ClientSession, ca
     assert [tool.name for tool in conversation.tools] == ["look"]
     for body in CONVERSATIONS:
         with cases.case(body=body):
-            await post(http, "/tokenize", body)
+            await post(served, "/tokenize", body)
             conversation = served.gateway.tokenized[-1][2]
             assert conversation is not None
             assert not conversation.prefill
