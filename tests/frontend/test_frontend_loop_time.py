@@ -28,15 +28,12 @@ from services.frontend.http.bodies import (
 from tests.kit.bodies import (
     CHAT,
     MESSAGES,
-    RESPONSES,
     Json,
     assistant,
     block,
     chat,
-    chat_call,
     message,
     messages,
-    responses,
     tool_use,
     user,
 )
@@ -107,23 +104,8 @@ def hosted_results(results: list[Any]) -> Json:
     return messages(user("a"), calls, assistant(*results[:half]))
 
 
-def responses_function(i: int) -> Json:
-    return block("function", name=f"f{i}")
-
-
-def allowed_of_responses(tools: list[Any]) -> Json:
-    names = [block("function", namespace="n", name=f"f{i}") for i in range(len(tools))]
-    choice = block("allowed_tools", tools=names)
-    return responses(tools=[block("namespace", name="n", tools=tools)], tool_choice=choice)
-
-
 KINDS: dict[str, tuple[str, Part, Wrap]] = {
     "many small grammars": (CHAT.path, small_grammar, lambda all: chat(tools=all)),
-    "calls": (
-        CHAT.path,
-        lambda i: chat_call(f"c{i}", "f"),
-        lambda all: chat({"role": "assistant", "tool_calls": all}),
-    ),
     "allowed of chat": (CHAT.path, chat_function, allowed_of_chat),
     "additions": (
         MESSAGES.path,
@@ -131,7 +113,6 @@ KINDS: dict[str, tuple[str, Part, Wrap]] = {
         lambda all: messages(user("a"), message("system", *all)),
     ),
     "hosted results": (MESSAGES.path, hosted_result, hosted_results),
-    "allowed of responses": (RESPONSES.path, responses_function, allowed_of_responses),
 }
 """Kinds that once held the loop: with work for each grammar, and for each pair of parts."""
 

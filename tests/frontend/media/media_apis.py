@@ -36,9 +36,9 @@ def seeing(**options: Any) -> FakeGateway:
     return FakeGateway(cards=[SEEING], **options)
 
 
-def image(width: int, height: int, kind: str = "PNG", mode: str = "RGB", **options: Any) -> bytes:
+def image(width: int, height: int) -> bytes:
     out = BytesIO()
-    Image.new(mode, (width, height)).save(out, kind, **options)
+    Image.new("RGB", (width, height)).save(out, "PNG")
     return out.getvalue()
 
 

@@ -181,6 +181,7 @@ async def test_unusable_image_is_refused_in_the_words_of_each_api(
                 error = await api.refused(served, api.result_body(text, api.image(found)))
                 assert (error["param"], error["code"]) == (param, code)
                 assert error["message"] == f"Invalid '{param}': {reason}."
+    await MESSAGES.refused(served, MESSAGES.body([MESSAGES.image("AA=A")]))
     assert not store.images
     # Only Messages refuses another type than stated.
     error = await MESSAGES.refused(served, MESSAGES.body([MESSAGES.image(IMAGE, "image/jpeg")]))
