@@ -4,14 +4,15 @@ A `Reading` is complete for a prefix of an answer too: of a broken connection, e
 is judged.
 """
 
-import base64
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from schemas.conversation import Conversation, Message, Sampling, Text, ToolSpec
-from tests.chaos.scripts import TOOL, TOOL_NAME, Block, Script
-from turnwire_tools.clients.answer import Api, ClientAnswer, End
+from tests.chaos.scripts import TOOL_NAME, Block, Script
+from tests.kit.messages_client import TOOLS
+from turnwire_tools.clients.answer import Api, ClientAnswer
 from turnwire_tools.clients.apis import CLIENTS
 from turnwire_tools.clients.shared import IllFormed
 
@@ -42,49 +43,16 @@ class Frame:
     data: str
 
 
-def request(
-    api: Api,
-    model: str,
-    script: Script,
-    *,
-    stream: bool,
-    system: str = "",
-    images: Sequence[bytes] = (),
-) -> bytes:
-    """A request that makes the script engine write `script`. `system`: the beginning of its prompt;
-    `images`: PNG data after the question."""
+def request(api: Api, model: str, script: Script, *, stream: bool) -> bytes:
+    """A request that makes the script engine write `script`."""
+    schema: Any = TOOLS[0]["input_schema"]
     conversation = Conversation(
         model,
         [Message("user", [Text(f"[[say]]{script.output}[[/say]]")])],
-        system=[Text(system)] if system else [],
-        tools=[ToolSpec(TOOL_NAME, "Runs a command.", TOOL, strict=False)],
+        tools=[ToolSpec(TOOL_NAME, "Runs a command.", schema, strict=False)],
         sampling=Sampling(max_tokens=MAX_TOKENS if api == "messages" else None),
     )
-    body = CLIENTS[api].request(conversation, stream=stream)
-    if not images:
-        return body
-    document = json.loads(body)
-    question = next(
-        one for one in document.get("messages", document.get("input")) if one["role"] == "user"
-    )
-    texts = question["content"]
-    kind = "input_text" if api == "responses" else "text"
-    texts = [{"type": kind, "text": texts}] if isinstance(texts, str) else texts
-    question["content"] = [*texts, *(_image(api, data) for data in images)]
-    return json.dumps(document).encode()
-
-
-def _image(api: Api, data: bytes) -> dict[str, object]:
-    encoded = base64.b64encode(data).decode()
-    if api == "messages":
-        return {
-            "type": "image",
-            "source": {"type": "base64", "media_type": "image/png", "data": encoded},
-        }
-    url = f"data:image/png;base64,{encoded}"
-    if api == "chat":
-        return {"type": "image_url", "image_url": {"url": url}}
-    return {"type": "input_image", "detail": "auto", "image_url": url}
+    return CLIENTS[api].request(conversation, stream=stream)
 
 
 def expected_blocks(api: Api, blocks: Sequence[Block]) -> list[Block]:
@@ -97,11 +65,6 @@ def expected_blocks(api: Api, blocks: Sequence[Block]) -> list[Block]:
         if text:
             merged.append(Block(kind, text))
     return merged + [block for block in blocks if block.kind == "call"]
-
-
-def expected_end(script: Script) -> End:
-    """How the answer ends."""
-    return "calls" if script.calls else "stop"
 
 
 def split_frames(data: bytes, *, whole: bool) -> tuple[list[Frame], list[int]]:
@@ -159,12 +122,10 @@ def read_document(api: Api, text: bytes) -> Reading:
         raise IllFormed(f"not JSON: {error}") from None
     blocks = _blocks(reader.answer)
     if api == "messages":  # an input is an object there, which any client spells as it likes
-        blocks = [
-            Block("call", json.dumps(json.loads(block.text), ensure_ascii=False), block.name)
-            if block.kind == "call"
-            else block
-            for block in blocks
-        ]
+        for number, block in enumerate(blocks):
+            if block.kind == "call":
+                spelled = json.dumps(json.loads(block.text), ensure_ascii=False)
+                blocks[number] = Block("call", spelled, block.name)
     return Reading(reader.answer, blocks)
 
 

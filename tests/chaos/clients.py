@@ -26,12 +26,8 @@ class Stream:
     wanted: Wanted
     frontend: int
     """The number of the frontend that it is sent to first."""
-    system: str = ""
-    """The beginning of its prompt, which others of its group have, too."""
     new: bool = False
     """Whether it is sent during a fault or after it."""
-    images: Sequence[bytes] = ()
-    """PNG data after its question."""
     attempts: list[Attempt] = field(default_factory=list)
     judgement: Judgement | None = None
     """Once it is certain; the attempts are dropped then."""
@@ -54,26 +50,17 @@ async def run_stream(
     As behind a load balancer, an attempt after a broken one goes to the next frontend.
     """
     wanted = stream.wanted
-    body = request(
-        wanted.api,
-        MODEL,
-        wanted.script,
-        stream=wanted.stream,
-        system=stream.system,
-        images=stream.images,
-    )
+    body = request(wanted.api, MODEL, wanted.script, stream=wanted.stream)
     while True:
         known = urls()
-        url = (
-            known[(stream.frontend + len(stream.attempts)) % len(known)] + CLIENTS[wanted.api].path
-        )
+        base = known[(stream.frontend + len(stream.attempts)) % len(known)]
+        url = base + CLIENTS[wanted.api].path
         attempt = Attempt(time.monotonic())
         stream.attempts.append(attempt)
         sending = asyncio.create_task(_send(http, url, body, attempt))
         while not sending.done() and time.monotonic() < deadline():
-            await asyncio.wait(
-                {sending}, timeout=min(5.0, max(0.01, deadline() - time.monotonic()))
-            )
+            left = max(0.01, deadline() - time.monotonic())
+            await asyncio.wait({sending}, timeout=min(5.0, left))
         if not sending.done():
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)

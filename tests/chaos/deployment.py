@@ -8,9 +8,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from services.cli.up.embedded_nats import find_nats_server
@@ -23,6 +21,11 @@ NATS = "nats"
 PORTS = range(10_000, 30_000)
 """Below the range of outgoing connections: a port must still be free when its process comes back,
 and a connection to a port without a listener must not come from that very port."""
+OPTIONS: dict[str, dict[str, Any]] = {
+    "frontend": {"response_store": "shared"},
+    "preprocessor": {"prompt_cache_mb": 2, "ledger_mb": 2},
+}
+"""Caches are full long before the end of a soak, so that memory must stay flat."""
 RESTART_S = 1.0
 """After which the supervisor starts a process again that ended by itself."""
 SETTLE_S = 150.0
@@ -40,28 +43,15 @@ def free_port() -> int:
 class Deployment:
     """`instances` of each stage, as in production but for the script engine. Not thread-safe."""
 
-    def __init__(
-        self,
-        model: Path,
-        instances: int,
-        *,
-        directory: Path | None = None,
-        environments: Callable[[Path], dict[str, dict[str, str]]] | None = None,
-        store: Path | None = None,
-        options: dict[str, dict[str, Any]] | None = None,
-    ) -> None:
-        """`directory`: keep everything here; default: a temporary one. `environments`: makes
-        additional variables of each stage from that directory. `store`: JetStream's directory.
-        `options`: options of each stage."""
+    def __init__(self, model: Path, instances: int, *, directory: Path | None = None) -> None:
+        """`directory`: keep everything here; default: a temporary one."""
         self._own = directory is None
         self.directory = directory or Path(tempfile.mkdtemp(prefix="turnwire-chaos-"))
         self.directory.mkdir(parents=True, exist_ok=True)
         self.instances = instances
-        self.nats = NatsServer(str(find_nats_server()), str(store or self.directory))
+        self.nats = NatsServer(str(find_nats_server()), str(self.directory))
         self.nats.port = free_port()
         self.stack = Stack(self.nats, model, self.directory)
-        self._environments = environments(self.directory) if environments else {}
-        self._options = options or {}
         self.down: set[Child] = set()
         """Processes that a fault ended and will start again."""
         self._read: dict[str, int] = {}
@@ -74,14 +64,11 @@ class Deployment:
         try:
             await asyncio.to_thread(self.nats.start)
             for stage in reversed(STAGES):
-                self.stack.environment = self._environments.get(stage, {})
                 for _ in range(self.instances):
-                    fixed = (
-                        {"port": free_port(), "response_store": "shared"}
-                        if stage == "frontend"
-                        else {}
-                    )
-                    self.stack.start(stage, **fixed, **self._options.get(stage, {}))
+                    options: dict[str, Any] = dict(OPTIONS.get(stage, {}))
+                    if stage == "frontend":
+                        options["port"] = free_port()
+                    self.stack.start(stage, **options)
             if wrong := await self.settled():
                 raise RuntimeError(wrong)
         except BaseException:
@@ -90,12 +77,7 @@ class Deployment:
         self._supervisor = asyncio.create_task(self._supervise())
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._stop()
 
     async def _stop(self) -> None:

@@ -1,11 +1,13 @@
-"""A process that is killed, stopped or terminated, and comes back."""
+"""What happens to a deployment under load: processes that are killed, stopped or terminated, and
+come back."""
 
 import asyncio
 import time
 from dataclasses import dataclass, field
+from random import Random
 from typing import Literal, Protocol, get_args
 
-from tests.chaos.deployment import NATS, Deployment
+from tests.chaos.deployment import NATS, STAGES, Deployment
 from tests.chaos.judge import Frontend
 from tests.kit.stack import Child
 from tests.kit.waiting import LIMIT_S
@@ -14,6 +16,7 @@ Action = Literal["kill", "stop", "term"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
 DRAIN_S = 30.0
 """The default of `--drain-s`."""
+BACK_S = 60.0
 
 
 @dataclass
@@ -27,34 +30,22 @@ class Effects:
     complaints: list[str] = field(default_factory=list)
     """What was not as it should be, apart from the streams."""
 
-    def end_frontend(self, child: Child, number: int, how: Frontend) -> None:
-        """Notes that connections to this process may break, or may not be accepted."""
-        if child.stage == "frontend" and self.frontends.get(number) != "broken":
-            self.frontends[number] = how
-
 
 class Disturbance(Protocol):
-    """Something that happens to a deployment under load. It is pickled, and its text names it with
-    all that was drawn."""
+    """Something that happens to a deployment. It is pickled, and its text names it with all that
+    was drawn."""
 
     @property
-    def cell(self) -> str:
-        """The row of the table."""
-        ...
+    def cell(self) -> str: ...  # the row of the table
 
     @property
-    def at_s(self) -> float:
-        """From the start of the trial."""
-        ...
+    def at_s(self) -> float: ...  # from the start of the trial
 
     @property
-    def outage_s(self) -> float:
-        """About how long it takes."""
-        ...
+    def outage_s(self) -> float: ...  # about how long it takes
 
     async def inject(self, deployment: Deployment, effects: Effects) -> None:
         """Does it; returns when it is over, and every process is there again."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -80,13 +71,11 @@ class Fault:
         await sleep_until(effects.start + self.at_s)
         until = time.monotonic() + self.outage_s
         if self.stage == NATS:
-            await self._nats(deployment, until)
+            await self._disturb_nats(deployment, until)
         else:
-            children = deployment.of(self.stage)
-            number = self.which % len(children)
-            await self._child(deployment, children[number], number, until, effects)
+            await self._disturb_child(deployment, until, effects)
 
-    async def _nats(self, deployment: Deployment, until: float) -> None:
+    async def _disturb_nats(self, deployment: Deployment, until: float) -> None:
         nats = deployment.nats
         if self.action == "stop":
             nats.pause()
@@ -97,28 +86,79 @@ class Fault:
         await sleep_until(until)
         await asyncio.to_thread(nats.start)
 
-    async def _child(
-        self, deployment: Deployment, child: Child, number: int, until: float, effects: Effects
-    ) -> None:
-        began = time.monotonic()
+    async def _disturb_child(self, deployment: Deployment, until: float, effects: Effects) -> None:
+        children = deployment.of(self.stage)
+        number = self.which % len(children)
+        child = children[number]
         if self.action == "stop":
             child.pause()
             await sleep_until(until)
             child.resume()
             return
         deployment.down.add(child)
+        ended: Frontend = "broken"
         if self.action == "kill":
-            effects.end_frontend(child, number, "broken")
             await asyncio.to_thread(child.kill)
-        else:
-            effects.end_frontend(child, number, "closed")
-            child.terminate()
-            await asyncio.to_thread(child.wait, 2 * LIMIT_S + DRAIN_S)
-            if time.monotonic() - began >= DRAIN_S:
-                effects.end_frontend(child, number, "broken")
+        elif await _terminate(child) < DRAIN_S:
+            ended = "closed"
+        if self.stage == "frontend" and effects.frontends.get(number) != "broken":
+            effects.frontends[number] = ended
         await sleep_until(until)
         child.start()
         deployment.down.discard(child)
+
+
+async def _terminate(child: Child) -> float:
+    """Returns how long its drain took, in seconds."""
+    began = time.monotonic()
+    child.terminate()
+    await asyncio.to_thread(child.wait, 2 * LIMIT_S + DRAIN_S)
+    return time.monotonic() - began
+
+
+@dataclass(frozen=True)
+class Rolling:
+    """Every instance of every stage is terminated and started again, one after the other, under
+    steady load."""
+
+    at_s: float = 2.0
+    outage_s: float = 0.0
+    cell = "rolling restart"
+
+    async def inject(self, deployment: Deployment, effects: Effects) -> None:
+        await sleep_until(effects.start + self.at_s)
+        for stage in STAGES:
+            for number in range(len(deployment.of(stage))):
+                await _and_settle(Fault("term", stage, number, 0.0, 0.0), deployment, effects)
+
+
+@dataclass(frozen=True)
+class RandomFaults:
+    """One fault after the other, for `outage_s`. The first instance of each stage is stopped at
+    most, never ended, so that its memory can be followed."""
+
+    seed: str
+    at_s: float
+    outage_s: float
+    cell = "random faults"
+
+    async def inject(self, deployment: Deployment, effects: Effects) -> None:
+        await sleep_until(effects.start + self.at_s)
+        chance, until = Random(self.seed), time.monotonic() + self.outage_s
+        while time.monotonic() < until:
+            stage = chance.choice((*STAGES, NATS))
+            which = chance.randrange(deployment.instances)
+            action = "stop" if which == 0 and stage != NATS else chance.choice(ACTIONS)
+            fault = Fault(action, stage, which, 0.0, chance.uniform(1, 20))
+            await _and_settle(fault, deployment, effects)
+            await asyncio.sleep(chance.uniform(1, 10))
+
+
+async def _and_settle(fault: Fault, deployment: Deployment, effects: Effects) -> None:
+    """Injects a fault at once. All processes must be among the living afterwards."""
+    await fault.inject(deployment, effects)
+    if wrong := await deployment.settled(2 * BACK_S, idle=False):
+        effects.complaints.append(f"after {fault}: {wrong}")
 
 
 async def sleep_until(moment: float) -> None:

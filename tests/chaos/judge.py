@@ -13,7 +13,6 @@ from typing import Literal, get_args
 from tests.chaos.apis import (
     Reading,
     expected_blocks,
-    expected_end,
     read_document,
     read_stream,
     split_frames,
@@ -67,8 +66,6 @@ class Judgement:
     """Longest time without output in mid-stream."""
     silence_s: float = 0.0
     """Longest time without any byte in mid-stream."""
-    wait_s: float = 0.0
-    """From the first request to the first output."""
 
 
 @dataclass(frozen=True)
@@ -89,11 +86,10 @@ def judge(wanted: Wanted, attempts: Sequence[Attempt], frontends: Sequence[Front
         found, why = judge_attempt(wanted, attempt)
         if found == "whole":
             pause, silence = _pauses(wanted, attempts[0])
-            return Judgement(verdict, refusal, pause, silence, _wait(wanted, attempts))
+            return Judgement(verdict, refusal, pause, silence)
         last = number == len(attempts) - 1
-        nature = frontends[number] == "broken" or (
-            frontends[number] == "closed" and not attempt.status
-        )
+        ended = frontends[number]
+        nature = ended == "broken" or (ended == "closed" and not attempt.status)
         broken = found == "lost" and attempt.broken and not attempt.late
         if broken and nature and not last:
             verdict = "reconnected"
@@ -101,9 +97,8 @@ def judge(wanted: Wanted, attempts: Sequence[Attempt], frontends: Sequence[Front
             verdict = "refused" if verdict == "whole" else verdict
             refusal = refusal or why
         else:
-            return Judgement(
-                "lost" if found == "refused" else found, f"attempt {number + 1}: {why}"
-            )
+            found = "lost" if found == "refused" else found
+            return Judgement(found, f"attempt {number + 1}: {why}")
     return Judgement("lost", why or "no attempt was made")
 
 
@@ -153,7 +148,7 @@ def _compare(
         return "lost", f"{late}{attempt.broken}, {len(attempt.data)} bytes"
     if not answer.ends:
         return "ends", "the stream ended without a terminal event"
-    end = expected_end(wanted.script)
+    end = "calls" if wanted.script.calls else "stop"
     if answer.end != end:
         return "wrong", f"ended with {answer.end}, not {end}"
     tokens = answer.usage[1] if answer.usage is not None else 0
@@ -213,12 +208,6 @@ def _output_times(wanted: Wanted, attempt: Attempt) -> list[float]:
         total += len(data)
         sums.append(total)
     return [attempt.chunks[bisect.bisect_left(sums, ends[index])][0] for index in reading.outputs]
-
-
-def _wait(wanted: Wanted, attempts: Sequence[Attempt]) -> float:
-    last = attempts[-1]
-    times = _output_times(wanted, last) if wanted.stream else [at for at, _ in last.chunks]
-    return times[0] - attempts[0].at if times else 0.0
 
 
 def _longest(times: Sequence[float]) -> float:

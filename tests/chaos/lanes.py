@@ -6,8 +6,7 @@ import multiprocessing
 import signal
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,41 +14,29 @@ import uvloop
 from tokenizers import Tokenizer
 
 from tests.chaos.deployment import Deployment
-from tests.chaos.trials import Result, Run, Trial, as_document
-from tests.kit.vision_model import build_vision_model
+from tests.chaos.plans import Trial
+from tests.chaos.trials import Result, Run
 from turnwire_tools.script.demo_model import build_demo_model
-
-Results = "multiprocessing.Queue[dict[str, Any] | str]"
-"""Results; a text is the error that ended a lane."""
-
-
-WINDOW = 131_072
 
 
 def run_lanes(
-    trials: Sequence[Trial],
-    parallel: int,
-    directory: Path | None,
-    options: dict[str, Any] | None = None,
-) -> Iterator[dict[str, Any]]:
+    trials: Sequence[Trial], parallel: int = 1, directory: Path | None = None
+) -> Iterator[Result]:
     """Yields results as they come. `directory`: where logs are kept; default: they are not.
 
     Trials of one number of instances share deployments, and run on them one after the other. Raises
     RuntimeError if a lane fails; its other trials are lost then.
     """
-    queues = divide(trials, parallel)
+    ordered = sorted(trials, key=lambda trial: trial.instances)
     context = multiprocessing.get_context("spawn")
     results: Any = context.Queue()
     with tempfile.TemporaryDirectory(prefix="turnwire-chaos-model-") as scratch:
-        sees = any(trial.load.images for trial in trials)
-        build = partial(build_vision_model, window=WINDOW) if sees else build_demo_model
-        model = build(Path(scratch) / "model")
-        lanes = [
-            context.Process(
-                target=_lane, args=(number, queue, model, directory, options or {}, results)
-            )
-            for number, queue in enumerate(queues)
-        ]
+        model = build_demo_model(Path(scratch) / "model")
+        lanes = []
+        for number in range(parallel):
+            place = directory / f"lane{number}" if directory else None
+            work = (ordered[number::parallel], model, place, results)
+            lanes.append(context.Process(target=_lane, args=work))
         for lane in lanes:
             lane.start()
         try:
@@ -67,54 +54,22 @@ def run_lanes(
                 lane.join()
 
 
-def divide(trials: Sequence[Trial], parallel: int) -> list[list[Trial]]:
-    """Trials of each lane. A lane that runs trials of several numbers of instances starts another
-    deployment for each."""
-    lanes: list[list[Trial]] = [[] for _ in range(min(parallel, len(trials)))]
-    for trial in sorted(trials, key=lambda trial: -sum(fault.outage_s for fault in trial.faults)):
-
-        def cost(lane: list[Trial], trial: Trial = trial) -> float:
-            other = sum(one.instances != trial.instances for one in lane)
-            return (
-                sum(30 + max((f.outage_s for f in one.faults), default=0.0) for one in lane)
-                + 1000 * other
-            )
-
-        min(lanes, key=cost).append(trial)
-    order = {trial.seed: number for number, trial in enumerate(trials)}
-    return [sorted(lane, key=lambda trial: (trial.instances, order[trial.seed])) for lane in lanes]
-
-
-def _lane(
-    number: int,
-    trials: Sequence[Trial],
-    model: Path,
-    directory: Path | None,
-    options: dict[str, Any],
-    results: Any,
-) -> None:
+def _lane(trials: Sequence[Trial], model: Path, directory: Path | None, results: Any) -> None:
+    """Puts each result, or the text of the error that ended the lane."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt):
         try:
-            uvloop.run(_run(number, trials, model, directory, options, results.put))
+            uvloop.run(_run(trials, model, directory, results))
         except Exception:
             results.put(traceback.format_exc())
 
 
-async def _run(
-    number: int,
-    trials: Sequence[Trial],
-    model: Path,
-    directory: Path | None,
-    options: dict[str, Any],
-    put: Callable[[dict[str, Any]], None],
-) -> None:
+async def _run(trials: Sequence[Trial], model: Path, directory: Path | None, results: Any) -> None:
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     for instances in sorted({trial.instances for trial in trials}):
-        place = directory / f"lane{number}-{instances}" if directory else None
-        async with Deployment(model, instances, directory=place, **options) as deployment:
+        place = directory / f"{instances}" if directory else None
+        async with Deployment(model, instances, directory=place) as deployment:
             run = Run(deployment, tokenizer)
             for trial in trials:
                 if trial.instances == instances:
-                    result: Result = await run.run(trial)
-                    put(as_document(result) | {"lane": number})
+                    results.put(await run.run(trial))

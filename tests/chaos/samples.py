@@ -3,15 +3,17 @@
 import asyncio
 import os
 import resource
-import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
-MORE_MEMORY = 16 << 20
+MIB = 1 << 20
+MORE_MEMORY = 16 * MIB
 """Bytes by which a process may grow: caches fill, and the heap is not given back page by page."""
 MORE_FILES = 16
+EVERY_S = 5.0
 LONG_S = 60.0
 """Processes that were followed for less are not judged."""
 
@@ -29,9 +31,8 @@ class Sample:
 class Sampler:
     """Follows the processes of a deployment, by name and process id."""
 
-    def __init__(self, pids: Callable[[], Mapping[str, int]], every_s: float) -> None:
+    def __init__(self, pids: Callable[[], Mapping[str, int]]) -> None:
         self._pids = pids
-        self._every_s = every_s
         self.samples: dict[tuple[str, int], list[Sample]] = {}
 
     async def run(self) -> None:
@@ -44,49 +45,20 @@ class Sampler:
                     continue  # it has just ended
                 sample = Sample(time.monotonic(), pages * resource.getpagesize(), files)
                 self.samples.setdefault((name, pid), []).append(sample)
-            await asyncio.sleep(self._every_s)
+            await asyncio.sleep(EVERY_S)
 
     def growing(self) -> list[str]:
-        """Returns the processes with memory or open files that do not stay flat, and how they
-        grew."""
+        """Returns the processes with memory or open files that do not stay flat: the last third of
+        the samples is compared with the middle third. In the first, caches fill."""
         found = []
         for (name, _), samples in self.samples.items():
-            if samples[-1].at - samples[0].at >= LONG_S:
-                found += [f"{name}: {text}" for text in growth(samples)]
+            if samples[-1].at - samples[0].at < LONG_S:
+                continue
+            third = len(samples) // 3
+            before, after = samples[third : 2 * third], samples[-third:]
+            rss, more = (median(one.rss for one in part) for part in (before, after))
+            files, more_files = (median(one.files for one in part) for part in (before, after))
+            text = f"{name}: {rss / MIB:.0f} → {more / MIB:.0f} MiB, {files} → {more_files} files"
+            if more - rss > max(MORE_MEMORY, rss / 10) or more_files - files > MORE_FILES:
+                found.append(text)
         return found
-
-    def summary(self) -> list[str]:
-        """Returns memory and files of each process that lived as long as the sampler, earlier and
-        at the end."""
-        whole = max(
-            (samples[-1].at - samples[0].at for samples in self.samples.values()), default=0.0
-        )
-        lines = []
-        for (name, _), samples in sorted(self.samples.items()):
-            if samples[-1].at - samples[0].at > 0.95 * whole:
-                (before, files_before), (after, files_after) = _ends(samples)
-                lines.append(
-                    f"{name}: {before >> 20} → {after >> 20} MiB, {files_before} → {files_after} files"
-                )
-        return lines
-
-
-def growth(samples: Sequence[Sample]) -> list[str]:
-    """Compares the last third with the middle third: in the first, caches fill."""
-    (before, files_before), (after, files_after) = _ends(samples)
-    found = []
-    if after - before > max(MORE_MEMORY, before // 10):
-        found.append(f"memory grew from {before >> 20} to {after >> 20} MiB")
-    if files_after - files_before > MORE_FILES:
-        found.append(f"open files grew from {files_before} to {files_after}")
-    return found
-
-
-def _ends(samples: Sequence[Sample]) -> tuple[tuple[int, int], tuple[int, int]]:
-    third = max(1, len(samples) // 3)
-    parts = samples[third : 2 * third] or samples, samples[-third:]
-    (a, b) = (
-        (int(statistics.median(s.rss for s in part)), int(statistics.median(s.files for s in part)))
-        for part in parts
-    )
-    return a, b

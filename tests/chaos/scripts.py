@@ -9,48 +9,17 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal
 
+from tests.kit.messages_client import call
+
 Kind = Literal["reasoning", "text", "call"]
 
-TOOL: dict[str, Any] = {
-    "type": "object",
-    "properties": {"cmd": {"type": "string"}, "timeout_s": {"type": "number"}},
-    "required": ["cmd"],
-}
 TOOL_NAME = "run_shell"
-WORDS = [
-    "river",
-    "stone",
-    "window",
-    "garden",
-    "silver",
-    "morning",
-    "number",
-    "letter",
-    "simple",
-    "between",
-    "under",
-    "machine",
-    "system",
-    "return",
-    "import",
-    "naïve",
-    "日本語",
-    "façade",
-    "😀",
-    "über",
-    "漢字",
-    "Привет",
-    "don't",
-    "a+b",
-    "x<y",
-    "{z}",
-    "path/to/file.py",
-    '"quoted"',
-    "back\\slash",
-    "$HOME",
-    "&&",
-    "100%",
-]
+_TEXT = (
+    "river stone window garden silver morning number letter simple between under machine system "
+    "return import naïve 日本語 façade 😀 über 漢字 Привет don't a+b x<y {z} path/to/file.py "
+    '"quoted" back\\slash $HOME && 100%'
+)
+WORDS = _TEXT.split()
 TOKENS_PER_WORD = 5.5
 """The demo model's average for `WORDS` with their numbers."""
 
@@ -94,14 +63,8 @@ def write_script(chance: Random, tag: str, seconds: float, delay_ms: int) -> Scr
 
     blocks = [Block("reasoning", prose(words // 5))]
     written = blocks[0].text + "\n</think>\n\n"
-    shapes = (
-        ("text", "call"),
-        ("call", "text"),
-        ("text", "call", "text", "call"),
-        ("call", "call", "text"),
-        ("text",),
-    )
-    shape = chance.choice(shapes)
+    shapes = ("text call", "call text", "text call text call", "call call text", "text")
+    shape = chance.choice(shapes).split()
     for kind in shape:
         share = words * 4 // 5 // len(shape)
         if kind == "text":
@@ -112,11 +75,6 @@ def write_script(chance: Random, tag: str, seconds: float, delay_ms: int) -> Scr
             if chance.random() < 0.5:
                 arguments["timeout_s"] = chance.randrange(1, 1000)
             blocks.append(Block("call", json.dumps(arguments, ensure_ascii=False), TOOL_NAME))
-            parameters = "".join(
-                f"<parameter={name}>\n{value}\n</parameter>\n" for name, value in arguments.items()
-            )
-            written += (
-                f"<tool_call>\n<function={TOOL_NAME}>\n{parameters}</function>\n</tool_call>\n\n"
-            )
+            written += f"{call(**arguments)}\n\n"
     written = written.removesuffix("\n\n")
     return Script(f"[[delay {delay_ms}]]{written}", written, tuple(blocks))

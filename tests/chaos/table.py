@@ -1,11 +1,10 @@
-"""The results of many trials as one table, and its place in the documentation. Pure, but for that
-file."""
+"""The results of many trials as one table, and its place in the documentation."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from tests.chaos.trials import count
+from tests.chaos.trials import Result
 
 BEGIN, END = "<!-- measured: {suite} -->", "<!-- end of measured: {suite} -->"
 HEAD = (
@@ -14,21 +13,25 @@ HEAD = (
 )  # fmt: skip
 
 
-def rows(results: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """One row a cell, and the sum."""
-    by_cell: dict[str, list[dict[str, Any]]] = {}
+def markdown(results: Sequence[Result]) -> str:
+    """A table in Markdown: one row for each cell, and the sum."""
+    rows = []
+    for cell in dict.fromkeys(result.cell for result in results):
+        rows.append(_row(cell, [result for result in results if result.cell == cell]))
+    if len(rows) > 1:
+        rows.append(_row("**all**", results))
+    lines = [HEAD, ["---", *["--:"] * (len(HEAD) - 1)], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def _row(name: str, results: Sequence[Result]) -> list[str]:
+    of, new = Counter[str](), Counter[str]()
     for result in results:
-        by_cell.setdefault(result["cell"], []).append(result)
-    found = [_row(cell, several) for cell, several in by_cell.items()]
-    return [*found, _row("**all**", results)] if len(found) > 1 else found
-
-
-def _row(name: str, results: Sequence[dict[str, Any]]) -> list[str]:
-    of, new = count(results), count(results, "new")
-    other = sum(new.values()) - new["whole"] - new["refused"] - new["reconnected"]
+        of += result.verdicts
+        new += result.new
     numbers = [
         len(results),
-        sum(of.values()),
+        of.total(),
         of["lost"] + of["refused"],
         of["wrong"] + of["ill-formed"],
         of["doubled"],
@@ -36,26 +39,18 @@ def _row(name: str, results: Sequence[dict[str, Any]]) -> list[str]:
         of["told"],
         of["reconnected"],
     ]
-    times = [f"{max(result[key] for result in results):.1f} s" for key in ("pause_s", "silence_s")]
-    return [
-        name,
-        *map(str, numbers),
-        *times,
-        *map(str, (new["whole"], new["refused"], new["reconnected"], other)),
-    ]
-
-
-def markdown(results: Sequence[dict[str, Any]]) -> str:
-    """A table in Markdown."""
-    lines = [HEAD, ["---", *["--:"] * (len(HEAD) - 1)], *rows(results)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+    pause = max(result.pause_s for result in results)
+    silence = max(result.silence_s for result in results)
+    answered = [new["whole"], new["refused"], new["reconnected"]]
+    after = [*answered, new.total() - sum(answered)]
+    return [name, *map(str, numbers), f"{pause:.1f} s", f"{silence:.1f} s", *map(str, after)]
 
 
 def put(page: Path, suite: str, text: str) -> None:
     """Replaces the measured section of a suite on a page. Raises ValueError where it has none."""
     first, last = BEGIN.format(suite=suite), END.format(suite=suite)
     before, begin, rest = page.read_text().partition(first)
-    _, end, behind = rest.partition(last)
+    _, end, after = rest.partition(last)
     if not begin or not end:
         raise ValueError(f"{page} has no {first} … {last}")
-    page.write_text(f"{before}{begin}\n\n{text.strip()}\n\n{end}{behind}")
+    page.write_text(f"{before}{begin}\n\n{text.strip()}\n\n{end}{after}")

@@ -16,45 +16,33 @@ def sse(name: str, **data: Any) -> bytes:
     return f"event: {name}\ndata: {json.dumps({'type': name, **data}, ensure_ascii=False)}\n\n".encode()
 
 
-def pieces(text: str) -> list[str]:
-    return [text[at : at + 9] for at in range(0, len(text), 9)]
+KINDS = {
+    "reasoning": ("thinking", "thinking_delta", "thinking"),
+    "text": ("text", "text_delta", "text"),
+    "call": ("tool_use", "input_json_delta", "partial_json"),
+}
+"""Types of a block and of its deltas, and the member with the text."""
 
 
 def messages(blocks: tuple[Block, ...], error: str = "") -> list[bytes]:
     """A stream of Messages."""
     found = [sse("message_start", message={})]
-    kinds = {"reasoning": "thinking", "text": "text", "call": "tool_use"}
-    deltas = {
-        "reasoning": ("thinking_delta", "thinking"),
-        "text": ("text_delta", "text"),
-        "call": ("input_json_delta", "partial_json"),
-    }
     for index, block in enumerate(blocks):
-        start: dict[str, Any] = {"type": kinds[block.kind], "name": block.name, "id": f"id{index}"}
+        kind, delta, field = KINDS[block.kind]
+        start: dict[str, Any] = {"type": kind, "name": block.name, "id": f"id{index}"}
         start |= {"thinking": "", "text": "", "input": {}}
-        found.append(sse("content_block_start", index=index, content_block=start))
-        kind, field = deltas[block.kind]
-        for piece in pieces(block.text):
-            found.append(
-                sse("content_block_delta", index=index, delta={"type": kind, field: piece})
-            )
+        deltas = [
+            {"type": delta, field: block.text[at : at + 9]} for at in range(0, len(block.text), 9)
+        ]
         if block.kind == "reasoning":
-            found.append(
-                sse(
-                    "content_block_delta",
-                    index=index,
-                    delta={"type": "signature_delta", "signature": "x"},
-                )
-            )
+            deltas.append({"type": "signature_delta", "signature": "x"})
+        found.append(sse("content_block_start", index=index, content_block=start))
+        found += [sse("content_block_delta", index=index, delta=one) for one in deltas]
         found.append(sse("content_block_stop", index=index))
     if error:
         return [*found, sse("error", error={"message": error})]
-    usage = {
-        "input_tokens": 9,
-        "cache_read_input_tokens": 0,
-        "cache_creation_input_tokens": 0,
-        "output_tokens": TOKENS,
-    }
+    usage = {"input_tokens": 9, "output_tokens": TOKENS}
+    usage |= {"cache_read_input_tokens": 0, "cache_creation_input_tokens": 0}
     reason = "tool_use" if SCRIPT.calls else "end_turn"
     found.append(sse("message_delta", delta={"stop_reason": reason}, usage=usage))
     return [*found, sse("message_stop")]

@@ -1,20 +1,14 @@
-"""Cases on a cluster of three servers. Each has a cluster of its own."""
+"""A case on a cluster of three servers."""
 
 import asyncio
 
-import structlog
-
 from schemas.errors import TimedOut, Unavailable
-from services.runtime.storage.kv import Bucket, BucketConfig, create_bucket
 from tests.kit.waiting import until
-from tests.runtime.bus_clients import Client
 from tests.simulation.cases_messages import pub
+from tests.simulation.cases_streams import bucket, create
 from tests.simulation.nats_places import Place
 
-CONFIG = BucketConfig(
-    name="copies", description="", ttl_s=600, max_bytes=1 << 20, max_value_bytes=1000, replicas=3
-)
-PATIENCE_S = 40.0
+CONFIG = {"ttl_s": 600.0, "max_value_bytes": 1000, "replicas": 3}
 
 
 async def join(at: Place) -> None:
@@ -35,42 +29,37 @@ async def join(at: Place) -> None:
                 await asyncio.sleep(0.01)
 
 
-async def made(at: Place, client: Client) -> Bucket:
-    """A bucket with three copies. A cluster that just started takes some seconds for it."""
+async def bucket_with_three_copies_survives_any_one_server(at: Place) -> None:
+    await join(at)
+    client = await at.bus()
 
-    async def create() -> bool:
+    async def created() -> bool:
+        """A cluster that just started takes some seconds for it."""
         try:
-            await create_bucket(client.bus, CONFIG)
+            await create(client, "copies", **CONFIG)
         except (TimedOut, Unavailable):
             return False
         return True
 
-    await until(create)
-    log = structlog.wrap_logger(structlog.PrintLogger(), processors=[client.log])
-    return Bucket(client.bus, CONFIG, log, patience_s=PATIENCE_S)
+    await until(created)
+    copies = bucket(client, "copies", patience_s=40.0, **CONFIG)
 
+    async def reads(key: str) -> None:
+        """The servers that do not lead have a value a little later."""
 
-async def reads(bucket: Bucket, key: str) -> None:
-    """Waits until a key has its value: the servers that do not lead have it a little later."""
+        async def read() -> bool:
+            return await copies.get(key) == b"v"
 
-    async def read() -> bool:
-        return await bucket.get(key) == b"v"
+        await until(read)
 
-    await until(read)
-
-
-async def bucket_with_three_copies_survives_any_one_server(at: Place) -> None:
-    await join(at)
-    client = await at.bus()
-    bucket = await made(at, client)
-    await bucket.put("k", b"v")
+    await copies.put("k", b"v")
     for number in range(3):
         await at.kill(number)
-        await bucket.put(f"k{number}", b"v")
-        await reads(bucket, "k")
-        await reads(bucket, f"k{number}")
+        await copies.put(f"k{number}", b"v")
+        await reads("k")
+        await reads(f"k{number}")
         await at.start(number)
         await join(at)
-        await bucket.put("after", b"%d" % number)
+        await copies.put("after", b"%d" % number)
     for number in range(3):
-        await reads(bucket, f"k{number}")
+        await reads(f"k{number}")

@@ -10,7 +10,6 @@ from tests.kit.waiting import eventually
 from tests.simulation.cases_streams import opened
 from tests.simulation.nats_places import WRITE_DEADLINE_S, Place, listen, settle
 
-LONG_S = 30.0
 MANY = 40
 """Messages of the largest size that fill every buffer between a server and a client that does not
 read, but not the server's limit of 64 MB for one client."""
@@ -44,21 +43,19 @@ async def messages_in_flight_at_a_kill_are_lost_or_arrive_once(at: Place) -> Non
     await reader.bus.subscribe("flow", lambda delivery: received.append(int(delivery.data)))
     await reader.bus.flush()
     sent = 0
-    for phase in range(3):
+    for phase in range(2):
         while sent < 300 * (phase + 1):
             sender.bus.publish("flow", b"%d" % sent)
             sent += 1
             if sent % 50 == 0:
                 await asyncio.sleep(0)
-        if phase < 2:
+        if phase == 0:
             await at.kill()
             await at.start()
-            await eventually(
-                lambda phase=phase: (sender.reconnects, reader.reconnects) == (phase + 1, phase + 1)  # type: ignore[misc]
-            )
+            await eventually(lambda: sender.reconnects == reader.reconnects == 1)
     await eventually(lambda: bool(received) and received[-1] == sent - 1)
     assert received == sorted(set(received)), "nothing twice, in order"
-    assert received[-300:] == list(range(600, 900))
+    assert received[-300:] == list(range(300, 600))
 
 
 async def suspended_server_delays_messages_and_loses_none(at: Place) -> None:
@@ -97,7 +94,7 @@ async def client_that_does_not_read_is_disconnected_and_others_are_not(at: Place
     assert len(rest) < MANY << 20
     assert rest.startswith(b"MSG flood 1 ")
     await eventually(lambda: len(received) == MANY)
-    assert [int(one.data.split()[0]) for one in received] == list(range(MANY))
+    assert [int(message.data.split()[0]) for message in received] == list(range(MANY))
     assert one.is_connected
 
 

@@ -5,7 +5,6 @@ import asyncio
 import contextlib
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -95,10 +94,10 @@ class Place(ABC):
     async def start(self, number: int = 0) -> None: ...
 
     @abstractmethod
-    async def suspend(self, number: int = 0) -> None: ...
+    async def suspend(self) -> None: ...
 
     @abstractmethod
-    async def resume(self, number: int = 0) -> None: ...
+    async def resume(self) -> None: ...
 
     async def wire(self, number: int = 0, **options: Any) -> Wire:
         """Connects to a server with these options of `CONNECT`."""
@@ -110,9 +109,9 @@ class Place(ABC):
         self._closing.append(close)
         return await Wire(reader, writer).open(options)
 
-    async def client(self, number: int = 0) -> NatsPy:
-        """Connects nats-py to a server."""
-        host, port = self.addresses()[number]
+    async def client(self) -> NatsPy:
+        """Connects nats-py to the first server."""
+        host, port = self.addresses()[0]
         client = NatsPy()
 
         async def ignore(_: Exception) -> None:
@@ -122,15 +121,9 @@ class Place(ABC):
         self._closing.append(client.close)
         return client
 
-    async def bus(self, *numbers: int) -> Client:
-        """Connects the product's bus, to these servers or to all."""
-        addresses = self.addresses()
-        client = Client(
-            *(
-                f"nats://{addresses[number][0]}:{addresses[number][1]}"
-                for number in numbers or range(len(addresses))
-            )
-        )
+    async def bus(self) -> Client:
+        """Connects the product's bus, to all servers."""
+        client = Client(*(f"nats://{host}:{port}" for host, port in self.addresses()))
         await client.bus.connect()
         self._closing.append(client.bus.close)
         return client
@@ -148,12 +141,7 @@ class RealServers(Place):
     """Processes of nats-server."""
 
     def __init__(
-        self,
-        binary: str,
-        directory: Path,
-        count: int = 1,
-        *,
-        ping_s: float = 20.0,
+        self, binary: str, directory: Path, count: int = 1, *, ping_s: float = 20.0
     ) -> None:
         super().__init__()
         self._binary = binary
@@ -177,9 +165,8 @@ class RealServers(Place):
         if len(self._ports) > 1:
             others = [route for route in self._routes if route != self._routes[number]]
             routes = ", ".join(f'"nats://127.0.0.1:{route}"' for route in others)
-            lines.append(
-                f'cluster {{ name: c, listen: "127.0.0.1:{self._routes[number]}", routes: [{routes}] }}'
-            )
+            own = self._routes[number]
+            lines.append(f'cluster {{ name: c, listen: "127.0.0.1:{own}", routes: [{routes}] }}')
         config = self._directory / f"n{number}.conf"
         config.write_text("\n".join(lines))
         argv = [self._binary, "-c", str(config)]
@@ -202,11 +189,11 @@ class RealServers(Place):
     async def start(self, number: int = 0) -> None:
         self._launch(number)
 
-    async def suspend(self, number: int = 0) -> None:
-        suspend(self._processes[number])
+    async def suspend(self) -> None:
+        suspend(self._processes[0])
 
-    async def resume(self, number: int = 0) -> None:
-        self._processes[number].send_signal(signal.SIGCONT)
+    async def resume(self) -> None:
+        self._processes[0].send_signal(signal.SIGCONT)
 
     def run(self, case: Case) -> None:
         """Runs a case."""
@@ -267,11 +254,11 @@ class ModelServers(Place):
         self._launch(number)
         await asyncio.sleep(0.1)
 
-    async def suspend(self, number: int = 0) -> None:
-        self._servers[number].machine.frozen = True
+    async def suspend(self) -> None:
+        self._servers[0].machine.frozen = True
 
-    async def resume(self, number: int = 0) -> None:
-        self.loop.resume(self._servers[number].machine)
+    async def resume(self) -> None:
+        self.loop.resume(self._servers[0].machine)
 
     def run(self, case: Case) -> None:
         """Runs a case."""
@@ -308,29 +295,3 @@ async def settle(client: NatsPy) -> None:
     """Waits until the server has everything that a client sent."""
     for _ in range(2):  # nats-py sends a ping before pending messages
         await client.flush(int(LIMIT_S))
-
-
-Record = Callable[[Place], Awaitable[list[object]]]
-
-
-def compare(server: RealServers, record: Record, *, seed: int = 0) -> list[object]:
-    """Records the results on both, and compares them step by step. Returns them."""
-    results: list[list[object]] = []
-
-    async def case(at: Place) -> None:
-        results.append(await record(at))
-
-    server.run(case)
-    ModelServers(seed=seed).run(case)
-    real, modelled = results
-    assert len(real) == len(modelled)
-    for number, (one, other) in enumerate(zip(real, modelled, strict=True)):
-        assert one == other, f"step {number} after {real[max(number - 6, 0) : number]}"
-    return real
-
-
-def pieces(answer: bytes) -> list[bytes]:
-    """What a client received, message by message. Copies of one message come in any order, and the
-    server's own pings by its clock."""
-    plain = answer.replace(b"PING\r\n", b"").removesuffix(b"\r\n")
-    return sorted(re.split(rb"\r\n(?=H?MSG )", plain))

@@ -6,12 +6,8 @@ from types import ModuleType
 
 import pytest
 
-from tests.simulation import (
-    cases_cluster,
-    cases_messages,
-    cases_outages,
-    cases_streams,
-)
+from tests.kit.every import for_each
+from tests.simulation import cases_cluster, cases_messages, cases_outages, cases_streams
 from tests.simulation.nats_places import Case, ModelServers, RealServers
 
 
@@ -27,28 +23,26 @@ def cases(*modules: ModuleType) -> list[Case]:
     ]
 
 
+def name_of(case: Case) -> str:
+    return case.__name__
+
+
 PINGS: dict[Case, float] = {cases_outages.silent_client_is_pinged_and_then_disconnected: 0.5}
 """Intervals of the server's pings: on a loaded machine a client may not answer a short one in
 time."""
-SHARED = pytest.mark.parametrize(
-    "case", cases(cases_messages, cases_streams), ids=lambda case: case.__name__
-)
+SHARED = cases(cases_messages, cases_streams)
 """They leave the server as it is, for the next one."""
-OUTAGES = pytest.mark.parametrize("case", cases(cases_outages), ids=lambda case: case.__name__)
-CLUSTER = pytest.mark.parametrize("case", cases(cases_cluster), ids=lambda case: case.__name__)
+OUTAGES = cases(cases_outages)
+CLUSTER = cases_cluster.bucket_with_three_copies_survives_any_one_server
 
 
-@SHARED
-def test_case_holds_on_nats_server(server: RealServers, case: Case) -> None:
+@for_each(SHARED, name=name_of)
+def test_case_holds_on_nats_server_and_on_the_model(case: Case, server: RealServers) -> None:
     server.run(case)
-
-
-@SHARED
-def test_case_holds_on_the_model(case: Case) -> None:
     ModelServers().run(case)
 
 
-@OUTAGES
+@pytest.mark.parametrize("case", OUTAGES, ids=name_of)
 def test_outage_holds_on_nats_server(nats_binary: str, tmp_path: Path, case: Case) -> None:
     server = RealServers(nats_binary, tmp_path, ping_s=PINGS.get(case, 20.0))
     try:
@@ -57,23 +51,21 @@ def test_outage_holds_on_nats_server(nats_binary: str, tmp_path: Path, case: Cas
         server.stop()
 
 
-@OUTAGES
-@pytest.mark.parametrize("seed", range(2))
-def test_outage_holds_on_the_model(case: Case, seed: int) -> None:
-    ModelServers(seed=seed, ping_s=PINGS.get(case, 20.0)).run(case)
+@for_each(OUTAGES, name=name_of)
+def test_outage_holds_on_the_model(case: Case) -> None:
+    for seed in range(2):
+        ModelServers(seed=seed, ping_s=PINGS.get(case, 20.0)).run(case)
 
 
-@CLUSTER
 @pytest.mark.slow
-def test_case_holds_on_a_real_cluster(nats_binary: str, tmp_path: Path, case: Case) -> None:
+def test_cluster_survives_on_nats_server(nats_binary: str, tmp_path: Path) -> None:
     servers = RealServers(nats_binary, tmp_path, 3)
     try:
-        servers.run(case)
+        servers.run(CLUSTER)
     finally:
         servers.stop()
 
 
-@CLUSTER
-@pytest.mark.parametrize("seed", range(2))
-def test_case_holds_on_the_model_of_a_cluster(case: Case, seed: int) -> None:
-    ModelServers(3, seed=seed).run(case)
+def test_cluster_survives_on_the_model() -> None:
+    for seed in range(2):
+        ModelServers(3, seed=seed).run(CLUSTER)

@@ -7,90 +7,69 @@ import pytest
 
 from schemas.errors import TimedOut
 from tests.kit.waiting import eventually
-from tests.simulation.cases_cluster import join, made
 from tests.simulation.cases_streams import opened
-from tests.simulation.nats_places import Case, ModelServers, Place, listen, settle
-
-SEEDS = pytest.mark.parametrize("seed", range(2))
+from tests.simulation.nats_places import ModelServers, Place, listen, settle
 
 
-def run(seed: int, case: Callable[[ModelServers], Awaitable[None]], servers: int = 1) -> None:
-    """Runs a case that reaches into the model."""
-    model = ModelServers(servers, seed=seed)
+def in_model(case: Callable[[ModelServers], Awaitable[None]]) -> Callable[[], None]:
+    """Makes a test of a case that reaches into the model."""
 
-    async def whole(_: Place) -> None:
-        await case(model)
+    def test() -> None:
+        model = ModelServers()
 
-    model.run(whole)
+        async def whole(_: Place) -> None:
+            await case(model)
 
+        model.run(whole)
 
-@SEEDS
-def test_machine_that_fails_loses_the_last_writes_and_their_numbers(seed: int) -> None:
-    async def case(at: ModelServers) -> None:
-        bus = await at.bus()
-        bucket = await opened(bus, "b")
-        await bucket.put("early", b"1")
-        await asyncio.sleep(10)
-        await bucket.put("late", b"1")
-        await bucket.put("early", b"2")
-        at.cluster.lose_writes(5.0)
-        assert await bucket.get("late") is None
-        assert await bucket.get("early") is None, "the value that was replaced is gone, too"
-        await bucket.put("late", b"2")
-        message = await bus.bus.jetstream(
-            lambda js: js.get_last_msg("KV_b", "$KV.b.>", direct=True), 5.0
-        )
-        assert message.seq == 2
-
-    run(seed, case)
+    return test
 
 
-@SEEDS
-def test_full_disk_stops_writes_until_the_server_is_started_again(seed: int) -> None:
-    async def case(at: ModelServers) -> None:
-        bus = await at.bus()
-        bucket, other = await opened(bus, "b"), await opened(bus, "m", storage="memory")
-        await bucket.put("k", b"1")
-        at.cluster.disk_full = True
-        for _ in range(2):
-            with pytest.raises(TimedOut):
-                await bucket.put("k", b"2")
-            await other.put("k", b"2")
-            assert await bucket.get("k") == b"1"
-            at.cluster.disk_full = False
-        await at.kill()
-        await at.start()
-        await eventually(lambda: bus.reconnects == 1)
-        await bucket.put("k", b"3")
-        assert await bucket.get("k") == b"3"
-
-    run(seed, case)
+@in_model
+async def test_machine_that_fails_loses_the_last_writes_and_their_numbers(at: ModelServers) -> None:
+    bus = await at.bus()
+    bucket = await opened(bus, "b")
+    await bucket.put("early", b"1")
+    await asyncio.sleep(10)
+    await bucket.put("late", b"1")
+    await bucket.put("early", b"2")
+    at.cluster.lose_writes(5.0)
+    assert await bucket.get("late") is None
+    assert await bucket.get("early") is None, "the value that was replaced is gone, too"
+    await bucket.put("late", b"2")
+    message = await bus.bus.jetstream(
+        lambda js: js.get_last_msg("KV_b", "$KV.b.>", direct=True), 5.0
+    )
+    assert message.seq == 2
 
 
-@SEEDS
-def test_share_of_messages_is_lost(seed: int) -> None:
-    async def case(at: ModelServers) -> None:
-        client = await at.client()
-        received, others = await listen(client, "tw.t"), await listen(client, "other")
-        at.cluster.losses.append(("tw.", 0.5))
-        for _ in range(200):
-            await client.publish("tw.t", b"")
-            await client.publish("other", b"")
-        await settle(client)
-        await eventually(lambda: len(others) == 200)
-        assert 50 < len(received) < 150
+@in_model
+async def test_full_disk_stops_writes_until_the_server_is_started_again(at: ModelServers) -> None:
+    bus = await at.bus()
+    bucket, other = await opened(bus, "b"), await opened(bus, "m", storage="memory")
+    await bucket.put("k", b"1")
+    at.cluster.disk_full = True
+    for _ in range(2):
+        with pytest.raises(TimedOut):
+            await bucket.put("k", b"2")
+        await other.put("k", b"2")
+        assert await bucket.get("k") == b"1"
+        at.cluster.disk_full = False
+    await at.kill()
+    await at.start()
+    await eventually(lambda: bus.reconnects == 1)
+    await bucket.put("k", b"3")
+    assert await bucket.get("k") == b"3"
 
-    run(seed, case)
 
-
-def test_same_seed_gives_the_same_times() -> None:
-    async def case(at: Place) -> None:
-        await join(at)
-        await (await made(at, await at.bus(0))).put("k", b"v")
-
-    def ends(seed: int, case: Case) -> float:
-        model = ModelServers(3, seed=seed)
-        model.run(case)
-        return model.loop.now
-
-    assert len({ends(1, case) for _ in range(3)}) == 1
+@in_model
+async def test_share_of_messages_is_lost(at: ModelServers) -> None:
+    client = await at.client()
+    received, others = await listen(client, "tw.t"), await listen(client, "other")
+    at.cluster.losses.append(("tw.", 0.5))
+    for _ in range(200):
+        await client.publish("tw.t", b"")
+        await client.publish("other", b"")
+    await settle(client)
+    await eventually(lambda: len(others) == 200)
+    assert 50 < len(received) < 150
