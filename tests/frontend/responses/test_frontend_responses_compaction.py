@@ -12,12 +12,12 @@ from schemas.conversation import Conversation, Reasoning
 from schemas.errors import Overloaded
 from services.runtime.storage.seal import Sealer
 from tests.frontend.responses.responses_client import ANSWER, Client, agent, keyed, said, types
+from tests.kit.bodies import assistant, function_output, message, user
 from tests.kit.events import Step, finish, reasoning, text
 from tests.kit.frontend import MODEL, FakeGateway, serving
 
-MANAGED: dict[str, Any] = {
-    "context_management": [{"type": "compaction", "compact_threshold": 4000}]
-}
+COMPACTION = {"type": "compaction", "compact_threshold": 4000}
+MANAGED: dict[str, Any] = {"context_management": [COMPACTION]}
 
 
 @pytest.fixture
@@ -35,23 +35,18 @@ async def test_compacted_conversation_replaces_the_whole(
 ) -> None:
     summary = text(1, "They said one, then two.")
     gateway.steps = lambda: [[*reasoning(0, "Sum up."), *summary, finish(2)]]
-    session = [
-        {"role": "user", "content": "one"},
-        {"role": "assistant", "content": "Yes?"},
-        {"role": "user", "content": "two"},
-    ]
-    compacted = await compact(client, input=session)
+    compacted = await compact(client, input=[user("one"), assistant("Yes?"), user("two")])
     assert compacted["object"] == "response.compaction"
     first, second, blob = compacted["output"]
     assert types(compacted["output"]) == ["message", "message", "compaction"]
     assert [item["content"][0]["text"] for item in (first, second)] == ["one", "two"]
     assert "one, then two" not in blob["encrypted_content"]
     assert compacted["usage"]["total_tokens"] == 730
-    asked = gateway.turns[-1].conversation
+    asked = gateway.conversations[-1]
     assert said(asked)[:3] == [("user", ["one"]), ("assistant", ["Yes?"]), ("user", ["two"])]
     assert asked.tool_choice.mode == "none"
-    await client.create(input=[*compacted["output"], {"role": "user", "content": "three"}])
-    replayed = said(gateway.turns[-1].conversation)
+    await client.create(input=[*compacted["output"], user("three")])
+    replayed = said(gateway.conversations[-1])
     assert [role for role, _ in replayed] == ["user"] * 4
     assert "They said one, then two." in replayed[2][1][0]
 
@@ -68,7 +63,7 @@ async def test_compaction_trigger_makes_one_item_and_ends_the_chain(
     assert types(done) == types(made["output"]) == ["compaction"]
     await client.ask("DELETE", f"/{first['id']}")
     await client.create(previous_response_id=made["id"], input="go on")
-    summary, going_on = said(gateway.turns[-1].conversation)
+    summary, going_on = said(gateway.conversations[-1])
     assert "All of it." in summary[1][0]
     assert going_on == ("user", ["go on"])
 
@@ -77,8 +72,8 @@ async def test_compaction_trigger_makes_one_item_and_ends_the_chain(
 async def test_context_over_its_threshold_is_compacted_before_the_answer(
     gateway: FakeGateway, client: Client, stream: bool
 ) -> None:
-    rules = {"role": "developer", "content": "rules"}
-    first = await client.create(input=[rules, {"role": "user", "content": "one"}])
+    rules = message("developer", "rules")
+    first = await client.create(input=[rules, user("one")])
     summary: list[Step] = [[*text(0, "They said one."), finish(1)]]
     turns: Iterator[list[Step]] = iter([summary, agent(), agent()])
     gateway.steps = lambda: next(turns)
@@ -102,10 +97,10 @@ async def test_context_over_its_threshold_is_compacted_before_the_answer(
     assert "They said one." in said(answering)[1][1][0]
     assert said(answering)[2] == ("user", ["two"])
     # The chain continues from the summary, and so may the client.
-    output = {"type": "function_call_output", "call_id": "call_1", "output": "seen"}
+    output = function_output()
     await client.ask("DELETE", f"/{first['id']}")
     await client.create(previous_response_id=made["id"], input=[output])
-    chained = gateway.turns[-1].conversation
+    chained = gateway.conversations[-1]
     assert [role for role, _ in said(chained)] == ["developer", "user", "user", "assistant", "tool"]
     assert chained.messages[:3] == answering.messages
 
@@ -131,9 +126,9 @@ async def test_blob_of_another_tenant_is_refused(tmp_path: Path) -> None:
     async with serving(config=keyed(tmp_path, "red", "blue")) as served:
         red, blue = (Client(served.http, served, name) for name in ("red", "blue"))
         blob = (await compact(red))["output"][-1]
-        body: dict[str, Any] = {"input": [blob, {"role": "user", "content": "hi"}]}
-        assert (await blue.refuse(**body))["code"] == "invalid_encrypted_content"
-        await red.create(**body)
+        error = await blue.refuse(input=[blob, user("hi")])
+        assert error["code"] == "invalid_encrypted_content"
+        await red.create(input=[blob, user("hi")])
 
 
 async def test_models_have_different_keys_without_a_key_file() -> None:
@@ -166,7 +161,7 @@ async def test_sealed_content_is_opened_whichever_version_has_the_session(
     thought = {"type": "reasoning", "encrypted_content": seal, "summary": summary}
     async with serving(gateway) as served:
         client = Client(served.http, served)
-        await client.create(model="coder", input=[thought, {"role": "user", "content": "hi"}])
+        await client.create(model="coder", input=[thought, user("hi")])
         (part,) = gateway.conversations[-1].messages[0].parts
         assert isinstance(part, Reasoning)
         assert part.text == "What I thought."

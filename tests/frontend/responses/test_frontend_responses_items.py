@@ -280,26 +280,22 @@ def test_compaction_trigger_requests_a_summary() -> None:
     assert over == [*read_messages(USER), *read_messages(USER)]
 
 
-def reference(id: str | None) -> Json:
-    return block("item_reference", id=id)
-
-
 def test_references_are_replaced_by_their_items() -> None:
+    def reference(id: str | None) -> Json:
+        return block("item_reference", id=id)
+
     stored = {"msg_1": raw(user("Stored.", type="message")), "fc_1": raw(CALL)}
-    found = read_messages(
-        reference("msg_1"), {"id": "fc_1"}, {"type": None, "id": "msg_1"}, stored=stored
-    )
+    items = (reference("msg_1"), {"id": "fc_1"}, {"type": None, "id": "msg_1"})
+    found = read_messages(*items, stored=stored)
     assert roles(found) == ["user", "assistant", "user"]
     assert found[0].parts == [Text("Stored.")]
-    named = decode(json.dumps(responses(reference("a"), {"id": "b"})).encode()).references
-    assert named == ["a", "b"]
-    for items in (stored, None):
+    assert decode(json.dumps(responses(*items)).encode()).references == ["msg_1", "fc_1", "msg_1"]
+    for known in (stored, None):
         with pytest.raises(NotFound, match=r"Item with id 'x' not found\."):
-            read_messages(USER, reference("x"), stored=items)
+            read_messages(USER, reference("x"), stored=known)
     with pytest.raises(Invalid) as refused:
         read_messages(USER, reference(None), stored=stored)
-    info = refused.value.info
-    assert (info.param, info.code) == ("input[1].id", "missing_required_parameter")
+    assert refused.value.info.param == "input[1].id"
 
 
 def test_images_and_files_become_media() -> None:
@@ -364,7 +360,3 @@ def test_screenshot_is_an_image_and_items_without_content_are_dropped() -> None:
     found = ask(USER, *(block(kind, id="x") for kind in (*silent, "from_the_future")))
     assert found.conversation.messages == read_messages(USER)
     assert found.notes == ["from_the_future"]
-
-
-def test_assistant_message_is_never_a_prefill() -> None:
-    assert not ask(USER, assistant("Half")).conversation.prefill

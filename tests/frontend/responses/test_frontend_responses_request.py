@@ -108,14 +108,12 @@ def test_hosted_tools_are_dropped_and_noted() -> None:
 
 
 def test_tools_are_deferred_only_if_the_client_can_search() -> None:
-    def deferred(*more: Json) -> list[bool]:
-        tools = RESPONSES.read(tools=[F | {"defer_loading": True}, *more]).tools
-        return [tool.deferred for tool in tools]
-
-    assert deferred(block("tool_search", execution="client")) == [True, False]
-    assert deferred() == [False]
-    assert deferred(block("tool_search")) == [False]
-    assert deferred(block("tool_search", execution="server")) == [False]
+    searches = (block("tool_search"), block("tool_search", execution="server"))
+    deferred = F | {"defer_loading": True}
+    for tools in ([], *([search] for search in searches)):
+        assert [tool.deferred for tool in RESPONSES.read(tools=[deferred, *tools]).tools] == [False]
+    listed = RESPONSES.read(tools=[deferred, block("tool_search", execution="client")]).tools
+    assert [tool.deferred for tool in listed] == [True, False]
 
 
 @pytest.mark.parametrize(

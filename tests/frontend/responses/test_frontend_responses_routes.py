@@ -14,6 +14,7 @@ from schemas.errors import ContextOverflow, ErrorInfo, ErrorKind
 from schemas.events import Failed, FinishReason
 from services.frontend.apis.responses.dialect import ConvertedRequest
 from tests.frontend.responses.responses_client import ANSWER, Client, agent, keyed, said, types
+from tests.kit.bodies import function_call, function_output, message, user
 from tests.kit.events import finish, text
 from tests.kit.frontend import MODEL, FakeGateway, FakeTurn, Served, serving
 from tests.kit.waiting import LIMIT_S
@@ -75,14 +76,13 @@ async def test_response_is_stored_before_its_end_is_sent(served: Served) -> None
 
 async def test_chain_gives_the_whole_conversation(served: Served, client: Client) -> None:
     first = await client.create(input="one", instructions="be brief")
-    output = {"type": "function_call_output", "call_id": "call_1", "output": "seen"}
+    output = function_output()
     second = await client.create(previous_response_id=first["id"], input=[output])
     await client.create(previous_response_id=second["id"], input="three", instructions="be long")
-    chained = served.gateway.turns[-1].conversation
-    one, three = ({"role": "user", "content": said} for said in ("one", "three"))
-    everything = [one, *first["output"], output, *second["output"], three]
+    chained = served.gateway.conversations[-1]
+    everything = [user("one"), *first["output"], output, *second["output"], user("three")]
     await client.create(input=everything, instructions="be long", store=False)
-    sent_whole = served.gateway.turns[-1].conversation
+    sent_whole = served.gateway.conversations[-1]
     assert chained.messages == sent_whole.messages
     assert said(chained)[0] == ("user", ["one"])
     assert [segment.text for segment in chained.system] == ["be long"]
@@ -130,8 +130,8 @@ async def test_input_items_are_listed_with_the_chain_before_them(client: Client)
 async def test_item_references_are_resolved(served: Served, client: Client) -> None:
     first = await client.create(input="one")
     reference = {"type": "item_reference", "id": first["output"][1]["id"]}
-    second = await client.create(input=[reference, {"role": "user", "content": "go"}])
-    read = said(served.gateway.turns[-1].conversation)
+    second = await client.create(input=[reference, user("go")])
+    read = said(served.gateway.conversations[-1])
     assert read == [("assistant", ["Let me see."]), ("user", ["go"])]
     listed = await client.get(second["id"], "/input_items?order=asc")
     assert listed["data"][0] == first["output"][1]
@@ -150,16 +150,15 @@ async def test_each_key_has_its_own_store(tmp_path: Path) -> None:
         assert error["code"] == "previous_response_not_found"
         reference = {"type": "item_reference", "id": made["output"][1]["id"]}
         await bob.refuse(status=404, input=[reference])
-        await ada.create(input=[reference, {"role": "user", "content": "go"}])
+        await ada.create(input=[reference, user("go")])
 
 
+FOREIGN = {"type": "compaction", "encrypted_content": "bm90IG91cnM"}
 UNSUPPORTED: dict[str, dict[str, Any]] = {
     "conversation": {"conversation": "conv_1"},
     "prompt": {"prompt": {"id": "pmpt_1"}},
     "previous_response_id": {"previous_response_id": "resp_none"},
-    "input[0].encrypted_content": {
-        "input": [{"type": "compaction", "encrypted_content": "bm90IG91cnM"}]
-    },
+    "input[0].encrypted_content": {"input": [FOREIGN]},
 }
 
 
@@ -170,19 +169,17 @@ async def test_unsupported_request_is_refused(client: Client, path: str) -> None
         assert (error["type"], error["param"]) == ("invalid_request_error", param)
 
 
-@pytest.mark.parametrize(
-    ("last", "kind", "status"),
-    [
-        (finish(1, FinishReason.LENGTH), "response.incomplete", "incomplete"),
-        (Failed(ErrorInfo(ErrorKind.ENGINE, "Gone.")), "response.failed", "failed"),
-    ],
-)
+CUT = finish(1, FinishReason.LENGTH)
+GONE = Failed(ErrorInfo(ErrorKind.ENGINE, "Gone."))
+
+
+@pytest.mark.parametrize(("last", "status"), [(CUT, "incomplete"), (GONE, "failed")])
 async def test_incomplete_and_failed_responses_are_stored(
-    client: Client, gateway: FakeGateway, last: Any, kind: str, status: str
+    client: Client, gateway: FakeGateway, last: Any, status: str
 ) -> None:
     gateway.steps = lambda: [[*text(0, "So far")], [last]]
     end = (await client.stream())[-1]
-    assert (end["type"], end["response"]["status"]) == (kind, status)
+    assert (end["type"], end["response"]["status"]) == (f"response.{status}", status)
     assert await client.get(end["response"]["id"]) == end["response"]
 
 
@@ -204,7 +201,7 @@ async def test_counted_tokens_equal_the_prompts_tokens(
     counted = await client.ask("POST", "/input_tokens", json=body)
     assert counted == {"object": "response.input_tokens", "input_tokens": 4321}
     await client.create(**body)
-    assert gateway.counted[-1].messages == gateway.turns[-1].conversation.messages
+    assert gateway.counted[-1].messages == gateway.conversations[-1].messages
     error = await client.refuse("/input_tokens", 400, model="none")
     assert (error["code"], error["param"]) == ("model_not_found", "model")
     assert error["message"] == "The requested model 'none' does not exist."
@@ -224,16 +221,9 @@ def window(room: int) -> FakeGateway:
 
 
 def long_session(exchanges: int) -> list[dict[str, Any]]:
-    items: list[dict[str, Any]] = [
-        {"role": "developer", "content": "rules"},
-        {"role": "user", "content": "question"},
-    ]
+    items = [message("developer", "rules"), user("question")]
     for number in range(exchanges):
-        name = f"call_{number}"
-        items += [
-            {"type": "function_call", "call_id": name, "name": "look", "arguments": "{}"},
-            {"type": "function_call_output", "call_id": name, "output": f"result {number}"},
-        ]
+        items += [function_call(f"call_{number}"), function_output(f"call_{number}")]
     return items
 
 

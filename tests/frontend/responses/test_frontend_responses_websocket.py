@@ -345,25 +345,11 @@ async def test_oversized_frame_ends_the_connection_and_a_bomb_costs_no_more(
             await socket.complete(input="x" * 50_000)
 
 
-async def test_old_connection_ends_with_its_last_response(
+async def test_old_connection_is_closed(
     served: Served, http: ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go = asyncio.Event()
-    served.gateway.steps = lambda: [[*text(0, "x")], go, [finish(1)]]
     monkeypatch.setattr(socket_limits, "MAX_AGE_S", 0.05)
     async with connecting(http, served.url) as socket:
-        await socket.send()
-        for _ in range(3):
-            await socket.receive()
-        code = "model_not_found"
-        while code == "model_not_found":
-            await socket.send(stream_id="probe", model="none")
-            while (frame := await socket.receive()).get("stream_id") != "probe":
-                pass
-            code = frame["error"]["code"]
-        assert code == "websocket_connection_limit_reached"
-        go.set()
-        await socket.completed()
         assert (await socket.receive())["error"]["code"] == "websocket_connection_limit_reached"
         assert await socket.closed()
 
@@ -371,16 +357,15 @@ async def test_old_connection_ends_with_its_last_response(
 async def test_drain_lets_running_responses_end(served: Served, http: ClientSession) -> None:
     go = asyncio.Event()
     served.gateway.steps = lambda: [[*text(0, "x")], go, [finish(1)]]
-    url = served.url + "/v1/responses"
     async with connecting(http, served.url) as busy, connecting(http, served.url) as idle:
         await busy.send()
-        await busy.receive()
+        while (await busy.receive())["type"] != "response.output_text.delta":
+            pass
         await served.responses.drain()
         assert (await idle.receive())["error"]["code"] == "websocket_connection_limit_reached"
         assert await idle.closed()
-        with pytest.raises(WSServerHandshakeError) as refusal:
-            await http.ws_connect(url)
-        assert refusal.value.status == 426
+        assert (await served.get("/v1/responses")).status == 426
+        assert (await busy.refuse(stream_id="x"))["code"] == "websocket_connection_limit_reached"
         go.set()
         await busy.completed()
         await busy.receive()
@@ -392,22 +377,19 @@ async def test_drain_lets_running_responses_end(served: Served, http: ClientSess
     [FrontendConfig(enable_responses_websocket=False), FrontendConfig(max_websockets=1)],
     ids=["off", "full"],
 )
-async def test_refused_upgrade_is_answered_with_426(
-    http: ClientSession, config: FrontendConfig
-) -> None:
-    async with serving(FakeGateway(agent), config) as served:
-        url = served.url + "/v1/responses"
-        taken = await http.ws_connect(url) if config.enable_responses_websocket else None
-        with pytest.raises(WSServerHandshakeError) as refusal:
-            await http.ws_connect(url)
-        assert refusal.value.status == 426
-        async with http.get(url) as plain:
-            assert (plain.status, plain.headers["upgrade"]) == (426, "websocket")
-            assert (await plain.json())["error"]["type"] == "invalid_request_error"
-        if taken is not None:
-            await taken.close()
-            async with http.ws_connect(url):
-                pass
+async def test_refused_upgrade_is_answered_with_426(served: Served, config: FrontendConfig) -> None:
+    path = "/v1/responses"
+    taken = await served.http.ws_connect(path) if config.enable_responses_websocket else None
+    with pytest.raises(WSServerHandshakeError) as refusal:
+        await served.http.ws_connect(path)
+    assert refusal.value.status == 426
+    plain = await served.get(path)
+    assert (plain.status, plain.headers["upgrade"]) == (426, "websocket")
+    assert plain.json["error"]["type"] == "invalid_request_error"
+    if taken is not None:
+        await taken.close()
+        async with served.http.ws_connect(path):
+            pass
 
 
 async def test_keys_apply_to_connections_and_to_each_request(
