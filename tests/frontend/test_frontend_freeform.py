@@ -32,17 +32,6 @@ def test_input_is_the_same_for_every_splitting(
 
 
 @given(
-    st.text(st.characters(exclude_categories=["Cs"])),
-    st.text(st.characters(exclude_categories=["Cs"])),
-    st.lists(st.integers(0, 999)),
-)
-def test_input_with_another_name_is_its_text(name: str, said: str, cuts: list[int]) -> None:
-    arguments = json.dumps({name: said})
-    assert freeform_input(arguments) == said
-    assert read(pieces(arguments, cuts)) == said
-
-
-@given(
     st.lists(
         st.sampled_from(
             ['{"input": "', "\\", "u", "d83d", "de00", "n", '"', "}", "x", "é", "\\ud83d", "\\n"]

@@ -10,7 +10,6 @@ from msgspec import Raw
 from structlog.typing import FilteringBoundLogger
 
 from schemas.errors import Invalid
-from services.frontend.apis.responses import wire_answers
 from services.frontend.apis.responses.state.expand import chain_items
 from services.frontend.apis.responses.state.input_items import list_page, page_of
 from services.frontend.apis.responses.state.record import (
@@ -115,28 +114,6 @@ async def test_store_falls_back_to_another_store() -> None:
     assert items == ["in_a", "out_a", "in_b", "out_b"]
     assert [await own.item(id, None) for id in ("out_a", "in_b")] == [item("out_a"), item("in_b")]
     assert await own.item("nothing", None) is None
-
-
-def ids(page: wire_answers.Items) -> list[str]:
-    document = json.loads(msgspec.json.encode(page))
-    shown = [entry["id"] for entry in document["data"]]
-    assert document["object"] == "list"
-    ends = (shown[0], shown[-1]) if shown else ("", "")
-    assert (document["first_id"], document["last_id"]) == ends
-    return [*shown, *(["more"] if document["has_more"] else [])]
-
-
-def test_lists_have_pages() -> None:
-    items = [item(f"i{number}") for number in range(5)]
-    assert ids(list_page(items)) == ["i4", "i3", "i2", "i1", "i0"]
-    assert ids(list_page(items, limit=2)) == ["i4", "i3", "more"]
-    assert ids(list_page(items, "i3", 2)) == ["i2", "i1", "more"]
-    assert ids(list_page(items, "i1", 1, newest_first=False)) == ["i2", "more"]
-    assert ids(list_page(items, "i3", 1, newest_first=False)) == ["i4"]
-    assert ids(list_page(items, "i4", newest_first=False)) == []
-    assert ids(list_page([])) == []
-    with pytest.raises(Invalid):
-        list_page(items, "i9")
 
 
 def test_repeated_item_is_listed_once() -> None:

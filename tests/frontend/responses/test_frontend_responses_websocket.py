@@ -13,8 +13,8 @@ import pytest
 import structlog
 from aiohttp import ClientSession, ClientWebSocketResponse, WSMsgType, WSServerHandshakeError
 
-from schemas.errors import ContextOverflow, ErrorInfo, ErrorKind, Invalid, Overloaded
-from schemas.events import Failed, FinishReason
+from schemas.errors import ContextOverflow, Invalid, Overloaded
+from schemas.events import FinishReason
 from services.frontend.apis.responses.state import socket as socket_limits
 from services.runtime.config import FrontendConfig
 from tests.frontend.responses.responses_client import Client, agent, keyed, said
@@ -280,12 +280,7 @@ async def test_turn_that_cannot_start_is_an_error_frame(
     await socket.complete()
 
 
-async def test_failure_in_mid_stream_is_a_failed_response(served: Served, socket: Socket) -> None:
-    failed = Failed(ErrorInfo(ErrorKind.ENGINE, "The engine failed."))
-    served.gateway.steps = lambda: [[*text(0, "So")], [failed]]
-    await socket.send()
-    last = (await socket.frames())[-1]
-    assert (last["type"], last["response"]["error"]["code"]) == ("response.failed", "server_error")
+async def test_response_can_be_continued_after_its_limit(served: Served, socket: Socket) -> None:
     served.gateway.steps = lambda: [[*text(0, "So far"), finish(1, FinishReason.LENGTH)]]
     await socket.send()
     cut = (await socket.frames())[-1]
