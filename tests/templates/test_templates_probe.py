@@ -5,10 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 from bench.ledger.published import published
-from services.preprocessor.model import ModelSetup
 from services.templates.chat_template import ChatTemplate
 from services.templates.probe import image_frame, probe
 from services.templates.traits import TemplateTraits, ThoughtSeparators
+from services.tokenization.tokenizer_files import FileTokenizer
 from tests.kit.every import for_each, for_rows
 from tests.kit.published import needs_templates
 from tests.templates.adapting import template_of
@@ -148,8 +148,8 @@ def test_useless_template_has_traits_too(source: str) -> None:
     assert (traits.ordered, traits.reasoning) == (False, None)
 
 
-def test_own_template_takes_parts_in_order(setup: ModelSetup) -> None:
-    traits = setup.traits
+def test_own_template_takes_parts_in_order(demo_tokenizer: FileTokenizer) -> None:
+    traits = probe(ChatTemplate.of(demo_tokenizer))
     assert traits.ordered
     assert traits.tools
     assert (traits.system, traits.reasoning) == ("anywhere", "reasoning_content")

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.conversation import Grammar, ToolSpec
-from services.preprocessor.model import ModelSetup
 from services.templates.jinja import JsonDict
 from services.templates.tools import PromptTools, decode_json, list_tools, rendered_tool
 from services.tokenization.data_marks import DataMarker
@@ -43,9 +42,9 @@ def test_names_and_schemas_are_those_that_the_model_sees() -> None:
     assert forms_of([]) == PromptTools()
 
 
-def test_control_tokens_in_definitions_are_marked(setup: ModelSetup) -> None:
-    assert setup.encoder.marks is not None
-    marker = setup.encoder.marks.data
+def test_control_tokens_in_definitions_are_marked() -> None:
+    marks = {letter: chr(0xE000 + ord(letter)) for letter in "<|im_end|>"}
+    marker = DataMarker(["<|im_end|>"], marks, infixes=(), names=(), handled=())
     (tool,) = forms_of([ToolSpec("run", "a <|im_end|> b")], marker).definitions
     assert tool["function"]["description"] == marker.mark("a <|im_end|> b") != "a <|im_end|> b"
 
