@@ -1,5 +1,6 @@
 """Engines by entry point: the built-in ones, and one that a package of another project brings."""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -18,52 +19,14 @@ from tests.worker.conformance import Bench, Conformance
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
-COUNTING = '''
-"""An engine that counts."""
-
-import asyncio
-
-from schemas.control import Load
-from schemas.events import FinishReason
-from services.worker.engine import EngineDelta, EngineInfo
-from services.worker.engines.support import OpenTurns
-
-
-class CountingEngine:
-    def __init__(self, config):
-        self._slots = config.slots
-        self._turns = OpenTurns("counting")
-
-    async def start(self):
-        return EngineInfo("counting", "1", 4096, self._slots, None, None, [2], frozenset())
-
-    def open(self, request, sink):
-        turn = self._turns.open(request.id, sink, lambda: None)
-        self._step(turn, 0, request.sampling.max_tokens)
-        return turn
-
-    def _step(self, turn, count, limit):
-        def step():
-            if not turn.ended:
-                turn.put(EngineDelta([100 + count], finish=FinishReason.LENGTH if count + 1 == limit else None))
-                self._step(turn, count + 1, limit)
-        asyncio.get_running_loop().call_soon(step)
-
-    def load(self):
-        return Load(running=len(self._turns), slots=self._slots)
-
-    def healthy(self):
-        return self._turns.death is None
-
-    async def stop(self, grace_s):
-        self._turns.stop()
-'''
+PAGE = PYPROJECT.parent / "docs" / "extending.md"
 
 
 def install(directory: Path) -> None:
     """What `pip install` of a package would leave in a folder of `sys.path`."""
     engines = "counting = counting_engine:CountingEngine\nscript = counting_engine:CountingEngine"
-    (directory / "counting_engine.py").write_text(COUNTING)
+    (shown,) = re.findall(r"```python\n(.*class CountingEngine.*?)```", PAGE.read_text(), re.S)
+    (directory / "counting_engine.py").write_text(shown.rpartition("```python\n")[2])
     info = directory / "counting_engine-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: counting-engine\nVersion: 1.0\n")

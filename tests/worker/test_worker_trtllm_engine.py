@@ -236,15 +236,6 @@ async def test_any_other_error_and_any_after_a_shutdown_is_the_end(
 
 
 @OLD
-async def test_silence_is_death_after_a_while(fake_trtllm: Any, model: Path) -> None:
-    async with started(model, watchdog_s=0.3) as engine:
-        deltas = await begun(engine, request(max_tokens=3000))
-        fake_trtllm.LLM.last.runtime.kill()
-        with pytest.raises(EngineDied, match="reported nothing"):
-            await rest(deltas)
-
-
-@OLD
 async def test_idleness_is_not_silence(
     fake_trtllm: Any, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,16 +1,22 @@
-"""Arguments for TensorRT-LLM by what a release takes, and deltas from its outputs."""
+"""What a release of TensorRT-LLM takes, arguments for it, and deltas from its outputs."""
 
+import importlib
+import re
+import tomllib
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 from schemas.conversation import Sampling
 from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
-from services.worker.engine import FEATURES, EngineDelta
-from services.worker.engines.trtllm.releases import Release, known_release
+from services.worker.engine import EngineDelta
+from services.worker.engines.trtllm.releases import installed_release, known_release
 from services.worker.engines.trtllm.requests import (
     TrtllmProgress,
     generate_arguments,
@@ -23,51 +29,57 @@ from tests.kit.every import for_each, for_rows
 from tests.worker.fake_tensorrt_llm import VERSIONS, Package
 
 ALL = for_each(VERSIONS)
-NEW = for_each(VERSIONS[2:])
+ROOT = Path(__file__).parents[2]
+TABLE = ROOT / "services/worker/engines/trtllm/releases.toml"
 OWN = Sampling(temperature=0.6, top_p=0.95)
-
-
-def offered(arguments: dict[str, Any], of: Release, vocab_size: int | None = 512) -> frozenset[str]:
-    return FEATURES - set(lacking(arguments, of, vocab_size))
+PENALTIES = {"penalties", "min_p"}
 
 
 def config(**changes: Any) -> WorkerConfig:
     return WorkerConfig(model="/models/m", slots=64, **changes)
 
 
-@ALL
-def test_an_engine_gets_the_arguments_that_its_release_takes(version: str) -> None:
+@for_rows(
+    [
+        ("1.2.1", {*PENALTIES, "min_tokens", "priority"}, False),
+        ("1.3.0rc7", {*PENALTIES, "min_tokens", "priority"}, False),
+        ("1.3.0rc15", PENALTIES, False),
+        ("1.3.0rc24", set(), True),
+        ("1.3.0rc26", set(), True),
+        ("1.4.0rc1", set(), True),
+    ]
+)
+def test_an_engine_gets_the_arguments_that_its_release_takes(
+    version: str, lost: set[str], pauses: bool
+) -> None:
+    """`pauses`: whether requests are paused, which must free their blocks."""
     release = known_release(version)
-    found = llm_arguments(config(max_model_len=4096, kv_tokens=9000), release)
-    assert found["max_batch_size"] == 64
-    assert found["max_seq_len"] == 4096
+    own = {"kv_cache_config": {"free_gpu_memory_fraction": 0.8}}
+    found = llm_arguments(config(max_model_len=4096, kv_tokens=9000, engine_args=own), release)
+    assert (found["max_batch_size"], found["max_seq_len"]) == (64, 4096)
     assert found["enable_chunked_prefill"] is True
-    assert found["kv_cache_config"] == {
-        "enable_block_reuse": True,
-        "event_buffer_max_size": 65_536,
-        "max_tokens": 9000,
-    }
-    is_old = version in VERSIONS[:2]
-    assert ("telemetry_config" in found, "scheduler_config" in found) == (not is_old, not is_old)
-    has = offered(found, release)
-    assert ("priority" in has) is not is_old
-    assert {"salt", "kv_events", "guided"} <= has
-    assert "grammar" not in has
+    cache = {"enable_block_reuse": True, "event_buffer_max_size": 65_536, "max_tokens": 9000}
+    assert found["kv_cache_config"] == {**cache, "free_gpu_memory_fraction": 0.8}
+    is_new = version not in VERSIONS[:2]
+    assert ("telemetry_config" in found, "scheduler_config" in found) == (is_new, is_new)
+    lacks = lacking(found, release, 512)
+    assert set(lacks) == {*lost, "seed", "grammar", "vision"}
+    assert "accepts and ignores seed" in lacks["seed"]
+    assert "vocabulary is not known" in lacking(found, release)["logit_bias"]
     llm = Package(version).root.LLM(**found)
     llm.runtime.shutdown()
     assert not llm.runtime.breaches
-
-
-def test_the_operator_has_the_last_word_also_inside() -> None:
-    own = {
-        "kv_cache_config": {"free_gpu_memory_fraction": 0.8},
-        "enable_chunked_prefill": False,
-    }
-    found = llm_arguments(config(engine_args=own), known_release("1.4.0rc1"))
-    assert found["kv_cache_config"]["event_buffer_max_size"] == 65_536
-    assert found["kv_cache_config"]["free_gpu_memory_fraction"] == 0.8
-    assert found["enable_chunked_prefill"] is False
-    assert "vocabulary is not known" in lacking(found, known_release("1.4.0rc1"))["logit_bias"]
+    asked = request(stop_ids=[5], seed=1)
+    sampling = sampling_arguments(asked, Sampling(repetition_penalty=1.05), [5], release)
+    assert not set(sampling) & set(release.ignored)
+    # A KV connector refuses the policy, and with pipelines paused requests keep their blocks.
+    for changes, expected in (
+        ({}, pauses),
+        ({"pipeline_parallel_size": 2}, False),
+        ({"kv_connector_config": {"connector": "lmcache"}}, False),
+    ):
+        scheduler = llm_arguments(config(engine_args=changes), release).get("scheduler_config", {})
+        assert ("capacity_scheduler_policy" in scheduler) is expected
 
 
 @for_rows(
@@ -85,46 +97,8 @@ def test_the_operator_has_the_last_word_also_inside() -> None:
 )
 def test_own_arguments_cost_features(own: dict[str, Any], lost: set[str]) -> None:
     release = known_release("1.4.0rc1")
-    found = offered(llm_arguments(config(engine_args=own), release), release)
-    assert FEATURES - found == lost | {"seed", "vision"}
-
-
-@ALL
-def test_requests_are_paused_only_where_that_frees_their_blocks(version: str) -> None:
-    """A KV connector refuses the policy."""
-    release = known_release(version)
-    for own, pauses in (
-        ({}, version in VERSIONS[3:]),
-        ({"pipeline_parallel_size": 2}, False),
-        ({"kv_connector_config": {"connector": "lmcache"}}, False),
-    ):
-        found = llm_arguments(config(engine_args=own), release).get("scheduler_config", {})
-        assert ("capacity_scheduler_policy" in found) is pauses
-
-
-@ALL
-def test_an_argument_that_a_release_ignores_is_lacking_and_not_sent(version: str) -> None:
-    of = known_release(version)
-    lacks = lacking(llm_arguments(config(), of), of, 512)
-    assert "accepts and ignores seed" in lacks["seed"]
-    assert ("penalties" in lacks, "min_p" in lacks, "min_tokens" in lacks) == (
-        version not in VERSIONS[3:],
-        version not in VERSIONS[3:],
-        version in VERSIONS[:2],
-    )
-    found = sampling_arguments(
-        request(stop_ids=[5], seed=1), Sampling(repetition_penalty=1.05), [5], of
-    )
-    assert not set(found) & set(of.ignored)
-
-
-@NEW
-def test_min_tokens_holds_back_one_end_token_only(version: str) -> None:
-    of = known_release(version)
-    assert sampling_arguments(request(stop_ids=[5], min_tokens=3), OWN, [5], of)["min_tokens"] == 3
-    with pytest.raises(Invalid, match="one end token") as caught:
-        sampling_arguments(request(stop_ids=[5, 7], min_tokens=3), OWN, [5, 7], of)
-    assert caught.value.info.param == "min_tokens"
+    found = lacking(llm_arguments(config(engine_args=own), release), release, 512)
+    assert set(found) == lost | {"seed", "vision"}
 
 
 @ALL
@@ -149,6 +123,15 @@ def test_sampling_goes_without_strings_and_with_values_of_the_library(version: s
         found = sampling_arguments(request(**options), OWN, [5, 7], release)
         assert {name: found[name] for name in expected} == expected
         Package(version).root.SamplingParams(**found)
+
+
+def test_min_tokens_holds_back_one_end_token_only() -> None:
+    release = known_release(VERSIONS[-1])
+    found = sampling_arguments(request(stop_ids=[5], min_tokens=3), OWN, [5], release)
+    assert found["min_tokens"] == 3
+    with pytest.raises(Invalid, match="one end token") as caught:
+        sampling_arguments(request(stop_ids=[5, 7], min_tokens=3), OWN, [5, 7], release)
+    assert caught.value.info.param == "min_tokens"
 
 
 @ALL
@@ -232,3 +215,33 @@ def test_logprobs_are_read_in_both_forms() -> None:
     turn = progress(logprobs=0)
     turn.read(output([10], logprobs=[-0.7]))
     assert turn.read(output([10, 11], logprobs=[-0.7, -0.9])).logprobs == [[(11, -0.9)]]
+
+
+@pytest.mark.parametrize("fake_trtllm", VERSIONS, indirect=True)
+def test_the_installed_package_is_what_the_table_has(fake_trtllm: Any) -> None:
+    llm = importlib.import_module("tensorrt_llm")
+    found = installed_release(llm, importlib.import_module("tensorrt_llm.llmapi"))
+    assert found == known_release(fake_trtllm.__version__)
+
+
+def test_releases_that_are_installed_are_tested() -> None:
+    """Those of the image, of the extra, and of the last entry of the table."""
+    bases = {
+        found
+        for name in ("deploy/trtllm.Dockerfile", "compose.yaml")
+        for found in re.findall(r"tensorrt-llm/release:([\w.]+)", (ROOT / name).read_text())
+    }
+    (image,) = bases
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extra = Requirement(project["optional-dependencies"]["trtllm"][0])
+    entries = re.findall(r'^since = "(.*)"', TABLE.read_text(), re.M)
+    assert {image, entries[-1]} <= set(VERSIONS)
+    assert f">={image}" in str(extra.specifier)
+    assert extra.specifier.contains(VERSIONS[-1], prereleases=True)
+    assert entries == sorted(entries, key=Version)
+
+
+def test_a_version_that_cannot_be_read_counts_as_the_oldest_and_an_old_one_is_refused() -> None:
+    assert known_release("").ignored == known_release("1.2.0").ignored
+    with pytest.raises(ValueError, match="is too old"):
+        known_release("1.1.0")
