@@ -13,13 +13,7 @@ from schemas import subjects
 from schemas.control import Cancel
 from schemas.conversation import Sampling
 from schemas.errors import MEDIA_MISSING, ErrorInfo, ErrorKind
-from schemas.frames import (
-    GenerateReply,
-    GenerateRequest,
-    PromptImage,
-    ThoughtBudget,
-    pack_ids,
-)
+from schemas.frames import GenerateReply, GenerateRequest, PromptImage, ThoughtBudget, pack_ids
 from services.images.image import image_hash
 from services.images.store import ImageStore, image_bucket
 from services.images.stored_images import StoredImages

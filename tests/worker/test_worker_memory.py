@@ -44,11 +44,7 @@ def write(root: Path, version: int, own: str, groups: dict[str, tuple[int | None
     ],
 )
 def test_smallest_limit_of_the_groups_counts(
-    tmp_path: Path,
-    version: int,
-    own: str,
-    groups: dict[str, tuple[int | None, int]],
-    expected: int,
+    tmp_path: Path, version: int, own: str, groups: dict[str, tuple[int | None, int]], expected: int
 ) -> None:
     write(tmp_path, version, own, groups)
     assert available_bytes(tmp_path) == expected * GIB

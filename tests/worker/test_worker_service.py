@@ -11,12 +11,7 @@ from schemas.control import Cancel
 from schemas.conversation import Sampling
 from schemas.errors import ENGINE_DIED, EngineFailed, ErrorKind, TurnwireError
 from schemas.events import FinishReason
-from schemas.frames import (
-    GenerateReply,
-    PrefillNotice,
-    ThoughtBudget,
-    pack_ids,
-)
+from schemas.frames import GenerateReply, PrefillNotice, ThoughtBudget, pack_ids
 from services.runtime.process import Process
 from services.worker.engine import EngineDelta, EngineDied
 from services.worker.retention import MIN_TOKENS

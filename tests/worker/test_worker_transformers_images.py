@@ -130,10 +130,7 @@ def check(model: Model, prompt: Prompt, deltas: list[EngineDelta]) -> None:
 async def test_tokens_and_log_probabilities_are_those_of_the_library(
     model: Model, engine: TransformersEngine
 ) -> None:
-    for parts in (
-        (image(1),),
-        (words(3, 20), image(1), "and", image(2, 320, 200), "differ"),
-    ):
+    for parts in ((image(1),), (words(3, 20), image(1), "and", image(2, 320, 200), "differ")):
         prompt = model.prompt(*parts)
         check(model, prompt, await run(engine, request("a", prompt)))
 
