@@ -1,5 +1,5 @@
 """Every feature on a server with deploy/nats/nats.conf, which records what each user does: no right
-is missing, and none is unused."""
+is missing, none is unused, and forged heartbeats change nothing."""
 
 import asyncio
 import json
@@ -15,7 +15,9 @@ import msgspec
 import pytest
 from structlog.typing import FilteringBoundLogger
 
+from deploy.audit import Audit
 from schemas import subjects
+from schemas.control import Heartbeat
 from schemas.conversation import Sampling
 from schemas.errors import MEDIA_MISSING
 from schemas.frames import GenerateReply, GenerateRequest, PromptImage
@@ -58,12 +60,12 @@ async def test_no_right_is_missing_and_none_is_unused(
         with observing(nats):
             second = await apis(clients[0])
             await text(clients[0])
-            await refusals(clients[0])
             await stored(*clients)
             await cancelled(clients[0], stack)
             await unreadable(nats, stack, clients[0], quiet_log)
             await images(nats, clients[0], quiet_log)
             await losses(stack, clients[0], options, second)
+            await forged_heartbeats(nats, stack, clients[0])
             await suspended(stack, clients[1])
             await lost_frames(nats, clients[0])
         doctor(nats)
@@ -75,22 +77,16 @@ async def test_no_right_is_missing_and_none_is_unused(
     for child in stack.children:
         assert "permissions violation" not in child.text()
     done = nats.done()
-    superfluous = {
-        (user, what): left
-        for user, granted in rights(CONF.read_text()).items()
-        for what, verb in (("publish", "PUB"), ("subscribe", "SUB"))
-        if (
-            left := unused(granted.get(what, []), (s for u, v, s in done if (u, v) == (user, verb)))
-        )
-    }
-    assert superfluous == {}
+    for user, granted in rights(CONF.read_text()).items():
+        for what, verb in (("publish", "PUB"), ("subscribe", "SUB")):
+            used = [s for u, v, s in done if (u, v) == (user, verb)]
+            assert unused(granted.get(what, []), used) == [], (user, what)
 
 
 async def ask(client: Client, path: str, **request: Any) -> dict[str, Any]:
     """The answer, which has to be one; a stream is read to its end."""
-    async with client.http.post(
-        f"{client.url}{path}", json={"model": MODEL, **request}
-    ) as response:
+    asked = {"model": MODEL, **request}
+    async with client.http.post(f"{client.url}{path}", json=asked) as response:
         assert response.status == 200, await response.text()
         if request.get("stream"):
             assert b"data:" in await response.read()
@@ -100,11 +96,8 @@ async def ask(client: Client, path: str, **request: Any) -> dict[str, Any]:
 
 
 async def apis(client: Client) -> dict[str, Any]:
-    """Uses the APIs, streamed and not, with tool calls, stop strings and a second turn after one in
-    the ledger.
-
-    Returns the request of the second turn.
-    """
+    """Uses the APIs, streamed and not, with tool calls and stop strings. Returns the request of a
+    second turn after one in the ledger."""
     for stream in (True, False):
         first = say(f"Thinking.</think>Text.{call('ls')}", "Done.</think>All STOP done.")
         user = {"role": "user", "content": first}
@@ -121,18 +114,12 @@ async def apis(client: Client) -> dict[str, Any]:
 
 
 async def text(client: Client) -> None:
-    """Counting and tokenizing."""
-    counted = await ask(
-        client, "/v1/messages/count_tokens", messages=[{"role": "user", "content": "hello"}]
-    )
-    assert counted["input_tokens"]
+    """Counting and tokenizing; a prompt that does not fit is refused by the preprocessor, and at
+    once: the frontend acknowledges that."""
+    messages = [{"role": "user", "content": "hello"}]
+    assert (await ask(client, "/v1/messages/count_tokens", messages=messages))["input_tokens"]
     tokens = (await ask(client, "/v1/tokenize", prompt="hello", add_special_tokens=False))["tokens"]
     assert (await ask(client, "/v1/detokenize", tokens=tokens))["prompt"] == "hello"
-
-
-async def refusals(client: Client) -> None:
-    """A prompt that does not fit is refused by the preprocessor, and at once: the frontend
-    acknowledges that."""
     status, reply = await client.post("/v1/messages", body("word " * 2 * WINDOW, stream=False))
     assert status == 400, reply
 
@@ -229,6 +216,35 @@ async def losses(
     assert (await client.stream(second)).stop_sequence == "STOP"
     stack.start("preprocessor", **options["preprocessor"])
     await asyncio.to_thread(stack.wait_ready, COUNTS)
+
+
+async def forged_heartbeats(nats: DeployedNats, stack: Stack, client: Client) -> None:
+    """Two thousand parsers that do not exist, and the leaving of those that do."""
+
+    def known() -> set[str]:
+        return {peer["id"] for peer in stack.health()["stages"]["parser"]}
+
+    names = {parser.name for parser in stack.of("parser")}
+    await eventually(lambda: {id.rpartition("-")[0] for id in known()} == names)
+    real = known()
+    turns = [asyncio.create_task(client.stream(body(LONG))) for _ in range(8)]
+    async with Audit(nats.url, nats.secrets).user("parser") as forger:
+        ids = [*(f"forged-{number}" for number in range(2000)), *real]
+        for number, id in enumerate(ids):
+            forged = Heartbeat("parser", id, leaving=number % 2 == 0 or id in real)
+            subject = subjects.heartbeat("parser", id)
+            await forger.client.publish(subject, msgspec.json.encode(forged))
+        assert await forger.refused() == set()
+    for _ in range(20):
+        status, _ = await client.post("/v1/messages", body(say("Hm.</think>Hi."), stream=False))
+        assert status == 200
+    assert [(await turn).stop_reason for turn in turns] == ["end_turn"] * 8
+    async with client.http.get(f"{client.url}/metrics") as response:
+        refused = f'turnwire_heartbeats_refused_total{{stage="frontend"}} {len(ids)}.0'
+        assert refused in await response.text()
+    await eventually(lambda: known() == real)
+    for child in (*stack.of("frontend"), *stack.of("worker")):
+        assert 1 <= child.text().count("process.heartbeat_refused") <= 3
 
 
 async def suspended(stack: Stack, client: Client) -> None:

@@ -104,43 +104,37 @@ def test_a_follower_of_the_changes_has_the_whole_index(
     assert len(reported.keys()) <= blocks
 
 
-@st.composite
-def _prompts_with_images(draw: st.DrawFn) -> tuple[list[int], list[PromptImage]]:
-    """A prompt of placeholders, of which some are images."""
-    ids, images = list[int](), []
-    for number in range(draw(st.integers(1, 4))):
-        ids += [7] * draw(st.integers(0, 9))
-        tokens = draw(st.integers(1, 9))
-        images.append(PromptImage(f"{number:040x}", len(ids), tokens))
-        ids += [7] * tokens
-    return ids + [7] * draw(st.integers(0, 9)), images
-
-
-@given(_prompts_with_images(), st.data())
+@for_rows(
+    [
+        ([(0, 3)], 0),
+        ([(3, 2)], 0),
+        ([(5, 9), (14, 1)], 0),
+        ([(5, 9), (14, 1)], 1),
+        ([(0, 4), (8, 4), (13, 5)], 1),
+        ([(0, 4), (8, 4), (13, 5)], 2),
+    ]
+)
 def test_prompts_with_another_image_share_the_blocks_before_it_and_no_other(
-    prompt: tuple[list[int], list[PromptImage]], data: st.DataObject
+    places: list[tuple[int, int]], changed: int
 ) -> None:
     """Wherever keys are made: of whole prompts, on demand, and of an engine's events, which have
     the words of images in their ids."""
-    ids, images = prompt
-    packed, changed = pack_ids(ids), data.draw(st.integers(0, len(images) - 1))
-    other = [
-        replace(one, hash=f"{index == changed:x}" + one.hash[1:])
-        for index, one in enumerate(images)
-    ]
+    packed = pack_ids([7] * 23)  # all are placeholders, of which some are images
+    images = [PromptImage(f"{n:040x}", at, tokens) for n, (at, tokens) in enumerate(places)]
+    other = list(images)
+    other[changed] = replace(images[changed], hash="f" * 40)
     memo, found = KeyMemo(SIZE), list[list[int]]()
     for variant in (images, list(images), other):
         keyed = with_images(packed, variant)
-        keys = list(block_keys(keyed, SIZE))
+        made = list(block_keys(keyed, SIZE))
         words = unpack_ids(keyed)
-        assert [at for at, one in enumerate(words) if one != 7] == [one.at for one in variant]
-        assert [pack_ids([words[one.at]]) for one in variant] == [
-            image_word(one.hash) for one in variant
-        ]
-        blocks = [words[start : start + SIZE] for start in range(0, len(keys) * SIZE, SIZE)]
-        assert book(stored(None, *enumerate(blocks))).keys() == keys
-        assert list(memo.keys(keyed)) == list(PromptKeys(memo, keyed)) == keys
-        found.append(keys)
+        assert {at: word for at, word in enumerate(words) if word != 7} == {
+            one.at: unpack_ids(image_word(one.hash))[0] for one in variant
+        }
+        blocks = [words[start : start + SIZE] for start in range(0, len(made) * SIZE, SIZE)]
+        assert book(stored(None, *enumerate(blocks))).keys() == made
+        assert list(memo.keys(keyed)) == list(PromptKeys(memo, keyed)) == made
+        found.append(made)
     same = images[changed].at // SIZE
     assert found[1] == found[0]
     assert found[2][:same] == found[0][:same]

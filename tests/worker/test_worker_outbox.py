@@ -240,3 +240,16 @@ def test_an_entry_that_cannot_be_encoded_ends_only_its_stream() -> None:
     assert box.fill("p1", 3) is None
     assert not box.take_back("p1", again), "nothing was to blame"
     assert box.fill("p1", 3) is not None
+
+
+def test_a_stream_that_breaks_the_filling_of_a_frame_takes_no_other_with_it() -> None:
+    box = outbox()
+    streams = [opened(box, turn) for turn in "abc"]
+    for s in streams:
+        send(s, EngineDelta([1], cached=0))
+    streams[1].logprobs = object()  # type: ignore[assignment]
+    with pytest.raises(TypeError):
+        box.fill("p1", 1)
+    errors = {one.turn: one.finish and one.finish.error for one in filled(box, "p1", 1)}
+    assert box.take_broken() == [streams[1]]
+    assert errors == {"a": None, "b": UNSENDABLE, "c": None}

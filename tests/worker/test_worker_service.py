@@ -9,7 +9,7 @@ import pytest
 from schemas import subjects
 from schemas.control import Cancel
 from schemas.conversation import Sampling
-from schemas.errors import ENGINE_DIED, EngineFailed, ErrorKind, TurnwireError
+from schemas.errors import ENGINE_DIED, EngineFailed, ErrorKind
 from schemas.events import FinishReason
 from schemas.frames import GenerateReply, PrefillNotice, ThoughtBudget, pack_ids
 from services.runtime.process import Process
@@ -173,28 +173,23 @@ async def test_turn_continues_in_its_stream_after_an_ended_thought(trial: Trial)
     )
 
 
-@pytest.mark.parametrize("error", [EngineDied("gone"), EngineFailed("no room")])
-async def test_turn_that_cannot_be_continued_ends_with_the_engines_error(
-    trial: Trial, error: TurnwireError
-) -> None:
-    await trial.generate("t", None, thought_budget=budget_of(1))
-    trial.engine.refuses = error
-    trial.engine.open_turns["t.1"].put(EngineDelta([11, 12], cached=0))
-    end = await trial.end_of("t")
-    assert end.finish is not None
-    assert end.finish.error is not None
-    assert end.finish.error.message == error.info.message
-    assert (end.finish.error.code == ENGINE_DIED) == isinstance(error, EngineDied)
-
-
-async def test_turn_cancelled_at_its_budget_is_not_continued(trial: Trial) -> None:
+async def test_turn_that_fails_or_is_cancelled_at_its_budget_is_not_continued(trial: Trial) -> None:
+    errors = {"dead": EngineDied("gone"), "failed": EngineFailed("no room")}
+    for turn, error in errors.items():
+        await trial.generate(turn, None, thought_budget=budget_of(1))
+        trial.engine.refuses = error
+        trial.engine.open_turns[f"{turn}.1"].put(EngineDelta([11, 12], cached=0))
+        end = await trial.end_of(turn)
+        trial.engine.refuses = None
+        assert end.finish is not None
+        assert end.finish.error is not None
+        assert end.finish.error.message == error.info.message
+        assert (end.finish.error.code == ENGINE_DIED) is (turn == "dead")
     await trial.generate("t", None, thought_budget=budget_of(1))
     trial.engine.open_turns["t.1"].put(EngineDelta([11, 12], cached=0))
-    cancel = Cancel("t", 1, "hangup")
-    trial.shard.publish(subjects.cancel("m"), cancel)
+    trial.shard.publish(subjects.cancel("m"), Cancel("t", 1, "hangup"))
     await trial.end_of("t")
     await trial.generate("u", None)
-    assert not any(request.id.startswith("t.") for request in trial.engine.requests[2:])
     assert set(trial.engine.open_turns) <= {"u.1"}
 
 

@@ -44,17 +44,11 @@ def tokenizer_of(demo_dir: Path) -> Tokenizers:
     @cache
     def load(single: bool) -> PromptTokenizer:
         loaded = AutoTokenizer.from_pretrained(demo_dir)
-        if single:
-            tags = {
-                tag
-                for family in families().values()
-                for tag in (*family.markers, *(family.think or ()))
-            }
-            loaded.add_tokens(
-                sorted(
-                    tag for tag in tags if " " not in tag and tag.count("<") + tag.count("[") < 2
-                )
-            )
+        tags = set[str]()
+        for one in families().values():
+            tags |= {*one.markers, *(one.think or ())}
+        added = [tag for tag in tags if " " not in tag and tag.count("<") + tag.count("[") < 2]
+        loaded.add_tokens(sorted(added) if single else [])
         return PromptTokenizer(loaded)
 
     return load
@@ -289,14 +283,14 @@ def test_max_tokens_keeps_its_meaning(hermes: Hermes) -> None:
 
 @for_each(THINKING)
 @pytest.mark.parametrize("single", [True, False])
-def test_turn_with_several_thoughts_continues_from_any_token_as_if_it_had_not_lost_its_worker(
+def test_lost_turn_with_several_thoughts_continues_from_any_token(
     name: str, single: bool, tokenizer_of: Tokenizers
 ) -> None:
     """Also in the middle of the end of a later thought."""
     tokenizer, family = tokenizer_of(single), families()[name]
-    joint, short = family.style.joint, LONG[:40]
+    short = LONG[:40]
     opening = "\n" + family.style.write_reasoning(short)
-    answer = family.style.write_text("Done.").removeprefix(joint)
+    answer = family.style.write_text("Done.").removeprefix(family.style.joint)
     texts = [thought(family, short, True), opening, opening, answer]
     played = [tokenizer.encode(text) for text in texts]
     budget = budget_of(name, tokenizer, 4, True)

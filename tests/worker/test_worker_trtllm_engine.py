@@ -23,7 +23,6 @@ from services.worker.engines.trtllm import pollers, readings
 from services.worker.engines.trtllm.engine import TrtllmEngine
 from services.worker.engines.trtllm.pollers import KvEventQueue, LoopGuard
 from tests.kit.engines import EMPTY_MODEL, PROMPT, begun, ids_of, request, rest, run
-from tests.kit.every import Cases
 from tests.kit.waiting import LIMIT_S, eventually
 from tests.worker.fake_tensorrt_llm import VERSIONS
 
@@ -103,38 +102,37 @@ async def test_ranks_with_own_caches_get_the_session(fake_trtllm: Any, model: Pa
     async with started(model, engine_args={"enable_attention_dp": True}) as engine:
         await run(engine, request(session="s"))
         await run(engine, request())
-    with_session, without = (
-        output.cache_arguments for output in fake_trtllm.LLM.last.runtime.outputs[-2:]
-    )
+    with_session, without = fake_trtllm.LLM.last.runtime.outputs[-2:]
     known = "conversation_params" in fake_trtllm.LLM.release.generate
-    assert [one.conversation_id for one in with_session.values()] == ["s"] * known
-    assert without == {}
+    sent = with_session.cache_arguments.values()
+    assert [one.conversation_id for one in sent] == ["s"] * known
+    assert without.cache_arguments == {}
 
 
 @NEW_AND_OLD
 async def test_speculative_decoding_gets_no_field_that_it_does_not_apply(
-    model: Path, fake_trtllm: Any, cases: Cases
+    model: Path, fake_trtllm: Any
 ) -> None:
     """Nor the model's own defaults, for which newer releases would refuse every turn."""
     own = '{"do_sample": true, "temperature": 0.6, "repetition_penalty": 1.05, "min_p": 0.05}'
     (model / "generation_config.json").write_text(own)
     new = fake_trtllm.__version__ in VERSIONS[3:]
-    for kind, outside in (("MTP", False), ("NGram", True)):
-        for enabled in (False, True):
-            penalties, min_p = new and (outside or enabled), new and outside
-            with cases.case(kind=kind, enable_penalty=enabled):
-                drafts = {"decoding_type": kind, "max_draft_len": 3, "enable_penalty": enabled}
-                async with started(model, engine_args={"speculative_config": drafts}) as engine:
-                    info = engine._info
-                    assert (await run(engine, request(max_tokens=4)))[-1].finish is not None
-                sent = fake_trtllm.LLM.last.runtime.outputs[-1].sampling
-                assert sent.temperature == 0.6
-                assert sent.repetition_penalty == (1.05 if penalties else None)
-                assert sent.min_p == (0.05 if min_p else None)
-                assert ("penalties" in info.features) is penalties
-                assert ("min_p" in info.features) is min_p
-                assert {"sampling", "logprobs"} <= info.features
-                assert outside or "speculative_config" in info.lacking["logit_bias"]
+    for kind, enabled, penalties, min_p in (
+        ("MTP", False, False, False),
+        ("MTP", True, new, False),
+        ("NGram", False, new, new),  # the ordinary sampler chooses
+    ):
+        drafts = {"decoding_type": kind, "max_draft_len": 3, "enable_penalty": enabled}
+        async with started(model, engine_args={"speculative_config": drafts}) as engine:
+            assert (await run(engine, request(max_tokens=4)))[-1].finish is not None
+            info = engine._info
+        sent = fake_trtllm.LLM.last.runtime.outputs[-1].sampling
+        assert sent.temperature == 0.6
+        assert sent.repetition_penalty == (1.05 if penalties else None)
+        assert sent.min_p == (0.05 if min_p else None)
+        assert {"sampling", "logprobs"} <= info.features
+        assert ("penalties" in info.features, "min_p" in info.features) == (penalties, min_p)
+        assert kind == "NGram" or "speculative_config" in info.lacking["logit_bias"]
 
 
 @BOTH

@@ -34,26 +34,22 @@ def removed(number: int, *hashes: int, **more: Any) -> dict[str, Any]:
 def test_whole_blocks_become_chains() -> None:
     kv = TrtllmKvTranslator(2)
     created = event(0, {"type": "created", "num_blocks_per_cache_level": [10, 0]})
-    told = kv.translate(
-        [created, stored(1, None, block(11, [1, 2]), block(12, [3, 4])), removed(2, 12)]
-    )
-    assert told == [BlocksStored(None, [(11, [1, 2]), (12, [3, 4])]), BlocksRemoved([12])]
-    assert kv.translate([stored(3, 11, block(13, [5, 6], cache_salt="s"))]) == [
-        BlocksStored(11, [(13, [5, 6])], "s")
-    ]
+    both = stored(1, None, block(11, [1, 2]), block(12, [3, 4]))
+    chain = BlocksStored(None, [(11, [1, 2]), (12, [3, 4])])
+    assert kv.translate([created, both, removed(2, 12)]) == [chain, BlocksRemoved([12])]
+    salted = stored(3, 11, block(13, [5, 6], cache_salt="s"))
+    assert kv.translate([salted]) == [BlocksStored(11, [(13, [5, 6])], "s")]
 
 
 def test_blocks_that_are_not_full_are_left_out_and_so_is_their_end() -> None:
     kv = TrtllmKvTranslator(2)
-    told = kv.translate(
-        [stored(0, None, block(11, [1, 2]), block(12, [3])), removed(1, 12), removed(2, 11, 12)]
-    )
+    half = stored(0, None, block(11, [1, 2]), block(12, [3]))
+    told = kv.translate([half, removed(1, 12), removed(2, 11, 12)])
     assert told == [BlocksStored(None, [(11, [1, 2])]), BlocksRemoved([11, 12])]
     assert kv.translate([stored(3, None, block(20, ["a1b2", 2]))]) == []
     assert kv.translate([stored(4, 20, block(21, [3, 4]))]) == []
-    assert kv.translate([stored(5, None, block(12, [3, 4]))]) == [
-        BlocksStored(None, [(12, [3, 4])])
-    ]
+    full = BlocksStored(None, [(12, [3, 4])])
+    assert kv.translate([stored(5, None, block(12, [3, 4]))]) == [full]
     assert kv.translate([event(6, {"type": "new"}), {"event_id": 7}]) == []
 
 
@@ -65,22 +61,15 @@ def test_a_hole_in_the_numbers_voids_what_is_known_of_that_rank() -> None:
     assert kv.translate([removed(6, 13)]) == [BlocksRemoved([13])]
 
 
-def test_only_the_window_of_the_whole_prompt_counts() -> None:
-    kv = TrtllmKvTranslator(1)
-    first = stored(0, None, block(1, [1]), window_size=4096)
-    assert kv.translate([first, stored(1, None, block(1, [1]), window_size=128)]) == [
-        BlocksStored(None, [(1, [1])])
-    ]
-
-
-def test_a_block_is_held_while_every_layer_group_holds_it() -> None:
+def test_only_the_window_of_the_whole_prompt_and_a_block_in_all_layer_groups_count() -> None:
     """Releases with cache manager V2 announce a block once for each group of layers, also of one
     window."""
     kv = TrtllmKvTranslator(1)
-    groups = [
-        stored(number, None, block(1, [1]), layer_group_id=number, hash_algo="v1_block_key")
-        for number in (0, 1)
-    ]
+    whole = stored(0, None, block(1, [1]), window_size=4096)
+    windowed = stored(1, None, block(1, [1]), window_size=128)
+    assert kv.translate([whole, windowed]) == [BlocksStored(None, [(1, [1])])]
+    kv = TrtllmKvTranslator(1)
+    groups = [stored(number, None, block(1, [1]), layer_group_id=number) for number in (0, 1)]
     assert kv.translate(groups) == [BlocksStored(None, [(1, [1])])] * 2
     assert kv.translate([removed(2, 1, layer_group_id=1)]) == [BlocksRemoved([1])]
 
