@@ -5,6 +5,7 @@ import json
 import re
 import tempfile
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +35,20 @@ ROOM = 1 << 28
 """Bytes for the entries and for the prompts of a ledger."""
 
 
-_ledger_models: dict[int, tuple[ModelSetup, LedgerModel]] = {}
-"""Models by the `id` of their setup. The entry keeps the setup, so that no other gets its id."""
+class LedgerSetup(ModelSetup):
+    """A setup with the model of its ledgers, which takes 20 ms to make and has no state of a
+    session."""
+
+    @cached_property
+    def ledger_model(self) -> LedgerModel:
+        return open_ledger(self, entry_bytes=ROOM, prompt_bytes=ROOM).model
 
 
 def empty_ledger(setup: ModelSetup, entry_bytes: int = ROOM) -> TurnLedger:
-    """An empty ledger. All ledgers of a setup share its model, which takes 20 ms to make and has no
-    state of a session."""
-    _, model = _ledger_models.get(id(setup), (setup, None))
-    if model is None:
-        model = open_ledger(setup, entry_bytes=ROOM, prompt_bytes=ROOM).model
-        _ledger_models[id(setup)] = setup, model
-    return TurnLedger(model, entry_bytes=entry_bytes, prompt_bytes=ROOM)
+    """An empty ledger. All ledgers of a `LedgerSetup` share its model."""
+    if isinstance(setup, LedgerSetup):
+        return TurnLedger(setup.ledger_model, entry_bytes=entry_bytes, prompt_bytes=ROOM)
+    return open_ledger(setup, entry_bytes=entry_bytes, prompt_bytes=ROOM)
 
 
 def build(
@@ -92,7 +95,7 @@ def build(
         tokenizer="tokenizers",
         response_template=str(directory / "response_template.json") if description else None,
     )
-    return ModelSetup.load(config)
+    return LedgerSetup.load(config)
 
 
 def _rendered(template: str) -> str:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.ledger.models import LedgerSetup
 from services.preprocessor.model import ModelSetup
 from services.runtime.config import PreprocessorConfig
 from tests.kit.ledger_turns import Session
@@ -12,7 +13,7 @@ from tests.ledger.walks import Models
 
 @pytest.fixture(scope="session")
 def setup(demo_dir: Path) -> ModelSetup:
-    return ModelSetup.load(PreprocessorConfig(model=str(demo_dir), served_model_name="m"))
+    return LedgerSetup.load(PreprocessorConfig(model=str(demo_dir), served_model_name="m"))
 
 
 @pytest.fixture
