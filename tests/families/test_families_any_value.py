@@ -265,16 +265,11 @@ def test_value_that_shows_whole_calls_is_read_back(family: Family) -> None:
 
 @for_each(TAGGED)
 def test_value_that_names_the_tags_of_its_call_is_read_back(family: Family) -> None:
+    """Two arguments without their call never become two arguments."""
     for tag in (*around(family, "filePath"), *around(family, "zzz"), *words(ends(family))):
         for arguments in both_orders(f"The tag `{tag.strip()}` names it."):
             raw = family.style.write_call("write", arguments)
             assert completed(parsed(family, raw)) == [("write", arguments)], tag
-
-
-@for_each(TAGGED)
-def test_value_that_shows_two_arguments_without_their_call_never_becomes_two_arguments(
-    family: Family,
-) -> None:
     (path, path_end), (mode, mode_end) = around(family, "filePath"), around(family, "mode")
     content = f"As {path.strip()}x{path_end.strip()}{mode.strip()}y{mode_end.strip()} says."
     for arguments in both_orders(content):
@@ -293,21 +288,6 @@ def test_call_after_an_argument_without_a_key_in_a_value_never_completes(family:
                 for arguments in both_orders(content):
                     calls = completed(parsed(family, family.style.write_call("write", arguments)))
                     assert calls in ([], [("write", arguments)]), arguments
-
-
-@for_each(TAGGED)
-def test_end_of_an_argument_before_a_marker_that_follows_none_is_text(family: Family) -> None:
-    """Whatever follows that marker, also what closes a call or begins an argument."""
-    before, after = around(family, "mode")
-    for marker in family.markers:
-        for then in (*filter(str.strip, words(ends(family))), *family.stops, before):
-            content = f"x{after}{marker}\n{then}\n"
-            check(
-                family,
-                [("write", {"filePath": "/a", "content": content})],
-                lambda call: family.style.write_call(*call),
-                random.Random(0),
-            )
 
 
 @for_each(CALLING)

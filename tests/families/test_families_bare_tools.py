@@ -62,16 +62,6 @@ def test_a_tool_that_cannot_be_reduced_stays_whole_and_others_do_not(
     assert other == ToolSpec("g", schema={"type": "object"})
 
 
-def test_odd_members_are_kept() -> None:
-    schema = {
-        "items": [{"type": "string"}],
-        "properties": None,
-        "anyOf": {"type": "null"},
-        "additionalProperties": 1,
-    }
-    assert reduced([ToolSpec("f", "Words.", schema)]) == [ToolSpec("f", schema=schema)]
-
-
 def test_schemas_deeper_than_the_decoders_limit_are_reduced() -> None:
     schema: dict[str, Any] = {"type": "string", "title": "T"}
     for _ in range(900):

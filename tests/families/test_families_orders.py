@@ -16,8 +16,8 @@ from tests.kit.families import (
     THINKING,
     UNMARKED,
     Said,
-    closers,
     empty_sections,
+    orphans,
     read,
     text,
     thought,
@@ -36,7 +36,7 @@ def orders(family: Family, length: int) -> Iterator[str]:
     other are one."""
     sections = family in TAGGED and family.name not in UNMARKED and empty_sections(family)
     thinks = family in THINKING and family.style.reasoning
-    closes = family in TAGGED and closers(family)
+    closes = family in TAGGED and orphans(family)
     absent = "" if thinks else "TU"
     absent += "" if sections else "E"
     absent += "" if closes else "O"
@@ -50,8 +50,9 @@ def orders(family: Family, length: int) -> Iterator[str]:
             yield order
 
 
-def write(family: Family, order: str, joint: str = "\n") -> tuple[str, list[Said]]:
-    """The raw output, and the blocks that it holds. `joint` is for a family without its own."""
+def write(family: Family, order: str, joint: str = "\n", turn: int = 0) -> tuple[str, list[Said]]:
+    """The raw output, and the blocks that it holds. `joint` is for a family without its own; empty
+    sections and closers differ by `turn`."""
     raw: list[str] = []
     blocks: list[Said] = []
     opener = family.style.reasoning.partition("{text}")[0]
@@ -71,14 +72,15 @@ def write(family: Family, order: str, joint: str = "\n") -> tuple[str, list[Said
             raw.append(family.style.write_call(*call))
             blocks.append(call)
         else:
-            raw.append(empty_sections(family)[0] if item == "E" else closers(family)[0])
+            signs = empty_sections(family) if item == "E" else orphans(family)
+            raw.append(signs[turn % len(signs)])
     return (family.style.joint or joint).join(raw), blocks
 
 
 def check_orders(family: Family, length: int) -> None:
-    for order in orders(family, length):
-        raw, blocks = write(family, order)
-        assert read(family, raw) == blocks, order
+    for turn, order in enumerate(orders(family, length)):
+        raw, blocks = write(family, order, turn=turn)
+        assert read(family, raw) == blocks, (order, raw)
 
 
 @for_each(CALLING)
@@ -107,17 +109,3 @@ def test_turns_without_line_breaks_between_blocks_are_read(family: Family) -> No
 def test_brackets_and_tags_of_other_formats_are_text(family: Family) -> None:
     said = text("Is 3 < 4? Write `</div>` before <p class=\"x\">; 1<<3 == 8, {a} [b] 'c'.")
     assert read(family, written(family, said)) == [said]
-
-
-@for_each([family for family in THINKING if family in CALLING and family in TAGGED])
-def test_blocks_stay_in_order_after_a_prompt_that_opens_reasoning(family: Family) -> None:
-    opener, _, closer = family.style.reasoning.partition("{text}")
-    for order in orders(family, 2):
-        if "O" in order or "E" in order:
-            continue
-        raw, blocks = write(family, order)
-        if order[0] not in "TU":
-            found = read(family, f"Well.{closer}{raw}", in_reasoning=True)
-            assert found == [thought("Well."), *blocks], order
-        if order[0] == "U":
-            assert read(family, raw.removeprefix(opener), in_reasoning=True) == blocks, order

@@ -71,15 +71,6 @@ def test_every_pair_reads_reasoning_around_calls(reasoning: Family) -> None:
             check_pair(calls, reasoning)
 
 
-@for_each([found for found in CALLS if isinstance(found.grammar, Markup)])
-def test_reasoning_stays_in_the_text_of_a_pair(calls: Family) -> None:
-    name = f"{calls.name}+minimax_append_think"
-    made = [RUN] if calls.style.call else []
-    call = "\n" + calls.style.write_call(*RUN) if made else ""
-    expected = [text("<think>Plan.\n</think>\n\nDone."), *made]
-    assert read(name, "Plan.\n</think>\n\nDone." + call, in_reasoning=True) == expected
-
-
 def test_every_other_pair_is_refused_with_candidates() -> None:
     everything = families().values()
     fit = {(calls.name, reasoning.name) for calls, reasoning in PAIRS}

@@ -9,14 +9,13 @@ from schemas.conversation import ToolSpec
 from schemas.events import FinishReason
 from services.families.grammar.markup import CallReader
 from services.families.grammar.scanner import Scanner
-from services.families.grammar.turn import CallOpener, TurnState
+from services.families.grammar.turn import CallOpener
 from services.families.readers.gemma import GemmaValues, gemma_style
 from services.families.readers.json_calls import Form, JsonCalls
 from services.families.readers.nested import Nested, NestedStyle
 from services.families.readers.parameters import Parameters
 from services.families.readers.pythonic import Pythonic, python_style
 from services.families.readers.values import JSON, PYTHON, literal
-from services.families.tool_types import Tools
 from tests.kit.every import for_each, for_rows
 from tests.kit.examples import chances
 from tests.kit.parser_cases import FORCED, Block, drive, grouped, read_body
@@ -352,17 +351,6 @@ def test_call_ids_come_from_the_call_or_its_marker() -> None:
     assert block["id"] == "functions.f:3"
 
 
-def test_call_without_arguments_and_closer_before_the_next_call_never_completes() -> None:
-    opener = CallOpener("<call> <f>", "<call>", "f")
-    assert read("tags", "<call> <f>", opener=opener)[:2] == ([CUT], "<call> <f>")
-
-
-def test_deep_nesting_is_read() -> None:
-    depth = 200
-    text = "NS<o>" + "NS<a>" * depth + "NS</a>" * depth + "NS</o>NS</invoke>"
-    assert read("nested", text)[0] != [CUT]
-
-
 # -- calls that are cut
 
 
@@ -422,24 +410,6 @@ def test_what_is_said_of_a_call_that_never_completes(
 ) -> None:
     ((block,), _, _) = read_blocks(reader, text, reason)
     assert (block["complete"], block["text"]) == (False, said)
-
-
-@for_each(['<p="s">x</p></f>', '<p=n>1</p><p="s">x</p></f>', "<p=>x</p><p=n>1</p></f>"])
-def test_call_with_a_malformed_key_never_completes(text: str) -> None:
-    assert read("tags", text)[0] == [CUT]
-
-
-def test_a_string_streams() -> None:
-    """Not a character more than what could be the closer is held back."""
-    turn = TurnState(Tools(TOOLS), reasoning=False, calls=True)
-    reading = READERS["tags"][0].read(turn, CallOpener(name="f"))
-    next(reading)
-    text = "<p=s>some < text </p"
-    for end in range(1, len(text) + 1):
-        turn.scanner.extend(text[end - 1])
-        next(reading)
-        turn.blocks.drain()
-    assert turn.blocks.length == len('{"s": "some < text ')
 
 
 # -- values
@@ -538,26 +508,9 @@ def test_value_that_is_cut_or_ambiguous_does_not_end(reader: str, text: str) -> 
     assert not copied(reader, text)[1]
 
 
-def test_cut_number_is_not_completed() -> None:
-    assert copied("json", "[1.")[0] == "["
-    assert copied("json", "[1.,")[0] == "[1.0,"
-
-
 def test_nesting_is_limited() -> None:
     assert copied("json", "[" * 256 + "]" * 256)[1]
     assert not copied("json", "[" * 257 + "]" * 257)[1]
-
-
-def test_plain_text_of_a_live_string_need_not_pass() -> None:
-    scanner = Scanner('["ab')
-    reading = JSON.copy(scanner, list[str]().append, live=True)
-    next(reading)
-    assert scanner.trigger is not None
-    assert scanner.trigger("plain text, é <b> 'x'") is None
-    assert all(scanner.trigger(text) for text in ('"', "a\\", "a\n"))
-    scanner.extend('c"')
-    next(reading)
-    assert scanner.trigger is None
 
 
 @for_rows(

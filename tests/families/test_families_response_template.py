@@ -141,17 +141,6 @@ def test_expression_that_could_take_long_never_runs(pattern: str) -> None:
 
 
 @for_each(NAMES)
-def test_written_form_is_read_back(name: str) -> None:
-    style = described_family(name_of(name)).style
-    if not style.call:
-        return
-    arguments = {"city": 'Paris "x"', "days": 3, "exact": True, "places": ["a", "b"]}
-    text = style.write_call("look_up", arguments)
-    (block,) = fold(run(open_parser(name_of(name), tools=TOOLS), [text]))
-    assert (block["name"], block["input"], block["complete"]) == ("look_up", arguments, True)
-
-
-@for_each(NAMES)
 def test_cut_call_is_not_dispatched(name: str) -> None:
     for chance in chances(name, 9):
         turn = make_turn(chance, WRITTEN[name])
@@ -214,25 +203,12 @@ def test_any_mixture_of_delimiters_is_read_alike_in_every_chunking(name: str) ->
         assert "|>" not in shown, some
 
 
-def test_text_of_a_field_with_delimiters_is_a_block_of_its_own() -> None:
-    raw = "Well: ◁no▷I will not.◁/no▷ So it is."
-    blocks = fold(run(open_parser(name_of("list")), [raw]))
-    shown = [(block["type"], block["text"].strip()) for block in blocks]
-    assert shown == [("text", "Well:"), ("text", "I will not."), ("text", "So it is.")]
-
-
 def test_control_tokens_are_shown_in_code_only() -> None:
     source = simple(thinking={"open": "<|think|>", "close": "<|/think|>"}, start_anchor="<|bot|>")
     text = "A <|bot|>word, `<|bot|>`, and\n```\n<|think|>x<|/think|>\n```\nthen <|/think|>more."
     for split in CHUNKINGS.values():
         (block,) = fold(run(open_parser(template_name(json.dumps(source))), split(text)))
         assert block["text"] == "A word, `<|bot|>`, and\n```\n<|think|>x<|/think|>\n```\nthen more."
-
-
-def test_calls_are_text_without_tools() -> None:
-    text = described_family(name_of("renamed")).style.write_call("look_up", {})
-    (block,) = fold(run(open_parser(name_of("renamed")), [text]))
-    assert block["type"] == "text"
 
 
 def test_prompt_opens_reasoning_that_only_looks_ahead() -> None:

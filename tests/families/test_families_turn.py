@@ -40,17 +40,6 @@ def test_plain_text_is_sent_at_once() -> None:
     assert parser.finish(FinishReason.STOP) == [BlockStop(0, True, 17)]
 
 
-def test_blank_is_sent_at_once_and_a_line_break_is_held() -> None:
-    parser = opened()
-    assert parser.feed("in ") == [BlockStart(0, "text"), Delta(0, 0, "in ")]
-    assert parser.feed(" ") == [Delta(0, 3, " ")]
-    assert parser.feed("2026 \n ") == [Delta(0, 4, "2026 ")]
-    assert parser.feed(" ") == []
-    assert parser.feed("x") == [Delta(0, 9, "\n  x")]
-    assert parser.feed(" \r\n") == [Delta(0, 13, " ")]
-    assert parser.finish(FinishReason.STOP) == [BlockStop(0, True, 14)]
-
-
 def test_a_call_starts_when_the_grammar_has_confirmed_it_and_ends_with_its_closer() -> None:
     parser = opened()
     assert parser.feed("<tool_call>\n<function=run>\n") == []
@@ -161,10 +150,6 @@ def test_append_think_leaves_reasoning_in_the_text() -> None:
     parser = opened("minimax_m2_append_think", in_reasoning=True)
     assert not parser.in_reasoning
     assert texts(parser, "Hm.", "\n</think>\n\nDone.") == ["<think>Hm.\n</think>\n\nDone."]
-
-
-def test_plain_family_reads_everything_as_text() -> None:
-    assert texts(opened("plain", in_reasoning=True), "<think>", CALL) == ["<think>" + CALL]
 
 
 QWEN = "qwen3_coder"

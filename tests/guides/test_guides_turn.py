@@ -209,25 +209,23 @@ def check_answer_beside_tools(name: str, special: bool) -> None:
     assert answers
 
 
-def check_turns(name: str, special: bool) -> None:
-    check_free_text(name, special)
-    check_open_reasoning(name, special)
-    check_forced_call(name, special)
-    check_answer_beside_tools(name, special)
+CHECKS = (check_free_text, check_open_reasoning, check_forced_call, check_answer_beside_tools)
 
 
 @pytest.mark.parametrize("special", [True, False], ids=["tokens", "spelled"])
 @for_each([name for name in HELD if shown(name) in QUICK], name=shown)
 def test_random_turns_keep_their_promises(name: str, special: bool) -> None:
     """Markers are tokens of their own, or spelled."""
-    check_turns(name, special)
+    for check in CHECKS:
+        check(name, special)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("special", [True, False], ids=["tokens", "spelled"])
 @for_each([name for name in HELD if shown(name) not in QUICK], name=shown)
 def test_random_turns_of_any_family_keep_their_promises(name: str, special: bool) -> None:
-    check_turns(name, special)
+    for check in CHECKS:
+        check(name, special)
 
 
 @for_each(sorted(UNHELD))

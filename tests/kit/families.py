@@ -116,6 +116,12 @@ def closers(family: Family) -> list[str]:
     return [plain(tail) for tail in family.grammar.tails]
 
 
+def orphans(family: Family) -> list[str]:
+    """Closers of calls, sections and thoughts."""
+    assert isinstance(family.grammar, Markup)
+    return [*closers(family), *(plain(closer) for _, closer in family.grammar.think)]
+
+
 def empty_sections(family: Family) -> list[str]:
     """A turn's call, without what the section holds: all of it, or all but the brackets of the
     list."""

@@ -86,17 +86,6 @@ def test_threads_and_branches_share_a_cache() -> None:
     assert cache.size <= 60_000
 
 
-def test_long_instructions_are_hashed_once() -> None:
-    cache = ChainCache(1 << 20)
-    long = "Be careful. " * 1000
-    systems = ([long, "a"], [long, "b"], [long + "a"], [long], ["a", long], [long, "a", ""])
-    dialogues = ([user("hi")], [user("other")], [user("hi"), assistant(Text("so")), user("go on")])
-    for scope, texts, messages in [*product((b"one", b"two"), systems, dialogues)] * 2:
-        conversation = Conversation("m", messages, system=[Text(text) for text in texts])
-        assert cache.chain_of(conversation, scope) == chain_of(conversation, scope)
-    assert 0 < cache.size <= 1 << 20
-
-
 def test_images_differ_by_their_data() -> None:
     """Two screenshots of one size are different questions."""
     chains = set()

@@ -148,18 +148,6 @@ def test_later_turn_decides_the_earlier_ones(session: Session) -> None:
         assert prompt.text.count("I am number") == 2
 
 
-def test_earlier_turn_decides_the_later_ones(session: Session) -> None:
-    alike = started(session, 4, CALLED)
-    histories = []
-    for number in range(4):
-        own = call_id(TURNS[number], 1)
-        histories.append([assistant(called(call_id=own)), results(own)])
-        alike.decode(number, ANSWER, *histories[number], turn=TURNS[number][:-2] + "ff")
-    alike.commit()
-    for number, history in enumerate(histories):
-        assert alike.is_exact(number, alike.prompt(number, *history, assistant(Text(ANSWER)), MORE))
-
-
 def test_thought_of_an_earlier_turn_decides_the_later_ones(session: Session) -> None:
     """Branches of one session: the client sends the thought of the first turn back, but not that of
     the second."""
@@ -228,22 +216,3 @@ def test_evicted_sibling_still_counts(setup: ModelSetup) -> None:
     assert len(ledger.entries) == 1
     assert alike.is_rendered(answered(alike, 7))
     assert alike.is_exact(7, answered(alike, 7, Reasoning(alike.thought(7))))
-
-
-def test_long_session_keeps_its_early_turns_in_memory(setup: ModelSetup) -> None:
-    ledger = empty_ledger(setup, 200_000)
-    session, messages = Session(setup, ledger), list[Message]()
-    own, others = list[bytes](), list[bytes]()
-    for number in range(48):
-        prompt = session.prompt(*messages)
-        assert outcome(prompt) == ("reused" if messages else "first")
-        text = f"I think {number}.\n</think>\n\nAnswer {number}."
-        _, entry = session.decode(prompt, text, turn=f"{number:024x}")
-        assert entry is not None
-        for mac in (b"own", b"other", b"another"):
-            key = entry.key if mac == b"own" else bytes(8) + number.to_bytes(4) + mac
-            ledger.add(replace(entry, key=key, mac=mac + number.to_bytes(4)))
-            (own if mac == b"own" else others).append(mac + number.to_bytes(4))
-        messages += [assistant(Text(f"Answer {number}.")), MORE]
-    assert all(ledger.entries.get(mac) is not None for mac in own)
-    assert not all(ledger.entries.get(mac) is not None for mac in others)

@@ -147,11 +147,6 @@ def test_changed_history_is_named(messages: list[Message], kind: str, where: str
     assert (change.kind, change.where) == (kind, where)
 
 
-def test_shorter_history_is_named_first() -> None:
-    change = changes(asked(*HISTORY), asked(QUESTION, Message("assistant", [THOUGHT, LS])))[0]
-    assert (change.kind, change.was, change.now) == ("history", "3 messages", "2 messages")
-
-
 def test_spelling_of_arguments_and_white_space_are_not_a_change() -> None:
     answer: list[Part] = [THOUGHT, Text("\n\nI look."), Call("toolu_1", "Bash", '{"command":"ls"}')]
     now = asked(QUESTION, Message("assistant", answer), RESULT)
@@ -167,14 +162,3 @@ def test_answers_are_runs_of_the_models_messages() -> None:
     split = [QUESTION, Message("assistant", [Text("a ")]), Message("assistant", [LS]), RESULT]
     assert answers_in(split) == [[Text("a "), LS]]
     assert content_of([Text("a "), LS]) == content_of([Text(" a"), replace(LS, call_id="other")])
-
-
-def test_difference_of_long_texts_is_a_passage() -> None:
-    start, end = "a" * 5000, "z" * 5000
-    was, now = (asked(Message("user", [Text(f"{start}{word}{end}")])) for word in ("one", "twelve"))
-    (change,) = changes(was, asked(*now.messages, *HISTORY[1:]))
-    for text, word in ((change.was, "one"), (change.now, "twelve")):
-        assert word in text
-        assert text.startswith("…")
-        assert text.endswith("…")
-        assert len(text) < 200

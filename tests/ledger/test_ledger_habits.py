@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from bench.ledger.clients import CLIENTS, Client, Dialogue
 from bench.ledger.sessions import Model, go_on
-from bench.ledger.walk import Before
 from fuzz.generated_turns import Choices
 from schemas.conversation import Call, Conversation, Message, Part
 from services.families.writing import as_json
@@ -87,13 +86,6 @@ def without_trailing_blanks(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.split("\n"))
 
 
-def mended(call: Call) -> Call:
-    """Half of a surrogate pair is U+FFFD in UTF-8."""
-    decoded = json.loads(call.arguments)
-    text = json.dumps(decoded, ensure_ascii=False).encode("utf-16", "surrogatepass")
-    return replace(call, arguments=text.decode("utf-16", "replace"))
-
-
 HABITS: Mapping[str, Callable[[Call], Call]] = {
     "lower": lower,
     "upper": upper,
@@ -123,10 +115,8 @@ def with_habit(client: Client, change: Callable[[Call], Call]) -> Client:
 class Caller(Model):
     """A model that calls these tools."""
 
-    called = CALLS
-
     def _written_call(self) -> str:
-        name, arguments = self.choose.of(self.called)
+        name, arguments = self.choose.of(CALLS)
         style = self.setup.family.style
         text = json.dumps(arguments).replace("W", self.word())
         if style.arguments is as_json:
@@ -156,34 +146,3 @@ def test_client_with_a_habit_gets_the_same_prompt(
         output = model.answer(prompt)
         session.learn(output)
         go_on(dialogue, output, model)
-
-
-HALVES = (
-    {"text": "W \ud83d"},
-    {"\ud83d": "W", "\ufb01": 1},
-    {"text": "W", "inner": [{"\udc00": "\udc00"}]},
-)
-"""Halves of surrogate pairs, which models write as escapes."""
-
-
-@in_sessions(["qwen3", "llama3_1", "deepseekv3", "argument_strings", "late_end"], TEMPLATES)
-def test_half_of_a_surrogate_pair_does_not_lose_the_turn(
-    name: str, choose: Choices, models: Models
-) -> None:
-    client = CLIENTS[choose.of(("codex", "openclaw-chat", "opencode-chat", "plain-chat"))]
-    session = PlayedSession(models.of(name), choose)
-    if session.setup.family.style.arguments is not as_json:
-        return
-    model = Caller(session.setup, session.ledger, choose)
-    model.called = tuple(("Note", half) for half in HALVES)
-    dialogue = session.dialogue
-    dialogue.tools = [*dialogue.tools, {"name": "Note", "schema": {"type": "object"}}]
-    for _ in range(4):
-        prompt = session.prompt(client)
-        assert [*session.prompt(with_habit(client, mended)).ids] == [*prompt.ids]
-        before = Before(prompt, model.answer(prompt))
-        session.learn(before.output)
-        go_on(dialogue, before.output, model)
-        following = session.prompt(client)
-        if before.whole_in(following.text, session.ledger.model.ends):
-            assert [*following.ids[: len(before.ids)]] == before.ids

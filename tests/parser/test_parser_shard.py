@@ -43,29 +43,19 @@ def spelled(tokens: list[TokenLogprob]) -> bytes:
     return b"".join(token.data for token in tokens)
 
 
-def test_the_bytes_of_a_texts_tokens_are_the_text() -> None:
-    text = "Grüße, 船は 🌊 sail."
-    ((kind, said, tokens),) = scored_blocks(parsed(text))
-    assert (kind, said, spelled(tokens)) == ("text", text, text.encode())
-    assert [token.logprob for token in tokens] == [-float(n) for n in range(len(tokens))]
-    assert all(text[token.at :].startswith(token.token) or "�" in token.token for token in tokens)
-    assert [[top.logprob for top in token.top] for token in tokens[1:]] == [[-0.5]] * (
-        len(tokens) - 1
-    )
-
-
-def test_reasoning_text_and_arguments_have_their_own() -> None:
-    raw = 'Hm.\n</think>\n\nI run it.\n<tool_call>\n{"name": "run", "arguments": {"cmd": "ls"}}\n</tool_call>'
-    blocks = scored_blocks(parsed(raw, in_reasoning=True, tools=[RUN]))
-    assert [(kind, text) for kind, text, _ in blocks] == [
-        ("reasoning", "Hm."),
-        ("text", "I run it."),
-        ("tool_use", '{"cmd": "ls"}'),
-    ]
-    assert b"Hm." in spelled(blocks[0][2])
-    assert b"</think>" not in spelled(blocks[0][2])
-    assert spelled(blocks[1][2]).strip() == b"I run it."
-    assert spelled(blocks[2][2]).strip().startswith(b'{"cmd": "ls"}')
+def test_each_block_has_its_own_tokens() -> None:
+    raw = 'Hm.\n</think>\n\nGrüße, 船 🌊.\n<tool_call>\n{"name": "run", "arguments": {"cmd": "ls"}}\n</tool_call>'
+    thought, text, call = scored_blocks(parsed(raw, in_reasoning=True, tools=[RUN]))
+    assert (thought[0], thought[1]) == ("reasoning", "Hm.")
+    assert b"Hm." in spelled(thought[2])
+    assert b"</think>" not in spelled(thought[2])
+    assert (text[0], text[1]) == ("text", "Grüße, 船 🌊.")
+    assert spelled(text[2]).strip().decode() == text[1]
+    for token in text[2][1:]:
+        assert text[1][token.at :].startswith(token.token) or "�" in token.token
+        assert [top.logprob for top in token.top] == [-0.5]
+    assert (call[0], call[1]) == ("tool_use", '{"cmd": "ls"}')
+    assert spelled(call[2]).strip().startswith(b'{"cmd": "ls"}')
 
 
 @for_each([0, 1, 3])
@@ -95,11 +85,6 @@ def test_the_text_of_a_stop_token_stays_too_unless_it_is_a_control_token(
     assert [text for _, text, _ in blocks] == [shown]
 
 
-def test_half_a_character_at_the_end_is_replaced() -> None:
-    ((_, text, _),) = scored_blocks(parsed(ids_of("ab🌊")[:-1], scored=False))
-    assert text == "ab\ufffd"
-
-
 CALLS = (
     'Now.\n<tool_call>\n{"name": "run", "arguments": {"cmd": "ls"}}\n</tool_call>\n'
     '<tool_call>\n{"name": "wipe", "arguments": {"all": true}}\n</tool_call>'
@@ -107,16 +92,11 @@ CALLS = (
 
 
 def test_a_call_of_a_tool_that_may_not_be_called_is_text() -> None:
-    tools = [RUN, ToolSpec("wipe")]
-    blocks = scored_blocks(parsed(CALLS, tools=tools, allowed=["run"], scored=False))
-    assert [(kind, text) for kind, text, _ in blocks] == [
-        ("text", "Now."),
-        ("tool_use", '{"cmd": "ls"}'),
-        ("text", 'wipe({"all": true})'),
-    ]
-    assert finish(parsed(CALLS, tools=tools, allowed=["run"], scored=False)).blocks == 3
-    kinds = [kind for kind, _, _ in scored_blocks(parsed(CALLS, tools=tools, scored=False))]
-    assert kinds == ["text", "tool_use", "tool_use"]
+    parse = parsed(CALLS, tools=[RUN, ToolSpec("wipe")], allowed=["run"], scored=False)
+    kinds = [(kind, text) for kind, text, _ in scored_blocks(parse)]
+    assert kinds[:2] == [("text", "Now."), ("tool_use", '{"cmd": "ls"}')]
+    assert kinds[2:] == [("text", 'wipe({"all": true})')]
+    assert finish(parse).blocks == 3
 
 
 def dispatched(parse: TurnParse) -> list[tuple[int, str, str]]:
@@ -128,9 +108,8 @@ def dispatched(parse: TurnParse) -> list[tuple[int, str, str]]:
             start, stop = parse.stream.log.bounds(event.block)
             assert read[at + 1] is stop
             assert (start.name, start.call_id) == (event.name, event.call_id)
-    return [
-        (event.block, event.name, event.arguments) for event in read if isinstance(event, Dispatch)
-    ]
+    dispatches = [event for event in read if isinstance(event, Dispatch)]
+    return [(event.block, event.name, event.arguments) for event in dispatches]
 
 
 @for_each([0, 1])
@@ -216,20 +195,16 @@ def test_an_unreadable_family_fails_its_own_turn() -> None:
 
 
 def test_a_stream_that_its_worker_has_lost_is_interrupted_at_its_position() -> None:
-    shard = Shard(VOCABULARY, SEALER)
-    ids = ids_of("Hello there")
+    """The worker answers what was asked: a place that the shard may have passed since, or not have
+    reached."""
+    shard, ids = Shard(VOCABULARY, SEALER), ids_of("Hello there")
     shard.parse(entry(0, ids, scored=False), "w")
-    # The worker answers what was asked: a place that the shard may have passed since, or not have
-    # reached.
-    for at in (0, len(ids) + 3):
-        parse = shard.parse(TokenEntry("t", 1, at, finish=GONE), "w")
-        if at == 0:
-            assert isinstance(parse, TurnParse)
-            last = parse.stream.log.terminal
-            assert isinstance(last, Interrupted)
-            assert unpack_ids(last.token_ids) == ids
-        else:
-            assert parse is None
+    parse = shard.parse(TokenEntry("t", 1, 0, finish=GONE), "w")
+    assert isinstance(parse, TurnParse)
+    last = parse.stream.log.terminal
+    assert isinstance(last, Interrupted)
+    assert unpack_ids(last.token_ids) == ids
+    assert shard.parse(TokenEntry("t", 1, len(ids) + 3, finish=GONE), "w") is None
 
 
 def test_a_stream_that_is_gone_is_not_requested_again() -> None:

@@ -126,13 +126,6 @@ def test_a_marker_and_the_blanks_around_it_belong_to_no_block() -> None:
     assert origins == [[(0, 0), (1, 4)], [(4, 0), (5, 4)]]
 
 
-def test_tokens_of_an_apparent_marker_keep_their_place() -> None:
-    pieces = ["<", "<", "tool", "_call", " ", "x"]
-    blocks, origins = traced("qwen3_coder", pieces, [RUN])
-    assert [block["text"] for block in blocks] == ["<<tool_call x"]
-    assert origins == [[(0, 0), (1, 1), (2, 2), (3, 6), (4, 11), (5, 12)]]
-
-
 def test_a_forced_calls_opening_is_not_a_token() -> None:
     family = families()["qwen3_coder"]
     prefix = family.style.call_prefix("run")

@@ -69,12 +69,6 @@ def test_special_tokens_that_are_not_markers_are_hidden() -> None:
     assert vocabulary.open(vocabulary.hidden(set())).feed(ids) == "abc"
 
 
-def test_ids_without_text_are_skipped() -> None:
-    vocabulary = Vocabulary(BYTES)
-    assert vocabulary.open(frozenset()).feed([10_000_000]) == ""
-    assert vocabulary.bytes_of(10_000_000) == b""
-
-
 def test_incomplete_characters_become_replacements_at_the_end() -> None:
     first = BYTES.encode("船").ids
     broken = Vocabulary(BYTES).open(frozenset())

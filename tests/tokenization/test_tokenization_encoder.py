@@ -13,7 +13,7 @@ from services.tokenization.encoder import Encoder
 from services.tokenization.equality import difference
 from tests.kit.every import for_each
 from tests.kit.examples import examples
-from tests.kit.tokenizer_zoo import KINDS, PIECES, make, texts, whole
+from tests.kit.tokenizer_zoo import KINDS, make, texts, whole
 
 CHOICES = ("auto", "tokenizers")
 
@@ -133,11 +133,3 @@ def test_encoder_that_is_wrong_the_second_time_is_detected() -> None:
         return right(text + "!" if again and len(text) > 1000 else text)
 
     assert difference(made("qwen", "tokenizers")[0], right, caching) is not None
-
-
-@for_each(PIECES, name=repr)
-def test_every_piece_alone_has_the_right_ids(piece: str) -> None:
-    for kind in KINDS:
-        tokenizer, encoder = made(kind, "auto")
-        for text in (piece, f" {piece}", f"{piece} ", f"a{piece}b", piece * 3):
-            assert encoder.encode(text).tolist() == whole(tokenizer, text), kind
