@@ -3,11 +3,10 @@
 from array import array
 from functools import cache
 from itertools import chain
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Tokenizer
 
 from services.tokenization.encoder import Encoder
 from services.tokenization.equality import difference
@@ -48,24 +47,6 @@ def test_growing_session_is_encoded_piece_by_piece(kind: str) -> None:
         text += f"<|im_end|>\n<|im_start|>user\nturn {number} <|im_end|>\n"
         text += "<|im_start|>assistant\nI'll  do <|im_e that. "
         assert encoder.encode(text).tolist() == whole(tokenizer, text)
-
-
-def test_cached_segment_is_not_encoded_again() -> None:
-    tokenizer = make("qwen")
-    asked: list[str] = []
-
-    class Counting:
-        def encode_batch_fast(self, texts: list[str], add_special_tokens: bool) -> list[Encoding]:
-            asked.extend(texts)
-            return tokenizer.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(tokenizer, name)
-
-    encoder = Encoder(Counting())  # type: ignore[arg-type]
-    for text in ("<s>one<s>two<s>three", "<s>one<s>two<s>through", "<s>one<s>two<s>three<s>x"):
-        assert encoder.encode(text).tolist() == whole(tokenizer, text)
-    assert asked == ["<s>one", "<s>two", "<s>three", "<s>through", "<s>x"]
 
 
 def test_half_a_surrogate_pair_is_replaced() -> None:
