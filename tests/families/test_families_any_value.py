@@ -276,20 +276,6 @@ def test_value_that_names_the_tags_of_its_call_is_read_back(family: Family) -> N
         assert completed(parsed(family, family.style.write_call("write", arguments))) == []
 
 
-@for_each(TAGGED)
-def test_call_after_an_argument_without_a_key_in_a_value_never_completes(family: Family) -> None:
-    """The argument's opening tag is whole, or a piece of it."""
-    before, after = around(family, "zzz")
-    openings = [before[: found.end()] for found in re.finditer("zzz|>|<", before)][1:]
-    for opening in openings:
-        for last in ("", f"\n{example(family)}", f"\n{example(family)} names it."):
-            for key in ("", "\n"):
-                content = f"x{after}{opening.replace('zzz', key)}{last}"
-                for arguments in both_orders(content):
-                    calls = completed(parsed(family, family.style.write_call("write", arguments)))
-                    assert calls in ([], [("write", arguments)]), arguments
-
-
 @for_each(CALLING)
 def test_call_with_an_argument_twice_never_completes(family: Family) -> None:
     once = family.style.write_call(

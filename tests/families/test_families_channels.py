@@ -2,11 +2,9 @@
 
 from typing import Any
 
-import pytest
-
 from schemas.conversation import ToolSpec
 from schemas.events import FinishReason
-from tests.kit.every import for_rows
+from tests.kit.every import for_each, for_rows
 from tests.kit.examples import chances
 from tests.kit.families import Said, read_exactly, text, thought
 
@@ -16,30 +14,16 @@ FINAL = "<|channel|>final<|message|>Done.<|return|>"
 
 @for_rows(
     [
-        (
-            "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant" + FINAL,
-            [thought("Hm."), text("Done.")],
-        ),
         (CALL, [("ping", {"a": 1})]),
         (' to=functions.ping<|channel|>commentary json<|message|>{"a": 1}', [("ping", {"a": 1})]),
         (
             '<|channel|>commentary to=functions.ping <|constrain|>json{"a": 1}<|call|>',
             [("ping", {"a": 1})],
         ),
-        (" to=functions.ping<|channel|>analysis code<|message|>{}<|call|>", [("ping", {})]),
         ("<|channel|>commentary to=functions.ping<|message|>", [("ping", {})]),
-        (
-            "<|channel|>commentary<|message|>So.<|end|><|start|>assistant" + CALL,
-            [text("So."), ("ping", {"a": 1})],
-        ),
         ("<|channel|>commentary to=user<|message|>So.<|end|>", [text("So.")]),
-        ("<|message|>So.", [text("So.")]),
         (
             "<|channel|>analysis<|message|>Hm.<|channel|>final<|message|>Done.",
-            [thought("Hm."), text("Done.")],
-        ),
-        (
-            "<|channel|>analysis<|message|>Hm.<|start|>assistant" + FINAL,
             [thought("Hm."), text("Done.")],
         ),
         (
@@ -48,7 +32,7 @@ FINAL = "<|channel|>final<|message|>Done.<|return|>"
         ),
         (
             '<|channel|>final<|message|>The string <|channel|>comzq and "<|ch".',
-            [("text", 'The string <|channel|>comzq and "<|ch".')],
+            [text('The string <|channel|>comzq and "<|ch".')],
         ),
         ("<|channel|>final Done.", [text(" Done.")]),
         ("Just text.", [text("Just text.")]),
@@ -61,16 +45,15 @@ def test_harmony_messages_are_read(raw: str, expected: list[Any]) -> None:
 
 
 def test_call_is_text_if_calls_are_not_allowed() -> None:
-    assert read_exactly("gpt_oss", CALL, calls_as_text=True) == [("text", '{"a": 1}')]
-    assert read_exactly("gpt_oss", CALL, tools=[]) == [("text", '{"a": 1}')]
+    ways: tuple[dict[str, Any], ...] = ({"calls_as_text": True}, {"tools": []})
+    for options in ways:
+        assert read_exactly("gpt_oss", CALL, **options) == [text('{"a": 1}')]
 
 
 def test_a_prompt_may_end_inside_reasoning() -> None:
     raw = "Hm.<|end|><|start|>assistant" + FINAL
-    assert read_exactly("gpt_oss", raw, in_reasoning=True) == [
-        thought("Hm."),
-        text("Done."),
-    ]
+    found = read_exactly("gpt_oss", raw, in_reasoning=True)
+    assert found == [thought("Hm."), text("Done.")]
 
 
 QUOTED = '<atem:function_calls>\n<atem:invoke name="ping">\n</atem:invoke>\n</atem:function_calls>'
@@ -83,7 +66,7 @@ CALLS = '<atem:invoke name="ping">\n</atem:invoke>\n<atem:invoke name="functions
             " to=developer<|message|>log<|eom|><|start|>assistant to=user<|message|>Hi.<|eot|>",
             [text("Hi.")],
         ),
-        (f" to=user<|message|>{QUOTED}<|eot|>", [("text", QUOTED)]),
+        (f" to=user<|message|>{QUOTED}<|eot|>", [text(QUOTED)]),
         (
             f" to=functions<|message|>so <atem:function_calls>\n{CALLS}\n</atem:function_calls><|eom|><|start|>assistant to=user<|message|>Hi.",
             [("ping", {}), ("run", {"cmd": "ls"}), text("Hi.")],
@@ -139,6 +122,6 @@ def test_text_that_ends_a_call_starts_the_next_one() -> None:
     assert read_bare(raw) == [("bash", {"command": "ls"}), ("bash", {"command": "date"})]
 
 
-@pytest.mark.parametrize("body", ["", "\n", "null", "{}"])
+@for_each(["", "\n", "null", "{}"])
 def test_empty_body_is_a_call_without_arguments(body: str) -> None:
     assert read_bare(f"<tool: ping>\n{body}\n</tool>") == [("ping", {})]

@@ -2,7 +2,6 @@
 
 import json
 import random
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from schemas.conversation import ToolSpec
@@ -10,11 +9,11 @@ from schemas.events import FinishReason
 from services.families.grammar.markup import CallReader
 from services.families.grammar.scanner import Scanner
 from services.families.grammar.turn import CallOpener
-from services.families.readers.gemma import GemmaValues, gemma_style
+from services.families.readers.gemma import GemmaValues
 from services.families.readers.json_calls import Form, JsonCalls
-from services.families.readers.nested import Nested, NestedStyle
+from services.families.readers.nested import Nested
 from services.families.readers.parameters import Parameters
-from services.families.readers.pythonic import Pythonic, python_style
+from services.families.readers.pythonic import Pythonic
 from services.families.readers.values import JSON, PYTHON, literal
 from tests.kit.every import for_each, for_rows
 from tests.kit.examples import chances
@@ -536,28 +535,18 @@ def any_text(chance: random.Random) -> str:
     return "".join(chance.choices(LETTERS, k=chance.randint(0, 8)))
 
 
-def any_key(chance: random.Random) -> str:
-    return chance.choice(("a", "bc", "k_1", "abc_k"))
-
-
-def any_value(
-    chance: random.Random,
-    text: Callable[[random.Random], str] = any_text,
-    key: Callable[[random.Random], str] = any_text,
-    numbers: Sequence[float] = NUMBERS,
-    depth: int = 0,
-) -> Any:
+def any_value(chance: random.Random, depth: int = 0) -> Any:
     kind = chance.choice(("text", "number", "constant", "list", "object")[: 5 if depth < 3 else 3])
     if kind == "text":
-        return text(chance)
+        return any_text(chance)
     if kind == "number":
-        return chance.choice(numbers)
+        return chance.choice(NUMBERS)
     if kind == "constant":
         return chance.choice((None, True, False))
     size = range(chance.randint(0, 3))
     if kind == "list":
-        return [any_value(chance, text, key, numbers, depth + 1) for _ in size]
-    return {key(chance): any_value(chance, text, key, numbers, depth + 1) for _ in size}
+        return [any_value(chance, depth + 1) for _ in size]
+    return {any_text(chance): any_value(chance, depth + 1) for _ in size}
 
 
 def test_json_is_copied_as_it_was_written_also_if_it_is_cut() -> None:
@@ -576,37 +565,3 @@ def test_python_literals_become_json() -> None:
         said, ended, rest = copied("python", repr(value) + ")", chance.choice((1, 3, 1000)))
         assert (ended, rest) == (True, ")")
         assert json.loads(said) == value
-
-
-def any_arguments(chance: random.Random, text: Callable[[random.Random], str]) -> dict[str, Any]:
-    keys = {any_key(chance) for _ in range(chance.randint(0, 4))}
-    return {key: any_value(chance, text, any_key, [0, -1, 2**53 + 1]) for key in keys}
-
-
-def without(token: str) -> Callable[[random.Random], str]:
-    """Texts in which the token cannot be read, not even with what follows."""
-    return lambda chance: any_text(chance).replace(token[0], "")
-
-
-def test_gemma_values_and_python_calls_are_read_back() -> None:
-    for chance in chances("calls", 150):
-        arguments = any_arguments(chance, without(T))
-        said, ended, _ = copied("gemma", gemma_style(T)(arguments))
-        assert ended
-        assert json.loads(said) == arguments
-        arguments = any_arguments(chance, any_text)
-        assert read("python", f"[f({python_style(arguments)})]")[0] == [("f", arguments)]
-
-
-def test_nested_calls_are_read_back() -> None:
-    text = without(N)
-    for chance in chances("nested", 100):
-        points = [{"x": chance.randint(-9, 9), "label": text(chance)} for _ in range(2)]
-        arguments = {
-            "s": text(chance),
-            "n": chance.randint(-(2**60), 2**60),
-            "tags": [text(chance) for _ in range(chance.randint(1, 3))],
-            "points": points[: chance.randint(0, 2)],
-        }
-        kept = {key: arguments[key] for key in arguments if chance.random() < 0.6}
-        assert read("nested", NestedStyle("NS")(kept) + "NS</invoke>")[0] == [("f", kept)]
