@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from schemas.conversation import (
     Call,
     Client,
-    Message,
     Part,
     Reasoning,
     Sampling,
@@ -54,33 +53,26 @@ def keeps(prompt: Prompt, ids: list[int]) -> bool:
 
 @for_rows(
     [
-        ("so\n</think>\n\nHalf an answ", LENGTH, [], None, [Text("Half an answ")], USER),
-        ("half a tho", LENGTH, [], None, [Reasoning("half a tho")], f"\n</think>\n\n{USER}"),
-        ("\n</think>\n\nAt once.", STOP, [], None, [Text("At once.")], f"{USER}"),
-        (  # the client started the answer
-            " forty-two. ",
-            STOP,
-            [assistant(Text("The answer is"))],
-            Thinking("disabled"),
-            [Text("The answer is forty-two.")],
-            USER,
-        ),
+        ("so\n</think>\n\nHalf an answ", LENGTH, Text("Half an answ"), USER),
+        ("half a tho", LENGTH, Reasoning("half a tho"), f"\n</think>\n\n{USER}"),
+        ("\n</think>\n\nAt once.", STOP, Text("At once."), USER),
     ]
 )
-def test_turn_keeps_its_tokens_however_it_begins_and_ends(
-    text: str,
-    reason: FinishReason,
-    before: list[Message],
-    thinking: Thinking | None,
-    sent: list[Part],
-    following: str,
-    setup: ModelSetup,
+def test_turn_keeps_its_tokens_however_it_ends(
+    text: str, reason: FinishReason, sent: Part, following: str, setup: ModelSetup
 ) -> None:
-    session, more = Session(setup), {"thinking": thinking} if thinking else {}
-    engine_ids = session.learn(session.prompt(*before, **more), text, reason)
-    prompt = session.extended(engine_ids, assistant(*sent), MORE, **more)
-    rest = setup.tokenizer.decode(prompt.ids[len(engine_ids) :])
-    assert rest.startswith(following)
+    session = Session(setup)
+    engine_ids = session.learn(session.prompt(), text, reason)
+    prompt = session.extended(engine_ids, assistant(sent), MORE)
+    assert setup.tokenizer.decode(prompt.ids[len(engine_ids) :]).startswith(following)
+
+
+def test_answer_that_the_client_started_keeps_its_tokens(session: Session) -> None:
+    thinking = Thinking("disabled")
+    first = session.prompt(assistant(Text("The answer is")), thinking=thinking)
+    engine_ids = session.learn(first, " forty-two. ")
+    whole = assistant(Text("The answer is forty-two."))
+    session.extended(engine_ids, whole, MORE, thinking=thinking)
 
 
 def test_forced_call_keeps_its_tokens(session: Session) -> None:
