@@ -7,19 +7,14 @@ import json
 import os
 import shutil
 import stat
-import tempfile
 import tomllib
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
 import pytest
-import tomlkit
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
 from services.cli.common import CommandError
 from services.cli.connect.client import ClientSettings, FileKind, Target, client_names, load_client
@@ -311,107 +306,87 @@ def test_killed_write_is_undone(tmp_path: Path, before: str | None, earlier: lis
     assert number > 8
 
 
-VALUES = st.none() | st.booleans() | st.integers(-9, 9) | st.text("ab €\"'\\\n", max_size=6)
-NAMES = "env model models provider providers turnwire model_providers agents defaults mine version"
-KEYS = st.sampled_from(NAMES.split())
-NESTED = st.lists(VALUES, max_size=2) | st.dictionaries(KEYS, VALUES, max_size=3)
-DOCUMENTS = st.dictionaries(
-    KEYS, VALUES | NESTED | st.dictionaries(KEYS, NESTED, max_size=3), max_size=5
-)
-STEPS = st.builds(
-    Step,
-    st.fixed_dictionaries({"default": st.booleans(), "catalogue_file": st.booleans()}),
-    st.sampled_from(["http://host:1", "http://host:2"]),
-    st.sampled_from(MODELS),
-)
-Draw = Callable[[st.SearchStrategy[Any]], Any]
-
-
-def tables(value: Any) -> Any:
-    """TOML has no null, and tomlkit does not write lists that mix tables and values."""
-    if isinstance(value, dict):
-        return {key: tables(one) for key, one in value.items() if one is not None}
-    return str(value) if isinstance(value, list) else value
-
-
-def text_of_user(kind: FileKind, document: dict[str, Any], draw: Draw) -> str:
-    """A user's file, in one of the layouts that users have."""
-    match kind:
-        case "json":
-            indent = draw(st.sampled_from([None, 0, 2, "\t"]))
-            text = json.dumps(document, indent=indent, ensure_ascii=draw(st.booleans()))
-            return text + str(draw(st.sampled_from(["", "\n", "\r\n"])))
-        case "yaml":
-            return str(yaml.safe_dump(document, sort_keys=False)) if document else ""
-        case "env":
-            return str(draw(st.text("export A=b'#\n", max_size=20)))
-    head = draw(st.sampled_from(["", "# the user's\n", "\n\n"]))
-    end = draw(st.sampled_from(["", "# end\n", "\n"]))
-    return f"{head}{tomlkit.dumps(tables(document))}{end}"
+TEXTS: dict[FileKind, list[str]] = {
+    "json": [
+        "{}",
+        '{"mine":1,  "env":{"A": null}, "model": "x"}\r\n',
+        '{\n\t"providers": {"turnwire": {"mine": "\u20ac"}},\n\t"models": ["x", {}]\n}\n\n',
+    ],
+    "toml": [
+        "",
+        "# the user's\nmodel = 'x' # why\n\n[env]\nA = 1\n# end",
+        "\n\nversion = 1\n[model_providers.turnwire]\nmine = true\n\n[providers]\n",
+    ],
+    "yaml": ["", "model: x\nversion: 1\n", "providers:\n  turnwire: {mine: [1, null]}\n"],
+    "env": ["", "export A=b", "#'\n"],
+}
+"""Files of users."""
+STEPS = [
+    Step({"default": False, "catalogue_file": False}, "http://h:1", MODELS[0]),
+    Step({"default": True, "catalogue_file": True}, "http://h:2", MODELS[1]),
+    Step({"default": False, "catalogue_file": True}, "http://h:1", MODELS[1]),
+]
 
 
 def undone(name: str, folder: Path) -> list[str]:
     return undo_all(load_client(name), ConnectFlags(dir=str(folder)), {"HOME": str(folder)})
 
 
-def files_before(name: str, folder: Path, data: st.DataObject) -> None:
-    """Writes the user's own files where the client's settings are, some of them as links."""
+def files_before(name: str, folder: Path, text: int, mode: int, link: str) -> None:
+    """Writes the user's own files where the client's settings are."""
     dotfiles = folder / "dotfiles"
     dotfiles.mkdir()
-    for default in (False, True):
-        step = STEP._replace(options={"default": default, "catalogue_file": True})
+    for step in STEPS:
         for ours in plan_of(name, folder, step):
             path = Path(ours.path)
-            assert path.is_relative_to(folder)
-            if path.exists() or path.is_symlink() or not data.draw(st.booleans()):
+            if path.exists() or path.is_symlink():
                 continue
             path.parent.mkdir(parents=True, exist_ok=True)
-            if data.draw(st.booleans()):
+            if link:
                 path.symlink_to(dotfiles / path.name)
-                if data.draw(st.booleans()):
-                    continue  # to no file
-            text = text_of_user(ours.kind, data.draw(DOCUMENTS), data.draw)
-            path.write_bytes(text.encode())
-            path.chmod(data.draw(st.sampled_from([0o600, 0o644, 0o664, 0o400])))
+            if link != "to no file":
+                path.write_bytes(TEXTS[ours.kind][text].encode())
+                path.chmod(mode)
 
 
-@pytest.mark.parametrize("name", CLIENTS)
-@given(data=st.data())
+@pytest.mark.parametrize(
+    ("text", "mode", "link"),
+    [(0, 0o644, ""), (1, 0o664, "link"), (2, 0o400, ""), (1, 0o600, "to no file")],
+)
 def test_undo_restores_every_byte_and_mode_and_no_other_user_can_read_the_key(
-    name: str, data: st.DataObject
+    text: int, mode: int, link: str, tmp_path: Path, cases: Cases
 ) -> None:
     """Neither in the settings nor in a copy or the record, from the moment at which a file
     exists."""
     opened: list[int] = []
     open_file = os.open
 
-    def open_and_check(
-        path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None
-    ) -> int:
-        descriptor = open_file(path, flags, mode, dir_fd=dir_fd)
+    def open_and_check(path: Any, flags: int, mode: int = 0o777, **more: Any) -> int:
+        descriptor = open_file(path, flags, mode, **more)
         if flags & os.O_CREAT:
             opened.append(stat.S_IMODE(os.fstat(descriptor).st_mode))
         return descriptor
 
     umask = os.umask(0)
-    try:
-        with tempfile.TemporaryDirectory() as made:
-            folder = Path(os.path.realpath(made))
-            files_before(name, folder, data)
-            before = tree(folder)
-            with mock.patch("os.open", open_and_check):
-                for step in data.draw(st.lists(STEPS, min_size=1, max_size=3)):
-                    for ours in plan_of(name, folder, step):
-                        write(ours)
-                    assert with_key(folder)
-                    assert all(map(private, with_key(folder)))
-            assert set(opened) == {0o600}
-            assert undone(name, folder)
-            assert tree(folder) == before
-            with pytest.raises(CommandError, match="nothing to undo"):
-                undone(name, folder)
-    finally:
-        os.umask(umask)
+    for name in CLIENTS:
+        for steps in (STEPS[:1], STEPS[1:2], STEPS):
+            folder = tmp_path / f"{name}-{len(opened)}"
+            folder.mkdir()
+            with cases.case(client=name, steps=len(steps)):
+                files_before(name, folder, text, mode, link)
+                before = tree(folder)
+                with mock.patch("os.open", open_and_check):
+                    for step in steps:
+                        for ours in plan_of(name, folder, step):
+                            write(ours)
+                        assert with_key(folder)
+                        assert all(map(private, with_key(folder)))
+                assert undone(name, folder)
+                assert tree(folder) == before
+                with pytest.raises(CommandError, match="nothing to undo"):
+                    undone(name, folder)
+    os.umask(umask)
+    assert set(opened) == {0o600}
 
 
 def test_undo_removes_folders_that_write_has_made(tmp_path: Path, cases: Cases) -> None:

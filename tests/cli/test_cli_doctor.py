@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from cyclopts import Token
 
+from bench.ledger.models import build
+from bench.ledger.published import published
 from schemas import subjects
 from schemas.control import Heartbeat, Load, ModelCard
 from services.cli.doctor import bus as doctor_bus
@@ -16,6 +18,7 @@ from services.cli.doctor import machine as doctor_machine
 from services.cli.doctor import model as doctor_model
 from services.cli.doctor.report import Finding
 from services.cli.doctor.server import check_server
+from services.cli.doctor.turn_keeping import try_turns
 from services.cli.main import main
 from services.runtime.config import BusConfig, FrontendConfig, PreprocessorConfig, WorkerConfig
 from services.runtime.config.loader import Sources
@@ -130,3 +133,21 @@ def test_report_has_no_secrets_and_no_colours(capsys: pytest.CaptureFixture[str]
     assert set(words) <= {"ok", "note", "warn", "fail"}
     assert "--engine vllm needs a --model" in printed
     assert "settings      bus.nats_url = nats://***@127.0.0.1:1 (--nats-url); " in printed
+
+
+@pytest.mark.parametrize(
+    ("name", "loop", "user"),
+    [
+        ("qwen3", "kept", "changed"),
+        pytest.param("qwen3_8", "kept", "kept", marks=pytest.mark.slow),
+        # with the variable that keeps history
+        pytest.param("nemotron_3_nano", "kept", "kept", marks=pytest.mark.slow),
+    ],
+)
+def test_published_templates_keep_the_expected_turns(
+    name: str, loop: str, user: str, tmp_path: Path
+) -> None:
+    if name not in published():
+        pytest.skip("trl is not installed")
+    fates = try_turns(build(published()[name].read_text(), tmp_path))
+    assert (fates.loop, fates.user) == (loop, user)

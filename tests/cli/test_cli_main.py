@@ -1,22 +1,27 @@
-"""The list of commands, wrong usage, and the small commands."""
+"""The list of commands, wrong usage, failures of services, and the small commands."""
 
 import asyncio
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from prometheus_client import CollectorRegistry
 
+from schemas.errors import Unavailable
 from services.cli import common
 from services.cli.main import main
 from services.cli.registry import BUILT_IN
+from services.cli.serve import serve_stage
 from services.cli.up.command import COMMAND as UP
 from services.runtime.config import STAGES
+from services.runtime.config.command_line import FAILURE, USAGE
+from services.runtime.config.loader import ConfigError
 from services.runtime.config.options import options
 from services.runtime.health import HealthServer
 from tests.cli.running import MAIN
@@ -157,3 +162,45 @@ def test_service_that_fails_without_a_reader_of_its_log_has_status_1() -> None:
     os.close(reader)
     assert subprocess.call([*MAIN, "serve", "parser", *bus], stdout=writer, stderr=writer) == 1
     os.close(writer)
+
+
+def test_failure_of_a_service_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service = AsyncMock(side_effect=Unavailable("no NATS server at nats://x"))
+    monkeypatch.setattr("services.parser.service.run", service)
+    assert serve_stage("parser", ["--model", "m"]) == FAILURE
+    assert capsys.readouterr().err == "turnwire serve parser: no NATS server at nats://x\n"
+    service.side_effect = ConfigError(["--model: no tokenizer in m", "--seal-key-file: empty"])
+    with pytest.raises(SystemExit) as ended:
+        serve_stage("parser", ["--model", "m"])
+    assert ended.value.code == USAGE
+    (_, line) = capsys.readouterr().err.splitlines()
+    assert line == "turnwire serve parser: --seal-key-file: empty"
+
+
+def test_model_is_checked(
+    demo_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(path: Path) -> str:
+        assert status_of(["check", "--model", str(path)]) == 2
+        return capsys.readouterr().err.removeprefix("turnwire check: Invalid value for --model: ")
+
+    assert main(["check", "--model", str(demo_dir), "--served-model-name", "acme/coder"]) == 0
+    assert capsys.readouterr().out == "acme/coder: qwen3_coder, 262,144 tokens\n"
+    assert refused(tmp_path / "nowhere") == f"there is no directory {tmp_path / 'nowhere'}\n"
+    model = Path(shutil.copytree(demo_dir, tmp_path / "model"))
+    (model / "tokenizer.json").write_bytes(b"{}")
+    assert main(["check", "--model", str(model)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("turnwire check: model: ")
+    (model / "config.json").unlink()
+    assert refused(model) == f"{model} has no config.json\n"
+
+
+def test_model_missing_on_the_hub_is_reported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("services.cli.up.check.find_file", lambda *_: None)
+    assert status_of(["check", "--model", "org/nothing"]) == 2
+    assert "the hub has no such model or is out of reach" in capsys.readouterr().err

@@ -2,12 +2,9 @@
 published templates."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from schemas.conversation import (
@@ -27,7 +24,6 @@ from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, encode_prompt
 from services.templates.chat_template import ChatTemplate
-from tests.kit.examples import examples
 from tests.templates.adapting import user
 
 if TYPE_CHECKING:
@@ -37,7 +33,6 @@ SCHEMA: dict[str, Any] = {"type": "object", "properties": {"command": {"type": "
 TOOLS = [ToolSpec("Bash", "Runs a command.", SCHEMA), ToolSpec("Read", "Reads a file.", SCHEMA)]
 LATER = ToolSpec("Later", "Does more.", SCHEMA, deferred=True)
 HEADER = "x-anthropic-billing-header: cc_version=2.1.328.{}; cc_entrypoint=cli;"
-WORDS = st.text("abc \n<>|", max_size=12).map(lambda text: f"w{text}")
 
 
 class Server:
@@ -79,77 +74,47 @@ def server(setup: ModelSetup) -> Server:
     return Server(setup)
 
 
-@st.composite
-def sessions(draw: st.DrawFn) -> Conversation:
-    """A session that ends with a user's message or results."""
-    messages = [user(draw(WORDS))]
-    for number in range(draw(st.integers(1, 4))):
-        call = Call(f"c{number}", draw(st.sampled_from(["Bash", "Read"])), '{"command": "ls"}')
-        if draw(st.booleans()):
-            messages += [
-                Message("assistant", [Text(draw(WORDS)), call]),
-                Message("tool", [Result(f"c{number}", [Text(draw(WORDS))])]),
-            ]
-        else:
-            messages += [Message("assistant", [Text(draw(WORDS))]), user(draw(WORDS))]
-    system = [Text(HEADER.format(draw(st.integers(100, 999)))), Text(draw(WORDS))]
-    return Conversation("m", messages, system=system, tools=[*TOOLS, LATER])
-
-
-def with_edit(session: Conversation, at: int) -> Conversation:
-    """Another text of a user, in one of the session's messages."""
-    users = [number for number, each in enumerate(session.messages) if each.role == "user"]
-    messages = [*session.messages]
-    messages[users[at % len(users)]] = user("edited")
-    return replace(session, messages=messages)
-
-
-CHANGES: dict[str, tuple[str, Callable[[Conversation, int], Conversation]]] = {
-    "header": (
-        "",
-        lambda one, n: replace(one, system=[Text(HEADER.format(f"x{n}")), *one.system[1:]]),
-    ),
-    "new tool": ("tools", lambda one, n: replace(one, tools=[*one.tools, ToolSpec(f"T{n}")])),
-    "deferred tool": (
-        "",
-        lambda one, n: replace(one, tools=[*one.tools, replace(LATER, name=f"L{n}")]),
-    ),
-    "system": ("system", lambda one, n: replace(one, system=[one.system[0], Text(f"Other {n}.")])),
-    "message": ("messages", with_edit),
-    "rewound": ("history", lambda one, n: replace(one, messages=[*one.messages[:-2]])),
-    "summary": ("history", lambda one, n: replace(one, messages=[user(f"Summary {n}.")])),
-}
-
-
-@settings(
-    max_examples=examples(60),
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+CALL = Message("assistant", [Text("Let me look."), Call("c1", "Bash", '{"command": "ls"}')])
+SESSION = Conversation(
+    "m",
+    [
+        *(user("first"), CALL, Message("tool", [Result("c1", [Text("a\nb")])])),
+        *(Message("assistant", [Text("So.")]), user("and then?")),
+    ],
+    system=[Text(HEADER.format(100)), Text("Be brief.")],
+    tools=[*TOOLS, LATER],
 )
-@given(
-    session=sessions(),
-    kind=st.sampled_from(sorted(CHANGES)),
-    n=st.integers(0, 99),
-    grows=st.booleans(),
-)
-def test_reason_and_number_are_those_of_the_change(
-    server: Server, session: Conversation, kind: str, n: int, grows: bool
-) -> None:
-    reason, change = CHANGES[kind]
-    now = change(session, n)
-    if grows:
-        now = replace(
-            now, messages=[*now.messages, Message("assistant", [Text("Yes.")]), user("And?")]
-        )
-    if now.system[0] == session.system[0]:  # a real client's header changes with each request
-        now = CHANGES["header"][1](now, n)
-    found, tokens, missed = server.change(session, now)
-    assert found.earlier == tokens
-    if not reason:
-        assert (found.missed, found.changed) == (0, [])
-        return
-    assert found.missed == missed > 0
-    # A history that was cut and has grown again may be as long as before.
-    assert found.changed[0] in ({reason, "messages"} if reason == "history" and grows else {reason})
+
+
+CHANGES: list[tuple[str, Conversation]] = [
+    ("", replace(SESSION, system=[Text(HEADER.format("x")), Text("Be brief.")])),
+    ("", replace(SESSION, system=[Text("Be brief.")])),
+    ("", replace(SESSION, tools=[*TOOLS, LATER, replace(LATER, name="L2")])),
+    ("tools", replace(SESSION, tools=[replace(TOOLS[0], description="Other."), TOOLS[1]])),
+    ("tools", replace(SESSION, tools=[*TOOLS, ToolSpec("T")])),
+    ("system", replace(SESSION, system=[SESSION.system[0], Text("Other.")])),
+    ("messages", replace(SESSION, messages=[user("edited"), *SESSION.messages[1:]])),
+    ("history", replace(SESSION, messages=SESSION.messages[:3])),
+    ("history", replace(SESSION, messages=[user("Summary.")])),
+]
+"""The reason, and the session with a change for it."""
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_reason_and_number_are_those_of_the_change(server: Server, grows: bool) -> None:
+    for reason, now in CHANGES:
+        if grows:
+            more = [Message("assistant", [Text("Yes.")]), user("And?")]
+            now = replace(now, messages=[*now.messages, *more])
+        found, tokens, missed = server.change(SESSION, now)
+        assert found.earlier == tokens
+        if not reason:
+            assert (found.missed, found.changed) == (0, [])
+            continue
+        assert found.missed == missed > 0
+        # A history that was cut and has grown again may be as long as before.
+        grown = {"messages"} if reason == "history" and grows else set()
+        assert found.changed[0] in {reason} | grown
 
 
 def test_template_that_drops_earlier_text_is_not_a_change_of_the_request(

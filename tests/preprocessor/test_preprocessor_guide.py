@@ -124,25 +124,6 @@ def test_request_without_promises_has_no_grammar(setup: ModelSetup) -> None:
         assert turn_guide(conversation, prompt, setup, with_grammar=False).grammar == ""
 
 
-def test_grammar_constrains_only_calls(setup: ModelSetup) -> None:
-    guide = Guide(setup, asked(TOOLS))
-    for good in (
-        "Let me think about <b>.</think>Done.",
-        f"Hm.</think>\n\nFirst this: {call('count', 'n', '7')}\n{call('deep__count', 'n', '-1')}",
-        f"Hm. {call('patch', 'input', 'aaa')}",
-    ):
-        assert guide.takes(good), good
-    for bad in (
-        "Let me think",
-        f"Hm.</think>{call('count', 'n', 'seven')}",
-        f"Hm.</think>{call('count', 'm', '7')}",
-        f"Hm.</think>{call('other', 'n', '7')}",
-        f"Hm.</think>{call('patch', 'input', 'aab')}",
-        "Hm.</think><function=count>",
-    ):
-        assert not guide.takes(bad), bad
-
-
 def test_grammar_of_a_forced_call_has_only_allowed_tools(setup: ModelSetup) -> None:
     choice = ToolChoice("any", parallel=False, allowed=["count", "deep__count"])
     guide = Guide(setup, asked(TOOLS, choice, thinking=Thinking("disabled")))

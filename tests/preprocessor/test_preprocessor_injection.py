@@ -1,13 +1,17 @@
-"""Control tokens in text of users, files and tools stay text, in any template and with any
-tokenizer."""
+"""Control tokens in text of users, files and tools stay text, in any template and tokenizer."""
 
+import json
+import re
 from collections.abc import Sequence
-from dataclasses import replace as replaced
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace as changed
+from tokenizers import AddedToken, Tokenizer
 
 from bench.ledger.published import of_trl
 from schemas.conversation import (
@@ -24,11 +28,93 @@ from services.families import family
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import assemble, encode_prompt
 from services.runtime.config import PreprocessorConfig
+from services.templates.chat_template import ChatTemplate
+from services.templates.control_tokens import data_marks
+from services.templates.detection import detect_family
+from services.templates.probe import probe, reasoning_tags
+from services.tokenization.encoder import Encoder
+from services.tokenization.prompt_tokenizer import PromptTokenizer
 from tests.kit.every import for_each
 from tests.kit.examples import SLOW_MACHINE, examples
 from tests.kit.tokenizer_zoo import KINDS
-from tests.preprocessor.injection import conversation, setup_for
 from tests.templates.real_templates import REAL_TEMPLATES
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+
+_CONTROL = re.compile(r"<[|\uff5c][^\s<>{}'\"]+?[|\uff5c]>|</?[a-zA-Z_:]{2,24}>|\[/?[A-Z_]{3,24}\]")
+_MORE = ("<|bos|>", "<|eos|>", "<|system|>", "<|user|>", "<|assistant|>", "<|im_end")
+
+
+def tokens_of(source: str) -> list[str]:
+    """Texts like control tokens in a template, and some that begin each other or that templates
+    build."""
+    return sorted({*_CONTROL.findall(source), *_MORE})
+
+
+def tokenizer_with(kind: str, tokens: list[str]) -> "PreTrainedTokenizerFast":
+    """A tokenizer of this kind. Every other token is not special."""
+    import transformers
+
+    backend: Tokenizer = KINDS[kind]()
+    added = [
+        AddedToken(token, special=number % 2 == 0, normalized=False)
+        for number, token in enumerate(tokens)
+    ]
+    backend.add_special_tokens(added[::2])
+    backend.add_tokens(added[1::2])
+    make: Any = transformers.PreTrainedTokenizerFast
+    tokenizer: PreTrainedTokenizerFast = make(tokenizer_object=backend)
+    tokenizer.bos_token, tokenizer.eos_token = "<|bos|>", "<|eos|>"
+    return tokenizer
+
+
+def setup_for(setup: ModelSetup, source: str, kind: str = "byte_level") -> ModelSetup:
+    """`setup` with this template and a tokenizer for it."""
+    loaded = tokenizer_with(kind, tokens_of(source))
+    loaded.chat_template = source
+    template = ChatTemplate(loaded, source)
+    traits = probe(template)
+    detection = detect_family(template, traits, {}, loaded.get_added_vocab())
+    found = detection.family if detection is not None else family("hermes")
+    traits = changed(traits, reasoning_tags=reasoning_tags(template, traits, found))
+    tokenizer = PromptTokenizer(loaded)
+    marks = data_marks(loaded, template, traits, found)
+    encoder = Encoder.load(tokenizer.backend, choice="tokenizers", marks=marks)
+    return replace(
+        setup,
+        template=template,
+        traits=traits,
+        tokenizer=tokenizer,
+        encoder=encoder,
+        family=found,
+        stop_ids=(),
+    )
+
+
+def conversation(data: str, key: str) -> Conversation:
+    """An agent's conversation with `data` in every text from outside, and `key` as the name of
+    parameters."""
+    properties = {
+        "city": {"type": "string", "description": data},
+        key: {"type": "string", "enum": [data]},
+    }
+    tool = ToolSpec(
+        "look", f"Looks. {data}", {"type": "object", "properties": properties, "required": [key]}
+    )
+    arguments = json.dumps({"city": f"Paris {data}", key: data})
+    messages = [
+        Message("user", [Text(f"Read it. {data} So.")]),
+        Message(
+            "assistant", [Reasoning(f"I see {data} there."), Call("call00001", "look", arguments)]
+        ),
+        Message("tool", [Result("call00001", [Text(f"begin {data}\n{data}")])]),
+        Message("assistant", [Text("Done.")]),
+        Message("user", [Text(data)]),
+    ]
+    return Conversation("m", messages, system=[Text(f"Be brief. {data}")], tools=[tool])
+
 
 BUILT = """{% for m in messages %}{{ '<|' + m.role + '|>' }}{{ m.content | trim }}{% if m.tool_calls %}
 {%- for c in m.tool_calls %}<{{ c.function.name }}>{{ c.function.arguments | tojson }}{% endfor %}{% endif %}
@@ -65,7 +151,7 @@ def check(setup: ModelSetup, spelled: str, key: str, exact: bool) -> None:
 
 
 def check_template(setup: ModelSetup, source: str, kind: str) -> None:
-    made, _ = setup_for(setup, source, kind)
+    made = setup_for(setup, source, kind)
     assert made.encoder.marks is not None
     tokens = sorted(made.encoder.marks.tokens)
     family_markers = " ".join(made.family.markers)
@@ -155,7 +241,7 @@ def forced(name: str) -> Conversation:
 
 
 def test_forced_tool_named_like_a_control_token_is_text(setup: ModelSetup) -> None:
-    hermes = replaced(setup, family=family("hermes"))
+    hermes = replace(setup, family=family("hermes"))
     found = assemble(forced("a<|im_end|>"), hermes)
     assert found.rendered.prefix.startswith('<tool_call>\n{"name": "a<|im_end|>"')
     assert control(setup, found.ids).count("<|im_end|>") == control(
@@ -166,7 +252,7 @@ def test_forced_tool_named_like_a_control_token_is_text(setup: ModelSetup) -> No
 
 
 def test_template_variables_of_a_client_are_data(setup: ModelSetup) -> None:
-    made, _ = setup_for(setup, BUILT + "{{ extra }}")
+    made = setup_for(setup, BUILT + "{{ extra }}")
     asked = Conversation(
         "m", [Message("user", [Text("hi")])], template_kwargs={"extra": "<|user|>"}
     )

@@ -1,14 +1,21 @@
-"""The choice of worker and parser of a turn."""
+"""The choice of worker and parser of a turn, and the encoding of its request."""
 
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec import Raw
 
-from schemas.control import Heartbeat, Load
-from schemas.conversation import Client, Conversation, Hints
+from schemas.control import Heartbeat, Load, ModelCard
+from schemas.conversation import Client, Conversation, Hints, Sampling
 from schemas.errors import Overloaded, Unavailable
+from schemas.frames import GenerateRequest, decode_generate, pack_ids
+from services.preprocessor.routing.kv_view import KvView
+from services.preprocessor.routing.placement import Placement
 from services.preprocessor.routing.router import Router, TurnProfile
 from services.preprocessor.turn_builder import MAX_PRIORITY, priority
+from tests.kit.processes import MakeProcess, Reported
+from tests.kit.waiting import eventually
 
 
 def worker(process: str, running: int = 0, *, slots: int = 4, **more: Any) -> Heartbeat:
@@ -126,3 +133,25 @@ def test_priority_keeps_its_fraction_and_bounds() -> None:
         (Hints(latency_sensitivity=-1e300), Client(), -MAX_PRIORITY),
     ):
         assert priority(Conversation("m", [], hints=hints, client=client)) == expected
+
+
+REQUEST = GenerateRequest("t", 1, "m", pack_ids(range(99)), "p", "f", Sampling(), [], Raw(b"null"))
+
+
+@pytest.mark.parametrize("raw", [True, False])
+async def test_worker_of_an_older_release_gets_json(make_process: MakeProcess, raw: bool) -> None:
+    preprocessor, worker = (
+        await make_process("preprocessor", f"raw-{raw}-p"),
+        await make_process("worker", f"raw-{raw}"),
+    )
+    placement = Placement(preprocessor, "m", Router(), KvView(preprocessor, "m"))
+    worker.serve(Reported(ModelCard("other", raw_prompts=not raw), ModelCard("m", raw_prompts=raw)))
+    worker.heartbeats.send()
+    await eventually(lambda: preprocessor.registry.get("worker", worker.id) is not None)
+    data = placement.encode(REQUEST, worker.id)
+    assert decode_generate(data) == REQUEST
+    if raw:
+        assert data.endswith(REQUEST.prompt)
+    else:
+        assert msgspec.json.decode(data, type=GenerateRequest) == REQUEST
+    assert msgspec.json.decode(placement.encode(REQUEST, "gone"), type=GenerateRequest) == REQUEST

@@ -1,9 +1,25 @@
+"""What is removed from instructions, and output formats that are added to them."""
+
+import json
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.conversation import Call, Conversation, Media, Message, Result, Text
-from services.preprocessor.strip import strip_preamble
+from schemas.conversation import (
+    Call,
+    Conversation,
+    Media,
+    Message,
+    OutputFormat,
+    Result,
+    Text,
+    ToolChoice,
+    ToolSpec,
+)
+from services.preprocessor.render import enforced_format
+from services.preprocessor.strip import strip_preamble, with_format_instruction
 from tests.kit.every import for_rows
 
 HEADER = "x-anthropic-billing-header: cc_version=2.1.328.b7f; cc_entrypoint=sdk-cli;"
@@ -91,3 +107,45 @@ def test_only_names_fields_and_blanks_are_removed(text: str, header: bool) -> No
     for name in ("x-anthropic-billing-header:", *HEADER.split()):
         lost = lost.replace(name, " ")
     assert all(part.startswith("cc") and "=" in part for part in lost.replace(";", " ").split())
+
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"größe": {"type": "integer"}},
+    "required": ["größe"],
+}
+FORM = OutputFormat("json_schema", SCHEMA)
+TOOLS = [ToolSpec("ls")]
+
+
+def asked(
+    form: OutputFormat | None = FORM, tools: list[ToolSpec] | None = None, **choice: Any
+) -> Conversation:
+    messages = [Message("user", [Text("How large?")])]
+    return Conversation(
+        "m",
+        messages,
+        system=[Text("Be brief.")],
+        tools=tools or [],
+        tool_choice=ToolChoice(**choice),
+        format=form,
+    )
+
+
+def test_format_without_callable_tools_is_enforced_with_the_same_prompt() -> None:
+    assert enforced_format(asked()) == FORM
+    assert with_format_instruction(asked()) == asked()
+    none = asked(tools=TOOLS, mode="none")
+    assert enforced_format(none) == FORM
+    same = with_format_instruction(asked(tools=TOOLS))
+    assert with_format_instruction(none).system == same.system
+
+
+@pytest.mark.parametrize("mode", ["auto", "any", "tool"])
+def test_format_beside_callable_tools_is_an_instruction(mode: str) -> None:
+    conversation = asked(tools=TOOLS, mode=mode, name="ls")
+    assert enforced_format(conversation) is None
+    instructions = with_format_instruction(conversation).system
+    assert instructions[0] == Text("Be brief.")
+    assert json.loads(instructions[1].text.partition("\n")[2]) == SCHEMA
+    assert "größe" in instructions[1].text

@@ -26,6 +26,7 @@ async def test_a_handler_that_raises_receives_the_next_message(
     for data in (b"1", b"2", b"3"):
         assert bus.publish("t.a", data)
     await eventually(lambda: heard == [b"1", b"2", b"3"])
+    assert bus.received == 3
 
 
 async def test_message_with_headers_reaches_no_handler(nats: NatsServer, bus: Bus) -> None:
@@ -95,6 +96,7 @@ async def test_expected_message_is_passed_on_once_and_not_after_it_was_forgotten
     await bus.close()
     assert isinstance(answers[-1], Unavailable)
     assert not bus.waiting
+    assert not bus.connected
 
 
 async def test_messages_of_this_tick_are_written_before_what_waits_for_them(bus: Bus) -> None:

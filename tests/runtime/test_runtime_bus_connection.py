@@ -49,9 +49,11 @@ async def test_a_deadline_holds_when_it_comes_together_with_a_refusal() -> None:
     assert {type(end) for end in ends} == {Unavailable}
 
 
-@pytest.mark.parametrize("url", ["ws://h", "nats://", "nats://h:x", "nats://h:99999"])
+@pytest.mark.parametrize("url", ["ws://h", "nats://", "nats://me:geheim/x@h", "nats://h:99999"])
 async def test_a_url_of_no_server_is_refused(url: str) -> None:
-    assert "cannot connect" in await refused(url)
+    error = await refused(url)
+    assert "cannot connect" in error
+    assert "geheim" not in error
 
 
 async def test_the_next_server_is_tried_and_the_others_of_a_cluster_are_found(

@@ -116,26 +116,3 @@ async def test_a_receiver_that_stands_still_holds_the_sender_and_not_the_memory(
                 process.heartbeats.send()
             await asyncio.sleep(0.01)
     assert sink.receiver.gaps == 0
-
-
-async def test_a_frame_that_cannot_be_encoded_is_taken_back(make_process: MakeProcess) -> None:
-    worker, parser = await make_process("worker", "w"), await make_process("parser", "p")
-    taken: list[str] = []
-
-    class RepairedSource(Source):
-        def take_back(self, receiver: str, frame: msgspec.Struct) -> bool:
-            assert isinstance(frame, TokenFrame)
-            taken.append(receiver)
-            self.at = dict.fromkeys(self.ids, 0)
-            del self.ids["t3"]
-            return True
-
-    source, sink = RepairedSource(worker, parser.id), Sink(parser)
-    source.ids["t3"].append(object())  # type: ignore[arg-type]
-    await sink.start()
-    await source.sender.start()
-    await sink.process.bus.flush()
-    source.add()
-    await eventually(lambda: sink.ids == source.ids)
-    assert taken == [parser.id]
-    assert sink.receiver.gaps == 0

@@ -3,16 +3,20 @@ costs nothing."""
 
 import asyncio
 import io
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
 
+from schemas.errors import Invalid
 from services.runtime.config import FrontendConfig, ServiceConfig
 from services.runtime.observability.telemetry import open_log
 from services.runtime.observability.tracing import Attributes, OpenSpan, Tracer, open_tracer
+from services.runtime.process import Process
 from tests.kit.nats import free_port
 from tests.kit.otlp import Receiver, receiving
 from tests.kit.waiting import LIMIT_S
@@ -105,6 +109,12 @@ async def test_the_client_decides_else_the_ratio(
     assert none.parent() is None, "a trace of its own"
     assert every.parent() is not None
     await asyncio.gather(none.close(), every.close())
+
+
+def test_tracing_without_its_packages_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "services.runtime.observability.tracing", None)
+    with pytest.raises(Invalid, match="tracing needs the packages of the extra otel"):
+        Process("worker", ServiceConfig(tracing=True), Mock())
 
 
 async def test_nonsense_in_the_headers_begins_a_trace(make: Callable[..., Tracer]) -> None:

@@ -1,7 +1,19 @@
-"""Heartbeats keep processes alive; silence and last heartbeats end them."""
+"""Other processes: heartbeats keep them alive, silence ends them; and what is kept of their turns and replies."""
+
+import msgspec
+import pytest
 
 from schemas.control import Heartbeat, ModelCard
+from schemas.errors import TimedOut
+from schemas.frames import GenerateReply
+from services.runtime import recent_turns
+from services.runtime.config import BusConfig
+from services.runtime.liveness import Liveness
+from services.runtime.recent_turns import RecentTurns
 from services.runtime.registry import ProcessRegistry
+from services.runtime.replies import decode_reply
+from tests.kit.every import for_each
+from tests.kit.waiting import LIMIT_S, eventually
 
 
 def heartbeat(process: str, *, stage: str = "worker", **fields: object) -> Heartbeat:
@@ -103,3 +115,80 @@ def test_listener_that_raises_keeps_no_other_from_its_event() -> None:
     assert told == failed == ["a", "a", "a"]
     registry.sweep(20.0)
     assert failed[3:] == ["a"]
+
+
+CONFIG = BusConfig(beat_interval_s=1.0, dead_after_s=4.0)
+
+
+def begun() -> Liveness:
+    liveness = Liveness(CONFIG)
+    liveness.begin(100.0)
+    return liveness
+
+
+def test_a_process_is_silent_when_no_heartbeat_comes_back_for_longer_than_the_limit() -> None:
+    liveness = begun()
+    assert not liveness.silent(103.0)
+    assert liveness.silent(103.1)
+    liveness.record_sent(1, 101.0)
+    assert liveness.receive(1, 101.5) == (101.0, 1.5, False)
+    assert not liveness.silent(104.0), "the limit counts from when the heartbeat was sent"
+    assert liveness.silent(104.1)
+
+
+def test_after_a_gap_only_a_heartbeat_that_was_sent_after_it_ends_the_silence() -> None:
+    liveness = begun()
+    liveness.record_sent(1, 101.0)
+    assert liveness.receive(1, 110.0) == (101.0, 10.0, True)
+    assert liveness.silent(110.0)
+    liveness.record_sent(2, 110.0)
+    assert liveness.receive(2, 110.1) == (110.0, 110.1 - 110.0, False)
+    assert not liveness.silent(110.1)
+
+
+def test_a_heartbeat_of_an_earlier_connection_proves_nothing() -> None:
+    liveness = begun()
+    liveness.record_sent(1, 101.0)
+    liveness.forget_sent()
+    assert liveness.receive(1, 102.0) is None
+    assert liveness.silent(103.1)
+    liveness.record_sent(2, 103.0)
+    liveness.record_sent(3, 103.5)
+    assert liveness.receive(3, 104.0) == (103.5, 4.0, True), (
+        "the newest of those that are back counts"
+    )
+    assert liveness.receive(2, 104.0) is None
+
+
+def test_newest_attempt_stays_and_the_oldest_turns_go_first() -> None:
+    turns = RecentTurns()
+    assert turns.attempt("a") == 0
+    turns.note("a", 2)
+    turns.note("a", 1)
+    assert turns.attempt("a") == 2
+    for number in range(recent_turns.MAX_TURNS):
+        turns.note(str(number), 1)
+    assert "a" not in turns
+    assert "0" in turns
+
+
+async def test_turns_are_dropped_after_their_time() -> None:
+    turns, brief = RecentTurns(LIMIT_S), RecentTurns(0.02)
+    turns.note("a", 1)
+    brief.note("a", 1)
+    await eventually(lambda: "a" not in brief)
+    assert "a" in turns
+
+
+REPLY = msgspec.json.Decoder(GenerateReply)
+
+
+def test_reply_is_decoded() -> None:
+    reply = GenerateReply("worker-1")
+    assert decode_reply(REPLY, msgspec.json.encode(reply)) == reply
+
+
+@for_each([b"", b"\xff", b"[]", b"null", b'{"error": 7}', b"[" * 100_000, b"\x80\x81"])
+def test_unreadable_reply_is_a_lost_one(reply: bytes) -> None:
+    with pytest.raises(TimedOut):
+        decode_reply(REPLY, reply)
