@@ -2,7 +2,7 @@
 published templates."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -24,10 +24,8 @@ from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, encode_prompt
 from services.templates.chat_template import ChatTemplate
+from services.tokenization.tokenizer_files import FileTokenizer
 from tests.templates.adapting import user
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"command": {"type": "string"}}}
 TOOLS = [ToolSpec("Bash", "Runs a command.", SCHEMA), ToolSpec("Read", "Reads a file.", SCHEMA)]
@@ -118,7 +116,7 @@ def test_reason_and_number_are_those_of_the_change(server: Server, grows: bool) 
 
 
 def test_template_that_drops_earlier_text_is_not_a_change_of_the_request(
-    setup: ModelSetup, demo_tokenizer: "PreTrainedTokenizerBase"
+    setup: ModelSetup, demo_tokenizer: FileTokenizer
 ) -> None:
     template = "{% for m in messages %}{{ m.content if loop.last else '…' }}{% endfor %}assistant:"
     server = Server(dataclasses.replace(setup, template=ChatTemplate(demo_tokenizer, template)))

@@ -5,7 +5,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -34,14 +33,11 @@ from services.templates.detection import detect_family
 from services.templates.probe import probe, reasoning_tags
 from services.tokenization.encoder import Encoder
 from services.tokenization.prompt_tokenizer import PromptTokenizer
+from services.tokenization.tokenizer_files import FileTokenizer, TokenizerReport
 from tests.kit.every import for_each
 from tests.kit.examples import SLOW_MACHINE, examples
 from tests.kit.tokenizer_zoo import KINDS
 from tests.templates.real_templates import REAL_TEMPLATES
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
-
 
 _CONTROL = re.compile(r"<[|\uff5c][^\s<>{}'\"]+?[|\uff5c]>|</?[a-zA-Z_:]{2,24}>|\[/?[A-Z_]{3,24}\]")
 _MORE = ("<|bos|>", "<|eos|>", "<|system|>", "<|user|>", "<|assistant|>", "<|im_end")
@@ -53,27 +49,18 @@ def tokens_of(source: str) -> list[str]:
     return sorted({*_CONTROL.findall(source), *_MORE})
 
 
-def tokenizer_with(kind: str, tokens: list[str]) -> "PreTrainedTokenizerFast":
-    """A tokenizer of this kind. Every other token is not special."""
-    import transformers
-
+def tokenizer_with(kind: str, source: str) -> FileTokenizer:
+    """A tokenizer of this kind for this template. Every other token is not special."""
     backend: Tokenizer = KINDS[kind]()
-    added = [
-        AddedToken(token, special=number % 2 == 0, normalized=False)
-        for number, token in enumerate(tokens)
-    ]
-    backend.add_special_tokens(added[::2])
-    backend.add_tokens(added[1::2])
-    make: Any = transformers.PreTrainedTokenizerFast
-    tokenizer: PreTrainedTokenizerFast = make(tokenizer_object=backend)
-    tokenizer.bos_token, tokenizer.eos_token = "<|bos|>", "<|eos|>"
-    return tokenizer
+    for number, token in enumerate(tokens_of(source)):
+        backend.add_tokens([AddedToken(token, special=number % 2 == 0, normalized=False)])
+    ends = {"bos_token": "<|bos|>", "eos_token": "<|eos|>"}
+    return FileTokenizer(TokenizerReport(backend.to_str(), ends, chat_template=source))
 
 
 def setup_for(setup: ModelSetup, source: str, kind: str = "byte_level") -> ModelSetup:
     """`setup` with this template and a tokenizer for it."""
-    loaded = tokenizer_with(kind, tokens_of(source))
-    loaded.chat_template = source
+    loaded = tokenizer_with(kind, source)
     template = ChatTemplate(loaded, source)
     traits = probe(template)
     detection = detect_family(template, traits, {}, loaded.get_added_vocab())

@@ -37,11 +37,8 @@ class Trial:
         self.now = 100.0
         self.gone_on: list[str] = []
 
-    def lead(
-        self, one: PendingPrompt, worker: str = "w", held: int = 0, late_s: float = 0.0
-    ) -> Lead:
+    def lead(self, one: PendingPrompt, worker: str = "w", held: int = 0) -> Lead:
         lead = self.leads.begin(one, worker, self.now)
-        self.now += late_s
         self.act(self.leads.record_accepted(lead, held, self.now))
         return lead
 
@@ -102,13 +99,6 @@ def test_next_lead_holds_none_that_would_not_have_chosen_it() -> None:
     assert alike.waits_for is long
 
 
-def test_only_new_shared_tokens_count() -> None:
-    trial = Trial()
-    trial.lead(prompt("a", GROUP, ("a", 8)), held=18 * BLOCK)
-    assert trial.waits_for(prompt("b", GROUP, ("b", 8))) is None, "two blocks of the group are new"
-    assert trial.waits_for(prompt("c", GROUP, ("a", 8), ("c", 1))) == "a"
-
-
 def test_acceptance_with_a_held_prefix_continues_those_that_gain_nothing_any_more() -> None:
     trial = Trial()
     first = prompt("a", GROUP, ("a", 8))
@@ -117,17 +107,6 @@ def test_acceptance_with_a_held_prefix_continues_those_that_gain_nothing_any_mor
     assert trial.waits_for(prompt("c", GROUP, ("a", 8), ("c", 1))) == "a"
     trial.act(trial.leads.record_accepted(lead, 20 * BLOCK, trial.now))
     assert trial.gone_on == ["b"]
-
-
-def test_groups_within_a_group_wait_for_their_own_lead() -> None:
-    trial = Trial()
-    first = trial.lead(prompt("a", GROUP, ("x", 8), ("a", 1)))
-    one, other = prompt("b", GROUP, ("y", 8), ("b", 1)), prompt("c", GROUP, ("y", 8), ("c", 1))
-    assert (trial.waits_for(one), trial.waits_for(other)) == ("a", "a")
-    trial.end(first, computed=True)
-    assert trial.waits_for(one) is None
-    trial.lead(one)
-    assert trial.waits_for(other) == "b", "the eight blocks of y are new, too"
 
 
 def test_higher_priority_is_not_held_behind_a_lower_one() -> None:
@@ -148,13 +127,6 @@ def test_lead_on_another_worker_holds_nobody_and_counts_in_the_choice_of_a_worke
     assert trial.leads.computing(other) == {"w": 20 * BLOCK}
 
 
-def test_nobody_waits_for_a_prompt_that_is_mostly_another_s() -> None:
-    trial = Trial()
-    trial.lead(prompt("a", GROUP, ("a", 200)))
-    assert trial.waits_for(prompt("b", GROUP, ("b", 2))) is None
-    assert trial.waits_for(prompt("c", GROUP, ("c", 190))) == "a"
-
-
 def test_limit_is_twice_the_prefill_at_the_measured_speed() -> None:
     trial = Trial()
     first = trial.lead(prompt("a", GROUP))
@@ -165,9 +137,8 @@ def test_limit_is_twice_the_prefill_at_the_measured_speed() -> None:
     assert trial.leads.limit_s(second) == pytest.approx(MARGIN * 0.5)
     trial.now += 1.0
     trial.end(second, computed=False)
-    assert trial.leads.limit_s(trial.lead(prompt("c", ("more", 20)))) == pytest.approx(
-        MARGIN * 1.0
-    ), "it was slower"
+    third = trial.lead(prompt("c", ("more", 20)))
+    assert trial.leads.limit_s(third) == pytest.approx(MARGIN * 1.0), "it was slower"
     trial.leads.speeds.clear()
     assert trial.leads.limit_s(trial.lead(prompt("d", ("last", 20)))) == MAX_HOLD_S
 

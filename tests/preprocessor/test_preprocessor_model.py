@@ -1,5 +1,6 @@
 import json
 import shutil
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,24 @@ from schemas.conversation import Sampling
 from services.families import UnknownFamily
 from services.preprocessor.model import ModelSetup
 from services.runtime.config import PreprocessorConfig
+from services.tokenization.tokenizer_files import FileTokenizer
 
 
 @pytest.fixture
-def model_dir(demo_dir: Path, tmp_path: Path) -> Path:
+def model_dir(
+    demo_dir: Path,
+    tmp_path: Path,
+    demo_tokenizer: FileTokenizer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Path:
+    """Its tokenizer is not read again for each test: that takes another process and a second."""
+
+    def load_tokenizer(model: str, **_: object) -> FileTokenizer:
+        tokenizer = copy(demo_tokenizer)
+        tokenizer.chat_template = Path(model, "chat_template.jinja").read_text()
+        return tokenizer
+
+    monkeypatch.setattr("services.preprocessor.model.load_tokenizer", load_tokenizer)
     return Path(shutil.copytree(demo_dir, tmp_path / "my-model"))
 
 

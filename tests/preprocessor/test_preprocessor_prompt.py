@@ -23,9 +23,7 @@ from schemas.conversation import (
     ToolSpec,
 )
 from schemas.errors import ContextOverflow, Invalid
-from schemas.events import BlockStart
 from schemas.frames import pack_ids
-from services.families import open_parser
 from services.frontend.apis.messages.request import parse
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import assemble, encode_prompt
@@ -76,20 +74,6 @@ def test_prompt_ends_as_the_request_asks(
     assert prompt.rendered.prefix == prefix
     assert prompt.rendered.in_reasoning == (end == THINKS)
     assert bool(prompt.tools) == ("tools" in more)
-
-
-def test_parser_continues_from_the_prefix(setup: ModelSetup) -> None:
-    prompt = assemble(conversation(**choose("tool", "Bash")), setup)
-    rendered = prompt.rendered
-    parser = open_parser(
-        setup.family.name,
-        tools=prompt.tools,
-        in_reasoning=rendered.in_reasoning,
-        prefix=rendered.prefix,
-    )
-    events = parser.feed("<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>")
-    assert isinstance(events[0], BlockStart)
-    assert "".join(getattr(event, "text", "") for event in events) == '{"command": "ls"}'
 
 
 @pytest.mark.parametrize(

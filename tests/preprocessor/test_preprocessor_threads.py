@@ -1,78 +1,63 @@
 """Where prompts are made: templates that are slow or recurse are stopped, and ids are compared."""
 
 import asyncio
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
+from msgspec import structs
 
 from schemas.conversation import Conversation, Message, Text, ToolSpec
-from schemas.errors import ErrorKind, Invalid
+from schemas.errors import Invalid
 from services.preprocessor import threads as threads_module
+from services.preprocessor.checks import CHECK_EVERY, PromptChecks
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.preparation import Preparation
 from services.preprocessor.prompt import Prompt, assemble
+from services.preprocessor.service import run
+from services.preprocessor.threads import PromptThreads
 from services.runtime.config import PreprocessorConfig
 from services.runtime.long_work import LongWork
 from services.runtime.storage.seal import Sealer
 from services.templates.chat_template import ChatTemplate
-from tests.kit.processes import MakeProcess
-from tests.kit.waiting import LIMIT_S
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-import os
-
-from services.preprocessor.checks import CHECK_EVERY, PromptChecks
-from services.preprocessor.service import run
-from services.preprocessor.threads import PromptThreads
 from services.tokenization.encoder import Encoder
-from tests.kit.waiting import eventually
+from services.tokenization.tokenizer_files import FileTokenizer
+from tests.kit.processes import MakeProcess
+from tests.kit.waiting import LIMIT_S, eventually
 
+CONVERSATION = Conversation("m", [Message("user", [Text("hi")])])
 SLOW = """{% for m in messages %}<|im_start|>{{ m.content }}{% if m.content == 'slow' %}
 {%- for i in range(10000) %}{% for j in range(3000) %}{% endfor %}{% endfor %}{% endif %}{% endfor %}"""
 """30 million steps for one word."""
 LONG = "{% for m in messages if m.content == 'long' %}{{ 'word ' * 1000 }}{% endfor %}"
 
 
-def config(**settings: float) -> PreprocessorConfig:
-    return PreprocessorConfig(model="m", threads=1, **settings)  # type: ignore[arg-type]
-
-
-def ask(text: str) -> Conversation:
-    return Conversation("m", [Message("user", [Text(text)])])
-
-
 async def make(preparation: Preparation, text: str) -> Prompt:
-    return await preparation.encode_prompt(ask(text), size=100)
+    conversation = Conversation("m", [Message("user", [Text(text)])])
+    return await preparation.encode_prompt(conversation, size=100)
 
 
 async def test_slow_template_does_not_block_other_requests(
     make_process: MakeProcess,
     setup: ModelSetup,
-    demo_tokenizer: "PreTrainedTokenizerBase",
+    demo_tokenizer: FileTokenizer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     process = await make_process("preprocessor", "slow-p")
-    endless = replace(
-        setup,
-        template=ChatTemplate(
-            demo_tokenizer,
-            SLOW.replace("10000", "100000").replace("3000", "100000") + LONG,
-            "slow.jinja",
-        ),
-    )
+    source = SLOW.replace("10000", "100000").replace("3000", "100000") + LONG
+    endless = replace(setup, template=ChatTemplate(demo_tokenizer, source, "slow.jinja"))
     hours, over = count(), asyncio.Event()
     clock = SimpleNamespace(
         monotonic=lambda: 3600.0 * next(hours) if over.is_set() else 0.0,
         thread_time=time.thread_time,
     )
     monkeypatch.setattr(threads_module, "time", clock)
-    preparation = Preparation(process, endless, Sealer(b"test"), config(render_timeout_s=2.0))
+    config = PreprocessorConfig(model="m", threads=1, render_timeout_s=2.0)
+    preparation = Preparation(process, endless, Sealer(b"test"), config)
     requests = [asyncio.create_task(make(preparation, "slow")) for _ in range(3)]
     await asyncio.sleep(0)
     for _ in range(10):
@@ -83,15 +68,11 @@ async def test_slow_template_does_not_block_other_requests(
     assert prompt.text == "<|im_start|>long" + "word " * 1000, "a long text is no slow template"
     assert not any(request.done() for request in requests), "the other requests waited"
     over.set()
-    for failure in await asyncio.wait_for(
-        asyncio.gather(*requests, return_exceptions=True), LIMIT_S
-    ):
+    ended = asyncio.gather(*requests, return_exceptions=True)
+    message = "the chat template slow.jinja did not render this conversation within 2 s"
+    for failure in await asyncio.wait_for(ended, LIMIT_S):
         assert isinstance(failure, Invalid)
-        assert failure.info.kind is ErrorKind.INVALID
-        assert (
-            failure.info.message
-            == "the chat template slow.jinja did not render this conversation within 2 s"
-        )
+        assert failure.info.message == message
     preparation.threads.close()
 
 
@@ -104,7 +85,7 @@ async def test_slow_template_does_not_block_other_requests(
         "{% for i in range(100000) %}{{ deep(0) }}{% endfor %}",
     ],
 )
-def test_every_loop_can_be_stopped(demo_tokenizer: "PreTrainedTokenizerBase", source: str) -> None:
+def test_every_loop_can_be_stopped(demo_tokenizer: FileTokenizer, source: str) -> None:
     template = ChatTemplate(demo_tokenizer, source)
 
     def checks() -> Iterator[None]:
@@ -117,35 +98,18 @@ def test_every_loop_can_be_stopped(demo_tokenizer: "PreTrainedTokenizerBase", so
         template.render([{"role": "user", "content": "x"}])
 
 
-def test_endless_recursion_of_a_template_names_the_template(
-    setup: ModelSetup, demo_tokenizer: "PreTrainedTokenizerBase"
+def test_endless_recursion_and_a_deep_schema_are_named_in_the_error(
+    setup: ModelSetup, demo_tokenizer: FileTokenizer
 ) -> None:
     source = "{% macro deep(n) %}{{ deep(n + 1) }}{% endmacro %}{{ deep(0) }}"
-    template = ChatTemplate(demo_tokenizer, source, "endless.jinja")
-    endless = replace(setup, template=template)
-    with pytest.raises(
-        Invalid, match=r"the chat template endless\.jinja exceeded the recursion limit"
-    ):
-        assemble(ask("hi"), endless)
-
-
-def test_deep_schema_is_named_in_the_error(
-    setup: ModelSetup, demo_tokenizer: "PreTrainedTokenizerBase"
-) -> None:
+    endless = replace(setup, template=ChatTemplate(demo_tokenizer, source, "endless.jinja"))
+    with pytest.raises(Invalid, match=r"template endless\.jinja exceeded the recursion limit"):
+        assemble(CONVERSATION, endless)
     schema: dict[str, object] = {}
     for _ in range(100_000):
         schema = {"items": schema}
-    template = ChatTemplate(demo_tokenizer, "{{ tools | tojson }}")
-    with pytest.raises(RecursionError):
-        template.render([{"role": "user", "content": "x"}], tools=[{"function": schema}])
     with pytest.raises(Invalid, match="nested too deeply"):
-        assemble(
-            Conversation("m", [Message("user", [Text("hi")])], tools=[ToolSpec("a", "", schema)]),
-            setup,
-        )
-
-
-CONVERSATION = Conversation("m", [Message("user", [Text("hi")])])
+        assemble(structs.replace(CONVERSATION, tools=[ToolSpec("a", "", schema)]), setup)
 
 
 class Wrong:
