@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from unittest.mock import AsyncMock, Mock
+from unittest.mock import AsyncMock
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -143,17 +143,6 @@ def test_listener_url_has_a_reachable_host() -> None:
         ("[::1]", "[::1]"),
     ):
         assert common.reachable_host(host) == expected
-
-
-def test_demo_model_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Making it takes seconds."""
-    made = Mock(side_effect=Path)
-    monkeypatch.setattr("turnwire_tools.script.demo_model.build_demo_model", made)
-    assert main(["demo-model", str(tmp_path)]) == 0
-    assert capsys.readouterr().out.strip() == str(tmp_path)
-    made.assert_called_once_with(tmp_path)
 
 
 def test_service_that_fails_without_a_reader_of_its_log_has_status_1() -> None:

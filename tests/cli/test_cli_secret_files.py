@@ -1,4 +1,5 @@
-"""Secrets and keys: made once, printed once, and after a command no other user can read one, not even in a file that was there before, for everybody."""
+"""Secrets and keys: made once, printed once, and after a command no other user can read one, not
+even in a file that was there before, for everybody."""
 
 import os
 import stat

@@ -3,7 +3,7 @@
 import json
 import socket
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -13,9 +13,11 @@ import pytest
 
 from services.cli.common import reserve_ports
 from services.cli.up.check import engine_problem
+from services.cli.up.command import COMMAND
 from services.cli.up.plan import (
     DEMO_MODEL,
     UpPlan,
+    make_plan,
     make_specs,
     prepare_state,
 )
@@ -30,9 +32,28 @@ from services.runtime.config import (
     FrontendConfig,
     WorkerConfig,
 )
-from services.runtime.config.loader import ConfigError
-from tests.cli.planning import plan, sources_of
+from services.runtime.config.command_line import run_command
+from services.runtime.config.loader import ConfigError, Sources
 from tests.kit.described_model import DESCRIPTION
+
+
+def sources_of(
+    argv: Sequence[str], *configs: type[Config], env: Mapping[str, str] | None = None
+) -> Sources:
+    """What a command with these flags and this environment gets."""
+    seen: list[Sources] = []
+
+    def command(sources: Sources) -> int:
+        seen.append(sources)
+        return 0
+
+    assert run_command(command, "turnwire", argv, *configs, env=env or {}) == 0
+    return seen[0]
+
+
+def plan(*argv: str, env: Mapping[str, str] | None = None, state: Path = Path("/state")) -> UpPlan:
+    return make_plan(sources_of([f"--state-dir={state}", *argv], *COMMAND.settings, env=env))
+
 
 CONFIGS: dict[str, type[Config]] = {"frontend": FrontendConfig, "worker": WorkerConfig}
 

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -34,11 +33,6 @@ def prompts(scenario: str, setup: ModelSetup) -> list[Prompt]:
     return [assemble(conversation, setup) for conversation in requests(CLAUDE / scenario)]
 
 
-def shared_length(one: Sequence[object], other: Sequence[object]) -> int:
-    pairs = zip(one, other, strict=False)
-    return next(at for at, (left, right) in enumerate(pairs) if left != right)
-
-
 SCENARIOS = sorted(
     folder.name for folder in CLAUDE.glob("*") if any(folder.glob("*-POST-v1-messages.json"))
 )
@@ -54,17 +48,6 @@ def test_prompts_of_claude_code_have_no_billing_header(setup: ModelSetup, cases:
                 assert "x-anthropic-billing-header" not in prompt.text
                 assert prompt.rendered.in_reasoning == (conversation.thinking.mode != "disabled")
                 assert setup.tokenizer.decode(prompt.ids) == prompt.text
-
-
-def test_two_sessions_share_their_prompt_up_to_the_question(setup: ModelSetup) -> None:
-    """Captured pair: same user, same folder, other first prompt. With the header they differ after
-    a line."""
-    one, other = (prompts(f"16-long-prefix-session-{session}", setup)[0] for session in "ab")
-    shared = one.text[: shared_length(one.text, other.text)]
-    assert len(shared) > 150_000
-    assert shared.rstrip().endswith("</system-reminder>")
-    assert one.text.index("<|im_end|>", len(shared)) - len(shared) < 50
-    assert shared_length(one.ids, other.ids) > len(setup.tokenizer.encode(shared)) - 5
 
 
 @pytest.mark.parametrize(

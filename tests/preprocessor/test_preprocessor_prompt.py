@@ -186,7 +186,8 @@ def test_each_prompt_begins_with_the_last_one_and_its_answer(setup: ModelSetup) 
     messages, expected = [user("begin")], ""
     for thinking, answer, parts in [*ANSWERS, *ANSWERS[:1]]:
         more: dict[str, Any] = {"system": [Text("Be brief.")], "tools": [BASH]}
-        prompt = assemble(conversation(*messages, thinking=Thinking(thinking), **more), setup)  # type: ignore[arg-type]
+        more["thinking"] = Thinking(thinking)  # type: ignore[arg-type]
+        prompt = assemble(conversation(*messages, **more), setup)
         assert prompt.text.startswith(expected)
         expected = f"{prompt.text}{answer}<|im_end|>\n"
         results = [Result(part.call_id, [Text("done")]) for part in parts if isinstance(part, Call)]

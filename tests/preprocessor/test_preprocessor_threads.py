@@ -1,4 +1,4 @@
-"""Where prompts are made: templates that are slow or recurse are stopped, and ids are compared."""
+"""Templates that are slow or recurse are stopped; ids of prompts are compared."""
 
 import asyncio
 import os

@@ -60,27 +60,6 @@ async def test_requests_end_with_an_answer_or_an_error(bus: Bus) -> None:
     assert not bus.waiting
 
 
-async def test_a_request_without_a_task_is_sent_at_once_and_ends_with_one_call(bus: Bus) -> None:
-    await bus.subscribe("t.echo", lambda delivery: delivery.reply(delivery.data * 2))
-    await bus.subscribe("t.mute", lambda _delivery: None)
-    answers: list[bytes | TurnwireError] = []
-    bus.ask("t.echo", b"ab", 5, answers.append)
-    await eventually(lambda: answers == [b"abab"])
-    bus.ask("t.nobody", b"", 5, answers.append)
-    await eventually(
-        lambda: isinstance(answers[-1], Unavailable) and "t.nobody" in str(answers[-1])
-    )
-    bus.ask("t.mute", b"", 0.05, answers.append)
-    await eventually(lambda: isinstance(answers[-1], TimedOut))
-    forget = bus.ask("t.echo", b"", 5, answers.append)
-    forget()
-    await bus.request("t.echo", b"", LIMIT_S)
-    bus.ask("t.mute", b"", 60, answers.append)
-    await bus.close()
-    await eventually(lambda: len(answers) == 4)
-    assert isinstance(answers[-1], Unavailable)
-
-
 async def test_expected_message_is_passed_on_once_and_not_after_it_was_forgotten(
     bus: Bus, other: Bus
 ) -> None:

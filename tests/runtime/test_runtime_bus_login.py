@@ -1,4 +1,4 @@
-"""How the bus proves who it is and to whom it speaks: TLS, users, passwords that change, credentials."""
+"""How the bus proves who it is and to whom it speaks: TLS, users, passwords, credentials."""
 
 import asyncio
 import base64

@@ -63,9 +63,9 @@ async def test_a_bucket_that_does_not_exist_keeps_nothing_until_it_does(
 async def test_no_writer_can_empty_a_bucket(bus: Bus, quiet_log: FilteringBoundLogger) -> None:
     old = config("rollup")
     bucket = await make_bucket(bus, config("rollup"), quiet_log)
-    await bus.jetstream(lambda js: js.update_stream(name="KV_rollup", subjects=["$KV.rollup.>"], max_bytes=old.max_bytes,
-        max_msgs_per_subject=1, max_age=old.ttl_s, max_msg_size=101_024, discard="old", allow_direct=True,
-        deny_delete=True, allow_rollup_hdrs=True, duplicate_window=60, storage="file"), 60)  # fmt: skip
+    before = await bus.jetstream(lambda js: js.stream_info("KV_rollup"), 60)
+    before.config.allow_rollup_hdrs = True
+    await bus.jetstream(lambda js: js.update_stream(before.config), 60)
     await create_bucket(bus, old)  # as a bucket of an older release is updated
     await bucket.put("k", b"v")
     with pytest.raises(EngineFailed, match="rollup"):

@@ -1,4 +1,4 @@
-"""Logs come out once, typed, at their level and in few writes; metrics and health answer over HTTP."""
+"""Logs come out typed, at their level and in few writes; metrics and health answer over HTTP."""
 
 import io
 import platform

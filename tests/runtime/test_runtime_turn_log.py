@@ -242,13 +242,3 @@ def test_ids_come_once_and_in_order_whatever_is_lost(
     assert all(one.ids == ids[one.at : one.at + len(one.ids)] for one in got)
     counts = [None if one.logprobs is None else len(one.logprobs) for one in got]
     assert counts == [len(one.ids) if logprobs else None for one in got]
-
-
-def test_a_finish_without_all_ids_is_a_gap() -> None:
-    cursor = Cursor()
-    assert cursor.accept(OutputTokens(1, [5])) is Verdict.GAP
-    assert cursor.accept(Finish(FinishReason.STOP, 0, Usage(), None, 1)) is Verdict.GAP
-    assert cursor.accept(OutputTokens(0, [4])) == OutputTokens(0, [4])
-    assert cursor.accept(OutputTokens(0, [4])) is Verdict.REPEAT
-    assert cursor.accept(OutputTokens(0, [4, 5])) == OutputTokens(1, [5])
-    assert isinstance(cursor.accept(Finish(FinishReason.STOP, 0, Usage(), None, 2)), Finish)
