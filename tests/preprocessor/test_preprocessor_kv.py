@@ -2,8 +2,8 @@
 
 import msgspec
 import pytest
+from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from schemas import subjects
 from schemas.control import KvUpdate, ModelCard
@@ -154,42 +154,27 @@ def test_oldest_blocks_of_a_worker_are_dropped_over_the_limit() -> None:
     assert len(index) == 3
 
 
-class Machine(RuleBasedStateMachine):
-    """The index and the sets that it stands for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.index = KvIndex()
-        self.held: dict[str, set[int]] = {"a": set(), "b": set(), "c": set()}
-
-    @rule(worker=workers, keys=some_keys)
-    def stored(self, worker: str, keys: list[int]) -> None:
-        self.index.add(worker, keys)
-        self.held[worker] |= set(keys)
-
-    @rule(worker=workers, keys=some_keys)
-    def removed(self, worker: str, keys: list[int]) -> None:
-        self.index.remove(worker, keys)
-        self.held[worker] -= set(keys)
-
-    @rule(worker=workers)
-    def forget(self, worker: str) -> None:
-        self.index.forget(worker)
-        self.held[worker].clear()
-
-    @rule(prompt=some_keys)
-    def overlap(self, prompt: list[int]) -> None:
-        expected = {}
-        for worker, held in self.held.items():
-            depth = next((i for i, key in enumerate(prompt) if key not in held), len(prompt))
-            if depth:
-                expected[worker] = depth
-        found = {worker: depth for worker, depth in self.index.overlaps(prompt).items() if depth}
-        assert found == expected
-
-    @invariant()
-    def nothing_is_kept_for_nobody(self) -> None:
-        assert len(self.index) == len(set().union(*self.held.values()))
+STEPS = st.tuples(st.sampled_from(["add", "remove", "forget"]), workers, some_keys, some_keys)
 
 
-TestMachine = Machine.TestCase
+@given(st.lists(STEPS, max_size=30))
+def test_index_stands_for_the_sets_of_the_workers_blocks(
+    steps: list[tuple[str, str, list[int], list[int]]],
+) -> None:
+    index = KvIndex()
+    held: dict[str, set[int]] = {"a": set(), "b": set(), "c": set()}
+    for step, worker, keys, prompt in steps:
+        if step == "add":
+            index.add(worker, keys)
+            held[worker] |= set(keys)
+        elif step == "remove":
+            index.remove(worker, keys)
+            held[worker] -= set(keys)
+        else:
+            index.forget(worker)
+            held[worker].clear()
+        overlaps = index.overlaps(prompt)
+        for one, blocks in held.items():
+            depth = next((at for at, key in enumerate(prompt) if key not in blocks), len(prompt))
+            assert overlaps.get(one, 0) == depth
+        assert len(index) == len(set().union(*held.values())), "nothing is kept for nobody"
