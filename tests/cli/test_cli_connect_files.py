@@ -97,6 +97,9 @@ def test_new_file_is_private_and_is_not_written_twice(tmp_path: Path) -> None:
     assert write(ours) == [f"{path}: unchanged"]
     assert path.stat().st_mtime_ns == at
     assert list(path.parent.glob("*.bak")) == []
+    path.chmod(0o644)
+    write(ours)
+    assert private(path)
 
 
 def test_only_a_new_file_gets_the_values_of_new_files(path: Path, cases: Cases) -> None:
@@ -198,7 +201,9 @@ def test_layout_that_a_client_writes_is_no_change(path: Path) -> None:
     ours = settings(path, {"c": 3})
     write(ours)
     path.write_text(json.dumps(json.loads(path.read_text()), sort_keys=True))
+    path.chmod(0o640)
     assert undo(ours) == [f"{path}: as before"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
     assert path.read_text() == '{"b":1,  "a":2}'
 
 

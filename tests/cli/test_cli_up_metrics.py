@@ -8,6 +8,7 @@ from urllib.request import Request, urlopen
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
 from prometheus_client.exposition import generate_latest
+from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from services.cli.up.metrics import ProcessMetrics, serve_metrics
@@ -50,6 +51,7 @@ def test_metrics_are_served_in_openmetrics() -> None:
         text = answer.read().decode()
     assert text.endswith("# EOF\n")
     assert 'turnwire_turns_total{model="m",process="worker-2",stage="worker"} 4.0' in text
+    assert [*openmetrics.text_string_to_metric_families(text)]  # type: ignore[no-untyped-call]
     server.shutdown()
     server.server_close()
 

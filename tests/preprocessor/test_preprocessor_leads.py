@@ -99,6 +99,13 @@ def test_next_lead_holds_none_that_would_not_have_chosen_it() -> None:
     assert alike.waits_for is long
 
 
+def test_only_new_shared_tokens_count() -> None:
+    trial = Trial()
+    trial.lead(prompt("a", GROUP, ("a", 8)), held=18 * BLOCK)
+    assert trial.waits_for(prompt("b", GROUP, ("b", 8))) is None, "two blocks of the group are new"
+    assert trial.waits_for(prompt("c", GROUP, ("a", 8), ("c", 1))) == "a"
+
+
 def test_acceptance_with_a_held_prefix_continues_those_that_gain_nothing_any_more() -> None:
     trial = Trial()
     first = prompt("a", GROUP, ("a", 8))
