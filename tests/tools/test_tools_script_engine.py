@@ -1,8 +1,8 @@
-"""The script engine: what it says, when, and what a request can make it do."""
+"""The script engine: its output, from files and directives, and what a request can make it do."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from tests.kit.listening import listen
 from tests.kit.waiting import LIMIT_S, eventually
 from turnwire_tools.script.demo_model import MARKUP, SPECIAL
 from turnwire_tools.script.engine import ScriptEngine
+from turnwire_tools.script.player import Action, Fill, Playback, parse_inline, perform, place_after
 from turnwire_tools.script.prefills import PrefillQueue
 
 
@@ -153,3 +154,55 @@ def test_markup_of_the_demo_is_one_token_and_only_control_tokens_are_special(
         assert token_id == tokenizer.token_to_id(token)
     added = tokenizer.get_added_tokens_decoder().values()
     assert {token.content for token in added if token.special} == set(SPECIAL)
+
+
+PROSE = [100, 101, 102]
+EOS = 2
+
+
+def encode(text: str) -> list[int]:
+    return [ord(c) for c in text]
+
+
+def played(script: Playback, *, stop_ids: Sequence[int] = (2, 3), max_tokens: int = 50) -> Playback:
+    return perform(script, Sampling(max_tokens=max_tokens), stop_ids, [EOS, 3], PROSE, resumed=0)
+
+
+def test_directives_in_a_request_become_actions() -> None:
+    text = "Hi[[pause 200]] you[[fill 5]][[mark m]]x[[fail no luck]][[die]]"
+    assert parse_inline(text) == [
+        "Hi",
+        Action("pause", 200.0),
+        " you",
+        Fill(5),
+        Action("mark", text="m"),
+        "x",
+        Action("fail", text="no luck"),
+        Action("die"),
+    ]
+    assert parse_inline("[[unknown]] [x]") == ["[[unknown]] [x]"]
+    with pytest.raises(Invalid, match="needs a number"):
+        parse_inline("[[pause soon]]")
+
+
+def test_limits_and_stop_ids_end_the_output() -> None:
+    script = Playback([7, 8, 9], [])
+    assert played(script, max_tokens=2) == Playback([7, 8], [], FinishReason.LENGTH)
+    assert played(script) == Playback([7, 8, 9], [], FinishReason.STOP, EOS)
+    assert played(script, stop_ids=[EOS, 8]) == Playback([7], [], FinishReason.STOP, 8)
+
+
+def test_script_goes_on_after_its_own_end_of_a_thought_that_was_ended() -> None:
+    script = encode("think and think</t>answer [call] <t>again and again</t>last")
+    for output, rest in (
+        ("think", " and think</t>answer [call] <t>again and again</t>last"),
+        ("think</t>ans", "wer [call] <t>again and again</t>last"),
+        ("think</t>answer [call] <t>again</t>", "last"),
+        ("thinkNOWHERE", " and think</t>answer [call] <t>again and again</t>last"),
+    ):
+        place = place_after(encode(output), script, ())
+        assert "".join(map(chr, script[place:])) == rest, output
+    assert place_after(encode("abX"), [*encode("ab"), EOS, 65, 66], [EOS]) == 3, (
+        "prose in place of an early end"
+    )
+    assert place_after(encode("abcdef"), encode("abc"), ()) == 6
