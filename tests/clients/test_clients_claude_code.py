@@ -141,7 +141,8 @@ async def search(machine: Machine, session: Session, provider: ProviderStub) -> 
     kinds = ["server_tool_use", "web_search_tool_result"]
     assert [block["type"] for block in starts[:2]] == kinds
     messages = [line["message"]["content"] for line in ran.lines if line["type"] == "user"]
-    (result,) = [str(block["content"]) for blocks in messages for block in blocks]
+    sent = [block for blocks in messages for block in blocks]
+    (result,) = [str(block["content"]) for block in sent if block["type"] == "tool_result"]
     assert "https://example.org/tides" in result  # what the client made of the result blocks
     assert "Tides" in result
     assert ran.lines[-1]["result"] == "High water is at noon."
