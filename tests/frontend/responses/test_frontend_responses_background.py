@@ -270,6 +270,13 @@ async def test_cancelled_drain_fails_the_remaining_responses(
     assert [turn.cancelled for turn in served.gateway.turns] == [["hangup"], ["hangup"]]
 
 
+async def test_running_response_ends_with_its_server(gateway: FakeGateway) -> None:
+    async with serving(gateway) as served:
+        client = Client(served.http, served)
+        await client.until(await start(client), "in_progress")
+    assert gateway.turns[0].cancelled == ["hangup"]
+
+
 async def test_waiting_job_of_a_removed_key_is_refused(
     tmp_path: Path, gateway: FakeGateway, go: asyncio.Event
 ) -> None:

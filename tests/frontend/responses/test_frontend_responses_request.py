@@ -56,8 +56,8 @@ def in_namespace(name: str, namespace: str) -> Json:
 
 @pytest.mark.parametrize("later", [False, True])
 def test_tools_that_render_to_one_name_are_told_apart(later: bool) -> None:
-    tools = [("b__c", "a"), ("c", "a__b"), ("a__b__c", None)]
-    listed = [in_namespace(*tools[0]), in_namespace(*tools[1]), function(tools[2][0])]
+    tools: list[tuple[str, str | None]] = [("b__c", "a"), ("c", "a__b"), ("a__b__c", None)]
+    listed = [in_namespace("b__c", "a"), in_namespace("c", "a__b"), function("a__b__c")]
     fields = {} if later else {"tools": listed}
     items = [block("additional_tools", tools=listed)] if later else []
     calls = [
