@@ -87,6 +87,7 @@ def transformed(**fields: Any) -> Json:
     return said(image | {"transformations": fields})
 
 
+PLAN = block("json_schema", schema=SCHEMA)
 CACHED = text("x", cache_control=block("ephemeral", ttl="2h"))
 REMOVAL = block("tool_removal", tool=block("tool_reference", name="x"))
 FILE = block("document", source=block("file", file_id="f"))
@@ -116,6 +117,7 @@ REFUSED_BY_MESSAGES: list[tuple[str, Any]] = [
     ("messages: at least one message is required", messages(messages=[])),
     ("output_config.effort: Input should be 'low', ", messages(output_config={"effort": "huge"})),
     ("output_config.format: ", messages(output_config={"format": block("json", schema={})})),
+    ("output_format: ", messages(output_format=PLAN, output_config={"format": PLAN})),
     (
         "system.0.cache_control.ephemeral.ttl: Input should be '5m' or '1h'",
         messages(system=[CACHED]),

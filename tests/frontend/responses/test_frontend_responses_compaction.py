@@ -122,8 +122,12 @@ async def test_context_that_cannot_be_compacted_is_an_error(
     await client.refuse(status=503, stream=True, **MANAGED)
 
 
-async def test_blob_of_another_tenant_is_refused(tmp_path: Path) -> None:
-    async with serving(config=keyed(tmp_path, "red", "blue")) as served:
+@pytest.mark.parametrize("with_key", [False, True])
+async def test_blob_of_another_tenant_is_refused(tmp_path: Path, with_key: bool) -> None:
+    key = tmp_path / "seal"
+    key.write_text("s" * 32)
+    options = {"seal_key_file": str(key)} if with_key else {}
+    async with serving(config=keyed(tmp_path, "red", "blue", **options)) as served:
         red, blue = (Client(served.http, served, name) for name in ("red", "blue"))
         blob = (await compact(red))["output"][-1]
         error = await blue.refuse(input=[blob, user("hi")])

@@ -125,8 +125,9 @@ async def test_input_items_are_listed_with_the_chain_before_them(client: Client)
     assert (page["first_id"], page["last_id"], page["has_more"]) == (ids[3], ids[2], True)
     page = await client.get(second["id"], f"/input_items?order=asc&after={ids[3]}")
     assert ([item["id"] for item in page["data"]], page["has_more"]) == (ids[4:], False)
-    error = await client.refused("GET", f"/{second['id']}/input_items?limit=101")
-    assert error["param"] == "limit"
+    for query, param in (("limit=101", "limit"), ("after=nothing", "after")):
+        error = await client.refused("GET", f"/{second['id']}/input_items?{query}")
+        assert error["param"] == param
 
 
 async def test_each_key_has_its_own_store(tmp_path: Path) -> None:

@@ -154,6 +154,11 @@ async def test_background_response_is_served_by_another_frontend(
     cancelled = await pair.ask_other.ask("POST", f"/{made['id']}/cancel")
     assert (cancelled["status"], pair.one.gateway.turns[-1].cancelled) == ("cancelled", ["hangup"])
     assert (await pair.ask_one.get(made["id"]))["status"] == "cancelled"
+    orphan = await pair.ask_one.create(background=True)
+    await pair.ask_other.until(orphan["id"], "in_progress")
+    del pair.living[0]
+    shown = await pair.ask_other.get(orphan["id"])
+    assert (shown["status"], shown["error"]["code"]) == ("failed", "server_error")
 
 
 async def test_background_response_that_another_frontend_deletes_does_not_come_back(
