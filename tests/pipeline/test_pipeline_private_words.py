@@ -7,53 +7,44 @@ from typing import Any
 
 import aiohttp
 
+from tests.kit import bodies
 from tests.kit.stack import MODEL, Stack
 
 SECRET = "s3cr3t"
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string", "description": ""}}}
-LOOK = {"name": "look", "description": "", "parameters": SCHEMA}
-USE = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {"path": ""}}
-RESULT = {"type": "tool_result", "tool_use_id": "toolu_1", "content": ""}
-MESSAGES: dict[str, Any] = {
-    "model": MODEL,
-    "max_tokens": 8,
-    "metadata": {"user_id": "user_1_account__session_2"},
-    "system": [{"type": "text", "text": ""}],
-    "stop_sequences": ["never"],
-    "tools": [{"name": "look", "description": "", "input_schema": SCHEMA}],
-    "messages": [
-        {"role": "user", "content": [{"type": "text", "text": "Hi."}]},
-        {"role": "assistant", "content": [{"type": "text", "text": ""}, USE]},
-        {"role": "user", "content": [RESULT]},
-    ],
-}
-CALL = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
-CHAT: dict[str, Any] = {
-    "model": MODEL,
-    "max_tokens": 8,
-    "user": "",
-    "stop": ["never"],
-    "tools": [{"type": "function", "function": LOOK}],
-    "messages": [
-        {"role": "system", "content": ""},
-        {"role": "user", "content": "Hi."},
-        {"role": "assistant", "content": "", "reasoning_content": "", "tool_calls": [CALL]},
-        {"role": "tool", "tool_call_id": "c", "content": ""},
-    ],
-}
-RESPONSES: dict[str, Any] = {
-    "model": MODEL,
-    "max_output_tokens": 16,
-    "instructions": "",
-    "prompt_cache_key": "session",
-    "tools": [{"type": "function", **LOOK}],
-    "input": [
-        {"role": "developer", "content": ""},
-        {"role": "user", "content": "Hi."},
-        {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"},
-        {"type": "function_call_output", "call_id": "c", "output": ""},
-    ],
-}
+MESSAGES = bodies.messages(
+    bodies.user(bodies.text("Hi.")),
+    bodies.assistant(bodies.text(""), bodies.tool_use(input={"path": ""})),
+    bodies.user(bodies.tool_result(content="")),
+    model=MODEL,
+    max_tokens=8,
+    metadata={"user_id": "user_1_account__session_2"},
+    system=[bodies.text("")],
+    stop_sequences=["never"],
+    tools=[bodies.tool(description="", input_schema=SCHEMA)],
+)
+CHAT = bodies.chat(
+    bodies.message("system", ""),
+    bodies.user("Hi."),
+    bodies.assistant("", reasoning_content="", tool_calls=[bodies.chat_call()]),
+    bodies.chat_result(content=""),
+    model=MODEL,
+    max_tokens=8,
+    user="",
+    stop=["never"],
+    tools=[bodies.chat_tool(description="", parameters=SCHEMA)],
+)
+RESPONSES = bodies.responses(
+    bodies.message("developer", ""),
+    bodies.user("Hi."),
+    bodies.function_call(),
+    bodies.function_output(output=""),
+    model=MODEL,
+    max_output_tokens=16,
+    instructions="",
+    prompt_cache_key="session",
+    tools=[bodies.function(description="", parameters=SCHEMA)],
+)
 APIS = {
     "/v1/messages": (MESSAGES, {"max_tokens": -1}),
     "/v1/chat/completions": (CHAT, {"temperature": 99}),
