@@ -7,16 +7,10 @@ and is counted.
 import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Literal, get_args
+from itertools import accumulate, pairwise, takewhile
+from typing import Literal
 
-from tests.chaos.apis import (
-    Reading,
-    expected_blocks,
-    read_document,
-    read_stream,
-    split_frames,
-)
+from tests.chaos.apis import Reading, expected_blocks, read_document, read_stream, split_frames
 from tests.chaos.scripts import Block, Kind, Script
 from turnwire_tools.clients.answer import Api
 from turnwire_tools.clients.shared import IllFormed
@@ -30,7 +24,6 @@ Retry-After, and as expected when sent again.
 told: a correct prefix and one error event, or an error as the document. lost: not answered to its
 end. wrong: any other byte. doubled: a piece came twice. ends: not exactly one terminal event.
 ill-formed: against the rules of SSE or of the API."""
-VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 Frontend = Literal["serving", "closed", "broken"]
 """closed: it was terminated, drained its connections, and accepted no others. broken: it was
 killed, or its drain period was over."""
@@ -104,31 +97,33 @@ def judge(wanted: Wanted, attempts: Sequence[Attempt], frontends: Sequence[Front
 
 def judge_attempt(wanted: Wanted, attempt: Attempt) -> tuple[Verdict, str]:
     """The verdict on one answer, and its reason."""
+    text = attempt.data[:200].decode(errors="replace")
+    late = "the limit was over, " if attempt.late else ""
     if attempt.status != 200:
         if attempt.status == 503 and attempt.retry_after and not attempt.broken:
-            return "refused", attempt.data[:200].decode(errors="replace")
-        text = attempt.data[:200].decode(errors="replace")
-        late = " (the limit was over)" if attempt.late else ""
+            return "refused", text
         if not wanted.stream and attempt.status in (500, 502, 504) and not attempt.broken:
             return "told", text
-        return "lost", f"status {attempt.status or 'none'} {attempt.broken}{late} {text}".strip()
+        return "lost", f"status {attempt.status or 'none'} {late}{attempt.broken} {text}"
+    if attempt.broken and not wanted.stream:
+        return "lost", f"{attempt.broken}, a document"
     whole = not attempt.broken
     try:
-        if not wanted.stream:
-            if not whole:
-                return "lost", f"{attempt.broken}, a document"
-            return _compare(wanted, read_document(wanted.api, attempt.data), whole=True)
-        frames, _ = split_frames(attempt.data, whole=whole)
-        return _compare(
-            wanted, read_stream(wanted.api, frames, whole=whole), whole=whole, attempt=attempt
-        )
+        if wanted.stream:
+            frames, _ = split_frames(attempt.data, whole=whole)
+            reading = read_stream(wanted.api, frames, whole=whole)
+        else:
+            reading = read_document(wanted.api, attempt.data)
     except IllFormed as error:
         return "ill-formed", str(error)
+    found = _compare(wanted, reading, whole=whole)
+    if found[0] == "whole" and not whole:
+        return "lost", f"{late}{attempt.broken}, {len(attempt.data)} bytes"
+    return found
 
 
-def _compare(
-    wanted: Wanted, reading: Reading, *, whole: bool, attempt: Attempt | None = None
-) -> tuple[Verdict, str]:
+def _compare(wanted: Wanted, reading: Reading, *, whole: bool) -> tuple[Verdict, str]:
+    """Unless `whole`, the answer is cut off, and may end anywhere."""
     expected = expected_blocks(wanted.api, wanted.script.blocks)
     answer = reading.answer
     ended = whole and answer.ends == 1 and not reading.error
@@ -143,9 +138,7 @@ def _compare(
     if reading.error:
         return "told", reading.error
     if not whole:
-        assert attempt is not None
-        late = "the limit was over, " if attempt.late else ""
-        return "lost", f"{late}{attempt.broken}, {len(attempt.data)} bytes"
+        return "whole", ""
     if not answer.ends:
         return "ends", "the stream ended without a terminal event"
     end = "calls" if wanted.script.calls else "stop"
@@ -168,10 +161,8 @@ def compare_blocks(
         found = _flat([block for block in got if block.kind in channel])
         if found == wanted or (not complete and wanted.startswith(found)):
             continue
-        same = next(
-            (at for at, (a, b) in enumerate(zip(wanted, found, strict=False)) if a != b), None
-        )
-        same = min(len(wanted), len(found)) if same is None else same
+        pairs = zip(wanted, found, strict=False)
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         if len(found) < len(wanted) and wanted.startswith(found):
             return "wrong", f"the end is missing: {len(found)} of {len(wanted)} characters"
         near = f"at {same}: {found[max(0, same - 20) : same + 30]!r}, not {wanted[max(0, same - 20) : same + 30]!r}"
@@ -192,22 +183,15 @@ def _pauses(wanted: Wanted, attempt: Attempt) -> tuple[float, float]:
     """Longest time without output, and without any byte."""
     if not wanted.stream or attempt.status != 200:
         return 0.0, 0.0
-    outputs = _output_times(wanted, attempt)
     times = [at for at, _ in attempt.chunks]
-    return _longest(outputs), _longest(times)
-
-
-def _output_times(wanted: Wanted, attempt: Attempt) -> list[float]:
     try:
         frames, ends = split_frames(attempt.data, whole=False)
         reading = read_stream(wanted.api, frames, whole=False)
     except IllFormed:
-        return []
-    sums, total = [], 0
-    for _, data in attempt.chunks:
-        total += len(data)
-        sums.append(total)
-    return [attempt.chunks[bisect.bisect_left(sums, ends[index])][0] for index in reading.outputs]
+        return 0.0, _longest(times)
+    received = [*accumulate(len(data) for _, data in attempt.chunks)]
+    outputs = [times[bisect.bisect_left(received, ends[index])] for index in reading.outputs]
+    return _longest(outputs), _longest(times)
 
 
 def _longest(times: Sequence[float]) -> float:
