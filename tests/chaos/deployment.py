@@ -3,24 +3,19 @@ again when they end."""
 
 import asyncio
 import contextlib
-import random
 import shutil
-import socket
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 from services.cli.up.embedded_nats import find_nats_server
-from tests.kit.nats import NatsServer
+from tests.kit.nats import NatsServer, free_port
 from tests.kit.stack import Child, Stack
 from tests.kit.waiting import LIMIT_S
 
 STAGES = ("frontend", "preprocessor", "worker", "parser")
 NATS = "nats"
-PORTS = range(10_000, 30_000)
-"""Below the range of outgoing connections: a port must still be free when its process comes back,
-and a connection to a port without a listener must not come from that very port."""
 OPTIONS: dict[str, dict[str, Any]] = {
     "frontend": {"response_store": "shared"},
     "preprocessor": {"prompt_cache_mb": 2, "ledger_mb": 2},
@@ -29,15 +24,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
 RESTART_S = 1.0
 """After which the supervisor starts a process again that ended by itself."""
 SETTLE_S = 150.0
-
-
-def free_port() -> int:
-    """A port on which nothing listens."""
-    while True:
-        port = random.choice(PORTS)
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 class Deployment:
@@ -50,7 +36,6 @@ class Deployment:
         self.directory.mkdir(parents=True, exist_ok=True)
         self.instances = instances
         self.nats = NatsServer(str(find_nats_server()), str(self.directory))
-        self.nats.port = free_port()
         self.stack = Stack(self.nats, model, self.directory)
         self.down: set[Child] = set()
         """Processes that a fault ended and will start again."""

@@ -42,12 +42,19 @@ class NatsServer:
     """A nats-server that a test may kill and start again on the same port."""
 
     def __init__(
-        self, binary: str, directory: str, *, jetstream: str = "max_file_store: 2GB"
+        self,
+        binary: str,
+        directory: str,
+        *,
+        jetstream: str = "max_file_store: 2GB",
+        settings: str = "",
     ) -> None:
-        """`jetstream`: its limits; "": the server has none."""
+        """`jetstream`: its limits; "": the server has none. `settings`: more of its
+        configuration."""
         self._binary = binary
         self._directory = directory
         self._jetstream = jetstream
+        self._settings = settings
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -64,6 +71,7 @@ class NatsServer:
         config = f"{self._directory}/nats-{self.port}.conf"
         with open(config, "w", encoding="utf-8") as file:
             file.write(f'host: "127.0.0.1"\nport: {self.port}\nmax_payload: 8MB\n')
+            file.write(self._settings)
             if self._jetstream:
                 file.write(
                     f'jetstream {{ store_dir: "{self._directory}/js-{self.port}"\n{self._jetstream} }}\n'

@@ -4,11 +4,6 @@ simulated time."""
 import asyncio
 import contextlib
 import json
-import os
-import signal
-import socket
-import subprocess
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -21,7 +16,7 @@ from nats.aio.msg import Msg
 from simulation.loop import Machine, SimLoop
 from simulation.nats_server import Cluster, Server
 from simulation.network import Network
-from tests.kit.nats import free_port, suspend
+from tests.kit.nats import NatsServer, free_port
 from tests.kit.waiting import LIMIT_S
 from tests.runtime.bus_clients import Client
 
@@ -144,56 +139,35 @@ class RealServers(Place):
         self, binary: str, directory: Path, count: int = 1, *, ping_s: float = 20.0
     ) -> None:
         super().__init__()
-        self._binary = binary
-        self._directory = directory
-        self._ping_s = ping_s
-        self._ports = [free_port() for _ in range(count)]
-        self._routes = [free_port() for _ in range(count)]
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        for number in range(count):
-            self._launch(number)
-
-    def _launch(self, number: int) -> None:
-        port = self._ports[number]
-        lines = [
-            f'host: "127.0.0.1"\nport: {port}\nserver_name: n{number}',
-            f"max_payload: {MAX_PAYLOAD}",
-            f'write_deadline: "{WRITE_DEADLINE_S}s"',
-            f'ping_interval: "{self._ping_s}s"\nping_max: 2',
-            f'jetstream {{ store_dir: "{self._directory}/js{number}"\n{STORES} }}',
-        ]
-        if len(self._ports) > 1:
-            others = [route for route in self._routes if route != self._routes[number]]
-            routes = ", ".join(f'"nats://127.0.0.1:{route}"' for route in others)
-            own = self._routes[number]
-            lines.append(f'cluster {{ name: c, listen: "127.0.0.1:{own}", routes: [{routes}] }}')
-        config = self._directory / f"n{number}.conf"
-        config.write_text("\n".join(lines))
-        argv = [self._binary, "-c", str(config)]
-        self._processes[number] = subprocess.Popen(
-            argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        deadline = time.monotonic() + LIMIT_S
-        while not _greets(port):
-            assert time.monotonic() < deadline, "nats-server did not start"
-            time.sleep(0.01)
+        routes = [free_port() for _ in range(count)]
+        urls = ", ".join(f'"nats://127.0.0.1:{route}"' for route in routes)
+        self._servers: list[NatsServer] = []
+        for number, route in enumerate(routes):
+            settings = (
+                f'server_name: n{number}\nwrite_deadline: "{WRITE_DEADLINE_S}s"\n'
+                f'ping_interval: "{ping_s}s"\nping_max: 2\n'
+            )
+            if count > 1:
+                listen = f'listen: "127.0.0.1:{route}"'
+                settings += f"cluster {{ name: c, {listen}, routes: [{urls}] }}\n"
+            server = NatsServer(binary, str(directory), jetstream=STORES, settings=settings)
+            server.start()
+            self._servers.append(server)
 
     def addresses(self) -> list[tuple[str, int]]:
-        return [("127.0.0.1", port) for port in self._ports]
+        return [("127.0.0.1", server.port) for server in self._servers]
 
     async def kill(self, number: int = 0) -> None:
-        process = self._processes.pop(number)
-        process.kill()
-        process.wait()
+        self._servers[number].kill()
 
     async def start(self, number: int = 0) -> None:
-        self._launch(number)
+        self._servers[number].start()
 
     async def suspend(self) -> None:
-        suspend(self._processes[0])
+        self._servers[0].pause()
 
     async def resume(self) -> None:
-        self._processes[0].send_signal(signal.SIGCONT)
+        self._servers[0].resume()
 
     def run(self, case: Case) -> None:
         """Runs a case."""
@@ -208,17 +182,8 @@ class RealServers(Place):
         asyncio.run(whole())
 
     def stop(self) -> None:
-        for process in self._processes.values():
-            os.kill(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-def _greets(port: int) -> bool:
-    try:
-        with socket.create_connection(("127.0.0.1", port), LIMIT_S) as connection:
-            return connection.recv(4) == b"INFO"
-    except OSError:
-        return False
+        for server in self._servers:
+            server.kill()
 
 
 class ModelServers(Place):
