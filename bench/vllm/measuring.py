@@ -93,17 +93,10 @@ async def sessions(
             usage = exchange.tokens(dialect.api)
             if usage is None:
                 raise Failed(f"{side}, {api}, turn {turn + 1}: no usage")
-            yield TurnRow(
-                side,
-                api,
-                style,
-                turn + 1,
-                usage.prompt,
-                usage.cached,
-                usage.output,
-                round((answer.first_at - exchange.due) / 1e6, 2),
-                round((usage.output - 1) / (answer.last_at - answer.first_at) * 1e9, 1),
-            )
+            ttft_ms = round((answer.first_at - exchange.due) / 1e6, 2)
+            rate = round((usage.output - 1) / (answer.last_at - answer.first_at) * 1e9, 1)
+            counts = (usage.prompt, usage.cached, usage.output)
+            yield TurnRow(side, api, style, turn + 1, *counts, ttft_ms, rate)
             talk.take(answer)
         if len({(answer.thinking.strip(), answer.text.strip()) for answer in answers.values()}) > 1:
             raise Failed(f"{api}, turn {turn + 1}: the sides read other texts: {answers}")
@@ -116,18 +109,17 @@ async def streams(
 ) -> list[StreamRow]:
     """`number` stories at once, one side after the other, `rounds` times. Raises Failed."""
     dialect, rows, numbers = DIALECTS[api], [], count()
+
+    def story(_: int) -> bytes:
+        return single(dialect, NAME, f"Tell story {next(numbers)}. [[script story]]")
+
     for at in range(rounds + 1):
         for side, server in servers.items():
             client = Client(Target.of(server.url), dialect.api, timeout_s=TIMEOUT_S)
             meter = Meter(_processes(next(iter(server.pids.values()))))
             meter.start()
             begun = time.monotonic()
-            exchanges = await closed_loop(
-                client,
-                lambda _: single(dialect, NAME, f"Tell story {next(numbers)}. [[script story]]"),
-                number,
-                2,
-            )
+            exchanges = await closed_loop(client, story, number, 2)
             seconds = time.monotonic() - begun
             cost = meter.stop().processes
             client.close()

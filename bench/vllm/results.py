@@ -6,7 +6,7 @@ from statistics import median
 
 from msgspec import Struct, field
 
-from bench.prefixes import Figures, ratios
+from bench.prefixes import RATIOS, Figures, ratios
 from bench.report import Machine
 from bench.vllm.measuring import DispatchRow, StreamRow, TurnRow
 
@@ -32,29 +32,24 @@ class Result(Struct):
 
 def tables(result: Result) -> str:
     """All of it, as Markdown."""
-    parts = [_about(result)]
-    if result.prefixes:
-        parts.append(_prefixes(result.prefixes))
-    if result.turns:
-        parts.append(_turns(result.turns))
-    if result.streams:
-        parts.append(_streams(result.streams))
-    if result.dispatch:
-        parts.append(_dispatch(result.dispatch))
-    return "\n\n".join(parts)
+    parts = [
+        _about(result),
+        _prefixes(result.prefixes) if result.prefixes else "",
+        _turns(result.turns) if result.turns else "",
+        _streams(result.streams) if result.streams else "",
+        _dispatch(result.dispatch) if result.dispatch else "",
+    ]
+    return "\n\n".join(part for part in parts if part)
 
 
 def _about(result: Result) -> str:
-    machine, versions = (
-        result.machine,
-        "; ".join(f"{name} {number}" for name, number in result.versions.items()),
-    )
+    machine = result.machine
+    versions = "; ".join(f"{name} {number}" for name, number in result.versions.items())
     return (
         f"{result.started[:10]}, {machine.cores} cores, {machine.processor}, {machine.system}, "
         f"Python {machine.python}. {versions}. Other work shared the machine (load average "
         f"{machine.load_before:g} at the start, {result.load_after:g} at the end): the sides took "
-        "turns, and only the "
-        "ratios count."
+        "turns, and only the ratios count."
     )
 
 
@@ -67,10 +62,7 @@ def _prefixes(figures: Sequence[Figures]) -> str:
             f"{figure.ttft_ms:,.0f} ms ({figure.prompt_tokens - figure.cached_tokens:,})"
             for figure in by_name.values()
         ]
-        own = [
-            f"**{found[f'{name}, {stack}']:g}**"
-            for name in ("header varying / stable", "thinking mutated / kept")
-        ]
+        own = [f"**{found[f'{name}, {stack}']:g}**" for name in RATIOS]
         rows.append((stack, *times[:2], own[0], *times[2:], own[1]))
     size = figures[0].prompt_tokens
     head = ("billing line", "stable", "varying", "ratio", "thinking kept", "mutated", "ratio")
@@ -85,33 +77,23 @@ def _turns(turns: Sequence[TurnRow]) -> str:
     rows = []
     for style, api in dict.fromkeys((row.style, row.api) for row in turns):
         for side in (THEIRS, OURS):
-            mine = [
-                row
-                for row in turns
-                if (row.side, row.api, row.style) == (side, api, style) and row.turn > 1
-            ]
-            rows.append(
-                (
-                    f"{APIS[api]}, {style} arguments",
-                    side,
-                    f"{max(row.prompt for row in mine):,}",
-                    *(f"{median(getattr(row, name) for row in mine):,.0f}" for name in _PER_TURN),
-                )
-            )
-        rows.append(
-            ("", "ratio", "", *(f"**{ratio:.2f}**" for ratio in _session_ratios(turns, style, api)))
-        )
+            own = [row for row in turns if (row.side, row.api, row.style) == (side, api, style)]
+            later = [row for row in own if row.turn > 1]
+            longest = f"{max(row.prompt for row in later):,}"
+            medians = (median(getattr(row, name) for row in later) for name in _PER_TURN)
+            figures = (f"{figure:,.0f}" for figure in medians)
+            rows.append((f"{APIS[api]}, {style} arguments", side, longest, *figures))
+        ratios = (f"**{ratio:.2f}**" for ratio in _session_ratios(turns, style, api))
+        rows.append(("", "ratio", "", *ratios))
     new, rest = zip(*_new(turns), strict=True)
     head = ("session", "server", "longest prompt", "computed", "first token, ms", "tokens/s")
     return (
         "### A session of 20 turns\n\n"
         "Medians over turns 2 to 20. Computed: tokens of the prompt that were not in the cache. "
-        "With Turnwire that is, "
-        "in each turn, what is new (the tool result and what the template writes around it: "
-        f"{median(new):,.0f} at the "
-        f"median) and what was in the cache's last block, at most {max(rest)} tokens. Ratios: "
-        "Turnwire ÷ vllm serve, "
-        "turn by turn, median.\n\n" + _table(head, rows)
+        "With Turnwire that is, in each turn, what is new (the tool result and what the template "
+        f"writes around it: {median(new):,.0f} at the median) and what was in the cache's last "
+        f"block, at most {max(rest)} tokens. Ratios: Turnwire ÷ vllm serve, turn by turn, "
+        "median.\n\n" + _table(head, rows)
     )
 
 
@@ -143,26 +125,17 @@ def _streams(streams: Sequence[StreamRow]) -> str:
         for side, mine in ((THEIRS, theirs), (OURS, ours)):
             figures = (median(getattr(row, name) for row in mine) for name in _PER_STREAM)
             rows.append((f"{APIS[api]}, {model}", side, *(f"{figure:,.0f}" for figure in figures)))
-        ratios = [
-            [
-                getattr(one, name) / getattr(other, name)
-                for one, other in zip(ours, theirs, strict=True)
-            ]
-            for name in _PER_STREAM
-        ]
-        rows.append(
-            (
-                "",
-                "ratio",
-                *(f"**{median(own):.2f}** ({min(own):.2f} to {max(own):.2f})" for own in ratios),
-            )
-        )
+        cells = ["", "ratio"]
+        for name in _PER_STREAM:
+            rounds = zip(ours, theirs, strict=True)
+            own = [getattr(one, name) / getattr(other, name) for one, other in rounds]
+            cells.append(f"**{median(own):.2f}** ({min(own):.2f} to {max(own):.2f})")
+        rows.append(tuple(cells))
     head = ("", "server", "tokens/s", "µs of CPU per token, model", "all else")
     return (
         f"### {streams[0].streams} streams at once\n\n"
         "Ratios: Turnwire ÷ vllm serve, round by round: median and range. The model and the "
-        "server share the cores: "
-        "what one takes, the other lacks.\n\n" + _table(head, rows)
+        "server share the cores: what one takes, the other lacks.\n\n" + _table(head, rows)
     )
 
 
@@ -177,9 +150,8 @@ def _dispatch(rows: Sequence[DispatchRow]) -> str:
     return (
         "### From the last token of a call to the client, while the model goes on, ms\n\n"
         "Messages: to `content_block_stop`. Chat, which has no such event: to the last piece of "
-        "the arguments. Below "
-        "zero: it came with `</function>`, some tokens before the call's closer.\n\n"
-        + _table(("", THEIRS, OURS), lines)
+        "the arguments. Below zero: it came with `</function>`, some tokens before the call's "
+        "closer.\n\n" + _table(("", THEIRS, OURS), lines)
     )
 
 

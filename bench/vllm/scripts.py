@@ -96,19 +96,10 @@ class Writer:
 
     def _encode(self, text: str, *, split: bool) -> list[int]:
         """`split`: in tokens that the tokenizer would hardly choose, but for markup."""
-        pieces = [text]
-        if split:
-            pieces = [
-                piece
-                for part in _MARKUP.split(text)
-                for piece in (
-                    [part]
-                    if _MARKUP.fullmatch(part)
-                    else [part[at : at + _PIECE] for at in range(0, len(part), _PIECE)]
-                )
-            ]
-        return [
-            i
-            for piece in pieces
-            for i in self._tokenizer.encode(piece, add_special_tokens=False).ids
-        ]
+        ids: list[int] = []
+        for part in _MARKUP.split(text) if split else [text]:
+            size = _PIECE if split and not _MARKUP.fullmatch(part) else max(len(part), 1)
+            for at in range(0, len(part), size):
+                piece = part[at : at + size]
+                ids += self._tokenizer.encode(piece, add_special_tokens=False).ids
+        return ids

@@ -107,17 +107,17 @@ class Messages:
                     block["json"] += delta.get("partial_json", "")
                 case "content_block_stop":
                     stopped[data["index"]] = at
+        calls = [
+            Call(block["id"], block["name"], block["json"], stopped[index])
+            for index, block in blocks.items()
+            if block["type"] == "tool_use"
+        ]
+        joined = {
+            name: "".join(block.get(name) or "" for block in blocks.values())
+            for name in ("thinking", "signature", "text")
+        }
         return Answer(
-            "".join(block["thinking"] for block in blocks.values() if block["type"] == "thinking"),
-            "".join(block.get("signature") or "" for block in blocks.values()),
-            "".join(block["text"] for block in blocks.values() if block["type"] == "text"),
-            [
-                Call(block["id"], block["name"], block["json"], stopped[index])
-                for index, block in blocks.items()
-                if block["type"] == "tool_use"
-            ],
-            min(times, default=0),
-            max(times, default=0),
+            **joined, calls=calls, first_at=min(times, default=0), last_at=max(times, default=0)
         )
 
     def turn(self, answer: Answer, results: Sequence[str]) -> Sequence[Body]:
@@ -167,9 +167,8 @@ class Chat:
                 words = delta.get("content") or ""
                 thinking, text = thinking + thought, text + words
                 for part in delta.get("tool_calls") or ():
-                    call = calls.setdefault(
-                        part["index"], {"id": "", "name": "", "arguments": "", "at": 0}
-                    )
+                    empty = {"id": "", "name": "", "arguments": "", "at": 0}
+                    call = calls.setdefault(part["index"], empty)
                     call["id"] = part.get("id") or call["id"]
                     call["name"] = part["function"].get("name") or call["name"]
                     if more := part["function"].get("arguments"):
@@ -178,17 +177,8 @@ class Chat:
                         call["at"] = at
                 if thought or words or delta.get("tool_calls"):
                     times.append(at)
-        return Answer(
-            thinking,
-            "",
-            text,
-            [
-                Call(call["id"], call["name"], call["arguments"], call["at"])
-                for call in calls.values()
-            ],
-            min(times, default=0),
-            max(times, default=0),
-        )
+        found = [Call(c["id"], c["name"], c["arguments"], c["at"]) for c in calls.values()]
+        return Answer(thinking, "", text, found, min(times, default=0), max(times, default=0))
 
     def turn(self, answer: Answer, results: Sequence[str]) -> Sequence[Body]:
         message: Body = {"role": "assistant", "content": answer.text}
