@@ -98,6 +98,7 @@ def test_sides_take_turns_and_a_cut_run_goes_on(tmp_path: Path) -> None:
     assert text.endswith("after\n")
     assert "| messages, 2 streams, flat out | **" in text
     assert "| 3 open streams | MiB resident | **" in text
+    assert "known prefix" not in text
     page.write(path, CAPACITY, where)
     text = where.read_text()
     assert "old" not in text
