@@ -103,12 +103,3 @@ def setup(demo_dir: Path) -> ModelSetup:
 def compiled_template(demo_tokenizer: FileTokenizer) -> Callable[[str], ChatTemplate]:
     """A published template, compiled at its first use."""
     return cache(lambda name: ChatTemplate(demo_tokenizer, of_trl()[name].read_text()))
-
-
-@pytest.fixture(
-    params=of_trl() or [pytest.param("", marks=pytest.mark.skip("trl is not installed"))]
-)
-def real_template(
-    request: pytest.FixtureRequest, compiled_template: Callable[[str], ChatTemplate]
-) -> ChatTemplate:
-    return compiled_template(request.param)

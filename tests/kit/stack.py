@@ -229,17 +229,13 @@ class Stack:
                 child.process.wait(LIMIT_S)
 
 
-async def turns_at(stack: Stack, stage: str) -> dict[str, int]:
-    """Running turns by child name, from the heartbeats of the processes."""
-    stages = (await asyncio.to_thread(stack.health))["stages"]
-    return {p["id"].rpartition("-")[0]: p["running"] for p in stages[stage]}
-
-
 async def busy(stack: Stack, stage: str) -> str:
     """Waits for a child of a stage that has turns."""
     async with asyncio.timeout(LIMIT_S):
         while True:
-            for name, running in (await turns_at(stack, stage)).items():
-                if running:
+            stages = (await asyncio.to_thread(stack.health))["stages"]
+            for process in stages[stage]:
+                if process["running"]:
+                    name: str = process["id"].rpartition("-")[0]
                     return name
             await asyncio.sleep(0.02)
