@@ -4,29 +4,22 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import jinja2
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.errors import Invalid
 from services.templates.chat_template import TemplateMessage
 from services.templates.jinja import JsonDict, environment
 from services.templates.tools import with_cached_json
 from tests.kit.every import for_each
 from tests.templates.adapting import template_of
 
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "run",
-        "description": 'Runs <b>it</b> & says "é" \'s',
-        "parameters": {
-            "type": "object",
-            "properties": {"n": {"type": ["integer", "null"], "enum": [1, 2.5, None]}},
-        },
-    },
+N = {"type": ["integer", "null"], "enum": [1, 2.5, None]}
+FUNCTION = {
+    "name": "run",
+    "description": 'Runs <b>it</b> & says "é" \'s',
+    "parameters": {"type": "object", "properties": {"n": N}},
 }
+TOOL = {"type": "function", "function": FUNCTION}
 MESSAGES: list[TemplateMessage] = [
     {"role": "user", "content": "a\n", "name": None},
     {"role": "assistant", "content": "b", "reasoning": "why", "tool_calls": None},
@@ -57,20 +50,6 @@ SOURCES = (
     "{% for type in messages %}{{ type.role }}{{ type.other is defined }}{% endfor %}",
     "{{ strftime_now('%Y') }}{{ add_generation_prompt }}{{ range(3) | list }}{{ '<&>' | tojson }}{{ 'é' | tojson }}",
 )
-REFUSED = (
-    "{{ raise_exception('no') }}",
-    "{% macro f(a) %}{% endmacro %}{{ f(1, 2) }}",
-    "{% macro f(a) %}{% endmacro %}{{ f(b=2) }}",
-    "{% macro f(a) %}{% endmacro %}{{ f.__call__(1) }}",
-    "{% set ns = namespace(_x=1) %}",
-    "{% set ns = namespace() %}{% set ns._x = 1 %}",
-    "{{ messages.append(1) }}",
-    "{{ ''.__class__.__mro__ }}",
-    "{{ messages[0].missing.deeper }}",
-    "{{ '{0.__class__.__mro__}'.format('') }}",
-    "{{ messages[0].content + 1 }}",
-    "{{ range(1000000) | list }}",
-)
 
 
 @for_each(SOURCES)
@@ -82,14 +61,6 @@ def test_allowed_sources_render_as_in_transformers(
     for tools in ([TOOL], [with_cached_json(TOOL)], [with_cached_json(TOOL)]):
         assert ours.render(MESSAGES, tools=tools, variables={"mood": "well"}) == expected
     assert expected
-
-
-@for_each(REFUSED)
-def test_forbidden_sources_are_refused(source: str, by_transformers: Callable[..., str]) -> None:
-    with pytest.raises((jinja2.TemplateError, TypeError, ValueError, ArithmeticError)):
-        by_transformers(source, MESSAGES, tools=[TOOL])
-    with pytest.raises(Invalid):
-        template_of(source).render(MESSAGES, tools=[with_cached_json(TOOL)])
 
 
 _texts = st.text(max_size=5) | st.sampled_from(
