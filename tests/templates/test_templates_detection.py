@@ -14,49 +14,54 @@ ARGUMENTS = "{{ c.function.arguments if c.function.arguments is string else c.fu
 
 
 def chatml(
-    call: str, *, between: str = "", before: str = "", after: str = "", header: str = "a\n"
+    call: str,
+    *,
+    between: str = "",
+    before: str = "",
+    after: str = "",
+    header: str = "a\n",
+    text: str = "{{ m.content }}",
+    model: str = "<|a|>",
+    prompt: str = "",
 ) -> str:
-    """A template with headers; `call` with NAME, ARGUMENTS and ID."""
-    for word, value in (
-        ("NAME", "{{ c.function.name }}"),
-        ("ARGUMENTS", ARGUMENTS),
-        ("ID", "{{ c.id }}"),
-    ):
-        call = call.replace(word, value)
-    rest = f"{{% if not loop.first %}}{between}{{% endif %}}{call}"
+    """A template with headers; `call` with NAME, ARGUMENTS and ID. `prompt`: the opening of a
+    turn."""
+    call = call.replace("NAME", "{{ c.function.name }}").replace("ARGUMENTS", ARGUMENTS)
+    rest = f"{{% if not loop.first %}}{between}{{% endif %}}{call.replace('ID', '{{ c.id }}')}"
     calls = f"{before}{{% for c in m.tool_calls %}}{rest}{{% endfor %}}{after}"
     return (
         "{% for m in messages %}{% if m.role == 'user' %}<|u|>{{ m.content }}<|e|>"
         "{% elif m.role == 'tool' %}<|t|>{{ m.content }}<|e|>"
-        f"{{% else %}}<|a|>{header}{{{{ m.content }}}}"
+        f"{{% else %}}{model}{header}{text}"
         f"{{% if m.tool_calls %}}{calls}{{% endif %}}<|e|>{{% endif %}}{{% endfor %}}"
-        "{% if add_generation_prompt %}<|a|>PROMPT{% endif %}"
+        f"{{% if add_generation_prompt %}}{model}{prompt}{{% endif %}}"
     )
 
 
 JSON = '{"name": "NAME", "arguments": ARGUMENTS}'
 ENTRIES = "{% for k, v in c.function.arguments.items() %}"
+DSML_VALUE = '<{{ dsml }}parameter name="{{ k }}" string="true">{{ v }}</{{ dsml }}parameter>'
 TEMPLATES = {
     # The prompt opens reasoning, the history has none (Nemotron Nano 2): no turn begins with its
     # prompt.
     "nemotron_nano_v2": chatml(
-        JSON, between=", ", before="<TOOLCALL>[", after="]</TOOLCALL>\n<SPECIAL_12>\n"
-    )
-    .replace("PROMPT", "a\n<think>\n\n")
-    .replace("<|a|>", "<SPECIAL_11>"),
+        JSON,
+        between=", ",
+        before="<TOOLCALL>[",
+        after="]</TOOLCALL>\n<SPECIAL_12>\n",
+        model="<SPECIAL_11>",
+        prompt="a\n<think>\n\n",
+    ),
     # The answer is followed by the head of the next turn, and its text is framed (Cohere).
     "cohere_command": chatml(
         '{"tool_call_id": "0", "tool_name": "NAME", "parameters": ARGUMENTS}',
         before="<|START_ACTION|>[\n    ",
         between=",\n",
         after="\n]<|END_ACTION|>",
-    )
-    .replace(
-        "{{ m.content }}{% if m.tool_calls",
-        "<|START_TEXT|>{{ m.content }}<|END_TEXT|>{% if m.tool_calls",
-    )
-    .replace("PROMPT", "<|START_THINKING|>"),
-    "functionary": chatml("<function=NAME>ARGUMENTS</function>", header="").replace("PROMPT", ""),
+        text="<|START_TEXT|>{{ m.content }}<|END_TEXT|>",
+        prompt="<|START_THINKING|>",
+    ),
+    "functionary": chatml("<function=NAME>ARGUMENTS</function>", header=""),
     # A tokenizer's suffix on every marker.
     "hy_v3": chatml(
         f"<tool_call:o>NAME<tool_sep:o>\n{ENTRIES}<arg_key:o>{{{{ k }}}}</arg_key:o>\n"
@@ -64,22 +69,23 @@ TEMPLATES = {
         before="<tool_calls:o>\n",
         after="</tool_calls:o>",
         header="<think:o></think:o>",
-    ).replace("PROMPT", "<think:o>"),
+        prompt="<think:o>",
+    ),
     # Only the id names the tool.
     "kimi_k2": chatml(
         "<|tool_call_begin|>ID<|tool_call_argument_begin|>ARGUMENTS<|tool_call_end|>",
         before="<|tool_calls_section_begin|>",
         after="<|tool_calls_section_end|>",
-    ).replace("PROMPT", "a\n<think>"),
+        prompt="a\n<think>",
+    ),
     # The markers are put together by the template.
     "deepseek_v32": "{% set dsml = '｜DSML｜' %}"
     + chatml(
-        '<{{ dsml }}invoke name="NAME">\n'
-        + ENTRIES
-        + '<{{ dsml }}parameter name="{{ k }}" string="true">{{ v }}</{{ dsml }}parameter>\n{% endfor %}</{{ dsml }}invoke>\n',
+        f'<{{{{ dsml }}}}invoke name="NAME">\n{ENTRIES}{DSML_VALUE}\n{{% endfor %}}</{{{{ dsml }}}}invoke>\n',
         before="\n\n<{{ dsml }}function_calls>\n",
         after="</{{ dsml }}function_calls>",
-    ).replace("PROMPT", "a\n"),
+        prompt="a\n",
+    ),
 }
 
 
@@ -112,7 +118,7 @@ def test_family_that_reads_the_calls_precedes_a_description() -> None:
 
 def test_description_that_explains_more_precedes_a_family() -> None:
     for tag in ("call", "zq"):
-        template, traits = probed(chatml(f"<{tag}>{JSON}</{tag}>").replace("PROMPT", "a\n"))
+        template, traits = probed(chatml(f"<{tag}>{JSON}</{tag}>", prompt="a\n"))
         calls = {"open": f"<{tag}>", "close": f"</{tag}>", "content": "json", "repeats": True}
         fields = {"tool_calls": calls, "content": {"close": "<|e|>"}}
         description = {"start_anchor": "<|a|>a\n", "fields": fields}
@@ -130,13 +136,13 @@ def test_description_that_explains_more_precedes_a_family() -> None:
 
 def test_calls_that_no_family_reads_are_described() -> None:
     foreign = "<｜tool▁call▁begin｜> " + JSON + " <｜tool▁call▁end｜>"
-    template, traits = probed(chatml(foreign).replace("PROMPT", ""))
+    template, traits = probed(chatml(foreign))
     assert detect_family(template, traits, {}) is None, "a call inside another family's markers"
     statement = unread_calls(template, traits)
     assert "get_weather" in statement
     assert "nearest are deepseek_v31, deepseek_v3" in statement
     assert "tool_call_parser" in statement
 
-    template, traits = probed(chatml(">>>NAME|ARGUMENTS").replace("PROMPT", ""))
+    template, traits = probed(chatml(">>>NAME|ARGUMENTS"))
     assert detect_family(template, traits, {}) is None
     assert "there are qwen3_coder" in unread_calls(template, traits)
