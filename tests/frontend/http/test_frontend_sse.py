@@ -36,6 +36,7 @@ async def test_silent_stream_gets_pings_before_the_first_token_and_later() -> No
     events: list[str] = []
     async with (
         serving(gateway, FrontendConfig(ping_interval_s=0.02)) as served,
+        asyncio.timeout(LIMIT_S),
         served.http.post("/v1/messages", json=STREAM) as response,
     ):
         assert await response.content.readline() == b"event: message_start\n"
