@@ -42,8 +42,8 @@ from tests.kit.frontend import CARD, FakeGateway, serving
 
 Part: TypeAlias = Callable[[int], Any]
 Wrap: TypeAlias = Callable[[list[Any]], Json]
-HOLD_S = 0.25
-"""Limit of one turn of the loop: five times that on an idle machine, for one in which other
+HOLD_S = 0.5
+"""Limit of one turn of the loop: ten times that on an idle machine, for one in which other
 processes use the caches and the second thread of a core."""
 ON_LOOP = PARSE_IN_THREAD_FROM_BYTES - 4096
 

@@ -193,6 +193,9 @@ def test_renewed_caller_has_the_rights_of_now(keys: Path) -> None:
     request: Any = SimpleNamespace(path="/v1/models", headers={"x-api-key": "alpha"})
     caller = callers.identify(request)
     assert callers.renew(caller).tenant == "team-a"
+    keys.write_text(f"team-a:{HASHES['alpha']} rpm=5\n")
+    callers.reload(structlog.get_logger())
+    assert callers.renew(caller).limiter.rates()["requests"].limit == 5
     keys.write_text(f"renamed:{HASHES['alpha']} expires=2005-01-01\n")
     callers.reload(structlog.get_logger())
     assert callers.renew(caller).tenant == "renamed"
