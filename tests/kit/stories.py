@@ -147,6 +147,13 @@ INTERLEAVED = (
     called("look", '{"patt', 'ern": ', '"é"}', id="call_2"),
 )
 
+SO = thought("s", "o")
+HALF = said("half", stops=False)
+LOOK_3 = called("look", '{"a', 't":', " 3}", id="call_1")
+EXEC_L = called("exec_command", '{"cmd": "l"}')
+CUT_PATCH = called("apply_patch", '{"input": "*** Begin Pa', cut=True)
+ENGINE_FAILED = failure(ErrorKind.ENGINE, "the engine failed")
+
 CHAT_STORIES = [
     story(
         "arguments_that_are_no_object",
@@ -161,7 +168,7 @@ CHAT_STORIES = [
     ),
     story(
         "call_cut_by_max_tokens",
-        called("look", '{"a', 't":', " 3}", id="call_1"),
+        LOOK_3,
         called("look", '{"at', '": [', "3, ", cut=True, id="call_2"),
         end=LENGTH,
         dispatch=True,
@@ -175,9 +182,7 @@ CHAT_STORIES = [
         ask={"stream_options": {"include_usage": True, "continuous_usage_stats": True}},
     ),
     story("dispatch", *INTERLEAVED, ask=USAGE_ASKED, dispatch=True, dispatch_reasoning=True),
-    story(
-        "failed_in_mid_stream", said("ha", "lf"), end=failure(ErrorKind.ENGINE, "the engine failed")
-    ),
+    story("failed_in_mid_stream", said("ha", "lf"), end=ENGINE_FAILED),
     story(
         "freeform_call",
         called(
@@ -199,22 +204,17 @@ CHAT_STORIES = [
         dispatch=True,
     ),
     story("interleaved", *INTERLEAVED),
-    story(
-        "legacy_call",
-        thought("s", "o"),
-        called("look", '{"a', 't":', " 3}", id="call_1"),
-        ask=LEGACY,
-    ),
+    story("legacy_call", SO, LOOK_3, ask=LEGACY),
     story(
         "legacy_second_call",
-        called("look", '{"a', 't":', " 3}", id="call_1"),
+        LOOK_3,
         called("look", '{"a', 't":', " 4}", id="call_2"),
         ask=LEGACY,
         dispatch=True,
     ),
     story(
         "logprobs",
-        thought("s", "o"),
+        SO,
         said(
             "Hello",
             "",
@@ -295,19 +295,14 @@ MESSAGES_STORIES = [
     story("context_management", said("a"), ask={"context_management": {"edits": []}}),
     story(
         "dispatch",
-        thought("s", "o"),
+        SO,
         called("look", '{"at": 123', "4567890123", "4567890}", id="call_1"),
         called("look", '{"at', '": "', "cu", cut=True, id="call_2"),
         end=LENGTH,
         dispatch=True,
     ),
     story("empty_blocks_are_not_shown", thought(seal="cw"), said(), said("he", "re"), said()),
-    story(
-        "failed_in_mid_stream",
-        thought("s", "o"),
-        said("half", stops=False),
-        end=failure(ErrorKind.ENGINE, "The engine failed."),
-    ),
+    story("failed_in_mid_stream", SO, HALF, end=failure(ErrorKind.ENGINE, "The engine failed.")),
     story(
         "interleaved",
         thought("Two files. Firs", "t the parser.\n"),
@@ -367,18 +362,12 @@ RESPONSES_STORIES = [
     ),
     story("call_of_an_unknown_tool", called("no_such_tool", '{"a": 1}'), ask=TOOLS),
     story("cancelled_by_the_server", said("Hi."), end=FinishReason.CANCELLED),
-    story(
-        "complete_call_then_cut",
-        called("exec_command", '{"cmd": "l"}'),
-        said("And n"),
-        end=LENGTH,
-        ask=TOOLS,
-    ),
+    story("complete_call_then_cut", EXEC_L, said("And n"), end=LENGTH, ask=TOOLS),
     story("context_full", thought("I should"), end=FinishReason.CONTEXT),
     story(
         "dispatch",
         thought("Think."),
-        called("exec_command", '{"cmd": "l"}'),
+        EXEC_L,
         called("apply_patch", '{"input": "x"}'),
         called("exec_command", '{"cmd": }'),
         called("exec_command", '{"cmd": "m', cut=True),
@@ -416,25 +405,9 @@ RESPONSES_STORIES = [
             "previous_response_id": None,
         },
     ),
-    story(
-        "failed_in_mid_stream",
-        thought("I should"),
-        called("exec_command", '{"cmd": "l"}'),
-        said("half", stops=False),
-        end=failure(ErrorKind.ENGINE, "the engine failed"),
-        ask=TOOLS,
-    ),
-    story(
-        "freeform_cut",
-        called("apply_patch", '{"input": "*** Begin Pa', cut=True),
-        end=LENGTH,
-        ask=TOOLS,
-    ),
-    story(
-        "freeform_left_open_by_the_model",
-        called("apply_patch", '{"input": "*** Begin Pa', cut=True),
-        ask=TOOLS,
-    ),
+    story("failed_in_mid_stream", thought("I should"), EXEC_L, HALF, end=ENGINE_FAILED, ask=TOOLS),
+    story("freeform_cut", CUT_PATCH, end=LENGTH, ask=TOOLS),
+    story("freeform_left_open_by_the_model", CUT_PATCH, ask=TOOLS),
     story(
         "freeform_spelled_otherwise",
         called("apply_patch", '{"why": "x", "input": "a\\nb"}'),
