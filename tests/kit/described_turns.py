@@ -148,19 +148,11 @@ def _renamed(name: str, arguments: Arguments) -> str:
     return f"<action>{json.dumps({'tool': name, 'input': arguments}, ensure_ascii=False)}</action>"
 
 
-_CHATML = "<|im_start|>assistant\n"
+_CHATML: dict[str, Any] = {"prompt": "<|im_start|>assistant\n", "end": "<|im_end|>"}
 _TAGS = ("<tool_call>", "</tool_call>", "</parameter>", "<parameter=city>", "</function>")
 WRITTEN = {
-    "qwen3": Written(
-        _each(_object),
-        _think,
-        prompt=_CHATML,
-        end="<|im_end|>",
-        delimiters=("<tool_call>", "</tool_call>"),
-    ),
-    "qwen3_5": Written(
-        _each(_function_tags), _think, prompt=_CHATML, end="<|im_end|>", delimiters=_TAGS
-    ),
+    "qwen3": Written(_each(_object), _think, delimiters=_TAGS[:2], **_CHATML),
+    "qwen3_5": Written(_each(_function_tags), _think, delimiters=_TAGS, **_CHATML),
     "glm4moe": Written(
         _each(_key_value_tags),
         _think,
@@ -185,18 +177,13 @@ WRITTEN = {
         delimiters=("<|call|>", "<|end|>", "<|message|>"),
     ),
     "lfm2_2_5": Written(
-        _lfm,
-        _think,
-        prompt=_CHATML,
-        end="<|im_end|>",
-        barred="'\"()[]{},\\",
-        delimiters=(")", ")]<|tool_call_end|>"),
+        _lfm, _think, barred="'\"()[]{},\\", delimiters=(")", ")]<|tool_call_end|>"), **_CHATML
     ),
     "nemotron_3": Written(
         _each(_function_tags),
         _opened,
-        prompt=_CHATML + "<think></think>",
-        thinking_prompt=_CHATML + "<think>\n",
+        prompt=_CHATML["prompt"] + "<think></think>",
+        thinking_prompt=_CHATML["prompt"] + "<think>\n",
         end="<|im_end|>",
         delimiters=_TAGS,
     ),
