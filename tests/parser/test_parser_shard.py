@@ -194,6 +194,17 @@ def test_an_unreadable_family_fails_its_own_turn() -> None:
     assert not isinstance(shard.turns.get("t"), Failed)
 
 
+def test_tokens_that_come_again_are_not_taken_again() -> None:
+    shard, ids = Shard(VOCABULARY, SEALER), ids_of("Hello there")
+    for start, end in ((0, 3), (1, len(ids)), (2, len(ids))):
+        shard.parse(entry(start, ids[start:end], scored=True, logprobs=1), "w")
+    parse = shard.turns["t"]
+    assert [*parse.stream.ids] == ids
+    parse.finish(TokenFinish(FinishReason.STOP, STOP))
+    ((_, text, tokens),) = scored_blocks(parse)
+    assert (text, spelled(tokens)) == ("Hello there", b"Hello there")
+
+
 def test_a_stream_that_its_worker_has_lost_is_interrupted_at_its_position() -> None:
     """The worker answers what was asked: a place that the shard may have passed since, or not have
     reached."""
