@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from services.tokenization.tokenizer_files import FileTokenizer
+
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -15,3 +17,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def own_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+
+
+@pytest.fixture
+def quick_tokenizer(demo_tokenizer: FileTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models have the demo's tokenizer: to read one takes another process and seconds."""
+    monkeypatch.setattr(
+        "services.preprocessor.model.load_tokenizer", lambda *_, **__: demo_tokenizer
+    )

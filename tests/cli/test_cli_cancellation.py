@@ -1,6 +1,7 @@
 """Every wait of a command ends when the command is interrupted, whatever it waits for at that
 moment."""
 
+import asyncio
 import os
 from collections.abc import Callable
 
@@ -9,10 +10,12 @@ import pytest
 from schemas import subjects
 from services.cli.commands.make_buckets import make_buckets
 from services.cli.doctor import bus as doctor_bus
+from services.runtime import bus
 from services.runtime.config import BucketsConfig, BusConfig
 from services.runtime.config.loader import Sources
 from tests.kit.cancellation import Work, cancel_at, cancel_everywhere
 from tests.kit.nats import NatsServer
+from tests.kit.waiting import LIMIT_S, eventually
 from turnwire_tools.inspector import command as inspector
 from turnwire_tools.replay import command as replay
 from turnwire_tools.replay import replay_file
@@ -67,3 +70,17 @@ async def test_every_wait_of_a_replay_ends() -> None:
     )
     flags = replay.ReplayFlags(api="messages", quiet=True, speed=1.0)
     assert await cancel_everywhere(lambda: replay._play_all([read], flags)) >= 15
+
+
+async def test_hanging_bus_does_not_delay_the_end(
+    own_nats: NatsServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for method in (bus.Bus.flush, bus.Bus.close):
+        monkeypatch.setattr(method, "__defaults__", (600.0,))
+    task = asyncio.create_task(tap(own_nats.url))
+    await eventually(lambda: "listening" in capsys.readouterr().err)
+    own_nats.pause()
+    task.cancel()
+    async with asyncio.timeout(LIMIT_S):
+        assert await task == 0
+    own_nats.resume()

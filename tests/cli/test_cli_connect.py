@@ -212,6 +212,7 @@ async def test_profiles_come_from_a_codex_program(
     assert await command.run(*catalog, str(tmp_path / "absent")) == 1
 
 
+@pytest.mark.usefixtures("quick_tokenizer")
 async def test_catalogue_comes_from_model_files(demo_dir: Path, command: Command) -> None:
     catalog = ("catalog", "codex", "--model-dir", str(demo_dir), "--max-model-len", "65536")
     assert await command.run(*catalog, "--model", "acme/m", "--model", "gpt-5.5") == 0

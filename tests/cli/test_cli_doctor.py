@@ -73,6 +73,7 @@ async def test_missing_bus_is_a_failure_only_if_it_was_named() -> None:
     assert "turnwire up starts one" in unnamed.text
 
 
+@pytest.mark.usefixtures("quick_tokenizer")
 def test_complete_model_is_ok(demo: str) -> None:
     found = by_name(
         list(doctor_model.check(WorkerConfig(model=demo), PreprocessorConfig(model=demo)))
@@ -83,6 +84,7 @@ def test_complete_model_is_ok(demo: str) -> None:
     assert "262144 tokens" in found["context"].text
 
 
+@pytest.mark.usefixtures("quick_tokenizer")
 def test_model_that_does_not_fit_the_settings_is_reported(demo: str, tmp_path: Path) -> None:
     template = tmp_path / "plain.jinja"
     template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
@@ -135,13 +137,13 @@ def test_report_has_no_secrets_and_no_colours(capsys: pytest.CaptureFixture[str]
     assert "settings      bus.nats_url = nats://***@127.0.0.1:1 (--nats-url); " in printed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "loop", "user"),
     [
         ("qwen3", "kept", "changed"),
-        pytest.param("qwen3_8", "kept", "kept", marks=pytest.mark.slow),
-        # with the variable that keeps history
-        pytest.param("nemotron_3_nano", "kept", "kept", marks=pytest.mark.slow),
+        ("qwen3_8", "kept", "kept"),
+        ("nemotron_3_nano", "kept", "kept"),  # with the variable that keeps history
     ],
 )
 def test_published_templates_keep_the_expected_turns(

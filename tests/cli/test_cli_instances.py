@@ -3,13 +3,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from services.cli.instances import (
-    Instance,
-    announce,
-    bus_defaults,
-    newest_instance,
-    server_url,
-)
+from services.cli.instances import Instance, announce, bus_defaults, newest_instance, server_url
 from services.runtime.config import BusConfig, FrontendConfig
 from services.runtime.config.loader import Sources
 

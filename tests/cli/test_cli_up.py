@@ -125,7 +125,7 @@ async def answer(url: str, *, patient: bool = False) -> str:
 
 
 async def test_up_serves_restarts_dead_processes_and_drains(up: Start) -> None:
-    async with up("--parsers", "2", "--token-delay-ms", "20", "--metrics-port", "0") as running:
+    async with up("--parsers", "2", "--token-delay-ms", "10", "--metrics-port", "0") as running:
         ready = await running.ready()
         assert ready["pid"] == running.process.pid
         assert any("export ANTHROPIC_BASE_URL=" + ready["url"] in line for line in running.lines)

@@ -14,24 +14,10 @@ import pytest
 from services.cli.common import reserve_ports
 from services.cli.up.check import engine_problem
 from services.cli.up.command import COMMAND
-from services.cli.up.plan import (
-    DEMO_MODEL,
-    UpPlan,
-    make_plan,
-    make_specs,
-    prepare_state,
-)
+from services.cli.up.plan import DEMO_MODEL, UpPlan, make_plan, make_specs, prepare_state
 from services.cli.up.readiness import problem_of
-from services.cli.up.screen import (
-    Screen,
-    ServedModelNotes,
-    instructions,
-)
-from services.runtime.config import (
-    Config,
-    FrontendConfig,
-    WorkerConfig,
-)
+from services.cli.up.screen import Screen, ServedModelNotes, instructions
+from services.runtime.config import Config, FrontendConfig, WorkerConfig
 from services.runtime.config.command_line import run_command
 from services.runtime.config.loader import ConfigError, Sources
 from tests.kit.described_model import DESCRIPTION

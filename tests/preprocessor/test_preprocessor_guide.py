@@ -21,11 +21,7 @@ from schemas.conversation import (
 )
 from schemas.frames import GenerateRequest, TurnRequest, unpack_ids
 from services.guides.promises import promises
-from services.preprocessor.guide import (
-    promised_grammar,
-    thought_budget,
-    turn_guide,
-)
+from services.preprocessor.guide import promised_grammar, thought_budget, turn_guide
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import assemble
 from services.preprocessor.routing.holding import HoldReport

@@ -15,10 +15,7 @@ from services.tokenization.tokenizer_files import FileTokenizer
 
 @pytest.fixture
 def model_dir(
-    demo_dir: Path,
-    tmp_path: Path,
-    demo_tokenizer: FileTokenizer,
-    monkeypatch: pytest.MonkeyPatch,
+    demo_dir: Path, tmp_path: Path, demo_tokenizer: FileTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
     """Its tokenizer is not read again for each test: that takes another process and a second."""
 

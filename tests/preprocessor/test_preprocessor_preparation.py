@@ -16,11 +16,15 @@ from schemas.errors import ErrorKind
 from schemas.events import Failed
 from schemas.frames import (
     Accepted,
+    DetokenizeRequest,
     EventEntry,
     EventFrame,
     GenerateRequest,
+    TextReply,
+    TokenizeRequest,
     TurnRequest,
     decode_generate,
+    pack_ids,
 )
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.preparation import Preparation
@@ -109,6 +113,21 @@ async def test_expired_turn_fails_once(make_process: MakeProcess, setup: ModelSe
     }
     assert kinds == {"late": [ErrorKind.TIMED_OUT], "no-worker": [ErrorKind.UNAVAILABLE]}
     assert len(entries) == 2
+
+
+async def test_text_is_tokenized_and_back(make_process: MakeProcess, setup: ModelSetup) -> None:
+    process = await make_process("preprocessor", "text-p")
+    await started(process, setup)
+    ids = setup.tokenizer.encode("hi there")
+    for subject, request, reply in (
+        (subjects.tokenize, TokenizeRequest("hi there"), {"token_ids": pack_ids(ids)}),
+        (subjects.detokenize, DetokenizeRequest(pack_ids(ids)), {"text": "hi there"}),
+    ):
+        data = msgspec.json.encode(request)
+        answer = await process.bus.request(subject(setup.card.name, process.id), data, 60)
+        found = msgspec.json.decode(answer, type=TextReply)
+        assert (found.count, found.error) == (len(ids), None)
+        assert all(getattr(found, name) == value for name, value in reply.items())
 
 
 async def test_refusal_is_sent_until_the_frontend_has_it(

@@ -5,11 +5,7 @@ from structlog import get_logger
 
 from schemas.conversation import Call, Conversation, Message, Reasoning, Text
 from services.ledger.difference import Change, Difference
-from services.preprocessor.prompt_changes import (
-    PromptChangeReporter,
-    SeenPrompt,
-    answers_of,
-)
+from services.preprocessor.prompt_changes import PromptChangeReporter, SeenPrompt, answers_of
 
 OPENING = "<assistant>"
 

@@ -26,10 +26,7 @@ def test_a_lost_end_shows_in_the_second_beat() -> None:
     assert not link.announced(3)
 
 
-@given(
-    st.lists(st.integers(1, 400), min_size=1, max_size=200),
-    st.data(),
-)
+@given(st.lists(st.integers(1, 400), min_size=1, max_size=200), st.data())
 def test_whatever_is_lost_the_link_opens_again(sizes: list[int], data: st.DataObject) -> None:
     """However many frames and credits get lost, beats bring the sender back to an open link with
     nothing under way."""
