@@ -29,7 +29,7 @@ BODIES: dict[str, tuple[Any, dict[str, Any]]] = {
     "/v1/tokenize": (TokensText, chat()),
 }
 """Types and bodies of requests."""
-VALUES: tuple[Any, ...] = (None, "a", [], {"type": "text"})
+VALUES: tuple[Any, ...] = (None, "a", [])
 DIFFERENCES = Path(__file__).parents[2] / "docs" / "differences.md"
 
 
