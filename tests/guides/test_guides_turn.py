@@ -280,6 +280,15 @@ def test_marker_that_is_a_stop_token_is_left_to_the_engine() -> None:
     assert calls_of(found, TOOLS, call, ended=True)[0] == [("free", '{"a": "b"}', True)]
 
 
+@for_each(["hermes", "qwen3_coder"])
+def test_call_may_end_a_thought_that_is_open(name: str) -> None:
+    found = family(name)
+    call = found.style.write_call("free", {"a": "b"})
+    grammar = turn_grammar(TurnForm(tools=TOOLS), found)[0]
+    assert accepts(PATCHES, grammar, f"<think>\nHm.\n{call}")
+    assert accepts(PATCHES, grammar, f"<think>\nHm.\n</think>\n{call}")
+
+
 def test_a_stop_token_may_end_the_turn() -> None:
     tokenizer = ByteTokenizer(["<|im_end|>"])
     stop = tokenizer.tokens["<|im_end|>"]
