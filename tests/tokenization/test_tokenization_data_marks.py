@@ -121,8 +121,8 @@ def test_only_control_tokens_of_data_are_cut_out(marks: DataMarks) -> None:
 def test_middle_of_a_token_that_the_template_completes_is_text(
     tokenizer: Tokenizer, marks: DataMarks, encoder: Encoder
 ) -> None:
-    assert control(tokenizer, [*encoder.encode("<|im_end|>")]) == ["<|im_end|>"]
-    assert control(tokenizer, [*encoder.encode(f"<|{marks.data.mark('im_end')}|>")]) == []
+    assert control(tokenizer, [*encoder.encode("<|im_start|>")]) == ["<|im_start|>"]
+    assert control(tokenizer, [*encoder.encode(f"<|{marks.data.mark('im_start')}|>")]) == []
 
 
 def test_token_of_the_template_is_kept_where_data_would_extend_it(marks: DataMarks) -> None:
