@@ -108,6 +108,8 @@ def test_limits_are_those_of_client_operator_and_window(setup: ModelSetup) -> No
     assert prompt.sampling == Sampling(max_tokens=7, temperature=0.5)
     with pytest.raises(ContextOverflow, match=r"prompt is too long: \d+ tokens > 112 maximum"):
         assemble(conversation(user("word " * 500)), setup, window=119)
+    with pytest.raises(Invalid, match="not in the vocabulary"):
+        assemble(conversation(sampling=Sampling(stop_token_ids=[10**9])), setup)
     capped = changed(setup, window_cap=500, max_model_len=500)
     assert [capped.effective_window(w) for w in (None, 400, 600)] == [500, 400, 500]
     assert [setup.effective_window(w) for w in (None, 400, 10**6)] == [262_144, 400, 10**6]
