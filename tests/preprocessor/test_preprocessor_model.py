@@ -11,6 +11,7 @@ from services.families import UnknownFamily
 from services.preprocessor.model import ModelSetup
 from services.runtime.config import PreprocessorConfig
 from services.tokenization.tokenizer_files import FileTokenizer
+from tests.kit.described_model import DESCRIPTION, describe_model
 
 
 @pytest.fixture
@@ -105,40 +106,15 @@ def test_calls_that_no_parser_reads_are_refused(model_dir: Path) -> None:
     assert setup.family.name == "plain+qwen3_coder"
 
 
-DESCRIBED = (
-    "{% for m in messages %}{% if m.role == 'assistant' %}<bot>{{ m.content }}{% for c in m.tool_calls or [] %}"
-    "<do>{{ c.function.name }}\n{{ c.function.arguments | tojson }}</do>{% endfor %}<end>"
-    "{% else %}<{{ m.role }}>{{ m.content }}<end>{% endif %}{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
-)
-DESCRIPTION: dict[str, Any] = {
-    "start_anchor": "<bot>",
-    "fields": {
-        "tool_calls": {
-            "open_pattern": r"<do>(?P<name>\w+)\s*",
-            "close": "</do>",
-            "content": "json",
-            "repeats": True,
-            "transform": {
-                "type": "function",
-                "function": {"name": "{name}", "arguments": "{content}"},
-            },
-        },
-        "content": {"close": "<end>"},
-    },
-}
-
-
 @pytest.fixture
 def described_dir(model_dir: Path) -> Path:
-    (model_dir / "chat_template.jinja").write_text(DESCRIBED)
-    edit(model_dir, "tokenizer_config.json", response_template=DESCRIPTION)
-    return model_dir
+    return describe_model(model_dir)
 
 
 def test_description_is_taken_where_no_family_reads_the_calls(described_dir: Path) -> None:
     setup = load(described_dir)
     assert setup.family.title == "response_template"
-    assert setup.family.style.call.startswith("<do>{name}")
+    assert setup.family.style.call.startswith('<act to="{name}">')
     assert setup.evidence == (
         "no family reads the model's calls, and its tokenizer_config.json has a response_template",
         "it reads the calls that the chat template writes",
