@@ -47,6 +47,10 @@ def test_heartbeat_changes_the_catalog() -> None:
     assert models.resolve("a").max_model_len == 500
     worker(registry, "m", 700, "2")
     assert models.resolve("m").max_model_len == 700
+    announce(registry, ModelCard("m", max_model_len=500), stages=("worker",), at=DEAD_AFTER_S)
+    assert models.resolve("m").max_model_len == 700
+    registry.sweep(DEAD_AFTER_S + 1)  # without a heartbeat
+    assert models.resolve("m").max_model_len == 500
 
 
 def test_process_that_leaves_or_dies_takes_its_model_away() -> None:

@@ -59,6 +59,8 @@ async def test_preprocessor_of_the_compared_prompt_is_chosen_unless_it_is_gone_o
         assert client.choose("m", [], "b") == "b"
         assert client.choose("m", ["b"], "b") == "a"
         assert client.choose("m", [], "z") == "a"
+    # Those turns are over.
+    assert {client.choose("m", []) for _ in range(100)} == {*busy}
     async with preparing({**busy, "b": 3 + PREFERENCE + 1}, ages) as client:
         assert client.choose("m", [], "b") == "a"
     async with preparing(busy, {**ages, "b": 1000.0}) as client:
