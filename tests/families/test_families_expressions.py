@@ -26,6 +26,7 @@ HOLES = {"name": "name", "key": "key", "id": "word"}
         (r"<a>[^<]*</a>", ["<a>{junk}</a>"]),
         (r"<a>.*?</a>", ["<a>{junk}</a>"]),
         (r"<a>(x)(?P<other>y)", ["<a>xy"]),
+        ("<a>" + "(?:b)" * 40, ["<a>" + "b" * 40]),
     ]
 )
 def test_forms_of_an_expression(source: str, expected: list[str]) -> None:
