@@ -8,14 +8,16 @@ from services.families import Family, open_parser
 from tests.kit.damage import TOOLS, DamagedTurn, damaged_turn
 from tests.kit.every import for_each, for_rows
 from tests.kit.families import CALLING
-from tests.kit.parser_cases import Block, any_cut, fold, run
+from tests.kit.parser_cases import Block, fold, run
 
 
-def parsed(turn: DamagedTurn) -> list[Block]:
+def parsed(turn: DamagedTurn, chance: random.Random) -> list[Block]:
     """The blocks, the same however the text is cut."""
+    cuts = sorted(chance.sample(range(len(turn.raw) + 1), min(6, len(turn.raw))))
+    pieces = [turn.raw[a:b] for a, b in zip([0, *cuts], [*cuts, None], strict=True)]
     whole, other = (
         fold(run(open_parser(turn.family.name, tools=TOOLS, in_reasoning=False), cut))
-        for cut in ([turn.raw], any_cut(turn.raw))
+        for cut in ([turn.raw], pieces)
     )
     assert whole == other, turn.raw
     return whole
@@ -35,10 +37,10 @@ def rewritten(family: Family, blocks: list[Block]) -> str:
     return "".join(style.joint.join(parts).split())
 
 
-def check(turn: DamagedTurn) -> None:
+def check(turn: DamagedTurn, chance: random.Random) -> None:
     """Each call that completes is one of those that were written, in their order, unless the
     damaged text is exactly what the family writes for another call."""
-    blocks = parsed(turn)
+    blocks = parsed(turn, chance)
     calls = [block for block in blocks if block["type"] == "tool_use" and block["complete"]]
     rest = iter(turn.calls)
     for call in calls:
@@ -97,7 +99,7 @@ def test_call_that_names_a_tool_and_cannot_be_read_never_completes(name: str, ra
 def test_damaged_call_is_dispatched_whole_or_not_at_all(family: Family) -> None:
     chance = random.Random(f"{family.name} 1")
     for _ in range(15):
-        check(damaged_turn(family, chance))
+        check(damaged_turn(family, chance), chance)
 
 
 @pytest.mark.slow
@@ -110,7 +112,7 @@ def test_hardly_any_of_many_damaged_calls_is_dispatched_otherwise() -> None:
         for _ in range(300):
             turn = damaged_turn(family, chance)
             try:
-                check(turn)
+                check(turn, chance)
             except AssertionError:
                 wrong.append(f"{family.name} {turn.damage}: {turn.raw}")
     assert len(wrong) <= KNOWN_WRONG, wrong
