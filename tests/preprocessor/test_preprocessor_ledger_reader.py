@@ -2,10 +2,11 @@
 bucket has."""
 
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from schemas import subjects
 from schemas.conversation import Client, Conversation, Reasoning, Text
@@ -34,9 +35,9 @@ from tests.kit.waiting import eventually
 
 
 @pytest.fixture(scope="module")
-def setup(demo_dir: Path) -> ModelSetup:
+def setup(setup: ModelSetup) -> ModelSetup:
     """The demo's, by the name that its turns have."""
-    return ModelSetup.load(PreprocessorConfig(model=str(demo_dir), served_model_name="m"))
+    return replace(setup, card=structs.replace(setup.card, name="m"))
 
 
 async def opened(process: Process, name: str) -> Bucket:
