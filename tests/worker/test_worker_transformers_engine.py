@@ -43,7 +43,7 @@ async def ids_of(engine: TransformersEngine, asked: EngineRequest) -> list[int]:
     return engines.ids_of(await run(engine, asked))
 
 
-async def test_greedy_tokens_are_those_of_generate(tiny_model: Path) -> None:
+async def test_greedy_tokens_are_those_of_generate(tiny_model: Path, managers: list[Any]) -> None:
     model = transformers.Qwen3ForCausalLM.from_pretrained(tiny_model)
     rng = random.Random(2)
     prompts = [[rng.randrange(8, 512) for _ in range(length)] for length in (1, 32, 33, 700)]
@@ -52,6 +52,7 @@ async def test_greedy_tokens_are_those_of_generate(tiny_model: Path) -> None:
     async with started(tiny_model) as engine:
         made = await asyncio.gather(*(ids_of(engine, one) for one in asked))
         again = [await ids_of(engine, one) for one in asked]
+    assert not managers[-1].is_running(), "it stops with the engine"
     for ids, mine, hit in zip(prompts, made, again, strict=True):
         expected = model.generate(
             torch.tensor([ids]), do_sample=False, max_new_tokens=32, eos_token_id=[5, 7]
