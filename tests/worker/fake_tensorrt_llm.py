@@ -6,7 +6,6 @@ release lacks are refused as there; what it accepts and ignores is noted in `Run
 """
 
 import asyncio
-import enum
 import inspect
 import threading
 import time
@@ -256,7 +255,6 @@ class Package:
             KvCacheRetentionConfig=KvCacheRetentionConfig,
             TorchLlmArgs=_strict("TorchLlmArgs", release.llm),
             SchedulerConfig=_scheduler_config(release),
-            WaitingQueuePolicy=enum.Enum("Policy", sorted(release.waiting_queue_policy)),
         )
         dead = {"EngineDeadError": EngineDeadError} if reports_death(release) else {}
         executor = self._module(".executor", __path__=[], **dead)

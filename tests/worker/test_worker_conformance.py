@@ -16,35 +16,15 @@ from tests.kit.listening import Listener
 from tests.worker.conformance import Bench, Conformance
 from tests.worker.fake_tensorrt_llm import VERSIONS
 from tests.worker.vision import VisionConformance
-from turnwire_tools.script.ticker import NOW, Ticker
 
 SLOTS = 4
 
 
-class HoldableTicker(Ticker[Any]):
-    """A ticker that keeps what is added while it is held."""
-
-    held: list[tuple[Any, int]] | None = None
-
-    def add(self, item: Any, at_us: int = NOW) -> None:
-        if self.held is None:
-            super().add(item, at_us)
-        else:
-            self.held.append((item, at_us))
-
-
 class TestScript(Conformance):
     @pytest.fixture
-    async def bench(self, demo_dir: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
+    async def bench(self, demo_dir: Path) -> AsyncIterator[Bench]:
         from tokenizers import Tokenizer
 
-        tickers: list[HoldableTicker] = []
-
-        def make_ticker(step: Any) -> HoldableTicker:
-            tickers.append(HoldableTicker(step))
-            return tickers[-1]
-
-        monkeypatch.setattr("turnwire_tools.script.engine.Ticker", make_ticker)
         config = WorkerConfig(
             model=str(demo_dir), slots=SLOTS, script_mode="request", token_delay_ms=0.1
         )
@@ -62,15 +42,7 @@ class TestScript(Conformance):
             engine.open(EngineRequest("death", death, Sampling(max_tokens=8), []), listener)
             listener.opened = True
 
-        def hold() -> None:
-            tickers[-1].held = []
-
-        def resume() -> None:
-            held, tickers[-1].held = tickers[-1].held or [], None
-            for item, at_us in held:
-                tickers[-1].add(item, at_us)
-
-        yield Bench(engine, info, prompt, kill, hold, resume, SLOTS)
+        yield Bench(engine, info, prompt, kill, slots=SLOTS)
         await engine.stop(1.0)
 
 

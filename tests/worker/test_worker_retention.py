@@ -81,3 +81,10 @@ def test_agents_with_one_id_count_with_what_they_add() -> None:
             assert (
                 quota.seconds(request, tokens, tokens - 100 if turn else 0, 10.0 * turn) == 300
             ), (turn, agent)
+
+
+def test_other_prompts_of_one_session_count_too() -> None:
+    quota = RetentionQuota(CAPACITY)
+    turns = [asked("", "s", 300, f"t{number}") for number in range(4)]
+    seconds = [quota.seconds(turn, 10_000, 0, 0.0) for turn in turns]
+    assert seconds == [300, 300, 0, 0]

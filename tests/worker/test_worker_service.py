@@ -1,6 +1,8 @@
 """The worker on the bus: deadlines, and turns that continue after an ended thought."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -13,8 +15,11 @@ from schemas.errors import ENGINE_DIED, EngineFailed, ErrorKind
 from schemas.events import FinishReason
 from schemas.frames import GenerateReply, PrefillNotice, ThoughtBudget, pack_ids
 from services.runtime.process import Process
+from services.worker.budgeted_turn import BudgetedTurn, Continuation
 from services.worker.engine import EngineDelta, EngineDied
 from services.worker.retention import MIN_TOKENS
+from services.worker.thoughts import ThoughtCounter
+from tests.kit.fake_decodings import FakeDecodings
 from tests.kit.processes import MakeProcess
 from tests.kit.waiting import eventually
 from tests.kit.worker import VOCABULARY, HeldEngine, WorkerTrial
@@ -191,6 +196,21 @@ async def test_turn_that_fails_or_is_cancelled_at_its_budget_is_not_continued(tr
     await trial.end_of("t")
     await trial.generate("u", None)
     assert set(trial.engine.open_turns) <= {"u.1"}
+
+
+async def test_turn_that_is_cancelled_in_the_step_of_its_budget_is_not_continued() -> None:
+    opened = list[object]()
+    engine: Any = SimpleNamespace(open=lambda *request: opened.append(request))
+    requests: Any = SimpleNamespace(rest=lambda *turn: turn)
+    handle: Any = SimpleNamespace(close=opened.clear)
+    decoding = FakeDecodings().open()
+    decoding.handle = handle
+    continuation = Continuation(engine, requests, handle, handle)
+    sink = BudgetedTurn(decoding, ThoughtCounter(budget_of(1)), 10, continuation)
+    sink.put(EngineDelta([11, 12], cached=0))
+    decoding.cancel()
+    await asyncio.sleep(0)
+    assert opened == []
 
 
 async def test_resumed_turn_with_a_spent_budget_opens_no_thought(trial: Trial) -> None:
