@@ -28,7 +28,7 @@ from services.runtime.observability.metrics import LoadCollector
 from tests.deploy.api_rules import faults
 from tests.deploy.deployed import CONF
 from tests.deploy.local_nats import LocalNats
-from tests.deploy.rendered import DEPLOY, Manifest, Rendered, documents, kustomize
+from tests.deploy.rendered import Manifest, Rendered, kustomize
 from tests.kit.certificates import Authority
 from tests.kit.every import for_each, for_rows
 from tests.kit.messages_client import Client, body, say
@@ -394,16 +394,3 @@ async def test_streams_survive_the_restart_of_every_server_of_the_cluster(
     finally:
         stack.stop()
         cluster.stop()
-
-
-def test_every_directory_is_used() -> None:
-    """A component that no overlay names is described in the docs."""
-    page = (DEPLOY.parent / "docs" / "kubernetes.md").read_text()
-    overlays = "".join(
-        path.read_text()
-        for path in (DEPLOY / "kubernetes" / "overlays").glob("*/kustomization.yaml")
-    )
-    for component in (DEPLOY / "kubernetes" / "components").iterdir():
-        assert f"components/{component.name}" in overlays + page
-    for path in (DEPLOY / "kubernetes").rglob("*.yaml"):
-        assert list(documents(path.read_text())), path

@@ -10,7 +10,6 @@ from schemas.conversation import OutputFormat, Sampling
 from schemas.errors import EngineFailed
 from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
-from services.worker.engine import EngineDelta
 from services.worker.engines.vllm.requests import (
     VllmProgress,
     engine_arguments,
@@ -87,20 +86,13 @@ def test_sampling_arguments_are_what_vllm_takes() -> None:
     assert not params.detokenize
     assert params.seed == 2**63 - 1
     SamplingParams(**sampling_arguments(request(seed=2**64 - 1), Sampling()))
+    prefill = sampling_arguments(request(max_tokens=0, min_tokens=4), Sampling())
+    assert (prefill["max_tokens"], prefill["min_tokens"]) == (1, 1)
     own = Sampling(temperature=0.6, top_k=20)
     assert sampling_arguments(request(), own)["top_k"] == 20
     assert sampling_arguments(request(temperature=0.0), own)["temperature"] == 0.0
     for form in ({"guided": OutputFormat("json_object")}, {"grammar": "start: /x/"}):
         assert not sampling_arguments(request(**form), own)["ignore_eos"], "it ends with a token"
-
-
-def test_a_prefill_decodes_one_token_and_drops_it() -> None:
-    prefill = request(max_tokens=0, min_tokens=4)
-    made = sampling_arguments(prefill, Sampling())
-    assert (made["max_tokens"], made["min_tokens"]) == (1, 1)
-    for reason in ("length", "stop"):
-        delta = VllmProgress(prefill).read(output(9, finish=reason, cached=2))
-        assert delta == EngineDelta([], cached=2, finish=FinishReason.LENGTH)
 
 
 def test_the_stop_token_is_taken_off_with_its_logprobs() -> None:
