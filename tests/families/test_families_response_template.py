@@ -162,6 +162,14 @@ def test_call_is_dispatched_at_its_last_token(name: str) -> None:
     assert [event.complete for event in events if isinstance(event, BlockStop)] == [True]
 
 
+@for_each([name for name in NAMES if WRITTEN[name].calls])
+def test_arguments_in_json_may_be_named_parameters(name: str) -> None:
+    call = described_family(name_of(name)).style.write_call("look_up", {"days": 3})
+    raw = call.replace('"arguments"', '"parameters"')
+    (block,) = fold(run(open_parser(name_of(name), tools=TOOLS), [raw]))
+    assert (block["name"], block["input"]) == ("look_up", {"days": 3})
+
+
 @for_each(NAMES)
 def test_reasoning_and_text_flow(name: str) -> None:
     written, said = WRITTEN[name], "One two three four, and so on to the end of it."
