@@ -3,7 +3,7 @@ request."""
 
 import re
 import urllib.request
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,29 +33,6 @@ BLOCK = 32
 pytestmark = pytest.mark.slow  # a stack of its own
 
 
-@pytest.fixture(scope="module")
-def metrics_port() -> int:
-    return free_port()
-
-
-@pytest.fixture
-async def client(
-    make_nats: Callable[[], NatsServer], demo_model: Path, tmp_path: Path, metrics_port: int
-) -> AsyncIterator[Client]:
-    """A client of a stack with a template that changes earlier turns."""
-    template = tmp_path / "template.jinja"
-    template.write_text(FORGETFUL)
-    stack = Stack(make_nats(), demo_model, tmp_path)
-    options = {"chat_template": template, "family": "hermes", "metrics_port": metrics_port}
-    try:
-        stack.start_all(preprocessor=options)
-        connected = Client(stack.url)
-        yield connected
-        await connected.http.close()
-    finally:
-        stack.stop()
-
-
 async def two_turns(client: Client, name: str, prefilled: Callable[[], bool], **hint: Any) -> int:
     """The prompt tokens of the second turn that were computed."""
     thought = " ".join(f"{name} considers {i}" for i in range(200))
@@ -70,17 +47,28 @@ async def two_turns(client: Client, name: str, prefilled: Callable[[], bool], **
 
 
 async def test_a_prefill_hides_the_cost_of_a_template_that_changes_history(
-    client: Client, metrics_port: int
+    make_nats: Callable[[], NatsServer], demo_model: Path, tmp_path: Path
 ) -> None:
+    template, port = tmp_path / "template.jinja", free_port()
+    template.write_text(FORGETFUL)
+
     def done() -> bool:
-        url = f"http://127.0.0.1:{metrics_port}/metrics"
+        url = f"http://127.0.0.1:{port}/metrics"
         with urllib.request.urlopen(url, timeout=LIMIT_S) as answer:
             text = answer.read().decode()
         return bool(
             re.search(r'turnwire_speculative_prefills_total{.*outcome="done".*} [1-9]', text)
         )
 
-    missed = await two_turns(client, "plain", lambda: True)
-    assert missed > 600, "without the hint the whole answer is prefilled again"
-    assert not done()
-    assert await two_turns(client, "prefilled", done, **HINT) < 2 * BLOCK
+    stack = Stack(make_nats(), demo_model, tmp_path)
+    try:
+        options = {"chat_template": template, "family": "hermes", "metrics_port": port}
+        stack.start_all(preprocessor=options)
+        client = Client(stack.url)
+        missed = await two_turns(client, "plain", lambda: True)
+        assert missed > 600, "without the hint the whole answer is prefilled again"
+        assert not done()
+        assert await two_turns(client, "prefilled", done, **HINT) < 2 * BLOCK
+        await client.http.close()
+    finally:
+        stack.stop()
