@@ -218,6 +218,13 @@ def test_a_stream_that_its_worker_has_lost_is_interrupted_at_its_position() -> N
     assert shard.parse(TokenEntry("t", 1, len(ids) + 3, finish=GONE), "w") is None
 
 
+def test_turns_are_those_of_their_frontend() -> None:
+    shard = Shard(VOCABULARY, SEALER)
+    shard.parse(entry(0, ids_of("Hello"), scored=False), "w")
+    assert shard.turns_of("f") == [shard.turns["t"]]
+    assert shard.turns_of("other") == []
+
+
 def test_a_stream_that_is_gone_is_not_requested_again() -> None:
     shard = Shard(VOCABULARY, SEALER)
     assert shard.parse(TokenEntry("unknown", 1, 0, finish=GONE), "w") is None
