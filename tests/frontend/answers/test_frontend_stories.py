@@ -6,13 +6,7 @@ A test goes through the stories of `tests/kit/stories.py`, each told by its own 
 import json
 from typing import Any
 
-import pytest
-
-from schemas.errors import TurnwireError
-from schemas.events import failure_of
-from services.frontend.apis.responses.render.events import payloads, sse_frame
-from services.frontend.apis.shared.openai.chunks import DONE
-from tests.kit.answers import check_document, dispatches, events, frames
+from tests.kit.answers import check_document, dispatches, frames
 from tests.kit.bodies import CHAT, MESSAGES, RESPONSES, Api
 from tests.kit.every import Cases
 from tests.kit.telling import Telling, own
@@ -75,38 +69,6 @@ def is_known_to_the_sdk(telling: Telling, name: str, data: Any) -> bool:
         return True
     is_freeform = "freeform" in telling.story.name
     return not is_freeform and name not in ("error", "ping") and "error" not in data
-
-
-def test_payloads_of_responses_are_indexed_by_sequence_number(cases: Cases) -> None:
-    for telling in OWN:
-        if telling.api is not RESPONSES:
-            continue
-        with cases.case(telling.name):
-            rendered = telling.stream()
-            found = payloads(rendered)
-            numbers = [json.loads(payload)["sequence_number"] for payload in found]
-            assert numbers == list(range(len(found)))
-            kept = [one for one in rendered.split(b"\n\n") if b"_dispatch\ndata: " not in one]
-            again = b"".join(sse_frame(payload) for payload in found) + DONE
-            assert again == b"\n\n".join(kept)
-
-
-def test_failed_story_ends_with_its_error(cases: Cases) -> None:
-    failed = [telling for telling in OWN if telling.story.failed]
-    assert {telling.api for telling in failed} == {CHAT, MESSAGES, RESPONSES}
-    for telling in failed:
-        error = failure_of(telling.events[-1])
-        assert error is not None
-        with cases.case(telling.name):
-            for batches in (telling.single, telling.batches):
-                *_, last = events(telling.stream(batches))
-                if telling.api is RESPONSES:
-                    assert last["type"] == "response.failed"
-                    assert last["response"]["status"] == "failed"
-                    last = last["response"]
-                assert last["error"]["message"].startswith(error.message)
-            with pytest.raises((RuntimeError, TurnwireError)):
-                telling.document()
 
 
 def test_dispatch_is_sent_only_if_requested(cases: Cases) -> None:
