@@ -23,7 +23,6 @@ CHANGES: list[tuple[list[str], str, str]] = [
     (["verbosity"], "unavailable", "verbosity_changed"),
     (["format"], "unavailable", "text_format_changed"),
     (["template_kwargs"], "unavailable", "input_changed"),
-    (["thinking", "messages"], "messages_changed", "reasoning_effort_changed"),
     (["system", "format"], "system_changed", "text_format_changed"),
 ]
 

@@ -1,12 +1,10 @@
 """Tests what every API refuses, in the vendor's words, and what it accepts though the vendor does
 not. A table has one row for each rule."""
 
-from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import pytest
 
-from schemas.errors import ErrorInfo
 from tests.kit.bodies import (
     APIS,
     CHAT,
@@ -47,8 +45,6 @@ USE = tool_use()
 RESULT = tool_result()
 ENABLED = block("enabled", budget_tokens=1024)
 SEARCH = block("web_search_20250305", name="web_search")
-CODE = block("code_execution_20250825", name="c")
-CLEAR_THINKING = "clear_thinking_20251015"
 CLEAR_TOOLS = "clear_tool_uses_20250919"
 COMPACT = block("compact_20260112")
 CONTENT = "messages.0.content.0"
@@ -82,11 +78,6 @@ def choosing(type: str, *tools: Json, thinking: Any = None, **fields: Any) -> Js
     return messages(tools=[*tools], tool_choice=block(type, **fields), thinking=thinking)
 
 
-def transformed(**fields: Any) -> Json:
-    image = block("image", source=block("url", url="https://a.b/c.png"))
-    return said(image | {"transformations": fields})
-
-
 PLAN = block("json_schema", schema=SCHEMA)
 CACHED = text("x", cache_control=block("ephemeral", ttl="2h"))
 REMOVAL = block("tool_removal", tool=block("tool_reference", name="x"))
@@ -94,24 +85,18 @@ FILE = block("document", source=block("file", file_id="f"))
 NO_TURNS = block("thinking_turns", value=0)
 NO_TOKENS = block("input_tokens", value=0)
 BELOW_0 = block("input_tokens", value=-3)
-USES = block("tool_uses", value=1)
 REFUSED_BY_MESSAGES: list[tuple[str, Any]] = [
     ("The request body must be a JSON object.", []),
     ("max_tokens: Field required", messages(max_tokens=None)),
     ("messages.1.content: Field required", messages(USER, {"role": "system"})),
     (f"{CONTENT}.tool_result.content.0.text.text: Field", said(tool_result("a", [block("text")]))),
-    (f"{IN_IMAGE}.data: Field required", said(block("image", source=block("base64")))),
-    (f"{THINKING}: Field required", messages(thinking=block("enabled"))),
     ("context_management: Input should be a valid dictionary", messages(context_management=[])),
     ("max_tokens: Input should be a valid integer", messages(max_tokens="9")),
-    ("stream: Input should be a valid boolean", messages(stream="yes")),
-    ("messages: Input should be a valid list", messages(messages="x")),
     ("messages.0.content: Input should be a valid string or list", messages(user(5))),
     (f"{THINKING}: Input should be greater", messages(thinking=ENABLED | {"budget_tokens": 1023})),
     ("`max_tokens` must be greater than", messages(thinking=ENABLED | {"budget_tokens": 4096})),
     ("thinking: ", messages(thinking=block("on"))),
     ("temperature: Input should be less than or equal to 2", messages(temperature=2.5)),
-    ("repetition_penalty: Input should be greater than 0", messages(repetition_penalty=0)),
     ("stop_sequences: each stop sequence must be non-empty", messages(stop_sequences=[""])),
     ("stop: Extra inputs are not permitted", messages(stop=["a"])),
     ("messages: at least one message is required", messages(messages=[])),
@@ -123,19 +108,15 @@ REFUSED_BY_MESSAGES: list[tuple[str, Any]] = [
         messages(system=[CACHED]),
     ),
     (f"cache_control: Input tag 'x' {EXPECTED} 'ephemeral'", messages(cache_control=block("x"))),
-    ("container: not supported", messages(container={"id": "c"}, tools=[CODE])),
     ("mcp_servers: not supported", messages(mcp_servers=[{"url": "u"}])),
     ("compaction: not supported by this server", messages(compaction=block("summarize"))),
-    (f"system.0: Input tag 'image' {EXPECTED} 'text'", messages(system=[block("image")])),
     (
         f"{CONTENT}.tool: Input tag 'x' {EXPECTED} 'tool_",
         said(block("tool_addition", tool=block("x"))),
     ),
     (f"{CONTENT}: Unable to extract tag using discriminator 'type'", said({"text": "x"})),
     ("messages.1: `tool_result` blocks can only be in", messages(USER, assistant(RESULT))),
-    ("messages.1.content.0: `tool_result` blocks are", messages(USER, message("system", RESULT))),
     (f"{CONTENT}: `tool_removal` blocks can only be in `system` messages", said(REMOVAL)),
-    ("messages.0: `tool_use` blocks can only be in `assistant` messages", said(USE)),
     ("messages.1.clear_at: ", messages(USER, message("system", "a", clear_at="soon"))),
     ("messages: final assistant content cannot end with", messages(USER, assistant("So "))),
     ("messages.1.content.0.type: ", messages(USER, assistant("So"), thinking=ENABLED)),
@@ -143,27 +124,19 @@ REFUSED_BY_MESSAGES: list[tuple[str, Any]] = [
     ("messages.1.content.0.tool_use.input: ", loop(RESULT, calls=(tool_use(input=5),))),
     ("messages.2.content.0: unexpected `tool_use_id`", loop(tool_result(id="b"))),
     (f"{IN_IMAGE}.media_type: Input should be 'image/jpeg'", encoded("image", "image/bmp", PNG)),
-    (f"{CONTENT}.image.transformations.oversized_image: ", transformed(oversized_image="error")),
     (f"{IN_IMAGE}: invalid base64 data", encoded("image", "image/png", "iVBORw0KGgo")),
-    (f"{IN_IMAGE}: image cannot be empty", encoded("image", "image/png", "")),
     (f"{CONTENT}.source: file references are not supported by this server", said(FILE)),
-    (f"{CONTENT}.document.source.base64.media_type: ", encoded("document", "application/x", PNG)),
     (f"{CONTENT}.pdf.source.base64.data: The PDF", encoded("document", "application/pdf", "JVBER")),
     (f"{CONTENT}: container uploads", said(block("container_upload", file_id="f"))),
-    ("tools.0.custom.name: Field required", messages(tools=[{"input_schema": {}}])),
     ("tools.0.custom.name: String should match pattern", messages(tools=[tool("two words")])),
-    ("tools.0.custom.input_schema: ", messages(tools=[{"name": "look"}])),
     ("tools: Tool names must be unique.", messages(tools=[TOOL, TOOL])),
     ("tools.0: Input tag 'robot_20250101'", messages(tools=[tool(type="robot_20250101")])),
     ("tool_choice: may only be specified while providing tools.", choosing("any")),
     ("tool_choice.tool.name: Field required", choosing("tool", TOOL)),
     ("tool_choice.tool.name: ", choosing("tool", TOOL, name="b")),
     ("Thinking may not be enabled when tool_choice", choosing("any", TOOL, thinking=ENABLED)),
-    (NOT_RUN, choosing("any", SEARCH)),
     (NOT_RUN, choosing("tool", SEARCH, TOOL, name="web_search")),
-    (f"{EDIT}.{CLEAR_THINKING}.keep: ", edits(block(CLEAR_THINKING, keep=NO_TURNS))),
     (f"{EDIT}.{CLEAR_TOOLS}.keep: ", edits(block(CLEAR_TOOLS, keep=NO_TURNS))),
-    (f"{EDIT}.{CLEAR_TOOLS}.clear_at_least: ", edits(block(CLEAR_TOOLS, clear_at_least=USES))),
     (f"{EDIT}.{CLEAR_TOOLS}.trigger.value: ", edits(block(CLEAR_TOOLS, trigger=BELOW_0))),
     (f"{EDIT}.compact_20260112.trigger: ", edits(COMPACT | {"trigger": NO_TOKENS})),
     ("context_management.edits: 'compact_20260112' may be set only", edits(COMPACT, COMPACT)),
@@ -183,9 +156,7 @@ Refusal: TypeAlias = tuple[str, str | None, Json]
 CALL = chat_call()
 CHAT_TOOL = chat_tool()
 ALLOWED = {"mode": "auto", "tools": [block("function", function={"name": "b"})]}
-PATCH = {"name": "patch", "format": block("grammar")}
 NO_IMAGE = {"url": "data:text/plain;base64,aGk="}
-EMPTY = {"file_data": "data:application/pdf;base64,", "filename": "a.pdf"}
 
 
 def calling(*calls: Json) -> Json:
@@ -210,51 +181,38 @@ REFUSED_BY_CHAT: list[Refusal] = [
     ("messages", "empty_array", chat(messages=[])),
     ("messages[0].content", MISSING, chat({"role": "user"})),
     ("messages[0].role", VALUE, chat(message("robot", "a"))),
-    ("messages[0].content[0].text", MISSING, part("text")),
     ("frequency_penalty", "decimal_above_max_value", chat(frequency_penalty=3)),
     ("stop", VALUE, chat(stop=["a", ""])),
     ("logit_bias.7", TYPE, chat(logit_bias={"7": "x"})),
     ("top_logprobs", VALUE, chat(top_logprobs=2)),
-    ("modalities[0]", VALUE, chat(modalities=["image"])),
     ("modalities", UNSUPPORTED, chat(modalities=["text", "audio"])),
     ("reasoning_effort", VALUE, chat(reasoning_effort="huge")),
     ("guided_regex", UNSUPPORTED, chat(guided_regex="a+")),
     ("structured_outputs.choice", UNSUPPORTED, chat(structured_outputs={"choice": ["a"]})),
-    ("guided_json", VALUE, chat(guided_json="{")),
     ("chat_template", UNSUPPORTED, chat(chat_template="{{ messages }}")),
     ("tool_choice", None, chat(tool_choice="required")),
     ("tool_choice", VALUE, choice("function", function={"name": "x"})),
-    ("tool_choice.function", MISSING, choice("function")),
     ("tool_choice.allowed_tools.tools[0]", VALUE, choice("allowed_tools", allowed_tools=ALLOWED)),
     ("function_call", VALUE, chat(function_call={"name": "x"}, functions=[{"name": "y"}])),
     ("tools[0].type", VALUE, chat(tools=[block("web_search")])),
-    ("tools[0].type", MISSING, chat(tools=[{"function": {"name": "look"}}])),
-    ("tools[0].function", MISSING, chat(tools=[block("function")])),
     ("tools[0].function.name", VALUE, chat(tools=[chat_tool("two words")])),
-    ("tools[0].custom.format.grammar", MISSING, chat(tools=[block("custom", custom=PATCH)])),
     ("response_format.type", VALUE, chat(response_format=block("yaml"))),
-    ("response_format.json_schema", MISSING, chat(response_format=block("json_schema"))),
     ("messages[1].audio", UNSUPPORTED, chat(USER, assistant(audio={"id": "a"}))),
     ("messages[1].tool_calls[1].id", None, chat(USER, calling(CALL, CALL), chat_result())),
-    ("messages[1].tool_calls[0].function", MISSING, chat(USER, calling({"id": "a"}))),
     ("messages[1].tool_call_id", MISSING, chat(USER, message("tool", "a"))),
     ("messages[1].role", None, chat(USER, chat_result())),
     ("messages[3].tool_call_id", None, chat(USER, calling(CALL), chat_result(), chat_result())),
-    ("messages[1].name", MISSING, chat(USER, message("function", "a"))),
     ("messages[0].content[0].file", UNSUPPORTED, part("file", file={"file_id": "f"})),
     ("messages[0].content[0].image_url.url", VALUE, part("image_url", image_url=NO_IMAGE)),
-    ("messages[0].content[0].file.file_data", VALUE, part("file", file=EMPTY)),
 ]
 
 REFUSED_BY_COMPLETIONS: list[Refusal] = [
     ("prompt", "empty_array", completions(prompt=[])),
-    ("prompt[1]", "empty_array", completions(prompt=["a", []])),
     ("prompt", TYPE, completions(prompt=[1, [2]])),
     ("prompt[0]", ABOVE, completions(prompt=[2**32])),
     ("prompt", None, completions(prompt=["a"] * 100, n=11)),
     ("echo", UNSUPPORTED, completions(prompt=[1, 2], echo=True)),
     ("logprobs", None, completions(echo=True, logprobs=1)),
-    ("logprobs", ABOVE, completions(logprobs=21)),
     ("best_of", UNSUPPORTED, completions(best_of=2)),
 ]
 
@@ -265,9 +223,7 @@ FOREIGN = block("compaction", encrypted_content="a")
 WEB_SEARCH = block("web_search")
 ALLOWED_SEARCH = block("allowed_tools", mode="required", tools=[WEB_SEARCH])
 NEVER = block("compaction", compact_threshold=0)
-KEY = "k" * 65
 MANY = dict.fromkeys(map(str, range(17)), "")
-NO_BYTES = "data:image/png;base64,"
 
 
 def text_format(**fields: Any) -> Json:
@@ -292,37 +248,28 @@ REFUSED_BY_RESPONSES: list[Refusal] = [
     ("input", MISSING, {"model": "m"}),
     ("input[0]", TYPE, responses(5)),
     ("input[0].role", VALUE, responses(message("tool", "a"))),
-    ("input[0].content[0].text", MISSING, input_part("input_text")),
     ("input[0].content[0].file_id", UNSUPPORTED, input_part("input_image", file_id="f")),
-    ("input[0].content[0].image_url", VALUE, input_part("input_image", image_url="data:x/y,")),
     ("input[0].arguments", TYPE, responses(function_call("c", "n", arguments={}))),
     ("input[1]", VALUE, responses(USER, function_output())),
     ("input[2]", VALUE, responses(USER, CUSTOM_CALL, function_output())),
     ("input[0]", VALUE, responses(block("compaction_trigger"), USER)),
-    ("input[0].id", MISSING, responses(block("item_reference"))),
     ("input[0].encrypted_content", "invalid_encrypted_content", responses(FOREIGN, USER)),
     ("include[0]", VALUE, responses(include=["all"])),
     ("max_output_tokens", BELOW, responses(max_output_tokens=0)),
     ("metadata.a", TOO_LONG, responses(metadata={"a": "x" * 513})),
-    (f"metadata.{KEY}", TOO_LONG, responses(metadata={KEY: ""})),
     ("metadata", "object_above_max_properties", responses(metadata=MANY)),
     ("logit_bias", VALUE, responses(logit_bias={"x": 1})),
     ("tool_choice", None, responses(tool_choice="required")),
-    ("tool_choice", VALUE, chosen(FUNCTION, "any")),
     ("tool_choice", UNSUPPORTED, chosen(WEB_SEARCH, "required")),
     ("tool_choice", UNSUPPORTED, chosen(WEB_SEARCH, WEB_SEARCH)),
     ("tool_choice", VALUE, chosen(FUNCTION, block("function", name="x"))),
     ("tool_choice", None, chosen(FUNCTION, ALLOWED_SEARCH)),
-    ("tool_choice.mode", MISSING, chosen(FUNCTION, block("allowed_tools", tools=[]))),
     ("tool_choice.tools", MISSING, chosen(FUNCTION, block("allowed_tools", mode="auto"))),
-    ("tools[0].name", MISSING, responses(tools=[block("function")])),
     ("tools[0].name", VALUE, responses(tools=[function("a.b")])),
     ("tools[1].tools[0].name", VALUE, responses(tools=[NAMESPACE, NAMESPACE])),
     ("tools[0].format.definition", MISSING, grammar(syntax="lark")),
-    ("tools[0].format.syntax", VALUE, grammar(syntax="bnf", definition="a")),
     ("context_management[0].compact_threshold", BELOW, responses(context_management=[NEVER])),
     ("text.format.name", VALUE, text_format(name="two words")),
-    ("text.format.schema", MISSING, text_format(schema=None)),
     ("reasoning.effort", VALUE, responses(reasoning={"effort": "huge"})),
 ]
 REFUSED = {
@@ -334,28 +281,13 @@ REFUSED = {
 RESULT_ALONE = (
     "messages with role 'tool' must be a response to a preceding message with 'tool_calls'."
 )
-TWICE = "Duplicate value for 'tool_call_id' of 'call_1', in messages[2] and messages[3]."
-AN_IMAGE = (
-    "Expected a base64-encoded data URL with an image MIME type "
-    "(e.g. 'data:image/png;base64,aW1nIGJ5dGVzIGhlcmU='), but got empty base64-encoded bytes."
-)
-NO_CALL = "No tool call found for function call output with call_id call_1."
 WORDS: list[tuple[Api, str, Json]] = [
     (CHAT, "minimum length 1, but got an empty", chat(messages=[])),
     (CHAT, "value <= 2", chat(frequency_penalty=3)),
-    (CHAT, "expected a decimal, but got a string", chat(logit_bias={"7": "x"})),
     (CHAT, "matches the pattern '^[a-zA-Z0-9_-]+$'.", chat(tools=[chat_tool("two words")])),
     (CHAT, RESULT_ALONE, chat(USER, chat_result())),
-    (CHAT, TWICE, chat(USER, calling(CALL), chat_result(), chat_result())),
-    (CHAT, "but got unsupported MIME type 'text/plain'.", part("image_url", image_url=NO_IMAGE)),
-    (RESPONSES, AN_IMAGE, input_part("input_image", image_url=NO_BYTES)),
-    (COMPLETIONS, "1100 of at most 1024", completions(prompt=["a"] * 100, n=11)),
     (RESPONSES, "expected an object, but got an integer instead.", responses(5)),
     (RESPONSES, "'system', and 'developer'.", responses(message("tool", "a"))),
-    (RESPONSES, NO_CALL, responses(USER, CUSTOM_CALL, function_output())),
-    (RESPONSES, "length 512, but", responses(metadata={"a": "x" * 513})),
-    (RESPONSES, "at most 16 properties, but got an object with 17", responses(metadata=MANY)),
-    (RESPONSES, "must be unique: 'look'.", responses(tools=[FUNCTION, FUNCTION])),
     (RESPONSES, "asks for 'web_search'", chosen(WEB_SEARCH, WEB_SEARCH)),
 ]
 """Parts of the messages."""
@@ -364,15 +296,12 @@ ACCEPTED: dict[Api, list[Json]] = {
     MESSAGES: [
         messages(new_field=1, service_tier="flex", temperature=1.5, top_k=-1),
         messages(assistant("a"), user(), system=[text("")], stop_sequences=[" "]),
-        messages(thinking=ENABLED, temperature=0.5, top_p=0.5),
         messages(output_config={"format": block("json_schema", schema=OPEN_SCHEMA)}),
         loop(RESULT, thinking=ENABLED),
         messages(USER, assistant(block("thinking", thinking="Hm."), USE), USER),
         said(text("a", cache_control=block("ephemeral", ttl="1h")), *[text(" ")] * 5),
-        said(block("image", source=block("url", url="data:image/png;base64,AA=="))),
         loop(tool_result(id="a.b:c"), calls=(tool_use("a.b:c", "two words"),)),
         loop(text("a"), RESULT, RESULT),
-        messages(*loop()["messages"][:2], USER, user(RESULT)),
         loop(tool_result(content=[block("tool_reference", tool_name="gone")]), tools=[TOOL]),
         messages(tools=[tool("mcp__server__" + "x" * 115, input_schema={}, defer_loading=True)]),
         choosing("any", TOOL, thinking=block("adaptive")),
@@ -380,24 +309,19 @@ ACCEPTED: dict[Api, list[Json]] = {
     CHAT: [
         chat(new_field=1, seed=2**70, stop=list("abcde"), logit_bias={"5": 101, "foo": 1}),
         chat(temperature=0.5, reasoning_effort="low", max_tokens=0, user=5, metadata={"a": LONG}),
-        chat(tools=[CHAT_TOOL, CHAT_TOOL]),
         chat(tools=[chat_tool("mcp__server__" + "x" * 51, parameters=OPEN_SCHEMA)]),
         answer_format(name=None, schema=OPEN_SCHEMA, description="A plan."),
-        chat(USER | {"name": "a <b>"}, {"role": "assistant", "tool_calls": []}, USER),
         chat(USER, calling(chat_call(LONG)), USER, chat_result(LONG)),
         chat(USER, calling(CALL), {"role": "tool", "tool_call_id": "call_1"}),
-        part("image_url", image_url={"url": "data:image/jpg;base64,/9j/"}),
     ],
     COMPLETIONS: [completions(new_field=1)],
     RESPONSES: [
         responses(new_field=1, stop=["a"], seed=1, max_output_tokens=15, stream_options={}),
         responses(input=[]),
-        responses(context_management=[block("compaction", compact_threshold=None)]),
         responses(max_tool_calls=0, tools=[block("web_search")]),
         text_format(schema=OPEN_SCHEMA, description="a"),
         responses(USER, function_call(id="x.1"), function_output(), function_output()),
         responses(USER, block("reasoning", encrypted_content="foreign")),
-        input_part("output_text", text="a"),
     ],
 }
 """Bodies that are accepted, though the vendor refuses them or they are near to what is refused."""
@@ -405,11 +329,7 @@ ACCEPTED: dict[Api, list[Json]] = {
 NOTED: list[tuple[Api, str, Json]] = [
     (MESSAGES, "strict", messages(tools=[tool(strict=True)])),
     (MESSAGES, "container.skills", messages(container={"skills": [block("anthropic")]})),
-    (MESSAGES, "container.id", messages(container={"id": "c"})),
-    (CHAT, "moderation", chat(moderation={"model": "m"})),
     (CHAT, "store", chat(store=True)),
-    (RESPONSES, "moderation", responses(moderation={"model": "m"})),
-    (RESPONSES, "multi_agent", responses(multi_agent={"enabled": True})),
     (RESPONSES, "robot", responses(tools=[block("robot")])),
 ]
 """Fields without effect, which a header names."""
@@ -456,28 +376,13 @@ async def test_fields_without_effect_are_named(served: Served, cases: Cases) -> 
             assert name in ",".join(reply.headers.get(header, "") for header in headers)
 
 
-def found_tool(name: str) -> Json:
-    namespace = block("namespace", name="n", tools=[function(name)])
-    return block("tool_search_output", tools=[namespace])
-
-
-LENGTHS: list[tuple[str, Callable[[str], ErrorInfo]]] = [
-    ("tools[1].name", lambda name: RESPONSES.refusal(tools=[FUNCTION, function(name)])),
-    ("input[1].tools[0].tools[0].name", lambda name: RESPONSES.refusal(USER, found_tool(name))),
-    ("tools[1].function.name", lambda name: CHAT.refusal(tools=[chat_tool(), chat_tool(name)])),
-    ("functions[0].name", lambda name: CHAT.refusal(functions=[{"name": name}])),
-]
-"""Names of at most 64 characters."""
-
-
-def test_length_errors_have_the_length(cases: Cases) -> None:
-    for field, refusal in LENGTHS:
-        with cases.case(field):
-            long, empty = refusal("x" * 77), refusal("")
-            assert (long.param, long.code) == (field, TOO_LONG)
-            assert long.message.endswith("but got a string with length 77 instead.")
-            assert (empty.param, empty.code) == (field, "empty_string")
-            assert empty.message.endswith("but got an empty string instead.")
+def test_length_errors_have_the_length() -> None:
+    """A name has at most 64 characters."""
+    long, empty = (CHAT.refusal(tools=[chat_tool(), chat_tool(name)]) for name in ("x" * 77, ""))
+    assert (long.param, long.code) == ("tools[1].function.name", TOO_LONG)
+    assert long.message.endswith("but got a string with length 77 instead.")
+    assert (empty.param, empty.code) == ("tools[1].function.name", "empty_string")
+    assert empty.message.endswith("but got an empty string instead.")
     value = RESPONSES.refusal(reasoning={"max_tokens": -3})
     assert value.message.endswith("but got -3 instead.")
     unread = b'{"metadata": {"a": "' + b"x" * 600 + b'"}, "x": ' + b"[" * 5000
