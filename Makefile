@@ -15,7 +15,6 @@
 # make wheels  parsers, tokenization and messages as wheels of their own, into dist/
 # make bench  what a turn costs on this machine                     make bench ARGS="--quick"
 # make bench-peer  the same beside Dynamo, from PyPI                make bench-peer ARGS="--parts capacity --repeat 3"
-# make bench-vllm  vLLM on the CPU behind Turnwire, beside its own server: half an hour
 # make fuzz-api URL=http://127.0.0.1:8000   a running server against its own OpenAPI document
 # Needs Python 3.11 or newer and make. Another Python: make PYTHON=/path/to/python3.12 …
 
@@ -58,7 +57,7 @@ COMMA := ,
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help up env test test-all nightly test-vllm test-model clients chaos soak simulate compare lint docs wheels bench bench-peer bench-vllm fuzz-api clean
+.PHONY: help up env test test-all nightly test-vllm test-model clients chaos soak simulate compare lint docs wheels bench bench-peer fuzz-api clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
@@ -129,9 +128,6 @@ bench: $(RUN_ENV)
 
 bench-peer: $(RUN_ENV)
 	@$(BIN)/python -m bench.suite --peer $(ARGS)
-
-bench-vllm: $(VLLM_ENV)
-	@$(VLLM_VENV)/bin/python -m bench.vllm $(ARGS)
 
 URL ?= http://127.0.0.1:8000
 CHECKS := not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance

@@ -3,6 +3,8 @@
 A long prompt is sent again and again with a new tail, as an agent does from turn to turn: after
 Claude Code's billing line, which stays or varies, and before reasoning that comes back as it was or
 with other first words.
+
+On stacks of our own, or with `--url` on another server of the Messages API.
 """
 
 import argparse
@@ -60,7 +62,7 @@ class Figures(msgspec.Struct, frozen=True):
     """Figures of one variant, over all requests but the first."""
 
     stack: str
-    """What happens to the billing line (`STACKS`)."""
+    """What happens to the billing line (`STACKS`), or `other` for another server."""
     variant: str
     first: Turn
     """The turn with the new prompt."""
@@ -193,17 +195,19 @@ def ratios(figures: Sequence[Figures]) -> dict[str, float]:
     return found
 
 
-async def run(tokens: int, requests: int, arguments: Sequence[str]) -> Result:
+async def run(asked: argparse.Namespace, arguments: Sequence[str]) -> Result:
     """The whole experiment. Raises StackFailed, RuntimeError."""
-    figures = []
-    for stack, flags in STACKS.items():
+    sizes = {"tokens": asked.tokens, "requests": asked.requests}
+    figures, model, stacks = [], asked.model, STACKS
+    if asked.url:
+        figures, stacks = await measure(asked.url, model, stack="other", **sizes), {}
+    for stack, flags in stacks.items():
         speed = f"--prefill-tokens-per-s={PREFILL_TOKENS_PER_S}"
         async with own_stack([speed, *flags, *arguments], start_s=START_S) as own:
-            figures += await measure(
-                own.url, own.model, tokens=tokens, requests=requests, stack=stack
-            )
+            model = own.model
+            figures += await measure(own.url, model, stack=stack, **sizes)
     machine = report.this_machine()
-    return Result(report.now(), own.model, machine, figures, ratios(figures))
+    return Result(report.now(), model, machine, figures, ratios(figures))
 
 
 def show(result: Result) -> None:
@@ -228,9 +232,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--tokens", type=int, default=52_000, help="of the prompt, about")
     parser.add_argument("--requests", type=int, default=7, help="of each variant, after the first")
+    parser.add_argument("--url", help="of another server of Messages that runs, e.g. `vllm serve`")
+    parser.add_argument("--model", help="the name of its model")
     asked = parser.parse_args(own)
     try:
-        result = asyncio.run(run(asked.tokens, asked.requests, stack_arguments))
+        result = asyncio.run(run(asked, stack_arguments))
     except (StackFailed, RuntimeError, ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 1

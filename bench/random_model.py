@@ -15,13 +15,15 @@ from turnwire_tools.script.demo_model import build_demo_model
 WINDOW = 65_536
 
 
-def build(path: Path, *, hidden: int, layers: int, seed: int = 0) -> Path:
+def build_random_model(
+    path: Path, *, hidden: int = 64, layers: int = 2, window: int = WINDOW
+) -> Path:
     """Writes the model's directory; needs torch. `hidden`: width, a multiple of 64."""
     import torch
     from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
     build_demo_model(path)
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     heads = hidden // 64
     config = Qwen3Config(
         vocab_size=len(AutoTokenizer.from_pretrained(path)),
@@ -31,7 +33,7 @@ def build(path: Path, *, hidden: int, layers: int, seed: int = 0) -> Path:
         num_attention_heads=heads,
         num_key_value_heads=max(1, heads // 4),
         head_dim=64,
-        max_position_embeddings=WINDOW,
+        max_position_embeddings=window,
         tie_word_embeddings=True,
     )
     generation = (path / "generation_config.json").read_bytes()
@@ -53,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--layers", type=int, default=2, help="36 for the size of an 8B model")
     asked = parser.parse_args(argv)
-    print(build(asked.path, hidden=asked.hidden, layers=asked.layers))
+    print(build_random_model(asked.path, hidden=asked.hidden, layers=asked.layers))
     return 0
 
 

@@ -5,12 +5,14 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 from itertools import chain, repeat
+from typing import Any, TypeAlias
 
 from bench.apis import Tool, messages_tool
 from bench.prompts import make_prompt, prose
-from bench.vllm.session import DIALECTS, Body, Event
 
-DIALECT = DIALECTS["messages"]
+Body: TypeAlias = dict[str, Any]
+Event: TypeAlias = tuple[int, bytes]
+"""When it was read (ns), and its bytes."""
 PLAY = "[[play agent delay=0]]"
 """The model writes some words and a call of `read_file` (`bench/scripts`): 26 tokens."""
 PROMPT_TOKENS = 52_000
@@ -58,26 +60,49 @@ class AgentSession:
     def take(self, events: Sequence[Event]) -> None:
         """Makes an answer and the result of its call part of the session. Raises ValueError for one
         without a call."""
-        answer = DIALECT.read(events)
-        if not answer.calls:
-            raise ValueError(f"an answer without a call: {answer.text!r}")
-        said, returned = DIALECT.turn(answer, [next(self._results) for _ in answer.calls])
-        self._messages += [_encode(said), _encode(returned)]
-        self._calls = [call.id for call in answer.calls]
+        content = read_content(events)
+        self._calls = [block["id"] for block in content if block["type"] == "tool_use"]
+        if not self._calls:
+            raise ValueError(f"an answer without a call: {content}")
+        said = {"role": "assistant", "content": content}
+        self._messages += [_encode(said), _encode(self._returned(self._results))]
 
     def fork(self, seed: int) -> "AgentSession":
         """The session up to its last answer, with other results from there on. Only after a
         turn."""
         texts = _texts(random.Random(f"fork {seed}"), repeat(LATER_BYTES))
-        results = [
-            {"type": "tool_result", "tool_use_id": call, "content": next(texts)}
-            for call in self._calls
-        ]
-        forked = AgentSession(
-            self._head, [*self._messages[:-1], _encode({"role": "user", "content": results})], texts
-        )
+        returned = _encode(self._returned(texts))
+        forked = AgentSession(self._head, [*self._messages[:-1], returned], texts)
         forked._calls = self._calls
         return forked
+
+    def _returned(self, results: Iterator[str]) -> Body:
+        """The message with a result for each call of the last turn."""
+        content = [
+            {"type": "tool_result", "tool_use_id": call, "content": next(results)}
+            for call in self._calls
+        ]
+        return {"role": "user", "content": content}
+
+
+def read_content(events: Sequence[Event]) -> list[Body]:
+    """Returns the blocks of an answer, as a client sends them back."""
+    blocks: dict[int, Body] = {}
+    inputs: dict[int, str] = {}
+    for _, event in events:
+        data = json.loads(event.partition(b"data:")[2] or b'{"type":"comment"}')
+        if data["type"] == "content_block_start":
+            blocks[data["index"]] = data["content_block"]
+        elif data["type"] == "content_block_delta":
+            at, delta = data["index"], data["delta"]
+            inputs[at] = inputs.get(at, "") + delta.get("partial_json", "")
+            for name in ("thinking", "text", "signature"):
+                if name in delta:
+                    blocks[at][name] = blocks[at].get(name, "") + delta[name]
+    for at, block in blocks.items():
+        if block["type"] == "tool_use":
+            block["input"] = json.loads(inputs.get(at) or "{}")
+    return [block for block in blocks.values() if block.get("text", "x").strip()]
 
 
 def _texts(source: random.Random, sizes: Iterator[int]) -> Iterator[str]:

@@ -1,1 +1,1 @@
-"""Compares Turnwire with vLLM and vLLM's own server."""
+"""Makes a model with random weights write what its prompt asks for, in vLLM."""

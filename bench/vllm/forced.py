@@ -1,21 +1,17 @@
-"""Forces tokens in vLLM: a logits processor with which a model with random weights writes a
-script's tokens.
+"""Forces tokens in vLLM: a logits processor with which a model with random weights writes the
+tokens that `bench.vllm.scripts` chooses.
 
 `--logits-processors bench.vllm.forced:Forced` of `vllm serve`, or the same in `engine_args` of
 `turnwire up --engine vllm`. All of a step is computed; only the choice among the logits is forced.
 """
 
-import os
-import time
 from pathlib import Path
 from typing import Any
 
 from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
 
-from bench.vllm.scripts import MARKS, Writer, Writing
+from bench.vllm.scripts import Writer
 from schemas.conversation import OutputFormat
-
-NAME = "bench.vllm.forced:Forced"
 
 
 class Forced(AdapterLogitsProcessor):  # type: ignore[misc]
@@ -23,37 +19,31 @@ class Forced(AdapterLogitsProcessor):  # type: ignore[misc]
 
     def __init__(self, vllm_config: Any, device: Any, is_pin_memory: bool) -> None:
         super().__init__(vllm_config, device, is_pin_memory)
-        self._writer = Writer.of(Path(vllm_config.model_config.model))
-        self._marks = os.environ.get(MARKS)
+        self._writer = Writer(Path(vllm_config.model_config.model))
 
     def is_argmax_invariant(self) -> bool:
         return False
 
     def new_req_logits_processor(self, params: Any) -> "_Turn":
-        return _Turn(self._writer, _form(params.structured_outputs), self._marks)
+        return _Turn(self._writer, _form(params.structured_outputs))
 
 
 class _Turn:
     """One turn."""
 
-    def __init__(self, writer: Writer, form: OutputFormat | None, marks: str | None) -> None:
+    def __init__(self, writer: Writer, form: OutputFormat | None) -> None:
         self._writer = writer
         self._form = form
-        self._marks = marks
         self._known = False
-        self._writing: Writing | None = None
+        self._ids: list[int] | None = None
 
     def __call__(self, prompt_ids: list[int], output_ids: list[int], logits: Any) -> Any:
         if not self._known:
-            self._known, self._writing = True, self._writer.write(prompt_ids, self._form)
-        writing, at = self._writing, len(output_ids)
-        if writing is None or at >= len(writing.ids):
+            self._known, self._ids = True, self._writer.write(prompt_ids, self._form)
+        if self._ids is None or len(output_ids) >= len(self._ids):
             return logits
-        if at == writing.closer and writing.mark and self._marks:
-            with open(self._marks, "a", encoding="utf-8") as file:
-                file.write(f"{writing.mark} close {time.monotonic_ns()}\n")
         logits.fill_(float("-inf"))
-        logits[writing.ids[at]] = 0.0
+        logits[self._ids[len(output_ids)]] = 0.0
         return logits
 
 

@@ -1,8 +1,7 @@
-"""The peers as far as they need not be installed: Dynamo's processes and worker on stand-ins, what
-is forced in vLLM, what its clients read, and its tables."""
+"""The peers as far as they need not be installed: Dynamo's processes and worker on stand-ins, and
+what is forced in vLLM."""
 
 import importlib
-import json
 import shutil
 import sys
 from pathlib import Path
@@ -15,12 +14,8 @@ from bench.clocks import Marks
 from bench.dynamo import MODEL
 from bench.dynamo.stack import dynamo_stack
 from bench.model import build_bench_model
-from bench.report import this_machine
 from bench.stack import SCRIPTS, StackFailed
-from bench.vllm.measuring import DispatchRow, StreamRow, TurnRow
-from bench.vllm.results import OURS, THEIRS, Result, tables
 from bench.vllm.scripts import Writer
-from bench.vllm.session import DIALECTS, TURNS, Session, scripts
 
 STAND_IN = """#!{python}
 import http.server, sys, time
@@ -93,92 +88,12 @@ async def test_worker_of_dynamo_sends_one_token_a_chunk(
     assert 0 < (marks.left_at("body", "a") or 0) < (marks.left_at("close", "a") or 0)
 
 
-def test_a_session_writes_its_turns_in_vllm_and_the_closer_is_known(demo_dir: Path) -> None:
+def test_what_a_prompt_says_is_forced_in_vllm(demo_dir: Path) -> None:
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(demo_dir / "tokenizer.json"))
-    end = tokenizer.token_to_id(END)
-    assert end is not None
-    writer = Writer(demo_dir, scripts(), end)
-
-    def asked(request: str, *answers: str) -> list[int]:
-        turns = "".join(f"<|im_start|>assistant\n{answer}{END}\n" for answer in answers)
-        prompt = f"<|im_start|>user\n{request}{END}\n{turns}<|im_start|>assistant\n<think>\n"
-        return list(tokenizer.encode(prompt).ids)
-
-    writing = writer.write(asked("[[script dispatch]] [[mark m-1]]"))
-    assert writing is not None
-    assert writing.mark == "m-1"
-    assert writing.closer is not None
-    assert tokenizer.decode(writing.ids[: writing.closer + 1]).endswith("</function>\n</tool_call>")
-    first, second = scripts()["crooked"][:2]
-    writing = writer.write(asked("[[script crooked]]", first))
-    assert writing is not None
-    assert tokenizer.decode(writing.ids, skip_special_tokens=False) == second + END
-    assert len(scripts()["crooked"]) == len(scripts()["tidy"]) == TURNS
-
-
-def block_event(index: int, kind: str, **fields: object) -> dict[str, object]:
-    return {"type": f"content_block_{kind}", "index": index, **fields}
-
-
-def chunk(**delta: object) -> dict[str, object]:
-    return {"choices": [{"index": 0, "delta": delta}]}
-
-
-MESSAGES = [
-    {"type": "message_start", "message": {}},
-    block_event(0, "start", content_block={"type": "thinking", "thinking": ""}),
-    block_event(0, "delta", delta={"type": "thinking_delta", "thinking": "Hm."}),
-    block_event(0, "delta", delta={"type": "signature_delta", "signature": "s"}),
-    block_event(0, "stop"),
-    block_event(1, "start", content_block={"type": "tool_use", "id": "c", "name": "f"}),
-    block_event(1, "delta", delta={"type": "input_json_delta", "partial_json": '{"a" :1}'}),
-    block_event(1, "stop"),
-]
-CHAT = [
-    chunk(role="assistant", content=""),
-    chunk(reasoning="Hm."),
-    chunk(tool_calls=[{"index": 0, "id": "c", "function": {"name": "f", "arguments": '{"a" '}}]),
-    chunk(tool_calls=[{"index": 0, "function": {"arguments": ":1}"}}]),
-    {"choices": [], "usage": {}},
-]
-
-
-@pytest.mark.parametrize(
-    ("api", "documents", "whole_at"), [("messages", MESSAGES, 7), ("chat", CHAT, 3)]
-)
-def test_a_client_sends_back_what_it_read(api: str, documents: list[object], whole_at: int) -> None:
-    dialect = DIALECTS[api]
-    events = [
-        (at, b"data: " + json.dumps(document).encode()) for at, document in enumerate(documents)
-    ]
-    answer = dialect.read([*events, (99, b"data: [DONE]")])
-    (call,) = answer.calls
-    assert (answer.thinking, call.whole_at) == ("Hm.", whole_at)
-    assert (call.id, call.name, call.arguments) == ("c", "f", '{"a" :1}')
-    session = Session(dialect, "m", script="crooked", tokens=4000, seed=1)
-    before = json.loads(session.body(0))
-    session.take(answer)
-    after = json.loads(session.body(1))
-    assert after["messages"][-3:-2] == before["messages"][-1:]
-    assert "Hm." in json.dumps(after["messages"][-2])
-    assert json.dumps(after).count("billing-header") == 1
-
-
-def test_tables_beside_vllm_have_every_figure() -> None:
-    result = Result("2026-11-23T00:00:00Z", this_machine(), {"vllm": "0"})
-    for side, cached, rate in ((THEIRS, 100, 200.0), (OURS, 150, 100.0)):
-        turns = [(1, 100, 0), (2, 200, cached)]
-        result.turns += [
-            TurnRow(side, "messages", "crooked", turn, prompt, known, 60, 10.0, 50.0)
-            for turn, prompt, known in turns
-        ]
-        result.streams.append(StreamRow(side, "chat", "2 layers", 16, rate, 3.0, 4.0))
-        result.dispatch.append(DispatchRow(side, "messages", 2.5))
-    text = tables(result)
-    assert "| Messages, crooked arguments | turnwire | 200 | 50 | 10 | 50 |" in text
-    assert "|  | ratio |  | **0.50** | **1.00** | **1.00** |" in text
-    assert "40 at the median) and what was in the cache's last block, at most 10 tokens" in text
-    assert "|  | ratio | **0.50** (0.50 to 0.50) |" in text
-    assert "| Messages | 2.5 | 2.5 |" in text
+    asked = "[[say]]One.[[/say]][[say]]Two <tool_call>[[/say]] [[split]]"
+    prompt = f"<|im_start|>user\n{asked}{END}\n<|im_start|>assistant\nOne.{END}\n"
+    ids = Writer(demo_dir).write(tokenizer.encode(f"{prompt}<|im_start|>assistant\n").ids)
+    assert ids is not None
+    assert tokenizer.decode(ids, skip_special_tokens=False) == f"Two <tool_call>{END}"

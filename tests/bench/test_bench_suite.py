@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from bench import fanout, page, prefixes, record, report, suite
-from bench.parts import QUICK, Sizes
+from bench.parts import Sizes
 from bench.record import Record, SideFacts
 from bench.report import this_machine
 from bench.sides import OURS, Side
@@ -104,19 +104,6 @@ def test_sides_take_turns_and_a_cut_run_goes_on(tmp_path: Path) -> None:
     assert "old" not in text
     assert "|  | requests/s: turnwire | peer | × peer | first token, ms, p50: turnwire |" in text
     assert "| known prefix, 1 client | **" in text
-
-
-def test_record_is_resumed_only_with_the_same_options(tmp_path: Path) -> None:
-    path, ours = tmp_path / "r.json", stub(OURS, [])
-    asked = suite.arguments().parse_args(["--quick", "--out", str(path)])
-    made, _ = suite.open_record(asked, [ours], QUICK)
-    record.save(made, path)
-    again = suite.arguments().parse_args(["--quick", "--resume", str(path)])
-    assert suite.open_record(again, [ours], QUICK)[0].started == made.started
-    with pytest.raises(ValueError, match="other sides or sizes"):
-        suite.open_record(again, [ours], Sizes())
-    with pytest.raises(ValueError, match="other sides or sizes"):
-        suite.open_record(again, [ours, stub("peer", [])], QUICK)
 
 
 async def test_prefixes_are_measured() -> None:

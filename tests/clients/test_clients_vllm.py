@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.random_model import build_random_model
 from tests.clients.claude import ClaudeCode, work
 from tests.clients.conftest import MODEL, ROOM, WINDOW, observed
 from tests.clients.machine import Machine
-from tests.kit.models import build_random_model
 from tests.kit.nats import NatsServer
 from tests.pipeline.forced_vllm import LIMIT_S, descendants, gone, start_up
 

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -39,33 +38,6 @@ def built_once(factory: pytest.TempPathFactory, name: str, build: Callable[[Path
 def demo_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tokenizer, template and configuration; no weights."""
     return built_once(tmp_path_factory, "turnwire-demo", build_demo_model)
-
-
-def build_random_model(
-    path: Path, *, hidden_size: int = 64, layers: int = 2, window: int = 8192
-) -> Path:
-    """The demo's tokenizer and template with random weights (Qwen3)."""
-    import torch
-    import transformers
-
-    build_demo_model(path)
-    generation = (path / "generation_config.json").read_bytes()
-    torch.manual_seed(0)
-    config = transformers.Qwen3Config(
-        vocab_size=len(transformers.AutoTokenizer.from_pretrained(path)),
-        hidden_size=hidden_size,
-        intermediate_size=2 * hidden_size,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=window,
-        tie_word_embeddings=False,
-    )
-    model: Any = transformers.Qwen3ForCausalLM(config)
-    model.to(torch.float32).save_pretrained(path)
-    (path / "generation_config.json").write_bytes(generation)
-    return path
 
 
 @pytest.fixture(scope="session", params=["qwen", "idefics"])

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bench.vllm.servers import FORCED
+from bench.vllm.scripts import FORCED
 from tests.kit.nats import NatsServer
 from tests.kit.stack import Stack
 

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from bench.fanout import texts
+from bench.random_model import build_random_model
 from tests.clients.bus_turns import BusTurns
 from tests.kit.messages_client import TOOLS, Client, call, events, say
-from tests.kit.models import build_random_model
 from tests.kit.nats import NatsServer
 from tests.kit.stack import Stack
 from tests.pipeline.forced_vllm import BLOCK, LIMIT_S, descendants, gone, start_up
@@ -44,7 +44,7 @@ def real(
     make_nats: Callable[[], NatsServer], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Stack]:
     directory = tmp_path_factory.mktemp("vllm")
-    model = build_random_model(directory / "model", hidden_size=256, layers=4)
+    model = build_random_model(directory / "model", hidden=256, layers=4)
     running = start_up(make_nats(), model, directory, MODEL, 8192, **BUDGETS)
     yield running
     running.stop()

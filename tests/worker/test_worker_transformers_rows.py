@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from bench.random_model import build_random_model
 from schemas.conversation import OutputFormat
 from schemas.errors import Invalid
 from schemas.events import FinishReason
@@ -19,7 +20,6 @@ from services.worker.engine import EngineDelta
 from services.worker.engines.transformers.engine import TransformersEngine
 from tests.kit import engines
 from tests.kit.engines import ids_of, request, torch, transformers
-from tests.kit.models import build_random_model
 
 pytestmark = [engines.with_torch, pytest.mark.asyncio(loop_scope="module")]
 PROMPT = engines.PROMPT[:60]

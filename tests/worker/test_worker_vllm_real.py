@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from bench.random_model import build_random_model
 from schemas.conversation import OutputFormat
 from schemas.errors import Invalid
 from schemas.frames import pack_ids
@@ -23,7 +24,6 @@ from services.tokenization.block_keys import block_keys
 from services.worker.engine import EngineInfo
 from services.worker.engines.registry import open_engine
 from services.worker.kv.blocks import KvBlockIndex
-from tests.kit.models import build_random_model
 from tests.kit.waiting import eventually
 from tests.worker import conformance
 from tests.worker.conformance import Bench, Conformance, cached, output
@@ -50,7 +50,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_random_model(tmp_path_factory.mktemp("vllm") / "model", hidden_size=256, layers=6)
+    return build_random_model(tmp_path_factory.mktemp("vllm") / "model", hidden=256, layers=6)
 
 
 class Shared:
