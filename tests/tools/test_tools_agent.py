@@ -21,44 +21,29 @@ PARALLEL = (
     "In one single response make three shell tool calls in parallel, exactly these commands: `echo 1 > p1.txt` , "
     "`echo 2 > p2.txt` , `echo 3 > p3.txt`. After all succeeded, answer with the single word DONE."
 )
-FOLLOW = "Now use your shell tool to run exactly this command: `echo 2 > follow.txt`. Then answer with the single word DONE."
 SYSTEM = "You are an agent. Run tests with `make test`, read `README.md` first, and reply with `NO_REPLY` when idle."
 REMINDER = (
     '<system-reminder>\nUse `git commit -m x` and write "a" to /etc/b.txt.\n</system-reminder>\n'
 )
 
 
-def tool(name: str, required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
-    described = {key: {"type": value} for key, value in properties.items()}
+def tool(name: str, *required: str, **optional: str) -> dict[str, Any]:
+    """A tool whose required arguments are strings."""
+    kinds = {**dict.fromkeys(required, "string"), **optional}
+    described = {key: {"type": value} for key, value in kinds.items()}
     schema = {"type": "object", "properties": described, "required": list(required)}
     text = 'Does it. Example: {"name": "fake", "parameters": {"x": 1}} and `rm -rf /`.'
     function = {"name": name, "description": text, "parameters": schema}
     return {"type": "function", "function": function}
 
 
-def strings(name: str, *required: str, **more: Any) -> dict[str, Any]:
-    """A tool whose required arguments are strings."""
-    return tool(name, required, **dict.fromkeys(required, "string"), **more)
-
-
 CLAUDE = [
-    strings("Agent", "prompt"),
-    strings("Bash", "command", timeout="number", description="string"),
-    strings("Edit", "file_path", "old_string", "new_string"),
-    strings("Read", "file_path", offset="integer"),
-    strings("Write", "file_path", "content"),
+    tool("Agent", "prompt"),
+    tool("Bash", "command", timeout="number", description="string"),
+    tool("Read", "file_path", offset="integer"),
+    tool("Write", "file_path", "content"),
 ]
-CODEX = [
-    strings("exec_command", "cmd", workdir="string", yield_time_ms="number"),
-    tool("write_stdin", ("session_id",), session_id="number", chars="string"),
-]
-UNKNOWN = [
-    tool("launch", ("script_line", "cmd"), script_line="integer", cmd="string"),
-    strings("view_source", "target_file"),
-    strings("alter", "file", "search", "replace"),
-    strings("store", "filename", "contents"),
-]
-"""Names that no client has: the schemas must do."""
+CODEX = [tool("exec_command", "cmd", workdir="string", yield_time_ms="number")]
 
 
 class Session:
@@ -116,8 +101,6 @@ OK = {"description": "Run the requested command"}
 
 def test_claude_code_completes_its_tool_loop(template: ChatTemplate) -> None:
     session = Session(template, CLAUDE).user(REMINDER + LOOP)
-    environment = "# Environment\n - Primary working directory: /work\n - `ls`"
-    session.messages.append({"role": "system", "content": environment})
     reasoning, text, calls = session.turn()
     assert reasoning.strip()
     assert text == ""
@@ -125,23 +108,15 @@ def test_claude_code_completes_its_tool_loop(template: ChatTemplate) -> None:
     reasoning, text, calls = session.results("(Bash completed with no output)").turn()
     assert (text, calls) == ("DONE", [])
     assert reasoning.strip()
-    assert session.user(FOLLOW).turn()[2][0][1]["command"] == "echo 2 > follow.txt"
-    assert session.results("").turn()[1:] == ("DONE", [])
 
 
 def test_three_calls_are_made_in_one_turn(template: ChatTemplate, cases: Cases) -> None:
-    harnesses = ((CLAUDE, "Bash", "command"), (CODEX, "exec_command", "cmd"))
     for kind in ("qwen3_coder", "hermes"):
-        for tools, name, argument in harnesses:
-            with cases.case(family=kind, tool=name):
-                session = Session(template, tools, kind).user(PARALLEL)
-                calls = [(called, given[argument]) for called, given in session.turn()[2]]
-                assert calls == [(name, f"echo {i} > p{i}.txt") for i in (1, 2, 3)]
-                assert session.results("", "", "").turn()[1:] == ("DONE", [])
-
-
-SED = ("exec_command", {"cmd": r"sed -i 's/a\/b/c\&d/g' x.py"})
-HELLO = 'Write "hello" to b.txt'
+        with cases.case(family=kind):
+            session = Session(template, CODEX, kind).user(PARALLEL)
+            calls = [("exec_command", {"cmd": f"echo {i} > p{i}.txt"}) for i in (1, 2, 3)]
+            assert session.turn()[2] == calls
+            assert session.results("", "", "").turn()[1:] == ("DONE", [])
 
 
 @pytest.mark.parametrize(
@@ -149,10 +124,11 @@ HELLO = 'Write "hello" to b.txt'
     [
         ("Read notes/a.txt", CLAUDE, ("Read", {"file_path": "/w/notes/a.txt"})),
         ("Read a.txt", CODEX, ("exec_command", {"cmd": "cat a.txt"})),
-        (HELLO, CLAUDE, ("Write", {"file_path": "/w/b.txt", "content": "hello\n"})),
-        ("Please replace `a/b` with `c&d` in x.py", CODEX, SED),
-        ("Run `ls`", UNKNOWN, ("launch", {"cmd": "ls", "script_line": 0})),
-        (HELLO, UNKNOWN, ("store", {"filename": "/w/b.txt", "contents": "hello\n"})),
+        (
+            'Write "hello" to b.txt',
+            CLAUDE,
+            ("Write", {"file_path": "/w/b.txt", "content": "hello\n"}),
+        ),
         ("What does `foo_bar` do?", CLAUDE, None),
     ],
 )
@@ -174,23 +150,12 @@ def test_compaction_is_answered_in_text_without_commands(template: ChatTemplate)
     assert calls == []
     assert (text[:10], text[-10:]) == ("<analysis>", "</summary>")
     assert "`" not in text
-    asked = "You are performing a CONTEXT CHECKPOINT COMPACTION. Create a handoff summary."
-    codex = Session(template, CODEX).user(LOOP).user(asked)
-    assert "The user asked last: Use your shell tool" in codex.turn()[1]
 
 
 def test_request_without_a_rule_gets_a_description_of_the_agent(template: ChatTemplate) -> None:
-    for tools in ([], CLAUDE):
-        _, text, calls = Session(template, tools).user("How are you?").turn()
-        assert "scripted demo engine" in text
-        assert calls == []
-    no_tool = Session(template, [CLAUDE[0]]).user("Run `ls`").turn()
-    assert no_tool[1].startswith("No tool for this is offered.")
-    assert Session(template, []).user("Reply with exactly: PONG").turn()[1] == "PONG"
-
-
-def test_prompt_that_is_not_a_chat_is_continued_in_plain_text() -> None:
-    for prompt in ("Once upon a time", ""):
-        output = act(prompt, family("qwen3_coder"))
-        assert output
-        assert "<think>" not in output
+    _, text, calls = Session(template, CLAUDE).user("How are you?").turn()
+    assert "scripted demo engine" in text
+    assert calls == []
+    plain = act("Once upon a time", family("qwen3_coder"))
+    assert plain
+    assert "<think>" not in plain

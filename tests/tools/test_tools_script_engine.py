@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,8 @@ from services.runtime.config import WorkerConfig
 from services.worker.engine import EngineDelta, EngineDied, EngineInfo, EngineRequest
 from tests.kit.listening import listen
 from tests.kit.waiting import LIMIT_S, eventually
-from turnwire_tools.script.demo_model import MARKUP, SPECIAL
 from turnwire_tools.script.engine import ScriptEngine
-from turnwire_tools.script.player import Action, Fill, Playback, parse_inline, perform, place_after
+from turnwire_tools.script.player import Action, Fill, parse_inline, place_after
 from turnwire_tools.script.prefills import PrefillQueue
 
 
@@ -86,10 +85,6 @@ async def test_each_turn_has_its_own_output(stage: Any) -> None:
     turn = f"<|im_start|>user\n{asked}<|im_end|>\n<|im_start|>assistant\ncall<|im_end|>\n"
     results = "<tool_response>\n[[say]]not this[[/say]]\n</tool_response>"
     assert await trial.say(results, history=turn) == "answer"
-    answered = "<|im_start|>assistant\nx<|im_end|>\n" * 2
-    over = f"{turn * 2}<|im_start|>user\n{asked}<|im_end|>\n{answered}"
-    rest = await trial.say(results, history=over)
-    assert rest.endswith("</think>\n\nThe request's script has no further turn."), "not in thought"
 
 
 async def test_agent_mode_ignores_output_in_requests(stage: Any) -> None:
@@ -112,7 +107,6 @@ async def test_scripts_of_a_directory_are_named_at_the_end_of_the_prompt(
     assert max(len(d.ids) for d in long) == 8
     with pytest.raises(Invalid, match="there are: hello, long"):
         await trial.play("[[play nothing]]")
-    assert "scripted demo engine" in await trial.say("no directive")
 
 
 async def test_a_request_may_kill_the_engine(stage: Any) -> None:
@@ -135,74 +129,38 @@ async def test_prompts_are_computed_in_order_and_those_of_ended_turns_take_no_ti
     for name in "abc":
         prefills.add(name, LONG_S)
     prefills.add("d", 0.0)
-    prefills.remove("b")
-    prefills.remove("a")
-    prefills.remove("unknown")
-    prefills.remove("c")
+    for name in "bac":
+        prefills.remove(name)
     await eventually(lambda: done == ["d"])
     for name in "efg":
         prefills.add(name, 0.0)
     await eventually(lambda: done == [*"defg"])
 
 
-def test_markup_of_the_demo_is_one_token_and_only_control_tokens_are_special(
-    demo_dir: Path,
-) -> None:
-    tokenizer = Tokenizer.from_file(str(demo_dir / "tokenizer.json"))
-    for token in (*SPECIAL, *MARKUP):
-        (token_id,) = tokenizer.encode(token, add_special_tokens=False).ids
-        assert token_id == tokenizer.token_to_id(token)
-    added = tokenizer.get_added_tokens_decoder().values()
-    assert {token.content for token in added if token.special} == set(SPECIAL)
-
-
-PROSE = [100, 101, 102]
-EOS = 2
-
-
 def encode(text: str) -> list[int]:
     return [ord(c) for c in text]
 
 
-def played(script: Playback, *, stop_ids: Sequence[int] = (2, 3), max_tokens: int = 50) -> Playback:
-    return perform(script, Sampling(max_tokens=max_tokens), stop_ids, [EOS, 3], PROSE, resumed=0)
-
-
 def test_directives_in_a_request_become_actions() -> None:
-    text = "Hi[[pause 200]] you[[fill 5]][[mark m]]x[[fail no luck]][[die]]"
+    text = "Hi[[pause 200]] you[[fill 5]][[fail no luck]][[unknown]]"
     assert parse_inline(text) == [
         "Hi",
         Action("pause", 200.0),
         " you",
         Fill(5),
-        Action("mark", text="m"),
-        "x",
         Action("fail", text="no luck"),
-        Action("die"),
+        "[[unknown]]",
     ]
-    assert parse_inline("[[unknown]] [x]") == ["[[unknown]] [x]"]
     with pytest.raises(Invalid, match="needs a number"):
         parse_inline("[[pause soon]]")
-
-
-def test_limits_and_stop_ids_end_the_output() -> None:
-    script = Playback([7, 8, 9], [])
-    assert played(script, max_tokens=2) == Playback([7, 8], [], FinishReason.LENGTH)
-    assert played(script) == Playback([7, 8, 9], [], FinishReason.STOP, EOS)
-    assert played(script, stop_ids=[EOS, 8]) == Playback([7], [], FinishReason.STOP, 8)
 
 
 def test_script_goes_on_after_its_own_end_of_a_thought_that_was_ended() -> None:
     script = encode("think and think</t>answer [call] <t>again and again</t>last")
     for output, rest in (
-        ("think", " and think</t>answer [call] <t>again and again</t>last"),
         ("think</t>ans", "wer [call] <t>again and again</t>last"),
         ("think</t>answer [call] <t>again</t>", "last"),
         ("thinkNOWHERE", " and think</t>answer [call] <t>again and again</t>last"),
     ):
         place = place_after(encode(output), script, ())
         assert "".join(map(chr, script[place:])) == rest, output
-    assert place_after(encode("abX"), [*encode("ab"), EOS, 65, 66], [EOS]) == 3, (
-        "prose in place of an early end"
-    )
-    assert place_after(encode("abcdef"), encode("abc"), ()) == 6

@@ -23,7 +23,6 @@ from schemas.frames import (
     TurnRequest,
     pack_ids,
 )
-from schemas.ledger import LedgerContext
 from services.cli.main import main
 from tests.kit.conversations import assistant, conversation, user
 from tests.kit.events import finish, text
@@ -51,7 +50,6 @@ class Rollout:
         history: tuple[str, ...] = Q,
         *,
         session: str | None = None,
-        opening: str = "",
         now: float = 0.0,
     ) -> None:
         """`history`: texts of the user and the model in turn; the last is the user's. The turn
@@ -65,8 +63,6 @@ class Rollout:
         turn.add_tokens(TokenEntry(name, 1, 0, output), 0.0)
         end = finish(1, usage=Usage(output=len(output)))
         turn.add_events(EventEntry(name, 1, [*text(0, f"text {self.count}"), end]), 0.0)
-        ledger = LedgerContext(b"", 0, b"", opening)
-        turn.context = ParseContext("m", "qwen3_coder", "f", 3, ledger=ledger)
         self.sampler.add(turn, None, now)
 
     def causes(self) -> list[tuple[str, str | None] | None]:
@@ -85,23 +81,8 @@ def test_another_answer_to_the_same_history_is_a_retry_and_another_question_a_fo
     assert rollout.causes() == [None, ("retry", "t2"), ("fork", "t1"), ("retry", "t1")]
 
 
-def test_departure_has_its_cause() -> None:
-    another_session = Rollout()  # it begins alike, and is no fork
-    another_session.turn([1, 2], [3, 4], session="a")
-    another_session.turn([1, 2, 3, 8, 5], [6], ("Q", "other", "Q2"), session="b")
-    assert another_session.causes() == [None, ("unseen", None)]
-
-    dropped = Rollout()  # reasoning, which the template opened in the first prompt
-    dropped.turn([1, 2, 50, 51], [3, 4], opening="<think>\n")
-    dropped.turn([1, 2, 4, 6], [7], NEXT)
-    assert dropped.causes() == [None, ("template", "t1")]
-
-    changed_head = Rollout()
-    changed_head.turn([1, 2], [3])
-    changed_head.turn([8, 2, 3, 4], [5], NEXT)
-    assert changed_head.causes() == [None, ("head", None)]
-
-    helper = Rollout()  # a conversation of its own
+def test_a_helper_of_a_session_is_a_sample_of_its_own() -> None:
+    helper = Rollout()
     helper.turn([1, 2], [3], session="a")
     helper.turn([7, 8], [9], ("Task",), session="a")
     helper.turn([1, 2, 3, 4], [5], NEXT, session="a")
@@ -136,27 +117,18 @@ def request(attempt: int = 1) -> TurnRequest:
     return TurnRequest("t", "f", conversation(), attempt)
 
 
-def generate(
-    attempt: int = 1, prompt: tuple[int, ...] = (1, 2), resume: tuple[int, ...] = ()
-) -> GenerateRequest:
-    names = ("t", attempt, "m", pack_ids(prompt), "p", "f")
+def generate(attempt: int = 1, resume: tuple[int, ...] = ()) -> GenerateRequest:
+    names = ("t", attempt, "m", pack_ids([1, 2]), "p", "f")
     return GenerateRequest(*names, Sampling(), [9], Raw(CONTEXT), pack_ids(resume))
 
 
-def tokens(
-    at: int, *ids: int, attempt: int = 1, stop: int | None = None, logprob: float | None = None
-) -> TokenFrame:
-    logprobs = None if logprob is None else [[(token, logprob)] for token in ids]
-    end = None
-    if stop is not None:
-        chosen = None if logprob is None else [(stop, -9.0)]
-        end = TokenFinish(FinishReason.STOP, stop, logprobs=chosen)
-    entry = TokenEntry("t", attempt, at, list(ids), logprobs=logprobs, finish=end)
-    return TokenFrame("w", 1, [entry])
+def tokens(at: int, *ids: int, attempt: int = 1, stop: int | None = None) -> TokenFrame:
+    end = None if stop is None else TokenFinish(FinishReason.STOP, stop)
+    return TokenFrame("w", 1, [TokenEntry("t", attempt, at, list(ids), finish=end)])
 
 
-def ended(count: int, attempt: int = 1, reason: FinishReason = FinishReason.STOP) -> EventFrame:
-    events = [*text(0, "hi"), finish(1, reason, usage=Usage(output=count))]
+def ended(count: int, attempt: int = 1) -> EventFrame:
+    events = [*text(0, "hi"), finish(1, usage=Usage(output=count))]
     return EventFrame("p", 1, [EventEntry("t", attempt, events)])
 
 
@@ -168,12 +140,6 @@ def follow(*messages: object) -> tuple[list[FollowedTurn], int, int]:
     return turns, len(ended) - len(turns) + follower.cancelled, follower.unfinished
 
 
-def outputs(*messages: object) -> list[int]:
-    """The tokens of the one turn."""
-    (turn,), _, _ = follow(request(), generate(), *messages)
-    return list(turn.output)
-
-
 def test_repeats_are_dropped_and_the_end_token_is_kept() -> None:
     frames = (tokens(0, 3, 4), tokens(1, 4, 5), tokens(0, 3), tokens(3, stop=9))
     (turn,), _, _ = follow(request(), generate(), *frames, ended(4))
@@ -181,34 +147,29 @@ def test_repeats_are_dropped_and_the_end_token_is_kept() -> None:
     assert (turn.stop_id, turn.logprobs) == (9, [])
     assert (turn.written, turn.time) == ([Text("hi")], 5.0)
 
-    last = tokens(1, 4, logprob=-0.5, stop=9)
-    (turn,), _, _ = follow(request(), generate(), tokens(0, 3), last, ended(3))
+    logprobs = [[(4, -0.5)]]
+    last = TokenFinish(FinishReason.STOP, 9, logprobs=[(9, -9.0)])
+    entry = TokenEntry("t", 1, 1, [4], logprobs=logprobs, finish=last)
+    second = TokenFrame("w", 1, [entry])
+    (turn,), _, _ = follow(request(), generate(), tokens(0, 3), second, ended(3))
     assert turn.logprobs == [None, -0.5, -9.0]
-
-
-def test_tokens_after_a_cut_are_left_out_and_those_after_the_end_waited_for() -> None:
-    cut = ended(2, reason=FinishReason.STOP_STRING)
-    (turn,), _, _ = follow(request(), generate(), tokens(0, 3, 4, 5, stop=9), cut)
-    assert (list(turn.output), turn.stop_id) == ([3, 4], None)
-    assert outputs(tokens(0, 3), ended(3), tokens(1, 4), tokens(2, stop=9)) == [3, 4, 9]
 
 
 def test_resumed_turn_keeps_its_tokens_and_restarted_turn_drops_them() -> None:
     again = (tokens(0, 3, 4, 5, attempt=2, stop=9), ended(4, 2))
-    resumed = generate(2, resume=(3, 4))
-    assert outputs(tokens(0, 3, 4), request(2), resumed, *again) == [3, 4, 5, 9]
-    late = tokens(0, 8, attempt=1)
-    assert outputs(tokens(0, 7), request(2), generate(2), late, *again) == [3, 4, 5, 9]
+    begun = (request(), generate(), tokens(0, 3, 4), request(2))
+    restarted = (generate(2), tokens(0, 8, attempt=1))
+    for second in ((generate(2, resume=(3, 4)),), restarted):
+        (turn,), _, _ = follow(*begun, *second, *again)
+        assert list(turn.output) == [3, 4, 5, 9]
 
 
 def test_turns_that_are_not_one_sequence_are_left_out() -> None:
     failed = EventFrame("p", 1, [EventEntry("t", 1, [Failed(ErrorInfo(ErrorKind.ENGINE, "x"))])])
-    other_prompt = (generate(2, (1, 5), (3,)), tokens(0, 3, 4, attempt=2), ended(2, 2))
     for messages in (
         (tokens(0, 3), failed),
         (tokens(0, 3), Cancel("t", 1, "hangup")),
         (ended(0),),
-        (tokens(0, 3), *other_prompt),
     ):
         assert follow(request(), generate(), *messages) == ([], 1, 0)
     assert follow(request(), generate(), tokens(1, 4), ended(2)) == ([], 0, 1)

@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
-import msgspec
 from aiohttp.test_utils import TestClient, TestServer
 
 from schemas.conversation import Text
@@ -41,9 +40,6 @@ async def test_every_answer_has_a_strict_policy_and_the_page_loads_nothing_else(
         assert "http:" not in text, file
         assert "https:" not in text, file
         assert "innerHTML" not in text, file
-    project = msgspec.toml.decode((PAGE.parents[2] / "pyproject.toml").read_bytes())
-    shipped = project["tool"]["setuptools"]["package-data"]
-    assert shipped["turnwire_tools.inspector"] == ["page/*"]
 
 
 async def test_turns_sessions_tokens_and_searches_are_served(bus: Bus) -> None:
@@ -51,7 +47,6 @@ async def test_turns_sessions_tokens_and_searches_are_served(bus: Bus) -> None:
     async with serving(bus.fold) as client:
         tokens = await (await client.get("/api/turns/turn0001/tokens")).json()
         assert tokens == {"ids": [1, 2], "texts": [], "blocks": []}
-        assert await (await client.get("/api/search")).json() == []
         session = await (await client.get("/api/sessions/turn0001")).json()
         assert session["turns"][0]["output"] == 3
         rows = await (await client.get("/api/search?q=req_turn0001")).json()
