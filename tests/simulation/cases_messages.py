@@ -48,19 +48,6 @@ async def subscriptions_end_with_their_connection(at: Place) -> None:
             await asyncio.sleep(0.005)
 
 
-async def operations_may_be_cut_at_any_byte(at: Place) -> None:
-    wire = await at.wire()
-    headers = b"NATS/1.0\r\nA: b\r\n\r\n"
-    sizes = b"%d %d" % (len(headers), len(headers) + 2)
-    with_headers = b"cut r %s\r\n%shi\r\n" % (sizes, headers)
-    operations = b"SUB cut 1\r\n" + pub("cut", b"a\r\nb") + b"HPUB " + with_headers
-    for byte in operations + b"UNSUB 1\r\n" + pub("cut", b"x"):
-        wire.write(bytes([byte]))
-        await asyncio.sleep(0)
-    delivered = b"HMSG " + with_headers.replace(b"cut r", b"cut 1 r")
-    assert await wire.ask() == msg("cut", b"a\r\nb") + delivered
-
-
 async def payload_over_the_limit_ends_the_connection_with_an_error(at: Place) -> None:
     wire, client = await at.wire(), await at.client()
     received = await listen(client, "over")

@@ -98,22 +98,6 @@ async def client_that_does_not_read_is_disconnected_and_others_are_not(at: Place
     assert one.is_connected
 
 
-async def silent_client_is_pinged_and_then_disconnected(at: Place) -> None:
-    silent, answering = await at.wire(), await at.wire()
-    await silent.ask()
-
-    async def answer() -> None:
-        while True:
-            await answering.until(b"PING\r\n")
-            answering.write(b"PONG\r\n")
-
-    answers = asyncio.ensure_future(answer())
-    assert await silent.rest() == b"PING\r\nPING\r\n-ERR 'Stale Connection'\r\n<end>"
-    answers.cancel()
-    await asyncio.gather(answers, return_exceptions=True)
-    assert (await answering.ask()).replace(b"PING\r\n", b"") == b""
-
-
 async def values_in_files_outlive_the_server_and_those_in_memory_do_not(at: Place) -> None:
     bus = await at.bus()
     kept, lost = await opened(bus, "kept"), await opened(bus, "lost", storage="memory")

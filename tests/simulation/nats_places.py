@@ -36,10 +36,10 @@ class Wire:
         self.info: dict[str, Any] = {}
         self._received = bytearray()
 
-    async def open(self, options: dict[str, Any]) -> "Wire":
+    async def open(self) -> "Wire":
         line = await self.reader.readline()
         self.info = json.loads(line.removeprefix(b"INFO "))
-        self.write(b"CONNECT " + json.dumps(OPTIONS | options).encode() + b"\r\n")
+        self.write(b"CONNECT " + json.dumps(OPTIONS).encode() + b"\r\n")
         return self
 
     def write(self, data: bytes) -> None:
@@ -94,15 +94,15 @@ class Place(ABC):
     @abstractmethod
     async def resume(self) -> None: ...
 
-    async def wire(self, number: int = 0, **options: Any) -> Wire:
-        """Connects to a server with these options of `CONNECT`."""
+    async def wire(self, number: int = 0) -> Wire:
+        """Connects to a server."""
         reader, writer = await asyncio.open_connection(*self.addresses()[number], limit=1 << 16)
 
         async def close() -> None:
             writer.transport.abort()
 
         self._closing.append(close)
-        return await Wire(reader, writer).open(options)
+        return await Wire(reader, writer).open()
 
     async def client(self) -> NatsPy:
         """Connects nats-py to the first server."""
@@ -135,18 +135,13 @@ Case = Callable[[Place], Awaitable[None]]
 class RealServers(Place):
     """Processes of nats-server."""
 
-    def __init__(
-        self, binary: str, directory: Path, count: int = 1, *, ping_s: float = 20.0
-    ) -> None:
+    def __init__(self, binary: str, directory: Path, count: int = 1) -> None:
         super().__init__()
         routes = [free_port() for _ in range(count)]
         urls = ", ".join(f'"nats://127.0.0.1:{route}"' for route in routes)
         self._servers: list[NatsServer] = []
         for number, route in enumerate(routes):
-            settings = (
-                f'server_name: n{number}\nwrite_deadline: "{WRITE_DEADLINE_S}s"\n'
-                f'ping_interval: "{ping_s}s"\nping_max: 2\n'
-            )
+            settings = f'server_name: n{number}\nwrite_deadline: "{WRITE_DEADLINE_S}s"\n'
             if count > 1:
                 listen = f'listen: "127.0.0.1:{route}"'
                 settings += f"cluster {{ name: c, {listen}, routes: [{urls}] }}\n"
@@ -189,11 +184,11 @@ class RealServers(Place):
 class ModelServers(Place):
     """The model, in simulated time."""
 
-    def __init__(self, count: int = 1, *, seed: int = 0, ping_s: float = 20.0) -> None:
+    def __init__(self, count: int = 1, *, seed: int = 0) -> None:
         super().__init__()
         self.loop = SimLoop(Random(seed))
         self.network = Network(self.loop)
-        self.cluster = Cluster(self.loop, write_deadline_s=WRITE_DEADLINE_S, ping_s=ping_s)
+        self.cluster = Cluster(self.loop, write_deadline_s=WRITE_DEADLINE_S)
         self._servers: dict[int, Server] = {}
         self._count = count
         self._errors: list[dict[str, Any]] = []
@@ -209,11 +204,12 @@ class ModelServers(Place):
     def addresses(self) -> list[tuple[str, int]]:
         return [(f"n{number}", 4222) for number in range(self._count)]
 
-    async def kill(self, number: int = 0) -> None:
+    async def kill(self, number: int = 0, *, silently: bool = False) -> None:
+        """`silently`: its machine is lost, too."""
         server = self._servers.pop(number)
         server.stopped()
         self.loop.kill(server.machine)
-        self.network.lost(server.machine)
+        self.network.lost(server.machine, silently=silently)
 
     async def start(self, number: int = 0) -> None:
         self._launch(number)

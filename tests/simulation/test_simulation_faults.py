@@ -5,11 +5,9 @@ import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 
-from schemas.errors import Unavailable
 from simulation.faults import Fault, Injector, Kind
 from simulation.loop import Machine
 from simulation.reach import reached
@@ -23,9 +21,6 @@ class FakeWorld(World):
 
     def __init__(self) -> None:
         super().__init__(0, Path())
-        self.starts = 0
-        self.failing_starts = 0
-        """How many processes end at their start."""
         self.running[PROCESS] = self.made(PROCESS)
         self.start_server("nats1")
 
@@ -35,16 +30,6 @@ class FakeWorld(World):
             asyncio.sleep(1e9), context=machine.context
         )
         return Running(machine, "worker", task)
-
-    def start(self, stage: str, *, port: int = 0, **settings: Any) -> Running:
-        self.starts += 1
-        running = self.made(f"{stage}-{self.starts}")
-        running.port = port
-        if self.starts <= self.failing_starts:
-            running.failure = Unavailable("no bus")
-        else:
-            self.running[running.machine.name] = running
-        return running
 
     def is_ready(self, running: Running) -> bool:
         return running.machine.name in self.running
@@ -100,10 +85,3 @@ def test_fault_waits_for_a_rare_branch_and_hits_the_process_that_reaches_it(
     (applied,) = injector.applied
     assert (applied.name, applied.fault.kind) == ("worker2", "freeze")
     assert 0.5 <= applied.began - began < 0.6
-
-
-def test_process_that_ends_at_its_start_is_started_again(world: FakeWorld) -> None:
-    world.failing_starts = 2
-    injector = Injector(world, [Fault(1.0, "kill", "worker", 0, 1.0)], Random(0), lambda: 0)
-    assert world.run(lambda: injector.over, 20.0)
-    assert world.starts == 3

@@ -27,9 +27,6 @@ def name_of(case: Case) -> str:
     return case.__name__
 
 
-PINGS: dict[Case, float] = {cases_outages.silent_client_is_pinged_and_then_disconnected: 0.5}
-"""Intervals of the server's pings: on a loaded machine a client may not answer a short one in
-time."""
 SHARED = cases(cases_messages, cases_streams)
 """They leave the server as it is, for the next one."""
 OUTAGES = cases(cases_outages)
@@ -44,7 +41,7 @@ def test_case_holds_on_nats_server_and_on_the_model(case: Case, server: RealServ
 
 @pytest.mark.parametrize("case", OUTAGES, ids=name_of)
 def test_outage_holds_on_nats_server(nats_binary: str, tmp_path: Path, case: Case) -> None:
-    server = RealServers(nats_binary, tmp_path, ping_s=PINGS.get(case, 20.0))
+    server = RealServers(nats_binary, tmp_path)
     try:
         server.run(case)
     finally:
@@ -54,7 +51,7 @@ def test_outage_holds_on_nats_server(nats_binary: str, tmp_path: Path, case: Cas
 @for_each(OUTAGES, name=name_of)
 def test_outage_holds_on_the_model(case: Case) -> None:
     for seed in range(2):
-        ModelServers(seed=seed, ping_s=PINGS.get(case, 20.0)).run(case)
+        ModelServers(seed=seed).run(case)
 
 
 @pytest.mark.slow

@@ -1,4 +1,5 @@
-"""What the model of NATS does when a fault is drawn that real servers are not tested with."""
+"""What the model of NATS and its network do when a fault is drawn that real servers are not tested
+with."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,6 +8,7 @@ import pytest
 
 from schemas.errors import TimedOut
 from tests.kit.waiting import eventually
+from tests.simulation.cases_messages import pub
 from tests.simulation.cases_streams import opened
 from tests.simulation.nats_places import ModelServers, Place, listen, settle
 
@@ -73,3 +75,37 @@ async def test_share_of_messages_is_lost(at: ModelServers) -> None:
     await settle(client)
     await eventually(lambda: len(others) == 200)
     assert 50 < len(received) < 150
+
+
+@in_model
+async def test_messages_of_before_and_during_a_cut_arrive_once_and_in_order(
+    at: ModelServers,
+) -> None:
+    sender, reader = await at.wire(), await at.client()
+    received = await listen(reader, "cut")
+    sent = [b"%d" % number for number in range(300)]
+    for data in sent[:200]:
+        sender.write(pub("cut", data))
+    at.network.cut.add(frozenset({"n0"}))
+    for data in sent[200:]:
+        sender.write(pub("cut", data))
+    await asyncio.sleep(10)
+    assert received == []
+    at.network.heal("n0")
+    await eventually(lambda: len(received) == len(sent))
+    assert [message.data for message in received] == sent
+
+
+@in_model
+async def test_lost_machine_closes_no_connection_until_another_takes_its_place(
+    at: ModelServers,
+) -> None:
+    wire = await at.wire()
+    await wire.ask()
+    await at.kill(silently=True)
+    rest = asyncio.ensure_future(wire.rest())
+    await asyncio.sleep(50)
+    assert not rest.done()
+    await at.start()
+    wire.write(b"PING\r\n")
+    assert await rest == b"<end>"
