@@ -171,27 +171,16 @@ class Client:
 
         await until(is_ready)
 
-    async def stream(
-        self, request: dict[str, Any], *, begun: asyncio.Event | None = None
-    ) -> Answer:
-        """Streams one turn to its end. `begun` is set when the answer begins: a worker and a parser
-        have the turn."""
+    async def stream(self, request: dict[str, Any]) -> Answer:
+        """Streams one turn to its end."""
         async with self.http.post(f"{self.url}/v1/messages", json=request) as response:
             assert response.status == 200, await response.text()
-            if begun is not None:
-                begun.set()
             return Answer([event async for event in events(response)])
 
     async def converse(
-        self,
-        api: answer.Api,
-        conversation: Conversation,
-        *,
-        stream: bool,
-        begun: asyncio.Event | None = None,
+        self, api: answer.Api, conversation: Conversation, *, stream: bool
     ) -> answer.ClientAnswer:
-        """The answer to a conversation, by any API. `begun` is set when the first block of a stream
-        has begun."""
+        """The answer to a conversation, by any API."""
         reader, parser = CLIENTS[api].reader(), SseParser()
         body, url = CLIENTS[api].request(conversation, stream=stream), CLIENTS[api].path
         headers = {"content-type": "application/json"}
@@ -203,8 +192,6 @@ class Client:
             async for chunk in response.content.iter_any():
                 for name, data in parser.feed(chunk):
                     reader.event(name, data)
-                if begun is not None and reader.answer.blocks:
-                    begun.set()
         reader.finish()
         return reader.answer
 

@@ -1,12 +1,9 @@
 """Chat Completions through real processes."""
 
-import asyncio
-import json
 from typing import Any
 
 from tests.kit.messages_client import TOOLS, Client, call, say
-from tests.kit.stack import MODEL, Stack
-from tests.kit.waiting import until
+from tests.kit.stack import MODEL
 
 PATH = "/v1/chat/completions"
 CHAT_TOOLS: Any = [
@@ -14,7 +11,6 @@ CHAT_TOOLS: Any = [
     for tool in TOOLS
 ]
 TWICE = f"First thought.\n</think>\n\n{call('one')}\n<think>\nSecond thought.\n</think>\n\n{call('two')}"
-LONG = "Hm.\n</think>\n\nIt begins.[[delay 50]][[fill 4000]]"
 
 
 async def test_sealed_reasoning_returns_to_its_place(client: Client) -> None:
@@ -36,23 +32,3 @@ async def test_sealed_reasoning_returns_to_its_place(client: Client) -> None:
     assert shown.count("thought.") == 2
     _, last = await client.post(PATH, request)
     assert last["choices"][0]["message"]["content"] == "All done."
-
-
-async def test_a_hang_up_ends_every_choice(stack: Stack, client: Client) -> None:
-    request = {"model": MODEL, "messages": [{"role": "user", "content": say(LONG)}]}
-    begun: set[int] = set()
-    url = client.url + PATH
-    async with client.http.post(url, json={**request, "n": 3, "stream": True}) as response:
-        async for line in response.content:
-            if line.startswith(b"data: {"):
-                choices = json.loads(line[6:])["choices"]
-                begun |= {choice["index"] for choice in choices if choice["delta"].get("content")}
-            if len(begun) == 3:
-                break
-        response.close()
-
-    async def idle() -> bool:
-        stages = (await asyncio.to_thread(stack.health))["stages"]
-        return not any(process["running"] for process in stages["worker"])
-
-    await until(idle)  # the turns themselves would take longer than that

@@ -6,9 +6,8 @@ import pytest
 
 from schemas.conversation import Media
 from tests.kit.messages_client import Client, call, say
-from tests.pipeline.sessions import Session, used, without_thoughts
+from tests.pipeline.sessions import Session, used
 from turnwire_tools.clients.answer import APIS, Api
-from turnwire_tools.clients.apis import CLIENTS
 
 WORK = say(
     "I look [[turn]].\n</think>\n\nLooking.\n" + call("ls  -l") + call("date"),
@@ -62,24 +61,3 @@ async def test_count_of_a_stored_session_equals_that_of_its_history(client: Clie
         for body in (stored, session.body):
             answer = await session.post("/v1/responses", body | {"context_management": managed})
             assert answer["output"][0]["type"] == kind
-
-
-async def test_context_edits_and_compaction_of_messages_see_seals(client: Client) -> None:
-    session = opened(client, "messages", "edited")
-    await session.turn()
-    session.messages = without_thoughts(session.messages)
-    size = await counted(session, session.body)
-    sizes = []
-    for trigger, kind in ((size, "thinking"), (size - 1, "compaction")):
-        when = {"trigger": {"type": "input_tokens", "value": trigger}}
-        keep = {"keep": {"type": "tool_uses", "value": 0}}
-        edit = {"type": "clear_tool_uses_20250919", **when, **keep}
-        edited = session.body | {"context_management": {"edits": [edit]}}
-        sizes.append(used("messages", await session.post(CLIENTS["messages"].path, edited)))
-        assert await counted(session, edited) == sizes[-1]
-        compact = {"edits": [{"type": "compact_20260112", **when}]}
-        body = session.body | {"context_management": compact}
-        answer = await session.post("/v1/messages", body)
-        assert answer["content"][0]["type"] == kind
-    assert sizes[0] == size
-    assert sizes[1] != size

@@ -23,17 +23,6 @@ MESSAGES = bodies.messages(
     stop_sequences=["never"],
     tools=[bodies.tool(description="", input_schema=SCHEMA)],
 )
-CHAT = bodies.chat(
-    bodies.message("system", ""),
-    bodies.user("Hi."),
-    bodies.assistant("", reasoning_content="", tool_calls=[bodies.chat_call()]),
-    bodies.chat_result(content=""),
-    model=MODEL,
-    max_tokens=8,
-    user="",
-    stop=["never"],
-    tools=[bodies.chat_tool(description="", parameters=SCHEMA)],
-)
 RESPONSES = bodies.responses(
     bodies.message("developer", ""),
     bodies.user("Hi."),
@@ -47,11 +36,10 @@ RESPONSES = bodies.responses(
 )
 APIS = {
     "/v1/messages": (MESSAGES, {"max_tokens": -1}),
-    "/v1/chat/completions": (CHAT, {"temperature": 99}),
     "/v1/responses": (RESPONSES, {"temperature": 99}),
 }
 KEPT = {
-    *("type", "role", "id", "call_id", "tool_call_id", "tool_use_id", "model", "name"),
+    *("type", "role", "id", "call_id", "tool_use_id", "model", "name"),
     *("metadata", "user", "prompt_cache_key"),
 }
 """Members whose texts a request needs as they are, or that identify a session, which logs name."""

@@ -2,9 +2,7 @@
 decodings."""
 
 import asyncio
-import dataclasses
 import math
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -12,13 +10,12 @@ from msgspec.structs import replace
 
 from schemas import subjects
 from schemas.control import Stage
-from schemas.errors import ErrorKind, TurnwireError
+from schemas.errors import ErrorKind
 from schemas.events import Failed, FinishReason
 from schemas.frames import TokenEntry, TokenFrame
 from services.frontend.gateway.attempts import BOTH_LOST
-from tests.kit.counting import Model, Plan, held
+from tests.kit.counting import Plan, held
 from tests.kit.local import (
-    INNER_STAGES,
     Local,
     generate_requests,
     other,
@@ -159,34 +156,6 @@ async def test_a_resumed_turn_keeps_its_limits_and_counts(local: Local) -> None:
     )
     logprobs = [tops for entry in sent for tops in entry.logprobs or [[]] * len(entry.ids)]
     assert [len(tops) for tops in logprobs] == [0] * 20 + [1] * 30
-
-
-async def test_models_start_and_stop_while_others_serve(local: Local, demo_model: Path) -> None:
-    odd = Model(demo_model, 'Größe/v1.5 *.> "x"\t[1]')
-    local.bus = dataclasses.replace(local.bus, recovery_s=10.0)
-    await local.start()
-    plans = [held(20) for _ in range(4)]
-    staying = [local.turn(plan) for plan in plans[:2]]
-    stopped = [await local.add(stage, model=odd, drain_s=60.0) for stage in INNER_STAGES]
-    await local.completed()
-    ending = [local.turn(plan, model=odd.name) for plan in plans[2:]]
-    for turn in (*staying, *ending):
-        await turn.sink.words_at_least(10)
-    leaving = asyncio.gather(*(service.leave() for service in stopped))
-    await eventually(lambda: all(service.process.draining for service in stopped))
-    for plan in plans:
-        plan.go.set()
-    for turn in (*ending, *staying):
-        await turn.whole(60)
-    await leaving
-    # As long as a successor may come, the model is listed; then its name is unknown again.
-    catalog = local.frontend.catalog
-    assert {card.name for card in catalog.models()} == {odd.name, local.model.name}
-    await eventually(lambda: {card.name for card in catalog.models()} == {local.model.name})
-    with pytest.raises(TurnwireError) as raised:
-        await local.turn(model=odd.name).task
-    assert raised.value.info.kind is ErrorKind.NOT_FOUND
-    await local.turn(Plan(length=5)).whole(5)
 
 
 async def test_a_stream_that_its_worker_has_lost_goes_on_elsewhere(local: Local) -> None:

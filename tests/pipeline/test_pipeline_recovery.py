@@ -10,7 +10,6 @@ import pytest
 from schemas.control import Stage
 from schemas.errors import Unavailable
 from schemas.events import Failed
-from schemas.frames import decode_generate
 from services.frontend.http.auth import anyone
 from tests.kit.counting import Plan, held
 from tests.kit.local import INNER_STAGES, SILENCES, Local, Running, Silence, other, owes_nothing
@@ -132,40 +131,6 @@ async def test_a_new_turn_is_refused_when_the_bus_hangs_for_too_long(local: Loca
     assert refusal.value.info.retry_after_s
     assert local.gateway.running == 0
     await local.completed()
-
-
-async def test_work_of_a_client_that_left_while_the_bus_hung_is_dropped_before_it_costs(
-    local: Local,
-) -> None:
-    local.bus = replace(local.bus, dead_after_s=5.0)
-    await local.start()
-    (frontend,), (preprocessor,), (worker,) = (
-        local.of(s) for s in ("frontend", "preprocessor", "worker")
-    )
-    requests: list[str] = []
-    prepared: set[str] = set()
-
-    def note_request(subject: str, data: bytes) -> None:
-        if ".turn." in subject:
-            requests.append(subject)
-
-    def note_prepared(subject: str, data: bytes) -> None:
-        if ".gen." in subject:
-            prepared.add(decode_generate(data).turn)
-
-    frontend.watching.append(note_request)
-    preprocessor.watching.append(note_prepared)
-    local.nats.pause()
-    await asyncio.sleep(1)  # the frontend must not have noticed yet
-    left = local.turn()
-    await eventually(lambda: bool(requests))
-    left.task.cancel()
-    await eventually(lambda: preprocessor.process.cut_off and not frontend.turns)
-    local.nats.resume()
-    after = local.turn(Plan(length=3))
-    await after.whole(3)
-    assert prepared == {after.id}
-    assert [request.id.partition(".")[0] for request in worker.engine.seen] == [after.id]
 
 
 @pytest.mark.parametrize("silence", SILENCES)

@@ -96,16 +96,3 @@ async def test_background_responses_of_a_killed_frontend_fail(
     failed = await until(http, survivor, running, "failed")
     assert failed["error"]["message"] == "The server that ran this response is gone."
     await until(http, survivor, kept, "completed")
-
-
-@pytest.mark.slow
-async def test_a_draining_frontend_finishes_its_background_responses(
-    frontends: list[Child], http: aiohttp.ClientSession
-) -> None:
-    leaver, survivor = frontends
-    made = await make(http, leaver, LONG, background=True)
-    await until(http, survivor, made, "in_progress")
-    leaver.terminate()
-    assert await asyncio.to_thread(leaver.wait) == 0
-    ended = await until(http, survivor, made, "completed")
-    assert len(ended["output"][-1]["content"][0]["text"].split()) > 100

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 import pytest
 from structlog.typing import FilteringBoundLogger
 
-from schemas.events import Failed
 from tests.kit.counting import Model, Plan
 from tests.kit.local import Local
 from tests.kit.nats import NatsServer
@@ -74,22 +73,3 @@ async def test_a_worker_that_dies_begins_another_attempt(traced: Traced) -> None
     assert not root.failed
     blocks = [span.name for span in found.children(root) if span.name in ("reasoning", "text")]
     assert blocks == ["reasoning", "text"]
-
-
-async def test_a_cancelled_or_failed_turn_has_its_spans(traced: Traced) -> None:
-    waiting = traced.turn(Plan(prefill_s=1000, cached=0))
-    opened = await waiting.task
-    await traced.begun(waiting)
-    opened.cancel("hangup")
-    found = await traced.trace_of(waiting.id, "queue", "parse", "place")
-    assert found.one("queue").attributes["turnwire.cancelled"] is True
-    assert found.one("parse").attributes["turnwire.cancelled"] is True
-    assert found.children(None)[0].attributes["turnwire.cancelled"] == "hangup"
-    assert not any(span.failed for span in found.spans)
-    failing = traced.turn(Plan(length=9, fail_at=6, cached=0))
-    assert isinstance(await failing.finished(), Failed)
-    found = await traced.trace_of(failing.id, "decode", "parse")
-    (root,) = found.children(None)
-    for span in (root, found.one("decode"), found.one("parse")):
-        assert (span.failed, span.attributes["error.type"]) == (True, "engine")
-    assert found.one("text").attributes["turnwire.complete"] is False

@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from schemas.conversation import Conversation, RawPrompt, Sampling
-from schemas.errors import Invalid
 from schemas.events import Delta, Finish, FinishReason, Prepared, TokenLogprob
 from schemas.frames import pack_ids, unpack_ids
-from services.frontend.http.auth import anyone
 from tests.clients.bus_turns import BusTurns, DecodedTurn
 from tests.kit.counting import Plan
 from tests.kit.local import Local, Running
@@ -127,17 +125,6 @@ async def test_a_raw_prompt_reaches_the_engine_and_its_output_is_text(local: Loc
     assert end.usage.prompt == 3
 
 
-async def test_raw_prompts_are_counted_and_tokenized(local: Local) -> None:
-    await local.start()
-    conversation = raw(local, RawPrompt("Once upon a time"))
-    ids = local.model.setup.tokenizer.encode("Once upon a time", True)
-    assert await local.admission.count(conversation, anyone()) == len(ids)
-    shown = await local.admission.tokenize(conversation, anyone(), True)
-    assert unpack_ids(shown.token_ids) == ids
-    with pytest.raises(Invalid):
-        await local.admission.count(raw(local, RawPrompt("")), anyone())
-
-
 @pytest.mark.parametrize("stays", [False, True])
 async def test_a_stop_string_ends_the_turn_with_or_without_itself(
     local: Local, stays: bool
@@ -192,20 +179,6 @@ async def test_chat_has_token_ids(client: Client, bus: BusTurns, output: str) ->
             ids += one.get("token_ids", [])
             entries += (one["logprobs"] or {"content": []})["content"]
     assert (ids, entries) == (choice["token_ids"], content)
-
-
-async def test_completions_have_token_ids(client: Client, bus: BusTurns) -> None:
-    request = {"prompt": [say("One two"), say("Three")], "max_tokens": 50, "n": 2, "logprobs": 1}
-    request |= {"model": MODEL, "return_token_ids": True}
-    _, document = await client.post("/v1/completions", request)
-    for index, choice in enumerate(document["choices"]):
-        turn = await bus.ended(f"{document['id'].partition('-')[2]}c{index}")
-        assert choice["prompt_token_ids"] == turn.prompt
-        assert choice["token_ids"] == [*turn.output, turn.stop_id]
-        logprobs = choice["logprobs"]
-        assert {len(logprobs[name]) for name in logprobs} == {len(choice["token_ids"])}
-        assert "".join(logprobs["tokens"][:-1]) == choice["text"]
-        assert logprobs["text_offset"][0] == 0
 
 
 async def test_messages_have_token_ids(client: Client, bus: BusTurns) -> None:

@@ -1,7 +1,6 @@
 """A tiny random model decodes through the whole path: HTTP, four processes, parser."""
 
 import importlib.util
-import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -104,35 +103,6 @@ async def test_greedy_output_equals_generate_and_a_second_turn_is_cached(
     total = second["usage"]["input_tokens"] + second["usage"]["cache_read_input_tokens"]
     _, count = await client.post("/v1/messages/count_tokens", {**counted, "messages": messages})
     assert total == count["input_tokens"]
-
-
-CITY = {
-    "type": "object",
-    "properties": {
-        "city": {"type": "string", "enum": ["Oslo", "Rome"]},
-        "days": {"type": "integer", "minimum": 1, "maximum": 9},
-    },
-    "required": ["city", "days"],
-    "additionalProperties": False,
-}
-
-
-async def test_forced_call_of_random_weights_keeps_to_its_schema(client: Client) -> None:
-    pytest.importorskip("llguidance")
-    function = {"name": "weather", "parameters": CITY, "strict": True}
-    for seed in range(3):
-        body = ask("hi", tools=[{"type": "function", "function": function}], seed=seed)
-        body |= {"tool_choice": "required", "parallel_tool_calls": False}
-        body |= {"temperature": 1, "max_tokens": 300}
-        status, answer = await client.post("/v1/chat/completions", body)
-        assert status == 200
-        (choice,) = answer["choices"]
-        assert choice["finish_reason"] == "tool_calls"
-        (call,) = choice["message"]["tool_calls"]
-        arguments = json.loads(call["function"]["arguments"])
-        assert set(arguments) == {"city", "days"}
-        assert arguments["city"] in ("Oslo", "Rome")
-        assert 1 <= arguments["days"] <= 9
 
 
 async def test_thought_ends_with_its_budget(real: Stack, client: Client, tiny: Path) -> None:

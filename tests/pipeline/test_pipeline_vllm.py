@@ -11,13 +11,11 @@ import importlib.util
 import os
 import signal
 from collections.abc import Callable, Iterator
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.fanout import texts
 from bench.random_model import build_random_model
 from tests.clients.bus_turns import BusTurns
 from tests.kit.messages_client import TOOLS, Client, call, events, say
@@ -92,25 +90,6 @@ async def test_a_session_of_20_turns_is_exact_and_computes_what_is_new(real: Sta
             "all that was computed before, in whole blocks"
         )
         assert computed + cached == len(after.prompt)
-    await client.http.close()
-
-
-async def test_siblings_that_start_in_one_moment_compute_their_beginning_once(real: Stack) -> None:
-    """All prompts reach vLLM while it computes the first of them, or before."""
-    client = Client(real.url)
-    siblings = [
-        ask([{"role": "user", "content": f"{question} [[free]]"}], system=system, max_tokens=4)
-        for system, question in texts(8, shared=6500, tail=60, seed="Siblings")
-    ]
-    async with BusTurns(real.nats.url) as bus:
-        answers = await asyncio.gather(*map(client.stream, siblings))
-        prompts = [turn.prompt for turn in await bus.begun(len(siblings))]
-    alike = takewhile(lambda ids: len(set(ids)) == 1, zip(*prompts, strict=False))
-    shared = len(list(alike)) // BLOCK * BLOCK
-    assert shared > 5000
-    cached = sum(answer.usage["cache_read_input_tokens"] for answer in answers)
-    assert cached == 7 * shared
-    assert sum(map(len, prompts)) - cached <= 1.15 * max(map(len, prompts))
     await client.http.close()
 
 

@@ -1,9 +1,8 @@
-"""Budgets of reasoning tokens: conversations that have one, and the check of a random model."""
+"""Budgets of reasoning tokens: the check of a random model, which would think to the end."""
 
 from itertools import pairwise
 from pathlib import Path
 
-from msgspec import structs
 from tokenizers import Tokenizer
 
 from schemas.conversation import Conversation, Message, Sampling, Text, Thinking
@@ -19,36 +18,24 @@ BUDGETS = {"effort_budgets": f"low={LIMIT}"}
 """Options of a preprocessor."""
 
 
-def asking(text: str, *earlier: Message, model: str) -> Conversation:
-    """A conversation with a budget of `LIMIT`."""
-    return Conversation(
-        model,
-        [*earlier, Message("user", [Text(text)])],
-        thinking=Thinking("adaptive", effort="low"),
-        sampling=Sampling(max_tokens=4000),
-    )
-
-
-def end_of_thought(model: Path) -> int:
-    """The token that ends a thought."""
-    end = Tokenizer.from_file(str(model / "tokenizer.json")).token_to_id("</think>")
-    assert end is not None
-    return int(end)
-
-
 async def check_random_model(
     client: Client, nats_url: str, name: str, directory: Path, mark: str = ""
 ) -> None:
-    """A random model would think to the end of its tokens. On every API its thought ends with the
-    budget, an answer follows, and the next prompt begins with all tokens of the turn."""
-    end = end_of_thought(directory)
+    """On every API its thought ends with the budget, an answer follows, and the next prompt begins
+    with all tokens of the turn."""
+    end = Tokenizer.from_file(str(directory / "tokenizer.json")).token_to_id("</think>")
+    assert end is not None
     for api in APIS:
         messages: list[Message] = []
         async with BusTurns(nats_url) as bus:
             for stream in (False, True, False, True):
-                conversation = asking(f"{mark}Say something, by {api}.", *messages, model=name)
-                sampling = Sampling(max_tokens=160, temperature=0.0)
-                conversation = structs.replace(conversation, sampling=sampling)
+                question = Message("user", [Text(f"{mark}Say something, by {api}.")])
+                conversation = Conversation(
+                    name,
+                    [*messages, question],
+                    thinking=Thinking("adaptive", effort="low"),
+                    sampling=Sampling(max_tokens=160, temperature=0.0),
+                )
                 answer = await client.converse(api, conversation, stream=stream)
                 assert [block.kind for block in answer.blocks] == ["reasoning", "text"]
                 messages = [*conversation.messages, Message("assistant", answer.parts)]
