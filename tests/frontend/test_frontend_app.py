@@ -1,7 +1,6 @@
 """Tests what all requests share: error formats, ids, routes, the log line, the metrics."""
 
 import asyncio
-import json
 from itertools import product
 from unittest.mock import MagicMock
 
@@ -29,13 +28,11 @@ from services.frontend.apis.messages.render import MessagesStream
 from services.frontend.apis.responses.errors import FORMAT
 from services.frontend.apis.shared.shared_errors import CHAT as CHAT_ERRORS
 from services.frontend.apis.shared.shared_errors import union_reply
-from services.frontend.http.sse import SseWriter
 from services.runtime.config import FrontendConfig
 from tests.kit.bodies import APIS, CHAT, MESSAGES, messages
 from tests.kit.events import USAGE, Step, call, finish, reasoning, text
 from tests.kit.every import Cases, for_each
 from tests.kit.frontend import MODEL, FakeGateway, Served, serving
-from tests.kit.raw_http import connected, post
 
 ASK = messages(max_tokens=99)
 STREAM = ASK | {"stream": True}
@@ -96,21 +93,6 @@ async def test_out_of_memory_is_answered_with_a_retry(monkeypatch: pytest.Monkey
         body = (await served.ask(stream=True)).text
     assert body.count("event: error") == 1
     assert "overloaded_error" in body
-
-
-async def test_bug_after_the_first_byte_closes_the_connection(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def broken(self: SseWriter) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(SseWriter, "run", broken)
-    body = json.dumps(STREAM).encode()
-    async with serving() as served, connected(served.port, post(body)) as (reader, _):
-        answer = await reader.read()
-    assert answer.count(b"HTTP/1.1 ") == 1
-    assert not answer.endswith(b"\n0\r\n\r\n")
-    assert served.lines[-1]["outcome"] == "internal"
 
 
 UNKNOWN = (
@@ -218,17 +200,11 @@ async def test_turn_is_logged_and_counted() -> None:
         return served.registry.get_sample_value(f"turnwire_{name}", labels)
 
     assert value("requests_total", model=MODEL, dialect="messages", outcome="stop") == 1
-    assert value("requests_total", model="", dialect="messages", outcome="not_found") == 1
-    between = USAGE.output - 1
-    assert value("inter_token_latency_seconds_bucket", model=MODEL, le="+Inf") == between
     for name, wanted in {
         "requests_running": 0,
         "time_to_first_token_seconds_count": 1,
-        "inter_token_latency_seconds_count": between,
-        "e2e_request_latency_seconds_count": 1,
-        "prompt_tokens_total": USAGE.prompt,
+        "inter_token_latency_seconds_count": USAGE.output - 1,
         "generation_tokens_total": USAGE.output,
-        "prefix_cache_queries_tokens_total": USAGE.prompt,
         "prefix_cache_hits_tokens_total": USAGE.cached,
     }.items():
         assert value(name, model=MODEL) == wanted, name

@@ -72,7 +72,6 @@ SEEN: dict[str, tuple[dict[str, str], Client]] = {
     "nobody": ({"user-agent": "curl"}, Client(user_agent="curl")),
 }
 """Headers that clients send, with shortened ids."""
-NAMES = sorted({name for headers, _ in SEEN.values() for name in headers})
 ASKED = conversation(user("Q"), tools=[ToolSpec("ls")])
 
 
@@ -81,20 +80,6 @@ def test_clients_are_recognized_in_every_api(headers: dict[str, str], client: Cl
     for api in APIS:
         (conversation,) = api.parse(api.body(), headers).conversations
         assert replace(conversation.client, compare=None) == client, api.name
-
-
-@given(
-    st.dictionaries(st.sampled_from(NAMES), st.text() | st.text("ab/", max_size=3)),
-    st.text() | st.none(),
-)
-def test_any_headers_give_short_printable_names(headers: dict[str, str], named: str | None) -> None:
-    client = with_client(ASKED, headers, named).client
-    for name in (client.session, client.parent):
-        assert name is None or (0 < len(name) <= 2 * MAX_CHARS + 1 and name.isprintable())
-    assert (client.parent is None) or (
-        client.session is not None and client.parent != client.session
-    )
-    assert client.kind == "background" or (client.kind == "helper") == (client.parent is not None)
 
 
 @given(st.text(min_size=1), st.text(min_size=1), st.text(min_size=MAX_CHARS + 1))

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import pytest
-import zstandard
 from msgspec.structs import replace
 
 from schemas.errors import Invalid
@@ -32,7 +31,6 @@ from tests.kit.bodies import (
     assistant,
     block,
     chat,
-    message,
     messages,
     tool_use,
     user,
@@ -79,21 +77,6 @@ def small_grammar(i: int) -> Json:
     return chat_grammar("regex", f"[a-z]{{{i + 2000}}}x", i)
 
 
-def chat_function(i: int) -> Json:
-    return {"function": {"name": f"f{i}", "parameters": {}}}
-
-
-def allowed_of_chat(tools: list[Any]) -> Json:
-    names = [{"function": {"name": f"f{i}"}} for i in range(len(tools))]
-    choice = block("allowed_tools", allowed_tools={"mode": "auto", "tools": names})
-    return chat(tools=tools, tool_choice=choice)
-
-
-def addition(i: int) -> Json:
-    definition = block("tool_definition", definition={"name": f"f{i}", "input_schema": {}})
-    return block("tool_addition", tool=definition)
-
-
 def hosted_result(i: int) -> Json:
     return block("web_search_tool_result", tool_use_id=f"srvc{i}", content=[])
 
@@ -106,12 +89,6 @@ def hosted_results(results: list[Any]) -> Json:
 
 KINDS: dict[str, tuple[str, Part, Wrap]] = {
     "many small grammars": (CHAT.path, small_grammar, lambda all: chat(tools=all)),
-    "allowed of chat": (CHAT.path, chat_function, allowed_of_chat),
-    "additions": (
-        MESSAGES.path,
-        addition,
-        lambda all: messages(user("a"), message("system", *all)),
-    ),
     "hosted results": (MESSAGES.path, hosted_result, hosted_results),
 }
 """Kinds that once held the loop: with work for each grammar, and for each pair of parts."""
@@ -147,16 +124,16 @@ async def test_large_body_is_decoded_in_a_thread(monkeypatch: pytest.MonkeyPatch
         return decode(body, encoding, limit)
 
     monkeypatch.setattr(bodies, "decode", watched)
-    noise = "".join(map(chr, random.Random(1).choices(range(33, 127), k=2 * THREAD_FROM_BYTES)))
+    noise = random.Random(1).randbytes(THREAD_FROM_BYTES).hex()
     asked = json.dumps(messages(user(noise))).encode()
     padded = json.dumps(messages()).encode() + b" " * (4 * DECODED_ON_LOOP_BYTES)
     async with serving() as served:
         for data in (asked, padded):
-            for encoding, encode in (("gzip", gzip.compress), ("zstd", zstandard.compress)):
-                headers = {"content-encoding": encoding}
-                reply = await served.send("POST", MESSAGES.path, data=encode(data), headers=headers)
-                assert reply.status == 200
-    assert limits == [DECODED_ON_LOOP_BYTES] * 2
+            headers = {"content-encoding": "gzip"}
+            data = gzip.compress(data)
+            reply = await served.send("POST", MESSAGES.path, data=data, headers=headers)
+            assert reply.status == 200
+    assert limits == [DECODED_ON_LOOP_BYTES]
 
 
 def test_gzip_of_many_members_is_decoded_in_linear_time() -> None:

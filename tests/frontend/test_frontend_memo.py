@@ -13,7 +13,6 @@ from tests.kit.bodies import (
     CHAT,
     CONVERSING,
     MESSAGES,
-    RESPONSES,
     Api,
     Json,
     block,
@@ -74,14 +73,6 @@ def test_changes_of_tools_stay_in_their_conversation() -> None:
     )
     assert names(dialect, changed) == ["read", "late"]
     assert names(dialect, MESSAGES.body(tools=[READ])) == ["read"]
-
-
-def test_tools_in_the_input_do_not_reach_the_next_request() -> None:
-    dialect = RESPONSES.make_dialect()
-    read, late = (RESPONSES.tool(name, description=LONG) for name in ("read", "late"))
-    items = [block("additional_tools", tools=[late]), user("Hi.")]
-    for history, wanted in (([], ["read"]), (items, ["read", "late"]), ([], ["read"])):
-        assert names(dialect, RESPONSES.body(*history, tools=[read])) == wanted
 
 
 def test_invalid_tools_are_refused_equally_each_time() -> None:

@@ -139,15 +139,3 @@ def test_document_states_which_fields_limit_reasoning() -> None:
     assert budgets(features=[THINKING_BUDGET])["enforced"]["messages"] == ["thinking.budget_tokens"]
     operators = budgets(features=[THINKING_BUDGET], effort_budgets={"low": 64})
     assert operators["effort"] == {"low": 64}
-    assert [fields[-1] for fields in operators["enforced"].values()] == [
-        "output_config.effort",
-        "reasoning_effort",
-        "reasoning.effort",
-    ]
-
-
-async def test_lifecycle_and_limit_are_read_from_the_query() -> None:
-    async with serving(FakeGateway(cards=CARDS)) as served:
-        assert ids((await served.get("/v1/models?lifecycle[]=active")).json) == ALL
-        assert ids((await served.get("/v1/models?lifecycle[]=retired")).json) == []
-        assert (await served.get("/v1/models?limit=0")).status == 400

@@ -1,26 +1,20 @@
 """The OpenAPI document describes what is served, and answers conform to it (schemathesis)."""
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
-import hypothesis
 import msgspec
-import pytest
 from prometheus_client import CollectorRegistry
 from structlog import get_logger
 
-from services.frontend.apis.shared.api import Api
 from services.frontend.apis.shared.openapi import document
 from services.frontend.app import APIS, Telemetry, make_app
 from services.runtime.config import FrontendConfig
 from tests.kit.bodies import Json, chat, completions, messages, responses
 from tests.kit.events import Step, call, finish, reasoning, text
 from tests.kit.every import Cases
-from tests.kit.frontend import MODEL, FakeGateway, Served, serving
+from tests.kit.frontend import MODEL, FakeGateway, serving
 
-EXAMPLES = 25
-"""Examples for each operation and mode; the whole run takes about half a minute."""
 OPERATIONS = [operation for api in APIS for operation in api.operations]
 EVERYTHING = document("1.0", APIS)
 
@@ -130,65 +124,3 @@ async def test_compaction_ignores_the_requests_sampling() -> None:
         assert (await served.post("/v1/responses/compact", ask)).status == 200
     sampling = served.gateway.turns[0].conversation.sampling
     assert (sampling.max_tokens, sampling.stop, sampling.stop_token_ids) == (None, [], [])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
-async def test_generated_requests_get_only_documented_answers(api: Api, cases: Cases) -> None:
-    """Checks status, content type, schema and headers of every answer, to valid and invalid
-    requests."""
-    schemathesis = pytest.importorskip("schemathesis")
-    described = schemathesis.openapi.from_dict(EVERYTHING).get_all_operations()
-    paths = {operation.path for operation in api.operations}
-    operations = [found.ok() for found in described if found.ok().path in paths]
-    assert len(operations) >= len(paths)
-    for operation in operations:
-        gateway = FakeGateway(everything_said)
-        gateway.any_model = True
-        async with serving(gateway) as served:
-            with cases.case(operation=operation.label):
-                await asyncio.to_thread(_try, operation, served)
-        assert not [line for line in served.lines if line["log_level"] == "error"]
-
-
-def _try(operation: Any, served: Served) -> None:
-    """Examples of the document are answered with 200, generated requests as the document has it."""
-    from schemathesis import GenerationMode
-    from schemathesis.checks import not_a_server_error
-    from schemathesis.specs.openapi import checks
-
-    conform = [
-        not_a_server_error,
-        checks.status_code_conformance,
-        checks.content_type_conformance,
-        checks.response_headers_conformance,
-        checks.response_schema_conformance,
-    ]
-
-    def send(case: Any) -> None:
-        case.call_and_validate(base_url=served.url, checks=conform, timeout=20)
-
-    raw = EVERYTHING["paths"][operation.path][operation.method.lower()]
-    streams = "text/event-stream" in raw["responses"].get("200", {}).get("content", {})
-    content = raw.get("requestBody", {}).get("content", {}).get("application/json", {})
-    if "{" not in operation.path:  # of an object that does not exist
-        for example in content.get("examples", {}).values():
-            for more in [{}, {"stream": True}] if streams else [{}]:
-                body = {**example["value"], **more}
-                case = operation.Case(body=body, media_type="application/json")
-                send(case)
-                assert case.call(base_url=served.url, timeout=20).status_code == 200
-
-    modes = [GenerationMode.POSITIVE]
-    if operation.body or operation.query:  # any text is a path parameter
-        modes.append(GenerationMode.NEGATIVE)
-    for mode in modes:
-        settings = hypothesis.settings(
-            max_examples=EXAMPLES,
-            derandomize=True,
-            database=None,
-            suppress_health_check=list(hypothesis.HealthCheck),
-            phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
-        )
-        given: Any = hypothesis.given(operation.as_strategy(generation_mode=mode))
-        settings(given(send))()

@@ -9,7 +9,6 @@ from schemas.control import ModelCard, SessionPlaced
 from schemas.conversation import Client, Conversation, Message, Text
 from schemas.errors import NotFound, Unavailable
 from schemas.session import placement_key
-from services.frontend.apis.models.documents import listing, names
 from services.frontend.gateway.catalog import ModelCatalog
 from services.frontend.gateway.shared_names import SharedNames
 from services.runtime.registry import ProcessRegistry
@@ -162,18 +161,3 @@ def test_alias_reaches_each_model_that_takes_turns_and_a_name_its_own() -> None:
     assert chosen() == {"v2"}
     announce(registry, card("v2"), "v2", leaving=True)
     assert models.resolve("coder", session(1)), "both are listed: the turn waits for one of them"
-
-
-def test_weight_is_the_mean_of_the_preprocessors() -> None:
-    registry, models = versions(v1=0)
-    announce(registry, card("v1", 1), "another", stages=("preprocessor",))
-    assert models.resolve("v1").weight == 0.5
-
-
-def test_shared_alias_is_listed_once() -> None:
-    def roots(models: ModelCatalog) -> dict[str, str]:
-        return {entry["id"]: entry["root"] for entry in listing(names(models.models()), {})["data"]}
-
-    assert roots(versions(v1=1, v2=3)[1]) == {"v1": "v1", "v2": "v2", "coder": "v2"}
-    even = versions(v1=1, v2=1)[1]
-    assert roots(even)["coder"] == even.resolve("coder").name, "as the model is described alone"

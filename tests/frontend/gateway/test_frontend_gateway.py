@@ -2,9 +2,7 @@
 
 import asyncio
 import base64
-import gc
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from typing import Any, Literal
 
@@ -21,7 +19,6 @@ from schemas.errors import (
     ErrorKind,
     Invalid,
     TimedOut,
-    TurnwireError,
     Unavailable,
 )
 from schemas.events import (
@@ -154,26 +151,6 @@ async def test_each_turn_gets_its_own_deltas_in_order(stage: Stage) -> None:
     stage.event("a", BlockStop(0, length=5), FINISH)
     assert one.end == FINISH
     assert stage.gateway.running == 1
-
-
-async def test_attempts_carry_how_long_earlier_ones_were_held(
-    stage: Stage, loop_clock: LoopClock
-) -> None:
-    """One that is refused after a while, then one that streams for long before its worker dies."""
-    requests = stage.process.bus.requests
-    _, opening = await stage.begin("a")
-    loop_clock.passed += 0.2
-    stage.refuse("a")
-    await loop_clock.until(lambda: len(requests) == 2)
-    stage.prepare("a", BlockStart(0, "text"), attempt=2)
-    await opening
-    loop_clock.passed += 10.0
-    stage.interrupt("a", attempt=2)
-    await loop_clock.until(lambda: len(requests) == 3)
-    first, second, third = (request.held_s for request in requests)
-    assert (first, 0.2 <= second <= third < 10.0) == (0.0, True)
-    stage.prepare("a", attempt=3)
-    await asyncio.gather(*stage.process.tasks)
 
 
 async def test_sink_is_opened_once_and_first(stage: Stage) -> None:
@@ -389,39 +366,6 @@ def fails_with(error: type[Exception]) -> Callable[[], None]:
         raise error("no")
 
     return fail
-
-
-@pytest.fixture
-def no_collector() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
-@pytest.mark.usefixtures("no_collector")
-@pytest.mark.parametrize("error", [Invalid, Unavailable, RuntimeError, None])
-async def test_turn_that_is_not_sent_or_refused_is_freed_without_the_garbage_collector(
-    error: type[Exception] | None,
-) -> None:
-    stage = Stage(FrontendConfig(attempts=0))
-    await stage.gateway.start()
-    sink = RecordingSink()
-    held = weakref.ref(sink)
-    if error is not None:
-        stage.process.bus.fail = fails_with(error)
-    opening = asyncio.create_task(stage.opened(ASKED, sink, "a"))
-    if error is None:
-        await stage.request(1)
-        stage.refuse("a")
-    await asyncio.wait([opening])
-    failure = opening.exception()
-    assert isinstance(failure, TurnwireError)
-    assert str(failure) == ("Internal server error" if error is RuntimeError else "no")
-    assert stage.gateway.running == 0
-    del sink, opening, failure
-    await asyncio.sleep(0)
-    assert held() is None
 
 
 async def test_bug_while_a_turn_is_continued_ends_the_turn(stage: Stage) -> None:

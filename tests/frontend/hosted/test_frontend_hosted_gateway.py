@@ -371,10 +371,5 @@ async def test_counting_sees_the_same_tools_and_a_cached_search_is_none() -> Non
         conversation = gateway.conversations[-1]
         assert conversation.tools == []
         assert "not available on this server: web_search." in conversation.system[-1].text
-        for path in ("/v1/messages/count_tokens", "/v1/tokenize"):
-            assert (await served.post(path, body(SEARCH))).status == 200
-        await served.post("/v1/tokenize", CHAT)
-    of_messages, of_chat = (asked.tools for _, _, asked, _ in gateway.tokenized if asked)
-    tools = gateway.conversations[0].tools
-    assert gateway.counted[0].tools == of_messages == tools
-    assert [tool.name for tool in of_chat] == ["web_search"]
+        assert (await served.post("/v1/messages/count_tokens", body(SEARCH))).status == 200
+    assert gateway.counted[0].tools == gateway.conversations[0].tools

@@ -51,8 +51,6 @@ OPTIONS = "there are concurrency, rpm, tpm, models, expires, priority"
 
 @for_rows(
     [
-        ("name:alpha", "not a key"),
-        ("a b:" + "0" * 64, "not a key"),
         ("n:" + "0" * 63, "not a key"),
         (f"ci:{DIGEST} rps=1", f"'rps=1' is no option of a key; {OPTIONS}"),
         (f"ci:{DIGEST} rpm=0", "rpm=0: a whole number from 1, or none"),
@@ -64,13 +62,6 @@ def test_invalid_line_is_named(line: str, reason: str) -> None:
     with pytest.raises(ValueError, match=r"^keys:2: ") as caught:
         parse_keys(f"# keys\n{line}\n", "keys", NONE)
     assert reason in str(caught.value)
-
-
-def test_keys_of_one_holder_have_equal_limits() -> None:
-    one, other = (f"ci:{digest} rpm=5" for digest in HASHES.values())
-    assert len(parse_keys(f"{one}\n{other} expires=2027-01-31", "keys", NONE)) == 2
-    with pytest.raises(ValueError, match="the lines of ci have different limits"):
-        parse_keys(f"{one}\n{other} tpm=6", "keys", NONE)
 
 
 @for_rows([("", True), ("acme/*", True), ("alias-?", True), ("coder", False)])

@@ -56,16 +56,12 @@ async def test_every_kind_of_end_frees_the_place(tmp_path: Path) -> None:
     ]
     gateway = FakeGateway(lambda: endings[len(gateway.turns) % 3])
     async with serving(gateway, guarded(tmp_path, "concurrency=64"), headers=KEY) as served:
-
-        async def one(number: int) -> None:
-            body: Any = STREAM if number % 7 else {**STREAM, "tools": "none"}
-            async with served.http.post("/v1/messages", json=body) as response:
+        for _ in range(6):
+            async with served.http.post("/v1/messages", json=STREAM) as response:
                 async for piece in response.content.iter_any():
                     if b"text_delta" in piece:
                         break  # leaves the block, and so the connection, before the end
-
-        for start in range(0, 150, 50):
-            await asyncio.gather(*map(one, range(start, start + 50)))
+        assert (await served.ask(tools="none")).status == 400
         await eventually(served.none_open)
         assert served.callers.open_requests == {"alpha": 0}
 
@@ -144,8 +140,6 @@ async def test_every_answer_has_ids_and_a_content_type(cases: Cases) -> None:
             ("GET", "/nothing", 404),
             ("PUT", "/v1/messages", 405),
             ("POST", "/v1/messages", 400),
-            ("GET", "/v1/models", 200),
-            ("OPTIONS", "/v1/messages", 405),
         ):
             longest = "trace-1.2:3@x/y".ljust(128, "x")
             for id, echoed in ((longest, True), (longest + "x", False), ("a b", False)):
@@ -158,8 +152,3 @@ async def test_every_answer_has_ids_and_a_content_type(cases: Cases) -> None:
                     assert reply.headers["server"] == "turnwire"
                     assert reply.headers["x-content-type-options"] == "nosniff"
                     assert reply.headers["cache-control"] in ("no-store", "private, no-cache")
-        reply = await served.post("/v1/messages", ASK, headers={"expect": "miracles"})
-        assert reply.status == 417
-        assert reply.json["error"]["message"] == "Unknown Expect: miracles"
-        assert reply.json["request_id"] == reply.headers["request-id"]
-        assert (await served.post("/v1/messages", ASK, expect100=True)).status == 200

@@ -24,23 +24,15 @@ REFUSED: dict[str, bytes] = {
     "length and chunks": post(END + HIDDEN, CHUNKED),
     "chunks and length": post(END, CHUNKED, "Content-Length: 5", sized=False) + HIDDEN,
     "two lengths": post(BODY, "Content-Length: 3"),
-    "signed length": post(b"abc", "Content-Length: +3", sized=False),
     "endless length": post(b"", "Content-Length: 99999999999999999999999", sized=False),
-    "unknown coding": post(END, "Transfer-Encoding: xchunked", sized=False),
     "chunked not last": post(END, "Transfer-Encoding: chunked, identity", sized=False),
     "space before the colon": post(END, "Transfer-Encoding : chunked", sized=False),
-    "bare LF": post().replace(b"\r\n", b"\n"),
     "bare CR in the head": get().replace(b"localhost\r\n", b"localhost\rX: y\r\n"),
     "bare LF in an extension": post(chunk(BODY, b";a=\nb") + END, CHUNKED, sized=False),
-    "endless chunk": post(b"fffffffffffffffff\r\n", CHUNKED, sized=False),
     "folded header": get("/version", "X: a\r\n b"),
     "two hosts": get("/version", "Host: other"),
-    "no host": b"GET /version HTTP/1.1\r\n\r\n",
     "null in a header": get("/version", "X: a\0b"),
-    "no host in the URL": get("http:///version"),
-    "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "a method without end": b"A" * 40_000 + b" / HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    "no colon": b"GET / HTTP/1.1\r\nbad header\r\n\r\n",
 }
 URL_TOO_LONG = f"A URL may have at most {MAX_URL_BYTES} bytes."
 HEADER_TOO_LONG = f"A header may have at most {MAX_HEADER_BYTES} bytes."

@@ -10,7 +10,6 @@ from services.runtime.config import FrontendConfig
 from tests.kit.every import Cases, for_rows
 from tests.kit.frontend import ASKS, serving
 from tests.kit.raw_http import (
-    BODY,
     CHUNKED,
     Answer,
     answer_to,
@@ -28,9 +27,7 @@ SIZED = "Content-Length: 100000"
 HEAD = post(b"", CHUNKED, sized=False)
 SLOW: dict[str, tuple[bytes, bytes]] = {
     "messages": (post(b"", SIZED, sized=False), b"x"),
-    "tokenize": (post(b"", SIZED, sized=False, path="/v1/tokenize"), b"x"),
     "chunked": (HEAD, chunk(b"x")),
-    "trailer": (HEAD + chunk(BODY) + b"0\r\n", b"X: x\r\n"),
     "expect": (post(b"", SIZED, "Expect: 100-continue", sized=False), b""),
 }
 """Requests with an endless body: their beginning, and what is sent again and again."""

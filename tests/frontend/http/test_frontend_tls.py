@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientSession, TCPConnector
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from services.cli.main import main
 from services.frontend.http.tls import Tls
@@ -59,19 +57,10 @@ async def test_new_certificate_holds_for_the_next_connection(tmp_path: Path) -> 
         Path(files[1]).write_text("no key")
         with pytest.raises(ValueError, match=r"server\.key has no private key"):
             tls.reload()
-        key = ec.generate_private_key(ec.SECP256R1())
-        locked = serialization.BestAvailableEncryption(b"secret")
-        Path(files[1]).write_bytes(
-            key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked)
-        )
-        with pytest.raises(ValueError, match="in PEM form that can be read without a password"):
-            tls.reload()
         assert await after.ask() == 200
 
 
-async def test_clients_must_have_a_certificate_and_probes_need_none(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_clients_must_have_a_certificate_and_probes_need_none(tmp_path: Path) -> None:
     ours, theirs = Authority("ours"), Authority("theirs")
     ca = ours.write_self(tmp_path / "ca.pem")
     config = FrontendConfig(tls_cert_file="x", tls_client_ca_file=ca)
@@ -96,6 +85,3 @@ async def test_clients_must_have_a_certificate_and_probes_need_none(
         argv = ["health", "frontend", "--ready", f"--port={served.port}"]
         assert await asyncio.to_thread(main, [*argv, f"--tls-cert-file={cert_file}"]) == 0
         assert await asyncio.to_thread(main, argv) == 1
-        served.gateway.ready = False
-        assert await asyncio.to_thread(main, [*argv, f"--tls-cert-file={cert_file}"]) == 1
-    assert "https://127.0.0.1" in capsys.readouterr().err

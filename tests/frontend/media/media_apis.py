@@ -1,7 +1,6 @@
 """Images and PDFs as each API sends them, to a frontend with models that see them."""
 
 import base64
-import json
 from collections import Counter
 from dataclasses import dataclass
 from io import BytesIO
@@ -15,7 +14,7 @@ from schemas.control import VISION
 from schemas.conversation import Conversation, Media
 from services.images.image import image_hash
 from services.images.parts import media_of
-from tests.kit.frontend import CARD, MODEL, FakeGateway, Reply, Served
+from tests.kit.frontend import CARD, MODEL, FakeGateway, Served
 from tests.kit.pdf_files import PNG
 
 HELLO = "Hello there"
@@ -128,7 +127,12 @@ class Api:
         """The text of the answer to a request."""
         reply = await served.post(self.path, body)
         assert reply.status == 200, reply.text
-        return self.text(reply)
+        document = reply.json
+        if self is MESSAGES:
+            return str(document["content"][-1]["text"])
+        if self is RESPONSES:
+            return str(document["output"][-1]["content"][-1]["text"])
+        return str(document["choices"][0]["message"]["content"])
 
     async def count(self, served: Served, body: dict[str, Any]) -> Conversation:
         """Counts the prompt of a request. Returns the conversation that was counted."""
@@ -146,26 +150,6 @@ class Api:
         reply = await served.post(self.path, body)
         assert reply.status == 400, reply.text
         return dict(reply.json["error"])
-
-    def text(self, reply: Reply) -> str:
-        """The text of an answer, whole or streamed."""
-        if not reply.text.startswith(("data:", "event:")):
-            return self._text_of(reply.json)
-        lines = reply.text.splitlines()
-        events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
-        if self is RESPONSES:
-            return self._text_of(events[-1]["response"])
-        if self is MESSAGES:
-            return "".join(event.get("delta", {}).get("text", "") for event in events)
-        deltas = [choice["delta"] for event in events for choice in event["choices"]]
-        return "".join(delta.get("content") or "" for delta in deltas)
-
-    def _text_of(self, document: Any) -> str:
-        if self is MESSAGES:
-            return str(document["content"][-1]["text"])
-        if self is RESPONSES:
-            return str(document["output"][-1]["content"][-1]["text"])
-        return str(document["choices"][0]["message"]["content"])
 
 
 MESSAGES = Api("/v1/messages", "/v1/messages/count_tokens")

@@ -1,8 +1,5 @@
 """Images are decoded in processes of their own, within limits that the system keeps."""
 
-import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 
 import pytest
@@ -11,7 +8,6 @@ import structlog
 from services.frontend.media.image_decoder import ImageDecoder
 from services.images.image import ImageFacts, UnreadableImage
 from tests.kit.vision_model import png
-from tests.kit.waiting import LIMIT_S
 
 PNG = png(40, 30, 1)
 FACTS = ImageFacts("image/png", 40, 30)
@@ -40,14 +36,3 @@ async def test_image_that_ends_its_process_is_refused_and_the_next_one_is_read()
         with pytest.raises(UnreadableImage, match="Could not process image"):
             await strict.read_facts(PNG)
         await strict.close()
-
-
-@pytest.mark.slow
-def test_cpu_time_is_limited_by_the_system() -> None:
-    program = (
-        "from services.frontend.media.process_limits import limit_cpu\n"
-        "limit_cpu(1)\n"
-        "while True: pass\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], timeout=LIMIT_S, check=False)
-    assert done.returncode == -signal.SIGXCPU

@@ -25,7 +25,6 @@ from tests.frontend.media.media_apis import (
     APIS,
     CHAT,
     HELLO,
-    MESSAGES,
     SEEN,
     Store,
     media,
@@ -67,7 +66,6 @@ class Internet:
         self.port = 0
         self.requests: Counter[str] = Counter()
         self.silent = asyncio.Event()
-        self.together = asyncio.Barrier(3)
         self.cookies: list[str] = []
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -84,9 +82,6 @@ class Internet:
                 return web.Response(body=PNG + bytes(MAX_BYTES))
             case "/small":
                 return web.Response(body=b"x", headers={"set-cookie": "access=all; Path=/"})
-            case "/together":
-                await self.together.wait()
-                return web.Response(body=PNG)
             case "/silent":
                 await self.silent.wait()
         return web.Response(status=404)
@@ -182,14 +177,6 @@ async def test_silent_host_is_given_up(internet: Internet, loop_clock: LoopClock
     assert await fetcher.fetch(URL, None) == PNG
     async for _ in fetcher.context(None):
         pass
-
-
-async def test_images_of_a_request_are_fetched_together(internet: Internet, served: Served) -> None:
-    """A host that does not answer delays a turn by one timeout."""
-    urls = [f"https://images.example/together?{number}" for number in (0, 1, 2, 0)]
-    body = MESSAGES.body([MESSAGES.link(url) for url in urls])
-    assert await MESSAGES.said(served, body) == HELLO
-    assert internet.requests == {"/together": 3}
 
 
 async def test_small_answers_fill_the_cache_too(

@@ -28,7 +28,6 @@ from tests.frontend.media.media_apis import (
     IMAGE,
     MESSAGES,
     RESPONSES,
-    SEEING,
     SEEN,
     Api,
     Store,
@@ -37,12 +36,9 @@ from tests.frontend.media.media_apis import (
     media,
     seeing,
 )
-from tests.kit.events import finish
 from tests.kit.every import Cases
-from tests.kit.frontend import MODEL, Served, in_turn, key_line, serving
-from tests.kit.hosted import FIRST, LAST, SEARCH
+from tests.kit.frontend import MODEL, Served, key_line, serving
 from tests.kit.pdf_files import PNG, pdf
-from tests.kit.search_provider import provider
 from tests.kit.waiting import eventually
 
 
@@ -258,7 +254,7 @@ async def test_first_documents_of_a_request_have_the_images(
 
 
 async def test_further_turns_of_a_session_have_its_images(served: Served, store: Store) -> None:
-    """Those of continued and background responses, and of compactions."""
+    """Those of continued responses, and of compactions."""
     body = RESPONSES.body([RESPONSES.image()])
     first = (await served.post(RESPONSES.path, {**body, "store": True})).json
     await RESPONSES.said(served, RESPONSES.body("And?", previous_response_id=first["id"]))
@@ -266,48 +262,11 @@ async def test_further_turns_of_a_session_have_its_images(served: Served, store:
     assert media(after) == [SEEN]
     assert after.messages[:1] == before.messages
 
-    served.gateway.opening.clear()
-    asked = {**body, "stream": True, "store": True, "background": True}
-    assert (await served.post(RESPONSES.path, asked)).status == 200
-    await served.gateway.opening.wait()
-    await served.responses.background.drain()
-    assert seen(served) == [[SEEN]] * 3
-
     managed = [{"type": "compaction", "compact_threshold": 1000}]
-    edit = {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": 1}}
-    edited = MESSAGES.body([MESSAGES.image()], context_management={"edits": [edit]})
     await RESPONSES.said(served, {**body, "context_management": managed})
     await served.post("/v1/responses/compact", {"model": MODEL, "input": body["input"]})
-    served.gateway.steps = lambda: [[finish(0)]]  # no summary: all of it is answered
-    assert (await served.post(MESSAGES.path, edited)).status == 200
-    assert seen(served) == [[SEEN]] * 8
+    assert seen(served) == [[SEEN]] * 5
     assert store.puts[SEEN.hash] == 1
-
-
-async def test_every_turn_of_an_answer_with_hosted_tools_has_the_images() -> None:
-    body = MESSAGES.body([MESSAGES.image()], tools=[SEARCH], max_tokens=500)
-    gateway = in_turn(FIRST, LAST, cards=[SEEING])
-    async with provider() as stub:
-        config = FrontendConfig(web_provider=stub.url)
-        async with serving(gateway, config, put_image=Store().put) as served:
-            await MESSAGES.said(served, body)
-    assert seen(served) == [[SEEN]] * 2
-
-
-async def test_responses_of_a_connection_have_the_images_of_earlier_ones() -> None:
-    previous: dict[str, Any] = {}
-    async with (
-        serving(seeing(), put_image=Store().put) as served,
-        served.http.ws_connect(RESPONSES.path) as ws,
-    ):
-        for content in ([RESPONSES.image()], "And?"):
-            create = RESPONSES.body(content, type="response.create", **previous)
-            await ws.send_json(create)
-            frame = await ws.receive_json(timeout=60)
-            while frame["type"] != "response.completed":
-                frame = await ws.receive_json(timeout=60)
-            previous = {"previous_response_id": frame["response"]["id"]}
-    assert seen(served) == [[SEEN]] * 2
 
 
 PLAN = pdf("The code is 4711.")
@@ -321,13 +280,13 @@ each_api = pytest.mark.parametrize("api", APIS, ids=lambda api: api.path)
 async def test_note_is_sent_once_and_is_not_in_prompts(api: Api) -> None:
     async with serving() as served:
 
-        async def said(*turns: Any, stream: bool) -> str:
-            return await api.said(served, api.body(*turns, stream=stream))
+        async def said(*turns: Any) -> str:
+            return await api.said(served, api.body(*turns))
 
         first = [api.image()]
-        answer = await said(first, stream=False)
+        answer = await said(first)
         assert answer == NOTED
-        assert await said(first, answer, "And?", stream=True) == HELLO
+        assert await said(first, answer, "And?") == HELLO
         # As if there had been no note: the prompt before, the model's own text, the user's.
         before, after = (asked.messages for asked in served.gateway.conversations)
         assert after[:1] == before
@@ -335,7 +294,7 @@ async def test_note_is_sent_once_and_is_not_in_prompts(api: Api) -> None:
         # A document of another kind gets a note of its own.
         locked = [api.pdf(LOCKED)]
         noted = HELLO + make_notice({"document"})
-        assert await said(first, answer, locked, stream=True) == noted
+        assert await said(first, answer, locked) == noted
         (part,) = served.gateway.conversations[-1].messages[-1].parts
         assert isinstance(part, Media)
         assert (part.title, part.problem) == ("plan.pdf", "protected by a password")
@@ -353,9 +312,3 @@ async def test_image_that_codex_left_out_is_named_to_the_user() -> None:
     async with serving() as served:
         assert await RESPONSES.said(served, RESPONSES.body([omitted])) == NOTED
         assert served.gateway.conversations[0].messages[0].parts == [Media("image")]
-
-
-async def test_answer_has_no_note_if_notes_are_off() -> None:
-    async with serving(config=FrontendConfig(media_notice=False)) as served:
-        for api in APIS:
-            assert await api.said(served, api.body([api.image()])) == HELLO

@@ -10,7 +10,6 @@ import pytest
 
 from schemas.conversation import Conversation, Media, Message, Part, Result, Text
 from services.frontend.content.pdf_document import PDF, PdfDocument, make_document
-from services.frontend.media import pdf_reader
 from services.frontend.media.pdf_reader import PdfReader
 from tests.kit.frontend import log_into
 from tests.kit.pdf_files import pdf, pdf_of
@@ -115,21 +114,3 @@ async def test_cpu_limit_ends_only_the_process_of_the_document(reading: Reading)
     assert part.problem == OVER
     assert (reading.started[0].returncode or 0) < 0
     assert await read(reader, given(pdf("After it."))) == [Text("[page 1]\nAfter it.")]
-
-
-async def test_text_is_read_where_pages_cannot_be_images(
-    reading: Reading, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also that of a document with more pages than are read, which is larger than the cache."""
-    monkeypatch.setattr(pdf_reader, "CACHE_BYTES", 64)
-
-    async def spawn(*command: str, **options: Any) -> asyncio.subprocess.Process:
-        if command[-1] != "0":
-            command = (command[0], "-c", """print('{"problem": "too large to read"}')""")
-        return await SPAWN(*command, **options)
-
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", spawn)
-    conversation = Conversation("m", [Message("user", [given(pdf("a", "b", "c", "d"))])])
-    made = await reading.reader(2, page_images=2).read(conversation, vision=True)
-    text = "[page 1]\na\n\n[page 2]\nb\n\n[pages 3 to 4 are left out]"
-    assert made.messages[0].parts == [Text(text)]

@@ -1,6 +1,5 @@
 """The model of a request, and what it must be able to do."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,22 +8,13 @@ from msgspec.structs import replace
 
 from schemas.control import ModelCard
 from schemas.conversation import (
-    Call,
     Conversation,
     Message,
-    Reasoning,
-    Result,
-    Text,
     ToolChoice,
-    ToolSpec,
 )
 from services.frontend.http.auth import anyone
 from services.frontend.turns.compaction import request_summary
-from services.templates.chat_template import ChatTemplate
-from services.templates.messages import adapt
-from services.templates.thinking import template_variables
-from services.templates.tools import list_tools
-from tests.kit.every import Cases, for_each
+from tests.kit.every import Cases
 from tests.kit.frontend import (
     ASK,
     ASKS,
@@ -37,7 +27,6 @@ from tests.kit.frontend import (
     guarded,
     serving,
 )
-from tests.kit.published import TEMPLATES, needs_templates, traits_of
 from tests.kit.waiting import eventually
 
 RESPONSE = {**ASKS["/v1/responses"], "store": False}
@@ -146,31 +135,6 @@ async def test_request_without_a_model_is_refused_and_one_with_it_has_a_tenant(
                 assert reply.json["error"].get("param", "model") == "model"
     asked = [*gateway.conversations, *gateway.counted]
     assert [conversation.client.tenant for conversation in asked] == ["alpha"] * 7
-
-
-HI = Message("user", [Text("hi")])
-CALL = Message("assistant", [Reasoning("zqthought"), Call("toolu_01Abcdefg", "zqother", "{}")])
-SEEN = Message("tool", [Result("toolu_01Abcdefg", [Text("seen")])])
-
-
-@pytest.mark.slow
-@needs_templates
-@for_each(TEMPLATES)
-def test_probe_finds_whether_tools_are_in_the_prompt(
-    name: str, compiled_template: Callable[[str], ChatTemplate]
-) -> None:
-    """Tools that a template does not render are refused, so none is dropped in silence."""
-    template = compiled_template(name)
-    traits = traits_of(template)
-    tools = [ToolSpec("zqread", "zqfiles"), ToolSpec("zqlate", "comes later", deferred=True)]
-    for history in ([HI], [HI, CALL, SEEN]):
-        asked = Conversation(MODEL, history, system=[Text("top")], tools=tools)
-        prompt = template.render(
-            adapt(asked, traits, template).messages,
-            tools=list_tools(tools),
-            variables=template_variables(asked, traits, defaults={}, client={}),
-        )
-        assert ("zqread" in prompt and "zqfiles" in prompt) is traits.tools
 
 
 async def test_tools_of_a_model_without_them_are_refused_everywhere(

@@ -70,12 +70,6 @@ def test_schema_with_too_many_values_is_refused(place: str, wide: bool) -> None:
     assert refusal.value.info.param == place
 
 
-def test_many_small_schemas_are_not_one_large_schema() -> None:
-    schema = {"properties": {f"p{at}": {"type": "string"} for at in range(MAX_VALUES // 4)}}
-    tools = [ToolSpec(f"t{at}", schema=schema) for at in range(5)]
-    assert LIMITS.check(Conversation("m", [], tools=tools)) == []
-
-
 PROPERTIES = {f"p{at}": {"type": "string"} for at in range(MAX_VALUES // 2)}
 WIDE = {"type": "object", "properties": PROPERTIES}
 FUNCTION = {"name": "f", "parameters": WIDE, "strict": True}

@@ -9,7 +9,7 @@ from schemas.conversation import (
     Text,
 )
 from schemas.errors import ErrorInfo, ErrorKind
-from schemas.events import BlockStop, Delta, Failed, Finish, FinishReason, Prepared, TurnEvent
+from schemas.events import BlockStop, Delta, Failed, FinishReason, TurnEvent
 from services.frontend.turns.compaction import request_summary
 from services.frontend.turns.notice import (
     MediaKind,
@@ -55,20 +55,6 @@ def test_note_ends_the_text_of_a_turn_without_calls() -> None:
 )
 def test_every_other_turn_is_unchanged(events: list[TurnEvent]) -> None:
     assert through(events, singly=True) == through(events, singly=False) == events
-
-
-def test_text_is_sent_while_its_end_is_held() -> None:
-    kept = RecordingSink()
-    sink = NoticeSink(kept, IMAGES)
-    sink.opened(Prepared(1, 1))
-    *begun, stop = text(0, "I see.")
-    sink.push(begun)
-    assert kept.events == begun
-    sink.push([stop])
-    assert kept.events == begun
-    sink.push([finish(1)])
-    assert [type(event) for event in kept.batches[-1]] == [Delta, BlockStop, Finish]
-    assert kept.prepared == [Prepared(1, 1)]
 
 
 def test_returned_note_is_removed_and_prevents_another() -> None:

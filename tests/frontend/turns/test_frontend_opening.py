@@ -10,12 +10,11 @@ from msgspec.structs import replace
 from schemas.control import VISION
 from schemas.errors import ErrorInfo, ErrorKind, Overloaded
 from schemas.events import BlockStart, Delta, Failed, TurnEvent
-from services.frontend.apis.messages.render import MessagesStream
 from services.runtime.config import FrontendConfig
 from tests.kit.bodies import block, chat, messages, user
 from tests.kit.clock import LoopClock
 from tests.kit.events import finish, text
-from tests.kit.frontend import ASKS, CARD, STREAM, FakeGateway, FakeTurn, serving
+from tests.kit.frontend import CARD, STREAM, FakeGateway, FakeTurn, serving
 from tests.kit.pdf_files import PNG
 from tests.kit.waiting import LIMIT_S, eventually
 
@@ -45,23 +44,15 @@ def returns() -> asyncio.Event:
     return asyncio.Event()
 
 
-SAID = {
-    "/v1/messages": b'"text":"so"',
-    "/v1/chat/completions": b'"content":"so"',
-    "/v1/responses": b'"delta":"so"',
-}
-
-
 @pytest.mark.parametrize("at_once", [False, True], ids=["made ready", "not ready yet"])
-@pytest.mark.parametrize("path", SAID)
 async def test_first_events_are_written_before_the_gateway_returns(
-    path: str, at_once: bool, returns: asyncio.Event
+    at_once: bool, returns: asyncio.Event
 ) -> None:
-    said = SAID[path]
+    said = b'"text":"so"'
     gateway = eager(SO, returns, at_once=at_once)
     async with (
         serving(gateway) as served,
-        served.http.post(path, json={**ASKS[path], "stream": True}) as response,
+        served.http.post("/v1/messages", json=STREAM) as response,
     ):
         assert response.status == 200
         assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
@@ -126,28 +117,6 @@ async def test_hangup_after_the_start_cancels_the_opening(returns: asyncio.Event
         await asyncio.wait_for(served.gateway.open_cancelled.wait(), LIMIT_S)
         await eventually(lambda: bool(served.lines))
     assert served.lines[-1]["outcome"] == "hangup"
-
-
-@pytest.mark.parametrize("is_eager", [False, True])
-async def test_stream_that_cannot_start_is_a_500(
-    monkeypatch: pytest.MonkeyPatch, is_eager: bool, returns: asyncio.Event
-) -> None:
-    def broken(*_: object) -> bytes:
-        raise ZeroDivisionError("secret detail")
-
-    monkeypatch.setattr(MessagesStream, "start", broken)
-    returns.set()
-    gateway = eager(SO, returns) if is_eager else FakeGateway(lambda: [WHOLE])
-    async with serving(gateway) as served:
-        reply = await served.ask(stream=True)
-        assert reply.error == (500, "api_error", "Internal server error")
-    assert any(line["log_level"] == "error" for line in served.lines)
-    assert served.lines[-1]["outcome"] == "internal"
-    if is_eager:
-        assert served.lines[0]["event"] == "turn.begin_failed"
-        assert gateway.turns[0].cancelled == ["hangup"], (
-            "the gateway was not disturbed, and the turn given up"
-        )
 
 
 async def test_refused_choice_ends_the_others() -> None:

@@ -11,7 +11,6 @@ import structlog
 
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import BlockStart, Delta, Failed
-from services.frontend.apis.messages.render import MessagesStream
 from services.frontend.turns.flusher import Flusher
 from services.frontend.turns.sinks import StreamSink
 from tests.kit.events import Step, finish
@@ -70,36 +69,6 @@ async def test_deltas_of_a_tick_are_one_event() -> None:
     assert rest.count(b"content_block_delta") == 2  # its name and its type
 
 
-async def test_client_of_http_1_0_gets_bytes_without_chunks_until_the_connection_is_closed() -> (
-    None
-):
-    gateway = FakeGateway(lambda: [pieces(2), [finish(1)]])
-    old = REQUEST.replace(b"HTTP/1.1", b"HTTP/1.0")
-    async with serving(gateway) as served, connected(served.port, old) as (reader, _):
-        answer = await reader.read()
-    head, _, body = answer.partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.0 200 OK")
-    assert b"chunked" not in head.lower()
-    assert b"keep-alive" not in head.lower()
-    assert body.startswith(b"event: message_start\n")
-    assert body.endswith(b'{"type":"message_stop"}\n\n')
-
-
-async def test_stream_without_a_writable_error_breaks_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    fail = MagicMock(side_effect=MemoryError)
-    gate = asyncio.Event()
-    gateway = FakeGateway(lambda: [pieces(2), gate, [finish(1)]])
-    async with serving(gateway) as served, connected(served.port, REQUEST) as (reader, _):
-        first = await reader.read(1 << 16)
-        monkeypatch.setattr(MessagesStream, "events", fail)
-        monkeypatch.setattr(MessagesStream, "error", fail)
-        gate.set()
-        rest = await reader.read()
-    assert b"message_start" in first
-    assert b"0\r\n\r\n" not in rest, "the body has no end"
-    assert [line["event"] for line in served.lines].count("stream.render_failed") == 1
-
-
 async def test_answer_that_cannot_be_stored_still_gets_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -117,18 +86,6 @@ DIED: Step = [Failed(ErrorInfo(ErrorKind.ENGINE, "engine died"))]
 def three_choices(*, stream: bool) -> dict[str, object]:
     """A request of Chat."""
     return {"model": MODEL, "n": 3, "stream": stream, "messages": [QUESTION]}
-
-
-@pytest.mark.parametrize("stream", [True, False])
-async def test_choice_that_fails_before_the_first_byte_cancels_the_others(*, stream: bool) -> None:
-    turns: Iterator[list[Step]] = iter([[asyncio.Event()], [DIED], [asyncio.Event()]])
-    gateway = FakeGateway(lambda: next(turns))
-    async with serving(gateway) as served:
-        reply = await served.post("/v1/chat/completions", three_choices(stream=stream))
-        assert reply.status == 500
-        first, _, third = gateway.turns
-        async with asyncio.timeout(LIMIT_S):
-            await asyncio.gather(first.cancel_seen.wait(), third.cancel_seen.wait())
 
 
 @pytest.mark.parametrize("early", [False, True], ids=["after the start", "before the start"])
