@@ -15,11 +15,16 @@ _SKIPPED = "{{- '\\n</think>\\n\\n' }}"
 _LEFT_OUT = "{{- '<think>\\n\\n</think>\\n\\n' }}"
 
 
-def build_bench_model(path: Path) -> Path:
-    """Makes or updates the directory at `path`; returns `path`. Raises OSError, ValueError."""
+def build_bench_model(path: Path, template: Path | None = None) -> Path:
+    """Makes or updates the directory at `path`; returns `path`. `template`: a file to use in place
+    of the demo's. Raises OSError, ValueError."""
     build_demo_model(path)
-    template = path / "chat_template.jinja"
-    template.write_text(without_opening(template.read_text(encoding="utf-8")), encoding="utf-8")
+    file = path / "chat_template.jinja"
+    if template is not None:
+        text = template.read_text(encoding="utf-8")
+    else:
+        text = without_opening(file.read_text(encoding="utf-8"))
+    file.write_text(text, encoding="utf-8")
     return path
 
 

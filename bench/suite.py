@@ -20,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 import uvloop
+from msgspec.structs import replace
 
 from bench import page, report, summary
 from bench import record as records
@@ -110,6 +111,8 @@ def arguments() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--peer", action="store_true", help="beside Dynamo, which is installed if need be")
     add("--base", type=Path, metavar="PATH", help="also beside another checkout of Turnwire")
+    spelled = "whose calls are spelled as Qwen3-Coder's, as in the scripts"
+    add("--template", type=Path, metavar="FILE", help=f"the chat template of all sides, {spelled}")
     add("--quick", action="store_true", help="small and short cases: does it work?")
     add("--repeat", type=int, default=1, help="all of it, so often: A B A B; medians are shown")
     add("--parts", default=",".join(ALL), help="of %(default)s; or as `capacity turn 100`")
@@ -122,12 +125,16 @@ def sides(asked: argparse.Namespace, flags: Sequence[str], say: Say) -> list[Sid
     """What is to be compared. Raises OSError, ValueError, subprocess.CalledProcessError."""
     if asked.base and not (asked.base / "services").is_dir():
         raise ValueError(f"no checkout of Turnwire: {asked.base}")
-    model = build_bench_model(STATE / "model")
+    name = f"model-{asked.template.stem}" if asked.template else "model"
+    model = build_bench_model(STATE / name, asked.template)
     found = [turnwire_side(model, tuple(flags))]
     if asked.base:
         found.append(turnwire_side(model, tuple(flags), asked.base.resolve(), BASE))
     if asked.peer:
         found.append(dynamo_side(install.install(say), model))
+    if asked.template:
+        own = f"{found[0].described}, template {asked.template.name}"
+        found[0] = replace(found[0], described=own)
     return found
 
 
