@@ -156,7 +156,7 @@ def test_cut_call_is_not_dispatched(name: str) -> None:
 def test_call_is_dispatched_at_its_last_token(name: str) -> None:
     written = WRITTEN[name]
     assert written.calls is not None
-    last = written.calls([("look_up", {"days": 3})]) + (written.end if name == "llama3" else "")
+    last = written.calls([("look_up", {"days": 3})])
     parser = open_parser(name_of(name), tools=TOOLS)
     events = [event for char in last for event in parser.feed(char)]
     assert [event.complete for event in events if isinstance(event, BlockStop)] == [True]

@@ -47,7 +47,6 @@ class Written:
     """The end of a prompt that opens reasoning; then `thought` writes no opener."""
     end: str = ""
     joint: str = ""
-    most_calls: int = 3
     text_beside: bool = True
     """Text may stand beside calls."""
     barred: str = ""
@@ -75,17 +74,6 @@ def _function_tags(name: str, arguments: Arguments) -> str:
         f"<parameter={key}>\n{_text(value)}\n</parameter>\n" for key, value in arguments.items()
     )
     return f"<tool_call>\n<function={name}>\n{tags}</function>\n</tool_call>"
-
-
-def _key_value_tags(name: str, arguments: Arguments) -> str:
-    tags = (
-        f"<arg_key>{k}</arg_key>\n<arg_value>{_text(v)}</arg_value>\n" for k, v in arguments.items()
-    )
-    return f"<tool_call>{name}\n{''.join(tags)}</tool_call>"
-
-
-def _llama(name: str, arguments: Arguments) -> str:
-    return f'{{"name": "{name}", "parameters": {json.dumps(arguments, ensure_ascii=False)}}}'
 
 
 def _harmony(name: str, arguments: Arguments) -> str:
@@ -128,18 +116,6 @@ def _opened(text: str) -> str:
     return f"{text}\n</think>\n\n"
 
 
-def _brackets(name: str, arguments: Arguments) -> str:
-    tags = (f"[ARG {key}]{_text(value)}[/ARG]\n" for key, value in arguments.items())
-    return f"[CALL {name}]\n{''.join(tags)}[/CALL]"
-
-
-def _python_calls(calls: Sequence[Call]) -> str:
-    written = (
-        f"{name}({', '.join(f'{k}={v!r}' for k, v in args.items())})" for name, args in calls
-    )
-    return f"[TOOLS][{', '.join(written)}][/TOOLS]"
-
-
 def _object_list(calls: Sequence[Call]) -> str:
     return f"◁calls▷{json.dumps([{'tool': n, 'input': a} for n, a in calls], ensure_ascii=False)}◁/calls▷"
 
@@ -153,21 +129,6 @@ _TAGS = ("<tool_call>", "</tool_call>", "</parameter>", "<parameter=city>", "</f
 WRITTEN = {
     "qwen3": Written(_each(_object), _think, delimiters=_TAGS[:2], **_CHATML),
     "qwen3_5": Written(_each(_function_tags), _think, delimiters=_TAGS, **_CHATML),
-    "glm4moe": Written(
-        _each(_key_value_tags),
-        _think,
-        prompt="<|assistant|>\n",
-        end="<|user|>",
-        delimiters=("<tool_call>", "</tool_call>", "</arg_value>", "<arg_key>city</arg_key>"),
-    ),
-    "llama3": Written(
-        _each(_llama),
-        prompt="<|start_header_id|>assistant<|end_header_id|>\n\n",
-        end="<|eot_id|>",
-        most_calls=1,
-        text_beside=False,
-        delimiters=("}<|eot_id|>", '{"name": "look_up", "parameters": {'),
-    ),
     "gptoss": Written(
         _each(_harmony, "<|start|>assistant"),
         lambda text: f"<|channel|>analysis<|message|>{text}<|end|><|start|>assistant",
@@ -193,24 +154,6 @@ WRITTEN = {
         prompt="<|turn>model\n",
         end="<turn|>",
         delimiters=("<tool_call|>", "<|tool_call>call:look_up{}<tool_call|>", "call:look_up{"),
-    ),
-    "deepseek_r1_distill": Written(
-        None, _opened, thinking_prompt="<｜Assistant｜><think>\n", end="<｜end▁of▁sentence｜>"
-    ),
-    "brackets": Written(
-        _each(_brackets),
-        lambda text: f"<seed:think>{text}</seed:think>",
-        prompt="[BOT]",
-        end="[EOT]",
-        delimiters=("[/CALL]", "[/ARG]", "[ARG city]"),
-    ),
-    "python": Written(
-        _python_calls,
-        _think,
-        prompt="[BOT]",
-        end="[EOT]",
-        barred="\n\\'\"",
-        delimiters=("[/TOOLS]", ")]"),
     ),
     "list": Written(
         _object_list,
@@ -280,7 +223,7 @@ def make_turn(rng: random.Random, written: Written, *, marked: bool = False) -> 
     kinds = list(SCHEMA) if not written.barred else [key for key in SCHEMA if key != "options"]
     kinds = [key for key in kinds if key != "places"] if written.calls is _lfm else kinds
     if written.calls is not None:
-        for _ in range(rng.choice([0, 1, 1, *range(2, written.most_calls + 1)])):
+        for _ in range(rng.choice([0, 1, 1, 2, 3])):
             keys = rng.sample(kinds, rng.randint(0, len(kinds)))
             calls.append((rng.choice(TOOLS).name, {key: value(key) for key in keys}))
     if not calls or (written.text_beside and rng.random() < 0.5):
