@@ -110,6 +110,7 @@ REFUSED_BY_MESSAGES: list[tuple[str, Any]] = [
     (f"cache_control: Input tag 'x' {EXPECTED} 'ephemeral'", messages(cache_control=block("x"))),
     ("mcp_servers: not supported", messages(mcp_servers=[{"url": "u"}])),
     ("compaction: not supported by this server", messages(compaction=block("summarize"))),
+    (f"system.0: Input tag 'image' {EXPECTED} 'text'", messages(system=[block("image")])),
     (
         f"{CONTENT}.tool: Input tag 'x' {EXPECTED} 'tool_",
         said(block("tool_addition", tool=block("x"))),

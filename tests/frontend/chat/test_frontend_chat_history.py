@@ -69,7 +69,6 @@ PDF = {"file_data": "data:application/pdf;base64,AAAA", "filename": "a.pdf"}
             block("input_audio", input_audio={"data": "AAAA", "format": "wav"}),
             Media("audio", media_type="audio/wav", size_bytes=3),
         ),
-        (block("audio_url", audio_url={"url": "http://x/a"}), Media("audio", url="http://x/a")),
         (
             block("video_url", video_url={"url": "http://x/v"}),
             Media("document", media_type="video", url="http://x/v"),
@@ -78,7 +77,6 @@ PDF = {"file_data": "data:application/pdf;base64,AAAA", "filename": "a.pdf"}
             block("file", file=PDF),
             make_document("application/pdf", "AAAA", 3, "a.pdf", "Title: a.pdf\n\n"),
         ),
-        (block("file", file={"file_data": "AAA="}), Media("document", size_bytes=2)),
     ]
 )
 def test_media_become_parts(part: Json, media: Media) -> None:
@@ -145,7 +143,6 @@ THINKING = block("thinking", thinking="so", signature="sig")
 @for_rows(
     [
         ({"reasoning_content": "so"}, Reasoning("so")),
-        ({"reasoning_content": "", "reasoning": "so"}, Reasoning("so")),
         ({"reasoning": "so", "reasoning_details": [SIGNED]}, Reasoning("so", "sig")),
         ({"reasoning_content": "so", "reasoning_details": [FOREIGN]}, Reasoning("so")),
         ({"reasoning_content": "s", "thinking_blocks": [THINKING]}, Reasoning("so", "sig")),

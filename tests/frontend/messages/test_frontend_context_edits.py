@@ -59,7 +59,6 @@ def managed(*edits: Json) -> Json:
         ({"keep": "all"}, ALL),
         ({}, ["d1"]),
         ({"keep": block("thinking_turns", value=2)}, ["b1", "d1"]),
-        ({"keep": block("thinking_turns", value=99)}, ALL),
     ]
 )
 def test_last_turns_keep_their_thinking(keep: Json, left: list[str]) -> None:
@@ -120,12 +119,8 @@ CLEARINGS: list[tuple[Json, list[str], list[str]]] = [
     ({"trigger": ALWAYS, "keep": uses(0)}, ["t1", "t2", "t3", "t4", "t5"], []),
     ({"trigger": ALWAYS, "exclude_tools": ["edit"]}, ["t1"], []),
     ({"trigger": uses(4)}, ["t1", "t2"], []),
-    ({"trigger": ALWAYS, "clear_at_least": block("input_tokens", value=100)}, ["t1", "t2"], []),
-    ({"trigger": ALWAYS, "clear_tool_inputs": True}, ["t1", "t2"], ["t1", "t2"]),
     ({"trigger": ALWAYS, "clear_tool_inputs": ["edit"]}, ["t1", "t2"], ["t2"]),
     ({"trigger": uses(5)}, [], []),
-    ({"trigger": ALWAYS, "keep": uses(5)}, [], []),
-    ({"trigger": ALWAYS, "exclude_tools": ["look", "edit"]}, [], []),
     ({"trigger": ALWAYS, "clear_at_least": block("input_tokens", value=10_000)}, [], []),
 ]
 """An edit, the results that it clears, and the calls without their arguments."""
@@ -151,14 +146,9 @@ async def test_old_results_are_cleared(cases: Cases) -> None:
 
 
 async def test_answer_reports_the_cleared_thinking() -> None:
-    from anthropic import AsyncAnthropic
-    from anthropic.types.beta import BetaClearThinking20251015EditResponse
-
     async with serving(FakeGateway(size=length)) as served:
-        client = AsyncAnthropic(base_url=served.url, api_key="k", max_retries=0)
-        body: Any = managed(block(CLEAR, keep=block("thinking_turns", value=2)))
-        message = await client.beta.messages.create(**body)
-    assert message.context_management is not None
-    (edit,) = message.context_management.applied_edits
-    assert isinstance(edit, BetaClearThinking20251015EditResponse)
-    assert (edit.cleared_thinking_turns, edit.cleared_input_tokens > 0) == (1, True)
+        body = managed(block(CLEAR, keep=block("thinking_turns", value=2)))
+        reply = await served.post("/v1/messages", body)
+    (edit,) = reply.json["context_management"]["applied_edits"]
+    assert (edit["type"], edit["cleared_thinking_turns"]) == (CLEAR, 1)
+    assert edit["cleared_input_tokens"] > 0

@@ -127,11 +127,10 @@ async def test_instructions_replace_the_servers_own() -> None:
     assert asked == [Message("user", [Text(said)]) for said in ("In one word.", SUMMARIZE)]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_conversation_stays_without_a_summary(stream: bool) -> None:
+async def test_conversation_stays_without_a_summary() -> None:
     gateway = in_turn([*reasoning(0, "Hm."), finish(1)], ANSWER)
     async with serving(gateway) as served:
-        message = await ask(served, stream=stream)
+        message = await ask(served)
     first = message.content[0].to_dict()
     assert (first["type"], first["content"]) == ("compaction", None)
     assert len(gateway.conversations[1].messages) == 3
