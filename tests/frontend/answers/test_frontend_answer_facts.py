@@ -54,6 +54,19 @@ def test_arguments_keep_their_spelling_in_a_document_of_messages() -> None:
     assert rb'"input":{"pattern": "old\\.flag", "limit": 5000.0}' in document
 
 
+def test_document_of_messages_has_the_whole_members_of_cut_arguments() -> None:
+    for arguments, kept in (
+        ("", {}),
+        ('{"path": "/a", "old": "x, \\"y', {"path": "/a"}),
+        ('{"at": {"x": 1}, "of": [1, {"y": 2}, 3', {"at": {"x": 1}}),
+        ('{"lines": 12', {}),
+        ('{"path": "/a"}', {"path": "/a"}),
+    ):
+        cut = call(0, "edit", arguments, call_id="c", complete=False)
+        (content,) = document_of(MESSAGES, [*cut, finish(1, FinishReason.LENGTH)])["content"]
+        assert content["input"] == kept
+
+
 def test_dispatch_of_indented_arguments_is_one_line() -> None:
     turn = [*call(0, "look", '{\n\n  "at": 1.0\n}', call_id="c"), finish(1)]
     ((_, sent),) = dispatches(stream_of(MessagesStream(replace(INFO, dispatch=True)), turn))
