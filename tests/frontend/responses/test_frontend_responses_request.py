@@ -151,15 +151,10 @@ def test_stored_items_fit_the_sdks_strict_types() -> None:
         user("Hi."),
         function_call(),
         function_output(output=[block("input_image", detail=None)]),
-        block("custom_tool_call", call_id="d", name="n", input="{}"),
-        block("custom_tool_call_output", call_id="d", output="o"),
         block("reasoning", encrypted_content="e"),
-        block("tool_search_call", call_id="s", arguments={}),
-        block("tool_search_output", call_id="s", tools=[]),
         block("shell_call", call_id="t", action={"commands": ["ls"]}),
         user(block("input_image", image_url="https://a.example/x.png")),
         assistant(block("output_text", text="Ho.")),
-        block("additional_tools", tools=[block("custom", name="x")]),
     ]
     ends = {"object": "list", "first_id": "a", "last_id": "b", "has_more": False}
     found = ResponseItemList.model_validate({"data": stored(*items), **ends})

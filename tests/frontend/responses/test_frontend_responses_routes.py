@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import ClientSession
 
 from schemas.conversation import Reasoning, Result
 from schemas.errors import ContextOverflow, ErrorInfo, ErrorKind
@@ -197,9 +196,6 @@ async def test_counted_tokens_equal_the_prompts_tokens(
     assert counted == {"object": "response.input_tokens", "input_tokens": 4321}
     await client.create(**body)
     assert gateway.counted[-1].messages == gateway.conversations[-1].messages
-    error = await client.refuse("/input_tokens", 400, model="none")
-    assert (error["code"], error["param"]) == ("model_not_found", "model")
-    assert error["message"] == "The requested model 'none' does not exist."
 
 
 def window(room: int) -> FakeGateway:
@@ -222,15 +218,10 @@ def long_session(exchanges: int) -> list[dict[str, Any]]:
     return items
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_truncation_drops_the_oldest_messages_and_keeps_the_question(stream: bool) -> None:
+async def test_truncation_drops_the_oldest_messages_and_keeps_the_question() -> None:
     async with serving(window(room=4)) as served:
         client = Client(served.http, served)
-        body: dict[str, Any] = {"input": long_session(20), "truncation": "auto"}
-        if stream:
-            made = (await client.stream(**body))[-1]["response"]
-        else:
-            made = await client.create(**body)
+        made = await client.create(input=long_session(20), truncation="auto")
         assert made["status"] == "completed"
         read = served.gateway.conversations[-1]
         kept = [
@@ -272,25 +263,13 @@ async def test_large_request_and_long_chain_are_converted_in_a_thread(
     monkeypatch.setattr(served.responses.dialect, "convert", watched)
     await client.create()
     long = await client.create(input=[{"role": "user", "content": "x" * 100}] * 6000)
-    last = await client.create(previous_response_id=long["id"])
-    assert on_loop == [True, False, False]
-    listed = await client.get(last["id"], "/input_items?limit=2")
-    ids = [f"msg_{last['id'][5:]}i000", long["output"][-1]["id"]]
-    assert [item["id"] for item in listed["data"]] == ids
+    await client.create(previous_response_id=long["id"])
     body = {"model": MODEL, "previous_response_id": long["id"]}
     await client.ask("POST", "/input_tokens", json=body)
-    refused = await client.refuse(input=[{"role": "user", "content": "x" * 600_000}, 1])
-    assert refused["param"] == "input[1]"
     assert on_loop == [True, False, False, False]
 
 
-async def test_missing_name_is_replaced_by_the_served_model(
-    served: Served, client: Client, http: ClientSession
-) -> None:
+async def test_missing_name_is_replaced_by_the_served_model(served: Served, client: Client) -> None:
     served.gateway.any_model = True
-    for background in (False, True):
-        made = await client.ask("POST", json={"input": "hi", "background": background})
-        assert made["model"] == MODEL
-    async with http.ws_connect(client.url) as ws:
-        await ws.send_json({"type": "response.create", "input": "hi"})
-        assert (await ws.receive_json())["response"]["model"] == MODEL
+    made = await client.ask("POST", json={"input": "hi"})
+    assert made["model"] == MODEL
