@@ -3,9 +3,11 @@
 The families of models are in `catalog`; the one of raw completions, `VERBATIM`, is here.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from services.families.grammar.channels import Channels
 from services.families.grammar.markup import Markup
 from services.families.grammar.turn import TurnGrammar, read_verbatim
 from services.families.writing import Style
@@ -43,6 +45,9 @@ class Family:
         return title(self.name)
 
     def __post_init__(self) -> None:
+        if isinstance(self.grammar, Markup | Channels) and not self.grammar.call_tokens:
+            tokens = self._call_tokens(self.grammar.block_tokens)
+            object.__setattr__(self, "grammar", replace(self.grammar, call_tokens=tokens))
         if isinstance(self.grammar, Markup):
             if self.think is None and self.grammar.think:
                 object.__setattr__(self, "think", self.grammar.think[0])
@@ -51,6 +56,16 @@ class Family:
             object.__setattr__(
                 self, "style", replace(self.style, reasoning="{text}".join(self.think))
             )
+
+    def _call_tokens(self, others: Collection[str]) -> tuple[str, ...]:
+        """The special tokens that a call is written with, without `others`. One that is only the
+        name of tags comes with their brackets, too."""
+        if not self.style.call:
+            return ()
+        call = self.style.write_call("name", {"text": "x", "number": 1})
+        tokens = [marker for marker in self.markers if marker in call and marker not in others]
+        names = [token for token in tokens if token[0] not in "<[]"]
+        return (*(bracket + name for name in names for bracket in ("</", "<")), *tokens)
 
     def variant(self, name: str, models: str, **changes: Any) -> "Family":
         """Returns a family that differs from this one by `changes`. Aliases and model types are not

@@ -49,8 +49,6 @@ def check(turn: DamagedTurn, chance: random.Random) -> None:
             assert is_written, (turn.damage, turn.raw, call, turn.calls)
 
 
-KNOWN_WRONG = 3
-"""Of 21,000 samples."""
 LS = ("bash", {"command": "ls"})
 DSML = (
     '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="bash">\n<｜DSML｜parameter name="command" string="true">ls'
@@ -102,17 +100,30 @@ def test_damaged_call_is_dispatched_whole_or_not_at_all(family: Family) -> None:
         check(damaged_turn(family, chance), chance)
 
 
-@pytest.mark.slow
-def test_hardly_any_of_many_damaged_calls_is_dispatched_otherwise() -> None:
-    """What is known to be read wrongly: text after a number (functiongemma), a marker of thoughts
-    before the arguments (mistral), a piece of a tag after an object (gigachat35)."""
-    wrong: list[str] = []
+def shown_tokens(family: Family, blocks: list[Block]) -> list[str]:
+    """The control tokens of calls in reasoning and text."""
+    texts = [block["text"] for block in blocks if block["type"] != "tool_use"]
+    tokens: tuple[str, ...] = getattr(family.grammar, "call_tokens", ())
+    return [token for token in tokens if any(token in text for text in texts)]
+
+
+def test_hardly_any_damaged_call_shows_a_control_token() -> None:
+    """Where the damage makes a word of it, as a quote or a blank before it does, it is shown."""
+    shown = []
     for family in CALLING:
-        chance = random.Random(f"{family.name} 2")
-        for _ in range(300):
-            turn = damaged_turn(family, chance)
-            try:
-                check(turn, chance)
-            except AssertionError:
-                wrong.append(f"{family.name} {turn.damage}: {turn.raw}")
-    assert len(wrong) <= KNOWN_WRONG, wrong
+        chance = random.Random(family.name)
+        for turn in (damaged_turn(family, chance) for _ in range(20)):
+            blocks = fold(
+                run(open_parser(family.name, tools=TOOLS, in_reasoning=False), [turn.raw])
+            )
+            if shown_tokens(family, blocks):
+                shown.append(turn.raw)
+    assert len(shown) <= 20 * len(CALLING) / 100, shown
+
+
+@pytest.mark.slow
+@for_each(CALLING)
+def test_none_of_many_damaged_calls_is_dispatched_otherwise(family: Family) -> None:
+    chance = random.Random(f"{family.name} 2")
+    for _ in range(300):
+        check(damaged_turn(family, chance), chance)

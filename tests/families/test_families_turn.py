@@ -159,14 +159,17 @@ QWEN = "qwen3_coder"
     [
         # a marker that is incomplete at the end is text
         ("kimi_k2", "<|too", ["<|too"]),
-        ("minimax_m3", "]<]minimax[>[<", ["]<]minimax[>[<"]),
-        ("lfm2", "<|tool_call_start|>[<|to_c", ["<|tool_call_start|>[<|to_c"]),
-        (
-            "kimi_k2",
-            "<|tool_call_begin|> \n<|tool_call_argument_begin|>{}",
-            ["<|tool_call_begin|> \n<|tool_call_argument_begin|>{}"],
-        ),
         ("hermes", "Write <tool_call>", ["Write <tool_call>"]),
+        # control tokens of calls are dropped without their call, and behind one that is unreadable
+        ("minimax_m3", "]<]minimax[>[<", []),
+        ("lfm2", "<|tool_call_start|>[<|to_c", ["[<|to_c"]),
+        ("kimi_k2", "<|tool_call_begin|> \n<|tool_call_argument_begin|>{}", ["{}"]),
+        ("deepseek_v4", '<｜DSML｜to <｜DSML｜x "</｜DSML｜y>', ['to x "']),
+        ("gpt_oss", "<|channel|>final<|message|>So <|constrain|>json {}", ["So json {}"]),
+        (QWEN, "Done.\n</tool_call> x", ["Done.\n x"]),
+        (QWEN, "<tool_call>\n<function=x>y</tool_call>", ["<function=x>y"]),
+        ("hermes", '<tool_call>{"key": 1}</tool_call>', ['{"key": 1}']),
+        ("hermes", '<tool_call>{"key": `<tool_call>', ['{"key": `']),
         (QWEN, CALL[:-3], ['{"cmd": "ls"}']),
         # a stop token counts only at the end
         (QWEN, "Hi.<|im_end|>\n", ["Hi."]),
@@ -183,14 +186,12 @@ QWEN = "qwen3_coder"
             (QWEN, raw, [raw])
             for raw in (
                 "Done</think>, I say.",
-                "Done.\n</tool_call> x",
                 "Write <think>\nso\n</think>\nand done",
                 "Write <tool_call>it</tool_call>",
-                "<tool_call>\n<function=x>y</tool_call>",
+                "It is `<tool_call>`.\n<tool_call> opens it, </tool_call> closes it",
+                "```\n<tool_call>\n```",
             )
         ],
-        # what only looks like a call keeps its closer
-        ("hermes", '<tool_call>{"key": 1}</tool_call>', ['<tool_call>{"key": 1}</tool_call>']),
     ]
 )
 def test_texts_of_a_turn(family: str, raw: str, expected: list[str]) -> None:

@@ -52,6 +52,9 @@ STRINGS = (
 INSERTIONS = (" and so on", "x", "\n\nDone.", " I will wait.", ', "text": "hi"', ")", "7 ")
 """Texts that stand after a marker where the format has none."""
 QUOTES = ('"', "'")
+KEYS = re.compile(
+    r"\b(?:path|text|command|timeout|limit|note|title|options|steps|final|key|value)\b"
+)
 _PIECES = re.compile(
     r"\]<\]minimax\[>\[</?[^<>]*>|</?[^<>\n]{1,120}>|\[/?[A-Z_]+\]|```\w*|[\[\]{}(),:;='\"]|\w{3,}"
 )
@@ -116,9 +119,12 @@ def damaged_turn(family: Family, chance: random.Random) -> DamagedTurn:
         return DamagedTurn(family, damage, calls, raw)
     written = _written(family, calls)
     start, end = place = chance.choice(written.pieces)
+    is_beside_value = end in written.content or (
+        start - 1 in written.content and damage == "after another"
+    )
     if written.raw[start:end] in QUOTES:  # what is added beside a quote may be text of its string
         damage = chance.choice(("deleted", "doubled", "replaced"))
-    elif end in written.content and damage in ("followed by text", "after another"):
+    elif is_beside_value and damage in ("followed by text", "after another"):
         damage = "deleted"
     others = [written.raw[a:b] for a, b in written.pieces] + list(family.markers)
     marker = _damaged(damage, written, place, chance, others)
@@ -136,7 +142,7 @@ def _written(family: Family, calls: list[Call]) -> _Written:
                 content.update(range(match.start(), match.end()))
     pieces = [match.span() for match in _PIECES.finditer(raw)]
     solid = [(a, b) for a, b in pieces if not set(range(a, b)) <= content]
-    ends = family.style.call.partition(ARGUMENTS)[2]
+    ends = family.style.call.partition(ARGUMENTS)[2] or "}"  # the end of the JSON closes it
     closers = {*_PIECES.findall(ends), *getattr(family.grammar, "ends", ())}
     return _Written(raw, solid, content, closers)
 
@@ -183,7 +189,8 @@ def _damaged(
             return marker[:at] + chance.choice(("", letter, inserted)) + marker[at + 1 :]
         case "replaced":
             tags = [other for other in others if other not in w.closers and not other.isalnum()]
-            return chance.choice(tags or others)
+            unnamed = [tag for tag in tags if not KEYS.search(tag)]  # else it is another argument
+            return chance.choice(unnamed or tags or others)
         case "with a blank":
             at = chance.randint(0, len(marker))
             return marker[:at] + chance.choice((" ", "\n")) + marker[at:]
@@ -194,7 +201,8 @@ def _damaged(
         case _:
             names = {tool.name for tool in TOOLS}
             openers = {other for other in others if any(name in other for name in names)}
-            return chance.choice([*set(others) - openers - w.closers]) + marker
+            quotes = {*QUOTES} if w.raw[start - 1] in QUOTES else set()
+            return chance.choice(sorted(set(others) - openers - w.closers - quotes)) + marker
 
 
 def _with_key_beside(family: Family, call: Call) -> str:

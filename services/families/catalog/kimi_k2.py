@@ -21,7 +21,7 @@ from services.families.authoring import (
     Style,
 )
 
-_ID = compile(r"""(?:functions\.)?(?P<name>[^\s<>"'`(){}\[\],;=|]+?)(?::\d+)?\Z""")
+_ID = compile(r"""(?:functions\.)?(?P<name>[^\s<>"'`(){}\[\],;=|]+?)(?::\d+)?:?\Z""")
 CALL = "<|tool_call_begin|>{id}<|tool_call_argument_begin|>"
 BEGINS = ("<|tool_calls_section_begin|>", "<|tool_call_section_begin|>")
 

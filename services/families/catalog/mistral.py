@@ -28,7 +28,8 @@ STOP = "</s>"
 SECTION_END = "[/TOOL_CALLS]"
 ARGUMENTS = JsonCalls(form=Form.ARGUMENTS)
 NAMES = (OPENER + "{ws}{name}[CALL_ID]{word}[ARGS]", OPENER + "{ws}{name}[ARGS]")
-EMPTY = (OPENER, SECTION_END, STOP, "[THINK]", END)
+NEXT = tuple(Shape("{ws}" + name) for name in NAMES)
+ENDS = (SECTION_END, STOP, END)
 
 FAMILY = Family(
     name="mistral",
@@ -42,10 +43,17 @@ FAMILY = Family(
             ),
             *(CallMarker(Shape(name, then=("{", '"', "null")), ARGUMENTS) for name in NAMES),
             *(
-                CallMarker(Shape(name, then=EMPTY), BareCall(whole=True, ends_turn=True))
+                CallMarker(Shape(name, then=ENDS), BareCall(whole=True, ends_turn=True))
                 for name in NAMES
             ),
-            CallMarker(Shape(OPENER + "{ws}{name}", then=("{",)), ARGUMENTS),
+            *(
+                CallMarker(
+                    Shape(name, then=(OPENER, "[THINK]")),
+                    BareCall(whole=True, next_calls=NEXT),
+                )
+                for name in NAMES
+            ),
+            CallMarker(Shape(OPENER + "{ws}{plain_name}", then=("{",)), ARGUMENTS),
         ),
         tails=(SECTION_END,),
         joints=(";",),

@@ -54,6 +54,7 @@ class _Edge(Enum):
     END = "the message ends"
     HEADER = "a header begins with it"
     JSON = "the message begins with it, without a marker"
+    TOKEN = "belongs to a header that cannot be read"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +74,15 @@ class Channels:
     parts: tuple[str, ...]
     again: tuple[Shape, ...] = ()
     interrupts: tuple[Shape, ...] = ()
+    call_tokens: tuple[str, ...] = ()
+    """Control tokens of calls: in prose they are dropped, except in code and where the text
+    mentions them."""
+
+    @property
+    def block_tokens(self) -> set[str]:
+        """The markers that begin and end messages."""
+        starts = (*self.starts, *self.again, *self.interrupts)
+        return {*self.ends, *map(_token, starts)}
 
     def __call__(self, turn: TurnState) -> Reader[None]:
         """Reads a turn."""
@@ -192,8 +202,7 @@ class Channels:
         if kind is MessageKind.NOTHING:
             marker = yield from scanner.seek(self._within[False])
         else:
-            within = self._within[turn.reasoning]
-            marker = yield from read_prose(turn, within, within)
+            marker = yield from self._prose(turn)
         if marker is None:
             return None
         scanner.position = marker.match.start()
@@ -201,6 +210,18 @@ class Channels:
             turn.blocks.note_passed(marker.match[0])
             scanner.position = marker.match.end()
         return marker.meaning
+
+    def _prose(self, turn: TurnState) -> Reader[MarkerMatch[_Edge] | None]:
+        """Reads prose up to the marker that ends it, which is passed over."""
+        within = self._within[turn.reasoning]
+        while True:
+            marker = yield from read_prose(turn, within, within)
+            if marker is None or marker.meaning is not _Edge.TOKEN:
+                return marker
+            ahead = yield from turn.scanner.peek()
+            is_word = not ahead.isalnum() and ahead not in ("{", "<")
+            turn.damaged = turn.damaged or not (is_word or turn.in_code)
+            turn.pass_token(marker.match[0])
 
     def _opener(self, kind: ToolChannel) -> CallOpener:
         return CallOpener(head=_token(self.starts[0]), name=kind.name)
@@ -249,7 +270,8 @@ class Channels:
         edges = with_meaning(_Edge.END, self.ends)
         edges += [(shape, _Edge.HEADER) for shape in (*self.starts, *self.again)]
         interrupts = [(shape, _Edge.HEADER) for shape in self.interrupts]
-        return Markers(edges), Markers([*edges, *interrupts])
+        strays = with_meaning(_Edge.TOKEN, self.call_tokens)
+        return Markers([*edges, *strays]), Markers([*edges, *interrupts, *strays])
 
     @property
     def _body_heads(self) -> list[str]:

@@ -18,9 +18,10 @@ from itertools import chain
 from re import Match, Pattern, compile, escape
 from typing import Final, Protocol, TypeAlias
 
-from services.families.grammar.scanner import Reader, Scanner
+from services.families.grammar.scanner import Reader
 from services.families.grammar.shapes import END, MAX_STRAYS, Markers, Shape, with_meaning
 from services.families.grammar.turn import (
+    BEFORE_MENTION,
     CallOpener,
     CallReading,
     TurnState,
@@ -31,8 +32,6 @@ from services.families.grammar.turn import (
 
 _BLANK: Final = compile(r"\{(?:ws|junk)\}")
 _FREE: Final = compile(r"\{(?:ws|junk|suffix)\}")
-_BEFORE: Final = "\t\r\n`'\"([{<>/=|*_“‘«「"
-"""Characters before a tag that is mentioned."""
 _AFTER: Final = ",;:.!?)]}`'\"”’»」"
 """Characters after one."""
 _SENTENCE_ENDS: Final = ".!?:…。！？："
@@ -89,6 +88,7 @@ class MarkerKind(Enum):
     TAIL = "closes what contains the call"
     STOP = "ends the turn"
     NOISE = "has no meaning here"
+    STRAY_TOKEN = "belongs to a call that cannot be read"
 
 
 _STRAYS: Final = frozenset(
@@ -122,8 +122,16 @@ class Markup:
     """Openers of `frames` count inside running text, too."""
     noise: tuple[str, ...] = ()
     """Control tokens that are dropped where they have no meaning, except in code."""
+    call_tokens: tuple[str, ...] = ()
+    """Control tokens of calls. Where calls are read, those without a meaning are dropped, except in
+    code and where the text mentions them."""
     consumed: str = ""
     """The opener at the end of the prompt, for reasoning that stays in the text."""
+
+    @property
+    def block_tokens(self) -> set[str]:
+        """The markers of reasoning and text, and the stop tokens."""
+        return {*chain.from_iterable((*self.think, *self.frames)), *self.stops}
 
     def __call__(self, turn: TurnState) -> Reader[None]:
         """Reads a turn."""
@@ -142,12 +150,14 @@ class Markup:
             if isinstance(marker.meaning, MarkerKind):
                 context = yield from self._pass_marker(turn, context, marker.meaning, marker.match)
                 continue
+            is_mention = turn.mentions_markers
             reading = yield from self._call(turn, marker.meaning, marker.match)
             if not reading.is_call:
-                self._quote(turn, reading.text)
+                self._add_unread(turn, reading.text, is_mention)
             elif turn.scanner.final:
                 return  # the input ended in the call; the rest belongs to it
             else:
+                turn.damaged = not turn.blocks.is_last_complete
                 context = context.after_calls()
 
     def _pass_marker(
@@ -156,19 +166,19 @@ class Markup:
         """Decides whether a marker that does not open a call is text, dropped, or the end of a
         block; returns the state after it."""
         text = match[0]
-        if kind is MarkerKind.NOISE:
-            self._pass_noise(turn, match)
+        if kind in (MarkerKind.NOISE, MarkerKind.STRAY_TOKEN):
+            self._pass_token(turn, match, kind)
             return context
 
         if kind is MarkerKind.INLINE_REASONING_START:
             is_mention = not (yield from _is_tag(turn))
             if is_mention:
-                self._quote(turn, text)
+                turn.quote(text)
                 return context
             if turn.reasoning:
                 return replace(context, unclosed=True)
 
-        if kind in _STRAYS and not (yield from _pass_stray(turn, kind, text)):
+        if kind in _STRAYS and not (yield from self._pass_stray(turn, kind, text)):
             return context
 
         turn.end_prose()
@@ -176,39 +186,72 @@ class Markup:
         turn.after_thought = len(turn.scanner.rest()) if kind is MarkerKind.REASONING_END else None
         return self._after(context, kind)
 
-    def _pass_noise(self, turn: TurnState, match: Match[str]) -> None:
+    def _pass_token(self, turn: TurnState, match: Match[str], kind: MarkerKind) -> None:
         """Passes a control token that has no meaning here."""
-        if self._is_cut(turn.scanner, match):
+        if self._is_cut(turn, match):
             turn.scanner.position = len(turn.scanner.text)
-        self._quote(turn, match[0])
+        if kind is MarkerKind.STRAY_TOKEN:
+            turn.pass_token(match[0])
+        elif turn.in_code:
+            turn.quote(match[0])
+        else:
+            turn.drop(match[0])
 
-    def _is_cut(self, scanner: Scanner, match: Match[str]) -> bool:
-        """Whether the input was cut off in a marker that a control token begins."""
-        if not scanner.final or scanner.stopped:
+    def _pass_stray(self, turn: TurnState, kind: MarkerKind, text: str) -> Reader[bool]:
+        """Passes a closer of what is not open; returns whether it ends the block. Otherwise it
+        becomes text of the block, or is dropped."""
+        if not turn.damaged and (turn.quotes or turn.code.fenced):
+            turn.quote(text)
             return False
-        shapes = [
-            *(call.shape for call in self.calls),
-            *(Shape(opener) for opener, _ in self.think),
-        ]
+
+        is_end = kind is MarkerKind.STRAY_CLOSER_LINE
+        if kind is MarkerKind.STRAY_REASONING_END:
+            is_end = yield from _is_tag(turn)
+        if is_end:
+            return True
+        is_token = self._call_tokens.search(text) is not None
+        if turn.started and not turn.damaged and (not is_token or turn.mentions_markers):
+            turn.buffer(text)  # is dropped, unless text follows
+        else:
+            turn.drop(text)
+        return False
+
+    def _is_cut(self, turn: TurnState, match: Match[str]) -> bool:
+        """Whether the input ends in a marker that a control token begins."""
+        scanner = turn.scanner
+        if not scanner.final:
+            return False
+        shapes = [] if turn.started else list(map(Shape, self.tails))
+        if not scanner.stopped:
+            shapes += [call.shape for call in self.calls]
+            shapes += [Shape(opener) for opener, _ in self.think]
         return any(shape.cut(match.string, match.start()) for shape in shapes)
 
-    def _quote(self, turn: TurnState, text: str) -> None:
-        """Adds text that a marker turned out to be to the open block, without control tokens,
-        unless it is code."""
-        if self.noise and not turn.code.fenced and turn.code.last != "`":
-            turn.blocks.note_passed(text)
-            text = self._noise.sub("", text)
-        if text:
+    def _add_unread(self, turn: TurnState, text: str, is_mention: bool) -> None:
+        """Adds text that began like a call to the open block, without control tokens."""
+        if turn.in_code:
             turn.quote(text)
+            return
+        turn.damaged = turn.damaged or not is_mention
+        turn.quotes = turn.quotes or is_mention
+        turn.add_without(self._noise if is_mention else self._tokens, text)
 
     @cached_property
     def _noise(self) -> Pattern[str]:
-        return compile("|".join(map(escape, self.noise)))
+        return _any_of(self.noise)
+
+    @cached_property
+    def _call_tokens(self) -> Pattern[str]:
+        return _any_of(self.call_tokens)
+
+    @cached_property
+    def _tokens(self) -> Pattern[str]:
+        return _any_of((*self.noise, *self.call_tokens))
 
     def _call(self, turn: TurnState, call: CallMarker, match: Match[str]) -> Reader[CallReading]:
         """Reads a call, or calls in code; returns as `CallReader.read` does."""
         fenced = call.marked and turn.code.fenced
-        if fenced or turn.code.last == "`":
+        if turn.in_code and (fenced or turn.code.last == "`"):
             return read_in_code(turn, self._calls_in_code(turn, call, match, fenced), match.start())
         return call.read(turn, match)
 
@@ -317,6 +360,8 @@ class _MarkerSets:
             boundary = self._before_text(context)
             running = self._inside_text(context)
         noise = with_meaning(MarkerKind.NOISE, self._grammar.noise)
+        if context.calls:
+            noise += with_meaning(MarkerKind.STRAY_TOKEN, self._grammar.call_tokens)
         return Markers([*boundary, *noise]), Markers([*running, *noise])
 
     def _inside_reasoning(self, context: _MarkerContext) -> _Meanings:
@@ -394,30 +439,11 @@ def _is_tag(turn: TurnState) -> Reader[bool]:
     ahead = (yield from turn.scanner.peek()) or "\n"
     if turn.code.last == " ":
         return turn.code.end[0] in _SENTENCE_ENDS and ahead not in _AFTER and ahead != " "
-    return turn.code.last not in _BEFORE and ahead not in _AFTER
+    return turn.code.last not in BEFORE_MENTION and ahead not in _AFTER
 
 
-def _pass_stray(turn: TurnState, kind: MarkerKind, text: str) -> Reader[bool]:
-    """Passes a closer of what is not open; returns whether it ends the block. Otherwise it becomes
-    text of the block, or is dropped."""
-    if turn.quotes or turn.code.fenced:
-        turn.quote(text)
-        return False
-
-    is_end = kind is MarkerKind.STRAY_CLOSER_LINE
-    if kind is MarkerKind.STRAY_REASONING_END:
-        is_end = yield from _is_tag(turn)
-    if not is_end:
-        _drop(turn, text)
-    return is_end
-
-
-def _drop(turn: TurnState, text: str) -> None:
-    """Drops a marker, unless text follows it in an open block."""
-    if turn.started:
-        turn.buffer(text)
-    else:
-        turn.blocks.note_passed(text)
+def _any_of(tokens: Iterable[str]) -> Pattern[str]:
+    return compile("|".join(map(escape, tokens)) or r"(?!)")
 
 
 def _indivisible(text: str, *, line_start: bool = False) -> Shape:

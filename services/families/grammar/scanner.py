@@ -184,6 +184,8 @@ class BlockWriter:
         self.chars_to_end: dict[int, int] = {}
         """For each reasoning or text block: the input from its first character on when it opened,
         in characters."""
+        self.is_last_complete = True
+        """Whether the last block that was closed is complete."""
         self._events: list[BlockEvent] = []
         self._parts: list[str] = []
         self.write: Write = self._parts.append
@@ -216,6 +218,7 @@ class BlockWriter:
         if self.kind is not None:
             self._flush()
             self._events.append(BlockStop(self.index, complete, self.length))
+            self.is_last_complete = complete
             self.kind = None
 
     @property

@@ -2,7 +2,7 @@
 them."""
 
 from collections.abc import Callable, Mapping
-from re import compile
+from re import Pattern, compile
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from schemas.events import BlockEvent, BlockKind, BlockStart, Delta, FinishReason
@@ -13,6 +13,8 @@ from services.families.tool_types import Tools
 
 T = TypeVar("T")
 _BREAK: Final = compile(r"[\r\n]").search
+BEFORE_MENTION: Final = "\t\r\n`'\"([{<>/=|*_“‘«「"
+"""Characters before a tag that is mentioned; a blank may precede one, too."""
 _NOTHING: Final = compile(r"(?!)").search
 _KINDS: Final[Mapping[bool, BlockKind]] = {True: "reasoning", False: "text"}
 """The kind of prose: whether it is reasoning."""
@@ -67,6 +69,7 @@ class TurnState:
         "blocks",
         "calls",
         "code",
+        "damaged",
         "quotes",
         "reasoning",
         "scanner",
@@ -94,6 +97,8 @@ class TurnState:
         self.quotes = False
         """The open block mentions a marker without what must follow it, so a closer may be text,
         too."""
+        self.damaged = False
+        """The call before the open block, or in it, could not be read."""
         self.code = Code()
         """The code in the open block."""
         self._buffered: list[str] = []
@@ -158,6 +163,43 @@ class TurnState:
         self.add_prose(text)
         self.quotes = True
 
+    @property
+    def in_code(self) -> bool:
+        """Whether the next character is code. After a call that could not be read, nothing is: the
+        format may have fences of its own."""
+        return not self.damaged and (self.code.fenced or self.code.last == "`")
+
+    @property
+    def mentions_markers(self) -> bool:
+        """Whether a marker here is text: in code, as a word of a sentence, or in a text that
+        mentions others."""
+        if self.damaged or (self.line_start and not self.quotes):
+            return self.in_code
+        return self.quotes or self.code.fenced or self.code.last in BEFORE_MENTION + " "
+
+    def pass_token(self, text: str) -> None:
+        """Passes a control token of calls that has no meaning here: it is dropped, and those after
+        it, unless the text mentions it."""
+        if self.mentions_markers:
+            self.quote(text)
+        else:
+            self.damaged = True
+            self.drop(text)
+
+    def drop(self, text: str) -> None:
+        """Passes over a marker that no block gets."""
+        self._without_prompt(text)
+        self.blocks.note_passed(text)
+
+    def add_without(self, tokens: Pattern[str], text: str) -> None:
+        """Adds passed text to the open block, without `tokens`."""
+        start = 0
+        for token in tokens.finditer(text):
+            self.add_prose(text[start : token.start()])
+            self.drop(token[0])
+            start = token.end()
+        self.add_prose(text[start:])
+
     def buffer(self, text: str) -> None:
         """Buffers `text` like trailing blanks, for example a stop token that came as text."""
         text = self._without_prompt(text)
@@ -199,6 +241,7 @@ class TurnState:
         self.end_prose()
         self.reasoning = False
         self.after_thought = None
+        self.damaged = False
         self._prompt = ""
         self.blocks.open("tool_use", name, call_id)
 

@@ -10,6 +10,7 @@ there.
 from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
 from enum import Enum
+from re import compile
 from typing import Any, Final, TypeAlias, TypeVar
 
 from services.families.grammar.scanner import Reader, Scanner, Trigger, Write, escaped, quoted
@@ -19,6 +20,7 @@ from services.families.readers.values import literal, number_text
 T = TypeVar("T")
 _OPENERS: Final = ("{", "[")
 _CLOSERS: Final = ("}", "]")
+_TAG_MARK: Final = compile("[<｜]").search
 _NULLS: Final = ("null", "None")
 _BOOLEANS: Final = {"true": "true", "false": "false", "1": "true", "0": "false"}
 
@@ -95,8 +97,8 @@ class BufferedSink:
         text = "".join(self._parts)
         value = self._convert(text)
         bare = text.strip()
-        is_remains = bare[:1] in _OPENERS or bare[-1:] in _CLOSERS or "<" in bare
-        self.is_damaged = self._typed and value[0] == '"' and is_remains
+        is_remains = bare[:1] in _OPENERS or bare[-1:] in _CLOSERS or _TAG_MARK(bare)
+        self.is_damaged = self._typed and value[0] == '"' and bool(is_remains)
         self._write(value)
 
 
@@ -137,6 +139,7 @@ class Tag(Enum):
     STRAY_PIECE = "belongs to a damaged tag"
     STRAY_VALUE_END = "closes a parameter where the call cannot go on"
     UNREADABLE_START = "opens a parameter, but its key cannot be read"
+    FOREIGN_START = "opens a parameter in another format, with a closing tag like this one's"
     JSON_START = "holds all arguments as JSON"
     CALL_START = "opens a call"
     CALL_END = "closes a call"
@@ -180,6 +183,7 @@ class QuotedCalls:
 
 MENTIONABLE: Final = (
     Tag.VALUE_START,
+    Tag.FOREIGN_START,
     Tag.STRAY_VALUE_END,
     Tag.STRAY_PIECE,
     Tag.CALL_START,
@@ -225,6 +229,8 @@ class ShownTags:
         value belongs to, where these nest."""
         if tag is Tag.VALUE_START:
             self._add_opener(key, inside)
+        elif tag is Tag.FOREIGN_START:
+            self._open.append(True)
         elif self._open and tag is not Tag.STRAY_PIECE:
             self._open.pop()
         else:

@@ -24,7 +24,6 @@ _KEY: Final = compile(r"""(["'])((?:[^"'\\]|\\.){0,256}+)\1""")
 _MAX_KEY: Final = 520
 _NO_ARGUMENTS: Final = frozenset({"type", "id", "call_id", "tool_call_id", "index"})
 """Keys of a call that do not hold arguments."""
-_SURROGATE: Final = compile(r"\\u[dD][89a-fA-F]").match
 _MEMBER: Final = tuple(
     Shape(f"{before}{quote}{{key}}{quote}{{ws}}:")
     for before, quote in product(("{ws},{ws}", "{ws}"), ('"', "'"))
@@ -119,9 +118,7 @@ class _DecodedValue:
         """Adds the next piece of the string as it is written: plain text, an escape or a quote."""
         if piece == '"':
             return
-        # Half of a surrogate pair stays an escape, because alone it is not a character.
-        text = piece if _SURROGATE(piece) else loads(f'"{piece}"', strict=False)
-        self._text.extend(text)
+        self._text.extend(loads(f'"{piece}"', strict=False))
         if self._whole is not None:
             return
         try:
@@ -254,8 +251,9 @@ class _JsonCall:
             return False
         closed = yield from scanner.follows(*self._grammar.closer_shapes)
         if closed or (self._grammar.stop_closes and scanner.stopped and not scanner.rest()):
+            is_certain = not self._turn.damaged  # an unreadable call may have lost its arguments
             self.open("{}")
-            return True
+            return is_certain
         return False
 
     def _value(self) -> Reader[bool]:

@@ -162,12 +162,21 @@ class Parameters:
                 *with_meaning(Tag.STRAY_VALUE_END, self.parameter_closers),
                 *with_meaning(Tag.CALL_START, self.call_tags, then=heads),
                 *with_meaning(Tag.VALUE_START, (*self.parameter_tags, *self.bare_tags)),
+                *with_meaning(Tag.FOREIGN_START, self._foreign_tags),
                 *with_meaning(Tag.FINAL_CALL_END, last_closers, then=(END,)),
                 *with_meaning(Tag.CALL_END, self.call_closers),
                 *with_meaning(Tag.AFTER_CALL, self.next_markers),
                 *with_meaning(Tag.STRAY_PIECE, self.pieces),
             ]
         )
+
+    @property
+    def _foreign_tags(self) -> Iterable[str]:
+        """The tags of other formats that one of `parameter_closers` closes. A model that writes
+        about such a format writes them into a value."""
+        names = [closer[2:-1] for closer in self.parameter_closers if closer[:2] == "</"]
+        keys = ("={key}>", " name={q}{key}{q}>")
+        return (f"<{name}{key}" for name, key in product(names, keys))
 
     @cached_property
     def closer_shapes(self) -> tuple[Shape, ...]:
@@ -241,7 +250,7 @@ class _ValueEnd:
                 return tag.match[0].startswith(_CDATA[1]) == self._in_cdata
             case Tag.VALUE_START if not mentioned:
                 return self._is_at_parameter(tag.match["key"])
-            case Tag.STRAY_VALUE_END | Tag.STRAY_PIECE if not mentioned:
+            case Tag.FOREIGN_START | Tag.STRAY_VALUE_END | Tag.STRAY_PIECE if not mentioned:
                 self._shown.add(tag.meaning)
         return False
 
@@ -441,23 +450,26 @@ class BareCall:
     """A call that is only a name: `whole` if it has no arguments; one that broke off after the name
     never completes.
 
-    `ends_turn`: the end of the turn may be all that closes it.
+    `ends_turn`: the end of the turn may be all that closes it. `next_calls`: it completes only
+    before one of these, because other text may be what is left of its arguments.
     """
 
     whole: bool
     ends_turn: bool = False
+    next_calls: tuple[Shape, ...] = ()
 
     def read(self, turn: TurnState, opener: CallOpener) -> Reader[CallReading]:
         """Writes the block; reads nothing."""
         scanner = turn.scanner
         cut_off = scanner.final and not scanner.stopped and not scanner.rest().strip()
         whole = self.whole and not (self.ends_turn and cut_off)
+        if self.next_calls:
+            whole = yield from scanner.follows(*self.next_calls)
         turn.open_call(turn.tools.registered_name(opener.name or ""), opener.call_id)
         if whole:
             turn.blocks.write("{}")
         turn.blocks.close(whole)
         return IS_CALL
-        yield  # makes this a generator, as the other readers are
 
 
 @dataclass(frozen=True)

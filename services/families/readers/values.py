@@ -2,8 +2,8 @@
 
 At every moment the copy is a prefix of a JSON text, however the input continues. It keeps the
 model's spelling (blanks, number forms, key order) and repairs only unambiguous errors: a trailing
-comma, a raw control character or a stray backslash in a string, Python's spelling of constants and
-quotes.
+comma, a raw control character or a stray backslash in a string, half of a surrogate pair, Python's
+spelling of constants and quotes.
 """
 
 import re
@@ -243,11 +243,11 @@ class Values:
         if pair[1] == "u":
             code = yield from scanner.peek(6)
             if len(code) == 6 and _HEX.match(code, 2):
-                pair = code
-            elif scanner.final and len(code) < 6:
+                return (yield from _copy_code(scanner, write, code))
+            if scanner.final and len(code) < 6:
                 return False
-        if len(pair) == 6 or pair[1] in '"\\/bfnrt':
-            scanner.position += len(pair)
+        if pair[1] in '"\\/bfnrt':
+            scanner.position += 2
             write(pair)
         elif pair[1] == "'":
             scanner.position += 2
@@ -286,6 +286,9 @@ _GOES_ON: Final = re.compile(r"""\s*(?:[+*%]|[rbfuRBFU]{0,2}['"]|\.\w+\()""").ma
 _LOOK_AHEAD: Final = 16
 _AFTER_STRING: Final = (",", ")", "]", "}")
 _END_OF_UNICODE: Final = 0x110000
+_REPLACEMENT: Final = "\\ufffd"
+_FIRST_HALVES: Final = ("d8", "d9", "da", "db")
+_SECOND_HALVES: Final = ("dc", "dd", "de", "df")
 _WIDE: Final = {"x": 2, "u": 4, "U": 8}
 
 
@@ -424,9 +427,11 @@ class PythonValues(Values):
             digits = _WIDE[char]
             code = (yield from scanner.peek(2 + digits))[2:]
             is_code = len(code) == digits and _HEX.match(code)
+            if is_code and char == "u":
+                return (yield from _copy_code(scanner, write, pair + code))
             if is_code and int(code, 16) < _END_OF_UNICODE:
                 scanner.position += 2 + digits
-                write(_character(int(code, 16), escape=char == "u"))
+                write(escaped(chr(int(code, 16))) if _is_character(code) else _REPLACEMENT)
                 return True
             if scanner.final and len(code) < digits:
                 return False
@@ -435,11 +440,29 @@ class PythonValues(Values):
         return True
 
 
-def _character(point: int, *, escape: bool) -> str:
-    """A character inside of a JSON string. Half of a surrogate pair is an escape, too."""
-    if escape or 0xD800 <= point < 0xE000:
-        return f"\\u{point:04x}"
-    return escaped(chr(point))
+def _copy_code(scanner: Scanner, write: Write, code: str) -> Reader[bool]:
+    """Copies `\\uXXXX`, which is here, and the second half of a pair with the first; False if the
+    input ends between them. Half of a pair alone is U+FFFD: it is not a character, and many
+    JSON readers refuse it."""
+    scanner.position += len(code)
+    if code[2:4].lower() in _FIRST_HALVES:
+        ahead = yield from scanner.peek()
+        if ahead == "\\":
+            ahead = yield from scanner.peek(2)
+        if ahead == "\\u":
+            ahead = yield from scanner.peek(6)
+        if scanner.final and len(ahead) < 6 and "\\u".startswith(ahead[:2]):
+            return False
+        if ahead[2:4].lower() in _SECOND_HALVES and _HEX.match(ahead, 2):
+            scanner.position += 6
+            write(code + ahead)
+            return True
+    write(code if _is_character(code[2:]) else _REPLACEMENT)
+    return True
+
+
+def _is_character(code: str) -> bool:
+    return not 0xD800 <= int(code, 16) < 0xE000
 
 
 class LiteralValues(Values):
