@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from cyclopts import Token
 
-from bench.ledger.models import build
-from bench.ledger.published import published
 from schemas import subjects
 from schemas.control import Heartbeat, Load, ModelCard
 from services.cli.doctor import bus as doctor_bus
@@ -18,7 +16,6 @@ from services.cli.doctor import machine as doctor_machine
 from services.cli.doctor import model as doctor_model
 from services.cli.doctor.report import Finding
 from services.cli.doctor.server import check_server
-from services.cli.doctor.turn_keeping import try_turns
 from services.cli.main import main
 from services.runtime.config import BusConfig, FrontendConfig, PreprocessorConfig, WorkerConfig
 from services.runtime.config.loader import Sources
@@ -63,14 +60,6 @@ async def test_processes_on_the_bus_are_found(
     assert "frontend late by -600 s" in clocks.text
     assert "near" not in clocks.text
     assert "worker worker-1 (tw.v3)" in protocols.text
-
-
-async def test_missing_bus_is_a_failure_only_if_it_was_named() -> None:
-    config = BusConfig(nats_url="nats://user:secret@127.0.0.1:1", connect_timeout_s=0.2)
-    (named,) = await doctor_bus.check(config, True, 0)
-    (unnamed,) = await doctor_bus.check(config, False, 0)
-    assert (named.status, unnamed.status) == ("fail", "note")
-    assert "turnwire up starts one" in unnamed.text
 
 
 @pytest.mark.usefixtures("quick_tokenizer")
@@ -135,21 +124,3 @@ def test_report_has_no_secrets_and_no_colours(capsys: pytest.CaptureFixture[str]
     assert set(words) <= {"ok", "note", "warn", "fail"}
     assert "--engine vllm needs a --model" in printed
     assert "settings      bus.nats_url = nats://***@127.0.0.1:1 (--nats-url); " in printed
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "loop", "user"),
-    [
-        ("qwen3", "kept", "changed"),
-        ("qwen3_8", "kept", "kept"),
-        ("nemotron_3_nano", "kept", "kept"),  # with the variable that keeps history
-    ],
-)
-def test_published_templates_keep_the_expected_turns(
-    name: str, loop: str, user: str, tmp_path: Path
-) -> None:
-    if name not in published():
-        pytest.skip("trl is not installed")
-    fates = try_turns(build(published()[name].read_text(), tmp_path))
-    assert (fates.loop, fates.user) == (loop, user)

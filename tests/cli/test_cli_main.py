@@ -2,10 +2,7 @@
 
 import asyncio
 import json
-import os
-import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from unittest.mock import AsyncMock
@@ -19,12 +16,10 @@ from services.cli.main import main
 from services.cli.registry import BUILT_IN
 from services.cli.serve import serve_stage
 from services.cli.up.command import COMMAND as UP
-from services.runtime.config import STAGES
 from services.runtime.config.command_line import FAILURE, USAGE
 from services.runtime.config.loader import ConfigError
 from services.runtime.config.options import options
 from services.runtime.health import HealthServer
-from tests.cli.running import MAIN
 from tests.kit.every import for_each
 
 
@@ -41,7 +36,7 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
     assert f"turnwire {command}" in capsys.readouterr().out
 
 
-def test_help_of_up_fits_two_screens(
+def test_help_of_up_is_short_or_whole(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def help_of(*topic: str) -> str:
@@ -50,16 +45,14 @@ def test_help_of_up_fits_two_screens(
 
     monkeypatch.setenv("COLUMNS", "100")
     short = help_of()
-    assert "[required]" not in short
-    assert "default: a demo model in turnwire up" in re.sub(r"[\s│]+", " ", short)
     assert len(short.splitlines()) <= 100
+    assert all(f"--{name.replace('_', '-')} " in short for name in UP.essential)
     monkeypatch.setenv("COLUMNS", "300")
     every = help_of("all")
-    groups = "".join(help_of(group) for group in (*STAGES, "up", "bus"))
     settings = [option for config in UP.settings for option in options(config)]
-    flags = {option.name for option in settings if option.field_info.name not in UP.without}
-    assert all(flag in every and flag in groups for flag in flags)
-    assert all(f"--{name.replace('_', '-')} " in short for name in UP.essential)
+    assert all(
+        option.name in every for option in settings if option.field_info.name not in UP.without
+    )
     assert status_of(["up", "--help", "wroker"]) == 2
     unknown = 'turnwire up: --help knows no group wroker; did you mean "worker"?\n'
     assert capsys.readouterr().err == unknown
@@ -78,10 +71,8 @@ def test_overview_lists_every_command(capsys: pytest.CaptureFixture[str]) -> Non
     [
         (2, ["serv"], 'no command serv; did you mean "serve"?'),
         (2, ["config", "nobody"], 'Invalid value "nobody" for STAGE. Choose from: "frontend"'),
-        (2, ["health", "worker", "--model", "m"], "give the worker a --metrics-port"),
         (2, ["up", "worker", "parser"], "turnwire up: unexpected argument: worker parser\n"),
         (2, ["replay", "f", "--api", "x"], 'Invalid value "x" for --api. Choose from: "messages"'),
-        (2, ["replay", "f", "--speed", "inf"], 'Invalid value "inf" for --speed. Must be < inf.'),
         (2, ["key", "my laptop"], "a name has letters, digits and . _ @ - only, not 'my laptop'"),
         (2, ["tap", "tw.v2.>", "a b"], "turnwire tap: not a subject of NATS: 'a b'\n"),
         (2, ["inspect", sys.executable], "is not a text file: "),
@@ -143,14 +134,6 @@ def test_listener_url_has_a_reachable_host() -> None:
         ("[::1]", "[::1]"),
     ):
         assert common.reachable_host(host) == expected
-
-
-def test_service_that_fails_without_a_reader_of_its_log_has_status_1() -> None:
-    bus = ["--nats-url", "nats://127.0.0.1:1", "--connect-timeout-s", "1"]
-    reader, writer = os.pipe()
-    os.close(reader)
-    assert subprocess.call([*MAIN, "serve", "parser", *bus], stdout=writer, stderr=writer) == 1
-    os.close(writer)
 
 
 def test_failure_of_a_service_is_printed(

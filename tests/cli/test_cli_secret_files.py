@@ -10,7 +10,7 @@ import pytest
 
 from services.cli.instances import Instance, announce, newest_instance, write_ready_file
 from services.cli.main import main
-from services.frontend.http.keys import Limits, parse_keys
+from services.frontend.http.keys import Limits
 from services.runtime.config import STAGES
 
 
@@ -138,22 +138,13 @@ def test_key_file_is_private(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert first not in path.read_text()
 
 
-def test_line_is_printed_without_a_file(capsys: pytest.CaptureFixture[str]) -> None:
-    status, key, messages = made(capsys, "ci", "tpm=5")
-    line = next(line for line in messages.splitlines() if line.startswith("for the key file:"))
-    (parsed,) = parse_keys(line.removeprefix("for the key file:"), "the key", Limits())
-    assert status == 0
-    assert parsed.limits.tokens_per_minute == 5
-    assert key not in messages
-
-
 def test_invalid_option_and_other_limits_change_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "keys"
     made(capsys, "ci", "rpm=60", "--file", str(file))
     before = file.read_text()
-    for argv in (("ci",), ("a b",), ("ops", "rps=1"), ("ops", "rpm=0")):
+    for argv in (("ci",), ("ops", "rps=1")):
         status, out, err = made(capsys, *argv, "--file", str(file))
         assert (status, out) == (2, "")
         assert "turnwire key: " in err

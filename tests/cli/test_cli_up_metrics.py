@@ -2,16 +2,12 @@
 process."""
 
 import socket
-import time
-from urllib.request import Request, urlopen
 
-import pytest
 from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
 from prometheus_client.exposition import generate_latest
-from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from services.cli.up.metrics import ProcessMetrics, serve_metrics
+from services.cli.up.metrics import ProcessMetrics
 
 
 def process(count: int) -> str:
@@ -41,29 +37,3 @@ def test_metrics_of_processes_are_joined() -> None:
         'up{process="parser-1",stage="parser"} 0.0',
     ):
         assert line in text.splitlines()
-
-
-def test_metrics_are_served_in_openmetrics() -> None:
-    server = serve_metrics("127.0.0.1", 0, {"worker-1": process(3), "worker-2": process(4)})
-    address = f"http://127.0.0.1:{server.server_port}/metrics"
-    accept = {"accept": "application/openmetrics-text; version=1.0.0"}
-    with urlopen(Request(address, headers=accept), timeout=5) as answer:
-        text = answer.read().decode()
-    assert text.endswith("# EOF\n")
-    assert 'turnwire_turns_total{model="m",process="worker-2",stage="worker"} 4.0' in text
-    assert [*openmetrics.text_string_to_metric_families(text)]  # type: ignore[no-untyped-call]
-    server.shutdown()
-    server.server_close()
-
-
-def test_processes_that_hang_take_the_time_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scraper waits for ten seconds by default, and would lose the metrics of all."""
-    monkeypatch.setattr("services.cli.up.metrics.TIMEOUT_S", 0.5)
-    with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
-        urls = {
-            f"worker-{n}": f"http://127.0.0.1:{silent.getsockname()[1]}/metrics" for n in range(40)
-        }
-        started = time.monotonic()
-        (up,) = ProcessMetrics(urls).collect()
-        assert time.monotonic() - started < 10
-    assert [sample.value for sample in up.samples] == [0.0] * 40

@@ -1,6 +1,5 @@
 """The plan of `up` follows from flags, environment and file alone; and what the screen shows."""
 
-import json
 import socket
 import stat
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,6 @@ from services.cli.up.screen import Screen, ServedModelNotes, instructions
 from services.runtime.config import Config, FrontendConfig, WorkerConfig
 from services.runtime.config.command_line import run_command
 from services.runtime.config.loader import ConfigError, Sources
-from tests.kit.described_model import DESCRIPTION
 
 
 def sources_of(
@@ -107,17 +105,6 @@ def test_ports_are_free_and_reserved() -> None:
         with socket.socket() as other, pytest.raises(OSError, match="in use"):
             other.bind(("127.0.0.1", port))
         socket.create_server(("127.0.0.1", port)).close()
-    assert reserve_ports("127.0.0.1", found[0], 2)[0] == found[0]
-    with pytest.raises(OSError, match="cannot be used"):
-        reserve_ports("203.0.113.1", 0, 1)
-
-
-def test_description_beside_a_family_has_a_problem(tmp_path: Path) -> None:
-    file = tmp_path / "own.json"
-    file.write_text(json.dumps(DESCRIPTION))
-    assert plan("--response-template", str(file)).flags["preprocessor"]
-    with pytest.raises(ConfigError, match="response_template takes the place of family"):
-        plan("--response-template", str(file), "--tool-call-parser", "hermes")
 
 
 def test_setting_without_its_package_has_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,14 +147,6 @@ def test_clients_that_cannot_work_are_not_recommended() -> None:
         assert warning in text
         assert not any(word in text for word in ("export", "connect", "Point Claude Code"))
         assert "is served at http://127.0.0.1:81" in text
-
-
-def test_instructions_name_the_parser_and_the_evidence() -> None:
-    screen = Screen("info")
-    loaded = '{"event":"preprocessor.loaded","family":"hermes","evidence":["it reads <x>","so"]}'
-    screen.relay("preprocessor-1", loaded)
-    text = shown(plan(), ServedModelNotes(parser=screen.parser))
-    assert "Parser of its output: hermes; it reads <x>; so" in text.splitlines()
 
 
 def test_missing_stages_are_named() -> None:

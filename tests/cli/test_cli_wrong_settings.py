@@ -7,7 +7,6 @@ import pytest
 from cyclopts import Token
 
 from services.cli.main import main
-from services.cli.up.check import place_problem, require_model
 from services.cli.up.plan import make_plan
 from services.runtime.config.loader import ConfigError, Sources
 from tests.kit.every import Cases
@@ -95,7 +94,6 @@ SAME_PORT = "Invalid value for --metrics-port: 9100 is the frontend's port"
         (["--family=qwen3_codr"], "did you mean qwen3_coder"),
         (["--port=9100", "--metrics-port=9100"], SAME_PORT),
         (["--nats-url=http://me:secret@bus"], '"http://***@bus"'),
-        # Files near {here}/seal.key, and the folder of a model.
         (["--seal-key-file={here}/seal.kye"], '; did you mean "{here}/seal.key"?'),
         (["--script-dir={here}/seal.key"], 'there is no directory "{here}/seal.key"'),
         (["--model={here}/model"], f"{OF_MODEL} {{here}}/model has no config.json"),
@@ -111,13 +109,6 @@ def test_problem_of_up_is_one_line(argv: list[str], text: str, tmp_path: Path) -
     assert argv[-1].partition("=")[0] in problem
     assert ("did you mean" in problem.lower()) == ("did you mean" in text.lower())
     assert "secret" not in problem
-
-
-def test_settings_that_can_work_have_no_problem(tmp_path: Path) -> None:
-    assert problems_of_up(["--port=0", "--metrics-port=0", f"--state-dir={tmp_path}"]) == []
-    assert place_problem(tmp_path / "a" / "b", is_file=False) is None
-    assert place_problem(tmp_path / "a" / "ready.json", is_file=True) is None
-    assert "name too long" in str(place_problem(tmp_path / ("a" * 300), is_file=False))
 
 
 def test_variable_and_place_in_the_file_are_named(tmp_path: Path) -> None:
@@ -138,14 +129,3 @@ def test_service_does_not_start_with_a_wrong_setting(capsys: pytest.CaptureFixtu
     assert ended.value.code == 2
     problem = 'Invalid value for --seal-key-file: there is no file "/nowhere/key"'
     assert capsys.readouterr().err == f"turnwire serve parser: {problem}\n"
-
-
-def test_check_that_ends_without_a_reason_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    python = tmp_path / "python"
-    python.write_text("#!/bin/sh\nkill -9 $$\n")
-    python.chmod(0o755)
-    monkeypatch.setattr("sys.executable", str(python))
-    with pytest.raises(Exception, match="model ended without a result: killed by SIGKILL"):
-        require_model([])

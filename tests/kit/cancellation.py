@@ -13,19 +13,11 @@ from typing import Any, TypeAlias
 LIMIT_S = 60.0
 """How long a run may take to reach its await, and to end after its cancellation: too short only on
 a machine that hangs."""
-PATIENCE_S = 1.5
-"""An await that has not come after this time is not tried."""
-MOST = 60
-"""More awaits than a command or service has until it serves or waits for its bus."""
 RESULT_S = 0.3
 """A result that has not come this long after its await does not come: the await is cancelled
 without it."""
 
 Work: TypeAlias = Coroutine[Any, Any, Any]
-Interrupt: TypeAlias = Callable[[], object]
-Make: TypeAlias = Callable[[], Work | tuple[Work, Interrupt]]
-"""Makes the coroutine, and the function to call in place of its task's `cancel`, if there is
-one."""
 
 
 class _Moment:
@@ -34,7 +26,7 @@ class _Moment:
     def __init__(self, at: int, late: bool) -> None:
         self._left = at
         self._late = late
-        self.interrupt: Interrupt = lambda: None
+        self.interrupt: Callable[[], object] = lambda: None
         self.awaits = asyncio.Event()
         """The await has come."""
         self.interrupted = asyncio.Event()
@@ -77,10 +69,9 @@ class _Stepped:
                 error = thrown
 
 
-async def _run(work: Work | tuple[Work, Interrupt], at: int, late: bool, patience_s: float) -> bool:
-    """Runs `work` until it ends; returns whether it came to this await within `patience_s`."""
+async def _run(work: Work, at: int, late: bool) -> None:
+    """Runs `work` until it ends."""
     loop, before, moment = asyncio.get_running_loop(), asyncio.all_tasks(), _Moment(at, late)
-    main, interrupt = work if isinstance(work, tuple) else (work, None)
 
     async def step(coroutine: Work) -> Any:
         return await _Stepped(coroutine, moment)
@@ -92,12 +83,12 @@ async def _run(work: Work | tuple[Work, Interrupt], at: int, late: bool, patienc
         )  # of a task that was cancelled before its first step
         return task
 
-    events = [(moment.awaits, patience_s), (moment.interrupted, RESULT_S)]
+    events = [(moment.awaits, LIMIT_S), (moment.interrupted, RESULT_S)]
     waits = [(asyncio.create_task(event.wait()), timeout_s) for event, timeout_s in events]
     loop.set_task_factory(stepped)
     try:
-        task = asyncio.create_task(main)
-        moment.interrupt = interrupt or task.cancel
+        task = asyncio.create_task(work)
+        moment.interrupt = task.cancel
         for wait, timeout_s in waits:
             await asyncio.wait({task, wait}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             wait.cancel()
@@ -116,22 +107,12 @@ async def _run(work: Work | tuple[Work, Interrupt], at: int, late: bool, patienc
     if left:
         _, left = await asyncio.wait(left, timeout=LIMIT_S)
     assert not left, f"cancelled at {where}, it leaves tasks that go on: {left}"
-    return moment.awaits.is_set()
+    assert moment.awaits.is_set(), f"await {at} does not come"
 
 
-async def cancel_at(make: Make, awaits: Iterable[int]) -> None:
+async def cancel_at(make: Callable[[], Work], awaits: Iterable[int]) -> None:
     """Runs `make()` once for each of these awaits, by their numbers from 1 on, and each moment. All
     of them must come."""
     for at in awaits:
         for late in (False, True):
-            assert await _run(make(), at, late, LIMIT_S), f"await {at} does not come"
-
-
-async def cancel_everywhere(make: Make) -> int:
-    """Runs `make()` once for each await and moment, until none comes for `PATIENCE_S`, and at most
-    for `MOST` awaits: timers make others without end. Returns the number of awaits."""
-    at = 1
-    while at <= MOST and await _run(make(), at, False, PATIENCE_S):
-        await _run(make(), at, True, PATIENCE_S)
-        at += 1
-    return at - 1
+            await _run(make(), at, late)

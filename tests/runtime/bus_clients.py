@@ -2,16 +2,12 @@
 plays."""
 
 import asyncio
-import contextlib
 import signal
-import socket
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 import structlog
 
@@ -86,19 +82,6 @@ def serving(
     yield address
     server.send_signal(end)
     server.wait()
-
-
-def info(address: str) -> dict[str, Any]:
-    """What a server sends first; {} as long as it is not up."""
-    host, _, port = address.rpartition(":")
-    with (
-        contextlib.suppress(OSError),
-        socket.create_connection((host, int(port)), LONG_S) as connection,
-    ):
-        return msgspec.json.decode(
-            connection.makefile("rb").readline().removeprefix(b"INFO "), type=dict[str, Any]
-        )
-    return {}
 
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -7,7 +7,6 @@ import pytest
 
 from schemas.errors import TimedOut, TooLarge, TurnwireError, Unavailable
 from services.runtime.bus import Bus, Delivery
-from services.runtime.requests import after_sending
 from tests.kit.nats import NatsServer
 from tests.kit.waiting import LIMIT_S, eventually
 
@@ -76,17 +75,6 @@ async def test_expected_message_is_passed_on_once_and_not_after_it_was_forgotten
     assert isinstance(answers[-1], Unavailable)
     assert not bus.waiting
     assert not bus.connected
-
-
-async def test_messages_of_this_tick_are_written_before_what_waits_for_them(bus: Bus) -> None:
-    await bus.flush()
-    unwritten: list[int] = []
-    bus.publish("t.a", b"data")
-    unwritten.append(bus._client.pending_data_size)
-    after_sending(lambda: unwritten.append(bus._client.pending_data_size))
-    await eventually(lambda: len(unwritten) == 2)
-    assert unwritten[0] > 0
-    assert unwritten[1] == 0
 
 
 async def test_too_much_is_refused_here_and_the_connection_lives(bus: Bus) -> None:

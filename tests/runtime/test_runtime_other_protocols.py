@@ -1,18 +1,13 @@
 """Processes of other protocols are not used, and reported once each, whatever their heartbeats
 contain."""
 
-import time
-from unittest.mock import Mock
-
 import msgspec
 import pytest
-from prometheus_client import CollectorRegistry
 
 from schemas import subjects
 from schemas.control import Heartbeat, ModelCard
 from services.runtime import other_protocols
 from services.runtime.observability.log_lines import RateLimit
-from services.runtime.other_protocols import MAX_PROCESSES, OtherProtocols
 from tests.kit.processes import MakeProcess
 from tests.kit.waiting import eventually
 
@@ -41,18 +36,3 @@ async def test_only_processes_of_the_own_protocol_are_registered_and_each_other_
     peer = own.rpartition(".")[2]
     assert logged == [(prefix, "worker", peer) for prefix in ("tw.v1", "tw.v22", "tw.2")]
     assert process.metrics.get_sample_value("turnwire_other_protocol_processes") == 3
-
-
-def test_invented_processes_cost_one_line_a_second_and_a_bounded_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now = 1000.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    log, metrics = Mock(), CollectorRegistry()
-    others = OtherProtocols(3.5, metrics, log)
-    for number in range(3 * MAX_PROCESSES):
-        others.receive(f"tw.v9.beat.worker.{number}")
-    assert len(log.method_calls) == 1
-    assert metrics.get_sample_value("turnwire_other_protocol_processes") == MAX_PROCESSES
-    now += 4
-    assert metrics.get_sample_value("turnwire_other_protocol_processes") == 0

@@ -12,8 +12,6 @@ from services.runtime.liveness import Liveness
 from services.runtime.recent_turns import RecentTurns
 from services.runtime.registry import ProcessRegistry
 from services.runtime.replies import decode_reply
-from tests.kit.every import for_each
-from tests.kit.waiting import LIMIT_S, eventually
 
 
 def heartbeat(process: str, *, stage: str = "worker", **fields: object) -> Heartbeat:
@@ -152,23 +150,7 @@ def test_newest_attempt_stays_and_the_oldest_turns_go_first() -> None:
     assert "0" in turns
 
 
-async def test_turns_are_dropped_after_their_time() -> None:
-    turns, brief = RecentTurns(LIMIT_S), RecentTurns(0.02)
-    turns.note("a", 1)
-    brief.note("a", 1)
-    await eventually(lambda: "a" not in brief)
-    assert "a" in turns
-
-
-REPLY = msgspec.json.Decoder(GenerateReply)
-
-
-def test_reply_is_decoded() -> None:
-    reply = GenerateReply("worker-1")
-    assert decode_reply(REPLY, msgspec.json.encode(reply)) == reply
-
-
-@for_each([b"", b"\xff", b"[]", b"null", b'{"error": 7}', b"[" * 100_000, b"\x80\x81"])
-def test_unreadable_reply_is_a_lost_one(reply: bytes) -> None:
-    with pytest.raises(TimedOut):
-        decode_reply(REPLY, reply)
+def test_unreadable_reply_is_a_lost_one() -> None:
+    for reply in (b"", b"\xff", b'{"error": 7}', b"[" * 100_000):
+        with pytest.raises(TimedOut):
+            decode_reply(msgspec.json.Decoder(GenerateReply), reply)

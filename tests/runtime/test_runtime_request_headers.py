@@ -14,7 +14,6 @@ from services.runtime.request_headers import AllowedHosts
         ([], "127.0.0.1", True, "other", True),
         (["other"], "127.0.0.1", False, "other:1", True),
         (["other"], "0.0.0.0", False, "third", False),
-        (["other"], "0.0.0.0", True, "third", False),
         (["*"], "127.0.0.1", False, "third", True),
         (["[2001:db8::1]"], "::", False, "[2001:db8::1]:80", True),
         ([], "127.0.0.1", False, "localhost.evil.example", False),

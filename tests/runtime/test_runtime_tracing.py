@@ -5,7 +5,6 @@ import asyncio
 import io
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 from unittest.mock import Mock
 
@@ -88,8 +87,6 @@ async def test_a_request_and_what_another_process_records_of_it_are_one_trace(
     assert decode.events == [("refused", {"why": "full"})]
     assert found.one("retry").links == [found.one("chat m").id]
     assert decode.resource["service.name"] == "turnwire-worker"
-    assert decode.resource["service.instance.id"] == "worker-1-abc"
-    assert root.resource["turnwire.stage"] == "frontend"
 
 
 async def test_the_client_decides_else_the_ratio(
@@ -100,14 +97,8 @@ async def test_the_client_decides_else_the_ratio(
     assert none.sample({}) is None
     assert every.sample({}) is not None
     assert every.sample({"traceparent": CLIENT["traceparent"][:-1] + "0"}) is None
-    with every.within(lambda: None):
-        assert every.parent() is None
-    with none.within(partial(none.sample, CLIENT)):  # a WebSocket: no span of its own
-        parent = none.parent()
-        assert parent is not None
-        assert parent.open("chat", 1, {}).trace_id == TRACE
-    assert none.parent() is None, "a trace of its own"
-    assert every.parent() is not None
+    nonsense = {"traceparent": "00-\udcff-x-01", "tracestate": "\udcff=\udcff"}
+    msgspec.json.encode(serve(every, nonsense, {}).carrier)
     await asyncio.gather(none.close(), every.close())
 
 
@@ -115,15 +106,6 @@ def test_tracing_without_its_packages_is_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "services.runtime.observability.tracing", None)
     with pytest.raises(Invalid, match="tracing needs the packages of the extra otel"):
         Process("worker", ServiceConfig(tracing=True), Mock())
-
-
-async def test_nonsense_in_the_headers_begins_a_trace(make: Callable[..., Tracer]) -> None:
-    tracer = make()
-    for parent in ("", "nonsense", f"00-{'0' * 32}-{'b2' * 8}-01", "00-\udcff-x-01"):
-        span = serve(tracer, {"traceparent": parent, "tracestate": "\udcff=\udcff"}, {})
-        assert span.trace_id != TRACE
-        msgspec.json.encode(span.carrier)
-    await tracer.close()
 
 
 async def test_a_receiver_that_is_down_is_one_line(
