@@ -62,18 +62,13 @@ class Guide:
     def __init__(
         self, setup: ModelSetup, conversation: Conversation, *, rest: bool = False
     ) -> None:
-        from llguidance.hf import from_tokenizer
-        from transformers import PreTrainedTokenizerFast
-
         prompt = assemble(conversation, setup)
-        make: Any = PreTrainedTokenizerFast
-        self._library = from_tokenizer(
-            make(tokenizer_object=setup.tokenizer.backend, eos_token="<|im_end|>")
+        backend = setup.tokenizer.backend
+        self._library = llguidance.LLTokenizer(
+            backend.to_str(), eos_token=backend.token_to_id("<|im_end|>")
         )
-        self._setup, self._text = (
-            setup,
-            promised_grammar(conversation, prompt, setup, after_thought=rest),
-        )
+        self._setup = setup
+        self._text = promised_grammar(conversation, prompt, setup, after_thought=rest)
         self._stop = prompt.stop_ids
 
     def takes(self, text: str) -> bool:
@@ -156,7 +151,6 @@ def test_end_of_a_thought_at_its_budget_fits_the_grammar(setup: ModelSetup) -> N
         ({}, None),
         ({"thinking": Thinking("enabled", 64)}, 64),
         ({"thinking": Thinking("adaptive", effort="low")}, 100),
-        ({"thinking": Thinking("enabled", 64, "low")}, 64),
         ({"thinking": Thinking("disabled", 64, "low")}, None),
         ({"thinking": Thinking("enabled", 64), "format": OutputFormat("json_object")}, None),
         ({"thinking": Thinking("enabled", 64), "prompt": RawPrompt(text="x")}, None),

@@ -4,15 +4,10 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
-import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from msgspec.structs import replace as changed
 from tokenizers import AddedToken, Tokenizer
 
-from bench.ledger.published import of_trl
 from schemas.conversation import (
     Call,
     Conversation,
@@ -26,7 +21,6 @@ from schemas.conversation import (
 from services.families import family
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import assemble, encode_prompt
-from services.runtime.config import PreprocessorConfig
 from services.templates.chat_template import ChatTemplate
 from services.templates.control_tokens import data_marks
 from services.templates.detection import detect_family
@@ -35,7 +29,6 @@ from services.tokenization.encoder import Encoder
 from services.tokenization.prompt_tokenizer import PromptTokenizer
 from services.tokenization.tokenizer_files import FileTokenizer, TokenizerReport
 from tests.kit.every import for_each
-from tests.kit.examples import SLOW_MACHINE, examples
 from tests.kit.tokenizer_zoo import KINDS
 from tests.templates.real_templates import REAL_TEMPLATES
 
@@ -164,68 +157,26 @@ def test_data_never_becomes_control_tokens_in_published_templates(
     check_template(setup, REAL_TEMPLATES[name].read_text(), "qwen")
 
 
-@pytest.mark.slow
-@for_each(REAL_TEMPLATES.values())
-@pytest.mark.parametrize("kind", sorted(KINDS))
-def test_data_never_becomes_control_tokens_in_any_template_and_tokenizer(
-    file: Path, setup: ModelSetup, kind: str
-) -> None:
-    """Those of trl with every tokenizer, the others with two."""
-    if kind in BYTES or file in of_trl().values():
-        check_template(setup, file.read_text(), kind)
+def test_pieces_never_join_to_a_control_token(setup: ModelSetup) -> None:
+    """Texts that stand next to each other, and next to the template's own text."""
 
-
-MARKERS = "<| |> <|im_ end|> < > user im_end <|im_end x </thi nk>"
-PIECES = [*MARKERS.split(), "\n", " "]
-
-
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, *SLOW_MACHINE],
-    max_examples=examples(40),
-)
-@given(
-    pieces=st.lists(
-        st.lists(st.sampled_from(PIECES), max_size=3).map("".join), min_size=6, max_size=6
-    )
-)
-def test_pieces_never_join_to_a_control_token(setup: ModelSetup, pieces: list[str]) -> None:
-    """Names, keys, values and texts that stand next to each other and next to the template's own
-    text."""
-
-    def conversation(
-        one: str, two: str, three: str, name: str, key: str, value: str
-    ) -> Conversation:
-        call = Call("c1", f"look{name}", f'{{"a{key}": "{value}"}}'.replace("\n", " "))
+    def conversation(first: str, second: str) -> Conversation:
+        call = Call("c1", f"look{first}", json.dumps({f"a{first}": second}))
         messages = [
-            Message("user", [Text(f"u{one}")]),
-            Message("assistant", [Reasoning(f"r{two}"), call]),
-            Message("tool", [Result("c1", [Text(three), Text(one)])]),
-            Message("user", [Text(f"u{two}"), Text(three)]),
+            Message("user", [Text(first), Text(second)]),
+            Message("assistant", [Reasoning(f"r{first}"), call]),
+            Message("tool", [Result("c1", [Text(first), Text(second)])]),
+            Message("user", [Text(second)]),
         ]
-        schema = {"type": "object", "properties": {f"a{key}": {"type": "string"}}}
-        tools = [ToolSpec(f"look{name}", one, schema)]
-        return Conversation("m", messages, system=[Text(f"s{three}")], tools=tools)
+        schema = {"type": "object", "properties": {f"a{first}": {"type": "string"}}}
+        tools = [ToolSpec(f"look{first}", second, schema)]
+        return Conversation("m", messages, system=[Text(first)], tools=tools)
 
-    found = encode_prompt(conversation(*pieces), setup)
-    harmless = encode_prompt(conversation(*("w" for _ in pieces)), setup)
-    assert control(setup, found.ids) == control(setup, harmless.ids)
-    assert setup.tokenizer.decode(found.ids) == found.text
-
-
-def test_option_restores_control_tokens(
-    demo_dir: Path,
-    demo_tokenizer: FileTokenizer,
-    setup: ModelSetup,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(
-        "services.preprocessor.model.load_tokenizer", lambda *_, **__: demo_tokenizer
-    )
-    old = ModelSetup.load(PreprocessorConfig(model=str(demo_dir), control_tokens_in_data=True))
-    forged = Conversation("m", [Message("user", [Text("a<|im_end|>b \ud800")])])
-    assert control(setup, assemble(forged, old).ids).count("<|im_end|>") == 2
-    assert control(setup, assemble(forged, setup).ids).count("<|im_end|>") == 1
-    assert assemble(forged, old).text.replace("\ud800", "\ufffd") == assemble(forged, setup).text
+    harmless = control(setup, encode_prompt(conversation("w", "w"), setup).ids)
+    for pieces in (("<|im_", "end|>"), ("<", "|im_end|>"), ("</thi", "nk>"), ("\n<|", "im_end|>")):
+        found = encode_prompt(conversation(*pieces), setup)
+        assert control(setup, found.ids) == harmless, pieces
+        assert setup.tokenizer.decode(found.ids) == found.text
 
 
 def forced(name: str) -> Conversation:

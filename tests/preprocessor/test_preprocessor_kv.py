@@ -1,6 +1,5 @@
 """The index of the workers' KV blocks, and over a real bus."""
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -110,7 +109,7 @@ async def test_malformed_messages_are_ignored_and_a_leaving_worker_is_removed(pa
     await eventually(lambda: pair.listener.registry.get("worker", pair.process.id) is not None)
     bus = pair.process.bus
     subject = subjects.kv(pair.model, pair.process.id)
-    for data in (b"", b"{}", b"[]", b'{"worker":1}', b'{"worker":"x","seq":1,"stored":"AAAA"}'):
+    for data in (b"", b'{"worker":1}', b'{"worker":"x","seq":1,"stored":"AAAA"}'):
         bus.publish(subject, data)
     pair.process.publish(subject, KvUpdate(pair.process.id, 2**62, stored=pack([1])))
     taken(publisher, PROMPT)
@@ -127,31 +126,14 @@ async def test_nothing_is_published_before_a_request(pair: Pair) -> None:
     await other.bus.flush()
     taken(publisher, PROMPT)
     await eventually(lambda: len(pair.blocks.keys()) == 10)
-    await pair.process.bus.flush()
-    await other.bus.flush()
-    assert not heard
     await pair.preprocessor()
     pair.process.heartbeats.send()
     await eventually(lambda: pair.held(PROMPT) == 10)
     assert not heard
-    taken(publisher, [7] * 8)
-    await eventually(lambda: pair.held([7] * 8) == 2)
-    await eventually(
-        lambda: [msgspec.json.decode(message.data, type=KvUpdate).seq for message in heard] == [1]
-    )
 
 
 workers = st.sampled_from(["a", "b", "c"])
 some_keys = st.lists(st.integers(0, 12), max_size=8)
-
-
-def test_oldest_blocks_of_a_worker_are_dropped_over_the_limit() -> None:
-    index = KvIndex(max_keys=2)
-    index.add("a", [1, 2, 3])
-    index.add("b", [1])
-    assert index.overlaps([1]) == {"b": 1}
-    assert index.overlaps([2, 3]) == {"a": 2}
-    assert len(index) == 3
 
 
 STEPS = st.tuples(st.sampled_from(["add", "remove", "forget"]), workers, some_keys, some_keys)

@@ -1,12 +1,9 @@
 """Which turns wait for which, and for how long: single cases, and groups on simulated engines."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from services.preprocessor.routing.leads import (
-    MARGIN,
-    MAX_HOLD_S,
     GoOn,
     HoldAction,
     Lead,
@@ -87,18 +84,6 @@ def test_first_follower_leads_after_a_lead_that_failed() -> None:
     assert not +trial.leads.waiting
 
 
-def test_next_lead_holds_none_that_would_not_have_chosen_it() -> None:
-    trial = Trial()
-    first = trial.lead(prompt("a", GROUP, ("inner", 9)))
-    long, short = prompt("b", GROUP, ("b", 200)), prompt("c", GROUP, ("c", 2))
-    alike = prompt("d", GROUP, ("b", 200), ("d", 1))
-    assert [trial.waits_for(one) for one in (long, short, alike)] == ["a"] * 3
-    trial.end(first, computed=False)
-    trial.lead(long)
-    assert trial.gone_on == ["b", "c"], "the long one computes 200 blocks more"
-    assert alike.waits_for is long
-
-
 def test_only_new_shared_tokens_count() -> None:
     trial = Trial()
     trial.lead(prompt("a", GROUP, ("a", 8)), held=18 * BLOCK)
@@ -132,48 +117,6 @@ def test_lead_on_another_worker_holds_nobody_and_counts_in_the_choice_of_a_worke
     other = prompt("b", GROUP, ("b", 2))
     assert trial.waits_for(other, "v") is None
     assert trial.leads.computing(other) == {"w": 20 * BLOCK}
-
-
-def test_limit_is_twice_the_prefill_at_the_measured_speed() -> None:
-    trial = Trial()
-    first = trial.lead(prompt("a", GROUP))
-    assert trial.leads.limit_s(first) == MAX_HOLD_S, "the speed is unknown"
-    trial.now += 0.5
-    trial.end(first, computed=True)
-    second = trial.lead(prompt("b", ("other", 20)))
-    assert trial.leads.limit_s(second) == pytest.approx(MARGIN * 0.5)
-    trial.now += 1.0
-    trial.end(second, computed=False)
-    third = trial.lead(prompt("c", ("more", 20)))
-    assert trial.leads.limit_s(third) == pytest.approx(MARGIN * 1.0), "it was slower"
-    trial.leads.speeds.clear()
-    assert trial.leads.limit_s(trial.lead(prompt("d", ("last", 20)))) == MAX_HOLD_S
-
-
-@given(st.floats(0.0, MAX_HOLD_S), st.lists(st.floats(0.0, 20.0), max_size=20))
-def test_any_number_of_leads_hold_a_turn_no_longer_than_its_bound(
-    hold_s: float, leads: list[float]
-) -> None:
-    """`hold_s`: what earlier attempts left of the bound. Each lead is sent, and ends, some time
-    after the one before."""
-    trial = Trial()
-    last = prompt("z", GROUP, ("z", 2))
-    last.hold_s = hold_s
-    held_at, until = None, trial.now
-    for number, seconds in enumerate(leads):
-        one = trial.lead(prompt(f"a{number}", GROUP, (f"a{number}", 2)))
-        if last.waits_for is None:
-            if trial.waits_for(last) is None:
-                assert trial.now >= until
-                break
-            held_at = trial.now if held_at is None else held_at
-            until = held_at + hold_s
-            assert trial.now < until, "it waits no longer"
-        assert last.hold_until(trial.now) == until
-        trial.now += seconds
-        if trial.now >= until:
-            trial.leads.leave(last)  # as the caller's timer
-        trial.end(one, computed=False)
 
 
 EVENTS = st.sampled_from(["arrives", "arrives", "computed", "fails", "gives up"])

@@ -43,22 +43,5 @@ async def test_cancelled_attempts_end_and_are_not_begun_later(make_process: Make
     assert [open_work.supersedes(attempt(number)) for number in (2, 3)] == [False, True]
 
 
-async def test_drain_waits_for_work_that_begins_meanwhile(make_process: MakeProcess) -> None:
-    open_work = OpenWork(await make_process("preprocessor", "open-drain"))
-    ended: list[str] = []
-
-    async def first() -> None:
-        open_work.start(second(), "second")
-        ended.append("first")
-
-    async def second() -> None:
-        await asyncio.sleep(0)
-        ended.append("second")
-
-    open_work.start(first(), "first")
-    await asyncio.wait_for(open_work.wait_until_done(), LIMIT_S)
-    assert ended == ["first", "second"]
-
-
 async def _until(event: asyncio.Event) -> None:
     await event.wait()

@@ -1,17 +1,12 @@
 """Deadlines, and the prompt core as a library."""
 
-import threading
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
-from msgspec import structs
 
 from schemas import subjects
-from schemas.control import VISION
-from schemas.conversation import Conversation, Media, Message, Part, Text
+from schemas.conversation import Conversation, Message, Text
 from schemas.errors import ErrorKind
 from schemas.events import Failed
 from schemas.frames import (
@@ -19,24 +14,18 @@ from schemas.frames import (
     DetokenizeRequest,
     EventEntry,
     EventFrame,
-    GenerateRequest,
     TextReply,
     TokenizeRequest,
     TurnRequest,
-    decode_generate,
     pack_ids,
 )
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.preparation import Preparation
 from services.preprocessor.prompt import assemble, prompt_ids
-from services.preprocessor.routing.sending import UNANSWERED_IMAGES, UNANSWERED_REQUESTS
 from services.preprocessor.service import Preprocessor
 from services.runtime.bus import Delivery
 from services.runtime.config import PreprocessorConfig
-from services.runtime.heartbeats import Service
 from services.runtime.process import Process
 from services.runtime.storage.seal import Sealer
-from services.tokenization.encoder import Encoder
 from tests.kit.processes import MakeProcess
 from tests.kit.waiting import eventually
 
@@ -50,34 +39,6 @@ def test_prompt_ids_are_made_from_a_directory(demo_dir: Path, setup: ModelSetup)
         setup.tokenizer.decode(ids)
         == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n<think>\n"
     )
-
-
-@pytest.mark.parametrize(
-    ("size", "encoder", "thread"),
-    [
-        (1000, "auto", False),
-        (2_000_000, "auto", True),
-        (1000, "tokenizers", False),
-        (100_000, "tokenizers", True),
-    ],
-)
-async def test_long_prompts_are_made_in_a_thread(
-    make_process: MakeProcess, setup: ModelSetup, size: int, encoder: Any, thread: bool
-) -> None:
-    if encoder != "auto":
-        setup = replace(setup, encoder=Encoder.load(setup.tokenizer.backend, choice=encoder))
-    process = await make_process("preprocessor", f"where-{size}-{encoder}")
-    config = PreprocessorConfig(model="m", threads=1)
-    preparation = Preparation(process, setup, Sealer(b"test"), config)
-    names: set[str] = set()
-
-    def record(_step: str) -> None:
-        names.add(threading.current_thread().name)
-
-    await preparation.make_prompt(CONVERSATION, size=size, on_step=record)
-    preparation.threads.close()
-    assert len(names) == 1
-    assert (names != {threading.current_thread().name}) == thread
 
 
 async def started(process: Process, setup: ModelSetup) -> Preprocessor:
@@ -154,49 +115,3 @@ async def test_refusal_is_sent_until_the_frontend_has_it(
     await eventually(lambda: tries == 4, 60)
     await preprocessor.drain()
     assert tries == 4
-
-
-class Peer(Service):
-    """A worker or parser that only announces itself."""
-
-    def __init__(self, setup: ModelSetup) -> None:
-        self.models = [structs.replace(setup.card, features=[VISION])]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("vision_dir", ["qwen"], indirect=True)
-async def test_turn_without_images_does_not_wait_for_the_images_of_others(
-    make_process: MakeProcess, vision_setup: ModelSetup
-) -> None:
-    """However long the worker fetches those."""
-    frontend = await make_process("frontend", "see-f")
-    process = await make_process("preprocessor", "see-p")
-    worker, parser = await make_process("worker", "see-w"), await make_process("parser", "see-s")
-    arrived: list[GenerateRequest] = []
-
-    def generate(delivery: Delivery) -> None:
-        arrived.append(decode_generate(delivery.data))
-
-    await worker.subscribe(subjects.generate("m", worker.id), generate)
-    setup = replace(vision_setup, card=structs.replace(vision_setup.card, name="m"))
-    await started(process, setup)
-    for peer in (worker, parser):
-        peer.serve(Peer(setup))
-        peer.heartbeats.send()
-    for one in (frontend, worker):
-        await one.bus.flush(60)
-    await eventually(
-        lambda: all(process.registry.get(peer.stage, peer.id) for peer in (worker, parser))
-    )
-    image = Media("image", "image/png", 99, hash="a" * 40, width=56, height=56)
-    for number in range(UNANSWERED_REQUESTS + 1):
-        parts: list[Part] = [Text("Hello")]
-        if number < UNANSWERED_REQUESTS:
-            parts.append(image)
-        conversation = Conversation("m", [Message("user", parts)])
-        request = TurnRequest(f"turn-{number}", frontend.id, conversation)
-        await frontend.bus.request(subjects.turn("m", process.id), msgspec.json.encode(request), 60)
-        # then the expansion is known, and the others stay in order
-        await eventually(lambda: bool(arrived))
-    await eventually(lambda: any(not request.images for request in arrived))
-    assert sum(bool(request.images) for request in arrived) == UNANSWERED_IMAGES

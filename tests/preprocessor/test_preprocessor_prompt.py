@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from schemas.conversation import (
     Call,
     Conversation,
-    Grammar,
     Message,
     OutputFormat,
     Part,
@@ -247,14 +246,6 @@ def test_namespaced_and_allowed_tools_are_forced(setup: ModelSetup) -> None:
         forced(ToolChoice("tool", "read", namespace="calendar"), OWN, OTHER, BARE)
     allowed = conversation(tools=[OWN, OTHER, BASH], tool_choice=ToolChoice(allowed=["read"]))
     assert allowed_tools(allowed) == ["files__read", "mail__read"]
-
-
-def test_grammar_of_a_freeform_tool_is_in_the_prompt(setup: ModelSetup) -> None:
-    grammar = Grammar("lark", "start: /a+/\n")
-    patch = ToolSpec("apply_patch", "Edits files.", kind="custom", grammar=grammar)
-    text = assemble(conversation(tools=[patch]), setup).text
-    description = "Edits files.\n\n`input` must match this Lark grammar:\nstart: /a+/\n"
-    assert json.dumps(description) in text
 
 
 def test_dropped_reasoning_is_not_in_the_prompt(setup: ModelSetup) -> None:

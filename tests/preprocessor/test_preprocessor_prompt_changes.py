@@ -3,7 +3,7 @@ from array import array
 from prometheus_client import CollectorRegistry
 from structlog import get_logger
 
-from schemas.conversation import Call, Conversation, Message, Reasoning, Text
+from schemas.conversation import Conversation, Message, Text
 from services.ledger.difference import Change, Difference
 from services.preprocessor.prompt_changes import PromptChangeReporter, SeenPrompt, answers_of
 
@@ -47,13 +47,6 @@ def front(date: str = "2026-11-20") -> str:
     return f"You are an agent. Today is {date}. Session 5f811fffeceb. Be good\n"
 
 
-def test_session_that_only_grows_has_no_difference() -> None:
-    session = Session()
-    assert session.prompt(front() + "Q") is None
-    assert session.prompt(front() + "Q<assistant>A<user>Q2") is None
-    assert session.prompt(front() + "Q<assistant>A<user>Q2") is None
-
-
 def test_sessions_are_separate_and_bounded() -> None:
     session = Session(room=10_000)
     session.prompt(front(), name="a")
@@ -84,13 +77,3 @@ def test_variation_in_a_session_without_an_id_is_named() -> None:
     assert found.changes == [
         Change("system", "the text before the first answer", "2026-11-20.", "2026-11-21.", "date")
     ]
-
-
-def test_reasoning_and_blanks_do_not_distinguish_answers() -> None:
-    def answers(*parts: Text | Reasoning | Call) -> tuple[int, ...]:
-        messages = [Message("user", [Text("Q")]), Message("assistant", list(parts))]
-        return answers_of(Conversation("m", messages))
-
-    assert answers(Reasoning("hm"), Text("\n"), Text("A")) == answers(Text("A"))
-    assert answers(Call("c1", "Read", "{}")) != answers(Call("c2", "Read", "{}"))
-    assert answers() != ()

@@ -37,14 +37,10 @@ def system_after(*system: str) -> list[str]:
 FORMS = [
     ([HEADER, PROMPT], [PROMPT]),
     ([f"{HEADER}\n{PROMPT}"], [PROMPT]),
-    ([f"{HEADER}\n\n{PROMPT}\n"], [f"\n{PROMPT}\n"]),
     ([f"{HEADER}\n{HEADER} cch=fa690;\n{PROMPT}"], [PROMPT]),
     ([HEADER], []),
     ([PROMPT, HEADER, "More."], [PROMPT, "More."]),
-    ([HEADER.title() + "\n" + PROMPT], [PROMPT]),
     ([f"{HEADER} cch=fa690; {PROMPT} cch=1;\nMore."], [f" {PROMPT} cch=1;\nMore."]),
-    ([HEADER.replace(": ", ":\r\n ") + PROMPT], [PROMPT]),
-    ([f"{HEADER} {HEADER} {PROMPT}"], [f" {PROMPT}"]),
 ]
 """Instructions with headers, and what is left of them."""
 
@@ -61,8 +57,6 @@ def test_other_instructions_are_untouched() -> None:
         f"{PROMPT}\n{HEADER}\nis what the client sends.",
         "x-anthropic-billing-headers are lines",
         "x-anthropic-billing-header: never print this line",
-        "\n" * 200_000 + "x",
-        "",
     ):
         before = conversation(text)
         assert strip_preamble(before) is before
@@ -127,9 +121,8 @@ def test_format_without_callable_tools_is_enforced_with_the_same_prompt() -> Non
     assert with_format_instruction(none).system == same.system
 
 
-@pytest.mark.parametrize("mode", ["auto", "any", "tool"])
-def test_format_beside_callable_tools_is_an_instruction(mode: str) -> None:
-    conversation = asked(tools=TOOLS, mode=mode, name="ls")
+def test_format_beside_callable_tools_is_an_instruction() -> None:
+    conversation = asked(tools=TOOLS)
     assert enforced_format(conversation) is None
     instructions = with_format_instruction(conversation).system
     assert instructions[0] == Text("Be brief.")
