@@ -1,5 +1,4 @@
-"""Tests which agent a request is taken to come from, with the headers of real clients and with
-invented ones."""
+"""Tests which agent a request is taken to come from, with the headers of real clients."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -24,17 +24,7 @@ from services.frontend.http.bodies import (
     THREAD_FROM_BYTES,
     decode,
 )
-from tests.kit.bodies import (
-    CHAT,
-    MESSAGES,
-    Json,
-    assistant,
-    block,
-    chat,
-    messages,
-    tool_use,
-    user,
-)
+from tests.kit.bodies import CHAT, MESSAGES, Json, assistant, block, chat, messages, tool_use, user
 from tests.kit.every import Cases
 from tests.kit.frontend import CARD, FakeGateway, serving
 

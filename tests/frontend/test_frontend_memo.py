@@ -2,24 +2,10 @@
 
 from typing import Any
 
-import pytest
-
-from schemas.conversation import Text
-from schemas.errors import Invalid
 from services.frontend.apis.messages.request import Messages
 from services.frontend.turns.interfaces import Dialect
 from services.runtime.memo import MIN_SIZE, Memo
-from tests.kit.bodies import (
-    CHAT,
-    CONVERSING,
-    MESSAGES,
-    Api,
-    Json,
-    block,
-    message,
-    tool,
-    user,
-)
+from tests.kit.bodies import CONVERSING, MESSAGES, Api, Json, block, message, tool, user
 
 LONG = "Reads one file, from its first line to its last. " * 8
 
@@ -75,15 +61,6 @@ def test_changes_of_tools_stay_in_their_conversation() -> None:
     assert names(dialect, MESSAGES.body(tools=[READ])) == ["read"]
 
 
-def test_invalid_tools_are_refused_equally_each_time() -> None:
-    dialect = MESSAGES.make_dialect()
-    body = MESSAGES.body(tools=[READ, {**tool("x", description=LONG), "input_schema": 3}])
-    for _ in range(3):
-        with pytest.raises(Invalid, match=r"tools\.1\.input_schema") as refused:
-            parsed(dialect, body)
-        assert refused.value.info.param == MESSAGES.refused(body).param
-
-
 def test_least_recently_used_value_is_dropped_first() -> None:
     cache: Memo[bytes] = Memo(max_size=4 * MIN_SIZE)
     made: list[bytes] = []
@@ -97,16 +74,3 @@ def test_least_recently_used_value_is_dropped_first() -> None:
         assert cache.get(part, make) == part
     assert made == [b"a", b"b", b"c", b"d", b"e", b"b"]
     assert cache.size == 4 * MIN_SIZE
-
-
-INSTRUCTIONS = "Be brief, be exact, and read a file before you change it. " * 200
-
-
-def test_instructions_in_messages_are_shared() -> None:
-    dialect = CHAT.make_dialect()
-    first, second = (
-        parsed(dialect, CHAT.body(message("system", INSTRUCTIONS), user(said))).conversations[0]
-        for said in ("Hi.", "Bye.")
-    )
-    assert first.messages[0].parts[0] is second.messages[0].parts[0]
-    assert second.messages[1].parts == [Text("Bye.")]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from schemas.control import THINKING_BUDGET, ModelCard
+from schemas.control import ModelCard
 from services.frontend.apis.models.documents import entry, listing, names
 from tests.kit.bodies import responses
 from tests.kit.every import for_rows
@@ -125,17 +125,3 @@ async def test_answer_has_the_etag_of_the_catalogue() -> None:
         answer = await served.post("/v1/responses", responses())
         changed = (await served.get("/codex/models.json")).headers["etag"]
         assert answer.headers["x-models-etag"] == changed != etag
-
-
-def test_document_states_which_fields_limit_reasoning() -> None:
-    def budgets(**fields: Any) -> dict[str, Any]:
-        found: dict[str, Any] = entry(ModelCard("m", **fields), "m")["capabilities"]["thinking"][
-            "budgets"
-        ]
-        return found
-
-    none: dict[str, list[str]] = {"messages": [], "chat": [], "responses": []}
-    assert budgets() == {"supported": False, "enforced": none, "effort": {}}
-    assert budgets(features=[THINKING_BUDGET])["enforced"]["messages"] == ["thinking.budget_tokens"]
-    operators = budgets(features=[THINKING_BUDGET], effort_budgets={"low": 64})
-    assert operators["effort"] == {"low": 64}

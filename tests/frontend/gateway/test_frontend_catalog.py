@@ -1,5 +1,5 @@
-"""The catalog follows the heartbeats. Models that share an alias get sessions by weight, keep them,
-and are one entry in the list."""
+"""The catalog follows the heartbeats. Models that share an alias get sessions by weight, and keep
+them."""
 
 from collections import Counter
 

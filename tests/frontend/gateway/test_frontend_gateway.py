@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-from collections.abc import Callable
 from itertools import count
 from typing import Any, Literal
 
@@ -200,16 +199,6 @@ async def test_events_of_another_attempt_are_ignored_and_cancelled_again(
     assert stage.cancels() == [("a", 1), ("a", 1)]
 
 
-async def test_delta_before_the_turn_is_prepared_is_a_gap(stage: Stage) -> None:
-    sink, opening = await stage.begin("a")
-    stage.event("a", Delta(0, 0, "early"))
-    assert sink.text == ""
-    assert len(stage.process.published_of(Replay)) == 1
-    opening.cancel()
-    await asyncio.gather(opening, return_exceptions=True)
-    assert stage.gateway.running == 0
-
-
 async def test_failure_of_one_turn_does_not_affect_the_others(stage: Stage) -> None:
     one, two = await stage.open("a"), await stage.open("b")
     one.broken = ZeroDivisionError()
@@ -289,23 +278,15 @@ async def test_turn_for_an_alias_moves_to_another_model_if_its_own_drains(
     assert request.conversation.messages[0].parts == [expected]
 
 
-async def test_turn_with_a_request_that_cannot_be_sent_goes_to_another_model_with_its_alias(
-    stage: Stage,
-) -> None:
-    stage.serves("v1")
-
+async def test_request_that_cannot_be_sent_is_sent_again(stage: Stage) -> None:
     def fail() -> None:
-        stage.serves("v1", draining=True)
-        stage.serves("v2")
         raise Unavailable("the connection to the bus is down")
 
     stage.process.bus.fail = fail
-    _, opening = await stage.begin("a", Conversation("coder", []))
-    (request,) = stage.process.bus.requests
-    assert (request.conversation.model, request.attempt) == ("v2", 2)
-    stage.prepare("a", attempt=2, worker="v2")
+    _, opening = await stage.begin("a")
+    assert [request.attempt for request in stage.process.bus.requests] == [2]
+    stage.prepare("a", attempt=2)
     await opening
-    assert stage.gateway.turns.by_id["a"].card.name == "v2"
 
 
 async def cut_drain(gateway: BusGateway) -> None:
@@ -359,22 +340,6 @@ async def test_timeout_in_the_tick_of_a_refusal_is_not_counted(
     await loop_clock.until(lambda: len(stage.process.bus.requests) == 2)
     stage.prepare("a", attempt=2)
     await opening
-
-
-def fails_with(error: type[Exception]) -> Callable[[], None]:
-    def fail() -> None:
-        raise error("no")
-
-    return fail
-
-
-async def test_bug_while_a_turn_is_continued_ends_the_turn(stage: Stage) -> None:
-    sink = await stage.open("a")
-    stage.process.bus.fail = fails_with(RuntimeError)
-    stage.interrupt("a")
-    await asyncio.wait_for(asyncio.gather(*stage.process.tasks, return_exceptions=True), LIMIT_S)
-    assert sink.kinds == ["BlockStart", "Failed"]
-    assert stage.gateway.running == 0
 
 
 @pytest.mark.parametrize("left", ["worker", "parser"])

@@ -7,15 +7,11 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
-
 from schemas.control import Heartbeat, ModelCard
-from schemas.conversation import Conversation
-from schemas.frames import TextReply
 from services.frontend.gateway.preprocessor_client import PREFERENCE, PreprocessorClient
 from services.runtime.config import FrontendConfig
 from services.runtime.registry import ProcessRegistry
-from tests.kit.process import FakeProcess, announce
+from tests.kit.process import FakeProcess
 
 
 @asynccontextmanager
@@ -65,19 +61,3 @@ async def test_preprocessor_of_the_compared_prompt_is_chosen_unless_it_is_gone_o
         assert client.choose("m", [], "b") == "a"
     async with preparing(busy, {**ages, "b": 1000.0}) as client:
         assert client.choose("m", [], "b") == "a"
-
-
-async def test_unreadable_reply_is_asked_of_the_next_preprocessor() -> None:
-    asked: list[str] = []
-
-    async def request(subject: str, _data: bytes, _timeout_s: float) -> bytes:
-        asked.append(subject)
-        return b"no reply" if len(asked) == 1 else msgspec.json.encode(TextReply(count=7))
-
-    process: Any = FakeProcess()
-    announce(process.registry, ModelCard("m"), "2")
-    process.bus.request = request
-    client = PreprocessorClient(process, FrontendConfig())
-    admitted: Any = SimpleNamespace(card=ModelCard("m"), conversation=Conversation("m", []))
-    assert await client.count(admitted) == 7
-    assert len(set(asked)) == 2

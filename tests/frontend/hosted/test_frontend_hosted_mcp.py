@@ -16,7 +16,6 @@ from services.frontend.hosted.provider import provider_of
 from services.runtime.config import FrontendConfig
 
 TIDES = {"url": "https://example.org/tides", "title": "Tides", "content": "High water is at noon."}
-TEXT = "# Two pages\nTides: https://example.org/tides.\nMoon (https://example.com/moon)"
 
 
 @pytest.fixture
@@ -29,10 +28,6 @@ async def server() -> AsyncIterator[str]:
     @app.tool()
     def find(query: str) -> dict[str, Any]:
         return {"results": [TIDES], "query": query}
-
-    @app.tool()
-    def find_text(query: str) -> str:
-        return TEXT
 
     @app.tool()
     def read(url: str) -> str:
@@ -70,11 +65,6 @@ async def test_tools_of_the_server_search_and_fetch(server: str) -> None:
     with pytest.raises(ProviderError) as caught:
         await provider.run(fetch, "https://example.org/missing")
     assert caught.value.code == "url_not_accessible"
-    plain = provider_of(config(server, web_search_tool="find_text"))
-    assert await plain.run(HostedTool("web_search"), "tides") == [
-        WebSource("https://example.org/tides", "Two pages", TEXT),
-        WebSource("https://example.com/moon", "https://example.com/moon"),
-    ]
     with pytest.raises(ProviderError) as caught:
         await provider_of(config(server, web_search_tool="no")).run(search, "tides")
     assert caught.value.code == "unavailable"

@@ -2,7 +2,6 @@
 do harm."""
 
 import json
-from itertools import permutations
 
 import msgspec
 
@@ -35,22 +34,11 @@ async def test_header_values_may_have_any_bytes(cases: Cases) -> None:
                 msgspec.json.encode(served.lines[-1], enc_hook=str)
                 if name == "user-agent":
                     assert conversation.client.user_agent == "a? é ???b"
-        assert (await post(served, b"content-encoding: \xff"))[0] == 400
-        assert (await post(served, b"origin: https://\xff"))[0] == 403
-
-
-async def test_different_bytes_of_an_id_are_different_sessions() -> None:
-    """ASCII, bytes that are not UTF-8, and what these look like in other encodings."""
-    pieces = (b"?", b"\xff", b"\xc3\xa9", b"\xe9", b"\xed\xb3\xbf", b"\\xff", b"\xc3\xbf")
-    sent = {*pieces, *map(b"".join, permutations(pieces, 2))}
-    async with serving() as served:
-        for value in sent:
-            assert (await post(served, b"x-session-id: " + value))[0] == 200, value
-        sessions = [asked.client.session for asked in served.gateway.conversations]
+        # Different bytes are different sessions.
+        for value in (b"\xff", b"\xc3\xa9", b"\xe9", b"\xed\xb3\xbf", b"\\xff", b"\xc3\xbf"):
+            assert (await post(served, b"x-session-id: " + value))[0] == 200
+        assert len({asked.client.session for asked in served.gateway.conversations[-6:]}) == 6
         # As bytes that are not UTF-8 are marked.
         assert (await post(served, b"x-session-id: \0\xc3\xbf"))[0] == 400
-        # An empty header before a filled one does not count.
-        assert (await post(served, b"x-session-id:\r\nX-Session-Id: s"))[0] == 200
-        assert served.gateway.conversations[-1].client.session == "s"
-    assert len({*sessions}) == len(sent)
-    assert all(session is not None and session.isprintable() for session in sessions)
+        assert (await post(served, b"content-encoding: \xff"))[0] == 400
+        assert (await post(served, b"origin: https://\xff"))[0] == 403

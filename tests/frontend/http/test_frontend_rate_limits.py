@@ -6,14 +6,8 @@ import pytest
 
 from schemas.errors import RateLimited
 from services.frontend.http.keys import Limits
-from services.frontend.http.rate_limits import (
-    Rate,
-    RateLimiter,
-    format_duration,
-    rate_headers,
-)
+from services.frontend.http.rate_limits import Rate, RateLimiter, rate_headers
 from tests.kit.clock import Clock
-from tests.kit.every import for_rows
 
 
 @pytest.fixture
@@ -66,14 +60,6 @@ def test_tokens_are_charged_afterwards_and_debt_delays_requests(clock: Clock) ->
     assert limiter.rates()["tokens"].remaining == 600, "never more than a minute's"
 
 
-def test_counting_has_its_own_rate(clock: Clock) -> None:
-    limiter = RateLimiter(Limits(requests_per_minute=1), clock)
-    limiter.count()
-    with pytest.raises(RateLimited, match="1 counting requests per minute"):
-        limiter.count()
-    enter(limiter)
-
-
 def test_changed_limits_keep_the_usage(clock: Clock) -> None:
     limiter = RateLimiter(Limits(requests_per_minute=10), clock)
     requests = [enter(limiter) for _ in range(10)]
@@ -104,8 +90,3 @@ def test_rate_headers_have_the_form_of_the_api() -> None:
         "x-ratelimit-remaining-tokens": "0",
         "x-ratelimit-reset-tokens": "1m16s",
     }
-
-
-@for_rows([(0.25, "250ms"), (0.9996, "1s"), (1.5, "1.5s"), (59.96, "1m0s")])
-def test_duration_has_the_form_of_openai(seconds: float, text: str) -> None:
-    assert format_duration(seconds) == text

@@ -147,16 +147,13 @@ async def test_model_name_stays_a_name(cases: Cases) -> None:
 async def test_number_has_one_bound_in_every_api(cases: Cases) -> None:
     async with serving() as served:
         for path, fields in BODIES.items():
-            length = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
             for number in (2**63, 10**400, -(2**63) - 1):
-                with cases.case(length, path=path, number=number):
-                    for name in (length, "top_k"):
-                        reply = await served.post(path, {**fields, name: number})
-                        assert reply.error[:2] == (400, "invalid_request_error")
-                        assert name in reply.error[2]
+                with cases.case(path=path, number=number):
+                    reply = await served.post(path, {**fields, "top_k": number})
+                    assert reply.error[:2] == (400, "invalid_request_error")
+                    assert "top_k" in reply.error[2]
                     # A large seed is accepted, but must fit the bus.
-                    reply = await served.post(path, {**fields, length: 2**63 - 1, "seed": number})
-                    assert reply.status == 200
+                    assert (await served.post(path, {**fields, "seed": number})).status == 200
                     seed = served.gateway.conversations[-1].sampling.seed
                     assert seed is not None
                     assert -(2**63) <= seed < 2**63

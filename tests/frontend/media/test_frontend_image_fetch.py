@@ -21,15 +21,7 @@ from services.frontend.media.image_fetch import ImageFetcher, PublicResolver
 from services.frontend.turns.notice import make_notice
 from services.images.image import MAX_BYTES
 from services.runtime.config import FrontendConfig
-from tests.frontend.media.media_apis import (
-    APIS,
-    CHAT,
-    HELLO,
-    SEEN,
-    Store,
-    media,
-    seeing,
-)
+from tests.frontend.media.media_apis import APIS, CHAT, HELLO, SEEN, Store, media, seeing
 from tests.kit.certificates import Authority
 from tests.kit.clock import LoopClock
 from tests.kit.frontend import Served, serving

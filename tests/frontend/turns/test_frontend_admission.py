@@ -7,11 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from schemas.control import ModelCard
-from schemas.conversation import (
-    Conversation,
-    Message,
-    ToolChoice,
-)
+from schemas.conversation import Conversation, Message, ToolChoice
 from services.frontend.http.auth import anyone
 from services.frontend.turns.compaction import request_summary
 from tests.kit.every import Cases
@@ -42,30 +38,14 @@ ROUTES = [
     ("/tokenize", {"model": MODEL, "prompt": "hi"}),
     ("/detokenize", {"model": MODEL, "tokens": [1]}),
 ]
-
-
-def managed(*edits: dict[str, Any]) -> dict[str, Any]:
-    return {"context_management": {"edits": [*edits]}}
-
-
-TRIGGER = {"type": "input_tokens", "value": 1}
-SUMMARIZED = {"type": "compact_20260112", "trigger": TRIGGER}
-CLEARED = {
-    "type": "clear_tool_uses_20250919",
-    "trigger": TRIGGER,
-    "keep": {"type": "tool_uses", "value": 0},
-}
-USE = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {}}
-RESULT = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "x"}
-USED = [QUESTION, {"role": "assistant", "content": [USE]}, {"role": "user", "content": [RESULT]}]
+SUMMARIZED = {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": 1}}
+MANAGED = {"context_management": {"edits": [SUMMARIZED]}}
 TOOLS = [{"name": "f", "input_schema": {"type": "object"}}]
 FUNCTION = {"name": "f", "parameters": {"type": "object"}}
 CHAT_TOOLS = {"tools": [{"type": "function", "function": FUNCTION}]}
 FLAT_TOOLS = {"tools": [{"type": "function", **FUNCTION}]}
-EDITED = ASK | {"messages": USED, "tools": TOOLS} | managed(CLEARED, SUMMARIZED)
 SEVERAL = [
-    ("/v1/messages", ASK | managed(SUMMARIZED)),
-    ("/v1/messages", EDITED),
+    ("/v1/messages", ASK | MANAGED),
     ("/v1/responses", RESPONSE | {"store": True, "background": True}),
     (
         "/v1/responses",
@@ -76,8 +56,7 @@ SEVERAL = [
 """Requests that take several turns or counts."""
 CHAT = {"model": MODEL, "messages": [QUESTION]}
 WITH_TOOLS = [
-    ("/v1/messages", EDITED),
-    ("/v1/messages", ASK | {"tools": TOOLS}),
+    ("/v1/messages", ASK | {"tools": TOOLS} | MANAGED),
     ("/v1/chat/completions", CHAT | CHAT_TOOLS | {"stream": True, "n": 2}),
     ("/v1/responses", RESPONSE | FLAT_TOOLS | {"tool_choice": "auto"}),
     ("/v1/responses/compact", RESPONSE | FLAT_TOOLS),

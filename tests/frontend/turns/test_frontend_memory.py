@@ -1,5 +1,4 @@
-"""What an open stream holds: its conversation, and not the bytes in which that came. After its end,
-nothing."""
+"""What an open stream holds: its conversation, and not the bytes in which that came."""
 
 import asyncio
 import gc
