@@ -12,7 +12,6 @@ from random import Random
 
 TARGETS = {
     "parser": "services.parser",
-    "stories": "services.parser",
     "bodies": "services.frontend.apis",
 }
 """Each target, and the package that is measured for its coverage."""

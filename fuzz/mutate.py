@@ -11,13 +11,23 @@ from fuzz.toolsets import of_the_vectors
 from tests.kit.parser_cases import vectors
 
 VALUES: Final = (
-    *("null", "true", "True", "None", "1", "-0.5", "1e5", "00", "9" * 40),
-    *("{}", "[]", '{"a": [1, {"b": null}]}', "plain words ", "船🌊", "&amp;", "<![CDATA[", "]]>"),
-    *("\n", "\n\n", " ", "\t", "\u00a0", "\x00", "\\", "\\u00e9", "\\ud800", "\\n", "</", "/>"),
-    *"\"'{}[](),:;=|<>",
+    *("null", "true", "None", "-0.5", "1e5", "00", "9" * 40, "{}", "[]", '{"a": [1, {"b": null}]}'),
+    *(
+        "船🌊",
+        "&amp;",
+        "<![CDATA[",
+        "]]>",
+        "\n\n",
+        "\t",
+        "\u00a0",
+        "\x00",
+        "\\u00e9",
+        "\\ud800",
+        "</",
+    ),
+    *"\"'{}[](),:;=|<>\n \\",
     *('{"name": "read_ledger", "arguments": {"page": 1}}', "read_ledger(page=1)"),
-    *('"name": ', '"arguments": ', '"parameters": ', '"function": {', '"type": "function", '),
-    '"id": "a1b2c3d4e", ',
+    *('"name": ', '"arguments": ', '"parameters": ', '"function": {', '"id": "a1b2c3d4e", '),
 )
 
 
@@ -35,27 +45,23 @@ def _texts(family: str) -> tuple[str, ...]:
 
 def _edit(chance: Random, family: str, text: str) -> str:
     """One change of the text: words and pieces of other texts put in, parts dropped or repeated."""
-    kind = chance.randrange(13)
-    if kind < 8:
-        at, end = _span(chance, text) if kind > 2 else (chance.randrange(len(text) + 1), 0)
-        word = chance.choice(_words(family)) if kind < 5 else ""
-        if kind == 7:
-            return text[:end] + text[at:end] * chance.choice((1, 1, 2, 5)) + text[end:]
-        return text[:at] + word + text[max(at, end) :]
-    match kind:
-        case 8:
-            return text[: chance.randrange(len(text) + 1)]
-        case 9 | 10:
-            other = chance.choice(_texts(family))
-            first, last = _span(chance, other)
+    at, end = _span(chance, text)
+    word, other = chance.choice(_words(family)), chance.choice(_texts(family))
+    first, last = _span(chance, other)
+    match chance.randrange(8):
+        case 0 | 1 | 2:
+            piece = word
+        case 3:
+            piece = word[: chance.randrange(len(word)) + 1]
+        case 4:
             piece = other[first:last]
-        case 11:
-            marker = chance.choice(spellings(family) or ("<",))
-            piece = marker[: chance.randrange(len(marker)) + 1]
-        case _:
+        case 5:
+            piece = text[at:end] * chance.choice((0, 2, 3, 6))
+        case 6:
             piece = chance.choice('x9 <\n"{') * chance.choice((70, 300, 600))
-    at = chance.randrange(len(text) + 1)
-    return text[:at] + piece + text[at:]
+        case _:
+            return text[:at]
+    return text[:at] + piece + text[chance.choice((at, end)) :]
 
 
 def _span(chance: Random, text: str) -> tuple[int, int]:

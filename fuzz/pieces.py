@@ -1,4 +1,5 @@
-"""Parts of requests, as clients of each API send them: what fuzzed bodies are made of."""
+"""A request of each API with many of its members, as clients send them: what fuzzed bodies are
+made of."""
 
 from typing import Any, Final
 
@@ -23,34 +24,26 @@ CUSTOM: Final = part("custom", id="c2", custom={"name": "p", "input": "raw"})
 DETAIL: Final = part("reasoning.encrypted", data="d", id="c1", format="turnwire-v1", index=0)
 GRAMMAR: Final = {"syntax": "lark", "definition": 'start: "x"'}
 FUNCTION: Final = {"name": "n", "parameters": {"type": "object"}}
-
 TEXT: Final = part("text", text="x")
 THINKING: Final = part("thinking", thinking="t", signature="s")
-TOOL_USE: Final = part("tool_use", id="t1", name="n", input={})
-TOOL_RESULT: Final = part("tool_result", tool_use_id="t1")
 SEARCHED: Final = {"title": "t", "url": "u", "encrypted_content": "e"}
 
-MESSAGES: Final = (
+MESSAGES: Final = [
     message("user", TEXT, part("image", source=IMAGE)),
-    message("assistant", THINKING, TEXT, TOOL_USE),
-    message("user", TOOL_RESULT),
+    message("assistant", THINKING, TEXT, part("tool_use", id="t1", name="n", input={})),
+    message("user", part("tool_result", tool_use_id="t1")),
     message("assistant", part("web_search_tool_result", content=[SEARCHED])),
-    message("user", THINKING),
-    message("assistant", TOOL_RESULT),
-)
-CHAT: Final = (
-    message("system", part("text", text="be brief")),
-    message("assistant", None, tool_calls=[CALL, CUSTOM]),
+]
+CHAT: Final = [
+    message("system", TEXT),
+    message("assistant", None, reasoning_content="a", tool_calls=[CALL, CUSTOM]),
     message("tool", "seen", tool_call_id="c1"),
-    message("assistant", None, reasoning_content=["a", "b"], tool_calls=[CALL]),
-    message("assistant", "x", thinking_blocks=[THINKING]),
-    message("assistant", "x", reasoning_details=[DETAIL]),
+    message("assistant", "x", thinking_blocks=[THINKING], reasoning_details=[DETAIL]),
     message("assistant", None, function_call={"name": "n", "arguments": "{}"}),
-    message("function", "seen", name="n"),
     message("user", part("image_url", image_url=IMAGE_URL)),
     message("user", part("file", file={"file_data": "AAAA", "filename": "f"})),
-)
-RESPONSES: Final = (
+]
+RESPONSES: Final = [
     message("user", part("input_text", text="hi"), part("input_image", image_url=IMAGE_URL["url"])),
     message("assistant", part("output_text", text="ho"), part("refusal", refusal="no")),
     part("reasoning", id="rs", summary=[part("summary_text", text="s")], encrypted_content="e"),
@@ -60,79 +53,52 @@ RESPONSES: Final = (
     part("local_shell_call", id="l", call_id="e", action=part("exec", command=["ls"])),
     part("shell_call_output", call_id="f", output=[{"stdout": "o", "outcome": {"exit_code": 1}}]),
     part("apply_patch_call", call_id="g", operation=part("delete_file", path="x")),
-    part("tool_search_call", call_id="h", arguments={"query": "q"}, execution="client"),
     part("tool_search_output", call_id="h", tools=[part("function", name="found")]),
     part("additional_tools", role="developer", tools=[part("custom", name="more")]),
-    part("configuration_update", reasoning={"effort": "low"}, text={"verbosity": "low"}),
     part("compaction", encrypted_content="mine"),
     part("item_reference", id="known"),
     part("web_search_call", id="w", action={"query": "q"}),
-    part("mcp_call", id="m", name="n", arguments="{}", output="o"),
-    part("compaction_trigger"),
-)
-MESSAGES_TOOLS: Final = ({"name": "n", "input_schema": {"type": "object", "properties": {}}},)
-CHAT_TOOLS: Final = (
-    part("function", function=FUNCTION),
-    part("custom", custom={"name": "p", "format": part("grammar", grammar=GRAMMAR)}),
-)
-RESPONSES_TOOLS: Final = (
-    part("function", **FUNCTION, defer_loading=True),
-    part("custom", name="p", format=part("grammar", **GRAMMAR)),
-    part("namespace", name="ns", description="d", tools=[part("function", name="n")]),
-    part("tool_search", execution="client"),
-    part("shell", environment={"type": "local"}),
-    part("web_search", external_web_access=True),
-)
-FORMAT: Final = part("json_schema", json_schema={"name": "n", "schema": {}})
+]
 
 WHOLE: Final[dict[str, Part]] = {
     "/v1/messages": {
-        "messages": [*MESSAGES[:3]],
+        "messages": MESSAGES,
         "max_tokens": 10,
-        "tools": [*MESSAGES_TOOLS],
+        "tools": [{"name": "n", "input_schema": {"type": "object", "properties": {}}}],
         "thinking": {"type": "adaptive"},
         "system": [part("text", text="x", cache_control={"type": "ephemeral", "ttl": "1h"})],
     },
     "/v1/chat/completions": {
-        "messages": [message("user", "hi"), *CHAT],
-        "tools": [*CHAT_TOOLS],
+        "messages": CHAT,
+        "tools": [
+            part("function", function=FUNCTION),
+            part("custom", custom={"name": "p", "format": part("grammar", grammar=GRAMMAR)}),
+        ],
         "tool_choice": "auto",
         "n": 2,
-        "seed": 1,
         "stop": ["x", 5],
-        "logit_bias": {"5": 1},
         "logprobs": True,
         "top_logprobs": 2,
-        "reasoning_effort": "high",
-        "response_format": FORMAT,
-        "stream_options": {"include_usage": True},
+        "response_format": part("json_schema", json_schema={"name": "n", "schema": {}}),
         "chat_template_kwargs": {"a": 1},
         "thinking": {"type": "enabled"},
     },
-    "/v1/completions": {"prompt": "text", "n": 2, "echo": True, "logprobs": 0, "max_tokens": 3},
+    "/v1/completions": {"prompt": [[1], [2, 3]], "n": 2, "echo": True, "max_tokens": 3},
     "/v1/responses": {
-        "input": [*RESPONSES],
+        "input": RESPONSES,
         "instructions": "i",
-        "tools": [*RESPONSES_TOOLS],
+        "tools": [
+            part("function", **FUNCTION, defer_loading=True),
+            part("custom", name="p", format=part("grammar", **GRAMMAR)),
+            part("namespace", name="ns", description="d", tools=[part("function", name="n")]),
+            part("tool_search", execution="client"),
+            part("shell", environment={"type": "local"}),
+        ],
         "tool_choice": "required",
         "reasoning": {"effort": "high", "summary": "auto", "context": "all_turns"},
         "include": ["reasoning.encrypted_content", "message.output_text.logprobs"],
         "text": {"format": part("json_schema", name="n", schema={}), "verbosity": "low"},
-        "stop": ["x"],
-        "temperature": 1,
         "top_logprobs": 2,
-        "metadata": {"a": "b"},
-        "prompt_cache_options": {"prewarm": True},
-        "truncation": "auto",
         "context_management": [part("compaction")],
-        "logit_bias": {"5": 1},
     },
 }
-"""A request of each API with many of its members; without the model."""
-PIECES: Final = {
-    "/v1/messages": ("messages", MESSAGES),
-    "/v1/chat/completions": ("messages", CHAT),
-    "/v1/responses": ("input", RESPONSES),
-}
-"""The member of each API that has the messages, and some of them."""
-PROMPTS: Final = (["a", "b"], [1, 2], [[1], [2, 3]], [["a"]])

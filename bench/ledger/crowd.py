@@ -11,13 +11,12 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from msgspec.structs import replace
 
 from bench.ledger.clients import CLIENTS, Dialogue
 from bench.ledger.models import empty_ledger
-from bench.ledger.sessions import WORD, Model, go_on, start
+from bench.ledger.sessions import WORD, Choices, Model, go_on, start
 from bench.ledger.walk import SEALER, Before
 from schemas.conversation import Client as Caller
 from services.preprocessor.model import ModelSetup
@@ -37,17 +36,15 @@ _PROVE_REASONING = (
 )
 
 
-class Chance:
-    """`Choices` from a seeded generator."""
+class Chance(Choices):
+    """Decisions of a seeded generator."""
 
     def __init__(self, seed: int | str) -> None:
+        super().__init__(b"")
         self._random = random.Random(seed)
 
     def below(self, count: int) -> int:
         return self._random.randrange(count)
-
-    def of(self, options: Any) -> Any:
-        return options[self.below(len(options))]
 
 
 @dataclass

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from bench.ledger.clients import Block, Dialogue
 from schemas.events import BlockStart, BlockStop, Delta, FinishReason
@@ -55,11 +55,22 @@ _ITEMS = {"reasoning": "rs", "text": "msg", "tool_use": "fc"}
 _CALLS = (1, 1, 1, 2, 3, 4)
 
 
-class Choices(Protocol):
-    """The source of randomness: bytes (`fuzz.generated_turns.Choices`) or a generator."""
+@dataclass
+class Choices:
+    """Bytes as decisions; when they are used up, every decision is the first."""
 
-    def below(self, count: int) -> int: ...
-    def of(self, options: Any) -> Any: ...
+    data: bytes
+    at: int = 0
+
+    def below(self, count: int) -> int:
+        """A number from 0 up to `count`, without it."""
+        byte = self.data[self.at] if self.at < len(self.data) else 0
+        self.at += 1
+        return byte % count
+
+    def of(self, options: Any) -> Any:
+        """One of `options`."""
+        return options[self.below(len(options))]
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from copy import deepcopy
 from functools import cache
 from random import Random
+from re import findall
 from typing import Any, Final
 
 import msgspec
 
-from fuzz.pieces import PIECES, PROMPTS, RESPONSES, WHOLE, message
+from fuzz.pieces import WHOLE, message
 from schemas.errors import Invalid, NotFound
 from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, Prepared, Usage
 from services.frontend.apis.chat.request import Chat
@@ -80,7 +81,7 @@ class Sealer:
 
 def responses(body: bytes, *, counting: bool) -> None:
     """The same for Responses, with its store and its stream."""
-    request = decode(body).with_references({"known": msgspec.Raw(encode(RESPONSES[0]))})
+    request = decode(body).with_references({"known": msgspec.Raw(encode(message("user", "Hi.")))})
     ask = Responses().convert(request, HEADERS, sealer=Sealer(), counting=counting)
     encode(without_images(ask.conversation))
     encode(stored_items(request, "t1"))
@@ -92,31 +93,16 @@ def responses(body: bytes, *, counting: bool) -> None:
 
 @cache
 def words() -> tuple[list[str], list[Any]]:
-    """All names of members in the OpenAPI document and in the pieces; fixed values, and pieces."""
+    """The names of members in the OpenAPI document and in `WHOLE`; and values: words of the
+    document, and all parts of `WHOLE`."""
     # Imported here, so that the fuzzer does not instrument the whole frontend.
     from services.frontend.apis.shared.openapi import document
     from services.frontend.app import APIS
 
-    names: dict[str, None] = {}
-    values: dict[str, None] = {}
-
-    def walk(part: Any) -> None:
-        for key, item in part.items() if isinstance(part, dict) else enumerate(part):
-            if key == "properties":
-                names.update(dict.fromkeys(item))
-            elif key == "enum":
-                values.update(dict.fromkeys(value for value in item if isinstance(value, str)))
-            elif key == "const" and isinstance(item, str):
-                values[item] = None
-            if isinstance(item, dict | list):
-                walk(item)
-
-    walk(document("1", APIS))
-    found = [holder[key] for holder, key in _places(WHOLE)]
-    for one in found:
-        if isinstance(one, dict):
-            names.update(dict.fromkeys(one))
-    return list(names), [*values, *found]
+    texts = json.dumps([document("1", APIS), WHOLE])
+    names = dict.fromkeys(findall(r'"(\w+)":', texts))
+    values = dict.fromkeys(findall(r'"([\w.-]+)"(?!:)', texts))
+    return [*names], [*values, *(holder[key] for holder, key in _places(WHOLE))]
 
 
 def mutate(data: bytes, chance: Random) -> bytes:
@@ -125,46 +111,34 @@ def mutate(data: bytes, chance: Random) -> bytes:
     try:
         body = json.loads(data[1:])
         for _ in range(chance.choice((1, 1, 2, 4))):
-            body = _changed(body, chance)
+            _change([*_places(body)], chance)
         text = json.dumps(body, ensure_ascii=chance.random() < 0.5)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError, IndexError):  # IndexError: nothing is in it
         return chance.choice([seed for _, seed in seeds()])
     return head + text.encode("utf-8", "replace")
 
 
-def _value(body: Any, chance: Random) -> Any:
-    """Any value: a scalar, a word or a piece of the APIs, or another part of the body."""
-    kind = chance.randrange(3)
-    if kind == 0:
-        return deepcopy(chance.choice(SCALARS))
-    if kind == 1:
-        return deepcopy(chance.choice(words()[1]))
-    holder, key = chance.choice(list(_places(body)) or [([body], 0)])
-    return deepcopy(holder[key])
-
-
-def _changed(body: Any, chance: Random) -> Any:
-    places, value = list(_places(body)), _value(body, chance)
-    if not places:
-        return value
+def _change(places: list[tuple[Any, Any]], chance: Random) -> None:
+    """Changes one place: to a scalar, a part of an API, or another part of the body."""
     holder, key = chance.choice(places)
-    match chance.randrange(5):
-        case 0 if chance.random() < 0.1:
-            for _ in range(chance.choice((30, 300, 800))):
-                holder[key] = [holder[key]]
+    other, its_key = chance.choice(places)
+    values = (chance.choice(SCALARS), chance.choice(words()[1]), other[its_key])
+    value = deepcopy(chance.choice(values))
+    match chance.randrange(6):
         case 0:
             del holder[key]
-        case 1 if isinstance(holder, dict):
+        case 1 if chance.random() < 0.1:
+            for _ in range(chance.choice((30, 300, 800))):
+                holder[key] = [holder[key]]
+        case 2 if isinstance(holder, dict):
             holder[chance.choice(words()[0])] = value
-        case 2 if isinstance(holder, list):
+        case 2:
             holder.insert(key, value)
         case 3 if isinstance(holder[key], str):
-            text, at = holder[key], chance.randrange(len(holder[key]) + 1)
             piece = chance.choice((" ", "\n", "\x00", "é", "船", "x" * 300))
-            holder[key] = text[:at] + piece + text[at:]
+            holder[key] = piece.join(chance.choice(((holder[key], ""), ("", holder[key]))))
         case _:
             holder[key] = value
-    return body
 
 
 def _places(value: Any, depth: int = 0) -> Iterator[tuple[Any, Any]]:
@@ -178,14 +152,12 @@ def _places(value: Any, depth: int = 0) -> Iterator[tuple[Any, Any]]:
 
 
 def seeds() -> Iterator[tuple[str, bytes]]:
-    """A request of each API with many members, and small ones with each piece."""
-    bodies = [(path, body) for path, body in WHOLE.items()]
-    for path, (member, pieces) in PIECES.items():
-        least = {"max_tokens": 9} if path == "/v1/messages" else {}
-        for piece in pieces:
-            bodies.append((path, {**least, member: [message("user", "hi"), piece]}))
-    for prompt in PROMPTS:
-        bodies.append(("/v1/completions", WHOLE["/v1/completions"] | {"prompt": prompt}))
+    """A request of each API with many members, and one with each of its messages alone."""
+    bodies = [*WHOLE.items()]
+    for path, whole in WHOLE.items():
+        for name in {"messages", "input"} & whole.keys():
+            least = {"max_tokens": 9, "model": "m"}
+            bodies += [(path, {**least, name: [message("user", "hi"), one]}) for one in whole[name]]
     for number, (path, body) in enumerate(bodies):
         text = json.dumps({"model": "m", **body}, indent=1).encode()
         yield f"{number:03}", bytes([PATHS.index(path)]) + text

@@ -12,8 +12,6 @@ import pytest
 from aiohttp import web
 
 from services.runtime.config import FrontendConfig
-from services.runtime.health import HealthServer
-from services.runtime.observability.telemetry import new_registry
 from services.runtime.request_headers import AllowedHosts, replace_invalid_bytes
 from tests.kit.examples import examples
 from tests.kit.frontend import serving
@@ -49,18 +47,9 @@ async def inspector(key: str | None, hosts: list[str]) -> AsyncIterator[int]:
     await runner.cleanup()
 
 
-@asynccontextmanager
-async def health(_directory: Path) -> AsyncIterator[int]:
-    server = HealthServer(new_registry(), lambda: None)
-    yield await server.start("127.0.0.1", 0)
-    await server.stop()
-
-
 SERVERS: dict[str, Open] = {
     "frontend with keys": frontend,
-    "inspector": lambda _: inspector(None, []),
     "inspector with a key": lambda _: inspector(KEY, ["*"]),
-    "health": health,
 }
 PATHS = (
     *("/", "/metrics", "/live", "/health", "/none", "/page/app.js", "/v1/models", "/v1/messages"),
@@ -130,15 +119,3 @@ async def test_odd_bytes_in_a_request_are_the_clients_error(name: str, tmp_path:
         for _ in range(examples(1500)):
             made = request(choose)
             assert await status_of(port, made) < 500, made
-
-
-@pytest.mark.parametrize("value", [b"\xff", "ü".encode()])
-async def test_key_that_is_not_utf8_is_refused_by_the_inspector(value: bytes) -> None:
-    async with inspector(KEY, ["*"]) as port:
-        cookie = b"Cookie: turnwire_inspect_%d=%b" % (port, value)
-        for head in (b"Authorization: Bearer " + value, cookie):
-            made = b"GET / HTTP/1.1\r\nHost: localhost:%d\r\n%b\r\n\r\n" % (port, head)
-            assert await status_of(port, made) == 401, made
-        escaped = b"".join(b"%%%02x" % byte for byte in value)
-        made = b"GET /?key=%b HTTP/1.1\r\nHost: localhost\r\n\r\n" % escaped
-        assert await status_of(port, made) == 401

@@ -5,14 +5,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import pytest
-
-from fuzz.cases import FAMILIES, Case, decode, from_vector
-from fuzz.generated_turns import generated_turn
+from fuzz.cases import FAMILIES, decode, from_vector
 from fuzz.properties import check
-from fuzz.targets import bodies, parser, stories
-from schemas.events import BlockEvent, Delta, FinishReason
-from services.families import TurnParser
+from fuzz.targets import bodies, parser
 from tests.kit.every import for_each
 from tests.kit.examples import examples
 from tests.kit.parser_cases import problems
@@ -49,48 +44,6 @@ def test_every_property_holds_for_mutations(family: str) -> None:
         except Exception as error:
             error.add_note(str(decode(data)))
             raise
-
-
-@for_each(range(len(FAMILIES)), parts=6)
-def test_blocks_equal_the_generated_turn(number: int) -> None:
-    chance = Random(number)
-    for _ in range(examples(15)):
-        data = bytes([number]) + chance.randbytes(chance.randrange(10, 120))
-        try:
-            stories.one(data)
-        except Exception as error:
-            error.add_note(str(generated_turn(data)))
-            raise
-
-
-class Late:
-    """A parser that keeps the character at offset 2 until the next one."""
-
-    in_reasoning = False
-
-    def __init__(self, parser: TurnParser) -> None:
-        self._parser = parser
-        self._held: list[BlockEvent] = []
-
-    def feed(self, text: str) -> list[BlockEvent]:
-        events = self._parser.feed(text)
-        if len(events) == 1 and isinstance(events[0], Delta) and events[0].offset == 2:
-            self._held = events
-            return []
-        held, self._held = self._held, []
-        return [*held, *events]
-
-    def finish(self, reason: FinishReason) -> list[BlockEvent]:
-        return [*self._held, *self._parser.finish(reason)]
-
-
-def test_parser_that_violates_a_property_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = Case("hermes", "late text")
-    check(case)
-    opened = Case.open
-    monkeypatch.setattr(Case, "open", lambda self: Late(opened(self)))
-    with pytest.raises(AssertionError, match="plain text at once"):
-        check(case)
 
 
 def test_bodies_and_mutations_are_parsed_or_refused() -> None:

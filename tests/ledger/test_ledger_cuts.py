@@ -8,9 +8,8 @@ import pytest
 
 from bench.ledger.clients import CLIENTS, Block, Dialogue
 from bench.ledger.models import empty_ledger
-from bench.ledger.sessions import WORD
+from bench.ledger.sessions import WORD, Choices
 from bench.ledger.walk import Before, common
-from fuzz.generated_turns import Choices
 from schemas.events import FinishReason
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt

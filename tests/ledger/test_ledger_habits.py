@@ -8,8 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from bench.ledger.clients import CLIENTS, Client, Dialogue
-from bench.ledger.sessions import Model, go_on
-from fuzz.generated_turns import Choices
+from bench.ledger.sessions import Choices, Model, go_on
 from schemas.conversation import Call, Conversation, Message, Part
 from services.families.writing import as_json
 from tests.ledger.walks import (

@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from bench.ledger.clients import CLIENTS, Block, Client, Dialogue
-from bench.ledger.sessions import WORD, Model, go_on
+from bench.ledger.sessions import WORD, Choices, Model, go_on
 from bench.ledger.walk import Before, Walk, common
-from fuzz.generated_turns import Choices
 from schemas.conversation import Call, Conversation, Message, Reasoning, Result, Text, ToolSpec
 from schemas.events import BlockStop, FinishReason
 from services.families import Family, open_parser

@@ -8,9 +8,8 @@ import pytest
 
 from bench.ledger.clients import CLIENTS, Client
 from bench.ledger.published import of_trl, published
-from bench.ledger.sessions import WORD
+from bench.ledger.sessions import WORD, Choices
 from bench.ledger.walk import Step, Walk, common
-from fuzz.generated_turns import Choices
 from services.preprocessor.model import ModelSetup
 from tests.ledger.walks import (
     DESCRIBED,

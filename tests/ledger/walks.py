@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from bench.ledger.clients import Client, Dialogue
 from bench.ledger.models import build, empty_ledger
 from bench.ledger.published import of_trl, published
-from bench.ledger.sessions import WORD, Model, Output, start
+from bench.ledger.sessions import WORD, Choices, Model, Output, start
 from bench.ledger.walk import SEALER, Before
-from fuzz.generated_turns import Choices
 from services.ledger.model import LedgerModel
 from services.ledger.recall import NO_LEDGER, Ledger
 from services.preprocessor.model import ModelSetup
