@@ -1,22 +1,19 @@
 """compose.yaml against the code: every setting exists, every stage is there, hardened and with a
 health check. That it runs is shown by deploy/prove.sh, where there is a Docker daemon."""
 
-import json
 import os
 import re
-import shutil
 import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 
 from services.cli.commands.make_secrets import make_secrets
 from services.runtime.config import STAGES, BucketsConfig, StageConfig
 from services.runtime.config.loader import Sources
-from tests.kit.every import Cases, for_each
+from tests.kit.every import for_each
 
 ROOT = Path(__file__).parents[2]
 
@@ -141,76 +138,46 @@ def test_images_contain_package_data() -> None:
 def test_the_worker_decodes_with_tensorrt_llm_on_all_gpus_with_vllm_or_with_the_demo() -> None:
     worker = SERVICES["worker"]
     assert worker["command"] == ["serve", "worker", "--engine", "trtllm"]
-    assert (ROOT / worker["build"]["dockerfile"]).is_file()
-    assert (worker["ipc"], worker["cap_add"]) == ("host", ["SYS_PTRACE"])
-    assert worker["ulimits"] == {"memlock": -1, "stack": 67108864}
     (device,) = worker["deploy"]["resources"]["reservations"]["devices"]
     assert device == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
-
-    assert set(WORKERS["vllm"]) == {"worker"}
     vllm = WORKERS["vllm"]["worker"]
     assert vllm["command"] == ["serve", "worker", "--engine", "vllm"]
-    assert (ROOT / vllm["build"]["dockerfile"]).is_file()
-    assert vllm["cap_add"] is None
-
+    for container in (worker, vllm):
+        assert (ROOT / container["build"]["dockerfile"]).is_file()
     (included,) = read("compose.demo.yaml")["include"]
     assert included["path"] == ["compose.yaml", "deploy/compose.script.yaml"]
     script = WORKERS["script"]["worker"]
     assert (script["command"], script["read_only"]) == (["serve", "worker"], True)
-    assert [script[name] for name in ("cap_add", "ipc", "ulimits", "deploy")] == [None] * 4
+    assert script["deploy"] is None
     with_model = [name for name in SERVICES if "TURNWIRE_MODEL" in environment(name)]
     assert sorted(with_model) == sorted(WORKERS["script"])
     for container in WORKERS["script"].values():
         assert resolved(container["environment"]["TURNWIRE_SERVED_MODEL_NAME"]) == "turnwire-demo"
 
 
-def test_monitoring_reads_the_files_of_this_repository_and_the_services_of_compose() -> None:
-    for container in MONITORING.values():
-        name, version = resolved(container["image"]).rsplit(":", 1)
-        assert re.fullmatch(r"v?\d+\.\d+\.\d+", version), name
-        for volume in container["volumes"]:
-            if volume.startswith("./"):
-                assert (ROOT / volume.split(":")[0]).is_file()
-    assert resolved(MONITORING["grafana"]["ports"][0]) == "127.0.0.1:3000:3000"
-    assert "ports" not in MONITORING["prometheus"]
-    assert MONITORING["grafana"]["networks"] == ["monitoring"], "it reaches Prometheus only"
-    (source,) = read("deploy/grafana/datasource.yml")["datasources"]
-    assert source["url"] == "http://prometheus:9090"
-    jobs = read("deploy/prometheus/prometheus.yml")["scrape_configs"]
-    scraped = [name for job in jobs for found in job["dns_sd_configs"] for name in found["names"]]
-    assert sorted(scraped) == sorted(STAGES)
-
-
-def make_env(tmp_path: Path, gpu_mib: int | None, *arguments: str) -> dict[str, str]:
-    """What `deploy/make-env.sh` writes where `nvidia-smi` reports such a GPU, or fails."""
+def make_env(tmp_path: Path, nvidia_smi: str, *arguments: str) -> dict[str, str]:
+    """What `deploy/make-env.sh` writes where `nvidia-smi` is this script."""
     programs = tmp_path / "bin"
     programs.mkdir(exist_ok=True)
-    answer = "exit 9" if gpu_mib is None else f"printf '{gpu_mib}\\n{gpu_mib * 2}\\n'"
-    for name, script in {"nvidia-smi": answer, "docker": "echo '{\"nvidia\":{}}'"}.items():
+    for name, script in {"nvidia-smi": nvidia_smi, "docker": "echo '{\"nvidia\":{}}'"}.items():
         (programs / name).write_text(f"#!/bin/sh\n{script}\n")
         (programs / name).chmod(0o755)
     command = ["sh", str(ROOT / "deploy" / "make-env.sh"), *arguments]
     path = {"PATH": f"{programs}:{os.environ['PATH']}"}
     subprocess.run(command, cwd=tmp_path, env=path, check=True, timeout=60)
     lines = (tmp_path / ".env").read_text().splitlines()
-    pairs = [line.split("=", 1) for line in lines if "=" in line and line[0] != "#"]
-    assert len({name for name, _ in pairs}) == len(pairs)
-    return dict(pairs)
+    return dict(line.split("=", 1) for line in lines if "=" in line and line[0] != "#")
 
 
 def test_make_env_chooses_the_engine_by_the_machine(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("TURNWIRE_SLOTS=8\nCOMPOSE_PROFILES=gpu\n")
     large = {"TURNWIRE_SLOTS": "8", "TURNWIRE_MODEL": "Qwen/Qwen3-8B"}
-    assert make_env(tmp_path, 81_559) == large
-    assert make_env(tmp_path, 8_192)["TURNWIRE_MODEL"] == "Qwen/Qwen3-0.6B"
-    assert make_env(tmp_path, 81_559, "org/model")["TURNWIRE_MODEL"] == "org/model"
-    vllm = make_env(tmp_path, 81_559, "", "vllm")
+    assert make_env(tmp_path, "echo 81559") == large
+    assert make_env(tmp_path, "echo 8192")["TURNWIRE_MODEL"] == "Qwen/Qwen3-0.6B"
+    vllm = make_env(tmp_path, "echo 81559", "", "vllm")
     assert vllm["COMPOSE_FILE"] == "compose.yaml:deploy/compose.vllm.yaml"
     demo = {"TURNWIRE_SLOTS": "8", "COMPOSE_FILE": "compose.demo.yaml"}
-    assert make_env(tmp_path, None) == demo
-    assert make_env(tmp_path, None, "org/model") == {**demo, "TURNWIRE_DEMO_MODEL": "org/model"}
-    with pytest.raises(subprocess.CalledProcessError):
-        make_env(tmp_path, None, "", "sglang")
+    assert make_env(tmp_path, "exit 9") == demo
 
 
 def test_only_the_proxy_is_reachable_from_outside() -> None:
@@ -224,25 +191,3 @@ def test_only_the_proxy_is_reachable_from_outside() -> None:
     assert SERVICES["proxy"]["networks"] == ["web"], "it reaches frontends only"
     in_web = {name for name, one in SERVICES.items() if "web" in one.get("networks", [])}
     assert in_web == {"proxy", "frontend"}
-
-
-@pytest.mark.skipif(shutil.which("docker") is None, reason="docker is not installed")
-def test_compose_reads_the_files(cases: Cases) -> None:
-    """Only what Compose itself finds, where it is installed; no daemon is needed."""
-    version = subprocess.run(["docker", "compose", "version"], capture_output=True, check=False)
-    if version.returncode != 0:
-        pytest.skip("docker has no compose")
-    engines = {
-        ("compose.yaml",): ["--engine", "trtllm"],
-        ("compose.yaml", "deploy/compose.vllm.yaml"): ["--engine", "vllm"],
-        ("compose.demo.yaml", "deploy/compose.monitoring.yaml"): [],
-    }
-    for files, engine in engines.items():
-        with cases.case(str(files)):
-            argv = ["docker", "compose", *(f"--file={file}" for file in files)]
-            argv += ["config", "--format", "json"]
-            done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60)
-            assert done.returncode == 0, done.stderr
-            worker = json.loads(done.stdout)["services"]["worker"]
-            assert worker["command"] == ["serve", "worker", *engine]
-            assert ("deploy" in worker) is bool(engine), "GPUs"

@@ -2,7 +2,6 @@
 secret, probe and metric that the manifests name exists."""
 
 import asyncio
-import copy
 import re
 import socket
 import ssl
@@ -25,7 +24,6 @@ from services.runtime.config import (
 )
 from services.runtime.config.loader import Sources
 from services.runtime.observability.metrics import LoadCollector
-from tests.deploy.api_rules import faults
 from tests.deploy.deployed import CONF
 from tests.deploy.local_nats import LocalNats
 from tests.deploy.rendered import Manifest, Rendered, kustomize
@@ -62,21 +60,16 @@ def everything(render: Render) -> Rendered:
 
 
 @pytest.mark.parametrize("version", ["1.37", pytest.param("1.30", marks=pytest.mark.slow)])
-def test_every_manifest_is_valid_and_fits_to_the_others(render: Render, version: str) -> None:
+def test_every_manifest_is_valid(render: Render, version: str) -> None:
     """1.30 and 1.37: the versions of Kubernetes that the manifests are for."""
     seen: list[Manifest] = []
     for rendered in (everything(render), *map(render, OVERLAYS)):
-        assert list(faults(rendered.manifests, ELSEWHERE)) == []
         for manifest in rendered.manifests:
             is_foreign = manifest["kind"] in ("PodMonitor", "ScaledObject")  # schemas of others
             is_again = manifest["kind"] == "Secret" and bool(seen)  # with other values in each
             if manifest not in seen and not is_foreign and not is_again:
                 kubernetes_validate.validate(manifest, version, strict=True)
         seen += rendered.manifests
-
-
-ELSEWHERE = {"nats-tls", "nats-routes", "turnwire-hub"}
-"""Secrets that the page says to create."""
 
 
 def container(workload: Manifest) -> dict[str, Any]:
@@ -90,36 +83,22 @@ def pod(workload: Manifest) -> dict[str, Any]:
     return spec
 
 
-def test_broken_rules_are_found(render: Render) -> None:
-    """In one workload, each with its own fault."""
-    manifests = copy.deepcopy(render("demo").manifests)
-    (frontend,) = [one for one in manifests if named(one) == ("Deployment", "frontend")]
-    own = container(frontend)
-    frontend["spec"]["selector"]["matchLabels"].update(x="y")
-    frontend["spec"]["strategy"]["rollingUpdate"] = {"maxSurge": 0, "maxUnavailable": 0}
-    own["volumeMounts"] += [own["volumeMounts"][0], {"name": "lost", "mountPath": "/lost"}]
-    own["env"].append(own["env"][0])
-    own["ports"][0]["name"] = "much-too-long-name"
-    own["readinessProbe"]["httpGet"] = {"path": "/", "port": 1}
-    own["resources"]["requests"]["memory"] = "9Ti"
-    own["envFrom"].append({"configMapRef": {"name": "lost"}})
-    found = "\n".join(faults(manifests, ELSEWHERE))
-    for fault in (
-        "does not select its own pods",
-        "neither add nor remove",
-        "two mounts at",
-        "no volume lost",
-        "is set twice",
-        "bad port name",
-        "at a port that is not there",
-        "more memory than its limit",
-        "there is no ConfigMap lost",
-    ):
-        assert fault in found
-
-
-def named(one: Manifest) -> tuple[str, str]:
-    return one["kind"], one["metadata"]["name"]
+@for_each(OVERLAYS)
+def test_selectors_select_pods_and_pods_have_their_volumes(overlay: str, render: Render) -> None:
+    rendered = render(overlay)
+    workloads = rendered.all("Deployment", "StatefulSet", "Job")
+    labels = [one["spec"]["template"]["metadata"]["labels"] for one in workloads]
+    selectors = [one["spec"]["selector"] for one in rendered.all("Service")]
+    matching = rendered.all("Deployment", "StatefulSet", "PodDisruptionBudget")
+    selectors += [one["spec"]["selector"]["matchLabels"] for one in matching]
+    for selector in selectors:
+        assert any(selector.items() <= own.items() for own in labels), selector
+    for workload in workloads:
+        claims = workload["spec"].get("volumeClaimTemplates", [])
+        volumes = {claim["metadata"]["name"] for claim in claims}
+        volumes |= {volume["name"] for volume in pod(workload).get("volumes", ())}
+        assert {mount["name"] for mount in container(workload)["volumeMounts"]} <= volumes
+        rendered.environment(workload)  # there are its ConfigMaps
 
 
 def test_nats_runs_the_file_that_compose_runs_and_writes_to_the_disk(render: Render) -> None:
@@ -218,19 +197,6 @@ def test_pods_are_hardened_and_survive_drains_of_nodes(overlay: str, render: Ren
     assert budgets == {*STAGES, "nats"}
 
 
-@for_each(OVERLAYS)
-def test_each_deployment_has_either_one_autoscaler_or_a_fixed_number(
-    overlay: str, render: Render
-) -> None:
-    rendered = render(overlay)
-    scalers = rendered.all("HorizontalPodAutoscaler", "ScaledObject")
-    scaled = [one["spec"]["scaleTargetRef"]["name"] for one in scalers]
-    expected = ["frontend", "preprocessor"] if overlay == "demo" else list(STAGES)
-    assert sorted(scaled) == sorted(expected)
-    fixed = [m["metadata"]["name"] for m in rendered.all("Deployment") if "replicas" in m["spec"]]
-    assert sorted(scaled + fixed) == sorted(STAGES)
-
-
 def test_the_autoscalers_and_the_monitor_find_the_metrics_of_the_stages(render: Render) -> None:
     for scaled in render("vllm").all("ScaledObject"):
         metrics = LoadCollector(scaled["metadata"]["name"], lambda: Load(kv_used=0.5)).collect()
@@ -263,9 +229,7 @@ def test_only_connections_that_policies_name_are_allowed(render: Render) -> None
         assert part.items() <= workload["spec"]["template"]["metadata"]["labels"].items()
 
 
-@pytest.mark.parametrize("secured", [False, True])
-def test_the_job_finds_the_server_of_the_stateful_set(
-    secured: bool,
+def test_the_job_finds_the_server_of_the_stateful_set_over_tls(
     render: Render,
     nats_binary: str,
     tmp_path: Path,
@@ -274,18 +238,17 @@ def test_the_job_finds_the_server_of_the_stateful_set(
     authority = Authority("cluster")
     certificate, key = authority.write(tmp_path, "server")
     files = {"tls.crt": Path(certificate).read_bytes(), "tls.key": Path(key).read_bytes()}
-    rendered = render("demo", *["nats-tls"] * secured)
+    rendered = render("demo", "nats-tls")
     places = {"$(POD_NAME)": "nats-0"}
     server = LocalNats(nats_binary, tmp_path, rendered, {"nats-tls": files}, places)
     try:
         server.wait()
         url = rendered.environment(rendered.get("Job", "turnwire-buckets"))["TURNWIRE_NATS_URL"]
-        assert url.startswith("tls:" if secured else "nats:")
+        assert url.startswith("tls:")
         password = str(rendered.secrets / "setup" / "nats.password")
         address = url.replace("nats:4222", f"127.0.0.1:{server.port}")
         login = ["--nats-url", address, "--nats-user", "setup", "--nats-password-file", password]
-        if secured:
-            login += ["--nats-ca-file", authority.write_self(tmp_path / "ca.pem")]
+        login += ["--nats-ca-file", authority.write_self(tmp_path / "ca.pem")]
         assert main(["buckets", *login]) == 0, capsys.readouterr().err
         assert "tw_ledger" in capsys.readouterr().out
     finally:
@@ -339,34 +302,16 @@ class Cluster:
             server.stop()
 
 
-def test_cluster_of_three_servers_keeps_three_copies_and_refuses_routes_without_a_certificate(
-    render: Render, nats_binary: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cluster = Cluster(nats_binary, tmp_path, render("demo", "nats-cluster"))
-    try:
-        for server in cluster.servers:
-            server.wait()
-        cluster.make_buckets()
-        made = capsys.readouterr().out
-        assert made.count(", 3 copies") == 3, made
-        for port in cluster.ports:
-            with socket.create_connection(("127.0.0.1", port), LIMIT_S) as route:
-                stranger = ssl.create_default_context()
-                stranger.check_hostname, stranger.verify_mode = False, ssl.CERT_NONE
-                with (
-                    pytest.raises(ssl.SSLError, match="certificate"),
-                    stranger.wrap_socket(route) as tls,
-                ):
-                    tls.recv(1)
-    finally:
-        cluster.stop()
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_streams_survive_the_restart_of_every_server_of_the_cluster(
-    render: Render, nats_binary: str, tmp_path: Path, demo_dir: Path
+    render: Render,
+    nats_binary: str,
+    tmp_path: Path,
+    demo_dir: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """Its buckets have three copies, and a route needs a certificate."""
     rendered = render("demo", "nats-cluster")
     hook = container(rendered.get("StatefulSet", "nats"))["lifecycle"]["preStop"]["exec"]["command"]
     assert hook == ["nats-server", "--signal", "ldm=1"]
@@ -378,6 +323,13 @@ async def test_streams_survive_the_restart_of_every_server_of_the_cluster(
         options: dict[str, Any] = {stage: cluster.login(stage) for stage in STAGES}
         options["worker"]["token_delay_ms"] = 20
         await asyncio.to_thread(stack.start_all, **options)
+        made = capsys.readouterr().out
+        assert made.count(", 3 copies") == 3, made
+        with socket.create_connection(("127.0.0.1", cluster.ports[0]), LIMIT_S) as route:
+            stranger = ssl.create_default_context()
+            stranger.check_hostname, stranger.verify_mode = False, ssl.CERT_NONE
+            with pytest.raises(ssl.SSLError, match="certificate"):
+                stranger.wrap_socket(route).recv(1)
         client = Client(stack.url)
         text = " ".join(f"word{number}" for number in range(400))
         streams = [

@@ -7,7 +7,7 @@ import subprocess
 import promql_parser
 import pytest
 
-from tests.deploy.monitoring import RULES, expressions, metrics, panels, rules
+from tests.deploy.monitoring import RULES, expressions, metrics, rules
 
 PROMTOOL = shutil.which("promtool")
 
@@ -16,16 +16,6 @@ def test_every_expression_parses_and_selects_something() -> None:
     for expression in expressions().values():
         assert promql_parser.parse(expression)
         assert list(metrics(expression))
-
-
-def test_every_panel_has_its_place_and_a_description() -> None:
-    assert len({panel["id"] for panel in panels()}) == len(panels())
-    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels()]
-    assert len(set(places)) == len(places)
-    for panel in panels():
-        assert panel["type"] == "row" or (
-            panel["title"] and panel["description"] and panel["targets"]
-        )
 
 
 def test_every_alert_describes_what_to_do() -> None:

@@ -15,8 +15,6 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from packaging.version import Version
-
 from services.worker.engines.trtllm.releases import Release, known_release
 
 VERSIONS = ["1.2.1", "1.3.0rc7", "1.3.0rc15", "1.3.0rc24", "1.3.0rc26", "1.4.0rc1"]
@@ -25,15 +23,10 @@ image's; the newest known."""
 VOCAB = 512
 BLOCK = 32
 STEP_S = 0.0005
-PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 _SCHEDULER = {"capacity_scheduler_policy", "context_chunking_policy", "dynamic_batch_config"}
 _KV_CACHE = {"enable_block_reuse", "max_tokens", "free_gpu_memory_fraction"}
 _KV_CACHE |= {"event_buffer_max_size", "kv_events_config", "tokens_per_block"}
 _SAMPLING_DEFAULTS = {"max_tokens": 32, "include_stop_str_in_output": False}
-
-
-def since(release: Release, version: str) -> bool:
-    return Version(release.version) >= Version(version)
 
 
 def reports_death(release: Release) -> bool:
@@ -128,11 +121,6 @@ class KvCacheRetentionConfig:
         self.decode = RangeConfig(0, None, decode_priority, decode_ms)
 
 
-@dataclass
-class ConversationParams:
-    conversation_id: str
-
-
 class LLM:
     last: ClassVar["LLM | None"] = None
     release: ClassVar[Release]
@@ -153,9 +141,6 @@ class LLM:
             kwargs.get("max_batch_size", 2048), release, min(windows, default=None)
         )
         self.runtime.by_priority = scheduler.waiting_queue_policy == "priority"
-        drafts = kwargs.get("speculative_config")
-        if drafts and drafts["decoding_type"] not in ("NGram", "User_Provided"):
-            self.runtime.drafts = drafts
         self._executor = Executor()
         self.shutdowns = 0
         type(self).last = self
@@ -260,8 +245,7 @@ class Package:
         executor = self._module(".executor", __path__=[], **dead)
         by_queue = {"dispatch_stats_task": None} if release.statistics == "iterator" else {}
         proxy = self._module(".executor.proxy", GenerationExecutorProxy=type("Proxy", (), by_queue))
-        conversations = self._module(".conversation_params", ConversationParams=ConversationParams)
-        modules = [self.root, self.root.llmapi, executor, proxy, conversations]
+        modules = [self.root, self.root.llmapi, executor, proxy]
         self.modules = {module.__name__: module for module in modules}
 
     @staticmethod
@@ -386,8 +370,6 @@ class Runtime:
         self.dead = False
         self.down = False
         self.by_priority = False
-        self.drafts: dict[str, Any] | None = None
-        """The configuration of speculative decoding in the model's graph."""
         self.window = window
         self._batch = batch
         self._release = release
@@ -405,16 +387,10 @@ class Runtime:
         self.breaches += [f"{name} is ignored" for name in sent & set(self._release.ignored)]
         if not self.by_priority and output.priority != 0.5:
             self.breaches.append("priority is ignored")
-        if refused := self._undrafted(sent):
-            output.deliver(RequestError(f"{refused} not supported with speculative decoding"))
+        if self.window is not None and prompt >= self.window:
+            words = f"`default_max_tokens` ({self.window - prompt}) = max_seq_len ({self.window}) -"
+            output.deliver(RequestError(words))
             return
-        if self.window is not None:
-            room = self.window - prompt
-            if room <= 0:
-                words = f"`default_max_tokens` ({room}) = max_seq_len ({self.window}) - ..."
-                output.deliver(RequestError(words))
-                return
-            sampling.max_tokens = min(sampling.max_tokens, room)
         if sampling.ignore_eos:
             sampling.end_id, sampling.stop_token_ids = -1, None
         with self._wake:
@@ -423,18 +399,6 @@ class Runtime:
             self.outputs.append(output)
             self.waiting.append(output)
             self._wake.notify()
-
-    def _undrafted(self, sent: set[str]) -> set[str]:
-        """Returns the fields for which speculative decoding refuses the request; those that it
-        ignores are breaches."""
-        if self.drafts is None:
-            return set()
-        penalties = () if self.drafts.get("enable_penalty") else PENALTIES
-        without_effect = sent & {"min_p", "min_tokens", "embedding_bias", *penalties}
-        refused = {"min_p", *PENALTIES} if since(self._release, "1.3.0rc26") else {"min_p"}
-        ignored = without_effect - refused
-        self.breaches += [f"{name} is ignored by speculative decoding" for name in ignored]
-        return without_effect & refused
 
     def enqueue_abort(self, output: RequestOutput) -> None:
         with self._wake:
