@@ -13,7 +13,7 @@ import pytest
 
 from schemas.errors import EngineFailed, Invalid
 from services.runtime.config import WorkerConfig
-from services.worker.engine import FEATURES, BlocksStored, EngineDied
+from services.worker.engine import BlocksStored, EngineDied
 from services.worker.engines.vllm.engine import VllmEngine
 from tests.kit.engines import EMPTY_MODEL, PROMPT, begun, request, run
 from tests.kit.waiting import LIMIT_S, eventually
@@ -43,17 +43,6 @@ async def test_it_describes_the_engine_that_was_built(fake_vllm: Any, tmp_path: 
     assert "speculative" in info.lacking["min_p"]
     assert not info.shares_queued, "several prompts prefill side by side"
     assert not {"min_p", "logit_bias"} & info.features
-
-
-def test_it_explains_itself_without_a_start(fake_vllm: Any) -> None:
-    support = VllmEngine.explain(
-        WorkerConfig(model=None, engine_args={"skip_tokenizer_init": True})  # type: ignore[arg-type]
-    )
-    assert support.version == "0.32.0"
-    assert support.features == FEATURES - {"guided", "grammar", "retention", "vision"}
-    assert "skip_tokenizer_init" in support.lacking["guided"]
-    with pytest.raises(ValueError, match="no argument nonesuch"):
-        VllmEngine.explain(WorkerConfig(model="m", engine_args={"nonesuch": 1}))
 
 
 async def test_an_engine_that_cannot_be_built_is_one_error(fake_vllm: Any, tmp_path: Path) -> None:
@@ -118,13 +107,9 @@ async def test_events_follow_the_cache_until_the_engine_stops(
     fake_vllm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VLLM_PLUGINS", "mine")
-    monkeypatch.delenv("VLLM_NO_USAGE_STATS", raising=False)
-    monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "fork")
     engine = VllmEngine(config(tmp_path))
     await engine.start()
-    assert os.environ["VLLM_PLUGINS"] == "mine,turnwire"
-    assert os.environ["VLLM_NO_USAGE_STATS"] == "1"
-    assert os.environ["VLLM_WORKER_MULTIPROC_METHOD"] == "fork", "the operator's choice"
+    assert os.environ["VLLM_PLUGINS"] == "mine,turnwire", "its processes die with their parent"
     endpoint = fake_vllm.last.args.kv_events_config.endpoint.removeprefix("ipc://")
     assert Path(endpoint).parent.stat().st_mode & 0o077 == 0, "prompts are in the events"
     read: list[Any] = []

@@ -15,19 +15,14 @@ import pytest
 import pytest_asyncio
 from PIL import Image
 
-from schemas.frames import pack_ids
 from services.runtime.config import WorkerConfig
-from services.tokenization.block_keys import block_keys, with_images
 from services.worker.engine import EngineDelta
 from services.worker.engines.vllm.engine import VllmEngine
-from services.worker.kv.blocks import KvBlockIndex
 from tests.kit.vision_model import build_vision_model, png
-from tests.kit.waiting import eventually
 from tests.worker import conformance
 from tests.worker.conformance import Bench
 from tests.worker.vision import TEXT, VisionConformance, VisionPrompts
 
-BLOCK = 32
 LIMIT_S = 1800.0
 ONE, OTHER, WIDE = png(112, 84, 1), png(112, 84, 2), png(224, 56, 3)
 QUESTION = "What is in it, and what is beside it?"
@@ -45,7 +40,6 @@ pytestmark = [
 class VllmBench(Bench):
     """The engine, with vLLM's own methods."""
 
-    index: KvBlockIndex
     engine: VllmEngine
 
     @property
@@ -53,7 +47,7 @@ class VllmBench(Bench):
         return self.engine._llm
 
     async def clear(self) -> None:
-        """Empties the prefix cache; the event comes with the next request."""
+        """Empties the prefix cache."""
         await self.idle()
         await asyncio.wait_for(self.llm.reset_prefix_cache(), LIMIT_S)
 
@@ -97,7 +91,7 @@ def vision(model: Path) -> VisionPrompts:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def started(model: Path) -> AsyncIterator[VllmBench]:
     arguments = {
-        "block_size": BLOCK,
+        "block_size": 32,
         "enforce_eager": True,
         "max_num_batched_tokens": 1024,
         "limit_mm_per_prompt": {"image": 4},
@@ -114,18 +108,10 @@ async def started(model: Path) -> AsyncIterator[VllmBench]:
     )
     info = await asyncio.wait_for(engine.start(), LIMIT_S)
     bench = VllmBench(engine, info, list(range(8, 108)), lambda: None)
-    bench.index = KvBlockIndex(BLOCK, None)
-
-    async def read() -> None:
-        async for event in engine.kv_events():
-            bench.index.apply(event)
-
-    reading = asyncio.create_task(read())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(conformance, "WAIT_S", LIMIT_S)
         yield bench
     await engine.stop(20.0)
-    await asyncio.wait_for(reading, LIMIT_S)
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -151,18 +137,6 @@ async def test_the_output_is_that_of_vllm_for_the_same_text_and_images(
     assert len(ours) == len(own) == 8
     for mine, theirs in zip(ours, own, strict=True):
         assert mine == pytest.approx(theirs, abs=1e-4)
-
-
-@pytest.mark.parametrize("salt", [None, "tenant"])
-@pytest.mark.parametrize("parts", [(TEXT, ONE, QUESTION, WIDE, QUESTION), (ONE, ONE, TEXT, OTHER)])
-async def test_the_index_has_the_keys_of_the_preprocessor(
-    bench: VllmBench, vision: VisionPrompts, parts: tuple[str | bytes, ...], salt: str | None
-) -> None:
-    request = vision.request(bench, *parts, max_tokens=40, cache_salt=salt)
-    computed = [*request.token_ids, *(await bench.ids(request))[:-1]]
-    keys = block_keys(with_images(pack_ids(computed), request.images), BLOCK, salt=salt)
-    assert len(keys) > len(request.token_ids) // BLOCK
-    await eventually(lambda: set(bench.index.keys()) == set(keys))
 
 
 class TestVision(VisionConformance):

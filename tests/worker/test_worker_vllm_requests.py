@@ -66,14 +66,6 @@ def test_a_lacking_feature_has_a_reason(given: dict[str, Any], features: set[str
     assert set(found) == features | {"grammar", "retention"}
 
 
-def test_a_backend_a_release_and_a_model_may_lack_something() -> None:
-    lark = {"structured_outputs_config": {"backend": "guidance"}}
-    arguments = engine_arguments(WorkerConfig(model="m", engine_args=lark))
-    names = [name for name in FIELDS if name != "min_p"]
-    found = lacking(arguments, names, caches=False)
-    assert set(found) == {"min_p", "prefix_cache", "kv_events", "retention"}
-
-
 def test_sampling_arguments_are_what_vllm_takes() -> None:
     made = sampling_arguments(
         request(temperature=0.5, top_p=0.9, top_k=-1, seed=-1, min_tokens=2, stop_ids=(5, 7)),
