@@ -16,7 +16,6 @@ from schemas.errors import MEDIA_MISSING, ErrorInfo, ErrorKind
 from schemas.frames import GenerateReply, GenerateRequest, PromptImage, ThoughtBudget, pack_ids
 from services.images.image import image_hash
 from services.images.store import ImageStore, image_bucket
-from services.images.stored_images import StoredImages
 from services.runtime.config import ImageStoreConfig, WorkerConfig
 from services.runtime.process import Process
 from services.runtime.storage.kv import create_bucket
@@ -243,17 +242,3 @@ async def test_store_that_does_not_answer_is_an_error_in_time(
     error = error_of(await trial.send(trial.asked("t", *placed(vision, image()))))
     assert (error.kind, error.code) == (ErrorKind.UNAVAILABLE, None)
     assert error.retry_after_s is not None
-
-
-async def test_requests_that_wait_for_an_image_read_it_once(
-    trial: Trial, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("services.images.stored_images.CONCURRENT", 1)
-    slow, one = SlowStore(monkeypatch), PromptImage(image_hash(image(), None), 0, 4)
-    await trial.store.put(one.hash, image())
-    fetcher = StoredImages(trial.worker)
-    fetches = [asyncio.create_task(fetcher.read([one])) for _ in range(3)]
-    await eventually(lambda: slow.waiting == 1)
-    slow.release.set()
-    assert await asyncio.gather(*fetches) == [{one.hash: image()}] * 3
-    assert slow.waiting == 1

@@ -105,13 +105,9 @@ async def test_notice_follows_the_first_token_of_a_prompt_that_was_computed(tria
     assert trial.notices == [PrefillNotice("t", True)], "one token of v was new"
 
 
-@pytest.mark.parametrize("how", ["cancelled", "fails", "late"])
-async def test_notice_reports_a_turn_that_ended_without_a_token(trial: Trial, how: str) -> None:
-    await trial.generate("t", 0.2 if how == "late" else None, notice=NOTICES, notice_tokens=1)
-    if how == "cancelled":
-        trial.shard.publish(subjects.cancel("m"), Cancel("t", 1, "hangup"))
-    elif how == "fails":
-        trial.engine.open_turns["t.1"].fail(EngineFailed("no room"))
+async def test_notice_reports_a_turn_that_ended_without_a_token(trial: Trial) -> None:
+    await trial.generate("t", None, notice=NOTICES, notice_tokens=1)
+    trial.engine.open_turns["t.1"].fail(EngineFailed("no room"))
     await eventually(lambda: bool(trial.notices))
     assert trial.notices == [PrefillNotice("t", False)]
     assert (await trial.generate("u", None)).expected_cached == 0, "nothing was computed"

@@ -19,7 +19,6 @@ from services.worker.engines.transformers.engine import TransformersEngine
 from services.worker.engines.transformers.loader import explain
 from tests.kit import engines
 from tests.kit.engines import ids_of, run, torch, transformers
-from tests.kit.listening import listen
 from tests.kit.vision_model import build_vision_model, png, reference_processor
 from tests.worker.vision import VisionPrompts
 
@@ -27,8 +26,6 @@ pytestmark = [engines.with_torch, pytest.mark.asyncio(loop_scope="module")]
 PAGE = 32
 WORDS = ["read", "the", "file", "and", "run", "a", "test", "of", "this", "code"]
 Prompt: TypeAlias = tuple[list[int], list[EngineImage]]
-Part: TypeAlias = str | bytes
-"""Text, or an image's data."""
 
 
 def image(seed: int, width: int = 150, height: int = 100) -> bytes:
@@ -49,10 +46,6 @@ class Model:
     processor: Any
     prompts: VisionPrompts
 
-    def prompt(self, *parts: Part) -> Prompt:
-        """The user's message of these parts."""
-        return self.prompts.prompt(*parts)
-
     def inputs(self, ids: list[int], images: Sequence[EngineImage]) -> dict[str, Any]:
         """The arguments of the model's forward pass."""
         found = {"input_ids": torch.tensor([ids])}
@@ -67,10 +60,8 @@ class Model:
                 ).int()
         return found | {"attention_mask": torch.ones(1, len(ids), dtype=torch.int64)}
 
-    def generate(
-        self, ids: list[int], images: Sequence[EngineImage], tokens: int, **sampling: Any
-    ) -> list[int]:
-        own = {"max_new_tokens": tokens, "do_sample": False, "eos_token_id": None, **sampling}
+    def generate(self, ids: list[int], images: Sequence[EngineImage], tokens: int) -> list[int]:
+        own = {"max_new_tokens": tokens, "do_sample": False, "eos_token_id": None}
         out = self.own.generate(**self.inputs(ids, images), **own)
         found: list[int] = out[0, len(ids) :].tolist()
         return found
@@ -93,11 +84,8 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return Model(path, own, processor, VisionPrompts(path, request.param))
 
 
-def config(path: Path, **changes: Any) -> WorkerConfig:
-    args = {"threads": 1, **changes.pop("engine_args", {})}
-    return WorkerConfig(
-        model=str(path), **{"slots": 8, "kv_tokens": 8192, **changes}, engine_args=args
-    )
+def config(path: Path) -> WorkerConfig:
+    return WorkerConfig(model=str(path), slots=8, kv_tokens=8192, engine_args={"threads": 1})
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -110,8 +98,8 @@ async def engine(model: Model) -> AsyncIterator[TransformersEngine]:
     await made.stop(5.0)
 
 
-def request(turn: str, prompt: Prompt, *, tokens: int = 12, **sampling: Any) -> EngineRequest:
-    options = {"max_tokens": tokens, "temperature": 0.0, "logprobs": 0, **sampling}
+def request(turn: str, prompt: Prompt) -> EngineRequest:
+    options: dict[str, Any] = {"max_tokens": 12, "temperature": 0.0, "logprobs": 0}
     return engines.request(turn, prompt[0], images=prompt[1], **options)
 
 
@@ -131,14 +119,16 @@ async def test_tokens_and_log_probabilities_are_those_of_the_library(
     model: Model, engine: TransformersEngine
 ) -> None:
     for parts in ((image(1),), (words(3, 20), image(1), "and", image(2, 320, 200), "differ")):
-        prompt = model.prompt(*parts)
+        prompt = model.prompts.prompt(*parts)
         check(model, prompt, await run(engine, request("a", prompt)))
 
 
 async def test_another_image_shares_no_block_from_its_first_token_on(
     model: Model, engine: TransformersEngine
 ) -> None:
-    one, other = (model.prompt(words(1, 100), image(seed), words(2, 100)) for seed in (1, 2))
+    one, other = (
+        model.prompts.prompt(words(1, 100), image(seed), words(2, 100)) for seed in (1, 2)
+    )
     assert one[0] == other[0]
     first, second = await run(engine, request("a", one)), await run(engine, request("b", other))
     assert logprobs_of(first) != pytest.approx(logprobs_of(second), abs=1e-3)
@@ -149,21 +139,10 @@ async def test_another_image_shares_no_block_from_its_first_token_on(
     assert ids_of(again) == ids_of(first)
 
 
-async def test_penalties_and_bias_see_ordinary_ids(
-    model: Model, engine: TransformersEngine
-) -> None:
-    prompt = model.prompt("Look: ", image(1), " What is it?")
-    expected = model.generate(*prompt, 12, repetition_penalty=1.3)
-    deltas = await run(engine, request("a", prompt, repetition_penalty=1.3, logprobs=2))
-    assert ids_of(deltas) == expected
-    own = {"logit_bias": {300: 100.0}, "presence_penalty": 0.5}
-    assert ids_of(await run(engine, request("b", prompt, tokens=3, **own))) == [300] * 3
-
-
 async def test_image_that_does_not_fit_its_prompt_fails_alone(
     model: Model, engine: TransformersEngine
 ) -> None:
-    ids, (own,) = model.prompt("Look: ", image(3), " What is it?")
+    ids, (own,) = model.prompts.prompt("Look: ", image(3), " What is it?")
     wrong = [
         EngineImage(own.hash, own.at, own.tokens - 4, own.data),
         EngineImage("ab" * 20, own.at, own.tokens, own.data[:2000]),
@@ -177,45 +156,6 @@ async def test_image_that_does_not_fit_its_prompt_fails_alone(
     assert [type(error) for error in bad] == [Invalid] * 3
     assert isinstance(good, list)
     check(model, (ids, [own]), good)
-
-
-@pytest.mark.slow
-async def test_random_mixes_equal_the_library(model: Model) -> None:
-    """Conversations of one to three turns with zero to three images of few, in a cache that is
-    often full."""
-    arguments = {"batching": {"max_batch_tokens": 96}}  # most images are computed in parts
-    engine = TransformersEngine(config(model.path, kv_tokens=3072, slots=4, engine_args=arguments))
-    await engine.start()
-    rng = random.Random(7)
-
-    async def converse(seed: int) -> None:
-        own = random.Random(seed)
-        ids, images = list[int](), list[EngineImage]()
-        for turn in range(own.randint(1, 3)):
-            parts: list[Part] = [words(own.randrange(4), own.choice((1, 30, 90)))]
-            parts += [
-                image(own.randrange(4), *own.choice(((60, 60), (150, 100))))
-                for _ in range(own.randint(0, 2))
-            ]
-            own.shuffle(parts)
-            after, more = model.prompt(*parts)
-            images += [
-                EngineImage(each.hash, each.at + len(ids), each.tokens, each.data) for each in more
-            ]
-            ids = [*ids, *after]
-            if own.random() < 0.2:
-                stream = listen(engine, request(f"{seed}-{turn}-gone", (ids, images), tokens=50))
-                await anext(stream)
-                await stream.aclose()
-            deltas = await run(
-                engine, request(f"{seed}-{turn}", (ids, images), tokens=own.choice((1, 8, 40)))
-            )
-            check(model, (ids, images), deltas)
-            ids += ids_of(deltas)
-
-    for _ in range(5):
-        await asyncio.gather(*(converse(rng.randrange(1000)) for _ in range(3)))
-    await engine.stop(5.0)
 
 
 async def test_model_that_cannot_show_images_decodes_text_alone(
@@ -244,7 +184,7 @@ async def test_image_that_was_forgotten_gets_a_new_number(model: Model, monkeypa
     made = engine_images.Images(model.own, model.prompts.processor)
     numbers = list[int]()
     for seed in (1, 2, 1, 3, 2, 1):
-        asked = request("a", model.prompt(image(seed)))
+        asked = request("a", model.prompts.prompt(image(seed)))
         ids = made.prompt(asked, [made.look(each) for each in asked.images]).ids
         numbers += {each for each in ids if each >= model.own.get_input_embeddings().num_embeddings}
     first = numbers[0]

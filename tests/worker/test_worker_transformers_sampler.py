@@ -51,13 +51,9 @@ def by_warpers(scores: Any, row: dict[str, Any]) -> Any:
 
 ROWS: list[dict[str, Any]] = [
     {},
-    {"temperature": 0.6},
-    {"top_k": 20},
     {"top_k": 10_000},
-    {"top_p": 0.8},
     {"top_p": 1e-6},
     {"min_p": 0.2},
-    {"temperature": 0.7, "top_k": 50, "top_p": 0.9},
     {"temperature": 1.2, "top_k": 40, "top_p": 0.95, "min_p": 0.05},
 ]
 
@@ -106,10 +102,3 @@ def test_seeded_tokens_are_drawn_from_the_softmax() -> None:
         expected = weights * counts.sum()
         chi_square = float(((counts - expected) ** 2 / expected).sum())
         assert chi_square < 18.5  # 99.9 % of four degrees of freedom
-
-
-def test_noise_has_no_infinities() -> None:
-    from services.worker.engines.transformers.sampler import _gumbel
-
-    keys = torch.arange(1, 200, dtype=torch.int32).unsqueeze(-1)
-    assert _gumbel(keys, 5_000).isfinite().all()
