@@ -1,6 +1,2 @@
-"""Injects faults into real Turnwire processes on a real nats-server, and judges every byte that
-clients receive.
-
-`python -m tests.chaos --help`. One trial is a stack under load, a fault, and the judgement of every
-stream.
-"""
+"""Injects faults into real processes under load, and judges every byte that clients receive: one
+trial is a stack, a fault, and the judgement of every stream. `python -m tests.chaos --help`."""

@@ -3,26 +3,35 @@
 import argparse
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+import uvloop
+
 from tests.chaos import table
-from tests.chaos.lanes import run_lanes
-from tests.chaos.plans import SUITES, planned
+from tests.chaos.plans import SUITES, Trial, planned
+from tests.chaos.trials import Result, run_trials
 
 
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     add = parser.add_argument
     add("suite", nargs="?", choices=SUITES, default="faults")
-    add("--trials", type=int, default=27, metavar="N")
-    add("--parallel", type=int, default=1, metavar="P", help="deployments side by side")
+    add("--trials", type=int, default=30, metavar="N")
     add("--seed", type=int, default=1, metavar="S", help="the same trials again")
     add("--only", default="*", metavar="PATTERN", help="of ACTION/STAGE/INSTANCES, as 'kill/*/1'")
     add("--outage", type=float, nargs=2, default=(3.0, 60.0), metavar=("LOW", "HIGH"))
     add("--soak-s", type=float, default=1800.0, metavar="S", help="length of the suite `soak`")
-    add("--page", type=Path, metavar="FILE", help="put the table into this page's measured section")
     add("--logs", type=Path, metavar="DIR", help="keep the logs of all processes")
     return parser
+
+
+async def run(trials: Sequence[Trial], logs: Path | None) -> list[Result]:
+    results = []
+    async for result in run_trials(trials, logs):
+        results.append(result)
+        print(f"{len(results)}/{len(trials)} {result.line}", flush=True)
+    return results
 
 
 def main() -> int:
@@ -37,17 +46,11 @@ def main() -> int:
         outage=tuple(options.outage),
         soak_s=options.soak_s,
     )
-    results = []
     try:
-        for result in run_lanes(trials, options.parallel, options.logs):
-            results.append(result)
-            print(f"{len(results)}/{len(trials)} {result.line}", flush=True)
+        results = uvloop.run(run(trials, options.logs))
     except KeyboardInterrupt:
         return 130
-    text = table.markdown(sorted(results, key=lambda result: result.cell))
-    print(text)
-    if options.page:
-        table.put(options.page, options.suite, text)
+    print(table.markdown(sorted(results, key=lambda result: result.cell)))
     return int(not all(result.good for result in results))
 
 

@@ -39,13 +39,10 @@ class Stream:
 
 
 async def run_stream(
-    http: aiohttp.ClientSession,
-    urls: Callable[[], Sequence[str]],
-    stream: Stream,
-    deadline: Callable[[], float],
+    http: aiohttp.ClientSession, urls: Callable[[], Sequence[str]], stream: Stream
 ) -> None:
-    """Sends a request until it is answered with 200, or with an error that is final, or
-    `deadline()` is over.
+    """Sends a request until it is answered with 200, or with an error that is final. It is
+    cancelled when the limit is over.
 
     As behind a load balancer, an attempt after a broken one goes to the next frontend.
     """
@@ -55,19 +52,9 @@ async def run_stream(
         known = urls()
         base = known[(stream.frontend + len(stream.attempts)) % len(known)]
         url = base + CLIENTS[wanted.api].path
-        attempt = Attempt(time.monotonic())
+        attempt = Attempt()
         stream.attempts.append(attempt)
-        sending = asyncio.create_task(_send(http, url, body, attempt))
-        while not sending.done() and time.monotonic() < deadline():
-            left = max(0.01, deadline() - time.monotonic())
-            await asyncio.wait({sending}, timeout=min(5.0, left))
-        if not sending.done():
-            sending.cancel()
-            await asyncio.gather(sending, return_exceptions=True)
-            attempt.late, attempt.broken = True, "no end"
-            return
-        if time.monotonic() > deadline():
-            return
+        await _send(http, url, body, attempt)
         if attempt.broken:
             await asyncio.sleep(AGAIN_S)
         elif attempt.status == 503 and attempt.retry_after.isdigit():
@@ -85,3 +72,6 @@ async def _send(http: aiohttp.ClientSession, url: str, body: bytes, attempt: Att
                 attempt.chunks.append((time.monotonic(), chunk))
     except (aiohttp.ClientError, OSError) as error:
         attempt.broken = type(error).__name__
+    except asyncio.CancelledError:
+        attempt.late, attempt.broken = True, "no end"
+        raise

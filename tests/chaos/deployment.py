@@ -3,8 +3,6 @@ again when they end."""
 
 import asyncio
 import contextlib
-import shutil
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -29,14 +27,12 @@ SETTLE_S = 150.0
 class Deployment:
     """`instances` of each stage, as in production but for the script engine. Not thread-safe."""
 
-    def __init__(self, model: Path, instances: int, *, directory: Path | None = None) -> None:
-        """`directory`: keep everything here; default: a temporary one."""
-        self._own = directory is None
-        self.directory = directory or Path(tempfile.mkdtemp(prefix="turnwire-chaos-"))
-        self.directory.mkdir(parents=True, exist_ok=True)
+    def __init__(self, model: Path, instances: int, directory: Path) -> None:
+        """`directory`: for logs and the bus."""
+        directory.mkdir(parents=True, exist_ok=True)
         self.instances = instances
-        self.nats = NatsServer(str(find_nats_server()), str(self.directory))
-        self.stack = Stack(self.nats, model, self.directory)
+        self.nats = NatsServer(str(find_nats_server()), str(directory))
+        self.stack = Stack(self.nats, model, directory)
         self.down: set[Child] = set()
         """Processes that a fault ended and will start again."""
         self._read: dict[str, int] = {}
@@ -72,8 +68,6 @@ class Deployment:
             self.nats.resume()
         self.stack.stop()
         self.nats.kill()
-        if self._own:
-            shutil.rmtree(self.directory, ignore_errors=True)
 
     @property
     def children(self) -> list[Child]:

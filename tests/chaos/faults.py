@@ -5,7 +5,7 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 from random import Random
-from typing import Literal, Protocol, get_args
+from typing import Literal, TypeAlias, get_args
 
 from tests.chaos.deployment import NATS, STAGES, Deployment
 from tests.chaos.judge import Frontend
@@ -31,23 +31,6 @@ class Effects:
     """What was not as it should be, apart from the streams."""
 
 
-class Disturbance(Protocol):
-    """Something that happens to a deployment. It is pickled, and its text names it with all that
-    was drawn."""
-
-    @property
-    def cell(self) -> str: ...  # the row of the table
-
-    @property
-    def at_s(self) -> float: ...  # from the start of the trial
-
-    @property
-    def outage_s(self) -> float: ...  # about how long it takes
-
-    async def inject(self, deployment: Deployment, effects: Effects) -> None:
-        """Does it; returns when it is over, and every process is there again."""
-
-
 @dataclass(frozen=True)
 class Fault:
     """One process is killed (SIGKILL), stopped (SIGSTOP) or terminated (SIGTERM), and back
@@ -58,6 +41,7 @@ class Fault:
     which: int
     """Which instance."""
     at_s: float
+    """From the start of the trial."""
     outage_s: float
 
     def __str__(self) -> str:
@@ -68,6 +52,7 @@ class Fault:
         return f"{self.action} {self.stage}"
 
     async def inject(self, deployment: Deployment, effects: Effects) -> None:
+        """Does it; returns when every process is there again."""
         await sleep_until(effects.start + self.at_s)
         until = time.monotonic() + self.outage_s
         if self.stage == NATS:
@@ -152,6 +137,9 @@ class RandomFaults:
             fault = Fault(action, stage, which, 0.0, chance.uniform(1, 20))
             await _and_settle(fault, deployment, effects)
             await asyncio.sleep(chance.uniform(1, 10))
+
+
+Disturbance: TypeAlias = Fault | Rolling | RandomFaults
 
 
 async def _and_settle(fault: Fault, deployment: Deployment, effects: Effects) -> None:

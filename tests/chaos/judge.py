@@ -4,15 +4,14 @@ A verdict is never kind in silence: whatever is not the expected answer, byte by
 and is counted.
 """
 
-import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise, takewhile
+from itertools import pairwise, takewhile
 from typing import Literal
 
-from tests.chaos.apis import Reading, expected_blocks, read_document, read_stream, split_frames
+from tests.chaos.apis import expected_blocks, read_document, read_stream, received_blocks
 from tests.chaos.scripts import Block, Kind, Script
-from turnwire_tools.clients.answer import Api
+from turnwire_tools.clients.answer import Api, ClientAnswer
 from turnwire_tools.clients.shared import IllFormed
 
 Verdict = Literal[
@@ -24,6 +23,8 @@ Retry-After, and as expected when sent again.
 told: a correct prefix and one error event, or an error as the document. lost: not answered to its
 end. wrong: any other byte. doubled: a piece came twice. ends: not exactly one terminal event.
 ill-formed: against the rules of SSE or of the API."""
+KEEP_ALIVES = (b":", b"event: ping")
+"""Beginnings of chunks without output."""
 Frontend = Literal["serving", "closed", "broken"]
 """closed: it was terminated, drained its connections, and accepted no others. broken: it was
 killed, or its drain period was over."""
@@ -33,7 +34,6 @@ killed, or its drain period was over."""
 class Attempt:
     """One request, and all that came back."""
 
-    at: float
     status: int = 0
     """0: there was no answer."""
     retry_after: str = ""
@@ -110,24 +110,23 @@ def judge_attempt(wanted: Wanted, attempt: Attempt) -> tuple[Verdict, str]:
     whole = not attempt.broken
     try:
         if wanted.stream:
-            frames, _ = split_frames(attempt.data, whole=whole)
-            reading = read_stream(wanted.api, frames, whole=whole)
+            answer = read_stream(wanted.api, attempt.data, whole=whole)
         else:
-            reading = read_document(wanted.api, attempt.data)
+            answer = read_document(wanted.api, attempt.data)
     except IllFormed as error:
         return "ill-formed", str(error)
-    found = _compare(wanted, reading, whole=whole)
+    found = _compare(wanted, answer, whole=whole)
     if found[0] == "whole" and not whole:
         return "lost", f"{late}{attempt.broken}, {len(attempt.data)} bytes"
     return found
 
 
-def _compare(wanted: Wanted, reading: Reading, *, whole: bool) -> tuple[Verdict, str]:
+def _compare(wanted: Wanted, answer: ClientAnswer, *, whole: bool) -> tuple[Verdict, str]:
     """Unless `whole`, the answer is cut off, and may end anywhere."""
     expected = expected_blocks(wanted.api, wanted.script.blocks)
-    answer = reading.answer
-    ended = whole and answer.ends == 1 and not reading.error
-    found = compare_blocks(expected, reading.blocks, ordered=wanted.api != "chat", complete=ended)
+    received = received_blocks(wanted.api, answer, stream=wanted.stream)
+    ended = whole and answer.ends == 1 and not answer.problem
+    found = compare_blocks(expected, received, ordered=wanted.api != "chat", complete=ended)
     if found[0] != "whole":
         return found
     ids = [block.call_id for block in answer.blocks if block.kind == "call"]
@@ -135,8 +134,8 @@ def _compare(wanted: Wanted, reading: Reading, *, whole: bool) -> tuple[Verdict,
         return "wrong", "two calls have one id"
     if answer.ends > 1:
         return "ends", f"{answer.ends} terminal events"
-    if reading.error:
-        return "told", reading.error
+    if answer.problem:
+        return "told", answer.problem
     if not whole:
         return "whole", ""
     if not answer.ends:
@@ -183,15 +182,8 @@ def _pauses(wanted: Wanted, attempt: Attempt) -> tuple[float, float]:
     """Longest time without output, and without any byte."""
     if not wanted.stream or attempt.status != 200:
         return 0.0, 0.0
-    times = [at for at, _ in attempt.chunks]
-    try:
-        frames, ends = split_frames(attempt.data, whole=False)
-        reading = read_stream(wanted.api, frames, whole=False)
-    except IllFormed:
-        return 0.0, _longest(times)
-    received = [*accumulate(len(data) for _, data in attempt.chunks)]
-    outputs = [times[bisect.bisect_left(received, ends[index])] for index in reading.outputs]
-    return _longest(outputs), _longest(times)
+    outputs = [at for at, data in attempt.chunks if not data.startswith(KEEP_ALIVES)]
+    return _longest(outputs), _longest([at for at, _ in attempt.chunks])
 
 
 def _longest(times: Sequence[float]) -> float:

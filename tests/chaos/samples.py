@@ -3,9 +3,7 @@
 import asyncio
 import os
 import resource
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -14,18 +12,8 @@ MORE_MEMORY = 16 * MIB
 """Bytes by which a process may grow: caches fill, and the heap is not given back page by page."""
 MORE_FILES = 16
 EVERY_S = 5.0
-LONG_S = 60.0
-"""Processes that were followed for less are not judged."""
-
-
-@dataclass(frozen=True)
-class Sample:
-    """A measurement of one process."""
-
-    at: float
-    rss: int
-    """Bytes."""
-    files: int
+ENOUGH = 12
+"""Processes with fewer samples are not judged."""
 
 
 class Sampler:
@@ -33,7 +21,8 @@ class Sampler:
 
     def __init__(self, pids: Callable[[], Mapping[str, int]]) -> None:
         self._pids = pids
-        self.samples: dict[tuple[str, int], list[Sample]] = {}
+        self.samples: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        """Bytes of memory and number of open files."""
 
     async def run(self) -> None:
         while True:
@@ -43,7 +32,7 @@ class Sampler:
                     files = len(os.listdir(f"/proc/{pid}/fd"))
                 except OSError:
                     continue  # it has just ended
-                sample = Sample(time.monotonic(), pages * resource.getpagesize(), files)
+                sample = (pages * resource.getpagesize(), files)
                 self.samples.setdefault((name, pid), []).append(sample)
             await asyncio.sleep(EVERY_S)
 
@@ -52,13 +41,13 @@ class Sampler:
         the samples is compared with the middle third. In the first, caches fill."""
         found = []
         for (name, _), samples in self.samples.items():
-            if samples[-1].at - samples[0].at < LONG_S:
+            if len(samples) < ENOUGH:
                 continue
             third = len(samples) // 3
             before, after = samples[third : 2 * third], samples[-third:]
-            rss, more = (median(one.rss for one in part) for part in (before, after))
-            files, more_files = (median(one.files for one in part) for part in (before, after))
-            text = f"{name}: {rss / MIB:.0f} → {more / MIB:.0f} MiB, {files} → {more_files} files"
+            rss, more = (median(one for one, _ in part) for part in (before, after))
+            files, more_files = (median(one for _, one in part) for part in (before, after))
             if more - rss > max(MORE_MEMORY, rss / 10) or more_files - files > MORE_FILES:
-                found.append(text)
+                memory = f"{rss / MIB:.0f} → {more / MIB:.0f} MiB"
+                found.append(f"{name}: {memory}, {files} → {more_files} files")
         return found

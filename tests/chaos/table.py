@@ -1,12 +1,10 @@
-"""The results of many trials as one table, and its place in the documentation."""
+"""The results of many trials as one table."""
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 from tests.chaos.trials import Result
 
-BEGIN, END = "<!-- measured: {suite} -->", "<!-- end of measured: {suite} -->"
 HEAD = (
     "fault × instances", "trials", "streams", "lost", "wrong", "doubled", "not one end", "one error", "reconnected",
     "longest pause", "longest silence", "new: waited", "new: 503", "new: reconnected", "new: other",
@@ -44,13 +42,3 @@ def _row(name: str, results: Sequence[Result]) -> list[str]:
     answered = [new["whole"], new["refused"], new["reconnected"]]
     after = [*answered, new.total() - sum(answered)]
     return [name, *map(str, numbers), f"{pause:.1f} s", f"{silence:.1f} s", *map(str, after)]
-
-
-def put(page: Path, suite: str, text: str) -> None:
-    """Replaces the measured section of a suite on a page. Raises ValueError where it has none."""
-    first, last = BEGIN.format(suite=suite), END.format(suite=suite)
-    before, begin, rest = page.read_text().partition(first)
-    _, end, after = rest.partition(last)
-    if not begin or not end:
-        raise ValueError(f"{page} has no {first} … {last}")
-    page.write_text(f"{before}{begin}\n\n{text.strip()}\n\n{end}{after}")

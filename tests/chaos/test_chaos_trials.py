@@ -3,8 +3,8 @@ outages."""
 
 import pytest
 
-from tests.chaos.lanes import run_lanes
 from tests.chaos.plans import Load, planned
+from tests.chaos.trials import run_trials
 
 LOAD = Load(streams=24, new=6, seconds=(3.0, 8.0))
 
@@ -18,11 +18,10 @@ LOAD = Load(streams=24, new=6, seconds=(3.0, 8.0))
         ("faults", 5, "stop/*/1"),
         ("faults", 5, "kill/*/2"),
         ("rolling", 2, ""),
-        ("pairs", 2, ""),
         ("soak", 1, ""),
     ],
 )
-def test_streams_survive(suite: str, count: int, only: str) -> None:
+async def test_streams_survive(suite: str, count: int, only: str) -> None:
     trials = planned(suite, count, 1, only=only, outage=(3.0, 8.0), load=LOAD, soak_s=90.0)
-    results = list(run_lanes(trials))
+    results = [result async for result in run_trials(trials)]
     assert all(result.good for result in results), "\n".join(result.line for result in results)

@@ -1,13 +1,14 @@
-"""Runs trials on a deployment, and judges all of their streams."""
+"""Runs trials on deployments, and judges all of their streams."""
 
 import asyncio
 import itertools
-import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 
 import aiohttp
 from tokenizers import Tokenizer
@@ -20,6 +21,7 @@ from tests.chaos.plans import Trial
 from tests.chaos.samples import Sampler
 from tests.chaos.scripts import write_script
 from turnwire_tools.clients.answer import APIS
+from turnwire_tools.script.demo_model import build_demo_model
 
 RECOVERY_S = 90.0
 """The default of `--recovery-s`."""
@@ -36,9 +38,7 @@ class Result:
 
     seed: str
     cell: str
-    faults: str
-    may_tell: bool
-    """An error event is a right end of a turn."""
+    fault: str
     verdicts: Counter[str] = field(default_factory=Counter)
     new: Counter[str] = field(default_factory=Counter)
     """Verdicts of the requests that were sent during the fault; not in `verdicts`."""
@@ -51,81 +51,98 @@ class Result:
 
     @property
     def good(self) -> bool:
-        fine = {"whole", "reconnected"} | ({"told"} if self.may_tell else set())
+        fine = {"whole", "reconnected"}
         return set(self.verdicts) <= fine and set(self.new) <= fine | {"refused"} and not self.wrong
 
     @property
     def line(self) -> str:
         """What came of it in a line, and what was wrong in others."""
         verdicts = f"{dict(self.verdicts)} new {dict(self.new)}"
-        head = f"{'ok  ' if self.good else 'FAIL'} {self.seed} {self.faults} in {self.cell}: {verdicts}"
+        head = (
+            f"{'ok  ' if self.good else 'FAIL'} {self.seed} {self.fault} in {self.cell}: {verdicts}"
+        )
         return "\n       ".join([head, *self.wrong[:6], *self.notes[:6]])
 
 
-class Run:
-    """Runs trials on one deployment, one after the other."""
+async def run_trials(
+    trials: Sequence[Trial], directory: Path | None = None
+) -> AsyncIterator[Result]:
+    """Yields results as they come. `directory`: where logs are kept; default: they are not.
 
-    def __init__(self, deployment: Deployment, tokenizer: Tokenizer) -> None:
-        self._deployment = deployment
-        self._tokenizer = tokenizer
+    Trials of one number of instances share a deployment, and run on it one after the other.
+    """
+    with TemporaryDirectory(prefix="turnwire-chaos-") as scratch:
+        model = build_demo_model(Path(scratch) / "model")
+        tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+        for instances in sorted({trial.instances for trial in trials}):
+            place = (directory or Path(scratch)) / f"{instances}"
+            async with Deployment(model, instances, place) as deployment:
+                for trial in trials:
+                    if trial.instances == instances:
+                        yield await run_trial(deployment, tokenizer, trial)
 
-    async def run(self, trial: Trial) -> Result:
-        """Sends the streams, injects the faults, waits for every end, and judges."""
-        deployment, load, chance = self._deployment, trial.load, Random(trial.seed + " streams")
-        deployment.died.clear()
-        first = min(fault.at_s for fault in trial.faults)
-        last = max(fault.at_s + fault.outage_s for fault in trial.faults)
-        effects = Effects(time.monotonic())
-        deadline = math.inf
-        streams: list[Stream] = []
-        sampler = Sampler(deployment.pids)
-        watching = asyncio.create_task(sampler.run())
 
-        async def one(http: aiohttp.ClientSession, number: int, at_s: float) -> None:
-            await sleep_until(effects.start + at_s)
-            for turn in itertools.count():
-                stream = self._stream(trial, number, turn)
-                streams.append(stream)
-                await run_stream(http, deployment.urls, stream, lambda: deadline)
-                judge_early(stream, effects, trial.instances)
-                if not load.steady or number >= load.streams or deadline < math.inf:
-                    return
+async def run_trial(deployment: Deployment, tokenizer: Tokenizer, trial: Trial) -> Result:
+    """Sends the streams, injects the fault, waits for every end, and judges."""
+    load, chance = trial.load, Random(trial.seed + " streams")
+    deployment.died.clear()
+    first, last = trial.fault.at_s, trial.fault.at_s + trial.fault.outage_s
+    effects = Effects(time.monotonic())
+    over = asyncio.Event()
+    streams: list[Stream] = []
+    sampler = Sampler(deployment.pids)
+    watching = asyncio.create_task(sampler.run())
 
-        connector = aiohttp.TCPConnector(limit=0, force_close=True)
-        timeout = aiohttp.ClientTimeout(total=None)
-        async with (
-            aiohttp.ClientSession(connector=connector, timeout=timeout) as http,
-            asyncio.TaskGroup() as group,
-        ):
-            for number in range(load.streams):
-                group.create_task(one(http, number, chance.uniform(0.0, load.start_s)))
-            await _all_opened(streams, load.streams)
-            effects.start = max(effects.start, time.monotonic() - first)
-            for number in range(load.streams, load.streams + load.new):
-                group.create_task(one(http, number, chance.uniform(first + 0.2, last + 2)))
-            await asyncio.gather(*(fault.inject(deployment, effects) for fault in trial.faults))
-            deadline = time.monotonic() + RECOVERY_S + load.seconds[1] + SLACK_S
-        names = " and ".join(map(str, trial.faults))
-        result = Result(trial.seed, trial.cell, names, trial.may_tell)
-        judge_all(streams, effects, trial.instances, result)
-        settled = await deployment.settled()
-        result.wrong = [*effects.complaints, *filter(None, [settled]), *deployment.died]
-        result.wrong += deployment.exceptions()
-        watching.cancel()
-        if trial.watch:
-            result.wrong += sampler.growing()
-        return result
+    async def one(http: aiohttp.ClientSession, number: int, at_s: float) -> None:
+        await sleep_until(effects.start + at_s)
+        for turn in itertools.count():
+            stream = draw_stream(tokenizer, trial, number, turn)
+            streams.append(stream)
+            await run_stream(http, deployment.urls, stream)
+            judge_early(stream, effects, trial.instances)
+            if not load.steady or number >= load.streams or over.is_set():
+                return
 
-    def _stream(self, trial: Trial, number: int, turn: int) -> Stream:
-        """The stream that a client sends after `turn` others."""
-        load, chance = trial.load, Random(f"{trial.seed} {number} {turn}")
-        late = number >= load.streams
-        tag = f"s{number}t{turn}w"
-        seconds = chance.uniform(*(LATE_S if late else load.seconds))
-        script = write_script(chance, tag, seconds, chance.randrange(*load.delay_ms))
-        tokens = len(self._tokenizer.encode(script.written, add_special_tokens=False).ids) + 1
-        wanted = Wanted(APIS[number % 3], number % 8 != 7, script, tokens)
-        return Stream(tag, wanted, chance.randrange(8), late or turn > 0)
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)
+    timeout = aiohttp.ClientTimeout(total=None)
+    async with (
+        aiohttp.ClientSession(connector=connector, timeout=timeout) as http,
+        asyncio.TaskGroup() as group,
+    ):
+        tasks = []
+        for number in range(load.streams):
+            tasks.append(group.create_task(one(http, number, chance.uniform(0.0, load.start_s))))
+        await _all_opened(streams, load.streams)
+        effects.start = max(effects.start, time.monotonic() - first)
+        for number in range(load.streams, load.streams + load.new):
+            at_s = chance.uniform(first + 0.2, last + 2)
+            tasks.append(group.create_task(one(http, number, at_s)))
+        await trial.fault.inject(deployment, effects)
+        over.set()
+        await asyncio.wait(tasks, timeout=RECOVERY_S + load.seconds[1] + SLACK_S)
+        for task in tasks:
+            task.cancel()
+    result = Result(trial.seed, trial.cell, str(trial.fault))
+    judge_all(streams, effects, trial.instances, result)
+    settled = await deployment.settled()
+    result.wrong = [*effects.complaints, *filter(None, [settled]), *deployment.died]
+    result.wrong += deployment.exceptions()
+    watching.cancel()
+    if trial.watch:
+        result.wrong += sampler.growing()
+    return result
+
+
+def draw_stream(tokenizer: Tokenizer, trial: Trial, number: int, turn: int) -> Stream:
+    """The stream that a client sends after `turn` others."""
+    load, chance = trial.load, Random(f"{trial.seed} {number} {turn}")
+    late = number >= load.streams
+    tag = f"s{number}t{turn}w"
+    seconds = chance.uniform(*(LATE_S if late else load.seconds))
+    script = write_script(chance, tag, seconds, chance.randrange(*load.delay_ms))
+    tokens = len(tokenizer.encode(script.written, add_special_tokens=False).ids) + 1
+    wanted = Wanted(APIS[number % 3], number % 8 != 7, script, tokens)
+    return Stream(tag, wanted, chance.randrange(8), late or turn > 0)
 
 
 async def _all_opened(streams: Sequence[Stream], count: int) -> None:
