@@ -196,3 +196,9 @@ QWEN = "qwen3_coder"
 )
 def test_texts_of_a_turn(family: str, raw: str, expected: list[str]) -> None:
     assert texts(opened(family), raw) == expected
+
+
+def test_call_in_code_is_not_run_after_one_that_could_not_be_read() -> None:
+    raw = f'<tool_call>{{"key"]</tool_call>\nSo it is:\n```\n{CALL}\n```\nDone.'
+    blocks = fold(run(opened(QWEN), [raw]))
+    assert [block["type"] for block in blocks] == ["text"]

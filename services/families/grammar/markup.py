@@ -251,7 +251,7 @@ class Markup:
     def _call(self, turn: TurnState, call: CallMarker, match: Match[str]) -> Reader[CallReading]:
         """Reads a call, or calls in code; returns as `CallReader.read` does."""
         fenced = call.marked and turn.code.fenced
-        if turn.in_code and (fenced or turn.code.last == "`"):
+        if fenced or turn.code.last == "`":
             return read_in_code(turn, self._calls_in_code(turn, call, match, fenced), match.start())
         return call.read(turn, match)
 

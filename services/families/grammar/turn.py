@@ -165,8 +165,8 @@ class TurnState:
 
     @property
     def in_code(self) -> bool:
-        """Whether the next character is code. After a call that could not be read, nothing is: the
-        format may have fences of its own."""
+        """Whether a marker here is code, and so text. After a call that could not be read, none is:
+        the format may have fences of its own."""
         return not self.damaged and (self.code.fenced or self.code.last == "`")
 
     @property
