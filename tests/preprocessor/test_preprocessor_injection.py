@@ -4,7 +4,9 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
+import pytest
 from msgspec.structs import replace as changed
 from tokenizers import AddedToken, Tokenizer
 
@@ -155,6 +157,12 @@ def test_data_never_becomes_control_tokens_in_published_templates(
     name: str, setup: ModelSetup
 ) -> None:
     check_template(setup, REAL_TEMPLATES[name].read_text(), "qwen")
+
+
+@pytest.mark.slow
+@for_each(REAL_TEMPLATES.values())
+def test_data_never_becomes_control_tokens_in_any_template(file: Path, setup: ModelSetup) -> None:
+    check_template(setup, file.read_text(), "byte_level")
 
 
 def test_pieces_never_join_to_a_control_token(setup: ModelSetup) -> None:

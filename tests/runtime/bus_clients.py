@@ -2,7 +2,6 @@
 plays."""
 
 import asyncio
-import signal
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -71,16 +70,14 @@ async def refused(*urls: str, **config: object) -> str:
 
 
 @contextmanager
-def serving(
-    binary: str, directory: Path, config: str, port: int = 0, end: int = signal.SIGKILL
-) -> Iterator[str]:
+def serving(binary: str, directory: Path, config: str, port: int = 0) -> Iterator[str]:
     """A real server with this configuration; its address."""
     address = f"127.0.0.1:{port or free_port()}"
     file = directory / f"nats-{address.rpartition(':')[2]}.conf"
     file.write_text(f'listen: "{address}"\n{config}\n')
     server = subprocess.Popen([binary, "-c", str(file)], stderr=subprocess.DEVNULL)
     yield address
-    server.send_signal(end)
+    server.kill()
     server.wait()
 
 

@@ -37,18 +37,6 @@ def test_silence_is_death_and_a_last_heartbeat_is_too() -> None:
     assert list(registry.living("worker")) == []
 
 
-def test_part_of_the_time_without_reception_is_discounted() -> None:
-    registry = ProcessRegistry(3.0)
-    registry.receive(heartbeat("a"), 0.0)
-    registry.discount(2.0, 4.0)
-    assert registry.sweep(5.0) == []
-    assert registry.sweep(5.1) != []
-    registry.receive(heartbeat("b"), 6.0)
-    registry.discount(2.0, 7.0)
-    assert registry.sweep(10.0) == []
-    assert registry.sweep(10.1) != [], "no heartbeat lies in the future"
-
-
 def test_an_expected_process_without_heartbeats_leaves_too() -> None:
     registry = ProcessRegistry(3.0, recovery_s=10.0)
     left: list[tuple[str, str]] = []
