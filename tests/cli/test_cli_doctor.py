@@ -6,19 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cyclopts import Token
 
 from schemas import subjects
 from schemas.control import Heartbeat, Load, ModelCard
 from services.cli.doctor import bus as doctor_bus
-from services.cli.doctor import command as doctor
 from services.cli.doctor import machine as doctor_machine
 from services.cli.doctor import model as doctor_model
 from services.cli.doctor.report import Finding
 from services.cli.doctor.server import check_server
 from services.cli.main import main
 from services.runtime.config import BusConfig, FrontendConfig, PreprocessorConfig, WorkerConfig
-from services.runtime.config.loader import Sources
 from tests.kit.frontend import serving
 from tests.kit.nats import NatsServer, free_port
 from tests.kit.processes import MakeProcess, Reported
@@ -105,13 +102,6 @@ def test_port_in_use_is_reported(nats: NatsServer) -> None:
     assert finding.status == "note"
     assert f"port {nats.port} on 127.0.0.1 is in use" in finding.text
     assert doctor_machine.check_port(FrontendConfig(port=0)).status == "ok"
-
-
-def test_wrong_settings_end_the_examination() -> None:
-    slots = [Token(keyword="--slots", value="x")]
-    *_, last = doctor.findings(Sources(flags={"slots": slots}), 0)
-    problem = 'Invalid value for --slots: "x" is not a whole number'
-    assert last == Finding("fail", "settings", problem)
 
 
 def test_report_has_no_secrets_and_no_colours(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,8 +7,13 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
 
+import pytest
+
+from services.runtime.config import BusConfig
 from tests.cli.running import MAIN
-from tests.kit.waiting import LIMIT_S
+from tests.kit.nats import NatsServer
+from tests.kit.waiting import LIMIT_S, eventually
+from turnwire_tools.tap.follow import follow
 
 
 async def start(argv: Sequence[str], program: Sequence[str] = MAIN[1:]) -> Process:
@@ -38,6 +43,15 @@ async def test_command_ends_at_a_silent_server() -> None:
     status, stderr = await end(process, signal.SIGTERM)
     assert (status, b"Traceback" in stderr) == (130, False), stderr.decode()
     server.close()
+
+
+async def test_command_that_runs_until_it_is_interrupted_has_status_0(
+    nats: NatsServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = asyncio.create_task(follow(BusConfig(nats_url=nats.url), "tap", ["a"], print))
+    await eventually(lambda: "listening" in capsys.readouterr().err)
+    task.cancel()
+    assert await task == 0
 
 
 HANGS = """
