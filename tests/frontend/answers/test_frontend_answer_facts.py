@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import msgspec
-import pytest
 from msgspec.structs import replace
 
 from schemas.errors import ErrorInfo, ErrorKind
@@ -91,16 +90,13 @@ def test_only_finished_thoughts_are_sent_whole(api: Api) -> None:
         assert "one two" in json.dumps(sent)
 
 
-@pytest.mark.parametrize(("omitted", "thinking"), [(False, "one two"), (True, "")])
-def test_finished_thought_of_messages_is_sent_whole_after_its_block(
-    omitted: bool, thinking: str
-) -> None:
+def test_finished_thought_of_messages_is_sent_whole_after_its_block() -> None:
     turn = [*reasoning(0, ("one ", "two"), seal="c2ln"), *text(1, "hello"), finish(2)]
-    renderer = MessagesStream(replace(INFO, dispatch_reasoning=True), omit_thinking=omitted)
+    renderer = MessagesStream(replace(INFO, dispatch_reasoning=True), omit_thinking=True)
     seen = frames(stream_of(renderer, turn))
     at = [name for name, _ in seen].index("reasoning_dispatch")
     assert seen[at - 1][0] == "content_block_stop"
-    block = {"index": 0, "type": "thinking", "thinking": thinking, "signature": "c2ln"}
+    block = {"index": 0, "type": "thinking", "thinking": "", "signature": "c2ln"}
     assert seen[at][1] == {"type": "ping", "reasoning_dispatch": block}
 
 

@@ -87,26 +87,6 @@ async def test_stream_helper_completes_a_tool_loop() -> None:
     assert [type(part).__name__ for part in result[1].parts] == ["Reasoning", "Call", "Call"]
 
 
-async def test_sdk_receives_completions() -> None:
-    gateway = FakeGateway(lambda: [[*text(0, " upon a time"), finish(1)]])
-    # A chunk of Completions has `finish_reason: null` until its end, natively too; the SDK's type
-    # knows only the end's.
-    async with (
-        serving(gateway) as served,
-        openai_client(served) as sdk,
-        openai_client(served, strict=False) as reader,
-    ):
-        whole = await sdk.completions.create(model=MODEL, prompt=["Once", "Twice"], echo=True)
-        stream = await reader.completions.create(
-            model=MODEL, prompt=[1, 2], stream=True, max_tokens=3
-        )
-        chunks = [each async for each in stream]
-    assert [each.text for each in whole.choices] == ["Once upon a time", "Twice upon a time"]
-    assert "".join(each.choices[0].text for each in chunks) == " upon a time"
-    assert chunks[-1].choices[0].finish_reason == "stop"
-    assert gateway.conversations[2].sampling.max_tokens == 3
-
-
 async def test_errors_are_raised_as_openais_classes() -> None:
     import openai
 

@@ -11,8 +11,7 @@ import structlog
 from aiohttp import ClientSession
 
 from schemas.control import ModelCard
-from schemas.errors import ContextOverflow, ErrorInfo, ErrorKind
-from schemas.events import Failed
+from schemas.errors import ContextOverflow
 from services.runtime.config import FrontendConfig
 from tests.frontend.responses.responses_client import Client, keyed, types
 from tests.kit.events import call, finish, text
@@ -179,25 +178,11 @@ async def test_responses_beyond_the_limits_wait_or_are_refused(
     assert len(gateway.turns) == 3
 
 
-TOO_LONG = ContextOverflow("too long", param="messages", code="context_length_exceeded")
-FAILURE = Failed(ErrorInfo(ErrorKind.ENGINE, "The engine failed."))
-
-
-@pytest.mark.parametrize(
-    ("refusal", "error"),
-    [
-        (TOO_LONG, {"code": "context_length_exceeded"}),
-        (None, {"message": "The engine failed."}),
-    ],
-)
-async def test_failed_response_is_stored_as_failed(
-    client: Client, gateway: FakeGateway, refusal: Any, error: dict[str, str]
-) -> None:
-    gateway.refusal = refusal
-    gateway.steps = lambda: [[*text(0, "So")], [FAILURE]]
+async def test_failed_response_is_stored_as_failed(client: Client, gateway: FakeGateway) -> None:
+    gateway.refusal = ContextOverflow("too long", code="context_length_exceeded")
     id = await start(client)
     failed = await client.until(id, "failed")
-    assert failed["error"].items() >= error.items()
+    assert failed["error"]["code"] == "context_length_exceeded"
     events = await client.replay(id)
     assert [events[0]["type"], events[-1]["type"]] == ["response.created", "response.failed"]
 
@@ -261,13 +246,6 @@ async def test_cancelled_drain_fails_the_remaining_responses(
         assert failed["status"] == "failed"
         assert failed["error"]["message"] == "This server was shut down."
     assert [turn.cancelled for turn in served.gateway.turns] == [["hangup"], ["hangup"]]
-
-
-async def test_running_response_ends_with_its_server(gateway: FakeGateway) -> None:
-    async with serving(gateway) as served:
-        client = Client(served.http, served)
-        await client.until(await start(client), "in_progress")
-    assert gateway.turns[0].cancelled == ["hangup"]
 
 
 async def test_waiting_job_of_a_removed_key_is_refused(

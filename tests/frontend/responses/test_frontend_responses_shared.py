@@ -176,27 +176,6 @@ async def test_background_response_that_another_frontend_deletes_does_not_come_b
     assert await pair.bucket.get(digest_key(None, made["id"])) is None
 
 
-async def test_oversized_response_is_stored_without_its_stream_or_locally(
-    make_process: MakeProcess, quiet_log: FilteringBoundLogger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store, "MAX_VALUE_BYTES", 3500)
-    async with pairing(make_process, quiet_log) as pair:
-        pair.go.set()
-        events = await pair.ask_one.stream(input="x" * 1000)
-        made = events[-1]["response"]
-        assert await pair.ask_other.get(made["id"]) == made
-        error = await pair.ask_other.refused("GET", f"/{made['id']}?stream=true")
-        assert error["param"] == "stream"
-        assert await pair.ask_one.replay(made["id"]) == events
-        alone = await pair.ask_one.create(input="y" * 5000)
-        await pair.one.responses.store.wait_for_writes()
-        monkeypatch.setattr(store, "WAITS_S", ())
-        await pair.ask_other.refused("GET", f"/{alone['id']}", 404)
-        assert await pair.ask_one.get(alone["id"]) == alone
-        (line,) = [line for line in pair.one.lines if line["event"] == "responses.not_shared"]
-        assert (line["response"], line["reason"]) == (alone["id"], "too large")
-
-
 async def test_store_keeps_own_responses_without_the_bucket(
     make_process: MakeProcess, quiet_log: FilteringBoundLogger, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,6 @@ from aiohttp import ClientSession, ClientWebSocketResponse, WSMsgType, WSServerH
 from schemas.errors import ContextOverflow, Invalid, Overloaded
 from schemas.events import FinishReason
 from services.frontend.apis.responses.state import socket as socket_limits
-from services.frontend.apis.responses.state.socket_writer import SocketWriter
 from services.runtime.config import FrontendConfig
 from tests.frontend.responses.responses_client import Client, agent, keyed, said
 from tests.kit.events import Step, finish, text
@@ -286,39 +285,6 @@ async def test_client_that_does_not_read_is_disconnected(http: ClientSession) ->
     ):
         await socket.send()
         await eventually(lambda: bool(served.gateway.turns and served.gateway.turns[0].cancelled))
-
-
-class Unread:
-    """A connection on which the first frame is never taken, until `read` is set."""
-
-    def __init__(self) -> None:
-        self.sent: list[bytes] = []
-        self.read = asyncio.Event()
-        self.closed = False
-
-    async def send_frame(self, frame: bytes, _type: object) -> None:
-        await self.read.wait()
-        self.sent.append(frame)
-
-    async def close(self) -> None:
-        self.closed = True
-
-
-async def test_unread_frames_count_together_and_none_is_sent_after_the_limit() -> None:
-    connection: Any = Unread()
-    slow: list[str] = []
-    config = FrontendConfig(max_buffered_bytes=100)
-    writer = SocketWriter(connection, config, lambda: slow.append("slow"))
-    sending = asyncio.create_task(writer.run())
-    writer.send(b"first")
-    await asyncio.sleep(0)  # it waits for the client now, and does not count any more
-    for size, given_up in ((40, []), (60, []), (1, ["slow"])):
-        writer.send(b"x" * size)
-        assert slow == given_up
-    writer.send(b"too late")
-    connection.read.set()
-    await sending
-    assert (connection.sent, connection.closed) == ([b"first"], True)
 
 
 async def test_oversized_frame_ends_the_connection_and_a_bomb_costs_no_more(
