@@ -24,8 +24,6 @@ from services.cli.main import main
 from tests.kit.every import Cases
 
 KEY = "sk-the-secret-key"
-
-
 MODEL = ServedModel("acme/coder", 131_072, capabilities={"thinking": {"supported": True}})
 
 
@@ -47,8 +45,8 @@ def plan_of(name: str, folder: Path, default: bool) -> list[ClientSettings]:
 CLIENTS = [name for name in client_names() if plan_of(name, Path("/x"), False)]
 
 
-def settings(path: Path, values: dict[str, Any], kind: FileKind = "json", **more: Any) -> Any:
-    return ClientSettings(str(path), kind, values, **more)
+def settings(path: Path, values: dict[str, Any], kind: FileKind = "json") -> Any:
+    return ClientSettings(str(path), kind, values)
 
 
 def private(path: Path) -> bool:

@@ -1,9 +1,12 @@
 """Which turns wait for which, and for how long: single cases, and groups on simulated engines."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from services.preprocessor.routing.leads import (
+    MARGIN,
+    MAX_HOLD_S,
     GoOn,
     HoldAction,
     Lead,
@@ -117,6 +120,16 @@ def test_lead_on_another_worker_holds_nobody_and_counts_in_the_choice_of_a_worke
     other = prompt("b", GROUP, ("b", 2))
     assert trial.waits_for(other, "v") is None
     assert trial.leads.computing(other) == {"w": 20 * BLOCK}
+
+
+def test_limit_is_twice_the_prefill_at_the_measured_speed() -> None:
+    trial = Trial()
+    first = trial.lead(prompt("a", GROUP))
+    assert trial.leads.limit_s(first) == MAX_HOLD_S, "the speed is unknown"
+    trial.now += 0.5
+    trial.end(first, computed=True)
+    second = trial.lead(prompt("b", ("other", 20)))
+    assert trial.leads.limit_s(second) == pytest.approx(MARGIN * 0.5)
 
 
 EVENTS = st.sampled_from(["arrives", "arrives", "computed", "fails", "gives up"])

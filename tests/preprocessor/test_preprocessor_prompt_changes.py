@@ -15,21 +15,19 @@ def ids(text: str) -> "array[int]":
 
 
 class Session:
-    """Prompts with one key; one token a character. Text between `<assistant>` and `<user>` is an
-    answer."""
+    """Prompts without a session id; one token a character. Text between `<assistant>` and `<user>`
+    is an answer."""
 
-    def __init__(self, room: int = 1 << 20, *, one_session: bool = True) -> None:
-        self.reporter = PromptChangeReporter(get_logger(), CollectorRegistry(), room)
-        self.one_session = one_session
+    def __init__(self) -> None:
+        self.reporter = PromptChangeReporter(get_logger(), CollectorRegistry(), 1 << 20)
 
-    def prompt(
-        self, text: str, tools: tuple[str, ...] = ("Read", "Write"), name: str = "s"
-    ) -> Difference | None:
+    def prompt(self, text: str) -> Difference | None:
         whole = text + OPENING
         conversation = conversation_of(text)
-        seen = SeenPrompt(text=text, ids=ids(whole), tools=tools, answers=answers_of(conversation))
-        key = (None, name if self.one_session else None, name)
-        return self.reporter.compare(key, seen, whole, conversation)
+        seen = SeenPrompt(
+            text=text, ids=ids(whole), tools=("Read",), answers=answers_of(conversation)
+        )
+        return self.reporter.compare((None, None, "s"), seen, whole, conversation)
 
 
 def conversation_of(text: str) -> Conversation:
@@ -47,17 +45,8 @@ def front(date: str = "2026-11-20") -> str:
     return f"You are an agent. Today is {date}. Session 5f811fffeceb. Be good\n"
 
 
-def test_sessions_are_separate_and_bounded() -> None:
-    session = Session(room=10_000)
-    session.prompt(front(), name="a")
-    assert session.prompt(front(date="1999-01-01"), name="b") is None
-    for number in range(20):
-        session.prompt("x" * 500, name=f"n{number}")
-    assert session.prompt(front(date="1999-01-01"), name="a") is None
-
-
 def test_sessions_without_an_id_and_with_one_question_are_distinguished() -> None:
-    session = Session(one_session=False)
+    session = Session()
     for day in ("2026-11-20", "2026-11-21", "2026-11-22"):
         assert session.prompt(front(day) + "Q") is None
     for answer in ("A", "B", "C"):
@@ -68,7 +57,7 @@ def test_sessions_without_an_id_and_with_one_question_are_distinguished() -> Non
 
 
 def test_variation_in_a_session_without_an_id_is_named() -> None:
-    session = Session(one_session=False)
+    session = Session()
     session.prompt(front("1999-01-01") + "Q")
     session.prompt(front() + "Q")
     session.prompt(front() + "Q<assistant>A<user>Q2")
