@@ -13,7 +13,6 @@ from services.frontend.apis.chat.wire import ChatBody
 from services.frontend.apis.completions.wire import CompletionsBody
 from services.frontend.apis.messages.wire import MessagesBody
 from services.frontend.apis.responses.wire import ResponsesBody
-from services.frontend.apis.tokens import TokensText
 from services.worker.engine import SAMPLING_FIELDS
 from tests.kit.bodies import chat, completions, messages, responses
 from tests.kit.every import Cases
@@ -24,7 +23,6 @@ BODIES: dict[str, tuple[Any, dict[str, Any]]] = {
     "/v1/chat/completions": (ChatBody, chat()),
     "/v1/completions": (CompletionsBody, completions()),
     "/v1/responses": (ResponsesBody, responses()),
-    "/v1/tokenize": (TokensText, chat()),
 }
 """Types and bodies of requests."""
 DIFFERENCES = Path(__file__).parents[2] / "docs" / "differences.md"
@@ -38,7 +36,7 @@ def declared() -> list[str]:
     return re.findall(r"`(\w+)`", found[1])
 
 
-@pytest.mark.parametrize("path", list(BODIES)[:-1])
+@pytest.mark.parametrize("path", BODIES)
 async def test_field_of_another_api_is_refused_by_its_name(path: str, cases: Cases) -> None:
     kind, body = BODIES[path]
     async with serving() as served, ClientSession(served.url) as http:
@@ -55,25 +53,18 @@ async def test_field_of_another_api_is_refused_by_its_name(path: str, cases: Cas
 
 OF_TURNS = (*SAMPLING_FIELDS, "messages", "prompt", "format", "top_logprobs", "cache_salt")
 OF_CONVERSATIONS = ("messages", "tools", "tool_choice", "format", "chat_template_kwargs")
-NAMED = {
-    "/v1/chat/completions": OF_TURNS + OF_CONVERSATIONS,
-    "/v1/completions": OF_TURNS,
-    "/v1/responses": OF_TURNS + OF_CONVERSATIONS,
-    "/v1/tokenize": OF_CONVERSATIONS,
-}
-"""What an error of the pipeline can name."""
 
 
-@pytest.mark.parametrize("path", NAMED)
-async def test_error_names_a_field_of_the_own_api(path: str, cases: Cases) -> None:
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses"])
+async def test_error_of_the_pipeline_names_a_field_of_the_own_api(path: str, cases: Cases) -> None:
     kind, body = BODIES[path]
-    own = {*kind.__struct_fields__, *(OF_CONVERSATIONS if kind is TokensText else ())} - {"format"}
     gateway = FakeGateway()
     async with serving(gateway) as served, ClientSession(served.url) as http:
-        for name in NAMED[path]:
+        for name in OF_TURNS if kind is CompletionsBody else (*OF_TURNS, *OF_CONVERSATIONS):
             gateway.refusal = Invalid("no", param=name)
             with cases.case(name):
                 async with http.post(path, json=body) as reply:
                     error = (await reply.json())["error"]
                 assert reply.status == 400
-                assert error["param"] is None or error["param"].partition(".")[0] in own
+                named = error["param"]
+                assert named is None or named.partition(".")[0] in kind.__struct_fields__

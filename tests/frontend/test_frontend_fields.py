@@ -39,7 +39,6 @@ def test_every_api_accepts_every_sampling_field(cases: Cases) -> None:
 SAMPLING: list[tuple[Api, Json, Sampling]] = [
     (CHAT, {"max_tokens": 9, "max_completion_tokens": 7}, Sampling(max_tokens=7)),
     (CHAT, {"stop": ["a", "b", 17]}, Sampling(stop=["a", "b"], stop_token_ids=[17])),
-    (CHAT, {"logprobs": True}, Sampling(logprobs=0)),
     (CHAT, {"seed": 2**70 + 5}, Sampling(seed=5)),
     (
         CHAT,
@@ -50,17 +49,11 @@ SAMPLING: list[tuple[Api, Json, Sampling]] = [
     (COMPLETIONS, {"logprobs": 5, "stop": ["x"]}, Sampling(max_tokens=16, logprobs=5, stop=["x"])),
     (MESSAGES, {}, Sampling(max_tokens=4096)),
     (
-        MESSAGES,
-        {"max_tokens": 0, "thinking": block("enabled", budget_tokens=1024)},
-        Sampling(max_tokens=0),
-    ),
-    (
         RESPONSES,
         {"include": ["message.output_text.logprobs"], "top_logprobs": 4},
         Sampling(logprobs=4),
     ),
     (RESPONSES, {"generate": False}, Sampling(max_tokens=0)),
-    (RESPONSES, {"prompt_cache_options": {"prewarm": True}}, Sampling(max_tokens=0)),
 ]
 
 

@@ -31,21 +31,6 @@ def test_input_is_the_same_for_every_splitting(
     assert read(pieces(arguments, cuts)) == said
 
 
-@given(
-    st.lists(
-        st.sampled_from(
-            ['{"input": "', "\\", "u", "d83d", "de00", "n", '"', "}", "x", "é", "\\ud83d", "\\n"]
-        )
-    ),
-    st.lists(st.integers(0, 99)),
-)
-def test_text_other_than_json_is_the_same_for_every_splitting(
-    parts: list[str], cuts: list[int]
-) -> None:
-    arguments = "".join(parts)
-    assert read(pieces(arguments, cuts)) == freeform_input(arguments)
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -61,7 +46,7 @@ def test_text_other_than_json_is_the_same_for_every_splitting(
     ],
 )
 def test_unusual_arguments_are_read(arguments: str, said: str) -> None:
-    assert freeform_input(arguments) == said
+    assert freeform_input(arguments) == read([*arguments]) == said
 
 
 def test_input_is_returned_as_soon_as_possible() -> None:

@@ -176,22 +176,11 @@ def searched(text: str) -> list[TurnEvent]:
 
 
 def test_stream_has_citations_before_the_end_of_the_text() -> None:
-    from openai.types.responses import ResponseStreamEvent
-    from pydantic import TypeAdapter
-
     text = f"At noon ([tides]({TIDES})), says {TIDES}."
-    ask = Responses(["web_search"]).parse(
-        json.dumps(responses(tools=[block("web_search")])).encode(), {}
-    )
-    renderer = ask.renderer(AnswerInfo("0a1b2c", "req_0a1b2c", "m", 1700000000))
-    out = renderer.start([Prepared(9, 1024)])
-    for event in searched(text):
-        out += renderer.events([event])
+    body = json.dumps(responses(tools=[block("web_search")])).encode()
+    renderer = Responses(["web_search"]).parse(body, {}).renderer(INFO)
+    out = stream_of(renderer, searched(text))
     events = [json.loads(payload) for payload in payloads(out)]
-    event_type: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
-    for number, event in enumerate(events):
-        assert event["sequence_number"] == number
-        event_type.validate_python(event)
     kinds = [event["type"] for event in events]
     added = [at for at, kind in enumerate(kinds) if kind == "response.output_text.annotation.added"]
     assert kinds[added[-1] + 1] == "response.output_text.done"

@@ -54,19 +54,15 @@ def in_namespace(name: str, namespace: str) -> Json:
     return block("namespace", name=namespace, tools=[function(name)])
 
 
-@pytest.mark.parametrize("later", [False, True])
-def test_tools_that_render_to_one_name_are_told_apart(later: bool) -> None:
+def test_tools_that_render_to_one_name_are_told_apart() -> None:
     tools: list[tuple[str, str | None]] = [("b__c", "a"), ("c", "a__b"), ("a__b__c", None)]
     listed = [in_namespace("b__c", "a"), in_namespace("c", "a__b"), function("a__b__c")]
-    fields = {} if later else {"tools": listed}
-    items = [block("additional_tools", tools=listed)] if later else []
     calls = [
         function_call(str(number), name, **({"namespace": namespace} if namespace else {}))
         for number, (name, namespace) in enumerate(tools)
     ]
     outputs = [function_output(str(number)) for number in range(len(tools))]
-    ask = RESPONSES.ask(*items, *calls, *outputs, **fields)
-
+    ask = RESPONSES.ask(*calls, *outputs, tools=listed)
     shown = [prompt_name(tool.name, tool.namespace) for tool in ask.conversation.tools]
     assert len({*shown}) == len(tools)
     known = [tool_name(ask.shape.names, name) for name in shown]
@@ -76,7 +72,7 @@ def test_tools_that_render_to_one_name_are_told_apart(later: bool) -> None:
     assert [result.name for result in results.parts] == shown
     for name, (bare, namespace) in zip(shown, tools, strict=True):
         chosen = {"type": "function", "name": bare, "namespace": namespace}
-        choice = RESPONSES.read(*items, **fields, tool_choice=chosen).tool_choice
+        choice = RESPONSES.read(tools=listed, tool_choice=chosen).tool_choice
         assert prompt_name(choice.name or "", choice.namespace) == name
 
 
@@ -142,20 +138,3 @@ def test_stored_items_are_complete_and_have_ids() -> None:
     assert [item.get("status") for item in found] == statuses
     for before, after in zip(items[2:5], found[2:5], strict=True):
         assert after.items() >= {**before, "id": after["id"]}.items()
-
-
-def test_stored_items_fit_the_sdks_strict_types() -> None:
-    from openai.types.responses import ResponseItemList
-
-    items: list[Json] = [
-        user("Hi."),
-        function_call(),
-        function_output(output=[block("input_image", detail=None)]),
-        block("reasoning", encrypted_content="e"),
-        block("shell_call", call_id="t", action={"commands": ["ls"]}),
-        user(block("input_image", image_url="https://a.example/x.png")),
-        assistant(block("output_text", text="Ho.")),
-    ]
-    ends = {"object": "list", "first_id": "a", "last_id": "b", "has_more": False}
-    found = ResponseItemList.model_validate({"data": stored(*items), **ends})
-    assert [item.type for item in found.data] == [item.get("type", "message") for item in items]

@@ -10,11 +10,11 @@ import pytest
 
 from schemas.conversation import Reasoning, Result
 from schemas.errors import ContextOverflow, ErrorInfo, ErrorKind
-from schemas.events import Failed, FinishReason
+from schemas.events import Failed
 from services.frontend.apis.responses.dialect import ConvertedRequest
 from tests.frontend.responses.responses_client import ANSWER, Client, agent, keyed, said, types
 from tests.kit.bodies import function_call, function_output, message, user
-from tests.kit.events import finish, text
+from tests.kit.events import text
 from tests.kit.frontend import MODEL, FakeGateway, FakeTurn, Served, serving
 from tests.kit.waiting import LIMIT_S
 
@@ -163,17 +163,11 @@ async def test_unsupported_request_is_refused(client: Client, path: str) -> None
         assert (error["type"], error["param"]) == ("invalid_request_error", param)
 
 
-CUT = finish(1, FinishReason.LENGTH)
-GONE = Failed(ErrorInfo(ErrorKind.ENGINE, "Gone."))
-
-
-@pytest.mark.parametrize(("last", "status"), [(CUT, "incomplete"), (GONE, "failed")])
-async def test_incomplete_and_failed_responses_are_stored(
-    client: Client, gateway: FakeGateway, last: Any, status: str
-) -> None:
-    gateway.steps = lambda: [[*text(0, "So far")], [last]]
+async def test_failed_response_is_stored(client: Client, gateway: FakeGateway) -> None:
+    gone = Failed(ErrorInfo(ErrorKind.ENGINE, "Gone."))
+    gateway.steps = lambda: [[*text(0, "So far")], [gone]]
     end = (await client.stream())[-1]
-    assert (end["type"], end["response"]["status"]) == (f"response.{status}", status)
+    assert (end["type"], end["response"]["status"]) == ("response.failed", "failed")
     assert await client.get(end["response"]["id"]) == end["response"]
 
 
