@@ -4,7 +4,6 @@ import struct
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable
 from io import BytesIO
 from typing import Any
 
@@ -18,7 +17,6 @@ from services.images.image import (
     MEDIA_TYPES,
     ImageFacts,
     UnreadableImage,
-    exif_orientation,
     image_hash,
     read_facts,
     read_pixels,
@@ -27,12 +25,7 @@ from tests.kit.every import for_each, for_rows
 from tests.kit.vision_model import noise
 
 ORIENTATION = 0x0112
-MODES = {
-    "PNG": ["1", "L", "LA", "P", "RGB", "RGBA", "I;16"],
-    "JPEG": ["L", "RGB", "CMYK"],
-    "WEBP": ["RGB", "RGBA"],
-    "GIF": ["1", "L", "P"],
-}
+MODES = {"PNG": "1 L LA P RGB RGBA", "JPEG": "L RGB CMYK", "WEBP": "RGB RGBA", "GIF": "1 P"}
 
 
 def data_of(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
@@ -53,12 +46,9 @@ def png_of(width: int, height: int, body: bytes) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
-@for_rows([(kind, mode) for kind, modes in MODES.items() for mode in modes])
+@for_rows([(kind, mode) for kind, modes in MODES.items() for mode in modes.split()])
 def test_every_kind_and_mode_is_read(kind: str, mode: str) -> None:
-    image = noise(40, 30, 1)
-    data = data_of(
-        Image.new("I;16", (40, 30), 500) if mode == "I;16" else image.convert(mode), kind
-    )
+    data = data_of(noise(40, 30, 1).convert(mode), kind)
     facts = read_facts(data)
     assert (facts.media_type, facts.width, facts.height) == (MEDIA_TYPES[kind], 40, 30)
     pixels = read_pixels(data)
@@ -156,26 +146,12 @@ def test_hash_names_data_and_tenant() -> None:
     assert image_hash(b"a", "") == image_hash(b"a", None)
 
 
-def jpeg_with_segments(count: int) -> bytes:
-    jpeg = data_of(noise(8, 8, 1), "JPEG")
-    return jpeg[:2] + b"\xff\xe5\x00\x02" * count + jpeg[2:]
-
-
-def png_with_chunks(count: int) -> bytes:
-    whole = data_of(noise(8, 8, 1))
-    return whole[:33] + png_chunk(b"teXt", b"") * count + whole[33:]
-
-
-@for_each([jpeg_with_segments, png_with_chunks])
-def test_image_with_too_many_parts_is_refused_before_it_is_opened(
-    with_parts: Callable[[int], bytes],
-) -> None:
-    assert read_facts(with_parts(900)).width == 8
-    with pytest.raises(UnreadableImage):
-        read_facts(with_parts(100_000))
-
-
-@given(st.binary(max_size=200), st.sampled_from([b"II*\0\x08\0\0\0", b"MM\0*\0\0\0\x08"]))
-def test_any_exif_has_an_orientation_or_none(rest: bytes, head: bytes) -> None:
-    for exif in (rest, head + rest, b"Exif\0\0" + head + rest):
-        assert 0 <= exif_orientation(exif) < 1 << 16
+def test_image_with_too_many_parts_is_refused_before_it_is_opened() -> None:
+    jpeg, png = data_of(noise(8, 8, 1), "JPEG"), data_of(noise(8, 8, 1))
+    for whole, at, part in (
+        (jpeg, 2, b"\xff\xe5\x00\x02"),
+        (png, 33, png_chunk(b"teXt", b"")),
+    ):
+        assert read_facts(whole[:at] + part * 900 + whole[at:]).width == 8
+        with pytest.raises(UnreadableImage):
+            read_facts(whole[:at] + part * 100_000 + whole[at:])

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from services.worker.engines.trtllm.releases import Release, known_release
+from tests.worker.fake_cache import FakeCache
 
 VERSIONS = ["1.2.1", "1.3.0rc7", "1.3.0rc15", "1.3.0rc24", "1.3.0rc26", "1.4.0rc1"]
 """One of each family: statistics by queue; by call; with priority; with penalties and min_p; the
@@ -356,7 +357,7 @@ class Runtime:
         self.waiting: deque[RequestOutput] = deque()
         self.running: dict[RequestOutput, list[int]] = {}
         self.aborts: deque[RequestOutput] = deque()
-        self.cache: set[tuple[str | None, tuple[int, ...]]] = set()
+        self.cache = FakeCache(BLOCK)
         self.events: deque[dict[str, Any]] = deque()
         self.iterations: deque[dict[str, Any]] = deque()
         self.read_out: set[str] = set()
@@ -460,7 +461,7 @@ class Runtime:
         tokens, sampling = self.running[output], output.sampling
         prompt = len(output.prompt_token_ids)
         if len(tokens) == prompt:
-            output.cached_then = self._match(tokens, output.salt)
+            output.cached_then = self.cache.match(tokens, output.salt)
             self._store(tokens, output.salt, 0)
         token = next_token(tokens)
         tokens.append(token)
@@ -482,22 +483,10 @@ class Runtime:
             del self.running[output]
         output.deliver(response)
 
-    def _match(self, tokens: list[int], salt: str | None) -> int:
-        held = 0
-        while held + BLOCK < len(tokens) and (salt, tuple(tokens[: held + BLOCK])) in self.cache:
-            held += BLOCK
-        return held
-
     def _store(self, tokens: list[int], salt: str | None, since: int) -> None:
-        for end in range((since // BLOCK) * BLOCK + BLOCK, len(tokens) + 1, BLOCK):
-            key = (salt, tuple(tokens[:end]))
-            if key not in self.cache:
-                self.cache.add(key)
-                parent = hash((salt, tuple(tokens[: end - BLOCK]))) if end > BLOCK else None
-                ids = [
-                    {"token_id": token, "token_extra_id": 0} for token in tokens[end - BLOCK : end]
-                ]
-                block = {"block_hash": hash(key), "tokens": ids, "cache_level": 0}
-                data = {"type": "stored", "parent_hash": parent, "blocks": [block]}
-                number = len(self.cache) - 1
-                self.events.append({"event_id": number, "window_size": 4096, "data": data})
+        for block in self.cache.store(tokens, salt, since):
+            ids = [{"token_id": token, "token_extra_id": 0} for token in block.ids]
+            told = {"block_hash": block.hash, "tokens": ids, "cache_level": 0}
+            data = {"type": "stored", "parent_hash": block.parent, "blocks": [told]}
+            number = len(self.cache) - 1
+            self.events.append({"event_id": number, "window_size": 4096, "data": data})

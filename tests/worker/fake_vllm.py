@@ -18,6 +18,7 @@ import msgspec
 
 from schemas.frames import unpack_ids
 from services.tokenization.image_processor import ImageProcessor
+from tests.worker.fake_cache import FakeCache
 
 VOCAB = 512
 BLOCK = 16
@@ -218,7 +219,7 @@ class AsyncLLM:
         self.requests: list[_Request] = []
         self.running: list[_Request] = []
         self.aborted: list[str] = []
-        self.cache: set[tuple[str | None, tuple[int, ...]]] = set()
+        self.cache = FakeCache(BLOCK)
         self.gate = asyncio.Event()
         self.gate.set()
         self.dead = False
@@ -318,7 +319,7 @@ class AsyncLLM:
     def _decoded(self, request: _Request) -> Any:
         sampling, ids = request.sampling, [*request.prompt, *request.done]
         if request.cached is None:
-            request.cached = self._found(request)
+            request.cached = self.cache.match(request.prompt, request.salt)
         self._store(ids, request.salt)
         token = (len(ids) * 37) % 491 + 8
         if token in sampling.stop_token_ids and len(request.done) < sampling.min_tokens:
@@ -348,26 +349,11 @@ class AsyncLLM:
             metrics=stats,
         )
 
-    def _found(self, request: _Request) -> int:
-        found = 0
-        for end in range(BLOCK, len(request.prompt), BLOCK):
-            if (request.salt, tuple(request.prompt[:end])) not in self.cache:
-                break
-            found = end
-        return found
-
     def _store(self, ids: list[int], salt: str | None) -> None:
-        events = []
-        for end in range(BLOCK, len(ids) + 1, BLOCK):
-            key = (salt, tuple(ids[:end]))
-            if key not in self.cache:
-                self.cache.add(key)
-                parent = hash((salt, tuple(ids[: end - BLOCK]))) if end > BLOCK else None
-                events.append(
-                    stored(
-                        hash(key), parent, ids[end - BLOCK : end], salt if end == BLOCK else None
-                    )
-                )
+        events = [
+            stored(block.hash, block.parent, block.ids, salt if block.parent is None else None)
+            for block in self.cache.store(ids, salt)
+        ]
         if events and self.args.kv_events_config is not None:
             self.publish(events)
 

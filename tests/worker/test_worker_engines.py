@@ -1,7 +1,6 @@
 """Engines by entry point: the built-in ones, and one that a package of another project brings."""
 
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from services.runtime.config.loader import ConfigError
 from services.worker.engines.registry import (
     BUILT_IN,
     GROUP,
-    SEPARATE,
     installed_engines,
     open_engine,
 )
@@ -57,18 +55,3 @@ def test_an_unknown_name_is_one_clear_error_with_all_names() -> None:
     (problem,) = caught.value.problems
     assert problem.startswith("engine: there is no engine 'nonesuch'; installed are: ")
     assert problem.endswith("script, transformers, trtllm, vllm")
-
-
-def test_engine_of_a_package_that_is_not_installed_names_the_package(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("services.worker.engines.registry.entry_points", lambda group: ())
-    for name, command in SEPARATE.items():
-        with pytest.raises(ConfigError) as caught:
-            open_engine(name, WorkerConfig(model="none"))
-        (problem,) = caught.value.problems
-        assert command in problem
-        project = tomllib.loads(
-            (PYPROJECT.parent / command.split()[-1] / "pyproject.toml").read_text()
-        )["project"]
-        assert list(project["entry-points"][GROUP]) == [name]

@@ -232,13 +232,3 @@ async def test_drain_waits_until_a_request_with_images_is_answered(
     slow.release.set()
     assert error_of(await sent).message == "this worker is going away"
     await asyncio.wait_for(drain, 60.0)
-
-
-async def test_store_that_does_not_answer_is_an_error_in_time(
-    trial: Trial, vision: VisionPrompts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("services.images.stored_images.FETCH_S", 0.05)
-    SlowStore(monkeypatch)
-    error = error_of(await trial.send(trial.asked("t", *placed(vision, image()))))
-    assert (error.kind, error.code) == (ErrorKind.UNAVAILABLE, None)
-    assert error.retry_after_s is not None

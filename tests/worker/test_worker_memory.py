@@ -7,32 +7,24 @@ import pytest
 from services.worker.engines.memory import LEAST_TOKENS, available_bytes, cpu_kv_tokens
 
 GIB = 2**30
-UNLIMITED = {1: 2**63 - 4096, 2: "max"}
-FILES = {
-    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    2: ("memory.max", "memory.current", "inactive_file"),
-}
 
 
-def write(root: Path, version: int, own: str, groups: dict[str, tuple[int | None, int]]) -> None:
+def write(root: Path, own: str, groups: dict[str, tuple[int | None, int]]) -> None:
     """A machine with 20 GiB available and a process in the group `own`. `groups`: path → limit and
     page cache in GiB; each has used 2 GiB."""
     (root / "proc/self").mkdir(parents=True)
     meminfo = f"MemFree: {2**20} kB\nMemAvailable: {20 * 2**20} kB\nHuge: 0\n"
     (root / "proc/meminfo").write_text(meminfo)
-    line = f"0::{own}\n" if version == 2 else f"9:cpu:/other\n4:hugetlb,memory:{own}\n0::/else\n"
-    (root / "proc/self/cgroup").write_text(line)
-    limit_file, used_file, cache_name = FILES[version]
+    (root / "proc/self/cgroup").write_text(f"0::{own}\n")
     for path, (limit, cache) in groups.items():
-        folder = Path(f"{root}/sys/fs/cgroup{'/memory' * (version == 1)}{path}")
+        folder = Path(f"{root}/sys/fs/cgroup{path}")
         folder.mkdir(parents=True, exist_ok=True)
-        most = UNLIMITED[version] if limit is None else limit * GIB
-        (folder / limit_file).write_text(f"{most}\n")
-        (folder / used_file).write_text(f"{2 * GIB}\n")
-        (folder / "memory.stat").write_text(f"anon 1\n{cache_name} {cache * GIB}\n")
+        most = "max" if limit is None else limit * GIB
+        (folder / "memory.max").write_text(f"{most}\n")
+        (folder / "memory.current").write_text(f"{2 * GIB}\n")
+        (folder / "memory.stat").write_text(f"anon 1\ninactive_file {cache * GIB}\n")
 
 
-@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize(
     ("own", "groups", "expected"),
     [
@@ -44,9 +36,9 @@ def write(root: Path, version: int, own: str, groups: dict[str, tuple[int | None
     ],
 )
 def test_smallest_limit_of_the_groups_counts(
-    tmp_path: Path, version: int, own: str, groups: dict[str, tuple[int | None, int]], expected: int
+    tmp_path: Path, own: str, groups: dict[str, tuple[int | None, int]], expected: int
 ) -> None:
-    write(tmp_path, version, own, groups)
+    write(tmp_path, own, groups)
     assert available_bytes(tmp_path) == expected * GIB
 
 

@@ -72,17 +72,6 @@ def test_a_session_that_grows_counts_once() -> None:
     assert unknown.seconds(asked("", "s", 300), 1, 0, 0.0) == 0
 
 
-def test_agents_with_one_id_count_with_what_they_add() -> None:
-    quota = RetentionQuota(CAPACITY)
-    for turn in range(8):
-        for agent, longest in enumerate((10_000, 5000)):
-            tokens = longest + 100 * turn
-            request = asked("", "s", 300, f"t{turn}{agent}")
-            assert (
-                quota.seconds(request, tokens, tokens - 100 if turn else 0, 10.0 * turn) == 300
-            ), (turn, agent)
-
-
 def test_other_prompts_of_one_session_count_too() -> None:
     quota = RetentionQuota(CAPACITY)
     turns = [asked("", "s", 300, f"t{number}") for number in range(4)]

@@ -11,7 +11,6 @@ from schemas.events import FinishReason
 from services.worker.engine import EngineDelta
 from services.worker.engines.support import (
     OpenTurns,
-    chosen_first,
     guided_arguments,
     in_daemon_thread,
 )
@@ -48,13 +47,8 @@ async def test_a_daemon_threads_result_and_error_reach_the_waiter() -> None:
     def broken() -> None:
         raise ValueError("no such file")
 
-    def leaving() -> None:
-        raise SystemExit(3)
-
     with pytest.raises(ValueError, match="no such file"):
         await in_daemon_thread("work", broken)
-    with pytest.raises(RuntimeError, match=r"work: SystemExit\(3\)"):
-        await in_daemon_thread("work", leaving)
 
 
 def test_guided_decoding_is_one_argument_and_a_grammar_is_of_whole_turns() -> None:
@@ -69,10 +63,3 @@ def test_guided_decoding_is_one_argument_and_a_grammar_is_of_whole_turns() -> No
         (request(**asked, rest_grammar='start: "y"'), {"grammar": 'start: "y"'}),
     ):
         assert guided_arguments(made) == arguments
-
-
-def test_the_chosen_token_comes_first() -> None:
-    values = {3: -2.0, 4: -0.5, 5: -1.0}
-    assert chosen_first(5, values, 1) == [(5, -1.0), (4, -0.5)]
-    assert chosen_first(5, values, None) == [(5, -1.0), (4, -0.5), (3, -2.0)]
-    assert chosen_first(9, values, 0) == [(9, float("-inf"))]

@@ -251,10 +251,3 @@ async def test_stop_keeps_its_deadline(engine: TrtllmEngine, fake_trtllm: Any) -
     await engine.stop(0.2)
     assert loop.time() - started < LIMIT_S / 2, "it did not wait for the shutdown"
     release.set()
-
-
-@OLD
-async def test_the_constructors_error_is_passed_on(fake_trtllm: Any, model: Path) -> None:
-    config = WorkerConfig(model=str(model), engine_args={"tensor_paralell_size": 2})
-    with pytest.raises(EngineFailed, match="invalid argument: tensor_paralell_size"):
-        await TrtllmEngine(config).start()

@@ -166,7 +166,6 @@ def test_each_delta_is_what_is_new_and_a_stop_token_waits_until_it_is_the_end() 
     [
         ([10, 5], None, 5),
         ([10], None, 5),  # the end id is left out
-        ([10, 7], 7, 7),
         ([10], 7, 7),
         ([], None, 5),  # the list has shrunk
     ]
