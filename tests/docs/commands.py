@@ -5,7 +5,7 @@ front of a block says what else is to be known, its parts separated by semicolon
 
 - `<!-- not run: REASON -->`: the block needs something that a test has not.
 - ``<!-- not run `BEGINNING`: REASON -->``: so do its commands that begin with these words.
-- `<!-- in containers -->`: the block needs Docker.
+- `<!-- in containers -->`: so does the block: Docker.
 - `<!-- file NAME -->`: the block, in any language, is a file that later commands read.
 """
 
@@ -36,7 +36,6 @@ class Command:
     """Lines that a transcript shows."""
     transcript: bool = False
     """Whether the page shows the output; the status is then not said."""
-    containers: bool = False
     skipped: str = ""
     """Why it is not run."""
 
@@ -50,6 +49,8 @@ def read_commands(page: Path, name: str) -> Iterator[Command]:
         reasons = {
             found["beginning"] or "": found["reason"].strip() for found in _NOT_RUN.finditer(note)
         }
+        if "in containers" in note:
+            reasons[""] = "it needs Docker"
         rest = [part for part in _NOT_RUN.sub("", note).split(";") if part.strip()]
         file = ""
         for part in rest:
@@ -66,7 +67,6 @@ def read_commands(page: Path, name: str) -> Iterator[Command]:
         elif block["language"] == "console":
             found = list(_transcript(place, body))
         for command in found:
-            command.containers = "in containers" in note
             command.skipped = next(
                 (why for start, why in reasons.items() if command.text.startswith(start)), ""
             )

@@ -24,10 +24,6 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-TESTED = (
-    *("messages", "chat", "responses", "tool_calls", "parse_output", "tap_bus"),
-    *("web_provider", "print_traces"),
-)
 
 
 def start(name: str, *arguments: str) -> subprocess.Popen[str]:
@@ -68,15 +64,6 @@ def server(
     finally:
         stack.stop()
         nats.kill()
-
-
-def test_every_example_is_tested_and_listed() -> None:
-    files = {path.name for path in EXAMPLES.glob("*.py")}
-    elsewhere = {"prompt_ids.py"}  # it has tests of its own
-    assert files - elsewhere == {f"{name}.py" for name in TESTED}
-    assert all(f"test_{name}" in globals() for name in TESTED)
-    readme = (EXAMPLES / "README.md").read_text()
-    assert all(f"`{name}`" in readme for name in files)
 
 
 def test_messages(server: Stack) -> None:

@@ -60,7 +60,6 @@ async def test_late_end_of_a_call_is_a_problem() -> None:
 
 async def test_lost_text_is_a_problem() -> None:
     text = '{"user": "x"}\n["one ", "two"]\n{"expect": [["text", "one two!"]], "end": "length"}'
-
     played = await play(ReplayGateway(read("x", text)), text)
     assert played.problems == [
         "block 0: want text 'one two!', got text 'one two'",
@@ -68,34 +67,17 @@ async def test_lost_text_is_a_problem() -> None:
     ]
 
 
-async def test_count_other_than_the_usage_is_a_problem() -> None:
-    class Miscounting(ReplayGateway):
-        async def count(self, admitted: Admitted) -> int:
-            return 7
-
-    text = '{"user": "x"}\n"one"\n{"expect": [["text", "one"]]}'
-    for api in ("messages", "responses"):
-        assert (await play(ReplayGateway(read("x", text)), text, api, count=True)).problems == []
-        played = await play(Miscounting(read("x", text)), text, api, count=True)
-        assert played.problems == ["7 tokens are counted, the answer's usage has 100"]
-
-
 @pytest.mark.parametrize(
     ("text", "why"),
     [
         ('"a"', "x:1: a turn begins with"),
         ('{"user": "a"}\n{', "x:2: Expecting property name"),
-        (
-            '{"user": "a"}\n{"gate": "cal"}',
-            "x:2: a gate is reasoning, text, call or call NAME, not 'cal'",
-        ),
-        ('{"user": "a"}\n{"expect": [["say", "x"]]}', "x:2: Invalid enum value 'say'"),
         ('{"replay": 2}', "x:1: version 2 is unknown"),
         ('{"user": "a"}\n{"at": 1}', "x:2: Object contains unknown field `at`"),
     ],
 )
 def test_error_names_the_line_of_a_file(text: str, why: str) -> None:
-    with pytest.raises(BadReplay, match="^" + why.replace("[", r"\[")):
+    with pytest.raises(BadReplay, match="^" + why):
         read("x", text)
 
 

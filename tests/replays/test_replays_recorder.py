@@ -83,12 +83,12 @@ EVENTS: list[TurnEvent] = [
 KEPT = [event for event in EVENTS if not isinstance(event, Dispatch)]
 
 
-def asked(turn: str = "t1", attempt: int = 1) -> TurnRequest:
-    return TurnRequest(turn, "f", ASKED, attempt)
+def asked(turn: str = "t1") -> TurnRequest:
+    return TurnRequest(turn, "f", ASKED)
 
 
-def frame(*sent: TurnEvent, turn: str = "t1", attempt: int = 1) -> EventFrame:
-    return EventFrame("p", 1, [EventEntry(turn, attempt, list(sent))])
+def frame(*sent: TurnEvent) -> EventFrame:
+    return EventFrame("p", 1, [EventEntry("t1", 1, list(sent))])
 
 
 def tokens(at: int, *ids: int) -> TokenFrame:
@@ -141,24 +141,12 @@ def test_recording_has_the_content_of_the_turn() -> None:
     assert (step.events, step.at) == (KEPT, 4.0)
 
 
-def test_repetitions_of_an_attempt_are_dropped() -> None:
-    first = (asked(), frame(*EVENTS[:3]), frame(*EVENTS[:2]))
-    again = frame(Prepared(50, 10), *EVENTS[:5], attempt=2)
-    last = frame(*EVENTS[4:], attempt=2)
-    [text] = recorded(*first, asked(attempt=2), frame(*EVENTS[:3]), again, last)
-    steps = [step for step in replay([text]).turns[0].steps if isinstance(step, RecordedEvents)]
-    assert [event for step in steps for event in step.events] == KEPT
-
-
 def test_failures_and_unfinished_turns_are_recorded() -> None:
     failed = Failed(EngineFailed("no memory").info)
-    [text] = recorded(
-        asked("t0"), asked(), frame(*EVENTS[:2], failed), asked("t2"), frame(EVENTS[0], turn="t3")
-    )
+    [text] = recorded(asked(), frame(*EVENTS[:2], failed), asked("t2"))
     assert replay([text]).turns[0].end == "error"
     recorder = BusRecorder()
-    hangup, superseded = Cancel("t2", 1, "hangup"), Cancel("t1", 1, "superseded")
-    for message in (asked(), asked("t2"), hangup, asked("late", attempt=2), superseded):
+    for message in (asked(), asked("t2"), Cancel("t2", 1, "hangup")):
         assert recorder.take(message, 1.0) == []
     assert recorder.unfinished == 1
 

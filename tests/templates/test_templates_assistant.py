@@ -50,11 +50,6 @@ def inline(**more: Any) -> TemplateTraits:
             TemplateTraits(parallel=False, interleaved="split"),
             [("t", None, ["A"]), ("", None, ["B"])],
         ),
-        (
-            assistant(Text("t"), call("A")),
-            TemplateTraits(text_with_call=False, all_with_call=False, interleaved="split"),
-            [("t", None, []), ("", None, ["A"])],
-        ),
         # Text joins the reasoning where they exclude each other.
         (assistant(Reasoning("r"), Text("t"), call("A")), EXCLUSIVE, [("", "r\n\nt", ["A"])]),
         # The fields, without later reasoning, are the last resort.
@@ -73,21 +68,6 @@ def test_turn_is_written_in_the_form_that_its_template_keeps(
         names = [call["function"]["name"] for call in message.get("tool_calls", [])]
         found.append((message["content"], message.get(str(traits.reasoning)), names))
     assert found == expected
-
-
-def test_parts_keep_their_order() -> None:
-    (found,) = template_messages(TURN, traits=TemplateTraits(ordered=True))
-    kinds = [part["type"] for part in found["content"]]
-    assert kinds == ["reasoning", "tool_call", "reasoning", "text", "tool_call"]
-
-
-def test_text_after_a_call_is_sorted_where_results_need_calls_before_them() -> None:
-    traits = inline(inline_reasoning=True, inline_tail=True, inline_text_end=False)
-    turn = assistant(call("A"), Text("t"))
-    found = template_messages(turn, result("r"), traits=traits)
-    assert [message["role"] for message in found] == ["assistant", "tool"]
-    assert [c["function"]["name"] for c in found[0]["tool_calls"]] == ["A"]
-    assert found[0]["content"] == "t"
 
 
 def test_results_of_a_split_turn_follow_their_calls() -> None:

@@ -53,10 +53,6 @@ LOOP = "{%- for m in messages -%}"
 ANSWER = "{%- if m.role == 'assistant' -%}"
 CONTENT = "{{ m.content }}\n{%- for c"
 REFUSED = "{{ raise_exception('no') }}{%- endif -%}"
-SYSTEM_FIRST = (
-    "{%- for m in messages if m.role == 'system' -%}{{ m.content }}{%- endfor -%}"
-    "{%- for m in messages if m.role != 'system' -%}"
-)
 
 
 def refusing(condition: str) -> str:
@@ -71,7 +67,6 @@ def following(role: str) -> str:
 @for_rows(
     [
         (LOOP, LOOP + refusing("m.role == 'system' and not loop.first"), {"system": "first"}),
-        (LOOP, SYSTEM_FIRST, {"system": "first"}),
         (LOOP, LOOP + refusing("m.role == 'system'"), {"system": "none"}),
         (LOOP, LOOP + refusing(following("user")), {"adjacent_users": False}),
         (LOOP, LOOP + refusing(following("tool")), {"user_after_tool": False}),
@@ -98,15 +93,9 @@ def following(role: str) -> str:
             {"parallel": False, "interleaved": "inline"},
         ),
         (CONTENT, "{{ m.content if not m.tool_calls }}\n{%- for c", {"text_with_call": False}),
-        (
-            CONTENT,
-            refusing("m.tool_calls and m.content and m.reasoning_content") + CONTENT,
-            {"all_with_call": False},
-        ),
         ("m.reasoning_content", "m.reasoning", {"reasoning": "reasoning"}),
         ("m.reasoning_content", "m.nothing", {"reasoning": None, "inline_reasoning": False}),
         ("}}{{ m.content }}", "}}{{ m.content.split('</think>')[-1] }}", {"interleaved": "split"}),
-        ("in m.tool_calls or []", "in []", {"arguments": None, "parallel": False}),
         (LOOP, "{{ tools | tojson }}" + LOOP, {"tools": True}),
         (LOOP, "{{ tools | tojson if messages[-1].role == 'user' }}" + LOOP, {"tools": False}),
         (
@@ -142,7 +131,7 @@ def test_thinking_variables_are_found(
     assert traits.efforts == ({} if levels is None else {"reasoning_effort": levels})
 
 
-@for_each(["", "constant", "{{ raise_exception('never') }}", "{{ messages }}"])
+@for_each(["", "{{ raise_exception('never') }}", "{{ messages }}"])
 def test_useless_template_has_traits_too(source: str) -> None:
     traits = traits_of(source)
     assert (traits.ordered, traits.reasoning) == (False, None)
@@ -157,15 +146,12 @@ def test_own_template_takes_parts_in_order(demo_tokenizer: FileTokenizer) -> Non
 
 
 PUBLISHED: list[tuple[str, dict[str, Any]]] = [
-    ("qwen3_6", {"system": "first", "interleaved": "inline", "inline_tail": True}),
     ("qwen3_8", {"system": "first", "efforts": {"reasoning_effort": ("low", "medium", "xhigh")}}),
     ("nemotron_3_nano", {"separators": ("<think>\n", *["\n</think>\n"] * 2)}),
     ("gptoss", {"parallel": False, "all_before_call": False, "interleaved": "split"}),
     ("gemma4_v5", {"text_with_call": False, "all_before_call": True, "interleaved": "split"}),
-    ("llama3_1", {"parallel": False, "text_with_call": False, "reasoning": None}),
     ("deepseekv3", {"system": "first", "arguments": "string", "tools": False}),
     ("gemma", {"system": "none", "adjacent_users": False, "tool_role": False, "arguments": None}),
-    ("llava_next", {"content": "parts", "arguments": None}),
 ]
 
 
@@ -176,17 +162,9 @@ def test_published_templates_have_the_expected_traits(name: str, expected: dict[
     assert {trait: getattr(traits, trait) for trait in expected} == expected
 
 
-IMAGES = {
-    "gemma4_v2": ("<|image|>", "\n\n", "\n\n"),
-    "llava_next": ("<image>", "", "\n"),
-    "qwen3_8": ("<|image_pad|>", "<|vision_start|>", "<|vision_end|>"),
-    "smolvlm": ("<image>", "", ""),
-}
-
-
 @needs_templates
-@for_each(IMAGES)
-def test_frame_of_an_image(name: str, compiled_template: Callable[[str], ChatTemplate]) -> None:
-    placeholder, before, after = IMAGES[name]
-    assert image_frame(compiled_template(name), placeholder) == (before, after)
-    assert image_frame(compiled_template(name), "<no such token>") is None
+def test_frame_of_an_image(compiled_template: Callable[[str], ChatTemplate]) -> None:
+    qwen = compiled_template("qwen3_8")
+    assert image_frame(qwen, "<|image_pad|>") == ("<|vision_start|>", "<|vision_end|>")
+    assert image_frame(qwen, "<no such token>") is None
+    assert image_frame(compiled_template("llava_next"), "<image>") == ("", "\n")

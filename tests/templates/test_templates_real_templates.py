@@ -158,24 +158,13 @@ def test_every_mode_renders_as_in_transformers(
     assert template.render(**given) == expected
 
 
-def check_minijinja(name: str, compiled_template: Compiled) -> None:
-    template = compiled_template(name)
-    with template.renderer.proving():
-        render_trials(template, traits_of(template))
-    assert template.renderer.engine == "minijinja", template.renderer.reason
-
-
-@for_each(TEMPLATES[::4])
+@pytest.mark.slow
+@for_each(TEMPLATES)
 def test_published_template_is_rendered_by_minijinja(
     name: str, compiled_template: Compiled
 ) -> None:
     assert len(TEMPLATES) > 40
-    check_minijinja(name, compiled_template)
-
-
-@pytest.mark.slow
-@for_each(TEMPLATES)
-def test_each_published_template_is_rendered_by_minijinja(
-    name: str, compiled_template: Compiled
-) -> None:
-    check_minijinja(name, compiled_template)
+    template = compiled_template(name)
+    with template.renderer.proving():
+        render_trials(template, traits_of(template))
+    assert template.renderer.engine == "minijinja", template.renderer.reason

@@ -4,7 +4,6 @@ from msgspec.structs import replace
 
 from schemas.conversation import Call, Conversation, Message, Part, Reasoning, Result, Text
 from services.families import family
-from services.templates.assistant import without_field
 from services.templates.messages import adapt
 from services.templates.probe import probe, reasoning_tags
 from tests.templates.adapting import template_of
@@ -67,11 +66,3 @@ def test_each_reasoning_is_before_its_own_call() -> None:
     assert text.startswith('<think>\nLook.\n</think>\n<tool_call>\n{"name": "ls"')
     # A turn without calls keeps no reasoning.
     assert shown(Reasoning("Hm."), Text("Hello.")) == "Hello."
-
-
-def test_adjacent_texts_become_one() -> None:
-    tags = ("<t>", "</t>")
-    text = without_field(
-        [Text("a"), Reasoning("b"), Reasoning("c"), Text("d"), LS, Text("e")], tags
-    )
-    assert text == [Text("a\n<t>b</t>\n\n<t>c</t>\n\nd"), LS, Text("e")]

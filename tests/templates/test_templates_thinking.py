@@ -51,15 +51,12 @@ GPT_OSS = levels("low", "medium", "high")
         # The model decides; every switch that the template reads is set; others are not.
         (Thinking(), ALL_NAMES, {}),
         (Thinking("enabled"), ALL_NAMES, ON),
-        (Thinking("adaptive"), ALL_NAMES, ON),
         (Thinking("disabled", effort="high"), ALL_NAMES, {**OFF, "reasoning_effort": "none"}),
-        (Thinking(effort="none"), ALL_NAMES, {**OFF, "reasoning_effort": "none"}),
         (Thinking("disabled", effort="low", budget_tokens=1), TemplateTraits(), {}),
         # A budget is set only while thinking.
         (Thinking("enabled", budget_tokens=512), ALL_NAMES, {**ON, "thinking_budget": 512}),
         # The nearest level of the template; between two levels the greater wins.
         (Thinking(effort="minimal"), ALL_NAMES, {"reasoning_effort": "low"}),
-        (Thinking(effort="medium"), ALL_NAMES, {"reasoning_effort": "medium"}),
         (Thinking(effort="max"), ALL_NAMES, {"reasoning_effort": "high"}),
         (Thinking(effort="ludicrous"), ALL_NAMES, {}),
         (Thinking(effort="high"), levels("low", "medium", "xhigh"), {"reasoning_effort": "xhigh"}),
@@ -82,24 +79,17 @@ def test_client_precedes_operator_and_model() -> None:
     found = variables(Thinking("enabled"), defaults=operator, own=own)
     assert found == {**operator, **ON, **own}
 
+    brief = Conversation("m", [], verbosity="low")
+    reads = TemplateTraits(variables=frozenset({"verbosity"}))
+    found = template_variables(brief, reads, defaults={"verbosity": "high"}, client={})
+    assert found == {"verbosity": "low"}
+
 
 def test_old_reasoning_is_kept_for_tools_unless_the_client_or_operator_decides() -> None:
     kept = {"preserve_thinking": True, "clear_thinking": False, "truncate_history_thinking": False}
     dropped = {name: not value for name, value in kept.items()}
     assert variables(tools=True) == kept
-    for tools in (True, False):
-        assert variables(Thinking(history="keep"), tools=tools, defaults=dropped) == kept
-        assert variables(Thinking(history="drop"), tools=tools, defaults=kept) == dropped
-        own = {"clear_thinking": False}
-        found = variables(Thinking(history="drop"), tools=tools, own=own)
-        assert found["clear_thinking"] is False
-
-
-def test_verbosity_is_set_where_the_template_reads_it() -> None:
-    conversation = Conversation("m", [], verbosity="low")
-    reads = TemplateTraits(variables=frozenset({"verbosity"}))
-    assert template_variables(conversation, reads, defaults={"verbosity": "high"}, client={}) == {
-        "verbosity": "low"
-    }
-    assert template_variables(conversation, TemplateTraits(), defaults={}, client={}) == {}
-    assert template_variables(Conversation("m", []), reads, defaults={}, client={}) == {}
+    assert variables(Thinking(history="keep"), defaults=dropped) == kept
+    assert variables(Thinking(history="drop"), tools=True, defaults=kept) == dropped
+    own = {"clear_thinking": False}
+    assert variables(Thinking(history="drop"), own=own)["clear_thinking"] is False
