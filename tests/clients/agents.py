@@ -2,7 +2,6 @@
 up by one `turnwire connect` command."""
 
 import json
-import re
 import shlex
 import sys
 from abc import ABC, abstractmethod
@@ -13,7 +12,6 @@ from typing import Any, ClassVar
 from tests.clients import packages
 from tests.clients.machine import Machine, Result
 from tests.clients.packages import NODE, Package, PythonPackage
-from tests.clients.pieces import Piece, unchanged
 
 
 class Agent(ABC):
@@ -25,8 +23,6 @@ class Agent(ABC):
     on_node: ClassVar[bool] = False
     """Whether its program is a script for our Node."""
     environment: ClassVar[Mapping[str, str]] = {}
-    normalized: Callable[[Piece], Piece] | None = None
-    """The changes that it makes to pieces that it sends back; None: not examined."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -36,8 +32,6 @@ class Agent(ABC):
             self.command = [Path(sys.executable), Path("-m")]
             machine.environment["PYTHONPATH"] = str(self.program)
         machine.environment |= self.environment
-        self.shown: list[tuple[int, int]] = []
-        """The tokens of prompts and outputs that it shows."""
 
     async def connect(self, url: str, api: str | None = None) -> None:
         await self.machine.connect(self.client, url, *(["--api", api] if api else []))
@@ -52,18 +46,12 @@ class Agent(ABC):
 
 
 class Opencode(Agent):
-    """Shows the tokens of each request."""
+    """With its titles and summaries."""
 
     client, package = "opencode", packages.OPENCODE
     environment = dict.fromkeys(
         [f"OPENCODE_DISABLE_{switch}" for switch in ("AUTOUPDATE", "MODELS_FETCH", "SHARE")], "1"
     )
-
-    async def connect(self, url: str, api: str | None = None) -> None:
-        """Over Responses it requests no summaries, sends reasoning back as its seal only, and
-        re-encodes arguments."""
-        await super().connect(url, api)
-        self.normalized = _sealed_and_encoded if api == "responses" else unchanged
 
     def change_settings(self, change: Callable[[dict[str, Any]], None]) -> None:
         """Changes the settings of the provider."""
@@ -77,24 +65,11 @@ class Opencode(Agent):
         ran = await self.run("run", *options, prompt)
         assert not ran.err.strip(), ran.err
         assert not [line for line in ran.lines if line["type"] == "error"], ran.out
-        for line in ran.lines:
-            if line["type"] == "step_finish":
-                tokens = line["part"]["tokens"]
-                prompts = tokens["input"] + tokens["cache"]["read"] + tokens["cache"]["write"]
-                self.shown.append((prompts, tokens["output"] + tokens["reasoning"]))
         return str([line["part"]["text"] for line in ran.lines if line["type"] == "text"][-1])
 
 
-def _sealed_and_encoded(piece: Piece) -> Piece:
-    if piece[0] == "reasoning":
-        return ("reasoning", "", piece[2])
-    if piece[0] == "call":
-        return (*piece[:3], json.dumps(json.loads(piece[3]), sort_keys=True))
-    return piece
-
-
 class OpenClaw(Agent):
-    """One session, embedded. Shows the tokens of the requests for each prompt, together."""
+    """One session, embedded."""
 
     client, package, on_node = "openclaw", packages.OPENCLAW, True
     environment: ClassVar = {"DO_NOT_TRACK": "1"}
@@ -108,7 +83,6 @@ class OpenClaw(Agent):
         file = self.machine.home / ".openclaw" / "openclaw.json"
         file.write_text(json.dumps(settings))
         await super().connect(url, api)
-        self.normalized = _with_own_ids_and_seals if api == "responses" else _with_own_ids
 
     async def ask(self, prompt: str, *, resume: bool = False) -> str:
         options = ["--local", "--session-id", "s1", "--json", "--thinking", "medium"]
@@ -119,39 +93,7 @@ class OpenClaw(Agent):
         assert [one["result"] for one in trace["attempts"]] == ["success"], trace
         assert not trace["fallbackUsed"]
         assert meta.get("toolSummary", {}).get("failures", 0) == 0, meta
-        used = meta["agentMeta"]["usage"]
-        prompts = used["input"] + used["cacheRead"] + used["cacheWrite"]
-        self.shown.append((prompts, used["output"]))
         return str(report["payloads"][0]["text"])
-
-
-def _with_own_ids(piece: Piece) -> Piece:
-    """The client re-encodes arguments. Over Responses it gives calls its own ids, which contain
-    ours."""
-    if piece[0] != "call":
-        return piece
-    _, call_id, name, arguments = piece
-    found = re.search(r"toolu_\w{24}", call_id)
-    encoded = json.dumps(json.loads(arguments), sort_keys=True)
-    return ("call", found[0] if found else call_id, name, encoded)
-
-
-def _with_own_ids_and_seals(piece: Piece) -> Piece:
-    """Over Responses reasoning of earlier requests comes back as its seal only."""
-    return ("reasoning", "", piece[2]) if piece[0] == "reasoning" else _with_own_ids(piece)
-
-
-class QwenCode(Agent):
-    """Headless, with all tools allowed."""
-
-    client, package, on_node = "qwen", packages.QWEN_CODE, True
-
-    async def ask(self, prompt: str, *, resume: bool = False) -> str:
-        options = ["-y", "-o", "stream-json", *(["-c"] if resume else [])]
-        ran = await self.run("--auth-type", "openai", "-m", "acme/coder", *options, prompt)
-        last = ran.lines[-1]
-        assert (last["type"], last["is_error"]) == ("result", False), last
-        return str(last["result"])
 
 
 class Pi(Agent):
@@ -165,22 +107,6 @@ class Pi(Agent):
         ran = await self.run(*options, "-p", prompt)
         assert not ran.err.strip(), ran.err
         return ran.out.strip()
-
-
-class Cline(Agent):
-    """Its CLI, with all tools approved. It resumes a conversation on a terminal only."""
-
-    client, package = "cline", packages.CLINE
-    environment: ClassVar = {"DO_NOT_TRACK": "1"}
-
-    async def ask(self, prompt: str, *, resume: bool = False) -> str:
-        try:
-            ran = await self.run("--json", "-P", "openai-compatible", "-m", "acme/coder", prompt)
-        finally:
-            await self.run("hub", "stop")  # a daemon that outlives it
-        last = ran.lines[-1]
-        assert (last["type"], last["finishReason"]) == ("run_result", "completed"), last
-        return str(last["text"])
 
 
 class Copilot(Agent):
@@ -218,16 +144,6 @@ class Hermes(Agent):
     async def ask(self, prompt: str, *, resume: bool = False) -> str:
         options = ["-Q", "--yolo", *(["--continue"] if resume else []), "-q", prompt]
         return (await self.run("hermes_cli.main", "-p", "turnwire", "chat", *options)).out.strip()
-
-
-class Kilo(Agent):
-    """With all tools allowed."""
-
-    client, package = "kilo", packages.KILO
-
-    async def ask(self, prompt: str, *, resume: bool = False) -> str:
-        options = ["--auto", "-m", "turnwire/acme/coder", *(["-c"] if resume else [])]
-        return (await self.run("run", *options, prompt)).out.strip()
 
 
 class Aider(Agent):

@@ -7,7 +7,7 @@ from typing import Any
 import nats
 
 from schemas import subjects
-from schemas.frames import GenerateRequest, PromptImage, TokenFrame, unpack_ids
+from schemas.frames import GenerateRequest, TokenFrame, unpack_ids
 from turnwire_tools.tap import messages
 
 
@@ -17,8 +17,6 @@ class DecodedTurn:
 
     id: str
     prompt: list[int] = field(default_factory=list)
-    images: list[PromptImage] = field(default_factory=list)
-    """The images in the prompt."""
     output: list[int] = field(default_factory=list)
     """Without the end token."""
     cached: int | None = None
@@ -69,7 +67,7 @@ class BusTurns:
         payload = messages.decode(message.subject, message.data)
         if isinstance(payload, GenerateRequest):
             decoded = self.turns.setdefault(payload.turn, DecodedTurn(payload.turn))
-            decoded.prompt, decoded.images = unpack_ids(payload.prompt), payload.images
+            decoded.prompt = unpack_ids(payload.prompt)
         elif isinstance(payload, TokenFrame):
             for entry in payload.entries:
                 decoded = self.turns.setdefault(entry.turn, DecodedTurn(entry.turn))

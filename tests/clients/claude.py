@@ -2,14 +2,12 @@
 
 import asyncio
 import json
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.clients.machine import Machine, Result
 from tests.clients.packages import CLAUDE_CODE
-from tests.clients.pieces import Piece
 from tests.clients.tasks import EDIT, PARALLEL
 
 QUIET = {
@@ -54,10 +52,10 @@ class ClaudeCode:
         return [str(self.binary), *options, "--output-format", "stream-json", "--verbose", *tools]
 
     @asynccontextmanager
-    async def dialog(self, *options: str) -> AsyncIterator["Dialog"]:
+    async def dialog(self) -> AsyncIterator["Dialog"]:
         """One process that reads one prompt after the other."""
         process = await asyncio.create_subprocess_exec(
-            *self.command(*options, "-p", "--input-format", "stream-json"),
+            *self.command("-p", "--input-format", "stream-json"),
             cwd=self.machine.project,
             env=self.machine.environment,
             stdin=asyncio.subprocess.PIPE,
@@ -113,25 +111,6 @@ class Dialog:
                 if self.lines[-1]["type"] == "result":
                     return self.lines[-1]
         raise AssertionError(f"the process has ended: {self.lines[-1:]}")
-
-
-def normalized(piece: Piece) -> Piece:
-    """The changes that the client (2.1.328) makes to a call's input when it sends the call back: it
-    fills in defaults, removes `cd` into the working directory from a command, and trailing white
-    space from lines that it wrote."""
-    if piece[0] != "call":
-        return piece
-    _, call_id, name, spelled = piece
-    given = json.loads(spelled)
-    for field in ("content", "new_string"):
-        if field in given and name in ("Edit", "Write"):
-            given[field] = re.sub(r"[ \t]+$", "", given[field], flags=re.MULTILINE)
-    if name == "Edit":
-        given.setdefault("replace_all", False)
-    if name == "Bash":
-        given["command"] = re.sub(r"^cd \S+ && ", "", given["command"])
-    given = {key: int(value) if isinstance(value, float) else value for key, value in given.items()}
-    return ("call", call_id, name, json.dumps(given, sort_keys=True))
 
 
 def checked(ran: Result) -> Result:

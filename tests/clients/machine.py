@@ -55,28 +55,19 @@ class Machine:
             "HTTP_PROXY": "http://127.0.0.1:9",
         }
 
-    async def run(
-        self,
-        *command: str | Path,
-        text: str | None = None,
-        env: Mapping[str, str] | None = None,
-        timeout_s: float = RUN_S,
-    ) -> Result:
-        """Runs a program in the project; `text` is its input. One that takes too long is killed,
-        with its children."""
+    async def run(self, *command: str | Path, env: Mapping[str, str] | None = None) -> Result:
+        """Runs a program in the project. One that takes too long is killed, with its children."""
         process = await asyncio.create_subprocess_exec(
             *map(str, command),
             cwd=self.project,
             env={**self.environment, **(env or {})},
-            stdin=asyncio.subprocess.DEVNULL if text is None else asyncio.subprocess.PIPE,
+            stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
         )
         try:
-            out, err = await asyncio.wait_for(
-                process.communicate(None if text is None else text.encode()), timeout_s
-            )
+            out, err = await asyncio.wait_for(process.communicate(), RUN_S)
         finally:
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)

@@ -5,12 +5,10 @@ import pytest
 
 from tests.clients.agents import Opencode
 from tests.clients.claude import ClaudeCode
-from tests.clients.codex import CodexCli
-from tests.clients.conftest import MODEL
 from tests.clients.machine import Machine
 from tests.clients.noncanonical import call, request
-from tests.clients.pieces import turn_id
 from tests.clients.session import Session
+from tests.clients.wire import turn_id
 
 pytestmark = pytest.mark.timeout(900)
 TASK = "Use your shell tool to run exactly this command and nothing else: `echo seen`. Then answer DONE."
@@ -44,14 +42,6 @@ async def test_claude_codes_helpers_name_their_session(machine: Machine, session
     await check_family(session)
     kinds = {one.headers.get("x-claude-code-request-class") for one in session.wire.turns}
     assert kinds <= {None, "main", "subagent"}  # None: releases before 2.1.273
-
-
-async def test_codexs_helpers_name_their_thread(machine: Machine, session: Session) -> None:
-    codex = await CodexCli(machine).plain(session.wire.url, MODEL)
-    waiting = "I wait.\n</think>\n\n" + call("exec_command", cmd="sleep 6")
-    outputs = request([starting("multi_agent_v1__spawn_agent", message=TASK), waiting, OVER])
-    (await machine.run(*codex.command(), outputs)).ok()
-    await check_family(session)
 
 
 async def test_opencodes_helpers_name_their_session(machine: Machine, session: Session) -> None:

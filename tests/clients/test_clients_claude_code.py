@@ -1,4 +1,4 @@
-"""Sessions of Claude Code: its requests, output, counts, history and web search."""
+"""Sessions of Claude Code: its requests, output and counts."""
 
 import json
 from pathlib import Path
@@ -6,14 +6,12 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.clients.claude import ClaudeCode, blocks, normalized, work
+from tests.clients.claude import ClaudeCode, work
 from tests.clients.conftest import MODEL, observed, running
 from tests.clients.machine import Machine
-from tests.clients.noncanonical import call, request
-from tests.clients.pieces import answer_pieces, history, usage
 from tests.clients.session import Session
 from tests.clients.tasks import FOLLOW, ON
-from tests.kit.search_provider import ProviderStub, provider
+from tests.clients.wire import usage
 
 pytestmark = pytest.mark.timeout(900)
 SMALL_WINDOW = 32_768
@@ -31,7 +29,7 @@ async def test_a_session_in_one_process_is_served(machine: Machine, session: Ses
     resumed = await claude.ask(FOLLOW, "--continue")
     assert resumed.lines[-1]["result"] == "JOINED"
     assert machine.file("both.txt") == "1\nbeta one\n"
-    await session.check(session.main, normalized)
+    await session.check(session.main)
     counts = [usage(one) for one in session.main[-2:]]
     shown = resumed.lines[-1]["usage"]
     assert shown["output_tokens"] == sum(one["output"] for one in counts)
@@ -42,32 +40,6 @@ async def test_a_session_in_one_process_is_served(machine: Machine, session: Ses
     after = await claude.ask(ON, "--continue")
     assert (after.lines[-1]["result"], machine.file("on.txt")) == ("ON", "on\n")
     session.check_served()
-
-
-async def test_thoughts_between_calls_keep_their_order(machine: Machine, session: Session) -> None:
-    first = (
-        f"First thought.\n</think>\n\nI begin.\n\n{call('Bash', command='echo a >> order.txt', description='a')}\n"
-        f"<think>\nSecond thought.\n</think>\n\n{call('Bash', command='echo b >> order.txt', description='b')}\n\nBoth asked."
-    )
-    claude = await ClaudeCode(machine).connect(session.wire.url)
-    ran = await claude.ask(request([first, "Third thought.\n</think>\n\nAll done."]))
-    assert [(kind, text) for kind, text in blocks(ran.lines) if kind != "tool_use"] == [
-        ("thinking", "First thought."),
-        ("text", "I begin."),
-        ("thinking", "Second thought."),
-        ("text", "Both asked."),
-        ("thinking", "Third thought."),
-        ("text", "All done."),
-    ]
-    kinds = [kind for kind, _ in blocks(ran.lines)]
-    assert kinds[:6] == ["thinking", "text", "tool_use", "thinking", "tool_use", "text"]
-    assert machine.file("order.txt") == "a\nb\n"
-    session.check_served()
-    # Where text follows a call, the client sends calls back after everything else. The prompt has
-    # the original order.
-    sent, back = answer_pieces(session.main[0]), history(session.main[1])
-    assert back == sorted(sent, key=lambda piece: piece[0] == "call")
-    assert await session.prefix_breaks(session.main) == []
 
 
 async def test_a_session_beyond_the_window_is_compacted(
@@ -104,45 +76,3 @@ async def fill_the_window(machine: Machine, session: Session) -> None:
     refused = [one for one in session.wire.turns if one.status == 400]
     assert refused
     assert all("prompt is too long" in one.document["error"]["message"] for one in refused)
-
-
-ALLOWED = '{"permissions": {"allow": ["WebSearch"]}}'
-
-
-def nested(output: str) -> str:
-    """Text that the script engine writes as a request for this output: it takes `[[burst 4]]` out
-    of what it writes."""
-    spelled = "[[say]]" + output.replace("<", "<[[burst 4]]") + "[[/say]]"
-    return spelled.replace("[[", "[[[burst 4]][")
-
-
-async def test_claude_codes_web_search_is_served(
-    machine: Machine, nats_binary: str, demo_dir: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    async with provider() as stub:
-        frontend = {"web_provider": stub.url}
-        with running(nats_binary, demo_dir, tmp_path_factory, {}, frontend=frontend) as stack:
-            async with observed(stack) as session:
-                await search(machine, session, stub)
-
-
-async def search(machine: Machine, session: Session, provider: ProviderStub) -> None:
-    claude = await ClaudeCode(machine).connect(session.wire.url)
-    side = nested("</think>\n\n" + call("web_search", query="tides"))
-    outputs = [
-        "Search.\n</think>\n\n" + call("WebSearch", query=side),
-        "So.\n</think>\n\nHigh water is at noon.",
-    ]
-    ran = await claude.ask(request(outputs), "--settings", ALLOWED)
-    assert [found["query"] for found in provider.calls] == ["tides"]
-    names = [[tool["name"] for tool in one.body["tools"]] for one in session.wire.turns]
-    events = session.wire.turns[names.index(["web_search"])].events
-    starts = [data["content_block"] for name, data in events if name == "content_block_start"]
-    kinds = ["server_tool_use", "web_search_tool_result"]
-    assert [block["type"] for block in starts[:2]] == kinds
-    messages = [line["message"]["content"] for line in ran.lines if line["type"] == "user"]
-    sent = [block for blocks in messages for block in blocks]
-    (result,) = [str(block["content"]) for block in sent if block["type"] == "tool_result"]
-    assert "https://example.org/tides" in result  # what the client made of the result blocks
-    assert "Tides" in result
-    assert ran.lines[-1]["result"] == "High water is at noon."

@@ -7,7 +7,6 @@ import pytest
 
 from tests.clients.machine import Machine
 from tests.clients.packages import AI_SDK, LANGCHAIN, LITELLM, NODE, PYDANTIC_AI, PythonPackage
-from tests.clients.pieces import history
 from tests.clients.session import Session
 
 pytestmark = pytest.mark.timeout(900)
@@ -21,9 +20,7 @@ async def check(machine: Machine, session: Session, *command: str | Path) -> Non
     ran = (await machine.run(*command, PROMPT)).ok()
     assert ran.out.strip() == "Done; the tool answered: alpha one"
     session.check_served()
-    _, second = session.main
-    calls = [piece[2:] for piece in history(second) if piece[0] == "call"]
-    assert calls == [("read_file", '{"path": "notes.txt"}')]
+    assert len(session.main) == 2
     assert await session.prefix_breaks(session.main) == []
 
 

@@ -1,18 +1,17 @@
 """Sessions of more than twenty turns: each prompt begins with all tokens of the prompt and output
 before it. The turns of a session are one training sample."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.clients.claude import ClaudeCode, normalized
+from tests.clients.claude import ClaudeCode
 from tests.clients.codex import CodexCli
 from tests.clients.machine import Machine
 from tests.clients.noncanonical import call, request, turns
-from tests.clients.pieces import Piece, turn_id, unchanged
 from tests.clients.session import Session
+from tests.clients.wire import turn_id
 from tests.kit.stack import Stack
 from tests.pipeline.tap import SAMPLE, Tap
 
@@ -30,18 +29,13 @@ def tap(stack: Stack, tmp_path: Path) -> Iterator[Tap]:
     running.stop()
 
 
-async def check(
-    session: Session,
-    machine: Machine,
-    asked: Sequence[Sequence[str]],
-    normalized: Callable[[Piece], Piece] = unchanged,
-) -> None:
+async def check(session: Session, machine: Machine, asked: Sequence[Sequence[str]]) -> None:
     """Checks that hold for a session of any client with these outputs."""
     main = session.main
     assert len(main) == sum(map(len, asked)) >= 20
     # Calls of one turn run at once.
     assert sorted(machine.file("log.txt").splitlines()) == sorted(LOG)
-    await session.check(main, normalized)
+    await session.check(main)
 
 
 async def check_sample(session: Session, samples: Sequence[SAMPLE]) -> None:
@@ -57,41 +51,16 @@ async def check_sample(session: Session, samples: Sequence[SAMPLE]) -> None:
     assert kinds == {"reasoning", "text", "tool_use"}
 
 
-def answers(session: Session) -> list[dict[str, Any]]:
-    """The beginning of each answer in the main conversation."""
-    found = []
-    for one in session.main:
-        events = dict(one.events)
-        if "message_start" in events:
-            found.append(events["message_start"]["message"])
-        elif "response.created" in events:
-            found.append(events["response.created"]["response"])
-    return found
-
-
 async def test_claude_code_is_served(
     machine: Machine, session: Session, tap: Tap, demo_model: Path
 ) -> None:
-    """Each request is compared with the one before: no comparison finds a change, and none is
-    impossible, though two preprocessors share the turns."""
-
-    def compared(path: str, body: Any) -> dict[str, Any]:
-        previous = answers(session)[-1:]
-        diagnostics = {"previous_message_id": previous[0]["id"] if previous else None}
-        return {"diagnostics": diagnostics} if path == "/v1/messages" and body.get("tools") else {}
-
-    session.wire.add_fields = compared
     claude = await ClaudeCode(machine).connect(session.wire.url)
     asked = [*CLAUDE, tidied(machine)]
     async with claude.dialog() as dialog:
         for outputs in asked:
             await dialog.ask(request(outputs))
-    await check(session, machine, asked, normalized)
+    await check(session, machine, asked)
     assert machine.file("made.txt") == "one\ntwo\n"
-    found = answers(session)
-    assert [answer["diagnostics"] for answer in found] == [None] * len(session.main)
-    compared_with = [one.body["diagnostics"]["previous_message_id"] for one in session.main]
-    assert compared_with == [None, *(answer["id"] for answer in found[:-1])]
     await check_sample(session, tap.samples(demo_model))
 
 
@@ -110,19 +79,8 @@ def tidied(machine: Machine) -> list[str]:
 async def test_codex_is_served(
     machine: Machine, session: Session, tap: Tap, demo_model: Path
 ) -> None:
-    """Each request is compared with the one before, which it extends."""
-
-    def compared(path: str, body: Any) -> dict[str, Any]:
-        previous = answers(session)[-1:]
-        if path != "/v1/responses" or not previous:
-            return {}
-        return {"prompt_cache_options": {"comparison_response_id": previous[0]["id"]}}
-
-    session.wire.add_fields = compared
     codex = await CodexCli(machine).connect(session.wire.url)
     for n, outputs in enumerate(CODEX):
         await codex.ask(request(outputs), resume=n > 0)
     await check(session, machine, CODEX)
-    verdicts = [answer["prompt_cache_diagnostics"] for answer in answers(session)[1:]]
-    assert verdicts == [{"type": "cache_hit"}] * (len(session.main) - 1)
     await check_sample(session, tap.samples(demo_model))

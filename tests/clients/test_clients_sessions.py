@@ -2,7 +2,6 @@
 command to files that its tools have changed. Over each API that it speaks, the server answers each
 request at the first try, all token counts agree, and each prompt begins with the one before."""
 
-from collections.abc import Sequence
 from itertools import pairwise, product
 
 import pytest
@@ -10,42 +9,33 @@ import pytest
 from tests.clients.agents import (
     Agent,
     Aider,
-    Cline,
     Copilot,
     Hermes,
-    Kilo,
     KimiCode,
     OpenClaw,
     Opencode,
     Pi,
-    QwenCode,
 )
 from tests.clients.bus_turns import contains
 from tests.clients.conftest import MODEL
 from tests.clients.machine import Machine
-from tests.clients.pieces import turn_id, usage
 from tests.clients.session import Session
 from tests.clients.tasks import EDIT, FOLLOW, MUCH, ON, PARALLEL
-from tests.clients.wire import Exchange
+from tests.clients.wire import turn_id, usage
 
 pytestmark = pytest.mark.timeout(900)
 
 PATHS = {"messages": "/v1/messages", "responses": "/v1/responses", "chat": "/v1/chat/completions"}
 PROBES = ("/api/v1/models", "/api/tags", "/v1/props", "/props", "/models")
 """What Hermes requests to find out whether the server is LM Studio, Ollama or llama.cpp."""
-CHATTY = (Copilot, KimiCode, Kilo, Hermes)
+CHATTY = (Copilot, KimiCode, Hermes)
 """Clients that print more than the last answer."""
-WITH_ANOTHER_PREFIX = (QwenCode, Cline)
-"""Cline begins a new conversation with each prompt; qwen-code lists the project's files in the
-first message again."""
 
 
 @pytest.mark.parametrize(
     ("kind", "api"),
     [
-        *product((Opencode, OpenClaw, Pi, Copilot, KimiCode, Kilo), PATHS),
-        (QwenCode, "chat"),
-        (Cline, "chat"),
+        *product((Opencode, OpenClaw, Pi, Copilot, KimiCode), PATHS),
         (Hermes, "messages"),
         (Hermes, "chat"),
     ],
@@ -57,54 +47,32 @@ async def test_session_is_served(
     agent = kind(machine)
     await agent.connect(session.wire.url, api)
     machine.write("notes.txt", "alpha one\n")
-    ends = [0]
-    answers = []
-    for prompt in (EDIT, PARALLEL, FOLLOW):
-        answers.append(await agent.ask(prompt, resume=prompt != EDIT))
-        ends.append(len(session.main))
-        if prompt == EDIT:
-            assert machine.file("notes.txt") == "beta one\n"
+    first = await agent.ask(EDIT)
+    assert machine.file("notes.txt") == "beta one\n"
+    await agent.ask(PARALLEL, resume=True)
+    last = await agent.ask(FOLLOW, resume=True)
     assert [machine.file(f"p{n}.txt") for n in (1, 2, 3)] == ["1\n", "2\n", "3\n"]
     assert machine.file("both.txt") == "1\nbeta one\n"
     if kind in CHATTY:
-        assert answers[0].endswith("EDITED")
-        assert answers[2].endswith("JOINED")
+        assert first.endswith("EDITED")
+        assert last.endswith("JOINED")
     else:
-        assert (answers[0], answers[2]) == ("EDITED", "JOINED")
+        assert (first, last) == ("EDITED", "JOINED")
 
-    main = session.main
-    turns = [main[start:end] for start, end in pairwise(ends)]
     assert {one.path for one in session.wire.turns} == {PATHS[api]}
     session.wire.exchanges = [one for one in session.wire.exchanges if one.path not in PROBES]
     session.check_served()
-    await session.check_counts(main)
-    if agent.normalized is not None:
-        session.check_history(main, agent.normalized)
-    if kind is Opencode:
-        assert agent.shown == [total([one]) for one in main]
-    elif kind is OpenClaw:
-        assert agent.shown[-1] == total(turns[-1])
-    await check_prefixes(session, kind, api, turns)
+    await session.check_counts(session.main)
+    await check_prefixes(session, kind, api)
 
 
-def total(exchanges: Sequence[Exchange]) -> tuple[int, int]:
-    """The tokens of prompts and outputs."""
-    counts = [usage(one) for one in exchanges]
-    return sum(one["prompt"] for one in counts), sum(one["output"] for one in counts)
-
-
-async def check_prefixes(
-    session: Session, kind: type[Agent], api: str, turns: Sequence[Sequence[Exchange]]
-) -> None:
+async def check_prefixes(session: Session, kind: type[Agent], api: str) -> None:
     """Each prompt begins with the prompt and the output before it."""
     if kind is OpenClaw:
         # It adds a message after the user's and removes it from later requests. The output still
         # comes back as its original tokens.
         decoded = [await session.bus.ended(turn_id(one)) for one in session.main]
         assert all(contains(later.prompt, earlier.output) for earlier, later in pairwise(decoded))
-    elif kind in WITH_ANOTHER_PREFIX:
-        for turn in turns:
-            assert await session.prefix_breaks(turn) == []
     else:
         breaks = await session.prefix_breaks(session.main)
         # Copilot over Responses sends reasoning back as text, too.
@@ -127,22 +95,7 @@ async def test_opencodes_session_is_compacted(machine: Machine, session: Session
     # The request is in the summary, which the scripted agent ignores. The session continues from
     # it.
     assert (await opencode.ask(ON, resume=True), machine.file("on.txt")) == ("ON", "on\n")
-    goes_on = session.main[-3:]
-    await session.check(goes_on, opencode.normalized)
-
-
-@pytest.mark.parametrize("api", list(PATHS))
-async def test_dispatch_events_are_skipped(machine: Machine, session: Session, api: str) -> None:
-    """The AI SDK, which opencode uses, fails on unknown events."""
-    opencode = Opencode(machine)
-    await opencode.connect(session.wire.url, api)
-    headers = {"x-turnwire-tool-dispatch": "1"}
-    opencode.change_settings(lambda provider: provider["options"].update(headers=headers))
-    await opencode.ask(PARALLEL)
-    assert [machine.file(f"p{n}.txt") for n in (1, 2, 3)] == ["1\n", "2\n", "3\n"]
-    names = [name for one in session.main for name, _ in one.events]
-    assert names.count("tool_call_dispatch") == 3
-    session.check_served()
+    await session.check(session.main[-3:])
 
 
 async def test_aider_edits_a_file(machine: Machine, session: Session) -> None:

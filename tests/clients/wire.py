@@ -1,12 +1,9 @@
-"""A recording proxy between a client and Turnwire, for HTTP and for the WebSocket of Responses.
-
-It changes nothing, unless a test cuts a stream or gives it fields to add.
-"""
+"""A recording proxy between a client and Turnwire, for HTTP and for the WebSocket of Responses. It
+changes nothing."""
 
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,8 +36,6 @@ class Exchange:
     """An answer in one piece."""
     whole: bool = False
     """The answer was read to its end."""
-    cut: bool = False
-    """The proxy closed the connection in the middle of the answer."""
 
     @property
     def over_socket(self) -> bool:
@@ -56,10 +51,6 @@ class Recorder:
         self.exchanges: list[Exchange] = []
         self.sockets = 0
         """WebSockets that were opened."""
-        self.cut_at = ""
-        """Closes the connection, once, as soon as the model has written this in a turn with tools."""
-        self.add_fields: Callable[[str, Any], dict[str, Any]] = lambda path, body: {}
-        """Returns fields that are added to the body of a request before it is passed on."""
 
     @property
     def turns(self) -> list[Exchange]:
@@ -91,12 +82,7 @@ class Recorder:
             return await self._socket(request, headers)
         data = await request.read()
         body = json.loads(data) if data else None
-        if body is not None and (fields := self.add_fields(request.path, body)):
-            body |= fields
-            data = json.dumps(body).encode()
         exchange = self._add(Exchange(request.method, request.path, request.headers, body))
-        has_tools = request.path in TURNS and body is not None and body.get("tools")
-        cut_at = self.cut_at if has_tools else ""
         async with self._http.request(
             request.method, self.upstream + request.path_qs, data=data or None, headers=headers
         ) as answer:
@@ -112,11 +98,6 @@ class Recorder:
                 else:
                     whole += chunk
                 await response.write(chunk)
-                if cut_at and cut_at in _written(exchange.events):
-                    exchange.cut, self.cut_at = True, ""
-                    if request.transport is not None:
-                        request.transport.close()
-                    return response
             if not streamed and answer.content_type == "application/json":
                 exchange.document = json.loads(whole)
             exchange.whole = True
@@ -166,15 +147,32 @@ class Recorder:
         return exchange
 
 
-def _written(events: list[tuple[str, Any]]) -> str:
-    """All that the model has written, of the deltas of any API."""
-    texts = []
-    for _, data in events:
-        delta = (data or {}).get("delta", "")
-        if isinstance(delta, dict):
-            delta = delta.get("thinking", "") + delta.get("text", "")
-        texts.append(delta)
-    return "".join(texts)
-
-
 _ENDS = ("response.completed", "response.incomplete", "response.failed", "error")
+
+
+def turn_id(exchange: Exchange) -> str:
+    """The turn's id on the bus."""
+    data = next((data for _, data in exchange.events if data), exchange.document)
+    holder = data.get("message") or data.get("response") or data
+    return str(holder["id"]).rpartition("_" if "_" in holder["id"] else "-")[2]
+
+
+def usage(exchange: Exchange) -> dict[str, int]:
+    """prompt, cached, output and reasoning tokens as the client receives them."""
+    found: dict[str, Any] = {}
+    for _, data in exchange.events:
+        for holder in (data or {}, (data or {}).get("message"), (data or {}).get("response")):
+            found |= (holder or {}).get("usage") or {}
+    if "prompt_tokens" in found:
+        prompt, output = found["prompt_tokens"], found["completion_tokens"]
+        cached = found["prompt_tokens_details"]["cached_tokens"]
+        reasoning = found["completion_tokens_details"]["reasoning_tokens"]
+    elif "cache_read_input_tokens" in found:
+        cached, output = found["cache_read_input_tokens"], found["output_tokens"]
+        prompt = found["input_tokens"] + cached + found["cache_creation_input_tokens"]
+        reasoning = found["output_tokens_details"]["thinking_tokens"]
+    else:
+        prompt, output = found["input_tokens"], found["output_tokens"]
+        cached = found["input_tokens_details"]["cached_tokens"]
+        reasoning = found["output_tokens_details"]["reasoning_tokens"]
+    return {"prompt": prompt, "cached": cached, "output": output, "reasoning": reasoning}

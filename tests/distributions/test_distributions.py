@@ -67,26 +67,25 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def wheel(wheels: Path, name: str) -> zipfile.ZipFile:
+    (path,) = wheels.glob(f"turnwire_{name}-{__version__}-*.whl")
+    return zipfile.ZipFile(path)
+
+
 def contents(wheels: Path, name: str) -> list[str]:
-    (wheel,) = wheels.glob(f"turnwire_{name}-{__version__}-*.whl")
-    return [path for path in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in path]
+    return [path for path in wheel(wheels, name).namelist() if ".dist-info/" not in path]
 
 
 @pytest.fixture(scope="module")
-def installed(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
-    """For each distribution, the folders of a Python that has only what it requires."""
-    paths = {}
+def installed(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """For each distribution, a folder for a Python that has only what it requires."""
+    folders = {}
     for name in NAMES:
-        target = tmp_path_factory.mktemp(name)
-        chosen = [PREFIX + sibling for sibling in siblings(name)]
-        offline = ["--no-index", "--no-deps", "--find-links", str(wheels)]
-        command = [sys.executable, "-m", "pip", "install", "--quiet", *offline]
-        subprocess.run([*command, "--target", str(target), *chosen], check=True)
-        libraries = tmp_path_factory.mktemp(f"{name}-libraries")
+        folders[name] = tmp_path_factory.mktemp(name)
         for sibling in siblings(name):
-            link_libraries(sibling, libraries)
-        paths[name] = [target, libraries]
-    return paths
+            wheel(wheels, sibling).extractall(folders[name])
+            link_libraries(sibling, folders[name])
+    return folders
 
 
 def link_libraries(name: str, folder: Path) -> None:
@@ -100,9 +99,9 @@ def link_libraries(name: str, folder: Path) -> None:
                 (folder / part).symlink_to(str(found.locate_file(part)))
 
 
-def run(paths: list[Path], cwd: Path, *arguments: str) -> list[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
-    command = [sys.executable, "-S", "-B", *arguments]
+def run(folder: Path, cwd: Path, program: str, *arguments: str) -> list[str]:
+    command = [sys.executable, "-S", "-B", "-c", program, *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
     done = subprocess.run(
         command, env=environment, cwd=cwd, capture_output=True, text=True, check=False
     )
@@ -146,23 +145,23 @@ def test_requirements_are_those_of_turnwire_and_its_version(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_module_is_imported_without_the_rest_of_turnwire(
-    wheels: Path, installed: dict[str, list[Path]], tmp_path: Path, name: str
+    wheels: Path, installed: dict[str, Path], tmp_path: Path, name: str
 ) -> None:
     paths = [path.removesuffix(".py") for path in contents(wheels, name) if path.endswith(".py")]
     mine = sorted(path.removesuffix("/__init__").replace("/", ".") for path in paths)
     others = ["aiohttp", "cyclopts", "nats", "structlog", "uvloop"]
     assert all(importlib.util.find_spec(other) for other in others)  # here they could be imported
 
-    missing = run(installed[name], tmp_path, "-c", IMPORT_ALL, *mine, *others)
+    missing = run(installed[name], tmp_path, IMPORT_ALL, *mine, *others)
 
     expected = [f"{module} {NEEDS_AN_EXTRA[module]}" for module in mine if module in NEEDS_AN_EXTRA]
     assert missing == [*expected, *(f"{other} {other}" for other in others)]
 
 
-def test_examples_of_the_page_run(installed: dict[str, list[Path]], tmp_path: Path) -> None:
+def test_examples_of_the_page_run(installed: dict[str, Path], tmp_path: Path) -> None:
     tokenizer = make("qwen")
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    lines = {name: run(installed[name], tmp_path, "-c", example(name)) for name in NAMES}
+    lines = {name: run(installed[name], tmp_path, example(name)) for name in NAMES}
     assert lines["parsers"][-1].startswith("BlockStop(block=1, complete=True,")
     (tokens,) = lines["tokenization"]
     assert "'🌊'" in tokens

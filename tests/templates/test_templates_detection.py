@@ -14,27 +14,19 @@ ARGUMENTS = "{{ c.function.arguments if c.function.arguments is string else c.fu
 
 
 def chatml(
-    call: str,
-    *,
-    between: str = "",
-    before: str = "",
-    after: str = "",
-    header: str = "a\n",
-    text: str = "{{ m.content }}",
-    model: str = "<|a|>",
-    prompt: str = "",
+    call: str, *, before: str = "", after: str = "", header: str = "a\n", prompt: str = ""
 ) -> str:
     """A template with headers; `call` with NAME, ARGUMENTS and ID. `prompt`: the opening of a
     turn."""
     call = call.replace("NAME", "{{ c.function.name }}").replace("ARGUMENTS", ARGUMENTS)
-    rest = f"{{% if not loop.first %}}{between}{{% endif %}}{call.replace('ID', '{{ c.id }}')}"
-    calls = f"{before}{{% for c in m.tool_calls %}}{rest}{{% endfor %}}{after}"
+    call = call.replace("ID", "{{ c.id }}")
+    calls = f"{before}{{% for c in m.tool_calls %}}{call}{{% endfor %}}{after}"
     return (
         "{% for m in messages %}{% if m.role == 'user' %}<|u|>{{ m.content }}<|e|>"
         "{% elif m.role == 'tool' %}<|t|>{{ m.content }}<|e|>"
-        f"{{% else %}}{model}{header}{text}"
+        f"{{% else %}}<|a|>{header}{{{{ m.content }}}}"
         f"{{% if m.tool_calls %}}{calls}{{% endif %}}<|e|>{{% endif %}}{{% endfor %}}"
-        f"{{% if add_generation_prompt %}}{model}{prompt}{{% endif %}}"
+        f"{{% if add_generation_prompt %}}<|a|>{prompt}{{% endif %}}"
     )
 
 
@@ -42,35 +34,7 @@ JSON = '{"name": "NAME", "arguments": ARGUMENTS}'
 ENTRIES = "{% for k, v in c.function.arguments.items() %}"
 DSML_VALUE = '<{{ dsml }}parameter name="{{ k }}" string="true">{{ v }}</{{ dsml }}parameter>'
 TEMPLATES = {
-    # The prompt opens reasoning, the history has none (Nemotron Nano 2): no turn begins with its
-    # prompt.
-    "nemotron_nano_v2": chatml(
-        JSON,
-        between=", ",
-        before="<TOOLCALL>[",
-        after="]</TOOLCALL>\n<SPECIAL_12>\n",
-        model="<SPECIAL_11>",
-        prompt="a\n<think>\n\n",
-    ),
-    # The answer is followed by the head of the next turn, and its text is framed (Cohere).
-    "cohere_command": chatml(
-        '{"tool_call_id": "0", "tool_name": "NAME", "parameters": ARGUMENTS}',
-        before="<|START_ACTION|>[\n    ",
-        between=",\n",
-        after="\n]<|END_ACTION|>",
-        text="<|START_TEXT|>{{ m.content }}<|END_TEXT|>",
-        prompt="<|START_THINKING|>",
-    ),
     "functionary": chatml("<function=NAME>ARGUMENTS</function>", header=""),
-    # A tokenizer's suffix on every marker.
-    "hy_v3": chatml(
-        f"<tool_call:o>NAME<tool_sep:o>\n{ENTRIES}<arg_key:o>{{{{ k }}}}</arg_key:o>\n"
-        "<arg_value:o>{{ v }}</arg_value:o>\n{% endfor %}</tool_call:o>\n",
-        before="<tool_calls:o>\n",
-        after="</tool_calls:o>",
-        header="<think:o></think:o>",
-        prompt="<think:o>",
-    ),
     # Only the id names the tool.
     "kimi_k2": chatml(
         "<|tool_call_begin|>ID<|tool_call_argument_begin|>ARGUMENTS<|tool_call_end|>",
