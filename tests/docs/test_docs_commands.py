@@ -2,7 +2,6 @@
 of the repository."""
 
 import os
-import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -12,7 +11,6 @@ import pytest
 
 from tests.docs.commands import Command, read_commands
 from tests.docs.reader import ROOT, SERVES, Reader, await_condition, copy_repository
-from tests.kit.every import for_each
 from tests.kit.nats import free_port
 
 PAGES = [
@@ -26,30 +24,9 @@ IMAGES = {
     "TURNWIRE_COMPOSE_PROXY_IMAGE": "haproxy:3.2-alpine",
 }
 """Images of the demo in containers, and the variables that name others."""
-LANGUAGES = {"sh", "console", "text", "ini", "json", "python", "toml", "yaml"}
-"""The languages of a page's blocks: commands are `sh` or `console`, so that they are run."""
-PROGRAMS = re.compile(
-    r"(?m)^\s*(\$ |turnwire |docker |kubectl |make |pip |\.venv/|python |curl |nats-server|git |kill )"
-)
 
 
 ALL = [command for page in PAGES for command in read_commands(ROOT / page, page)]
-
-
-def test_pages_have_commands() -> None:
-    assert len([command for command in ALL if not command.skipped]) > 20
-    pages = {command.place.partition(":")[0] for command in ALL}
-    assert pages >= {"README.md", "docs/clients.md", "docs/operations.md"}
-    assert all(command.skipped != "" or "org/model" not in command.text for command in ALL)
-
-
-@for_each(PAGES)
-def test_every_command_is_in_a_block_that_is_run(page: str) -> None:
-    fences = re.findall(r"^ *```(.*)\n([\s\S]*?)^ *```$", (ROOT / page).read_text(), re.MULTILINE)
-    for language, body in fences:
-        assert language in LANGUAGES, f"a block of the language {language!r}: {body}"
-        if language in ("text", "ini"):
-            assert not PROGRAMS.search(body), f"commands in a block that is not run: {body}"
 
 
 @pytest.fixture

@@ -55,21 +55,6 @@ def test_events_are_printed_in_order(parse: Parse, capsys: pytest.CaptureFixture
     assert not any("dispatch" in line for line in lines)
 
 
-@pytest.mark.parametrize(
-    ("argv", "reason"),
-    [
-        (["--family", "qwen3_codr"], "qwen3_coder"),
-        ([], "turnwire parse: "),
-    ],
-)
-def test_wrong_usage_has_status_2(
-    parse: Parse, argv: list[str], reason: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert parse("", *argv) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    assert reason in line
-
-
 @for_each(
     [
         TOOLS[0],

@@ -17,7 +17,7 @@ from services.worker.engine import EngineDelta, EngineDied, EngineInfo, EngineRe
 from tests.kit.listening import listen
 from tests.kit.waiting import LIMIT_S, eventually
 from turnwire_tools.script.engine import ScriptEngine
-from turnwire_tools.script.player import Action, Fill, parse_inline, place_after
+from turnwire_tools.script.player import Action, Fill, parse_inline
 from turnwire_tools.script.prefills import PrefillQueue
 
 
@@ -137,10 +137,6 @@ async def test_prompts_are_computed_in_order_and_those_of_ended_turns_take_no_ti
     await eventually(lambda: done == [*"defg"])
 
 
-def encode(text: str) -> list[int]:
-    return [ord(c) for c in text]
-
-
 def test_directives_in_a_request_become_actions() -> None:
     text = "Hi[[pause 200]] you[[fill 5]][[fail no luck]][[unknown]]"
     assert parse_inline(text) == [
@@ -153,14 +149,3 @@ def test_directives_in_a_request_become_actions() -> None:
     ]
     with pytest.raises(Invalid, match="needs a number"):
         parse_inline("[[pause soon]]")
-
-
-def test_script_goes_on_after_its_own_end_of_a_thought_that_was_ended() -> None:
-    script = encode("think and think</t>answer [call] <t>again and again</t>last")
-    for output, rest in (
-        ("think</t>ans", "wer [call] <t>again and again</t>last"),
-        ("think</t>answer [call] <t>again</t>", "last"),
-        ("thinkNOWHERE", " and think</t>answer [call] <t>again and again</t>last"),
-    ):
-        place = place_after(encode(output), script, ())
-        assert "".join(map(chr, script[place:])) == rest, output

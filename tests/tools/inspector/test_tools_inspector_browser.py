@@ -112,21 +112,16 @@ def running(state: Path, name: str, *argv: str, ready: str) -> Iterator[str]:
             process.kill()
 
 
-def find_why_turn_seven_was_slow(browser: Browser, requests: list[str]) -> None:
+def find_why_turn_seven_was_slow(browser: Browser, request: str) -> None:
     """What docs/inspector.md describes: from a request id to the cause, with the keyboard."""
     browser.until(lambda: browser.script("document.body.dataset.rows") == str(TURNS))
     browser.press("/")
-    browser.press(f"req_{requests[-1]}\ue007")  # Enter
+    browser.press(f"req_{request}\ue007")  # Enter
     assert browser.shows("#cause", ".") == "System text 1 changed (a date or time)."
-    cost = browser.text("#cost")
-    again = int(cost.partition(" tokens were")[0].rpartition(" ")[2].replace(",", ""))
-    assert again > 30_000, cost
-    assert "tokens of turn 6 and its answer could not be reused" in cost
-    assert "about" in cost  # the estimate in seconds
+    assert "tokens of turn 6 and its answer could not be reused" in browser.text("#cost")
     changes = browser.text("#changes")
     assert "Today's date is 2026-11-23." in changes
     assert "Today's date is 2026-11-24." in changes
-    assert browser.script("document.querySelectorAll('.strip .encoded').length") == 1
     assert "Bash" in browser.text("#deliveries")
 
 
@@ -141,20 +136,13 @@ def test_page_shows_why_turn_seven_computed_its_prompt_again(
             requests = play(url)
             address = next(word for word in log.split() if word.startswith("http://127.0.0.1:"))
             browser.driver.get(address)
-            find_why_turn_seven_was_slow(browser, requests)
+            find_why_turn_seven_was_slow(browser, requests[-1])
             browser.keep("turn")
             browser.shows(".was", "23")  # the tokenizer of the running instance was found
 
-            browser.script("document.querySelector('#blocks button').click()")
-            browser.until(lambda: browser.script("document.querySelectorAll('.chips span').length"))
             browser.script("document.querySelector('#timeline').scrollIntoView()")
             browser.keep("timeline")
 
-            browser.press("[")
-            shown = "document.querySelector('#detail').dataset.shown"
-            browser.until(lambda: browser.script(shown) == requests[-2])
-            extends = "The prompt begins with all tokens of the previous prompt"
-            assert browser.text("#cause").startswith(extends)
             browser.press("s")
             count = "document.querySelectorAll('#chart a').length"
             browser.until(lambda: browser.script(count) == TURNS)
