@@ -29,11 +29,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.clients)
 
 
-@pytest.fixture(scope="session")
-def demo_model(demo_dir: Path) -> Path:
-    return demo_dir
-
-
 @contextmanager
 def running(
     nats_binary: str,
@@ -41,10 +36,9 @@ def running(
     factory: pytest.TempPathFactory,
     counts: dict[str, int],
     window: int = WINDOW,
-    **options: dict[str, Any],
 ) -> Iterator[Stack]:
     """A stack with a worker that outputs the texts in a request (`[[say]]…[[/say]]`), or else acts
-    as the scripted agent. `options`: further ones of a stage."""
+    as the scripted agent."""
     named = {"served_model_name": MODEL}
     stages: dict[str, dict[str, Any]] = {
         "parser": named | ROOM,
@@ -56,9 +50,7 @@ def running(
     server.start()
     stack = Stack(server, model, factory.mktemp("stack"))
     try:
-        yield stack.start_all(
-            counts, **{stage: own | options.get(stage, {}) for stage, own in stages.items()}
-        )
+        yield stack.start_all(counts, **stages)
     finally:
         stack.stop()
         server.kill()
@@ -72,10 +64,10 @@ async def observed(stack: Stack) -> AsyncIterator[Session]:
 
 @pytest.fixture(scope="session")
 def stack(
-    nats_binary: str, demo_model: Path, tmp_path_factory: pytest.TempPathFactory
+    nats_binary: str, demo_dir: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Stack]:
     """Two parsers and two preprocessors."""
-    with running(nats_binary, demo_model, tmp_path_factory, COUNTS) as started:
+    with running(nats_binary, demo_dir, tmp_path_factory, COUNTS) as started:
         yield started
 
 

@@ -52,7 +52,7 @@ async def check_sample(session: Session, samples: Sequence[SAMPLE]) -> None:
 
 
 async def test_claude_code_is_served(
-    machine: Machine, session: Session, tap: Tap, demo_model: Path
+    machine: Machine, session: Session, tap: Tap, demo_dir: Path
 ) -> None:
     claude = await ClaudeCode(machine).connect(session.wire.url)
     asked = [*CLAUDE, tidied(machine)]
@@ -61,7 +61,7 @@ async def test_claude_code_is_served(
             await dialog.ask(request(outputs))
     await check(session, machine, asked)
     assert machine.file("made.txt") == "one\ntwo\n"
-    await check_sample(session, tap.samples(demo_model))
+    await check_sample(session, tap.samples(demo_dir))
 
 
 def tidied(machine: Machine) -> list[str]:
@@ -77,10 +77,10 @@ def tidied(machine: Machine) -> list[str]:
 
 
 async def test_codex_is_served(
-    machine: Machine, session: Session, tap: Tap, demo_model: Path
+    machine: Machine, session: Session, tap: Tap, demo_dir: Path
 ) -> None:
     codex = await CodexCli(machine).connect(session.wire.url)
     for n, outputs in enumerate(CODEX):
         await codex.ask(request(outputs), resume=n > 0)
     await check(session, machine, CODEX)
-    await check_sample(session, tap.samples(demo_model))
+    await check_sample(session, tap.samples(demo_dir))
