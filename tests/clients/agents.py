@@ -122,19 +122,6 @@ class Copilot(Agent):
         return (await self.machine.run("sh", "-c", script)).ok().out.strip()
 
 
-class KimiCode(Agent):
-    """In print mode, with all tools allowed."""
-
-    client, package, on_node = "kimi", packages.KIMI_CODE, True
-    environment: ClassVar = {"KIMI_CODE_NO_AUTO_UPDATE": "1"}
-
-    async def ask(self, prompt: str, *, resume: bool = False) -> str:
-        options = ["-c"] if resume else ["-m", "turnwire/acme/coder"]
-        ran = await self.run("--output-format", "stream-json", *options, "-p", prompt)
-        answers = [line for line in ran.lines if line.get("role") == "assistant"]
-        return str([line["content"] for line in answers if "content" in line][-1])
-
-
 class Hermes(Agent):
     """With the profile that `connect` has written, and all commands allowed."""
 

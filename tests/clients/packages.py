@@ -110,7 +110,6 @@ PI = Package(
     "@earendil-works/pi-coding-agent@1.6.0", "pi", "@earendil-works/pi-coding-agent/dist/cli.js"
 )
 COPILOT = Package("@github/copilot@1.0.102", "copilot", "@github/copilot-linux-x64/copilot")
-KIMI_CODE = Package("@moonshot-ai/kimi-code@2.1.0", "kimi", "@moonshot-ai/kimi-code/dist/main.mjs")
 AI_SDK = Package(
     "ai@7.0.173", "aisdk", "ai/package.json", with_=("@ai-sdk/openai-compatible@3.0.92", "zod@4")
 )

@@ -11,7 +11,6 @@ from tests.clients.agents import (
     Aider,
     Copilot,
     Hermes,
-    KimiCode,
     OpenClaw,
     Opencode,
     Pi,
@@ -28,14 +27,14 @@ pytestmark = pytest.mark.timeout(900)
 PATHS = {"messages": "/v1/messages", "responses": "/v1/responses", "chat": "/v1/chat/completions"}
 PROBES = ("/api/v1/models", "/api/tags", "/v1/props", "/props", "/models")
 """What Hermes requests to find out whether the server is LM Studio, Ollama or llama.cpp."""
-CHATTY = (Copilot, KimiCode, Hermes)
+CHATTY = (Copilot, Hermes)
 """Clients that print more than the last answer."""
 
 
 @pytest.mark.parametrize(
     ("kind", "api"),
     [
-        *product((Opencode, OpenClaw, Pi, Copilot, KimiCode), PATHS),
+        *product((Opencode, OpenClaw, Pi, Copilot), PATHS),
         (Hermes, "messages"),
         (Hermes, "chat"),
     ],

@@ -11,7 +11,7 @@ from services.frontend.turns.interfaces import Admitted, TurnSink
 from turnwire_tools.clients.answer import APIS, Api
 from turnwire_tools.replay.gateway import ReplayGateway, ReplayTurn, serving
 from turnwire_tools.replay.player import Played, Session
-from turnwire_tools.replay.replay_file import BadReplay, Output, read
+from turnwire_tools.replay.replay_file import BadReplay, read
 
 GATED = """
 {"replay": 1, "tools": ["Bash"]}
@@ -79,11 +79,3 @@ async def test_lost_text_is_a_problem() -> None:
 def test_error_names_the_line_of_a_file(text: str, why: str) -> None:
     with pytest.raises(BadReplay, match="^" + why):
         read("x", text)
-
-
-def test_lines_of_a_file_are_parsed() -> None:
-    first = '{"user": "u"}\n"a"\n["b", "c"]\n{"finish": "length"}\n'
-    replay = read("x", f'# a comment\n\n{first}{{"results": ["r"]}}\n')
-    assert [turn.line for turn in replay.turns] == [3, 7]
-    assert replay.turns[0].steps == [Output(["a"]), Output(["b", "c"])]
-    assert replay.apis == list(APIS)

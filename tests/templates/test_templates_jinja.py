@@ -30,14 +30,10 @@ SOURCES = (
     "{{ t.function.parameters | tojson }}{{ t.function.parameters.properties.n | tojson }}{% endfor %}",
     "{% for t in tools %}{{ t.function is mapping }}{{ t.function | string }}{% for k, v in t.function | items %}"
     "{{ k }}={{ v }}{% endfor %}{{ t.function | dictsort }}{% endfor %}",
-    "{%- for m in messages %}\n  {% if m.role == 'user' %}\n  {% continue %}\n  {% endif %}\n{{ m.content }}{% endfor %}",
     "{% generation %}{% set x = 1 %}said {{ bos_token }}{% endgeneration %}{{ x is defined }}{{ eos_token }}",
-    "{% set ns = namespace(self=3, at=0) %}{% for m in messages %}{% set ns.at = ns.at + 1 %}{% endfor %}{{ ns.at }}",
     "{{ dict(a=1, b=none) | tojson }}{{ dict.fromkeys(['a', 'b'], 2) }}{{ documents }}{{ nothing }}{{ mood | upper }}",
     "{{ messages[0].missing is defined }}{{ messages[0].get('role') }}{{ messages[0].items() | list | length }}"
     "{{ tools[0].spelled is defined }}{{ tools[0]['spelled'] is defined }}{{ tools[0]._json is defined }}{{ tools[0].function.get('name') }}",
-    "{{ 'a b'.split() }}{{ 'ab'.startswith('a') }}{{ '{} {}'.format(1, 2) }}{{ '{a}'.format_map({'a': 3}) }}"
-    "{{ 'x'.nothing is defined }}{{ 'Ab'.upper() }}",
     "{% set ns = namespace(a=none, b=[1], keys=2) %}{{ ns.a }}{{ ns.b }}{{ ns.keys }}{{ ns.c is defined }}",
     "{% macro f(a, b=2) %}{{ a }}{{ b }}{{ varargs }}{{ kwargs }}{{ caller() if caller }}{% endmacro %}{{ f(1) }}{{ f(1, b=3) }}"
     "{{ f(1, 2, 3, c=4) }}{% call f(5) %}said{% endcall %}{% for m in messages %}{{ f(m.role, loop.index) }}{% endfor %}",

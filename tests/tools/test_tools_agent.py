@@ -9,17 +9,12 @@ from schemas.conversation import ToolSpec
 from services.families import Family, family
 from services.templates.chat_template import ChatTemplate
 from services.tokenization.tokenizer_files import FileTokenizer
-from tests.kit.every import Cases
 from tests.kit.families import read_exactly
 from turnwire_tools.script.agent import act
 
 LOOP = (
     "Use your shell tool to run exactly this command and nothing else: `echo ok-1 > proof.txt`. "
     "After it succeeded, answer with the single word DONE."
-)
-PARALLEL = (
-    "In one single response make three shell tool calls in parallel, exactly these commands: `echo 1 > p1.txt` , "
-    "`echo 2 > p2.txt` , `echo 3 > p3.txt`. After all succeeded, answer with the single word DONE."
 )
 SYSTEM = "You are an agent. Run tests with `make test`, read `README.md` first, and reply with `NO_REPLY` when idle."
 REMINDER = (
@@ -108,15 +103,6 @@ def test_claude_code_completes_its_tool_loop(template: ChatTemplate) -> None:
     reasoning, text, calls = session.results("(Bash completed with no output)").turn()
     assert (text, calls) == ("DONE", [])
     assert reasoning.strip()
-
-
-def test_three_calls_are_made_in_one_turn(template: ChatTemplate, cases: Cases) -> None:
-    for kind in ("qwen3_coder", "hermes"):
-        with cases.case(family=kind):
-            session = Session(template, CODEX, kind).user(PARALLEL)
-            calls = [("exec_command", {"cmd": f"echo {i} > p{i}.txt"}) for i in (1, 2, 3)]
-            assert session.turn()[2] == calls
-            assert session.results("", "", "").turn()[1:] == ("DONE", [])
 
 
 @pytest.mark.parametrize(

@@ -78,15 +78,6 @@ async def test_a_request_brings_its_own_output(stage: Any) -> None:
     assert deltas[-1].stop_id == trial.info.eos_ids[0]
 
 
-async def test_each_turn_has_its_own_output(stage: Any) -> None:
-    trial = await stage(family="qwen3_coder")
-    asked = "[[say]]call[[/say]] [[say]]answer[[/say]]"
-    assert await trial.say(asked) == "call"
-    turn = f"<|im_start|>user\n{asked}<|im_end|>\n<|im_start|>assistant\ncall<|im_end|>\n"
-    results = "<tool_response>\n[[say]]not this[[/say]]\n</tool_response>"
-    assert await trial.say(results, history=turn) == "answer"
-
-
 async def test_agent_mode_ignores_output_in_requests(stage: Any) -> None:
     trial = await stage(script_mode="agent", family="qwen3_coder")
     said = await trial.say("[[say]]secret[[/say]] [[die]] [[play x]]")

@@ -147,13 +147,6 @@ def test_repeats_are_dropped_and_the_end_token_is_kept() -> None:
     assert (turn.stop_id, turn.logprobs) == (9, [])
     assert (turn.written, turn.time) == ([Text("hi")], 5.0)
 
-    logprobs = [[(4, -0.5)]]
-    last = TokenFinish(FinishReason.STOP, 9, logprobs=[(9, -9.0)])
-    entry = TokenEntry("t", 1, 1, [4], logprobs=logprobs, finish=last)
-    second = TokenFrame("w", 1, [entry])
-    (turn,), _, _ = follow(request(), generate(), tokens(0, 3), second, ended(3))
-    assert turn.logprobs == [None, -0.5, -9.0]
-
 
 def test_resumed_turn_keeps_its_tokens_and_restarted_turn_drops_them() -> None:
     again = (tokens(0, 3, 4, 5, attempt=2, stop=9), ended(4, 2))
