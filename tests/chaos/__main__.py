@@ -1,6 +1,7 @@
 """`python -m tests.chaos`: many trials, one table."""
 
 import argparse
+import asyncio
 import signal
 import sys
 from collections.abc import Sequence
@@ -27,6 +28,9 @@ def arguments() -> argparse.ArgumentParser:
 
 
 async def run(trials: Sequence[Trial], logs: Path | None) -> list[Result]:
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     results = []
     async for result in run_trials(trials, logs):
         results.append(result)
@@ -37,7 +41,6 @@ async def run(trials: Sequence[Trial], logs: Path | None) -> list[Result]:
 def main() -> int:
     """0: every stream was as it should be; 1: not; 130: interrupted."""
     options = arguments().parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     trials = planned(
         options.suite,
         options.trials,
@@ -48,7 +51,7 @@ def main() -> int:
     )
     try:
         results = uvloop.run(run(trials, options.logs))
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         return 130
     print(table.markdown(sorted(results, key=lambda result: result.cell)))
     return int(not all(result.good for result in results))
