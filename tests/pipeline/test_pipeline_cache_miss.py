@@ -54,3 +54,27 @@ async def test_messages_names_what_changed(client: Client) -> None:
         assert other["diagnostics"] == {"cache_miss_reason": expected}
     lost = await ask("msg_unknown", talk(0))
     assert lost["diagnostics"] == {"cache_miss_reason": {"type": "previous_message_not_found"}}
+
+
+async def test_responses_names_what_changed(client: Client) -> None:
+    async def ask(
+        compared: str | None, messages: list[dict[str, Any]], **more: Any
+    ) -> dict[str, Any]:
+        options = {"comparison_response_id": compared} if compared else {}
+        body = {"model": MODEL, "input": messages, "prompt_cache_options": options, **more}
+        status, found = await client.post("/v1/responses", body | {"return_token_ids": True})
+        assert status == 200, found
+        return found
+
+    first = await ask(None, talk(0))
+    assert "prompt_cache_diagnostics" not in first
+    grown = await ask(first["id"], talk(1))
+    assert grown["prompt_cache_diagnostics"] == {"type": "cache_hit"}
+    other = await ask(grown["id"], talk(2, "Ho."), text={"verbosity": "low"})
+    before = grown["prompt_token_ids"]
+    assert other["prompt_cache_diagnostics"] == {
+        "type": "cache_miss",
+        "reason": "verbosity_changed",
+        "cache_missed_tokens": missed(before, other["prompt_token_ids"]),
+        "comparison_reusable_tokens": len(before),
+    }

@@ -110,15 +110,10 @@ async def test_metrics_have_the_names_of_the_docs_and_the_counts_of_the_answers(
     value = scraped.value
     assert value("turnwire_request_prefill_time_seconds_sum") > 0
     assert value("turnwire_generation_tokens_total", model=MODEL) == usage["output_tokens"]
-    gaps = value("turnwire_inter_token_latency_seconds_count", model=MODEL)
-    assert gaps <= usage["output_tokens"] - TURNS  # less what came together with a first token
     cached = usage["cache_read_input_tokens"]
     prompt = usage["input_tokens"] + cached
     assert value("turnwire_prefix_cache_hits_tokens_total") == cached > 0
     assert value("turnwire_prompt_tokens_total") == prompt
-    assert value("turnwire_kv_cached_tokens_total") >= cached
-    assert value("turnwire_kv_expected_tokens_total") > 0
-    assert value("turnwire_kv_prompt_tokens_total") >= prompt
     ledger = value("turnwire_ledger_prompt_tokens_total", source="ledger")
     assert ledger > 0
     assert ledger + value("turnwire_ledger_prompt_tokens_total", source="text") >= prompt

@@ -181,6 +181,20 @@ async def test_chat_has_token_ids(client: Client, bus: BusTurns, output: str) ->
     assert (ids, entries) == (choice["token_ids"], content)
 
 
+async def test_completions_have_token_ids(client: Client, bus: BusTurns) -> None:
+    request = {"prompt": [say("One two"), say("Three")], "max_tokens": 50, "n": 2, "logprobs": 1}
+    request |= {"model": MODEL, "return_token_ids": True}
+    _, document = await client.post("/v1/completions", request)
+    for index, choice in enumerate(document["choices"]):
+        turn = await bus.ended(f"{document['id'].partition('-')[2]}c{index}")
+        assert choice["prompt_token_ids"] == turn.prompt
+        assert choice["token_ids"] == [*turn.output, turn.stop_id]
+        logprobs = choice["logprobs"]
+        assert {len(logprobs[name]) for name in logprobs} == {len(choice["token_ids"])}
+        assert "".join(logprobs["tokens"][:-1]) == choice["text"]
+        assert logprobs["text_offset"][0] == 0
+
+
 async def test_messages_have_token_ids(client: Client, bus: BusTurns) -> None:
     request = {"messages": [{"role": "user", "content": say(CALL)}], "tools": TOOLS}
     request |= {"max_tokens": 999, "logprobs": True}

@@ -140,11 +140,3 @@ async def test_after_a_death_no_process_is_left_and_a_new_worker_serves(
     answer = await client.stream({**question, "max_tokens": 4})
     assert answer.stop_reason == "max_tokens"
     await client.http.close()
-
-
-async def test_a_killed_up_leaves_no_process_behind(real: Stack) -> None:
-    (up,) = real.children
-    children = descendants(up.process.pid)
-    assert len(children) >= 8
-    up.kill()
-    await gone(children)
