@@ -239,8 +239,7 @@ async def test_pages_of_a_pdf_are_text_and_images() -> None:
 
 
 async def test_first_documents_of_a_request_have_the_images(
-    served: Served,
-    monkeypatch: pytest.MonkeyPatch,
+    served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A later document must not change the prompt of earlier ones."""
     monkeypatch.setattr(pdf_reader, "PAGE_IMAGES", 3)

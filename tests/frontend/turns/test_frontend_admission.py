@@ -116,9 +116,7 @@ async def test_request_without_a_model_is_refused_and_one_with_it_has_a_tenant(
     assert [conversation.client.tenant for conversation in asked] == ["alpha"] * 7
 
 
-async def test_tools_of_a_model_without_them_are_refused_everywhere(
-    cases: Cases,
-) -> None:
+async def test_tools_of_a_model_without_them_are_refused_everywhere(cases: Cases) -> None:
     async with serving(FakeGateway(cards=[replace(CARD, tools=False)])) as served:
         for path, body in WITH_TOOLS:
             with cases.case(path=path, fields=[*body]):
