@@ -32,6 +32,8 @@ escape them."""
 _SPARE_CHARS = 256
 """Characters that a template renders beside those: its turn opening."""
 _PIECE_CHARS = 512
+_MAX_SEPARATOR_CHARS = 16
+"""Limit of the characters after a call that are examined one by one, without white space."""
 _MAX_ENDS = 16
 """Limit of places that are tried as the end of a turn's text: another part may quote it."""
 _TEXT = "\x00text"
@@ -278,10 +280,32 @@ class TurnComparison:
     def _end_of_calls(
         self, text: str, number: int, tools: list[ToolSpec], mode: ParseMode
     ) -> int | None:
-        """Where a turn's text completes this number of calls; None: it does not. It is parsed in
-        pieces, and the piece that completes the last call again, by characters."""
+        """Where a turn's text completes this number of calls, at its first such character, as far
+        as that is near; None: it does not. A parser may report the end of a call only with what
+        follows, or with the end of the turn."""
         if not number:
             return 0
+        end = self._read_end_of_calls(text, number, tools, mode)
+        cut_off = mode._replace(closed=False)
+        shorter = text if end is None else text[: end - 1]
+        calls: list[TurnPart] | None = None
+        for _ in range(_MAX_SEPARATOR_CHARS):
+            shorter = shorter.rstrip()
+            parts = self._reader.read(shorter, tools, cut_off) or []
+            if calls is None and sum(map(_is_call, parts)) == number:
+                calls = parts
+            if not calls or parts != calls:
+                break
+            end = len(shorter)
+            shorter = shorter[:-1]
+        return end
+
+    def _read_end_of_calls(
+        self, text: str, number: int, tools: list[ToolSpec], mode: ParseMode
+    ) -> int | None:
+        """Where a parser reports the end of this number of calls, before the end of the text; None:
+        it does not. The text is parsed in pieces, and the piece that completes the last call again,
+        by characters."""
         starts = range(0, len(text), _PIECE_CHARS)
         pieces = [text[start : start + _PIECE_CHARS] for start in starts]
         piece = _completing(self._reader.open(tools, mode), pieces, number)

@@ -7,15 +7,18 @@ sends it back. What differs between the two forms is the same here, whichever of
 import json
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from services.templates.tools import read_arguments
 
 _CHANGES_DIRECTORY = re.compile(r"\Acd (?:/|[A-Za-z]:[\\/])\S* && ")
-_INJECTED: Mapping[str, Collection[str]] = {"exitplanmode": ("plan", "planFilePath")}
-"""Members by tool that Claude Code adds to a call that it receives, and drops when it sends the
-call back: the model's own, too."""
+_EXIT_PLAN_MODE = "exitplanmode"
+"""Letters of the name of a tool of Claude Code."""
+_INJECTED = frozenset({"plan", "planFilePath"})
+"""Members that Claude Code adds to a call of that tool that it receives, and drops when it sends
+the call back: the model's own, too."""
+_NOT_A_LETTER = re.compile("[^a-z]+")
 _RENAMED: Mapping[str, str] = {"old_str": "old_string", "new_str": "new_string"}
 """Members to which Claude Code gives the names in its tool's schema."""
 _SHORTHANDS: Mapping[str, str] = {
@@ -58,9 +61,11 @@ def tidied_arguments(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     - `cd` into the working directory is taken off a command, and a backslash off `\\\\;` in it;
     - white space is taken off the ends of lines that it writes; escapes in a text (`\\u00e9`) are
       read, and other spellings of tags and members in an edit;
-    - members that it adds to a call itself are left out when it sends the call back.
+    - members that it adds to a call itself are left out when it sends the call back, also where a
+      client has repaired the tool's name.
     """
-    injected = _INJECTED.get(name.lower(), ())
+    letters = _NOT_A_LETTER.sub("", name.lower())
+    injected = _INJECTED if _EXIT_PLAN_MODE in letters else frozenset()
     tidied: dict[str, Any] = {}
     for member, value in arguments.items():
         if member in injected:

@@ -48,9 +48,11 @@ def check(before: Before, prompt: Prompt, session: PlayedSession) -> None:
     if not words or not renders_up_to(before, prompt, words, session.ledger.model):
         return
     kinds = [block.kind for block in output.blocks if WORD.search(block.text)]
-    if "tool_use" in kinds and output.blocks[-1].kind != kinds[-1]:
-        # words do not show whether the template has the results before the part that follows the
-        # call
+    last = output.blocks[-1]
+    after_call = "tool_use" in kinds and last.kind != kinds[-1]
+    if after_call or (last.kind == "reasoning" and not WORD.search(last.text)):
+        # words do not show whether the template leaves out the thought, or has the results before
+        # the part that follows the call
         return
     same = common([*prompt.ids], before.ids) - len(before.prompt.ids)
     found = setup.tokenizer.decode(output.ids[:same])
@@ -63,7 +65,7 @@ def cut_everywhere(setup: ModelSetup, choose: Choices, step: int) -> None:
     model = first.model
     prompt = first.prompt(client)
     ids = model.write(prompt)
-    for size in range(1, len(ids) + 1, step):
+    for size in sorted({*range(1, len(ids) + 1, step), len(ids)}):
         output = model.read(prompt, ids[:size], FinishReason.LENGTH)
         ledger = empty_ledger(setup)
         for entry in output.entries:
@@ -97,9 +99,28 @@ def test_turn_that_ends_at_any_token_keeps_its_tokens(
     cut_everywhere(models.of(name), choose, 1)
 
 
+@for_each(["", "\n", " \n "])
+def test_call_that_the_end_of_a_turn_completes_keeps_its_tokens(
+    blanks: str, models: Models
+) -> None:
+    """A parser of these calls reports their end only with what follows."""
+    session = PlayedSession(models.of("no_generation_prompt"), Choices(b""))
+    tokenizer, client = session.setup.tokenizer, CLIENTS["codex"]
+    prompt = session.prompt(client)
+    opening, arguments = "[TOOL_CALLS]look[ARGS]", '{"where": "w9x"}'
+    ids = [*tokenizer.encode(opening)]
+    ids += [id for character in arguments + blanks for id in tokenizer.encode(character)]
+    output = session.model.read(prompt, ids, FinishReason.LENGTH)
+    session.learn(output)
+    following = session.prompt(client, sent_back(output.blocks, session.dialogue))
+    kept = [*prompt.ids, *ids]
+    assert [*following.ids[: len(kept)]] == kept
+    assert following.text.startswith(f"{prompt.text}{opening}{arguments}</s>[TOOL_RESULTS]")
+    assert tokenizer.decode(following.ids[len(kept) :]).startswith("</s>[TOOL_RESULTS]")
+
+
 def test_separator_after_the_last_complete_call_is_left_out(models: Models) -> None:
-    """The template closes the list of calls there. The call ends with the comma, which shows that
-    no member follows: its last token is encoded again."""
+    """The template closes the list of calls there."""
     session = PlayedSession(models.of("late_end"), Choices(b""))
     tokenizer, client = session.setup.tokenizer, CLIENTS["codex"]
     prompt = session.prompt(client)
@@ -109,7 +130,7 @@ def test_separator_after_the_last_complete_call_is_left_out(models: Models) -> N
     assert [block.kind for block in output.blocks] == ["tool_use"]
     session.learn(output)
     following = session.prompt(client, sent_back(output.blocks, session.dialogue))
-    kept = [*prompt.ids, *whole[:-1]]
+    kept = [*prompt.ids, *whole]
     assert [*following.ids[: len(kept)]] == kept
     rest = tokenizer.decode(following.ids[len(prompt.ids) :])
     assert rest.startswith('<|tools_prefix|>[{"look": {"where": "w9x"}}]<|tools_suffix|>')

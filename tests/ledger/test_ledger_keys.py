@@ -54,6 +54,12 @@ def test_call_that_a_client_tidied_has_the_same_key(
     assert key_arguments(name, json.dumps(original)) == key_arguments(name, json.dumps(sent))
 
 
+@for_each(["exitplanmode", "exit_plan_mode", "the_ExitPlanMode_tool"])
+def test_call_that_a_client_tidied_and_renamed_has_the_same_key(name: str) -> None:
+    tidied = key_arguments("ExitPlanMode", "{}")
+    assert key_arguments(name, json.dumps(PLAN)) == key_arguments(name, "{}") == tidied
+
+
 @for_rows(
     [
         ({"command": "cd /p && make"}, {"command": "cd /p"}),
