@@ -156,31 +156,13 @@ ENGINE_FAILED = failure(ErrorKind.ENGINE, "the engine failed")
 
 CHAT_STORIES = [
     story(
-        "arguments_that_are_no_object",
-        called("look", '{"a', 't":', " }", id="call_1"),
-        dispatch=True,
-    ),
-    story(
-        "call_cut_before_its_arguments",
-        called("look", cut=True, id="call_1"),
-        end=LENGTH,
-        dispatch=True,
-    ),
-    story(
         "call_cut_by_max_tokens",
         LOOK_3,
         called("look", '{"at', '": [', "3, ", cut=True, id="call_2"),
         end=LENGTH,
         dispatch=True,
     ),
-    story("call_without_an_id", called("look", id=None), called("look", id=None)),
-    story("call_without_arguments", called("look", id="call_1"), dispatch=True),
     story("cancelled_by_the_server", said("ha", "lf"), end=FinishReason.CANCELLED),
-    story(
-        "continuous_usage",
-        said("H", "i"),
-        ask={"stream_options": {"include_usage": True, "continuous_usage_stats": True}},
-    ),
     story("dispatch", *INTERLEAVED, ask=USAGE_ASKED, dispatch=True, dispatch_reasoning=True),
     story("failed_in_mid_stream", said("ha", "lf"), end=ENGINE_FAILED),
     story(
@@ -196,22 +178,8 @@ CHAT_STORIES = [
         ask=FREEFORM,
         dispatch=True,
     ),
-    story(
-        "freeform_call_cut",
-        called("apply_patch", '{"inpu', 't": "*', "** Beg", cut=True, id="call_1"),
-        end=FinishReason.CONTEXT,
-        ask=FREEFORM,
-        dispatch=True,
-    ),
     story("interleaved", *INTERLEAVED),
     story("legacy_call", SO, LOOK_3, ask=LEGACY),
-    story(
-        "legacy_second_call",
-        LOOK_3,
-        called("look", '{"a', 't":', " 4}", id="call_2"),
-        ask=LEGACY,
-        dispatch=True,
-    ),
     story(
         "logprobs",
         SO,
@@ -227,7 +195,6 @@ CHAT_STORIES = [
         ),
         ask={"logprobs": True},
     ),
-    story("nothing_said", end=LENGTH, usage=Usage(prompt=656), ask=USAGE_ASKED),
     story(
         "reasoning_details",
         *INTERLEAVED,
@@ -272,7 +239,6 @@ CHAT_STORIES = [
 
 
 MESSAGES_STORIES = [
-    story("call_cut_before_its_arguments", called("now", cut=True, id="call_1"), end=LENGTH),
     story(
         "call_cut_by_max_tokens",
         said("Look", "ing."),
@@ -284,12 +250,6 @@ MESSAGES_STORIES = [
         said("a"),
         end=FinishReason.CANCELLED,
         usage=Usage(prompt=656, output=3),
-    ),
-    story(
-        "complete_call_then_max_tokens",
-        called("look", '{"a', 't":', " 1}", id="call_1"),
-        said("and", " th"),
-        end=LENGTH,
     ),
     story("context_full", said("bef", "ore"), end=FinishReason.CONTEXT),
     story("context_management", said("a"), ask={"context_management": {"edits": []}}),
@@ -311,12 +271,6 @@ MESSAGES_STORIES = [
         called("Read", "{", "}", id="call_b2"),
         said("Both f", "ound."),
     ),
-    story(
-        "parallel_calls",
-        called("look", '{"a', 't":', " 1}", id="call_1"),
-        called("look", '{"a', 't":', " 2}", id="call_2"),
-        called("now", id="call_3"),
-    ),
     story("prewarm", end=LENGTH, usage=Usage(prompt=656)),
     story("stop_sequence", said("bef", "ore"), end=FinishReason.STOP_STRING, stop_string="END"),
     story(
@@ -325,18 +279,10 @@ MESSAGES_STORIES = [
         said("sho", "wn"),
         ask={"thinking": {"type": "adaptive", "display": "omitted"}},
     ),
-    story("thinking_without_seal", thought("s", "o", seal=None), said("sho", "wn")),
 ]
 
 
 RESPONSES_STORIES = [
-    story(
-        "built_in_cut",
-        said("Look:"),
-        called("shell", '{"commands": ["rm -r"]}', cut=True),
-        end=LENGTH,
-        ask=TOOLS,
-    ),
     story(
         "built_in_tools",
         called("tool_search", '{"query": "browser",\n "limit": 8}'),
@@ -347,22 +293,13 @@ RESPONSES_STORIES = [
         ask={"tools": [EXEC, *BUILT_IN, block("apply_patch")]},
     ),
     story(
-        "built_in_tools_with_wrong_arguments",
-        called("shell", '{"cmd": "ls"}'),
-        called("tool_search", "[1]"),
-        ask=TOOLS,
-    ),
-    story("call_cut_before_its_arguments", called("exec_command", cut=True), end=LENGTH, ask=TOOLS),
-    story(
         "call_cut_by_max_output_tokens",
         said("Look:"),
         called("exec_command", '{"cmd": "l', cut=True),
         end=LENGTH,
         ask=TOOLS,
     ),
-    story("call_of_an_unknown_tool", called("no_such_tool", '{"a": 1}'), ask=TOOLS),
     story("cancelled_by_the_server", said("Hi."), end=FinishReason.CANCELLED),
-    story("complete_call_then_cut", EXEC_L, said("And n"), end=LENGTH, ask=TOOLS),
     story("context_full", thought("I should"), end=FinishReason.CONTEXT),
     story(
         "dispatch",
@@ -376,7 +313,6 @@ RESPONSES_STORIES = [
         dispatch=True,
         dispatch_reasoning=True,
     ),
-    story("empty_blocks_are_not_shown", thought(), said(), said("Hi.")),
     story(
         "everything_asked",
         said("{}"),
@@ -407,7 +343,6 @@ RESPONSES_STORIES = [
     ),
     story("failed_in_mid_stream", thought("I should"), EXEC_L, HALF, end=ENGINE_FAILED, ask=TOOLS),
     story("freeform_cut", CUT_PATCH, end=LENGTH, ask=TOOLS),
-    story("freeform_left_open_by_the_model", CUT_PATCH, ask=TOOLS),
     story(
         "freeform_spelled_otherwise",
         called("apply_patch", '{"why": "x", "input": "a\\nb"}'),
@@ -438,19 +373,6 @@ RESPONSES_STORIES = [
         "logprobs",
         said("Hi", "!", logprobs=[[HI], [TokenLogprob("!", -0.25, 2, b"!")]]),
         ask={"include": ["message.output_text.logprobs"], "top_logprobs": 1},
-    ),
-    story("prefill_only", end=LENGTH, ask={"generate": False}),
-    story(
-        "rate_limited_in_mid_stream",
-        said("Hi."),
-        end=failure(ErrorKind.RATE_LIMITED, "Slow down.", retry_after_s=1.5),
-    ),
-    story(
-        "stop_string",
-        said("Hello"),
-        end=FinishReason.STOP_STRING,
-        stop_string="END",
-        ask={"stop": "END"},
     ),
     story(
         "summary",
