@@ -9,20 +9,19 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.compare.differences import Declared, compare, summary
+from tests.compare.differences import compare, summary
 from tests.compare.recording import Exchange, record
 from tests.compare.sessions import drawn
 
 
 def main() -> int:
-    """0: the same but for what is declared; 1: different; 2: wrong usage."""
+    """0: the same; 1: different; 2: wrong usage."""
     parser = argparse.ArgumentParser(prog="python -m tests.compare", description=__doc__)
     parser.add_argument("base", help="the commit")
     parser.add_argument("--requests", type=int, default=10_000, metavar="N")
     parser.add_argument("--seed", type=int, default=1, metavar="S")
     parser.add_argument("--show", type=int, default=30, metavar="N", help="most places shown")
     asked = parser.parse_args()
-    declared = Declared.load(Path(__file__).parent / "declared.toml")
     with tempfile.TemporaryDirectory(prefix="turnwire-compare-") as name:
         tree = Path(name, "tree")
         git = ("git", "worktree")
@@ -31,11 +30,8 @@ def main() -> int:
             base = _recorded(asked, tree)
         finally:
             subprocess.run([*git, "remove", "--force", tree], check=True)
-    counts, found = compare(base, _recorded(asked, Path()), declared)
+    counts, found = compare(base, _recorded(asked, Path()))
     print(summary(counts, found, asked.show))
-    for number, entry in enumerate(declared.entries):
-        if number not in declared.used:
-            print(f"declared, but not found: {entry['path']}")
     return 1 if found else 0
 
 

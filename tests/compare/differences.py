@@ -1,15 +1,12 @@
-"""Compares two recordings, and sorts out the differences that a file declares."""
+"""Compares two recordings."""
 
 import contextlib
 import json
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import SequenceMatcher
-from fnmatch import fnmatchcase
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any
 
 from tests.compare.normal import Event, Renamer, stream_events
@@ -35,42 +32,10 @@ class Difference:
     now: str
 
 
-@dataclass
-class Declared:
-    """The differences that are intended."""
-
-    entries: list[dict[str, str]] = field(default_factory=list)
-    used: set[int] = field(default_factory=set)
-
-    @classmethod
-    def load(cls, file: Path) -> "Declared":
-        """Reads the file. Raises ValueError for an entry without path or reason."""
-        found = cls(tomllib.loads(file.read_text()).get("declared", []))
-        for entry in found.entries:
-            if not (entry.get("path") and entry.get("reason")):
-                raise ValueError(f"{file}: {entry} needs path, reason")
-        return found
-
-    def has(self, one: Difference) -> bool:
-        """Whether an entry matches: patterns of label and path, expressions in what it was and
-        is."""
-        for number, entry in enumerate(self.entries):
-            if (
-                fnmatchcase(one.path, entry["path"])
-                and fnmatchcase(one.label, entry.get("label", "*"))
-                and re.search(entry.get("base", ""), one.base, re.DOTALL)
-                and re.search(entry.get("now", ""), one.now, re.DOTALL)
-            ):
-                self.used.add(number)
-                return True
-        return False
-
-
 def compare(
-    base: Sequence[Exchange], now: Sequence[Exchange], declared: Declared
+    base: Sequence[Exchange], now: Sequence[Exchange]
 ) -> tuple[dict[str, list[int]], list[Difference]]:
-    """Counts of requests compared and of requests that differ, by label; and the differences that
-    are not declared."""
+    """Counts of requests compared and of requests that differ, by label; and the differences."""
     counts: dict[str, list[int]] = {}
     found: list[Difference] = []
     answers = {one.id: one for one in now}
@@ -78,11 +43,10 @@ def compare(
         new = answers.pop(old.id, None)
         places = [("request", "sent", MISSING)] if new is None else _http(old, new)
         differences = [Difference(old.label, old.id, *place) for place in places]
-        left = [one for one in differences if not declared.has(one)]
         count = counts.setdefault(old.label, [0, 0])
         count[0] += 1
-        count[1] += bool(left)
-        found += left
+        count[1] += bool(differences)
+        found += differences
     found += [Difference(one.label, one.id, "request", MISSING, "sent") for one in answers.values()]
     return counts, found
 

@@ -1,16 +1,14 @@
-"""A change of an answer is found, unless it is declared; what is random is not one."""
+"""A change of an answer is found; what is random is not one."""
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.compare.differences import Declared, Difference, compare, summary
+from tests.compare.differences import compare
 from tests.compare.normal import Renamer, stream_events
-from tests.compare.recording import Exchange, Request
-from tests.compare.sessions import drawn
+from tests.compare.recording import Exchange
 
 JSON = [("Content-Type", "application/json")]
 STREAM = [("Content-Type", "text/event-stream")]
@@ -32,33 +30,17 @@ A, B = "2b5f6b282c5f8ae9d1b1aa76", "980bd0b91ec3ee91bcbcde87"
     ],
 )
 def test_change_of_a_document_is_found(change: dict[str, Any], paths: list[str]) -> None:
-    _, found = compare([DOCUMENT], [replace(DOCUMENT, **change)], Declared())
+    _, found = compare([DOCUMENT], [replace(DOCUMENT, **change)])
     assert [one.path for one in found] == paths
 
 
 def test_changes_of_a_stream_and_missing_answers_are_found() -> None:
     events = replace(DOCUMENT, headers=STREAM, answer=SSE)
     changed = SSE.replace('"x":1', '"x":2').replace("data: [", 'event: b\ndata: {"y":1}\n\ndata: [')
-    _, found = compare([events], [replace(events, answer=changed)], Declared())
+    _, found = compare([events], [replace(events, answer=changed)])
     assert [one.path for one in found] == ["events.a.x", "events.b"]
-    _, found = compare([DOCUMENT], [], Declared())
+    _, found = compare([DOCUMENT], [])
     assert [one.now for one in found] == ["(missing)"]
-
-
-def test_only_declared_differences_are_left_out(tmp_path: Path) -> None:
-    now = replace(DOCUMENT, status=400, answer='{"id":"b","usage":{"n":1,"m":[2]}}')
-    declared = Declared([{"label": "chat *", "path": "body.*", "now": "b", "reason": "so"}])
-    counts, found = compare([DOCUMENT], [now], declared)
-    assert ([one.path for one in found], declared.used) == (["status"], {0})
-    assert counts == {"chat agent": [1, 1]}
-    (tmp_path / "declared.toml").write_text('[[declared]]\npath = "body"\n')
-    with pytest.raises(ValueError, match="reason"):
-        Declared.load(tmp_path / "declared.toml")
-
-    places = [Difference("chat agent", f"case-{n}", f"body.a.{n}", "x", "y") for n in range(9)]
-    text = summary(counts, places, 5)
-    assert "9 times" in text
-    assert text.count("base:") == 1
 
 
 def test_ids_times_seals_and_the_state_of_the_cache_are_replaced() -> None:
@@ -93,20 +75,3 @@ def test_other_cuts_of_deltas_are_equal_and_other_deltas_are_not() -> None:
     assert stream_events("".join(cut), Renamer()) == stream_events("".join(whole), Renamer())
     other = chunk(0, {"content": "a"}) + chunk(0, {"reasoning": "b"})
     assert len(stream_events(other, Renamer())) == 2
-
-
-async def test_seed_decides_the_requests() -> None:
-    async def requests(seed: int) -> list[Request]:
-        sent: list[Request] = []
-
-        async def send(request: Request) -> Exchange:
-            sent.append(request)
-            return Exchange("", "", "", 404, [], "")
-
-        for _, _, run in drawn(seed, 120):
-            await run(send)
-        return sent
-
-    first = await requests(1)
-    assert first == await requests(1) != await requests(2)
-    assert len(first) == 120
