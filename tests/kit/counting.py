@@ -28,7 +28,6 @@ class Plan(Struct):
     length: int = 40
     """Words until the model stops."""
     pace_s: float = 0.0
-    prefill_s: float = 0.0
     fail_at: int | None = None
     """Words after which the engine fails this turn."""
     hold_at: int | None = None
@@ -136,7 +135,6 @@ class CountingEngine:
         self, request: contract.EngineRequest
     ) -> AsyncGenerator[contract.EngineDelta, None]:
         plan = self.plans.get(request.id.rpartition(".")[0], Plan())
-        await asyncio.sleep(plan.prefill_s)
         ids = self.model.output(self.salt, plan.length)
         end = request.resumed + (request.sampling.max_tokens or 0)
         done, cached = request.resumed, plan.cached

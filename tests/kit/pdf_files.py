@@ -16,8 +16,8 @@ def pdf(*pages: str, locked: bool = False) -> bytes:
     )
 
 
-def pdf_of(streams: list[bytes], *, filters: str = "/FlateDecode", locked: bool = False) -> bytes:
-    """A PDF with a page for each of these content streams, encoded by `filters`."""
+def pdf_of(streams: list[bytes], *, locked: bool = False) -> bytes:
+    """A PDF with a page for each of these compressed content streams."""
     first = 4
     kids = " ".join(f"{first + 2 * n} 0 R" for n in range(len(streams)))
     objects = [
@@ -29,10 +29,8 @@ def pdf_of(streams: list[bytes], *, filters: str = "/FlateDecode", locked: bool 
         contents = first + 2 * n + 1
         page = "<</Type/Page/Parent 2 0 R/MediaBox[0 0 600 800]/Resources<</Font<</F1 3 0 R>>>>"
         objects.append(f"{page}/Contents {contents} 0 R>>".encode())
-        objects.append(
-            b"<</Length %d/Filter %s>>stream\n%s\nendstream"
-            % (len(stream), filters.encode(), stream)
-        )
+        head = b"<</Length %d/Filter/FlateDecode>>stream\n" % len(stream)
+        objects.append(head + stream + b"\nendstream")
     out, places = b"%PDF-1.4\n", []
     for number, body in enumerate(objects, 1):
         places.append(len(out))
