@@ -81,8 +81,7 @@ def _signature(*names: str) -> inspect.Signature:
 
 
 class SamplingParams:
-    """Fields by the release. `generate_async` changes the object, so that each belongs to one
-    request."""
+    """Fields by the release."""
 
     names: ClassVar[frozenset[str]] = frozenset()
 
@@ -91,7 +90,6 @@ class SamplingParams:
             raise TypeError(f"__init__() got an unexpected keyword argument {unknown[0]!r}")
         for name in self.names:
             setattr(self, name, fields.get(name, _SAMPLING_DEFAULTS.get(name)))
-        self.used = False
         values: Any = self
         if values.top_k is not None and values.top_k < 0:
             raise ValueError("require top_k >= 0")
@@ -162,8 +160,6 @@ class LLM:
         guided = sampling_params.guided_decoding is not None
         if guided and not self.kwargs.get("guided_decoding_backend"):
             raise ValueError("guided_decoding_backend is not set")
-        assert not sampling_params.used, "SamplingParams were used before"
-        sampling_params.used = True
         if self.runtime.dead and reports_death(self.release):
             raise EngineDeadError("the engine is dead")
         salt, priority = kwargs.pop("cache_salt", None), kwargs.pop("priority", 0.5)
