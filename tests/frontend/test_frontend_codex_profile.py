@@ -7,10 +7,10 @@ from typing import Any
 
 from schemas.control import ModelCard
 from services.frontend.apis.models.codex_instructions import INSTRUCTIONS
-from services.frontend.apis.models.codex_profile import entry, profiles_of
+from services.frontend.apis.models.codex_profile import entry
 from services.runtime.config import FrontendConfig
 from tests.kit.every import for_rows
-from tests.kit.frontend import MODEL, serving
+from tests.kit.frontend import CARD, MODEL, serving
 
 # By version: the fields without a default in Codex' own type (0.72, 0.99, 0.169).
 REQUIRED = {
@@ -22,14 +22,11 @@ REQUIRED = {
 THEIRS: dict[str, Any] = {
     "slug": "gpt-5.5",
     "shell_type": "shell_command",
+    "context_window": 272_000,
     "base_instructions": "their instructions",
     "model_messages": {"instructions_template": "their template"},
 }
-REPLACED = {
-    "context_window": 272_000,
-    "upgrade": {"model": "gpt-9", "migration_markdown": "new"},
-}
-BUNDLED = {"models": [THEIRS | REPLACED, {"slug": "other", "base_instructions": "o"}]}
+BUNDLED = {"models": [THEIRS, {"slug": "other", "base_instructions": "o"}]}
 
 
 def card(**fields: Any) -> ModelCard:
@@ -64,19 +61,13 @@ def test_compaction_leaves_room_for_an_answer() -> None:
         assert made["auto_compact_token_limit"] == threshold
 
 
-def test_profile_of_codex_replaces_all_but_the_served_fields() -> None:
-    model = card(max_model_len=65_536, reasoning=True)
-    made = entry(model, "acme/m", 0, profiles_of(BUNDLED)["gpt-5.5"])
-    served = {"slug": "acme/m", "display_name": "acme/m", "context_window": 65_536}
-    assert made.items() >= (THEIRS | served | {"upgrade": None}).items()
-    assert made.keys() >= REQUIRED
-
-
 async def test_frontend_serves_the_configured_profiles(tmp_path: Path) -> None:
     file = tmp_path / "bundled.json"
     file.write_text(json.dumps(BUNDLED))
     config = FrontendConfig(codex_models_file=str(file), codex_profiles={MODEL: "gpt-5.5"})
     async with serving(config=config) as served:
         catalogue = (await served.get("/codex/models.json?client_version=0.169.0")).json
+    for model in catalogue["models"]:
+        assert model["context_window"] == CARD.max_model_len
     instructions = {model["slug"]: model["base_instructions"] for model in catalogue["models"]}
     assert instructions == {MODEL: "their instructions", "claude-alias": INSTRUCTIONS}

@@ -16,6 +16,7 @@ from tests.kit.bodies import (
     RESPONSES,
     USER,
     Api,
+    Json,
     assistant,
     block,
     chat_call,
@@ -33,33 +34,36 @@ from tests.kit.every import for_each
 SPELLED = '{"at": 1.0, "b": [ 1e2 ]}'
 UNKNOWN = block("encrypted_content", encrypted_content="gAAAA")
 NAMELESS = block("", text=7, content=[block("text")])
-SESSIONS: dict[Api, Any] = {
-    MESSAGES: lambda *odd: [
-        user(*odd, text("One.")),
-        message("system", text("One."), *odd),
-        assistant(text("A"), tool_use()),
-        user(tool_result(content=[text("One."), *odd])),
-    ],
-    CHAT: lambda *odd: [
-        message("system", text("One."), *odd),
-        user(*odd, text("One.")),
-        message("assistant", text("One."), *odd, tool_calls=[chat_call(arguments=SPELLED)]),
-        chat_result(content=[*odd, text("One.")]),
-    ],
-    RESPONSES: lambda *odd: [
+
+
+def session(api: Api, *odd: Json) -> list[Json]:
+    """A conversation with further parts in each place that the API has for parts."""
+    if api is MESSAGES:
+        return [
+            user(*odd, text("One.")),
+            message("system", text("One."), *odd),
+            assistant(text("A"), tool_use()),
+            user(tool_result(content=[text("One."), *odd])),
+        ]
+    if api is CHAT:
+        return [
+            message("system", text("One."), *odd),
+            user(*odd, text("One.")),
+            message("assistant", text("One."), *odd, tool_calls=[chat_call()]),
+            chat_result(content=[*odd, text("One.")]),
+        ]
+    return [
         user(*odd, block("input_text", text="One.")),
         block("reasoning", summary=[], content=[block("reasoning_text", text="T"), *odd]),
-        function_call(arguments=SPELLED),
+        function_call(),
         function_output(output=[block("input_text", text="One."), *odd]),
-    ],
-}
-"""Conversations with further parts in each place that the API has for parts."""
+    ]
 
 
 @for_each(CONVERSING)
 def test_unknown_parts_are_left_out_and_named(api: Api) -> None:
-    plain = api.ask(*SESSIONS[api]())
-    changed = api.ask(*SESSIONS[api](UNKNOWN, NAMELESS))
+    plain = api.ask(*session(api))
+    changed = api.ask(*session(api, UNKNOWN, NAMELESS))
     assert plain.notes == []
     assert set(changed.notes) == {"encrypted_content", ""}
     assert changed.notes.count("") == len(changed.notes) // 2 >= 3

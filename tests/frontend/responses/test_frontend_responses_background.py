@@ -99,16 +99,6 @@ async def test_response_is_queued_runs_and_is_stored(client: Client, go: asyncio
     assert await client.ask("POST", f"/{made['id']}/cancel") == ended, "it had ended"
 
 
-async def test_response_that_is_not_to_be_stored_can_be_fetched(
-    client: Client, go: asyncio.Event
-) -> None:
-    go.set()
-    made = await client.create(background=True, store=False)
-    ended = await client.until(made["id"], "completed")
-    assert (made["status"], made["store"], ended["store"]) == ("queued", False, False)
-    assert (await client.replay(made["id"]))[-1]["type"] == "response.completed"
-
-
 async def test_running_response_can_be_followed_from_any_event(
     client: Client, served: Served, go: asyncio.Event
 ) -> None:

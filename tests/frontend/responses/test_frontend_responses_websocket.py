@@ -306,15 +306,6 @@ async def test_oversized_frame_ends_the_connection_and_a_bomb_costs_no_more(
             await socket.complete(input="x" * 50_000)
 
 
-async def test_old_connection_is_closed(
-    served: Served, http: ClientSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(socket_limits, "MAX_AGE_S", 0.05)
-    async with connecting(http, served.url) as socket:
-        assert (await socket.receive())["error"]["code"] == "websocket_connection_limit_reached"
-        assert await socket.closed()
-
-
 async def test_drain_lets_running_responses_end(served: Served, http: ClientSession) -> None:
     go = asyncio.Event()
     served.gateway.steps = lambda: [[*text(0, "x")], go, [finish(1)]]
