@@ -98,10 +98,5 @@ def finish(
     return Finish(reason, blocks, usage, stop_string)
 
 
-def one_by_one(events: list[TurnEvent]) -> list[Step]:
-    """Steps of one event each."""
-    return [[event] for event in events]
-
-
 def hello() -> list[Step]:
     return [[*text(0, "Hello there"), finish(1)]]

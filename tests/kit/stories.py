@@ -293,6 +293,12 @@ RESPONSES_STORIES = [
         ask={"tools": [EXEC, *BUILT_IN, block("apply_patch")]},
     ),
     story(
+        "built_in_tools_with_wrong_arguments",
+        called("shell", '{"cmd": "ls"}'),
+        called("tool_search", "[1]"),
+        ask=TOOLS,
+    ),
+    story(
         "call_cut_by_max_output_tokens",
         said("Look:"),
         called("exec_command", '{"cmd": "l', cut=True),
