@@ -3,7 +3,7 @@
 from typing import Any
 
 from services.runtime.config import FrontendConfig
-from tests.kit.bodies import USER, Json, assistant, chat, chat_call, tool
+from tests.kit.bodies import USER, Json, assistant, chat, chat_call, chat_result, message, tool
 from tests.kit.every import Cases
 from tests.kit.frontend import MODEL, Served, serving
 
@@ -60,10 +60,15 @@ async def test_conversation_is_tokenized(served: Served) -> None:
     assert conversation is not None
     assert conversation.system[0].text == "be brief"
     assert [tool.name for tool in conversation.tools] == ["look"]
-    await post(served, "/tokenize", chat(USER, assistant(None, tool_calls=[chat_call()])))
-    conversation = served.gateway.tokenized[-1][2]
-    assert conversation is not None
-    assert not conversation.prefill
+    for body in (
+        chat(USER, assistant(None, tool_calls=[chat_call()])),
+        chat(message("developer", "be brief"), USER),
+        chat(chat_result("call_9", "alone")),
+    ):
+        await post(served, "/tokenize", body)
+        conversation = served.gateway.tokenized[-1][2]
+        assert conversation is not None
+        assert not conversation.prefill
 
 
 async def test_counts_of_this_server_are_not_charged_to_the_client() -> None:
