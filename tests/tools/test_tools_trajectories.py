@@ -151,7 +151,7 @@ def test_repeats_are_dropped_and_the_end_token_is_kept() -> None:
 def test_resumed_turn_keeps_its_tokens_and_restarted_turn_drops_them() -> None:
     again = (tokens(0, 3, 4, 5, attempt=2, stop=9), ended(4, 2))
     begun = (request(), generate(), tokens(0, 3, 4), request(2))
-    restarted = (generate(2), tokens(0, 8, attempt=1))
+    restarted = (generate(2), tokens(0, 8, attempt=1), ended(3, attempt=1))
     for second in ((generate(2, resume=(3, 4)),), restarted):
         (turn,), _, _ = follow(*begun, *second, *again)
         assert list(turn.output) == [3, 4, 5, 9]
