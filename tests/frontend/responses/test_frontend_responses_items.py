@@ -182,10 +182,10 @@ def test_shell_and_patch_calls_are_calls_of_their_rendered_tools() -> None:
     ]
 
 
-def searched(id: str, *tools: Json) -> list[Json]:
+def searched(id: str | None, *tools: Json, execution: str = "client") -> list[Json]:
     """A search for tools, and its result."""
-    call = block("tool_search_call", call_id=id, execution="client", arguments={})
-    return [call, block("tool_search_output", call_id=id, tools=[*tools], execution="client")]
+    call = block("tool_search_call", call_id=id, execution=execution, arguments={})
+    return [call, block("tool_search_output", call_id=id, tools=[*tools], execution=execution)]
 
 
 F = block("function", name="f")
@@ -208,6 +208,12 @@ def test_tools_from_a_search_are_available_after_it() -> None:
     assert (client.name, client.deferred) == ("tool_search", False)
     assert (loaded.namespace, loaded.name, loaded.deferred) == ("ns", "f", True)
     assert loaded.description == "ns: About.\n\nF."
+
+
+def test_search_run_by_a_server_adds_only_its_tools() -> None:
+    found = ask(USER, *searched(None, F, execution="server"))
+    assert found.conversation.messages == read_messages(USER)
+    assert [(tool.name, tool.deferred) for tool in found.conversation.tools] == [("f", False)]
 
 
 def test_additional_tools_and_configuration_updates_apply() -> None:
