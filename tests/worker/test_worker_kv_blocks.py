@@ -80,6 +80,13 @@ def test_without_events_the_least_recently_used_go_and_of_a_prompt_the_end() -> 
     assert set(reported.keys()) == {first[0], second[0], *keys(*B)}
 
 
+def test_a_long_prompt_is_held_up_to_the_reported_blocks() -> None:
+    for blocks, more in ((0, 1), (2, 70), (300, 200)):
+        reported = book(stored(None, *((number, [number] * SIZE) for number in range(blocks))))
+        prompt = pack_ids([number for number in range(blocks + more) for _ in range(SIZE)])
+        assert reported.count_cached(PromptKeys(KeyMemo(SIZE), prompt)) == blocks
+
+
 def test_a_follower_of_the_changes_has_the_whole_index() -> None:
     reported, known = book(capacity=2 * SIZE), set[int]()
     for number, run in enumerate(([*A, *B], C, [*A, *C], B, A, [*B, *A])):

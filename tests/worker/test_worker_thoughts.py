@@ -304,6 +304,12 @@ def test_log_probabilities_stay_with_their_tokens_and_the_end_has_none(hermes: H
         assert chosen is not None
         found = [pairs[0][0] if pairs else None for pairs in chosen]
         assert found == [*ids[:20], None, None, None, *answer]
+        # Tokens that wait for their meaning keep theirs, also at the turn's end.
+        first = hermes.encode("One two</think>So.")[:4]
+        stream = hermes.turn(2, first, logprobs=True, steps=(size,)).stream
+        assert stream.logprobs is not None
+        own = [token for token in stream.ids if token in first]
+        assert [pairs[0][0] for pairs in stream.logprobs if pairs] == own
 
 
 @pytest.mark.parametrize("single", [True, False])
