@@ -308,6 +308,7 @@ def test_log_probabilities_stay_with_their_tokens_and_the_end_has_none(hermes: H
         first = hermes.encode("One two</think>So.")[:4]
         stream = hermes.turn(2, first, logprobs=True, steps=(size,)).stream
         assert stream.logprobs is not None
+        assert len(stream.logprobs) == len(stream.ids)
         own = [token for token in stream.ids if token in first]
         assert [pairs[0][0] for pairs in stream.logprobs if pairs] == own
 

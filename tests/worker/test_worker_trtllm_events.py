@@ -50,6 +50,9 @@ def test_blocks_that_are_not_full_are_left_out_and_so_is_their_end() -> None:
     assert kv.translate([stored(4, 20, block(21, [3, 4]))]) == []
     full = BlocksStored(None, [(12, [3, 4])])
     assert kv.translate([stored(5, None, block(12, [3, 4]))]) == [full]
+    grown = [stored(6, None, block(30, [1])), stored(7, None, block(30, [1, 2]))]
+    _, child = kv.translate([*grown, stored(8, 30, block(31, [3, 4]))])
+    assert child == BlocksStored(30, [(31, [3, 4])]), "its parent is full"
 
 
 def test_a_hole_in_the_numbers_voids_what_is_known_of_that_rank() -> None:
