@@ -41,8 +41,8 @@ class Continuation:
         decoding = turn.decoding
         if decoding.ended:
             return
-        request = self._requests.rest(self._first, decoding.stream.ids, turn.counter)
         try:
+            request = self._requests.rest(self._first, decoding.stream.ids, turn.counter)
             decoding.handle = self._engine.open(request, turn)
         except TurnwireError as error:
             self._observer.request_failed(decoding.stream.turn)

@@ -63,11 +63,13 @@ def _allowed(chosen: wire.ResponsesToolChoice, tools: RequestTools, parallel: bo
             raise missing_parameter(f"tool_choice.{member}")
     index = ToolIndex(tools.names)
     allowed: dict[str, None] = {}
-    read: set[str | None] = set()  # a list may name one namespace thousands of times
+    read: set[str] = set()  # a list may name one namespace thousands of times
     for number, raw in enumerate(chosen.tools or []):
         field_path = f"tool_choice.tools[{number}]"
         tool = convert(wire.AllowedTool, raw, field_path)
         if tool.type == "namespace":
+            if not tool.name:
+                raise missing_parameter(f"{field_path}.name")
             if tool.name not in read:
                 read.add(tool.name)
                 allowed |= dict.fromkeys(index.in_namespace(tool.name))

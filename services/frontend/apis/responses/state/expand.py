@@ -48,15 +48,20 @@ async def chain_items(store: MemoryStore, previous: str, tenant: str | None) -> 
     """The inputs and outputs of the responses up to `previous`, in order, beginning with the last
     compaction.
 
-    Raises Invalid where one of them is not stored or has not ended, TurnwireError where the store
-    does not answer.
+    Raises Invalid where one of them is not stored or has not ended, or where they are more than
+    `MAX_CHAIN`, TurnwireError where the store does not answer.
     """
     newest_first: list[list[Raw]] = []
     next_id: str | None = previous
     while next_id is not None:
         record = await store.get(next_id, tenant, ended=True)
-        if record is None or len(newest_first) == MAX_CHAIN:
+        if record is None:
             raise previous_not_found(previous)
+        if len(newest_first) == MAX_CHAIN:
+            raise Invalid(
+                f"The response with id '{previous}' continues more than {MAX_CHAIN} others.",
+                param="previous_response_id",
+            )
         if not record.ended:
             raise Invalid(
                 f"The response with id '{next_id}' has not ended yet.", param="previous_response_id"
