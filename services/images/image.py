@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
+from typing import NamedTuple
 
 from msgspec import Struct
 from PIL import Image
@@ -28,6 +29,7 @@ _TOO_WIDE = f"At least one of the image dimensions exceed max allowed size: {MAX
 _MAX_SCANS = 100
 """Most scans of a JPEG. Progressive ones have ten; each takes 8 ms in the largest image, and 60
 bytes."""
+_PNG = b"\x89PNG\r\n\x1a\n"
 _MAX_PARTS = 1000
 """Most chunks of a PNG but those of its pixels, and most segments of a JPEG before its pixels: a
 color profile of 16 MB has 255."""
@@ -124,25 +126,46 @@ def exif_orientation(exif: bytes) -> int:
     return 0
 
 
-def _check_parts(data: bytes) -> None:
-    """Raises UnreadableImage for more parts than an image needs. Pillow's time grows with their
-    number, in places with its square."""
-    count = 0
-    if data.startswith(b"\x89PNG"):
-        count = sum(name != b"IDAT" for name in _png_chunks(data))
-    elif data.startswith(b"\xff\xd8"):
-        count = sum(1 for _ in _jpeg_segments(data))
-    if count > _MAX_PARTS:
+def _needed(data: bytes) -> bytes:
+    """The parts of an image's data that its pixels and its orientation need. Raises UnreadableImage
+    for more parts than an image has.
+
+    Pillow inflates every text and color profile of a PNG, and its time grows with the number of
+    parts, in places with its square.
+    """
+    if data.startswith(_PNG):
+        chunks = list(_png_chunks(data))
+        if sum(chunk.name != b"IDAT" for chunk in chunks) > _MAX_PARTS:
+            raise UnreadableImage("Could not process image")
+        needed = [data[chunk.start : chunk.end] for chunk in chunks if _is_needed(chunk.name)]
+        return b"".join([_PNG, *needed])
+    if data.startswith(b"\xff\xd8") and sum(1 for _ in _jpeg_segments(data)) > _MAX_PARTS:
         raise UnreadableImage("Could not process image")
+    return data
 
 
-def _png_chunks(data: bytes) -> Iterator[bytes]:
-    """The names of a PNG's chunks. Source: PNG 3, 5.3."""
-    at = 8
+class _Chunk(NamedTuple):
+    """A chunk of a PNG, and where it is in the data."""
+
+    name: bytes
+    start: int
+    end: int
+
+
+def _png_chunks(data: bytes) -> Iterator[_Chunk]:
+    """Source: PNG 3, 5.3. The last one may be cut."""
+    at = len(_PNG)
     while at + 8 <= len(data):
         (length,) = struct.unpack_from(">I", data, at)
-        yield data[at + 4 : at + 8]
-        at += 12 + length
+        end = at + 12 + length
+        yield _Chunk(data[at + 4 : at + 8], at, end)
+        at = end
+
+
+def _is_needed(chunk: bytes) -> bool:
+    """Whether a chunk of a PNG counts for its pixels or its orientation. The names of those without
+    which it cannot be read begin with a capital."""
+    return chunk[:1].isupper() or chunk in (b"tRNS", b"eXIf")
 
 
 def _jpeg_segments(data: bytes) -> Iterator[int]:
@@ -163,7 +186,7 @@ def _opened(data: bytes) -> Iterator[Image.Image]:
         raise UnreadableImage(
             f"image exceeds {megabytes} MB maximum: {len(data)} bytes > {MAX_BYTES} bytes"
         )
-    _check_parts(data)
+    data = _needed(data)
     try:
         with Image.open(BytesIO(data), formats=list(MEDIA_TYPES)) as image:
             width, height = image.size
