@@ -6,7 +6,7 @@ whatever it does not render.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import minijinja
@@ -131,6 +131,7 @@ def _environment(
     for name, filter in filters.items():
         environment.add_filter(name, filter)
     environment.add_test("iterable", _is_iterable)
+    environment.add_test("sequence", _is_sequence)
     try:
         environment.add_template(_NAME, source)
     except minijinja.TemplateError as error:
@@ -147,3 +148,8 @@ def _as_condition(tag: re.Match[str]) -> str:
 def _is_iterable(value: object) -> bool:
     """Jinja's test: minijinja's own takes None for a list without items."""
     return value is not None and isinstance(value, Iterable)
+
+
+def _is_sequence(value: object) -> bool:
+    """Jinja's test: to minijinja's own, strings and mappings are none."""
+    return isinstance(value, str | Sequence | Mapping)
