@@ -155,3 +155,10 @@ def test_image_with_too_many_parts_is_refused_before_it_is_opened() -> None:
         assert read_facts(whole[:at] + part * 900 + whole[at:]).width == 8
         with pytest.raises(UnreadableImage):
             read_facts(whole[:at] + part * 100_000 + whole[at:])
+
+
+def test_texts_of_a_png_are_not_read() -> None:
+    """Pillow would inflate each, to a megabyte, and refuse an image with a damaged one."""
+    whole = data_of(noise(8, 8, 1))
+    texts = png_chunk(b"zTXt", b"k\0\0damaged") * 500 + png_chunk(b"iCCP", b"p\0\0damaged")
+    assert read_pixels(whole[:33] + texts + whole[33:]).tobytes() == read_pixels(whole).tobytes()

@@ -37,6 +37,7 @@ def proved(source: str, *trials: dict[str, Any]) -> TemplateRenderer:
 
 @for_each(
     [
+        {"a": {"d": 1}, "b": "x"},
         {"a": None, "b": True, "c": [1, -(2**63), 2**64 - 1], "": [{"d": []}]},
         {"a": -0.0, "b": [1e300, 5e-324, 1.5, 100.0]},
         {"a": "\x00\x1f\u2028 <&>'", "b\ud83d": "\udc3c😀\\"},
