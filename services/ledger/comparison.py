@@ -73,7 +73,9 @@ class _Agreement(NamedTuple):
     """The characters that a turn which was cut off and its rendered text have in common."""
 
     written: int
-    """In the text that the model wrote."""
+    """In the text that the model wrote, with white space after them."""
+    without_blanks: int
+    """Leaves out white space that the template does not render."""
     rendered: int
     """In the text that the template rendered."""
 
@@ -131,7 +133,7 @@ class TurnComparison:
             return KeptTurn(turn, end, entry.tail)
         ids = unpack_ids(entry.ids)
         tokens, chars = self._reader.tokens_within(ids, agreement.written)
-        joint = original.text[chars : agreement.written]
+        joint = original.text[chars : agreement.without_blanks]
         if not tokens:
             return None
         return KeptTurn(turn, end, joint, tokens)
@@ -162,10 +164,11 @@ class TurnComparison:
 
         same = len(common_prefix(written_rest, rendered_rest))
         same = self._outside_control(rendered_rest, same)
-        not_rendered = written_rest[same:].lstrip()
+        not_rendered = written_rest[same:]
         not_written = rendered_rest[same:]
         return _Agreement(
-            written=len(original.text) - len(not_rendered),
+            written=len(original.text) - len(not_rendered.lstrip()),
+            without_blanks=len(original.text) - len(not_rendered),
             rendered=len(rendered) - len(not_written),
         )
 

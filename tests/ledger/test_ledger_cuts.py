@@ -119,6 +119,23 @@ def test_call_that_the_end_of_a_turn_completes_keeps_its_tokens(
     assert tokenizer.decode(following.ids[len(kept) :]).startswith("</s>[TOOL_RESULTS]")
 
 
+@pytest.mark.skipif("llama3_2" not in TEMPLATES, reason="trl is not installed")
+def test_blank_before_a_cut_call_that_no_template_writes_is_left_out(models: Models) -> None:
+    """One token has the blank and the beginning of a call that the client does not get."""
+    session = PlayedSession(models.of("llama3_2"), Choices(b""))
+    tokenizer, client = session.setup.tokenizer, CLIENTS["codex"]
+    prompt = session.prompt(client)
+    text, call = [*tokenizer.encode("w9x.")], [*tokenizer.encode(' {"')]
+    assert len(call) == 1
+    ids = [*text, *call, *tokenizer.encode("na")]
+    output = session.model.read(prompt, ids, FinishReason.LENGTH)
+    session.learn(output)
+    following = session.prompt(client, sent_back(output.blocks, session.dialogue))
+    kept = [*prompt.ids, *text]
+    assert [*following.ids[: len(kept)]] == kept
+    assert tokenizer.decode(following.ids[len(kept) :]).startswith("<|eot_id|>")
+
+
 def test_separator_after_the_last_complete_call_is_left_out(models: Models) -> None:
     """The template closes the list of calls there."""
     session = PlayedSession(models.of("late_end"), Choices(b""))
