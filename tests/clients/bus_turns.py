@@ -7,7 +7,7 @@ from typing import Any
 import nats
 
 from schemas import subjects
-from schemas.frames import GenerateRequest, TokenFrame, unpack_ids
+from schemas.frames import GenerateRequest, PromptImage, TokenFrame, unpack_ids
 from turnwire_tools.tap import messages
 
 
@@ -19,6 +19,7 @@ class DecodedTurn:
     prompt: list[int] = field(default_factory=list)
     output: list[int] = field(default_factory=list)
     """Without the end token."""
+    images: list[PromptImage] = field(default_factory=list)
     cached: int | None = None
     stop_id: int | None = None
     reason: str = ""
@@ -68,6 +69,7 @@ class BusTurns:
         if isinstance(payload, GenerateRequest):
             decoded = self.turns.setdefault(payload.turn, DecodedTurn(payload.turn))
             decoded.prompt = unpack_ids(payload.prompt)
+            decoded.images = payload.images
         elif isinstance(payload, TokenFrame):
             for entry in payload.entries:
                 decoded = self.turns.setdefault(entry.turn, DecodedTurn(entry.turn))
