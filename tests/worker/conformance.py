@@ -36,9 +36,6 @@ class Bench:
     """No turn gets a token any more, until `resume`; turns that come now are not prefilled."""
     resume: Callable[[], None] = lambda: None
     slots: int = 4
-    unit: int | None = None
-    """The tokens that are found in the cache come in multiples of this number; default: of the
-    engine's blocks."""
     requests: int = 0
 
     def request(
@@ -54,7 +51,7 @@ class Bench:
 
     def in_cache(self, computed: int) -> int:
         """How many tokens a prompt finds of those that were computed and are not its last."""
-        unit = self.unit or self.info.block_tokens or 1
+        unit = self.info.block_tokens or 1
         return computed // unit * unit
 
     async def run(self, request: EngineRequest) -> list[EngineDelta]:

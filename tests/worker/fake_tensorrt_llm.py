@@ -49,7 +49,6 @@ class Strict:
 
     model_fields: ClassVar[dict[str, Any]] = {}
     waiting_queue_policy: str = "fcfs"
-    capacity_scheduler_policy: str = "GUARANTEED_NO_EVICT"
 
     def __init__(self, **fields: Any) -> None:
         if unknown := sorted(set(fields) - set(self.model_fields)):
@@ -123,8 +122,6 @@ class KvCacheRetentionConfig:
 class LLM:
     last: ClassVar["LLM | None"] = None
     release: ClassVar[Release]
-    worker_window: ClassVar[int | None] = None
-    """`max_seq_len` of the worker, where it is smaller than the parent's."""
 
     def __init__(self, model: object, **kwargs: Any) -> None:
         release = self.release
@@ -135,12 +132,10 @@ class LLM:
         _strict("KvCacheConfig", _KV_CACHE)(**self.cache)
         self.kwargs = kwargs
         self.args = types.SimpleNamespace(max_seq_len=kwargs.get("max_seq_len"))
-        windows = filter(None, (kwargs.get("max_seq_len"), self.worker_window))
         self.runtime = Runtime(
-            kwargs.get("max_batch_size", 2048), release, min(windows, default=None)
+            kwargs.get("max_batch_size", 2048), release, kwargs.get("max_seq_len")
         )
         self.runtime.by_priority = scheduler.waiting_queue_policy == "priority"
-        self._executor = Executor()
         self.shutdowns = 0
         type(self).last = self
         LLM.last = self
@@ -153,7 +148,7 @@ class LLM:
     ) -> "RequestOutput":
         if unknown := sorted(set(kwargs) - self.release.generate):
             raise TypeError(f"generate_async() got an unexpected keyword argument {unknown[0]!r}")
-        if self.shutdowns or self._executor.is_shutdown():
+        if self.shutdowns:
             raise RuntimeError("LLM is shutting down")
         assert kwargs.pop("streaming")
         assert isinstance(inputs, list)
@@ -267,15 +262,6 @@ class Response:
     stop_reason: int | None = None
     cached: int = 0
     cut: int = 0
-
-
-class Executor:
-    """What `LLM._executor` shows: whether the library has given up."""
-
-    doing_shutdown = False
-
-    def is_shutdown(self) -> bool:
-        return self.doing_shutdown
 
 
 class RequestOutput:

@@ -215,20 +215,3 @@ async def test_turn_cancelled_while_its_image_is_fetched_is_not_decoded(
     assert (error.kind, error.message) == (ErrorKind.UNAVAILABLE, "the turn was cancelled")
     await trial.answer("u")
     assert not trial.ids("t")
-
-
-async def test_drain_waits_until_a_request_with_images_is_answered(
-    trial: Trial, vision: VisionPrompts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slow = SlowStore(monkeypatch)
-    await trial.store.put(image_hash(image(), None), image())
-    sent = asyncio.create_task(trial.send(trial.asked("t", *placed(vision, image()))))
-    await eventually(lambda: slow.waiting == 1)
-    trial.worker.heartbeats.draining = True
-    drain = asyncio.create_task(trial.service.drain())
-    await asyncio.sleep(0)
-    await trial.worker.bus.flush()
-    assert not drain.done()
-    slow.release.set()
-    assert error_of(await sent).message == "this worker is going away"
-    await asyncio.wait_for(drain, 60.0)

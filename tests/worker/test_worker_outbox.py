@@ -7,7 +7,7 @@ from msgspec import Raw
 
 from schemas.control import Replay, StreamPosition
 from schemas.events import FinishReason
-from schemas.frames import ABSENT, TokenEntry, TokenFinish
+from schemas.frames import ABSENT, TokenEntry
 from services.worker.engine import LOWEST_LOGPROB, EngineDelta
 from services.worker.output.outbox import GONE, UNSENDABLE, Outbox
 from services.worker.output.token_stream import TOKEN_BYTES, TokenStream
@@ -120,17 +120,6 @@ def test_a_delivered_turn_is_not_replayed_but_moves_to_another_shard() -> None:
     assert filled(box, "p2", 1)[0].context == CONTEXT
 
 
-def test_streams_that_a_leaving_shard_delivered_are_dropped() -> None:
-    box = outbox()
-    ended(box, "passed on", 1)
-    ended(box, "of another frontend", 2, frontend="f2")
-    box.credited("p1", 2)
-    ended(box, "under way", 3)
-    opened(box, "decoding")
-    box.confirm("p1", {"f1"})
-    assert [s.turn for s in box.streams()] == ["decoding", "of another frontend", "under way"]
-
-
 def test_an_end_that_was_lost_is_not_delivered_by_the_credit_of_its_frame() -> None:
     box = outbox()
     s = ended(box, "t1", 1)
@@ -183,24 +172,6 @@ def test_resumed_tokens_are_sent_as_if_decoded_here() -> None:
     (entry,) = filled(box, "p1", 1)
     assert (entry.at, entry.ids) == (0, [5, 6, 7])
     assert entry.logprobs == [[], [], [(7, LOWEST_LOGPROB), (4, -0.5)]]
-
-
-def test_a_former_attempt_ends_beside_the_new() -> None:
-    """Its shard may be another one, and must not wait for ever."""
-    box = outbox()
-    old, new = opened(box), opened(box, parser="p2", attempt=2)
-    for s in (old, new):
-        send(s, EngineDelta([1]))
-    old.end(TokenFinish(FinishReason.CANCELLED))
-    old.schedule()
-    box.end(old, 0.0)
-    (first,), (second,) = filled(box, "p1", 1), filled(box, "p2", 1)
-    assert (first.attempt, second.attempt) == (1, 2)
-    assert first.finish == TokenFinish(FinishReason.CANCELLED)
-    assert box.busy
-    assert list(box.undelivered()) == [old]
-    box.replay(Replay("p1", [StreamPosition("t1", 2, 0)]))
-    assert box.fill("p1", 2) is None, "that attempt is not here"
 
 
 def test_a_missing_stream_is_ended_where_it_is_requested() -> None:

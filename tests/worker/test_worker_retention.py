@@ -70,10 +70,3 @@ def test_a_session_that_grows_counts_once() -> None:
     assert quota.seconds(asked("", "other", 300), 5000, 0, 301.0) == 300
     unknown = RetentionQuota(None)
     assert unknown.seconds(asked("", "s", 300), 1, 0, 0.0) == 0
-
-
-def test_other_prompts_of_one_session_count_too() -> None:
-    quota = RetentionQuota(CAPACITY)
-    turns = [asked("", "s", 300, f"t{number}") for number in range(4)]
-    seconds = [quota.seconds(turn, 10_000, 0, 0.0) for turn in turns]
-    assert seconds == [300, 300, 0, 0]

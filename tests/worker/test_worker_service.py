@@ -1,8 +1,6 @@
 """The worker on the bus: deadlines, and turns that continue after an ended thought."""
 
-import asyncio
 from collections.abc import AsyncIterator
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -13,11 +11,8 @@ from schemas.errors import ENGINE_DIED, EngineFailed, ErrorKind
 from schemas.events import FinishReason
 from schemas.frames import GenerateReply, PrefillNotice, ThoughtBudget, pack_ids
 from services.runtime.process import Process
-from services.worker.budgeted_turn import BudgetedTurn, Continuation
 from services.worker.engine import EngineDelta, EngineDied
 from services.worker.retention import MIN_TOKENS
-from services.worker.thoughts import ThoughtCounter
-from tests.kit.fake_decodings import FakeDecodings
 from tests.kit.processes import MakeProcess
 from tests.kit.waiting import eventually
 from tests.kit.worker import VOCABULARY, HeldEngine, WorkerTrial
@@ -103,26 +98,6 @@ async def test_notice_follows_the_first_token_of_a_prompt_that_was_computed(tria
     assert trial.notices == [PrefillNotice("t", True)], "one token of v was new"
 
 
-async def test_notice_reports_a_turn_that_ended_without_a_token(trial: Trial) -> None:
-    await trial.generate("t", None, notice=NOTICES, notice_tokens=1)
-    trial.engine.open_turns["t.1"].fail(EngineFailed("no room"))
-    await eventually(lambda: bool(trial.notices))
-    assert trial.notices == [PrefillNotice("t", False)]
-    assert (await trial.generate("u", None)).expected_cached == 0, "nothing was computed"
-
-
-async def test_turn_that_continues_has_computed_its_prompt_with_its_first_new_token(
-    trial: Trial,
-) -> None:
-    await trial.generate("t", None, resume=pack_ids([7, 8]), notice=NOTICES, notice_tokens=1)
-    await eventually(lambda: any(entry.ids == [7, 8] for entry in trial.entries))
-    assert not trial.notices
-    trial.engine.open_turns["t.1"].put(EngineDelta([9], cached=0))
-    await eventually(lambda: bool(trial.notices))
-    assert trial.notices == [PrefillNotice("t", True)]
-    assert (await trial.generate("u", None)).expected_cached == 2
-
-
 async def test_prompts_are_retained_within_their_tenants_share(idle: Trial) -> None:
     idle.engine.features |= {"retention"}
     info = msgspec.structs.replace(await idle.engine.start(), kv_tokens=5 * MIN_TOKENS)
@@ -184,21 +159,6 @@ async def test_turn_that_fails_at_its_budget_is_not_continued(trial: Trial) -> N
         assert end.finish.error is not None
         assert end.finish.error.message == error.info.message
         assert (end.finish.error.code == ENGINE_DIED) is (turn == "dead")
-
-
-async def test_turn_that_is_cancelled_in_the_step_of_its_budget_is_not_continued() -> None:
-    opened = list[object]()
-    engine: Any = SimpleNamespace(open=lambda *request: opened.append(request))
-    requests: Any = SimpleNamespace(rest=lambda *turn: turn)
-    handle: Any = SimpleNamespace(close=opened.clear)
-    decoding = FakeDecodings().open()
-    decoding.handle = handle
-    continuation = Continuation(engine, requests, handle, handle)
-    sink = BudgetedTurn(decoding, ThoughtCounter(budget_of(1)), 10, continuation)
-    sink.put(EngineDelta([11, 12], cached=0))
-    decoding.cancel()
-    await asyncio.sleep(0)
-    assert opened == []
 
 
 async def test_resumed_turn_with_a_spent_budget_opens_no_thought(trial: Trial) -> None:

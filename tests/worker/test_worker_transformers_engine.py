@@ -3,8 +3,6 @@
 import asyncio
 import json
 import random
-import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,7 +16,7 @@ from services.runtime.config import WorkerConfig
 from services.worker.engine import EngineDied, EngineRequest
 from services.worker.engines.transformers.engine import TransformersEngine
 from tests.kit import engines
-from tests.kit.engines import PROMPT, begun, request, rest, run, torch, transformers
+from tests.kit.engines import begun, request, rest, run, torch, transformers
 from tests.kit.waiting import eventually
 
 pytestmark = engines.with_torch
@@ -59,24 +57,6 @@ async def test_greedy_tokens_are_those_of_generate(tiny_model: Path, managers: l
         )
         tokens = [token for token in expected[0, len(ids) :].tolist() if token not in (5, 7)]
         assert mine == hit == tokens
-
-
-async def test_a_request_of_a_step_costs_only_its_own_keys_on_a_cpu(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if "paged|sdpa" in transformers.AttentionInterface():
-        pytest.skip("a release with another name in steps")
-    compute, keys = torch.nn.functional.scaled_dot_product_attention, []
-
-    def observed(query: Any, key: Any, *rest: Any, **options: Any) -> Any:
-        keys.append(key.shape[2])
-        return compute(query, key, *rest, **options)
-
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", observed)
-    asked = [request(str(n), [8 + n, *PROMPT], max_tokens=40) for n in range(6)]
-    async with started(tiny_model, device="cpu") as engine:
-        await asyncio.gather(*(ids_of(engine, one) for one in asked))
-    assert len(PROMPT) < max(keys) <= len(PROMPT) + 41
 
 
 async def test_the_models_own_sampling_is_the_default(tiny_model: Path, tmp_path: Path) -> None:
@@ -170,27 +150,3 @@ async def test_window_is_the_models_where_memory_is_in_the_page_cache(
             info = engine._info
         assert (info.max_model_len, info.full_len) == (expected, 4096)
         assert ("1/8 of the" in info.limit) == (expected < 4096)
-
-
-CRASH = """
-import asyncio, sys
-from services.runtime.config import WorkerConfig
-from services.worker.engines.transformers.engine import TransformersEngine
-
-async def main():
-    engine = TransformersEngine(WorkerConfig(model=sys.argv[1], kv_tokens=512, engine_args={"threads": 1}))
-    await engine.start()
-    raise SystemExit(7)
-
-asyncio.run(main())
-"""
-
-
-@pytest.mark.slow
-def test_a_process_that_fails_without_stopping_the_engine_ends(tiny_model: Path) -> None:
-    """The library's thread is not a daemon by itself."""
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", CRASH, str(tiny_model)], cwd=root, timeout=60, capture_output=True
-    )
-    assert done.returncode == 7

@@ -174,18 +174,3 @@ async def test_model_that_cannot_show_images_decodes_text_alone(
         assert len(ids_of(await run(engine, request("a", ([300, 301], []))))) == 12
         await engine.stop(5.0)
     assert "vision" in explain(config(model.path)).features
-
-
-async def test_image_that_was_forgotten_gets_a_new_number(model: Model, monkeypatch: Any) -> None:
-    """Blocks with its old number may still be in the library's cache."""
-    from services.worker.engines.transformers import images as engine_images
-
-    monkeypatch.setattr(engine_images, "_NUMBERS", 2)
-    made = engine_images.Images(model.own, model.prompts.processor)
-    numbers = list[int]()
-    for seed in (1, 2, 1, 3, 2, 1):
-        asked = request("a", model.prompts.prompt(image(seed)))
-        ids = made.prompt(asked, [made.look(each) for each in asked.images]).ids
-        numbers += {each for each in ids if each >= model.own.get_input_embeddings().num_embeddings}
-    first = numbers[0]
-    assert numbers == [first, first + 1, first, first + 2, first + 3, first + 4]

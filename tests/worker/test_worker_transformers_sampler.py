@@ -72,24 +72,6 @@ def test_each_row_is_filtered_as_transformers_would_and_a_greedy_one_is_argmax(e
     assert found[-1].isfinite().nonzero().tolist() == [[17]]
 
 
-def picked(seed: int, others: int = 0) -> list[int]:
-    """The tokens of a seed at twenty positions, each in a step of this many other requests."""
-    tokens = []
-    for at in range(20):
-        rows: list[dict[str, Any]] = [{"pick": seed}, *[{"temperature": 0.5}] * others]
-        found = run(torch.zeros((1 + others, VOCAB)), rows, [at] * len(rows))
-        (token,) = found[0].isfinite().nonzero().flatten().tolist()
-        tokens.append(int(token))
-    return tokens
-
-
-def test_a_seed_gives_the_same_token_in_any_company() -> None:
-    alone = picked(5)
-    assert alone == picked(5, others=3)
-    assert alone != picked(6)
-    assert len(set(alone)) > 10
-
-
 def test_seeded_tokens_are_drawn_from_the_softmax() -> None:
     """Over seeds, and over positions of one seed."""
     weights = torch.tensor([0.5, 0.25, 0.15, 0.07, 0.03])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from schemas.conversation import OutputFormat
-from schemas.errors import ContextOverflow, EngineFailed, Invalid
+from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
 from services.worker.engine import BlocksStored, CacheCleared, EngineDied
@@ -122,16 +122,6 @@ async def test_an_error_of_one_request_ends_that_turn_alone(
     assert (await rest(other))[-1].finish is FinishReason.LENGTH
 
 
-@NEW
-async def test_the_window_is_the_workers(fake_trtllm: Any, model: Path) -> None:
-    """Its cache may hold less than the model's window, which is all that this process knows."""
-    fake_trtllm.LLM.worker_window = 300
-    async with started(model) as engine:
-        assert engine._info.max_model_len == 300
-        with pytest.raises(ContextOverflow, match="100 \\+ 201 > 300"):
-            await run(engine, request(max_tokens=201))
-
-
 async def test_a_blocked_event_loop_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pollers, "GUARD_INTERVAL_S", 0.01)
     left: list[int] = []
@@ -156,18 +146,6 @@ async def test_any_other_error_is_the_end_of_all(engine: TrtllmEngine, fake_trtl
     for deltas in turns:
         with pytest.raises(EngineDied, match="NCCL"):
             await rest(deltas)
-
-
-@NEW
-async def test_any_error_after_a_shutdown_is_the_end_of_all(
-    engine: TrtllmEngine, fake_trtllm: Any
-) -> None:
-    deltas = await begun(engine, request("open", max_tokens=3000))
-    fake_trtllm.LLM.last.shutdowns = 1
-    for turn in (run(engine, request("new")), rest(deltas)):
-        with pytest.raises(EngineDied, match="shutting down"):
-            await turn
-    assert not engine.healthy()
 
 
 @OLD
@@ -240,14 +218,3 @@ async def test_a_slow_reader_gets_a_cleared_cache(monkeypatch: pytest.MonkeyPatc
     queue.put([BlocksStored(None, [(i, [i])]) for i in range(9)])
     queue.close()
     assert [event async for event in queue.read()] == [CacheCleared()]
-
-
-@OLD
-async def test_stop_keeps_its_deadline(engine: TrtllmEngine, fake_trtllm: Any) -> None:
-    release = threading.Event()
-    fake_trtllm.LLM.last.shutdown = lambda: release.wait(LIMIT_S)
-    loop = asyncio.get_running_loop()
-    started = loop.time()
-    await engine.stop(0.2)
-    assert loop.time() - started < LIMIT_S / 2, "it did not wait for the shutdown"
-    release.set()

@@ -3,8 +3,7 @@
 from typing import Any
 
 from services.worker.engine import BlocksRemoved, BlocksStored, CacheCleared
-from services.worker.engines.trtllm.events import KvUse, TrtllmKvTranslator
-from tests.kit.every import for_rows
+from services.worker.engines.trtllm.events import TrtllmKvTranslator
 
 
 def block(block_hash: int, tokens: list[Any], **more: Any) -> dict[str, Any]:
@@ -73,25 +72,3 @@ def test_only_the_window_of_the_whole_prompt_and_a_block_in_all_layer_groups_cou
     groups = [stored(number, None, block(1, [1]), layer_group_id=number) for number in (0, 1)]
     assert kv.translate(groups) == [BlocksStored(None, [(1, [1])])] * 2
     assert kv.translate([removed(2, 1, layer_group_id=1)]) == [BlocksRemoved([1])]
-
-
-def blocks(used: Any, most: Any, rank: int = 0) -> dict[str, Any]:
-    cache = {"usedNumBlocks": used, "maxNumBlocks": most}
-    return {"iter": 3, "kvCacheStats": cache, "attentionDpRank": rank}
-
-
-@for_rows(
-    [
-        ([blocks(25, 100), blocks(50, 100)], 0.5),
-        ([blocks(25, 0)], None),
-        ([blocks(25, 100), {}, blocks(None, 100)], 0.25),
-        ([blocks(90, 100), blocks(10, 100, 1), blocks(0, 200, 2)], 0.25),
-    ]
-)
-def test_use_of_the_cache_is_the_share_of_all_ranks(
-    iterations: list[dict[str, Any]], share: float | None
-) -> None:
-    use = KvUse()
-    for stats in iterations:
-        use.note(stats)
-    assert use.share == share

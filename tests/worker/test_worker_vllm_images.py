@@ -50,17 +50,6 @@ def request(fake_vllm: Any, *data: bytes, turn: str = "t") -> EngineRequest:
     return engines.request(turn, ids, max_tokens=8, cache_salt="salt", images=images)
 
 
-async def test_vllm_may_expand_images_in_its_own_way(
-    fake_vllm: Any, vision_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Then it gets none."""
-    monkeypatch.setattr("tests.worker.fake_vllm.SIZE", (640, 100))
-    engine = VllmEngine(WorkerConfig(model=str(vision_dir), max_model_len=64))
-    info = await engine.start()
-    await engine.stop(5.0)
-    assert "differently" in info.lacking["vision"]
-
-
 async def test_a_wrong_image_fails_alone(engine: VllmEngine, fake_vllm: Any) -> None:
     made = request(fake_vllm, png(1))
     (image,) = made.images
