@@ -49,8 +49,6 @@ class Written:
     joint: str = ""
     text_beside: bool = True
     """Text may stand beside calls."""
-    barred: str = ""
-    """Characters that no string may hold, because the format has no escape for them."""
     delimiters: tuple[str, ...] = field(default=())
 
 
@@ -81,19 +79,6 @@ def _harmony(name: str, arguments: Arguments) -> str:
     return f" to=functions.{name}<|channel|>commentary json<|message|>{body}<|call|>"
 
 
-def _python(value: Any) -> str:
-    if isinstance(value, str):
-        return f"'{value}'"
-    return json.dumps(value) if isinstance(value, dict) else str(value)
-
-
-def _lfm(calls: Sequence[Call]) -> str:
-    written = (
-        f"{name}({', '.join(f'{k}={_python(v)}' for k, v in args.items())})" for name, args in calls
-    )
-    return f"<|tool_call_start|>[{', '.join(written)}]<|tool_call_end|>"
-
-
 def _gemma_value(value: Any) -> str:
     if isinstance(value, str):
         return f'<|"|>{value}<|"|>'
@@ -116,10 +101,6 @@ def _opened(text: str) -> str:
     return f"{text}\n</think>\n\n"
 
 
-def _object_list(calls: Sequence[Call]) -> str:
-    return f"◁calls▷{json.dumps([{'tool': n, 'input': a} for n, a in calls], ensure_ascii=False)}◁/calls▷"
-
-
 def _renamed(name: str, arguments: Arguments) -> str:
     return f"<action>{json.dumps({'tool': name, 'input': arguments}, ensure_ascii=False)}</action>"
 
@@ -137,9 +118,6 @@ WRITTEN = {
         text_beside=False,
         delimiters=("<|call|>", "<|end|>", "<|message|>"),
     ),
-    "lfm2_2_5": Written(
-        _lfm, _think, barred="'\"()[]{},\\", delimiters=(")", ")]<|tool_call_end|>"), **_CHATML
-    ),
     "nemotron_3": Written(
         _each(_function_tags),
         _opened,
@@ -154,13 +132,6 @@ WRITTEN = {
         prompt="<|turn>model\n",
         end="<turn|>",
         delimiters=("<tool_call|>", "<|tool_call>call:look_up{}<tool_call|>", "call:look_up{"),
-    ),
-    "list": Written(
-        _object_list,
-        lambda text: f"◁think▷{text}◁/think▷",
-        prompt="◁bot▷",
-        end="◁end▷",
-        delimiters=("◁/calls▷", "}]"),
     ),
     "renamed": Written(
         _each(_renamed),
@@ -197,8 +168,7 @@ def make_turn(rng: random.Random, written: Written, *, marked: bool = False) -> 
     """A well-formed turn; `marked`: strings hold delimiters of the format."""
 
     def words(most: int = 5) -> str:
-        plain = ["".join(char for char in word if char not in written.barred) for word in WORDS]
-        choice = [*plain, *written.delimiters * 3] if marked else plain
+        choice = [*WORDS, *written.delimiters * 3] if marked else WORDS
         return " ".join(rng.choice(choice) for _ in range(rng.randint(1, most))).strip() or "x"
 
     def value(kind: str) -> Any:
@@ -220,11 +190,9 @@ def make_turn(rng: random.Random, written: Written, *, marked: bool = False) -> 
     calls: list[Call] = []
     if written.thought is not None and (not written.prompt or rng.random() < 0.6):
         thought = " ".join(rng.choice(WORDS) for _ in range(rng.randint(1, 8))).strip()
-    kinds = list(SCHEMA) if not written.barred else [key for key in SCHEMA if key != "options"]
-    kinds = [key for key in kinds if key != "places"] if written.calls is _lfm else kinds
     if written.calls is not None:
         for _ in range(rng.choice([0, 1, 1, 2, 3])):
-            keys = rng.sample(kinds, rng.randint(0, len(kinds)))
+            keys = rng.sample(list(SCHEMA), rng.randint(0, len(SCHEMA)))
             calls.append((rng.choice(TOOLS).name, {key: value(key) for key in keys}))
     if not calls or (written.text_beside and rng.random() < 0.5):
         text = " ".join(rng.choice(WORDS) for _ in range(rng.randint(1, 8))).strip()

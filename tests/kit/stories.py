@@ -47,7 +47,6 @@ BUILT_IN = [
 NAMESPACE = block("namespace", name="multi_agent_v1", description="Sub-agents.", tools=AGENTS)
 TOOLS = {"tools": [EXEC, PATCH, NAMESPACE, *BUILT_IN]}
 SEALED = {"include": ["reasoning.encrypted_content"]}
-FREEFORM = {"tools": [{"type": "custom", "custom": {"name": "apply_patch"}}]}
 LEGACY = {"functions": [{"name": "look"}]}
 USAGE_ASKED = {"stream_options": {"include_usage": True}}
 DETAILS = {"x-turnwire-reasoning-details": "1"}
@@ -165,19 +164,6 @@ CHAT_STORIES = [
     story("cancelled_by_the_server", said("ha", "lf"), end=FinishReason.CANCELLED),
     story("dispatch", *INTERLEAVED, ask=USAGE_ASKED, dispatch=True, dispatch_reasoning=True),
     story("failed_in_mid_stream", said("ha", "lf"), end=ENGINE_FAILED),
-    story(
-        "freeform_call",
-        called(
-            "apply_patch",
-            '{"input": "*** Beg',
-            "in Patch\\n+\\u00e9 ",
-            '\\ud83d\\ude00\\n"}',
-            id="call_1",
-        ),
-        called("look", "{", "}", id="call_2"),
-        ask=FREEFORM,
-        dispatch=True,
-    ),
     story("interleaved", *INTERLEAVED),
     story("legacy_call", SO, LOOK_3, ask=LEGACY),
     story(
@@ -319,44 +305,8 @@ RESPONSES_STORIES = [
         dispatch=True,
         dispatch_reasoning=True,
     ),
-    story(
-        "everything_asked",
-        said("{}"),
-        ask={
-            "instructions": "Be brief.",
-            "metadata": {"a": "b"},
-            "temperature": 0.5,
-            "top_p": 0.9,
-            "max_output_tokens": 100,
-            "parallel_tool_calls": False,
-            "prompt_cache_key": "k",
-            "prompt_cache_retention": "24h",
-            "safety_identifier": "s",
-            "user": "u",
-            "truncation": "auto",
-            "text": {
-                "verbosity": "low",
-                "format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}},
-            },
-            "reasoning": {"effort": "low", "context": "all_turns"},
-            "store": False,
-            "tools": [block("function", name="f")],
-            "tool_choice": {"type": "function", "name": "f"},
-            "max_tool_calls": 3,
-            "service_tier": "flex",
-            "previous_response_id": None,
-        },
-    ),
     story("failed_in_mid_stream", thought("I should"), EXEC_L, HALF, end=ENGINE_FAILED, ask=TOOLS),
     story("freeform_cut", CUT_PATCH, end=LENGTH, ask=TOOLS),
-    story(
-        "freeform_spelled_otherwise",
-        called("apply_patch", '{"why": "x", "input": "a\\nb"}'),
-        called("apply_patch", "*** Begin", " Patch"),
-        called("apply_patch", '{"input": 5}'),
-        called("apply_patch", '{"input": "a"', ', "more": 1}'),
-        ask=TOOLS,
-    ),
     story(
         "interleaved",
         thought("I should", " look."),
