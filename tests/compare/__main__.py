@@ -30,8 +30,8 @@ def main() -> int:
             base = _recorded(asked, tree)
         finally:
             subprocess.run([*git, "remove", "--force", tree], check=True)
-    counts, found = compare(base, _recorded(asked, Path()))
-    print(summary(counts, found, asked.show))
+    found = compare(base, _recorded(asked, Path()))
+    print(summary(found, asked.show))
     return 1 if found else 0
 
 

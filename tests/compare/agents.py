@@ -9,14 +9,13 @@ import json
 from random import Random
 from typing import Any
 
-from schemas.conversation import Call, Conversation, Message, Reasoning, Result, Text, ToolSpec
+from schemas.conversation import Call, Conversation, Message, Result, Text, ToolSpec
 from tests.compare.contents import Json, Tool, ask, chosen, options, words
 from tests.compare.recording import MODEL, Exchange
 from turnwire_tools.clients.apis import CLIENTS
 from turnwire_tools.clients.shared import IllFormed, SseParser
 
 AGENTS = ("messages", "chat", "responses")
-BILLING = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.0; cch=abc12;"}
 LIMITS: dict[str, Json] = {
     "messages": {"max_tokens": [1, 9, 40]},
     "chat": {"max_tokens": [1, 9, 40, 5000], "max_completion_tokens": [3, 400]},
@@ -48,22 +47,18 @@ class Agent:
         if not self.tools:
             self._fixed.pop("tool_choice", None)
         self._more: list[Json] = []
+        """Tools of the API's own kinds, which are not called."""
         if self.tools and rng.random() < 0.2:
             self._more = rng.sample(self._table["tools"], rng.randint(1, 2))
-        declared = json.dumps(self._more)
-        more = [tool for tool in table["more_calls"] if f'"{tool[0].split("__")[0]}"' in declared]
-        self._called = self.tools + more
         system = [Text(f"{mark} {words(rng, 5, 60)}")]
         tools = [ToolSpec(*tool) for tool in self.tools]
         self._conversation = Conversation(MODEL, [], system=system, tools=tools)
 
     def ask(self, turns: int) -> None:
         """Adds a user message that scripts this number of turns of the model."""
-        if self.rng.random() < 0.06:
-            self._add("system", [Text(words(self.rng, 1, 12))])
         if self.rng.random() < 0.2:
             self._parts = [self.rng.choice(self._table["parts"])]
-        self._add("user", [Text(ask(self.rng, self._called, turns))])
+        self._add("user", [Text(ask(self.rng, self.tools, turns))])
 
     def body(self) -> Json:
         """The next request."""
@@ -75,8 +70,6 @@ class Agent:
         if self._parts and isinstance(history[-1].get("content"), list):
             history[-1]["content"][:0] = self._parts
         self._parts = []
-        if isinstance(system := body.get("system"), list) and rng.random() < 0.3:
-            body["system"] = [BILLING, system[0] | {"cache_control": {"type": "ephemeral"}}]
         if self.previous:
             body["previous_response_id"] = self.previous
         return {**body, **self._fixed, **chosen(rng, 0.1, LIMITS[self.name])}
@@ -99,9 +92,7 @@ class Agent:
             self.previous = response
             self._conversation.messages.clear()
         elif parts:
-            keeps = self.rng.random() > 0.1  # some clients drop thinking
-            kept = [part for part in parts if keeps or not isinstance(part, Reasoning)]
-            self._add("assistant", kept)
+            self._add("assistant", parts)
         calls = [part.call_id for part in parts if isinstance(part, Call)]
         if calls:
             self._add("tool", [Result(call, [Text(words(self.rng, 0, 60))]) for call in calls])

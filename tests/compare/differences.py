@@ -32,23 +32,16 @@ class Difference:
     now: str
 
 
-def compare(
-    base: Sequence[Exchange], now: Sequence[Exchange]
-) -> tuple[dict[str, list[int]], list[Difference]]:
-    """Counts of requests compared and of requests that differ, by label; and the differences."""
-    counts: dict[str, list[int]] = {}
+def compare(base: Sequence[Exchange], now: Sequence[Exchange]) -> list[Difference]:
+    """The differences of two recordings."""
     found: list[Difference] = []
     answers = {one.id: one for one in now}
     for old in base:
         new = answers.pop(old.id, None)
         places = [("request", "sent", MISSING)] if new is None else _http(old, new)
-        differences = [Difference(old.label, old.id, *place) for place in places]
-        count = counts.setdefault(old.label, [0, 0])
-        count[0] += 1
-        count[1] += bool(differences)
-        found += differences
+        found += [Difference(old.label, old.id, *place) for place in places]
     found += [Difference(one.label, one.id, "request", MISSING, "sent") for one in answers.values()]
-    return counts, found
+    return found
 
 
 def _http(old: Exchange, new: Exchange) -> Iterator[Place]:
@@ -108,18 +101,13 @@ def _trees(path: str, old: Any, new: Any) -> Iterator[Place]:
         yield path, json.dumps(old, ensure_ascii=False), json.dumps(new, ensure_ascii=False)
 
 
-def summary(counts: dict[str, list[int]], found: Iterable[Difference], shown: int) -> str:
-    """A line for each label, and the first differences, one for each place."""
-    lines = [
-        f"{label:24} {total:6} compared {different:6} differ"
-        for label, (total, different) in counts.items()
-    ]
+def summary(found: Iterable[Difference], shown: int) -> str:
+    """The first differences, one for each place."""
+    lines: list[str] = []
     places: dict[tuple[str, str], list[Difference]] = {}
     for one in found:
         places.setdefault((one.label, re.sub(r"\.\d+(?=\.|$)", ".*", one.path)), []).append(one)
     for (label, path), same in list(places.items())[:shown]:
         lines += [f"\n{label} {path}: {len(same)} times, first in {same[0].id} at {same[0].path}"]
         lines += [f"  base: {same[0].base[:400]}", f"  now:  {same[0].now[:400]}"]
-    if len(places) > shown:
-        lines.append(f"\n{len(places) - shown} more places")
-    return "\n".join(lines)
+    return "\n".join([*lines, f"\n{len(places)} places differ"])

@@ -1,7 +1,6 @@
 """Records what a checkout answers over HTTP on loopback."""
 
 import asyncio
-import hashlib
 import json
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,10 +14,7 @@ import aiohttp
 from bench.stack import own_stack
 
 MODEL = "turnwire-demo"
-KEYS = {"alice": "tw-alice-0123456789", "bob": "tw-bob-0123456789"}
-"""API keys that the server accepts, by holder."""
 SESSIONS_AT_ONCE = 12
-_APIS = ("count_tokens", "input_tokens", "messages", "chat", "responses", "completions")
 
 
 @dataclass
@@ -69,9 +65,6 @@ Session = tuple[str, str, Run]
 async def running(tree: Path) -> AsyncIterator[str]:
     """Starts the checkout in `tree`, yields its URL and ends it. Raises StackFailed."""
     with tempfile.TemporaryDirectory(prefix="turnwire-compare-") as name:
-        keys = Path(name) / "keys"
-        digests = {who: hashlib.sha256(key.encode()).hexdigest() for who, key in KEYS.items()}
-        keys.write_text("".join(f"{who}:{digest}\n" for who, digest in digests.items()))
         options = {
             "engine": "script",
             "script-mode": "request",
@@ -80,7 +73,6 @@ async def running(tree: Path) -> AsyncIterator[str]:
             # whether a turn is in the bucket by the next request depends on time
             "ledger-store-mb": 0,
             "accept-timeout-s": 60,
-            "api-keys-file": keys,
             "state-dir": Path(name) / "state",
         }
         flags = [f"--{name}={value}" for name, value in options.items()]
@@ -118,10 +110,9 @@ def _sender(http: aiohttp.ClientSession, label: str, mark: str, done: list[Excha
             request.method, request.path, data=request.body or None, headers=request.headers
         ) as got:
             answer = await got.read()
-        api = next((name for name in _APIS if name in request.path), "other")
         exchange = Exchange(
             f"{mark}.{len(done)}",
-            f"{api} {label}",
+            f"{request.path} {label}",
             f"{request.method} {request.path} {_text(request.body)}",
             got.status,
             list(got.headers.items()),

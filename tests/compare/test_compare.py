@@ -30,16 +30,16 @@ A, B = "2b5f6b282c5f8ae9d1b1aa76", "980bd0b91ec3ee91bcbcde87"
     ],
 )
 def test_change_of_a_document_is_found(change: dict[str, Any], paths: list[str]) -> None:
-    _, found = compare([DOCUMENT], [replace(DOCUMENT, **change)])
+    found = compare([DOCUMENT], [replace(DOCUMENT, **change)])
     assert [one.path for one in found] == paths
 
 
 def test_changes_of_a_stream_and_missing_answers_are_found() -> None:
     events = replace(DOCUMENT, headers=STREAM, answer=SSE)
     changed = SSE.replace('"x":1', '"x":2').replace("data: [", 'event: b\ndata: {"y":1}\n\ndata: [')
-    _, found = compare([events], [replace(events, answer=changed)])
+    found = compare([events], [replace(events, answer=changed)])
     assert [one.path for one in found] == ["events.a.x", "events.b"]
-    _, found = compare([DOCUMENT], [])
+    found = compare([DOCUMENT], [])
     assert [one.now for one in found] == ["(missing)"]
 
 

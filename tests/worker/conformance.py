@@ -32,9 +32,6 @@ class Bench:
     """A prompt with output that only max_tokens ends, for at least 2,000 tokens."""
     kill: Callable[[], None]
     """The engine dies, in its own way; with a turn open, so that it can be told."""
-    hold: Callable[[], None] | None = None
-    """No turn gets a token any more, until `resume`; turns that come now are not prefilled."""
-    resume: Callable[[], None] = lambda: None
     slots: int = 4
     requests: int = 0
 
@@ -185,20 +182,6 @@ class Conformance:
         assert not listener.deltas
         assert listener.error is None
         assert listener.broken is None
-
-    async def test_a_turn_can_be_cancelled_before_its_first_token(self, bench: Bench) -> None:
-        if bench.hold is None:
-            pytest.skip("this engine cannot be held")
-        bench.hold()
-        task = asyncio.create_task(bench.run(bench.request()))
-        await asyncio.sleep(0)
-        await eventually(lambda: bench.engine.load().running == 1, WAIT_S)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert bench.engine.load().running == 0
-        bench.resume()
-        assert len(await bench.ids(bench.request(max_tokens=8))) == 8
 
     async def test_an_id_in_use_is_refused(self, bench: Bench) -> None:
         first = await begun(bench.engine, bench.request(turn="same", max_tokens=2000))

@@ -1,6 +1,5 @@
 """The conformance suite over every engine that this machine has."""
 
-import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -67,24 +66,13 @@ class TransformersBench:
         engine: Any = open_engine("transformers", config)
         info = await engine.start()
 
-        processor = managers[-1].batch_processor
-        prepare = processor.prepare_next_batch
-        gate = threading.Event()
-        gate.set()
-
-        def gated() -> bool:
-            gate.wait()
-            return bool(prepare())
-
         def broken() -> None:
             raise RuntimeError("CUDA error: device-side assert triggered")
 
         def kill() -> None:
-            processor.prepare_next_batch = broken
+            managers[-1].batch_processor.prepare_next_batch = broken
 
-        processor.prepare_next_batch = gated
-        yield Bench(engine, info, PROMPT, kill, gate.clear, gate.set, SLOTS)
-        gate.set()
+        yield Bench(engine, info, PROMPT, kill, SLOTS)
         await engine.stop(5.0)
 
 
@@ -131,15 +119,7 @@ class TestTrtllm(Conformance):
         config = WorkerConfig(model=str(tmp_path), slots=SLOTS, max_model_len=4096, watchdog_s=0.6)
         engine: Any = open_engine("trtllm", config)
         info = await engine.start()
-        runtime = fake_trtllm.LLM.last.runtime
-
-        def hold() -> None:
-            runtime.held = True
-
-        def resume() -> None:
-            runtime.held = False
-
-        yield Bench(engine, info, PROMPT, runtime.kill, hold, resume, SLOTS)
+        yield Bench(engine, info, PROMPT, fake_trtllm.LLM.last.runtime.kill, SLOTS)
         await engine.stop(5.0)
 
 
@@ -152,7 +132,5 @@ class TestVllm(Conformance):
         config = WorkerConfig(model=str(tmp_path), slots=SLOTS, max_model_len=4096)
         engine: Any = open_engine("vllm", config)
         info = await engine.start()
-        llm = fake_vllm.last
-        yield Bench(engine, info, PROMPT, llm.kill, llm.gate.clear, llm.gate.set, SLOTS)
-        llm.gate.set()
+        yield Bench(engine, info, PROMPT, fake_vllm.last.kill, SLOTS)
         await engine.stop(5.0)

@@ -22,16 +22,10 @@ def outbox() -> Outbox:
 
 
 def opened(
-    box: Outbox,
-    turn: str = "t1",
-    parser: str = "p1",
-    *,
-    frontend: str = "f1",
-    attempt: int = 1,
-    context: Raw = CONTEXT,
+    box: Outbox, turn: str = "t1", parser: str = "p1", *, context: Raw = CONTEXT
 ) -> TokenStream:
     """A new stream of the box."""
-    made = TokenStream(turn=turn, attempt=attempt, frontend=frontend, context=context, ids=[])
+    made = TokenStream(turn=turn, attempt=1, frontend="f1", context=context, ids=[])
     box.open(made, parser)
     return made
 
@@ -49,9 +43,9 @@ def filled(box: Outbox, parser: str, seq: int) -> list[TokenEntry]:
     return frame.entries
 
 
-def ended(box: Outbox, turn: str, seq: int, now: float = 0.0, frontend: str = "f1") -> TokenStream:
+def ended(box: Outbox, turn: str, seq: int, now: float = 0.0) -> TokenStream:
     """A turn that came, was sent in frame `seq` and ended."""
-    made = opened(box, turn, frontend=frontend)
+    made = opened(box, turn)
     send(made, EngineDelta([seq], finish=END))
     box.fill("p1", seq)
     box.end(made, now)

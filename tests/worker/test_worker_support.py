@@ -1,6 +1,5 @@
 """What engines share: open turns, work on daemon threads, guided decoding, log probabilities."""
 
-import threading
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from services.worker.engine import EngineDelta
 from services.worker.engines.support import (
     OpenTurns,
     guided_arguments,
-    in_daemon_thread,
 )
 from tests.kit.engines import request
 from tests.kit.listening import Listener
@@ -39,16 +37,6 @@ def test_deltas_come_in_order_and_the_engine_is_done_before_the_end_arrives() ->
     assert released == ["a"]
     assert len(turns) == 1
     assert not second.ended
-
-
-async def test_a_daemon_threads_result_and_error_reach_the_waiter() -> None:
-    assert await in_daemon_thread("work", lambda: threading.current_thread().daemon) is True
-
-    def broken() -> None:
-        raise ValueError("no such file")
-
-    with pytest.raises(ValueError, match="no such file"):
-        await in_daemon_thread("work", broken)
 
 
 def test_guided_decoding_is_one_argument_and_a_grammar_is_of_whole_turns() -> None:

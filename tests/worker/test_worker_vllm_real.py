@@ -86,8 +86,6 @@ class Shared:
             self._info,
             [(11 * i + 3) % 500 + 8 for i in range(100)],
             kill=lambda: os.kill(pid, signal.SIGKILL),
-            hold=lambda: os.kill(pid, signal.SIGSTOP),
-            resume=lambda: os.kill(pid, signal.SIGCONT),
             slots=SLOTS,
         )
 
@@ -117,11 +115,8 @@ async def shared(model: Path) -> AsyncIterator[Shared]:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def bench(shared: Shared) -> AsyncIterator[Bench]:
-    made = await shared.bench()
-    yield made
-    if made.engine.healthy():
-        made.resume()
+async def bench(shared: Shared) -> Bench:
+    return await shared.bench()
 
 
 async def test_the_index_has_what_the_cache_has(bench: Bench, shared: Shared) -> None:
