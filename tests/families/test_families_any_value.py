@@ -1,7 +1,6 @@
 """No text of a value changes, cuts or completes a call: what each family and each template writes
 is read back."""
 
-import contextlib
 import json
 import random
 import re
@@ -10,20 +9,14 @@ from typing import Any
 
 import pytest
 
-from schemas.conversation import Call, ToolSpec
-from schemas.errors import Invalid
+from schemas.conversation import ToolSpec
 from services.families import Family, families, open_parser
 from services.families.grammar.channels import Channels
-from services.families.grammar.markup import Markup
 from services.families.readers.parameters import Parameters
 from services.families.writing import Tags
-from services.templates.assistant import AssistantWriter
-from services.templates.chat_template import ChatTemplate
-from services.templates.detection import detect_family
 from tests.kit.every import for_each
 from tests.kit.families import CALLING
 from tests.kit.parser_cases import Block, fold, run, words
-from tests.kit.published import TEMPLATES, needs_templates, traits_of
 
 STRING = {"type": "string"}
 TOOLS = [
@@ -164,12 +157,6 @@ def is_ambiguous(
     return any(seam.search("\n".join(map(str, arguments.values()))) for _, arguments in written)
 
 
-def has_wrapper(family: Family) -> bool:
-    """Whether something closes more than the call."""
-    tagged = family in TAGGED and len(re.findall("<[^<>]*>", ends(family))) < 2
-    return isinstance(family.grammar, Markup) and bool(family.grammar.tails) and not tagged
-
-
 def openings(family: Family) -> Iterator[str]:
     """What another block may begin with."""
     front = family.style.call.partition("{name}")[0]
@@ -208,29 +195,6 @@ def test_no_text_of_a_value_makes_another_call(family: Family) -> None:
 @for_each(CALLING)
 def test_no_text_of_a_value_makes_another_call_in_many_examples(family: Family) -> None:
     sample(family, 1, 400)
-
-
-@needs_templates
-@for_each(TEMPLATES, parts=2)
-def test_no_text_of_a_value_makes_another_call_with_a_published_template(
-    name: str, compiled_template: Callable[[str], ChatTemplate]
-) -> None:
-    template = compiled_template(name)
-    traits = traits_of(template)
-    found = detect_family(template, traits, {})
-    if found is None or traits.arguments is None:
-        return  # the template writes no calls that a parser reads
-    family, writer = found.family, AssistantWriter(traits, template, call_ids={})
-
-    def write(call: tuple[str, dict[str, Any]]) -> str:
-        return writer.markup([Call("abc123def", call[0], json.dumps(call[1]))])
-
-    if "\\'\"" not in write(("bash", {"command": "'\""})) and family.name == "lfm2":
-        return  # the template writes strings without escapes
-    chance, of = random.Random(family.name), pieces(family)
-    for _ in range(8):
-        with contextlib.suppress(Invalid):  # the template refuses a control token
-            check(family, [any_call(chance, of)], write, chance)
 
 
 SHOWN = (
@@ -285,18 +249,6 @@ def test_call_with_an_argument_twice_never_completes(family: Family) -> None:
     assert len(completed(parsed(family, once))) == 1
     assert completed(parsed(family, twice)) == []
     assert completed(parsed(family, twice + family.style.joint + example(family))) in ([], [LS])
-
-
-@for_each([f for f in CALLING if has_wrapper(f)])
-def test_closers_that_the_format_does_not_have_are_dropped_before_its_own(family: Family) -> None:
-    assert isinstance(family.grammar, Markup)
-    tail = re.sub(r"\{\w+\}", "", family.grammar.tails[0].replace("{word}", "calls"))
-    for strays in ("</function_invocation>", "\n</x></y>\n</z>\n"):
-        raw = example(family).removesuffix(tail) + strays + tail
-        blocks = parsed(family, raw + "\nDone.")
-        assert completed(blocks) == [LS]
-        assert [block["text"].strip() for block in blocks if block["type"] == "text"] == ["Done."]
-        assert len(parsed(family, f"{raw}\n{raw}")) == 2
 
 
 @for_each(TAGGED)

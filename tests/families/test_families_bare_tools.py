@@ -9,7 +9,6 @@ from schemas.conversation import ToolSpec
 from schemas.events import FinishReason
 from services.families import families, open_parser
 from services.families.bare_tools import reduced_json
-from services.families.tool_types import types_of
 from tests.kit.every import for_each
 from tests.kit.parser_cases import fold, opened, run, tools, vectors
 
@@ -60,46 +59,6 @@ def test_a_tool_that_cannot_be_reduced_stays_whole_and_others_do_not(
     )
     assert odd == ToolSpec("f", schema=schema)
     assert other == ToolSpec("g", schema={"type": "object"})
-
-
-def test_schemas_deeper_than_the_decoders_limit_are_reduced() -> None:
-    schema: dict[str, Any] = {"type": "string", "title": "T"}
-    for _ in range(900):
-        schema = {"items": schema}
-    (kept,) = reduced([ToolSpec("f", "Words.", schema)])
-    assert types_of(kept.schema, kept.schema) == {"array"}
-
-
-def compare(whole: Any, kept: Any, root: dict[str, Any], kept_root: dict[str, Any]) -> None:
-    """Both schemas tell the same types, also of what is in them."""
-    assert types_of(whole, root) == types_of(kept, kept_root)
-    for name, inner in (whole.get("properties") or {}).items():
-        compare(inner, kept["properties"][name], root, kept_root)
-    for key in ("items", "additionalProperties"):
-        assert (key in whole) == (key in kept)
-        if isinstance(whole.get(key), dict):
-            compare(whole[key], kept[key], root, kept_root)
-
-
-@for_each(
-    [
-        {"type": "object", "properties": {"a": {**WORDS, "type": ["string", "null"]}, "b": WORDS}},
-        {"properties": {"a": {"enum": [None, 1, "x", True]}, "b": {"const": 1.5}}},
-        {"properties": {"a": {"type": "integer", "nullable": True}, "b": {"nullable": True}}},
-        {"properties": {"a": {"$ref": "#/$defs/d"}}, "$defs": {"d": {**WORDS, "type": "number"}}},
-        {"properties": {"a": {"$ref": "#/definitions/d"}}, "definitions": {"d": {"enum": [1]}}},
-        {"properties": {"a": {"$ref": "#/nowhere"}, "b": {"$ref": "#/properties/a"}}},
-        {"properties": {"a": {"anyOf": [{"type": "integer"}, {**WORDS, "type": "null"}]}}},
-        {"properties": {"a": {"oneOf": [WORDS, {"items": {"type": "integer", **WORDS}}]}}},
-        {"properties": {"a": {"allOf": [{"type": "string"}, {"minLength": 1}]}}},
-        {"properties": {"a": {"items": {"properties": {"type": {"type": "boolean"}}}}}},
-        {"properties": {"a": {"additionalProperties": {"type": "integer", **WORDS}}}},
-        {"additionalProperties": False, "properties": {"a": {"additionalProperties": True}}},
-    ]
-)
-def test_reduced_schema_tells_the_same_types(schema: dict[str, Any]) -> None:
-    (tool,) = reduced([ToolSpec("f", "Words.", schema)])
-    compare(schema, tool.schema, schema, tool.schema)
 
 
 def test_descriptions_are_removed_and_properties_with_their_names_are_kept() -> None:

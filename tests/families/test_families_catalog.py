@@ -13,27 +13,16 @@ from tests.kit.families import (
     PLAIN,
     RUN,
     TAGGED,
-    THINKING,
     TOOLS,
-    UNMARKED,
     closers,
-    empty_sections,
     orphans,
     read,
     text,
-    thought,
     written,
 )
 from tests.kit.parser_cases import fold
 
 TAGGED_CALLS = [family for family in CALLING if family in TAGGED]
-TURN_ENDS = {
-    "mistral": "[TOOL_CALLS]{name}[ARGS]",
-    "gpt_oss": "<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>",
-    "beam": " to={name}<|channel|>analysis <|constrain|>xml<|message|>",
-    "inkling": "{name}<|content_invoke_tool_json|>",
-}
-"""Calls that may end with the turn: nothing, or a token that engines do not return, closes them."""
 
 
 def marker(family: Family) -> str:
@@ -121,15 +110,6 @@ def test_doubled_name_is_mapped_and_other_namespaces_stay(family: Family) -> Non
     ]
 
 
-@for_each([family for family in TAGGED_CALLS if family in THINKING and empty_sections(family)])
-def test_a_section_without_calls_ends_reasoning(family: Family) -> None:
-    if family.name not in UNMARKED:
-        section, blocks = empty_sections(family)[0], [thought("Hm."), text("Done.")]
-        opener, _, closer = family.style.reasoning.partition("{text}")
-        assert read(family, f"{opener}Hm.\n{section}\nDone.") == blocks
-        assert read(family, f"{opener}Hm.\n{section}{closer}Done.") == blocks
-
-
 @for_each(TAGGED_CALLS)
 def test_closer_without_opener_is_dropped_at_the_end_and_text_inside(family: Family) -> None:
     for orphan in orphans(family):
@@ -178,11 +158,3 @@ def test_call_without_arguments_completes(family: Family) -> None:
             assert read(family, raw, tools=tools) == [(name, {})], raw
             again = raw + (family.style.joint or "\n") + family.style.write_call(*PING)
             assert read(family, again, tools=tools) == [(name, {}), PING], again
-
-
-@for_each(TURN_ENDS)
-def test_call_without_arguments_may_end_the_turn(name: str) -> None:
-    raw = TURN_ENDS[name].replace("{name}", "ping")
-    for blank in ("", " ", "\n"):
-        assert read(name, raw + blank) == [PING]
-        assert read(name, raw + blank, FinishReason.LENGTH) in ([], [("ping", None)])

@@ -5,7 +5,6 @@ from typing import Any
 from schemas.conversation import ToolSpec
 from schemas.events import FinishReason
 from tests.kit.every import for_each, for_rows
-from tests.kit.examples import chances
 from tests.kit.families import Said, read_exactly, text, thought
 
 CALL = '<|channel|>commentary to=functions.ping <|constrain|>json<|message|>{"a": 1}<|call|>'
@@ -35,6 +34,18 @@ FINAL = "<|channel|>final<|message|>Done.<|return|>"
             [text('The string <|channel|>comzq and "<|ch".')],
         ),
         ("<|channel|>final Done.", [text(" Done.")]),
+        # headers of other forms
+        ('<|channel|>commentary to=functions.ping{"a": 1}<|call|>', [("ping", {"a": 1})]),
+        ("<|start|>assistant<|channel|>––analysis<|message|>Hm.<|end|>", [thought("Hm.")]),
+        (
+            "analysis<|message|>Hm.<|start|>assistant final<|message|>Done.",
+            [thought("Hm."), text("Done.")],
+        ),
+        (
+            "<|channel|>final<|message|>So.<|end|><|start|>assistant to=ping<|channel|>commentary<|constrain|>json<|message|>{}",
+            [text("So."), ("ping", {})],
+        ),
+        ("<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>", [thought("Hm.")]),
         ("Just text.", [text("Just text.")]),
         ("", []),
         ("<|channel|>analysis<|message|> \n<|end|>", []),
@@ -88,33 +99,11 @@ def test_inkling_headers_are_read() -> None:
 
 # -- calls with a body of bare text: any text is read whole, and never in part
 
-PIECES = ["ls", "\n", " ", "</tool>", "<tool: ", "<tool: bash>\n", "{", '"', "\\", "é", "</think>"]
 BASH = ToolSpec("bash", schema={"properties": {"command": {"type": "string"}}})
 
 
 def read_bare(raw: str, reason: FinishReason = FinishReason.STOP) -> list[Said]:
     return read_exactly("cwm", raw, reason, tools=[BASH, ToolSpec("ping")])
-
-
-def is_plain(value: str) -> bool:
-    """The text does not itself end a call, and is not one in JSON."""
-    bare = value.strip()
-    if not bare or bare == "null" or bare.startswith(("{", "</tool>")):
-        return False
-    rests = [rest.lstrip() for rest in f"\n{value}".split("\n</tool>")[1:]]
-    return not any(not rest or rest.startswith("<tool: ") for rest in rests)
-
-
-def test_any_text_is_the_argument_and_cut_text_is_never_a_complete_call() -> None:
-    front = "<tool: bash>\n"
-    for chance in chances("bare", 100):
-        value = "".join(chance.choices(PIECES, k=chance.randint(1, 8)))
-        if is_plain(value):
-            raw = f"{front}{value}\n</tool>"
-            assert read_bare(raw) == [("bash", {"command": value})]
-            cut = raw[: chance.randint(len(front), len(raw) - len("\n</tool>"))]
-            blocks = read_bare(cut, FinishReason.LENGTH)
-            assert all(arguments is None for kind, arguments in blocks if kind == "bash"), cut
 
 
 def test_text_that_ends_a_call_starts_the_next_one() -> None:

@@ -6,7 +6,6 @@ from schemas.events import FinishReason
 from services.families import Family
 from services.families.grammar.code import Code
 from tests.kit.every import for_each, for_rows
-from tests.kit.examples import chances
 from tests.kit.families import CALLING, PING, PLAIN, RUN, Said, read, text
 
 BARE = ("llama3_json", "pythonic", "xlam")
@@ -25,15 +24,6 @@ FRONTS = (
     "```python\nprint('~~~')\n```\nThen:\n",
     "````\n```\n````\n",
     "``a ` b``\n",
-)
-
-
-SHOWN = (
-    "Well, `ls` is it.\n",
-    "A ` stray.\n",
-    "So:\n```sh\nls\n```\n",
-    "Write `{call}` here.\n",
-    "Like:\n~~~\n{call}\n~~~\nso.\n",
 )
 
 
@@ -96,26 +86,6 @@ def test_call_in_a_fence_that_is_never_closed_runs(family: Family) -> None:
     again = raw + "\n" + family.style.write_call(*PING)
     assert read(family, again) == [text(front.strip()), RUN, PING]
     assert run_calls(read(family, again[:-9], FinishReason.LENGTH)) in ([], [RUN], [RUN, PING])
-
-
-@for_each(QUOTABLE)
-def test_shown_and_real_calls_are_told_apart(family: Family) -> None:
-    """Any order of prose and shown calls, which stay as written, and real calls after them, which
-    run.
-
-    A shown call after a real one may be the rest of the real one's value, so the real one need not
-    run then.
-    """
-    for chance in chances(family.name, 12):
-        raw = ""
-        for _ in range(chance.randint(1, 4)):
-            written = family.style.write_call(*chance.choice(CALLS)).strip()
-            raw += chance.choice(SHOWN).format(call=written)
-        calls = chance.choices(CALLS, k=chance.randint(0, 3))
-        turn = raw + "\n".join(family.style.write_call(*call) for call in calls)
-        assert read(family, turn) == [text(raw.strip()), *calls]
-        ran = run_calls(read(family, turn + raw))
-        assert ran == calls[: len(ran)]
 
 
 @for_rows(

@@ -11,13 +11,8 @@ ALIASES = {
     "deepseekv31": "deepseek_v31",
     "deepseek-v4": "deepseek_v4",
     "kimi_k25": "kimi_k2",
-    "minimax-append-think": "minimax_m2_append_think",
     "llama4_json": "llama3_json",
     "phi4_mini_json": "phi4_mini",
-    "granite-20b-fc": "granite_20b_fc",
-    "apertus2509": "apertus",
-    "nanbeige": "qwen3_coder",
-    "Kimi-K3": "kimi_k3",
     "GLM47": "glm47",
     "exaone4": "hermes",
 }
@@ -36,7 +31,6 @@ def test_every_name_means_one_family() -> None:
 @for_rows(
     [
         ("qwen3_codr", "qwen3_coder"),
-        ("glm-46", "glm4"),
         ("deepseek_v5", "deepseek_v"),
         ("§", r"qwen3_coder, .*, plain"),
     ]
@@ -79,15 +73,10 @@ def test_fields_of_a_family_are_consistent(name: str) -> None:
             "<think>\nold\n</think>\n\nx\n<|im_start|>assistant\n<think>\nSo far",
             True,
         ),
-        ("hy_v3", "<think:opensource>", True),
         ("hy_v3", "<think:opensource></think:opensource>", False),
-        ("k2_horizon", "<ifm|think_fast>", True),
         ("gemma4", "<start_of_turn>model\n<|channel>thought\n<channel|>", False),
         ("kimi_k3", "<|open|>think<|sep|>", True),
-        ("kimi_k3", "<|open|>response<|sep|>", False),
-        ("gpt_oss", "<|start|>assistant", False),
         ("gpt_oss", "<|start|>assistant<|channel|>analysis<|message|>", True),
-        ("granite4", "<think>", False),
     ]
 )
 def test_a_prompt_leaves_reasoning_open(name: str, tail: str, opens: bool) -> None:

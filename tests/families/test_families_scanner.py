@@ -1,7 +1,6 @@
 """The scanner waits for text that may still become something else; the writer joins deltas."""
 
-from schemas.events import BlockStart, BlockStop, Delta, FinishReason
-from services.families.grammar.scanner import BlockWriter, Scanner
+from services.families.grammar.scanner import Scanner
 from services.families.grammar.shapes import Markers, Shape
 from tests.kit.parser_cases import drive
 
@@ -20,15 +19,6 @@ def test_passed_text_is_discarded_unless_it_is_recorded() -> None:
     assert scanner.stop_recording() == "defgh"
 
 
-def test_scanner_is_stopped_only_by_the_model() -> None:
-    scanner = Scanner()
-    assert not scanner.stopped
-    scanner.final = True
-    assert scanner.stopped
-    scanner.reason = FinishReason.STOP_STRING
-    assert not scanner.stopped
-
-
 def test_seek_stops_in_front_of_a_marker_whole_or_cut_off() -> None:
     markers = Markers([(Shape("<a>", then=("!",)), "a")])
     scanner = Scanner()
@@ -38,22 +28,3 @@ def test_seek_stops_in_front_of_a_marker_whole_or_cut_off() -> None:
     scanner = Scanner()
     assert drive(scanner.seek(Markers([(Shape("<a>"), "a")])), scanner, ["noise <a"]) is None
     assert scanner.rest() == "<a"
-
-
-def test_text_between_two_drains_is_one_delta() -> None:
-    blocks = BlockWriter()
-    blocks.open("text")
-    blocks.write("a")
-    blocks.write("")
-    blocks.write("b")
-    assert blocks.drain() == [BlockStart(0, "text"), Delta(0, 0, "ab")]
-    blocks.write("c")
-    blocks.open("tool_use", "f", "id")
-    blocks.close(False)
-    assert blocks.drain() == [
-        Delta(0, 2, "c"),
-        BlockStop(0, True, 3),
-        BlockStart(1, "tool_use", "f", "id"),
-        BlockStop(1, False, 0),
-    ]
-    assert blocks.drain() == []

@@ -2,8 +2,6 @@ from re import Match
 
 import pytest
 
-from services.families import families
-from services.families.grammar.channels import Channels
 from services.families.grammar.shapes import END, MORE, MarkerMatch, Markers, Shape
 from tests.kit.every import for_each
 from tests.kit.examples import chances
@@ -61,24 +59,6 @@ def is_final(shape: Shape, text: str) -> None:
 def test_result_of_a_shape_is_final(shape: Shape) -> None:
     for chance in chances(repr(shape), 300):
         is_final(shape, "".join(chance.choices(PIECES, k=chance.randint(0, 20))))
-
-
-CHANNELS = [
-    family.grammar for family in families().values() if isinstance(family.grammar, Channels)
-]
-HEADERS = {
-    repr(shape): shape
-    for grammar in CHANNELS
-    for shape in (*grammar.starts, *grammar.again, *grammar.interrupts)
-}
-
-
-@for_each(HEADERS.values())
-def test_result_for_a_header_of_about_the_longest_text_is_final(shape: Shape) -> None:
-    for size in range(52, 66):
-        for following in filter(None, shape.then):
-            is_final(shape, f"{shape.head}{'x' * size}{following}")
-            is_final(shape, f"{shape.head}{'x' * (size - 4)}<|x {following}")
 
 
 def test_cut_distinguishes_a_marker_from_a_possible_one() -> None:

@@ -3,9 +3,9 @@ only mentioned."""
 
 from itertools import product
 
-from services.families import Family, families
+from services.families import Family
 from services.families.grammar.markup import Markup
-from tests.kit.every import for_each, for_rows
+from tests.kit.every import for_each
 from tests.kit.families import (
     CALLING,
     PING,
@@ -58,25 +58,6 @@ def test_a_call_ends_reasoning_that_was_left_open(family: Family) -> None:
         assert read(family, raw) == [thought("Plan."), RUN]
         again = f"{raw}\n{closer}\n\nDone."
         assert read(family, again) == [thought("Plan."), RUN, text("Done.")]
-
-
-INVOKE = '<atem:invoke name="functions.run">\n<atem:parameter name="cmd">ls</atem:parameter>\n</atem:invoke>'
-HARMONY = '<|channel|>commentary to=functions.run <|constrain|>json<|message|>{"cmd": "ls"}<|call|>'
-CONTENT = '<|content_invoke_tool_json|>{"name": "run", "args": {"cmd": "ls"}}<|end_message|>'
-
-
-@for_rows(
-    [
-        ("inkling", CONTENT),
-        ("gpt_oss", HARMONY),
-        ("muse_glimmer", f"<atem:function_calls>\n{INVOKE}\n</atem:function_calls><|eom|>"),
-    ]
-)
-def test_call_without_the_start_of_its_header_ends_reasoning(name: str, call: str) -> None:
-    opener, _, _ = families()[name].style.reasoning.partition("{text}")
-    assert read(name, f"{opener}Plan.\n{call}") == [thought("Plan."), ("run", {"cmd": "ls"})]
-    begun = f"It begins with {call[:6]}"
-    assert read(name, opener + begun) == [thought(begun)]
 
 
 @for_each([family for family in TAGGED if family in THINKING])
@@ -142,13 +123,3 @@ def test_mentioned_tag_stays_in_the_text(family: Family) -> None:
     ):
         assert read(family, raw) == [text(raw)]
         assert read(family, f"{opener}Hm.{closer}{raw}") == [thought("Hm."), text(raw)]
-
-
-@for_each([family for family in TAGGED_THOUGHTS if family.style.text != "{text}"])
-def test_thought_inside_of_a_framed_text_is_reasoning(family: Family) -> None:
-    opener, closer = tags(family)
-    raw = family.style.write_text(f"One.\n{opener}\nHm.\n{closer}\nTwo.")
-    assert read(family, raw) == [text("One."), thought("Hm."), text("Two.")]
-    one, two = family.style.write_text("One."), family.style.write_text("Two.")
-    raw = f"{one}\n{opener}\nHm.\n{closer}\n{two}"
-    assert read(family, raw) == [text("One."), thought("Hm."), text("Two.")]

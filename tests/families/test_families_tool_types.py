@@ -22,19 +22,14 @@ ROOT = {
         ({"type": "integer"}, {"integer"}),
         ({"type": ["string", "null"]}, {"string", "null"}),
         ({"enum": ["a", 1, None, True]}, {"string", "integer", "null", "boolean"}),
-        ({"const": 1.5}, {"number"}),
         ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, {"integer", "null"}),
-        ({"oneOf": [{"type": "string"}, {"anyOf": [{"type": "array"}]}]}, {"string", "array"}),
         ({"$ref": "#/$defs/Level"}, {"string"}),
         ({"allOf": [{"type": "string"}, {"minLength": 1}]}, {"string"}),
         ({"allOf": [{"type": ["integer", "null"]}, {"type": "integer"}]}, {"integer"}),
         ({"type": "integer", "nullable": True}, {"integer", "null"}),
-        ({"properties": {}}, {"object"}),
-        ({"items": {}}, {"array"}),
         ({"description": "anything"}, set(CONTAINERS)),
         ({"$ref": "#/$defs/Loop"}, set(CONTAINERS)),
         ({"$ref": "elsewhere.json"}, set(CONTAINERS)),
-        ({"type": []}, {"string"}),
         (True, set(CONTAINERS)),
     ]
 )
@@ -71,11 +66,9 @@ def test_tools_have_the_types_of_their_parameters() -> None:
             STRING_TYPE,
         ),
         ({"properties": {"a": {}}, "additionalProperties": STRING_TYPE}, "b", STRING_TYPE),
-        ({"items": STRING_TYPE}, "item", STRING_TYPE),
         ({"anyOf": [{"properties": {"a": STRING_TYPE}}]}, "a", STRING_TYPE),
         ({"oneOf": [{"type": "null"}, {"allOf": [{"items": STRING_TYPE}]}]}, "item", STRING_TYPE),
         ({"anyOf": [{"$ref": "#/$defs/Deep"}]}, "a", None),
-        ({"additionalProperties": True}, "a", None),
     ]
 )
 def test_schema_of_a_member_is_found(schema: Any, key: str, found: Any) -> None:
@@ -86,10 +79,7 @@ def test_schema_of_a_member_is_found(schema: Any, key: str, found: Any) -> None:
     [
         ("ping", (), "ping"),
         ("functions.ping", ("functions.",), "ping"),
-        ("functions.", ("functions.",), "functions."),
-        ("functions.ping", (), "functions.ping"),
         ("ping.ping", (), "ping"),
-        ("x.ping", (), "x.ping"),
         ("x.ping", ("functions.",), "ping"),
         ("mcp.read", ("functions.",), "mcp.read"),
     ]

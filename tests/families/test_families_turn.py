@@ -146,12 +146,6 @@ def test_only_a_model_that_stopped_completes_an_open_call() -> None:
         assert block["complete"] is (reason is FinishReason.STOP)
 
 
-def test_append_think_leaves_reasoning_in_the_text() -> None:
-    parser = opened("minimax_m2_append_think", in_reasoning=True)
-    assert not parser.in_reasoning
-    assert texts(parser, "Hm.", "\n</think>\n\nDone.") == ["<think>Hm.\n</think>\n\nDone."]
-
-
 QWEN = "qwen3_coder"
 
 

@@ -1,14 +1,13 @@
 """Grammars of freeform tools, embedded in JSON strings and in front of closing markers."""
 
 import json
-import time
 from typing import Any
 
 import llguidance
 import pytest
 
 from schemas.conversation import Grammar
-from services.guides.client_grammar import avoiding, embedded
+from services.guides.client_grammar import embedded
 from services.guides.json_regex import JsonExpression, NotEmbeddable, Terminals
 from tests.guides.random_model import PATCH, ByteTokenizer
 from tests.kit.every import for_each, for_rows
@@ -120,24 +119,3 @@ def test_unsupported_expressions_are_refused(pattern: str) -> None:
         JsonExpression(Terminals("")).rewrite(pattern)
     with pytest.raises(NotEmbeddable):
         JsonExpression(Terminals("")).rewrite("a", "x")
-
-
-def test_expression_avoids_markers() -> None:
-    words = ("</parameter>", "<parameter=", "</function>")
-    pattern = avoiding(words)
-    assert pattern is not None
-    lark = f"start: T\nT: /{pattern.strip('^$').replace('/', chr(92) + '/')}/"
-    for text in ("<<</param", "a <b> </parameters>", "</</f</functions>", "x<parameter"):
-        assert accepts(lark, text), text
-    for word in words:
-        for text in (word, f"<{word}", f"a{word}b", f"</par{word}"):
-            assert not accepts(lark, text), text
-    assert avoiding(("a<", "<b")) is None
-
-
-def test_anchors_are_read_in_linear_time() -> None:
-    begun = time.thread_time()
-    JsonExpression(Terminals("")).rewrite("^" * 100_000 + "a" + "$" * 100_000)
-    with pytest.raises(NotEmbeddable):
-        JsonExpression(Terminals("")).rewrite("a" + "^" * 100_000 + "b")
-    assert time.thread_time() - begun < 5

@@ -14,7 +14,7 @@ from schemas.conversation import (
     ToolChoice,
     ToolSpec,
 )
-from services.guides.promises import GRAMMAR, callable_tools, not_enforced, promises
+from services.guides.promises import GRAMMAR, not_enforced, promises
 from tests.kit.every import for_rows
 
 OBJECT: dict[str, Any] = {"type": "object", "properties": {}}
@@ -71,12 +71,6 @@ def test_budget_of_a_turn_that_thinks_is_enforced_by_workers_with_the_feature(
     assert not_enforced(asked, features, "hermes") == [*strict, *named]
     raw = conversation(prompt=RawPrompt(text="x"), thinking=thinking)
     assert not_enforced(raw, features, "hermes") == []
-
-
-def test_a_tool_is_named_with_its_namespace_or_without() -> None:
-    for name in ("inner", "space__inner"):
-        asked = conversation(PLAIN, SPACED, choice=ToolChoice("any", allowed=[name]))
-        assert callable_tools(asked) == [SPACED]
 
 
 def test_a_grammar_that_cannot_be_embedded_is_not_enforced() -> None:

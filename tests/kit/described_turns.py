@@ -4,7 +4,7 @@ them."""
 import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from schemas.conversation import ToolSpec
@@ -49,7 +49,6 @@ class Written:
     joint: str = ""
     text_beside: bool = True
     """Text may stand beside calls."""
-    delimiters: tuple[str, ...] = field(default=())
 
 
 def _each(
@@ -106,17 +105,15 @@ def _renamed(name: str, arguments: Arguments) -> str:
 
 
 _CHATML: dict[str, Any] = {"prompt": "<|im_start|>assistant\n", "end": "<|im_end|>"}
-_TAGS = ("<tool_call>", "</tool_call>", "</parameter>", "<parameter=city>", "</function>")
 WRITTEN = {
-    "qwen3": Written(_each(_object), _think, delimiters=_TAGS[:2], **_CHATML),
-    "qwen3_5": Written(_each(_function_tags), _think, delimiters=_TAGS, **_CHATML),
+    "qwen3": Written(_each(_object), _think, **_CHATML),
+    "qwen3_5": Written(_each(_function_tags), _think, **_CHATML),
     "gptoss": Written(
         _each(_harmony, "<|start|>assistant"),
         lambda text: f"<|channel|>analysis<|message|>{text}<|end|><|start|>assistant",
         lambda text: f"<|channel|>final<|message|>{text}<|return|>",
         prompt="<|start|>assistant",
         text_beside=False,
-        delimiters=("<|call|>", "<|end|>", "<|message|>"),
     ),
     "nemotron_3": Written(
         _each(_function_tags),
@@ -124,21 +121,18 @@ WRITTEN = {
         prompt=_CHATML["prompt"] + "<think></think>",
         thinking_prompt=_CHATML["prompt"] + "<think>\n",
         end="<|im_end|>",
-        delimiters=_TAGS,
     ),
     "gemma4": Written(
         _each(_gemma, ""),
         lambda text: f"<|channel>thought\n{text}<channel|>",
         prompt="<|turn>model\n",
         end="<turn|>",
-        delimiters=("<tool_call|>", "<|tool_call>call:look_up{}<tool_call|>", "call:look_up{"),
     ),
     "renamed": Written(
         _each(_renamed),
         lambda text: f"<scratchpad>{text}</scratchpad>",
         lambda text: f"<reply>{text}</reply>",
         prompt="<bot>",
-        delimiters=("</action>", "<reply>"),
     ),
 }
 WORDS = (
@@ -164,12 +158,11 @@ class Turn:
     calls: list[Call]
 
 
-def make_turn(rng: random.Random, written: Written, *, marked: bool = False) -> Turn:
-    """A well-formed turn; `marked`: strings hold delimiters of the format."""
+def make_turn(rng: random.Random, written: Written) -> Turn:
+    """A well-formed turn."""
 
     def words(most: int = 5) -> str:
-        choice = [*WORDS, *written.delimiters * 3] if marked else WORDS
-        return " ".join(rng.choice(choice) for _ in range(rng.randint(1, most))).strip() or "x"
+        return " ".join(rng.choice(WORDS) for _ in range(rng.randint(1, most))).strip() or "x"
 
     def value(kind: str) -> Any:
         values: dict[str, Callable[[], Any]] = {

@@ -60,16 +60,6 @@ def test_only_new_messages_are_hashed() -> None:
         assert len(before.turns) == number + 1
 
 
-def test_chain_with_an_open_turn_is_not_continued() -> None:
-    cache = ChainCache(1 << 20)
-    open_ended = [user("hi"), assistant(Text("a"))]
-    grown = [*open_ended, assistant(Text("b")), user("so")]
-    for messages in (open_ended, grown, open_ended):
-        assert cache.chain_of(Conversation("m", messages), b"") == chain_of(
-            Conversation("m", messages), b""
-        )
-
-
 def dialogue(which: int, length: int) -> Conversation:
     messages = [user("hi")]
     for at in range(length):

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from bench.ledger.models import empty_ledger
 from schemas.conversation import Client, Message, Reasoning, Text
-from services.ledger.choice import MAX_COMPARED
 from services.ledger.evidence import call_id
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt
@@ -118,20 +117,6 @@ def test_sessions_that_are_equal_to_the_token_get_equal_prompts(
                 assert prompts.setdefault(length, [*prompt.ids]) == [*prompt.ids]
 
 
-def test_any_number_of_equal_sessions_needs_no_evidence(session: Session) -> None:
-    alike = Alike(session)
-    alike.decode(0, ANSWER, thought="The same.")
-    for number in range(MAX_COMPARED + 2):
-        mac = number.to_bytes(16)
-        session.ledger.add(replace(alike.entries[0], mac=mac, marks=[mac]))
-    assert alike.is_exact(0, answered(alike, 0))
-    other = alike.entries[0]
-    alike.decode(0, ANSWER, thought="Another.")
-    session.ledger.add(alike.entries[0])
-    session.ledger.add(other)
-    assert outcome(answered(alike, 0)) == "ambiguous"
-
-
 def test_later_turn_decides_the_earlier_ones(session: Session) -> None:
     """The first turn shows nothing; its successor has a call."""
     alike = Alike(session, lambda number: Client(session=f"s{number}"))
@@ -146,21 +131,6 @@ def test_later_turn_decides_the_earlier_ones(session: Session) -> None:
         prompt = alike.prompt(number, *first, assistant(called(call_id=own)), results(own))
         assert alike.is_exact(number, prompt)
         assert prompt.text.count("I am number") == 2
-
-
-def test_thought_of_an_earlier_turn_decides_the_later_ones(session: Session) -> None:
-    """Branches of one session: the client sends the thought of the first turn back, but not that of
-    the second."""
-    alike = started(session, 4, ANSWER, client=lambda _: Client(session="one"))
-    histories = []
-    for number in range(4):
-        first = assistant(Reasoning(alike.thought(number)), Text(ANSWER))
-        histories.append([first, MORE])
-        alike.decode(number, ANSWER, *histories[number], turn=TURNS[number][:-2] + "ff")
-    alike.commit()
-    for number, history in enumerate(histories):
-        prompt = alike.prompt(number, *history, assistant(Text(ANSWER)), MORE)
-        assert alike.is_exact(number, prompt)
 
 
 def test_unrestored_turn_stays_unrestored(session: Session) -> None:

@@ -3,8 +3,6 @@
 from array import array
 from typing import Any
 
-from msgspec.structs import replace
-
 from schemas.conversation import (
     Call,
     Conversation,
@@ -20,8 +18,6 @@ from services.ledger.difference import (
     Change,
     ComparedPrompt,
     Difference,
-    answers_in,
-    content_of,
     difference,
 )
 from tests.kit.every import for_rows
@@ -84,27 +80,10 @@ def test_kind_of_varying_text_is_named(
     assert change == Change("system", "the text before the first answer", was, now, varies)
 
 
-def test_change_after_the_first_answer_is_one_of_the_history() -> None:
-    before = front() + "Q<assistant>thought 1, A<user>Q2"
-    (change,) = texts(before, front() + "Q<assistant>A<user>Q2", head=len(front()) + 1).changes
-    assert change == Change("history", change.where, "thought", "A", "")
-    before = front() + "Q<assistant>"
-    found = texts(before, front(speed="8") + "Q<assistant>A")
-    assert (found.at, found.again) == (before.index("7."), len(before) - before.index("7."))
-
-
 def test_answer_is_part_of_what_a_prompt_extends() -> None:
     before, now = ComparedPrompt(ids=ids("Q<a>")), ComparedPrompt(ids=ids("Q<a>A<u>Q2"))
     assert difference(before, now, answer_ids=ids("A")) == Difference(5, 0, [])
     assert difference(before, now, answer_ids=ids("AB")) == Difference(5, 1, [])
-
-
-def test_new_tool_is_named_with_its_place() -> None:
-    before = ComparedPrompt(text="tools: Read, Write\nQ", tools=("Read", "Write"))
-    now = ComparedPrompt(text="tools: Read, Web, Write\nQ", tools=("Read", "Web", "Write"))
-    added, removed = (difference(*pair).changes for pair in ((before, now), (now, before)))
-    assert added == [Change("tools", "the tool list", "", "Web (2. of 3)")]
-    assert removed == [Change("tools", "the tool list", "Web (2. of 3)", "")]
 
 
 @for_rows(
@@ -122,16 +101,6 @@ def test_change_before_the_messages_is_named(now: dict[str, Any], kind: str, whe
     (change,) = changes(asked(QUESTION), asked(*HISTORY, **now))
     assert (change.kind, change.where) == (kind, where)
     assert change.was != change.now
-
-
-def test_changed_word_is_shown_with_the_text_around_it() -> None:
-    days = ("Monday", "Tuesday")
-    before, now = ([Text("a" * 300 + f" today is {day}, " + "b" * 300)] for day in days)
-    (change,) = changes(asked(QUESTION, system=before), asked(*HISTORY, system=now))
-    assert (change.where, change.varies) == ("system text 1", "date")
-    assert "today is Monday" in change.was
-    assert "today is Tuesday" in change.now
-    assert len(change.was) <= 161
 
 
 @for_rows(
@@ -156,9 +125,3 @@ def test_spelling_of_arguments_and_white_space_are_not_a_change() -> None:
         [THOUGHT, Text("I look."), LS],
     )
     assert found.changes == []
-
-
-def test_answers_are_runs_of_the_models_messages() -> None:
-    split = [QUESTION, Message("assistant", [Text("a ")]), Message("assistant", [LS]), RESULT]
-    assert answers_in(split) == [[Text("a "), LS]]
-    assert content_of([Text("a "), LS]) == content_of([Text(" a"), replace(LS, call_id="other")])

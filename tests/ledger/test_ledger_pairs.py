@@ -10,7 +10,7 @@ from bench.ledger.clients import CLIENTS, Block, Client, Dialogue
 from bench.ledger.sessions import WORD, Choices, Model, go_on
 from bench.ledger.walk import Before, Walk, common
 from schemas.conversation import Call, Conversation, Message, Reasoning, Result, Text, ToolSpec
-from schemas.events import BlockStop, FinishReason
+from schemas.events import BlockStop
 from services.families import Family, open_parser
 from services.ledger.evidence import call_id
 from services.ledger.pairs import join_pairs
@@ -204,34 +204,6 @@ def test_first_calls_of_a_turn_keep_its_tokens_up_to_the_last_one(
             if choose.below(2):
                 say(dialogue, output.blocks[len(sent) :], model)
         kept_up_to(Before(before, output), session.prompt(client), sent, session)
-
-
-@for_each(sorted(FORMS))
-def test_token_across_the_end_of_the_first_call_does_not_lose_it(name: str, models: Models) -> None:
-    """The token ends the call and begins a text, which the client does not send back."""
-    session = PlayedSession(models.of(name), Choices(b""))
-    setup, encode = session.setup, session.setup.tokenizer.encode
-    if not ends_by_itself(setup.family):
-        return
-    write = setup.family.style.write_call
-    first, second = write("look", {"where": "w9x"}), write("look", {"where": "w10x"})
-    token = next(
-        id
-        for id in range(setup.tokenizer.backend.get_vocab_size())
-        if (text := setup.tokenizer.decode([id])).startswith(first[-1])
-        and text[1:].strip()
-        and text.isascii()
-    )
-    before = [id for char in first[:-1] for id in encode(char)]
-    after = [id for char in f" and\n{second}" for id in encode(char)]
-    prompt = session.prompt(CLIENTS["codex"])
-    output = session.model.read(prompt, [*before, token, *after], FinishReason.STOP)
-    session.learn(output)
-    sent = first_calls(output.blocks, 1)
-    say(session.dialogue, sent, session.model)
-    following = session.prompt(CLIENTS["codex"])
-    kept_up_to(Before(prompt, output), following, sent, session)
-    assert [*following.ids[: len(prompt.ids)]] == [*prompt.ids]
 
 
 def ends_by_itself(family: Family) -> bool:

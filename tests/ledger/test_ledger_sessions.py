@@ -2,17 +2,12 @@
 engine, wherever the template keeps the turn; where it does not, the prompt is the template's own
 text."""
 
-import os
-
-import pytest
-
 from bench.ledger.clients import CLIENTS, Client
-from bench.ledger.published import of_trl, published
+from bench.ledger.published import of_trl
 from bench.ledger.sessions import WORD, Choices
 from bench.ledger.walk import Step, Walk, common
 from services.preprocessor.model import ModelSetup
 from tests.ledger.walks import (
-    DESCRIBED,
     OWN,
     PUBLISHED,
     QUICK,
@@ -45,12 +40,6 @@ def check(step: Step, setup: ModelSetup, *, partly: bool = False) -> None:
     )
 
 
-@pytest.mark.skipif(not published(), reason="trl is not installed: only own templates are walked")
-def test_templates_are_installed() -> None:
-    assert len(of_trl()) >= 40
-    assert "CHAT_TEMPLATES" not in os.environ or len(PUBLISHED) >= 125
-
-
 def one_of(chance: Choices) -> Client:
     client: Client = chance.of(list(CLIENTS.values()))
     return client
@@ -63,16 +52,6 @@ def test_each_prompt_extends_the_last_one_and_its_turn(
     setup = models.of(name)
     for step in Walk(setup, chance, [one_of(chance)]):
         check(step, setup, partly=name in PUBLISHED and name not in of_trl())
-
-
-@in_sessions(["qwen3"], DESCRIBED.keys() & PUBLISHED)
-def test_prompts_of_a_model_that_describes_its_output_extend_each_other(
-    name: str, chance: Choices, models: Models
-) -> None:
-    setup = models.described(name)
-    assert setup.family.title == "response_template"
-    for step in Walk(setup, chance, [one_of(chance)]):
-        check(step, setup)
 
 
 @in_sessions(["qwen3_8", "gptoss", *OWN])

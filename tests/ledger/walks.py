@@ -21,7 +21,6 @@ from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
 from tests.kit.every import Cases
 from tests.kit.examples import examples
-from tests.kit.response_templates import of_trl as descriptions
 from turnwire_tools.script import demo_model
 
 DEMO = Path(demo_model.__file__).parent / "files" / "chat_template.jinja"
@@ -37,15 +36,6 @@ PUBLISHED = {name: file for name, file in published().items() if name not in NOT
 TEMPLATES = {**PUBLISHED, **OWN, "demo": DEMO}
 QUICK = {*{re.sub(r"(?<=\d).*|_.*", "", name): name for name in of_trl()}.values(), *OWN, "demo"}
 """One template of each kind; the others are its versions."""
-DESCRIBED = {
-    "qwen3": "qwen3",
-    "qwen3_5_think": "qwen3_5",
-    "glm4moe": "glm4moe",
-    "gptoss": "gptoss",
-    "nemotron_3_nano": "nemotron_3",
-    "gemma4": "gemma4",
-}
-"""Templates, and the descriptions that trl has for them."""
 FORMS = {*OWN, *({"demo", "gptoss", "glm4moe", "gemma4_v5", "llama3_2"} & TEMPLATES.keys())}
 """Templates of different forms."""
 Check: TypeAlias = Callable[[str, Choices, "Models"], None]
@@ -106,13 +96,6 @@ def explore(name: str, models: "Models", check: Check) -> None:
 class Models:
     def __init__(self, directory: Path) -> None:
         self.of = cache(lambda name: build(TEMPLATES[name].read_text(), directory / name))
-        self.described = cache(
-            lambda name: build(
-                PUBLISHED[name].read_text(),
-                directory / f"{name}-described",
-                descriptions()[DESCRIBED[name]],
-            )
-        )
 
 
 def decoded_words(setup: ModelSetup, ids: list[int]) -> list[str]:

@@ -1,7 +1,6 @@
 """A shard's turns: log probabilities that reach the frontend at their characters, stop strings,
 calls that are barred, raw completions."""
 
-from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 from schemas.control import StreamPosition
 from schemas.conversation import ToolSpec
 from schemas.events import (
-    Delta,
     Dispatch,
     Failed,
     Finish,
@@ -21,10 +19,8 @@ from schemas.events import (
 from schemas.frames import TokenEntry, TokenFinish, unpack_ids
 from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
-from services.runtime.streams.turn_log import Cursor, Verdict
 from services.worker.output.outbox import GONE
 from tests.kit.every import for_each, for_rows
-from tests.kit.examples import chances
 from tests.parser.shard_turns import (
     RUN,
     SEALER,
@@ -150,41 +146,6 @@ def test_a_raw_completion_of_nothing_has_no_block() -> None:
     shard, end = Shard(VOCABULARY, SEALER), TokenFinish(FinishReason.STOP, STOP)
     shard.parse(entry(0, [], scored=False, finish=end, family="verbatim"), "w")
     assert [type(event) for event in events(shard.turns["t"])] == [Finish]
-
-
-def read_from(parse: TurnParse, offset: int, room: int) -> Iterator[Delta]:
-    """The text as a shard sends it, from a place in it on."""
-    sender = Cursor()
-    while more := parse.stream.log.read(sender, room)[0]:
-        for event in more:
-            if isinstance(event, Delta):
-                cut = max(0, offset - event.offset)
-                kept = [token for token in event.logprobs or [] if token.at >= offset]
-                if event.text[cut:]:
-                    yield Delta(event.block, event.offset + cut, event.text[cut:], kept)
-
-
-def test_a_reader_that_stands_anywhere_gets_each_token_once() -> None:
-    """Whatever was sent before, and however it is cut: a token comes with the character at its
-    place, and only then."""
-    text = "The tide 船は turns 🌊 twice a day, STOP or nearly."
-    for chance in chances("reader", 60):
-        stop = chance.choice(([], ["STOP"]))
-        parse = parsed(text, cuts=chance.randint(1, 7), stop=stop)
-        ((_, shown, tokens),) = scored_blocks(parse)
-        receiver, got, said = Cursor(), list[TokenLogprob](), ""
-        receiver.accept(events(parse)[0])
-        # The second time as a second shard that says it all again, from somewhere.
-        for offset in (0, chance.randint(0, len(shown))):
-            for event in read_from(parse, offset, chance.randint(1, 400)):
-                taken = receiver.accept(event)
-                assert taken is not Verdict.GAP
-                if isinstance(taken, Delta):
-                    said += taken.text
-                    got += taken.logprobs or []
-                    places = range(taken.offset, taken.offset + len(taken.text))
-                    assert all(token.at in places for token in taken.logprobs or [])
-        assert (said, got) == (shown, tokens)
 
 
 def test_an_unreadable_family_fails_its_own_turn() -> None:

@@ -13,7 +13,6 @@ from tests.kit.every import for_each
 from tests.kit.parser_cases import Block, any_cut, case_name, fold, tools, vectors, words
 
 RUN = ToolSpec("run", schema={"properties": {"cmd": {"type": "string"}, "n": {"type": "number"}}})
-NAMED = ("qwen3_coder", "hermes", "deepseek_v32", "mistral", "pythonic", "gpt_oss", "minimax_m3")
 
 
 class Words:
@@ -103,27 +102,6 @@ def test_every_vector_is_traced(case: dict[str, Any]) -> None:
             else:
                 check_prose(block, tokens, pieces, former)
             former = tokens[-1][0] if tokens else former
-
-
-@for_each(NAMED)
-def test_the_tokens_of_an_argument_are_reported(family: str) -> None:
-    raw = families()[family].style.write_call("run", {"cmd": 'sort "tide" | head'})
-    for pieces in (list(raw), words(raw)):
-        blocks, origins = traced(family, pieces, [RUN])
-        (block,) = [block for block in blocks if block["type"] == "tool_use"]
-        tokens = origins[blocks.index(block)]
-        for word in ("sort", "tide", "head"):
-            start = block["text"].index(word)
-            places = range(start - 1, start + len(word))
-            said = "".join(pieces[token] for token, at in tokens if at in places)
-            assert word in said, (family, pieces, tokens, block["text"])
-
-
-def test_a_marker_and_the_blanks_around_it_belong_to_no_block() -> None:
-    pieces = ["Plan", ".\n", "</think>", "\n\n", "Done", "."]
-    blocks, origins = traced("qwen3_coder", pieces, [], in_reasoning=True)
-    assert [block["text"] for block in blocks] == ["Plan.", "Done."]
-    assert origins == [[(0, 0), (1, 4)], [(4, 0), (5, 4)]]
 
 
 def test_a_forced_calls_opening_is_not_a_token() -> None:

@@ -1,8 +1,6 @@
 """Keys of KV blocks."""
 
 import random
-from array import array
-from collections.abc import Iterator
 
 import pytest
 
@@ -67,19 +65,3 @@ def test_memo_and_lazy_keys_change_no_key() -> None:
                 with pytest.raises(IndexError):
                     made[place]
         assert list(made) == whole
-
-
-def test_only_requested_keys_are_made() -> None:
-    class Counting(KeyMemo):
-        made = 0
-
-        def stretches(self, packed: bytes, *, salt: str | None = None) -> "Iterator[array[int]]":
-            for stretch in super().stretches(packed, salt=salt):
-                self.made += 1
-                yield stretch
-
-    memo = Counting(2)
-    made = PromptKeys(memo, pack_ids(range(4 * STRETCH)))
-    for asked, stretches in ((slice(1), 1), (slice(_STRETCH), 1), (slice(-1, None), 4)):
-        assert made[asked]
-        assert memo.made == stretches

@@ -158,24 +158,6 @@ def test_without_marks_control_tokens_are_control_tokens(tokenizer: Tokenizer) -
     assert control(tokenizer, ids) == ["<|im_end|>"]
 
 
-def test_token_in_the_vocabulary_is_encoded_in_parts() -> None:
-    """The token is in the model's vocabulary, too, as in converted SentencePiece models."""
-    made: Tokenizer = KINDS["unigram_nfkc"]()
-    content = json.loads(made.to_str())
-    content["model"]["vocab"].append(["<end>", 0.0])
-    content["model"]["vocab"] += [[one, -1.0] for one in "<>"]
-    made = Tokenizer.from_str(json.dumps(content))
-    made.add_special_tokens([AddedToken("<end>", special=True, normalized=False)])
-    encoder = Encoder.load(made, choice="tokenizers", marks=DataMarks(["<end>"]))
-    marked = encoder.marks.data.mark("a <end> b") if encoder.marks is not None else ""
-    ids = list(encoder.encode(marked))
-    assert made.token_to_id("<end>") not in ids
-    assert (
-        made.decode(ids, skip_special_tokens=False).replace(" ", "").replace("\u2581", "")
-        == "a<end>b"
-    )
-
-
 def with_normalized_token(kind: str, **options: Any) -> tuple[Tokenizer, Encoder]:
     tokenizer: Tokenizer = KINDS[kind]()
     tokenizer.add_special_tokens([AddedToken("<Norm>", special=True, normalized=True)])

@@ -1,7 +1,5 @@
 """Incremental text equals the text of all ids at once, and never has a broken character."""
 
-from collections.abc import Callable
-
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from services.tokenization.detokenizer import Vocabulary
@@ -18,11 +16,6 @@ def wordpiece() -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\s+"), "removed")
     tokenizer.decoder = decoders.WordPiece()
     return tokenizer
-
-
-@for_each([byte_level, sentencepiece])
-def test_byte_tables_are_recognized(make: Callable[[], Tokenizer]) -> None:
-    assert Vocabulary(make()).exact
 
 
 def test_other_decoders_use_the_library() -> None:

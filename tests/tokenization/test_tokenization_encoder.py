@@ -39,16 +39,6 @@ def test_ids_are_those_of_the_tokenizer_also_if_text_is_cut_at_a_control_token(
             assert [*chain.from_iterable(parts)] == expected
 
 
-@for_each(["byte_level", "qwen", "metaspace_first"])
-def test_growing_session_is_encoded_piece_by_piece(kind: str) -> None:
-    tokenizer, encoder = made(kind, "tokenizers")
-    text = "<s>system prompt"
-    for number in range(20):
-        text += f"<|im_end|>\n<|im_start|>user\nturn {number} <|im_end|>\n"
-        text += "<|im_start|>assistant\nI'll  do <|im_e that. "
-        assert encoder.encode(text).tolist() == whole(tokenizer, text)
-
-
 def test_half_a_surrogate_pair_is_replaced() -> None:
     for choice in CHOICES:
         tokenizer, encoder = made("qwen", choice)
@@ -103,14 +93,3 @@ def test_faulty_encoder_is_detected(fault: str) -> None:
     tokenizer, _ = made("qwen", "tokenizers")
     assert difference(tokenizer, right, right) is None
     assert difference(tokenizer, right, lambda text: right(FAULTS[fault](text))) is not None
-
-
-def test_encoder_that_is_wrong_the_second_time_is_detected() -> None:
-    seen: set[str] = set()
-
-    def caching(text: str) -> "array[int]":
-        again = text in seen
-        seen.add(text)
-        return right(text + "!" if again and len(text) > 1000 else text)
-
-    assert difference(made("qwen", "tokenizers")[0], right, caching) is not None

@@ -28,14 +28,3 @@ def test_marking_stops_when_its_time_on_the_loop_is_over(mark: Callable[[], obje
     mark()
     with pytest.raises(LongWork), on_loop(-1.0):
         mark()
-
-
-def test_short_marking_stays_on_the_loop() -> None:
-    text = f"a{END}b" * LOOP_MARKS
-    with on_loop(60.0):
-        assert MARKS.plain(MARKS.data.mark(text)) == text
-        assert len([piece for piece in MARKS.pieces(MARKS.data.mark(text)) if piece.data]) == (
-            LOOP_MARKS
-        )
-    with on_loop(-1.0):
-        assert MARKS.data.mark("plain <b>text</b>") == "plain <b>text</b>"

@@ -34,12 +34,6 @@ def test_unknown_id_is_refused(tokenizer: PromptTokenizer, token_id: int) -> Non
         tokenizer.decode([1, token_id])
 
 
-def test_token_strings_are_those_of_the_vocabulary(tokenizer: PromptTokenizer) -> None:
-    ids = tokenizer.encode("<think>\nif x")
-    assert tokenizer.token_strings(ids)[0] == "<think>"
-    assert "".join(tokenizer.token_strings(ids)[1:]) == "ĊifĠx"
-
-
 def test_terminator_is_the_last_control_token(tokenizer: PromptTokenizer) -> None:
     assert tokenizer.terminator("<|im_end|>\n") == tokenizer.id_of("<|im_end|>")
     assert tokenizer.terminator("<|im_end|><|endoftext|>") == tokenizer.id_of("<|endoftext|>")

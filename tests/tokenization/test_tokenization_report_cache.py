@@ -1,12 +1,11 @@
 """A tokenizer's report is found again for the same files and code, and for nothing else."""
 
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from services.tokenization.report_cache import KEPT, CacheEntry
+from services.tokenization.report_cache import CacheEntry
 
 
 @pytest.fixture
@@ -52,29 +51,3 @@ def test_any_change_of_files_or_code_misses(model: Path, env: dict[str, str]) ->
         assert read(model, env) is None, name
         path.unlink() if old is None else path.write_bytes(old)
     assert read(model, env) == b"report"
-
-
-def test_hub_id_has_no_entry(env: dict[str, str]) -> None:
-    assert CacheEntry.of("org/model", b"code", env) is None
-
-
-def test_least_recently_used_reports_are_removed(
-    model: Path, env: dict[str, str], tmp_path: Path
-) -> None:
-    for number in range(KEPT + 2):
-        (model / "config.json").write_text(str(number))
-        write(model, env)
-        found = sorted((tmp_path / "cache").rglob("*.json"), key=os.path.getmtime, reverse=True)
-        for age, path in enumerate(found):
-            os.utime(path, (1e9 - age, 1e9 - age))
-    assert read(model, env) == b"report"
-    (model / "config.json").write_text("0")
-    assert read(model, env) is None
-    assert len(list((tmp_path / "cache").rglob("*.json"))) == KEPT
-
-
-def test_unwritable_folder_is_ignored(model: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    env = {"XDG_CACHE_HOME": str(tmp_path / "file")}
-    write(model, env)
-    assert read(model, env) is None

@@ -1,17 +1,16 @@
 """The ids of a text are those of its segments, for tokenizers of every kind."""
 
 import concurrent.futures
-import re
 from array import array
 from functools import cache
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import Tokenizer
 
 from services.tokenization.segments import Cuts, SegmentCache
 from tests.kit.every import for_each
-from tests.kit.examples import chances, examples
+from tests.kit.examples import examples
 from tests.kit.tokenizer_zoo import CONTROL, KINDS, byte_level, make, texts, whole
 
 made = cache(make)
@@ -59,27 +58,6 @@ def test_overlapping_tokens_are_not_cuts() -> None:
     assert not Cuts.of(tokenizer)
 
 
-def test_every_cut_is_a_separate_token() -> None:
-    """Against a plain leftmost-longest search over all tokens."""
-    for chance in chances("cuts", 60):
-        sizes = [chance.randint(1, 5) for _ in range(chance.randint(1, 12))]
-        tokens = sorted({"".join(chance.choices("<|ab>", k=size)) for size in sizes})
-        text = "".join(chance.choices([*"<|ab>", *tokens], k=chance.randint(0, 30)))
-        tokenizer = Tokenizer.from_str(_base().replace("<unk>", "\u2047"))
-        added = [AddedToken(token, special=True, normalized=False) for token in tokens]
-        tokenizer.add_special_tokens(added)
-        cuts = Cuts.of(tokenizer)
-        plain = re.compile("|".join(map(re.escape, sorted(tokens, key=len, reverse=True))))
-        places = [match.start() for match in plain.finditer(text) if match[0] in cuts.tokens]
-        assert cuts.find(text) == places
-        assert cuts.last(text) == (places or [0])[-1]
-
-
-@cache
-def _base() -> str:
-    return byte_level().to_str()
-
-
 class Counting:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
@@ -109,17 +87,6 @@ def test_evictions_change_nothing(session: list[str], room: int) -> None:
     for text in session + session:
         assert cache.encode(text).tolist() == whole(tokenizer, text)
         assert cache.size <= room
-
-
-def test_recently_used_segments_stay() -> None:
-    tokenizer = made("qwen")
-    encode = Counting(tokenizer)
-    cache = SegmentCache(encode, Cuts.of(tokenizer), 20_000)
-    for number in range(500):
-        cache.encode(f"<s>the system prompt<s>{number}")
-    assert encode.encoded.count("<s>the system prompt") == 1
-    assert len(encode.encoded) == 501
-    assert cache.size <= 20_000
 
 
 def test_threads_share_a_cache() -> None:
