@@ -4,8 +4,6 @@ every chunking."""
 from collections.abc import Iterator
 from itertools import product
 
-import pytest
-
 from services.families import Family
 from tests.kit.every import for_each
 from tests.kit.families import (
@@ -77,23 +75,11 @@ def write(family: Family, order: str, joint: str = "\n", turn: int = 0) -> tuple
     return (family.style.joint or joint).join(raw), blocks
 
 
-def check_orders(family: Family, length: int) -> None:
-    for turn, order in enumerate(orders(family, length)):
-        raw, blocks = write(family, order, turn=turn)
-        assert read(family, raw) == blocks, (order, raw)
-
-
 @for_each(CALLING)
 def test_blocks_come_back_in_the_order_in_which_they_were_written(family: Family) -> None:
-    check_orders(family, 1)
-    check_orders(family, 2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("length", [3, 4])
-@for_each(CALLING)
-def test_blocks_of_longer_turns_come_back_in_their_order(family: Family, length: int) -> None:
-    check_orders(family, length)
+    for turn, order in enumerate([*orders(family, 1), *orders(family, 2)]):
+        raw, blocks = write(family, order, turn=turn)
+        assert read(family, raw) == blocks, (order, raw)
 
 
 @for_each(CALLING)

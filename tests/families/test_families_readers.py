@@ -433,22 +433,15 @@ def copied(reader: str, text: str, size: int | None = None) -> tuple[str, bool, 
 
 @for_rows(
     [
-        ("json", '{"a": [1,],}', {"a": [1]}, ""),
-        ("json", '{"a": "x\ny\t"}', {"a": "x\ny\t"}, ""),
         ("json", r'{"a": "\d+\s"}', {"a": r"\d+\s"}, ""),
-        ("json", r'{"a": "it\'s"}', {"a": "it's"}, ""),
         ("json", r'{"a": "C:\users"}', {"a": r"C:\users"}, ""),
-        ("json", "{'a': 'say \"hi\"'}", {"a": 'say "hi"'}, ""),
         ("json", "[True, False, None]", [True, False, None], ""),
         ("json", "[007, +3, .5, 1., 1e3]", [7, 3, 0.5, 1.0, 1000.0], ""),
-        ("json", "[9007199254740993]", [9007199254740993], ""),
         ("json", '"\\ud83d\\ude00"', "😀", ""),
         ("python", "'it's here')", "it's here", ")"),
         ("python", "'a\\x41\\n\\'\\\\n\\q')", "aA\n'\\n\\q", ")"),
         ("python", "'\\U0001F600 \\u200d')", "😀 \u200d", ")"),
-        ("python", '"Io\'s")', "Io's", ")"),
         ("python", "{'a': (1,), 'b': {}})", {"a": [1], "b": {}}, ")"),
-        ("python", "'a', b')", "a", ", b')"),
         (
             "gemma",
             f"{{a:{T}x{T},n:-1.5e-3,b:false,z:null,l:[1,{T}y{T}]}}",
@@ -459,9 +452,6 @@ def copied(reader: str, text: str, size: int | None = None) -> tuple[str, bool, 
         ("gemma", '{l:["a","b, c"],s:"x"}', {"l": ["a", "b, c"], "s": "x"}, ""),
         ("gemma", f"{{account:harbour-7{T},page:2}}", {"account": "harbour-7", "page": 2}, ""),
         ("gemma", f"{{cmd:echo a, b{T},n:1}}", {"cmd": "echo a, b", "n": 1}, ""),
-        ("gemma", "{a=1,b = 2}", {"a": 1, "b": 2}, ""),
-        ("gemma", f'{{{T}k{T}:1,"j":2}}', {"k": 1, "j": 2}, ""),
-        ("gemma", "{\n a: 1,\n b: word\n}", {"a": 1, "b": "word"}, ""),
         (
             "gemma",
             f"{{o:{{x y :1,Content type={T}a{T}}}}}",
@@ -469,7 +459,6 @@ def copied(reader: str, text: str, size: int | None = None) -> tuple[str, bool, 
             "",
         ),
         ("gemma", "{cmd:a, b c: d,n:1}", {"cmd": "a, b c: d", "n": 1}, ""),
-        ("gemma", "{l:[red,blue]}", {"l": ["red", "blue"]}, ""),
     ]
 )
 def test_values_are_read(reader: str, text: str, value: object, rest: str) -> None:

@@ -1,8 +1,7 @@
 import pytest
 
 from services.families import UnknownFamily, families, family
-from services.families.grammar.shapes import Shape
-from tests.kit.every import for_each, for_rows
+from tests.kit.every import for_rows
 
 ALIASES = {
     "qwen25": "hermes",
@@ -40,27 +39,6 @@ def test_an_unknown_name_is_refused_with_the_nearest_or_all(wrong: str, near: st
         family(wrong)
     names = str(caught.value).partition("did you mean ")[2].rstrip("?").split(", ")
     assert len(set(names)) == len(names)
-
-
-@for_each(list(families()))
-def test_fields_of_a_family_are_consistent(name: str) -> None:
-    found = families()[name]
-    assert found.models
-    if found.think is not None and name != "minimax_m2_append_think":
-        written = found.style.write_reasoning("hm")
-        opener, closer = found.think
-        assert opener in written or opener.removeprefix("<|start|>assistant") in written
-        assert closer in written
-    if found.style.call:
-        call = found.style.write_call("ping", {"cmd": "x"})
-        assert call.startswith(found.style.call_prefix("ping"))
-        assert found.style.call_prefix("ping").startswith(found.style.call_prefix(None))
-        assert "ping" not in found.style.call_prefix(None)
-        whole = found.style.write_reasoning("hm") + found.style.write_text("t") + call
-        beside = ("<SPECIAL_", "<beginning_of_sentence>", "tool_name", "<response>", "<answer>")
-        assert [word for word in found.evidence if word not in whole and word not in beside] == []
-    for marker in (*found.markers, *found.stops):
-        assert Shape(marker).text == Shape(marker).head
 
 
 @for_rows(

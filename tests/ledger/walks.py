@@ -46,7 +46,7 @@ LONG = (pytest.mark.slow, pytest.mark.timeout(3600))
 
 _chances = st.binary(min_size=150, max_size=400)
 _quick = settings(
-    max_examples=examples(6),
+    max_examples=examples(4),
     # A session with fewer bytes is not simpler, and each takes a while.
     phases=[phase for phase in Phase if phase is not Phase.shrink],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
