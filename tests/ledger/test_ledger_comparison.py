@@ -56,6 +56,7 @@ def keeps(prompt: Prompt, ids: list[int]) -> bool:
         ("so\n</think>\n\nHalf an answ", LENGTH, Text("Half an answ"), USER),
         ("half a tho", LENGTH, Reasoning("half a tho"), f"\n</think>\n\n{USER}"),
         ("\n</think>\n\nAt once.", STOP, Text("At once."), USER),
+        ("a thought that a bud</think>\n\nSo.", STOP, Text("So."), USER),
     ]
 )
 def test_turn_keeps_its_tokens_however_it_ends(
