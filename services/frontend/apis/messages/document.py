@@ -11,7 +11,7 @@ from typing_extensions import override
 from schemas.events import Prepared, TurnEvent
 from services.frontend.apis.messages import wire_answers, wire_events
 from services.frontend.apis.messages.render import MessagesStream
-from services.frontend.apis.shared.decode import is_json, mend_surrogates
+from services.frontend.apis.shared.decode import is_json
 from services.frontend.turns.interfaces import Collector
 
 _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[{}\[\],]', re.DOTALL)
@@ -82,7 +82,7 @@ class MessageCollector(Collector):
         elif isinstance(block, wire_answers.ThinkingContent):
             block.thinking = text
         elif isinstance(block, wire_answers.ToolUseContent):
-            block.input = Raw(mend_surrogates(_input(text).encode()))
+            block.input = Raw(_input(text).encode())
 
     def _end(self, end: wire_events.MessagesMessageDelta) -> None:
         first = self._message.usage

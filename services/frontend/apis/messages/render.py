@@ -45,7 +45,7 @@ from services.frontend.apis.messages.errors import AnthropicError, error_documen
 from services.frontend.apis.messages.hosted import DIRECT, hosted_id, result_block
 from services.frontend.apis.messages.wire import UNSEALED
 from services.frontend.apis.shared.answer import Plain, TokenReport, TurnRenderer
-from services.frontend.apis.shared.decode import is_json, mend_surrogates, one_line
+from services.frontend.apis.shared.decode import is_json, one_line
 from services.frontend.turns.interfaces import AnswerInfo, Renderer
 
 COUNT_EVERY = 16
@@ -282,7 +282,7 @@ class MessagesStream(TurnRenderer[wire_events.Event], Renderer):
         elif block.call is not None and self._answer.dispatch:
             arguments = block.call.arguments or "{}"
             if is_json(arguments, dict[str, Raw]):
-                data = one_line(mend_surrogates(arguments.encode()))
+                data = one_line(arguments.encode())
                 call = replace(_tool_use(block.start, self._answer), input=data)
                 out.append(wire_events.MessagesToolCallDispatch(_with_index(block, call)))
 

@@ -9,7 +9,6 @@ import msgspec
 from msgspec import Raw, Struct
 
 from services.frontend.apis.responses import wire_answers
-from services.frontend.apis.shared.decode import mend_surrogates
 
 ID_PREFIXES = {"tool_search": "tsc", "local_shell": "lsh", "shell": "sh", "apply_patch": "apc"}
 """Prefixes of item ids, by the kind of built-in tool."""
@@ -36,9 +35,8 @@ def built_in_call(
 ) -> wire_answers.OutputCall | None:
     """The item of a complete call; None where the arguments are invalid. `kind`: a key of
     `ID_PREFIXES`."""
-    mended = mend_surrogates(arguments.encode()).decode()
     try:
-        return _call(kind, id, call_id, mended)
+        return _call(kind, id, call_id, arguments)
     except (msgspec.DecodeError, RecursionError):
         return None
 
