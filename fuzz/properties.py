@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from fuzz.cases import Case
-from fuzz.shapes import first_characters, framing, reopeners
+from fuzz.shapes import dropped, first_characters, framing
 from schemas.events import BlockEvent, BlockKind, BlockStart, Delta, FinishReason
 from services.families import families
 from services.families.grammar.shapes import BLANKS
@@ -121,10 +121,7 @@ def at_once(case: Case, steps: Steps) -> None:
 
 
 def prose_is_from_the_input(case: Case, blocks: list[Block]) -> None:
-    """Prose blocks are substrings of the input, in order.
-
-    Reasoning may lack markers that open it again.
-    """
+    """Prose blocks are substrings of the input, in order; they may lack markers."""
     source = _consumed(case) + case.prefix + case.raw
     at = 0
     for block in blocks:
@@ -134,7 +131,7 @@ def prose_is_from_the_input(case: Case, blocks: list[Block]) -> None:
         if start >= 0:
             at = start + len(block["text"])
             continue
-        found = search(_reopened(case, block), source[at:])
+        found = search(_with_dropped(case, block), source[at:])
         assert found is not None, f"prose is from the input, once and in order: {block}"
         at += found.end()
 
@@ -160,11 +157,10 @@ def calls_are_from_the_input(case: Case, blocks: list[Block]) -> None:
                 assert known, f"a string is from the input: {value!r} in {call}"
 
 
-def _reopened(case: Case, block: Block) -> str:
-    """A pattern for the input of a block: reasoning does not have the markers that open it
-    again."""
-    again = reopeners(case.family) if block["type"] == "reasoning" else ""
-    return again.join(map(escape, block["text"]))
+def _with_dropped(case: Case, block: Block) -> str:
+    """A pattern for the input of a block, which does not have all markers."""
+    between = dropped(case.family, reasoning=block["type"] == "reasoning")
+    return between.join(map(escape, block["text"]))
 
 
 def accounted_for(case: Case, blocks: list[Block]) -> None:
@@ -177,8 +173,8 @@ def accounted_for(case: Case, blocks: list[Block]) -> None:
     if frame is not None:
         source = _consumed(case) + case.raw
         plain = [escape(block["text"]) for block in blocks]
-        reopened = [_reopened(case, block) for block in blocks]
-        fits = frame.fits(source, plain) or frame.fits(source, reopened)
+        with_dropped = [_with_dropped(case, block) for block in blocks]
+        fits = frame.fits(source, plain) or frame.fits(source, with_dropped)
         assert fits, f"nothing is lost: {blocks} of {case.raw!r}"
 
 

@@ -98,12 +98,15 @@ class Framing:
 
 
 @cache
-def reopeners(family: str) -> str:
-    """A pattern for markers that open reasoning, any number of them: inside of reasoning they are
-    dropped."""
+def dropped(family: str, *, reasoning: bool) -> str:
+    """A pattern for markers, any number of them, that are dropped inside a block: those that open
+    reasoning again, control tokens of calls, and behind an unreadable call closers."""
     grammar = families()[family].grammar
-    openers = [opener for opener, _ in grammar.think] if isinstance(grammar, Markup) else []
-    return f"(?:{'|'.join(map(_loose, openers))})*" if openers else ""
+    markers = [*getattr(grammar, "call_tokens", ())]
+    if isinstance(grammar, Markup):
+        markers += grammar.tails
+        markers += [marker for pair in grammar.think for marker in pair[not reasoning :]]
+    return f"(?:{'|'.join(map(_loose, markers))})*" if markers else ""
 
 
 @cache
@@ -116,6 +119,7 @@ def framing(family: str, calls: bool) -> Framing | None:
     markers.update(text for pair in grammar.think for text in pair)
     markers.update(text for pair in grammar.frames for text in pair)
     if calls:
+        markers.update(grammar.call_tokens)
         markers.update(section.text for section in grammar.empty_sections)
     heads = {call.shape.head for call in grammar.calls if calls} | {
         _HOLE.split(marker)[0] for marker in markers

@@ -189,8 +189,9 @@ class Markup:
     def _pass_token(self, turn: TurnState, match: Match[str], kind: MarkerKind) -> None:
         """Passes a control token that has no meaning here."""
         if self._is_cut(turn, match):
+            turn.drop(turn.scanner.text[match.start() :])
             turn.scanner.position = len(turn.scanner.text)
-        if kind is MarkerKind.STRAY_TOKEN:
+        elif kind is MarkerKind.STRAY_TOKEN:
             turn.pass_token(match[0])
         elif turn.in_code:
             turn.quote(match[0])
