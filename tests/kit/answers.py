@@ -1,7 +1,7 @@
 """Reads what an API answers: streams, and whether a stream says what its document says."""
 
 import json
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from turnwire_tools.clients.answer import Api, ClientAnswer
 from turnwire_tools.clients.apis import CLIENTS
@@ -37,10 +37,11 @@ def dispatches(stream: bytes) -> list[Frame]:
     return [(name, data) for name, data in frames(stream) if name.endswith("_dispatch")]
 
 
-def check_document(api: Api, stream: bytes, document: dict[str, Any]) -> None:
+def check_document(api: str, stream: bytes, document: dict[str, Any]) -> None:
     """Checks that a client reads the same in a stream and in its document, unless it has something
     that the clients of `turnwire_tools` do not take: several choices, calls of built-in tools."""
-    reader, whole = CLIENTS[api].reader(), CLIENTS[api].reader()
+    client = CLIENTS[cast(Api, api)]
+    reader, whole = client.reader(), client.reader()
     try:
         for name, data in SseParser().feed(stream):
             reader.event(name, data)

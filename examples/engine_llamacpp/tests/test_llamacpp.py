@@ -3,7 +3,6 @@
 import asyncio
 import json
 import random
-import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -42,13 +41,6 @@ async def benches(folder: Path, **changes: Any) -> AsyncIterator[Bench]:
     """One bench."""
     engine: Any = open_engine("llamacpp", config(folder, **changes))
     info = await engine.start()
-    gate = threading.Event()
-    gate.set()
-    step = engine._decoder.step
-
-    def gated() -> Any:
-        gate.wait()
-        return step()
 
     def broken() -> None:
         raise RuntimeError("llama_decode returned -3")
@@ -56,9 +48,7 @@ async def benches(folder: Path, **changes: Any) -> AsyncIterator[Bench]:
     def kill() -> None:
         engine._decoder.step = broken
 
-    engine._decoder.step = gated
-    yield Bench(engine, info, PROMPT, kill, gate.clear, gate.set, SLOTS, unit=1)
-    gate.set()
+    yield Bench(engine, info, PROMPT, kill, SLOTS)
     await engine.stop(20.0)
 
 
