@@ -30,12 +30,12 @@ class LoopClock:
     def time(self) -> float:
         return self._time() + self.passed
 
-    async def until(self, condition: Callable[[], bool], tick_s: float = 0.05) -> None:
-        """Lets time pass in ticks until a condition is true; `LIMIT_S` real seconds at most."""
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Lets time pass until a condition is true; `LIMIT_S` real seconds at most."""
         end = self._time() + LIMIT_S
         while not condition():
             assert self._time() < end
-            self.passed += tick_s
+            self.passed += 0.05
             await asyncio.sleep(0)
 
     def close(self) -> None:

@@ -72,7 +72,6 @@ class Sink:
     ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob | None] = field(default_factory=list)
     end: Finish | Failed | None = None
-    watched: Callable[[], None] = lambda: None
 
     def opened(self, prepared: Prepared) -> None:
         pass
@@ -101,7 +100,6 @@ class Sink:
                 self.end = event
                 self.done.set()
         self.events += events
-        self.watched()
 
     @property
     def words(self) -> int:

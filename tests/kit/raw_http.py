@@ -96,7 +96,7 @@ async def answer_to(port: int, data: bytes) -> Answer:
     return found
 
 
-def frame(payload: bytes, opcode: int = 1, *, masked: bool = True, final: bool = True) -> bytes:
+def frame(payload: bytes, opcode: int = 1, *, masked: bool = True) -> bytes:
     """A WebSocket frame (RFC 6455, 5.2)."""
     size = len(payload)
     mark = 0x80 if masked else 0
@@ -106,7 +106,7 @@ def frame(payload: bytes, opcode: int = 1, *, masked: bool = True, final: bool =
         length = bytes([mark | 126]) + size.to_bytes(2)
     else:
         length = bytes([mark | 127]) + size.to_bytes(8)
-    head = bytes([(0x80 if final else 0) | opcode]) + length
+    head = bytes([0x80 | opcode]) + length
     if not masked:
         return head + payload
     key = os.urandom(4)

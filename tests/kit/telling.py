@@ -11,10 +11,10 @@ from typing import Any
 from msgspec.json import encode
 from msgspec.structs import replace
 
-from schemas.events import Dispatch, Prepared, TurnEvent
+from schemas.events import Dispatch, Prepared
 from services.frontend.apis.chat.request import Chat
 from services.frontend.turns.interfaces import AnswerInfo
-from tests.kit.bodies import CHAT, Api, Json
+from tests.kit.bodies import CHAT, Api
 from tests.kit.events import with_dispatch
 from tests.kit.frontend import MODEL
 from tests.kit.stories import STORIES, Batches, Story
@@ -33,38 +33,22 @@ class Telling:
         self.choices: int = story.ask.get("n", 1)
         self.batches = batches_of(story)
 
-    @property
-    def single(self) -> Batches:
-        """Each event in a batch of its own."""
-        return [(choice, [event]) for choice, events in self.batches for event in events]
-
-    @property
-    def events(self) -> list[TurnEvent]:
-        """The events of the turn, which is the only one."""
-        ((_, events),) = self.batches
-        return events
-
     def silent(self) -> "Telling":
         """The same without dispatch events."""
         story = replace(self.story, dispatch=False, dispatch_reasoning=False)
         return Telling(self.api, story)
 
-    def body(self, *, stream: bool) -> Json:
-        """The request."""
+    def parsed(self, *, stream: bool) -> Any:
+        """The parsed request."""
         fields = dict(self.story.ask)
         if stream:
             fields["stream"] = True
         else:
             fields.pop("stream_options", None)
-        return self.api.body(**fields)
-
-    def parsed(self, *, stream: bool = True) -> Any:
-        """The parsed request."""
+        body = self.api.body(**fields)
         if self.api is CHAT:
-            return Chat(self.story.settings).parse(
-                encode(self.body(stream=stream)), self.story.headers
-            )
-        return self.api.parse(self.body(stream=stream))
+            return Chat(self.story.settings).parse(encode(body), self.story.headers)
+        return self.api.parse(body)
 
     def info(self) -> AnswerInfo:
         story = self.story
@@ -78,15 +62,13 @@ class Telling:
             now=lambda: 1700000009.5,
         )
 
-    def started(self) -> tuple[Any, bytes]:
-        """A renderer, and the beginning of its stream."""
-        renderer = self.parsed().renderer(self.info())
-        return renderer, renderer.start([PREPARED] * self.choices)
-
     def stream(self, batches: Batches | None = None) -> bytes:
         """The stream of the turn in these batches, by default of one event each."""
-        renderer, stream = self.started()
-        for choice, events in self.single if batches is None else batches:
+        renderer = self.parsed(stream=True).renderer(self.info())
+        stream = renderer.start([PREPARED] * self.choices)
+        if batches is None:
+            batches = [(choice, [event]) for choice, events in self.batches for event in events]
+        for choice, events in batches:
             stream += renderer.events(events, choice)
         return bytes(stream)
 

@@ -125,14 +125,8 @@ KINDS: dict[str, Callable[[], Tokenizer]] = {
     "qwen": qwen,
     "metaspace_first": lambda: metaspace("first"),
     "metaspace_always": lambda: metaspace("always"),
-    "metaspace_never": lambda: metaspace("never"),
     "llama": llama,
     "unigram_nfkc": lambda: unigram(normalizers.NFKC()),
-    "unigram_strip": lambda: unigram(
-        normalizers.Sequence(
-            [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Strip(), normalizers.NFD()]
-        )
-    ),
     "wordpiece": wordpiece,
 }
 

@@ -233,16 +233,6 @@ class Conformance:
                 assert logprobs == 0
                 assert last.stop_logprobs[0][0] == stop
 
-    async def test_alternatives_come_with_the_token_likeliest_first(self, bench: Bench) -> None:
-        if "top_logprobs" not in bench.info.features:
-            pytest.skip("no alternatives")
-        for delta in await bench.run(bench.request(max_tokens=6, logprobs=3)):
-            for token, pairs in zip(delta.ids, delta.logprobs or [], strict=True):
-                assert pairs[0][0] == token
-                assert len({other for other, _ in pairs}) == len(pairs) in (3, 4)
-                others = [value for _, value in pairs[1:]]
-                assert others == sorted(others, reverse=True)
-
     async def test_unequal_salts_share_nothing(self, bench: Bench) -> None:
         if not {"salt", "prefix_cache"} <= bench.info.features:
             pytest.skip("no salted cache")
