@@ -66,6 +66,7 @@ def test_descriptions_are_removed_and_properties_with_their_names_are_kept() -> 
         **WORDS,
         "type": "object",
         "properties": {"description": {"type": "string", **WORDS}, "title": WORDS},
+        "enum": [None, "a"],
     }
     (tool,) = reduced([ToolSpec("f", "Words.", schema, strict=True)])
     assert tool == ToolSpec(
@@ -76,5 +77,6 @@ def test_descriptions_are_removed_and_properties_with_their_names_are_kept() -> 
                 "description": {"type": "string"},
                 "title": {"type": ["array", "object", "string"]},
             },
+            "enum": [None, "a"],
         },
     )
