@@ -46,6 +46,7 @@ FINAL = "<|channel|>final<|message|>Done.<|return|>"
             [text("So."), ("ping", {})],
         ),
         ("<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>", [thought("Hm.")]),
+        ("<|channel|>commentary to=functions.ping<|end|>", [("ping", None)]),
         ("Just text.", [text("Just text.")]),
         ("", []),
         ("<|channel|>analysis<|message|> \n<|end|>", []),

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from bench.ledger.models import empty_ledger
 from schemas.conversation import Client, Message, Reasoning, Text
+from services.ledger.choice import MAX_COMPARED
 from services.ledger.evidence import call_id
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt
@@ -115,6 +116,15 @@ def test_sessions_that_are_equal_to_the_token_get_equal_prompts(
                 prompt = runs.prompt(number, *sent[:length])
                 assert outcome(prompt) == "reused"
                 assert prompts.setdefault(length, [*prompt.ids]) == [*prompt.ids]
+
+
+def test_any_number_of_equal_sessions_needs_no_evidence(session: Session) -> None:
+    alike = Alike(session)
+    alike.decode(0, ANSWER, thought="The same.")
+    for number in range(MAX_COMPARED + 2):
+        mac = number.to_bytes(16)
+        session.ledger.add(replace(alike.entries[0], mac=mac, marks=[mac]))
+    assert alike.is_exact(0, answered(alike, 0))
 
 
 def test_later_turn_decides_the_earlier_ones(session: Session) -> None:
