@@ -124,24 +124,3 @@ def test_requests_in_plain_words_become_calls(
     session = Session(template, tools)
     session.messages[0]["content"] += "\nYour working directory: /w\n"
     assert session.user(request_text).turn()[2] == ([] if call is None else [call])
-
-
-def test_compaction_is_answered_in_text_without_commands(template: ChatTemplate) -> None:
-    session = Session(template, CLAUDE).user(LOOP)
-    session.turn()
-    session.results("").user(
-        "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.\n\nWrite an <analysis> and a <summary>. Run `ls`."
-    )
-    _, text, calls = session.turn()
-    assert calls == []
-    assert (text[:10], text[-10:]) == ("<analysis>", "</summary>")
-    assert "`" not in text
-
-
-def test_request_without_a_rule_gets_a_description_of_the_agent(template: ChatTemplate) -> None:
-    _, text, calls = Session(template, CLAUDE).user("How are you?").turn()
-    assert "scripted demo engine" in text
-    assert calls == []
-    plain = act("Once upon a time", family("qwen3_coder"))
-    assert plain
-    assert "<think>" not in plain

@@ -19,7 +19,7 @@ from services.cli.main import main
 from tests.kit.conversations import conversation
 from tests.kit.events import call, finish
 from tests.kit.nats import NatsServer
-from turnwire_tools.behaviour import Comparison, Result, Task, read_tasks, sign_flip_p
+from turnwire_tools.behaviour import Comparison, Result, sign_flip_p
 
 
 def test_p_is_the_share_of_signs_with_a_sum_as_far_from_zero_and_never_zero() -> None:
@@ -113,18 +113,6 @@ def test_turns_and_calls_of_both_sides_are_counted_and_compared(
     assert [(one.repeat, one.status) for one in result.runs] == [(1, 0)] * 4 + [(2, 0)] * 4
     calls = result.comparisons[1]
     assert calls == Comparison("calls", 0.5, 3.0, more=2, fewer=0, equal=0, p=0.5)
-
-
-def test_each_task_of_a_folder_has_its_text_and_files(tmp_path: Path) -> None:
-    files = tmp_path / "fix" / "files"
-    files.mkdir(parents=True)
-    (tmp_path / "grow").mkdir()
-    for name in ("fix", "grow"):
-        (tmp_path / name / "task.txt").write_text(f"Do {name}.\n")
-    assert read_tasks(tmp_path, None) == [
-        Task("fix", "Do fix.", files),
-        Task("grow", "Do grow.", None),
-    ]
 
 
 def test_runs_of_an_experiment_that_fails_are_kept_and_never_written_over(

@@ -1,16 +1,13 @@
-"""`turnwire parse`: raw model output in, events out, with tools in the form of any API."""
+"""`turnwire parse`: raw model output in, events out."""
 
 import io
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from services.cli.main import main
-from tests.kit.every import for_each
-from turnwire_tools.parse import read_tools
 
 CALL = (
     "<tool_call>\n<function=Bash>\n<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>"
@@ -53,27 +50,3 @@ def test_events_are_printed_in_order(parse: Parse, capsys: pytest.CaptureFixture
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1].endswith("incomplete")
     assert not any("dispatch" in line for line in lines)
-
-
-@for_each(
-    [
-        TOOLS[0],
-        {"type": "function", "function": {"name": "Bash", "parameters": SCHEMA}},
-    ]
-)
-def test_tools_of_every_api_are_read(form: dict[str, Any]) -> None:
-    (tool,) = read_tools(json.dumps([form]).encode())
-    assert (tool.name, tool.schema) == ("Bash", SCHEMA)
-
-
-def test_description_takes_the_place_of_a_family(
-    parse: Parse, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    call = {"open": "<do>", "close": "</do>", "content": "json", "repeats": True}
-    description = {"start_anchor": "<bot>", "fields": {"tool_calls": call, "content": {}}}
-    file = tmp_path / "tokenizer_config.json"
-    file.write_text(json.dumps({"response_template": description}))
-    raw = 'Look.<do>{"name": "Bash", "arguments": {"command": "ls"}}</do>'
-    assert parse(raw, "--response-template", str(file), "--json") == 0
-    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [event["name"] for event in events if event["type"] == "dispatch"] == ["Bash"]

@@ -17,8 +17,6 @@ from services.worker.engine import EngineDelta, EngineDied, EngineInfo, EngineRe
 from tests.kit.listening import listen
 from tests.kit.waiting import LIMIT_S, eventually
 from turnwire_tools.script.engine import ScriptEngine
-from turnwire_tools.script.player import Action, Fill, parse_inline
-from turnwire_tools.script.prefills import PrefillQueue
 
 
 class Stage:
@@ -39,17 +37,17 @@ class Stage:
         text: str = self.tokenizer.decode(ids, skip_special_tokens=False)
         return text
 
-    async def play(self, text: str, *, history: str = "") -> list[EngineDelta]:
+    async def play(self, text: str) -> list[EngineDelta]:
         self.count += 1
-        prompt = f"{history}<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+        prompt = f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
         ids, limits = self.encode(prompt), Sampling(max_tokens=500)
         request = EngineRequest(f"t{self.count}", ids, limits, self.info.eos_ids)
         async with asyncio.timeout(LIMIT_S):
             return [delta async for delta in listen(self.engine, request)]
 
-    async def say(self, text: str, *, history: str = "") -> str:
+    async def say(self, text: str) -> str:
         """The text of the output."""
-        return self.text_of(await self.play(text, history=history))
+        return self.text_of(await self.play(text))
 
 
 @pytest.fixture
@@ -109,34 +107,3 @@ async def test_a_request_may_kill_the_engine(stage: Any) -> None:
     with pytest.raises(EngineDied):
         await asyncio.wait_for(other, LIMIT_S)
     assert not trial.engine.healthy()
-
-
-LONG_S = 10_000.0
-
-
-async def test_prompts_are_computed_in_order_and_those_of_ended_turns_take_no_time() -> None:
-    done: list[str] = []
-    prefills = PrefillQueue(done.append)
-    for name in "abc":
-        prefills.add(name, LONG_S)
-    prefills.add("d", 0.0)
-    for name in "bac":
-        prefills.remove(name)
-    await eventually(lambda: done == ["d"])
-    for name in "efg":
-        prefills.add(name, 0.0)
-    await eventually(lambda: done == [*"defg"])
-
-
-def test_directives_in_a_request_become_actions() -> None:
-    text = "Hi[[pause 200]] you[[fill 5]][[fail no luck]][[unknown]]"
-    assert parse_inline(text) == [
-        "Hi",
-        Action("pause", 200.0),
-        " you",
-        Fill(5),
-        Action("fail", text="no luck"),
-        "[[unknown]]",
-    ]
-    with pytest.raises(Invalid, match="needs a number"):
-        parse_inline("[[pause soon]]")

@@ -81,14 +81,6 @@ def test_another_answer_to_the_same_history_is_a_retry_and_another_question_a_fo
     assert rollout.causes() == [None, ("retry", "t2"), ("fork", "t1"), ("retry", "t1")]
 
 
-def test_a_helper_of_a_session_is_a_sample_of_its_own() -> None:
-    helper = Rollout()
-    helper.turn([1, 2], [3], session="a")
-    helper.turn([7, 8], [9], ("Task",), session="a")
-    helper.turn([1, 2, 3, 4], [5], NEXT, session="a")
-    assert helper.causes() == [None, None]
-
-
 def test_prompts_that_extend_are_one_sample() -> None:
     rollout = Rollout()
     rollout.turn([1, 2], [3, 4], now=10.0)

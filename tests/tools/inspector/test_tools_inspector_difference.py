@@ -63,13 +63,3 @@ def test_extended_prompt_has_no_difference(bus: Bus) -> None:
     found = compared(bus, asked(*HISTORY), [*PROMPT, *OUTPUT, 77, 78])
     assert (found.extends, found.cause, found.at) == (True, "none", 204)
     assert (found.again, found.changes) == (0, [])
-
-
-def test_without_tokens_the_messages_decide(bus: Bus) -> None:
-    bus.turn(asked(user("Q")), [], [], LS)
-    found = difference(bus, asked(*NO_THOUGHT), [])
-    assert (found.extends, found.at) == (True, None)
-    more = (*NO_THOUGHT, answer(Text("x")), user("B"))
-    edited = difference(bus, asked(*more, system=[Text("New.")]), [])
-    assert (edited.cause, edited.extends) == ("system", False)
-    assert "tokens unknown" in edited.reason

@@ -1,8 +1,6 @@
 """Messages of a bus become turns and sessions, also where they are lost, repeated or of several
 attempts."""
 
-from typing import Any
-
 from msgspec import Raw
 from msgspec.structs import replace
 
@@ -62,26 +60,6 @@ def test_without_a_session_id_the_history_decides(bus: Bus) -> None:
     assert one.session != other.session
     for question, first in (("One", one), ("Other", other)):
         assert turn(user(question), answer(Text("Done.")), user("Again")).previous == first.id
-
-
-def claimed(bus: Bus, question: str, session: str, **client: Any) -> InspectedTurn:
-    """A turn of which the client says these things."""
-    asks = asked(user(question), session=session)
-    told = replace(asks.client, **{"kind": "helper", **client})
-    return bus.turn(replace(asks, client=told), range(9), [100], Text("Done."))
-
-
-def test_helpers_are_under_the_agent_that_started_them(bus: Bus) -> None:
-    main = claimed(bus, "Q", "s", kind="main")
-    helpers = [claimed(bus, "Task", f"s/{n}", parent="s") for n in range(2)]
-    inner = claimed(bus, "Inner", "s/0/1", parent="s/0")
-    assert [helper.parent for helper in helpers] == [main.id] * 2
-    assert len({helper.session for helper in helpers}) == 2
-    assert (main.parent, inner.parent) == ("", helpers[0].id)
-    assert claimed(bus, "Other", "x", parent="never seen").parent == ""
-    assert claimed(bus, "Q", "t", tenant="other", parent="s").parent == ""
-    title = claimed(bus, "Title?", "s", kind="background")
-    assert title.parent == main.id
 
 
 def test_attempts_takeovers_and_replays_are_trouble(bus: Bus) -> None:

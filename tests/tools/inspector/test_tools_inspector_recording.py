@@ -17,7 +17,6 @@ from turnwire_tools.inspector.views import (
     PromptSegment,
     TurnView,
     segments_of,
-    session_view,
     turn_view,
 )
 from turnwire_tools.tap.messages import line_of
@@ -109,17 +108,3 @@ def test_a_prompt_is_cut_into_cached_original_and_encoded(bus: Bus) -> None:
         PromptSegment(200, 204, False, "ledger", 1),
         PromptSegment(204, 504, False, "encoded"),
     ]
-
-
-def test_a_difference_costs_tokens_and_time_and_is_a_reason_of_its_session(bus: Bus) -> None:
-    first = bus.turn(asked(user("Q")), range(1000, 3000), [1, 2, 3, 4], LS)
-    ids = [*range(1000, 1200), *range(5000, 7000)]
-    turn = bus.turn(asked(*HISTORY, system=[Text("New.")]), ids, [5], Text("x"), cached=192)
-    view = turn_view(bus.fold, turn)
-    assert view.cost is not None
-    assert (view.cost.changed, view.cost.lost, view.again) == (1804, 0, 1804)
-    assert view.cost.ms_per_token == bus.fold.rates["m"].ms_per_token
-    shown = session_view(bus.fold, first.id)
-    assert shown is not None
-    assert [row.number for row in shown.turns] == [1, 2]
-    assert shown.reasons == {turn.id: "system text 1 changed"}
