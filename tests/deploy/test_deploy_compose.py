@@ -19,18 +19,12 @@ ROOT = Path(__file__).parents[2]
 
 
 def read(name: str) -> dict[str, Any]:
-    """A value with Compose's tag `!reset`, which takes it away, is None."""
-    text = re.sub(r"!reset .*", "null", (ROOT / name).read_text())
-    found: dict[str, Any] = msgspec.yaml.decode(text)
+    found: dict[str, Any] = msgspec.yaml.decode((ROOT / name).read_bytes())
     return found
 
 
 COMPOSE = read("compose.yaml")
 SERVICES: dict[str, Any] = COMPOSE["services"]
-WORKERS = {
-    engine: read(f"deploy/compose.{engine}.yaml")["services"] for engine in ("script", "vllm")
-}
-"""What a file changes in compose.yaml."""
 MONITORING = read("deploy/compose.monitoring.yaml")["services"]
 DEFAULT = re.compile(r"\$\{[A-Z_]+:-((?:[^{}]|\$\{[^{}]*\})*)\}")
 IF_SET = re.compile(r"\$\{[A-Z_]+:\+[^{}]*\}")
@@ -133,26 +127,6 @@ def test_images_contain_package_data() -> None:
     assert len(files) > 4
     for file in files:
         assert str(file) in sent or str(file.parent) in sent, file
-
-
-def test_the_worker_decodes_with_tensorrt_llm_on_all_gpus_with_vllm_or_with_the_demo() -> None:
-    worker = SERVICES["worker"]
-    assert worker["command"] == ["serve", "worker", "--engine", "trtllm"]
-    (device,) = worker["deploy"]["resources"]["reservations"]["devices"]
-    assert device == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
-    vllm = WORKERS["vllm"]["worker"]
-    assert vllm["command"] == ["serve", "worker", "--engine", "vllm"]
-    for container in (worker, vllm):
-        assert (ROOT / container["build"]["dockerfile"]).is_file()
-    (included,) = read("compose.demo.yaml")["include"]
-    assert included["path"] == ["compose.yaml", "deploy/compose.script.yaml"]
-    script = WORKERS["script"]["worker"]
-    assert (script["command"], script["read_only"]) == (["serve", "worker"], True)
-    assert script["deploy"] is None
-    with_model = [name for name in SERVICES if "TURNWIRE_MODEL" in environment(name)]
-    assert sorted(with_model) == sorted(WORKERS["script"])
-    for container in WORKERS["script"].values():
-        assert resolved(container["environment"]["TURNWIRE_SERVED_MODEL_NAME"]) == "turnwire-demo"
 
 
 def make_env(tmp_path: Path, nvidia_smi: str, *arguments: str) -> dict[str, str]:

@@ -17,7 +17,6 @@ from schemas.control import Load
 from services.cli.main import main
 from services.runtime.config import (
     STAGES,
-    BucketsConfig,
     FrontendConfig,
     ServiceConfig,
     StageConfig,
@@ -143,33 +142,6 @@ def test_each_deployment_has_what_its_stage_needs(overlay: str, stage: str, rend
     patience_s = probes[2]["periodSeconds"] * probes[2]["failureThreshold"]
     waits_s = config.wait_s if isinstance(config, FrontendConfig) else 0.0
     assert patience_s >= waits_s, "requests wait for the bus"
-
-
-@for_each(OVERLAYS)
-def test_stages_share_one_model_and_the_overlay_sets_the_engine(
-    overlay: str, render: Render
-) -> None:
-    rendered = render(overlay)
-    models = {getattr(settings(rendered, stage), "model", None) for stage in STAGES} - {None}
-    worker = container(rendered.get("Deployment", "worker"))
-    args, limits = worker["args"], worker["resources"]["limits"]
-    if overlay == "demo":
-        assert (models, args) == ({"/opt/turnwire/demo-model"}, ["serve", "worker"])
-    else:
-        assert len(models) == 1
-        assert args == ["serve", "worker", "--engine", overlay]
-        assert limits["nvidia.com/gpu"] == 1
-
-
-def test_job_creates_the_buckets_as_user_setup(render: Render) -> None:
-    job = render("demo").get("Job", "turnwire-buckets")
-    config = Sources(env=render("demo").environment(job)).load(BucketsConfig).config
-    assert (config.bus.nats_url, config.bus.nats_user) == ("nats://nats:4222", "setup")
-    assert render("demo").mounted(job, "/secrets") == {"nats.password"}
-    assert container(job)["args"] == ["buckets"]
-    assert "ttlSecondsAfterFinished" in job["spec"], (
-        "else a new image cannot be applied: a Job does not change"
-    )
 
 
 @for_each(OVERLAYS)

@@ -7,14 +7,10 @@ from pathlib import Path
 
 import nats
 import pytest
-from structlog.typing import FilteringBoundLogger
 
 from deploy.audit import PUBLISHERS, SUBSCRIBERS, USERS, Audit
-from schemas import subjects
-from services.cli.main import main
 from services.runtime.config import read_secret
 from tests.deploy.deployed import DeployedNats
-from tests.kit.waiting import LIMIT_S
 
 
 @pytest.fixture(scope="module")
@@ -69,30 +65,3 @@ async def test_connections_need_a_password_and_may_send_8_mib(server: DeployedNa
     client = await nats.connect(server.url, user="tap", password=password)
     assert client.max_payload == 8 * 1024 * 1024
     await client.close()
-
-
-async def test_requests_are_answered(server: DeployedNats, quiet_log: FilteringBoundLogger) -> None:
-    asked = [
-        ("frontend", "preprocessor", subjects.count("acme/m", "p.1")),
-        ("preprocessor", "worker", subjects.generate("acme/m", "w.1")),
-        ("preprocessor", "frontend", subjects.events("f.1")),
-    ]
-    for asking, answering, subject in asked:
-        one, other = await server.bus(asking, quiet_log), await server.bus(answering, quiet_log)
-        await other.subscribe(subject, lambda message: message.reply(b"!"))
-        await other.flush()
-        assert await one.request(subject, b"?", LIMIT_S) == b"!"
-        await one.close()
-        await other.close()
-
-
-def test_services_may_not_create_buckets(
-    server: DeployedNats, capsys: pytest.CaptureFixture[str]
-) -> None:
-    login = ["--nats-user", "parser", "--nats-password-file", server.password_file("parser")]
-    assert main(["buckets", "--nats-url", server.url, *login]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert (
-        "bucket tw_ledger: no answer from JetStream within 2 s; may this user create streams?"
-        in line
-    )

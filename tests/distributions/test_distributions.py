@@ -16,7 +16,6 @@ from packaging.requirements import Requirement
 
 from distributions.build import distributions, main
 from services import __version__
-from tests.kit.every import for_each
 from tests.kit.tokenizer_zoo import make
 
 pytestmark = pytest.mark.slow
@@ -128,19 +127,6 @@ def test_wheels_contain_their_packages_whole_and_nothing_else(wheels: Path) -> N
         assert {Path(path).name for path in files if not path.endswith(".py")} <= {"py.typed"}
         every += files
     assert len(every) == len(set(every)), "no file is in two wheels"
-
-
-@for_each(NAMES)
-def test_requirements_are_those_of_turnwire_and_its_version(name: str) -> None:
-    ours = set(map(str, map(Requirement, project(ROOT / "pyproject.toml")["dependencies"])))
-    description = project(FOLDERS[name] / "pyproject.toml")
-    extras = description.get("optional-dependencies", {}).values()
-    for line in [*description["dependencies"], *(line for extra in extras for line in extra)]:
-        requirement = Requirement(line)
-        if requirement.name.startswith(PREFIX):
-            assert str(requirement.specifier) == f"=={__version__}"
-        else:
-            assert str(requirement) in ours
 
 
 @pytest.mark.parametrize("name", NAMES)
