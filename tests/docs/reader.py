@@ -82,7 +82,7 @@ class Reader:
         ready = next(
             (text for pattern, text in STAYS.items() if re.match(pattern, command.text)), ""
         )
-        running = self.start(command, until_interrupted=bool(ready))
+        running = self._start(command, until_interrupted=bool(ready))
         if not ready:
             running.check(running.process.wait(LIMIT_S))
             return running.output()
@@ -121,7 +121,7 @@ class Reader:
             await_condition(lambda: file.is_file() and file.stat().st_size > 0, str(running))
         running.interrupt()
 
-    def start(self, command: Command, *, until_interrupted: bool) -> "Running":
+    def _start(self, command: Command, *, until_interrupted: bool) -> "Running":
         text = command.text.replace(ADDRESS, self.address)
         for placeholder, value in PLACEHOLDERS.items():
             text = text.replace(placeholder, value)
