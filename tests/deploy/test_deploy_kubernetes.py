@@ -166,7 +166,7 @@ def test_pods_are_hardened_and_survive_drains_of_nodes(overlay: str, render: Ren
     assert budgets == {*STAGES, "nats"}
 
 
-def test_the_autoscalers_and_the_monitor_find_the_metrics_of_the_stages(render: Render) -> None:
+def test_the_autoscalers_ask_for_metrics_of_the_stages(render: Render) -> None:
     for scaled in render("vllm").all("ScaledObject"):
         metrics = LoadCollector(scaled["metadata"]["name"], lambda: Load(kv_used=0.5)).collect()
         for trigger in scaled["spec"]["triggers"]:
@@ -174,15 +174,6 @@ def test_the_autoscalers_and_the_monitor_find_the_metrics_of_the_stages(render: 
                 names = set(re.findall(r"turnwire_\w+", trigger["metadata"]["query"]))
                 assert names
                 assert names <= {metric.name for metric in metrics}
-    rendered = everything(render)
-    (monitor,) = rendered.all("PodMonitor")
-    (rule,) = monitor["spec"]["selector"]["matchExpressions"]
-    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
-    assert (rule["operator"], endpoint["path"]) == ("In", "/metrics")
-    assert sorted(rule["values"]) == sorted(STAGES)
-    for workload in rendered.all("Deployment"):
-        assert workload["spec"]["template"]["metadata"]["labels"][rule["key"]] in rule["values"]
-        assert endpoint["port"] in [port["name"] for port in container(workload)["ports"]]
 
 
 def test_only_connections_that_policies_name_are_allowed(render: Render) -> None:

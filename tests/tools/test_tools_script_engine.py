@@ -17,6 +17,7 @@ from services.worker.engine import EngineDelta, EngineDied, EngineInfo, EngineRe
 from tests.kit.listening import listen
 from tests.kit.waiting import LIMIT_S, eventually
 from turnwire_tools.script.engine import ScriptEngine
+from turnwire_tools.script.prefills import PrefillQueue
 
 
 class Stage:
@@ -107,3 +108,20 @@ async def test_a_request_may_kill_the_engine(stage: Any) -> None:
     with pytest.raises(EngineDied):
         await asyncio.wait_for(other, LIMIT_S)
     assert not trial.engine.healthy()
+
+
+LONG_S = 10_000.0
+
+
+async def test_prompts_are_computed_in_order_and_those_of_ended_turns_take_no_time() -> None:
+    done: list[str] = []
+    prefills = PrefillQueue(done.append)
+    for name in "abc":
+        prefills.add(name, LONG_S)
+    prefills.add("d", 0.0)
+    for name in "bac":
+        prefills.remove(name)
+    await eventually(lambda: done == ["d"])
+    for name in "efg":
+        prefills.add(name, 0.0)
+    await eventually(lambda: done == [*"defg"])
