@@ -100,26 +100,6 @@ def test_finished_thought_of_messages_is_sent_whole_after_its_block() -> None:
     assert seen[at][1] == {"type": "ping", "reasoning_dispatch": block}
 
 
-def test_counted_thoughts_add_up_to_their_tokens() -> None:
-    """One delta or more is omitted for each report; a stream without the beta has none."""
-    turn: list[TurnEvent] = [BlockStart(0, "reasoning")]
-    turn += [Delta(0, at, "x") for at in range(40)]
-    turn.append(BlockStop(0, length=40, seal="s", tokens=42))
-
-    def deltas(**options: Any) -> list[Json]:
-        stream = frames(stream_of(MessagesStream(INFO, **options), turn))
-        found = [data["delta"] for name, data in stream if name == "content_block_delta"]
-        return [delta for delta in found if delta["type"] == "thinking_delta"]
-
-    counted = deltas(omit_thinking=True, count_thinking=True)
-    assert sum(delta["estimated_tokens"] for delta in counted) == 42
-    assert {delta["thinking"] for delta in counted} == {""}
-    shown = deltas(count_thinking=True)
-    assert all(delta["estimated_tokens"] is None for delta in shown)
-    assert deltas(omit_thinking=True) == []
-    assert all("estimated_tokens" not in delta for delta in deltas())
-
-
 def test_error_outside_the_turn_fails_the_response() -> None:
     renderer = RESPONSES.ask().renderer(INFO)
     stream_of(renderer, [BlockStart(0, "text"), Delta(0, 0, "half")])

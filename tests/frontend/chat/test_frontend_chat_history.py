@@ -70,10 +70,6 @@ PDF = {"file_data": "data:application/pdf;base64,AAAA", "filename": "a.pdf"}
             Media("audio", media_type="audio/wav", size_bytes=3),
         ),
         (
-            block("video_url", video_url={"url": "http://x/v"}),
-            Media("document", media_type="video", url="http://x/v"),
-        ),
-        (
             block("file", file=PDF),
             make_document("application/pdf", "AAAA", 3, "a.pdf", "Title: a.pdf\n\n"),
         ),
@@ -124,17 +120,6 @@ def test_arguments_keep_their_spelling() -> None:
     assert (call.kind, json.loads(call.arguments)) == ("custom", {"input": '{"input": "x"}'})
 
 
-def test_legacy_calls_are_paired_by_name() -> None:
-    legacy = assistant(None, function_call={"name": "look", "arguments": '{"at": 3}'})
-    answer = message("function", "seen", name="look")
-    found = read_messages(USER, legacy, answer, legacy, answer)
-    calls = [part for message in found for part in message.parts if isinstance(part, Call)]
-    results = [part for message in found for part in message.parts if isinstance(part, Result)]
-    assert [call.call_id for call in calls] == [result.call_id for result in results]
-    assert len({call.call_id for call in calls}) == 2
-    assert results[0] == Result(calls[0].call_id, [Text("seen")], name="look")
-
-
 SIGNED = block("reasoning.text", text="so", signature="sig")
 FOREIGN = block("reasoning.encrypted", data="foreign")
 THINKING = block("thinking", thinking="so", signature="sig")
@@ -153,12 +138,6 @@ def test_reasoning_is_read_from_any_field_and_comes_first(fields: Json, thought:
     assert parts_of("hello", **fields) == [thought, Text("hello")]
     call = Call("call_1", "look", '{"at": 3.0}')
     assert parts_of("hello", tool_calls=[CALL], **fields) == [thought, Text("hello"), call]
-
-
-def test_reasoning_in_an_unknown_form_is_ignored() -> None:
-    for odd in (5, {"a": 1}, [], [None], [{"type": "reasoning.text"}]):
-        for field in ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks"):
-            assert parts_of("hello", **{field: odd}) == [Text("hello")]
 
 
 def detail(seal: str, place: str) -> Json:

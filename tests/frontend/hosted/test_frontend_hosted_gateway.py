@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from schemas.conversation import Call, Message, Part, Reasoning, Result, Text
 from schemas.errors import ContextOverflow, Overloaded
 from services.frontend.turns.hosted_turns import next_turn_id
@@ -289,12 +287,12 @@ async def test_responses_streams_web_search_calls() -> None:
     assert stub.calls[0]["allowed_domains"] == ["example.org"]
 
 
-@pytest.mark.parametrize("stored", [True, False])
-async def test_responses_keeps_results_for_the_next_request(stored: bool) -> None:
+async def test_responses_keeps_results_for_the_next_request() -> None:
+    """As Codex returns them: without ids, and calls with their own members only."""
     mixed = [*search(0, "moon", IDS[1]), *call(1, "look", "{}", call_id=IDS[2]), finish(2)]
     gateway = in_turn(FIRST, mixed, LAST)
     tools = [{"type": "web_search"}, {"type": "function", **{**LOOK, "input_schema": None}}]
-    base = {"model": MODEL, "tools": tools, "store": stored}
+    base = {"model": MODEL, "tools": tools, "store": False}
     async with hosted(gateway) as (served, _):
         first = (await served.post("/v1/responses", {**base, "input": "When?"})).json
         live = last(gateway)
@@ -302,14 +300,11 @@ async def test_responses_keeps_results_for_the_next_request(stored: bool) -> Non
             "reasoning message web_search_call reasoning web_search_call function_call reasoning"
         )
         output = {"type": "function_call_output", "call_id": IDS[2], "output": "waves"}
-        if stored:
-            again = {**base, "previous_response_id": first["id"], "input": [output]}
-        else:  # as Codex: without ids, and calls with their own members only
-            kept = [
-                {name: value for name, value in item.items() if name != "id"}
-                for item in first["output"]
-            ]
-            again = {**base, "input": [{"role": "user", "content": "When?"}, *kept, output]}
+        kept = [
+            {name: value for name, value in item.items() if name != "id"}
+            for item in first["output"]
+        ]
+        again = {**base, "input": [{"role": "user", "content": "When?"}, *kept, output]}
         second = await served.post("/v1/responses", again)
     assert (second.status, second.json["status"]) == (200, "completed")
     restored = [comparable(turn) for turn in last(gateway)]

@@ -72,16 +72,6 @@ def test_changed_link_target_is_noticed(tmp_path: Path) -> None:
     assert watched.calls == ["new"]
 
 
-def test_file_that_is_replaced_in_two_steps_is_read_once(watched: Watched) -> None:
-    watched.write("")
-    watched.write("other")
-    watched.path.unlink()
-    watched.watch.check()
-    assert watched.calls == ["other"]
-    watched.watch.check()
-    assert watched.calls == ["other", None]
-
-
 async def test_watch_polls_while_the_application_runs(watched: Watched) -> None:
     context = watched.watch.context(None)
     await anext(context)

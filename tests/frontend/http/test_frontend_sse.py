@@ -115,8 +115,8 @@ class Played:
     """A writer, and the request, response and transport to which it writes. What is written stays
     in the transport until `read` takes it."""
 
-    def __init__(self, *, chunked: bool = False, **config: Any) -> None:
-        self.chunked = chunked
+    def __init__(self, **config: Any) -> None:
+        self.chunked = False
         self.transport = self.writer = self
         self.written = b""
         self.held = 0
@@ -135,8 +135,7 @@ class Played:
         )
 
     def begin(self, _request: object, first: bytes) -> None:
-        chunk = b"%x\r\n%b\r\n" % (len(first), first) if self.chunked and first else first
-        self.write(b"head " + chunk)
+        self.write(b"head " + first)
 
     def write(self, data: bytes) -> None:
         self.written += data
@@ -161,21 +160,6 @@ class Played:
     def read(self, size: int) -> None:
         self.held = max(0, self.held - size)
         self.room.set()
-
-
-async def test_head_and_first_bytes_are_one_write_and_last_bytes_and_end() -> None:
-    played = Played(chunked=True)
-    played.sse.begin(b"first")
-    assert played.written == b"head 5\r\nfirst\r\n"
-    played.sse.write(b"")
-    played.sse.write(b"x" * 17)
-    played.sse.close(b"last")
-    played.sse.write(b"late")
-    played.sse.close(b"later")
-    end = b"\r\n11\r\n" + b"x" * 17 + b"\r\n4\r\nlast\r\n0\r\n\r\n"
-    assert played.written.endswith(end), "without waiting for the task"
-    await played.sse.run()
-    assert played.written.endswith(end)
 
 
 async def test_end_waits_for_the_backlog() -> None:

@@ -302,12 +302,3 @@ async def test_note_is_sent_once_and_is_not_in_prompts(api: Api) -> None:
         assert await api.said(served, asked) == HELLO
         for conversation in (served.gateway.conversations[-1], await api.count(served, asked)):
             assert conversation.messages[0].parts == [Text(f"Title: plan.pdf\n\n{TEXT}")]
-
-
-async def test_image_that_codex_left_out_is_named_to_the_user() -> None:
-    """Codex does not send images to a model with only text in its profile."""
-    text = "image content omitted because you do not support image input"
-    omitted = {"type": "input_text", "text": text}
-    async with serving() as served:
-        assert await RESPONSES.said(served, RESPONSES.body([omitted])) == NOTED
-        assert served.gateway.conversations[0].messages[0].parts == [Media("image")]

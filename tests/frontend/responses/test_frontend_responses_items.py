@@ -327,13 +327,3 @@ LOG = {"server_label": "git", "name": "log", "arguments": "{}", "output": "x"}
 )
 def test_items_of_other_servers_tools_become_text(item: Json, text: str) -> None:
     assert read_messages(USER, item) == [*read_messages(USER), Message("assistant", [Text(text)])]
-
-
-def test_screenshot_is_an_image_and_items_without_content_are_dropped() -> None:
-    image = block("computer_screenshot", image_url="https://x")
-    shot = block("computer_call_output", call_id="x", output=image)
-    assert read_messages(shot) == [Message("user", [Media("image", url="https://x")])]
-    silent = ("mcp_list_tools", "mcp_approval_request", "mcp_approval_response")
-    found = ask(USER, *(block(kind, id="x") for kind in (*silent, "from_the_future")))
-    assert found.conversation.messages == read_messages(USER)
-    assert found.notes == ["from_the_future"]

@@ -9,14 +9,11 @@ import pytest
 from msgspec import Raw
 from structlog.typing import FilteringBoundLogger
 
-from services.frontend.apis.responses.state.expand import chain_items
 from services.frontend.apis.responses.state.input_items import list_page
 from services.frontend.apis.responses.state.record import (
     StoredResponse,
-    item_id,
 )
 from services.frontend.apis.responses.state.store import (
-    ConnectionStore,
     MemoryStore,
     SharedStore,
     Sharing,
@@ -98,17 +95,6 @@ async def test_entries_expire() -> None:
     clock.now += 0.5
     assert await kept.get("a", None) is None
     assert len(kept) == 0
-
-
-async def test_store_falls_back_to_another_store() -> None:
-    common = store()
-    own = ConnectionStore(StoreLimits(60.0, 100, 1 << 20), Clock(), common)
-    common.put(record("a"))
-    own.put(record("b", "a"))
-    items = [item_id(raw) for raw in await chain_items(own, "b", None)]
-    assert items == ["in_a", "out_a", "in_b", "out_b"]
-    assert [await own.item(id, None) for id in ("out_a", "in_b")] == [item("out_a"), item("in_b")]
-    assert await own.item("nothing", None) is None
 
 
 def test_repeated_item_is_listed_once() -> None:

@@ -5,10 +5,9 @@ import asyncio
 
 import pytest
 
-from schemas.errors import ErrorInfo, ErrorKind, Overloaded
+from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import BlockStart, Delta, Failed, TurnEvent
 from services.runtime.config import FrontendConfig
-from tests.kit.bodies import chat
 from tests.kit.clock import LoopClock
 from tests.kit.events import finish, text
 from tests.kit.frontend import STREAM, FakeGateway, FakeTurn, serving
@@ -113,19 +112,3 @@ async def test_hangup_after_the_start_cancels_the_opening(returns: asyncio.Event
         await asyncio.wait_for(served.gateway.open_cancelled.wait(), LIMIT_S)
         await eventually(lambda: bool(served.lines))
     assert served.lines[-1]["outcome"] == "hangup"
-
-
-async def test_refused_choice_ends_the_others() -> None:
-    async def refuse_the_second(turn: FakeTurn) -> None:
-        if turn.id.endswith("c1"):
-            raise Overloaded("no room for a second choice")
-        if turn.id.endswith("c2"):
-            await asyncio.Event().wait()
-
-    gateway = FakeGateway(lambda: [asyncio.Event()], on_turn=refuse_the_second)
-    async with serving(gateway) as served:
-        reply = await served.post("/v1/chat/completions", chat(n=3))
-        assert reply.status == 503
-        assert "no room for a second choice" in reply.text
-    assert [turn.cancelled for turn in gateway.turns] == [["hangup"], [], []]
-    assert gateway.open_cancelled.is_set(), "the third was still being opened"

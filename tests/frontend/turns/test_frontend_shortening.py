@@ -60,12 +60,10 @@ def compactions(said: list[dict[str, str]]) -> dict[str, tuple[str, dict[str, An
     """Each way to compact a conversation: path and body."""
     messages = {**ASK, "messages": said}
     edits = {"context_management": {"edits": [TRIGGER]}}
-    paused = {"context_management": {"edits": [{**TRIGGER, "pause_after_compaction": True}]}}
     response = {"model": MODEL, "input": said}
     triggered = {"model": MODEL, "input": [*said, {"type": "compaction_trigger"}]}
     return {
         "messages": ("/v1/messages", messages | edits),
-        "messages, pause": ("/v1/messages", messages | paused),
         "threshold": ("/v1/responses", {**response, "context_management": THRESHOLD}),
         "trigger": ("/v1/responses", triggered),
         "compact": ("/v1/responses/compact", response),
