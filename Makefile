@@ -1,6 +1,6 @@
 # make up     everything on this machine, ready for Claude Code     make up ARGS="--port 9000"
 # make env    .env for docker compose, by what this machine has     make env MODEL=org/model ENGINE=vllm
-# make test   the test suite, four minutes on two cores              make test ARGS="tests/cli -x"
+# make test   the test suite, two and a half minutes on two cores    make test ARGS="tests/cli -x"
 # make test-all  every test: long properties, API fuzzing, soak, real clients, containers
 # make nightly  what is too long for each change: 20,000 simulated turns, all of `test-all` that `test` leaves out
 # make test-vllm  the vLLM engine over vLLM itself on the CPU: three gigabytes, a quarter of an hour

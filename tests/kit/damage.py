@@ -9,7 +9,7 @@ from typing import Any
 
 from schemas.conversation import ToolSpec
 from services.families import Family
-from services.families.writing import ARGUMENTS
+from services.families.writing import ARGUMENTS, as_json
 
 Call = tuple[str, dict[str, Any]]
 STRING = {"type": "string"}
@@ -113,7 +113,10 @@ def any_call(chance: random.Random) -> Call:
 def damaged_turn(family: Family, chance: random.Random) -> DamagedTurn:
     """A turn of one or two calls with one marker damaged."""
     calls = [any_call(chance) for _ in range(chance.choice((1, 1, 2)))]
-    damage = chance.choice(DAMAGES)
+    damage = chance.choice((*DAMAGES, "key beside the arguments"))
+    if damage == "key beside the arguments":
+        raw = family.style.joint.join(_with_key_beside(family, call) for call in calls)
+        return DamagedTurn(family, damage, calls, raw)
     written = _written(family, calls)
     start, end = place = chance.choice(written.pieces)
     is_beside_value = end in written.content or (
@@ -200,3 +203,16 @@ def _damaged(
             openers = {other for other in others if any(name in other for name in names)}
             quotes = {*QUOTES} if w.raw[start - 1] in QUOTES else set()
             return chance.choice(sorted(set(others) - openers - w.closers - quotes)) + marker
+
+
+def _with_key_beside(family: Family, call: Call) -> str:
+    """A call with its last argument beside the others, where arguments are an object."""
+    name, arguments = call
+    raw = family.style.write_call(name, arguments)
+    if len(arguments) < 2:
+        return raw
+    *first, last = arguments.items()
+    if family.style.arguments is not as_json:
+        return raw
+    inside = as_json(dict(first)) + ", " + as_json(dict([last]))[1:-1]
+    return raw.replace(as_json(arguments), inside)
