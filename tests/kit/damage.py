@@ -52,9 +52,10 @@ STRINGS = (
 INSERTIONS = (" and so on", "x", "\n\nDone.", " I will wait.", ', "text": "hi"', ")", "7 ")
 """Texts that stand after a marker where the format has none."""
 QUOTES = ('"', "'")
-KEYS = re.compile(
-    r"\b(?:path|text|command|timeout|limit|note|title|options|steps|final|key|value)\b"
-)
+KEYS = ["path", "text", "command", "timeout", "limit", "note", "title", "options", "steps"]
+KEYS += ["final", "key", "value"]
+_NAMES = re.compile("|".join(rf"\b{name}\b" for name in (*KEYS, *(tool.name for tool in TOOLS))))
+"""Matches markers with a name: in another's place they are another argument or call."""
 _PIECES = re.compile(
     r"\]<\]minimax\[>\[</?[^<>]*>|</?[^<>\n]{1,120}>|\[/?[A-Z_]+\]|```\w*|[\[\]{}(),:;='\"]|\w{3,}"
 )
@@ -189,7 +190,7 @@ def _damaged(
             return marker[:at] + chance.choice(("", letter, inserted)) + marker[at + 1 :]
         case "replaced":
             tags = [other for other in others if other not in w.closers and not other.isalnum()]
-            unnamed = [tag for tag in tags if not KEYS.search(tag)]  # else it is another argument
+            unnamed = [tag for tag in tags if not _NAMES.search(tag)]
             return chance.choice(unnamed or tags or others)
         case "with a blank":
             at = chance.randint(0, len(marker))
