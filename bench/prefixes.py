@@ -84,7 +84,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 def manual(name: str, tokens: int) -> str:
-    """About so many tokens of a manual, which begins with a name."""
+    """Returns a manual of roughly this many tokens that begins with a name."""
     text = make_prompt("large", "same", "").system
     wanted = int(tokens * CHARS_PER_TOKEN)
     return f"{name}. " + (text * (wanted // len(text) + 1))[:wanted]

@@ -100,7 +100,7 @@ class Framing:
 @cache
 def dropped(family: str, *, reasoning: bool) -> str:
     """A pattern for markers, any number of them, that are dropped inside a block: those that open
-    reasoning again, control tokens of calls, and behind an unreadable call closers."""
+    reasoning again, control tokens of calls, and closers after a call that cannot be read."""
     grammar = families()[family].grammar
     markers = [*getattr(grammar, "call_tokens", ())]
     if isinstance(grammar, Markup):

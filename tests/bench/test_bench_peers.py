@@ -1,5 +1,5 @@
-"""The peers as far as they need not be installed: Dynamo's processes and worker on stand-ins, and
-what is forced in vLLM."""
+"""What can be tested of the peers without installing them: Dynamo's processes and worker on
+stand-ins, and the tokens that are forced in vLLM."""
 
 import importlib
 import shutil

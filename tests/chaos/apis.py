@@ -66,7 +66,7 @@ def read_document(api: Api, text: bytes) -> ClientAnswer:
 
 
 def received_blocks(api: Api, answer: ClientAnswer, *, stream: bool) -> list[Block]:
-    """As far as they came; of Chat, all reasoning, then all text, then the calls."""
+    """Returns the blocks that arrived; for Chat all reasoning, then all text, then the calls."""
     blocks = []
     for block in answer.blocks:
         text = block.text

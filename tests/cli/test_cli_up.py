@@ -90,8 +90,8 @@ def up(state: Path, tmp_path: Path) -> Start:
 
     @asynccontextmanager
     async def start(*argv: str, sigint: signal.Handlers = signal.SIG_DFL) -> AsyncIterator[Up]:
-        """`sigint`: set in either case, since whoever runs these tests may ignore SIGINT, as shells
-        do for background jobs."""
+        """`sigint`: always set, because a shell that runs the tests in the background ignores
+        SIGINT."""
         ready_file = tmp_path / "ready.json"
         flags = ["--state-dir", str(state), "--ready-file", str(ready_file), "--port", "0"]
         process = await asyncio.create_subprocess_exec(

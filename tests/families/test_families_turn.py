@@ -154,7 +154,7 @@ QWEN = "qwen3_coder"
         # a marker that is incomplete at the end is text
         ("kimi_k2", "<|too", ["<|too"]),
         ("hermes", "Write <tool_call>", ["Write <tool_call>"]),
-        # control tokens of calls are dropped without their call, and behind one that is unreadable
+        # control tokens are dropped without their call, and after a call that cannot be read
         ("minimax_m3", "]<]minimax[>[<", []),
         ("lfm2", "<|tool_call_start|>[<|to_c", ["[<|to_c"]),
         ("kimi_k2", "<|tool_call_begin|> \n<|tool_call_argument_begin|>{}", ["{}"]),

@@ -68,11 +68,10 @@ def _allowed(chosen: wire.ResponsesToolChoice, tools: RequestTools, parallel: bo
         field_path = f"tool_choice.tools[{number}]"
         tool = convert(wire.AllowedTool, raw, field_path)
         if tool.type == "namespace":
-            if not tool.name:
-                raise missing_parameter(f"{field_path}.name")
-            if tool.name not in read:
-                read.add(tool.name)
-                allowed |= dict.fromkeys(index.in_namespace(tool.name))
+            namespace = _namespace_name(tool, field_path)
+            if namespace not in read:
+                read.add(namespace)
+                allowed |= dict.fromkeys(index.in_namespace(namespace))
             continue
         name = index.find(tool)
         if name is not None:
@@ -85,6 +84,12 @@ def _allowed(chosen: wire.ResponsesToolChoice, tools: RequestTools, parallel: bo
     if required:
         raise _nothing_to_call(tools)
     return ToolChoice("none", parallel=parallel)
+
+
+def _namespace_name(tool: wire.AllowedTool, field_path: str) -> str:
+    if not tool.name:
+        raise missing_parameter(f"{field_path}.name")
+    return tool.name
 
 
 class ToolIndex:
