@@ -207,6 +207,7 @@ CUSTOM_CALL = block("custom_tool_call", call_id="call_1", name="look", input="")
 FOREIGN = block("compaction", encrypted_content="a")
 WEB_SEARCH = block("web_search")
 ALLOWED_SEARCH = block("allowed_tools", mode="required", tools=[WEB_SEARCH])
+UNNAMED = block("allowed_tools", mode="auto", tools=[block("namespace")])
 NEVER = block("compaction", compact_threshold=0)
 
 
@@ -241,6 +242,7 @@ REFUSED_BY_RESPONSES: list[Refusal] = [
     ("tool_choice", UNSUPPORTED, chosen(WEB_SEARCH, WEB_SEARCH)),
     ("tool_choice", VALUE, chosen(FUNCTION, block("function", name="x"))),
     ("tool_choice", None, chosen(FUNCTION, ALLOWED_SEARCH)),
+    ("tool_choice.tools[0].name", MISSING, chosen(FUNCTION, UNNAMED)),
     ("tools[0].name", VALUE, responses(tools=[function("a.b")])),
     ("tools[1].tools[0].name", VALUE, responses(tools=[NAMESPACE, NAMESPACE])),
     ("context_management[0].compact_threshold", BELOW, responses(context_management=[NEVER])),

@@ -9,6 +9,8 @@ import pytest
 from msgspec import Raw
 from structlog.typing import FilteringBoundLogger
 
+from schemas.errors import Invalid
+from services.frontend.apis.responses.state.expand import MAX_CHAIN, chain_items
 from services.frontend.apis.responses.state.input_items import list_page
 from services.frontend.apis.responses.state.record import (
     StoredResponse,
@@ -136,3 +138,12 @@ async def test_response_that_is_deleted_while_it_is_read_does_not_come_back(
     bucket.go.set()
     assert await reading == kept
     assert (shared.find("resp_a", None) is None) == deleted
+
+
+async def test_a_chain_has_a_limit_which_is_not_that_of_a_lost_response() -> None:
+    kept = store(entries=MAX_CHAIN + 1, bytes=1 << 30)
+    for number in range(MAX_CHAIN + 1):
+        kept.put(record(f"r{number}", f"r{number - 1}" if number else None))
+    assert len(await chain_items(kept, f"r{MAX_CHAIN - 1}", None)) == 2 * MAX_CHAIN
+    with pytest.raises(Invalid, match=f"continues more than {MAX_CHAIN} others"):
+        await chain_items(kept, f"r{MAX_CHAIN}", None)
