@@ -68,8 +68,8 @@ async def test_a_hang_up_ends_the_turn_in_the_engine(client: Client, tap: Tap, p
     task = asyncio.create_task(client.http.post(f"{client.url}/v1/messages", json=request))
     await (tap.opened if phase == "prefill" else tap.decoding).wait()
     if phase == "decode":
-        (await task).close()
-    else:
-        task.cancel()
+        await task
+    if not task.cancel():  # the stream has begun
+        task.result().close()
     await eventually(lambda: bool(tap.finished))
     assert list(tap.finished.values()) == ["cancelled"]
