@@ -90,7 +90,10 @@ def read_content(events: Sequence[Event]) -> list[Body]:
     blocks: dict[int, Body] = {}
     inputs: dict[int, str] = {}
     for _, event in events:
-        data = json.loads(event.partition(b"data:")[2] or b'{"type":"comment"}')
+        payload = event.partition(b"data:")[2].strip()
+        if payload in (b"", b"[DONE]"):  # Dynamo ends streams of Messages with it, too
+            continue
+        data = json.loads(payload)
         if data["type"] == "content_block_start":
             blocks[data["index"]] = data["content_block"]
         elif data["type"] == "content_block_delta":
