@@ -20,7 +20,7 @@ from schemas.conversation import (
     ToolSpec,
 )
 from services.frontend.apis.chat.request import Chat
-from services.frontend.apis.messages.request import parse as parse_messages
+from services.frontend.apis.messages.request import Messages
 from services.frontend.apis.responses.dialect import Responses
 from turnwire_tools.clients import chat, messages, responses
 
@@ -137,7 +137,7 @@ def _messages(dialogue: Dialogue, thought: Callable[[Block], Reasoning | None]) 
 
     conversation = _conversation(dialogue, lambda blocks: _parts(blocks, thought, call), "system")
     conversation = structs.replace(conversation, sampling=Sampling(max_tokens=32_000))
-    return parse_messages(messages.request(conversation), JSON).conversations[0]
+    return Messages().parse(messages.request(conversation), JSON).conversations[0]
 
 
 def codex(dialogue: Dialogue) -> Conversation:

@@ -20,7 +20,7 @@ from schemas.errors import Invalid, NotFound
 from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, Prepared, Usage
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.completions.request import Completions
-from services.frontend.apis.messages.request import parse as parse_messages
+from services.frontend.apis.messages.request import Messages
 from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.responses.render.events import payloads
 from services.frontend.apis.responses.request.body import decode
@@ -52,7 +52,8 @@ def one(data: bytes) -> None:
     try:
         match path:
             case "/v1/messages":
-                ask = parse_messages(body, HEADERS, counting=counting)
+                parse = Messages().parse_count if counting else Messages().parse
+                ask = parse(body, HEADERS)
                 conversations = [ask.conversation]
             case "/v1/responses":
                 responses(body, counting=counting)

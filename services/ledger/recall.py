@@ -9,10 +9,6 @@ A `LedgerRecall` looks up one request's turns. It is used in two steps around th
 | `encode`  | `encode.py`  | the rendered text's ids, with original tokens as far as it has them |
 """
 
-from collections.abc import Callable
-from typing import TypeAlias
-
-from msgspec import Struct
 from typing_extensions import override
 
 from schemas.conversation import Conversation, ToolSpec, Unseal, opens_nothing
@@ -27,57 +23,41 @@ from services.ledger.store import EntryStore, PromptCache
 from services.ledger.turn_reader import TurnReader
 from services.tokenization.encoder import Encoder
 
-OnStep: TypeAlias = Callable[[str], None]
-"""Called at the start of the steps `strip`, `ledger` (restore, if there is a ledger), `render` and
-`encode` of a prompt, with this name. The step limit is not reported; a raw prompt only has
-`encode`."""
-
-
-def no_step(name: str) -> None:
-    """An `OnStep` that does nothing."""
-
-
-class RecallRequest(Struct, frozen=True):
-    """What a ledger needs to look up the turns of a conversation."""
-
-    conversation: Conversation
-    """Without preamble."""
-    tools: list[ToolSpec]
-    """The tools as the model sees them."""
-    encoder: Encoder
-    """The model's."""
-    unseal: Unseal = opens_nothing
-    on_step: OnStep = no_step
-    """Called with the step `ledger` by a ledger that may have turns."""
-
-
 class Recall:
     """The turns of one request. These were not looked up, and stay as the client sent them; those
     of a `LedgerRecall` are restored."""
 
-    def __init__(self, request: RecallRequest) -> None:
-        self._request = request
+    def __init__(self, conversation: Conversation, encoder: Encoder) -> None:
+        self._conversation = conversation
+        self._encoder = encoder
 
     def restore(self) -> Conversation:
         """The conversation with its turns as the model wrote them. A turn that the client changed
         stays as the client sent it; reasoning that the client dropped is restored, unless the
         request asks for dropping."""
-        return self._request.conversation
+        return self._conversation
 
     def encode(self, text: str, prefix: str = "", *, continues: bool = False) -> EncodedPrompt:
         """The ids of a prompt. `text`: the conversation that `restore` returned, rendered.
         `prefix`: the opening of a forced call at its end. `continues`: it ends in the model's own
         last turn."""
-        ids = self._request.encoder.encode(text)
+        ids = self._encoder.encode(text)
         return EncodedPrompt(ids, Outcome.NOT_LOOKED_UP, 0, None)
 
 
 class Ledger:
     """The earlier turns of one model. This one has none; a `TurnLedger` has those that it gets."""
 
-    def recall(self, request: RecallRequest) -> Recall:
-        """Looks up a request's turns."""
-        return Recall(request)
+    def recall(
+        self,
+        conversation: Conversation,
+        tools: list[ToolSpec],
+        encoder: Encoder,
+        unseal: Unseal = opens_nothing,
+    ) -> Recall:
+        """Looks up the turns of a conversation, which has no preamble. `tools`: as the model sees
+        them; `encoder`: the model's."""
+        return Recall(conversation, encoder)
 
     def keep(self, prompt: EncodedPrompt) -> None:
         """Keeps the ids of a prompt, for the turn that follows."""
@@ -103,12 +83,19 @@ class TurnLedger(Ledger):
         return entry.model == self.model.name and self.entries.add(entry)
 
     @override
-    def recall(self, request: RecallRequest) -> "LedgerRecall":
-        request.on_step("ledger")
-        conversation = request.conversation
+    def recall(
+        self,
+        conversation: Conversation,
+        tools: list[ToolSpec],
+        encoder: Encoder,
+        unseal: Unseal = opens_nothing,
+    ) -> "LedgerRecall":
+        return LedgerRecall(self, conversation, tools, encoder, unseal)
+
+    def chain_of(self, conversation: Conversation) -> Chain:
+        """The hash keys of a conversation's turns."""
         scope = self.model.scope_of(conversation.client.tenant)
-        chain = self._chains.chain_of(conversation, scope)
-        return LedgerRecall(self, request, chain)
+        return self._chains.chain_of(conversation, scope)
 
     @override
     def keep(self, prompt: EncodedPrompt) -> None:
@@ -118,18 +105,24 @@ class TurnLedger(Ledger):
 class LedgerRecall(Recall):
     """The look-up of one request's turns in a ledger."""
 
-    def __init__(self, ledger: TurnLedger, request: RecallRequest, chain: Chain) -> None:
-        super().__init__(request)
-        conversation = request.conversation
+    def __init__(
+        self,
+        ledger: TurnLedger,
+        conversation: Conversation,
+        tools: list[ToolSpec],
+        encoder: Encoder,
+        unseal: Unseal,
+    ) -> None:
+        super().__init__(conversation, encoder)
         with_reasoning = conversation.thinking.history != "drop"
-        restorer = Restorer(
-            ledger.reader, request.tools, request.unseal, with_reasoning=with_reasoning
-        )
-        choice = choose(conversation, chain.turns, ledger.entries, restorer, request.unseal)
+        restorer = Restorer(ledger.reader, tools, unseal, with_reasoning=with_reasoning)
+        chain = ledger.chain_of(conversation)
+        choice = choose(conversation, chain.turns, ledger.entries, restorer, unseal)
         self.missing = choice.missing
         """Keys of turns with entries that memory may lack."""
         self._history = MatchedHistory(conversation, chain, choice.matches)
         self._prompts = ledger.encoder
+        self._tools = tools
 
     @override
     def restore(self) -> Conversation:
@@ -137,5 +130,4 @@ class LedgerRecall(Recall):
 
     @override
     def encode(self, text: str, prefix: str = "", *, continues: bool = False) -> EncodedPrompt:
-        tools = self._request.tools
-        return self._prompts.encode(self._history, tools, text, prefix, continues=continues)
+        return self._prompts.encode(self._history, self._tools, text, prefix, continues=continues)

@@ -15,17 +15,18 @@ from prometheus_client import Counter
 from typing_extensions import override
 
 from schemas import subjects
-from schemas.conversation import ToolSpec
+from schemas.conversation import Conversation, ToolSpec, Unseal, opens_nothing
 from schemas.errors import TurnwireError
 from schemas.ledger import LedgerEntry
 from services.ledger.encode import EncodedPrompt
-from services.ledger.recall import NO_LEDGER, Ledger, LedgerRecall, RecallRequest, TurnLedger
+from services.ledger.recall import NO_LEDGER, Ledger, LedgerRecall, TurnLedger
 from services.ledger.signer import EntrySigner
 from services.ledger.turn import TurnOutput
 from services.runtime.bus import Delivery
 from services.runtime.observability.metrics import CountCollector, Reading, register
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket
+from services.tokenization.encoder import Encoder
 
 FETCH_TIMEOUT_S = 0.5
 """Limit of the time that a prompt waits for turns from the bucket."""
@@ -248,9 +249,15 @@ class FetchedLedger(Ledger):
         self._reader = reader
 
     @override
-    def recall(self, request: RecallRequest) -> LedgerRecall:
+    def recall(
+        self,
+        conversation: Conversation,
+        tools: list[ToolSpec],
+        encoder: Encoder,
+        unseal: Unseal = opens_nothing,
+    ) -> LedgerRecall:
         """Raises UnfetchedTurns."""
-        recall = self._reader.ledger.recall(request)
+        recall = self._reader.ledger.recall(conversation, tools, encoder, unseal)
         keys = self._reader.unfetched(recall.missing)
         if keys:
             raise UnfetchedTurns(keys)

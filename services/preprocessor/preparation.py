@@ -10,7 +10,7 @@ from typing import TypeVar, TypeVarTuple
 from schemas.conversation import Conversation, Unseal
 from schemas.frames import TurnRequest
 from services.guides.promises import GRAMMAR, promises
-from services.ledger.recall import Ledger, OnStep, no_step
+from services.ledger.recall import Ledger
 from services.preprocessor.fingerprints import Fingerprints
 from services.preprocessor.guide import TurnGuide, turn_guide
 from services.preprocessor.ledger_reader import (
@@ -20,7 +20,14 @@ from services.preprocessor.ledger_reader import (
 )
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prepared_turn import PreparedTurn
-from services.preprocessor.prompt import LimitedPrompt, Prompt, assemble, encode_prompt
+from services.preprocessor.prompt import (
+    LimitedPrompt,
+    OnStep,
+    Prompt,
+    assemble,
+    encode_prompt,
+    no_step,
+)
 from services.preprocessor.threads import PromptThreads, expected_s
 from services.preprocessor.turn_builder import prepare_turn
 from services.runtime.config import MIB, PreprocessorConfig

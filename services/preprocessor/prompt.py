@@ -21,6 +21,9 @@ Render makes a `RenderedPrompt` and encode an `EncodedPrompt`: together they are
 makes it a `LimitedPrompt`.
 """
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -29,7 +32,7 @@ from schemas.errors import Invalid
 from schemas.frames import PromptImage
 from services.images.prompt_images import place_images
 from services.ledger.encode import EncodedPrompt
-from services.ledger.recall import NO_LEDGER, Ledger, OnStep, RecallRequest, no_step
+from services.ledger.recall import NO_LEDGER, Ledger
 from services.preprocessor.limit import check_sampling, limit_output
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.raw_prompt import encode_raw, render_raw
@@ -39,7 +42,16 @@ from services.runtime.config import PreprocessorConfig
 from services.tokenization.model_files import with_defaults
 from services.tokenization.segments import TokenIds
 
+OnStep: TypeAlias = Callable[[str], None]
+"""Called at the start of the steps `strip`, `ledger` (restore, if there is a ledger), `render` and
+`encode` of a prompt, with this name. The step limit is not reported; a raw prompt only has
+`encode`."""
+
 _TOO_DEEP = "a tool's schema, a call's arguments or a template variable is nested too deeply"
+
+
+def no_step(name: str) -> None:
+    """An `OnStep` that does nothing."""
 
 
 class Prompt(Struct, frozen=True, kw_only=True):
@@ -123,9 +135,9 @@ def encode_prompt(
         tools = setup.tools_of(conversation.tools)
         stripped = strip(conversation, preamble=setup.strip_preamble)
 
-        recall = ledger.recall(
-            RecallRequest(stripped, tools.rendered, setup.encoder, unseal, on_step)
-        )
+        if ledger is not NO_LEDGER:
+            on_step("ledger")
+        recall = ledger.recall(stripped, tools.rendered, setup.encoder, unseal)
         restored = recall.restore()
 
         on_step("render")

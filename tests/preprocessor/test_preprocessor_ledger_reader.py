@@ -11,7 +11,7 @@ from msgspec import structs
 from schemas import subjects
 from schemas.conversation import Client, Conversation, Reasoning, Text
 from schemas.ledger import LedgerEntry
-from services.ledger.recall import LedgerRecall, RecallRequest
+from services.ledger.recall import LedgerRecall
 from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.ledger_reader import BusLedgerReader
 from services.preprocessor.model import ModelSetup
@@ -65,8 +65,7 @@ def conversation(*, thought: str | None = None, session: str | None = None) -> C
 
 
 def recalled(reader: BusLedgerReader, conversation: Conversation) -> LedgerRecall:
-    request = RecallRequest(conversation, [], reader.ledger.model.encoder)
-    return reader.ledger.recall(request)
+    return reader.ledger.recall(conversation, [], reader.ledger.model.encoder)
 
 
 def restored(reader: BusLedgerReader, conversation: Conversation) -> Sequence[str]:

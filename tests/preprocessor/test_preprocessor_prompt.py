@@ -23,7 +23,7 @@ from schemas.conversation import (
 )
 from schemas.errors import ContextOverflow, Invalid
 from schemas.frames import pack_ids
-from services.frontend.apis.messages.request import parse
+from services.frontend.apis.messages.request import Messages
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import assemble, encode_prompt
 from services.preprocessor.render import allowed_tools
@@ -159,7 +159,8 @@ def test_string_and_its_single_block_have_the_same_tokens(setup: ModelSetup) -> 
             {"role": "system", "content": wrap("note\n")},
         ]
         body = {"model": "m", "max_tokens": 8, "system": wrap(" Be brief.\n"), "messages": messages}
-        return list(assemble(parse(json.dumps(body).encode(), {}).conversation, setup).ids)
+        request = Messages().parse(json.dumps(body).encode(), {})
+        return list(assemble(request.conversation, setup).ids)
 
     assert ids(lambda text: text) == ids(lambda text: [{"type": "text", "text": text}])
 

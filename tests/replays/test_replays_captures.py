@@ -19,9 +19,8 @@ from schemas.conversation import (
     ToolReference,
     ToolSpec,
 )
-from services.frontend.apis.chat.render import ChatSettings
-from services.frontend.apis.chat.request import parse as parse_chat
-from services.frontend.apis.messages.request import parse as parse_messages
+from services.frontend.apis.chat.request import Chat
+from services.frontend.apis.messages.request import Messages
 from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.responses.request.body import decode
 from services.templates.tools import tool_name
@@ -41,11 +40,13 @@ REQUESTS: list[tuple[Api, Path]] = [
 ]
 Story: TypeAlias = list[tuple[Any, ...]]
 PARSERS: Mapping[Api, Callable[[bytes, bool], Conversation]] = {
-    "messages": lambda body, counting: parse_messages(body, {}, counting=counting).conversation,
+    "messages": lambda body, counting: (
+        (Messages().parse_count if counting else Messages().parse)(body, {}).conversation
+    ),
     "responses": lambda body, counting: (
         Responses().convert(decode(body), {}, counting=True).conversation
     ),
-    "chat": lambda body, counting: parse_chat(body, {}, ChatSettings(), counting=True).conversation,
+    "chat": lambda body, counting: Chat().parse_prompt(body, {}).conversation,
 }
 WRITERS: Mapping[Api, Callable[[Conversation], bytes]] = {
     "messages": messages.request,

@@ -4,8 +4,7 @@ import json
 from typing import Any
 
 from schemas.conversation import Call, Media, Message, Part, Reasoning, Result, Text
-from services.frontend.apis.chat.render import ChatSettings
-from services.frontend.apis.chat.request import parse
+from services.frontend.apis.chat.request import Chat
 from services.frontend.content.pdf_document import make_document
 from tests.kit.bodies import (
     CHAT,
@@ -172,5 +171,5 @@ def test_reasoning_in_content_parts_is_read() -> None:
 
 def test_pairing_is_not_checked_for_counting() -> None:
     body = json.dumps(chat(USER, chat_result("call_9", "a"))).encode()
-    found = parse(body, {}, ChatSettings(), counting=True).conversation.messages
+    found = Chat().parse_prompt(body, {}).conversation.messages
     assert found[1].parts == [Result("call_9", [Text("a")])]

@@ -19,7 +19,7 @@ from schemas.conversation import (
     ToolSpec,
 )
 from schemas.errors import Invalid
-from services.frontend.apis.messages.request import THREADS, Messages, parse
+from services.frontend.apis.messages.request import THREADS, Messages
 from tests.kit.bodies import (
     MESSAGES,
     SCHEMA,
@@ -38,7 +38,7 @@ FIXTURE = Path(__file__).parents[2] / "fixtures" / "messages" / "agent_turn.json
 
 
 def test_agent_request_keeps_the_order_of_everything() -> None:
-    ask = parse(FIXTURE.read_bytes(), {"user-agent": "claude-cli/2.1.328"})
+    ask = MESSAGES.parse(FIXTURE.read_bytes(), {"user-agent": "claude-cli/2.1.328"})
     assert ask.stream
     assert ask.edits is not None
     assert ask.notes == []
@@ -154,12 +154,12 @@ def test_thread_is_refused_with_the_code_of_the_sdk() -> None:
 
 def test_counting_accepts_unmatched_results_and_unsupported_features() -> None:
     piece = {"messages": [user(block("tool_result", tool_use_id="toolu_lost"))]}
-    ask = parse(json.dumps(piece).encode(), {}, counting=True)
+    ask = Messages().parse_count(json.dumps(piece).encode(), {})
     assert ask.conversation.messages == [Message("tool", [Result("toolu_lost")])]
     assert ask.conversation.model == ""
     for unsupported in ({"mcp_servers": [block("url")]}, {"thread": block("create")}):
         body = json.dumps(messages(**unsupported)).encode()
-        assert parse(body, {}, counting=True).conversation == MESSAGES.read()
+        assert Messages().parse_count(body, {}).conversation == MESSAGES.read()
 
 
 def read(*tools: Json, **fields: Any) -> Conversation:

@@ -93,39 +93,6 @@ class ChatRequest(Struct, frozen=True):
         return ChatCollector(chat_stream(answer, self.shape.for_document(), self.choices))
 
 
-ChatDecoder: TypeAlias = BodyDecoder[wire.ChatBody, ToolList]
-_decoder: ChatDecoder = BodyDecoder(
-    wire.ChatBody, tools.read_tools, _explain, unknown_parameter, ChatParts
-)
-
-
-def parse(
-    body: bytes,
-    headers: Headers,
-    settings: ChatSettings,
-    *,
-    counting: bool = False,
-    decoder: ChatDecoder = _decoder,
-) -> ChatRequest:
-    """Parses a request. Raises Invalid in the native wording.
-
-    `counting`: only the prompt is needed; calls and results may be unmatched. `decoder`: by default
-    one without a memo of tools.
-    """
-    request, request_tools, unknown = decoder.decode(body)
-    _check(request)
-    offered = tools.offered(request, request_tools, settings.served)
-
-    history = ChatHistoryReader(pairing=not counting)
-    history.read(request.messages)
-
-    conversation = _conversation(request, offered, history.messages)
-    conversation = with_client(conversation, headers, request.session)
-    notes = [*_ignored(request), *offered.dropped, *unknown]
-    shape = _shape(request, offered.specs, headers, settings)
-    return ChatRequest(conversation, request.n or 1, bool(request.stream), notes, shape)
-
-
 def _check(request: wire.ChatBody) -> None:
     """Refuses what this server lacks. Raises Invalid."""
     if not request.messages:
@@ -296,7 +263,7 @@ class Chat(Dialect):
     def __init__(self, settings: ChatSettings = ChatSettings()) -> None:  # noqa: B008 (frozen)
         self._settings = settings
         self._memo: Memo[Any] = Memo()
-        self._decoder: ChatDecoder = BodyDecoder(
+        self._decoder: BodyDecoder[wire.ChatBody, ToolList] = BodyDecoder(
             wire.ChatBody,
             tools.read_tools,
             _explain,
@@ -306,11 +273,26 @@ class Chat(Dialect):
         )
 
     def parse(self, body: bytes, headers: Headers) -> ChatRequest:
-        """Parses POST /v1/chat/completions. Raises Invalid."""
-        request = parse(body, headers, self._settings, decoder=self._decoder)
+        """Parses POST /v1/chat/completions. Raises Invalid in the native wording."""
+        request = self._parse(body, headers, counting=False)
         share_texts(request.conversation, self._memo)
         return request
 
     def parse_prompt(self, body: bytes, headers: Headers) -> ChatRequest:
-        """Parses a request for its prompt only. Raises Invalid."""
-        return parse(body, headers, self._settings, counting=True, decoder=self._decoder)
+        """Parses a request for its prompt only; calls and results may be unmatched. Raises
+        Invalid."""
+        return self._parse(body, headers, counting=True)
+
+    def _parse(self, body: bytes, headers: Headers, *, counting: bool) -> ChatRequest:
+        request, request_tools, unknown = self._decoder.decode(body)
+        _check(request)
+        offered = tools.offered(request, request_tools, self._settings.served)
+
+        history = ChatHistoryReader(pairing=not counting)
+        history.read(request.messages)
+
+        conversation = _conversation(request, offered, history.messages)
+        conversation = with_client(conversation, headers, request.session)
+        notes = [*_ignored(request), *offered.dropped, *unknown]
+        shape = _shape(request, offered.specs, headers, self._settings)
+        return ChatRequest(conversation, request.n or 1, bool(request.stream), notes, shape)

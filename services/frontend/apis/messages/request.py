@@ -6,7 +6,7 @@ answer are refused (threads, containers, MCP servers, files); unknown fields are
 
 from collections.abc import Collection, Sequence
 from functools import partial
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Struct
@@ -85,44 +85,6 @@ class MessagesRequest(Struct, frozen=True):
             compaction=self.compaction,
             compare=self.conversation.client.compare,
         )
-
-
-MessagesDecoder: TypeAlias = BodyDecoder[wire.MessagesBody, tools.MessagesTools]
-_decoder: MessagesDecoder = BodyDecoder(
-    wire.MessagesBody, tools.read_tools, explain, extra_input, MessagesBlocks
-)
-
-
-def parse(
-    body: bytes, headers: Headers, *, counting: bool = False, decoder: MessagesDecoder = _decoder
-) -> MessagesRequest:
-    """Parses a request. Raises Invalid in the native wording.
-
-    `counting`: for count_tokens. Its requests have no `max_tokens`, may have unmatched calls and
-    results, and may use features that this server lacks. `decoder`: by default one without a memo
-    of tools.
-    """
-    request, declared, unknown = decoder.decode(body)
-    if not request.messages:
-        raise Invalid("messages: at least one message is required", param="messages")
-    if not counting:
-        _refuse(request)
-        _check_turn(request, headers)
-
-    history = MessagesHistoryReader(declared.specs, pairing=not counting)
-    history.read(request.messages)
-    management = request.context_management
-    keep_turns = context_edits.thinking_turns(management)
-
-    conversation = _conversation(request, headers, declared, history)
-    conversation, cleared_turns = context_edits.clear_thinking(conversation, keep_turns)
-    edits = context_edits.read_edits(management, history.messages, cleared_turns)
-    compact_edit = read_compact_edit(management, declared.specs)
-
-    compare = _compared(request.diagnostics)
-    conversation = with_client(conversation, headers, _session(request), compare=compare)
-    notes = [*declared.dropped, *unknown, *_ignored(request)]
-    return MessagesRequest(conversation, bool(request.stream), notes, edits, compact_edit)
 
 
 def _conversation(
@@ -351,19 +313,43 @@ class Messages(Dialect):
         """`served`: the kinds of hosted tools that this server runs."""
         self._memo: Memo[Any] = Memo()
         read_tools = partial(tools.read_tools, served=frozenset(served))
-        self._decoder: MessagesDecoder = BodyDecoder(
+        self._decoder: BodyDecoder[wire.MessagesBody, tools.MessagesTools] = BodyDecoder(
             wire.MessagesBody, read_tools, explain, extra_input, MessagesBlocks, tools=self._memo
         )
 
     def parse(self, body: bytes, headers: Headers) -> MessagesRequest:
-        """Parses POST /v1/messages. Raises Invalid."""
-        request = parse(body, headers, decoder=self._decoder)
+        """Parses POST /v1/messages. Raises Invalid in the native wording."""
+        request = self._parse(body, headers, counting=False)
         share_texts(request.conversation, self._memo)
         return request
 
     def parse_count(self, body: bytes, headers: Headers) -> MessagesRequest:
-        """Parses POST /v1/messages/count_tokens. Raises Invalid."""
-        return parse(body, headers, counting=True, decoder=self._decoder)
+        """Parses POST /v1/messages/count_tokens, whose requests have no `max_tokens`, may have
+        unmatched calls and results, and may use features that this server lacks. Raises Invalid."""
+        return self._parse(body, headers, counting=True)
+
+    def _parse(self, body: bytes, headers: Headers, *, counting: bool) -> MessagesRequest:
+        request, declared, unknown = self._decoder.decode(body)
+        if not request.messages:
+            raise Invalid("messages: at least one message is required", param="messages")
+        if not counting:
+            _refuse(request)
+            _check_turn(request, headers)
+
+        history = MessagesHistoryReader(declared.specs, pairing=not counting)
+        history.read(request.messages)
+        management = request.context_management
+        keep_turns = context_edits.thinking_turns(management)
+
+        conversation = _conversation(request, headers, declared, history)
+        conversation, cleared_turns = context_edits.clear_thinking(conversation, keep_turns)
+        edits = context_edits.read_edits(management, history.messages, cleared_turns)
+        compact_edit = read_compact_edit(management, declared.specs)
+
+        compare = _compared(request.diagnostics)
+        conversation = with_client(conversation, headers, _session(request), compare=compare)
+        notes = [*declared.dropped, *unknown, *_ignored(request)]
+        return MessagesRequest(conversation, bool(request.stream), notes, edits, compact_edit)
 
     def count_answer(self, request: MessagesRequest, tokens: int) -> wire_answers.MessagesTokens:
         """The answer to count_tokens."""
