@@ -22,6 +22,11 @@ def opens_nothing(seal: str) -> str | None:
     return None
 
 
+def rendered_name(name: str, namespace: str | None) -> str:
+    """The one name under which the model sees a tool."""
+    return f"{namespace}__{name}" if namespace else name
+
+
 class Text(Struct, frozen=True, tag="text"):
     """Plain text, byte for byte as the client sent it."""
 

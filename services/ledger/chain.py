@@ -24,12 +24,12 @@ from schemas.conversation import (
     Result,
     Text,
     ToolReference,
+    rendered_name,
 )
 from schemas.session import SessionKey, session_key
 from services.ledger.keys import add, chain, key_arguments, turn_key
 from services.runtime.branch_cache import BranchCache
 from services.templates.messages import is_answer, is_instruction, leading_instructions
-from services.templates.tools import tool_name
 
 _encode = msgspec.json.Encoder().encode
 
@@ -121,7 +121,7 @@ def text_and_calls(parts: Sequence[Part]) -> tuple[str, list[tuple[str, str]]]:
 
 
 def _name_and_arguments(call: Call) -> tuple[str, str]:
-    name = tool_name(call.name, call.namespace)
+    name = rendered_name(call.name, call.namespace)
     return name, key_arguments(name, call.arguments, freeform=call.kind == "custom")
 
 

@@ -23,6 +23,7 @@ from services.ledger.store import EntryStore, PromptCache
 from services.ledger.turn_reader import TurnReader
 from services.tokenization.encoder import Encoder
 
+
 class Recall:
     """The turns of one request. These were not looked up, and stay as the client sent them; those
     of a `LedgerRecall` are restored."""

@@ -8,7 +8,16 @@ from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace
 
-from schemas.conversation import Call, Message, Part, Reasoning, Text, ToolSpec, Unseal
+from schemas.conversation import (
+    Call,
+    Message,
+    Part,
+    Reasoning,
+    Text,
+    ToolSpec,
+    Unseal,
+    rendered_name,
+)
 from services.ledger.chain import parts_of
 from services.ledger.evidence import call_mark
 from services.ledger.keys import key_arguments, squeeze
@@ -16,7 +25,6 @@ from services.ledger.tidied_calls import changes_directory
 from services.ledger.turn import RestoredTurn, SentForm, Turn, TurnOutput
 from services.ledger.turn_reader import TurnReader
 from services.templates.messages import thought_of
-from services.templates.tools import tool_name
 
 _JOINS = ("", "\n", "\n\n", " ")
 """Separators with which APIs and clients join all texts of a turn into one field."""
@@ -138,7 +146,7 @@ def _restored_call(original: Call, sent: Call, marks: Collection[bytes]) -> Call
     changed it."""
     if changes_directory(original.arguments, sent.arguments):
         return None
-    name = tool_name(sent.name, sent.namespace)
+    name = rendered_name(sent.name, sent.namespace)
     if name != original.name:
         has_same_id = call_mark(sent.call_id) in marks
         if name.casefold() != original.name.casefold() and not has_same_id:

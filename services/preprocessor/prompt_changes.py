@@ -18,13 +18,12 @@ from cachetools import LRUCache
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Counter
 
-from schemas.conversation import Call, Conversation, Message, Part, Text
+from schemas.conversation import Call, Conversation, Message, Part, Text, rendered_name
 from schemas.session import SessionKey, session_key
 from services.ledger.difference import ComparedPrompt, Difference, difference
 from services.preprocessor.prompt import Prompt
 from services.runtime.branch_cache import BranchCache
 from services.runtime.observability.telemetry import FilteringBoundLogger
-from services.templates.tools import tool_name
 from services.tokenization.segments import common_prefix
 
 MAX_ALIKE = 32
@@ -157,7 +156,7 @@ def _texts_and_call_ids(message: Message) -> tuple[str, ...]:
 def _names_of_tools(conversation: Conversation) -> tuple[str, ...]:
     """The tools in the prompt, under the names that the model sees."""
     return tuple(
-        tool_name(tool.name, tool.namespace) for tool in conversation.tools if not tool.deferred
+        rendered_name(tool.name, tool.namespace) for tool in conversation.tools if not tool.deferred
     )
 
 

@@ -11,12 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from schemas.conversation import (
-    Conversation,
-    OutputFormat,
-    ToolSpec,
-    Unseal,
-)
+from schemas.conversation import Conversation, OutputFormat, ToolSpec, Unseal, rendered_name
 from schemas.errors import Invalid
 from schemas.events import BlockStart, FinishReason
 from services.families import Family, open_parser
@@ -25,7 +20,7 @@ from services.preprocessor.model import ModelSetup
 from services.templates.chat_template import TemplateMessage
 from services.templates.messages import TemplateInput, adapt
 from services.templates.thinking import template_variables, without_old_reasoning
-from services.templates.tools import PromptTools, rendered_tool, tool_name
+from services.templates.tools import PromptTools, rendered_tool
 from services.tokenization.image_processor import Expansion
 
 _TAIL_CHARS = 512
@@ -133,7 +128,7 @@ def allowed_tools(conversation: Conversation) -> list[str]:
     rendered_names: dict[str, list[str]] = {}
     """The names that the model sees by those that the client may use."""
     for tool in conversation.tools:
-        rendered = tool_name(tool.name, tool.namespace)
+        rendered = rendered_name(tool.name, tool.namespace)
         for name in {tool.name, rendered}:
             rendered_names.setdefault(name, []).append(rendered)
 
@@ -154,14 +149,14 @@ def _chosen_tool(conversation: Conversation) -> str:
     candidates = [
         tool
         for tool in conversation.tools
-        if choice.name in (tool.name, tool_name(tool.name, tool.namespace))
+        if choice.name in (tool.name, rendered_name(tool.name, tool.namespace))
     ]
     # A bare name means the tool without a namespace, if there is one.
     candidates.sort(key=lambda tool: tool.namespace is not None)
     for tool in candidates:
         if choice.namespace in (None, tool.namespace):
-            return tool_name(tool.name, tool.namespace)
-    name = tool_name(choice.name or "", choice.namespace)
+            return rendered_name(tool.name, tool.namespace)
+    name = rendered_name(choice.name or "", choice.namespace)
     raise Invalid(
         f"tool_choice names a tool that is not among the tools: {name}", param="tool_choice"
     )
@@ -216,7 +211,7 @@ def _marked_call(call: str, conversation: Conversation, setup: ModelSetup) -> st
     if marks is None:
         return call
     for tool in conversation.tools:
-        name = tool_name(tool.name, tool.namespace)
+        name = rendered_name(tool.name, tool.namespace)
         marked = call.replace(name, marks.data.mark(name))
         if any(piece.data for piece in marks.pieces(marked)):
             if not _reads_calls_of(tool, setup.family):
@@ -231,7 +226,7 @@ def _marked_call(call: str, conversation: Conversation, setup: ModelSetup) -> st
 
 def _reads_calls_of(tool: ToolSpec, family: Family) -> bool:
     """Whether a parser finds the tool's name in a call that the family writes."""
-    name = tool_name(tool.name, tool.namespace)
+    name = rendered_name(tool.name, tool.namespace)
     parser = open_parser(family.name, tools=[rendered_tool(tool)])
     events = [
         *parser.feed(family.style.write_call(name, {})),

@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from schemas.conversation import Call, Reasoning, Text
+from schemas.conversation import Call, Reasoning, Text, rendered_name
 from services.templates.chat_template import ChatTemplate, TemplateMessage
-from services.templates.tools import arguments_of, tool_name
+from services.templates.tools import arguments_of
 from services.templates.traits import TemplateTraits
 from services.templates.wording import JOIN, call_text
 from services.tokenization.data_marks import DataMarker
@@ -247,7 +247,7 @@ class AssistantWriter:
         return {"id": call_id, "type": "function", "function": {"name": name, "arguments": written}}
 
     def _name_and_arguments(self, call: Call) -> tuple[str, dict[str, Any]]:
-        name = tool_name(call.name, call.namespace)
+        name = rendered_name(call.name, call.namespace)
         arguments = arguments_of(call)
         if self._marker is None:
             return name, arguments

@@ -21,11 +21,11 @@ from schemas.conversation import (
     Text,
     Unseal,
     opens_nothing,
+    rendered_name,
 )
 from schemas.errors import Invalid
 from services.templates.assistant import AssistantPart, AssistantWriter, WriteCall
 from services.templates.chat_template import ChatTemplate, TemplateMessage, TemplateTool
-from services.templates.tools import tool_name
 from services.templates.traits import TemplateTraits
 from services.templates.wording import (
     call_text,
@@ -133,7 +133,9 @@ class _ConversationWriter:
         self._traits = traits
         self._unseal = unseal
         self._marks = marks
-        self._tools = {tool_name(tool.name, tool.namespace): tool for tool in conversation.tools}
+        self._tools = {
+            rendered_name(tool.name, tool.namespace): tool for tool in conversation.tools
+        }
         self._names: dict[str, str] = {}
         """Tool names by call id. If two calls have the same id, the later counts for all
         results."""
@@ -165,7 +167,7 @@ class _ConversationWriter:
         parts = chain.from_iterable(message.parts for message in messages)
         calls = (part for part in parts if isinstance(part, Call))
         for number, call in enumerate(calls):
-            name = self._names[call.call_id] = tool_name(call.name, call.namespace)
+            name = self._names[call.call_id] = rendered_name(call.name, call.namespace)
             if self._traits.call_ids == "short":
                 self._ids[call.call_id] = f"{number:09d}"
             elif call.original_id:

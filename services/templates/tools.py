@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.conversation import Call, ToolSpec
+from schemas.conversation import Call, ToolSpec, rendered_name
 from services.families.bare_tools import reduced_json
 from services.templates.chat_template import TemplateTool
 from services.templates.jinja import JsonDict
@@ -24,18 +24,13 @@ _CUSTOM_SCHEMA: dict[str, Any] = {
 _UNPARSED = "__unparsed"
 
 
-def tool_name(name: str, namespace: str | None) -> str:
-    """The name under which the model sees a tool."""
-    return f"{namespace}__{name}" if namespace else name
-
-
 def tool_definition(tool: ToolSpec) -> TemplateTool:
     """A tool as chat templates read it. A freeform tool becomes a function with one string,
     `input`; its grammar, if it has one, is appended to the description."""
     schema = tool.schema
     if not schema:
         schema = _CUSTOM_SCHEMA if tool.kind == "custom" else {"type": "object", "properties": {}}
-    name = tool_name(tool.name, tool.namespace)
+    name = rendered_name(tool.name, tool.namespace)
     description = tool.description
     grammar = tool.grammar
     if grammar is not None:

@@ -18,12 +18,12 @@ from schemas.conversation import (
     Text,
     ToolReference,
     ToolSpec,
+    rendered_name,
 )
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.messages.request import Messages
 from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.responses.request.body import decode
-from services.templates.tools import tool_name
 from tests.kit.every import Cases
 from turnwire_tools.clients import chat, messages, responses
 from turnwire_tools.clients.answer import APIS, Api
@@ -72,7 +72,7 @@ def story_of(conversation: Conversation) -> Story:
                 case Reasoning():
                     story.append(("reasoning", part.text, part.seal))
                 case Call():
-                    name = tool_name(part.name, part.namespace)
+                    name = rendered_name(part.name, part.namespace)
                     story.append(("call", part.call_id, name, _arguments(part.arguments)))
                 case Result():
                     inner = [_inner(one) for one in part.parts]
@@ -96,7 +96,7 @@ def _inner(part: Any) -> Any:
 
 
 def form_of(tool: ToolSpec) -> tuple[str, str, Any]:
-    return tool_name(tool.name, tool.namespace), tool.description, tool.schema
+    return rendered_name(tool.name, tool.namespace), tool.description, tool.schema
 
 
 def reduced(story: Story, api: Api) -> Story:

@@ -6,9 +6,8 @@ from typing import Literal, TypeAlias, get_args
 
 from msgspec import Struct, field
 
-from schemas.conversation import Call, Part, Reasoning, Text
+from schemas.conversation import Call, Part, Reasoning, Text, rendered_name
 from schemas.events import BlockStart, Delta, TurnEvent
-from services.templates.tools import tool_name
 
 Api: TypeAlias = Literal["messages", "responses", "chat"]
 APIS: tuple[Api, ...] = get_args(Api)
@@ -46,7 +45,7 @@ class AnswerBlock(Struct):
     @property
     def full_name(self) -> str:
         """The name of a call as the model wrote it."""
-        return tool_name(self.name, self.namespace)
+        return rendered_name(self.name, self.namespace)
 
     def as_story(self) -> tuple[Kind, str]:
         """The kind and text of the block in a story."""

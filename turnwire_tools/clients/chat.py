@@ -16,8 +16,8 @@ from schemas.conversation import (
     ToolChoice,
     ToolReference,
     ToolSpec,
+    rendered_name,
 )
-from services.templates.tools import tool_name
 from turnwire_tools.clients import shared
 from turnwire_tools.clients.answer import AnswerBlock, BlockKind, End
 from turnwire_tools.clients.messages import write_block
@@ -71,7 +71,7 @@ def _choice(choice: ToolChoice) -> str | JsonObject:
             return "required"
         case "none":
             return "none"
-    name = tool_name(choice.name or "", choice.namespace)
+    name = rendered_name(choice.name or "", choice.namespace)
     return {"type": "function", "function": {"name": name}}
 
 
@@ -128,7 +128,7 @@ def _assistant(parts: list[Part]) -> JsonObject:
 
 
 def _call(call: Call) -> JsonObject:
-    name = tool_name(call.name, call.namespace)
+    name = rendered_name(call.name, call.namespace)
     if call.kind == "custom":
         text = msgspec.json.decode(call.arguments)["input"]
         return {"id": call.call_id, "type": "custom", "custom": {"name": name, "input": text}}
@@ -157,7 +157,7 @@ def _content(part: Part | ToolReference) -> JsonObject:
 
 def _tool(tool: ToolSpec) -> JsonObject:
     fields: JsonObject = {
-        "name": tool_name(tool.name, tool.namespace),
+        "name": rendered_name(tool.name, tool.namespace),
         "description": tool.description,
     }
     if tool.kind == "function":

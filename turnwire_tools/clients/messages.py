@@ -18,8 +18,8 @@ from schemas.conversation import (
     ToolChoice,
     ToolReference,
     ToolSpec,
+    rendered_name,
 )
-from services.templates.tools import tool_name
 from turnwire_tools.clients import shared
 from turnwire_tools.clients.answer import AnswerBlock, BlockKind, End
 from turnwire_tools.clients.shared import (
@@ -85,7 +85,7 @@ def _message(turn: Message) -> JsonObject:
 def _choice(choice: ToolChoice) -> JsonObject:
     written: JsonObject = {"type": choice.mode}
     if choice.mode == "tool":
-        written["name"] = tool_name(choice.name or "", choice.namespace)
+        written["name"] = rendered_name(choice.name or "", choice.namespace)
     if choice.mode != "none" and not choice.parallel:
         written["disable_parallel_tool_use"] = True
     return written
@@ -127,7 +127,7 @@ def _call(call: Call) -> JsonObject:
     return {
         "type": "tool_use",
         "id": call.call_id,
-        "name": tool_name(call.name, call.namespace),
+        "name": rendered_name(call.name, call.namespace),
         "input": _input(call.arguments),
     }
 
@@ -169,7 +169,7 @@ def _tool(tool: ToolSpec) -> JsonObject:
             "required": ["input"],
         }
     written: JsonObject = {
-        "name": tool_name(tool.name, tool.namespace),
+        "name": rendered_name(tool.name, tool.namespace),
         "description": tool.description,
         "input_schema": schema,
         **present(strict=tool.strict),

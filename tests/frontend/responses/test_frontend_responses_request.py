@@ -6,13 +6,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.conversation import Grammar, ToolSpec
+from schemas.conversation import Grammar, ToolSpec, rendered_name
 from schemas.errors import Invalid
 from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.responses.request.body import decode
-from services.frontend.apis.responses.request.tools import ToolName, tool_name
+from services.frontend.apis.responses.request.tools import ToolName, named_tool
 from services.frontend.apis.responses.state.input_items import stored_items
-from services.templates.tools import tool_name as prompt_name
 from tests.kit.bodies import (
     RESPONSES,
     Json,
@@ -45,9 +44,9 @@ def test_tools_of_every_kind_are_converted() -> None:
     assert names == [("ns", "f", "function"), ("ns", "g", "custom")]
     assert [tool.name for tool in shown[4:]] == ["tool_search", "shell"]
     assert all(tool.schema["required"] for tool in shown[4:])
-    called = tool_name(ask.shape.names, "ns__g")
+    called = named_tool(ask.shape.names, "ns__g")
     assert (called.kind, called.name, called.namespace) == ("custom", "g", "ns")
-    assert tool_name(ask.shape.names, "nobody") == ToolName("function", "nobody")
+    assert named_tool(ask.shape.names, "nobody") == ToolName("function", "nobody")
 
 
 def in_namespace(name: str, namespace: str) -> Json:
@@ -63,17 +62,17 @@ def test_tools_that_render_to_one_name_are_told_apart() -> None:
     ]
     outputs = [function_output(str(number)) for number in range(len(tools))]
     ask = RESPONSES.ask(*calls, *outputs, tools=listed)
-    shown = [prompt_name(tool.name, tool.namespace) for tool in ask.conversation.tools]
+    shown = [rendered_name(tool.name, tool.namespace) for tool in ask.conversation.tools]
     assert len({*shown}) == len(tools)
-    known = [tool_name(ask.shape.names, name) for name in shown]
+    known = [named_tool(ask.shape.names, name) for name in shown]
     assert [(name.name, name.namespace) for name in known] == tools
     assistants, results = ask.conversation.messages[-2:]
-    assert [prompt_name(call.name, call.namespace) for call in assistants.parts] == shown
+    assert [rendered_name(call.name, call.namespace) for call in assistants.parts] == shown
     assert [result.name for result in results.parts] == shown
     for name, (bare, namespace) in zip(shown, tools, strict=True):
         chosen = {"type": "function", "name": bare, "namespace": namespace}
         choice = RESPONSES.read(tools=listed, tool_choice=chosen).tool_choice
-        assert prompt_name(choice.name or "", choice.namespace) == name
+        assert rendered_name(choice.name or "", choice.namespace) == name
 
 
 def test_tool_that_is_declared_twice_is_refused() -> None:

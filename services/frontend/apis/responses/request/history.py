@@ -8,9 +8,18 @@ a prompt.
 
 from collections.abc import Sequence
 
-from schemas.conversation import Call, Media, Message, Part, Result, ResultPart, Role, Text
+from schemas.conversation import (
+    Call,
+    Media,
+    Message,
+    Part,
+    Result,
+    ResultPart,
+    Role,
+    Text,
+    rendered_name,
+)
 from schemas.errors import Invalid
-from services.frontend.apis.responses.request.tools import rendered_name
 from services.frontend.apis.shared.content import CallHistory
 
 

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from schemas.conversation import Call, ToolSpec
+from schemas.conversation import Call, ToolSpec, rendered_name
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.request.members import convert
@@ -50,12 +50,7 @@ class ToolName(Struct, frozen=True):
         return self.alias or rendered_name(self.name, self.namespace)
 
 
-def rendered_name(name: str, namespace: str | None) -> str:
-    """The one name that the model sees, as `services.templates.tools.tool_name` writes it."""
-    return f"{namespace}__{name}" if namespace else name
-
-
-def tool_name(names: Mapping[str, ToolName], rendered: str) -> ToolName:
+def named_tool(names: Mapping[str, ToolName], rendered: str) -> ToolName:
     """The tool with a rendered name; an unknown name is that of a function."""
     return names.get(rendered) or ToolName("function", rendered)
 
