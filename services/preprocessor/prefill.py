@@ -15,10 +15,9 @@ from msgspec.structs import replace
 from prometheus_client import Counter
 from typing_extensions import override
 
-from schemas import subjects
 from schemas.conversation import Call, Conversation, Message, Part, Result, Sampling, Text, ToolSpec
 from schemas.errors import TurnwireError
-from schemas.frames import GenerateReply, GenerateRequest, PromptImage, pack_ids
+from schemas.frames import GenerateRequest, PromptImage, pack_ids
 from schemas.ledger import LedgerContext, LedgerEntry
 from schemas.session import tenant_key
 from services.preprocessor.ledger_reader import LedgerReader
@@ -26,10 +25,9 @@ from services.preprocessor.preparation import Preparation
 from services.preprocessor.prepared_turn import PreparedTurn
 from services.preprocessor.routing.kv_view import KvView
 from services.preprocessor.routing.placement import Placement
-from services.preprocessor.routing.sending import Prefills
+from services.preprocessor.routing.sending import Prefills, ask_worker
 from services.preprocessor.turn_builder import MAX_PRIORITY
 from services.runtime.process import Process
-from services.runtime.replies import decode_reply
 from services.tokenization.block_keys import with_images
 from services.tokenization.segments import TokenIds, common_prefix
 
@@ -37,13 +35,10 @@ MAX_PENDING = 4096
 """Limit of turns that are waited for; the oldest are dropped."""
 LEAST_TOKENS = 64
 """The least number of tokens that are worth a request."""
-TAKE_TIMEOUT_S = 2.0
 
 REPLIES = ("Next", "7 steps")
 """Two replies without a common beginning: what both prompts begin with does not depend on the
 reply."""
-
-_reply = msgspec.json.Decoder(GenerateReply)
 
 
 class PendingTurn(msgspec.Struct, frozen=True):
@@ -118,10 +113,8 @@ class LedgerPrefills(Prefills):
         if len(ids) - cached < LEAST_TOKENS:
             return "known"
 
-        data = self._placement.encode(self._request(turn, packed, images), turn.worker)
-        subject = subjects.generate(self._model, turn.worker)
-        answer = await self._process.bus.request(subject, data, TAKE_TIMEOUT_S)
-        reply = decode_reply(_reply, answer)
+        request = self._request(turn, packed, images)
+        reply = await ask_worker(self._process, self._placement, request, turn.worker)
         return "done" if reply.error is None else "busy"
 
     def _prefix(

@@ -130,8 +130,7 @@ class WorkerSender:
         try:
             queue = self._queues[assignment.worker]
             async with queue.images_of(turn), queue.all:
-                answer = await self._request(turn, assignment, report)
-            reply = decode_reply(_reply, answer)
+                reply = await self._request(turn, assignment, report)
         except Unavailable:  # the worker certainly does not have the turn
             # rare: the worker that a turn was sent to is gone
             gone = "the worker that was asked is gone"
@@ -142,22 +141,32 @@ class WorkerSender:
 
     async def _request(
         self, turn: PreparedTurn, assignment: Assignment, report: HoldReport
-    ) -> bytes:
+    ) -> GenerateReply:
         """Sends the request to its worker, and waits for the worker's answer. Raises as
-        `Bus.request`, and TimedOut."""
+        `ask_worker`, and TimedOut."""
         worker = assignment.worker
         if self._process.registry.get("worker", worker) is None:
             raise Unavailable("it left while the turn waited")
         timeout_s = seconds_left(turn.deadline, asyncio.get_running_loop().time())
         generate = generate_request(self._model, turn, assignment, timeout_s, report)
-        return await self._process.bus.request(
-            subjects.generate(self._model, worker),
-            self._placement.encode(generate, worker),
-            IMAGES_TIMEOUT_S if generate.images else TAKE_TIMEOUT_S,
-        )
+        limit_s = IMAGES_TIMEOUT_S if generate.images else TAKE_TIMEOUT_S
+        return await ask_worker(self._process, self._placement, generate, worker, limit_s)
 
     def _process_left(self, heartbeat: Heartbeat) -> None:
         self._queues.pop(heartbeat.id, None)
+
+
+async def ask_worker(
+    process: Process,
+    placement: Placement,
+    request: GenerateRequest,
+    worker: str,
+    limit_s: float = TAKE_TIMEOUT_S,
+) -> GenerateReply:
+    """Asks a worker to take a request. Raises as `Bus.request`, and as `decode_reply`."""
+    data = placement.encode(request, worker)
+    answer = await process.bus.request(subjects.generate(request.model, worker), data, limit_s)
+    return decode_reply(_reply, answer)
 
 
 def generate_request(

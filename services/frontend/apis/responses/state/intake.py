@@ -2,7 +2,6 @@
 conversation if necessary."""
 
 import asyncio
-from dataclasses import dataclass
 
 from msgspec import Raw
 from msgspec.structs import replace
@@ -11,7 +10,6 @@ from schemas.conversation import Conversation
 from schemas.events import Usage
 from services.frontend.apis.responses.dialect import ConvertedRequest, Responses
 from services.frontend.apis.responses.request.body import ResponsesRequest
-from services.frontend.apis.responses.request.compaction import TextSealer
 from services.frontend.apis.responses.state.compaction import (
     exceeds_threshold,
     instructions,
@@ -54,10 +52,8 @@ class Intake:
         """
         context = model.context
         store = self.store if store is None else store
-        converter = self._converter(request, headers, model)
-
         expanded = await expand(request, store, context.tenant)
-        converted = await converter.convert(expanded)
+        converted = await self._convert(expanded, headers, model)
 
         input_items = InputItems(expanded.request, context.id)
         if expanded.is_large and request.store:
@@ -68,9 +64,7 @@ class Intake:
             compacted = instructions([*expanded.history, *input_items.read()])
         elif await exceeds_threshold(expanded.request, converted.conversation, model):
             items = [*expanded.history, *input_items.read()]
-            compacted, converted = await _compact_before(
-                converted, items, converter, model, expanded.is_large
-            )
+            compacted, converted = await self._compact_before(converted, items, headers, model)
         return AcceptedRequest(converted, context.id, context.tenant, input_items, compacted)
 
     async def compact(
@@ -78,10 +72,8 @@ class Intake:
     ) -> ConvertedRequest:
         """Converts a request for the summary of its conversation. Raises as `accept`."""
         context = model.context
-        converter = self._converter(request, headers, model)
-
         expanded = await expand(request, self.store, context.tenant)
-        converted = await converter.convert(expanded, compacting=True)
+        converted = await self._convert(expanded, headers, model, compacting=True)
 
         input_items = await run_in_thread_if(
             expanded.is_large, stored_items, expanded.request, context.id
@@ -93,64 +85,52 @@ class Intake:
         self, request: ResponsesRequest, headers: Headers, model: ModelAccess
     ) -> Conversation:
         """The conversation of a request for counting. Raises as `accept`."""
-        converter = self._converter(request, headers, model)
-
         expanded = await expand(request, self.store, model.context.tenant)
-        converted = await converter.convert(expanded, counting=True)
+        converted = await self._convert(expanded, headers, model, counting=True)
         return converted.conversation
 
-    def _converter(
-        self, request: ResponsesRequest, headers: Headers, model: ModelAccess
-    ) -> "_RequestConverter":
-        return _RequestConverter(self.dialect, headers, self._sealers.sealer(request.model, model))
-
-
-@dataclass(frozen=True)
-class _RequestConverter:
-    """Converts the inputs of one request: the client's, and those that a compaction makes of it."""
-
-    dialect: Responses
-    headers: Headers
-    sealer: TextSealer
-
-    async def convert(
-        self, expanded: ExpandedRequest, *, counting: bool = False, compacting: bool = False
+    async def _convert(
+        self,
+        expanded: ExpandedRequest,
+        headers: Headers,
+        model: ModelAccess,
+        *,
+        counting: bool = False,
+        compacting: bool = False,
     ) -> ConvertedRequest:
-        """Converts a request. Raises as `Responses.convert`."""
+        """Converts the client's request, or one that a compaction makes of it. Raises as
+        `Responses.convert`."""
+        request = expanded.request
         return await run_in_thread_if(
             expanded.is_large,
             lambda: self.dialect.convert(
-                expanded.request,
-                self.headers,
+                request,
+                headers,
                 expanded.history,
-                sealer=self.sealer,
+                sealer=self._sealers.sealer(request.model, model),
                 counting=counting,
                 compacting=compacting,
             ),
         )
 
+    async def _compact_before(
+        self, converted: ConvertedRequest, items: list[Raw], headers: Headers, model: ModelAccess
+    ) -> tuple[list[Raw], ConvertedRequest]:
+        """Replaces the conversation by a summary before it is answered. Raises TurnwireError.
 
-async def _compact_before(
-    converted: ConvertedRequest,
-    items: list[Raw],
-    converter: _RequestConverter,
-    model: ModelAccess,
-    is_large: bool,
-) -> tuple[list[Raw], ConvertedRequest]:
-    """Replaces the conversation by a summary before it is answered. Raises TurnwireError.
+        `items`: the whole conversation. Returns the items that replace it, and the request with
+        them.
+        """
+        request = converted.request
+        whole = ExpandedRequest(request.with_items(items), [], is_large=True)
+        summary_request = await self._convert(whole, headers, model, compacting=True)
+        summary = await summarize(summary_request, model)
 
-    `items`: the whole conversation. Returns the items that replace it, and the request with them.
-    """
-    request = converted.request
-    whole = ExpandedRequest(request.with_items(items), [], is_large)
-    summary_request = await converter.convert(whole, compacting=True)
-    summary = await summarize(summary_request, model)
+        last_question = user_messages(items)[-1:]
+        compacted = [*instructions(items), *summary.items, *last_question]
+        short = ExpandedRequest(request.with_items(compacted), [], is_large=False)
+        shortened = await self._convert(short, headers, model)
 
-    last_question = user_messages(items)[-1:]
-    compacted = [*instructions(items), *summary.items, *last_question]
-    short = ExpandedRequest(request.with_items(compacted), [], is_large=False)
-    shortened = await converter.convert(short)
-
-    shape = replace(shortened.shape, before=summary.items, spent=summary.usage or Usage())
-    answered = replace(shortened, request=request, notes=converted.notes, shape=shape)
-    return compacted, answered
+        shape = replace(shortened.shape, before=summary.items, spent=summary.usage or Usage())
+        answered = replace(shortened, request=request, notes=converted.notes, shape=shape)
+        return compacted, answered
