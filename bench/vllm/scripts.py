@@ -13,7 +13,7 @@ import msgspec
 from tokenizers import Tokenizer
 
 from schemas.conversation import OutputFormat
-from services.families import family
+from services.families import find_family
 from turnwire_tools.script.agent import act
 from turnwire_tools.script.agent_prompt import read_prompt
 
@@ -46,7 +46,7 @@ class Writer:
         elif "[[free]]" in prompt or not view.chat:
             text = None
         else:
-            text = act(prompt, family("qwen3_coder"), form)
+            text = act(prompt, find_family("qwen3_coder"), form)
             if form is not None:
                 # without the white space that a grammar may forbid
                 with suppress(msgspec.DecodeError):

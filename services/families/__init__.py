@@ -14,8 +14,7 @@ from schemas.conversation import ToolSpec
 from services.families.family import Family
 from services.families.grammar.scanner import BlockWriter, Scanner
 from services.families.grammar.turn import TurnParser, TurnState
-from services.families.registry import UnknownFamily, families, family, reasoning_family
-from services.families.registry import family as _family
+from services.families.registry import UnknownFamily, families, find_family, reasoning_family
 from services.families.tool_types import Tools
 
 __all__ = [
@@ -23,7 +22,7 @@ __all__ = [
     "TurnParser",
     "UnknownFamily",
     "families",
-    "family",
+    "find_family",
     "open_parser",
     "reasoning_family",
 ]
@@ -42,7 +41,7 @@ def open_parser(
     """Returns a parser for one generation.
 
     Args:
-        family: any name of the family, or of a pair (`CALLS+REASONING`); see `registry.family` and
+        family: any name of the family, or of a pair (`CALLS+REASONING`); see `find_family` and
             docs/families.md.
         tools: the tools of the request. Their schemas give the types of arguments that a format
             writes as bare text. Without tools call markers are text.
@@ -57,4 +56,4 @@ def open_parser(
         UnknownFamily: no family has this name, or the two families of a pair do not fit together.
     """
     turn = TurnState(Tools(tools), in_reasoning, bool(tools) and not calls_as_text, scanner, blocks)
-    return TurnParser(_family(family).grammar, turn, prefix)
+    return TurnParser(find_family(family).grammar, turn, prefix)

@@ -57,7 +57,7 @@ def families() -> Mapping[str, Family]:
     return MappingProxyType({family.name: family for family in (*built_in, *added)})
 
 
-def family(name: str) -> Family:
+def find_family(name: str) -> Family:
     """Finds a family by its own name, or by a name of its parser in vLLM, SGLang, Dynamo or
     TensorRT-LLM.
 
@@ -79,8 +79,8 @@ def family(name: str) -> Family:
 
 def reasoning_family(name: str) -> Family:
     """Finds a family by the name of its reasoning parser. This is not always the result of
-    `family`: several servers use one name for a tool parser and for the reasoning parser of another
-    family. Raises `UnknownFamily`."""
+    `find_family`: several servers use one name for a tool parser and for the reasoning parser of
+    another family. Raises `UnknownFamily`."""
     return _find(name, _aliases("reasoning_parsers", "tool_parsers"))
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from schemas.control import THINKING_BUDGET
 from schemas.conversation import Conversation, ToolSpec
-from services.families import Family, UnknownFamily, family
+from services.families import Family, UnknownFamily, find_family
 from services.families.description.fields import InvalidResponseTemplate
 from services.guides.turn import TurnForm, turn_grammar
 from services.guides.writer import Unguidable
@@ -92,7 +92,7 @@ def _lost_promises(
 
     forced = conversation.tool_choice.mode in ("any", "tool")
     try:
-        return _lost_by_grammar(tools, family(family_name), forced=forced)
+        return _lost_by_grammar(tools, find_family(family_name), forced=forced)
     except (Unguidable, UnknownFamily, InvalidResponseTemplate):
         return promised
 

@@ -27,7 +27,7 @@ from schemas.conversation import (
     rendered_name,
 )
 from schemas.session import SessionKey, session_key
-from services.ledger.keys import add, chain, key_arguments, turn_key
+from services.ledger.keys import add_record, key_arguments, new_hasher, turn_key
 from services.runtime.branch_cache import BranchCache
 from services.templates.messages import is_answer, is_instruction, leading_instructions
 
@@ -70,7 +70,7 @@ def chain_of(conversation: Conversation, scope: bytes, earlier: Chain | None = N
     if earlier is not None and earlier.turns:
         turns += earlier.turns
         start = turns[-1].end
-        hasher = chain(turns[-1].key)
+        hasher = new_hasher(turns[-1].key)
     else:
         instructions, start = leading_instructions(conversation)
         hasher = begin_chain(scope, instructions)
@@ -85,7 +85,7 @@ def chain_of(conversation: Conversation, scope: bytes, earlier: Chain | None = N
             state = hasher.digest()
             key = turn_key(state, *text_and_calls(parts))
             turns.append(SentTurn(start, end, key, state))
-            hasher = chain(key)
+            hasher = new_hasher(key)
         else:
             _add_between(hasher, messages, numbers.by_id)
         start = end
@@ -100,8 +100,8 @@ def begin_chain(scope: bytes, instructions: Sequence[str]) -> "hashlib.blake2b":
     of prompt heads refuses.
     """
     joined = "\n".join(instructions).encode("utf-8", "surrogatepass")
-    hasher = chain(scope)
-    add(hasher, "instructions", xxh3_128_hexdigest(joined))
+    hasher = new_hasher(scope)
+    add_record(hasher, "instructions", xxh3_128_hexdigest(joined))
     return hasher
 
 
@@ -224,7 +224,7 @@ def _add_between(
             _add_results(hasher, results, numbers)
             results.clear()
             kind = "instruction" if is_instruction(message) else "user"
-            add(hasher, kind, "\n".join(texts))
+            add_record(hasher, kind, "\n".join(texts))
     _add_results(hasher, results, numbers)
 
 
@@ -237,7 +237,7 @@ def _add_results(
     for number, result in numbered:
         texts = [_text(part) for part in result.parts]
         error = "!" if result.is_error else ""
-        add(hasher, "result", str(number), error, "\n".join(texts))
+        add_record(hasher, "result", str(number), error, "\n".join(texts))
 
 
 def _text(part: Text | Media | ToolReference) -> str:

@@ -17,7 +17,7 @@ from schemas.ledger import LedgerContext
 from schemas.session import session_digest
 from services.ledger.chain import parts_of, text_and_calls
 from services.ledger.comparison import KeptTurn, TurnComparison
-from services.ledger.keys import DIGEST_BYTES, add, chain, squeeze
+from services.ledger.keys import DIGEST_BYTES, add_record, new_hasher, squeeze
 from services.ledger.match import Match, MatchedHistory, Outcome
 from services.ledger.model import LedgerModel
 from services.ledger.store import EntryStore, PromptCache
@@ -270,9 +270,9 @@ class HeadHasher:
 
 
 def _prompt_key(context: LedgerContext) -> bytes:
-    hasher = chain(context.parent)
+    hasher = new_hasher(context.parent)
     end = f"{context.parent_tokens}:{context.parent_end}"
-    add(hasher, "prompt", end, context.joint, context.head_hash.hex(), context.opening)
+    add_record(hasher, "prompt", end, context.joint, context.head_hash.hex(), context.opening)
     return hasher.digest()
 
 

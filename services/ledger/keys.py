@@ -48,19 +48,19 @@ def turn_key(state: bytes, text: str, calls: Iterable[tuple[str, str]]) -> bytes
     """The chain hash after a turn. `state`: the hash before it; `text`: all of its text; `calls`:
     rendered names and `key_arguments`. Equal calls count once, because clients run and send back
     one of them. Names are not part of the hash, because clients repair them."""
-    hasher = chain(state)
-    add(hasher, "assistant", squeeze(text))
+    hasher = new_hasher(state)
+    add_record(hasher, "assistant", squeeze(text))
     for _, arguments in dict.fromkeys((name.casefold(), arguments) for name, arguments in calls):
-        add(hasher, "call", arguments)
+        add_record(hasher, "call", arguments)
     return hasher.digest()
 
 
-def chain(state: bytes) -> "hashlib.blake2b":
+def new_hasher(state: bytes) -> "hashlib.blake2b":
     """A hash that continues from `state`."""
     return hashlib.blake2b(state, digest_size=DIGEST_BYTES, person=b"turnwire-chain")
 
 
-def add(hasher: "hashlib.blake2b", kind: str, *texts: str) -> None:
+def add_record(hasher: "hashlib.blake2b", kind: str, *texts: str) -> None:
     """Adds a record. Different lists of records have different hashes."""
     for text in (kind, *texts):
         raw = text.encode("utf-8", "surrogatepass")

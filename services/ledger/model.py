@@ -7,7 +7,7 @@ from msgspec import Struct
 from schemas.conversation import Call
 from schemas.errors import Invalid
 from services.families import Family
-from services.ledger.keys import add, chain
+from services.ledger.keys import add_record, new_hasher
 from services.templates.assistant import AssistantWriter
 from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.encoder import Encoder
@@ -42,7 +42,7 @@ class LedgerModel(Struct, frozen=True):
 
     def scope_of(self, tenant: str | None) -> bytes:
         """The hash to which the keys of a tenant's sessions are bound."""
-        hasher = chain(b"")
+        hasher = new_hasher(b"")
         owner = "-" if tenant is None else f"={tenant}"
-        add(hasher, "scope", self.name, self.digest.hex(), owner)
+        add_record(hasher, "scope", self.name, self.digest.hex(), owner)
         return hasher.digest()

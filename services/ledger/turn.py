@@ -8,7 +8,7 @@ from msgspec import Struct
 from schemas.conversation import Call, Message, Reasoning, Text, Unseal
 from schemas.frames import unpack_array
 from schemas.ledger import LedgerEntry
-from services.ledger.keys import add, chain
+from services.ledger.keys import add_record, new_hasher
 from services.tokenization.segments import TokenIds
 
 TurnPart: TypeAlias = Text | Reasoning | Call
@@ -63,9 +63,9 @@ class Turn(Struct):
     def of(cls, entry: LedgerEntry) -> "Turn":
         """The turn with this entry."""
         context = entry.context
-        hasher = chain(context.history or context.previous)
+        hasher = new_hasher(context.history or context.previous)
         flags = f"{entry.closed} {entry.in_reasoning} {entry.calls_as_text}"
-        add(hasher, "turn", flags, context.started, entry.prefix, entry.tail)
+        add_record(hasher, "turn", flags, context.started, entry.prefix, entry.tail)
         hasher.update(entry.ids)
         return cls(entry, hasher.digest())
 

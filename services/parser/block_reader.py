@@ -99,6 +99,5 @@ class BlockReader:
         for event in events:
             if isinstance(event, BlockStop):
                 self.ends.append(len(self._stream.ids))
-        self._builder.reasoning_tokens = self.reasoning_tokens
-        self._builder.add(events)
+        self._builder.add(events, self.reasoning_tokens)
         self.cut = self._builder.cut

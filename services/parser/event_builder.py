@@ -30,20 +30,18 @@ class EventBuilder:
         """The stop string that has ended the turn."""
         self._suffix = ""
         """The end of the text that replaces a barred call, while the call is open."""
-        self.reasoning_tokens = 0
-        """The turn's reasoning tokens so far; set by the caller."""
         self._reported = 0
         """Reasoning tokens of the thoughts that have ended."""
 
-    def add(self, events: Sequence[BlockEvent]) -> None:
-        """Writes the parser's events, in order."""
+    def add(self, events: Sequence[BlockEvent], reasoning_tokens: int) -> None:
+        """Writes the parser's events, in order. `reasoning_tokens`: those of the turn so far."""
         for event in events:
             if isinstance(event, Delta):
                 self._add_text(event)
             elif isinstance(event, BlockStart):
                 self._start(event)
             else:
-                self._end(event)
+                self._end(event, reasoning_tokens)
             if self.cut is not None:
                 return
 
@@ -76,7 +74,7 @@ class EventBuilder:
             id = call_id(self._turn, event.block)
             self._log.append(BlockStart(event.block, event.kind, event.name, id))
 
-    def _end(self, event: BlockStop) -> None:
+    def _end(self, event: BlockStop, reasoning_tokens: int) -> None:
         if self._suffix:
             self._log.add(self._suffix)
             self._suffix = ""
@@ -88,15 +86,17 @@ class EventBuilder:
             return
 
         kind = self._log.open_kind
-        self._log.append(self._sealed(event) if kind == "reasoning" else event)
+        if kind == "reasoning":
+            event = self._sealed(event, reasoning_tokens)
+        self._log.append(event)
         if kind == "tool_use" and event.complete and self._context.calls == "single":
             self.cut = FinishReason.STOP
 
-    def _sealed(self, event: BlockStop) -> BlockStop:
+    def _sealed(self, event: BlockStop, reasoning_tokens: int) -> BlockStop:
         """Returns the end of a thought, with its seal and its number of tokens."""
         seal = self._sealer.seal(self._log.text(event.block), self._turn)
         tokens = 0
         if self._context.count_thoughts:
-            tokens = self.reasoning_tokens - self._reported
-        self._reported = self.reasoning_tokens
+            tokens = reasoning_tokens - self._reported
+        self._reported = reasoning_tokens
         return BlockStop(event.block, event.complete, event.length, seal, tokens)

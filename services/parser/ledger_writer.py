@@ -13,7 +13,7 @@ from typing_extensions import override
 from schemas import subjects
 from schemas.errors import TurnwireError
 from schemas.ledger import LedgerEntry
-from services.families import family
+from services.families import find_family
 from services.ledger.signer import MAX_ENTRY_BYTES, EntrySigner
 from services.parser.ledger_entry import entries_of
 from services.parser.turn_parse import TurnParse
@@ -65,7 +65,7 @@ class BusLedgerWriter(LedgerWriter):
 
     @override
     def write(self, parse: TurnParse) -> None:
-        markers = family(parse.stream.context.family).markers
+        markers = find_family(parse.stream.context.family).markers
         detokenizer = self._vocabulary.open(self._vocabulary.hidden(markers))
         for entry in entries_of(parse, detokenizer):
             self._add(self._signer.sign(entry))

@@ -14,8 +14,7 @@ from schemas.control import Replay, StreamPosition
 from schemas.conversation import ToolSpec
 from schemas.errors import STREAM_GONE
 from schemas.frames import ABSENT, ParseContext, TokenEntry
-from services.families import Family
-from services.families import family as find_family
+from services.families import Family, find_family
 from services.families.family import VERBATIM
 from services.parser.traced_parse import TracedParse
 from services.parser.turn_parse import TurnParse

@@ -78,12 +78,12 @@ class TracedEventBuilder(EventBuilder):
         self._trace = trace
 
     @override
-    def add(self, events: Sequence[BlockEvent]) -> None:
+    def add(self, events: Sequence[BlockEvent], reasoning_tokens: int) -> None:
         for event, logprobs in zip(events, self._trace.match(events), strict=True):
             if self._text.is_buffering:
                 self._text.buffer_logprobs(logprobs)
             elif logprobs and not self._suffix:
                 self._log.add_logprobs(logprobs)
-            super().add([event])
+            super().add([event], reasoning_tokens)
             if self.cut is not None:
                 return

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from schemas.control import THINKING_BUDGET, VISION, ModelCard
 from schemas.conversation import EFFORTS, Sampling, ToolSpec
 from schemas.frames import ThoughtBudget
-from services.families import Family, reasoning_family
-from services.families import family as find_family
+from services.families import Family, find_family, reasoning_family
 from services.families.detection import Detection
 from services.families.response_template import template_name
 from services.preprocessor.thoughts import unlimited_thoughts

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from schemas.conversation import Call, Conversation, Message, Text, ToolSpec
 from schemas.errors import Invalid
 from schemas.events import FinishReason, blocks_of
-from services.families import Family, families, family, open_parser
+from services.families import Family, families, find_family, open_parser
 from services.families.description.fields import InvalidResponseTemplate
 from services.families.detection import Detection, detect
 from services.families.response_template import template_name
@@ -53,7 +53,7 @@ def detect_family(
     """
     if traits.arguments is None:
         if description is not None:
-            return Detection(family(template_name(description)), (_DESCRIBED,))
+            return Detection(find_family(template_name(description)), (_DESCRIBED,))
         return detect(config, template.source, tokens)
     for markup, alone in _renderings(template, traits):
         texts = _texts_beside_call(markup, alone=alone)
@@ -81,7 +81,7 @@ def _texts_beside_call(markup: str, *, alone: bool) -> dict[Family, str]:
 def _leaves_less(description: str, markup: str, others: Iterable[str]) -> bool:
     """Whether a description reads the call with less text beside it than any family leaves."""
     try:
-        text = _text_beside_call(family(template_name(description)), markup, alone=False)
+        text = _text_beside_call(find_family(template_name(description)), markup, alone=False)
     except InvalidResponseTemplate:
         return False
     return text is not None and len(text) < min(map(len, others))
@@ -89,7 +89,7 @@ def _leaves_less(description: str, markup: str, others: Iterable[str]) -> bool:
 
 def _described(template: ChatTemplate, traits: TemplateTraits, description: str) -> Detection:
     """The family of a description, and whether it reads the calls of the template."""
-    described = family(template_name(description))
+    described = find_family(template_name(description))
     renderings = _renderings(template, traits)
     reads = any(
         _text_beside_call(described, markup, alone=alone) is not None

@@ -21,9 +21,9 @@ FAMILY = Family(
 '''
 USE = """
 from schemas.conversation import ToolSpec
-from services.families import families, family, open_parser
+from services.families import families, find_family, open_parser
 from services.families.detection import detect
-print(list(families())[-1], family("hermes").name, family("acme").stops)
+print(list(families())[-1], find_family("hermes").name, find_family("acme").stops)
 print(detect({}, "{{ '<acme>' }}").family.name)
 parser = open_parser("acme-json", tools=[ToolSpec("ls")])
 print(*parser.feed('<hm>So.</hm>Look.<acme>{"name": "ls", "arguments": {"at": 1}}</acme>'), sep="\\n")

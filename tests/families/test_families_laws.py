@@ -6,8 +6,7 @@ import re
 
 from schemas.conversation import ToolSpec
 from schemas.events import Delta, FinishReason
-from services.families import families, open_parser
-from services.families import family as find_family
+from services.families import families, find_family, open_parser
 from services.families.response_template import template_name
 from tests.kit.every import for_each
 from tests.kit.examples import chances

@@ -3,7 +3,7 @@ first."""
 
 import pytest
 
-from services.families import Family, UnknownFamily, families, family, reasoning_family
+from services.families import Family, UnknownFamily, families, find_family, reasoning_family
 from services.families.grammar.markup import Markup
 from tests.kit.every import for_each, for_rows
 from tests.kit.families import PING, RUN, read, text, thought
@@ -28,7 +28,7 @@ READING = [found for found in REASONS if found.name != "minimax_m2_append_think"
 
 def check_pair(calls: Family, reasoning: Family) -> None:
     """Blocks of reasoning around a call, and the reasoning that a prompt opened."""
-    pair = family(f"{calls.name}+{reasoning.name}")
+    pair = find_family(f"{calls.name}+{reasoning.name}")
     opener, _, closer = reasoning.style.reasoning.partition("{text}")
     line = "\n" if calls.name in OWN_LINE else ""
     joint, call = calls.style.joint, pair.style.write_call(*RUN) if calls.style.call else ""
@@ -69,14 +69,14 @@ def test_a_pair_reads_reasoning_around_calls(calls: Family) -> None:
 )
 def test_pair_that_does_not_fit_is_refused_with_candidates(pair: str, message: str) -> None:
     with pytest.raises(UnknownFamily, match=message):
-        family(pair)
+        find_family(pair)
 
 
 def test_a_pair_that_is_one_family_is_that_family() -> None:
-    assert family("qwen3_coder+qwen3") is families()["qwen3_coder"]
-    assert family("llama3_json+deepseek_r1") is family("llama3+basic")
-    assert family("beam+gpt-oss") is families()["beam"]
-    assert family("none+kimi").models == "calls of plain, reasoning of kimi_thinking"
+    assert find_family("qwen3_coder+qwen3") is families()["qwen3_coder"]
+    assert find_family("llama3_json+deepseek_r1") is find_family("llama3+basic")
+    assert find_family("beam+gpt-oss") is families()["beam"]
+    assert find_family("none+kimi").models == "calls of plain, reasoning of kimi_thinking"
 
 
 def test_reasoning_parser_names_find_their_family() -> None:
@@ -86,4 +86,4 @@ def test_reasoning_parser_names_find_their_family() -> None:
     with pytest.raises(UnknownFamily, match="did you mean deepseek_r1"):
         reasoning_family("deepseek_r11")
     with pytest.raises(UnknownFamily, match="did you mean"):
-        family("hermes+deepseek_r11")
+        find_family("hermes+deepseek_r11")

@@ -1,6 +1,6 @@
 import pytest
 
-from services.families import UnknownFamily, families, family
+from services.families import UnknownFamily, families, find_family
 from tests.kit.every import for_rows
 
 ALIASES = {
@@ -19,8 +19,8 @@ ALIASES = {
 
 def test_every_name_means_one_family() -> None:
     """Its own name, and the names that other servers have for it."""
-    assert {alias: family(alias).name for alias in ALIASES} == ALIASES
-    assert all(family(name).name == name == found.name for name, found in families().items())
+    assert {alias: find_family(alias).name for alias in ALIASES} == ALIASES
+    assert all(find_family(name).name == name == found.name for name, found in families().items())
     tool_names = [alias for f in families().values() for alias in f.tool_parsers]
     reasoning_names = [alias for f in families().values() for alias in f.reasoning_parsers]
     assert len(set(tool_names)) == len(tool_names)
@@ -36,7 +36,7 @@ def test_every_name_means_one_family() -> None:
 )
 def test_an_unknown_name_is_refused_with_the_nearest_or_all(wrong: str, near: str) -> None:
     with pytest.raises(UnknownFamily, match=near) as caught:
-        family(wrong)
+        find_family(wrong)
     names = str(caught.value).partition("did you mean ")[2].rstrip("?").split(", ")
     assert len(set(names)) == len(names)
 
@@ -58,4 +58,4 @@ def test_an_unknown_name_is_refused_with_the_nearest_or_all(wrong: str, near: st
     ]
 )
 def test_a_prompt_leaves_reasoning_open(name: str, tail: str, opens: bool) -> None:
-    assert family(name).opens_reasoning(tail) is opens
+    assert find_family(name).opens_reasoning(tail) is opens

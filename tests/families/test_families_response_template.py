@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from schemas.events import FinishReason
-from services.families import family, open_parser
+from services.families import find_family, open_parser
 from services.families.description.fields import InvalidResponseTemplate
 from services.families.response_template import MAX_CHARS, described_family, template_name
 from tests.kit.described_turns import TOOLS, WRITTEN, make_turn, templates
@@ -79,7 +79,7 @@ def test_description_that_is_nested_too_deeply_or_not_json_is_refused() -> None:
 def test_name_is_the_whole_description(name: str) -> None:
     found = name_of(name)
     assert json.loads(found) == templates()[name]
-    assert family(found) is described_family(found)
+    assert find_family(found) is described_family(found)
     whole = {"chat_template": "…", "response_template": templates()[name]}
     assert found == template_name(json.dumps(whole))
     assert found == template_name(found)

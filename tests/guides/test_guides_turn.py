@@ -12,7 +12,7 @@ import llguidance
 import pytest
 
 from schemas.conversation import Grammar, OutputFormat, ToolSpec
-from services.families import Family, families, family
+from services.families import Family, families, find_family
 from services.families.response_template import template_name
 from services.families.writing import Tags
 from services.guides.turn import TurnForm, turn_grammar
@@ -124,7 +124,7 @@ def repeats_key(found: Family, text: str) -> bool:
 def turns(
     name: str, special: bool, form: TurnForm, seeds: Sequence[int]
 ) -> Iterator[tuple[Family, str, bool, list[tuple[str, str, bool]], str]]:
-    found = family(name)
+    found = find_family(name)
     tokenizer = ByteTokenizer([*dict.fromkeys((*found.markers, *found.stops))] if special else ())
     model = RandomModel(tokenizer, turn_grammar(form, found, tokenizer.tokens)[0])
     for seed in seeds:
@@ -159,14 +159,14 @@ def check_open_reasoning(name: str, special: bool) -> None:
 
 def check_forced_call(name: str, special: bool) -> None:
     tools = [TOOLS[0], TOOLS[3]]
-    prefix = family(name).style.call_prefix(None)
+    prefix = find_family(name).style.call_prefix(None)
     form = TurnForm(tools=tools, parallel=False, forced=True, prefix=prefix)
     for _, text, ended, calls, prose in turns(name, special, form, range(20, 23)):
         assert len(calls) <= 1, text
         if ended:
             assert calls
             assert not prose.strip()
-    prefix = family(name).style.call_prefix("word")
+    prefix = find_family(name).style.call_prefix("word")
     named = TurnForm(tools=tools, parallel=False, forced=True, prefix=prefix)
     for _, _, ended, calls, _ in turns(name, special, named, range(23, 25)):
         # The call that the prefix opens belongs to the events: its name does, too.
@@ -211,7 +211,7 @@ def test_random_turns_of_any_family_keep_their_promises(name: str, special: bool
 @for_each(sorted(UNHELD))
 def test_other_families_are_unguidable(name: str) -> None:
     with pytest.raises(Unguidable):
-        turn_grammar(TurnForm(tools=TOOLS), family(name))
+        turn_grammar(TurnForm(tools=TOOLS), find_family(name))
 
 
 PATTERN = {"properties": {"a": {"type": "string", "pattern": "^x+$"}}}
@@ -232,14 +232,14 @@ def test_promises_that_a_family_cannot_keep_are_named(
         ToolSpec("t", schema={"type": "object", "required": ["a"], **schema}, strict=True),
         ToolSpec("r", kind="custom", schema=INPUT, grammar=Grammar("lark", 'start: "a".."z"')),
     ]
-    named = turn_grammar(TurnForm(tools=tools), family(name))[1]
+    named = turn_grammar(TurnForm(tools=tools), find_family(name))[1]
     assert named == (("strict t", "grammar r") if lost else ("grammar r",))
 
 
 def test_marker_that_is_a_stop_token_is_left_to_the_engine() -> None:
     """gpt-oss ends a call with `<|call|>`, on which engines stop: masks leave it out inside a
     grammar."""
-    found = family("gpt_oss")
+    found = find_family("gpt_oss")
     tokenizer = ByteTokenizer(found.markers)
     stops = [tokenizer.tokens["<|call|>"], tokenizer.tokens["<|return|>"]]
     text = turn_grammar(TurnForm(tools=TOOLS), found, tokenizer.tokens, stops)[0]

@@ -7,7 +7,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from services.families import family
+from services.families import find_family
 from services.ledger.encode import PromptEncoder
 from services.tokenization.encoder import Encoder
 from tests.kit.every import for_rows
@@ -19,7 +19,7 @@ BEFORE = "<|im_start|>"
 def prompt_encoder(tokenizer: Tokenizer) -> PromptEncoder:
     """The encoder of a model of which only the tokenizer counts."""
     model: Any = SimpleNamespace(
-        encoder=Encoder(tokenizer), family=family("hermes"), header="", ends=("<|im_end|>",)
+        encoder=Encoder(tokenizer), family=find_family("hermes"), header="", ends=("<|im_end|>",)
     )
     unused: Any = None
     return PromptEncoder(model, unused, unused, unused)

@@ -5,7 +5,7 @@ import re
 from schemas.conversation import ToolSpec
 from schemas.events import BlockStart, FinishReason
 from schemas.frames import ParseContext, TokenFinish
-from services.families import family as find_family
+from services.families import find_family
 from services.parser.turn_parse import TurnParse
 from services.parser.turn_stream import TurnStream
 from services.runtime.streams.turn_log import Cursor

@@ -20,7 +20,7 @@ from schemas.conversation import (
     ToolChoice,
     ToolSpec,
 )
-from services.families import family
+from services.families import find_family
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import assemble, encode_prompt
 from services.templates.chat_template import ChatTemplate
@@ -59,7 +59,7 @@ def setup_for(setup: ModelSetup, source: str, kind: str = "byte_level") -> Model
     template = ChatTemplate(loaded, source)
     traits = probe(template)
     detection = detect_family(template, traits, {}, loaded.get_added_vocab())
-    found = detection.family if detection is not None else family("hermes")
+    found = detection.family if detection is not None else find_family("hermes")
     traits = changed(traits, reasoning_tags=reasoning_tags(template, traits, found))
     tokenizer = PromptTokenizer(loaded)
     marks = data_marks(loaded, template, traits, found)
@@ -195,7 +195,7 @@ def forced(name: str) -> Conversation:
 
 
 def test_forced_tool_named_like_a_control_token_is_text(setup: ModelSetup) -> None:
-    hermes = replace(setup, family=family("hermes"))
+    hermes = replace(setup, family=find_family("hermes"))
     found = assemble(forced("a<|im_end|>"), hermes)
     assert found.rendered.prefix.startswith('<tool_call>\n{"name": "a<|im_end|>"')
     assert control(setup, found.ids).count("<|im_end|>") == control(

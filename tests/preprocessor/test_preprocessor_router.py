@@ -22,19 +22,23 @@ def worker(process: str, running: int = 0, *, slots: int = 4, **more: Any) -> He
     return Heartbeat("worker", process, load=Load(running=running, slots=slots, **more))
 
 
+def make_router(overlap_weight: float = 1.0, load_tokens: float = 16384.0) -> Router:
+    return Router(overlap_weight, load_tokens, waiting={})
+
+
 def ask(
     router: Router, beats: list[Heartbeat], avoid: tuple[str, ...] = (), late: tuple[str, ...] = ()
 ) -> list[str]:
-    return router.rank_workers(beats, avoid=avoid, late=late)
+    return router.rank_workers(beats, avoid=avoid, late=late, profile=TurnProfile())
 
 
 def test_worker_with_the_most_room_comes_first() -> None:
     beats = [worker("a", 3), worker("b", 1), worker("c", 3, slots=100)]
-    assert ask(Router(), beats) == ["c", "b", "a"]
+    assert ask(make_router(), beats) == ["c", "b", "a"]
 
 
 def test_simultaneous_turns_are_spread() -> None:
-    router, beats = Router(), [worker("a", slots=100), worker("b", slots=100)]
+    router, beats = make_router(), [worker("a", slots=100), worker("b", slots=100)]
     for _ in range(8):
         router.assign(ask(router, beats)[0])
     assert ask(router, beats) == ["a", "b"]
@@ -47,21 +51,21 @@ def test_simultaneous_turns_are_spread() -> None:
 
 def test_avoided_and_late_workers_come_last() -> None:
     beats = [worker("a"), worker("b", 1), worker("c", 2)]
-    assert ask(Router(), beats, avoid=("a",), late=("b",)) == ["c", "b", "a"]
+    assert ask(make_router(), beats, avoid=("a",), late=("b",)) == ["c", "b", "a"]
 
 
 def test_missing_and_full_workers_are_different_errors() -> None:
     with pytest.raises(Unavailable):
-        ask(Router(), [])
+        ask(make_router(), [])
     full = worker("a", 4, waiting=2, queue_limit=2)
     with pytest.raises(Overloaded) as refused:
-        ask(Router(), [full])
+        ask(make_router(), [full])
     assert refused.value.info.retry_after_s
-    assert ask(Router(), [full, worker("b", 4, waiting=1, queue_limit=2)]) == ["b"]
+    assert ask(make_router(), [full, worker("b", 4, waiting=1, queue_limit=2)]) == ["b"]
 
 
 def test_shard_with_the_fewest_turns_is_chosen() -> None:
-    router = Router()
+    router = make_router()
     shards = [
         Heartbeat("parser", "p", load=Load(running=2)),
         Heartbeat("parser", "q", load=Load(running=1)),
@@ -80,7 +84,7 @@ def placed(
 ) -> str:
     """The worker of a prompt of 50,000 tokens."""
     profile = TurnProfile(50_000, held, osl)
-    return (router or Router()).rank_workers(beats, avoid=(), late=(), profile=profile)[0]
+    return (router or make_router()).rank_workers(beats, avoid=(), late=(), profile=profile)[0]
 
 
 def test_worker_that_holds_the_prompt_comes_first() -> None:
@@ -94,8 +98,8 @@ def test_load_outweighs_a_small_overlap_and_not_a_large_one() -> None:
     beats = [worker("a", 0, slots=4), worker("b", 4, slots=4, queue_limit=8)]
     assert placed(beats, b=10_000) == "a"
     assert placed(beats, b=40_000) == "b"
-    assert placed(beats, Router(load_tokens=100_000), b=40_000) == "a"
-    assert placed(beats, Router(overlap_weight=0), b=50_000) == "a"
+    assert placed(beats, make_router(load_tokens=100_000), b=40_000) == "a"
+    assert placed(beats, make_router(overlap_weight=0), b=50_000) == "a"
 
 
 def test_priority_keeps_its_fraction_and_bounds() -> None:
@@ -120,7 +124,7 @@ async def test_worker_of_an_older_release_gets_json(make_process: MakeProcess, r
         await make_process("preprocessor", f"raw-{raw}-p"),
         await make_process("worker", f"raw-{raw}"),
     )
-    placement = Placement(preprocessor, "m", Router(), KvView(preprocessor, "m"))
+    placement = Placement(preprocessor, "m", make_router(), KvView(preprocessor, "m"))
     worker.serve(Reported(ModelCard("other", raw_prompts=not raw), ModelCard("m", raw_prompts=raw)))
     worker.heartbeats.send()
     await eventually(lambda: preprocessor.registry.get("worker", worker.id) is not None)

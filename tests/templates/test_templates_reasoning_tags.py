@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from schemas.conversation import Call, Conversation, Message, Part, Reasoning, Result, Text
-from services.families import family
+from services.families import find_family
 from services.templates.messages import adapt
 from services.templates.probe import probe, reasoning_tags
 from tests.templates.adapting import template_of
@@ -24,7 +24,7 @@ PLAIN = """
 CUTTING = PLAIN.replace("(m.content or '')", "(m.content or '').split('</think>')[-1]")
 """A template that cuts off text before the closing tag, like those of R1's distillates."""
 READING = PLAIN.replace("(m.content or '')", "(m.reasoning_content or '') + (m.content or '')")
-HERMES = family("hermes")
+HERMES = find_family("hermes")
 LS, PWD = Call("c1", "ls", '{"path": "/"}'), Call("c2", "pwd", "{}")
 
 
@@ -48,7 +48,7 @@ def test_tags_are_used_where_the_template_keeps_them() -> None:
         template = template_of(source)
         assert reasoning_tags(template, probe(template), HERMES) == tags
     template = template_of(PLAIN)
-    assert reasoning_tags(template, probe(template), family("llama3_json")) is None
+    assert reasoning_tags(template, probe(template), find_family("llama3_json")) is None
 
 
 def test_each_reasoning_is_before_its_own_call() -> None:

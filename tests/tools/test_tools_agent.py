@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from schemas.conversation import ToolSpec
-from services.families import Family, family
+from services.families import Family, find_family
 from services.templates.chat_template import ChatTemplate
 from services.tokenization.tokenizer_files import FileTokenizer
 from tests.kit.families import read_exactly
@@ -49,7 +49,7 @@ class Session:
     ) -> None:
         self._template = template
         self._tools = tools
-        self.family: Family = family(kind)
+        self.family: Family = find_family(kind)
         self.messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}]
 
     def user(self, text: str) -> "Session":

@@ -12,7 +12,7 @@ import pytest
 from schemas.conversation import ToolSpec
 from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason
 from schemas.frames import ParseContext, ThoughtBudget, TokenFinish, unpack_ids
-from services.families import Family, families, family
+from services.families import Family, families, find_family
 from services.families.thoughts import thought_markers
 from services.parser.turn_parse import TurnParse
 from services.parser.turn_stream import TurnStream
@@ -134,7 +134,9 @@ def read(
     """The blocks and the end of a stream, by the parser stage."""
     context = ParseContext("m", name, "f", 10, tools=TOOLS, in_reasoning=in_reasoning)
     turn = TurnStream("t", 1, context, "w")
-    parse = TurnParse.open(turn, family(name), vocabulary_of(tokenizer), Sealer.load(None, "m"))
+    parse = TurnParse.open(
+        turn, find_family(name), vocabulary_of(tokenizer), Sealer.load(None, "m")
+    )
     for token in stream.ids:
         parse.feed([token])
     parse.finish(stream.finish or TokenFinish(FinishReason.STOP, 2))

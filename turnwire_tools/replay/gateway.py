@@ -22,7 +22,7 @@ from schemas.conversation import Conversation, ToolChoice
 from schemas.errors import EngineFailed, NotFound, Unavailable, raised
 from schemas.events import Failed, Finish, FinishReason, Prepared, TurnEvent
 from schemas.frames import ParseContext, TextReply, TokenFinish
-from services.families import family
+from services.families import find_family
 from services.frontend.app import Telemetry, make_app, make_runner
 from services.frontend.turns.interfaces import Admitted, CancelReason, Pipeline, TurnSink
 from services.parser.turn_parse import TurnParse
@@ -230,7 +230,7 @@ class ReplayGateway:
         cached = turn.usage.cached
         stream = TurnStream(opened.id, 1, context, _SENDER, cached=cached)
         vocabulary = self._model_vocabulary or self._vocabulary
-        return TurnParse.open(stream, family(context.family), vocabulary, Sealer(b"replay"))
+        return TurnParse.open(stream, find_family(context.family), vocabulary, Sealer(b"replay"))
 
     async def count(self, admitted: Admitted) -> int:
         """The tokens that the file names for the chosen turn."""

@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 from schemas.control import Load
 from schemas.errors import EngineFailed, TurnwireError
 from schemas.frames import pack_ids, unpack_array
-from services.families import Family, family
+from services.families import Family, find_family
 from services.families.response_template import template_name
 from services.runtime.config import WorkerConfig
 from services.runtime.requests import after_sending
@@ -298,12 +298,12 @@ def _family(config: WorkerConfig) -> Family:
     """The configured family, or the one that the preprocessor detects for the model's chat
     template."""
     if config.family != "auto":
-        return family(config.family)
+        return find_family(config.family)
     description = read_response_template(config.model, config.response_template)
     if config.response_template is not None:
-        return family(template_name(description or ""))
+        return find_family(template_name(description or ""))
     tokenizer = load_tokenizer(config.model, trust_remote_code=config.trust_remote_code)
     template = ChatTemplate.of(tokenizer)
     config_json = read_json(config.model, "config.json") or {}
     detected = detect_family(template, probe(template), config_json, (), description)
-    return family("hermes") if detected is None else detected.family
+    return find_family("hermes") if detected is None else detected.family

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from schemas.events import BlockKind, BlockStart, Delta, FinishReason
 from schemas.frames import ParseContext, TokenFinish
-from services.families import family
+from services.families import find_family
 from services.parser.traced_parse import TracedParse
 from services.parser.turn_stream import TurnStream
 from services.runtime.storage.seal import Sealer
@@ -45,7 +45,7 @@ def blocks_of(
     """
     traced = replace(context, logprobs=0, ledger=None, prompt_ids=b"")
     stream = TurnStream(turn, 1, traced, "")
-    parse = TracedParse.open(stream, family(context.family), vocabulary, _SEALER)
+    parse = TracedParse.open(stream, find_family(context.family), vocabulary, _SEALER)
     # In place of its log probability each token has its index: the parser returns it with the text
     # that it made of it.
     parse.feed(ids, [[(token, float(at))] for at, token in enumerate(ids)])

@@ -168,10 +168,10 @@ def _read_profiles(config: Any) -> None:
 
 
 def _read_parser(name: str) -> None:
-    from services.families.registry import family
+    from services.families.registry import find_family
 
     if name != "auto":
-        family(name)
+        find_family(name)
 
 
 def _read_reasoning_parser(name: str) -> None:
@@ -182,11 +182,11 @@ def _read_reasoning_parser(name: str) -> None:
 
 
 def _read_description(config: Any) -> None:
-    from services.families.registry import family
+    from services.families.registry import find_family
     from services.families.response_template import template_name
 
     description = read_response_template(config.model or "", config.response_template)
-    family(template_name(description or ""))
+    find_family(template_name(description or ""))
 
 
 def _read_template(config: Any) -> None:

@@ -96,12 +96,17 @@ class AnswerSink(TurnSink):
     def stop(self) -> None:
         """Accepts nothing more."""
 
-    def _end_choice(self, last: LastEvent, choice: int) -> None:
-        """Applies the last event of a choice. A failure ends the whole answer."""
+    def _tokens_after(self, events: Sequence[TurnEvent], tokens: int, choice: int) -> int:
+        """Output tokens of a choice after these events. Applies its end, if they have it: a failure
+        ends the whole answer."""
+        last = events[-1]
+        if type(last) is Delta or not isinstance(last, LastEvent):
+            return tokens
         self._record.record_end(last, choice)
         self._running -= 1
         self._failure = failure_of(last)
         self.ended = self._failure is not None or not self._running
+        return _all_tokens(last, tokens)
 
 
 class StreamSink(AnswerSink, FlushedStream):
@@ -189,10 +194,7 @@ class StreamSink(AnswerSink, FlushedStream):
             return
         if self.started and not self._pending:
             self._flusher.add(self)
-        last = events[-1]
-        if type(last) is not Delta and isinstance(last, LastEvent):
-            self._end_choice(last, choice)
-            tokens = _all_tokens(last, tokens)
+        tokens = self._tokens_after(events, tokens, choice)
         self._pending.append((choice, events, tokens))
         if not self.started and self._prepared is not None and self.refusal() is None:
             self._begin_early(self._prepared)
@@ -289,10 +291,7 @@ class EventBuffer(AnswerSink):
         if self.ended or not events:
             return
         self.events[choice] += events
-        last = events[-1]
-        if type(last) is not Delta and isinstance(last, LastEvent):
-            self._end_choice(last, choice)
-            tokens = _all_tokens(last, tokens)
+        tokens = self._tokens_after(events, tokens, choice)
         self._record.record_batch(tokens, asyncio.get_running_loop().time(), choice)
         if self.ended:
             self._done.set()

@@ -21,7 +21,6 @@ from schemas.errors import RETRY_AFTER_S, Overloaded, Unavailable
 LONG_OUTPUT_TOKENS = 1024
 """Output tokens of a turn that suffers from load twice as long as a turn without output."""
 MAX_OUTPUT_FACTOR = 4.0
-_NOBODY_WAITS: Mapping[str, int] = {}
 
 
 class TurnProfile(Struct, frozen=True):
@@ -34,17 +33,11 @@ class TurnProfile(Struct, frozen=True):
     """The number that the client expects (`nvext.agent_hints.osl`)."""
 
 
-UNKNOWN_TURN = TurnProfile()
-
-
 class Router:
     """Chooses among processes by their heartbeats."""
 
     def __init__(
-        self,
-        overlap_weight: float = 1.0,
-        load_tokens: float = 16384.0,
-        waiting: Mapping[str, int] = _NOBODY_WAITS,
+        self, overlap_weight: float, load_tokens: float, waiting: Mapping[str, int]
     ) -> None:
         """`overlap_weight`: cost of a prompt token that has to be prefilled; `load_tokens`: cost of
         a worker without a free slot, in prompt tokens; `waiting`: turns that wait to be sent to
@@ -66,7 +59,7 @@ class Router:
         *,
         avoid: Collection[str],
         late: Collection[str],
-        profile: TurnProfile = UNKNOWN_TURN,
+        profile: TurnProfile,
     ) -> list[str]:
         """The workers to try, best first. Those to avoid, and those with a late heartbeat, come
         last.
