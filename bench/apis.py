@@ -29,9 +29,6 @@ class Prompt(Struct, frozen=True):
     max_tokens: int = 4096
     preamble: bool = False
     """With the parts of an agent's request: billing line, identity, cache marks, metadata."""
-    thinking: bool = False
-    """Whether reasoning is on. If it is off, the output of a script is text from its first
-    token."""
 
 
 class Tokens(Struct, frozen=True):
@@ -88,10 +85,8 @@ class Messages:
             body["metadata"] = {
                 "user_id": json.dumps({"device_id": "0" * 64, "session_id": "bench"})
             }
-        thinking = (
-            {"type": "enabled", "budget_tokens": 1024} if prompt.thinking else {"type": "disabled"}
-        )
-        return body | {"max_tokens": prompt.max_tokens, "thinking": thinking, "stream": True}
+        off = {"type": "disabled"}
+        return body | {"max_tokens": prompt.max_tokens, "thinking": off, "stream": True}
 
     def tokens(self, tail: bytes) -> Tokens | None:
         """Reads `usage` of `message_delta`."""
@@ -156,7 +151,7 @@ class Chat:
             body["tools"] = list(tools)
         return body | {
             "max_completion_tokens": prompt.max_tokens,
-            "chat_template_kwargs": {"enable_thinking": prompt.thinking},
+            "chat_template_kwargs": {"enable_thinking": False},
             "stream": True,
             "stream_options": {"include_usage": True},
         }
@@ -198,9 +193,7 @@ class Responses:
             ]
         return body | {
             "max_output_tokens": prompt.max_tokens,
-            "reasoning": {"effort": "medium", "summary": "auto"}
-            if prompt.thinking
-            else {"effort": "none"},
+            "reasoning": {"effort": "none"},
             "store": False,
             "stream": True,
         }

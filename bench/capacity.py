@@ -4,12 +4,12 @@ fresh connection."""
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
+from typing import TypeAlias
 
 from bench.client import Client
 from bench.exchange import Exchange
-from bench.loops import closed_loop
 from bench.measuring import Site, measured
 from bench.prompts import SHORT_ANSWER, SHORT_PLAY, Kind, make_body
 from bench.rows import Case, Row
@@ -24,6 +24,8 @@ PLAY_LIMIT_S = 240.0
 
 Loads = Sequence[tuple[int, int]]
 """Number of clients, and of the requests or sessions of all clients together."""
+MakeBody: TypeAlias = Callable[[int], bytes]
+"""The body of the n-th request."""
 
 
 async def prompts(site: Site, kind: Kind, loads: Loads, limit_s: float) -> AsyncIterator[Row]:
@@ -115,3 +117,35 @@ async def session_loop(
     async with asyncio.TaskGroup() as group:
         running = [group.create_task(one(sessions[at::clients])) for at in range(clients)]
     return [exchange for task in running for exchange in task.result()]
+
+
+async def closed_loop(
+    client: Client,
+    body: MakeBody,
+    clients: int,
+    each: int,
+    *,
+    ramp_s: float = 0.0,
+    keep: bool = False,
+    limit_s: float = math.inf,
+) -> list[Exchange]:
+    """Runs `clients` at once, each with `each` requests one after the other. Answers are in the
+    order of the requests.
+
+    `ramp_s`: time over which the clients start. `keep`: keep every event, with its time. After
+    `limit_s` no request starts.
+    """
+    await client.warm(clients)
+    end = time.monotonic() + limit_s
+
+    async def one(number: int) -> list[Exchange]:
+        if ramp_s:
+            await asyncio.sleep(ramp_s * number / clients)
+        return [
+            await client.exchange(body(number * each + turn), keep=keep)
+            for turn in range(each)
+            if time.monotonic() < end
+        ]
+
+    found = await asyncio.gather(*(one(number) for number in range(clients)))
+    return [exchange for some in found for exchange in some]

@@ -2,9 +2,7 @@
 
 Two stacks, with holding and without (`--hold-tokens 0`), take turns, so that other work of the
 machine slows both: one new prompt alone, which is the time of a lead; siblings at once that begin
-with the same `--tokens` tokens; as many strangers at once that share nothing. `--peer` adds
-Dynamo's router over its own mock engines, which have their own speed: compare what is computed, and
-times with `alone` of the same stack.
+with the same `--tokens` tokens; as many strangers at once that share nothing.
 """
 
 import argparse
@@ -12,18 +10,12 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from pathlib import Path
 from statistics import median
-from subprocess import CalledProcessError
-from tempfile import TemporaryDirectory
 
 import msgspec
 
 from bench import report
 from bench.client import Client, Target
-from bench.dynamo.install import install
-from bench.dynamo.stack import dynamo_stack
-from bench.model import build_bench_model
 from bench.prefixes import (
     API,
     PLAY,
@@ -38,7 +30,6 @@ from bench.rows import quantile
 from bench.stack import StackFailed, own_stack, split
 
 STACKS = {"held": (), "not held": ("--hold-tokens=0",)}
-PEER = "Dynamo"
 STRANGER_TOKENS = 4000
 TAIL_TOKENS = 100
 """About this many tokens are a sibling's own."""
@@ -106,9 +97,9 @@ def computed(turns: Sequence[Turn]) -> float:
 
 
 async def open_stacks(
-    opened: AsyncExitStack, workers: int, asked: argparse.Namespace, arguments: Sequence[str]
+    opened: AsyncExitStack, workers: int, arguments: Sequence[str]
 ) -> dict[str, tuple[str, str]]:
-    """Starts all stacks, which end with `opened`. Returns for each its address and model. Raises
+    """Starts both stacks, which end with `opened`. Returns for each its address and model. Raises
     StackFailed."""
     sites = {}
     for stack, flags in STACKS.items():
@@ -116,17 +107,6 @@ async def open_stacks(
         all_flags = (speed, f"--workers={workers}", *flags, *arguments)
         own = await opened.enter_async_context(own_stack(all_flags, start_s=START_S))
         sites[stack] = own.url, own.model
-    if asked.peer:
-        python = await asyncio.to_thread(install, lambda line: print(line, file=sys.stderr))
-        model = build_bench_model(
-            Path(opened.enter_context(TemporaryDirectory(prefix="turnwire-fanout-")))
-        )
-        engine = (f"--num-workers={workers}", "--speedup-ratio=1")
-        peer = dynamo_stack(
-            python, model, ("--router-mode=kv",), mock_engine=True, engine_flags=engine
-        )
-        dynamo = await opened.enter_async_context(peer)
-        sites[PEER] = dynamo.url, dynamo.model
     return sites
 
 
@@ -141,11 +121,10 @@ class Round(msgspec.Struct, frozen=True):
 async def measure(
     siblings: int, workers: int, asked: argparse.Namespace, arguments: Sequence[str]
 ) -> list[Figures]:
-    """Measures one case on all stacks. Raises StackFailed, RuntimeError, OSError, and
-    subprocess.CalledProcessError if the peer cannot be installed."""
+    """Measures one case on both stacks. Raises StackFailed, RuntimeError, OSError."""
     async with AsyncExitStack() as opened:
         sites = {}
-        for stack, (url, model) in (await open_stacks(opened, workers, asked, arguments)).items():
+        for stack, (url, model) in (await open_stacks(opened, workers, arguments)).items():
             sites[stack] = Client(Target.of(url), API, "fresh", timeout_s=TIMEOUT_S), model
         rounds: dict[str, list[Round]] = {stack: [] for stack in sites}
         for number in range(asked.rounds + 1):
@@ -218,11 +197,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("--tokens", type=int, default=30_000, help="that siblings share, about")
     add("--rounds", type=int, default=5)
-    add("--peer", action="store_true", help="Dynamo, too")
     asked = parser.parse_args(own)
     try:
         result = asyncio.run(run(asked, stack_arguments))
-    except (StackFailed, CalledProcessError, RuntimeError, OSError) as error:
+    except (StackFailed, RuntimeError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     show(result)

@@ -1,17 +1,42 @@
-"""Runs a load on a site and measures it."""
+"""Runs a load on a site and measures it; reads when the last tokens of a call left the engine."""
 
 import gc
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
 from bench.apis import APIS, Api
 from bench.client import Client, Mode, Target
-from bench.clocks import Marks
 from bench.cpu import Memory, Meter, memory
 from bench.exchange import Exchange
 from bench.rows import Case, Row, make_row
 from bench.stack import Running
+
+Mark: TypeAlias = Literal["body", "close"]
+"""Which token: the last one of the call's inner form (`</function>`), after which nothing can
+change the call, or the call's closer (`</tool_call>`)."""
+
+MARKS: tuple[Mark, ...] = ("body", "close")
+
+
+class Marks:
+    """The file in which a script player writes `ID NAME NS` just before the next token leaves the
+    engine, in the monotonic clock, which all processes of a machine share."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def left_at(self, mark: Mark, play_id: str) -> int | None:
+        """Returns when that token of a play left, in ns; None: unknown. `play_id`: the directive's
+        `id`."""
+        found = None
+        for line in self._path.read_text(encoding="utf-8").splitlines():
+            words = line.split()
+            if len(words) == 3 and words[0] == play_id and words[1] == mark:
+                found = int(words[2])
+        return found
 
 
 class Site(Struct, frozen=True):

@@ -14,13 +14,11 @@ from msgspec.structs import replace
 
 from bench import capacity
 from bench.apis import APIS, Api
-from bench.capacity import Loads
+from bench.capacity import Loads, closed_loop
 from bench.client import MODES, Mode
-from bench.clocks import MARKS, Mark
 from bench.cpu import Memory
 from bench.exchange import Exchange
-from bench.loops import closed_loop
-from bench.measuring import Site, measured
+from bench.measuring import MARKS, Mark, Site, measured
 from bench.prompts import NUMBER, SHORT_PLAY, Kind, Size, make_body, story_prompt
 from bench.rows import Case, Row, spread
 

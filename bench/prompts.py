@@ -20,7 +20,6 @@ from bench.apis import Api, Prompt, Tool
 Size: TypeAlias = Literal["small", "large"]
 Kind: TypeAlias = Literal["same", "tail", "head", "fresh"]
 
-KINDS: tuple[Kind, ...] = ("same", "tail", "head", "fresh")
 SYSTEM_BYTES = 177_000
 SMALL_BYTES = 740
 TOOL_BYTES = 1620

@@ -19,30 +19,14 @@ FRONTEND = (
     "--strip-anthropic-preamble",
     "--enable-streaming-tool-dispatch",
 )
-MOCK_ENGINE = (
-    "dynamo.mocker",
-    "--max-num-seqs=2048",
-    "--max-num-batched-tokens=262144",
-    "--num-gpu-blocks-override=200000",
-)
-"""Slots for every stream of a run."""
 
 
 @asynccontextmanager
 async def dynamo_stack(
-    python: Path,
-    model: Path,
-    flags: Sequence[str] = (),
-    *,
-    mock_engine: bool = False,
-    engine_flags: Sequence[str] = (),
+    python: Path, model: Path, flags: Sequence[str] = ()
 ) -> AsyncIterator[Running]:
     """Starts both, with `flags` for the frontend, and ends them. `model`: the directory that both
-    read.
-
-    `mock_engine`: Dynamo's own engine without a model instead of the worker, with `engine_flags`.
-    It emits as many random tokens as a request allows. Raises StackFailed.
-    """
+    read. Raises StackFailed."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     module = (str(python), "-m")
@@ -53,12 +37,9 @@ async def dynamo_stack(
         marks.touch()
         named = (f"--model={model}", f"--name={MODEL}")
         scripts = (f"--scripts={SCRIPTS}", f"--marks={marks}")
-        engine: Sequence[str] = ("bench.dynamo.worker", *named, *scripts)
-        if mock_engine:
-            engine = (*MOCK_ENGINE, f"--model-path={model}", f"--model-name={MODEL}", *engine_flags)
         commands = {
             "frontend": (*module, "dynamo.frontend", *listening, *FRONTEND, *flags),
-            "worker": (*module, *engine),
+            "worker": (*module, "bench.dynamo.worker", *named, *scripts),
         }
 
         async def listed() -> bool:
