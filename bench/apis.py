@@ -82,11 +82,10 @@ class Messages:
         if prompt.tools:
             body["tools"] = [messages_tool(tool) for tool in prompt.tools]
         if prompt.preamble:
-            body["metadata"] = {
-                "user_id": json.dumps({"device_id": "0" * 64, "session_id": "bench"})
-            }
-        off = {"type": "disabled"}
-        return body | {"max_tokens": prompt.max_tokens, "thinking": off, "stream": True}
+            user = json.dumps({"device_id": "0" * 64, "session_id": "bench"})
+            body["metadata"] = {"user_id": user}
+        thinking = {"type": "disabled"}
+        return body | {"max_tokens": prompt.max_tokens, "thinking": thinking, "stream": True}
 
     def tokens(self, tail: bytes) -> Tokens | None:
         """Reads `usage` of `message_delta`."""
