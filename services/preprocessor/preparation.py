@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from itertools import chain
-from typing import TypeVar, TypeVarTuple
+from typing import TypeVar
 
 from schemas.conversation import Conversation, Unseal
 from schemas.frames import TurnRequest
@@ -34,7 +34,6 @@ from services.runtime.config import MIB, PreprocessorConfig
 from services.runtime.process import Process
 from services.runtime.storage.seal import Sealer
 
-A = TypeVarTuple("A")
 SomePrompt = TypeVar("SomePrompt", bound=Prompt)
 
 
@@ -69,15 +68,25 @@ class Preparation:
         `size`: bytes of the request. Raises Invalid, which names the template, where rendering
         takes too long.
         """
-        seconds = expected_s(self.setup, conversation, size)
         window = self._window()
-        return await self._with_turns(seconds, self._assemble, conversation, window, on_step)
+
+        def make(ledger: Ledger) -> LimitedPrompt:
+            return assemble(
+                conversation,
+                self.setup,
+                window=window,
+                unseal=self._unseal(conversation),
+                ledger=ledger,
+                on_step=on_step,
+            )
+
+        return await self._with_turns(expected_s(self.setup, conversation, size), make)
 
     async def encode_prompt(self, conversation: Conversation, *, size: int) -> Prompt:
         """The prompt of a conversation that is not sent to a worker. Exceptions are those of
         `encode_prompt`; `size` is that of `make_prompt`."""
-        seconds = expected_s(self.setup, conversation, size)
-        return await self._with_turns(seconds, self._encode, conversation)
+        make = partial(self._encode, conversation)
+        return await self._with_turns(expected_s(self.setup, conversation, size), make)
 
     async def make_turn(
         self, request: TurnRequest, prompt: LimitedPrompt, deadline: float
@@ -93,33 +102,18 @@ class Preparation:
     def encode_prompt_here(self, conversation: Conversation) -> Prompt:
         """The prompt of a conversation, without fetching turns from the bucket. For the threads of
         `threads`."""
-        return self.threads.run_here(self._encode, self._ledger.ledger, conversation)
+        return self.threads.run_here(partial(self._encode, conversation, self._ledger.ledger))
 
-    async def _with_turns(
-        self, seconds: float, make: Callable[[Ledger, *A], SomePrompt], *args: *A
-    ) -> SomePrompt:
+    async def _with_turns(self, seconds: float, make: Callable[[Ledger], SomePrompt]) -> SomePrompt:
         """Makes a prompt with a ledger. Turns that are only in the ledger's bucket are fetched
         first. `seconds`: the time that this is expected to take."""
         try:
-            return await self.threads.run_limited(seconds, make, self._ledger.fetched, *args)
+            return await self.threads.run_limited(seconds, partial(make, self._ledger.fetched))
         except UnfetchedTurns as unfetched:
             await self._ledger.fetch(unfetched.keys)
-        return await self.threads.run_limited(seconds, make, self._ledger.ledger, *args)
+        return await self.threads.run_limited(seconds, partial(make, self._ledger.ledger))
 
-    def _assemble(
-        self, ledger: Ledger, conversation: Conversation, window: int | None, on_step: OnStep
-    ) -> LimitedPrompt:
-        """`assemble` with these arguments, in any thread."""
-        return assemble(
-            conversation,
-            self.setup,
-            window=window,
-            unseal=self._unseal(conversation),
-            ledger=ledger,
-            on_step=on_step,
-        )
-
-    def _encode(self, ledger: Ledger, conversation: Conversation) -> Prompt:
+    def _encode(self, conversation: Conversation, ledger: Ledger) -> Prompt:
         """`encode_prompt` with these arguments, in any thread."""
         unseal = self._unseal(conversation)
         return encode_prompt(conversation, self.setup, unseal=unseal, ledger=ledger)

@@ -75,22 +75,22 @@ class PromptThreads:
         self._slow = asyncio.Semaphore(SLOW_TEMPLATES)
         self._render_timeout_s = render_timeout_s
 
-    async def run_limited(self, expected_s: float, work: Callable[[*A], T], *args: *A) -> T:
+    async def run_limited(self, expected_s: float, work: Callable[[], T]) -> T:
         """Makes a prompt by `work` on the event loop or in a thread, by its expected time. Again in
         a thread if its text is too long for the loop, and if its template is stopped. Raises
         Invalid, which names the template, where rendering takes longer than `render_timeout_s`."""
         try:
             if expected_s <= LOOP_S:
                 with suppress(LongWork):
-                    return self._on_loop(work, *args)
-            return await self._in_thread(work, *args)
+                    return self._on_loop(work)
+            return await self._in_thread(work)
         except _SlowTemplate:
-            return await self._make_again(work, *args)
+            return await self._make_again(work)
 
-    def run_here(self, work: Callable[[*A], T], *args: *A) -> T:
+    def run_here(self, work: Callable[[], T]) -> T:
         """Makes a prompt in this thread, which is one of the pool. Raises as `run_limited`."""
         try:
-            return self._make_within(self._render_timeout_s, time.monotonic, work, *args)
+            return self._make_within(self._render_timeout_s, time.monotonic, work)
         except _SlowTemplate:
             raise self._too_slow() from None
 
@@ -102,22 +102,21 @@ class PromptThreads:
         """Ends the thread pool."""
         self._pool.shutdown(wait=False)
 
-    def _on_loop(self, work: Callable[[*A], T], *args: *A) -> T:
+    def _on_loop(self, work: Callable[[], T]) -> T:
         # By CPU time: a busy machine is not a slow template.
         with on_loop(LOOP_STOP_S), self._setup.encoder.limited(FAST_CHARS, SLOW_CHARS):
-            return self._make_within(LOOP_STOP_S, time.thread_time, work, *args)
+            return self._make_within(LOOP_STOP_S, time.thread_time, work)
 
-    async def _in_thread(self, work: Callable[[*A], T], *args: *A) -> T:
+    async def _in_thread(self, work: Callable[[], T]) -> T:
         seconds = min(THREAD_STOP_S, self._render_timeout_s)
-        return await self.run(self._make_within, seconds, time.thread_time, work, *args)
+        return await self.run(self._make_within, seconds, time.thread_time, work)
 
-    async def _make_again(self, work: Callable[[*A], T], *args: *A) -> T:
+    async def _make_again(self, work: Callable[[], T]) -> T:
         """Makes a prompt with a slow template, few of them at once."""
         try:
             async with self._slow:
-                return await self.run(
-                    self._make_within, self._render_timeout_s, time.monotonic, work, *args
-                )
+                seconds = self._render_timeout_s
+                return await self.run(self._make_within, seconds, time.monotonic, work)
         except _SlowTemplate:
             self._log.warning(
                 "preprocessor.template_slow",
@@ -126,7 +125,7 @@ class PromptThreads:
             )
             raise self._too_slow() from None
 
-    def _make_within(self, seconds: float, clock: Clock, work: Callable[[*A], T], *args: *A) -> T:
+    def _make_within(self, seconds: float, clock: Clock, work: Callable[[], T]) -> T:
         """Makes a prompt. Raises _SlowTemplate where the template still runs after `seconds` by
         `clock`."""
         end = clock() + seconds
@@ -136,7 +135,7 @@ class PromptThreads:
                 raise _SlowTemplate
 
         with self._setup.template.renderer.checked(check):
-            return work(*args)
+            return work()
 
     def _too_slow(self) -> Invalid:
         template = self._setup.template.name
