@@ -85,8 +85,8 @@ class Preparation:
     async def encode_prompt(self, conversation: Conversation, *, size: int) -> Prompt:
         """The prompt of a conversation that is not sent to a worker. Exceptions are those of
         `encode_prompt`; `size` is that of `make_prompt`."""
-        make = partial(self._encode, conversation)
-        return await self._with_turns(expected_s(self.setup, conversation, size), make)
+        seconds = expected_s(self.setup, conversation, size)
+        return await self._with_turns(seconds, lambda ledger: self._encode(conversation, ledger))
 
     async def make_turn(
         self, request: TurnRequest, prompt: LimitedPrompt, deadline: float
@@ -102,16 +102,16 @@ class Preparation:
     def encode_prompt_here(self, conversation: Conversation) -> Prompt:
         """The prompt of a conversation, without fetching turns from the bucket. For the threads of
         `threads`."""
-        return self.threads.run_here(partial(self._encode, conversation, self._ledger.ledger))
+        return self.threads.run_here(lambda: self._encode(conversation, self._ledger.ledger))
 
     async def _with_turns(self, seconds: float, make: Callable[[Ledger], SomePrompt]) -> SomePrompt:
         """Makes a prompt with a ledger. Turns that are only in the ledger's bucket are fetched
         first. `seconds`: the time that this is expected to take."""
         try:
-            return await self.threads.run_limited(seconds, partial(make, self._ledger.fetched))
+            return await self.threads.run_limited(seconds, lambda: make(self._ledger.fetched))
         except UnfetchedTurns as unfetched:
             await self._ledger.fetch(unfetched.keys)
-        return await self.threads.run_limited(seconds, partial(make, self._ledger.ledger))
+        return await self.threads.run_limited(seconds, lambda: make(self._ledger.ledger))
 
     def _encode(self, conversation: Conversation, ledger: Ledger) -> Prompt:
         """`encode_prompt` with these arguments, in any thread."""

@@ -324,7 +324,7 @@ class Messages(Dialect):
         return request
 
     def parse_count(self, body: bytes, headers: Headers) -> MessagesRequest:
-        """Parses POST /v1/messages/count_tokens, whose requests have no `max_tokens`, may have
+        """Parses POST /v1/messages/count_tokens. Such requests have no `max_tokens`, may have
         unmatched calls and results, and may use features that this server lacks. Raises Invalid."""
         return self._parse(body, headers, counting=True)
 
