@@ -322,12 +322,9 @@ class FrameReceiver:
             return
         me = self._process.id
         seq = peer.sent.get(me)
-        link = self._current_link(peer.id) if seq is None else self._link(peer.id, seq)
-        if seq is None or link is None:
-            link = self._links.get(peer.id)
-            if link is not None and link.absent():
-                # rare: a sender has no link to this process any more
-                self._given_up(peer.id)
+        link = None if seq is None else self._link(peer.id, seq)
+        if link is None:
+            self._not_named(peer.id)
             return
         lost = link.announced(seq)
         if link.replay_handled(peer.replays.get(me, 0)) or lost:
@@ -335,6 +332,13 @@ class FrameReceiver:
             self._replay_all(peer.id)
         link.acknowledged(peer.unacknowledged.get(me))
         self._grant(peer.id, link)
+
+    def _not_named(self, sender: str) -> None:
+        """Applies a heartbeat that does not name the link to this process."""
+        link = self._current_link(sender)
+        if link is not None and link.absent():
+            # rare: a sender has no link to this process any more
+            self._given_up(sender)
 
     def _left(self, peer: Heartbeat) -> None:
         if peer.stage != self._senders:
