@@ -13,6 +13,7 @@ import minijinja
 from jinja2 import nodes
 
 from services.runtime.long_work import is_on_loop, long_work
+from services.templates.jinja import JsonDict
 from services.tokenization.data_marks import has_surrogates
 
 LOOP_FUEL = 500_000
@@ -64,7 +65,7 @@ class FastTemplate:
         """The text; None where Jinja must render it: errors of the template, long renderings, lone
         surrogates (marks of data), and some floats. Raises LongWork for a long
         rendering on the event loop."""
-        if has_others(variables):
+        if has_others(list(variables.values())):
             return None
         environment = self._on_loop if is_on_loop() else self._in_thread
         try:
@@ -100,22 +101,28 @@ def _may_change_data(tree: nodes.Template, functions: Collection[str]) -> bool:
     return False
 
 
-def has_others(data: object) -> bool:
+def has_others(data: Any) -> bool:
     """Whether JSON data has values that minijinja writes otherwise than Python: lone surrogates,
     and floats. Whole ones lose their `.0`, small ones their exponent. Names of members are not
     searched."""
     level = [data]
     while level:
-        inner: list[object] = []
+        inner: list[Any] = []
         for value in level:
-            if isinstance(value, str):
+            kind = type(value)
+            if kind is str:
                 if not value.isascii() and has_surrogates(value):
                     return True
-            elif isinstance(value, dict):
+            elif kind is dict:
                 inner += value.values()
-            elif isinstance(value, list):
+            elif kind is list:
                 inner += value
-            elif type(value) is float and (value.is_integer() or abs(value) < _PLAIN_MIN):
+            elif kind is JsonDict:
+                if value.has_others is None:
+                    value.has_others = has_others(dict(value))
+                if value.has_others:
+                    return True
+            elif kind is float and (value.is_integer() or abs(value) < _PLAIN_MIN):
                 return True
         level = inner
     return False

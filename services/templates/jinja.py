@@ -57,11 +57,13 @@ class JsonDict(dict[str, Any]):
     It must not change after it was written.
     """
 
-    __slots__ = ("_json",)
+    __slots__ = ("_json", "has_others")
 
     def __init__(self, items: Mapping[str, Any]) -> None:
         super().__init__(items)
         self._json: dict[tuple[object, ...], str] = {}
+        self.has_others: bool | None = None
+        """The result of `fast_template.has_others`; None: not known yet."""
 
 
 class CheckedContext(Context):
