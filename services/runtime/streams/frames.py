@@ -322,7 +322,10 @@ class FrameReceiver:
             return
         me = self._process.id
         seq = peer.sent.get(me)
-        link = None if seq is None else self._link(peer.id, seq)
+        if seq is None:
+            self._not_named(peer.id)
+            return
+        link = self._link(peer.id, seq)
         if link is None:
             self._not_named(peer.id)
             return
