@@ -15,7 +15,7 @@ from services.cli.connect.client import ENTRY_POINTS
 from services.cli.connect.server import ServerError, base_url, read_models
 from services.cli.main import main
 from services.frontend.apis.models.documents import listing, names
-from tests.cli.running import install
+from tests.kit.installing import install
 
 
 class Server:
@@ -145,7 +145,8 @@ CLIENT = AgentClient("My client", make_settings, apis=("chat",))
 async def test_package_adds_a_client(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
-    install(tmp_path, monkeypatch, ENTRY_POINTS, "mine = added:CLIENT", PLUGIN)
+    install(tmp_path, "my_client", PLUGIN, ENTRY_POINTS, "mine = my_client:CLIENT")
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "services.cli.connect.command", raising=False)  # knew others
     mine = ("connect", "mine", "--url", server.url)
     assert await command.run(*mine) == 0

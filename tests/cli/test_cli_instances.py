@@ -1,3 +1,5 @@
+"""A `turnwire up` that runs is found by other commands, until it ends or is killed."""
+
 from pathlib import Path
 
 import pytest

@@ -46,13 +46,13 @@ def test_help_of_up_is_short_or_whole(
     monkeypatch.setenv("COLUMNS", "100")
     short = help_of()
     assert len(short.splitlines()) <= 100
-    assert all(f"--{name.replace('_', '-')} " in short for name in UP.essential)
+    flags = [f"--{name.replace('_', '-')} " for name in UP.essential]
+    assert [flag for flag in flags if flag not in short] == []
     monkeypatch.setenv("COLUMNS", "300")
     every = help_of("all")
     settings = [option for config in UP.settings for option in options(config)]
-    assert all(
-        option.name in every for option in settings if option.field_info.name not in UP.without
-    )
+    missing = {option.field_info.name for option in settings if option.name not in every}
+    assert missing - {*UP.without} == set()
     assert status_of(["up", "--help", "wroker"]) == 2
     unknown = 'turnwire up: --help knows no group wroker; did you mean "worker"?\n'
     assert capsys.readouterr().err == unknown
@@ -61,7 +61,8 @@ def test_help_of_up_is_short_or_whole(
 def test_overview_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
-    assert all(command in shown and text in shown for command, (_, text) in BUILT_IN.items())
+    listed = [part for command, (_, text) in BUILT_IN.items() for part in (command, text)]
+    assert [part for part in listed if part not in shown] == []
     assert main([]) == 2
     assert capsys.readouterr() == ("", shown)
 

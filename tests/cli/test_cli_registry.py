@@ -9,7 +9,7 @@ import pytest
 from services.cli.main import main
 from services.cli.registry import BUILT_IN, GROUP
 from services.worker.engines import registry as engines
-from tests.cli.running import install
+from tests.kit.installing import install
 
 REPOSITORY = Path(__file__).parents[2]
 COUNT = '''
@@ -48,14 +48,16 @@ def test_another_package_adds_commands(
     }
     entries = [f"{name} = {place}" for name, (place, _) in broken.items()]
     entries += ["count = added:COMMAND", "tap = added:COMMAND"]
-    install(tmp_path, monkeypatch, GROUP, "\n".join(entries), COUNT)
+    install(tmp_path, "added", COUNT, GROUP, *entries)
+    monkeypatch.syspath_prepend(tmp_path)
     _, overview = run(capsys, "--help")
     assert "  count         Counts the heartbeats on the bus.\n" in overview
     for name, (_, message) in broken.items():
         assert run(capsys, name) == (1, f"turnwire {name}: {message}\n")
         assert message in overview
     _, text = run(capsys, "count", "--help")
-    assert all(flag in text for flag in ("--fewest", "--nats-url", "--connect-timeout-s"))
+    flags = ("--fewest", "--nats-url", "--connect-timeout-s")
+    assert [flag for flag in flags if flag not in text] == []
     counted = run(capsys, "count", "parser", "--nats-url", "nats://a", "--fewest", "2")
     assert counted == (0, "2 heartbeats of parser at nats://a\n")
     assert "--fewest" not in run(capsys, "tap", "--help")[1], "none is replaced"

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import pytest
 
 from services.runtime.config import BusConfig
-from tests.cli.running import MAIN
 from tests.kit.nats import NatsServer
+from tests.kit.stack import MAIN
 from tests.kit.waiting import LIMIT_S, eventually
 from turnwire_tools.tap.follow import follow
 

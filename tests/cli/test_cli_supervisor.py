@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from services.cli.up.supervisor import FIRST_BACKOFF_S, ChildFailed, ChildSpec, Display, Supervisor
-from tests.cli.running import gone, until_gone
+from tests.kit.waiting import gone, until_gone
 
 
 class Watched(Display):

@@ -19,7 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from services.cli.instances import newest_instance
 from services.cli.main import main
-from tests.cli.running import MAIN, until_gone
+from tests.kit.stack import MAIN
+from tests.kit.waiting import until_gone
 
 START_S = 90.0
 """Generous: six processes start at once."""
@@ -127,8 +128,9 @@ async def test_up_serves_restarts_dead_processes_and_drains(up: Start) -> None:
     async with up("--token-delay-ms", "10", "--metrics-port", "0") as running:
         ready = await running.ready()
         assert ready["pid"] == running.process.pid
-        assert any("export ANTHROPIC_BASE_URL=" + ready["url"] in line for line in running.lines)
-        assert any("export CLAUDE_CODE_MAX_CONTEXT_TOKENS=262144" in line for line in running.lines)
+        shown = "\n".join(running.lines)
+        assert "export ANTHROPIC_BASE_URL=" + ready["url"] in shown
+        assert "export CLAUDE_CODE_MAX_CONTEXT_TOKENS=262144" in shown
         assert await answer(ready["url"])
         found = newest_instance(os.environ)
         assert found is not None
@@ -141,8 +143,8 @@ async def test_up_serves_restarts_dead_processes_and_drains(up: Start) -> None:
         metrics = {metric.name: metric for metric in text_string_to_metric_families(text)}
         processes = {"frontend-1", "preprocessor-1", "worker-1", "parser-1"}
         for name in ("up", "turnwire_bus_connected"):
-            assert {sample.labels["process"] for sample in metrics[name].samples} == processes
-            assert {sample.value for sample in metrics[name].samples} == {1.0}
+            assert {sample.labels["process"] for sample in metrics[name].samples} == processes, name
+            assert {sample.value for sample in metrics[name].samples} == {1.0}, name
 
         (worker,) = (pid for pid, command in running.children().items() if " worker " in command)
         os.kill(worker, signal.SIGKILL)
@@ -188,5 +190,5 @@ async def test_ctrl_c_ends_the_search_for_the_model(
         async with asyncio.timeout(START_S):
             await asked.wait()
         assert await running.end(signal.SIGINT) == 130
-        assert not any("Traceback" in line for line in running.lines)
+        assert "Traceback" not in "\n".join(running.lines)
     hub.close()

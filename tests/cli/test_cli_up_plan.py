@@ -145,7 +145,7 @@ def test_clients_that_cannot_work_are_not_recommended() -> None:
     ):
         text = shown(plan(), model)
         assert warning in text
-        assert not any(word in text for word in ("export", "connect", "Point Claude Code"))
+        assert [word for word in ("export", "connect", "Point Claude Code") if word in text] == []
         assert "is served at http://127.0.0.1:81" in text
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.clients.bus_turns import BusTurns
+from tests.kit.bus_turns import BusTurns
 from tests.clients.machine import Machine
 from tests.clients.session import Session
 from tests.clients.wire import Recorder

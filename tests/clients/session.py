@@ -11,9 +11,10 @@ from typing import Any
 
 import aiohttp
 
-from tests.clients.bus_turns import BusTurns, DecodedTurn, prefix_break
+from tests.kit.bus_turns import BusTurns, DecodedTurn, prefix_break
 from tests.clients.wire import Exchange, Recorder, turn_id, usage
 from tests.kit.stack import Stack
+from tests.kit.waiting import LIMIT_S
 
 COUNTERS = {
     "/v1/messages": ("/v1/messages/count_tokens", "input_tokens"),
@@ -91,10 +92,10 @@ class Session:
         assert all(isinstance(one, DecodedTurn) and one.prompt and one.output for one in decoded)
         return [found for pair in pairwise(decoded) if (found := prefix_break(*pair)) is not None]
 
-    async def logged(self, *turns: str, timeout_s: float = 60) -> list[dict[str, Any]]:
+    async def logged(self, *turns: str) -> list[dict[str, Any]]:
         """The lines of these turns in the frontends' logs, which are written after the answers."""
         requests = {f"req_{turn}" for turn in turns}
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(LIMIT_S):
             while True:
                 found = []
                 for child in self.stack.children:

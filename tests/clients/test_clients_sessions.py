@@ -19,7 +19,7 @@ from tests.clients.agents import (
     Pi,
     QwenCode,
 )
-from tests.clients.bus_turns import contains
+from tests.kit.bus_turns import contains
 from tests.clients.conftest import MODEL
 from tests.clients.machine import Machine
 from tests.clients.session import Session

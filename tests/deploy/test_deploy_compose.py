@@ -14,6 +14,7 @@ from services.cli.commands.make_secrets import make_secrets
 from services.runtime.config import STAGES, BucketsConfig, StageConfig
 from services.runtime.config.loader import Sources
 from tests.kit.every import for_each
+from tests.kit.waiting import LIMIT_S
 
 ROOT = Path(__file__).parents[2]
 
@@ -101,16 +102,16 @@ def test_tokens_and_keys_are_files_that_only_their_services_have() -> None:
 
 def test_containers_have_limits_health_checks_and_no_privileges() -> None:
     for service in (*STAGES, "nats"):
-        assert SERVICES[service]["healthcheck"]["test"][0] == "CMD"
-        assert "network_mode" not in SERVICES[service]
+        assert SERVICES[service]["healthcheck"]["test"][0] == "CMD", service
+        assert "network_mode" not in SERVICES[service], service
     for name, container in CONTAINERS.items():
-        assert container["cap_drop"] == ["ALL"]
-        assert container["security_opt"] == ["no-new-privileges:true"]
+        assert (name, container["cap_drop"]) == (name, ["ALL"])
+        assert (name, container["security_opt"]) == (name, ["no-new-privileges:true"])
         # Engines write files beside their own, and use the memory that there is.
-        assert container["read_only"] is (name != "worker")
-        assert re.fullmatch(r"0|\d+[mg]", resolved(container["mem_limit"]))
+        assert container["read_only"] is (name != "worker"), name
+        assert re.fullmatch(r"0|\d+[mg]", resolved(container["mem_limit"])), name
     for dockerfile in (ROOT / "deploy").glob("*Dockerfile"):
-        assert "USER 10001:10001" in dockerfile.read_text().splitlines()
+        assert "USER 10001:10001" in dockerfile.read_text().splitlines(), dockerfile
 
 
 def test_images_contain_package_data() -> None:
@@ -138,7 +139,7 @@ def make_env(tmp_path: Path, nvidia_smi: str, *arguments: str) -> dict[str, str]
         (programs / name).chmod(0o755)
     command = ["sh", str(ROOT / "deploy" / "make-env.sh"), *arguments]
     path = {"PATH": f"{programs}:{os.environ['PATH']}"}
-    subprocess.run(command, cwd=tmp_path, env=path, check=True, timeout=60)
+    subprocess.run(command, cwd=tmp_path, env=path, check=True, timeout=LIMIT_S)
     lines = (tmp_path / ".env").read_text().splitlines()
     return dict(line.split("=", 1) for line in lines if "=" in line and line[0] != "#")
 

@@ -4,6 +4,7 @@ test_deploy_rights.py."""
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import nats
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from deploy.audit import PUBLISHERS, SUBSCRIBERS, USERS, Audit
 from services.runtime.config import read_secret
 from tests.deploy.deployed import DeployedNats
+from tests.kit.waiting import LIMIT_S
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +60,10 @@ async def test_the_audit_finds_rights_too_many(nats_binary: str, tmp_path: Path)
 
 
 async def test_connections_need_a_password_and_may_send_8_mib(server: DeployedNats) -> None:
+    patient: Any = {"allow_reconnect": False, "connect_timeout": LIMIT_S}
     for wrong in ({}, {"user": "frontend", "password": "guess"}, {"user": "admin", "password": ""}):
         with pytest.raises(nats.errors.Error):
-            await nats.connect(server.url, allow_reconnect=False, connect_timeout=60, **wrong)
+            await nats.connect(server.url, **patient, **wrong)
     password = read_secret(server.password_file("tap"))
     client = await nats.connect(server.url, user="tap", password=password)
     assert client.max_payload == 8 * 1024 * 1024

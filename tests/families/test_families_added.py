@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.kit.installing import install
+
 ROOT = Path(__file__).parents[2]
 FAMILY = '''
 """Acme. <acme>{"name": "run_shell", "arguments": {"cmd": "ls"}}</acme>"""
@@ -33,11 +35,8 @@ print(*parser.feed('<hm>So.</hm>Look.<acme>{"name": "ls", "arguments": {"at": 1}
 def test_added_family_is_listed_detected_and_read_and_takes_no_name_from_others(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "acme_turnwire.py").write_text(FAMILY)
-    about = tmp_path / "acme_turnwire-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-turnwire\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[turnwire.families]\nacme = acme_turnwire:FAMILY\n")
+    entry = "acme = acme_turnwire:FAMILY"
+    install(tmp_path, "acme_turnwire", FAMILY, "turnwire.families", entry)
     done = subprocess.run(
         [sys.executable, "-c", USE],
         env={"PYTHONPATH": f"{ROOT}:{tmp_path}"},

@@ -10,9 +10,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from typing import Any, TypeAlias
 
-LIMIT_S = 60.0
-"""How long a run may take to reach its await, and to end after its cancellation: too short only on
-a machine that hangs."""
+from tests.kit.waiting import LIMIT_S
+
 RESULT_S = 0.3
 """A result that has not come this long after its await does not come: the await is cancelled
 without it."""

@@ -47,7 +47,7 @@ from simulation.loop import Machine
 from tests.kit.counting import QUEUE, CountingEngine, Model, Plan
 from tests.kit.frontend import admission
 from tests.kit.nats import NatsServer
-from tests.kit.waiting import eventually
+from tests.kit.waiting import LIMIT_S, eventually
 from tests.kit.world import SimulatedNats, VirtualLoop
 
 INNER_STAGES: Final[tuple[Stage, ...]] = ("worker", "parser", "preprocessor")
@@ -55,8 +55,6 @@ STAGES: Final[tuple[Stage, ...]] = (*INNER_STAGES, "frontend")
 Silence = Literal["cut", "mute", "frozen"]
 """A process loses all messages, or only its own, or is suspended as by SIGSTOP."""
 SILENCES: Final[tuple[Silence, ...]] = get_args(Silence)
-LIMIT_S = 60.0
-"""How long a turn may take before its test fails."""
 
 _decode_tokens = msgspec.json.Decoder(TokenFrame).decode
 
@@ -437,18 +435,18 @@ class Running:
         admitted = await admission(pipeline).admit(self.conversation, anyone())
         return await pipeline.gateway.open(admitted, self.sink, turn_id=self.id)
 
-    async def finished(self, timeout_s: float = LIMIT_S) -> Finish | Failed:
+    async def finished(self) -> Finish | Failed:
         """The turn's end."""
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(LIMIT_S):
             await self.task
             await self.sink.done.wait()
         assert self.sink.end is not None
         return self.sink.end
 
-    async def whole(self, words: int, *, switches: int = 0, timeout_s: float = LIMIT_S) -> Finish:
+    async def whole(self, words: int, *, switches: int = 0) -> Finish:
         """Ends well, with each word once and in its place, written by at most `switches` + 1
         workers in turn."""
-        end = await self.finished(timeout_s)
+        end = await self.finished()
         assert isinstance(end, Finish), end
         model, texts = self.local.model, self.sink.texts
         salts = model.salts(texts[0], 0) + (model.salts(texts[1], 2) if len(texts) > 1 else [])

@@ -1,9 +1,8 @@
-"""A Messages client for tests: raw event streams with arrival times, over plain aiohttp."""
+"""A Messages client for tests: raw event streams, over plain aiohttp."""
 
 import asyncio
 import contextlib
 import json
-import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,11 +56,10 @@ def body(user: str, **more: Any) -> dict[str, Any]:
 
 @dataclass
 class Event:
-    """One SSE event and its arrival time (monotonic seconds)."""
+    """One SSE event."""
 
     name: str
     data: dict[str, Any]
-    at: float
 
 
 @dataclass
@@ -91,7 +89,6 @@ class Answer:
                 _apply(open_block, data["delta"])
             elif event.name == "content_block_stop":
                 assert open_block is not None
-                open_block["_stopped_at"] = event.at
                 if open_block["type"] in ("tool_use", "server_tool_use") and open_block["_json"]:
                     try:
                         open_block["input"] = json.loads(open_block["_json"])
@@ -145,9 +142,8 @@ async def events(response: aiohttp.ClientResponse) -> AsyncIterator[Event]:
     """Yields the events of a stream as they arrive."""
     parser = SseParser()
     async for chunk in response.content.iter_any():
-        at = time.monotonic()
         for name, data in parser.feed(chunk):
-            yield Event(name, data, at)
+            yield Event(name, data)
 
 
 class Client:
@@ -177,6 +173,27 @@ class Client:
             assert response.status == 200, await response.text()
             return Answer([event async for event in events(response)])
 
+    async def begin(
+        self, request: dict[str, Any], event: str, count: int = 1
+    ) -> asyncio.Task[Answer]:
+        """Starts a turn; returns when its stream has so many events of this name."""
+        reached = asyncio.Event()
+
+        async def run() -> Answer:
+            got = []
+            async with self.http.post(f"{self.url}/v1/messages", json=request) as response:
+                assert response.status == 200, await response.text()
+                async for one in events(response):
+                    got.append(one)
+                    if sum(earlier.name == event for earlier in got) == count:
+                        reached.set()
+            return Answer(got)
+
+        turn = asyncio.create_task(run())
+        async with asyncio.timeout(LIMIT_S):
+            await reached.wait()
+        return turn
+
     async def converse(
         self, api: answer.Api, conversation: Conversation, *, stream: bool
     ) -> answer.ClientAnswer:
@@ -203,22 +220,3 @@ class Client:
     async def get(self, path: str) -> tuple[int, dict[str, Any]]:
         async with self.http.get(f"{self.url}{path}") as response:
             return response.status, await response.json()
-
-
-async def after_first_call(
-    client: Client, request: dict[str, Any]
-) -> tuple[asyncio.Task[Answer], asyncio.Event]:
-    """Starts a turn; the event is set when its first call is complete."""
-    reached = asyncio.Event()
-
-    async def run() -> Answer:
-        async with client.http.post(f"{client.url}/v1/messages", json=request) as response:
-            assert response.status == 200
-            got = []
-            async for event in events(response):
-                got.append(event)
-                if sum(e.name == "content_block_stop" for e in got) == 3:
-                    reached.set()
-            return Answer(got)
-
-    return asyncio.create_task(run()), reached

@@ -17,6 +17,8 @@ from tests.kit.nats import NatsServer, free_port, suspend
 from tests.kit.waiting import LIMIT_S
 
 MODEL = "turnwire-demo"
+MAIN = (sys.executable, "-m", "services.cli.main")
+"""The command line in a process of its own."""
 
 
 class Child:

@@ -14,7 +14,7 @@ from services.runtime.process import Process
 from services.worker.engine import Engine, EngineInfo, EngineRequest, Handle, Sink
 from services.worker.engines.support import EngineTurn, OpenTurns
 from services.worker.service import Worker
-from tests.kit.waiting import eventually
+from tests.kit.waiting import LIMIT_S, eventually
 
 VOCABULARY = 100_000
 
@@ -94,7 +94,7 @@ class WorkerTrial:
     async def send(self, request: GenerateRequest) -> GenerateReply:
         """Sends a request as a preprocessor does."""
         subject = subjects.generate("m", self.worker.id)
-        reply = await self.shard.bus.request(subject, msgspec.json.encode(request), 60.0)
+        reply = await self.shard.bus.request(subject, msgspec.json.encode(request), LIMIT_S)
         return msgspec.json.decode(reply, type=GenerateReply)
 
     def ids(self, turn: str) -> list[int]:

@@ -10,8 +10,8 @@ import pytest
 
 from tests.kit.nats import NatsServer
 from tests.kit.stack import Stack
+from tests.kit.waiting import ENGINE_LIMIT_S
 from tests.model.smollm2 import cached_model
-from tests.pipeline.forced_vllm import LIMIT_S
 
 MODEL = "smollm2"
 WINDOW = 8192
@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.slow)
-            item.add_marker(pytest.mark.timeout(2 * LIMIT_S))
+            item.add_marker(pytest.mark.timeout(2 * ENGINE_LIMIT_S))
 
 
 @pytest.fixture(scope="session")
@@ -69,10 +69,10 @@ def serving(
         accept_any_model=True,
         default_model=MODEL,
         engine_args=json.dumps(ENGINE_ARGS.get(engine, {})),
-        watchdog_s=LIMIT_S,
+        watchdog_s=ENGINE_LIMIT_S,
     )
     try:
-        stack.wait_ready(timeout_s=LIMIT_S)
+        stack.wait_ready(timeout_s=ENGINE_LIMIT_S)
         yield stack
     finally:
         stack.stop()

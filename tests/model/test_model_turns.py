@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from tests.clients.bus_turns import BusTurns, prefix_break
+from tests.kit.bus_turns import BusTurns, prefix_break
 from tests.kit.messages_client import Client
 from tests.kit.stack import Stack
 from tests.model.conftest import BLOCK, MODEL

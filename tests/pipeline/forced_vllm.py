@@ -5,8 +5,6 @@ at each step.
 With `[[split]]` in the request these are tokens that no tokenizer would choose for the text.
 """
 
-import asyncio
-import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -16,10 +14,9 @@ import pytest
 from bench.vllm.scripts import FORCED
 from tests.kit.nats import NatsServer
 from tests.kit.stack import Stack
+from tests.kit.waiting import ENGINE_LIMIT_S
 
 BLOCK = 32
-LIMIT_S = 1800.0
-"""For everything that waits for an engine, which starts in minutes on a busy CPU."""
 ENGINE_ARGS = {
     "block_size": BLOCK,
     "enforce_eager": True,
@@ -41,7 +38,7 @@ def start_up(
         "slots": 8,
         "dtype": "float32",
         "max_model_len": window,
-        "watchdog_s": LIMIT_S,
+        "watchdog_s": ENGINE_LIMIT_S,
         "engine_args": json.dumps(ENGINE_ARGS),
         **options,
     }
@@ -50,31 +47,8 @@ def start_up(
         patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
         stack.start_up(**flags)
     try:
-        stack.wait_ready(timeout_s=LIMIT_S)
+        stack.wait_ready(timeout_s=ENGINE_LIMIT_S)
     except BaseException:
         stack.stop()
         raise
     return stack
-
-
-def descendants(pid: int) -> list[int]:
-    """The processes below one."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            fields = path.read_text().rpartition(")")[2].split()
-            if int(fields[1]) == pid:
-                found += [int(path.parent.name), *descendants(int(path.parent.name))]
-    return found
-
-
-def alive(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
-
-
-async def gone(pids: list[int]) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while any(map(alive, pids)):
-            await asyncio.sleep(0.1)

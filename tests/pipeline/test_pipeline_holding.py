@@ -38,10 +38,9 @@ class Group:
         if ".gen." in subject:
             self.requests.append(decode_generate(data))
 
-    def turn(self, *, waits: bool = False, after: int = 0, fails: bool = False) -> Running:
-        """Opens a turn. `waits`: for its event, `after` so many tokens; `fails`: then without a
-        token."""
-        hold_at = after if waits or fails else None
+    def turn(self, hold_at: int | None = None, *, fails: bool = False) -> Running:
+        """Opens a turn. `hold_at`: the tokens after which it waits for its event; `fails`: it has
+        none."""
         plan = Plan(WORDS, hold_at=hold_at, go=asyncio.Event(), fail_at=0 if fails else None)
         turn = self.local.turn(plan, before=group(self.name))
         self.turns.append(turn)
@@ -52,7 +51,7 @@ class Group:
 
     async def lead(self, *, fails: bool = False) -> Running:
         """Opens a turn; returns when its worker has it."""
-        turn = self.turn(waits=True, fails=fails)
+        turn = self.turn(0, fails=fails)
         await self.local.begun(turn)
         return turn
 
@@ -84,7 +83,7 @@ async def started(local: Local) -> Local:
 async def test_siblings_wait_for_the_first_token_of_one_and_others_do_not(started: Local) -> None:
     siblings, blue = Group(started), Group(started, "blue")
     lead = await siblings.lead()
-    others = [siblings.turn(waits=True) for _ in range(3)]
+    others = [siblings.turn(0) for _ in range(3)]
     leaving = siblings.turn()
     await siblings.held(4)
     assert siblings.sent() == [lead.id]
@@ -100,16 +99,16 @@ async def test_siblings_wait_for_the_first_token_of_one_and_others_do_not(starte
         siblings.go(turn)
     await siblings.finished()
     assert sorted(siblings.sent()) == sorted(turn.id for turn in others)
-    assert all(request.held_for == lead.id for request in siblings.requests)
-    assert all(request.held_s > 0 for request in siblings.requests)
-    assert not any(request.held_for for request in blue.requests[:2])
+    assert [request.held_for for request in siblings.requests] == 3 * [lead.id]
+    assert [request for request in siblings.requests if request.held_s <= 0] == []
+    assert [request.held_for for request in blue.requests[:3]] == 3 * [""], "lead and unrelated"
 
 
 @pytest.mark.parametrize("how", ["cancelled", "fails"])
 async def test_next_sibling_leads_after_a_lead_without_a_token(started: Local, how: str) -> None:
     siblings = Group(started)
     lead = await siblings.lead(fails=how == "fails")
-    others = [siblings.turn(waits=True) for _ in range(3)]
+    others = [siblings.turn(0) for _ in range(3)]
     await siblings.held(3)
     if how == "cancelled":
         (await lead.task).cancel("hangup")
@@ -150,7 +149,7 @@ async def test_answers_that_continue_elsewhere_compute_their_beginning_once(star
     await started.add("worker")
     await started.completed()
     siblings = Group(started)
-    turns = [siblings.turn(waits=True, after=2) for _ in range(4)]
+    turns = [siblings.turn(2) for _ in range(4)]
     await eventually(lambda: len(siblings.requests) == len(turns))
     worker = started.worker_of(turns[0])
     await eventually(lambda: [*worker.engine.running.values()] == [2] * len(turns))
@@ -171,7 +170,7 @@ async def test_engine_that_shares_queued_prompts_gets_all_siblings_at_once(local
     local.block_tokens, local.shares_queued = 16, True
     await local.start(workers=2)
     siblings = Group(local)
-    turns = [siblings.turn(waits=True) for _ in range(4)]
+    turns = [siblings.turn(0) for _ in range(4)]
     for turn in turns:
         await local.begun(turn)
     assert len({local.worker_of(turn).id for turn in turns}) == 1, "they stay together"
@@ -181,4 +180,4 @@ async def test_engine_that_shares_queued_prompts_gets_all_siblings_at_once(local
     for turn in turns:
         siblings.go(turn)
     await siblings.finished()
-    assert not any(request.held_for for request in siblings.requests)
+    assert [request.held_for for request in siblings.requests] == 4 * [""]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.bus_turns import BusTurns, prefix_break
+from tests.kit.bus_turns import BusTurns, prefix_break
 from tests.kit.messages_client import Client, body, say
 from tests.kit.nats import NatsServer
 from tests.kit.search_provider import ProviderStub, provider

@@ -12,7 +12,7 @@ import pytest
 from schemas import subjects
 from services.images.image import image_hash
 from services.images.store import IMAGE_BUCKET
-from tests.clients.bus_turns import BusTurns, prefix_break
+from tests.kit.bus_turns import BusTurns, prefix_break
 from tests.kit.messages_client import TOOLS, Client, call, say
 from tests.kit.stack import MODEL, Stack
 from tests.kit.vision_model import png
@@ -106,8 +106,8 @@ async def test_every_api_shows_an_image_also_after_the_store_has_lost_it(
     async with BusTurns(image_stack.nats.url) as bus:
         for path, request in requests.items():
             status, document = await client.post(path, request)
-            assert status == 200, document
-            assert "Note from the server" not in str(document)
+            assert status == 200, (path, document)
+            assert "Note from the server" not in str(document), path
         for turn in await bus.begun(len(requests)):
             assert [one.hash for one in turn.images] == [image_hash(data, None)]
     streams = await nats.connect(image_stack.nats.url)

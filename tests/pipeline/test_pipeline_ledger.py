@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from tests.clients.bus_turns import BusTurns, prefix_break
+from tests.kit.bus_turns import BusTurns, prefix_break
 from tests.kit.messages_client import Client, call, say
 from tests.kit.nats import NatsServer
 from tests.kit.stack import Stack

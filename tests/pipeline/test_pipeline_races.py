@@ -15,11 +15,7 @@ from schemas.events import Failed, FinishReason
 from schemas.frames import TokenEntry, TokenFrame
 from services.frontend.gateway.attempts import BOTH_LOST
 from tests.kit.counting import Plan, held
-from tests.kit.local import (
-    Local,
-    generate_requests,
-    other,
-)
+from tests.kit.local import Local, generate_requests, other
 from tests.kit.waiting import eventually
 
 decode_tokens = msgspec.json.Decoder(TokenFrame).decode

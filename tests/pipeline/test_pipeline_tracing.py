@@ -71,7 +71,7 @@ async def test_a_turn_shows_every_stage_once(
         assert children[step].resource["turnwire.stage"] == stage
     prompt = turn.attributes["gen_ai.usage.input_tokens"]
     assert prompt == children["prepare"].attributes["gen_ai.usage.input_tokens"] > 50
-    assert not any(span.failed for span in found.spans)
+    assert [span.name for span in found.spans if span.failed] == []
     (frontend,) = (child for child in stack.children if child.stage == "frontend")
     (line,) = [json.loads(line) for line in frontend.text().splitlines() if trace in line]
     assert (line["event"], line["trace_id"]) == ("request", trace)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bench.random_model import build_random_model
-from tests.clients.bus_turns import BusTurns
+from tests.kit.bus_turns import BusTurns
 from tests.kit.messages_client import Client
 from tests.kit.nats import NatsServer
 from tests.kit.stack import Stack

@@ -16,12 +16,14 @@ from typing import Any
 
 import pytest
 
+from bench.cpu import descendants
 from bench.random_model import build_random_model
-from tests.clients.bus_turns import BusTurns
+from tests.kit.bus_turns import BusTurns
 from tests.kit.messages_client import TOOLS, Client, call, events, say
 from tests.kit.nats import NatsServer
 from tests.kit.stack import Stack
-from tests.pipeline.forced_vllm import BLOCK, LIMIT_S, descendants, gone, start_up
+from tests.kit.waiting import ENGINE_LIMIT_S, until_gone
+from tests.pipeline.forced_vllm import BLOCK, start_up
 from tests.pipeline.thought_budgets import BUDGETS, check_random_model
 
 MODEL = "tiny/vllm"
@@ -30,7 +32,7 @@ FREE = "[[free]] Count the boats in the harbour, one by one, and do not stop."
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(2 * LIMIT_S),
+    pytest.mark.timeout(2 * ENGINE_LIMIT_S),
     pytest.mark.skipif(
         importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: make test-vllm"
     ),
@@ -133,8 +135,8 @@ async def test_after_a_death_no_process_is_left_and_a_new_worker_serves(
         assert victim == "the worker" or "engine" in seen[-1].data["error"]["message"]
     else:
         assert names[-1] == "message_stop"
-    await gone([worker, *children])
-    async with asyncio.timeout(LIMIT_S):
+    await until_gone(worker, *children, timeout_s=ENGINE_LIMIT_S)
+    async with asyncio.timeout(ENGINE_LIMIT_S):
         while worker_of(real) in (0, worker) or not real.health().get("ready"):
             await asyncio.sleep(0.5)
     answer = await client.stream({**question, "max_tokens": 4})

@@ -6,7 +6,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from schemas.conversation import Conversation, Message, Sampling, Text, Thinking
-from tests.clients.bus_turns import BusTurns, prefix_break
+from tests.kit.bus_turns import BusTurns, prefix_break
 from tests.kit.messages_client import Client
 from turnwire_tools.clients.answer import APIS
 

@@ -27,7 +27,7 @@ from services.runtime.config import PreprocessorConfig
 from services.runtime.process import Process
 from services.runtime.storage.seal import Sealer
 from tests.kit.processes import MakeProcess
-from tests.kit.waiting import eventually
+from tests.kit.waiting import LIMIT_S, eventually
 
 CONVERSATION = Conversation("m", [Message("user", [Text("hi")])])
 
@@ -45,7 +45,7 @@ async def started(process: Process, setup: ModelSetup) -> Preprocessor:
     config = PreprocessorConfig(model="m", threads=1)
     preprocessor = Preprocessor(process, setup, Sealer(b"test"), config)
     await preprocessor.start()
-    await process.bus.flush(60)
+    await process.bus.flush(LIMIT_S)
     return preprocessor
 
 
@@ -60,13 +60,13 @@ async def test_expired_turn_fails_once(make_process: MakeProcess, setup: ModelSe
 
     await frontend.subscribe(subjects.events(frontend.id), receive)
     preprocessor = await started(process, setup)
-    await frontend.bus.flush(60)
+    await frontend.bus.flush(LIMIT_S)
     for turn, timeout_s in (("late", -1.0), ("no-worker", None)):
         request = TurnRequest(turn, frontend.id, CONVERSATION, timeout_s=timeout_s)
         subject = subjects.turn(setup.card.name, process.id)
-        reply = await frontend.bus.request(subject, msgspec.json.encode(request), 60)
+        reply = await frontend.bus.request(subject, msgspec.json.encode(request), LIMIT_S)
         assert msgspec.json.decode(reply, type=Accepted).preprocessor == process.id
-    await eventually(lambda: len(entries) >= 2, 60)
+    await eventually(lambda: len(entries) >= 2)
     await preprocessor.drain()
     kinds = {
         entry.turn: [event.error.kind for event in entry.events if isinstance(event, Failed)]
@@ -85,7 +85,7 @@ async def test_text_is_tokenized_and_back(make_process: MakeProcess, setup: Mode
         (subjects.detokenize, DetokenizeRequest(pack_ids(ids)), {"text": "hi there"}),
     ):
         data = msgspec.json.encode(request)
-        answer = await process.bus.request(subject(setup.card.name, process.id), data, 60)
+        answer = await process.bus.request(subject(setup.card.name, process.id), data, LIMIT_S)
         found = msgspec.json.decode(answer, type=TextReply)
         assert (found.count, found.error) == (len(ids), None)
         assert all(getattr(found, name) == value for name, value in reply.items())
@@ -107,11 +107,11 @@ async def test_refusal_is_sent_until_the_frontend_has_it(
 
     await frontend.subscribe(subjects.events(frontend.id), receive)
     preprocessor = await started(process, setup)
-    await frontend.bus.flush(60)
+    await frontend.bus.flush(LIMIT_S)
     request = TurnRequest("refused", frontend.id, CONVERSATION)  # there is no worker
     await frontend.bus.request(
-        subjects.turn(setup.card.name, process.id), msgspec.json.encode(request), 60
+        subjects.turn(setup.card.name, process.id), msgspec.json.encode(request), LIMIT_S
     )
-    await eventually(lambda: tries == 4, 60)
+    await eventually(lambda: tries == 4)
     await preprocessor.drain()
     assert tries == 4

@@ -14,9 +14,7 @@ from schemas.errors import Unavailable
 from services.runtime.bus import Bus
 from services.runtime.config import BusConfig
 from tests.kit.nats import free_port
-from tests.kit.waiting import eventually
-
-LONG_S = 60
+from tests.kit.waiting import LIMIT_S, eventually
 
 
 class Client:
@@ -48,7 +46,7 @@ class Client:
             "works", lambda delivery: received.append(delivery.data)
         )
         assert self.bus.publish("works", data)
-        await eventually(lambda: received == [data], LONG_S)
+        await eventually(lambda: received == [data])
         await subscription.stop()
 
 
@@ -57,14 +55,14 @@ async def connected(*urls: str, **config: object) -> AsyncIterator[Client]:
     client = Client(*urls, **config)
     await client.bus.connect()
     yield client
-    await asyncio.wait_for(client.bus.close(), LONG_S)
+    await asyncio.wait_for(client.bus.close(), LIMIT_S)
 
 
 async def refused(*urls: str, **config: object) -> str:
     """The error of a client that is refused at once, long before its own deadline."""
     with pytest.raises(Unavailable) as raised:
         await asyncio.wait_for(
-            Client(*urls, connect_timeout_s=10 * LONG_S, **config).bus.connect(), LONG_S
+            Client(*urls, connect_timeout_s=10 * LIMIT_S, **config).bus.connect(), LIMIT_S
         )
     return str(raised.value)
 

@@ -52,7 +52,7 @@ async def test_requests_end_with_an_answer_or_an_error(bus: Bus) -> None:
     for subject in ("", "two words", "a\r\nPUB b 0\r\n"):
         with pytest.raises(Unavailable):
             await bus.request(subject, b"x", LIMIT_S)
-    left = asyncio.create_task(bus.request("t.mute", b"", 60))
+    left = asyncio.create_task(bus.request("t.mute", b"", LIMIT_S))
     await asyncio.sleep(0)
     left.cancel()
     await asyncio.gather(left, return_exceptions=True)

@@ -8,16 +8,8 @@ from schemas.errors import Unavailable
 from services.runtime import bus as bus_module
 from services.runtime import nats_client
 from tests.kit.nats import NatsServer
-from tests.kit.waiting import eventually
-from tests.runtime.bus_clients import (
-    LONG_S,
-    Client,
-    accept,
-    answer_pings,
-    connected,
-    pretender,
-    refused,
-)
+from tests.kit.waiting import LIMIT_S, eventually
+from tests.runtime.bus_clients import Client, accept, answer_pings, connected, pretender, refused
 
 pytestmark = pytest.mark.usefixtures("collected")
 
@@ -41,18 +33,18 @@ async def test_messages_from_before_a_disconnect_are_not_sent_after_it(
             if sent % 20 == 0:
                 await asyncio.sleep(0)
         own_nats.kill()
-        await eventually(lambda: not client.bus.connected, LONG_S)
+        await eventually(lambda: not client.bus.connected)
         assert not client.bus.publish("old", b"")
         with pytest.raises(Unavailable):
-            await client.bus.request("old", b"", LONG_S)
+            await client.bus.request("old", b"", LIMIT_S)
         own_nats.start()
         async with connected(own_nats.url) as other:
             received: list[str] = []
             await other.bus.subscribe(">", lambda delivery: received.append(delivery.subject))
             await other.bus.flush()
-            await eventually(lambda: client.reconnects == 1, LONG_S)
+            await eventually(lambda: client.reconnects == 1)
             assert client.bus.publish("new", b"")
-            await eventually(lambda: "new" in received, LONG_S)
+            await eventually(lambda: "new" in received)
             assert "old" not in received
 
 
@@ -76,7 +68,7 @@ async def test_a_server_that_falls_silent_or_sends_nonsense_costs_the_connection
 
     async with pretender(talk) as address, connected(f"nats://{address}") as client:
         await client.bus.subscribe("t", lambda _delivery: None)
-        await eventually(lambda: client.reconnects == 1, LONG_S)
+        await eventually(lambda: client.reconnects == 1)
         reconnected.set()
         assert client.bus.connected
         assert not client.fatal
@@ -91,7 +83,7 @@ async def test_a_server_that_reports_an_error_of_this_client_ends_the_process() 
     async with pretender(talk) as address:
         client = Client(f"nats://{address}")
         await client.bus.connect()
-        await eventually(lambda: bool(client.fatal), LONG_S)
+        await eventually(lambda: bool(client.fatal))
         assert client.fatal == [
             "the connection to NATS was closed for good: unknown protocol operation"
         ]

@@ -10,7 +10,7 @@ from services.runtime.bus import Bus
 from services.runtime.storage.kv import Bucket, BucketConfig, create_bucket
 from tests.kit.nats import NatsServer
 from tests.kit.processes import make_bucket
-from tests.kit.waiting import eventually, until
+from tests.kit.waiting import LIMIT_S, eventually, until
 
 
 def config(name: str) -> BucketConfig:
@@ -61,14 +61,14 @@ async def test_a_bucket_that_does_not_exist_keeps_nothing_until_it_does(
 async def test_no_writer_can_empty_a_bucket(bus: Bus, quiet_log: FilteringBoundLogger) -> None:
     old = config("rollup")
     bucket = await make_bucket(bus, config("rollup"), quiet_log)
-    before = await bus.jetstream(lambda js: js.stream_info("KV_rollup"), 60)
+    before = await bus.jetstream(lambda js: js.stream_info("KV_rollup"), LIMIT_S)
     before.config.allow_rollup_hdrs = True
-    await bus.jetstream(lambda js: js.update_stream(before.config), 60)
+    await bus.jetstream(lambda js: js.update_stream(before.config), LIMIT_S)
     await create_bucket(bus, old)  # as a bucket of an older release is updated
     await bucket.put("k", b"v")
     with pytest.raises(EngineFailed, match="rollup"):
         await bus.jetstream(
-            lambda js: js.publish("$KV.rollup.x", b"x", headers={"Nats-Rollup": "all"}), 60
+            lambda js: js.publish("$KV.rollup.x", b"x", headers={"Nats-Rollup": "all"}), LIMIT_S
         )
     assert await bucket.get("k") == b"v"
 
@@ -77,7 +77,7 @@ async def stored_under(bus: Bus, bucket: str, subject: str) -> tuple[str, bytes]
     """The last value of the keys that a subject with wildcards matches, as NATS has it, and its own
     subject."""
     message = await bus.jetstream(
-        lambda js: js.get_last_msg(f"KV_{bucket}", subject, direct=True), 60
+        lambda js: js.get_last_msg(f"KV_{bucket}", subject, direct=True), LIMIT_S
     )
     assert message.subject is not None
     assert message.data is not None

@@ -11,14 +11,14 @@ from services.runtime.heartbeats import CHANGE_DELAY_S, Service
 from services.runtime.process import Process
 from tests.kit.nats import NatsServer
 from tests.kit.processes import MakeProcess
-from tests.kit.waiting import eventually
+from tests.kit.waiting import LIMIT_S, eventually
 
 
 class Endless(Service):
     """A service with a turn that does not end."""
 
     async def drain(self) -> None:
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
 
 async def ready(process: Process) -> None:
@@ -81,7 +81,7 @@ async def test_a_drain_ends_when_it_is_done_when_the_grace_is_over_or_at_a_secon
         last_turn.set()
     elif how == "signal":
         process.stop()
-    await asyncio.wait_for(running, 60)
+    await asyncio.wait_for(running, LIMIT_S)
     assert cut.is_set() == (how != "done"), "what drains can still end its turns"
 
 
@@ -106,7 +106,7 @@ async def test_failure_and_lack_of_memory_end_the_process_without_a_drain(
         asyncio.get_running_loop().call_soon(fail)
     reason = "the engine died" if place == "stop" else "out of memory"
     with pytest.raises(EngineFailed, match=reason):
-        await asyncio.wait_for(running, 60)
+        await asyncio.wait_for(running, LIMIT_S)
 
 
 async def test_while_the_bus_hangs_a_process_is_cut_off_and_takes_no_other_for_dead(
@@ -129,7 +129,7 @@ async def test_while_the_bus_hangs_a_process_is_cut_off_and_takes_no_other_for_d
     await asyncio.sleep(3 * dead_after_s)
     assert not waiting.done()
     own_nats.resume()
-    await asyncio.wait_for(waiting, 60)
+    await asyncio.wait_for(waiting, LIMIT_S)
     await eventually(lambda: not one.cut_off and not other.cut_off)
     assert {process.stage for process in attached} == {"worker", "parser"}
     assert lost == []

@@ -46,5 +46,6 @@ def test_a_tenant_opens_its_own_seals_only() -> None:
     assert len(set(blobs.values())) == len(tenants)
     for reader in tenants:
         for writer, blob in blobs.items():
-            assert sealer.of(reader).open(blob) == ("thought" if reader == writer else None)
+            expected = "thought" if reader == writer else None
+            assert sealer.of(reader).open(blob) == expected, (reader, writer)
     assert sealer.of("a").open == sealer.of("a").open, "prompts are compared with it"

@@ -8,12 +8,11 @@ import structlog
 
 from schemas.errors import EngineFailed, TooLarge, Unavailable
 from services.runtime.storage.kv import Bucket, BucketConfig, create_bucket
-from tests.kit.waiting import until
+from tests.kit.waiting import LIMIT_S, until
 from tests.runtime.bus_clients import Client
 from tests.simulation.nats_places import Place
 
 JSON = dict[str, Any]
-LONG_S = 30.0
 
 
 def settings(name: str, **changes: Any) -> BucketConfig:
@@ -90,7 +89,7 @@ async def value_over_the_limit_is_refused(at: Place) -> None:
     with pytest.raises(ValueError, match="empty"):
         await limited.put("k", b"")
     with pytest.raises(EngineFailed, match="message size exceeds maximum allowed"):
-        await client.bus.jetstream(lambda js: js.publish("$KV.limits.k", bytes(11_025)), LONG_S)
+        await client.bus.jetstream(lambda js: js.publish("$KV.limits.k", bytes(11_025)), LIMIT_S)
     assert await limited.get("k") == b"x" * 10_000
 
 

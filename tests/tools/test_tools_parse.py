@@ -49,4 +49,4 @@ def test_events_are_printed_in_order(parse: Parse, capsys: pytest.CaptureFixture
     assert parse(cut, "--family", "qwen3_coder", "--in-reasoning", "--finish", "length") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1].endswith("incomplete")
-    assert not any("dispatch" in line for line in lines)
+    assert [line for line in lines if "dispatch" in line] == []

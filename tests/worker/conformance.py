@@ -15,9 +15,8 @@ from services.worker.engine import Engine, EngineDelta, EngineDied, EngineInfo, 
 from tests.kit import engines
 from tests.kit.engines import begun, rest
 from tests.kit.listening import Listener, listen
-from tests.kit.waiting import eventually
+from tests.kit.waiting import LIMIT_S, eventually
 
-WAIT_S = 60.0
 output = engines.ids_of
 cached = engines.cached_of
 
@@ -33,6 +32,8 @@ class Bench:
     kill: Callable[[], None]
     """The engine dies, in its own way; with a turn open, so that it can be told."""
     slots: int = 4
+    wait_s: float = LIMIT_S
+    """How long a test waits for the engine."""
     requests: int = 0
 
     def request(
@@ -60,7 +61,7 @@ class Bench:
     async def idle(self) -> None:
         """Returns when nothing is open."""
         load = self.engine.load
-        await eventually(lambda: not load().running and not load().waiting, WAIT_S)
+        await eventually(lambda: not load().running and not load().waiting, self.wait_s)
 
 
 class Conformance:
@@ -173,7 +174,7 @@ class Conformance:
         listener.opened = True
         assert not listener.deltas, "nothing is said before `open` has returned"
         for _ in range(2):
-            await asyncio.wait_for(listener.get(), WAIT_S)
+            await asyncio.wait_for(listener.get(), bench.wait_s)
         handle.close()
         listener.deltas.clear()
         assert len(await bench.ids(bench.request(max_tokens=8))) == 8
@@ -187,7 +188,7 @@ class Conformance:
         first = await begun(bench.engine, bench.request(turn="same", max_tokens=2000))
         with pytest.raises(Invalid):
             await bench.run(bench.request(turn="same"))
-        assert (await asyncio.wait_for(anext(first), WAIT_S)).finish is None
+        assert (await asyncio.wait_for(anext(first), bench.wait_s)).finish is None
         await first.aclose()
         assert len(await bench.ids(bench.request(turn="same", max_tokens=4))) == 4
 
@@ -245,10 +246,10 @@ class Conformance:
     ) -> None:
         assert (bench.engine.load().running, bench.engine.load().waiting) == (0, 0)
         busy = [listen(bench.engine, bench.request(max_tokens=1500)) for _ in range(bench.slots)]
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(bench.wait_s):
             await asyncio.gather(*(anext(deltas) for deltas in busy))
         queued = asyncio.create_task(bench.run(bench.request(max_tokens=4)))
-        await eventually(lambda: bench.engine.load().waiting == 1, WAIT_S)
+        await eventually(lambda: bench.engine.load().waiting == 1, bench.wait_s)
         load = bench.engine.load()
         assert (load.running, load.waiting, load.slots) == (bench.slots, 1, bench.slots)
         queued.cancel()
@@ -262,12 +263,12 @@ class Conformance:
 
     async def test_death_ends_every_open_turn_and_is_permanent(self, bench: Bench) -> None:
         open_turns = [listen(bench.engine, bench.request(max_tokens=2000)) for _ in range(3)]
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(bench.wait_s):
             await asyncio.gather(*(anext(deltas) for deltas in open_turns))
         assert bench.engine.healthy()
         bench.kill()
 
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(bench.wait_s):
             ends = await asyncio.gather(*map(rest, open_turns), return_exceptions=True)
         assert [type(error) for error in ends] == [EngineDied] * 3
         assert len({id(error) for error in ends}) == 3
@@ -279,7 +280,7 @@ class Conformance:
         deltas = await begun(bench.engine, bench.request(max_tokens=2000))
         last = asyncio.create_task(rest(deltas))
         await asyncio.sleep(0)
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(bench.wait_s):
             await bench.engine.stop(5.0)
             end = (await last)[-1]
         assert end.finish is FinishReason.CANCELLED

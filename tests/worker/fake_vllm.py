@@ -18,6 +18,7 @@ import msgspec
 
 from schemas.frames import unpack_ids
 from services.tokenization.image_processor import ImageProcessor
+from tests.kit.waiting import LIMIT_S
 from tests.worker.fake_cache import FakeCache
 
 VOCAB = 512
@@ -151,7 +152,7 @@ class Renderer:
 
     def render_cmpl(self, prompts: list[dict[str, Any]]) -> list[Any]:
         self.waiting = not self.gate.is_set()
-        assert self.gate.wait(60)
+        assert self.gate.wait(LIMIT_S)
         (prompt,) = prompts
         placeholder = self.tokenizer.convert_tokens_to_ids(self.processor.placeholder)
         pixels, hashes = prompt["multi_modal_data"]["image"], prompt["multi_modal_uuids"]["image"]

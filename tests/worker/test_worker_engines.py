@@ -13,6 +13,7 @@ from services.worker.engines.registry import (
     installed_engines,
     open_engine,
 )
+from tests.kit.installing import install
 from tests.worker.conformance import Bench, Conformance
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
@@ -20,23 +21,14 @@ PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 PAGE = PYPROJECT.parent / "docs" / "extending.md"
 
 
-def install(directory: Path) -> None:
-    """What `pip install` of a package would leave in a folder of `sys.path`."""
-    engines = "counting = counting_engine:CountingEngine\nscript = counting_engine:CountingEngine"
-    (shown,) = re.findall(r"```python\n(.*class CountingEngine.*?)```", PAGE.read_text(), re.S)
-    (directory / "counting_engine.py").write_text(shown.rpartition("```python\n")[2])
-    info = directory / "counting_engine-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: counting-engine\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
-        f"[{GROUP}]\n{engines}\nbroken = counting_engine:Missing\n"
-    )
-
-
 async def test_an_installed_package_brings_an_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install(tmp_path)
+    (shown,) = re.findall(r"```python\n(.*class CountingEngine.*?)```", PAGE.read_text(), re.S)
+    source = shown.rpartition("```python\n")[2]
+    classes = {"counting": "CountingEngine", "script": "CountingEngine", "broken": "Missing"}
+    entries = [f"{name} = counting_engine:{cls}" for name, cls in classes.items()]
+    install(tmp_path, "counting_engine", source, GROUP, *entries)
     monkeypatch.syspath_prepend(tmp_path)
     assert set(installed_engines()) >= {"counting", "script", "transformers", "trtllm", "vllm"}
     assert installed_engines()["script"].value == BUILT_IN["script"], "no package replaces it"

@@ -16,7 +16,7 @@ from services.runtime.config import WorkerConfig
 from services.worker.engine import BlocksStored, EngineDied
 from services.worker.engines.vllm.engine import VllmEngine
 from tests.kit.engines import EMPTY_MODEL, PROMPT, begun, request, run
-from tests.kit.waiting import LIMIT_S, eventually
+from tests.kit.waiting import LIMIT_S, eventually, until_gone
 
 
 def config(path: Path, **options: Any) -> WorkerConfig:
@@ -153,15 +153,8 @@ async def test_a_process_of_the_engine_dies_with_its_parent(tmp_path: Path) -> N
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, str(script)]
     ran = await asyncio.to_thread(
-        subprocess.run, command, capture_output=True, text=True, timeout=60, env=environment
+        subprocess.run, command, capture_output=True, text=True, timeout=LIMIT_S, env=environment
     )
     assert ran.returncode == -9
-    await eventually(
-        lambda: not Path(f"/proc/{int(ran.stdout)}").exists() or _dead(int(ran.stdout))
-    )
+    await until_gone(int(ran.stdout))
     assert multiprocessing.parent_process() is None
-
-
-def _dead(pid: int) -> bool:
-    """A zombie, which the machine's init has not buried yet."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"

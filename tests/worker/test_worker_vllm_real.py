@@ -8,7 +8,7 @@ import importlib.util
 import multiprocessing
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,7 @@ from services.tokenization.block_keys import block_keys
 from services.worker.engine import EngineInfo
 from services.worker.engines.registry import open_engine
 from services.worker.kv.blocks import KvBlockIndex
-from tests.kit.waiting import eventually
-from tests.worker import conformance
+from tests.kit.waiting import ENGINE_LIMIT_S, eventually
 from tests.worker.conformance import Bench, Conformance, cached, output
 
 SLOTS = 4
@@ -36,11 +35,10 @@ ARGUMENTS = {
     "max_num_batched_tokens": 1024,
     "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
 }
-LIMIT_S = 1800.0
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(2 * LIMIT_S),
+    pytest.mark.timeout(2 * ENGINE_LIMIT_S),
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.skipif(
         importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: make test-vllm"
@@ -62,7 +60,7 @@ class Shared:
             slots=SLOTS,
             dtype="float32",
             max_model_len=4096,
-            watchdog_s=LIMIT_S,
+            watchdog_s=ENGINE_LIMIT_S,
             engine_args=ARGUMENTS,
         )
         self._engine: Any = None
@@ -74,11 +72,11 @@ class Shared:
         if self._engine is None or not self._engine.healthy() or self._engine._llm is None:
             await self.stop()
             self._engine = open_engine("vllm", self._config)
-            self._info = await asyncio.wait_for(self._engine.start(), LIMIT_S)
+            self._info = await asyncio.wait_for(self._engine.start(), ENGINE_LIMIT_S)
             self.index = KvBlockIndex(BLOCK, None)
             self._reading = asyncio.create_task(self._read(self._engine.kv_events()))
         await eventually(lambda: not (self._engine.load().running or self._engine.load().waiting))
-        await asyncio.wait_for(self._engine._llm.reset_prefix_cache(), LIMIT_S)
+        await asyncio.wait_for(self._engine._llm.reset_prefix_cache(), ENGINE_LIMIT_S)
         (core,) = multiprocessing.active_children()
         pid = core.pid or 0
         return Bench(
@@ -87,6 +85,7 @@ class Shared:
             [(11 * i + 3) % 500 + 8 for i in range(100)],
             kill=lambda: os.kill(pid, signal.SIGKILL),
             slots=SLOTS,
+            wait_s=ENGINE_LIMIT_S,
         )
 
     async def _read(self, events: Any) -> None:
@@ -97,14 +96,7 @@ class Shared:
         if self._engine is not None:
             await self._engine.stop(20.0)
         if self._reading is not None:
-            await asyncio.wait_for(self._reading, LIMIT_S)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def patience() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(conformance, "WAIT_S", LIMIT_S)
-        yield
+            await asyncio.wait_for(self._reading, ENGINE_LIMIT_S)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -12,15 +12,13 @@ import pytest_asyncio
 from services.runtime.config import WorkerConfig
 from services.worker.engines.vllm.engine import VllmEngine
 from tests.kit.vision_model import build_vision_model
-from tests.worker import conformance
+from tests.kit.waiting import ENGINE_LIMIT_S
 from tests.worker.conformance import Bench
 from tests.worker.vision import VisionConformance, VisionPrompts
 
-LIMIT_S = 1800.0
-
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(2 * LIMIT_S),
+    pytest.mark.timeout(2 * ENGINE_LIMIT_S),
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.skipif(
         importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: make test-vllm"
@@ -52,15 +50,12 @@ async def started(model: Path) -> AsyncIterator[Bench]:
             slots=8,
             dtype="float32",
             max_model_len=2048,
-            watchdog_s=LIMIT_S,
+            watchdog_s=ENGINE_LIMIT_S,
             engine_args=arguments,
         )
     )
-    info = await asyncio.wait_for(engine.start(), LIMIT_S)
-    bench = Bench(engine, info, list(range(8, 108)), lambda: None)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(conformance, "WAIT_S", LIMIT_S)
-        yield bench
+    info = await asyncio.wait_for(engine.start(), ENGINE_LIMIT_S)
+    yield Bench(engine, info, list(range(8, 108)), lambda: None, wait_s=ENGINE_LIMIT_S)
     await engine.stop(20.0)
 
 
@@ -68,7 +63,7 @@ async def started(model: Path) -> AsyncIterator[Bench]:
 async def bench(started: Bench) -> Bench:
     await started.idle()
     engine: Any = started.engine
-    await asyncio.wait_for(engine._llm.reset_prefix_cache(), LIMIT_S)
+    await asyncio.wait_for(engine._llm.reset_prefix_cache(), ENGINE_LIMIT_S)
     return started
 
 

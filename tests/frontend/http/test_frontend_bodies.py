@@ -20,6 +20,7 @@ from services.frontend.http.held_bytes import HeldBytes
 from services.runtime.config import FrontendConfig
 from tests.kit.every import for_rows
 from tests.kit.frontend import ASK, MODEL, Reply, Served, serving
+from tests.kit.waiting import LIMIT_S
 
 LIMIT = 64 * 1024
 BODY = json.dumps(ASK).encode()
@@ -139,7 +140,7 @@ async def test_no_more_is_held_than_the_limits_of_part_and_whole() -> None:
     for task in hung_up:
         await asyncio.sleep(0)
         task.cancel()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_S):
         await asyncio.gather(*tasks, return_exceptions=True)
     assert 900 < most <= 1000
     assert entered >= len(tasks) - len(hung_up)

@@ -10,6 +10,7 @@ import pytest
 
 from services.frontend.http.file_watch import FileWatch
 from tests.kit.frontend import log_into
+from tests.kit.waiting import LIMIT_S
 
 
 class Watched:
@@ -76,7 +77,7 @@ async def test_watch_polls_while_the_application_runs(watched: Watched) -> None:
     context = watched.watch.context(None)
     await anext(context)
     watched.path.write_text("other")
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_S):
         await watched.reloaded.wait()
     async for _ in context:
         raise AssertionError

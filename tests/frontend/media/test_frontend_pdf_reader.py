@@ -13,6 +13,7 @@ from services.frontend.content.pdf_document import PDF, PdfDocument, make_docume
 from services.frontend.media.pdf_reader import PdfReader
 from tests.kit.frontend import log_into
 from tests.kit.pdf_files import pdf, pdf_of
+from tests.kit.waiting import LIMIT_S
 
 OVER = "not readable within this server's limits"
 SPAWN = asyncio.create_subprocess_exec
@@ -96,7 +97,7 @@ async def test_late_process_is_killed_and_not_started_again(reading: Reading) ->
 
 async def test_client_that_leaves_ends_the_process(reading: Reading) -> None:
     task = asyncio.create_task(read(reading.reader(), given(pdf("a"))))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_S):
         while not reading.started:
             await asyncio.sleep(0)
     task.cancel()

@@ -10,6 +10,7 @@ from services.runtime.config import FrontendConfig
 from tests.kit.answers import events
 from tests.kit.events import Step, call, finish, reasoning, text
 from tests.kit.frontend import MODEL, Served, key_line
+from tests.kit.waiting import LIMIT_S
 
 ANSWER = ["reasoning", "message", "function_call"]
 """The types of the items of `agent`'s answer."""
@@ -72,7 +73,7 @@ class Client:
 
     async def until(self, id: str, status: str) -> Any:
         """The response as soon as it has this status."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT_S):
             while (found := await self.get(id))["status"] != status:
                 pass
         return found

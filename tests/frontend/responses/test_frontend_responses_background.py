@@ -16,7 +16,7 @@ from tests.frontend.responses.responses_client import Client, keyed, types
 from tests.kit.events import call, finish, text
 from tests.kit.every import Cases
 from tests.kit.frontend import KEY, MODEL, FakeGateway, Served, guarded, serving
-from tests.kit.waiting import eventually
+from tests.kit.waiting import LIMIT_S, eventually
 
 
 @pytest.fixture
@@ -204,7 +204,7 @@ async def test_drain_waits_for_responses(client: Client, served: Served, go: asy
     await client.refuse(status=503, background=True)
     assert not draining.done()
     go.set()
-    await asyncio.wait_for(draining, 60)
+    await asyncio.wait_for(draining, LIMIT_S)
     assert (await client.get(id))["status"] == "completed"
 
 

@@ -21,7 +21,7 @@ from tests.frontend.responses.responses_client import Client, agent, keyed, said
 from tests.kit.events import Step, finish, text
 from tests.kit.every import Cases
 from tests.kit.frontend import MODEL, FakeGateway, Served, serving
-from tests.kit.waiting import eventually
+from tests.kit.waiting import LIMIT_S, eventually
 
 
 def create(**body: Any) -> str:
@@ -49,14 +49,14 @@ class Socket:
 
     async def receive(self) -> dict[str, Any]:
         """The next frame."""
-        message = await self.ws.receive(60)
+        message = await self.ws.receive(LIMIT_S)
         assert message.type is WSMsgType.TEXT, message
         frame: dict[str, Any] = json.loads(message.data)
         return frame
 
     async def closed(self) -> bool:
         """Whether the connection is closed next."""
-        return (await self.ws.receive(60)).type is WSMsgType.CLOSE
+        return (await self.ws.receive(LIMIT_S)).type is WSMsgType.CLOSE
 
     async def frames(self, lane: str | None = None) -> list[dict[str, Any]]:
         """The frames of the answer that comes next, which must all name this lane."""
@@ -270,7 +270,7 @@ async def test_hangup_cancels_every_turn(served: Served, http: ClientSession) ->
         while deltas < 2:
             deltas += (await socket.receive())["type"] == "response.output_text.delta"
     for turn in served.gateway.turns:
-        await asyncio.wait_for(turn.cancel_seen.wait(), 60)
+        await asyncio.wait_for(turn.cancel_seen.wait(), LIMIT_S)
         assert turn.cancelled == ["hangup"]
     await eventually(lambda: len(served.responses.connections) == 0)
 
@@ -299,7 +299,7 @@ async def test_oversized_frame_ends_the_connection_and_a_bomb_costs_no_more(
                 assert len(zlib.compress(frame.encode())) < 100_000
                 with contextlib.suppress(ConnectionError):  # closed before all is sent
                     await socket.ws.send_str(frame)
-                message = await socket.ws.receive(60)
+                message = await socket.ws.receive(LIMIT_S)
                 assert message.type in (WSMsgType.CLOSE, WSMsgType.CLOSED, WSMsgType.ERROR)
                 assert message.type is not WSMsgType.CLOSE or message.data == 1009
         async with connecting(http, served.url, compress=15) as socket:

@@ -29,7 +29,7 @@ def test_a_turn_has_its_times_counts_and_blocks(bus: Bus) -> None:
     assert [mark.kind for mark in turn.marks] == [
         *("received", "placed", "opened", "first", "block", "block", "dispatch", "block")
     ]
-    assert not any(mark.trouble for mark in turn.marks)
+    assert [mark.kind for mark in turn.marks if mark.trouble] == []
     assert 0 < turn.placed_ms < turn.ttft_ms < turn.ms  # type: ignore[operator]
     assert turn.ids.tolist() == [7, 8, 9]
 

@@ -9,6 +9,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from schemas.conversation import Text
 from services.runtime.request_headers import AllowedHosts
+from tests.kit.waiting import LIMIT_S
 from tests.tools.inspector.by_hand import Bus, asked, user
 from turnwire_tools.clients.shared import SseParser
 from turnwire_tools.inspector.fold import Fold
@@ -30,8 +31,8 @@ async def test_every_answer_has_a_strict_policy_and_the_page_loads_nothing_else(
         for path in ("/", "/page/app.js", "/api/turns/turn0001", "/api/turns/none", "/none"):
             response = await client.get(path)
             policy = response.headers["content-security-policy"]
-            assert "default-src 'none'; script-src 'self'" in policy
-            assert response.headers["x-content-type-options"] == "nosniff"
+            assert "default-src 'none'; script-src 'self'" in policy, path
+            assert response.headers["x-content-type-options"] == "nosniff", path
         found = await (await client.get("/api/turns/turn0001")).json()
         assert found["blocks"][0]["text"] == "<script>alert(1)</script>"
         assert (await client.get("/page/..%2fserver.py")).status == 404
@@ -56,7 +57,7 @@ async def test_turns_sessions_tokens_and_searches_are_served(bus: Bus) -> None:
 async def test_request_without_the_key_is_refused(bus: Bus) -> None:
     async with serving(bus.fold, KEY) as client:
         for path in ("/", "/?key=wrong", "/api/stream", f"/api/stream?key={KEY}", "/page/app.js"):
-            assert (await client.get(path)).status == 401
+            assert (await client.get(path)).status == 401, path
         response = await client.get("/", params={"key": KEY}, allow_redirects=False)
         assert (response.status, response.headers["location"]) == (303, "/")
         cookie = response.headers["set-cookie"]
@@ -64,7 +65,7 @@ async def test_request_without_the_key_is_refused(bus: Bus) -> None:
         assert "SameSite=Strict" in cookie
         name, value = cookie.partition(";")[0].split("=")
         for headers in ({"cookie": f"{name}={value}"}, {"authorization": f"Bearer {KEY}"}):
-            assert (await client.get("/", headers=headers)).status == 200
+            assert (await client.get("/", headers=headers)).status == 200, headers
 
 
 async def test_a_page_under_a_name_of_its_own_is_refused(fold: Fold) -> None:
@@ -94,7 +95,7 @@ async def test_a_stream_has_all_turns_in_bounded_batches_and_then_changes(bus: B
     for number in range(count):
         bus.turn(asked(user(str(number)), session=None), range(9), [1], Text("x"))
     async with serving(bus.fold) as client:
-        response = await client.get("/api/stream", timeout=aiohttp.ClientTimeout(60))
+        response = await client.get("/api/stream", timeout=aiohttp.ClientTimeout(LIMIT_S))
         batches = await rows_until(response, lambda rows: len(rows) >= count)
         assert max(map(len, batches)) == ROWS_PER_TICK
         names = [row["id"] for batch in batches for row in batch]

@@ -8,6 +8,7 @@ import nats
 
 from schemas import subjects
 from schemas.frames import GenerateRequest, PromptImage, TokenFrame, unpack_ids
+from tests.kit.waiting import LIMIT_S
 from turnwire_tools.tap import messages
 
 
@@ -22,6 +23,8 @@ class DecodedTurn:
     images: list[PromptImage] = field(default_factory=list)
     cached: int | None = None
     stop_id: int | None = None
+    taken: bool = False
+    """Its worker has sent something, with the parse context first."""
     reason: str = ""
     """Empty until the end."""
 
@@ -49,17 +52,17 @@ class BusTurns:
     async def __aexit__(self, *_: object) -> None:
         await self._bus.close()
 
-    async def begun(self, number: int, timeout_s: float = 60) -> list[DecodedTurn]:
+    async def begun(self, number: int) -> list[DecodedTurn]:
         """Waits for the requests of `number` turns, which an answer may overtake; returns all
         turns."""
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(LIMIT_S):
             while len(self.turns) < number:
                 await self._bus.flush()
         return list(self.turns.values())
 
-    async def ended(self, turn: str, timeout_s: float = 60) -> DecodedTurn:
+    async def ended(self, turn: str) -> DecodedTurn:
         """Waits for the end of a turn, which an answer may overtake; returns it."""
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(LIMIT_S):
             while turn not in self.turns or not self.turns[turn].reason:
                 await self._bus.flush()
         return self.turns[turn]
@@ -73,6 +76,7 @@ class BusTurns:
         elif isinstance(payload, TokenFrame):
             for entry in payload.entries:
                 decoded = self.turns.setdefault(entry.turn, DecodedTurn(entry.turn))
+                decoded.taken = True
                 # A stream that is sent again begins at its receiver's position.
                 decoded.output[entry.at : entry.at + len(entry.ids)] = entry.ids
                 decoded.cached = entry.cached if entry.cached is not None else decoded.cached
