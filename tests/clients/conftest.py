@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.kit.bus_turns import BusTurns
 from tests.clients.machine import Machine
 from tests.clients.session import Session
 from tests.clients.wire import Recorder
+from tests.kit.bus_turns import BusTurns
 from tests.kit.nats import NatsServer
 from tests.kit.stack import Stack
 

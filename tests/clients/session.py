@@ -11,8 +11,8 @@ from typing import Any
 
 import aiohttp
 
-from tests.kit.bus_turns import BusTurns, DecodedTurn, prefix_break
 from tests.clients.wire import Exchange, Recorder, turn_id, usage
+from tests.kit.bus_turns import BusTurns, DecodedTurn, prefix_break
 from tests.kit.stack import Stack
 from tests.kit.waiting import LIMIT_S
 

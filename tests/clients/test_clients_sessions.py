@@ -19,12 +19,12 @@ from tests.clients.agents import (
     Pi,
     QwenCode,
 )
-from tests.kit.bus_turns import contains
 from tests.clients.conftest import MODEL
 from tests.clients.machine import Machine
 from tests.clients.session import Session
 from tests.clients.tasks import EDIT, FOLLOW, MUCH, ON, PARALLEL
 from tests.clients.wire import turn_id, usage
+from tests.kit.bus_turns import contains
 
 pytestmark = pytest.mark.timeout(900)
 
