@@ -5,7 +5,7 @@ from typing import Any, TypeAlias, cast
 
 from turnwire_tools.clients.answer import Api, ClientAnswer
 from turnwire_tools.clients.apis import CLIENTS
-from turnwire_tools.clients.shared import IllFormed, SseParser
+from turnwire_tools.clients.shared import SseParser
 
 Frame: TypeAlias = tuple[str, Any]
 """The name of an event, and its data; that of `[DONE]` is a string."""
@@ -38,17 +38,14 @@ def dispatches(stream: bytes) -> list[Frame]:
 
 
 def check_document(api: str, stream: bytes, document: dict[str, Any]) -> None:
-    """Checks that a client reads the same in a stream and in its document, unless it has something
-    that the clients of `turnwire_tools` do not take: several choices, calls of built-in tools."""
+    """Checks that a client reads the same in a stream and in its document. Raises IllFormed for
+    those that the clients of `turnwire_tools` do not read."""
     client = CLIENTS[cast(Api, api)]
     reader, whole = client.reader(), client.reader()
-    try:
-        for name, data in SseParser().feed(stream):
-            reader.event(name, data)
-        reader.finish()
-        whole.document(document)
-    except IllFormed:
-        return
+    for name, data in SseParser().feed(stream):
+        reader.event(name, data)
+    reader.finish()
+    whole.document(document)
     for kind in ("reasoning", "text"):  # documents of Chat have each of them in one place
         assert _texts(reader.answer, kind) == _texts(whole.answer, kind)
     calls, others = ([b for b in one.answer.blocks if b.kind == "call"] for one in (reader, whole))

@@ -208,8 +208,7 @@ class ResponsesReader(shared.AnswerReader):
             case "response.output_item.added" | "response.output_item.done":
                 self._item_event(kind, data)
             case "response.completed" | "response.incomplete":
-                same = data["response"]["output"] == self._items
-                require(same, "the response is not what its items were")
+                self._check_output(data["response"]["output"])
                 answer.ends += 1
                 self._end(data["response"])
             case "response.failed":
@@ -227,6 +226,15 @@ class ResponsesReader(shared.AnswerReader):
         require((kind == "response.created") == (self._next == 1), "response.created: order")
         is_failure = kind in ("error", "response.failed")
         require(not self.answer.ends or is_failure, f"{kind} after the end")
+
+    def _check_output(self, output: list[Any]) -> None:
+        newest = self.answer.blocks[-1:]
+        if newest and not newest[0].complete:
+            # A cut call that looks complete has no `output_item.done`.
+            *output, cut = output
+            is_cut = cut["status"] == "incomplete" and _block(cut).text == newest[0].text
+            require(is_cut, "an item has no end")
+        require(output == self._items, "the response is not what its items were")
 
     def _is_in_item(self, data: Any) -> bool:
         """Whether an event belongs to the newest item, which goes on."""
