@@ -18,7 +18,8 @@ from bench.sides import OURS, Side
 from bench.stack import Running
 from bench.summary import CAPACITY
 from tests.bench.stub import OPENING, closing, delta, send, serve
-from tests.kit.frontend import MODEL, FakeGateway, serving
+from tests.kit.bodies import MODEL
+from tests.kit.frontend import FakeGateway, serving
 
 SIZES = Sizes(
     idle_s=0.01,

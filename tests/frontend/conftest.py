@@ -3,13 +3,12 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from aiohttp import ClientSession
 
 from tests.kit.clock import loop_clock
 from tests.kit.frontend import Served, serving
 from tests.kit.strict_states import strict_states
 
-__all__ = ["http", "loop_clock", "served", "strict_states"]
+__all__ = ["loop_clock", "served", "strict_states"]
 
 
 @pytest.fixture
@@ -17,10 +16,3 @@ async def served() -> AsyncIterator[Served]:
     """A running application with a pipeline in memory."""
     async with serving() as served:
         yield served
-
-
-@pytest.fixture
-async def http(served: Served) -> AsyncIterator[ClientSession]:
-    """A client of `served`."""
-    async with ClientSession(served.url) as session:
-        yield session

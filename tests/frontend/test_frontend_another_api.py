@@ -14,7 +14,8 @@ from structlog import get_logger
 from schemas.conversation import Message, Text
 from services.frontend.app import APIS, Telemetry, make_app
 from services.runtime.config import FrontendConfig
-from tests.kit.frontend import MODEL, FakeGateway
+from tests.kit.bodies import MODEL
+from tests.kit.frontend import FakeGateway
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 QUESTION = {"model": MODEL, "question": "well?"}

@@ -29,10 +29,10 @@ from services.frontend.apis.responses.errors import FORMAT
 from services.frontend.apis.shared.shared_errors import CHAT as CHAT_ERRORS
 from services.frontend.apis.shared.shared_errors import union_reply
 from services.runtime.config import FrontendConfig
-from tests.kit.bodies import APIS, CHAT, MESSAGES, messages
+from tests.kit.bodies import APIS, CHAT, MESSAGES, MODEL, messages
 from tests.kit.events import USAGE, Step, call, finish, reasoning, text
 from tests.kit.every import Cases, for_each
-from tests.kit.frontend import MODEL, FakeGateway, Served, serving
+from tests.kit.frontend import FakeGateway, Served, serving
 
 ASK = messages(max_tokens=99)
 STREAM = ASK | {"stream": True}
@@ -136,7 +136,7 @@ async def test_request_too_large_for_the_bus_is_refused_with_the_reason() -> Non
     async with serving(gateway) as served:
         for api in (CHAT, MESSAGES):
             reply = await served.post(api.path, api.body())
-            assert (reply.status, reply.json["error"]["message"]) == (413, reason)
+            assert (reply.status, reply.json["error"]["message"]) == (413, reason), api.name
             assert "details" not in reply.json["error"]
 
 
@@ -216,5 +216,6 @@ async def test_probes_report_liveness_and_readiness(served: Served) -> None:
         assert (await served.get(path)).status == 200
         served.gateway.ready = False
         assert (await served.get(path)).status == status, path
+    # The first requests of clients.
     for method, path in (("HEAD", "/"), ("GET", "/api/hello"), ("GET", "/version")):
-        assert (await served.send(method, path)).status == 200, "first requests of clients"
+        assert (await served.send(method, path)).status == 200, path

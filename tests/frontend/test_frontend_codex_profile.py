@@ -9,8 +9,9 @@ from schemas.control import ModelCard
 from services.frontend.apis.models.codex_instructions import INSTRUCTIONS
 from services.frontend.apis.models.codex_profile import entry
 from services.runtime.config import FrontendConfig
+from tests.kit.bodies import MODEL
 from tests.kit.every import for_rows
-from tests.kit.frontend import CARD, MODEL, serving
+from tests.kit.frontend import CARD, serving
 
 # By version: the fields without a default in Codex' own type (0.72, 0.99, 0.169).
 REQUIRED = {

@@ -1,5 +1,6 @@
-"""No request holds the frontend's event loop: the processor time of one turn of the loop has a
-limit, whatever a client sends. Processor time, because a busy machine must not fail these tests."""
+"""No request holds the frontend's event loop: the processor time of one turn of the loop, and of
+decoding a body, has a limit, whatever a client sends. Processor time, because a busy machine must
+not fail these tests."""
 
 import asyncio
 import gc

@@ -86,7 +86,7 @@ def test_errors_beside_an_unknown_part_name_the_place_in_the_request(api: Api) -
     assert refused.param is not None
     assert refused.param.replace("[", ".").replace("]", "").endswith("0.content.1.text")
     for part in ({"text": "A"}, {"type": 5}, 5):
-        assert api.refusal(user(block("poem"), part)).message
+        assert api.refusal(user(block("poem"), part)).message, part
 
 
 def test_sub_agent_gets_its_task_in_every_form() -> None:
@@ -114,7 +114,7 @@ def test_body_other_than_a_json_object_is_refused() -> None:
         for api in APIS:
             assert api.refused(body).message
     for api in APIS:
-        assert api.refused(b"[]").message == "The request body must be a JSON object."
+        assert api.refused(b"[]").message == "The request body must be a JSON object.", api.name
 
 
 def test_deep_nesting_is_refused() -> None:
@@ -142,10 +142,10 @@ def test_numbers_are_finite() -> None:
     for api in CONVERSING:
         for number in ("1e999", "NaN"):
             data = json.dumps(api.body(min_p="§")).replace('"\\u00a7"', number)
-            assert api.refused(data.encode()).message
+            assert api.refused(data.encode()).message, (api.name, number)
 
 
 def test_size_of_base64_is_computed_without_decoding() -> None:
     for data, size in (("AAAA", 3), ("AA==", 1), ("A===", None), ("A=AA", None), ("ÄÄÄÄ", None)):
-        assert base64_size(data) == size
-        assert base64_size(data.encode()) == size
+        assert base64_size(data) == size, data
+        assert base64_size(data.encode()) == size, data

@@ -7,9 +7,9 @@ import pytest
 
 from schemas.control import ModelCard
 from services.frontend.apis.models.documents import entry, listing, names
-from tests.kit.bodies import responses
+from tests.kit.bodies import MODEL, responses
 from tests.kit.every import for_rows
-from tests.kit.frontend import MODEL, FakeGateway, serving
+from tests.kit.frontend import FakeGateway, serving
 from tests.kit.raw_http import answer_to, get
 
 CARDS = [
@@ -92,7 +92,7 @@ async def test_slash_in_a_name_may_be_escaped() -> None:
     async with serving() as served:
         for spelled in ("acme/served-model", "acme%2Fserved-model", "acme%2fserved-model"):
             answer = await answer_to(served.port, get(f"/v1/models/{spelled}"))
-            assert (answer.status, json.loads(answer.body)["id"]) == (200, MODEL)
+            assert (answer.status, json.loads(answer.body)["id"]) == (200, MODEL), spelled
 
 
 async def test_unchanged_list_is_not_sent_again() -> None:
@@ -119,7 +119,7 @@ async def test_answer_has_the_etag_of_the_catalogue() -> None:
         etag = (await served.get("/codex/models.json")).headers["etag"]
         for stream in (True, False):
             answer = await served.post("/v1/responses", responses(stream=stream))
-            assert (answer.status, answer.headers["x-models-etag"]) == (200, etag)
+            assert (answer.status, answer.headers["x-models-etag"]) == (200, etag), stream
         assert "x-models-etag" not in (await served.ask()).headers
         gateway.cards = [*gateway.cards, *CARDS]
         answer = await served.post("/v1/responses", responses())

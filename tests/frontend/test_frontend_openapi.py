@@ -7,10 +7,10 @@ from structlog import get_logger
 from services.frontend.apis.shared.openapi import document
 from services.frontend.app import APIS, Telemetry, make_app
 from services.runtime.config import FrontendConfig
-from tests.kit.bodies import Json, chat, completions, messages, responses
+from tests.kit.bodies import MODEL, Json, chat, completions, messages, responses
 from tests.kit.events import Step, call, finish, reasoning, text
 from tests.kit.every import Cases
-from tests.kit.frontend import MODEL, FakeGateway, serving
+from tests.kit.frontend import FakeGateway, serving
 
 OPERATIONS = [operation for api in APIS for operation in api.operations]
 EVERYTHING = document("1.0", APIS)
@@ -38,7 +38,7 @@ async def test_document_is_public_and_has_the_enabled_apis() -> None:
     async with serving(config=FrontendConfig(enable_anthropic_api=False)) as served:
         result = (await served.get("/openapi.json")).json
         for path in ("/v1/messages", "/v1/messages/count_tokens"):
-            assert (await served.post(path, messages())).status == 404
+            assert (await served.post(path, messages())).status == 404, path
         assert (await served.get("/v1/models")).status == 200
     assert result["openapi"] == "3.1.0"
     assert not {"/v1/messages", "/v1/messages/count_tokens"} & {*result["paths"]}

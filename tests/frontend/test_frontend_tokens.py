@@ -3,9 +3,19 @@
 from typing import Any
 
 from services.runtime.config import FrontendConfig
-from tests.kit.bodies import USER, Json, assistant, chat, chat_call, chat_result, message, tool
+from tests.kit.bodies import (
+    MODEL,
+    USER,
+    Json,
+    assistant,
+    chat,
+    chat_call,
+    chat_result,
+    message,
+    tool,
+)
 from tests.kit.every import Cases
-from tests.kit.frontend import MODEL, Served, serving
+from tests.kit.frontend import Served, serving
 
 
 async def post(served: Served, path: str, body: Json) -> Any:
@@ -14,7 +24,7 @@ async def post(served: Served, path: str, body: Json) -> Any:
     return reply.json
 
 
-async def test_text_is_tokenized_and_ids_are_detokenized(served: Served) -> None:
+async def test_text_is_tokenized_and_ids_are_detokenized(served: Served, cases: Cases) -> None:
     answer = {"count": 2, "max_model_len": 131072, "tokens": [1, 2], "token_strs": None}
     for body, special in (
         ({"prompt": "a bb"}, True),
@@ -22,12 +32,13 @@ async def test_text_is_tokenized_and_ids_are_detokenized(served: Served) -> None
         ({"prompt": "a bb", "messages": [USER]}, True),
     ):
         for path in ("/tokenize", "/v1/tokenize"):
-            document = await post(served, path, {"model": "claude-alias", **body})
-            assert document == answer
-            assert served.gateway.tokenized[-1] == (MODEL, "a bb", None, special)
+            with cases.case(path, body):
+                document = await post(served, path, {"model": "claude-alias", **body})
+                assert document == answer
+                assert served.gateway.tokenized[-1] == (MODEL, "a bb", None, special)
     for path in ("/detokenize", "/v1/detokenize"):
         document = await post(served, path, {"model": MODEL, "tokens": [1, 3]})
-        assert document == {"prompt": "x xxx"}
+        assert document == {"prompt": "x xxx"}, path
 
 
 async def test_invalid_request_is_refused(served: Served, cases: Cases) -> None:
@@ -52,7 +63,7 @@ async def test_count_reports_context_management(served: Served) -> None:
     assert served.lines[-1]["prompt_tokens"] == 4321
 
 
-async def test_conversation_is_tokenized(served: Served) -> None:
+async def test_conversation_is_tokenized(served: Served, cases: Cases) -> None:
     document = await post(served, "/v1/tokenize", chat(system="be brief", tools=[tool()]))
     assert document["count"] == len(document["tokens"])
     ((model, text, conversation, _),) = served.gateway.tokenized
@@ -65,10 +76,11 @@ async def test_conversation_is_tokenized(served: Served) -> None:
         chat(message("developer", "be brief"), USER),
         chat(chat_result("call_9", "alone")),
     ):
-        await post(served, "/tokenize", body)
-        conversation = served.gateway.tokenized[-1][2]
-        assert conversation is not None
-        assert not conversation.prefill
+        with cases.case(body):
+            await post(served, "/tokenize", body)
+            conversation = served.gateway.tokenized[-1][2]
+            assert conversation is not None
+            assert not conversation.prefill
 
 
 async def test_counts_of_this_server_are_not_charged_to_the_client() -> None:

@@ -20,10 +20,11 @@ from services.frontend.apis.completions.request import Completions
 from services.frontend.apis.messages.request import Messages
 from services.frontend.apis.responses.dialect import Responses
 from services.frontend.turns.interfaces import Dialect
-from tests.kit.frontend import MODEL
 
 Json: TypeAlias = dict[str, Any]
 
+MODEL = "acme/served-model"
+"""The model of every request, which `FakeGateway` serves."""
 SCHEMA: Json = {"type": "object", "properties": {"a": {"type": "string"}}}
 PNG = "iVBORw0KGgo="
 """The first bytes of an image, in base64."""

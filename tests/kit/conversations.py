@@ -19,10 +19,10 @@ def assistant(*parts: Part | str) -> Message:
     return Message("assistant", [Text(p) if isinstance(p, str) else p for p in parts])
 
 
-def call(call_id: str = "c1", name: str = "look", arguments: str = "{}") -> Call:
+def call(name: str = "Bash", arguments: str = '{"command": "ls"}', call_id: str = "c1") -> Call:
     return Call(call_id, name, arguments)
 
 
-def result(call_id: str = "c1", text: str = "seen", **fields: Any) -> Message:
+def result(text: str = "ok", call_id: str = "c1", *, is_error: bool | None = None) -> Message:
     """A message with the result of one call."""
-    return Message("tool", [Result(call_id, [Text(text)], **fields)])
+    return Message("tool", [Result(call_id, [Text(text)], is_error)])

@@ -33,24 +33,13 @@ from services.frontend.turns.admission import Admission
 from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.interfaces import Admitted, CancelReason, Pipeline, TurnSink
 from services.runtime.config import FrontendConfig
+from tests.kit.bodies import MODEL, messages
 from tests.kit.events import Step, hello
 
-MODEL = "acme/served-model"
 ABILITIES: dict[str, Any] = {"reasoning": True, "tools": True}
 CARD = ModelCard(
     MODEL, aliases=["claude-alias"], max_model_len=131072, created=1700000000, **ABILITIES
 )
-
-QUESTION = {"role": "user", "content": "hi"}
-ASK: dict[str, Any] = {"model": MODEL, "max_tokens": 9, "messages": [QUESTION]}
-"""A request of Messages, and of Chat."""
-STREAM = {**ASK, "stream": True}
-ASKS: dict[str, dict[str, Any]] = {
-    "/v1/messages": ASK,
-    "/v1/chat/completions": ASK,
-    "/v1/responses": {"model": MODEL, "input": "hi"},
-}
-"""A request of each API, by its path."""
 
 
 class FakeTurn:
@@ -282,7 +271,7 @@ class Served:
 
     async def ask(self, **fields: Any) -> Reply:
         """A request of Messages with further fields."""
-        return await self.post("/v1/messages", {**ASK, **fields})
+        return await self.post("/v1/messages", messages(**fields))
 
     def none_open(self) -> bool:
         """No key has an open request."""

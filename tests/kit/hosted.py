@@ -7,8 +7,9 @@ from typing import Any
 
 from schemas.events import TurnEvent
 from services.runtime.config import FrontendConfig
+from tests.kit.bodies import MODEL
 from tests.kit.events import call, finish, reasoning, text
-from tests.kit.frontend import MODEL, FakeGateway, Served, serving
+from tests.kit.frontend import FakeGateway, Served, serving
 from tests.kit.search_provider import ProviderStub, provider
 
 SEARCH = {"type": "web_search_20250305", "name": "web_search"}

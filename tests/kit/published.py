@@ -4,12 +4,15 @@ from functools import cache
 
 import pytest
 
-from bench.ledger.published import of_trl
+from bench.ledger.published import of_trl, published
 from services.templates.chat_template import ChatTemplate
 from services.templates.probe import probe
 from services.templates.traits import TemplateTraits
 
 TEMPLATES = list(of_trl())
+"""The names of those that are installed with the tests."""
+TEMPLATE_FILES = published()
+"""The files of these and of the folder CHAT_TEMPLATES, by name."""
 needs_templates = pytest.mark.skipif(not TEMPLATES, reason="trl is not installed")
 
 

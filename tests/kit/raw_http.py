@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.kit.frontend import ASK
+from tests.kit.bodies import messages
 from tests.kit.waiting import LIMIT_S
 
 CHUNKED = "Transfer-Encoding: chunked"
 LAST_CHUNK = b"0\r\n\r\n"
-BODY = json.dumps(ASK).encode()
+BODY = json.dumps(messages()).encode()
 
 
 def get(

@@ -14,9 +14,8 @@ from msgspec.structs import replace
 from schemas.events import Dispatch, Prepared
 from services.frontend.apis.chat.request import Chat
 from services.frontend.turns.interfaces import AnswerInfo
-from tests.kit.bodies import CHAT, Api
+from tests.kit.bodies import CHAT, MODEL, Api
 from tests.kit.events import with_dispatch
-from tests.kit.frontend import MODEL
 from tests.kit.stories import STORIES, Batches, Story
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "turns"

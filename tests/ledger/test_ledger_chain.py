@@ -6,8 +6,8 @@ from itertools import product
 from schemas.conversation import Client, Conversation, Media, Message, Reasoning, Text
 from services.ledger.chain import ChainCache, chain_of
 from services.runtime.branch_cache import BRANCHES
+from tests.kit.conversations import assistant, call, result, user
 from tests.kit.examples import chances
-from tests.templates.adapting import assistant, call, result, user
 
 TEXTS = ("a", "b c", "", " ")
 KINDS = ("user", "answer", "call", "result", "thought", "media", "system")

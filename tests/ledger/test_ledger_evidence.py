@@ -2,7 +2,7 @@
 
 from schemas.conversation import Message, Reasoning, Text
 from services.ledger.evidence import call_id, evidence_of, reasoning_digests, turn_marks
-from tests.templates.adapting import assistant, call
+from tests.kit.conversations import assistant, call
 
 TURN = "0123456789abcdef01234567"
 

@@ -15,6 +15,7 @@ from services.families import Family, open_parser
 from services.ledger.evidence import call_id
 from services.ledger.pairs import join_pairs
 from services.preprocessor.prompt import Prompt
+from tests.kit.conversations import assistant, user
 from tests.kit.every import for_each, for_rows
 from tests.ledger.walks import (
     FORMS,
@@ -24,7 +25,6 @@ from tests.ledger.walks import (
     in_sessions,
     renders_up_to,
 )
-from tests.templates.adapting import assistant, user
 
 ONE, OTHER = "0123456789abcdef01234567", "f" * 24
 C1, C2, C3 = (call_id(ONE, block) for block in (1, 2, 4))

@@ -31,8 +31,8 @@ from services.tokenization.encoder import Encoder
 from services.tokenization.prompt_tokenizer import PromptTokenizer
 from services.tokenization.tokenizer_files import FileTokenizer, TokenizerReport
 from tests.kit.every import for_each
+from tests.kit.published import TEMPLATE_FILES
 from tests.kit.tokenizer_zoo import KINDS
-from tests.templates.real_templates import REAL_TEMPLATES
 
 _CONTROL = re.compile(r"<[|\uff5c][^\s<>{}'\"]+?[|\uff5c]>|</?[a-zA-Z_:]{2,24}>|\[/?[A-Z_]{3,24}\]")
 _MORE = ("<|bos|>", "<|eos|>", "<|system|>", "<|user|>", "<|assistant|>", "<|im_end")
@@ -103,7 +103,7 @@ BUILT = """{% for m in messages %}{{ '<|' + m.role + '|>' }}{{ m.content | trim 
 {%- endfor %}{{ '<|assistant|>' if add_generation_prompt }}"""
 """Builds its control tokens of pieces, and trims."""
 QUICK = ("gptoss", "deepseekv3", "gemma4")
-INSTALLED = [name for name in QUICK if name in REAL_TEMPLATES]
+INSTALLED = [name for name in QUICK if name in TEMPLATE_FILES]
 BYTES = ("byte_level", "qwen")
 """Tokenizers that decode to the same text."""
 
@@ -156,11 +156,11 @@ def test_data_never_becomes_control_tokens_with_any_kind_of_tokenizer(
 def test_data_never_becomes_control_tokens_in_published_templates(
     name: str, setup: ModelSetup
 ) -> None:
-    check_template(setup, REAL_TEMPLATES[name].read_text(), "qwen")
+    check_template(setup, TEMPLATE_FILES[name].read_text(), "qwen")
 
 
 @pytest.mark.slow
-@for_each(REAL_TEMPLATES.values())
+@for_each(TEMPLATE_FILES.values())
 def test_data_never_becomes_control_tokens_in_any_template(file: Path, setup: ModelSetup) -> None:
     check_template(setup, file.read_text(), "byte_level")
 

@@ -27,7 +27,7 @@ from services.frontend.apis.messages.request import Messages
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import assemble, encode_prompt
 from services.preprocessor.render import allowed_tools
-from tests.templates.adapting import assistant, user
+from tests.kit.conversations import assistant, user
 
 BASH = ToolSpec(
     "Bash", "run a command", {"type": "object", "properties": {"command": {"type": "string"}}}

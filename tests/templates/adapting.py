@@ -4,22 +4,10 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from schemas.conversation import Call, Conversation, Message, Result, Text, ToolSpec
+from schemas.conversation import Conversation, Message, Text, ToolSpec
 from services.templates.chat_template import ChatTemplate, TemplateMessage
 from services.templates.messages import TemplateInput, adapt
 from services.templates.traits import TemplateTraits
-from tests.kit.conversations import assistant, user
-
-__all__ = [
-    "adapted",
-    "assistant",
-    "call",
-    "result",
-    "template_messages",
-    "template_of",
-    "tokenizer_with",
-    "user",
-]
 
 IDEAL = TemplateTraits(reasoning="reasoning_content", interleaved="split")
 
@@ -61,11 +49,3 @@ def adapted(
 
 def template_messages(*messages: Message, **how: Any) -> list[TemplateMessage]:
     return adapted(*messages, **how).messages
-
-
-def call(name: str = "Bash", arguments: str = '{"command": "ls"}', call_id: str = "c1") -> Call:
-    return Call(call_id, name, arguments)
-
-
-def result(text: str = "ok", call_id: str = "c1", *, is_error: bool | None = None) -> Message:
-    return Message("tool", [Result(call_id, [Text(text)], is_error)])

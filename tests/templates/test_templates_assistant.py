@@ -4,8 +4,9 @@ from typing import Any
 
 from schemas.conversation import Message, Reasoning, Result, Text
 from services.templates.traits import TemplateTraits, ThoughtSeparators
+from tests.kit.conversations import assistant, call, result, user
 from tests.kit.every import for_rows
-from tests.templates.adapting import IDEAL, assistant, call, result, template_messages, user
+from tests.templates.adapting import IDEAL, template_messages
 
 TURN = assistant(Reasoning("r1"), call("A"), Reasoning("r2"), Text("t2"), call("B", call_id="c2"))
 ALTERNATING = assistant(Text("a "), Reasoning("r"), Text("b\n"), Reasoning("s"), call("A"))

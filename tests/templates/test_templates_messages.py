@@ -19,16 +19,9 @@ from schemas.conversation import (
 from services.templates.messages import adapt
 from services.templates.tools import list_tools
 from services.templates.traits import TemplateTraits
+from tests.kit.conversations import assistant, call, result, user
 from tests.kit.every import for_rows
-from tests.templates.adapting import (
-    NoTemplate,
-    adapted,
-    assistant,
-    call,
-    result,
-    template_messages,
-    user,
-)
+from tests.templates.adapting import NoTemplate, adapted, template_messages
 
 
 def test_tool_loop_uses_the_usual_fields() -> None:

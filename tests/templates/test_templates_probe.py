@@ -4,13 +4,12 @@ ones."""
 from collections.abc import Callable
 from typing import Any
 
-from bench.ledger.published import published
 from services.templates.chat_template import ChatTemplate
 from services.templates.probe import image_frame, probe
 from services.templates.traits import TemplateTraits, ThoughtSeparators
 from services.tokenization.tokenizer_files import FileTokenizer
 from tests.kit.every import for_each, for_rows
-from tests.kit.published import needs_templates
+from tests.kit.published import TEMPLATE_FILES, needs_templates
 from tests.templates.adapting import template_of
 
 PLAIN = """
@@ -158,7 +157,7 @@ PUBLISHED: list[tuple[str, dict[str, Any]]] = [
 @needs_templates
 @for_rows(PUBLISHED)
 def test_published_templates_have_the_expected_traits(name: str, expected: dict[str, Any]) -> None:
-    traits = traits_of(published()[name].read_text())
+    traits = traits_of(TEMPLATE_FILES[name].read_text())
     assert {trait: getattr(traits, trait) for trait in expected} == expected
 
 

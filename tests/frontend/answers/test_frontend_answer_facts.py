@@ -25,11 +25,10 @@ from services.frontend.apis.responses.render.events import payloads
 from services.frontend.apis.responses.render.message import url_citations
 from services.frontend.turns.interfaces import AnswerInfo
 from tests.kit.answers import dispatches, events, frames
-from tests.kit.bodies import CONVERSING, MESSAGES, RESPONSES, Api, Json, block, responses
+from tests.kit.bodies import CONVERSING, MESSAGES, MODEL, RESPONSES, Api, Json, block, responses
 from tests.kit.events import call, finish, reasoning, text
 from tests.kit.events import text as spoken
 from tests.kit.every import for_each, for_rows
-from tests.kit.frontend import MODEL
 from tests.kit.telling import PREPARED, named
 
 INFO = AnswerInfo("0a1b2c", "req_0a1b2c", MODEL, 1700000000)
@@ -136,8 +135,9 @@ TITLES = {TIDES: "Tides", MOON: "Moon"}
 def test_urls_in_the_text_are_cited(text: str, cited: list[tuple[str, str]]) -> None:
     found = url_citations(text, TITLES)
     assert [(text[one.start_index : one.end_index], one.title) for one in found] == cited
-    assert all(TITLES[one.url] == one.title for one in found)
-    assert all(msgspec.to_builtins(one)["type"] == "url_citation" for one in found)
+    assert [one.title for one in found] == [TITLES[one.url] for one in found]
+    types = [msgspec.to_builtins(one)["type"] for one in found]
+    assert types == ["url_citation"] * len(found)
 
 
 def searched(text: str) -> list[TurnEvent]:

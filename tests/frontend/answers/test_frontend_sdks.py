@@ -6,9 +6,9 @@ import pytest
 
 from schemas.errors import ContextOverflow, EngineFailed, Overloaded
 from services.preprocessor.limit import limit_output
-from tests.kit.bodies import chat_tool
+from tests.kit.bodies import MODEL, chat_tool
 from tests.kit.events import call, finish, reasoning, text
-from tests.kit.frontend import MODEL, FakeGateway, Served, in_turn, serving
+from tests.kit.frontend import FakeGateway, Served, in_turn, serving
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic

@@ -108,7 +108,7 @@ def ids(*ids: int) -> RawPrompt:
 def test_every_form_of_prompt_is_parsed(prompt: Any, raw: list[RawPrompt]) -> None:
     asked = COMPLETIONS.ask(prompt=prompt)
     assert [conversation.prompt for conversation in asked.conversations] == raw
-    assert all(conversation.messages == [] for conversation in asked.conversations)
+    assert [conversation.messages for conversation in asked.conversations] == [[]] * len(raw)
 
 
 def test_each_prompt_has_n_choices_with_its_echo() -> None:

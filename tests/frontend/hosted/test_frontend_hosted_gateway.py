@@ -9,9 +9,9 @@ from typing import Any
 from schemas.conversation import Call, Message, Part, Reasoning, Result, Text
 from schemas.errors import ContextOverflow, Overloaded
 from services.frontend.turns.hosted_turns import next_turn_id
-from tests.kit.bodies import assistant, text, user
+from tests.kit.bodies import MODEL, assistant, chat, responses, text, user
 from tests.kit.events import call, finish
-from tests.kit.frontend import MODEL, QUESTION, FakeGateway, in_turn
+from tests.kit.frontend import FakeGateway, in_turn
 from tests.kit.hosted import (
     FETCH,
     FIRST,
@@ -30,8 +30,7 @@ from tests.kit.hosted import (
 from tests.kit.search_provider import PAGES
 from tests.kit.waiting import LIMIT_S, eventually
 
-RESPONSE: dict[str, Any] = {"model": MODEL, "input": "?", "tools": [{"type": "web_search"}]}
-CHAT: dict[str, Any] = {"model": MODEL, "messages": [QUESTION], "web_search_options": {}}
+RESPONSE = responses(tools=[{"type": "web_search"}])
 
 
 def last(gateway: FakeGateway) -> list[Message]:
@@ -177,7 +176,7 @@ async def test_errors_of_calls_are_results() -> None:
 
 
 async def test_answer_outside_the_contract_or_none_is_unavailable() -> None:
-    async with hosted(in_turn(*[FIRST, LAST] * 5), web_timeout_s=0.3) as (served, stub):
+    async with hosted(in_turn(*[FIRST, LAST] * 4)) as (served, stub):
         for stub.answer, stub.status in (
             ({"error": "unavailable"}, 200),
             ({"results": 3}, 200),
@@ -186,6 +185,7 @@ async def test_answer_outside_the_contract_or_none_is_unavailable() -> None:
         ):
             shown = await message(served, body(SEARCH))
             assert shown["content"][3]["content"]["error_code"] == "unavailable", stub.answer
+    async with hosted(in_turn(FIRST, LAST), web_timeout_s=0.3) as (served, stub):
         stub.hold = asyncio.Event()
         shown = await message(served, body(SEARCH))
         await asyncio.wait_for(stub.dropped.wait(), LIMIT_S)
@@ -345,7 +345,7 @@ async def test_chat_answers_with_the_text_after_the_search() -> None:
     near = {"type": "approximate", "approximate": {"city": "Oslo"}}
     gateway = in_turn(FIRST, LAST)
     async with hosted(gateway) as (served, stub):
-        request = {**CHAT, "web_search_options": {"user_location": near}}
+        request = chat(web_search_options={"user_location": near})
         answer = await served.post("/v1/chat/completions", request)
     (choice,) = answer.json["choices"]
     assert (answer.status, choice["finish_reason"]) == (200, "stop")

@@ -14,8 +14,9 @@ from schemas.errors import Unauthorized
 from services.frontend.http.auth import Callers, anyone, find_key, load_keys
 from services.frontend.http.keys import Key, Limits, parse_keys
 from services.runtime.config import FrontendConfig
-from tests.kit.every import for_rows
-from tests.kit.frontend import ASK, log_into, serving
+from tests.kit.bodies import messages
+from tests.kit.every import Cases, for_rows
+from tests.kit.frontend import log_into, serving
 
 HASHES = {key: hashlib.sha256(key.encode()).hexdigest() for key in ("alpha", "beta")}
 DIGEST = HASHES["alpha"]
@@ -39,7 +40,7 @@ def test_line_may_have_a_name_and_options() -> None:
     assert key.priority == -3
     moment = datetime(2027, 1, 31, 18, tzinfo=UTC).timestamp()
     for text in ("2027-01-31T18:00", "2027-01-31T20:00+02:00"):
-        assert only(f"{DIGEST} expires={text}").expires == moment
+        assert only(f"{DIGEST} expires={text}").expires == moment, text
     defaults = Limits(8, 100, 1000)
     assert only(DIGEST, defaults).limits == defaults
     assert only(f"{DIGEST} rpm=7 tpm=none", defaults).limits == Limits(8, 7, None)
@@ -116,7 +117,7 @@ async def test_last_key_can_be_revoked(keys: Path, config: FrontendConfig) -> No
             assert [await status(), await status("gamma")] == [200, 401]
 
 
-async def test_valid_key_is_accepted_in_either_header(config: FrontendConfig) -> None:
+async def test_valid_key_is_accepted_in_either_header(config: FrontendConfig, cases: Cases) -> None:
     async with serving(config=config) as served:
         for headers, tenant in (
             ({"x-api-key": "alpha"}, "team-a"),
@@ -124,10 +125,11 @@ async def test_valid_key_is_accepted_in_either_header(config: FrontendConfig) ->
             ({"authorization": "bearer  beta"}, HASHES["beta"][:8]),
             ({"x-api-key": "wrong", "authorization": "Bearer alpha"}, "team-a"),
         ):
-            reply = await served.post("/v1/messages", ASK, headers=headers)
-            assert reply.status == 200
-            assert served.gateway.conversations[-1].client.tenant == tenant
-            assert served.lines[-1]["tenant"] == tenant
+            with cases.case(headers):
+                reply = await served.post("/v1/messages", messages(), headers=headers)
+                assert reply.status == 200
+                assert served.gateway.conversations[-1].client.tenant == tenant
+                assert served.lines[-1]["tenant"] == tenant
 
 
 MISSING = ("x-api-key header is required", "You didn't provide an API key")
@@ -135,29 +137,32 @@ WRONG = ("invalid x-api-key", "Incorrect API key")
 
 
 @pytest.mark.parametrize(
-    ("headers", "messages"),
+    ("headers", "words"),
     [({"authorization": "Basic alpha"}, MISSING), ({"x-api-key": "wrong"}, WRONG)],
+    ids=["another scheme", "wrong key"],
 )
 async def test_invalid_key_is_refused_in_the_words_of_each_vendor(
-    config: FrontendConfig, headers: dict[str, str], messages: tuple[str, str]
+    config: FrontendConfig, headers: dict[str, str], words: tuple[str, str], cases: Cases
 ) -> None:
-    anthropic, openai = messages
+    anthropic, openai = words
     async with serving(config=config, headers=headers) as served:
         for path in ("/v1/messages", "/v1/messages/count_tokens", "/v1/tokenize"):
-            reply = await served.post(path, ASK)
-            assert reply.headers["www-authenticate"] == "Bearer"
-            assert reply.headers["x-should-retry"] == "false"
-            assert reply.error == (401, "authentication_error", anthropic)
+            with cases.case(path):
+                reply = await served.post(path, messages())
+                assert reply.headers["www-authenticate"] == "Bearer"
+                assert reply.headers["x-should-retry"] == "false"
+                assert reply.error == (401, "authentication_error", anthropic)
         for path in ("/v1/responses", "/v1/chat/completions", "/v1/completions"):
-            reply = await served.post(path, {})
-            status, kind, message = reply.error
-            assert (status, kind) == (401, "invalid_request_error")
-            assert reply.json["error"]["code"] == "invalid_api_key"
-            assert message.startswith(openai)
+            with cases.case(path):
+                reply = await served.post(path, {})
+                status, kind, message = reply.error
+                assert (status, kind) == (401, "invalid_request_error")
+                assert reply.json["error"]["code"] == "invalid_api_key"
+                assert message.startswith(openai)
         assert served.gateway.turns == []
         assert served.gateway.counted == []
         for path in ("/live", "/ready", "/health", "/metrics", "/", "/api/hello"):
-            assert (await served.get(path)).status == 200, "open to all"
+            assert (await served.get(path)).status == 200, f"{path} is open to all"
 
 
 async def test_of_two_keys_the_valid_one_counts(keys: Path, config: FrontendConfig) -> None:
@@ -165,7 +170,7 @@ async def test_of_two_keys_the_valid_one_counts(keys: Path, config: FrontendConf
     async with serving(config=config) as served:
         both = {"x-api-key": "alpha", "authorization": "Bearer beta"}
         assert (await served.get("/v1/models", headers=both)).status == 200
-        refused = await served.post("/v1/messages", ASK, headers={"x-api-key": "alpha"})
+        refused = await served.post("/v1/messages", messages(), headers={"x-api-key": "alpha"})
         assert refused.error == (401, "authentication_error", "This API key has expired.")
     assert find_key(load_keys(str(keys), NONE), "\udcff") is None, "bytes that are not UTF-8"
 

@@ -18,12 +18,13 @@ from services.frontend.http import bodies
 from services.frontend.http.bodies import decode
 from services.frontend.http.held_bytes import HeldBytes
 from services.runtime.config import FrontendConfig
-from tests.kit.every import for_rows
-from tests.kit.frontend import ASK, MODEL, Reply, Served, serving
+from tests.kit.bodies import MODEL, messages
+from tests.kit.every import Cases, for_each
+from tests.kit.frontend import Reply, Served, serving
 from tests.kit.waiting import LIMIT_S
 
 LIMIT = 64 * 1024
-BODY = json.dumps(ASK).encode()
+BODY = json.dumps(messages()).encode()
 
 
 def raw_deflate(body: bytes) -> bytes:
@@ -34,14 +35,15 @@ def zstd_of_unknown_size(body: bytes) -> bytes:
     return zstandard.ZstdCompressor(write_content_size=False).compress(body)
 
 
-ENCODERS: list[tuple[str, Callable[[bytes], bytes]]] = [
-    ("gzip", gzip.compress),
-    ("deflate", zlib.compress),
-    ("deflate", raw_deflate),
-    ("zstd", zstandard.compress),
-    ("zstd", zstd_of_unknown_size),
-    ("br", brotli.compress),
-]
+ENCODERS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "deflate": zlib.compress,
+    "deflate without a header": raw_deflate,
+    "zstd": zstandard.compress,
+    "zstd of unknown size": zstd_of_unknown_size,
+    "br": brotli.compress,
+}
+"""The first word is the encoding."""
 
 
 async def send(
@@ -51,19 +53,21 @@ async def send(
     return await served.send("POST", "/v1/messages", data=data, headers=headers)
 
 
-async def test_encoded_body_is_decoded() -> None:
+async def test_encoded_body_is_decoded(cases: Cases) -> None:
     async with serving() as served:
-        for encoding, encode in [*ENCODERS, ("GZip", gzip.compress), ("identity", bytes)]:
-            assert (await send(served, encode(BODY), encoding)).status == 200, encoding
-            assert served.gateway.conversations[-1].model == MODEL
+        for name, encode in (ENCODERS | {"GZip": gzip.compress, "identity": bytes}).items():
+            with cases.case(name):
+                assert (await send(served, encode(BODY), name.split()[0])).status == 200
+                assert served.gateway.conversations[-1].model == MODEL
         reply = await send(served, BODY, "gzip, zstd")
         assert reply.error[:2] == (400, "invalid_request_error")
         details = {"error_code": "request_body_encoding_unsupported"}
         assert reply.json["error"]["details"] == details
 
 
-@for_rows(ENCODERS)
-def test_bomb_costs_no_more_than_the_limit(encoding: str, encode: Callable[[bytes], bytes]) -> None:
+@for_each(ENCODERS)
+def test_bomb_costs_no_more_than_the_limit(name: str) -> None:
+    encoding, encode = name.split(maxsplit=1)[0], ENCODERS[name]
     with pytest.raises(TooLarge) as caught:
         decode(encode(b" " * 64 * LIMIT), encoding, LIMIT)
     assert caught.value.info.code == "request_body_too_large_after_decoding"
@@ -83,21 +87,23 @@ GZIPPED = gzip.compress(BODY)
 LARGE_WINDOW = bytes.fromhex("28b52ffd") + b"\xe0" + b"\xff" * 8 + b"\x01\x00\x00"
 
 
-@for_rows(
-    [
-        (b"", "gzip", "^The request body is not valid gzip: "),
-        (GZIPPED + b"junk", "gzip", "^The request body is not valid gzip: "),
-        (GZIPPED + GZIPPED[:-1], "gzip", "^The request body is not valid gzip: "),
-        (gzip.compress(b"") * 5000, "gzip", "members"),
-        (zlib.compress(BODY) + b"junk", "deflate", "data after the end"),
-        (zstandard.compress(BODY)[:-9], "zstd", "not valid zstd"),
-        (LARGE_WINDOW, "zstd", "not valid zstd"),
-        (brotli.compress(BODY)[:-9], "br", "not valid br"),
-    ]
-)
-def test_wrong_data_is_refused(body: bytes, encoding: str, message: str) -> None:
+WRONG: dict[str, tuple[bytes, str]] = {
+    "gzip of nothing": (b"", "^The request body is not valid gzip: "),
+    "gzip and more": (GZIPPED + b"junk", "^The request body is not valid gzip: "),
+    "gzip with a cut member": (GZIPPED + GZIPPED[:-1], "^The request body is not valid gzip: "),
+    "gzip of 5000 members": (gzip.compress(b"") * 5000, "members"),
+    "deflate and more": (zlib.compress(BODY) + b"junk", "data after the end"),
+    "zstd that is cut": (zstandard.compress(BODY)[:-9], "not valid zstd"),
+    "zstd with a large window": (LARGE_WINDOW, "not valid zstd"),
+    "br that is cut": (brotli.compress(BODY)[:-9], "not valid br"),
+}
+
+
+@for_each(WRONG)
+def test_wrong_data_is_refused(name: str) -> None:
+    body, message = WRONG[name]
     with pytest.raises(Invalid, match=message):
-        decode(body, encoding, LIMIT)
+        decode(body, name.split(maxsplit=1)[0], LIMIT)
 
 
 async def test_body_over_the_limit_is_a_413() -> None:
@@ -109,7 +115,7 @@ async def test_body_over_the_limit_is_a_413() -> None:
 
     async with serving(config=FrontendConfig(max_body_bytes=16 * 1024)) as served:
         for data in (pieces(), b" " * 40 * 1024):
-            assert (await send(served, data)).error[:2] == (413, "request_too_large")
+            assert (await send(served, data)).error[:2] == (413, "request_too_large"), type(data)
             assert (await served.ask()).status == 200
         bomb = await send(served, gzip.compress(b" " * 1024 * 1024), "gzip")
         assert bomb.status == 413
@@ -149,7 +155,7 @@ async def test_no_more_is_held_than_the_limits_of_part_and_whole() -> None:
 
 async def test_large_bodies_wait_for_each_other_and_small_ones_do_not() -> None:
     """Each bomb counts as the largest body while it is unpacked."""
-    body = json.dumps({**ASK, "system": " " * (2 * bodies.UNCOUNTED_BYTES)}).encode()
+    body = json.dumps(messages(system=" " * (2 * bodies.UNCOUNTED_BYTES))).encode()
     headers = {"content-encoding": "gzip"}
     config = FrontendConfig(max_body_bytes=4 * bodies.UNCOUNTED_BYTES)
     async with serving(config=config) as served:
@@ -161,6 +167,6 @@ async def test_large_bodies_wait_for_each_other_and_small_ones_do_not() -> None:
                 for data, extra in ((body, {}), (gzip.compress(body), headers))
             ]
             assert (await served.ask()).status == 200
-            assert not any(task.done() for task in waiting)
+            assert [task.done() for task in waiting] == [False, False]
         assert [reply.status for reply in await asyncio.gather(*waiting)] == [200, 200]
         assert held.held == 0

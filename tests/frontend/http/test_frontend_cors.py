@@ -8,8 +8,9 @@ from aiohttp import WSServerHandshakeError
 from schemas.errors import Forbidden
 from services.frontend.http.cors import Cors
 from services.runtime.config import FrontendConfig
+from tests.kit.bodies import CONVERSING, messages
 from tests.kit.every import Cases, for_rows
-from tests.kit.frontend import ASK, ASKS, Served, guarded, serving
+from tests.kit.frontend import Served, guarded, serving
 
 APP = "https://app.example"
 EVIL = "https://evil.example"
@@ -64,11 +65,11 @@ async def test_foreign_page_cannot_use_a_server_without_keys() -> None:
     async with serving() as served:
         foreign, own = {"origin": EVIL}, {"origin": served.url}
         plain = {**foreign, "content-type": "text/plain"}
-        status, kind, message = (await served.post("/v1/messages", ASK, headers=plain)).error
+        status, kind, message = (await served.post("/v1/messages", messages(), headers=plain)).error
         assert (status, kind) == (403, "permission_error")
         assert EVIL in message
         assert (await served.get("/v1/models", headers=foreign)).status == 200
-        assert (await served.post("/v1/messages", ASK, headers=own)).status == 200
+        assert (await served.post("/v1/messages", messages(), headers=own)).status == 200
         await no_socket(served, foreign)
     assert len(served.gateway.turns) == 1
 
@@ -103,13 +104,13 @@ async def test_rebound_host_name_is_refused(cases: Cases) -> None:
     async with serving() as served:
         headers = {"host": f"{REBOUND}:8000", "origin": f"http://{REBOUND}:8000"}
         refusal = f"This server has no host name '{REBOUND}:8000'; it can be allowed with"
-        for path in (*ASKS, "/v1/models", "/nothing"):
+        for path in (*(api.path for api in CONVERSING), "/v1/models", "/nothing"):
             for method in ("GET", "POST"):
                 with cases.case(path=path, method=method):
-                    reply = await served.send(method, path, json=ASK, headers=headers)
+                    reply = await served.send(method, path, json=messages(), headers=headers)
                     assert reply.status == 403
                     assert reply.json["error"]["message"] == f"{refusal} --allowed-hosts."
         await no_socket(served, headers)
         for probe in ("/live", "/ready", "/health", "/metrics"):
-            assert (await served.get(probe, headers=headers)).status == 200
+            assert (await served.get(probe, headers=headers)).status == 200, probe
     assert served.gateway.turns == []

@@ -7,8 +7,9 @@ import pytest
 
 from services.frontend.http.server import client_of
 from services.runtime.config import FrontendConfig
+from tests.kit.bodies import CONVERSING
 from tests.kit.every import Cases, for_rows
-from tests.kit.frontend import ASKS, serving
+from tests.kit.frontend import serving
 from tests.kit.raw_http import (
     CHUNKED,
     Answer,
@@ -100,9 +101,9 @@ async def test_connections_over_the_limit_of_an_address_are_refused() -> None:
         for reader, writer in held:
             writer.write(get())
             assert (await read_answer(reader)).status == 200
-        for path in (*ASKS, "/v1/models"):
+        for path in (*(api.path for api in CONVERSING), "/v1/models"):
             answer = await answer_to(served.port, post(path=path))
-            assert answer.status == 429
+            assert answer.status == 429, path
             assert (answer.headers["retry-after"], answer.headers["connection"]) == ("1", "close")
             assert answer.message == "Your address has too many connections to this server."
         assert (await answer_to(served.port, upgrade())).status == 429

@@ -13,14 +13,16 @@ import pytest
 from schemas.events import BlockStart, Delta
 from services.frontend.http.sse import HIGH_WATER_BYTES, SLICE_BYTES, SseWriter
 from services.runtime.config import FrontendConfig
+from tests.kit.bodies import MODEL, messages
 from tests.kit.clock import LoopClock
 from tests.kit.events import Step, finish, text
-from tests.kit.frontend import ASK, MODEL, STREAM, FakeGateway, guarded, serving
+from tests.kit.frontend import FakeGateway, guarded, serving
 from tests.kit.raw_http import connected, post
 from tests.kit.waiting import LIMIT_S, eventually
 
 END = b'{"type":"message_stop"}\n\n\r\n0\r\n\r\n'
 SO: Step = [BlockStart(0, "text"), Delta(0, 0, "so")]
+ASK, STREAM = messages(), messages(stream=True)
 
 
 def request_bytes(ask: dict[str, Any]) -> bytes:

@@ -11,8 +11,9 @@ from aiohttp import ClientSession, TCPConnector
 from services.cli.main import main
 from services.frontend.http.tls import Tls
 from services.runtime.config import FrontendConfig
+from tests.kit.bodies import messages
 from tests.kit.certificates import Authority, pem
-from tests.kit.frontend import ASK, Served, serving
+from tests.kit.frontend import Served, serving
 
 
 class Client:
@@ -36,7 +37,7 @@ class Client:
             return response.status, await response.text()
 
     async def ask(self) -> int:
-        return (await self.send("POST", "/v1/messages", json=ASK))[0]
+        return (await self.send("POST", "/v1/messages", json=messages()))[0]
 
 
 async def test_new_certificate_holds_for_the_next_connection(tmp_path: Path) -> None:

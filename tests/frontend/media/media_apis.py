@@ -2,7 +2,6 @@
 
 import base64
 from collections import Counter
-from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 
@@ -14,9 +13,17 @@ from schemas.control import VISION
 from schemas.conversation import Conversation, Media
 from services.images.image import image_hash
 from services.images.parts import media_of
-from tests.kit.frontend import CARD, MODEL, FakeGateway, Served
+from tests.kit import bodies
+from tests.kit.bodies import CHAT, MESSAGES, RESPONSES, Api, Json, block
+from tests.kit.frontend import CARD, FakeGateway, Served
 from tests.kit.pdf_files import PNG
 
+COUNTING = {
+    MESSAGES: "/v1/messages/count_tokens",
+    CHAT: "/v1/tokenize",
+    RESPONSES: "/v1/responses/input_tokens",
+}
+"""Where an API counts the tokens of a request."""
 HELLO = "Hello there"
 """What the fake gateway says."""
 
@@ -61,98 +68,68 @@ class Store:
         self.puts[image] += 1
 
 
-@dataclass(frozen=True)
-class Api:
-    """How one API sends media and returns text."""
-
-    path: str
-    counting: str
-
-    def image(self, data: str = IMAGE, media_type: str = "image/png") -> dict[str, Any]:
-        if self is not MESSAGES:
-            return self.link(f"data:{media_type};base64,{data}")
-        source = {"type": "base64", "media_type": media_type, "data": data}
-        return {"type": "image", "source": source}
-
-    def link(self, url: str) -> dict[str, Any]:
-        """An image by its URL."""
-        if self is MESSAGES:
-            return {"type": "image", "source": {"type": "url", "url": url}}
-        if self is RESPONSES:
-            return {"type": "input_image", "image_url": url}
-        return {"type": "image_url", "image_url": {"url": url}}
-
-    def pdf(self, data: bytes) -> dict[str, Any]:
-        """A document with the title `plan.pdf`."""
-        if self is MESSAGES:
-            source = {"type": "base64", "media_type": "application/pdf", "data": encoded(data)}
-            shown = {"title": "plan.pdf", "citations": {"enabled": False}}
-            return {"type": "document", "source": source, **shown}
-        url = f"data:application/pdf;base64,{encoded(data)}"
-        file = {"filename": "plan.pdf", "file_data": url}
-        return (
-            {"type": "input_file", **file} if self is RESPONSES else {"type": "file", "file": file}
-        )
-
-    def body(self, *turns: Any, **fields: Any) -> dict[str, Any]:
-        """A request with these contents of messages, of the user and the assistant by turns."""
-        roles = ["assistant" if n % 2 else "user" for n in range(len(turns))]
-        given = [{"role": role, "content": turn} for role, turn in zip(roles, turns, strict=True)]
-        return self._body(given, **fields)
-
-    def _body(self, messages: list[Any], **fields: Any) -> dict[str, Any]:
-        if self is RESPONSES:
-            return {"model": MODEL, "input": messages, "store": False, **fields}
-        return {"model": MODEL, "max_tokens": 9, "messages": messages, **fields}
-
-    def result_body(self, *parts: Any) -> dict[str, Any]:
-        """A request with these parts in the result of a tool."""
-        question = {"role": "user", "content": "Look."}
-        if self is MESSAGES:
-            use = {"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {}}
-            result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": parts}
-            return self.body("Look.", [use], [result])
-        function = {"name": "Read", "arguments": "{}"}
-        if self is RESPONSES:
-            call = {"type": "function_call", "call_id": "call_1", **function}
-            output = {"type": "function_call_output", "call_id": "call_1", "output": parts}
-            return self._body([question, call, output])
-        tool_call = {"id": "call_1", "type": "function", "function": function}
-        made = {"role": "assistant", "tool_calls": [tool_call]}
-        return self._body(
-            [question, made, {"role": "tool", "tool_call_id": "call_1", "content": parts}]
-        )
-
-    async def said(self, served: Served, body: dict[str, Any]) -> str:
-        """The text of the answer to a request."""
-        reply = await served.post(self.path, body)
-        assert reply.status == 200, reply.text
-        document = reply.json
-        if self is MESSAGES:
-            return str(document["content"][-1]["text"])
-        if self is RESPONSES:
-            return str(document["output"][-1]["content"][-1]["text"])
-        return str(document["choices"][0]["message"]["content"])
-
-    async def count(self, served: Served, body: dict[str, Any]) -> Conversation:
-        """Counts the prompt of a request. Returns the conversation that was counted."""
-        left = {name: body[name] for name in body if name not in ("max_tokens", "stream", "store")}
-        reply = await served.post(self.counting, left)
-        assert reply.status == 200, reply.text
-        if self is not CHAT:
-            return served.gateway.counted[-1]
-        conversation = served.gateway.tokenized[-1][2]
-        assert conversation is not None
-        return conversation
-
-    async def refused(self, served: Served, body: dict[str, Any]) -> dict[str, Any]:
-        """The error of a request that is refused."""
-        reply = await served.post(self.path, body)
-        assert reply.status == 400, reply.text
-        return dict(reply.json["error"])
+def image_part(api: Api, data: str = IMAGE, media_type: str = "image/png") -> Json:
+    """An image as an API takes it."""
+    if api is MESSAGES:
+        return block("image", source=block("base64", media_type=media_type, data=data))
+    return link_part(api, f"data:{media_type};base64,{data}")
 
 
-MESSAGES = Api("/v1/messages", "/v1/messages/count_tokens")
-CHAT = Api("/v1/chat/completions", "/v1/tokenize")
-RESPONSES = Api("/v1/responses", "/v1/responses/input_tokens")
-APIS = [MESSAGES, CHAT, RESPONSES]
+def link_part(api: Api, url: str) -> Json:
+    """An image by its URL."""
+    if api is MESSAGES:
+        return block("image", source=block("url", url=url))
+    if api is RESPONSES:
+        return block("input_image", image_url=url)
+    return block("image_url", image_url={"url": url})
+
+
+def pdf_part(api: Api, data: bytes) -> Json:
+    """A document with the title `plan.pdf`."""
+    if api is MESSAGES:
+        source = block("base64", media_type="application/pdf", data=encoded(data))
+        return block("document", source=source, title="plan.pdf", citations={"enabled": False})
+    url = f"data:application/pdf;base64,{encoded(data)}"
+    file = {"filename": "plan.pdf", "file_data": url}
+    return block("input_file", **file) if api is RESPONSES else block("file", file=file)
+
+
+def result_body(api: Api, *parts: Json) -> Json:
+    """A request with these parts in the result of a tool."""
+    if api is MESSAGES:
+        call = bodies.assistant(bodies.tool_use())
+        result = bodies.user(bodies.tool_result(content=parts))
+    elif api is CHAT:
+        call = bodies.assistant(None, tool_calls=[bodies.chat_call()])
+        result = bodies.chat_result(content=parts)
+    else:
+        call, result = bodies.function_call(), bodies.function_output(output=parts)
+    return api.body(bodies.USER, call, result)
+
+
+async def said(served: Served, api: Api, body: Json) -> str:
+    """The text of the answer to a request."""
+    reply = await served.post(api.path, body)
+    assert reply.status == 200, reply.text
+    document = reply.json
+    if api is MESSAGES:
+        return str(document["content"][-1]["text"])
+    if api is RESPONSES:
+        return str(document["output"][-1]["content"][-1]["text"])
+    return str(document["choices"][0]["message"]["content"])
+
+
+async def counted(served: Served, api: Api, body: Json) -> Conversation:
+    """The conversation of a request, as it is counted."""
+    reply = await served.post(COUNTING[api], body)
+    assert reply.status == 200, reply.text
+    conversation = served.gateway.tokenized[-1][2] if api is CHAT else served.gateway.counted[-1]
+    assert conversation is not None
+    return conversation
+
+
+async def refused(served: Served, api: Api, body: Json) -> Json:
+    """The error of a request that is refused."""
+    reply = await served.post(api.path, body)
+    assert reply.status == 400, reply.text
+    return dict(reply.json["error"])

@@ -21,7 +21,17 @@ from services.frontend.media.image_fetch import ImageFetcher, PublicResolver
 from services.frontend.turns.notice import make_notice
 from services.images.image import MAX_BYTES
 from services.runtime.config import FrontendConfig
-from tests.frontend.media.media_apis import APIS, CHAT, HELLO, SEEN, Store, media, seeing
+from tests.frontend.media.media_apis import (
+    HELLO,
+    SEEN,
+    Store,
+    link_part,
+    media,
+    result_body,
+    said,
+    seeing,
+)
+from tests.kit.bodies import CHAT, CONVERSING, user
 from tests.kit.certificates import Authority
 from tests.kit.clock import LoopClock
 from tests.kit.frontend import Served, serving
@@ -112,9 +122,10 @@ async def served(internet: Internet, monkeypatch: pytest.MonkeyPatch) -> AsyncIt
 
 
 async def test_image_of_an_allowed_host_is_fetched_once(internet: Internet, served: Served) -> None:
-    for api in APIS:
-        for body in (api.body([api.link(URL)]), api.result_body(api.link(URL))):
-            assert await api.said(served, body) == HELLO
+    for api in CONVERSING:
+        link = link_part(api, URL)
+        for body in (api.body(user(link)), result_body(api, link)):
+            assert await said(served, api, body) == HELLO, (api.name, body)
     seen = replace(SEEN, url=URL, size_bytes=None)
     assert [media(asked) for asked in served.gateway.conversations] == [[seen]] * 6
     assert internet.requests == {"/shot.png": 1}
@@ -134,7 +145,7 @@ NOT_FETCHED = (
 async def test_other_answers_and_urls_become_a_note(internet: Internet, served: Served) -> None:
     paths = ("/moved", "/page", "/large", "/missing")
     for url in (*(f"https://images.example{path}" for path in paths), *NOT_FETCHED):
-        answer = await CHAT.said(served, CHAT.body([CHAT.link(url)]))
+        answer = await said(served, CHAT, CHAT.body(user(link_part(CHAT, url))))
         assert answer == HELLO + make_notice({"image"}), url
         assert media(served.gateway.conversations[-1]) == [Media("image", url=url)]
     assert "images.example/" not in str(served.lines)
@@ -144,8 +155,8 @@ async def test_other_answers_and_urls_become_a_note(internet: Internet, served: 
 async def test_malformed_url_is_refused(internet: Internet, served: Served) -> None:
     """In each API's own shape, and without a word of it in the log."""
     for url in ("https://a\0b/secret.png", "https://[::1/secret.png", "https://a\nb/secret"):
-        for api in APIS:
-            reply = await served.post(api.path, api.body([api.link(url)]))
+        for api in CONVERSING:
+            reply = await served.post(api.path, api.body(user(link_part(api, url))))
             assert reply.error[:2] == (400, "invalid_request_error"), (api.path, url)
     assert "secret" not in str(served.lines)
     assert not internet.requests

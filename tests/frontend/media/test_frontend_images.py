@@ -5,7 +5,6 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import structlog
@@ -22,22 +21,34 @@ from services.frontend.turns.notice import make_notice
 from services.images.image import MAX_BYTES, ImageFacts, image_hash, read_facts
 from services.runtime.config import FrontendConfig
 from tests.frontend.media.media_apis import (
-    APIS,
-    CHAT,
     HELLO,
     IMAGE,
-    MESSAGES,
-    RESPONSES,
     SEEN,
-    Api,
     Store,
+    counted,
     encoded,
     image,
+    image_part,
     media,
+    pdf_part,
+    refused,
+    result_body,
+    said,
     seeing,
 )
+from tests.kit.bodies import (
+    CHAT,
+    CONVERSING,
+    MESSAGES,
+    MODEL,
+    RESPONSES,
+    Api,
+    assistant,
+    block,
+    user,
+)
 from tests.kit.every import Cases
-from tests.kit.frontend import MODEL, Served, key_line, serving
+from tests.kit.frontend import Served, key_line, serving
 from tests.kit.pdf_files import PNG, pdf
 from tests.kit.waiting import eventually
 
@@ -62,25 +73,25 @@ def seen(served: Served) -> list[list[Media]]:
 async def test_model_with_vision_gets_a_reference_and_no_note(
     served: Served, store: Store, cases: Cases
 ) -> None:
-    for api in APIS:
-        for body in (api.body([api.image()]), api.result_body(api.image())):
-            with cases.case(body):
+    for api in CONVERSING:
+        image = image_part(api)
+        for body in (api.body(user(image)), result_body(api, image)):
+            with cases.case(api.name, body):
                 store.images.clear()
-                counted = await api.count(served, body)
-                assert media(counted) == [SEEN]
+                assert media(await counted(served, api, body)) == [SEEN]
                 assert not store.images
                 for _ in range(2):  # the client sends the image again with every request
-                    assert await api.said(served, body) == HELLO
+                    assert await said(served, api, body) == HELLO
     assert seen(served) == [[SEEN]] * 12
     assert store.puts == {SEEN.hash: 1}
 
 
 async def test_model_without_vision_gets_a_note_of_an_image_that_nobody_decodes() -> None:
     store = Store()
-    damaged = MESSAGES.image(encoded(b"no image"))
+    damaged = image_part(MESSAGES, encoded(b"no image"))
     async with serving(put_image=store.put) as served:
-        for body in (MESSAGES.body([damaged]), MESSAGES.result_body(damaged)):
-            assert await MESSAGES.said(served, body) == HELLO + make_notice({"image"})
+        for body in (MESSAGES.body(user(damaged)), result_body(MESSAGES, damaged)):
+            assert await said(served, MESSAGES, body) == HELLO + make_notice({"image"}), body
     assert seen(served) == [[Media("image", "image/png", 8)]] * 2
     assert type(seen(served)[0][0]) is Media
     assert not store.images
@@ -139,7 +150,7 @@ async def test_tenants_share_no_images(tmp_path: Path) -> None:
     config = FrontendConfig(api_keys_file=str(keys))
     async with serving(seeing(), config, put_image=store.put) as served:
         for tenant in tenants:
-            body = MESSAGES.body([MESSAGES.image()])
+            body = MESSAGES.body(user(image_part(MESSAGES)))
             reply = await served.post(MESSAGES.path, body, headers={"x-api-key": tenant})
             assert reply.status == 200
     hashes = [found.hash for (found,) in seen(served)]
@@ -162,9 +173,8 @@ async def test_unusable_image_is_refused_in_the_words_of_each_api(
     ):
         found = encoded(data)
         with cases.case(MESSAGES.path, reason):
-            text = {"type": "text", "text": "x"}
-            asked = MESSAGES.result_body(text, MESSAGES.image(found))
-            error = await MESSAGES.refused(served, asked)
+            asked = result_body(MESSAGES, block("text", text="x"), image_part(MESSAGES, found))
+            error = await refused(served, MESSAGES, asked)
             place = "messages.2.content.0.tool_result.content.1.image.source.base64: "
             message = reason if reason == UNREADABLE else place + reason
             assert (error["type"], error["message"]) == ("invalid_request_error", message)
@@ -173,55 +183,56 @@ async def test_unusable_image_is_refused_in_the_words_of_each_api(
             (RESPONSES, "input[2].output[1].image_url", "input_text"),
         ):
             with cases.case(api.path, reason):
-                text = {"type": kind, "text": "x"}
-                error = await api.refused(served, api.result_body(text, api.image(found)))
+                asked = result_body(api, block(kind, text="x"), image_part(api, found))
+                error = await refused(served, api, asked)
                 assert (error["param"], error["code"]) == (param, code)
                 assert error["message"] == f"Invalid '{param}': {reason}."
-    await MESSAGES.refused(served, MESSAGES.body([MESSAGES.image("AA=A")]))
+    await refused(served, MESSAGES, MESSAGES.body(user(image_part(MESSAGES, "AA=A"))))
     assert not store.images
     # Only Messages refuses another type than stated.
-    error = await MESSAGES.refused(served, MESSAGES.body([MESSAGES.image(IMAGE, "image/jpeg")]))
+    asked = MESSAGES.body(user(image_part(MESSAGES, IMAGE, "image/jpeg")))
+    error = await refused(served, MESSAGES, asked)
     stated = "The image was specified using the image/jpeg media type"
     assert f"{stated}, but the image appears to be a image/png image" in error["message"]
     for api in (CHAT, RESPONSES):
-        await api.said(served, api.body([api.image(IMAGE, "image/jpeg")]))
+        await said(served, api, api.body(user(image_part(api, IMAGE, "image/jpeg"))))
     assert seen(served) == [[SEEN]] * 2
 
 
 async def test_number_of_images_is_limited_for_models_that_see_them() -> None:
     config = FrontendConfig(max_images=2)
-    three = [MESSAGES.image()] * 3
+    three = [image_part(MESSAGES)] * 3
     async with serving(seeing(), config, put_image=Store().put) as served:
-        await MESSAGES.said(served, MESSAGES.body(three[1:]))
-        error = await MESSAGES.refused(served, MESSAGES.body(three))
+        await said(served, MESSAGES, MESSAGES.body(user(*three[1:])))
+        error = await refused(served, MESSAGES, MESSAGES.body(user(*three)))
         assert error["message"] == "Too much media: 0 document pages + 3 images > 2"
     async with serving(config=config) as served:
-        await MESSAGES.said(served, MESSAGES.body(three))
+        await said(served, MESSAGES, MESSAGES.body(user(*three)))
 
 
 async def test_image_that_cannot_be_stored_fails_the_request_and_old_ones_are_stored_again() -> (
     None
 ):
     """After half of the time after which the bucket deletes it."""
-    store, body = Store(), MESSAGES.body([MESSAGES.image()])
+    store, body = Store(), MESSAGES.body(user(image_part(MESSAGES)))
     async with serving(seeing(), FrontendConfig(image_ttl_s=1e-6), put_image=store.put) as served:
         store.error = Unavailable("the bus does not answer")
         assert (await served.post(MESSAGES.path, body)).status == 503
         assert not served.gateway.turns
         store.error = None
         for _ in range(2):
-            await MESSAGES.said(served, body)
+            await said(served, MESSAGES, body)
     assert store.images == {SEEN.hash: PNG}
     assert store.puts[SEEN.hash] == 2
 
 
 async def test_pages_of_a_pdf_are_text_and_images() -> None:
     store = Store()
-    body = MESSAGES.body([MESSAGES.pdf(pdf("First.", "", "Third.", "Fourth."))])
+    body = MESSAGES.body(user(pdf_part(MESSAGES, pdf("First.", "", "Third.", "Fourth."))))
     config = FrontendConfig(pdf_page_images=3)
     async with serving(seeing(), config, put_image=store.put) as served:
         for _ in range(2):
-            assert await MESSAGES.said(served, body) == HELLO
+            assert await said(served, MESSAGES, body) == HELLO
     first, again = (asked.messages[0].parts for asked in served.gateway.conversations)
     assert first == again
     assert [part.text for part in first if isinstance(part, Text)] == [
@@ -243,9 +254,9 @@ async def test_first_documents_of_a_request_have_the_images(
 ) -> None:
     """A later document must not change the prompt of earlier ones."""
     monkeypatch.setattr(pdf_reader, "PAGE_IMAGES", 3)
-    documents = [MESSAGES.pdf(pdf(f"{name} one.", f"{name} two.")) for name in "abc"]
+    documents = [pdf_part(MESSAGES, pdf(f"{name} one.", f"{name} two.")) for name in "abc"]
     for count in (1, 2, 3):
-        await MESSAGES.said(served, MESSAGES.body(documents[:count]))
+        await said(served, MESSAGES, MESSAGES.body(user(*documents[:count])))
     one, two, three = (asked.messages[0].parts for asked in served.gateway.conversations)
     assert two[: len(one)] == one
     assert three[: len(two)] == two
@@ -254,51 +265,41 @@ async def test_first_documents_of_a_request_have_the_images(
 
 async def test_further_turns_of_a_session_have_its_images(served: Served, store: Store) -> None:
     """Those of continued responses, and of compactions."""
-    body = RESPONSES.body([RESPONSES.image()])
-    first = (await served.post(RESPONSES.path, {**body, "store": True})).json
-    await RESPONSES.said(served, RESPONSES.body("And?", previous_response_id=first["id"]))
+    body = RESPONSES.body(user(image_part(RESPONSES)))
+    first = (await served.post(RESPONSES.path, body)).json
+    await said(served, RESPONSES, RESPONSES.body(previous_response_id=first["id"]))
     before, after = served.gateway.conversations
     assert media(after) == [SEEN]
     assert after.messages[:1] == before.messages
 
     managed = [{"type": "compaction", "compact_threshold": 1000}]
-    await RESPONSES.said(served, {**body, "context_management": managed})
+    await said(served, RESPONSES, {**body, "context_management": managed})
     await served.post("/v1/responses/compact", {"model": MODEL, "input": body["input"]})
     assert seen(served) == [[SEEN]] * 5
     assert store.puts[SEEN.hash] == 1
 
 
-PLAN = pdf("The code is 4711.")
-LOCKED = pdf("x", locked=True)
-TEXT = "[page 1]\nThe code is 4711."
-NOTED = HELLO + make_notice({"image"})
-each_api = pytest.mark.parametrize("api", APIS, ids=lambda api: api.path)
-
-
-@each_api
+@pytest.mark.parametrize("api", CONVERSING, ids=lambda api: api.name)
 async def test_note_is_sent_once_and_is_not_in_prompts(api: Api) -> None:
     async with serving() as served:
-
-        async def said(*turns: Any) -> str:
-            return await api.said(served, api.body(*turns))
-
-        first = [api.image()]
-        answer = await said(first)
-        assert answer == NOTED
-        assert await said(first, answer, "And?") == HELLO
+        first = user(image_part(api))
+        noted = await said(served, api, api.body(first))
+        assert noted == HELLO + make_notice({"image"})
+        assert await said(served, api, api.body(first, assistant(noted), user("And?"))) == HELLO
         # As if there had been no note: the prompt before, the model's own text, the user's.
         before, after = (asked.messages for asked in served.gateway.conversations)
         assert after[:1] == before
         assert [part for turn in after[1:] for part in turn.parts] == [Text(HELLO), Text("And?")]
         # A document of another kind gets a note of its own.
-        locked = [api.pdf(LOCKED)]
-        noted = HELLO + make_notice({"document"})
-        assert await said(first, answer, locked) == noted
+        locked = user(pdf_part(api, pdf("x", locked=True)))
+        answer = await said(served, api, api.body(first, assistant(noted), locked))
+        assert answer == HELLO + make_notice({"document"})
         (part,) = served.gateway.conversations[-1].messages[-1].parts
         assert isinstance(part, Media)
         assert (part.title, part.problem) == ("plan.pdf", "protected by a password")
         # A PDF with text is its text, in turns and counts.
-        asked = api.body([api.pdf(PLAN)])
-        assert await api.said(served, asked) == HELLO
-        for conversation in (served.gateway.conversations[-1], await api.count(served, asked)):
-            assert conversation.messages[0].parts == [Text(f"Title: plan.pdf\n\n{TEXT}")]
+        asked = api.body(user(pdf_part(api, pdf("The code is 4711."))))
+        assert await said(served, api, asked) == HELLO
+        read = [Text("Title: plan.pdf\n\n[page 1]\nThe code is 4711.")]
+        for conversation in (served.gateway.conversations[-1], await counted(served, api, asked)):
+            assert conversation.messages[0].parts == read

@@ -148,7 +148,7 @@ def test_the_longest_lifetime_of_a_prefix_holds() -> None:
 def test_thread_is_refused_with_the_code_of_the_sdk() -> None:
     for thread in (block("create"), block("continue", previous_message_id="msg_1")):
         info = MESSAGES.refusal(thread=thread)
-        assert info.code == THREADS == "thread_unsupported_request"
+        assert info.code == THREADS == "thread_unsupported_request", thread
         assert info.details == {"unsupported": []}
 
 
@@ -159,7 +159,7 @@ def test_counting_accepts_unmatched_results_and_unsupported_features() -> None:
     assert ask.conversation.model == ""
     for unsupported in ({"mcp_servers": [block("url")]}, {"thread": block("create")}):
         body = json.dumps(messages(**unsupported)).encode()
-        assert Messages().parse_count(body, {}).conversation == MESSAGES.read()
+        assert Messages().parse_count(body, {}).conversation == MESSAGES.read(), unsupported
 
 
 def read(*tools: Json, **fields: Any) -> Conversation:

@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from aiohttp import ClientSession
 
 from services.runtime.config import FrontendConfig
 from tests.frontend.responses.responses_client import Client
@@ -29,11 +28,5 @@ async def served(gateway: FakeGateway, config: FrontendConfig) -> AsyncIterator[
 
 
 @pytest.fixture
-async def http() -> AsyncIterator[ClientSession]:
-    async with ClientSession() as session:
-        yield session
-
-
-@pytest.fixture
-def client(served: Served, http: ClientSession) -> Client:
-    return Client(http, served)
+def client(served: Served) -> Client:
+    return Client(served)

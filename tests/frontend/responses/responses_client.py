@@ -4,14 +4,14 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from aiohttp import ClientSession
-
 from services.runtime.config import FrontendConfig
 from tests.kit.answers import events
+from tests.kit.bodies import MODEL
 from tests.kit.events import Step, call, finish, reasoning, text
-from tests.kit.frontend import MODEL, Served, key_line
+from tests.kit.frontend import Reply, Served, key_line
 from tests.kit.waiting import LIMIT_S
 
+PATH = "/v1/responses"
 ANSWER = ["reasoning", "message", "function_call"]
 """The types of the items of `agent`'s answer."""
 
@@ -36,18 +36,17 @@ def keyed(folder: Path, *names: str, **options: Any) -> FrontendConfig:
 class Client:
     """Sends requests to one server."""
 
-    def __init__(self, http: ClientSession, served: Served, key: str | None = None) -> None:
-        self._http = http
-        self.url = served.url + "/v1/responses"
-        self.headers = {"authorization": f"Bearer {key}"} if key else {}
+    def __init__(self, served: Served, key: str | None = None) -> None:
+        self._served = served
+        self._headers = {"authorization": f"Bearer {key}"} if key else {}
+
+    async def _send(self, method: str, path: str, **options: Any) -> Reply:
+        return await self._served.send(method, PATH + path, headers=self._headers, **options)
 
     async def ask(self, method: str, path: str = "", status: int = 200, **options: Any) -> Any:
-        async with self._http.request(
-            method, self.url + path, headers=self.headers, **options
-        ) as response:
-            document = await response.json()
-            assert response.status == status, document
-            return document
+        reply = await self._send(method, path, **options)
+        assert reply.status == status, reply.text
+        return reply.json
 
     async def refused(
         self, method: str, path: str = "", status: int = 400, **options: Any
@@ -59,8 +58,7 @@ class Client:
 
     async def status(self, path: str) -> int:
         """The status of a GET."""
-        async with self._http.get(self.url + path, headers=self.headers) as response:
-            return response.status
+        return (await self._send("GET", path)).status
 
     async def get(self, id: str, path: str = "") -> Any:
         """A response, or a path below it."""
@@ -92,13 +90,10 @@ class Client:
         """The events of a stream; it must end in [DONE]."""
         if method == "POST":
             options = {"json": {"model": MODEL, "input": "hi", "stream": True} | options}
-        async with self._http.request(
-            method, self.url + path, headers=self.headers, **options
-        ) as response:
-            body = await response.read()
-            assert response.status == 200, body
-        assert body.endswith(b"data: [DONE]\n\n")
-        return [event for event in events(body) if event["type"] != "keepalive"]
+        reply = await self._send(method, path, **options)
+        assert reply.status == 200, reply.text
+        assert reply.body.endswith(b"data: [DONE]\n\n")
+        return [event for event in events(reply.body) if event["type"] != "keepalive"]
 
 
 def said(conversation: Any) -> list[tuple[str, list[Any]]]:

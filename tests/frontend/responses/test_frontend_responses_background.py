@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 import structlog
-from aiohttp import ClientSession
 
 from schemas.control import ModelCard
 from schemas.errors import ContextOverflow
 from services.runtime.config import FrontendConfig
 from tests.frontend.responses.responses_client import Client, keyed, types
+from tests.kit.bodies import MODEL
 from tests.kit.events import call, finish, text
 from tests.kit.every import Cases
-from tests.kit.frontend import KEY, MODEL, FakeGateway, Served, guarded, serving
+from tests.kit.frontend import KEY, FakeGateway, Served, guarded, serving
 from tests.kit.waiting import LIMIT_S, eventually
 
 
@@ -117,14 +117,15 @@ async def test_running_response_can_be_followed_from_any_event(
 
 
 async def test_hangup_of_a_follower_does_not_end_the_response(
-    client: Client, gateway: FakeGateway, http: ClientSession, go: asyncio.Event
+    client: Client, served: Served, go: asyncio.Event
 ) -> None:
     body = {"model": MODEL, "input": "hi", "background": True, "stream": True}
-    async with http.post(client.url, json=body) as response:
+    async with served.http.post("/v1/responses", json=body) as response:
         await response.content.readuntil(b"response.output_text.delta")
     go.set()
-    await client.until(f"resp_{gateway.turns[0].id}", "completed")
-    assert gateway.turns[0].cancelled == []
+    (turn,) = served.gateway.turns
+    await client.until(f"resp_{turn.id}", "completed")
+    assert turn.cancelled == []
 
 
 async def test_cancelling_or_deleting_stops_the_turn(client: Client, served: Served) -> None:
@@ -178,17 +179,17 @@ async def test_failed_response_is_stored_as_failed(client: Client, gateway: Fake
 
 async def test_response_over_the_time_limit_fails(gateway: FakeGateway) -> None:
     async with serving(gateway, FrontendConfig(request_timeout_s=0.2)) as served:
-        client = Client(served.http, served)
+        client = Client(served)
         failed = await client.until(await start(client), "failed")
         assert "longer than this server allows" in failed["error"]["message"]
         assert gateway.turns[0].cancelled == ["timeout"]
 
 
 async def test_response_counts_as_an_open_request_of_its_key(
-    gateway: FakeGateway, http: ClientSession, go: asyncio.Event
+    gateway: FakeGateway, go: asyncio.Event
 ) -> None:
     async with serving(gateway, FrontendConfig(key_concurrency=1)) as served:
-        client = Client(http, served)
+        client = Client(served)
         id = await start(client)
         await client.refuse(status=429, background=True)
         go.set()
@@ -230,7 +231,7 @@ async def test_waiting_job_of_a_removed_key_is_refused(
     """The key is checked when the job's time has come. Other tenants do not see it."""
     config = keyed(tmp_path, "ada", "bob", max_background=1)
     async with serving(gateway, config) as served:
-        ada, bob = Client(served.http, served, "ada"), Client(served.http, served, "bob")
+        ada, bob = Client(served, "ada"), Client(served, "bob")
         await start(ada)
         id = await start(ada)
         for method, path in (("GET", "?stream=true"), ("POST", "/cancel"), ("DELETE", "")):

@@ -12,9 +12,9 @@ from schemas.conversation import Conversation, Reasoning
 from schemas.errors import Overloaded
 from services.runtime.storage.seal import Sealer
 from tests.frontend.responses.responses_client import ANSWER, Client, agent, keyed, said, types
-from tests.kit.bodies import assistant, function_output, message, user
+from tests.kit.bodies import MODEL, assistant, function_output, message, user
 from tests.kit.events import Step, finish, reasoning, text
-from tests.kit.frontend import MODEL, FakeGateway, serving
+from tests.kit.frontend import FakeGateway, serving
 
 COMPACTION = {"type": "compaction", "compact_threshold": 4000}
 MANAGED: dict[str, Any] = {"context_management": [COMPACTION]}
@@ -128,7 +128,7 @@ async def test_blob_of_another_tenant_is_refused(tmp_path: Path, with_key: bool)
     key.write_text("s" * 32)
     options = {"seal_key_file": str(key)} if with_key else {}
     async with serving(config=keyed(tmp_path, "red", "blue", **options)) as served:
-        red, blue = (Client(served.http, served, name) for name in ("red", "blue"))
+        red, blue = (Client(served, name) for name in ("red", "blue"))
         blob = (await compact(red))["output"][-1]
         error = await blue.refuse(input=[blob, user("hi")])
         assert error["code"] == "invalid_encrypted_content"
@@ -137,7 +137,7 @@ async def test_blob_of_another_tenant_is_refused(tmp_path: Path, with_key: bool)
 
 async def test_models_have_different_keys_without_a_key_file() -> None:
     async with serving(FakeGateway(cards=[ModelCard("m1"), ModelCard("m2")])) as served:
-        client = Client(served.http, served)
+        client = Client(served)
         output = (await compact(client, model="m1"))["output"]
         await client.create(model="m1", input=output)
         error = await client.refuse(model="m2", input=output)
@@ -157,7 +157,7 @@ async def test_sealed_content_is_opened_whichever_version_has_the_session() -> N
     summary = [{"type": "summary_text", "text": "A thought."}]
     thought = {"type": "reasoning", "encrypted_content": seal, "summary": summary}
     async with serving(gateway) as served:
-        client = Client(served.http, served)
+        client = Client(served)
         await client.create(model="coder", input=[thought, user("hi")])
         (part,) = gateway.conversations[-1].messages[0].parts
         assert isinstance(part, Reasoning)

@@ -72,7 +72,7 @@ def test_all_forms_of_a_user_message_are_equal() -> None:
         user(block("text", text="Hi."), internal_chat_message_metadata_passthrough={}),
     ]
     for form in forms:
-        assert read_messages(form) == [Message("user", [Text("Hi.")])]
+        assert read_messages(form) == [Message("user", [Text("Hi.")])], form
     assert read_messages() == read_messages(USER)
 
 

@@ -43,7 +43,7 @@ def test_tools_of_every_kind_are_converted() -> None:
     names = [(tool.namespace, tool.name, tool.kind) for tool in shown[2:4]]
     assert names == [("ns", "f", "function"), ("ns", "g", "custom")]
     assert [tool.name for tool in shown[4:]] == ["tool_search", "shell"]
-    assert all(tool.schema["required"] for tool in shown[4:])
+    assert [tool.name for tool in shown[4:] if not tool.schema["required"]] == []
     called = named_tool(ask.shape.names, "ns__g")
     assert (called.kind, called.name, called.namespace) == ("custom", "g", "ns")
     assert named_tool(ask.shape.names, "nobody") == ToolName("function", "nobody")
@@ -78,7 +78,7 @@ def test_tools_that_render_to_one_name_are_told_apart() -> None:
 def test_tool_that_is_declared_twice_is_refused() -> None:
     for tool in (F, G, NS, in_namespace("b__c", "a")):
         other = in_namespace("c", "a__b")
-        assert RESPONSES.refusal(tools=[other, tool, tool]).code == "invalid_value"
+        assert RESPONSES.refusal(tools=[other, tool, tool]).code == "invalid_value", tool
 
 
 def test_hosted_tools_are_dropped_and_noted() -> None:

@@ -13,9 +13,10 @@ from schemas.errors import ContextOverflow, ErrorInfo, ErrorKind
 from schemas.events import Failed
 from services.frontend.apis.responses.dialect import ConvertedRequest
 from tests.frontend.responses.responses_client import ANSWER, Client, agent, keyed, said, types
-from tests.kit.bodies import function_call, function_output, message, user
+from tests.kit.bodies import MODEL, function_call, function_output, message, user
 from tests.kit.events import text
-from tests.kit.frontend import MODEL, FakeGateway, FakeTurn, Served, serving
+from tests.kit.every import Cases
+from tests.kit.frontend import FakeGateway, FakeTurn, Served, serving
 from tests.kit.waiting import LIMIT_S
 
 PNG = "data:image/png;base64,iVBORw0KGgo="
@@ -44,7 +45,7 @@ async def test_streamed_response_is_stored_and_replayed_from_any_event(client: C
     assert await client.get(made["id"]) == made
     assert await client.replay(made["id"]) == events
     for after in (0, 5, len(events) - 1, len(events) + 7):
-        assert await client.replay(made["id"], after) == events[after + 1 :]
+        assert await client.replay(made["id"], after) == events[after + 1 :], after
     error = await client.refused("GET", f"/{made['id']}?stream=true&starting_after=-1")
     assert error["param"] == "starting_after"
 
@@ -126,12 +127,12 @@ async def test_input_items_are_listed_with_the_chain_before_them(client: Client)
     assert ([item["id"] for item in page["data"]], page["has_more"]) == (ids[4:], False)
     for query, param in (("limit=101", "limit"), ("after=nothing", "after")):
         error = await client.refused("GET", f"/{second['id']}/input_items?{query}")
-        assert error["param"] == param
+        assert error["param"] == param, query
 
 
 async def test_each_key_has_its_own_store(tmp_path: Path) -> None:
     async with serving(FakeGateway(agent), keyed(tmp_path, "ada", "bob")) as served:
-        ada, bob = (Client(served.http, served, name) for name in ("ada", "bob"))
+        ada, bob = (Client(served, name) for name in ("ada", "bob"))
         made = await ada.create()
         assert (await ada.get(made["id"]))["id"] == made["id"]
         for method, path in OF_ONE:
@@ -157,10 +158,11 @@ UNSUPPORTED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("path", ["", "/input_tokens", "/compact"])
-async def test_unsupported_request_is_refused(client: Client, path: str) -> None:
+async def test_unsupported_request_is_refused(client: Client, path: str, cases: Cases) -> None:
     for param, body in UNSUPPORTED.items():
-        error = await client.refuse(path, **body)
-        assert (error["type"], error["param"]) == ("invalid_request_error", param)
+        with cases.case(param):
+            error = await client.refuse(path, **body)
+            assert (error["type"], error["param"]) == ("invalid_request_error", param)
 
 
 async def test_failed_response_is_stored(client: Client, gateway: FakeGateway) -> None:
@@ -214,7 +216,7 @@ def long_session(exchanges: int) -> list[dict[str, Any]]:
 
 async def test_truncation_drops_the_oldest_messages_and_keeps_the_question() -> None:
     async with serving(window(room=4)) as served:
-        client = Client(served.http, served)
+        client = Client(served)
         made = await client.create(input=long_session(20), truncation="auto")
         assert made["status"] == "completed"
         read = served.gateway.conversations[-1]
@@ -235,7 +237,7 @@ async def test_truncation_drops_the_oldest_messages_and_keeps_the_question() -> 
 
 async def test_overflow_that_truncation_cannot_help_is_an_error() -> None:
     async with serving(window(room=2)) as served:
-        client = Client(served.http, served)
+        client = Client(served)
         for fields in (
             {"input": long_session(3)},
             {"input": long_session(1), "truncation": "auto"},

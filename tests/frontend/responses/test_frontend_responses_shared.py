@@ -81,7 +81,7 @@ async def pairing(
 
             await process.subscribe(subjects.frontends(), apply)
             await process.bus.flush()
-        clients = (Client(one.http, one), Client(other.http, other))
+        clients = (Client(one), Client(other))
         yield Pair(one, other, *clients, shares[1].bucket, go, living)
         go.set()
 
@@ -177,7 +177,7 @@ async def test_store_keeps_own_responses_without_the_bucket(
     absent = Bucket(process.bus, config, quiet_log)
     sharing = Sharing(absent, process.id, lambda _id: True, lambda _notice: None, process.spawn)
     async with serving(config=CONFIG, sharing=sharing) as one:
-        client = Client(one.http, one)
+        client = Client(one)
         made = await client.create()
         assert await client.get(made["id"]) == made
         await client.refused("GET", "/resp_unknown", 404)

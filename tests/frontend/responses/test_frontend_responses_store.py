@@ -12,9 +12,7 @@ from structlog.typing import FilteringBoundLogger
 from schemas.errors import Invalid
 from services.frontend.apis.responses.state.expand import MAX_CHAIN, chain_items
 from services.frontend.apis.responses.state.input_items import list_page
-from services.frontend.apis.responses.state.record import (
-    StoredResponse,
-)
+from services.frontend.apis.responses.state.record import StoredResponse
 from services.frontend.apis.responses.state.store import (
     MemoryStore,
     SharedStore,
@@ -22,6 +20,7 @@ from services.frontend.apis.responses.state.store import (
     StoreLimits,
 )
 from tests.kit.clock import Clock
+from tests.kit.waiting import LIMIT_S
 
 
 def store(clock: Clock | None = None, **limits: Any) -> MemoryStore:
@@ -111,13 +110,14 @@ def test_repeated_item_is_listed_once() -> None:
 
 
 class SlowBucket:
-    """A bucket whose value was read, and whose answer arrives when `go` is set."""
+    """A bucket that has read the value when `reading` is set, and answers when `go` is."""
 
     def __init__(self, value: bytes) -> None:
         self.value = value
-        self.go = asyncio.Event()
+        self.reading, self.go = asyncio.Event(), asyncio.Event()
 
     async def get(self, _key: str) -> bytes:
+        self.reading.set()
         await self.go.wait()
         return self.value
 
@@ -132,7 +132,7 @@ async def test_response_that_is_deleted_while_it_is_read_does_not_come_back(
     sharing = Sharing(bucket, "here", lambda _id: True, lambda _notice: None, spawn)
     shared = SharedStore(StoreLimits(3600.0, 10, 1 << 20), Clock(), sharing, quiet_log)
     reading = asyncio.create_task(shared.get("resp_a", None))
-    await asyncio.sleep(0.05)
+    await asyncio.wait_for(bucket.reading.wait(), LIMIT_S)
     if deleted:
         shared.forget("resp_a")
     bucket.go.set()

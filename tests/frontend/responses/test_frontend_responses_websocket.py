@@ -11,16 +11,17 @@ from typing import Any
 
 import pytest
 import structlog
-from aiohttp import ClientSession, ClientWebSocketResponse, WSMsgType, WSServerHandshakeError
+from aiohttp import ClientWebSocketResponse, WSMsgType, WSServerHandshakeError
 
 from schemas.errors import ContextOverflow, Invalid, Overloaded
 from schemas.events import FinishReason
 from services.frontend.apis.responses.state import socket as socket_limits
 from services.runtime.config import FrontendConfig
 from tests.frontend.responses.responses_client import Client, agent, keyed, said
+from tests.kit.bodies import MODEL
 from tests.kit.events import Step, finish, text
 from tests.kit.every import Cases
-from tests.kit.frontend import MODEL, FakeGateway, Served, serving
+from tests.kit.frontend import FakeGateway, Served, serving
 from tests.kit.waiting import LIMIT_S, eventually
 
 
@@ -92,32 +93,30 @@ class Socket:
 
 
 @asynccontextmanager
-async def connecting(http: ClientSession, url: str, **options: Any) -> AsyncIterator[Socket]:
-    """A connection to the server with this URL."""
-    async with http.ws_connect(url + "/v1/responses", **options) as ws:
+async def connecting(served: Served, **options: Any) -> AsyncIterator[Socket]:
+    """A connection to the server."""
+    async with served.http.ws_connect("/v1/responses", **options) as ws:
         yield Socket(ws)
 
 
 @pytest.fixture
-async def socket(served: Served, http: ClientSession) -> AsyncIterator[Socket]:
-    async with connecting(http, served.url) as connection:
+async def socket(served: Served) -> AsyncIterator[Socket]:
+    async with connecting(served) as connection:
         yield connection
 
 
-async def test_response_is_sent_as_its_events(
-    served: Served, http: ClientSession, socket: Socket
-) -> None:
+async def test_response_is_sent_as_its_events(served: Served, socket: Socket) -> None:
     await socket.send(store=True)
     frames = await socket.frames()
     assert [frame["sequence_number"] for frame in frames] == list(range(len(frames)))
     assert [frame["type"] for frame in frames[:2]] == ["response.created", "response.in_progress"]
-    client = Client(http, served)
+    client = Client(served)
     made = frames[-1]["response"]
     assert await client.get(made["id"]) == made
     assert await client.replay(made["id"]) == frames
 
 
-async def test_codex_session_is_served(served: Served, http: ClientSession, socket: Socket) -> None:
+async def test_codex_session_is_served(served: Served, socket: Socket) -> None:
     """Warms up, asks and sends a result: each frame has only new items, and nothing is stored."""
     served.gateway.steps = lambda: [[finish(0, FinishReason.LENGTH)]]
     rules = [{"role": "developer", "content": "rules"}]
@@ -132,8 +131,8 @@ async def test_codex_session_is_served(served: Served, http: ClientSession, sock
     assert said(first) == [("developer", ["rules"]), ("user", ["do"])]
     assert [role for role, _ in said(second)] == ["developer", "user", "assistant", "tool"]
     assert second.messages[:2] == first.messages
-    await Client(http, served).refused("GET", f"/{asked['id']}", 404)
-    async with connecting(http, served.url) as other:
+    await Client(served).refused("GET", f"/{asked['id']}", 404)
+    async with connecting(served) as other:
         error = await other.refuse(previous_response_id=asked["id"])
         assert (error["status"], error["code"]) == (400, "previous_response_not_found")
 
@@ -196,14 +195,14 @@ async def test_excess_lanes_and_waiting_requests_are_refused(
 
 
 async def test_requests_that_wait_are_bounded_in_bytes(
-    served: Served, socket: Socket, monkeypatch: pytest.MonkeyPatch, http: ClientSession
+    served: Served, socket: Socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bytes of both connections count for the caller, and are free again with its turns."""
     held = served.callers.caller_of("").held
     monkeypatch.setattr(held, "limit", 250_000)
     monkeypatch.setattr(socket_limits, "MAX_HELD_BYTES", 200_000)
     served.gateway.hold = asyncio.Event()
-    async with connecting(http, served.url) as other:
+    async with connecting(served) as other:
         long = "x" * 90_000
         await other.send(input=long, stream_id="a")
         await other.send(input=long, stream_id="a")
@@ -261,9 +260,9 @@ async def test_turn_that_cannot_start_is_an_error_frame(served: Served, socket: 
     await socket.complete()
 
 
-async def test_hangup_cancels_every_turn(served: Served, http: ClientSession) -> None:
+async def test_hangup_cancels_every_turn(served: Served) -> None:
     served.gateway.steps = lambda: [[*text(0, "x")], asyncio.Event()]
-    async with connecting(http, served.url) as socket:
+    async with connecting(served) as socket:
         for lane in ("a", "b"):
             await socket.send(stream_id=lane)
         deltas = 0
@@ -275,25 +274,23 @@ async def test_hangup_cancels_every_turn(served: Served, http: ClientSession) ->
     await eventually(lambda: len(served.responses.connections) == 0)
 
 
-async def test_client_that_does_not_read_is_disconnected(http: ClientSession) -> None:
+async def test_client_that_does_not_read_is_disconnected() -> None:
     pieces = text(0, "x" * 16_000_000, pieces=160)[:-1]
     flood: list[Step] = [*([piece] for piece in pieces), asyncio.Event()]
     config = FrontendConfig(slow_reader_timeout_s=0.2, max_buffered_bytes=1 << 26)
     async with (
         serving(FakeGateway(lambda: list(flood)), config) as served,
-        connecting(http, served.url, max_msg_size=0) as socket,
+        connecting(served, max_msg_size=0) as socket,
     ):
         await socket.send()
         await eventually(lambda: bool(served.gateway.turns and served.gateway.turns[0].cancelled))
 
 
-async def test_oversized_frame_ends_the_connection_and_a_bomb_costs_no_more(
-    http: ClientSession,
-) -> None:
+async def test_oversized_frame_ends_the_connection_and_a_bomb_costs_no_more() -> None:
     config = FrontendConfig(max_body_bytes=100_000)
     async with serving(FakeGateway(agent), config) as served:
         for compress in (0, 15):
-            async with connecting(http, served.url, compress=compress) as socket:
+            async with connecting(served, compress=compress) as socket:
                 assert bool(socket.ws.compress) is bool(compress)
                 frame = create(input="x" * 5_000_000)
                 assert len(zlib.compress(frame.encode())) < 100_000
@@ -302,14 +299,14 @@ async def test_oversized_frame_ends_the_connection_and_a_bomb_costs_no_more(
                 message = await socket.ws.receive(LIMIT_S)
                 assert message.type in (WSMsgType.CLOSE, WSMsgType.CLOSED, WSMsgType.ERROR)
                 assert message.type is not WSMsgType.CLOSE or message.data == 1009
-        async with connecting(http, served.url, compress=15) as socket:
+        async with connecting(served, compress=15) as socket:
             await socket.complete(input="x" * 50_000)
 
 
-async def test_drain_lets_running_responses_end(served: Served, http: ClientSession) -> None:
+async def test_drain_lets_running_responses_end(served: Served) -> None:
     go = asyncio.Event()
     served.gateway.steps = lambda: [[*text(0, "x")], go, [finish(1)]]
-    async with connecting(http, served.url) as busy, connecting(http, served.url) as idle:
+    async with connecting(served) as busy, connecting(served) as idle:
         await busy.send()
         while (await busy.receive())["type"] != "response.output_text.delta":
             pass
@@ -344,17 +341,15 @@ async def test_refused_upgrade_is_answered_with_426(served: Served, config: Fron
             pass
 
 
-async def test_keys_apply_to_connections_and_to_each_request(
-    tmp_path: Path, http: ClientSession
-) -> None:
+async def test_keys_apply_to_connections_and_to_each_request(tmp_path: Path) -> None:
     config = keyed(tmp_path, "ada", "bob", key_concurrency=1)
     go = asyncio.Event()
     async with serving(FakeGateway(lambda: [[*text(0, "x")], go, [finish(1)]]), config) as served:
         with pytest.raises(WSServerHandshakeError) as refusal:
-            await http.ws_connect(served.url + "/v1/responses")
+            await served.http.ws_connect("/v1/responses")
         assert refusal.value.status == 401
         headers = {"authorization": "Bearer ada"}
-        async with connecting(http, served.url, headers=headers) as socket:
+        async with connecting(served, headers=headers) as socket:
             await socket.send(stream_id="a")
             await socket.receive()
             await socket.send(stream_id="b")
@@ -371,10 +366,10 @@ async def test_keys_apply_to_connections_and_to_each_request(
 
 
 async def test_connection_keeps_a_bounded_number_of_responses(
-    served: Served, http: ClientSession, monkeypatch: pytest.MonkeyPatch
+    served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(socket_limits, "MEMORY_BYTES", 20_000)
-    async with connecting(http, served.url) as socket:
+    async with connecting(served) as socket:
         last: dict[str, Any] = {}
         while last.get("type") != "error":
             previous = {"previous_response_id": last["response"]["id"]} if last else {}

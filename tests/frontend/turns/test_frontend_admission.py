@@ -10,57 +10,50 @@ from schemas.control import ModelCard
 from schemas.conversation import Conversation, Message, ToolChoice
 from services.frontend.http.auth import anyone
 from services.frontend.turns.compaction import request_summary
-from tests.kit.every import Cases
-from tests.kit.frontend import (
-    ASK,
-    ASKS,
-    CARD,
-    KEY,
+from tests.kit.bodies import (
     MODEL,
-    QUESTION,
-    FakeGateway,
-    admission,
-    guarded,
-    serving,
+    block,
+    chat,
+    chat_tool,
+    completions,
+    function,
+    messages,
+    responses,
+    tool,
 )
+from tests.kit.every import Cases
+from tests.kit.frontend import CARD, KEY, FakeGateway, admission, guarded, serving
 from tests.kit.waiting import eventually
 
-RESPONSE = {**ASKS["/v1/responses"], "store": False}
+RESPONSE = responses(store=False)
 ROUTES = [
-    ("/v1/messages/count_tokens", ASK),
+    ("/v1/messages/count_tokens", messages()),
     ("/v1/responses/input_tokens", RESPONSE),
-    ("/v1/messages", ASK),
-    ("/v1/messages", ASK | {"stream": True}),
-    ("/v1/chat/completions", ASK),
-    ("/v1/completions", {"model": MODEL, "prompt": "hi"}),
+    ("/v1/messages", messages()),
+    ("/v1/messages", messages(stream=True)),
+    ("/v1/chat/completions", chat()),
+    ("/v1/completions", completions()),
     ("/v1/responses", RESPONSE),
-    ("/tokenize", ASK),
+    ("/tokenize", chat()),
     ("/tokenize", {"model": MODEL, "prompt": "hi"}),
     ("/detokenize", {"model": MODEL, "tokens": [1]}),
 ]
 SUMMARIZED = {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": 1}}
+COMPACTION = block("compaction", compact_threshold=1)
 MANAGED = {"context_management": {"edits": [SUMMARIZED]}}
-TOOLS = [{"name": "f", "input_schema": {"type": "object"}}]
-FUNCTION = {"name": "f", "parameters": {"type": "object"}}
-CHAT_TOOLS = {"tools": [{"type": "function", "function": FUNCTION}]}
-FLAT_TOOLS = {"tools": [{"type": "function", **FUNCTION}]}
 SEVERAL = [
-    ("/v1/messages", ASK | MANAGED),
-    ("/v1/responses", RESPONSE | {"store": True, "background": True}),
-    (
-        "/v1/responses",
-        RESPONSE | {"context_management": [{"type": "compaction", "compact_threshold": 1}]},
-    ),
+    ("/v1/messages", messages(**MANAGED)),
+    ("/v1/responses", responses(background=True)),
+    ("/v1/responses", responses(store=False, context_management=[COMPACTION])),
     ("/v1/responses/compact", RESPONSE),
 ]
 """Requests that take several turns or counts."""
-CHAT = {"model": MODEL, "messages": [QUESTION]}
 WITH_TOOLS = [
-    ("/v1/messages", ASK | {"tools": TOOLS} | MANAGED),
-    ("/v1/chat/completions", CHAT | CHAT_TOOLS | {"stream": True, "n": 2}),
-    ("/v1/responses", RESPONSE | FLAT_TOOLS | {"tool_choice": "auto"}),
-    ("/v1/responses/compact", RESPONSE | FLAT_TOOLS),
-    ("/tokenize", CHAT | CHAT_TOOLS),
+    ("/v1/messages", messages(tools=[tool()], **MANAGED)),
+    ("/v1/chat/completions", chat(stream=True, n=2, tools=[chat_tool()])),
+    ("/v1/responses", responses(store=False, tools=[function()], tool_choice="auto")),
+    ("/v1/responses/compact", responses(store=False, tools=[function()])),
+    ("/tokenize", chat(tools=[chat_tool()])),
 ]
 
 
@@ -127,4 +120,4 @@ async def test_tools_of_a_model_without_them_are_refused_everywhere(cases: Cases
                 assert error.get("param", "tools") == "tools"
                 without = body | {"tools": [], "tool_choice": None}
                 assert (await served.post(path, without)).status == 200
-    assert not any(asked.tools for asked in served.gateway.conversations)
+    assert [asked.tools for asked in served.gateway.conversations if asked.tools] == []

@@ -10,8 +10,9 @@ from schemas.conversation import Conversation, OutputFormat, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.turns.conversation_limits import MAX_VALUES, ConversationLimits
 from services.guides import promises
+from tests.kit.bodies import CHAT, MESSAGES, RESPONSES, chat_tool, function, tool
 from tests.kit.every import for_rows
-from tests.kit.frontend import ASKS, CARD, FakeGateway, serving
+from tests.kit.frontend import CARD, FakeGateway, serving
 
 LIMITS = ConversationLimits(messages=9, tools=9, media=9, nesting=9)
 
@@ -72,8 +73,7 @@ def test_schema_with_too_many_values_is_refused(place: str, wide: bool) -> None:
 
 PROPERTIES = {f"p{at}": {"type": "string"} for at in range(MAX_VALUES // 2)}
 WIDE = {"type": "object", "properties": PROPERTIES}
-FUNCTION = {"name": "f", "parameters": WIDE, "strict": True}
-FLAT = [{"type": "function", **FUNCTION}]
+FLAT = function("f", parameters=WIDE, strict=True)
 
 
 async def test_large_schema_is_refused_before_its_grammar_is_written(
@@ -84,13 +84,13 @@ async def test_large_schema_is_refused_before_its_grammar_is_written(
     card = replace(CARD, family="hermes", features=["guided", "grammar", "strict"])
     gateway = FakeGateway(cards=[card])
     async with serving(gateway) as served:
-        for path, fields in (
-            ("/v1/messages", {"tools": [{"name": "f", "input_schema": WIDE}]}),
-            ("/v1/chat/completions", {"tools": [{"type": "function", "function": FUNCTION}]}),
-            ("/v1/responses", {"tools": FLAT}),
-            ("/v1/responses", {"tools": FLAT, "background": True}),
+        for api, body in (
+            (MESSAGES, MESSAGES.body(tools=[tool("f", input_schema=WIDE)])),
+            (CHAT, CHAT.body(tools=[chat_tool("f", parameters=WIDE, strict=True)])),
+            (RESPONSES, RESPONSES.body(tools=[FLAT])),
+            (RESPONSES, RESPONSES.body(tools=[FLAT], background=True)),
         ):
-            status, _, message = (await served.post(path, {**ASKS[path], **fields})).error
-            assert status == 400
+            status, _, message = (await served.post(api.path, body)).error
+            assert status == 400, api.name
             assert "too many values" in message
     assert not written

@@ -1,3 +1,5 @@
+"""Tests the note about media that a model cannot read: its place in a turn, and its removal."""
+
 from schemas.conversation import (
     Call,
     Conversation,
@@ -40,7 +42,7 @@ def test_note_ends_the_text_of_a_turn_without_calls() -> None:
     assert isinstance(stop, BlockStop)
     noted = [Delta(1, stop.length, IMAGES), BlockStop(1, True, stop.length + len(IMAGES))]
     for singly in (True, False):
-        assert through(events, singly=singly) == [*before, *noted, end]
+        assert through(events, singly=singly) == [*before, *noted, end], singly
 
 
 @for_each(

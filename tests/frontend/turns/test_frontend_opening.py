@@ -8,9 +8,10 @@ import pytest
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import BlockStart, Delta, Failed, TurnEvent
 from services.runtime.config import FrontendConfig
+from tests.kit.bodies import messages
 from tests.kit.clock import LoopClock
 from tests.kit.events import finish, text
-from tests.kit.frontend import STREAM, FakeGateway, FakeTurn, serving
+from tests.kit.frontend import FakeGateway, FakeTurn, serving
 from tests.kit.waiting import LIMIT_S, eventually
 
 WHOLE = [*text(0, "Hello there"), finish(1)]
@@ -47,7 +48,7 @@ async def test_first_events_are_written_before_the_gateway_returns(
     gateway = eager(SO, returns, at_once=at_once)
     async with (
         serving(gateway) as served,
-        served.http.post("/v1/messages", json=STREAM) as response,
+        served.http.post("/v1/messages", json=messages(stream=True)) as response,
     ):
         assert response.status == 200
         assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
@@ -93,7 +94,7 @@ async def test_timeout_after_the_start_is_an_event_of_the_stream(
 ) -> None:
     async with (
         serving(eager(SO, returns), FrontendConfig(request_timeout_s=30)) as served,
-        served.http.post("/v1/messages", json=STREAM) as response,
+        served.http.post("/v1/messages", json=messages(stream=True)) as response,
     ):
         assert response.status == 200
         loop_clock.passed += 30
@@ -107,7 +108,7 @@ async def test_timeout_after_the_start_is_an_event_of_the_stream(
 
 async def test_hangup_after_the_start_cancels_the_opening(returns: asyncio.Event) -> None:
     async with serving(eager(SO, returns)) as served:
-        response = await served.http.post("/v1/messages", json=STREAM)
+        response = await served.http.post("/v1/messages", json=messages(stream=True))
         response.close()
         await asyncio.wait_for(served.gateway.open_cancelled.wait(), LIMIT_S)
         await eventually(lambda: bool(served.lines))

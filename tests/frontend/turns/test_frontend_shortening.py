@@ -8,9 +8,10 @@ from schemas.conversation import Conversation, Message, Result, Text
 from schemas.errors import ContextOverflow
 from services.frontend.turns.compaction import SUMMARIZE
 from services.frontend.turns.shortening import remove_messages
+from tests.kit.bodies import messages, responses
 from tests.kit.conversations import assistant, call, conversation, result, user
 from tests.kit.events import finish, text
-from tests.kit.frontend import ASK, MODEL, FakeGateway, FakeTurn, serving
+from tests.kit.frontend import FakeGateway, FakeTurn, serving
 
 WINDOW = 1000
 NEEDED = 60
@@ -58,15 +59,13 @@ THRESHOLD = [{"type": "compaction", "compact_threshold": 500}]
 
 def compactions(said: list[dict[str, str]]) -> dict[str, tuple[str, dict[str, Any]]]:
     """Each way to compact a conversation: path and body."""
-    messages = {**ASK, "messages": said}
-    edits = {"context_management": {"edits": [TRIGGER]}}
-    response = {"model": MODEL, "input": said}
-    triggered = {"model": MODEL, "input": [*said, {"type": "compaction_trigger"}]}
+    edits = {"edits": [TRIGGER]}
+    triggered = responses(*said, {"type": "compaction_trigger"})
     return {
-        "messages": ("/v1/messages", messages | edits),
-        "threshold": ("/v1/responses", {**response, "context_management": THRESHOLD}),
+        "messages": ("/v1/messages", messages(*said, context_management=edits)),
+        "threshold": ("/v1/responses", responses(*said, context_management=THRESHOLD)),
         "trigger": ("/v1/responses", triggered),
-        "compact": ("/v1/responses/compact", response),
+        "compact": ("/v1/responses/compact", responses(*said)),
     }
 
 
@@ -89,7 +88,7 @@ async def test_compaction_does_not_fail_of_the_length_that_it_removes(way: str) 
 def test_results_go_with_the_messages_of_their_calls() -> None:
     """What stands beside a result stays."""
     both = Message("tool", [Result("c1", [Text("seen")]), Result("c2", [Text("heard")])])
-    made = [assistant(call("c1")), assistant(call("c2")), both, result("c1", "again")]
-    asked = conversation(user("Look."), *made, user("Well?"))
-    kept = [user("Look."), assistant(call("c2")), result("c2", "heard"), user("Well?")]
+    one, two = assistant(call(call_id="c1")), assistant(call(call_id="c2"))
+    asked = conversation(user("Look."), one, two, both, result("again", "c1"), user("Well?"))
+    kept = [user("Look."), two, result("heard", "c2"), user("Well?")]
     assert remove_messages(asked, [1]).messages == kept

@@ -12,12 +12,13 @@ from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import BlockStart, Delta, Failed
 from services.frontend.turns.flusher import Flusher
 from services.frontend.turns.sinks import StreamSink
+from tests.kit.bodies import chat, messages, responses
 from tests.kit.events import Step, finish
-from tests.kit.frontend import MODEL, QUESTION, STREAM, FakeGateway, serving
+from tests.kit.frontend import FakeGateway, serving
 from tests.kit.raw_http import connected, post
 from tests.kit.waiting import LIMIT_S, eventually
 
-REQUEST = post(json.dumps(STREAM).encode())
+REQUEST = post(json.dumps(messages(stream=True)).encode())
 
 
 class Stream(StreamSink):
@@ -68,7 +69,7 @@ async def test_deltas_of_a_tick_are_one_event() -> None:
 async def test_answer_that_cannot_be_stored_still_gets_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    body = {"model": MODEL, "input": "hi", "stream": True, "store": True}
+    body = responses(stream=True, store=True)
     async with serving(FakeGateway(lambda: [pieces(2), [finish(1)]])) as served:
         monkeypatch.setattr(served.responses.store, "put", MagicMock(side_effect=MemoryError))
         answer = (await served.post("/v1/responses", body)).text
@@ -79,11 +80,6 @@ async def test_answer_that_cannot_be_stored_still_gets_its_end(
 DIED: Step = [Failed(ErrorInfo(ErrorKind.ENGINE, "engine died"))]
 
 
-def three_choices(*, stream: bool) -> dict[str, object]:
-    """A request of Chat."""
-    return {"model": MODEL, "n": 3, "stream": stream, "messages": [QUESTION]}
-
-
 @pytest.mark.parametrize("stream", [True, False])
 async def test_choice_that_fails_after_text_of_another_cancels_the_others(*, stream: bool) -> None:
     gate = asyncio.Event()
@@ -91,9 +87,8 @@ async def test_choice_that_fails_after_text_of_another_cancels_the_others(*, str
     turns: Iterator[list[Step]] = iter([said, [gate, DIED], [asyncio.Event()]])
     gateway = FakeGateway(lambda: next(turns))
     async with serving(gateway) as served:
-        answering = asyncio.create_task(
-            served.post("/v1/chat/completions", three_choices(stream=stream))
-        )
+        asked = chat(n=3, stream=stream)
+        answering = asyncio.create_task(served.post("/v1/chat/completions", asked))
         await eventually(lambda: len(gateway.turns) == 3)
         gate.set()
         reply = await asyncio.wait_for(answering, LIMIT_S)
