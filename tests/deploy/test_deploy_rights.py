@@ -21,7 +21,7 @@ from services.images.store import ImageStore
 from services.runtime.config import ImageStoreConfig
 from tests.deploy.deployed import CONF, DeployedNats, rights, stop, unused, users
 from tests.kit.messages_client import Answer, Client, body, call, say
-from tests.kit.stack import MAIN, MODEL, Child, Stack
+from tests.kit.stack import MAIN, MODEL, Stack
 from tests.kit.waiting import LIMIT_S, eventually, until
 
 pytestmark = pytest.mark.slow
@@ -221,14 +221,13 @@ async def losses(
 async def suspended(stack: Stack, client: Client) -> None:
     """A frontend is taken for dead and comes back."""
     frontend = stack.of("frontend")[1]
-    others = [child for stage in COUNTS for child in stack.of(stage) if child is not frontend]
 
-    def has_lost_it(child: Child) -> bool:
-        lines = child.text().splitlines()
+    def is_lost(stage: str) -> bool:
+        lines = "".join(child.text() for child in stack.of(stage)).splitlines()
         return any("process.peer_lost" in line and f'"{frontend.name}-' in line for line in lines)
 
     frontend.pause()
-    await eventually(lambda: all(map(has_lost_it, others)))
+    await eventually(lambda: all(map(is_lost, COUNTS)))
     frontend.resume()
     await client.ready()
     await client.stream(body(say("Hm.</think>Hi.")))
