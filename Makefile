@@ -123,11 +123,10 @@ lint: $(TEST_ENV)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-bench: $(RUN_ENV)
-	@$(BIN)/python -m bench.suite $(ARGS)
-
-bench-peer: $(RUN_ENV)
-	@$(BIN)/python -m bench.suite --peer $(ARGS)
+# Both measure with a published chat template.
+bench bench-peer: $(RUN_ENV)
+	@$(PIP) --no-deps '$(TEMPLATES)'
+	@$(BIN)/python -m bench.suite $(if $(filter bench-peer,$@),--peer) $(ARGS)
 
 URL ?= http://127.0.0.1:8000
 CHECKS := not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance

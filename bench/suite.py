@@ -25,6 +25,7 @@ from msgspec.structs import replace
 from bench import page, report, summary
 from bench import record as records
 from bench.dynamo import install
+from bench.ledger.published import of_trl
 from bench.measuring import site_of
 from bench.model import build_bench_model
 from bench.parts import PARTS, QUICK, SESSIONS, Sizes
@@ -33,6 +34,8 @@ from bench.rows import Row
 from bench.sides import BASE, Side, dynamo_side, turnwire_side
 from bench.stack import STATE, Running, StackFailed, split
 
+TEMPLATE = "qwen3_6"
+"""The published chat template with which all sides are measured."""
 ALL = tuple(dict.fromkeys(part.split()[0] for part in PARTS))
 
 Say = Callable[[str], None]
@@ -111,8 +114,9 @@ def arguments() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--peer", action="store_true", help="beside Dynamo, which is installed if need be")
     add("--base", type=Path, metavar="PATH", help="also beside another checkout of Turnwire")
-    spelled = "whose calls are spelled as Qwen3-Coder's, as in the scripts"
-    add("--template", type=Path, metavar="FILE", help=f"the chat template of all sides, {spelled}")
+    spelled = "the chat template of all sides, whose calls are spelled as Qwen3-Coder's"
+    default = "default: Qwen3.6's of the package trl, else the demo model's"
+    add("--template", type=Path, metavar="FILE", help=f"{spelled}; {default}")
     add("--quick", action="store_true", help="small and short cases: does it work?")
     add("--repeat", type=int, default=1, help="all of it, so often: A B A B; medians are shown")
     add("--parts", default=",".join(ALL), help="of %(default)s; or as `capacity turn 100`")
@@ -125,15 +129,16 @@ def sides(asked: argparse.Namespace, flags: Sequence[str], say: Say) -> list[Sid
     """What is to be compared. Raises OSError, ValueError, subprocess.CalledProcessError."""
     if asked.base and not (asked.base / "services").is_dir():
         raise ValueError(f"no checkout of Turnwire: {asked.base}")
-    name = f"model-{asked.template.stem}" if asked.template else "model"
-    model = build_bench_model(STATE / name, asked.template)
+    template = asked.template or of_trl().get(TEMPLATE)
+    name = f"model-{template.stem}" if template else "model"
+    model = build_bench_model(STATE / name, template)
     found = [turnwire_side(model, tuple(flags))]
     if asked.base:
         found.append(turnwire_side(model, tuple(flags), asked.base.resolve(), BASE))
     if asked.peer:
         found.append(dynamo_side(install.install(say), model))
-    if asked.template:
-        own = f"{found[0].described}, template {asked.template.name}"
+    if template:
+        own = f"{found[0].described}, template {template.name}"
         found[0] = replace(found[0], described=own)
     return found
 
