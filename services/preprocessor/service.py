@@ -94,8 +94,8 @@ class Preprocessor(Service):
         prefills: Prefills = NO_PREFILLS
         if config.enable_ledger:
             prefills = LedgerPrefills(process, placement, self._kv, self._preparation, ledger)
-        holding = Holding(process, placement, leads)
-        self._workers = WorkerSender(process, placement, holding, prefills, setup.card.name)
+        self.holding = Holding(process, placement, leads)
+        self._workers = WorkerSender(process, placement, self.holding, prefills, setup.card.name)
         self._refusals = RefusalSender(process)
 
         self._ledger = ledger

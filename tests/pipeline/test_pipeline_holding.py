@@ -60,8 +60,7 @@ class Group:
         """Waits until this number of turns is held."""
         (preprocessor,) = self.local.of("preprocessor")
         await eventually(lambda: preprocessor.turns == count)
-        holding = preprocessor.core._workers._holding
-        await eventually(lambda: sum(len(lead.prompt.followers) for lead in holding._open) == count)
+        await eventually(lambda: preprocessor.core.holding.leads.waiting.total() == count)
 
     def sent(self) -> list[str]:
         """The turns that workers have got."""
@@ -72,7 +71,7 @@ class Group:
             assert isinstance(await turn.finished(), Finish)
         await self.local.idle()
         for preprocessor in self.local.of("preprocessor"):
-            assert not preprocessor.core._workers._holding._open
+            assert not preprocessor.core.holding.open_leads
 
 
 @pytest.fixture
@@ -177,7 +176,7 @@ async def test_engine_that_shares_queued_prompts_gets_all_siblings_at_once(local
     assert len({local.worker_of(turn).id for turn in turns}) == 1, "they stay together"
     (preprocessor,) = local.of("preprocessor")
     async with asyncio.timeout(MAX_HOLD_S / 2):  # while all of them wait for their first token
-        await eventually(lambda: not preprocessor.core._workers._holding._open)
+        await eventually(lambda: not preprocessor.core.holding.open_leads)
     for turn in turns:
         siblings.go(turn)
     await siblings.finished()

@@ -13,7 +13,7 @@ import pytest
 
 from schemas.errors import EngineFailed, Invalid
 from services.runtime.config import WorkerConfig
-from services.worker.engine import EngineDied, EngineRequest
+from services.worker.engine import EngineDied, EngineInfo, EngineRequest
 from services.worker.engines.transformers.engine import TransformersEngine
 from tests.kit import engines
 from tests.kit.engines import begun, request, rest, run, torch, transformers
@@ -30,10 +30,11 @@ def config(model: Path, **changes: Any) -> WorkerConfig:
 
 
 @asynccontextmanager
-async def started(model: Path, **changes: Any) -> AsyncIterator[TransformersEngine]:
+async def started(
+    model: Path, **changes: Any
+) -> AsyncIterator[tuple[TransformersEngine, EngineInfo]]:
     engine = TransformersEngine(config(model, **changes))
-    await engine.start()
-    yield engine
+    yield engine, await engine.start()
     await engine.stop(5.0)
 
 
@@ -47,7 +48,7 @@ async def test_greedy_tokens_are_those_of_generate(tiny_model: Path, managers: l
     prompts = [[rng.randrange(8, 512) for _ in range(length)] for length in (1, 32, 33, 700)]
     prompts.append(prompts[3] + [9, 9, 9])
     asked = [request(str(n), ids, (5, 7), max_tokens=32) for n, ids in enumerate(prompts)]
-    async with started(tiny_model) as engine:
+    async with started(tiny_model) as (engine, _):
         made = await asyncio.gather(*(ids_of(engine, one) for one in asked))
         again = [await ids_of(engine, one) for one in asked]
     assert not managers[-1].is_running(), "it stops with the engine"
@@ -64,10 +65,10 @@ async def test_the_models_own_sampling_is_the_default(tiny_model: Path, tmp_path
         (tmp_path / name).symlink_to(tiny_model / name)
     own = '{"do_sample": true, "temperature": 1.5, "top_k": 400, "eos_token_id": 5}'
     (tmp_path / "generation_config.json").write_text(own)
-    async with started(tmp_path) as engine:
+    async with started(tmp_path) as (engine, info):
         free = [await ids_of(engine, request(str(i))) for i in range(2)]
         cold = [await ids_of(engine, request(str(i), temperature=0.0)) for i in range(2)]
-        assert engine._info.eos_ids == [5]
+    assert info.eos_ids == [5]
     assert free[0] != free[1]
     assert cold[0] == cold[1]
 
@@ -80,7 +81,7 @@ async def test_requests_sample_and_fail_each_for_itself_until_the_thread_dies(
     def broken() -> None:
         raise RuntimeError("no such device")
 
-    async with started(tiny_model) as engine:
+    async with started(tiny_model) as (engine, _):
         greedy = await ids_of(engine, request("g", temperature=0.0))
         mixed = await asyncio.gather(
             ids_of(engine, request("a", temperature=0.0)),
@@ -116,7 +117,7 @@ async def test_requests_sample_and_fail_each_for_itself_until_the_thread_dies(
 
 async def test_a_stuck_step_is_noticed(tiny_model: Path, managers: list[Any]) -> None:
     gate = threading.Event()
-    async with started(tiny_model, watchdog_s=0.3) as engine:
+    async with started(tiny_model, watchdog_s=0.3) as (engine, _):
         managers[-1].batch_processor.prepare_next_batch = gate.wait
         with pytest.raises(EngineDied, match="no step in"):
             await run(engine, request("t", max_tokens=3000))
@@ -146,7 +147,7 @@ async def test_window_is_the_models_where_memory_is_in_the_page_cache(
     monkeypatch.setattr("os.sysconf", lambda _name: 1)
     for available, expected in ((2**33, 4096), (2**22, 1024)):
         monkeypatch.setattr(loader, "available_bytes", lambda available=available: available)
-        async with started(tiny_model, kv_tokens=None, device="cpu") as engine:
-            info = engine._info
+        async with started(tiny_model, kv_tokens=None, device="cpu") as (_, info):
+            pass
         assert (info.max_model_len, info.full_len) == (expected, 4096)
         assert ("1/8 of the" in info.limit) == (expected < 4096)

@@ -27,7 +27,7 @@ def config(path: Path, **options: Any) -> WorkerConfig:
 @pytest.fixture
 async def engine(fake_vllm: Any, tmp_path: Path) -> AsyncIterator[VllmEngine]:
     engine = VllmEngine(config(tmp_path))
-    await engine.start()
+    assert (await engine.start()).shares_queued, "unless several prompts prefill side by side"
     yield engine
     await engine.stop(5.0)
 
@@ -69,7 +69,6 @@ async def test_a_failure_of_one_request_leaves_the_others(
 
 
 async def test_a_greater_priority_and_a_grammar_arrive(engine: VllmEngine, fake_vllm: Any) -> None:
-    assert engine._info.shares_queued
     fake_vllm.last.gate.clear()
     tasks = [
         asyncio.create_task(run(engine, request(str(n), priority=priority, grammar="start: /x/")))

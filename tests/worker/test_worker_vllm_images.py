@@ -17,6 +17,7 @@ from services.worker.engine import EngineImage, EngineRequest
 from services.worker.engines.vllm.engine import VllmEngine
 from tests.kit import engines
 from tests.kit.engines import run
+from tests.kit.every import Cases
 from tests.kit.listening import Listener
 from tests.kit.waiting import eventually
 from tests.worker.fake_vllm import SIZE
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.parametrize("vision_dir", ["idefics"], indirect=True)
 @pytest.fixture
 async def engine(fake_vllm: Any, vision_dir: Path) -> AsyncIterator[VllmEngine]:
     engine = VllmEngine(WorkerConfig(model=str(vision_dir), slots=4, max_model_len=1024))
-    await engine.start()
+    assert "vision" in (await engine.start()).features
     yield engine
     await engine.stop(5.0)
 
@@ -50,7 +51,7 @@ def request(fake_vllm: Any, *data: bytes, turn: str = "t") -> EngineRequest:
     return engines.request(turn, ids, max_tokens=8, cache_salt="salt", images=images)
 
 
-async def test_a_wrong_image_fails_alone(engine: VllmEngine, fake_vllm: Any) -> None:
+async def test_a_wrong_image_fails_alone(engine: VllmEngine, fake_vllm: Any, cases: Cases) -> None:
     made = request(fake_vllm, png(1))
     (image,) = made.images
     later = replace(image, at=image.at + 1, tokens=image.tokens - 1)
@@ -61,9 +62,8 @@ async def test_a_wrong_image_fails_alone(engine: VllmEngine, fake_vllm: Any) -> 
         ([damaged], Invalid, "Could not process image"),
         (many, Invalid, "At most 2"),
     ]:
-        with pytest.raises(error, match=why):
+        with cases.case(why), pytest.raises(error, match=why):
             await run(engine, replace(made, images=wrong))
-    assert "vision" in engine._info.features
     for data in (image.data, b"not decoded, as it was sent before"):
         assert len(await run(engine, replace(made, images=[replace(image, data=data)]))) == 8
 

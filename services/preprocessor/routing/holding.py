@@ -137,7 +137,12 @@ class Holding:
         process.registry.on_leave(self._worker_left)
 
     def __repr__(self) -> str:
-        return f"<{len(self._waiting)} turns wait for {len(self._open)} leads>"
+        return f"<{len(self._waiting)} turns wait for {self.open_leads} leads>"
+
+    @property
+    def open_leads(self) -> int:
+        """The number of turns that others may wait for."""
+        return len(self._open)
 
     def hold_turn(self, turn: PreparedTurn, observer: AttemptObserver) -> Hold:
         """Begins the hold of a turn."""
