@@ -5,7 +5,7 @@ import random
 import pytest
 
 from services.families import Family, open_parser
-from tests.kit.damage import TOOLS, DamagedTurn, damaged_turn
+from tests.families.damage import TOOLS, DamagedTurn, damaged_turn
 from tests.kit.every import for_each, for_rows
 from tests.kit.families import CALLING
 from tests.kit.parser_cases import Block, fold, run

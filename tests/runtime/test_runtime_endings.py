@@ -28,9 +28,9 @@ from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.tokenizer_files import load_backend
 from services.worker import service as worker
 from services.worker.engine import EngineInfo
-from tests.kit.cancellation import cancel_at
 from tests.kit.nats import NatsServer
 from tests.kit.waiting import LIMIT_S
+from tests.runtime.cancellation import cancel_at
 from turnwire_tools.script.engine import ScriptEngine
 
 WAIT_S = 600

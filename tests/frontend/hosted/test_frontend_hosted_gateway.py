@@ -9,10 +9,7 @@ from typing import Any
 from schemas.conversation import Call, Message, Part, Reasoning, Result, Text
 from schemas.errors import ContextOverflow, Overloaded
 from services.frontend.turns.hosted_turns import next_turn_id
-from tests.kit.bodies import MODEL, assistant, chat, responses, text, user
-from tests.kit.events import call, finish
-from tests.kit.frontend import FakeGateway, in_turn
-from tests.kit.hosted import (
+from tests.frontend.hosted.hosted_frontend import (
     FETCH,
     FIRST,
     FOUND,
@@ -27,6 +24,9 @@ from tests.kit.hosted import (
     message,
     search,
 )
+from tests.kit.bodies import MODEL, assistant, chat, responses, text, user
+from tests.kit.events import call, finish
+from tests.kit.frontend import FakeGateway, in_turn
 from tests.kit.search_provider import PAGES
 from tests.kit.waiting import LIMIT_S, eventually
 
