@@ -8,12 +8,12 @@ answer that mixes the tokens of two decodings is detected.
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, Literal, get_args
 
 import msgspec
 from structlog.typing import FilteringBoundLogger
+from typing_extensions import override
 
 from schemas import subjects
 from schemas.control import Load, Stage
@@ -25,7 +25,6 @@ from schemas.events import (
     Failed,
     Finish,
     OutputTokens,
-    Prepared,
     TokenLogprob,
     TurnEvent,
 )
@@ -47,11 +46,11 @@ from simulation.loop import Machine
 from tests.kit.counting import QUEUE, CountingEngine, Model, Plan
 from tests.kit.frontend import admission
 from tests.kit.nats import NatsServer
+from tests.kit.process import INNER_STAGES
+from tests.kit.sinks import RecordingSink
 from tests.kit.waiting import LIMIT_S, eventually
 from tests.kit.world import SimulatedNats, VirtualLoop
 
-INNER_STAGES: Final[tuple[Stage, ...]] = ("worker", "parser", "preprocessor")
-STAGES: Final[tuple[Stage, ...]] = (*INNER_STAGES, "frontend")
 Silence = Literal["cut", "mute", "frozen"]
 """A process loses all messages, or only its own, or is suspended as by SIGSTOP."""
 SILENCES: Final[tuple[Silence, ...]] = get_args(Silence)
@@ -59,30 +58,25 @@ SILENCES: Final[tuple[Silence, ...]] = get_args(Silence)
 _decode_tokens = msgspec.json.Decoder(TokenFrame).decode
 
 
-@dataclass
-class Sink:
-    """A `TurnSink` that checks the order of the events."""
+class Sink(RecordingSink):
+    """Also checks that texts and token ids have no gap."""
 
-    events: list[TurnEvent] = field(default_factory=list)
-    done: asyncio.Event = field(default_factory=asyncio.Event)
-    texts: list[str] = field(default_factory=list)
-    kinds: list[str] = field(default_factory=list)
-    ids: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprob | None] = field(default_factory=list)
-    end: Finish | Failed | None = None
+    def __init__(self) -> None:
+        super().__init__()
+        self.done = asyncio.Event()
+        self.texts: list[str] = []
+        self.ids: list[int] = []
+        self.logprobs: list[TokenLogprob | None] = []
 
-    def opened(self, prepared: Prepared) -> None:
-        pass
-
+    @override
     def push(self, events: list[TurnEvent], tokens: int = 0) -> None:
-        assert self.end is None, "nothing follows the end"
+        super().push(events, tokens)
         if isinstance(events[-1], Finish):
             assert events[-1].usage.output - tokens in (0, 1), "all but the end token"
         for event in events:
             if isinstance(event, BlockStart):
                 assert event.block == len(self.texts)
                 self.texts.append("")
-                self.kinds.append(event.kind)
             elif isinstance(event, Delta):
                 assert (event.block, event.offset) == (len(self.texts) - 1, len(self.texts[-1]))
                 self.texts[-1] += event.text
@@ -95,9 +89,8 @@ class Sink:
                 self.logprobs += event.logprobs or []
             else:
                 assert isinstance(event, Finish | Failed)
-                self.end = event
+                assert event is events[-1]
                 self.done.set()
-        self.events += events
 
     @property
     def words(self) -> int:
@@ -324,7 +317,7 @@ class Local:
     async def start(
         self, workers: int = 1, parsers: int = 1, preprocessors: int = 1, **config: Any
     ) -> "Local":
-        for stage, count in zip(INNER_STAGES, (workers, parsers, preprocessors), strict=True):
+        for stage, count in zip(INNER_STAGES, (preprocessors, workers, parsers), strict=True):
             for _ in range(count):
                 await self.add(stage, **config)
         await self.add("frontend", **config)

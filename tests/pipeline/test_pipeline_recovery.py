@@ -12,7 +12,8 @@ from schemas.errors import Unavailable
 from schemas.events import Failed
 from services.frontend.http.auth import anyone
 from tests.kit.counting import Plan, held
-from tests.kit.local import INNER_STAGES, SILENCES, Local, Running, Silence, other, owes_nothing
+from tests.kit.local import SILENCES, Local, Running, Silence, other, owes_nothing
+from tests.kit.process import INNER_STAGES
 from tests.kit.waiting import eventually
 
 
