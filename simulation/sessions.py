@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from schemas.conversation import ToolSpec
+from services.families import find_family
 from turnwire_tools.clients.answer import APIS, Api, Story
 
 TENANTS = ("red", "blue")
@@ -24,6 +25,8 @@ TOOLS = [
         {"type": "object", "properties": {"cmd": {"type": "string"}, "count": {"type": "integer"}}},
     ),
 ]
+_STYLE = find_family("qwen3_coder").style
+"""How the demo model writes."""
 PACES = (
     "",
     "",
@@ -205,11 +208,11 @@ class Workload:
                     where = " ".join(next(words) for _ in range(random.randint(1, 3)))
                     if random.random() < 0.2:
                         where += " " + random.choice(_ODD)
-                    script += _call("look", {"where": self._paced(where)})
+                    script += _STYLE.write_call("look", {"where": self._paced(where)})
                     story.append(("call", f"look {_json({'where': where})}"))
                 else:
                     command, number = next(words), random.randint(0, 9)
-                    script += _call("run", {"cmd": command, "count": number})
+                    script += _STYLE.write_call("run", {"cmd": command, "count": number})
                     story.append(("call", f"run {_json({'cmd': command, 'count': number})}"))
                 script += random.choice(PACES_BETWEEN_CALLS)
                 results.append(f"{name} result {at} {next(words)}")
@@ -223,14 +226,6 @@ class Workload:
         if at > 0:
             return text[:at] + pace + text[at:]
         return text if pace == LONG_PACE else pace + text  # siblings are held until the first token
-
-
-def _call(name: str, arguments: dict[str, object]) -> str:
-    parameters = "".join(
-        f"<parameter={key}>\n{value if isinstance(value, str) else _json(value)}\n</parameter>\n"
-        for key, value in arguments.items()
-    )
-    return f"<tool_call>\n<function={name}>\n{parameters}</function>\n</tool_call>"
 
 
 def _json(value: object) -> str:

@@ -5,14 +5,6 @@ reasoning, blank text."""
 from collections.abc import Callable
 
 
-def call(tool: str, **arguments: str) -> str:
-    """A call as the model writes it."""
-    parameters = "".join(
-        f"<parameter={name}>\n{value}\n</parameter>\n" for name, value in arguments.items()
-    )
-    return f"<tool_call>\n<function={tool}>\n{parameters}</function>\n</tool_call>"
-
-
 def turns(shell: Callable[[str], str]) -> list[list[str]]:
     """The model's outputs for each user request, turn by turn, the last one without a call. The
     prompt opens the reasoning. `shell`: writes a call of the client's shell tool."""
@@ -58,8 +50,3 @@ def turns(shell: Callable[[str], str]) -> list[list[str]]:
         ],
         ["The end.\n</think>\n\n" + shell("wc -l < log.txt"), "Over.\n</think>\n\nDONE"],
     ]
-
-
-def request(outputs: list[str]) -> str:
-    """A user message that makes the script engine output these texts."""
-    return "".join(f"[[say]]{output}[[/say]]" for output in outputs)

@@ -6,9 +6,10 @@ import pytest
 from tests.clients.agents import Opencode
 from tests.clients.claude import ClaudeCode
 from tests.clients.machine import Machine
-from tests.clients.noncanonical import call, request
 from tests.clients.session import Session
 from tests.clients.wire import turn_id
+from tests.kit.messages_client import say
+from tests.kit.model_output import written_call
 
 pytestmark = pytest.mark.timeout(900)
 TASK = "Use your shell tool to run exactly this command and nothing else: `echo seen`. Then answer DONE."
@@ -18,7 +19,9 @@ HELPERS = 2
 
 def starting(tool: str, **arguments: str) -> str:
     """An output that starts helpers."""
-    return "I delegate.\n</think>\n\n" + "\n".join(call(tool, **arguments) for _ in range(HELPERS))
+    return "I delegate.\n</think>\n\n" + "\n".join(
+        written_call(tool, **arguments) for _ in range(HELPERS)
+    )
 
 
 async def check_family(session: Session, *, titles: int = 0) -> None:
@@ -38,7 +41,7 @@ async def test_claude_codes_helpers_name_their_session(machine: Machine, session
     claude = await ClaudeCode(machine).connect(session.wire.url)
     agent = {"description": "look", "prompt": TASK, "subagent_type": "general-purpose"}
     agent["run_in_background"] = "false"
-    await claude.ask(request([starting("Agent", **agent), OVER]))
+    await claude.ask(say(starting("Agent", **agent), OVER))
     await check_family(session)
     kinds = {one.headers.get("x-claude-code-request-class") for one in session.wire.turns}
     assert kinds <= {None, "main", "subagent"}  # None: releases before 2.1.273
@@ -48,5 +51,5 @@ async def test_opencodes_helpers_name_their_session(machine: Machine, session: S
     opencode = Opencode(machine)
     await opencode.connect(session.wire.url, "chat")
     task = {"description": "look", "prompt": TASK, "subagent_type": "general"}
-    await opencode.ask(request([starting("task", **task), OVER]))
+    await opencode.ask(say(starting("task", **task), OVER))
     await check_family(session, titles=1)

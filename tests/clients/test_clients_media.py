@@ -5,8 +5,9 @@ import pytest
 
 from tests.clients.claude import ClaudeCode, blocks
 from tests.clients.machine import Machine
-from tests.clients.noncanonical import call, request
 from tests.clients.session import Session
+from tests.kit.messages_client import say
+from tests.kit.model_output import written_call
 from tests.kit.pdf_files import PNG, pdf
 
 pytestmark = pytest.mark.timeout(900)
@@ -16,9 +17,9 @@ NOTE = "\n\n[Note from the server: images are not shown to this model. It gets o
 
 def reading(machine: Machine, name: str) -> str:
     """A message that makes the client read a file."""
-    read = call("Read", file_path=str(machine.project / name))
+    read = written_call("Read", file_path=str(machine.project / name))
     outputs = [f"I read.\n</think>\n\nReading.\n\n{read}", "Hm.\n</think>\n\nI have read it. "]
-    return request(outputs)
+    return say(*outputs)
 
 
 async def test_claude_code_reads_an_image_and_a_pdf(machine: Machine, session: Session) -> None:

@@ -9,16 +9,18 @@ import pytest
 from tests.clients.claude import ClaudeCode
 from tests.clients.codex import CodexCli
 from tests.clients.machine import Machine
-from tests.clients.noncanonical import call, request, turns
+from tests.clients.noncanonical import turns
 from tests.clients.session import Session
 from tests.clients.wire import turn_id
+from tests.kit.messages_client import say
+from tests.kit.model_output import written_call
 from tests.kit.stack import Stack
 from tests.pipeline.tap import SAMPLE, Tap
 
 pytestmark = pytest.mark.timeout(900)
 
-CLAUDE = turns(lambda command: call("Bash", command=command, description="it"))
-CODEX = turns(lambda command: call("exec_command", cmd=command))
+CLAUDE = turns(lambda command: written_call("Bash", command=command, description="it"))
+CODEX = turns(lambda command: written_call("exec_command", cmd=command))
 LOG = ["1", "2a", "2b", "3", "3b", "4 caf\u00e9", "5", '6 "a" \\ <b> & c', "8", "9"]
 
 
@@ -58,7 +60,7 @@ async def test_claude_code_is_served(
     asked = [*CLAUDE, tidied(machine)]
     async with claude.dialog() as dialog:
         for outputs in asked:
-            await dialog.ask(request(outputs))
+            await dialog.ask(say(*outputs))
     await check(session, machine, asked)
     assert machine.file("made.txt") == "one\ntwo\n"
     await check_sample(session, tap.samples(demo_dir))
@@ -69,9 +71,9 @@ def tidied(machine: Machine) -> list[str]:
     made = str(machine.project / "made.txt")
     command = f"cd {machine.project} && cat made.txt"
     calls = [
-        call("Write", file_path=made, content="zero  \ntwo\n"),
-        call("Edit", file_path=made, old_string="zero", new_string="one \t"),
-        call("Bash", command=command, timeout="5000.0", description="it"),
+        written_call("Write", file_path=made, content="zero  \ntwo\n"),
+        written_call("Edit", file_path=made, old_string="zero", new_string="one \t"),
+        written_call("Bash", command=command, timeout="5000.0", description="it"),
     ]
     return [f"So.\n</think>\n\n{made}" for made in calls] + ["It is there.\n</think>\n\nDone."]
 
@@ -81,6 +83,6 @@ async def test_codex_is_served(
 ) -> None:
     codex = await CodexCli(machine).connect(session.wire.url)
     for n, outputs in enumerate(CODEX):
-        await codex.ask(request(outputs), resume=n > 0)
+        await codex.ask(say(*outputs), resume=n > 0)
     await check(session, machine, CODEX)
     await check_sample(session, tap.samples(demo_dir))

@@ -6,6 +6,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from tests.kit.model_output import written_call
+
 Json = dict[str, Any]
 Tool = tuple[str, str, Json]
 CLOSED = "\n</think>\n\n"
@@ -80,9 +82,5 @@ def _script(rng: Random, tools: list[Tool]) -> str:
 
 def _call(rng: Random, name: str, values: Json) -> str:
     """A call as the demo model writes it; one of twelve is cut off."""
-    parameters = ""
-    for key, given in values.items():
-        text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
-        parameters += f"<parameter={key}>\n{text}\n</parameter>\n"
-    call = f"<tool_call>\n<function={name}>\n{parameters}</function>\n</tool_call>"
+    call = written_call(name, **values)
     return call[: rng.randint(5, len(call))] if rng.random() < 0.08 else call

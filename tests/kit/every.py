@@ -31,8 +31,8 @@ def for_each(
 ) -> Callable[[Check], Check]:
     """Decorates a check of one case, which is its first parameter, and makes a test of all cases.
 
-    The other parameters are fixtures, as usual. A check that takes longer than two seconds has
-    `parts`: each is a test of its own.
+    The other parameters are fixtures, which are made once for all cases. A check that takes longer
+    than two seconds has `parts`: each is a test of its own.
     """
     return _for_all([(name(case), (case,)) for case in cases], parts, 1)
 

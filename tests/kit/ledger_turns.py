@@ -9,7 +9,6 @@ from schemas.conversation import (
     Client,
     Conversation,
     Message,
-    Part,
     Result,
     Text,
     ToolSpec,
@@ -25,20 +24,16 @@ from services.parser.turn_stream import TurnStream
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
 from services.runtime.storage.seal import Sealer
+from tests.kit.conversations import user
+from tests.kit.model_output import written_call
 
 BASH = ToolSpec("Bash", "run", {"type": "object", "properties": {"command": {"type": "string"}}})
-CALLED = (
-    "<tool_call>\n<function=Bash>\n<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>"
-)
+CALLED = written_call("Bash", command="ls")
 SEALER, SIGNER = Sealer(b"test"), EntrySigner(b"test")
-QUESTION = Message("user", [Text("hi")])
-MORE = Message("user", [Text("go on")])
+QUESTION = user("hi")
+MORE = user("go on")
 TURNS = [f"{number:024x}" for number in range(20)]
 ANSWER = "Done."
-
-
-def assistant(*parts: Part) -> Message:
-    return Message("assistant", list(parts))
 
 
 def called(arguments: str = '{"command":"ls"}', call_id: str = "c1") -> Call:

@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 
 from schemas.conversation import Conversation
+from tests.kit.model_output import written_call
 from tests.kit.stack import MODEL
 from tests.kit.waiting import LIMIT_S, until
 from turnwire_tools.clients import answer
@@ -30,10 +31,8 @@ TOOLS = [
 
 
 def call(cmd: str, **more: object) -> str:
-    """A tool call as the model writes it."""
-    arguments = {"cmd": cmd, **more}
-    parameters = "".join(f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in arguments.items())
-    return f"<tool_call>\n<function=run_shell>\n{parameters}</function>\n</tool_call>"
+    """A call of this tool as the model writes it."""
+    return written_call("run_shell", cmd=cmd, **more)
 
 
 def say(*outputs: str) -> str:

@@ -9,16 +9,16 @@ import pytest
 
 from tests.kit.bus_turns import BusTurns, prefix_break
 from tests.kit.messages_client import Client, body, say
+from tests.kit.model_output import written_call
 from tests.kit.nats import NatsServer
 from tests.kit.search_provider import ProviderStub, provider
 from tests.kit.stack import MODEL, Stack
 
 pytestmark = pytest.mark.slow
-SEARCH = "<tool_call>\n<function=web_search>\n<parameter=query>\n{}\n</parameter>\n</function>\n</tool_call>"
 ASKED = say(
     "  I search first,  \nthen I answer. \n</think>\n\n Searching  \n\n"
-    + SEARCH.format(" the  tides"),
-    "Once more.\n</think>\n\n" + SEARCH.format("moon"),
+    + written_call("web_search", query=" the  tides"),
+    "Once more.\n</think>\n\n" + written_call("web_search", query="moon"),
     "Now I see.\n</think>\n\nHigh water is at noon. ",
     "Thanks.\n</think>\n\nYes.",
 )

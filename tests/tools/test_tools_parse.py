@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 
 from services.cli.main import main
+from tests.kit.model_output import written_call
 
-CALL = (
-    "<tool_call>\n<function=Bash>\n<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>"
-)
-RAW = "Hm.</think>\n\nLet me look.\n" + CALL
+RAW = "Hm.</think>\n\nLet me look.\n" + written_call("Bash", command="ls")
 SCHEMA = {"type": "object", "properties": {"command": {"type": "string"}}}
 TOOLS = [{"name": "Bash", "description": "Runs.", "input_schema": SCHEMA}]
 Parse = Callable[..., int]
