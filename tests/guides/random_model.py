@@ -1,8 +1,11 @@
 """A model without weights: it writes random tokens of those that a grammar allows, and now and then
 a marker."""
 
+import json
 import random
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +17,7 @@ from tokenizers.models import BPE
 from schemas.conversation import ToolSpec
 from schemas.events import BlockStart, Delta, FinishReason
 from services.families import Family, open_parser
+from services.families.writing import Tags
 
 PATCH = r"""
 start: begin_patch hunk+ end_patch
@@ -66,6 +70,12 @@ class ByteTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         return str(self.backend.decode(list(ids), skip_special_tokens=False))
+
+    def accepts(self, grammar: str, text: str) -> bool:
+        """Whether the text is a whole one of this grammar, in Lark."""
+        lark = llguidance.LLMatcher.grammar_from_lark(grammar)
+        matcher, ids = llguidance.LLMatcher(self.library, lark), self.encode(text)
+        return bool(matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting())
 
 
 class RandomModel:
@@ -136,3 +146,32 @@ def calls_of(
         elif blocks[-1].kind == "text":
             prose += texts[-1]
     return calls, prose
+
+
+def may_stay_open(found: Family, text: str, calls: int) -> bool:
+    """Whether a call of the text may be incomplete at its end: a value shows the opening of another
+    call, or a key is written twice, which the grammar of a tool without `strict` cannot exclude."""
+    opening = found.style.call.partition("{")[0].strip()
+    return text.count(opening) > calls or repeats_key(found, text)
+
+
+def repeats_key(found: Family, text: str) -> bool:
+    if isinstance(found.style.arguments, Tags):
+        before = found.style.arguments.template.partition("{key}")[0]
+        for call in text.split(found.style.call.partition("{name}")[0].split("\n")[-1]):
+            keys = re.findall(rf"{re.escape(before)}([^<>\"]+)", call)
+            if len(keys) > len(set(keys)):
+                return True
+    repeated = False
+
+    def read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal repeated
+        value = dict(pairs)
+        repeated |= len(value) < len(pairs)
+        return value
+
+    decoder = json.JSONDecoder(object_pairs_hook=read_object)
+    for brace in re.finditer("{", text):
+        with suppress(ValueError):
+            decoder.raw_decode(text, brace.start())
+    return repeated

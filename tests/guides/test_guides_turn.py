@@ -4,20 +4,17 @@ import json
 import random
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import Any
 
 import jsonschema
-import llguidance
 import pytest
 
 from schemas.conversation import Grammar, OutputFormat, ToolSpec
 from services.families import Family, families, find_family
 from services.families.response_template import template_name
-from services.families.writing import Tags
 from services.guides.turn import TurnForm, turn_grammar
 from services.guides.writer import Unguidable
-from tests.guides.random_model import PATCH, ByteTokenizer, RandomModel, calls_of
+from tests.guides.random_model import PATCH, ByteTokenizer, RandomModel, calls_of, may_stay_open
 from tests.kit.every import for_each, for_rows
 from tests.kit.response_templates import OWN
 
@@ -60,20 +57,13 @@ HELD = [*QUICK, template_name(json.dumps(OWN["renamed"]))]
 PATCHES = ByteTokenizer(())
 
 
-def accepts(tokenizer: ByteTokenizer, grammar: str, text: str) -> bool:
-    lark = llguidance.LLMatcher.grammar_from_lark(grammar)
-    matcher = llguidance.LLMatcher(tokenizer.library, lark)
-    ids = tokenizer.encode(text)
-    return bool(matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting())
-
-
 def check_call(name: str, arguments: str) -> None:
     value = json.loads(arguments)
     assert name in {tool.name for tool in TOOLS}
     if name == "weather":
         jsonschema.validate(value, STRICT)
     elif name == "apply_patch":
-        assert accepts(PATCHES, PATCH, value["input"]), value
+        assert PATCHES.accepts(PATCH, value["input"]), value
     elif name == "word":
         assert re.fullmatch(r'[a-z"\\]+ [0-9]{2}', value["input"]), value
     elif name == "text":
@@ -90,35 +80,6 @@ def snippets(found: Family) -> list[str]:
     pieces += [getattr(style.arguments, "template", "").partition("{value}")[2]]
     pieces += [patch, json.dumps({"input": patch}), '"}', "</", '{"mood": "calm"}']
     return [piece for piece in pieces if piece]
-
-
-def may_stay_open(found: Family, text: str, calls: int) -> bool:
-    """Whether a call of the text may be incomplete at its end: a value shows the opening of another
-    call, or a key is written twice, which the grammar of a tool without `strict` cannot exclude."""
-    opening = found.style.call.partition("{")[0].strip()
-    return text.count(opening) > calls or repeats_key(found, text)
-
-
-def repeats_key(found: Family, text: str) -> bool:
-    if isinstance(found.style.arguments, Tags):
-        before = found.style.arguments.template.partition("{key}")[0]
-        for call in text.split(found.style.call.partition("{name}")[0].split("\n")[-1]):
-            keys = re.findall(rf"{re.escape(before)}([^<>\"]+)", call)
-            if len(keys) > len(set(keys)):
-                return True
-    repeated = False
-
-    def read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        nonlocal repeated
-        value = dict(pairs)
-        repeated |= len(value) < len(pairs)
-        return value
-
-    decoder = json.JSONDecoder(object_pairs_hook=read_object)
-    for brace in re.finditer("{", text):
-        with suppress(ValueError):
-            decoder.raw_decode(text, brace.start())
-    return repeated
 
 
 def turns(
@@ -244,5 +205,5 @@ def test_marker_that_is_a_stop_token_is_left_to_the_engine() -> None:
     stops = [tokenizer.tokens["<|call|>"], tokenizer.tokens["<|return|>"]]
     text = turn_grammar(TurnForm(tools=TOOLS), found, tokenizer.tokens, stops)[0]
     call = found.style.write_call("free", {"a": "b"}).removesuffix("<|call|>")
-    assert accepts(tokenizer, text, call)
+    assert tokenizer.accepts(text, call)
     assert calls_of(found, TOOLS, call, ended=True)[0] == [("free", '{"a": "b"}', True)]

@@ -27,18 +27,21 @@ def ids_of(text: str) -> list[int]:
 
 
 def entry(
-    at: int, ids: list[int], *, scored: bool, finish: TokenFinish | None = None, **context: Any
+    at: int,
+    ids: list[int],
+    *,
+    scored: bool,
+    turn: str = "t",
+    finish: TokenFinish | None = None,
+    **context: Any,
 ) -> TokenEntry:
     options: dict[str, Any] = {"family": "hermes", "prompt_tokens": 3, **context}
-    raw = (
-        msgspec.Raw(msgspec.json.encode(ParseContext("m", frontend="f", **options)))
-        if at == 0
-        else ABSENT
-    )
+    encoded = msgspec.json.encode(ParseContext("m", frontend="f", **options))
+    raw = ABSENT if at else msgspec.Raw(encoded)
     logprobs = None
     if scored:
         logprobs = [[(token, -float(at + n)), (token + 1, -0.5)] for n, token in enumerate(ids)]
-    return TokenEntry("t", 1, at, ids, raw, logprobs=logprobs, finish=finish)
+    return TokenEntry(turn, 1, at, ids, raw, logprobs=logprobs, finish=finish)
 
 
 def parsed(

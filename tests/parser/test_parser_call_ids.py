@@ -38,4 +38,4 @@ def test_ids_are_unique_although_the_model_repeats_its_own(family: str, text: st
     """Twice in a turn, and again in the next one."""
     found = [id for turn in ("a" * 24, "b" * 24) for id in call_ids(family, text, turn)]
     assert len(found) == len(set(found)) == 4
-    assert all(re.fullmatch("[a-zA-Z0-9_-]{9,64}", id) for id in found), found
+    assert [id for id in found if not re.fullmatch("[a-zA-Z0-9_-]{9,64}", id)] == []

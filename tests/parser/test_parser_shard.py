@@ -8,6 +8,7 @@ import pytest
 
 from schemas.control import StreamPosition
 from schemas.conversation import ToolSpec
+from schemas.errors import EngineFailed
 from schemas.events import (
     Dispatch,
     Failed,
@@ -59,7 +60,7 @@ def test_tokens_that_a_stop_string_cuts_are_not_sent(cuts: int) -> None:
     parse = parsed("One two STOP three", stop=["STOP"], cuts=cuts)
     ((_, text, tokens),) = scored_blocks(parse)
     assert (text, spelled(tokens)[: len(text)]) == ("One two ", b"One two ")
-    assert all(token.at < len(text) for token in tokens)
+    assert [token for token in tokens if token.at >= len(text)] == []
     assert finish(parse).stop_string == "STOP"
 
 
@@ -149,10 +150,15 @@ def test_a_raw_completion_of_nothing_has_no_block() -> None:
 
 
 def test_an_unreadable_family_fails_its_own_turn() -> None:
-    shard = Shard(VOCABULARY, SEALER)
+    shard, ids = Shard(VOCABULARY, SEALER), ids_of("Hello there")
+    shard.parse(entry(0, ids[:1], scored=False, turn="u"), "w")
     with pytest.raises(ValueError, match="no parser"):
         shard.parse(entry(0, [], scored=False, family="nonesuch"), "w")
-    assert not isinstance(shard.turns.get("t"), Failed)
+    failed, other = shard.turns["t"], shard.turns["u"]
+    failed.fail(EngineFailed("no parser").info)
+    assert [type(event) for event in events(failed)] == [Failed]
+    assert shard.parse(entry(1, ids[1:], scored=False, turn="u"), "w") is other
+    assert [text for _, text, _ in scored_blocks(other)] == ["Hello there"]
 
 
 def test_tokens_that_come_again_are_not_taken_again() -> None:

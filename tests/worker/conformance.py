@@ -84,7 +84,7 @@ class Conformance:
         second = await bench.run(bench.request(prompt))
         (told,) = [delta for delta in first if delta.cached is not None]
         assert told.waited_s is None or told.waited_s >= 0
-        assert all(delta is told or delta.waited_s is None for delta in first)
+        assert [delta for delta in first if delta.waited_s is not None] in ([], [told])
         assert output(first) == output(second)
         if bench.info.block_tokens is not None and len(prompt) > 2 * bench.info.block_tokens:
             assert cached(first) == 0
@@ -192,7 +192,8 @@ class Conformance:
         await first.aclose()
         assert len(await bench.ids(bench.request(turn="same", max_tokens=4))) == 4
 
-    async def test_every_declared_feature_is_taken(self, bench: Bench) -> None:
+    async def test_declared_features_are_accepted_and_others_refused(self, bench: Bench) -> None:
+        """What each does is proved in the engine's own tests."""
         (first,) = await bench.ids(bench.request(max_tokens=1))
         asked: dict[str, dict[str, Any]] = {
             "sampling": {"temperature": 0.7, "top_p": 0.9, "top_k": 20},
@@ -211,7 +212,7 @@ class Conformance:
         for feature, options in asked.items():
             if feature in bench.info.features:
                 deltas = await bench.run(bench.request(max_tokens=6, **options))
-                assert deltas[-1].finish is not None, feature
+                assert deltas[-1].finish in (FinishReason.LENGTH, FinishReason.STOP), feature
                 assert feature != "min_tokens" or len(output(deltas)) >= 4
             elif feature not in ("priority", "grammar"):  # a hint, and what no request has to have
                 with pytest.raises(Invalid, match="not supported"):
@@ -224,8 +225,8 @@ class Conformance:
             pytest.skip("no log probabilities")
         deltas = await bench.run(bench.request(max_tokens=8, logprobs=0))
         for delta in deltas:
-            assert [pairs[0][0] for pairs in delta.logprobs or []] == delta.ids
-            assert all(len(pairs) == 1 for pairs in delta.logprobs or [])
+            scored = [[token for token, _ in pairs] for pairs in delta.logprobs or []]
+            assert scored == [[token] for token in delta.ids]
         stop = output(deltas)[2]
         for logprobs in (None, 0):
             (*_, last) = await bench.run(bench.request(stop_ids=[stop], logprobs=logprobs))

@@ -44,15 +44,13 @@ def test_ids_that_would_kill_an_engine_are_refused(ids: Any, words: str) -> None
 
 @for_rows(
     [
-        (101, {}, "prompt is too long: 101 tokens > 100 maximum"),
-        (95, {}, "input length and `max_tokens` exceed context limit: 95 + 10 > 100"),
+        (101, "prompt is too long: 101 tokens > 100 maximum"),
+        (95, "input length and `max_tokens` exceed context limit: 95 + 10 > 100"),
     ]
 )
-def test_an_overflow_has_the_words_by_which_clients_compact(
-    length: int, changes: dict[str, int], words: str
-) -> None:
+def test_an_overflow_has_the_words_by_which_clients_compact(length: int, words: str) -> None:
     with pytest.raises(ContextOverflow) as caught:
-        check(request([1] * length), info(**changes))
+        check(request([1] * length), info())
     assert caught.value.info.message.startswith(words)
 
 

@@ -85,7 +85,7 @@ class TestTransformersCore(TransformersBench):
         await suite.test_one_terminal_delta_at_the_end(bench)
         await suite.test_short_turn_leaves_its_whole_prompt_in_the_cache(bench, "a stop")
         await suite.test_a_stop_id_ends_the_turn_and_is_not_among_the_ids(bench)
-        await suite.test_every_declared_feature_is_taken(bench)
+        await suite.test_declared_features_are_accepted_and_others_refused(bench)
         await suite.test_a_closed_turn_stops_decoding_and_gets_nothing_more(bench)
         await suite.test_death_ends_every_open_turn_and_is_permanent(bench)
 

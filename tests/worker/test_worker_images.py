@@ -21,6 +21,7 @@ from services.runtime.process import Process
 from services.runtime.storage.kv import create_bucket
 from services.worker.engines.registry import open_engine
 from services.worker.service import Worker
+from tests.kit.every import Cases
 from tests.kit.nats import NatsServer
 from tests.kit.processes import MakeProcess
 from tests.kit.waiting import eventually
@@ -140,7 +141,7 @@ async def test_image_that_is_not_stored_is_named_by_its_code(
 
 
 async def test_places_outside_the_prompt_that_overlap_or_are_in_no_order_are_refused(
-    trial: Trial, vision: VisionPrompts
+    trial: Trial, vision: VisionPrompts, cases: Cases
 ) -> None:
     ids, images = placed(vision, image("red"), image("blue"))
     first, second = images
@@ -151,9 +152,10 @@ async def test_places_outside_the_prompt_that_overlap_or_are_in_no_order_are_ref
     output = pack_ids(ids[second.at :])
     asked.append(trial.asked("t", ids[: second.at], images, resume=output))
     for request in asked:
-        error = error_of(await trial.send(request))
-        assert error.kind is ErrorKind.INVALID
-        assert "an image is not at its place in the prompt of" in error.message
+        with cases.case(*((one.at, one.tokens) for one in request.images)):
+            error = error_of(await trial.send(request))
+            assert error.kind is ErrorKind.INVALID
+            assert "an image is not at its place in the prompt of" in error.message
 
 
 async def test_resumed_turns_ended_thoughts_and_prefills_have_their_images(

@@ -1,35 +1,24 @@
 """Budgets of reasoning tokens, read by the real parser, for every family."""
 
-import random
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from schemas.conversation import ToolSpec
-from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason
-from schemas.frames import ParseContext, ThoughtBudget, TokenFinish, unpack_ids
-from services.families import Family, families, find_family
+from schemas.events import BlockStart, BlockStop, Finish, FinishReason
+from schemas.frames import unpack_ids
+from services.families import families
 from services.families.thoughts import thought_markers
-from services.parser.turn_parse import TurnParse
-from services.parser.turn_stream import TurnStream
-from services.preprocessor.thoughts import unlimited_thoughts
-from services.runtime.storage.seal import Sealer
-from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.prompt_tokenizer import PromptTokenizer
-from services.worker.budgeted_turn import BudgetedTurn
-from services.worker.engine import EngineDelta
-from services.worker.output.token_stream import TokenStream
 from services.worker.thoughts import ThoughtCounter
 from tests.kit.every import for_each
-from tests.kit.fake_decodings import FakeDecodings
-from tests.kit.parser_cases import opened, vectors
+from tests.kit.examples import chances
+from tests.kit.parser_cases import Block, opened, vectors
+from tests.worker.budgeted_turns import Turn, budget_of, read, thought, vocabulary_of
 
 LIMIT = 64
-TOOLS = [ToolSpec("run", schema={"properties": {"cmd": {"type": "string"}}})]
 SENTENCE = "look first then weigh each case (a < b), x = {y}; `code` 12 [z] and so on. No! é 船"
 WORDS = [*SENTENCE.split(), "Why?\n", "\n\n"]
 THINKING = [name for name, family in families().items() if thought_markers(family) is not None]
@@ -54,146 +43,29 @@ def tokenizer_of(demo_dir: Path) -> Tokenizers:
     return load
 
 
-@cache
-def vocabulary_of(tokenizer: PromptTokenizer) -> Vocabulary:
-    return Vocabulary(tokenizer.backend)
-
-
-@cache
-def thoughts_of(tokenizer: PromptTokenizer, name: str) -> ThoughtBudget | None:
-    return unlimited_thoughts(tokenizer, families()[name])
-
-
-class Turn:
-    """A turn with a budget whose engine plays `ids`, and after each ended thought the next of
-    `more`. Each step of the engine has one of `steps` tokens."""
-
-    def __init__(
-        self,
-        budget: ThoughtBudget,
-        ids: Sequence[int],
-        more: Sequence[Sequence[int]] = (),
-        *,
-        steps: Sequence[int] = (1,),
-        max_tokens: int = 10_000,
-        resume: Sequence[int] = (),
-        logprobs: bool = False,
-    ) -> None:
-        self.steps, self.chance = steps, random.Random(len(ids))
-        counter = ThoughtCounter(budget)
-        resumed = [*resume, *counter.resume(resume)][:max_tokens]
-        self.decoding = FakeDecodings().open(resumed)
-        self.stream = self.decoding.stream
-        self.closed = self.continued = 0
-        self.ends: list[int] = []
-        """The number of ids at which the engine continues after the end of a thought."""
-        continuation: Any = self
-        self.sink = BudgetedTurn(self.decoding, counter, max_tokens, continuation)
-        more = list(more)
-        segment: Sequence[int] | None = ids
-        while segment is not None and not self.decoding.ended:
-            self.open, self.decoding.handle = True, self
-            left = max_tokens - len(self.stream.ids)
-            self._play(list(segment), left, logprobs)
-            segment = more.pop(0) if not self.open and more else None
-
-    def _play(self, ids: list[int], left: int, logprobs: bool) -> None:
-        cached: int | None = 7 + self.continued
-        at = 0
-        while self.open:
-            size = min(self.chance.choice(self.steps), left - at, len(ids) - at)
-            part = ids[at : at + size]
-            at += size
-            finish = stop_id = None
-            if at == left:
-                finish = FinishReason.LENGTH
-            elif at == len(ids):
-                finish, stop_id = FinishReason.STOP, 2
-            scores = [[(token, -0.5)] for token in part] if logprobs else None
-            self.sink.put(EngineDelta(part, scores, cached, finish, stop_id=stop_id))
-            cached = None
-            if finish is not None:
-                assert self.decoding.ended or not self.open, "an end was lost"
-                return
-
-    def begin_soon(self, turn: BudgetedTurn) -> None:
-        """The continuation's."""
-        assert turn is self.sink
-        assert not self.open, "the engine was stopped first"
-        self.continued += 1
-        self.ends.append(len(self.stream.ids))
-
-    def close(self) -> None:
-        self.open = False
-        self.closed += 1
-
-
-def read(
-    name: str, tokenizer: PromptTokenizer, stream: TokenStream, in_reasoning: bool
-) -> tuple[list[Any], Finish]:
-    """The blocks and the end of a stream, by the parser stage."""
-    context = ParseContext("m", name, "f", 10, tools=TOOLS, in_reasoning=in_reasoning)
-    turn = TurnStream("t", 1, context, "w")
-    parse = TurnParse.open(
-        turn, find_family(name), vocabulary_of(tokenizer), Sealer.load(None, "m")
-    )
-    for token in stream.ids:
-        parse.feed([token])
-    parse.finish(stream.finish or TokenFinish(FinishReason.STOP, 2))
-    blocks: list[list[str]] = []
-    end = None
-    for logged in parse.read(10**9)[0]:
-        event = getattr(logged, "event", logged)
-        if isinstance(event, BlockStart):
-            blocks.append([event.kind, ""])
-        elif isinstance(event, Delta):
-            blocks[-1][1] += event.text
-        elif isinstance(event, Finish):
-            end = event
-    assert end is not None
-    return blocks, end
-
-
-def thought(family: Family, text: str, in_reasoning: bool) -> str:
-    written = family.style.write_reasoning(text)
-    if not in_reasoning:
-        return written
-    opener = family.style.reasoning.partition("{text}")[0]
-    return written.removeprefix(opener)
-
-
-def budget_of(
-    name: str, tokenizer: PromptTokenizer, tokens: int, in_reasoning: bool
-) -> ThoughtBudget:
-    thoughts = thoughts_of(tokenizer, name)
-    assert thoughts is not None
-    return msgspec.structs.replace(thoughts, tokens=tokens, in_reasoning=in_reasoning)
-
-
 @for_each(THINKING)
 @pytest.mark.parametrize("single", [True, False])
 def test_budget_holds_and_an_answer_follows(
     name: str, single: bool, tokenizer_of: Tokenizers
 ) -> None:
     tokenizer, family = tokenizer_of(single), families()[name]
-    chance = random.Random(f"{name}{single}")
-    for in_reasoning in (True, False):
-        budget = budget_of(name, tokenizer, LIMIT, in_reasoning)
-        text = " ".join(chance.choice(WORDS) for _ in range(80))
-        ids = tokenizer.encode(
-            thought(family, text, in_reasoning) + family.style.write_text("Never.")
-        )
-        answer = tokenizer.encode(family.style.write_text("All done."))
-        turn = Turn(budget, ids, [answer], steps=(1, 1, 1, 2, 5, 40))
-        blocks, end = read(name, tokenizer, turn.stream, in_reasoning)
-        assert [kind for kind, _ in blocks] == ["reasoning", "text"], blocks
-        assert blocks[1][1] == "All done."
-        # A token with the opener's end and the thought's first text is in the usage only.
-        ending = len(unpack_ids(budget.end)) + (not single)
-        assert LIMIT <= end.usage.reasoning <= LIMIT + ending
-        assert turn.stream.ids[:LIMIT] == ids[:LIMIT]
-        assert turn.stream.cached == 7, "the prompt's, not that of the turn so far"
-        assert (turn.closed, turn.continued) == (1, 1)
+    for chance in chances(f"thoughts {name} {single}", 3):
+        text = " ".join(chance.choices(WORDS, k=80))
+        for in_reasoning in (True, False):
+            budget = budget_of(name, tokenizer, LIMIT, in_reasoning)
+            written = thought(family, text, in_reasoning) + family.style.write_text("Never.")
+            ids = tokenizer.encode(written)
+            answer = tokenizer.encode(family.style.write_text("All done."))
+            turn = Turn(budget, ids, [answer], steps=(1, 1, 1, 2, 5, 40))
+            blocks, end = read(name, tokenizer, turn.stream, in_reasoning)
+            assert [block["type"] for block in blocks] == ["reasoning", "text"], blocks
+            assert blocks[1]["text"] == "All done."
+            # A token with the opener's end and the thought's first text is in the usage only.
+            ending = len(unpack_ids(budget.end)) + (not single)
+            assert LIMIT <= end.usage.reasoning <= LIMIT + ending
+            assert turn.stream.ids[:LIMIT] == ids[:LIMIT]
+            assert turn.stream.cached == 7, "the prompt's, not that of the turn so far"
+            assert (turn.closed, turn.continued) == (1, 1)
 
 
 CALL = '<tool_call>\n{"name": "run", "arguments": {"cmd": "ls"}}\n</tool_call>'
@@ -214,7 +86,7 @@ class Hermes:
         budget = budget_of("hermes", self.tokenizer, tokens, True)
         return Turn(budget, ids, [self.encode(text) for text in more], **options)
 
-    def read(self, turn: Turn) -> tuple[list[Any], Finish]:
+    def read(self, turn: Turn) -> tuple[list[Block], Finish]:
         return read("hermes", self.tokenizer, turn.stream, True)
 
 
@@ -245,7 +117,7 @@ def test_thoughts_of_a_turn_share_the_budget(hermes: Hermes) -> None:
 def test_markers_that_are_mentioned_neither_end_nor_open_a_thought(hermes: Hermes) -> None:
     for mention in ("the <tool_call> tag", "a <think> tag"):
         blocks, end = hermes.read(hermes.turn(LIMIT, f"Of {mention}.{LONG}", "Done."))
-        assert [kind for kind, _ in blocks] == ["reasoning", "text"]
+        assert [block["type"] for block in blocks] == ["reasoning", "text"]
         assert end.usage.reasoning <= LIMIT + 3
     for mention in ("the <think> tag", "so:\n```\n<think>\n```\n"):
         ids = hermes.encode(f"{END}Here {mention}: {LONG}")

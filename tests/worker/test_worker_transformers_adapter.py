@@ -20,7 +20,7 @@ from services.worker.engines.transformers.adapter import (
     row_arguments,
 )
 from tests.kit.engines import request
-from tests.kit.every import for_rows
+from tests.kit.every import Cases, for_rows
 
 FIELDS_523 = {"page_size", "num_blocks", "max_batch_tokens", "auto_switch_to_flash"}
 FIELDS_523 |= {"scheduler_type", "max_queue_size"}
@@ -81,7 +81,7 @@ def test_a_cpu_never_leaves_sizes_to_the_library_and_5_17_has_another_name() -> 
     assert not {"page_size", "auto_switch_to_flash"} & set(old)
 
 
-def test_the_operator_has_the_last_word_within_what_works() -> None:
+def test_the_operator_has_the_last_word_within_what_works(cases: Cases) -> None:
     assert options(max_batch_tokens=64)["max_batch_tokens"] == 64
     assert parse_args(None) == EngineArgs()
     for call, message in (
@@ -89,7 +89,7 @@ def test_the_operator_has_the_last_word_within_what_works() -> None:
         (partial(options, max_queue_size=5), "max_queue_size"),
         (partial(parse_args, {"modes": 1}), "unknown field `modes`"),
     ):
-        with pytest.raises(Invalid, match=message):
+        with cases.case(message), pytest.raises(Invalid, match=message):
             call()
 
 

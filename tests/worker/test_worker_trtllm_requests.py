@@ -71,7 +71,7 @@ def test_an_engine_gets_the_arguments_that_its_release_takes(
         ({"kv_connector_config": {"connector": "lmcache"}}, False),
     ):
         scheduler = llm_arguments(config(engine_args=changes), release).get("scheduler_config", {})
-        assert ("capacity_scheduler_policy" in scheduler) is expected
+        assert ("capacity_scheduler_policy" in scheduler) is expected, changes
 
 
 @for_rows(

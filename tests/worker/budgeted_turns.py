@@ -1,0 +1,136 @@
+"""Turns with a budget of reasoning tokens, between an engine that plays tokens and the real
+parser."""
+
+import random
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from schemas.conversation import ToolSpec
+from schemas.events import Finish, FinishReason
+from schemas.frames import ParseContext, ThoughtBudget, TokenFinish
+from services.families import Family, families, find_family
+from services.parser.turn_parse import TurnParse
+from services.parser.turn_stream import TurnStream
+from services.preprocessor.thoughts import unlimited_thoughts
+from services.runtime.storage.seal import Sealer
+from services.tokenization.detokenizer import Vocabulary
+from services.tokenization.prompt_tokenizer import PromptTokenizer
+from services.worker.budgeted_turn import BudgetedTurn
+from services.worker.engine import EngineDelta
+from services.worker.output.token_stream import TokenStream
+from services.worker.thoughts import ThoughtCounter
+from tests.kit.fake_decodings import FakeDecodings
+from tests.kit.parser_cases import Block, fold
+
+TOOLS = [ToolSpec("run", schema={"properties": {"cmd": {"type": "string"}}})]
+
+
+@cache
+def vocabulary_of(tokenizer: PromptTokenizer) -> Vocabulary:
+    return Vocabulary(tokenizer.backend)
+
+
+@cache
+def thoughts_of(tokenizer: PromptTokenizer, name: str) -> ThoughtBudget | None:
+    return unlimited_thoughts(tokenizer, families()[name])
+
+
+class Turn:
+    """A turn with a budget whose engine plays `ids`, and after each ended thought the next of
+    `more`. Each step of the engine has one of `steps` tokens."""
+
+    def __init__(
+        self,
+        budget: ThoughtBudget,
+        ids: Sequence[int],
+        more: Sequence[Sequence[int]] = (),
+        *,
+        steps: Sequence[int] = (1,),
+        max_tokens: int = 10_000,
+        resume: Sequence[int] = (),
+        logprobs: bool = False,
+    ) -> None:
+        self.steps, self.chance = steps, random.Random(len(ids))
+        counter = ThoughtCounter(budget)
+        resumed = [*resume, *counter.resume(resume)][:max_tokens]
+        self.decoding = FakeDecodings().open(resumed)
+        self.stream = self.decoding.stream
+        self.closed = self.continued = 0
+        self.ends: list[int] = []
+        """The number of ids at which the engine continues after the end of a thought."""
+        continuation: Any = self
+        self.sink = BudgetedTurn(self.decoding, counter, max_tokens, continuation)
+        more = list(more)
+        segment: Sequence[int] | None = ids
+        while segment is not None and not self.decoding.ended:
+            self.open, self.decoding.handle = True, self
+            left = max_tokens - len(self.stream.ids)
+            self._play(list(segment), left, logprobs)
+            segment = more.pop(0) if not self.open and more else None
+
+    def _play(self, ids: list[int], left: int, logprobs: bool) -> None:
+        cached: int | None = 7 + self.continued
+        at = 0
+        while self.open:
+            size = min(self.chance.choice(self.steps), left - at, len(ids) - at)
+            part = ids[at : at + size]
+            at += size
+            finish = stop_id = None
+            if at == left:
+                finish = FinishReason.LENGTH
+            elif at == len(ids):
+                finish, stop_id = FinishReason.STOP, 2
+            scores = [[(token, -0.5)] for token in part] if logprobs else None
+            self.sink.put(EngineDelta(part, scores, cached, finish, stop_id=stop_id))
+            cached = None
+            if finish is not None:
+                assert self.decoding.ended or not self.open, "an end was lost"
+                return
+
+    def begin_soon(self, turn: BudgetedTurn) -> None:
+        """The continuation's."""
+        assert turn is self.sink
+        assert not self.open, "the engine was stopped first"
+        self.continued += 1
+        self.ends.append(len(self.stream.ids))
+
+    def close(self) -> None:
+        self.open = False
+        self.closed += 1
+
+
+def read(
+    name: str, tokenizer: PromptTokenizer, stream: TokenStream, in_reasoning: bool
+) -> tuple[list[Block], Finish]:
+    """The blocks and the end of a stream, by the parser stage."""
+    context = ParseContext("m", name, "f", 10, tools=TOOLS, in_reasoning=in_reasoning)
+    turn = TurnStream("t", 1, context, "w")
+    parse = TurnParse.open(
+        turn, find_family(name), vocabulary_of(tokenizer), Sealer.load(None, "m")
+    )
+    for token in stream.ids:
+        parse.feed([token])
+    parse.finish(stream.finish or TokenFinish(FinishReason.STOP, 2))
+    events: list[Any] = parse.read(10**9)[0]
+    end = events.pop()
+    assert isinstance(end, Finish)
+    return fold(events), end
+
+
+def thought(family: Family, text: str, in_reasoning: bool) -> str:
+    written = family.style.write_reasoning(text)
+    if not in_reasoning:
+        return written
+    opener = family.style.reasoning.partition("{text}")[0]
+    return written.removeprefix(opener)
+
+
+def budget_of(
+    name: str, tokenizer: PromptTokenizer, tokens: int, in_reasoning: bool
+) -> ThoughtBudget:
+    thoughts = thoughts_of(tokenizer, name)
+    assert thoughts is not None
+    return msgspec.structs.replace(thoughts, tokens=tokens, in_reasoning=in_reasoning)
