@@ -12,6 +12,7 @@ from services.ledger.choice import MAX_COMPARED
 from services.ledger.evidence import call_id
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt
+from tests.kit.conversations import assistant
 from tests.kit.every import for_each
 from tests.kit.examples import chances
 from tests.kit.ledger_turns import (
@@ -22,7 +23,6 @@ from tests.kit.ledger_turns import (
     TURNS,
     Alike,
     Session,
-    assistant,
     called,
     outcome,
     results,

@@ -24,6 +24,7 @@ from services.ledger.evidence import call_id
 from services.ledger.signer import EntrySigner
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt
+from tests.kit.conversations import assistant
 from tests.kit.every import for_each, for_rows
 from tests.kit.ledger_turns import (
     BASH,
@@ -32,7 +33,6 @@ from tests.kit.ledger_turns import (
     SEALER,
     SIGNER,
     Session,
-    assistant,
     called,
     outcome,
     results,

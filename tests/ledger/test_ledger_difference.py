@@ -9,7 +9,6 @@ from schemas.conversation import (
     Message,
     Part,
     Reasoning,
-    Result,
     Text,
     Thinking,
     ToolSpec,
@@ -20,16 +19,17 @@ from services.ledger.difference import (
     Difference,
     difference,
 )
+from tests.kit.conversations import assistant, result, user
 from tests.kit.every import for_rows
 
 FRONT = "You are an agent. Today is {}. Session {}. Speed {}. {}\n"
 TOOLS = [ToolSpec("Bash", "Runs a command."), ToolSpec("Read", "Reads a file.")]
 LS = Call("toolu_1", "Bash", '{"command": "ls"}')
 THOUGHT = Reasoning("I look.")
-QUESTION = Message("user", [Text("Q")])
-RESULT = Message("tool", [Result("toolu_1", [Text("a.txt")])])
+QUESTION = user("Q")
+RESULT = result("a.txt", "toolu_1")
 ANSWER = "message 2 (assistant)"
-HISTORY = (QUESTION, Message("assistant", [THOUGHT, LS]), RESULT)
+HISTORY = (QUESTION, assistant(THOUGHT, LS), RESULT)
 
 
 def front(
@@ -105,10 +105,10 @@ def test_change_before_the_messages_is_named(now: dict[str, Any], kind: str, whe
 
 @for_rows(
     [
-        ([Message("user", [Text("Edited")]), *HISTORY[1:]], "message", "message 1 (user)"),
-        ([QUESTION, Message("assistant", [THOUGHT, Text("x")]), RESULT], "answer", ANSWER),
+        ([user("Edited"), *HISTORY[1:]], "message", "message 1 (user)"),
+        ([QUESTION, assistant(THOUGHT, "x"), RESULT], "answer", ANSWER),
         ([QUESTION, RESULT], "answer", ANSWER),
-        ([QUESTION, Message("assistant", [LS]), RESULT], "reasoning", ANSWER),
+        ([QUESTION, assistant(LS), RESULT], "reasoning", ANSWER),
     ]
 )
 def test_changed_history_is_named(messages: list[Message], kind: str, where: str) -> None:

@@ -11,9 +11,7 @@ from schemas.conversation import (
     Client,
     Conversation,
     Hints,
-    Message,
     RawPrompt,
-    Result,
     Text,
     ToolSpec,
 )
@@ -22,7 +20,7 @@ from services.preprocessor.fingerprints import Fingerprints
 from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, encode_prompt
-from tests.kit.conversations import user
+from tests.kit.conversations import assistant, result, user
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"command": {"type": "string"}}}
 TOOLS = [ToolSpec("Bash", "Runs a command.", SCHEMA), ToolSpec("Read", "Reads a file.", SCHEMA)]
@@ -68,12 +66,12 @@ def server(setup: ModelSetup) -> Server:
     return Server(setup)
 
 
-CALL = Message("assistant", [Text("Let me look."), Call("c1", "Bash", '{"command": "ls"}')])
+CALL = assistant("Let me look.", Call("c1", "Bash", '{"command": "ls"}'))
 SESSION = Conversation(
     "m",
     [
-        *(user("first"), CALL, Message("tool", [Result("c1", [Text("a\nb")])])),
-        *(Message("assistant", [Text("So.")]), user("and then?")),
+        *(user("first"), CALL, result("a\nb")),
+        *(assistant("So."), user("and then?")),
     ],
     system=[Text(HEADER.format(100)), Text("Be brief.")],
     tools=[*TOOLS, LATER],
@@ -113,11 +111,8 @@ def test_fingerprint_is_found_by_its_tenant_and_salt_only(setup: ModelSetup) -> 
     server, session = Server(setup), Conversation("m", [user("a")])
     salted = replace(session, hints=Hints(cache_salt="s"))
     server.ask(session, tenant="red")
-    for foreign in (
-        server.ask(session, "1"),
-        server.ask(session, "1", tenant="blue"),
-        server.ask(salted, "1", tenant="red"),
-    ):
-        assert foreign == PromptComparison()
+    foreign = [server.ask(session, "1"), server.ask(session, "1", tenant="blue")]
+    foreign += [server.ask(salted, "1", tenant="red")]
+    assert foreign == 3 * [PromptComparison()]
     tokens = len(server.prompt(session).ids)
     assert server.ask(session, "1", tenant="red") == PromptComparison(tokens)

@@ -11,10 +11,8 @@ from schemas.conversation import (
     Conversation,
     Grammar,
     Hints,
-    Message,
     OutputFormat,
     RawPrompt,
-    Text,
     Thinking,
     ToolChoice,
     ToolSpec,
@@ -28,6 +26,8 @@ from services.preprocessor.routing.holding import HoldReport
 from services.preprocessor.routing.placement import Assignment
 from services.preprocessor.routing.sending import generate_request
 from services.preprocessor.turn_builder import prepare_turn
+from tests.kit.conversations import user
+from tests.kit.model_output import written_call
 
 llguidance: Any = pytest.importorskip("llguidance")
 OBJECT: dict[str, Any] = {
@@ -46,16 +46,11 @@ TOOLS = [
 def asked(tools: list[ToolSpec], choice: ToolChoice | None = None, **more: Any) -> Conversation:
     return Conversation(
         "m",
-        [Message("user", [Text("hi")])],
+        [user("hi")],
         tools=tools,
         tool_choice=choice or ToolChoice(),
         **more,
     )
-
-
-def call(name: str, key: str, value: str) -> str:
-    parameter = f"<parameter={key}>\n{value}\n</parameter>"
-    return f"<tool_call>\n<function={name}>\n{parameter}\n</function>\n</tool_call>"
 
 
 class Guide:
@@ -118,10 +113,10 @@ def test_request_without_promises_has_no_grammar(setup: ModelSetup) -> None:
 def test_grammar_of_a_forced_call_has_only_allowed_tools(setup: ModelSetup) -> None:
     choice = ToolChoice("any", parallel=False, allowed=["count", "deep__count"])
     guide = Guide(setup, asked(TOOLS, choice, thinking=Thinking("disabled")))
-    rest = call("count", "n", "7").removeprefix("<tool_call>\n<function=")
+    rest = written_call("count", n="7").removeprefix("<tool_call>\n<function=")
     assert guide.takes(rest)
-    assert guide.takes(call("deep__count", "n", "7").removeprefix("<tool_call>\n<function="))
-    assert not guide.takes(call("patch", "input", "a").removeprefix("<tool_call>\n<function="))
+    assert guide.takes(written_call("deep__count", n="7").removeprefix("<tool_call>\n<function="))
+    assert not guide.takes(written_call("patch", input="a").removeprefix("<tool_call>\n<function="))
     assert not guide.takes(rest + rest)
     free = Guide(setup, asked(TOOLS, choice, thinking=Thinking("disabled")), rest=True)
     assert free.takes("Done."), "its call came before any thought"
@@ -136,8 +131,8 @@ def test_end_of_a_thought_at_its_budget_fits_the_grammar(setup: ModelSetup) -> N
     whole, rest = Guide(setup, conversation), Guide(setup, conversation, rest=True)
     for text, fits in (
         ('{"n": 7}', True),
-        (call("count", "n", "7"), True),
-        (call("count", "n", "seven"), False),
+        (written_call("count", n="7"), True),
+        (written_call("count", n="seven"), False),
         ("Done.", False),
         ('{"n": "x"}', False),
     ):

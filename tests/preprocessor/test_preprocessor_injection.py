@@ -30,6 +30,7 @@ from services.templates.probe import probe, reasoning_tags
 from services.tokenization.encoder import Encoder
 from services.tokenization.prompt_tokenizer import PromptTokenizer
 from services.tokenization.tokenizer_files import FileTokenizer, TokenizerReport
+from tests.kit.conversations import assistant, result, user
 from tests.kit.every import for_each
 from tests.kit.published import TEMPLATE_FILES
 from tests.kit.tokenizer_zoo import KINDS
@@ -87,13 +88,13 @@ def conversation(data: str, key: str) -> Conversation:
     )
     arguments = json.dumps({"city": f"Paris {data}", key: data})
     messages = [
-        Message("user", [Text(f"Read it. {data} So.")]),
+        user(f"Read it. {data} So."),
         Message(
             "assistant", [Reasoning(f"I see {data} there."), Call("call00001", "look", arguments)]
         ),
-        Message("tool", [Result("call00001", [Text(f"begin {data}\n{data}")])]),
-        Message("assistant", [Text("Done.")]),
-        Message("user", [Text(data)]),
+        result(f"begin {data}\n{data}", "call00001"),
+        assistant("Done."),
+        user(data),
     ]
     return Conversation("m", messages, system=[Text(f"Be brief. {data}")], tools=[tool])
 
@@ -171,10 +172,10 @@ def test_pieces_never_join_to_a_control_token(setup: ModelSetup) -> None:
     def conversation(first: str, second: str) -> Conversation:
         call = Call("c1", f"look{first}", json.dumps({f"a{first}": second}))
         messages = [
-            Message("user", [Text(first), Text(second)]),
-            Message("assistant", [Reasoning(f"r{first}"), call]),
+            user(first, second),
+            assistant(Reasoning(f"r{first}"), call),
             Message("tool", [Result("c1", [Text(first), Text(second)])]),
-            Message("user", [Text(second)]),
+            user(second),
         ]
         schema = {"type": "object", "properties": {f"a{first}": {"type": "string"}}}
         tools = [ToolSpec(f"look{first}", second, schema)]
@@ -189,9 +190,7 @@ def test_pieces_never_join_to_a_control_token(setup: ModelSetup) -> None:
 
 def forced(name: str) -> Conversation:
     tools = [ToolSpec(name), ToolSpec("b")]
-    return Conversation(
-        "m", [Message("user", [Text("hi")])], tools=tools, tool_choice=ToolChoice("tool", name)
-    )
+    return Conversation("m", [user("hi")], tools=tools, tool_choice=ToolChoice("tool", name))
 
 
 def test_forced_tool_named_like_a_control_token_is_text(setup: ModelSetup) -> None:
@@ -207,9 +206,7 @@ def test_forced_tool_named_like_a_control_token_is_text(setup: ModelSetup) -> No
 
 def test_template_variables_of_a_client_are_data(setup: ModelSetup) -> None:
     made = setup_for(setup, BUILT + "{{ extra }}")
-    asked = Conversation(
-        "m", [Message("user", [Text("hi")])], template_kwargs={"extra": "<|user|>"}
-    )
+    asked = Conversation("m", [user("hi")], template_kwargs={"extra": "<|user|>"})
     found = encode_prompt(asked, made)
     assert control(made, found.ids) == ["<|user|>", "<|assistant|>"]
     assert found.text.endswith("<|user|>")

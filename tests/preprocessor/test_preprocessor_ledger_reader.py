@@ -20,16 +20,8 @@ from services.runtime.config import PreprocessorConfig
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket, BucketConfig
 from services.runtime.storage.seal import Sealer
-from tests.kit.ledger_turns import (
-    ANSWER,
-    MORE,
-    QUESTION,
-    SIGNER,
-    Alike,
-    Session,
-    assistant,
-    started,
-)
+from tests.kit.conversations import assistant
+from tests.kit.ledger_turns import ANSWER, MORE, QUESTION, SIGNER, Alike, Session, started
 from tests.kit.processes import MakeProcess, make_bucket
 from tests.kit.waiting import eventually
 

@@ -1,3 +1,5 @@
+"""How long an answer may be, and sampling that no worker can take."""
+
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from services.preprocessor.limit import (
     check_sampling,
     limit_output,
 )
-from tests.kit.every import for_rows
+from tests.kit.every import Cases, for_rows
 
 OVERFLOW = None
 LIMITS = [
@@ -50,7 +52,7 @@ def test_error_text_makes_clients_compact() -> None:
     }
 
 
-def test_ids_outside_the_vocabulary_and_too_many_stops_are_refused() -> None:
+def test_ids_outside_the_vocabulary_and_too_many_stops_are_refused(cases: Cases) -> None:
     for sampling, param in (
         (Sampling(stop_token_ids=[10]), "stop_token_ids"),
         (Sampling(logit_bias={10: 1.0}), "logit_bias"),
@@ -58,8 +60,9 @@ def test_ids_outside_the_vocabulary_and_too_many_stops_are_refused() -> None:
         (Sampling(stop=["x"] * (MAX_STOPS + 1)), "stop_sequences"),
         (Sampling(stop=["x" * (MAX_STOP_CHARS + 1)]), "stop_sequences"),
     ):
-        with pytest.raises(Invalid) as refused:
-            check_sampling(sampling, 10)
-        assert refused.value.info.param == param
+        with cases.case(str(sampling)[:80]):
+            with pytest.raises(Invalid) as refused:
+                check_sampling(sampling, 10)
+            assert refused.value.info.param == param
     check_sampling(Sampling(stop_token_ids=[0, 9], logit_bias={0: -100, 9: 100}), 10)
     check_sampling(Sampling(stop=["x" * MAX_STOP_CHARS] * MAX_STOPS), 10)

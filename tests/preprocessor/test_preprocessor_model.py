@@ -1,3 +1,5 @@
+"""What is loaded of a model: settings, generation defaults, the parser of its calls."""
+
 import json
 import shutil
 from copy import copy
@@ -11,7 +13,7 @@ from services.families import UnknownFamily
 from services.preprocessor.model import ModelSetup
 from services.runtime.config import PreprocessorConfig
 from services.tokenization.tokenizer_files import FileTokenizer
-from tests.kit.described_model import DESCRIPTION, describe_model
+from tests.preprocessor.described_model import DESCRIPTION, describe_model
 
 
 @pytest.fixture

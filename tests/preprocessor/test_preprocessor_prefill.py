@@ -5,11 +5,12 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.conversation import Call, Conversation, Message, Part, Reasoning, Result, Text
+from schemas.conversation import Call, Conversation, Part, Reasoning, Result, Text
 from schemas.frames import PromptImage
 from services.preprocessor.prefill import REPLIES, certain_prefix, with_reply
+from tests.kit.conversations import user
 
-QUESTION = Conversation("m", [Message("user", [Text("What?")])])
+QUESTION = Conversation("m", [user("What?")])
 
 
 def spell(conversation: Conversation) -> list[int]:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from schemas import subjects
-from schemas.conversation import Conversation, Message, Text
+from schemas.conversation import Conversation
 from schemas.errors import ErrorKind
 from schemas.events import Failed
 from schemas.frames import (
@@ -26,10 +26,11 @@ from services.runtime.bus import Delivery
 from services.runtime.config import PreprocessorConfig
 from services.runtime.process import Process
 from services.runtime.storage.seal import Sealer
+from tests.kit.conversations import user
 from tests.kit.processes import MakeProcess
 from tests.kit.waiting import LIMIT_S, eventually
 
-CONVERSATION = Conversation("m", [Message("user", [Text("hi")])])
+CONVERSATION = Conversation("m", [user("hi")])
 
 
 def test_prompt_ids_are_made_from_a_directory(demo_dir: Path, setup: ModelSetup) -> None:
@@ -88,7 +89,7 @@ async def test_text_is_tokenized_and_back(make_process: MakeProcess, setup: Mode
         answer = await process.bus.request(subject(setup.card.name, process.id), data, LIMIT_S)
         found = msgspec.json.decode(answer, type=TextReply)
         assert (found.count, found.error) == (len(ids), None)
-        assert all(getattr(found, name) == value for name, value in reply.items())
+        assert {name: getattr(found, name) for name in reply} == reply
 
 
 async def test_refusal_is_sent_until_the_frontend_has_it(

@@ -1,3 +1,5 @@
+"""The prompt of a conversation: its end, tools, sampling and limits. Raw prompts."""
+
 import json
 from collections.abc import Callable
 from dataclasses import replace as changed
@@ -27,7 +29,9 @@ from services.frontend.apis.messages.request import Messages
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import assemble, encode_prompt
 from services.preprocessor.render import allowed_tools
-from tests.kit.conversations import assistant, user
+from tests.kit.conversations import assistant, conversation, result, user
+from tests.kit.every import Cases
+from tests.kit.model_output import written_call
 
 BASH = ToolSpec(
     "Bash", "run a command", {"type": "object", "properties": {"command": {"type": "string"}}}
@@ -36,10 +40,6 @@ CALL = Call("c1", "Bash", '{"command": "ls"}')
 HEADER = "x-anthropic-billing-header: cc_version=2.1.328.b7f; cc_entrypoint=cli;"
 THINKS = "<|im_start|>assistant\n<think>\n"
 THINKS_NOT = THINKS + "\n</think>\n\n"
-
-
-def conversation(*messages: Message, **more: Any) -> Conversation:
-    return Conversation("m", list(messages) or [user("hi")], **more)
 
 
 def choose(mode: str, name: str | None = None) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def test_prompt_ends_as_the_request_asks(
     setup: ModelSetup, more: dict[str, Any], end: str, prefix: str
 ) -> None:
     prompt = assemble(conversation(**more), setup)
-    question = "<|im_start|>user\nhi<|im_end|>\n"
+    question = "<|im_start|>user\nHi.<|im_end|>\n"
     assert prompt.text.endswith(question + end + prefix)
     assert more or prompt.text == question + end
     assert setup.tokenizer.decode(prompt.ids) == prompt.text
@@ -170,14 +170,12 @@ ANSWERS: list[tuple[str, str, list[Part]]] = [
     ("disabled", "Done. ", [Text("Done. ")]),
     (
         "enabled",
-        "<think> a\n</think>\n\n<tool_call>\n<function=Bash>\n<parameter=command>\nls\n"
-        "</parameter>\n</function>\n</tool_call>",
+        "<think> a\n</think>\n\n" + written_call("Bash", command="ls"),
         [Reasoning("<think> a"), CALL],
     ),
     (
         "enabled",
-        "\n</think>\n\nOne\n\n<tool_call>\n<function=Bash>\n</function>\n</tool_call>\n"
-        "<tool_call>\n<function=Bash>\n</function>\n</tool_call>",
+        "\n</think>\n\nOne\n\n" + "\n".join(2 * [written_call("Bash")]),
         [Text("One"), Call("c2", "Bash", "{}"), Call("c3", "Bash", "{}")],
     ),
 ]
@@ -203,7 +201,7 @@ def raw(prompt: RawPrompt) -> Conversation:
     return Conversation("m", [], prompt=prompt)
 
 
-def test_raw_text_and_ids_are_encoded_unchanged(setup: ModelSetup) -> None:
+def test_raw_text_and_ids_are_encoded_unchanged(setup: ModelSetup, cases: Cases) -> None:
     text = HEADER + "\n  Once <|im_start|> upon\n"
     prompt = assemble(raw(RawPrompt(text)), setup)
     assert list(prompt.ids) == setup.tokenizer.encode(text, True)
@@ -218,9 +216,10 @@ def test_raw_text_and_ids_are_encoded_unchanged(setup: ModelSetup) -> None:
         RawPrompt(token_ids=pack_ids([10**6])),
     ):
         for make in (assemble, encode_prompt):
-            with pytest.raises(Invalid) as refused:
-                make(raw(invalid), setup)
-            assert refused.value.info.param == "prompt"
+            with cases.case(make, invalid):
+                with pytest.raises(Invalid) as refused:
+                    make(raw(invalid), setup)
+                assert refused.value.info.param == "prompt"
 
 
 OWN = ToolSpec("read", namespace="files")
@@ -254,16 +253,17 @@ def test_dropped_reasoning_is_not_in_the_prompt(setup: ModelSetup) -> None:
     messages = [
         user("one"),
         assistant(Reasoning("FIRST"), CALL),
-        Message("tool", [Result("c1", [Text("r")])]),
+        result("r"),
         assistant(Reasoning("SECOND"), Text("t")),
         user("two"),
         assistant(Reasoning("THIRD"), replace(CALL, call_id="c2")),
-        Message("tool", [Result("c2", [Text("r")])]),
+        result("r", "c2"),
     ]
     default, keep, drop = (
         assemble(conversation(*messages, tools=[BASH], thinking=Thinking(history=kept)), setup).text
         for kept in ("default", "keep", "drop")
     )
-    assert [mark in drop for mark in ("FIRST", "SECOND", "THIRD")] == [False, False, True]
-    assert all(mark in keep for mark in ("FIRST", "SECOND", "THIRD"))
+    marks = ["FIRST", "SECOND", "THIRD"]
+    assert [mark for mark in marks if mark in drop] == ["THIRD"]
+    assert [mark for mark in marks if mark in keep] == marks
     assert keep == default

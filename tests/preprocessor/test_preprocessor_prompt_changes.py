@@ -1,11 +1,14 @@
+"""Changes of the text before a session's answers are named, though it has no session id."""
+
 from array import array
 
 from prometheus_client import CollectorRegistry
 from structlog import get_logger
 
-from schemas.conversation import Conversation, Message, Text
+from schemas.conversation import Conversation
 from services.ledger.difference import Change, Difference
 from services.preprocessor.prompt_changes import PromptChangeReporter, SeenPrompt, answers_of
+from tests.kit.conversations import assistant, user
 
 OPENING = "<assistant>"
 
@@ -32,12 +35,10 @@ class Session:
 
 def conversation_of(text: str) -> Conversation:
     question, *rest = text.split(OPENING)
-    turns = [Message("user", [Text(question)])]
+    turns = [user(question)]
     for part in rest:
-        answer, _, user = part.partition("<user>")
-        turns += [Message("assistant", [Text(answer)])] + (
-            [Message("user", [Text(user)])] if user else []
-        )
+        answer, _, question = part.partition("<user>")
+        turns += [assistant(answer)] + ([user(question)] if question else [])
     return Conversation("m", turns)
 
 

@@ -11,13 +11,13 @@ from schemas.conversation import (
     Media,
     Message,
     OutputFormat,
-    Result,
     Text,
     ToolChoice,
     ToolSpec,
 )
 from services.preprocessor.render import enforced_format
 from services.preprocessor.strip import strip_preamble, with_format_instruction
+from tests.kit.conversations import assistant, result, user
 from tests.kit.every import for_rows
 
 HEADER = "x-anthropic-billing-header: cc_version=2.1.328.b7f; cc_entrypoint=sdk-cli;"
@@ -25,9 +25,7 @@ PROMPT = "You are Claude Code."
 
 
 def conversation(*system: str, messages: list[Message] | None = None) -> Conversation:
-    return Conversation(
-        "m", messages or [Message("user", [Text("hi")])], system=[Text(text) for text in system]
-    )
+    return Conversation("m", messages or [user("hi")], system=[Text(text) for text in system])
 
 
 def system_after(*system: str) -> list[str]:
@@ -65,14 +63,14 @@ def test_other_instructions_are_untouched() -> None:
 @pytest.mark.parametrize("role", ["system", "developer"])
 def test_headers_inside_the_conversation_are_removed(role: str) -> None:
     messages = [
-        Message("user", [Text("hi")]),
+        user("hi"),
         Message(role, [Text(HEADER)]),  # type: ignore[arg-type]
         Message(role, [Text(HEADER), Text("# Environment")]),  # type: ignore[arg-type]
         Message(role, [Text(f"{HEADER}\n# Date")]),  # type: ignore[arg-type]
     ]
     stripped = strip_preamble(conversation(messages=messages))
     assert stripped.messages == [
-        Message("user", [Text("hi")]),
+        user("hi"),
         Message(role, [Text("# Environment")]),  # type: ignore[arg-type]
         Message(role, [Text("# Date")]),  # type: ignore[arg-type]
     ]
@@ -81,8 +79,8 @@ def test_headers_inside_the_conversation_are_removed(role: str) -> None:
 def test_texts_of_users_models_and_tools_are_untouched() -> None:
     messages = [
         Message("user", [Text(f"{HEADER}\nwhat is this?"), Media("image")]),
-        Message("assistant", [Text(HEADER), Call("c1", "Read", f'{{"path": "{HEADER}"}}')]),
-        Message("tool", [Result("c1", [Text(f"{HEADER}\n")])]),
+        assistant(HEADER, Call("c1", "Read", f'{{"path": "{HEADER}"}}')),
+        result(f"{HEADER}\n"),
     ]
     stripped = strip_preamble(conversation(HEADER, PROMPT, messages=messages))
     assert stripped.system == [Text(PROMPT)]
@@ -101,7 +99,7 @@ TOOLS = [ToolSpec("ls")]
 def asked(
     form: OutputFormat | None = FORM, tools: list[ToolSpec] | None = None, **choice: Any
 ) -> Conversation:
-    messages = [Message("user", [Text("How large?")])]
+    messages = [user("How large?")]
     return Conversation(
         "m",
         messages,

@@ -1,8 +1,7 @@
-"""Templates that are slow or recurse are stopped; ids of prompts are compared."""
+"""Templates that are slow or recurse are stopped."""
 
 import asyncio
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from types import SimpleNamespace
@@ -10,29 +9,28 @@ from types import SimpleNamespace
 import pytest
 from msgspec import structs
 
-from schemas.conversation import Conversation, Message, Text, ToolSpec
+from schemas.conversation import Conversation, ToolSpec
 from schemas.errors import Invalid
 from services.preprocessor import threads as threads_module
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.preparation import Preparation
 from services.preprocessor.prompt import Prompt, assemble
 from services.runtime.config import PreprocessorConfig
-from services.runtime.long_work import LongWork
 from services.runtime.storage.seal import Sealer
 from services.templates.chat_template import ChatTemplate
-from services.tokenization.encoder import Encoder
 from services.tokenization.tokenizer_files import FileTokenizer
+from tests.kit.conversations import user
 from tests.kit.processes import MakeProcess
 from tests.kit.waiting import LIMIT_S
 
-CONVERSATION = Conversation("m", [Message("user", [Text("hi")])])
+CONVERSATION = Conversation("m", [user("hi")])
 SLOW = """{% for m in messages %}<|im_start|>{{ m.content }}{% if m.content == 'slow' %}
-{%- for i in range(10000) %}{% for j in range(3000) %}{% endfor %}{% endfor %}{% endif %}{% endfor %}"""
-"""30 million steps for one word."""
+{%- for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}{% endif %}{% endfor %}"""
+"""Ten billion steps for one word."""
 
 
 async def make(preparation: Preparation, text: str) -> Prompt:
-    conversation = Conversation("m", [Message("user", [Text(text)])])
+    conversation = Conversation("m", [user(text)])
     return await preparation.encode_prompt(conversation, size=100)
 
 
@@ -43,8 +41,7 @@ async def test_slow_template_does_not_block_other_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     process = await make_process("preprocessor", "slow-p")
-    source = SLOW.replace("10000", "100000").replace("3000", "100000")
-    endless = replace(setup, template=ChatTemplate(demo_tokenizer, source, "slow.jinja"))
+    endless = replace(setup, template=ChatTemplate(demo_tokenizer, SLOW, "slow.jinja"))
     hours, over = count(), asyncio.Event()
     clock = SimpleNamespace(
         monotonic=lambda: 3600.0 * next(hours) if over.is_set() else 0.0,
@@ -58,7 +55,7 @@ async def test_slow_template_does_not_block_other_requests(
     for _ in range(10):
         prompt = await asyncio.wait_for(make(preparation, "quick"), LIMIT_S)
         assert prompt.text == "<|im_start|>quick"
-    assert not any(request.done() for request in requests), "the other requests waited"
+    assert {request.done() for request in requests} == {False}, "the other requests waited"
     over.set()
     ended = asyncio.gather(*requests, return_exceptions=True)
     message = "the chat template slow.jinja did not render this conversation within 2 s"
@@ -66,26 +63,6 @@ async def test_slow_template_does_not_block_other_requests(
         assert isinstance(failure, Invalid)
         assert failure.info.message == message
     preparation.threads.close()
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        SLOW.replace("m.content == 'slow'", "true"),
-        "{% for i in range(100000) %}{% for j in range(100000) if j < 0 %}{% endfor %}{% endfor %}",
-    ],
-)
-def test_every_loop_can_be_stopped(demo_tokenizer: FileTokenizer, source: str) -> None:
-    template = ChatTemplate(demo_tokenizer, source)
-
-    def checks() -> Iterator[None]:
-        for _ in range(3):
-            yield
-        raise LongWork
-
-    counting = checks()
-    with template.renderer.checked(lambda: next(counting)), pytest.raises(LongWork):
-        template.render([{"role": "user", "content": "x"}])
 
 
 def test_endless_recursion_and_a_deep_schema_are_named_in_the_error(
@@ -100,19 +77,3 @@ def test_endless_recursion_and_a_deep_schema_are_named_in_the_error(
         schema = {"items": schema}
     with pytest.raises(Invalid, match="nested too deeply"):
         assemble(structs.replace(CONVERSATION, tools=[ToolSpec("a", "", schema)]), setup)
-
-
-class Wrong:
-    def encode_batch_flat(self, inputs: list[str]) -> tuple[bytes, bytes]:
-        return b"\1\0\0\0", b""
-
-
-def test_wrong_ids_disable_fastokens_and_equal_ones_change_nothing(setup: ModelSetup) -> None:
-    assert setup.encoder.find_difference("hello <|im_start|> world") is None
-    assert setup.encoder.name == "fastokens"
-    wrong = Encoder(setup.tokenizer.backend, fast=Wrong())
-    assert wrong.encode("hello world").tolist() == [1]
-    reason = "ids by fastokens were not the tokenizer's"
-    assert wrong.find_difference("hello world") == wrong.reason == reason
-    assert wrong.name == "tokenizers"
-    assert wrong.encode("hello world") == setup.encoder.reference("hello world")

@@ -31,7 +31,7 @@ from schemas.frames import (
     unpack_ids,
 )
 from tests.kit.events import text
-from tests.kit.every import for_each
+from tests.kit.every import Cases, for_each
 
 
 def test_ids_are_little_endian_and_broken_ones_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +95,7 @@ def test_blocks_have_their_start_text_and_end() -> None:
 
 
 @pytest.mark.parametrize("ids", [[], [1], [0, 10, 0x7B, 0xFFFFFFFF], list(range(60_000))])
-def test_prompt_follows_its_request(ids: list[int]) -> None:
+def test_prompt_follows_its_request(ids: list[int], cases: Cases) -> None:
     context = Raw(msgspec.json.encode({"text": "a\0b\n", "n": [1]}))
     sampling = Sampling(max_tokens=3, stop=["\0"])
     request = GenerateRequest(
@@ -107,5 +107,5 @@ def test_prompt_follows_its_request(ids: list[int]) -> None:
     assert decode_generate(msgspec.json.encode(request)) == request, "JSON as a whole"
     assert data.endswith(b"\0" + pack_ids(ids))
     for broken in (data[1:], data[:20], b"\0" + data, b""):
-        with pytest.raises(msgspec.DecodeError):
+        with cases.case(length=len(broken)), pytest.raises(msgspec.DecodeError):
             decode_generate(broken)

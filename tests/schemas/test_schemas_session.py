@@ -5,11 +5,12 @@ from typing import Any
 
 from schemas.conversation import Client, Conversation, Message, Text
 from schemas.session import helper_key, placement_key, session_digest, session_key
+from tests.kit.conversations import assistant, user
 
 ASKED = [
     Message("system", [Text("Be brief.")]),
-    Message("user", [Text("hé"), Text("b")]),
-    Message("user", [Text("more")]),
+    user("hé", "b"),
+    user("more"),
 ]
 
 
@@ -37,9 +38,9 @@ def test_a_helper_is_placed_with_the_agent_that_started_it() -> None:
 def test_requests_of_one_session_share_a_key() -> None:
     session = {"session": "s", "tenant": "t"}
     first = session_key(asked(*ASKED[:2], **session))
-    assert session_key(asked(*ASKED, Message("assistant", [Text("x")]), **session)) == first
-    another = asked(Message("user", [Text("another")]), **session)
+    assert session_key(asked(*ASKED, assistant("x"), **session)) == first
+    another = asked(user("another"), **session)
     others = [asked(session="s"), asked(tenant="t"), another]
     assert len({first, *map(session_key, others)}) == 4
-    empty = Conversation("m", [Message("assistant", [])])
+    empty = Conversation("m", [assistant()])
     assert session_key(Conversation("m", [])) == session_key(empty)

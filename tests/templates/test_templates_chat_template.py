@@ -1,3 +1,5 @@
+"""A model's chat template: where it comes from, and what it cannot render."""
+
 from pathlib import Path
 from typing import Any
 

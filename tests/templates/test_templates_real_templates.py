@@ -23,7 +23,7 @@ from services.templates.messages import adapt
 from services.templates.thinking import template_variables
 from services.templates.tools import list_tools, with_cached_json
 from services.templates.trial_texts import render_trials
-from tests.kit.conversations import assistant
+from tests.kit.conversations import assistant, result, user
 from tests.kit.every import for_each
 from tests.kit.published import TEMPLATES, needs_templates, traits_of
 
@@ -59,9 +59,9 @@ SESSION = [
     assistant(Reasoning("tho2z"), call(3), Reasoning("tho3z"), call(4)),
     results(3, 4),
     assistant(call(5)),
-    Message("tool", [Result("toolu_05Abc", [Text("res5z")], is_error=True)]),
+    result("res5z", "toolu_05Abc", is_error=True),
     assistant(Reasoning("tho4z"), Text("say2z")),
-    Message("user", [Text("use3z")]),
+    user("use3z"),
     Message("developer", [Text("sys3z")]),
     assistant(Text("say3z"), call(6)),
     results(6),

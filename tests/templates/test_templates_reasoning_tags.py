@@ -6,6 +6,7 @@ from schemas.conversation import Call, Conversation, Message, Part, Reasoning, R
 from services.families import find_family
 from services.templates.messages import adapt
 from services.templates.probe import probe, reasoning_tags
+from tests.kit.conversations import user
 from tests.templates.adapting import template_of
 
 PLAIN = """
@@ -36,9 +37,9 @@ def shown(*turn: Part) -> str:
     results: list[Part] = [
         Result(part.call_id, [Text("ok")]) for part in turn if isinstance(part, Call)
     ]
-    messages = [Message("user", [Text("hi")]), Message("assistant", list(turn))]
+    messages = [user("hi"), Message("assistant", list(turn))]
     messages += [Message("tool", results)] if results else []
-    adapted = adapt(Conversation("m", [*messages, Message("user", [Text("on")])]), traits, template)
+    adapted = adapt(Conversation("m", [*messages, user("on")]), traits, template)
     text = template.render(adapted.messages)
     return text.partition("<|im_start|>assistant\n")[2].partition("<|im_end|>")[0]
 

@@ -1,5 +1,6 @@
 """minijinja renders what Jinja would, or Jinja renders: data, refusals, samples."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import jinja2
@@ -111,6 +112,23 @@ def test_a_long_rendering_leaves_the_event_loop_and_ends(monkeypatch: pytest.Mon
     with pytest.raises(LongWork), on_loop():
         template.render({})
     assert template.render({}) is None
+
+
+@for_each(
+    [
+        "{% for i in range(10000) %}{% for j in range(3000) %}{% endfor %}{% endfor %}",
+        "{% for i in range(100000) %}{% for j in range(100000) if j < 0 %}{% endfor %}{% endfor %}",
+    ]
+)
+def test_every_loop_of_jinja_can_be_stopped(source: str) -> None:
+    def checks() -> Iterator[None]:
+        for _ in range(3):
+            yield
+        raise LongWork
+
+    renderer, counting = TemplateRenderer(source), checks()
+    with renderer.checked(lambda: next(counting)), pytest.raises(LongWork):
+        renderer.render({})
 
 
 @for_each(

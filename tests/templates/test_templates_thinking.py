@@ -1,8 +1,11 @@
+"""The variables of a template that decide whether and how much the model thinks."""
+
 from typing import Any
 
-from schemas.conversation import Conversation, Message, Text, Thinking, ToolSpec
+from schemas.conversation import Conversation, Thinking, ToolSpec
 from services.templates.thinking import template_variables
 from services.templates.traits import TemplateTraits
+from tests.kit.conversations import user
 from tests.kit.every import for_rows
 
 NAMES = (
@@ -26,7 +29,7 @@ def variables(
 ) -> dict[str, Any]:
     conversation = Conversation(
         "m",
-        [Message("user", [Text("hi")])],
+        [user("hi")],
         tools=[ToolSpec("t")] if tools else [],
         thinking=thinking or Thinking(),
     )

@@ -73,6 +73,22 @@ def test_text_that_fastokens_refuses_is_encoded_by_tokenizers() -> None:
     assert (encoder.failures, encoder.name) == (1, "fastokens")
 
 
+def test_wrong_ids_disable_fastokens_and_equal_ones_change_nothing() -> None:
+    class Wrong:
+        def encode_batch_flat(self, inputs: list[str]) -> tuple[bytes, bytes]:
+            return b"\1\0\0\0", b""
+
+    tokenizer, encoder = made("qwen", "auto")
+    assert encoder.find_difference("hello <|im_start|> world") is None
+    assert encoder.name == "fastokens"
+    wrong = Encoder(tokenizer, fast=Wrong())
+    assert wrong.encode("hello world").tolist() == [1]
+    reason = "ids by fastokens were not the tokenizer's"
+    assert wrong.find_difference("hello world") == wrong.reason == reason
+    assert wrong.name == "tokenizers"
+    assert wrong.encode("hello world").tolist() == whole(tokenizer, "hello world")
+
+
 FAULTS = {
     "no NFC": lambda text: text.replace("e\u0301", "e \u0301"),
     "blanks at the end": lambda text: text.rstrip(" "),

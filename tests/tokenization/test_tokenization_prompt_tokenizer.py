@@ -1,3 +1,5 @@
+"""The tokenizer of prompts: ids, control tokens, end tokens."""
+
 from pathlib import Path
 from threading import Event, Thread
 
