@@ -163,7 +163,7 @@ $(MODEL_ENV): | $(TEST_ENV)
 
 $(VENV)/chat-templates: | $(TEST_ENV)
 	@echo "downloading published chat templates"
-	@$(BIN)/python -m bench.ledger.published $@
+	@$(BIN)/python -m sessions.published $@
 
 # The CPU build of vLLM brings CUDA builds of torchvision and its like, which cannot be imported beside it.
 $(VLLM_ENV):

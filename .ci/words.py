@@ -19,6 +19,7 @@ SOURCES = (
     "schemas",
     "services",
     "turnwire_tools",
+    "sessions",
     "simulation",
     "docs",
     "README.md",

@@ -25,7 +25,6 @@ from msgspec.structs import replace
 from bench import page, report, summary
 from bench import record as records
 from bench.dynamo import install
-from bench.ledger.published import of_trl
 from bench.measuring import site_of
 from bench.model import build_bench_model
 from bench.parts import PARTS, QUICK, SESSIONS, Sizes
@@ -33,6 +32,7 @@ from bench.record import Entry, Record, SideFacts
 from bench.rows import Row
 from bench.sides import BASE, Side, dynamo_side, turnwire_side
 from bench.stack import STATE, Running, StackFailed, split
+from sessions.published import of_trl
 
 TEMPLATE = "qwen3_6"
 """The published chat template with which all sides are measured."""

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-from bench.ledger.models import empty_ledger
 from schemas.conversation import (
     Call,
     Client,
@@ -24,6 +23,7 @@ from services.parser.turn_stream import TurnStream
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
 from services.runtime.storage.seal import Sealer
+from sessions.models import empty_ledger
 from tests.kit.conversations import user
 from tests.kit.model_output import written_call
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.ledger.published import of_trl
 from services.preprocessor.model import ModelSetup
 from services.runtime.config import PreprocessorConfig
 from services.templates.chat_template import ChatTemplate
 from services.tokenization.tokenizer_files import FileTokenizer, TokenizerReport
+from sessions.published import of_trl
 from tests.kit.vision_model import Scheme, build_vision_model
 from turnwire_tools.script.demo_model import build_demo_model
 

@@ -4,10 +4,10 @@ from functools import cache
 
 import pytest
 
-from bench.ledger.published import of_trl, published
 from services.templates.chat_template import ChatTemplate
 from services.templates.probe import probe
 from services.templates.traits import TemplateTraits
+from sessions.published import of_trl, published
 
 TEMPLATES = list(of_trl())
 """The names of those that are installed with the tests."""

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.ledger.models import LedgerSetup
 from services.preprocessor.model import ModelSetup
 from services.runtime.config import PreprocessorConfig
+from sessions.models import LedgerSetup
 from tests.kit.ledger_turns import Session
 from tests.ledger.walks import Models
 

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bench.ledger.models import empty_ledger
 from schemas.conversation import Client, Message, Reasoning, Text
 from services.ledger.choice import MAX_COMPARED
 from services.ledger.evidence import call_id
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt
+from sessions.models import empty_ledger
 from tests.kit.conversations import assistant
 from tests.kit.every import for_each
 from tests.kit.examples import chances

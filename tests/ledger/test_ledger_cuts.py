@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from bench.ledger.clients import CLIENTS, Block, Dialogue
-from bench.ledger.models import empty_ledger
-from bench.ledger.sessions import WORD, Choices
-from bench.ledger.walk import Before, common
 from schemas.events import FinishReason
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt
+from sessions.clients import CLIENTS, Block, Dialogue
+from sessions.models import empty_ledger
+from sessions.random_model import WORD, Choices
+from sessions.walk import Before, common
 from tests.kit.every import for_each
 from tests.ledger.walks import (
     FORMS,

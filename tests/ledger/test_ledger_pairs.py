@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bench.ledger.clients import CLIENTS, Block, Client, Dialogue
-from bench.ledger.sessions import WORD, Choices, Model, go_on
-from bench.ledger.walk import Before, Walk, common
 from schemas.conversation import Call, Conversation, Message, Reasoning, Result, Text, ToolSpec
 from schemas.events import BlockStop
 from services.families import Family, open_parser
 from services.ledger.evidence import call_id
 from services.ledger.pairs import join_pairs
 from services.preprocessor.prompt import Prompt
+from sessions.clients import CLIENTS, Block, Client, Dialogue
+from sessions.random_model import WORD, Choices, Model, go_on
+from sessions.walk import Before, Walk, common
 from tests.kit.conversations import assistant, user
 from tests.kit.every import for_each, for_rows
 from tests.ledger.walks import (

@@ -2,11 +2,11 @@
 engine, wherever the template keeps the turn; where it does not, the prompt is the template's own
 text."""
 
-from bench.ledger.clients import CLIENTS, Client
-from bench.ledger.published import of_trl
-from bench.ledger.sessions import WORD, Choices
-from bench.ledger.walk import Step, Walk, common
 from services.preprocessor.model import ModelSetup
+from sessions.clients import CLIENTS, Client
+from sessions.published import of_trl
+from sessions.random_model import WORD, Choices
+from sessions.walk import Step, Walk, common
 from tests.ledger.walks import (
     OWN,
     PUBLISHED,

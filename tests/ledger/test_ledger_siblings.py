@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from bench.ledger.crowd import Crowd
-from bench.ledger.published import of_trl
+from sessions.crowd import Crowd
+from sessions.published import of_trl
 from tests.kit.every import Cases
 from tests.ledger.walks import TEMPLATES, Models, parts
 

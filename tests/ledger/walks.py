@@ -10,15 +10,15 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from bench.ledger.clients import Client, Dialogue
-from bench.ledger.models import build, empty_ledger
-from bench.ledger.published import of_trl, published
-from bench.ledger.sessions import WORD, Choices, Model, Output, start
-from bench.ledger.walk import SEALER, Before
 from services.ledger.model import LedgerModel
 from services.ledger.recall import NO_LEDGER, Ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
+from sessions.clients import Client, Dialogue
+from sessions.models import build, empty_ledger
+from sessions.published import of_trl, published
+from sessions.random_model import WORD, Choices, Model, Output, start
+from sessions.walk import SEALER, Before
 from tests.kit.every import Cases
 from tests.kit.examples import examples
 from turnwire_tools.script import demo_model

@@ -1,6 +1,6 @@
 """Finds published chat templates in packages. None is stored here.
 
-`trl` is installed with the tests. `python -m bench.ledger.published DIRECTORY` extracts more from
+`trl` is installed with the tests. `python -m sessions.published DIRECTORY` extracts more from
 two other packages on PyPI, without installing them: llama.cpp's folder of templates (MIT), which
 the source of `llama-cpp-python` has, and the model list of `xinference` (Apache-2.0). Tests read
 that folder if the environment variable CHAT_TEMPLATES names it.
@@ -109,7 +109,7 @@ def _digest(text: str) -> str:
 def main(argv: Sequence[str]) -> int:
     """Downloads templates into the directory that is named."""
     if len(argv) != 1:
-        print("usage: python -m bench.ledger.published DIRECTORY", file=sys.stderr)
+        print("usage: python -m sessions.published DIRECTORY", file=sys.stderr)
         return 2
     print(f"{download(Path(argv[0]))} chat templates besides those of trl")
     return 0

@@ -5,14 +5,14 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from bench.ledger.clients import Client
-from bench.ledger.models import empty_ledger
-from bench.ledger.sessions import WORD, Choices, Model, Output, go_on, start
 from schemas.events import FinishReason
 from services.ledger.recall import TurnLedger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
 from services.runtime.storage.seal import Sealer
+from sessions.clients import Client
+from sessions.models import empty_ledger
+from sessions.random_model import WORD, Choices, Model, Output, go_on, start
 
 SEALER = Sealer(b"bench")
 

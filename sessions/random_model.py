@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from bench.ledger.clients import Block, Dialogue
 from schemas.events import BlockStart, BlockStop, Delta, FinishReason
 from schemas.frames import ParseContext, TokenFinish
 from schemas.ledger import LedgerEntry
@@ -25,6 +24,7 @@ from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt
 from services.runtime.storage.seal import Sealer
 from services.runtime.streams.turn_log import Cursor
+from sessions.clients import Block, Dialogue
 
 WORD = re.compile(r"(?:(?<![A-Za-z0-9_])|(?<=\\n))w\d+x(?![A-Za-z0-9_])")
 """A word of a session, also after an escaped line break; call ids may have its letters within."""

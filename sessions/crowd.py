@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from bench.ledger.clients import CLIENTS, Dialogue
-from bench.ledger.models import empty_ledger
-from bench.ledger.sessions import WORD, Choices, Model, go_on, start
-from bench.ledger.walk import SEALER, Before
 from schemas.conversation import Client as Caller
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
+from sessions.clients import CLIENTS, Dialogue
+from sessions.models import empty_ledger
+from sessions.random_model import WORD, Choices, Model, go_on, start
+from sessions.walk import SEALER, Before
 
 THOUGHT = re.compile(r"w9\d{7}x")
 """A word that only one session has in its thoughts."""

@@ -1,1 +1,0 @@
-"""Plays agent sessions through the ledger: measures which tokens an engine has to compute again."""
