@@ -1,1 +1,1 @@
-"""Coverage-guided fuzzing of the code that reads untrusted text: parser core and requests."""
+"""Random input for the code that reads untrusted text, and what must hold for it."""

@@ -2,11 +2,10 @@
 
 import json
 from collections.abc import Iterator
-from functools import cache
 from itertools import count
 from random import Random
 
-from fuzz.targets import bodies
+from fuzz import bodies
 from tests.compare.agents import AGENTS, Agent
 from tests.compare.contents import chosen, options
 from tests.compare.recording import MODEL, Request, Run, Send, Session
@@ -53,16 +52,11 @@ async def _converse(agent: Agent, rng: Random, size: int, headers: Headers, send
 
 def _fuzzed(rng: Random, mark: str, headers: Headers) -> Request:
     """A request of the fuzzer, mostly changed."""
-    data = rng.choice(_seeds())
+    request = rng.choice(bodies.seeds())
     for _ in range(rng.choice([0, 1, 1, 2])):
-        data = bodies.mutate(data, rng)
-    path = bodies.PATHS[data[0] % len(bodies.PATHS)]
+        request = bodies.mutate(request, rng)
+    path, body = request
     # The state of a background response depends on time.
-    body = data[1:].replace(b'"background"', b'"foreground"')
+    body = body.replace(b'"background"', b'"foreground"')
     model = json.dumps({"model": MODEL, "cache_salt": mark})[1:-1]
     return Request("POST", path, headers, body.replace(b'"model": "m"', model.encode(), 1))
-
-
-@cache
-def _seeds() -> list[bytes]:
-    return [data for _, data in bodies.seeds()]

@@ -35,9 +35,12 @@ def marker(family: Family) -> str:
 
 
 def own_closer(family: Family) -> str:
-    """The end of one call after its arguments: a bracket, or the first closing tag."""
+    """The end of one call after its arguments: a bracket, or the first closing tag. A bracket of
+    Python may be text of a string until the list ends."""
     front, _, back = family.style.call.partition("{arguments}")
-    if "[{" in front or front.endswith("(") or back in ("}", "") or family.name == "minimax_m1":
+    if front.endswith("("):
+        return back[: back.find("]") + 1] or back
+    if "[{" in front or back in ("}", "") or family.name == "minimax_m1":
         return back[:1]
     found = re.match(
         r"[^<]*?(<\|close\|>call<\|sep\|>|]<]minimax\[>\[</invoke>|<[^>]*>|```\Z)", back
@@ -57,9 +60,9 @@ def test_a_call_cut_anywhere_leaves_no_piece_in_the_text_and_never_completes(
     for end in range(1, len(call)):
         blocks = read(family, call[:end], FinishReason.LENGTH)
         if end < closed:
-            assert blocks in ([], [("run", None)])
+            assert blocks in ([], [("run", None)]), call[:end]
         else:
-            assert blocks == [("run", arguments)]
+            assert blocks == [("run", arguments)], call[:end]
 
 
 @for_each(CALLING)
@@ -83,7 +86,7 @@ def test_mentioned_marker_is_text(family: Family) -> None:
         f"The answer is x {opener[: len(opener) // 2]}",
     ):
         assert read(family, raw) == [text(raw.rstrip())]
-        assert read(family, family.style.write_text(raw))[0][1].startswith(raw[:-20])
+        assert read(family, family.style.write_text(raw))[0][1].startswith(raw[:-20]), raw
 
 
 @for_each(PLAIN)
@@ -94,8 +97,8 @@ def test_without_tools_a_call_is_text_and_a_stop_token_at_the_end_is_dropped(
     assert read(family, raw, tools=[]) == [text(raw)]
     assert read(family, raw, calls_as_text=True) == [text(raw)]
     for stop in family.stops:
-        assert read(family, written(family, RUN) + stop) == [RUN]
-        assert read(family, "Hello." + stop) == [text("Hello.")]
+        assert read(family, written(family, RUN) + stop) == [RUN], stop
+        assert read(family, "Hello." + stop) == [text("Hello.")], stop
 
 
 @for_each(CALLING)
@@ -113,8 +116,8 @@ def test_doubled_name_is_mapped_and_other_namespaces_stay(family: Family) -> Non
 @for_each(TAGGED_CALLS)
 def test_closer_without_opener_is_dropped_at_the_end_and_text_inside(family: Family) -> None:
     for orphan in orphans(family):
-        assert read(family, f"Done.{orphan}") == [text("Done.")]
-        assert read(family, f"Done.\n{orphan}\n") == [text("Done.")]
+        assert read(family, f"Done.{orphan}") == [text("Done.")], orphan
+        assert read(family, f"Done.\n{orphan}\n") == [text("Done.")], orphan
         assert read(family, f"Done, {orphan} I say.") == [text(f"Done, {orphan} I say.")]
 
 
@@ -123,12 +126,12 @@ def test_closer_on_its_own_line_is_not_text(family: Family) -> None:
     """After a call any closing tag, in prose those of the format; not in code."""
     call, tails = family.style.write_call(*RUN), closers(family)
     for closer in [*tails, *(("</function_invocation>", "</x>\n</y>") if tails else ())]:
-        assert read(family, f"{call}\n{closer}\nDone.") == [RUN, text("Done.")]
+        assert read(family, f"{call}\n{closer}\nDone.") == [RUN, text("Done.")], closer
         found = read(family, f"{call}\n{closer}\n{call}\n{closer}\n")
-        assert [name for name, _ in found] == ["run", "run"]
+        assert [name for name, _ in found] == ["run", "run"], closer
     for closer in tails:
         found = read(family, f"One.\n{closer}\nTwo.\n{closer}\n{call}")
-        assert found == [text("One."), text("Two."), RUN]
+        assert found == [text("One."), text("Two."), RUN], closer
         shown = f"So:\n```\n{closer}\n```\nDone."
         assert read(family, shown) == [text(shown)]
 

@@ -59,7 +59,7 @@ def test_harmony_messages_are_read(raw: str, expected: list[Any]) -> None:
 def test_call_is_text_if_calls_are_not_allowed() -> None:
     ways: tuple[dict[str, Any], ...] = ({"calls_as_text": True}, {"tools": []})
     for options in ways:
-        assert read_exactly("gpt_oss", CALL, **options) == [text('{"a": 1}')]
+        assert read_exactly("gpt_oss", CALL, **options) == [text('{"a": 1}')], options
 
 
 def test_a_prompt_may_end_inside_reasoning() -> None:

@@ -38,12 +38,12 @@ def run_calls(blocks: list[Said]) -> list[Said]:
 def test_call_in_backticks_does_not_run(family: Family) -> None:
     for call, ticks in product(CALLS, ("`", "``", "```")):
         written = f"{ticks}{family.style.write_call(*call).strip()}{ticks}"
-        assert run_calls(read(family, written)) == []
+        assert run_calls(read(family, written)) == [], written
         raw = f"You would write {written} to clean."
         for reason in FinishReason.STOP, FinishReason.LENGTH:
             found = read(family, raw, reason)
-            assert run_calls(found) == []
-            assert found == [text(raw)] or family not in PLAIN
+            assert run_calls(found) == [], raw
+            assert found == [text(raw)] or family not in PLAIN, (raw, found)
 
 
 @for_each(QUOTABLE)
@@ -62,8 +62,8 @@ def test_call_in_a_fence_does_not_run(family: Family) -> None:
     for fence, info in product(FENCES, ("", " json title=a")):
         raw = f"For example:\n{fence}{info}\n{written}\n{fence}\nThat is all."
         found = read(family, raw)
-        assert run_calls(found) == []
-        assert found == [text(raw)] or family not in PLAIN
+        assert run_calls(found) == [], raw
+        assert found == [text(raw)] or family not in PLAIN, (raw, found)
 
 
 @for_each(CALLING)
@@ -105,4 +105,4 @@ def test_fence_opens_and_closes_as_in_markdown(lines: str, fenced: bool) -> None
         code = Code()
         for at in range(0, len(lines), size):
             code.add(lines[at : at + size])
-        assert code.fenced is fenced
+        assert code.fenced is fenced, size

@@ -1,3 +1,5 @@
+"""The family of a model is found in its chat template, its type and its vocabulary."""
+
 from services.families import Family, families
 from services.families.detection import detect
 from tests.kit.every import for_each, for_rows

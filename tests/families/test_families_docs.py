@@ -1,3 +1,5 @@
+"""docs/families.md: the generated tables, and the example of the library."""
+
 import pytest
 
 from tests.families.families_page import PAGE, page

@@ -380,16 +380,16 @@ def test_cut_call_never_completes(
     reader: str, text: str, calls: Calls, reasons: list[FinishReason]
 ) -> None:
     for reason in reasons:
-        assert read(reader, text, reason)[0] == calls
+        assert read(reader, text, reason)[0] == calls, reason
 
 
 def test_call_cut_before_its_name_is_dropped() -> None:
     for text in ("{", '{"na', '{"name": "f', '{"name": "f", "arguments": '):
         calls, _, back = read("object", text)
-        assert (calls, back) == ([], None)
+        assert (calls, back) == ([], None), text
     assert read("python", "[read_le", FinishReason.LENGTH) == ([], "", None)
     calls, _, _ = read("python", "[f(a=", FinishReason.LENGTH)
-    assert all(arguments is None for _, arguments in calls)
+    assert [call for call in calls if call[1] is not None] == []
 
 
 @for_rows(
@@ -427,7 +427,7 @@ def copied(reader: str, text: str, size: int | None = None) -> tuple[str, bool, 
         reading = VALUE_READERS[reader].copy(scanner, said.append)
         ended = drive(reading, scanner, grouped(list(text), pieces))
         results.append(("".join(said), ended, scanner.rest()))
-    assert all(result == results[0] for result in results)
+    assert results == results[:1] * len(results)
     return results[0]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from services.families.response_template import MAX_CHARS, described_family, tem
 from tests.kit.described_turns import TOOLS, WRITTEN, make_turn, templates
 from tests.kit.every import for_each, for_rows
 from tests.kit.examples import chances
-from tests.kit.parser_cases import CHUNKINGS, any_cut, fold, problems, run, tools, vectors
+from tests.kit.parser_cases import every_way, fold, opened, problems, run, vectors
 from tests.kit.response_templates import simple, tagged
 
 NAMES = [name for name in WRITTEN if name in templates()]
@@ -115,9 +116,8 @@ def test_cut_call_is_not_dispatched(name: str) -> None:
 def test_control_tokens_are_shown_in_code_only() -> None:
     source = simple(thinking={"open": "<|think|>", "close": "<|/think|>"}, start_anchor="<|bot|>")
     text = "A <|bot|>word, `<|bot|>`, and\n```\n<|think|>x<|/think|>\n```\nthen <|/think|>more."
-    for split in CHUNKINGS.values():
-        (block,) = fold(run(open_parser(template_name(json.dumps(source))), split(text)))
-        assert block["text"] == "A word, `<|bot|>`, and\n```\n<|think|>x<|/think|>\n```\nthen more."
+    (block,) = every_way(lambda: open_parser(template_name(json.dumps(source))), text)
+    assert block["text"] == "A word, `<|bot|>`, and\n```\n<|think|>x<|/think|>\n```\nthen more."
 
 
 def test_prompt_opens_reasoning_that_only_looks_ahead() -> None:
@@ -156,10 +156,9 @@ def test_template_reads_the_vectors_of_its_family(name: str) -> None:
     kind, lacking = LACKS[name]
     failed = set()
     for case in vectors(kind):
-        raw, reason = case["raw"], FinishReason(case["finish_reason"])
-        thinks = case["prompt_ends_in_reasoning"]
-        for cut in ([raw], any_cut(raw)):
-            parser = open_parser(name_of(name), tools=tools(case), in_reasoning=thinks)
-            if problems(case, fold(run(parser, cut, reason))):
-                failed.add(case["case"])
+        described = {**case, "family": name_of(name)}
+        reason = FinishReason(case["finish_reason"])
+        blocks = every_way(partial(opened, described), case["raw"], reason)
+        if problems(case, blocks):
+            failed.add(case["case"])
     assert failed == lacking

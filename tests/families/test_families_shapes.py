@@ -1,3 +1,5 @@
+"""Shapes and sets of markers: a result never changes with more input."""
+
 from re import Match
 
 import pytest
@@ -52,7 +54,7 @@ def is_final(shape: Shape, text: str) -> None:
         answer = shape.at(text[:n], 0, False)
         seen = answer if answer is None or answer is MORE else answer.span()
         if settled is not None:
-            assert seen == settled[0]
+            assert seen == settled[0], text[:n]
         elif answer is not MORE:
             settled = (seen,)
 
@@ -96,7 +98,7 @@ def test_the_first_shape_wins() -> None:
     assert both.at("<a>", 0, False) is MORE
     for text, meaning in (("<a>x", "short"), ("<a> <b>", "long")):
         found = both.at(text, 0, False)
-        assert isinstance(found, MarkerMatch)
+        assert isinstance(found, MarkerMatch), text
         assert found.meaning == meaning
 
 

@@ -36,7 +36,7 @@ def test_reasoning_is_read_with_and_without_its_opener(family: Family) -> None:
     answer = [thought("Think."), text("Answer.")]
     assert read(family, opener + rest) == answer
     for raw in (rest, opener + rest):
-        assert read(family, raw, in_reasoning=True) == answer
+        assert read(family, raw, in_reasoning=True) == answer, raw
     assert read(family, closer + "\n\nAnswer.", in_reasoning=True) == answer[1:]
     assert read(family, opener + "\nNever closed") == [thought("Never closed")]
 
@@ -49,9 +49,9 @@ def test_a_call_ends_reasoning_that_was_left_open(family: Family) -> None:
     call, ping = family.style.write_call(*RUN), family.style.write_call(*PING)
     for between in ("", "\n", "\n\n"):
         raw = f"{opener}Plan.{between}{joint}{call}"
-        assert read(family, raw) == [thought("Plan."), RUN]
+        assert read(family, raw) == [thought("Plan."), RUN], raw
         again = f"{raw}{joint}{opener}More.{joint}{ping}"
-        assert read(family, again) == [thought("Plan."), RUN, thought("More."), PING]
+        assert read(family, again) == [thought("Plan."), RUN, thought("More."), PING], again
     if family in PLAIN:
         opener, closer = tags(family)
         raw = f"{opener}\nPlan.\n{call}"
@@ -68,11 +68,11 @@ def test_skipped_reasoning_has_no_block(family: Family) -> None:
     opener, closer = tags(family)
     answer = family.style.write_text("Done.")
     for start in (closer, f"\n{closer}", f"{opener}{closer}", f"{opener}\n\n{closer}\n\n"):
-        assert read(family, start + answer, in_reasoning=True) == [text("Done.")]
+        assert read(family, start + answer, in_reasoning=True) == [text("Done.")], start
     if family.grammar.framed:
         for front, back in family.grammar.frames:
             framed = f"{plain(front)}Done.{plain(back)}"
-            assert read(family, framed, in_reasoning=True) == [text("Done.")]
+            assert read(family, framed, in_reasoning=True) == [text("Done.")], framed
             blocks = [thought("Hm."), text("Done.")]
             assert read(family, f"Hm.{framed}", in_reasoning=True) == blocks
 
@@ -91,12 +91,12 @@ def test_thought_after_a_text_is_reasoning(family: Family) -> None:
         blocks = [text("One."), thought("Hm."), text("Two."), thought("So."), text("Three.")]
         assert read(family, again) == blocks, again
         found = read(family, f"{opener}{inside}Ah.{closer}{raw}")
-        assert found[:2] == [thought("Ah."), text("One.")]
+        assert found[:2] == [thought("Ah."), text("One.")], raw
         if family in CALLING:
             call = family.style.write_call(*RUN)
             found = read(family, f"One.{before}{opener}{inside}Hm.\n{call}")
             assert found == [text("One."), thought("Hm."), RUN]
-            assert read(family, f"{raw}\n{call}\n")[-1] == RUN
+            assert read(family, f"{raw}\n{call}\n")[-1] == RUN, raw
 
 
 @for_each(TAGGED_THOUGHTS)

@@ -50,7 +50,7 @@ def test_tools_have_the_types_of_their_parameters() -> None:
     assert tools.types("f", "n") == tools.types("more", "other") == {"integer"}
     assert tools.types("more", "any") == CONTAINERS
     for name, key in (("f", "other"), ("g", "n"), ("unknown", "n")):
-        assert tools.types(name, key) == STRING
+        assert tools.types(name, key) == STRING, name
     assert list(tools.parameters("f")) == ["n", "s", "any"]
     assert tools.parameters("g") == tools.parameters("unknown") == {}
     assert "f" in tools

@@ -1,3 +1,5 @@
+"""Turns of well-known families, event by event; forced calls; texts beside broken markers."""
+
 import json
 from typing import Any
 
@@ -121,7 +123,7 @@ def test_prompt_of_a_forced_call_is_not_shown_where_the_model_writes_something_e
             for pieces in ([answer], list(answer)):
                 blocks = fold(run(opened(family.name, prefix=prefix), pieces))
                 shown = "".join(b["text"] for b in blocks if b["type"] != "tool_use")
-                assert shown.strip() in answer
+                assert shown.strip() in answer, (name, pieces)
 
 
 DESCRIBED = [described_family(template_name(json.dumps(one))) for one in templates().values()]
@@ -133,7 +135,7 @@ def test_every_family_can_be_made_to_call(family: Family) -> None:
     call = family.style.write_call("run", {"cmd": "ls -l", "n": 3})
     for name in ("run", None):
         prefix = family.style.call_prefix(name)
-        assert call.startswith(prefix)
+        assert call.startswith(prefix), name
         (block,) = fold(run(opened(family.name, prefix=prefix), any_cut(call.removeprefix(prefix))))
         assert (block["name"], block["complete"]) == ("run", True)
         assert block["input"] == {"cmd": "ls -l", "n": 3}
@@ -143,7 +145,7 @@ def test_only_a_model_that_stopped_completes_an_open_call() -> None:
     cut = CALL.partition("</function>")[0]
     for reason in FinishReason:
         (block,) = fold(run(opened(), [cut], reason))
-        assert block["complete"] is (reason is FinishReason.STOP)
+        assert block["complete"] is (reason is FinishReason.STOP), reason
 
 
 QWEN = "qwen3_coder"

@@ -3,17 +3,17 @@ below 500."""
 
 import asyncio
 import hashlib
-import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from random import Random
 
 import pytest
 from aiohttp import web
 
 from services.runtime.config import FrontendConfig
 from services.runtime.request_headers import AllowedHosts, replace_invalid_bytes
-from tests.kit.examples import examples
+from tests.kit.examples import chances
 from tests.kit.frontend import serving
 from tests.kit.waiting import LIMIT_S
 from turnwire_tools.inspector.fold import MIB, Fold
@@ -78,22 +78,22 @@ VALUES = (
 )
 
 
-def request(choose: random.Random) -> bytes:
+def request(chance: Random) -> bytes:
     """A request with any of these values in up to five headers, in the path and in the query."""
-    path = choose.choice(PATHS).encode()
-    if choose.random() < 0.3:
-        key, query = (choose.choice(VALUES).replace(b" ", b"+") for _ in range(2))
+    path = chance.choice(PATHS).encode()
+    if chance.random() < 0.3:
+        key, query = (chance.choice(VALUES).replace(b" ", b"+") for _ in range(2))
         path += b"?key=%b&q=%b" % (key, query)
-    if choose.random() < 0.1:
-        path += choose.choice(VALUES).replace(b" ", b"")
-    names = choose.sample(HEADERS, k=choose.randint(1, 5))
+    if chance.random() < 0.1:
+        path += chance.choice(VALUES).replace(b" ", b"")
+    names = chance.sample(HEADERS, k=chance.randint(1, 5))
     if "Host" not in names:
         names.append("Host")
-    lines = [b"%b %b HTTP/1.1" % (choose.choice(METHODS), path)]
+    lines = [b"%b %b HTTP/1.1" % (chance.choice(METHODS), path)]
     for name in names:
-        known_host = name == "Host" and choose.random() < 0.6
-        value = b"localhost" if known_host else choose.choice(VALUES)
-        end = choose.choice([b"", b"", b"\xff", choose.choice(VALUES)])
+        known_host = name == "Host" and chance.random() < 0.6
+        value = b"localhost" if known_host else chance.choice(VALUES)
+        end = chance.choice([b"", b"", b"\xff", chance.choice(VALUES)])
         lines.append(b"%b: %b%b" % (name.encode(), value, end))
     return b"\r\n".join([*lines, b"", b""])
 
@@ -114,8 +114,7 @@ async def status_of(port: int, request: bytes) -> int:
 
 @pytest.mark.parametrize("name", SERVERS)
 async def test_odd_bytes_in_a_request_are_the_clients_error(name: str, tmp_path: Path) -> None:
-    choose = random.Random(name)
     async with SERVERS[name](tmp_path) as port:
-        for _ in range(examples(1500)):
-            made = request(choose)
+        for chance in chances(name, 1500):
+            made = request(chance)
             assert await status_of(port, made) < 500, made

@@ -3,15 +3,14 @@ them."""
 
 import json
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from schemas.conversation import ToolSpec
-from schemas.events import FinishReason
 from services.families import open_parser
 from services.families.response_template import described_family
-from tests.kit.parser_cases import Block, fold, run
+from tests.kit.parser_cases import Block, every_way
 from tests.kit.response_templates import OWN, of_trl
 
 SCHEMA = {
@@ -215,12 +214,10 @@ def by_transformers(template: dict[str, Any], turn: Turn) -> tuple[str, str, lis
     )
 
 
-def parsed(
-    name: str, turn: Turn, pieces: Sequence[str], reason: FinishReason = FinishReason.STOP
-) -> list[Block]:
-    """The blocks of a turn that comes in pieces."""
+def parsed(name: str, turn: Turn) -> list[Block]:
+    """The blocks of a turn, the same in every cut."""
     thinks = described_family(name).opens_reasoning(turn.prompt[-512:])
-    return fold(run(open_parser(name, tools=TOOLS, in_reasoning=thinks), pieces, reason))
+    return every_way(lambda: open_parser(name, tools=TOOLS, in_reasoning=thinks), turn.output)
 
 
 def fields(found: Sequence[Block]) -> tuple[str, str, list[Call]]:
@@ -232,12 +229,3 @@ def fields(found: Sequence[Block]) -> tuple[str, str, list[Call]]:
         if block["type"] == "tool_use" and block["complete"]
     ]
     return last.get("reasoning", ""), last.get("text", ""), calls
-
-
-def splits(rng: random.Random, text: str) -> Iterator[list[str]]:
-    """The text whole, by character, and in random pieces."""
-    yield [text]
-    yield list(text)
-    for _ in range(2):
-        cuts = sorted(rng.sample(range(len(text) + 1), min(len(text), rng.randint(1, 12))))
-        yield [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]

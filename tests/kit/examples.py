@@ -26,16 +26,23 @@ if PROFILE != "explore":
     providers.is_local_module_file = lambda _: False  # type: ignore[assignment,attr-defined]
 
 
-def examples(thorough: int) -> int:
-    """The examples of a property that sets their number itself: a third of them in the quick
-    profile."""
-    return -(-thorough // 3) if QUICK else thorough
+_RUN = secrets.token_hex(4) if PROFILE == "explore" else ""
 
 
-def chances(name: str, thorough: int) -> Iterator[random.Random]:
+def examples(thorough: int, quick: int = 0) -> int:
+    """The examples of a property that sets their number itself: in the quick profile a third of
+    them, or `quick`."""
+    return (quick or -(-thorough // 3)) if QUICK else thorough
+
+
+def chances(name: str, thorough: int, quick: int = 0) -> Iterator[random.Random]:
     """The chance of each example of a property that draws by itself; its seed is printed."""
-    run = secrets.token_hex(4) if PROFILE == "explore" else ""
-    for number in range(examples(thorough)):
-        seed = f"{name} {number} {run}"
+    for number in range(examples(thorough, quick)):
+        seed = f"{name} {number} {_RUN}"
         print("seed", repr(seed))
         yield random.Random(seed)
+
+
+def chance_for(text: str) -> random.Random:
+    """The chance of what one example decides, such as the cuts of its text."""
+    return random.Random(f"{text} {_RUN}")

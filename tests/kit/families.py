@@ -1,5 +1,6 @@
 """The families by what they can write, and how tests read a turn of theirs."""
 
+import json
 import re
 from typing import Any
 
@@ -7,7 +8,7 @@ from schemas.conversation import ToolSpec
 from schemas.events import FinishReason
 from services.families import Family, families, open_parser
 from services.families.grammar.markup import Markup
-from tests.kit.parser_cases import any_cut, fold, run
+from tests.kit.parser_cases import Block, any_way, every_way
 
 TOOLS = [
     ToolSpec(
@@ -41,6 +42,8 @@ UNMARKED = (
 """Nothing opens and closes a section of theirs."""
 RUN = ("run", {"cmd": "grep -n \"tide\" 'log' | head -5", "t": 12.5, "b": False})
 PING: tuple[str, dict[str, Any]] = ("ping", {})
+QUOTES = {"gemma4": '<|"|>', "functiongemma": "<escape>"}
+"""Tokens that stand for a quote in a string, so that a string cannot hold them."""
 Said = tuple[str, Any]
 """A block: its kind and text, or the name and the arguments of a call. A call that never completes
 has None for arguments."""
@@ -73,13 +76,9 @@ def read_exactly(
     """The blocks, with their white space; the same whole and cut in any way."""
     name = family if isinstance(family, str) else family.name
     options = {"tools": TOOLS, "in_reasoning": False, **options}
-    whole, cut = (
-        fold(run(open_parser(name, **options), pieces, reason)) for pieces in ([raw], any_cut(raw))
-    )
-    assert cut == whole, any_cut(raw)
     return [
         (b["name"], b.get("input")) if b["type"] == "tool_use" else (b["type"], b["text"])
-        for b in whole
+        for b in every_way(lambda: open_parser(name, **options), raw, reason, [any_way(raw)])
     ]
 
 
@@ -103,6 +102,34 @@ def joined(blocks: list[Said]) -> list[Said]:
                 value = found.pop()[1] + value
         found.append((kind, value))
     return found
+
+
+def completed(blocks: list[Block]) -> list[Said]:
+    """The calls that would be dispatched."""
+    calls = [block for block in blocks if block["type"] == "tool_use" and block["complete"]]
+    return [(block["name"], block["input"]) for block in calls]
+
+
+def is_misread(family: Family, raw: str, blocks: list[Block], calls: list[Said]) -> bool:
+    """Whether a call completes that is not one of these, in their order, and `raw` is not what the
+    family writes for the blocks."""
+    rest = iter(calls)
+    if all(any(_same(family, call, other) for other in rest) for call in completed(blocks)):
+        return False
+    said = [
+        (block["name"], block["input"])
+        if block["type"] == "tool_use"
+        else (block["type"], block["text"])
+        for block in blocks
+        if block["complete"]
+    ]
+    texts = ("".join(text.split()) for text in (written(family, *said), raw))
+    return len({text.replace(QUOTES.get(family.name, '"'), '"') for text in texts}) == 2
+
+
+def _same(family: Family, call: Said, other: Said) -> bool:
+    quote = json.dumps(QUOTES.get(family.name, '"'))[1:-1]
+    return json.dumps(call) == json.dumps(other).replace(quote, '\\"')
 
 
 def plain(marker: str) -> str:

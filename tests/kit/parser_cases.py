@@ -2,7 +2,6 @@
 blocks."""
 
 import json
-import random
 import re
 from collections.abc import Callable, Generator, Iterable
 from functools import cache
@@ -18,6 +17,7 @@ from services.families.grammar.markup import CallReader
 from services.families.grammar.scanner import Scanner
 from services.families.grammar.turn import CallOpener, TurnState
 from services.families.tool_types import Tools
+from tests.kit.examples import chance_for
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 _TOKEN = re.compile(r"<[|｜]?/?[\w▁:|｜ ]+[|｜]?>| ?\w+|\s+|.", re.DOTALL)
@@ -30,10 +30,10 @@ FORCED = CallOpener(name="f")
 @cache
 def vectors(family: str | None = None) -> list[dict[str, Any]]:
     """All cases, or those of one family."""
-    files = sorted(VECTORS.glob("*.jsonl" if family is None else f"{family}.jsonl"))
     return [
         json.loads(line)
-        for file in files
+        for file in sorted(VECTORS.glob("*.jsonl"))
+        if family in (None, file.stem)
         for line in file.read_text(encoding="utf-8").splitlines()
         if line
     ]
@@ -52,9 +52,13 @@ def tools(case: dict[str, Any]) -> list[ToolSpec]:
 
 
 def opened(case: dict[str, Any]) -> TurnParser:
-    """A parser for the case."""
+    """A parser for the case, which may also have `prefix` and `calls_as_text`."""
     return open_parser(
-        case["family"], tools=tools(case), in_reasoning=case["prompt_ends_in_reasoning"]
+        case["family"],
+        tools=tools(case),
+        in_reasoning=case["prompt_ends_in_reasoning"],
+        prefix=case.get("prefix", ""),
+        calls_as_text=case.get("calls_as_text", False),
     )
 
 
@@ -67,15 +71,8 @@ def grouped(pieces: list[str], size: int) -> list[str]:
     return ["".join(pieces[i : i + size]) for i in range(0, len(pieces), size)]
 
 
-CHUNKINGS: dict[str, Callable[[str], Iterable[str]]] = {
-    "whole": lambda text: [text],
-    "characters": list,
-    "tokens": words,
-    "fours": lambda text: grouped(words(text), 4),
-}
-
-
-def cut_at_random(text: str, chance: random.Random) -> list[str]:
+def cut_at_random(text: str) -> list[str]:
+    chance = chance_for(text)
     pieces: list[str] = []
     while text:
         size = chance.choice((1, 1, 2, 3, 5, 8, 40))
@@ -84,12 +81,22 @@ def cut_at_random(text: str, chance: random.Random) -> list[str]:
     return pieces
 
 
+CUTS: dict[str, Callable[[str], list[str]]] = {
+    "characters": list,
+    "tokens": words,
+    "fours": lambda text: grouped(words(text), 4),
+    "random pieces": cut_at_random,
+}
+
+
+def any_way(text: str) -> str:
+    """One of these ways, which the text decides."""
+    return chance_for(text).choice([*CUTS])
+
+
 def any_cut(text: str) -> list[str]:
-    """The text per character, per token, in fours or at random places: in one of these ways, which
-    the text alone decides."""
-    chance = random.Random(text)
-    way = chance.choice(("characters", "tokens", "fours", "random"))
-    return cut_at_random(text, chance) if way == "random" else list(CHUNKINGS[way](text))
+    """The text, cut in any one of these ways."""
+    return CUTS[any_way(text)](text)
 
 
 def run(
@@ -98,8 +105,25 @@ def run(
     """All events of one generation."""
     events = [event for piece in pieces for event in parser.feed(piece)]
     events += parser.finish(reason)
+    assert not parser.finish(reason), "a second finish has events"
+    assert not parser.feed("x"), "there are events after the finish"
     msgspec.json.encode(events)  # every event must be encodable
     return events
+
+
+def every_way(
+    open: Callable[[], TurnParser],
+    raw: str,
+    reason: FinishReason = FinishReason.STOP,
+    ways: Iterable[str] = tuple(CUTS),
+) -> list[Block]:
+    """The blocks of a generation, which are the same whole and cut in these ways."""
+    whole = fold(run(open(), [raw], reason))
+    for way in ways:
+        pieces = CUTS[way](raw)
+        blocks = fold(run(open(), pieces, reason))
+        assert blocks == whole, f"in {way}: {pieces}"
+    return whole
 
 
 def fold(events: Iterable[BlockEvent]) -> list[Block]:
@@ -111,7 +135,7 @@ def fold(events: Iterable[BlockEvent]) -> list[Block]:
             case BlockStart():
                 assert open_block is None, "a block starts inside another"
                 assert event.block == len(blocks)
-                assert (event.kind == "tool_use") == (event.name is not None)
+                assert (event.kind == "tool_use") == bool(event.name), "a call without a name"
                 open_block = {
                     "type": event.kind,
                     "text": "",
@@ -135,13 +159,19 @@ def fold(events: Iterable[BlockEvent]) -> list[Block]:
                 open_block = None
     assert open_block is None, "a block is left open"
     for block in blocks:
-        if block["type"] == "tool_use" and block["complete"]:
-            block["input"] = json.loads(block["text"])
-            assert isinstance(block["input"], dict)
-        elif block["type"] != "tool_use":
+        if block["type"] != "tool_use":
             assert block["complete"]
             assert block["text"].strip(), "a blank block"
+        elif block["complete"]:
+            block["input"] = json.loads(block["text"], parse_constant=_no_constant)
+            assert isinstance(block["input"], dict)
+        else:
+            assert block["text"][:1] in ("", "{"), "arguments do not begin an object"
     return blocks
+
+
+def _no_constant(word: str) -> None:
+    raise AssertionError(f"{word} is not JSON")
 
 
 def problems(case: dict[str, Any], blocks: list[Block]) -> str | None:

@@ -117,7 +117,8 @@ class _PythonCallReader:
         return True
 
     def _ends(self) -> Reader[bool]:
-        """Whether a call ends after its closing bracket. Outside of a list a line may do that."""
+        """Whether a call ends after its closing bracket. Outside of a list a line may do that; so
+        does a model that stops, but not a cut, after which other text could follow."""
         scanner = self._turn.scanner
         if not self._in_list and (yield from scanner.peek()) in ("\n", "\r"):
             return True
@@ -125,7 +126,7 @@ class _PythonCallReader:
         if (yield from scanner.follows(*after_call)):
             return True
         cuts = (shape.cut(scanner.text, scanner.position) for shape in after_call)
-        return scanner.final and (not scanner.rest().strip() or any(cuts))
+        return scanner.stopped and (not scanner.rest().strip() or any(cuts))
 
     def _another_argument(self) -> Reader[bool]:
         scanner = self._turn.scanner
