@@ -27,8 +27,11 @@ def test_every_property_holds_for_any_output(name: str) -> None:
     """Those of `fuzz/README.md`."""
     for chance in chances(name, 40):
         case = any_case(name, chance)
-        print(json.dumps(case))
-        check(case)
+        try:
+            check(case)
+        except Exception as error:
+            error.add_note(json.dumps(case))
+            raise
 
 
 @for_each(NAMES, name=shown)

@@ -15,6 +15,7 @@ from schemas.events import BlockEvent, BlockStart, BlockStop, Delta, FinishReaso
 from services.families import TurnParser, open_parser
 from services.families.grammar.markup import CallReader
 from services.families.grammar.scanner import Scanner
+from services.families.grammar.shapes import BLANKS
 from services.families.grammar.turn import CallOpener, TurnState
 from services.families.tool_types import Tools
 from tests.kit.examples import chance_for
@@ -161,7 +162,7 @@ def fold(events: Iterable[BlockEvent]) -> list[Block]:
     for block in blocks:
         if block["type"] != "tool_use":
             assert block["complete"]
-            assert block["text"].strip(), "a blank block"
+            assert block["text"].strip(BLANKS), "a blank block"
         elif block["complete"]:
             block["input"] = json.loads(block["text"], parse_constant=_no_constant)
             assert isinstance(block["input"], dict)
