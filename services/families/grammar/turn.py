@@ -118,10 +118,11 @@ class TurnState:
         marker or the end. Other blanks are written at once, because many tokenizers have a separate
         token for the blank before a number. Blank lines at the start of a block are framing.
         """
-        text = self._without_prompt(text)
+        if self._prompt:
+            text = self._without_prompt(text)
         self.code.add(text)
         solid, wait = _parted(text)
-        if not solid or not (self.flowing or solid.strip(BLANKS)):
+        if not solid or not (solid.strip(BLANKS) or self.flowing):
             self.buffer(text)
             return
         self._broken = False
@@ -131,7 +132,8 @@ class TurnState:
         if self.blocks.kind != _KINDS[self.reasoning]:
             solid = self._open_prose(solid, waiting=len(wait))
         self.blocks.write(solid)
-        self.buffer(wait)
+        if wait:
+            self.buffer(wait)
 
     def _without_prompt(self, text: str) -> str:
         """A passed text without what it has of the prompt."""

@@ -211,8 +211,9 @@ class Values:
         while True:
             match = plain.match(scanner.text, scanner.position)
             assert match is not None
-            if match[0]:
-                write(match[0])
+            text = match[0]
+            if text:
+                write(text)
                 scanner.position = match.end()
             if scanner.position == len(scanner.text):
                 if scanner.final:
@@ -353,19 +354,22 @@ class PythonValues(Values):
         quote = yield from self._opening(scanner)
         plain, trigger = _PLAIN_PYTHON[quote[0]]
         inner = _InnerQuotes(quote)
+        next_counts = ("", "=", quote[0])
+        """Texts after which the next character counts."""
         last = ""
         write('"')
         while True:
             match = plain.match(scanner.text, scanner.position)
             assert match is not None
-            if match[0]:
-                write(match[0])
-                last = match[0][-1]
+            text = match[0]
+            if text:
+                write(text)
+                last = text[-1]
                 scanner.position = match.end()
             if scanner.position == len(scanner.text):
                 if scanner.final:
                     return False
-                if live and last not in ("", "=", quote[0]):  # the next character counts
+                if live and last not in next_counts:
                     scanner.trigger = trigger
                     scanner.escape = False
                 yield
