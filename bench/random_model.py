@@ -34,7 +34,7 @@ def build_random_model(
         num_key_value_heads=max(1, heads // 4),
         head_dim=64,
         max_position_embeddings=window,
-        tie_word_embeddings=True,
+        tie_word_embeddings=False,  # else a model with random weights repeats its last token
     )
     generation = (path / "generation_config.json").read_bytes()
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):

@@ -24,6 +24,7 @@ from services.ledger.turn import Turn, TurnPart
 from services.ledger.turn_ends import TurnEnds, pattern_of
 from services.ledger.turn_reader import ParseMode, TurnReader
 from services.templates.tools import arguments_of
+from services.templates.wording import join_blocks
 from services.tokenization.segments import TokenIds, common_prefix
 
 _MOST_RENDERED = 8
@@ -343,8 +344,14 @@ def _essence(parts: Sequence[TurnPart]) -> list[tuple[str, str]]:
             essence.append((part.name, canonical_arguments(part.arguments)))
             continue
         text = (part.text or "").strip()
-        if text:
-            essence.append((_TEXT if isinstance(part, Text) else _REASONING, text))
+        if not text:
+            continue
+        kind = _TEXT if isinstance(part, Text) else _REASONING
+        if kind == _TEXT and essence and essence[-1][0] == _TEXT:
+            # One text where it is rendered: the model wrote a closer between them that closes
+            # nothing, which no block has.
+            text = join_blocks((essence.pop()[1], text))
+        essence.append((kind, text))
     return essence
 
 

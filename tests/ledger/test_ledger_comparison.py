@@ -57,6 +57,7 @@ def keeps(prompt: Prompt, ids: list[int]) -> bool:
         ("half a tho", LENGTH, Reasoning("half a tho"), f"\n</think>\n\n{USER}"),
         ("\n</think>\n\nAt once.", STOP, Text("At once."), USER),
         ("a thought that a bud</think>\n\nSo.", STOP, Text("So."), USER),
+        ("so\n</think>\n\nIt is d</think>one.", STOP, Text("It is done."), USER),
     ]
 )
 def test_turn_keeps_its_tokens_however_it_ends(
