@@ -178,6 +178,7 @@ def mutate(request: Request, chance: Random) -> Request:
         for _ in range(chance.choice((1, 1, 2, 4))):
             _change([*_places(value)], chance)
         text = json.dumps(value, ensure_ascii=chance.random() < 0.5)
+        text = text.replace("Infinity", "1e400")  # JSON has no other form of it
     except (RecursionError, IndexError):  # IndexError: nothing is in it
         return chance.choice(seeds())
     return path, text.encode("utf-8", "replace")

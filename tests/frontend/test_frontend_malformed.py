@@ -29,7 +29,7 @@ from tests.kit.bodies import (
     tool_use,
     user,
 )
-from tests.kit.every import for_each
+from tests.kit.every import for_each, for_rows
 
 SPELLED = '{"at": 1.0, "b": [ 1e2 ]}'
 UNKNOWN = block("encrypted_content", encrypted_content="gAAAA")
@@ -123,6 +123,23 @@ def test_deep_nesting_is_refused() -> None:
         assert MESSAGES.refused(body).message == "The request body is nested too deeply."
         for api in (CHAT, RESPONSES):
             assert api.refused(body).message
+
+
+@for_rows(
+    [
+        (MESSAGES, assistant(block("mcp_tool_result", content=["§"])), ""),
+        (RESPONSES, block("mcp_call", output="§"), "input[1]"),
+        (RESPONSES, block("web_search_call", action={"query": "§"}), "input[1]"),
+        (RESPONSES, block("local_shell_call", call_id="c", action={"a": "§"}), "input[1].action"),
+    ]
+)
+def test_number_beyond_floats_is_refused_in_members_of_any_form(
+    api: Api, item: Json, place: str
+) -> None:
+    body = json.dumps(api.body(USER, item)).replace('"\\u00a7"', "1e999")
+    refused = api.refused(body.encode())
+    assert "out of range" in refused.message
+    assert (refused.param or "").startswith(place)
 
 
 @pytest.mark.parametrize(

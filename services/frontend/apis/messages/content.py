@@ -245,7 +245,7 @@ def hosted_text(block: wire.HostedBlock) -> str:
 
     Conversations that began elsewhere contain such blocks and refer to their results. A call
     becomes one line, a result its readable content. Raises Invalid for content that is nested too
-    deeply.
+    deeply or has a number out of range.
     """
     if isinstance(block, wire.HostedUse):
         return f"[{block.name or 'tool'} {raw_text(block.input)}]"
@@ -255,3 +255,5 @@ def hosted_text(block: wire.HostedBlock) -> str:
         return f"[{tag.removesuffix('_tool_result')} result]\n{text}"
     except RecursionError:
         raise Invalid(f"`{tag}` block: its content is nested too deeply") from None
+    except msgspec.ValidationError:
+        raise Invalid(f"`{tag}` block: a number in its content is out of range") from None

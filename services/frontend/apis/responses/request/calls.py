@@ -49,7 +49,7 @@ class ToolCallReader:
             case "shell_call":
                 call = _shell_call(convert(wire.ShellCall, raw, field_path))
             case "local_shell_call":
-                call = self._local_shell_call(convert(wire.ShellCall, raw, field_path))
+                call = self._local_shell_call(convert(wire.ShellCall, raw, field_path), field_path)
             case _:
                 call = _patch_call(convert(wire.PatchCall, raw, field_path))
         self._call_types[call.call_id] = kind
@@ -103,8 +103,8 @@ class ToolCallReader:
             parts = [Text("No tools were found.")]
         self._history.add_result(call_id, parts, field_path)
 
-    def _local_shell_call(self, item: wire.ShellCall) -> Call:
-        action = convert(dict[str, Any], item.action, "action")
+    def _local_shell_call(self, item: wire.ShellCall, field_path: str) -> Call:
+        action = convert(dict[str, Any], item.action, f"{field_path}.action")
         action.pop("type", None)
         if item.id is not None:
             self._local_shells[item.id] = item.call_id

@@ -10,13 +10,13 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 from msgspec import Raw
 
 from schemas.conversation import Media, Text
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.request.compaction import TRIGGER
+from services.frontend.apis.responses.request.members import convert
 from services.frontend.apis.shared.content import (
     check_url,
     data_url,
@@ -159,11 +159,11 @@ def _without_data(file_id: str | None, field_path: str, member: str) -> Invalid:
     return unsupported(field_path, f"has no {member}")
 
 
-def hosted_text(kind: str, item: Raw) -> str:
+def hosted_text(kind: str, item: Raw, field_path: str) -> str:
     """The text of an item: one line for the tool's input, then its output. Raises Invalid for an
-    item that is nested too deeply."""
+    item that is nested too deeply or has a number out of range."""
+    members = convert(dict[str, Any], item, field_path)
     try:
-        members: dict[str, Any] = msgspec.json.decode(item)
         inputs = _lines(members, _INPUT)
         outputs = _lines(members, _OUTPUT)
         if kind == "program_output":

@@ -104,9 +104,9 @@ class ItemReader:
         if kind == "computer_call_output":
             self._add_screen(raw, field_path)
         elif kind == "web_search_call":
-            self._history.add_search(hosted_text(kind, raw))
+            self._history.add_search(hosted_text(kind, raw, field_path))
         elif kind in AS_TEXT:
-            self._history.add(Text(hosted_text(kind, raw)))
+            self._history.add(Text(hosted_text(kind, raw, field_path)))
         elif kind not in IGNORED:
             self.notes.append(kind)
 
