@@ -14,7 +14,7 @@ from schemas.conversation import ToolSpec
 from services.families.family import Family
 from services.families.grammar.scanner import BlockWriter, Scanner
 from services.families.grammar.turn import TurnParser, TurnState
-from services.families.registry import UnknownFamily, families, find_family, reasoning_family
+from services.families.registry import UnknownFamily, families, find_family, find_reasoning_family
 from services.families.tool_types import Tools
 
 __all__ = [
@@ -23,8 +23,8 @@ __all__ = [
     "UnknownFamily",
     "families",
     "find_family",
+    "find_reasoning_family",
     "open_parser",
-    "reasoning_family",
 ]
 
 

@@ -62,9 +62,9 @@ def find_family(name: str) -> Family:
     TensorRT-LLM.
 
     Dashes and capitals do not matter. `CALLS+REASONING` names a pair: the calls of one family, the
-    reasoning of another (see `reasoning_family`). `verbatim` reads raw completions. A JSON object
-    is a `response_template`, the description of a format. Raises `UnknownFamily` for any other
-    name, and for a pair that cannot be read, and `InvalidResponseTemplate`.
+    reasoning of another (see `find_reasoning_family`). `verbatim` reads raw completions. A JSON
+    object is a `response_template`, the description of a format. Raises `UnknownFamily` for any
+    other name, and for a pair that cannot be read, and `InvalidResponseTemplate`.
     """
     if name.startswith("{"):
         return described_family(name)
@@ -74,10 +74,10 @@ def find_family(name: str) -> Family:
     with_calls = _find(calls, _aliases("tool_parsers", "reasoning_parsers"))
     if not plus:
         return with_calls
-    return _pair(with_calls.name, reasoning_family(reasoning).name)
+    return _pair(with_calls.name, find_reasoning_family(reasoning).name)
 
 
-def reasoning_family(name: str) -> Family:
+def find_reasoning_family(name: str) -> Family:
     """Finds a family by the name of its reasoning parser. This is not always the result of
     `find_family`: several servers use one name for a tool parser and for the reasoning parser of
     another family. Raises `UnknownFamily`."""

@@ -9,6 +9,8 @@ A `LedgerRecall` looks up one request's turns. It is used in two steps around th
 | `encode`  | `encode.py`  | the rendered text's ids, with original tokens as far as it has them |
 """
 
+from typing import ClassVar
+
 from typing_extensions import override
 
 from schemas.conversation import Conversation, ToolSpec, Unseal, opens_nothing
@@ -49,6 +51,9 @@ class Recall:
 class Ledger:
     """The earlier turns of one model. This one has none; a `TurnLedger` has those that it gets."""
 
+    has_turns: ClassVar[bool] = False
+    """Whether `recall` may find turns."""
+
     def recall(
         self,
         conversation: Conversation,
@@ -69,6 +74,8 @@ NO_LEDGER = Ledger()
 
 class TurnLedger(Ledger):
     """One model's ledger in one process. Thread-safe."""
+
+    has_turns = True
 
     def __init__(self, model: LedgerModel, *, entry_bytes: int, prompt_bytes: int) -> None:
         """`entry_bytes` and `prompt_bytes` bound the memory for turns and for whole prompts."""

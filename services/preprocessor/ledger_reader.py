@@ -245,6 +245,8 @@ class BusLedgerReader(LedgerReader):
 class FetchedLedger(Ledger):
     """The ledger in memory, as long as the bucket has nothing to add."""
 
+    has_turns = True
+
     def __init__(self, reader: BusLedgerReader) -> None:
         self._reader = reader
 

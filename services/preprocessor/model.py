@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from schemas.control import THINKING_BUDGET, VISION, ModelCard
 from schemas.conversation import EFFORTS, Sampling, ToolSpec
 from schemas.frames import ThoughtBudget
-from services.families import Family, find_family, reasoning_family
+from services.families import Family, find_family, find_reasoning_family
 from services.families.detection import Detection
 from services.families.response_template import template_name
 from services.preprocessor.thoughts import unlimited_thoughts
@@ -228,7 +228,7 @@ def choose_family(
     """
     reasoning: Family | None = None
     if config.reasoning_parser is not None:
-        reasoning = reasoning_family(config.reasoning_parser)
+        reasoning = find_reasoning_family(config.reasoning_parser)
     if config.response_template is not None:
         return _described_family(config.model, config.response_template)
 

@@ -25,7 +25,7 @@ from services.preprocessor.preparation import Preparation
 from services.preprocessor.prepared_turn import PreparedTurn
 from services.preprocessor.routing.kv_view import KvView
 from services.preprocessor.routing.placement import Placement
-from services.preprocessor.routing.sending import Prefills, ask_worker
+from services.preprocessor.routing.sending import Prefills, request_generation
 from services.preprocessor.turn_builder import MAX_PRIORITY
 from services.runtime.process import Process
 from services.tokenization.block_keys import with_images
@@ -114,7 +114,7 @@ class LedgerPrefills(Prefills):
             return "known"
 
         request = self._request(turn, packed, images)
-        reply = await ask_worker(self._process, self._placement, request, turn.worker)
+        reply = await request_generation(self._process, self._placement, request, turn.worker)
         return "done" if reply.error is None else "busy"
 
     def _prefix(

@@ -135,7 +135,7 @@ def encode_prompt(
         tools = setup.tools_of(conversation.tools)
         stripped = strip(conversation, preamble=setup.strip_preamble)
 
-        if ledger is not NO_LEDGER:
+        if ledger.has_turns:
             on_step("ledger")
         recall = ledger.recall(stripped, tools.rendered, setup.encoder, unseal)
         restored = recall.restore()

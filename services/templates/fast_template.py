@@ -65,7 +65,7 @@ class FastTemplate:
         """The text; None where Jinja must render it: errors of the template, long renderings, lone
         surrogates (marks of data), and some floats. Raises LongWork for a long
         rendering on the event loop."""
-        if has_others(list(variables.values())):
+        if minijinja_differs(list(variables.values())):
             return None
         environment = self._on_loop if is_on_loop() else self._in_thread
         try:
@@ -101,7 +101,7 @@ def _may_change_data(tree: nodes.Template, functions: Collection[str]) -> bool:
     return False
 
 
-def has_others(data: Any) -> bool:
+def minijinja_differs(data: Any) -> bool:
     """Whether JSON data has values that minijinja writes otherwise than Python: lone surrogates,
     and floats. Whole ones lose their `.0`, small ones their exponent. Names of members are not
     searched."""
@@ -118,9 +118,9 @@ def has_others(data: Any) -> bool:
             elif kind is list:
                 inner += value
             elif kind is JsonDict:
-                if value.has_others is None:
-                    value.has_others = has_others(dict(value))
-                if value.has_others:
+                if value.minijinja_differs is None:
+                    value.minijinja_differs = minijinja_differs(dict(value))
+                if value.minijinja_differs:
                     return True
             elif kind is float and (value.is_integer() or abs(value) < _PLAIN_MIN):
                 return True

@@ -57,13 +57,13 @@ class JsonDict(dict[str, Any]):
     It must not change after it was written.
     """
 
-    __slots__ = ("_json", "has_others")
+    __slots__ = ("_json", "minijinja_differs")
 
     def __init__(self, items: Mapping[str, Any]) -> None:
         super().__init__(items)
         self._json: dict[tuple[object, ...], str] = {}
-        self.has_others: bool | None = None
-        """The result of `fast_template.has_others`; None: not known yet."""
+        self.minijinja_differs: bool | None = None
+        """Whether minijinja writes it otherwise than Python; None: not known yet."""
 
 
 class CheckedContext(Context):

@@ -3,7 +3,7 @@ first."""
 
 import pytest
 
-from services.families import Family, UnknownFamily, families, find_family, reasoning_family
+from services.families import Family, UnknownFamily, families, find_family, find_reasoning_family
 from services.families.grammar.markup import Markup
 from tests.kit.every import for_each, for_rows
 from tests.kit.families import PING, RUN, read, text, thought
@@ -80,10 +80,10 @@ def test_a_pair_that_is_one_family_is_that_family() -> None:
 
 
 def test_reasoning_parser_names_find_their_family() -> None:
-    assert reasoning_family("qwen3").name == "qwen3_coder"
-    assert reasoning_family("hermes").name == "hermes"
-    assert reasoning_family("deepseek-r1").name == "deepseek_r1"
+    assert find_reasoning_family("qwen3").name == "qwen3_coder"
+    assert find_reasoning_family("hermes").name == "hermes"
+    assert find_reasoning_family("deepseek-r1").name == "deepseek_r1"
     with pytest.raises(UnknownFamily, match="did you mean deepseek_r1"):
-        reasoning_family("deepseek_r11")
+        find_reasoning_family("deepseek_r11")
     with pytest.raises(UnknownFamily, match="did you mean"):
         find_family("hermes+deepseek_r11")

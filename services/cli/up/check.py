@@ -175,10 +175,10 @@ def _read_parser(name: str) -> None:
 
 
 def _read_reasoning_parser(name: str) -> None:
-    from services.families.registry import reasoning_family
+    from services.families.registry import find_reasoning_family
 
     if name != "auto":
-        reasoning_family(name)
+        find_reasoning_family(name)
 
 
 def _read_description(config: Any) -> None:

@@ -96,9 +96,9 @@ class AnswerSink(TurnSink):
     def stop(self) -> None:
         """Accepts nothing more."""
 
-    def _tokens_after(self, events: Sequence[TurnEvent], tokens: int, choice: int) -> int:
-        """Output tokens of a choice after these events. Applies its end, if they have it: a failure
-        ends the whole answer."""
+    def _apply_end(self, events: Sequence[TurnEvent], choice: int, tokens: int) -> int:
+        """Applies the end of a choice, if these events have it; a failure ends the whole answer.
+        Returns the output tokens of the choice after them. `tokens`: before its end token."""
         last = events[-1]
         if type(last) is Delta or not isinstance(last, LastEvent):
             return tokens
@@ -194,7 +194,7 @@ class StreamSink(AnswerSink, FlushedStream):
             return
         if self.started and not self._pending:
             self._flusher.add(self)
-        tokens = self._tokens_after(events, tokens, choice)
+        tokens = self._apply_end(events, choice, tokens)
         self._pending.append((choice, events, tokens))
         if not self.started and self._prepared is not None and self.refusal() is None:
             self._begin_early(self._prepared)
@@ -291,7 +291,7 @@ class EventBuffer(AnswerSink):
         if self.ended or not events:
             return
         self.events[choice] += events
-        tokens = self._tokens_after(events, tokens, choice)
+        tokens = self._apply_end(events, choice, tokens)
         self._record.record_batch(tokens, asyncio.get_running_loop().time(), choice)
         if self.ended:
             self._done.set()

@@ -143,28 +143,25 @@ class WorkerSender:
         self, turn: PreparedTurn, assignment: Assignment, report: HoldReport
     ) -> GenerateReply:
         """Sends the request to its worker, and waits for the worker's answer. Raises as
-        `ask_worker`, and TimedOut."""
+        `request_generation`, and TimedOut."""
         worker = assignment.worker
         if self._process.registry.get("worker", worker) is None:
             raise Unavailable("it left while the turn waited")
         timeout_s = seconds_left(turn.deadline, asyncio.get_running_loop().time())
         generate = generate_request(self._model, turn, assignment, timeout_s, report)
-        limit_s = IMAGES_TIMEOUT_S if generate.images else TAKE_TIMEOUT_S
-        return await ask_worker(self._process, self._placement, generate, worker, limit_s)
+        return await request_generation(self._process, self._placement, generate, worker)
 
     def _process_left(self, heartbeat: Heartbeat) -> None:
         self._queues.pop(heartbeat.id, None)
 
 
-async def ask_worker(
-    process: Process,
-    placement: Placement,
-    request: GenerateRequest,
-    worker: str,
-    limit_s: float = TAKE_TIMEOUT_S,
+async def request_generation(
+    process: Process, placement: Placement, request: GenerateRequest, worker: str
 ) -> GenerateReply:
-    """Asks a worker to take a request. Raises as `Bus.request`, and as `decode_reply`."""
+    """Sends a request to a worker. Returns the worker's reply. Raises as `Bus.request`, and as
+    `decode_reply`."""
     data = placement.encode(request, worker)
+    limit_s = IMAGES_TIMEOUT_S if request.images else TAKE_TIMEOUT_S
     answer = await process.bus.request(subjects.generate(request.model, worker), data, limit_s)
     return decode_reply(_reply, answer)
 

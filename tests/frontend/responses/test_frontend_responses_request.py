@@ -10,7 +10,7 @@ from schemas.conversation import Grammar, ToolSpec, rendered_name
 from schemas.errors import Invalid
 from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.responses.request.body import decode
-from services.frontend.apis.responses.request.tools import ToolName, named_tool
+from services.frontend.apis.responses.request.tools import ToolName, find_tool_name
 from services.frontend.apis.responses.state.input_items import stored_items
 from tests.kit.bodies import (
     RESPONSES,
@@ -44,9 +44,9 @@ def test_tools_of_every_kind_are_converted() -> None:
     assert names == [("ns", "f", "function"), ("ns", "g", "custom")]
     assert [tool.name for tool in shown[4:]] == ["tool_search", "shell"]
     assert [tool.name for tool in shown[4:] if not tool.schema["required"]] == []
-    called = named_tool(ask.shape.names, "ns__g")
+    called = find_tool_name(ask.shape.names, "ns__g")
     assert (called.kind, called.name, called.namespace) == ("custom", "g", "ns")
-    assert named_tool(ask.shape.names, "nobody") == ToolName("function", "nobody")
+    assert find_tool_name(ask.shape.names, "nobody") == ToolName("function", "nobody")
 
 
 def in_namespace(name: str, namespace: str) -> Json:
@@ -64,7 +64,7 @@ def test_tools_that_render_to_one_name_are_told_apart() -> None:
     ask = RESPONSES.ask(*calls, *outputs, tools=listed)
     shown = [rendered_name(tool.name, tool.namespace) for tool in ask.conversation.tools]
     assert len({*shown}) == len(tools)
-    known = [named_tool(ask.shape.names, name) for name in shown]
+    known = [find_tool_name(ask.shape.names, name) for name in shown]
     assert [(name.name, name.namespace) for name in known] == tools
     assistants, results = ask.conversation.messages[-2:]
     assert [rendered_name(call.name, call.namespace) for call in assistants.parts] == shown

@@ -18,14 +18,14 @@ from services.frontend.apis.responses.render.items import (
     OpenItem,
     encode_item,
 )
-from services.frontend.apis.responses.request.tools import ToolName, named_tool
+from services.frontend.apis.responses.request.tools import ToolName, find_tool_name
 from services.frontend.apis.shared.decode import is_json
 from services.frontend.apis.shared.tools import FreeformInput
 
 
 def open_call(place: ItemPlace, start: BlockStart) -> OpenItem:
     """The item of a call that begins."""
-    name = named_tool(place.shape.names, start.name or "")
+    name = find_tool_name(place.shape.names, start.name or "")
     call_id = start.call_id or f"call_{place.turn}{start.block}"
     if name.kind in ID_PREFIXES:
         return OpenBuiltInCall(place, name, call_id)

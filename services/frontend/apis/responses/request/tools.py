@@ -50,7 +50,7 @@ class ToolName(Struct, frozen=True):
         return self.alias or rendered_name(self.name, self.namespace)
 
 
-def named_tool(names: Mapping[str, ToolName], rendered: str) -> ToolName:
+def find_tool_name(names: Mapping[str, ToolName], rendered: str) -> ToolName:
     """The tool with a rendered name; an unknown name is that of a function."""
     return names.get(rendered) or ToolName("function", rendered)
 

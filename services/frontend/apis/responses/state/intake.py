@@ -122,6 +122,7 @@ class Intake:
         them.
         """
         request = converted.request
+        # A conversation over its threshold is large, where the threshold is one for agents.
         whole = ExpandedRequest(request.with_items(items), [], is_large=True)
         summary_request = await self._convert(whole, headers, model, compacting=True)
         summary = await summarize(summary_request, model)
