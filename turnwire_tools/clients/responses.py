@@ -228,12 +228,13 @@ class ResponsesReader(shared.AnswerReader):
         require(not self.answer.ends or is_failure, f"{kind} after the end")
 
     def _check_output(self, output: list[Any]) -> None:
-        newest = self.answer.blocks[-1:]
-        if newest and not newest[0].complete:
+        newest = self.answer.blocks[-1] if self.answer.blocks else None
+        if newest is not None and not newest.complete:
             # A cut call that looks complete has no `output_item.done`.
+            require(newest.kind == "call" and bool(output), "an item has no end")
             *output, cut = output
-            is_cut = cut["status"] == "incomplete" and _block(cut).text == newest[0].text
-            require(is_cut, "an item has no end")
+            require(cut["status"] == "incomplete", "a complete item has no end")
+            _check_same(newest, _block(cut))
         require(output == self._items, "the response is not what its items were")
 
     def _is_in_item(self, data: Any) -> bool:
@@ -275,10 +276,7 @@ class ResponsesReader(shared.AnswerReader):
 
     def _complete(self, block: AnswerBlock, item: Any) -> None:
         whole = _block(item)
-        same_text = whole.text == block.text
-        require(same_text, f"the item is {whole.text!r}, streamed were {block.text!r}")
-        same = (whole.kind, whole.name, whole.call_id) == (block.kind, block.name, block.call_id)
-        require(same, "the item is another than the one that began")
+        _check_same(block, whole)
         block.seal = whole.seal
         block.complete = True
         self._items.append(item)
@@ -297,6 +295,18 @@ class ResponsesReader(shared.AnswerReader):
         usage = response.get("usage")
         if usage is not None:
             answer.usage = (usage["input_tokens"], usage["output_tokens"])
+
+
+def _check_same(streamed: AnswerBlock, whole: AnswerBlock) -> None:
+    """Raises IllFormed where an item is not the block that was streamed."""
+    same_text = whole.text == streamed.text
+    require(same_text, f"the item is {whole.text!r}, streamed were {streamed.text!r}")
+    same = (whole.kind, whole.name, whole.call_id) == (
+        streamed.kind,
+        streamed.name,
+        streamed.call_id,
+    )
+    require(same, "the item is another than the one that began")
 
 
 def _block(item: Any) -> AnswerBlock:
