@@ -4,7 +4,6 @@ gets besides."""
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from itertools import chain
 from typing import TypeVar
 
 from schemas.conversation import Conversation, Unseal
@@ -32,6 +31,7 @@ from services.preprocessor.threads import PromptThreads, expected_s
 from services.preprocessor.turn_builder import prepare_turn
 from services.runtime.config import MIB, PreprocessorConfig
 from services.runtime.process import Process
+from services.runtime.registry import cards_of
 from services.runtime.storage.seal import Sealer
 
 SomePrompt = TypeVar("SomePrompt", bound=Prompt)
@@ -129,12 +129,10 @@ class Preparation:
     def _can_guide(self) -> bool:
         """Whether a worker's engine can enforce a grammar."""
         workers = self._process.registry.living("worker")
-        model = self.setup.card.name
-        cards = chain.from_iterable(worker.models for worker in workers)
-        return any(card.name == model and GRAMMAR in card.features for card in cards)
+        return any(GRAMMAR in card.features for card in cards_of(workers, self.setup.card.name))
 
     def _window(self) -> int | None:
         """The widest context window among the workers; None where there is none yet."""
-        workers = self._process.registry.able("worker", self.setup.card.name)
-        cards = chain.from_iterable(worker.models for worker in workers)
-        return max((card.max_model_len for card in cards), default=None)
+        model = self.setup.card.name
+        workers = self._process.registry.able("worker", model)
+        return max((card.max_model_len for card in cards_of(workers, model)), default=None)

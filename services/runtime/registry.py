@@ -7,9 +7,9 @@ expected, so that listeners are called even if no heartbeat of it ever came. For
 the end of a process, a successor is expected.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from schemas.control import Heartbeat, Stage
+from schemas.control import Heartbeat, ModelCard, Stage
 from services.runtime.listeners import Listeners, OnError, raise_error
 
 ProcessKey = tuple[Stage, str]
@@ -131,5 +131,10 @@ class ProcessRegistry:
         return [peer for peer in peers if not peer.draining and _serves(peer, model)]
 
 
+def cards_of(peers: Iterable[Heartbeat], model: str) -> list[ModelCard]:
+    """What these processes report of a model."""
+    return [card for peer in peers for card in peer.models if card.name == model]
+
+
 def _serves(peer: Heartbeat, model: str) -> bool:
-    return any(card.name == model for card in peer.models)
+    return bool(cards_of([peer], model))

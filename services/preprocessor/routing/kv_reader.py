@@ -15,6 +15,7 @@ from schemas.errors import TurnwireError
 from services.preprocessor.routing.kv_index import KvIndex
 from services.runtime.bus import Delivery
 from services.runtime.process import Process
+from services.runtime.registry import cards_of
 from services.tokenization.block_keys import unpack
 
 SNAPSHOT_TIMEOUT_S = 5.0
@@ -48,7 +49,7 @@ class KvEventReader:
         """Whether the heartbeat is from a worker that publishes which blocks it holds."""
         if heartbeat.stage != "worker":
             return False
-        return any(card.name == self._model and card.block_tokens for card in heartbeat.models)
+        return any(card.block_tokens for card in cards_of([heartbeat], self._model))
 
     def _on_heartbeat(self, heartbeat: Heartbeat) -> None:
         # Repeated with each heartbeat until the worker has answered: before the request, it

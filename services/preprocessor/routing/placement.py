@@ -3,7 +3,6 @@ caches."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -16,6 +15,7 @@ from services.preprocessor.prepared_turn import PreparedTurn
 from services.preprocessor.routing.kv_view import KvView
 from services.preprocessor.routing.router import Router, TurnProfile
 from services.runtime.process import Process
+from services.runtime.registry import cards_of
 
 _encode = msgspec.json.Encoder().encode
 
@@ -161,8 +161,7 @@ class Placement:
 
     def _cards(self, workers: Sequence[Heartbeat]) -> list[ModelCard]:
         """What the workers report of the model."""
-        cards = chain.from_iterable(worker.models for worker in workers)
-        return [card for card in cards if card.name == self._model]
+        return cards_of(workers, self._model)
 
     def _present(self, worker: str) -> list[Heartbeat]:
         """The last heartbeat of a worker; empty: it has left."""

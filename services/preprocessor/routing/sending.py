@@ -107,6 +107,7 @@ class WorkerSender:
             refusal: ErrorInfo | None = None
             for worker in await hold.choose_workers():
                 assignment = self._placement.assign(worker, turn)
+                self._prefills.note_turn(turn, worker)
                 refusal = await self._offer(turn, assignment, hold)
                 if refusal is None:
                     self._placement.record_accepted(assignment, turn)
@@ -124,7 +125,6 @@ class WorkerSender:
         self, turn: PreparedTurn, assignment: Assignment, hold: Hold
     ) -> ErrorInfo | None:
         """Sends a turn to a worker. Returns why the worker did not take it; None: it has."""
-        self._prefills.note_turn(turn, assignment.worker)
         report = hold.record_sent(assignment.worker)
         reply: GenerateReply | None = None
         try:
