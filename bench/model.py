@@ -26,6 +26,8 @@ def build_bench_model(path: Path, template: Path | None = None) -> Path:
     file = path / "chat_template.jinja"
     if template is not None:
         text = template.read_text(encoding="utf-8").replace(_IF_REFUSED, _UNLESS_ASKED)
+        if "enable_thinking" in text and _UNLESS_ASKED not in text:
+            raise ValueError(f"{template} leaves thoughts out in another way than Qwen's do")
     else:
         text = without_opening(file.read_text(encoding="utf-8"))
     file.write_text(text, encoding="utf-8")

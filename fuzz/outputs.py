@@ -117,7 +117,7 @@ def mutate(case: Case, chance: Random) -> Case:
 
 
 def _edited(text: str, name: str, chance: Random) -> str:
-    """The text with one piece or part of another output more, or with less, or with repetitions."""
+    """The text after one edit: an insertion, a deletion or a repetition."""
     start, end = _span(text, chance)
     new = chance.choice(pieces(name))
     match chance.randrange(8):

@@ -19,7 +19,7 @@ from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
 from sessions.clients import CLIENTS, Dialogue
 from sessions.models import empty_ledger
-from sessions.random_model import WORD, Choices, Model, go_on, start
+from sessions.turn_writer import WORD, Choices, Model, go_on, start
 from sessions.walk import SEALER, Before
 
 THOUGHT = re.compile(r"w9\d{7}x")

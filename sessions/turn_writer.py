@@ -1,5 +1,5 @@
-"""Makes random agent sessions: the text and tokens that a model of a family writes, and what its
-client does next.
+"""Writes the turns of random agent sessions: the text and tokens of a model of a family, and what
+its client does next.
 
 Every word of a session is unique, so that the text alone shows whether a template renders a turn
 whole and in order.

@@ -12,7 +12,7 @@ from services.preprocessor.prompt import Prompt, assemble
 from services.runtime.storage.seal import Sealer
 from sessions.clients import Client
 from sessions.models import empty_ledger
-from sessions.random_model import WORD, Choices, Model, Output, go_on, start
+from sessions.turn_writer import WORD, Choices, Model, Output, go_on, start
 
 SEALER = Sealer(b"bench")
 

@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 pytest.mark.skip(reason="sends `prompt` and `conversation`, which are refused")
             )
         elif COMPACT.match(item.name):
-            reason = "the user messages that the API documents are none of the SDK's output items"
+            reason = "the SDK has no output type for user messages, which the API documents"
             item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
 
 

@@ -51,7 +51,7 @@ async def _converse(agent: Agent, rng: Random, size: int, headers: Headers, send
 
 
 def _fuzzed(rng: Random, mark: str, headers: Headers) -> Request:
-    """A request of the fuzzer, mostly changed."""
+    """A random request, mostly changed."""
     request = rng.choice(bodies.seeds())
     for _ in range(rng.choice([0, 1, 1, 2])):
         request = bodies.mutate(request, rng)

@@ -123,8 +123,12 @@ def is_misread(family: Family, raw: str, blocks: list[Block], calls: list[Said])
         for block in blocks
         if block["complete"]
     ]
-    texts = ("".join(text.split()) for text in (written(family, *said), raw))
-    return len({text.replace(QUOTES.get(family.name, '"'), '"') for text in texts}) == 2
+    return _bare(family, written(family, *said)) != _bare(family, raw)
+
+
+def _bare(family: Family, text: str) -> str:
+    """The text without white space, with ordinary quotes."""
+    return "".join(text.split()).replace(QUOTES.get(family.name, '"'), '"')
 
 
 def _same(family: Family, call: Said, other: Said) -> bool:

@@ -11,7 +11,7 @@ from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt
 from sessions.clients import CLIENTS, Block, Dialogue
 from sessions.models import empty_ledger
-from sessions.random_model import WORD, Choices
+from sessions.turn_writer import WORD, Choices
 from sessions.walk import Before, common
 from tests.kit.every import for_each
 from tests.ledger.walks import (

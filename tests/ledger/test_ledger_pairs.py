@@ -13,7 +13,7 @@ from services.ledger.evidence import call_id
 from services.ledger.pairs import join_pairs
 from services.preprocessor.prompt import Prompt
 from sessions.clients import CLIENTS, Block, Client, Dialogue
-from sessions.random_model import WORD, Choices, Model, go_on
+from sessions.turn_writer import WORD, Choices, Model, go_on
 from sessions.walk import Before, Walk, common
 from tests.kit.conversations import assistant, user
 from tests.kit.every import for_each, for_rows

@@ -5,7 +5,7 @@ text."""
 from services.preprocessor.model import ModelSetup
 from sessions.clients import CLIENTS, Client
 from sessions.published import of_trl
-from sessions.random_model import WORD, Choices
+from sessions.turn_writer import WORD, Choices
 from sessions.walk import Step, Walk, common
 from tests.ledger.walks import (
     OWN,

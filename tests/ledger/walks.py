@@ -17,7 +17,7 @@ from services.preprocessor.prompt import Prompt, assemble
 from sessions.clients import Client, Dialogue
 from sessions.models import build, empty_ledger
 from sessions.published import of_trl, published
-from sessions.random_model import WORD, Choices, Model, Output, start
+from sessions.turn_writer import WORD, Choices, Model, Output, start
 from sessions.walk import SEALER, Before
 from tests.kit.every import Cases
 from tests.kit.examples import examples

@@ -68,7 +68,7 @@ async def test_draining_processes_lose_nothing(own_stack: Stack, own_client: Cli
 
 
 async def refused_or_whole(client: Client) -> None:
-    """A turn that begins while there is no bus."""
+    """A turn that begins while the bus is away, or has just returned."""
     url = f"{client.url}/v1/messages"
     async with client.http.post(url, json=body(say(SHORT))) as response:
         if response.status != 503:

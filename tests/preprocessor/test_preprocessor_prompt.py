@@ -216,7 +216,7 @@ def test_raw_text_and_ids_are_encoded_unchanged(setup: ModelSetup, cases: Cases)
         RawPrompt(token_ids=pack_ids([10**6])),
     ):
         for make in (assemble, encode_prompt):
-            with cases.case(make, invalid):
+            with cases.case(make.__name__, invalid):
                 with pytest.raises(Invalid) as refused:
                     make(raw(invalid), setup)
                 assert refused.value.info.param == "prompt"

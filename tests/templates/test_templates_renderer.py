@@ -11,6 +11,7 @@ from services.templates import fast_template
 from services.templates.fast_template import FastTemplate
 from services.templates.jinja import FILTERS, FUNCTIONS, environment
 from services.templates.renderer import TemplateRenderer
+from services.templates.tools import with_cached_json
 from tests.kit.every import for_each
 
 PRINTS = """{% for message in messages -%}
@@ -51,6 +52,16 @@ def test_any_data_is_rendered_as_by_jinja(data: dict[str, Any]) -> None:
         messages = [{"role": "user", "content": str(extra), "data": data}]
         variables = {"messages": messages, "extra": extra}
         assert renderer.render(variables) == TemplateRenderer(PRINTS).render(variables)
+
+
+def test_tools_are_examined_once_and_rendered_as_by_jinja_each_time() -> None:
+    source = "{% for tool in tools %}{{ tool.function.parameters.least }} {% endfor %}"
+    renderer = proved(source, {"tools": []})
+    for least in (1.0, 1.5):
+        function = {"name": "f", "parameters": {"least": least}}
+        variables = {"tools": [with_cached_json({"type": "function", "function": function})]}
+        for _ in range(2):
+            assert renderer.render(variables) == TemplateRenderer(source).render(variables)
 
 
 def test_a_template_with_another_text_in_the_trial_is_jinjas_with_a_reason() -> None:
