@@ -7,6 +7,8 @@ from typing import Any
 import nats as nats_py
 import pytest
 
+from schemas.errors import TimedOut
+from services.cli.commands import make_buckets as commands
 from services.cli.commands.make_buckets import keep_buckets, make_buckets
 from services.cli.main import main
 from services.runtime.config import BucketsConfig, BusConfig
@@ -63,6 +65,20 @@ def test_failure_is_one_line(
     assert run(url, *argv) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"turnwire buckets: {wanted}")
+
+
+def test_user_who_may_not_make_buckets_is_told_so(
+    nats: NatsServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without the right the server does not answer."""
+
+    async def unanswered(*_: Any) -> None:
+        raise TimedOut("no answer within 5 s")
+
+    monkeypatch.setattr(commands, "create_bucket", unanswered)
+    assert run(nats.url) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("no answer within 5 s; may this user create streams?")
 
 
 async def test_lost_buckets_are_made_again(own_nats: NatsServer) -> None:

@@ -105,15 +105,20 @@ async def test_errors_are_raised_as_openais_classes() -> None:
             await sdk.completions.create(model=MODEL, prompt="a", stream=True)
 
 
-async def test_context_overflow_has_the_wording_that_agents_parse() -> None:
+@pytest.mark.parametrize(
+    ("requested", "total", "completion"), [(4096, 134_396, 4096), (None, 131_324, 1024)]
+)
+async def test_context_overflow_has_the_wording_that_agents_parse(
+    requested: int | None, total: int, completion: int
+) -> None:
     with pytest.raises(ContextOverflow) as caught:
-        limit_output(130_300, 4096, 131_072)
+        limit_output(130_300, requested, 131_072)
     gateway = FakeGateway()
     gateway.refusal = caught.value
     async with serving(gateway) as served:
         reply = await served.post("/v1/chat/completions", ASK_CHAT)
     assert (reply.status, reply.json["error"]["code"]) == (400, "context_length_exceeded")
     assert reply.json["error"]["message"] == (
-        "This model's maximum context length is 131072 tokens. However, you requested 134396 tokens "
-        "(130300 in the messages, 4096 in the completion). Please reduce the length of the messages or completion."
+        f"This model's maximum context length is 131072 tokens. However, you requested {total} tokens "
+        f"(130300 in the messages, {completion} in the completion). Please reduce the length of the messages or completion."
     )
