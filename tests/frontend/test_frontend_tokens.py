@@ -74,6 +74,7 @@ async def test_conversation_is_tokenized(served: Served, cases: Cases) -> None:
     for body in (
         chat(USER, assistant(None, tool_calls=[chat_call()])),
         chat(message("developer", "be brief"), USER),
+        chat(message("developer", "half of a pair: \ud83d"), USER),
         chat(chat_result("call_9", "alone")),
     ):
         with cases.case(body):

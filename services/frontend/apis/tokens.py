@@ -24,7 +24,14 @@ from services.frontend.apis.messages.preparation import apply_context_edits
 from services.frontend.apis.messages.request import Messages, MessagesRequest
 from services.frontend.apis.shared.api import Api, ApiSetup, Operation, json_response
 from services.frontend.apis.shared.client import Headers
-from services.frontend.apis.shared.decode import NULL, decode_body, is_set, objects, tags_of
+from services.frontend.apis.shared.decode import (
+    NULL,
+    decode_body,
+    decode_mended,
+    is_set,
+    objects,
+    tags_of,
+)
 from services.frontend.apis.shared.http_answer import read_request
 from services.frontend.apis.shared.shared_errors import SHARED
 from services.frontend.http.middleware import REQUEST_CONTEXT
@@ -157,7 +164,7 @@ def _is_chat_body(body: bytes) -> bool:
     """Whether a body with `messages` has something that only Chat Completions has. Members that
     Messages has, too, mean the same in both."""
     try:
-        request = msgspec.json.decode(body)
+        request = decode_mended(msgspec.json.decode, body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     if not isinstance(request, dict):
