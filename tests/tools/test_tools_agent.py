@@ -1,6 +1,7 @@
 """The scripted agent over prompts as harnesses make them: what it writes is parsed back by the
 family's own parser."""
 
+import json
 from typing import Any
 
 import pytest
@@ -9,8 +10,10 @@ from schemas.conversation import ToolSpec
 from services.families import Family, find_family
 from services.templates.chat_template import ChatTemplate
 from services.tokenization.tokenizer_files import FileTokenizer
+from tests.kit.every import for_each
 from tests.kit.families import read_exactly
 from turnwire_tools.script.agent import act
+from turnwire_tools.script.agent_schema import instance
 
 LOOP = (
     "Use your shell tool to run exactly this command and nothing else: `echo ok-1 > proof.txt`. "
@@ -103,6 +106,21 @@ def test_claude_code_completes_its_tool_loop(template: ChatTemplate) -> None:
     reasoning, text, calls = session.results("(Bash completed with no output)").turn()
     assert (text, calls) == ("DONE", [])
     assert reasoning.strip()
+
+
+@for_each(
+    [
+        {"properties": 5, "required": ["b"]},
+        {"type": "object", "required": True},
+        {"type": "object", "required": [{}]},
+        {"enum": {"a": 1}},
+        {"anyOf": 5},
+        {"type": "array", "minItems": "x"},
+        {"type": "integer", "minimum": "x"},
+    ]
+)
+def test_value_for_an_invalid_schema_is_made(schema: dict[str, Any]) -> None:
+    json.dumps(instance({"type": "object", "properties": {"a": schema}, "required": ["a"]}, "x"))
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,13 @@ def instance(schema: Schema, text: str) -> Any:
     """A value that fits `schema`, with `text` wherever any string fits.
 
     Covers types, required properties, constants, enums, bounds, lengths, alternatives and local
-    references, but neither patterns nor formats.
+    references, but neither patterns nor formats. None for a schema that is invalid: a client may
+    send anything.
     """
-    return _Instance(schema, text).value_of(schema, _DEPTH)
+    try:
+        return _Instance(schema, text).value_of(schema, _DEPTH)
+    except (AttributeError, KeyError, TypeError):
+        return None
 
 
 class _Instance(Struct, frozen=True):
@@ -54,10 +58,8 @@ class _Instance(Struct, frozen=True):
         match _type_of(node):
             case "object":
                 properties = node.get("properties") or {}
-                required = node.get("required") or []
-                return {
-                    name: self.value_of(properties.get(name, {}), depth - 1) for name in required
-                }
+                names = [name for name in node.get("required") or [] if isinstance(name, str)]
+                return {name: self.value_of(properties.get(name, {}), depth - 1) for name in names}
             case "array":
                 items = node.get("items", {})
                 return [self.value_of(items, depth - 1) for _ in range(node.get("minItems", 0))]
