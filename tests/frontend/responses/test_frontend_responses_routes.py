@@ -13,7 +13,7 @@ from schemas.errors import ContextOverflow, ErrorInfo, ErrorKind
 from schemas.events import Failed
 from services.frontend.apis.responses.dialect import ConvertedRequest
 from tests.frontend.responses.responses_client import ANSWER, Client, agent, keyed, said, types
-from tests.kit.bodies import MODEL, function_call, function_output, message, user
+from tests.kit.bodies import MODEL, block, function_call, function_output, message, user
 from tests.kit.events import text
 from tests.kit.every import Cases
 from tests.kit.frontend import FakeGateway, FakeTurn, Served, serving
@@ -88,6 +88,12 @@ async def test_chain_gives_the_whole_conversation(served: Served, client: Client
     assert [segment.text for segment in chained.system] == ["be long"]
     assert isinstance(chained.messages[1].parts[0], Reasoning)
     assert isinstance(chained.messages[2].parts[0], Result)
+
+
+async def test_output_that_names_no_call_is_accepted_in_a_chain_too(client: Client) -> None:
+    call = block("local_shell_call", id="l", call_id="c", action=block("exec", command=["ls"]))
+    made = await client.create(input=[call, block("local_shell_call_output", output="x")])
+    await client.create(previous_response_id=made["id"], input="two")
 
 
 OF_ONE = [("GET", ""), ("DELETE", ""), ("GET", "/input_items"), ("POST", "/cancel")]

@@ -26,9 +26,8 @@ from services.frontend.apis.shared.content import CallHistory
 class ItemHistory(CallHistory):
     """The messages so far, and those that are not complete yet."""
 
-    def __init__(self, *, pairing: bool) -> None:
-        """`pairing`: a result without its call is an error."""
-        super().__init__(pairing=pairing)
+    def __init__(self) -> None:
+        super().__init__(pairing=False)
         self._parts: list[Part] = []
         """The parts of the assistant's message that is not complete yet."""
         self._ids: list[str] = []
@@ -37,6 +36,10 @@ class ItemHistory(CallHistory):
         """Positions among `_parts` of searches without results yet."""
         self._results: list[Result] = []
         """The results after the last complete message."""
+
+    def pair(self, pairing: bool) -> None:
+        """Sets whether a result without its call is an error from here on."""
+        self._pairing = pairing
 
     def add(self, *parts: Part, id: str | None = None) -> None:
         """Adds an item that the model made. `id`: its id, if no part has it."""

@@ -35,7 +35,8 @@ class ItemReader:
         """Settings of the last `configuration_update` that has them."""
         self._tools = tools
         self._sealer = sealer
-        self._history = ItemHistory(pairing=pairing)
+        self._pairing = pairing
+        self._history = ItemHistory()
         self._calls = ToolCallReader(self._history, tools, self.notes)
         self._reasoning = ReasoningReader(self._history, tools, sealer)
 
@@ -47,7 +48,9 @@ class ItemReader:
     def read(self, request: ResponsesRequest, history: Sequence[Raw]) -> None:
         """Reads the items of the responses that a request continues, then its own. Raises
         Invalid."""
+        # Outputs of earlier requests were accepted when they came; the store gave them ids.
         self._read_items(history, item_kinds(history, "history"), "history")
+        self._history.pair(self._pairing)
         self._read_items(request.items, request.kinds, "input")
         self._history.close()
 
