@@ -13,7 +13,7 @@ from services.tokenization.tokenizer_files import FileTokenizer
 from tests.kit.every import for_each
 from tests.kit.families import read_exactly
 from turnwire_tools.script.agent import act
-from turnwire_tools.script.agent_schema import instance
+from turnwire_tools.script.agent_schema import MAX_CHARS, MAX_VALUES, instance
 
 LOOP = (
     "Use your shell tool to run exactly this command and nothing else: `echo ok-1 > proof.txt`. "
@@ -121,6 +121,14 @@ def test_claude_code_completes_its_tool_loop(template: ChatTemplate) -> None:
 )
 def test_value_for_an_invalid_schema_is_made(schema: dict[str, Any]) -> None:
     json.dumps(instance({"type": "object", "properties": {"a": schema}, "required": ["a"]}, "x"))
+
+
+def test_an_endless_schema_has_a_bounded_answer() -> None:
+    many = {"type": "array", "minItems": 10**9}
+    text = {"type": "string", "minLength": 10**9}
+    for schema in (many, many | {"items": many | {"items": many}}, many | {"items": text}):
+        assert len(instance(schema, "x")) <= MAX_VALUES
+    assert len(instance(text, "x")) == MAX_CHARS
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,10 @@ Schema: TypeAlias = dict[str, Any]
 """A JSON schema."""
 _DEPTH = 12
 """Schemas may refer to themselves; real answers are not nested deeper."""
+MAX_VALUES = 1_000
+MAX_CHARS = 10_000
+"""Limits of the values in an answer, and of the characters of a text: a schema may demand any
+number."""
 
 
 def instance(schema: Schema, text: str) -> Any:
@@ -26,15 +30,18 @@ def instance(schema: Schema, text: str) -> Any:
         return None
 
 
-class _Instance(Struct, frozen=True):
+class _Instance(Struct):
     """A value in the making."""
 
     schema: Schema
     """The whole schema, for references."""
     text: str
+    left: int = MAX_VALUES
+    """Values that may still be made."""
 
     def value_of(self, node: Any, depth: int) -> Any:
         """The value of a part of the schema."""
+        self.left -= 1
         if not isinstance(node, dict) or depth == 0:
             return None
         if "$ref" in node:
@@ -62,14 +69,17 @@ class _Instance(Struct, frozen=True):
                 return {name: self.value_of(properties.get(name, {}), depth - 1) for name in names}
             case "array":
                 items = node.get("items", {})
-                return [self.value_of(items, depth - 1) for _ in range(node.get("minItems", 0))]
+                count = min(node.get("minItems", 0), self.left)
+                return [self.value_of(items, depth - 1) for _ in range(count)]
             case "integer" | "number":
                 return _number(node)
             case "boolean":
                 return False
             case "null":
                 return None
-        return self.text[: node.get("maxLength")].ljust(node.get("minLength", 0), ".")
+        return self.text[: node.get("maxLength")].ljust(
+            min(node.get("minLength", 0), MAX_CHARS), "."
+        )
 
 
 def _merged(node: Schema) -> Schema:
