@@ -144,7 +144,8 @@ def write(path: Path, place: str, page: Path = PAGE) -> None:
         raise ValueError(f"{path} is not the result of a whole run")
     # The base is of interest only during a change.
     record.sides = [side for side in record.sides if side.name != BASE]
-    if any((line.group == CAPACITY) == (place == CAPACITY) for line in lines(record)):
+    # A run of one part has lines of the start, too, which must not replace all others.
+    if any(entry.part.startswith("capacity") == (place == CAPACITY) for entry in record.entries):
         replace_between(page, MARKERS[place], f"\n\n{generated(record, path.name, place)}\n")
 
 

@@ -106,6 +106,11 @@ def test_sides_take_turns_and_a_cut_run_goes_on(tmp_path: Path) -> None:
     assert "|  | requests/s: turnwire | peer | × peer | first token, ms, p50: turnwire |" in text
     assert "| known prefix, 1 client | **" in text
 
+    read.entries = [entry for entry in read.entries if entry.part == "capacity known"]
+    record.save(read, path)
+    page.write(path, page.REST, where)
+    assert where.read_text() == text, "a run of one part does not replace the others"
+
 
 async def test_prefixes_are_measured() -> None:
     async with serving(FakeGateway()) as served:
