@@ -22,7 +22,7 @@ from services.frontend.apis.responses.state.recording import AcceptedRequest, In
 from services.frontend.apis.responses.state.sealing import Sealers
 from services.frontend.apis.responses.state.store import MemoryStore
 from services.frontend.apis.shared.client import Headers
-from services.frontend.http.bodies import run_in_thread_if
+from services.frontend.http.bodies import is_large, run_in_thread_if
 from services.frontend.turns.turn_service import ModelAccess, TurnService
 
 
@@ -122,8 +122,7 @@ class Intake:
         them.
         """
         request = converted.request
-        # A conversation over its threshold is large, where the threshold is one for agents.
-        whole = ExpandedRequest(request.with_items(items), [], is_large=True)
+        whole = ExpandedRequest(request.with_items(items), [], is_large(*items))
         summary_request = await self._convert(whole, headers, model, compacting=True)
         summary = await summarize(summary_request, model)
 
