@@ -83,7 +83,7 @@ WHOLE: Final = {
         context_management=[block("compaction")],
     ),
 }
-"""By path, a request with what the requests of clients (`tests/replays`) lack."""
+"""For each path a request with members that clients' recorded requests (`tests/replays`) lack."""
 CAPTURED: Final = Path(__file__).parents[1] / "tests/replays/requests"
 SCALARS: Final[tuple[Any, ...]] = (
     *(0, -1, 1.5, 1e400, 2**63, 2**70, None, True, False, [], {}, [[]]),

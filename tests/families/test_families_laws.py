@@ -24,7 +24,7 @@ def shown(name: str) -> str:
 
 @for_each(NAMES, name=shown, parts=10)
 def test_every_property_holds_for_any_output(name: str) -> None:
-    """Those of `fuzz/README.md`."""
+    """The properties that `fuzz/README.md` lists."""
     for chance in chances(name, 40):
         case = any_case(name, chance)
         try:

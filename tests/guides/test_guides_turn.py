@@ -96,7 +96,7 @@ def turns(
         open_calls = [
             called for called, _, complete in calls[: None if ended else -1] if not complete
         ]
-        # Without `strict` a text may stand for an object, of which it may be what remains.
+        # Without `strict`, a text in place of an object leaves its call open.
         if open_calls and open_calls[0] != "free":
             assert may_stay_open(found, f"{form.prefix}{text}", len(calls)), (text, calls)
         if open_calls:

@@ -175,7 +175,7 @@ class Client:
     async def begin(
         self, request: dict[str, Any], event: str, count: int = 1
     ) -> asyncio.Task[Answer]:
-        """Starts a turn; returns when its stream has so many events of this name."""
+        """Starts a turn. Returns when its stream has had this number of events of this name."""
         reached = asyncio.Event()
 
         async def run() -> Answer:

@@ -29,7 +29,7 @@ class Group:
     name: str = "red"
     turns: list[Running] = field(default_factory=list)
     requests: list[GenerateRequest] = field(default_factory=list)
-    """Those of all turns, not only of its own."""
+    """The requests of the turns of all groups."""
 
     def __post_init__(self) -> None:
         for preprocessor in self.local.of("preprocessor"):
