@@ -31,22 +31,17 @@ cannot read, or would misread, has another number: NATS then passes no message b
 heartbeats excepted (`heartbeats`)."""
 ALL = f"{PREFIX}.>"
 
-_PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
-_is_plain = re.compile(r"[A-Za-z0-9_-]+").fullmatch
+_SPECIAL = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def escape(name: str) -> str:
     """Returns any text as one subject token of [A-Za-z0-9_=-]; other bytes become =XX. `unescape`
     reverses it."""
-    if _is_plain(name):
-        return name
-    if not name:
-        return "="
-    return "".join(char if char in _PLAIN else _escape_char(char) for char in name)
+    return _SPECIAL.sub(_escape_char, name) if name else "="
 
 
-def _escape_char(char: str) -> str:
-    return "".join(f"={byte:02X}" for byte in char.encode())
+def _escape_char(char: re.Match[str]) -> str:
+    return "".join(f"={byte:02X}" for byte in char[0].encode())
 
 
 def unescape(token: str) -> str:

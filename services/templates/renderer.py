@@ -71,14 +71,15 @@ class TemplateRenderer:
                 self.reason = "its texts were equal in all trials"
             self._fast, self._candidate = self._candidate, None
 
-    def render(self, variables: dict[str, Any]) -> str:
-        """The text for these variables. Raises what the template raises in Jinja."""
+    def render(self, variables: dict[str, Any], *, by_jinja: bool = False) -> str:
+        """The text for these variables. Raises what the template raises in Jinja. `by_jinja`:
+        without minijinja."""
         if self._keeps_sample:
             self._keeps_sample = False
             self._sample = variables
         if self._candidate is not None:
             return self._render_by_both(variables)
-        if self._fast is not None:
+        if self._fast is not None and not by_jinja:
             text = self._fast.render(variables)
             if text is not None:
                 return text
