@@ -323,6 +323,8 @@ class AsyncLLM:
             request.cached = self.cache.match(request.prompt, request.salt)
         self._store(ids, request.salt)
         token = (len(ids) * 37) % 491 + 8
+        if (sampling.logit_bias or {}).get(token) == -100:
+            token = 7
         if token in sampling.stop_token_ids and len(request.done) < sampling.min_tokens:
             token = 7
         request.done.append(token)

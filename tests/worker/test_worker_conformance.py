@@ -13,7 +13,10 @@ from services.worker.engines.registry import open_engine
 from tests.kit.engines import EMPTY_MODEL, PROMPT, with_torch
 from tests.kit.listening import Listener
 from tests.worker.conformance import Bench, Conformance
+from tests.worker.fake_cache import FakeCache
 from tests.worker.fake_tensorrt_llm import VERSIONS
+from tests.worker.fake_vllm import BLOCK
+from tests.worker.fake_vllm_server import fake_vllm_server
 from tests.worker.vision import VisionConformance
 
 SLOTS = 4
@@ -134,3 +137,18 @@ class TestVllm(Conformance):
         info = await engine.start()
         yield Bench(engine, info, PROMPT, fake_vllm.last.kill, SLOTS)
         await engine.stop(5.0)
+
+
+class TestVllmServer(Conformance):
+    """Over a fake server; `test_worker_vllm_server_real.py` runs the suite over `vllm serve`."""
+
+    @pytest.fixture
+    async def bench(self, fake_vllm: Any, tmp_path: Path) -> AsyncIterator[Bench]:
+        (tmp_path / "config.json").write_text(EMPTY_MODEL)
+        async with fake_vllm_server() as server:
+            config = WorkerConfig(model=str(tmp_path), slots=SLOTS, engine_url=server.url)
+            engine: Any = open_engine("vllm-server", config)
+            info = await engine.start()
+            server.engine.cache = FakeCache(BLOCK)
+            yield Bench(engine, info, PROMPT, server.kill, SLOTS)
+            await engine.stop(5.0)

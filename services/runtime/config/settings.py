@@ -490,6 +490,11 @@ class WorkerConfig(StageConfig):
     """Capacity of the KV cache in tokens; default: chosen by the engine."""
     engine_args: Annotated[Table | None, also("--extra-llm-api-options")] = None
     """Options for the engine itself: a JSON object, or a JSON, YAML or TOML file."""
+    engine_url: str | None = None
+    """Address of the inference server, for engines that decode through one, such as
+    http://127.0.0.1:8000; several with commas (`turnwire up`): a worker for each."""
+    engine_api_key_file: str | None = None
+    """File with the key that the inference server wants."""
     watchdog_s: Positive = 120.0
     """Time without output after which an engine with running turns counts as dead."""
 

@@ -17,6 +17,7 @@ BUILT_IN = {
     "transformers": "services.worker.engines.transformers.engine:TransformersEngine",
     "trtllm": "services.worker.engines.trtllm.engine:TrtllmEngine",
     "vllm": "services.worker.engines.vllm.engine:VllmEngine",
+    "vllm-server": "services.worker.engines.remote.vllm:VllmServer",
 }
 """The engines that no package can replace. A clone that was never installed has no entry points for
 them."""

@@ -40,11 +40,12 @@ from services.worker.engines.support import (
     run_for,
 )
 from services.worker.engines.vllm.images import ImageRenderer, load_processor
-from services.worker.engines.vllm.kv_reader import VllmKvReader
+from services.worker.engines.vllm.kv_reader import LocalKvReader
 from services.worker.engines.vllm.parent import set_environment
 from services.worker.engines.vllm.requests import (
     VllmProgress,
     engine_arguments,
+    engine_priority,
     lacking,
     publishes_events,
     sampling_arguments,
@@ -53,8 +54,6 @@ from services.worker.engines.vllm.requests import (
 STOP_SHARE = 0.5
 """Share of the time to stop in which vLLM's processes may end by themselves."""
 DEATH = "its process has ended; the log has vLLM's own error"
-PRIORITY_STEPS = 1000
-"""Difference of vLLM's integer priorities for a difference of 1 between ours."""
 
 
 class VllmEngine(Engine, KvEventSource):
@@ -63,7 +62,7 @@ class VllmEngine(Engine, KvEventSource):
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
         self._turns = OpenTurns("vllm")
-        self._reader: VllmKvReader | None = None
+        self._reader: LocalKvReader | None = None
         self._images: ImageRenderer | None = None
         self._kv_used: float | None = None
         self._llm: Any = None
@@ -100,7 +99,7 @@ class VllmEngine(Engine, KvEventSource):
         """
         arguments = engine_arguments(self._config)
         if publishes_events(arguments):
-            self._reader = VllmKvReader()
+            self._reader = LocalKvReader()
         try:
             self._info = await in_daemon_thread("vllm-build", self._build, arguments)
             # Some code is compiled at the first request. For log probabilities this takes minutes
@@ -174,8 +173,7 @@ class VllmEngine(Engine, KvEventSource):
         return self._generate(prompt, request, sampling)
 
     def _generate(self, prompt: Any, request: EngineRequest, sampling: Any) -> Any:
-        # vLLM's priorities are integers; smaller ones are sooner.
-        priority = -round(request.priority * PRIORITY_STEPS)
+        priority = engine_priority(request)
         return self._llm.generate(prompt, sampling, request.id, priority=priority)
 
     async def _generate_with_images(

@@ -7,6 +7,8 @@ import tempfile
 from collections.abc import AsyncGenerator
 from typing import Any
 
+from typing_extensions import override
+
 from services.worker.engine import KvEvent
 from services.worker.engines.vllm.events import VllmKvTranslator
 
@@ -15,14 +17,11 @@ BUFFERED_BATCHES = 100_000
 
 
 class VllmKvReader:
-    """One subscription. To be made on the event loop, before the engine: events without a
-    subscriber are lost."""
+    """One subscription to a publisher. To be made on the event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, endpoint: str) -> None:
         zmq = importlib.import_module("zmq")
-        # A private directory: the events contain the prompts' tokens.
-        self._directory = tempfile.mkdtemp(prefix="turnwire-kv-")
-        self.endpoint = f"ipc://{self._directory}/events"
+        self.endpoint = endpoint
         self._context = importlib.import_module("zmq.asyncio").Context()
         self._socket: Any = self._context.socket(zmq.SUB)
         self._socket.set(zmq.RCVHWM, BUFFERED_BATCHES)
@@ -48,4 +47,18 @@ class VllmKvReader:
         """Ends `read`."""
         self._closed = True
         self._context.destroy(linger=0)
+
+
+class LocalKvReader(VllmKvReader):
+    """A subscription to an engine in this process, to be made before the engine: events without a
+    subscriber are lost."""
+
+    def __init__(self) -> None:
+        # A private directory: the events contain the prompts' tokens.
+        self._directory = tempfile.mkdtemp(prefix="turnwire-kv-")
+        super().__init__(f"ipc://{self._directory}/events")
+
+    @override
+    def close(self) -> None:
+        super().close()
         shutil.rmtree(self._directory, ignore_errors=True)

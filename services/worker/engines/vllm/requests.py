@@ -16,6 +16,8 @@ from services.tokenization.model_files import with_defaults
 from services.worker.engine import SAMPLING_FIELDS, EngineDelta, EngineRequest, sampling_values
 from services.worker.engines.support import chosen_first, guided_arguments
 
+PRIORITY_STEPS = 1000
+"""Difference of vLLM's integer priorities for a difference of 1 between ours."""
 _BLOCK_TOKENS = 16
 """vLLM's default on a GPU (`CacheConfig.DEFAULT_BLOCK_SIZE`)."""
 _LARK_BACKEND = "guidance"
@@ -109,6 +111,11 @@ def guided_backend(arguments: Mapping[str, Any]) -> str:
     if isinstance(config, Mapping):
         return str(config.get("backend") or "auto")
     return str(getattr(config, "backend", None) or "auto")
+
+
+def engine_priority(request: EngineRequest) -> int:
+    """Returns vLLM's priority, an integer; smaller ones are sooner."""
+    return -round(request.priority * PRIORITY_STEPS)
 
 
 def sampling_arguments(request: EngineRequest, defaults: Sampling) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Engines that decode through the token interface of a server that already runs."""

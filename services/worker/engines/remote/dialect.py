@@ -1,0 +1,124 @@
+"""What the token interfaces of servers have in common, and what each has to tell.
+
+A dialect is one module: it asks a server for its properties, makes the body of a request, and reads
+the events of the answer. It does not judge them (`answer.py`).
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from schemas.errors import EngineFailed
+from schemas.events import FinishReason
+from services.tokenization.model_files import ModelFacts
+from services.worker.engine import EngineRequest
+from services.worker.engines.remote.http import ServerHttp
+
+
+class ServerFacts(Struct, frozen=True):
+    """What a server says of itself at the start."""
+
+    version: str
+    model: str
+    """The name that requests give for the model."""
+    root: str
+    """The directory or hub id that the server has loaded; "": it does not say."""
+    max_model_len: int | None
+    """Context window in tokens; None: it does not say."""
+    block_tokens: int | None
+    """Tokens in a KV block; None: it shares no prefixes."""
+    kv_tokens: int | None = None
+    """Capacity of the KV cache in tokens; None: it does not say."""
+    slots: int | None = None
+    """Turns that decode at once; None: it does not say."""
+    kv_endpoint: str | None = None
+    """The ZMQ address of its KV events; None: it publishes none."""
+    lacking: Mapping[str, str] = {}
+    """Features that the dialect or the server's settings exclude, and why."""
+
+
+class Call(Struct, frozen=True):
+    """One POST."""
+
+    path: str
+    body: dict[str, Any]
+
+
+class Chunk(Struct):
+    """What one event says of a turn."""
+
+    ids: list[int] = []
+    """New tokens, without the one that ended the turn."""
+    logprobs: list[list[tuple[int, float]]] | None = None
+    """For each id of `ids`: (token id, log probability), the chosen one first."""
+    stop_id: int | None = None
+    stop_logprobs: list[tuple[int, float]] | None = None
+    finish: FinishReason | None = None
+    total: int | None = None
+    """Output tokens up to here by the server's count, with the one that ended the turn."""
+    prompt: int | None = None
+    """Tokens of the prompt by the server's count."""
+    cached: int | None = None
+    """Prompt tokens that it found in its cache."""
+
+
+class Pulse(Struct, frozen=True):
+    """A sign of life."""
+
+    started: float = 0.0
+    """Differs after the server was started again."""
+    steps: float = 0.0
+    """Grows while the server computes; always 0: it does not say."""
+    kv_used: float | None = None
+    """Share of the KV cache in use."""
+
+
+class BadAnswer(EngineFailed):
+    """A server's answer is not what the interface promises. It ends the turn: its tokens could be
+    wrong."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"the inference server sent a broken answer: {what}")
+
+
+class ChunkReader(Protocol):
+    """Reads the events of one turn, in order."""
+
+    def read(self, data: bytes) -> Chunk:
+        """Returns what an event says. Raises BadAnswer for what cannot be read, EngineFailed for an
+        error that the server reports in the stream."""
+        ...
+
+
+class Dialect(Protocol):
+    """One kind of server."""
+
+    name: str
+    """The engine's name in settings."""
+    shares_queued: bool
+    """As `EngineInfo.shares_queued`."""
+
+    async def describe(self, http: ServerHttp) -> ServerFacts:
+        """Asks the server for its properties. Raises Unreachable, Refused, and Invalid where it has
+        no token interface, with the setting that it misses."""
+        ...
+
+    def generate(
+        self, request: EngineRequest, ids: list[int], server: ServerFacts, model: ModelFacts
+    ) -> Call:
+        """Makes the request of a turn with the prompt `ids`, which are the request's, or one less.
+        Raises Invalid for what the interface cannot express."""
+        ...
+
+    def reader(self, request: EngineRequest) -> ChunkReader:
+        """Returns the reader of a turn's answer."""
+        ...
+
+    def abort(self, request_id: str) -> Call | None:
+        """Makes the request that ends a turn; None: closing the connection ends it."""
+        ...
+
+    async def pulse(self, http: ServerHttp) -> Pulse:
+        """Asks for a sign of life. Raises Unreachable, Refused."""
+        ...

@@ -1,0 +1,269 @@
+"""An engine over a server of another process, whose answers are not trusted.
+
+Each turn is one streamed request. What ends it early is told apart: the server refused the request
+(the turn fails), its answer is broken (the turn fails: its tokens could be wrong), or the
+connection broke (another worker, or this one, continues the turn). A server that does not answer
+any more, or was started again, counts as a dead engine: the process ends, and its successor waits
+for the server.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import aclosing, suppress
+from typing import Any
+
+from msgspec.structs import replace
+from typing_extensions import override
+
+from schemas.control import Load
+from schemas.errors import EngineFailed, Invalid, TurnwireError
+from services.runtime.config import WorkerConfig, read_secret
+from services.tokenization.model_files import ModelFacts, read_facts
+from services.worker.engine import (
+    FEATURES,
+    Engine,
+    EngineDied,
+    EngineInfo,
+    EngineRequest,
+    EngineSupport,
+    KvEvent,
+    KvEventSource,
+    Sink,
+)
+from services.worker.engines.remote.answer import AnswerJudge
+from services.worker.engines.remote.dialect import Call, Dialect, Pulse, ServerFacts
+from services.worker.engines.remote.http import Refused, ServerHttp, Unreachable
+from services.worker.engines.remote.trials import Trials
+from services.worker.engines.support import EngineTurn, OpenTurns, prompt_ids
+from services.worker.engines.vllm.kv_reader import VllmKvReader
+
+START_S = 60.0
+"""How long a start waits for a server that does not answer yet."""
+RETRY_S = 0.5
+PULSE_S = 1.0
+"""Interval of the signs of life."""
+PULSE_LIMIT_S = 5.0
+SILENT_PULSES = 3
+"""After so many failures in succession the server counts as dead."""
+
+
+class RemoteEngine(Engine, KvEventSource):
+    """An engine over one server."""
+
+    def __init__(self, config: WorkerConfig, dialect: Dialect) -> None:
+        self._config = config
+        self._dialect = dialect
+        self._turns = OpenTurns(dialect.name)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._reader: VllmKvReader | None = None
+        self._pulse = Pulse()
+        self._http: ServerHttp
+        self._server: ServerFacts
+        self._model: ModelFacts
+        self._info: EngineInfo
+
+    @classmethod
+    def explain(cls, config: WorkerConfig) -> EngineSupport:
+        """Explains the engine (`EngineSupport`): asks the server, as a start does."""
+        return asyncio.run(cls(config)._explain())  # type: ignore[call-arg]
+
+    async def _explain(self) -> EngineSupport:
+        try:
+            info = await self.start()
+        finally:
+            await self.stop(1.0)
+        return EngineSupport(info.version, info.features, info.lacking)
+
+    @override
+    async def start(self) -> EngineInfo:
+        """Waits for the server, asks for its properties, and tries each feature.
+
+        Raises EngineFailed if it does not answer within `START_S`, Invalid if it has no token
+        interface or another model.
+        """
+        self._http = ServerHttp(_url(self._config), _api_key(self._config))
+        try:
+            self._model = read_facts(self._config.model)
+            self._server = await self._ask()
+            if self._server.kv_endpoint is not None:
+                self._reader = VllmKvReader(self._server.kv_endpoint)
+            self._info = self._make_info()
+            lacking = await Trials(self, self._info, self._model).run()
+            self._server = replace(self._server, lacking={**self._server.lacking, **lacking})
+            self._info = self._make_info()
+            self._pulse = await self._dialect.pulse(self._http)
+        except (Refused, Unreachable) as error:
+            await self.stop(1.0)
+            raise EngineFailed(f"{self._http.url}: {error}") from error
+        except Exception:
+            await self.stop(1.0)
+            raise
+        self._turns.watch(self._config.watchdog_s, lambda: None)
+        self._spawn(self._watch_server())
+        return self._info
+
+    @override
+    def open(self, request: EngineRequest, sink: Sink) -> EngineTurn:
+        turn = self._turns.open(request.id, sink)
+        try:
+            ids = prompt_ids(request, self._info.max_model_len)
+            call = self._dialect.generate(request, ids, self._server, self._model)
+        except Exception:
+            turn.close()
+            raise
+        judge = AnswerJudge(request, len(ids), self._info.vocab_size)
+        turn.run(self._pump(turn, request, call, judge))
+        return turn
+
+    @override
+    def load(self) -> Load:
+        return self._turns.load(self._info.slots, self._config.queue_limit, self._pulse.kv_used)
+
+    @override
+    def healthy(self) -> bool:
+        return self._turns.death is None
+
+    @override
+    async def kv_events(self) -> AsyncGenerator[KvEvent, None]:
+        if self._reader is not None and self._info.block_tokens is not None:
+            async for event in self._reader.read(self._info.block_tokens):
+                yield event
+
+    @override
+    async def stop(self, grace_s: float) -> None:
+        """Stops as `Engine.stop`. The server stays."""
+        self._turns.stop()
+        if self._reader is not None:
+            self._reader.close()
+        for task in self._tasks:
+            task.cancel()
+        await self._http.close()
+
+    async def _ask(self) -> ServerFacts:
+        """Waits until the server answers. Raises Unreachable, Refused, Invalid."""
+        end = asyncio.get_running_loop().time() + START_S
+        while True:
+            try:
+                return await self._dialect.describe(self._http)
+            except (Unreachable, Refused) as error:
+                loads = isinstance(error, Unreachable) or error.status == 503
+                if not loads or asyncio.get_running_loop().time() > end:
+                    raise
+            await asyncio.sleep(RETRY_S)
+
+    def _make_info(self) -> EngineInfo:
+        server, model = self._server, self._model
+        window = min(
+            limit
+            for limit in (server.max_model_len, self._config.max_model_len, model.window, 1 << 20)
+            if limit is not None
+        )
+        return EngineInfo(
+            name=self._dialect.name,
+            version=server.version,
+            max_model_len=window,
+            slots=server.slots or self._config.slots,
+            block_tokens=server.block_tokens if "prefix_cache" not in server.lacking else None,
+            kv_tokens=server.kv_tokens,
+            eos_ids=model.eos_ids,
+            features=FEATURES - server.lacking.keys(),
+            vocab_size=model.vocab_size,
+            lacking=server.lacking,
+            shares_queued=self._dialect.shares_queued,
+        )
+
+    async def _pump(
+        self, turn: EngineTurn, request: EngineRequest, call: Call, judge: AnswerJudge
+    ) -> None:
+        """Passes the server's answer to the turn."""
+        reader = self._dialect.reader(request)
+        try:
+            async with aclosing(self._http.events(call.path, call.body)) as events:
+                async for data in events:
+                    self._turns.stepped()
+                    delta = judge.read(reader.read(data))
+                    if delta is not None:
+                        turn.put(delta)
+            turn.put(judge.end())
+        except asyncio.CancelledError:
+            self._abort(request.id)
+            raise
+        except Refused as refusal:
+            turn.fail(self._refusal(refusal))
+        except Unreachable as error:
+            await self._find_out(error)
+            turn.fail(EngineDied(f"the connection to {self._http.url} broke: {error}"))
+        except TurnwireError as error:
+            self._abort(request.id)
+            turn.fail(error)
+        except Exception as error:
+            self._abort(request.id)
+            turn.fail(EngineFailed(f"{self._dialect.name}: {error!r}"))
+
+    def _refusal(self, refusal: Refused) -> TurnwireError:
+        """The error of a turn that the server refused. One that it may take later, or that another
+        server may take, can be continued."""
+        if refusal.status in (400, 404, 413, 422):
+            return Invalid(f"the inference server refused the request: {refusal}")
+        if refusal.status in (408, 425, 429) or refusal.status >= 500:
+            return EngineDied(f"{self._http.url} refused the turn: {refusal}")
+        return EngineFailed(f"{self._http.url} refused the turn: {refusal}")
+
+    def _abort(self, request_id: str) -> None:
+        """Ends a turn on the server, also where something in between keeps its connection."""
+        call = self._dialect.abort(request_id)
+        if call is not None and not self._turns.over:
+            self._spawn(self._post(call))
+
+    async def _post(self, call: Call) -> None:
+        with suppress(Unreachable, Refused):
+            await self._http.post(call.path, call.body)
+
+    async def _watch_server(self) -> None:
+        """Ends the engine when its server is gone, hangs or was started again."""
+        silent = 0
+        while not self._turns.over:
+            await asyncio.sleep(PULSE_S)
+            try:
+                pulse = await self._ask_pulse()
+            except (Unreachable, Refused) as error:
+                silent += 1
+                if silent == SILENT_PULSES:
+                    self._turns.die(f"{self._http.url} does not answer: {error}")
+                continue
+            silent = 0
+            if pulse.started != self._pulse.started:
+                self._turns.die(f"{self._http.url} was started again")
+            if pulse.steps != self._pulse.steps:
+                self._turns.stepped()  # also in a long prefill, which sends nothing
+            self._pulse = pulse
+
+    async def _find_out(self, broken: Unreachable) -> None:
+        """Declares the engine dead if the server does not answer."""
+        try:
+            await self._ask_pulse()
+        except (Unreachable, Refused):
+            self._turns.die(f"{self._http.url} is gone: {broken}")
+
+    async def _ask_pulse(self) -> Pulse:
+        try:
+            async with asyncio.timeout(PULSE_LIMIT_S):
+                return await self._dialect.pulse(self._http)
+        except TimeoutError as error:
+            raise Unreachable("no answer in time") from error
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _url(config: WorkerConfig) -> str:
+    if not config.engine_url or "," in config.engine_url:
+        raise Invalid("name one server with --engine-url", param="engine_url")
+    return config.engine_url
+
+
+def _api_key(config: WorkerConfig) -> str | None:
+    file = config.engine_api_key_file
+    return None if file is None else read_secret(file)

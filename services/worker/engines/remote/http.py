@@ -1,0 +1,142 @@
+"""The HTTP client of one server: JSON, texts and streams of events, over one connection pool."""
+
+import ssl
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import aiohttp
+import msgspec
+
+CONNECT_S = 5.0
+ASK_S = 20.0
+"""Longest time of an answer that is not a stream."""
+MAX_EVENT_BYTES = 16 << 20
+MAX_MESSAGE_CHARS = 500
+"""Longest part of a server's error that is passed on."""
+_DATA = b"data:"
+_DONE = b"[DONE]"
+
+
+class Unreachable(Exception):
+    """The server does not answer, or its connection broke."""
+
+
+class Refused(Exception):
+    """The server answered with an error. `str` has its own message."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"status {status}: {message}" if message else f"status {status}")
+        self.status = status
+
+
+class ServerHttp:
+    """One server. To be made on the event loop."""
+
+    def __init__(self, url: str, api_key: str | None) -> None:
+        """`url`: with or without a path, under which the server's own paths begin."""
+        self.url = url.rstrip("/")
+        headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),
+            headers=headers,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
+            # a redirect, or a compressed stream, would come from something in between
+            auto_decompress=False,
+        )
+
+    async def close(self) -> None:
+        """Closes all connections."""
+        await self._session.close()
+
+    async def text(self, path: str) -> str:
+        """The body that a GET returns. Raises Unreachable, Refused."""
+        return (await self._read("GET", path, None)).decode("utf-8", "replace")
+
+    async def json(self, path: str, body: Any = None) -> Any:
+        """The JSON that a GET returns, or a POST of `body`. Raises Unreachable, Refused."""
+        answer = await self._read("GET" if body is None else "POST", path, body)
+        try:
+            return msgspec.json.decode(answer)
+        except msgspec.DecodeError as error:
+            raise Refused(200, f"{path} returned no JSON: {error}") from error
+
+    async def post(self, path: str, body: Any) -> None:
+        """Sends `body`, and drops the answer. Raises Unreachable, Refused."""
+        await self._read("POST", path, body)
+
+    async def events(self, path: str, body: Any) -> AsyncGenerator[bytes, None]:
+        """Yields the data of each event that a POST of `body` returns, up to `[DONE]` or the end of
+        the stream. Closing the generator closes the connection.
+
+        Raises Unreachable, Refused; also where the answer is not a stream of events.
+        """
+        try:
+            async with self._session.post(
+                self.url + path,
+                data=msgspec.json.encode(body),
+                headers={"Content-Type": "application/json", "Accept": "text/event-stream"},
+                allow_redirects=False,
+            ) as answer:
+                if answer.status != 200:
+                    raise Refused(answer.status, _message(await answer.read()))
+                if answer.content_type != "text/event-stream":
+                    raise Refused(200, f"{path} returned {answer.content_type}, not a stream")
+                lines = EventLines()
+                async for piece in answer.content.iter_any():
+                    for data in lines.feed(piece):
+                        if data == _DONE:
+                            return
+                        yield data
+        except (aiohttp.ClientError, ssl.SSLError, OSError, TimeoutError) as error:
+            raise Unreachable(_reason(error)) from error
+
+    async def _read(self, method: str, path: str, body: Any) -> bytes:
+        try:
+            async with self._session.request(
+                method,
+                self.url + path,
+                data=None if body is None else msgspec.json.encode(body),
+                headers={"Content-Type": "application/json"},
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(total=ASK_S, sock_connect=CONNECT_S),
+            ) as answer:
+                text = await answer.read()
+                if answer.status != 200:
+                    raise Refused(answer.status, _message(text))
+                return text
+        except (aiohttp.ClientError, ssl.SSLError, OSError, TimeoutError) as error:
+            raise Unreachable(_reason(error)) from error
+
+
+class EventLines:
+    """Cuts a stream of bytes into the data of its events, each of one line. Pure."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """Returns the data of the lines that are complete. Raises Refused for a line without
+        end."""
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        if len(self._rest) > MAX_EVENT_BYTES:
+            raise Refused(200, "an event of the stream has no end")
+        return [line[len(_DATA) :].strip() for line in lines if line.startswith(_DATA)]
+
+
+def _message(body: bytes) -> str:
+    """The message of an error in one of the forms that servers use, or the beginning of the
+    body."""
+    text = body.decode("utf-8", "replace")
+    try:
+        found = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        found = text
+    while isinstance(found, dict):
+        found = found.get("error") or found.get("message") or found.get("detail") or text
+    return " ".join(str(found).split())[:MAX_MESSAGE_CHARS]
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return str(error) or type(error).__name__

@@ -1,0 +1,181 @@
+"""Tries a server before it serves: whether it is the right model, and what it honours.
+
+Interfaces ignore fields that they do not know, and a feature may depend on a setting of the server.
+So each feature is requested once, and judged by its effect where it has one that can be seen.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from schemas.conversation import OutputFormat, Sampling
+from schemas.errors import Invalid, TurnwireError
+from services.tokenization.model_files import ModelFacts
+from services.worker.engine import Engine, EngineDelta, EngineInfo, EngineRequest
+
+PROMPT_TOKENS = 33
+"""Prompt of a server without prefix sharing."""
+OUTPUT_TOKENS = 3
+_IGNORED = "the server ignores it"
+_BANNED = -100.0
+
+
+class Output(Struct, frozen=True):
+    """What a trial returned."""
+
+    ids: list[int]
+    logprobs: list[list[tuple[int, float]]]
+    cached: int | None
+
+
+class _Trial:
+    """The sink of a trial. To be made on the loop."""
+
+    def __init__(self) -> None:
+        self.ended: asyncio.Future[Output] = asyncio.get_running_loop().create_future()
+        self._output = Output([], [], None)
+
+    def put(self, delta: EngineDelta) -> None:
+        output = self._output
+        self._output = Output(
+            output.ids + delta.ids,
+            output.logprobs + (delta.logprobs or []),
+            output.cached if delta.cached is None else delta.cached,
+        )
+        if delta.finish is not None and not self.ended.done():
+            self.ended.set_result(self._output)
+
+    def fail(self, error: TurnwireError) -> None:
+        if not self.ended.done():
+            self.ended.set_exception(error)
+
+
+class Trials:
+    """The trials of one server."""
+
+    def __init__(self, engine: Engine, info: EngineInfo, model: ModelFacts) -> None:
+        self._engine = engine
+        self._info = info
+        self._model = model
+        self._number = 0
+        size = info.vocab_size or PROMPT_TOKENS
+        length = 2 * info.block_tokens + 1 if info.block_tokens else PROMPT_TOKENS
+        ends = set(model.eos_ids)
+        ids = [token for token in range(size) if token not in ends]
+        # Random ids, which no cache has yet.
+        self._prompt = random.choices(ids, k=min(length, info.max_model_len - OUTPUT_TOKENS))
+        self._greedy: list[int] = []
+
+    async def run(self) -> dict[str, str]:
+        """Returns what the server lacks of the features that it may have, and why. Raises
+        TurnwireError if it cannot decode at all, Invalid if it has another model."""
+        await self._check_vocabulary()
+        first = await self._decode()
+        second = await self._decode()
+        self._greedy = first.ids
+        lacking: dict[str, str] = {}
+        if self._info.block_tokens is not None and second.cached == 0:
+            lacking["prefix_cache"] = "the server did not find a prompt again"
+        for feature, (fields, honours) in _FEATURES.items():
+            if feature in self._info.features:
+                reason = await self._try(fields, honours)
+                if reason is not None:
+                    lacking[feature] = reason
+        if "salt" not in lacking:
+            other = await self._decode({"cache_salt": "another"})
+            if other.cached:
+                lacking["salt"] = "unequal salts share blocks"
+        return lacking
+
+    async def _check_vocabulary(self) -> None:
+        """Raises Invalid if the last token of the model's vocabulary is none of the server's."""
+        size = self._info.vocab_size
+        if size is None:
+            return
+        try:
+            await self._decode({"sampling": Sampling(max_tokens=1, temperature=0.0)}, [size - 1])
+        except Invalid as error:
+            raise Invalid(
+                f"the server has another model than the directory: it refuses token {size - 1} "
+                f"of a vocabulary of {size}: {error}",
+                param="engine_url",
+            ) from error
+
+    async def _try(self, fields: Mapping[str, Any], honours: "Honours | None") -> str | None:
+        """Tries a feature. Returns why the server lacks it; None: it has it."""
+        try:
+            output = await self._decode(self._with_greedy(fields))
+            if honours is not None and not honours(output, self._greedy):
+                return _IGNORED
+        except TurnwireError as error:
+            return str(error)
+        return None
+
+    def _with_greedy(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The fields, with a bias against the first greedy token in place of a bias."""
+        sampling: Sampling | None = fields.get("sampling")
+        if sampling is None or not sampling.logit_bias:
+            return fields
+        bias = {self._greedy[0]: _BANNED}
+        return {"sampling": Sampling(OUTPUT_TOKENS, temperature=0.0, logit_bias=bias)}
+
+    async def _decode(
+        self, fields: Mapping[str, Any] | None = None, prompt: Sequence[int] | None = None
+    ) -> Output:
+        """Decodes one request. Raises its error."""
+        self._number += 1
+        made = {"sampling": _greedy_sampling(), **(fields or {})}
+        ids = list(prompt or self._prompt)
+        request = EngineRequest(f"trial-{self._number}", ids, stop_ids=[], **made)
+        trial = _Trial()
+        handle = self._engine.open(request, trial)
+        try:
+            return await trial.ended
+        finally:
+            handle.close()
+
+
+Honours = Callable[[Output, Sequence[int]], bool]
+"""Whether an output, beside the greedy tokens, shows that the feature was honoured."""
+
+
+def _greedy_sampling(**more: Any) -> Sampling:
+    return Sampling(**{"max_tokens": OUTPUT_TOKENS, "temperature": 0.0, **more})
+
+
+def _has_logprobs(output: Output, _: Sequence[int]) -> bool:
+    return len(output.logprobs) == len(output.ids)
+
+
+def _has_others(output: Output, _: Sequence[int]) -> bool:
+    return bool(output.logprobs) and len(output.logprobs[0]) > 1
+
+
+def _differs(output: Output, greedy: Sequence[int]) -> bool:
+    return output.ids[:1] != list(greedy[:1])
+
+
+def _is_greedy(output: Output, greedy: Sequence[int]) -> bool:
+    return output.ids == list(greedy)
+
+
+_FEATURES: Mapping[str, tuple[Mapping[str, Any], Honours | None]] = {
+    # Of one candidate, any temperature chooses the greedy token.
+    "sampling": ({"sampling": _greedy_sampling(temperature=1.0, top_k=1)}, _is_greedy),
+    "seed": ({"sampling": _greedy_sampling(temperature=1.0, seed=7)}, None),
+    "min_p": ({"sampling": _greedy_sampling(temperature=1.0, min_p=1.0)}, _is_greedy),
+    "penalties": ({"sampling": _greedy_sampling(presence_penalty=0.5)}, None),
+    "min_tokens": ({"sampling": _greedy_sampling(min_tokens=OUTPUT_TOKENS)}, None),
+    "logit_bias": ({"sampling": _greedy_sampling(logit_bias={0: _BANNED})}, _differs),
+    "logprobs": ({"sampling": _greedy_sampling(logprobs=0)}, _has_logprobs),
+    "top_logprobs": ({"sampling": _greedy_sampling(logprobs=2)}, _has_others),
+    "guided": ({"guided": OutputFormat("json_object")}, None),
+    "grammar": ({"grammar": 'start: "a" "b" "c"'}, None),
+    "priority": ({"priority": 1.0}, None),
+    "salt": ({"cache_salt": "salt"}, None),
+}
+"""The request of each feature, and whether its output shows the feature; None: it cannot be
+seen."""

@@ -1,0 +1,282 @@
+"""The token interface of `vllm serve` (`POST /inference/v1/generate`), of 0.32 and 0.33.
+
+Sources: `vllm/entrypoints/scale_out/token_in_token_out/protocol.py` and `serving.py`, and
+`vllm/entrypoints/serve/instrumentator` of 0.32.0; run with 0.32.0 on a CPU.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct
+from typing_extensions import override
+
+from schemas.control import VISION
+from schemas.errors import EngineFailed, Invalid
+from schemas.events import FinishReason
+from services.runtime.config import WorkerConfig
+from services.tokenization.model_files import ModelFacts
+from services.worker.engine import EngineRequest
+from services.worker.engines.remote.dialect import (
+    BadAnswer,
+    Call,
+    Chunk,
+    ChunkReader,
+    Dialect,
+    Pulse,
+    ServerFacts,
+)
+from services.worker.engines.remote.engine import RemoteEngine
+from services.worker.engines.remote.http import Refused, ServerHttp
+from services.worker.engines.support import guided_arguments
+from services.worker.engines.vllm.requests import engine_priority, sampling_arguments
+
+PATH = "/inference/v1/generate"
+NEEDS = "start it with `vllm serve … --enable-scale-out` (0.32 or newer)"
+_ID_PREFIX = "generate-tokens-"
+"""vLLM puts it before the id of a request."""
+_FINISH = {
+    "stop": FinishReason.STOP,
+    "length": FinishReason.LENGTH,
+    "abort": FinishReason.CANCELLED,
+}
+_SAMPLE = re.compile(r"^([a-z_:]+)(?:\{(.*)\})? ([^ ]+)$", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+
+class _LogProb(Struct):
+    token_id: int
+    logprob: float
+
+
+class _Content(_LogProb):
+    top_logprobs: list[_LogProb] = []
+
+
+class _LogProbs(Struct):
+    content: list[_Content] | None = None
+
+
+class _Choice(Struct):
+    index: int
+    token_ids: list[int] | None = None
+    logprobs: _LogProbs | None = None
+    finish_reason: str | None = None
+
+
+class _Details(Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(Struct):
+    prompt_tokens: int
+    completion_tokens: int
+    prompt_tokens_details: _Details | None = None
+
+
+class _Error(Struct):
+    message: str
+    code: int | str | None = None
+
+
+class _Event(Struct):
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    error: _Error | None = None
+
+
+class _ModelCard(Struct):
+    id: str
+    root: str | None = None
+    parent: str | None = None
+    max_model_len: int | None = None
+
+
+class _Models(Struct):
+    data: list[_ModelCard]
+
+
+_decode = msgspec.json.Decoder(_Event).decode
+
+
+class VllmDialect(Dialect):
+    """`vllm serve`."""
+
+    name = "vllm-server"
+    shares_queued = True
+
+    @override
+    async def describe(self, http: ServerHttp) -> ServerFacts:
+        version = str((await http.json("/version"))["version"])
+        await _require_interface(http)
+        models = msgspec.convert(await http.json("/v1/models"), _Models).data
+        base = next(card for card in models if card.parent is None)
+        metrics = await http.text("/metrics")
+        cache = _labels(metrics, "vllm:cache_config_info")
+        caches = cache.get("enable_prefix_caching") == "True"
+        block = int(cache["block_size"]) if "block_size" in cache else None
+        lacking = {"retention": "vLLM evicts the least recently used blocks"}
+        lacking[VISION] = "the token interface takes no images from here"
+        endpoint = await _kv_endpoint(http)
+        if not caches:
+            lacking |= dict.fromkeys(("prefix_cache", "kv_events"), "prefix caching is off")
+        elif endpoint is None:
+            lacking["kv_events"] = (
+                "needs `--kv-events-config '{\"enable_kv_cache_events\": true}'`, and one rank"
+            )
+        blocks = cache.get("num_gpu_blocks", "None")
+        return ServerFacts(
+            version=version,
+            model=base.id,
+            root=base.root or "",
+            max_model_len=base.max_model_len,
+            block_tokens=block if caches else None,
+            kv_tokens=int(blocks) * block if block and blocks != "None" else None,
+            kv_endpoint=endpoint if caches else None,
+            lacking=lacking,
+        )
+
+    @override
+    def generate(
+        self, request: EngineRequest, ids: list[int], server: ServerFacts, model: ModelFacts
+    ) -> Call:
+        sampling = sampling_arguments(request, model.sampling)
+        form = guided_arguments(request)
+        if form is not None:
+            sampling["structured_outputs"] = form
+        body = {
+            "request_id": request.id,
+            "model": server.model,
+            "token_ids": ids,
+            "sampling_params": sampling,
+            "stream": True,
+            # Counts in each event show what is lost on the way.
+            "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        }
+        if request.cache_salt:
+            body["cache_salt"] = request.cache_salt
+        if "priority" not in server.lacking:
+            body["priority"] = engine_priority(request)
+        return Call(PATH, body)
+
+    @override
+    def reader(self, request: EngineRequest) -> ChunkReader:
+        return _VllmReader(request.sampling.logprobs)
+
+    @override
+    def abort(self, request_id: str) -> Call | None:
+        body = {"request_ids": [_ID_PREFIX + request_id]}
+        return Call("/inference/v1/abort_requests", body)
+
+    @override
+    async def pulse(self, http: ServerHttp) -> Pulse:
+        await http.text("/health")
+        metrics = await http.text("/metrics")
+        return Pulse(
+            started=_sum(metrics, "process_start_time_seconds"),
+            steps=_sum(metrics, "vllm:iteration_tokens_total_count"),
+            kv_used=min(1.0, _sum(metrics, "vllm:kv_cache_usage_perc")),
+        )
+
+
+class _VllmReader:
+    def __init__(self, top: int | None) -> None:
+        self._top = top or 0
+
+    def read(self, data: bytes) -> Chunk:
+        try:
+            event = _decode(data)
+        except msgspec.DecodeError as error:
+            raise BadAnswer(f"an event cannot be read: {error}") from error
+        if event.error is not None:
+            raise EngineFailed(f"the inference server failed: {event.error.message}")
+        chunk = Chunk()
+        usage = event.usage
+        if usage is not None:
+            chunk.total, chunk.prompt = usage.completion_tokens, usage.prompt_tokens
+            if usage.prompt_tokens_details is not None:
+                chunk.cached = usage.prompt_tokens_details.cached_tokens
+        if event.choices:
+            if len(event.choices) != 1 or event.choices[0].index != 0:
+                raise BadAnswer("it has more than one choice")
+            self._read_choice(event.choices[0], chunk)
+        return chunk
+
+    def _read_choice(self, choice: _Choice, chunk: Chunk) -> None:
+        if choice.token_ids is None:
+            raise BadAnswer("token ids are missing")
+        chunk.ids = choice.token_ids
+        if choice.logprobs is not None and choice.logprobs.content is not None:
+            chunk.logprobs = [self._pairs(content) for content in choice.logprobs.content]
+        if choice.finish_reason is None:
+            return
+        if choice.finish_reason not in _FINISH:
+            raise EngineFailed(f"vLLM ended the request: {choice.finish_reason}")
+        chunk.finish = _FINISH[choice.finish_reason]
+        if chunk.finish is FinishReason.STOP and chunk.ids:
+            # The token at which it stopped is the last one.
+            chunk.stop_id = chunk.ids.pop()
+            if chunk.logprobs:
+                chunk.stop_logprobs = chunk.logprobs.pop()
+
+    def _pairs(self, content: _Content) -> list[tuple[int, float]]:
+        """The chosen token first, then the likeliest others: vLLM repeats the chosen one among
+        them."""
+        others = [
+            (other.token_id, other.logprob)
+            for other in content.top_logprobs
+            if other.token_id != content.token_id
+        ]
+        return [(content.token_id, content.logprob), *others[: self._top]]
+
+
+class VllmServer(RemoteEngine):
+    """The engine `vllm-server`."""
+
+    def __init__(self, config: WorkerConfig) -> None:
+        super().__init__(config, VllmDialect())
+
+
+async def _require_interface(http: ServerHttp) -> None:
+    """Raises Invalid if the server has no token interface."""
+    try:
+        await http.json(PATH, {})
+    except Refused as refusal:
+        if refusal.status in (403, 404, 405):
+            raise Invalid(f"{http.url} has no token interface ({refusal}): {NEEDS}") from refusal
+        if refusal.status == 401:
+            raise
+
+
+async def _kv_endpoint(http: ServerHttp) -> str | None:
+    """The address of the server's KV events, as it is reached from here. None: it publishes none,
+    or has several ranks, each with a cache of its own."""
+    try:
+        sources: Mapping[str, Mapping[str, Any]] = await http.json("/kv_event_sources")
+    except Refused:
+        return None
+    published = [
+        source["endpoint"]
+        for source in sources.values()
+        if source.get("enable_kv_cache_events") and source.get("publisher") == "zmq"
+    ]
+    if len(sources) != 1 or len(published) != 1:
+        return None
+    host = urlsplit(http.url).hostname or ""
+    endpoint: str = published[0]
+    return endpoint.replace("*", host).replace("0.0.0.0", host)
+
+
+def _labels(metrics: str, name: str) -> dict[str, str]:
+    """The labels of the first sample of a metric."""
+    for found, labels, _ in _SAMPLE.findall(metrics):
+        if found == name:
+            return dict(_LABEL.findall(labels))
+    return {}
+
+
+def _sum(metrics: str, name: str) -> float:
+    """The sum of a metric's samples."""
+    return sum(float(value) for found, _, value in _SAMPLE.findall(metrics) if found == name)

@@ -1,0 +1,276 @@
+"""A small `vllm serve` over the engine of `fake_vllm`, as strict as the real one (0.32) in what it
+takes.
+
+Sources: `vllm/entrypoints/scale_out/token_in_token_out/protocol.py`, `serving.py` and
+`vllm/entrypoints/serve` of 0.32.0.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from tests.worker.fake_vllm import (
+    BLOCK,
+    VOCAB,
+    AsyncEngineArgs,
+    AsyncLLM,
+    KVEventsConfig,
+    RequestOutputKind,
+    SamplingParams,
+    VLLMClientError,
+)
+
+MODEL = "served"
+FIELDS = frozenset(
+    "request_id token_ids sampling_params model stream stream_options cache_salt priority".split()
+)
+"""Those that a test may send; the release knows more."""
+
+Lie = Callable[[list[dict[str, Any]]], Iterable[dict[str, Any] | bytes]]
+"""Changes the events of an answer."""
+
+
+def honest(events: list[dict[str, Any]]) -> Iterable[dict[str, Any] | bytes]:
+    return events
+
+
+class FakeVllmServer:
+    """One server. `open` starts it on a free port; `kill` breaks every connection."""
+
+    def __init__(self, **options: Any) -> None:
+        self.scale_out = options.pop("scale_out", True)
+        self.reports_cached = options.pop("reports_cached", True)
+        self.key: str | None = options.pop("key", None)
+        self.started = 1.0
+        self.lie: Lie = honest
+        self.refusals: list[int] = []
+        """Statuses with which the next requests are refused."""
+        self.hangs = False
+        self.requests: list[dict[str, Any]] = []
+        self.aborted: list[str] = []
+        self.url = ""
+        arguments = {"max_model_len": 4096, "max_num_seqs": 4, "scheduling_policy": "priority"}
+        events = KVEventsConfig(enable_kv_cache_events=True, publisher="zmq")
+        if options.pop("kv_events", False):
+            arguments["kv_events_config"] = events
+        self.engine = AsyncLLM(AsyncEngineArgs(model=MODEL, **(arguments | options)), [])
+        self._runner: web.AppRunner | None = None
+
+    # -- its life
+
+    async def open(self, port: int = 0) -> str:
+        app = web.Application(client_max_size=1 << 28)
+        app.router.add_get("/version", self._get({"version": "0.32.0"}))
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/kv_event_sources", self._kv_event_sources)
+        app.router.add_post("/inference/v1/generate", self._generate)
+        app.router.add_post("/inference/v1/abort_requests", self._abort)
+        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", port)
+        await site.start()
+        port = self._runner.addresses[0][1]
+        self.url = f"http://127.0.0.1:{port}"
+        return self.url
+
+    def kill(self) -> None:
+        """Breaks every connection and listens no more, as a process that was killed."""
+        runner = self._runner
+        assert runner is not None
+        assert runner.server is not None
+        for site in list(runner.sites):
+            server: Any = site._server  # type: ignore[attr-defined]
+            server.close()
+        for connection in list(runner.server.connections):
+            if connection.transport is not None:
+                connection.transport.abort()
+        self.engine.kill()
+
+    def drop(self) -> None:
+        """Breaks every connection; the server stays."""
+        assert self._runner is not None
+        assert self._runner.server is not None
+        for connection in list(self._runner.server.connections):
+            if connection.transport is not None:
+                connection.transport.abort()
+
+    async def close(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    # -- its routes
+
+    def _get(self, document: Any) -> Callable[[web.Request], Any]:
+        async def answer(_: web.Request) -> web.Response:
+            await self._hang()
+            return web.json_response(document)
+
+        return answer
+
+    async def _hang(self) -> None:
+        while self.hangs:
+            await asyncio.sleep(0.05)
+
+    def _is_allowed(self, request: web.Request) -> bool:
+        return self.key is None or request.headers.get("Authorization") == f"Bearer {self.key}"
+
+    async def _models(self, request: web.Request) -> web.Response:
+        if not self._is_allowed(request):
+            return web.json_response({"error": "Unauthorized"}, status=401)
+        window = self.engine.vllm_config.model_config.max_model_len
+        card = {"id": MODEL, "root": "/models/served", "parent": None, "max_model_len": window}
+        return web.json_response({"object": "list", "data": [card]})
+
+    async def _health(self, _: web.Request) -> web.Response:
+        await self._hang()
+        return web.Response(status=503 if self.engine.dead else 200)
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        await self._hang()
+        cache = self.engine.vllm_config.cache_config
+        labels = {
+            "block_size": cache.block_size,
+            "num_gpu_blocks": cache.num_gpu_blocks,
+            "enable_prefix_caching": cache.enable_prefix_caching,
+        }
+        text = ",".join(f'{name}="{value}"' for name, value in labels.items())
+        lines = (
+            "# HELP process_start_time_seconds Start time of the process.",
+            f"process_start_time_seconds {self.started}",
+            f"vllm:cache_config_info{{{text}}} 1.0",
+            'vllm:iteration_tokens_total_count{engine="0"} 7.0',
+            'vllm:kv_cache_usage_perc{engine="0"} 0.5',
+        )
+        return web.Response(text="\n".join(lines) + "\n")
+
+    async def _kv_event_sources(self, _: web.Request) -> web.Response:
+        config = self.engine.args.kv_events_config
+        if config is None:
+            return web.json_response({})
+        return web.json_response({"0": vars(config)})
+
+    async def _abort(self, request: web.Request) -> web.Response:
+        self.aborted += (await request.json())["request_ids"]
+        return web.Response()
+
+    async def _generate(self, request: web.Request) -> web.StreamResponse:
+        if not self.scale_out:
+            return _error(403, "Scale-out endpoints are disabled.")
+        if not self._is_allowed(request):
+            return web.json_response({"error": "Unauthorized"}, status=401)
+        await self._hang()
+        if self.refusals:
+            return _error(self.refusals.pop(0), "not now")
+        body = await request.json()
+        self.requests.append(body)
+        try:
+            sampling = self._check(body)
+        except (VLLMClientError, msgspec.ValidationError) as error:
+            return _error(400, str(error))
+        outputs = self.engine.generate(
+            {
+                "type": "token",
+                "prompt_token_ids": body["token_ids"],
+                "cache_salt": body.get("cache_salt"),
+            },
+            sampling,
+            f"generate-tokens-{body['request_id']}",
+            priority=body.get("priority", 0),
+        )
+        answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await answer.prepare(request)
+        try:
+            async for event in self._events(body, outputs):
+                for sent in self.lie([event]):
+                    data = sent if isinstance(sent, bytes) else msgspec.json.encode(sent)
+                    await answer.write(b"data: " + data + b"\n\n")
+            await answer.write(b"data: [DONE]\n\n")
+        finally:
+            await outputs.aclose()
+        return answer
+
+    def _check(self, body: dict[str, Any]) -> SamplingParams:
+        unknown = body.keys() - FIELDS
+        if unknown:
+            raise VLLMClientError(f"a test must not send {unknown}")
+        if body.get("model") not in (None, MODEL):
+            raise VLLMClientError(f"The model `{body['model']}` does not exist.")
+        if not body.get("token_ids"):
+            raise VLLMClientError("token_ids: List should have at least 1 item")
+        if max(body["token_ids"]) >= VOCAB:
+            raise VLLMClientError(f"Token id {max(body['token_ids'])} is out of vocabulary")
+        if body.get("priority") and self.engine.args.scheduling_policy != "priority":
+            raise VLLMClientError("Got priority but Priority scheduling is not enabled.")
+        sampling = msgspec.convert(body["sampling_params"], SamplingParams, strict=False)
+        if (sampling.logprobs or 0) > 20:
+            raise VLLMClientError("Requested sample logprobs is greater than max allowed: 20")
+        sampling.output_kind = RequestOutputKind.DELTA
+        return sampling
+
+    async def _events(
+        self, body: dict[str, Any], outputs: Any
+    ) -> AsyncIterator[dict[str, Any]]:
+        prompt, total, cached = len(body["token_ids"]), 0, 0
+        async for output in outputs:
+            (out,) = output.outputs
+            total += len(out.token_ids)
+            cached = output.num_cached_tokens
+            choice = {
+                "index": 0,
+                "logprobs": _logprobs(out),
+                "finish_reason": out.finish_reason,
+                "stop_reason": out.stop_reason,
+                "token_ids": out.token_ids,
+            }
+            yield {
+                "request_id": body["request_id"],
+                "choices": [choice],
+                "usage": _usage(prompt, total),
+            }
+        usage = _usage(prompt, total)
+        if self.reports_cached:
+            usage["prompt_tokens_details"] = {"cached_tokens": cached}
+        yield {"request_id": body["request_id"], "choices": [], "usage": usage}
+
+
+@asynccontextmanager
+async def fake_vllm_server(**options: Any) -> AsyncIterator[FakeVllmServer]:
+    """A server that runs."""
+    server = FakeVllmServer(**options)
+    await server.open()
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+def _error(status: int, message: str) -> web.Response:
+    error = {"message": message, "type": "error", "param": None, "code": status}
+    return web.json_response({"error": error}, status=status)
+
+
+def _usage(prompt: int, total: int) -> dict[str, Any]:
+    return {"prompt_tokens": prompt, "completion_tokens": total, "total_tokens": prompt + total}
+
+
+def _logprobs(out: Any) -> dict[str, Any] | None:
+    if out.logprobs is None:
+        return None
+    content = []
+    for token, row in zip(out.token_ids, out.logprobs, strict=True):
+        ranked = [
+            {"token_id": other, "logprob": entry.logprob, "rank": rank}
+            for rank, (other, entry) in enumerate(row.items(), 1)
+        ]
+        chosen = next(entry for entry in ranked if entry["token_id"] == token)
+        content.append({**chosen, "top_logprobs": ranked})
+    return {"content": content}
+
+
+BLOCK_TOKENS = BLOCK
