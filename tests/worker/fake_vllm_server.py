@@ -26,7 +26,16 @@ from tests.worker.fake_vllm import (
 
 MODEL = "served"
 FIELDS = frozenset(
-    "request_id token_ids sampling_params model stream stream_options cache_salt priority".split()
+    [
+        "request_id",
+        "token_ids",
+        "sampling_params",
+        "model",
+        "stream",
+        "stream_options",
+        "cache_salt",
+        "priority",
+    ]
 )
 """Those that a test may send; the release knows more."""
 
@@ -53,7 +62,11 @@ class FakeVllmServer:
         self.requests: list[dict[str, Any]] = []
         self.aborted: list[str] = []
         self.url = ""
-        arguments = {"max_model_len": 4096, "max_num_seqs": 4, "scheduling_policy": "priority"}
+        arguments: dict[str, Any] = {
+            "max_model_len": 4096,
+            "max_num_seqs": 4,
+            "scheduling_policy": "priority",
+        }
         events = KVEventsConfig(enable_kv_cache_events=True, publisher="zmq")
         if options.pop("kv_events", False):
             arguments["kv_events_config"] = events
@@ -85,7 +98,7 @@ class FakeVllmServer:
         assert runner is not None
         assert runner.server is not None
         for site in list(runner.sites):
-            server: Any = site._server  # type: ignore[attr-defined]
+            server: Any = site._server
             server.close()
         for connection in list(runner.server.connections):
             if connection.transport is not None:
@@ -213,9 +226,7 @@ class FakeVllmServer:
         sampling.output_kind = RequestOutputKind.DELTA
         return sampling
 
-    async def _events(
-        self, body: dict[str, Any], outputs: Any
-    ) -> AsyncIterator[dict[str, Any]]:
+    async def _events(self, body: dict[str, Any], outputs: Any) -> AsyncIterator[dict[str, Any]]:
         prompt, total, cached = len(body["token_ids"]), 0, 0
         async for output in outputs:
             (out,) = output.outputs

@@ -52,6 +52,16 @@ class UpPlan(Struct, frozen=True):
     flags: dict[str, list[str]]
     """Flags of the processes of each stage."""
 
+    @property
+    def engine_urls(self) -> list[str]:
+        """The inference servers: the workers have them in turn."""
+        return [url for url in (self.worker.engine_url or "").split(",") if url]
+
+    def processes(self, stage: str) -> int:
+        """Returns the number of processes of a stage: one worker at least for each server."""
+        number: int = getattr(self.up, f"{stage}s")
+        return max(number, len(self.engine_urls)) if stage == "worker" else number
+
     def url(self, port: int) -> str:
         """Returns the base URL of a frontend, for clients on this machine."""
         scheme = "https" if self.frontend.tls_cert_file else "http"
@@ -169,7 +179,7 @@ def inner_processes(plan: UpPlan) -> list[str]:
 
 
 def _process_names(plan: UpPlan, stage: str) -> list[str]:
-    return [f"{stage}-{number + 1}" for number in range(getattr(plan.up, stage + "s"))]
+    return [f"{stage}-{number + 1}" for number in range(plan.processes(stage))]
 
 
 def make_specs(
@@ -194,6 +204,8 @@ def make_specs(
         serve = [sys.executable, "-m", "services.cli.main", "serve", stage]
         for number, name in enumerate(_process_names(plan, stage)):
             command = [*serve, *plan.flags[stage], *flags_of_all, f"--id={name}"]
+            if stage == "worker" and plan.engine_urls:
+                command.append(f"--engine-url={plan.engine_urls[number % len(plan.engine_urls)]}")
             if stage == "frontend":
                 command.append(f"--port={ports[number]}")
             elif metrics:

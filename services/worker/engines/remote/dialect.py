@@ -45,6 +45,23 @@ class Call(Struct, frozen=True):
     body: dict[str, Any]
 
 
+class TurnEnd(Struct, frozen=True):
+    """Why a server ended a turn."""
+
+    reason: FinishReason
+    stop_id: int | None = None
+    """The token at which it stopped; None: with another reason."""
+    stop_logprobs: list[tuple[int, float]] | None = None
+
+
+class Counts(Struct, frozen=True):
+    """A server's own counts of a turn, which show what is lost on the way."""
+
+    prompt: int
+    output: int
+    """Tokens up to here, with the one that ended the turn."""
+
+
 class Chunk(Struct):
     """What one event says of a turn."""
 
@@ -52,15 +69,10 @@ class Chunk(Struct):
     """New tokens, without the one that ended the turn."""
     logprobs: list[list[tuple[int, float]]] | None = None
     """For each id of `ids`: (token id, log probability), the chosen one first."""
-    stop_id: int | None = None
-    stop_logprobs: list[tuple[int, float]] | None = None
-    finish: FinishReason | None = None
-    total: int | None = None
-    """Output tokens up to here by the server's count, with the one that ended the turn."""
-    prompt: int | None = None
-    """Tokens of the prompt by the server's count."""
+    end: TurnEnd | None = None
+    counts: Counts | None = None
     cached: int | None = None
-    """Prompt tokens that it found in its cache."""
+    """Prompt tokens that the server found in its cache."""
 
 
 class Pulse(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""An engine over a server of another process, whose answers are not trusted.
+"""An engine over a server of another process. Its answers are not trusted.
 
 Each turn is one streamed request. What ends it early is told apart: the server refused the request
 (the turn fails), its answer is broken (the turn fails: its tokens could be wrong), or the
@@ -44,7 +44,7 @@ PULSE_S = 1.0
 """Interval of the signs of life."""
 PULSE_LIMIT_S = 5.0
 SILENT_PULSES = 3
-"""After so many failures in succession the server counts as dead."""
+"""The number of failures in succession after which the server counts as dead."""
 
 
 class RemoteEngine(Engine, KvEventSource):

@@ -24,9 +24,11 @@ from services.worker.engines.remote.dialect import (
     Call,
     Chunk,
     ChunkReader,
+    Counts,
     Dialect,
     Pulse,
     ServerFacts,
+    TurnEnd,
 )
 from services.worker.engines.remote.engine import RemoteEngine
 from services.worker.engines.remote.http import Refused, ServerHttp
@@ -195,7 +197,7 @@ class _VllmReader:
         chunk = Chunk()
         usage = event.usage
         if usage is not None:
-            chunk.total, chunk.prompt = usage.completion_tokens, usage.prompt_tokens
+            chunk.counts = Counts(usage.prompt_tokens, usage.completion_tokens)
             if usage.prompt_tokens_details is not None:
                 chunk.cached = usage.prompt_tokens_details.cached_tokens
         if event.choices:
@@ -210,16 +212,18 @@ class _VllmReader:
         chunk.ids = choice.token_ids
         if choice.logprobs is not None and choice.logprobs.content is not None:
             chunk.logprobs = [self._pairs(content) for content in choice.logprobs.content]
-        if choice.finish_reason is None:
-            return
-        if choice.finish_reason not in _FINISH:
-            raise EngineFailed(f"vLLM ended the request: {choice.finish_reason}")
-        chunk.finish = _FINISH[choice.finish_reason]
-        if chunk.finish is FinishReason.STOP and chunk.ids:
-            # The token at which it stopped is the last one.
-            chunk.stop_id = chunk.ids.pop()
-            if chunk.logprobs:
-                chunk.stop_logprobs = chunk.logprobs.pop()
+        if choice.finish_reason is not None:
+            chunk.end = self._end(choice.finish_reason, chunk)
+
+    def _end(self, reason: str, chunk: Chunk) -> TurnEnd:
+        """Why the turn ended. The token at which it stopped is taken from the chunk's ids, of which
+        it is the last one."""
+        if reason not in _FINISH:
+            raise EngineFailed(f"vLLM ended the request: {reason}")
+        if reason != "stop" or not chunk.ids:
+            return TurnEnd(_FINISH[reason])
+        logprobs = chunk.logprobs.pop() if chunk.logprobs else None
+        return TurnEnd(FinishReason.STOP, chunk.ids.pop(), logprobs)
 
     def _pairs(self, content: _Content) -> list[tuple[int, float]]:
         """The chosen token first, then the likeliest others: vLLM repeats the chosen one among
