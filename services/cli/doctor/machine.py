@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 
 from schemas.errors import TurnwireError
@@ -104,7 +105,13 @@ def check_port(config: FrontendConfig) -> Finding:
 
 
 def check_engine(config: WorkerConfig) -> Iterable[Finding]:
-    """Checks the configured engine, without starting it."""
+    """Checks the configured engine, without starting it. One that decodes on servers asks each."""
+    urls: list[str | None] = [*config.engine_urls] or [None]
+    for url in urls:
+        yield from _check_engine(replace(config, engine_url=url))
+
+
+def _check_engine(config: WorkerConfig) -> Iterable[Finding]:
     try:
         explain = getattr(load_engine(config.engine), "explain", None)
         if explain is None:

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
@@ -215,12 +216,30 @@ def _read_seal(config: Any) -> None:
 
 
 def _read_engine(config: Any) -> None:
-    from services.worker.engines.registry import installed_engines, missing_engine
+    from services.worker.engines.registry import (
+        decodes_on_server,
+        installed_engines,
+        missing_engine,
+    )
 
     problem = missing_engine(config.engine)
     if problem:
         raise ValueError(problem + nearest(config.engine, installed_engines()))
+    if decodes_on_server(config.engine) and not config.engine_urls:
+        raise ValueError("it needs --engine-url, the address of the inference server")
     _require(config.engine)
+
+
+def _read_engine_url(config: Any) -> None:
+    from services.worker.engines.registry import decodes_on_server, load_engine
+
+    if not decodes_on_server(config.engine):
+        raise ValueError(f"the engine {config.engine} decodes in its own process")
+    for url in config.engine_urls:
+        _read_url(url)
+    engine: Any = load_engine(config.engine)
+    for url in config.engine_urls if config.model else ():
+        engine.examine(replace(config, engine_url=url))
 
 
 def _choose(engine: str, value: str, choices: Iterable[str]) -> None:
@@ -308,6 +327,7 @@ _READERS: Mapping[str, ReadSetting] = {
     "image_url_hosts": _read_hosts,
     "web_provider": _read_url,
     "web_provider_key_file": read_secret,
+    "engine_api_key_file": read_secret,
     "web_provider_protocol": _require,
     "family": _read_parser,
     "tool_call_parser": _read_parser,
@@ -330,6 +350,7 @@ _CONFIG_READERS: Mapping[str, ReadSetting] = {
     "chat_template": _read_template,
     "response_template": _read_description,
     "engine": _read_engine,
+    "engine_url": _read_engine_url,
     "script_dir": _read_scripts,
     "device": _read_device,
     "dtype": _read_dtype,

@@ -71,6 +71,7 @@ COMMAND = Command(
         "served_model_name",
         "engine",
         "engine_args",
+        "engine_url",
         "slots",
         "max_model_len",
         "device",

@@ -29,6 +29,7 @@ from services.runtime.config import (
 )
 from services.runtime.config.command_line import forwarded_arguments
 from services.runtime.config.loader import ConfigError, LoadedConfig, Sources
+from services.worker.engines.registry import decodes_on_server
 
 DEMO_MODEL = "turnwire-demo"
 START_ORDER = ("preprocessor", "worker", "frontend", "parser")
@@ -52,15 +53,10 @@ class UpPlan(Struct, frozen=True):
     flags: dict[str, list[str]]
     """Flags of the processes of each stage."""
 
-    @property
-    def engine_urls(self) -> list[str]:
-        """The inference servers: the workers have them in turn."""
-        return [url for url in (self.worker.engine_url or "").split(",") if url]
-
     def processes(self, stage: str) -> int:
         """Returns the number of processes of a stage: one worker at least for each server."""
         number: int = getattr(self.up, f"{stage}s")
-        return max(number, len(self.engine_urls)) if stage == "worker" else number
+        return max(number, len(self.worker.engine_urls)) if stage == "worker" else number
 
     def url(self, port: int) -> str:
         """Returns the base URL of a frontend, for clients on this machine."""
@@ -81,7 +77,7 @@ def make_plan(sources: Sources) -> UpPlan:
     defaults = _stage_defaults(up, state_dir, demo=demo)
     stages = sources.load_all(STAGES, defaults)
     worker: WorkerConfig = stages["worker"].config
-    if demo and worker.engine in PACKAGES:
+    if demo and (worker.engine in PACKAGES or decodes_on_server(worker.engine)):
         raise ConfigError(
             [f"--engine {worker.engine} needs a --model: the demo model has no weights"]
         )
@@ -199,13 +195,14 @@ def make_specs(
     if metrics_ports:
         metrics = dict(zip(inner_processes(plan), metrics_ports, strict=False))
 
+    urls = plan.worker.engine_urls
     specs: list[ChildSpec] = []
     for stage in START_ORDER:
         serve = [sys.executable, "-m", "services.cli.main", "serve", stage]
         for number, name in enumerate(_process_names(plan, stage)):
             command = [*serve, *plan.flags[stage], *flags_of_all, f"--id={name}"]
-            if stage == "worker" and plan.engine_urls:
-                command.append(f"--engine-url={plan.engine_urls[number % len(plan.engine_urls)]}")
+            if stage == "worker" and urls:
+                command.append(f"--engine-url={urls[number % len(urls)]}")
             if stage == "frontend":
                 command.append(f"--port={ports[number]}")
             elif metrics:

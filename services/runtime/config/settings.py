@@ -498,6 +498,12 @@ class WorkerConfig(StageConfig):
     watchdog_s: Positive = 120.0
     """Time without output after which an engine with running turns counts as dead."""
 
+    @property
+    def engine_urls(self) -> list[str]:
+        """The inference servers; one worker process decodes on one."""
+        urls = (self.engine_url or "").split(",")
+        return [url.strip() for url in urls if url.strip()]
+
 
 @dataclass(frozen=True, kw_only=True)
 class ParserConfig(LedgerStoreConfig, StageConfig):

@@ -31,6 +31,11 @@ def installed_engines() -> dict[str, EntryPoint]:
     return installed | {name: EntryPoint(name, path, GROUP) for name, path in BUILT_IN.items()}
 
 
+def decodes_on_server(name: str) -> bool:
+    """Whether an engine decodes on a server of its own, which `--engine-url` names."""
+    return BUILT_IN.get(name, "").startswith("services.worker.engines.remote.")
+
+
 def missing_engine(name: str) -> str | None:
     """Returns why there is no engine of this name, with what to do; None if there is one."""
     engines = installed_engines()

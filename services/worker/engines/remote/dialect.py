@@ -116,6 +116,11 @@ class Dialect(Protocol):
         no token interface, with the setting that it misses."""
         ...
 
+    async def tokenize(self, http: ServerHttp, server: ServerFacts, text: str) -> list[int]:
+        """Has the server encode a text, without special tokens. Raises Unreachable, and Refused by
+        a server without a tokenizer."""
+        ...
+
     def generate(
         self, request: EngineRequest, ids: list[int], server: ServerFacts, model: ModelFacts
     ) -> Call:

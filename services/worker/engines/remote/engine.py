@@ -33,6 +33,7 @@ from services.worker.engine import (
 from services.worker.engines.remote.answer import AnswerJudge
 from services.worker.engines.remote.dialect import Call, Dialect, Pulse, ServerFacts
 from services.worker.engines.remote.http import Refused, ServerHttp, Unreachable
+from services.worker.engines.remote.model_check import check_model
 from services.worker.engines.remote.trials import Trials
 from services.worker.engines.support import EngineTurn, OpenTurns, prompt_ids
 from services.worker.engines.vllm.kv_reader import VllmKvReader
@@ -74,6 +75,22 @@ class RemoteEngine(Engine, KvEventSource):
             await self.stop(1.0)
         return EngineSupport(info.version, info.features, info.lacking)
 
+    @classmethod
+    def examine(cls, config: WorkerConfig) -> None:
+        """Asks the server once, without decoding. Raises TurnwireError if it does not answer, has
+        no token interface or another model."""
+        asyncio.run(cls(config)._examine())  # type: ignore[call-arg]
+
+    async def _examine(self) -> None:
+        http = ServerHttp(_url(self._config), _api_key(self._config))
+        try:
+            server = await self._dialect.describe(http)
+            await check_model(http, self._dialect, server, self._config)
+        except (Refused, Unreachable) as error:
+            raise EngineFailed(f"no inference server answers at {http.url}: {error}") from error
+        finally:
+            await http.close()
+
     @override
     async def start(self) -> EngineInfo:
         """Waits for the server, asks for its properties, and tries each feature.
@@ -85,6 +102,7 @@ class RemoteEngine(Engine, KvEventSource):
         try:
             self._model = read_facts(self._config.model)
             self._server = await self._ask()
+            await check_model(self._http, self._dialect, self._server, self._config)
             if self._server.kv_endpoint is not None:
                 self._reader = VllmKvReader(self._server.kv_endpoint)
             self._info = self._make_info()
@@ -259,9 +277,9 @@ class RemoteEngine(Engine, KvEventSource):
 
 
 def _url(config: WorkerConfig) -> str:
-    if not config.engine_url or "," in config.engine_url:
-        raise Invalid("name one server with --engine-url", param="engine_url")
-    return config.engine_url
+    if len(config.engine_urls) != 1:
+        raise Invalid("name one inference server with --engine-url", param="engine_url")
+    return config.engine_urls[0]
 
 
 def _api_key(config: WorkerConfig) -> str | None:

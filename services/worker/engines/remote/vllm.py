@@ -141,6 +141,11 @@ class VllmDialect(Dialect):
         )
 
     @override
+    async def tokenize(self, http: ServerHttp, server: ServerFacts, text: str) -> list[int]:
+        body = {"model": server.model, "prompt": text, "add_special_tokens": False}
+        return msgspec.convert((await http.json("/tokenize", body))["tokens"], list[int])
+
+    @override
     def generate(
         self, request: EngineRequest, ids: list[int], server: ServerFacts, model: ModelFacts
     ) -> Call:
