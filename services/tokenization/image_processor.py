@@ -57,6 +57,11 @@ class ImageProcessor:
             raise ValueError(f"the processor of {model} has no token that stands for an image")
         return cls(processor)
 
+    @property
+    def placeholder_id(self) -> int:
+        """The id of `placeholder`."""
+        return int(self._processor.tokenizer.convert_tokens_to_ids(self.placeholder))
+
     def knows(self, width: int, height: int) -> bool:
         """Whether `expansion` takes no time for this size."""
         return (width, height) in self._expansions

@@ -16,9 +16,13 @@ class AnswerJudge:
     cache in an event of its own, the last one.
     """
 
-    def __init__(self, request: EngineRequest, prompt_tokens: int, vocab_size: int | None) -> None:
-        """`prompt_tokens`: how many the server was sent."""
-        self._prompt_tokens = prompt_tokens
+    def __init__(
+        self, request: EngineRequest, prompt: Sequence[int], vocab_size: int | None
+    ) -> None:
+        """`prompt`: the prompt that the server must have."""
+        self._prompt = prompt
+        self._prompt_tokens = len(prompt)
+        self._awaits_prompt = bool(request.images)
         self._vocab_size = vocab_size or NO_LIMIT
         self._stop_ids = frozenset(request.stop_ids)
         self._is_guided = bool(request.guided or request.grammar)
@@ -31,6 +35,8 @@ class AnswerJudge:
 
     def read(self, chunk: Chunk) -> EngineDelta | None:
         """Returns the delta of a chunk; None from the end of the turn on. Raises BadAnswer."""
+        if self._awaits_prompt:
+            self._check_prompt(chunk.prompt_ids)
         self._count(chunk)
         if chunk.ids:
             self._check_ids(chunk.ids)
@@ -83,6 +89,12 @@ class AnswerJudge:
             self._check_counts(chunk.counts)
         if self._total > self._most:
             raise BadAnswer(f"it sent more than {self._most} tokens")
+
+    def _check_prompt(self, prompt: Sequence[int]) -> None:
+        """Compares the prompt of a turn with images, which the first chunk must have."""
+        self._awaits_prompt = False
+        if list(prompt) != list(self._prompt):
+            raise BadAnswer("it expands the images to other tokens than the model's processor")
 
     def _check_counts(self, counts: Counts) -> None:
         if counts.prompt != self._prompt_tokens:

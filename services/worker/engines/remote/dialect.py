@@ -73,6 +73,9 @@ class Chunk(Struct):
     counts: Counts | None = None
     cached: int | None = None
     """Prompt tokens that the server found in its cache."""
+    prompt_ids: list[int] = []
+    """The prompt as the server has it, with what it made of the placeholders of images; empty: it
+    does not say."""
 
 
 class Pulse(Struct, frozen=True):
@@ -124,8 +127,8 @@ class Dialect(Protocol):
     def generate(
         self, request: EngineRequest, ids: list[int], server: ServerFacts, model: ModelFacts
     ) -> Call:
-        """Makes the request of a turn with the prompt `ids`, which are the request's, or one less.
-        Raises Invalid for what the interface cannot express."""
+        """Makes the request of a turn. `ids`: the request's prompt, or all but its last token, with
+        one placeholder for each image. Raises Invalid for what the interface cannot express."""
         ...
 
     def reader(self, request: EngineRequest) -> ChunkReader:

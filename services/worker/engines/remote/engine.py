@@ -8,14 +8,14 @@ for the server.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import aclosing, suppress
 from typing import Any
 
 from msgspec.structs import replace
 from typing_extensions import override
 
-from schemas.control import Load
+from schemas.control import VISION, Load
 from schemas.errors import EngineFailed, Invalid, TurnwireError
 from services.runtime.config import WorkerConfig, read_secret
 from services.tokenization.model_files import ModelFacts, read_facts
@@ -33,6 +33,7 @@ from services.worker.engine import (
 from services.worker.engines.remote.answer import AnswerJudge
 from services.worker.engines.remote.dialect import Call, Dialect, Pulse, ServerFacts
 from services.worker.engines.remote.http import Refused, ServerHttp, Unreachable
+from services.worker.engines.remote.images import ImagePrompts, open_image_prompts
 from services.worker.engines.remote.model_check import check_model
 from services.worker.engines.remote.trials import Trials
 from services.worker.engines.support import EngineTurn, OpenTurns, prompt_ids
@@ -57,6 +58,7 @@ class RemoteEngine(Engine, KvEventSource):
         self._turns = OpenTurns(dialect.name)
         self._tasks: set[asyncio.Task[None]] = set()
         self._reader: VllmKvReader | None = None
+        self._images: ImagePrompts | None = None
         self._pulse = Pulse()
         self._http: ServerHttp
         self._server: ServerFacts
@@ -105,9 +107,12 @@ class RemoteEngine(Engine, KvEventSource):
             await check_model(self._http, self._dialect, self._server, self._config)
             if self._server.kv_endpoint is not None:
                 self._reader = VllmKvReader(self._server.kv_endpoint)
+            await self._read_images()
             self._info = self._make_info()
-            lacking = await Trials(self, self._info, self._model).run()
-            self._server = replace(self._server, lacking={**self._server.lacking, **lacking})
+            trials = Trials(self, self._info, self._model)
+            self._note_lacking(await trials.run())
+            if self._images is not None:
+                self._note_lacking(await trials.run_image(self._images.trial()))
             self._info = self._make_info()
             self._pulse = await self._dialect.pulse(self._http)
         except (Refused, Unreachable) as error:
@@ -124,12 +129,16 @@ class RemoteEngine(Engine, KvEventSource):
     def open(self, request: EngineRequest, sink: Sink) -> EngineTurn:
         turn = self._turns.open(request.id, sink)
         try:
-            ids = prompt_ids(request, self._info.max_model_len)
+            prompt = prompt_ids(request, self._info.max_model_len)
+            ids = prompt
+            if request.images:
+                assert self._images is not None, "the engine has no vision"
+                ids = self._images.with_placeholders(prompt, request.images)
             call = self._dialect.generate(request, ids, self._server, self._model)
         except Exception:
             turn.close()
             raise
-        judge = AnswerJudge(request, len(ids), self._info.vocab_size)
+        judge = AnswerJudge(request, prompt, self._info.vocab_size)
         turn.run(self._pump(turn, request, call, judge))
         return turn
 
@@ -168,6 +177,18 @@ class RemoteEngine(Engine, KvEventSource):
                 if not loads or asyncio.get_running_loop().time() > end:
                     raise
             await asyncio.sleep(RETRY_S)
+
+    async def _read_images(self) -> None:
+        """Reads how the model sees images, if the server takes any."""
+        if VISION in self._server.lacking:
+            return
+        try:
+            self._images = await asyncio.to_thread(open_image_prompts, self._config)
+        except (ValueError, OSError, ImportError) as error:
+            self._note_lacking({VISION: str(error)})
+
+    def _note_lacking(self, lacking: Mapping[str, str]) -> None:
+        self._server = replace(self._server, lacking={**self._server.lacking, **lacking})
 
     def _make_info(self) -> EngineInfo:
         server, model = self._server, self._model

@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from schemas.control import VISION
 from schemas.conversation import OutputFormat, Sampling
 from schemas.errors import Invalid, TurnwireError
 from services.tokenization.model_files import ModelFacts
@@ -90,6 +91,14 @@ class Trials:
                 lacking["salt"] = "unequal salts share blocks"
         return lacking
 
+    async def run_image(self, request: EngineRequest) -> dict[str, str]:
+        """Tries a request with an image. Returns what the server lacks, and why."""
+        try:
+            await self._run(request)
+        except TurnwireError as error:
+            return {VISION: str(error)}
+        return {}
+
     async def _check_vocabulary(self) -> None:
         """Raises Invalid if the last token of the model's vocabulary is none of the server's."""
         size = self._info.vocab_size
@@ -129,7 +138,9 @@ class Trials:
         self._number += 1
         made = {"sampling": _greedy_sampling(), **(fields or {})}
         ids = list(prompt or self._prompt)
-        request = EngineRequest(f"trial-{self._number}", ids, stop_ids=[], **made)
+        return await self._run(EngineRequest(f"trial-{self._number}", ids, stop_ids=[], **made))
+
+    async def _run(self, request: EngineRequest) -> Output:
         trial = _Trial()
         handle = self._engine.open(request, trial)
         try:

@@ -13,7 +13,6 @@ import msgspec
 from msgspec import Struct
 from typing_extensions import override
 
-from schemas.control import VISION
 from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
@@ -32,6 +31,7 @@ from services.worker.engines.remote.dialect import (
 )
 from services.worker.engines.remote.engine import RemoteEngine
 from services.worker.engines.remote.http import Refused, ServerHttp
+from services.worker.engines.remote.images import data_url
 from services.worker.engines.support import guided_arguments
 from services.worker.engines.vllm.requests import engine_priority, sampling_arguments
 
@@ -87,6 +87,7 @@ class _Event(Struct):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
     error: _Error | None = None
+    prompt_token_ids: list[int] = []
 
 
 class _ModelCard(Struct):
@@ -120,7 +121,6 @@ class VllmDialect(Dialect):
         caches = cache.get("enable_prefix_caching") == "True"
         block = int(cache["block_size"]) if "block_size" in cache else None
         lacking = {"retention": "vLLM evicts the least recently used blocks"}
-        lacking[VISION] = "the token interface takes no images from here"
         endpoint = await _kv_endpoint(http)
         if not caches:
             lacking |= dict.fromkeys(("prefix_cache", "kv_events"), "prefix caching is off")
@@ -166,6 +166,12 @@ class VllmDialect(Dialect):
             body["cache_salt"] = request.cache_salt
         if "priority" not in server.lacking:
             body["priority"] = engine_priority(request)
+        if request.images:
+            body["content_parts"] = [
+                {"type": "image_url", "url": data_url(image), "uuid": image.hash}
+                for image in request.images
+            ]
+            body["return_token_ids"] = True
         return Call(PATH, body)
 
     @override
@@ -199,7 +205,7 @@ class _VllmReader:
             raise BadAnswer(f"an event cannot be read: {error}") from error
         if event.error is not None:
             raise EngineFailed(f"the inference server failed: {event.error.message}")
-        chunk = Chunk()
+        chunk = Chunk(prompt_ids=event.prompt_token_ids)
         usage = event.usage
         if usage is not None:
             chunk.counts = Counts(usage.prompt_tokens, usage.completion_tokens)
