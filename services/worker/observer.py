@@ -29,6 +29,7 @@ class DecodingObserver:
         """Records that the engine's first tokens are there. Later calls do nothing."""
         if not self._times.first_at:
             self._times.first_at = time.perf_counter()
+            self._spans.first_tokens()
 
     @property
     def has_tokens(self) -> bool:

