@@ -102,7 +102,7 @@ class ChunkReader(Protocol):
 
     def read(self, data: bytes) -> Chunk:
         """Returns what an event says. Raises BadAnswer for what cannot be read, EngineFailed for an
-        error that the server reports in the stream."""
+        error that the server reports in the stream, Refused for one with a status."""
         ...
 
 
@@ -131,12 +131,12 @@ class Dialect(Protocol):
         one placeholder for each image. Raises Invalid for what the interface cannot express."""
         ...
 
-    def reader(self, request: EngineRequest) -> ChunkReader:
-        """Returns the reader of a turn's answer."""
+    def reader(self, request: EngineRequest, call: Call) -> ChunkReader:
+        """Returns the reader of the answer to `call`."""
         ...
 
-    def abort(self, request_id: str) -> Call | None:
-        """Makes the request that ends a turn; None: closing the connection ends it."""
+    def abort(self, call: Call) -> Call | None:
+        """Makes the request that ends the turn of `call`; None: closing the connection ends it."""
         ...
 
     async def pulse(self, http: ServerHttp) -> Pulse:

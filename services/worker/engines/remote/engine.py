@@ -215,7 +215,7 @@ class RemoteEngine(Engine, KvEventSource):
         self, turn: EngineTurn, request: EngineRequest, call: Call, judge: AnswerJudge
     ) -> None:
         """Passes the server's answer to the turn."""
-        reader = self._dialect.reader(request)
+        reader = self._dialect.reader(request, call)
         try:
             async with aclosing(self._http.events(call.path, call.body)) as events:
                 async for data in events:
@@ -225,7 +225,7 @@ class RemoteEngine(Engine, KvEventSource):
                         turn.put(delta)
             turn.put(judge.end())
         except asyncio.CancelledError:
-            self._abort(request.id)
+            self._abort(call)
             raise
         except Refused as refusal:
             turn.fail(self._refusal(refusal))
@@ -233,10 +233,10 @@ class RemoteEngine(Engine, KvEventSource):
             await self._find_out(error)
             turn.fail(EngineDied(f"the connection to {self._http.url} broke: {error}"))
         except TurnwireError as error:
-            self._abort(request.id)
+            self._abort(call)
             turn.fail(error)
         except Exception as error:
-            self._abort(request.id)
+            self._abort(call)
             turn.fail(EngineFailed(f"{self._dialect.name}: {error!r}"))
 
     def _refusal(self, refusal: Refused) -> TurnwireError:
@@ -248,11 +248,11 @@ class RemoteEngine(Engine, KvEventSource):
             return EngineDied(f"{self._http.url} refused the turn: {refusal}")
         return EngineFailed(f"{self._http.url} refused the turn: {refusal}")
 
-    def _abort(self, request_id: str) -> None:
+    def _abort(self, call: Call) -> None:
         """Ends a turn on the server, also where something in between keeps its connection."""
-        call = self._dialect.abort(request_id)
-        if call is not None and not self._turns.over:
-            self._spawn(self._post(call))
+        abort = self._dialect.abort(call)
+        if abort is not None and not self._turns.over:
+            self._spawn(self._post(abort))
 
     async def _post(self, call: Call) -> None:
         with suppress(Unreachable, Refused):

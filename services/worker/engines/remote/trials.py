@@ -22,6 +22,8 @@ PROMPT_TOKENS = 33
 OUTPUT_TOKENS = 3
 _IGNORED = "the server ignores it"
 _BANNED = -100.0
+_NOISE = 0.1
+"""Difference of two log probabilities that the arithmetic of a batch explains."""
 
 
 class Output(Struct, frozen=True):
@@ -89,6 +91,10 @@ class Trials:
             other = await self._decode({"cache_salt": "another"})
             if other.cached:
                 lacking["salt"] = "unequal salts share blocks"
+        compares = {"logprobs", "min_p"} <= self._info.features - lacking.keys()
+        if compares and await self._scales_logprobs():
+            reason = "its log probabilities are those after the temperature"
+            lacking |= dict.fromkeys(("logprobs", "top_logprobs"), reason)
         return lacking
 
     async def run_image(self, request: EngineRequest) -> dict[str, str]:
@@ -100,15 +106,22 @@ class Trials:
         return {}
 
     async def _check_vocabulary(self) -> None:
-        """Raises Invalid if the last token of the model's vocabulary is none of the server's."""
+        """Raises Invalid if the last token of the model's vocabulary is none of the server's.
+
+        The token is first sent as a bias: SGLang checks those, but not the ids of a prompt, and a
+        GPU fails at an id that the model lacks.
+        """
         size = self._info.vocab_size
         if size is None:
             return
+        last = size - 1
         try:
-            await self._decode({"sampling": Sampling(max_tokens=1, temperature=0.0)}, [size - 1])
+            if "logit_bias" in self._info.features:
+                await self._decode({"sampling": _greedy_sampling(logit_bias={last: 1.0})}, [0])
+            await self._decode({"sampling": _greedy_sampling(max_tokens=1)}, [last])
         except Invalid as error:
             raise Invalid(
-                f"the server has another model than the directory: it refuses token {size - 1} "
+                f"the server has another model than the directory: it refuses token {last} "
                 f"of a vocabulary of {size}: {error}",
                 param="engine_url",
             ) from error
@@ -122,6 +135,17 @@ class Trials:
         except TurnwireError as error:
             return str(error)
         return None
+
+    async def _scales_logprobs(self) -> bool:
+        """Whether log probabilities depend on the temperature, which those of the model's own
+        distribution do not."""
+        # With min-p 1 any temperature chooses the greedy token, and yet no greedy sampler runs.
+        values = []
+        for temperature in (1.0, 2.0):
+            sampling = _greedy_sampling(temperature=temperature, min_p=1.0, logprobs=0)
+            output = await self._decode({"sampling": sampling})
+            values.append(output.logprobs[0][0][1])
+        return abs(values[0] - values[1]) > _NOISE
 
     def _with_greedy(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         """The fields, with a bias against the first greedy token in place of a bias."""

@@ -175,12 +175,12 @@ class VllmDialect(Dialect):
         return Call(PATH, body)
 
     @override
-    def reader(self, request: EngineRequest) -> ChunkReader:
+    def reader(self, request: EngineRequest, call: Call) -> ChunkReader:
         return _VllmReader(request.sampling.logprobs)
 
     @override
-    def abort(self, request_id: str) -> Call | None:
-        body = {"request_ids": [_ID_PREFIX + request_id]}
+    def abort(self, call: Call) -> Call | None:
+        body = {"request_ids": [_ID_PREFIX + call.body["request_id"]]}
         return Call("/inference/v1/abort_requests", body)
 
     @override
