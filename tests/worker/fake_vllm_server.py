@@ -5,14 +5,14 @@ Sources: `vllm/entrypoints/scale_out/token_in_token_out/protocol.py`, `serving.p
 `vllm/entrypoints/serve` of 0.32.0.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
+from tests.worker.fake_server import FakeServer, running
 from tests.worker.fake_vllm import (
     BLOCK,
     VOCAB,
@@ -39,29 +39,13 @@ FIELDS = frozenset(
 )
 """Those that a test may send; the release knows more."""
 
-Lie = Callable[[list[dict[str, Any]]], Iterable[dict[str, Any] | bytes]]
-"""Changes the events of an answer."""
 
-
-def honest(events: list[dict[str, Any]]) -> Iterable[dict[str, Any] | bytes]:
-    return events
-
-
-class FakeVllmServer:
-    """One server. `open` starts it on a free port; `kill` breaks every connection."""
-
+class FakeVllmServer(FakeServer):
     def __init__(self, **options: Any) -> None:
         self.scale_out = options.pop("scale_out", True)
         self.reports_cached = options.pop("reports_cached", True)
-        self.key: str | None = options.pop("key", None)
+        super().__init__(options.pop("key", None))
         self.started = 1.0
-        self.lie: Lie = honest
-        self.refusals: list[int] = []
-        """Statuses with which the next requests are refused."""
-        self.hangs = False
-        self.requests: list[dict[str, Any]] = []
-        self.aborted: list[str] = []
-        self.url = ""
         arguments: dict[str, Any] = {
             "max_model_len": 4096,
             "max_num_seqs": 4,
@@ -71,81 +55,38 @@ class FakeVllmServer:
         if options.pop("kv_events", False):
             arguments["kv_events_config"] = events
         self.engine = AsyncLLM(AsyncEngineArgs(model=MODEL, **(arguments | options)), [])
-        self._runner: web.AppRunner | None = None
 
-    # -- its life
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/version", self._version),
+            web.get("/v1/models", self._models),
+            web.get("/health", self._health),
+            web.get("/metrics", self._metrics),
+            web.get("/kv_event_sources", self._kv_event_sources),
+            web.post("/inference/v1/generate", self._generate),
+            web.post("/inference/v1/abort_requests", self._abort),
+        ]
 
-    async def open(self, port: int = 0) -> str:
-        app = web.Application(client_max_size=1 << 28)
-        app.router.add_get("/version", self._get({"version": "0.32.0"}))
-        app.router.add_get("/v1/models", self._models)
-        app.router.add_get("/health", self._health)
-        app.router.add_get("/metrics", self._metrics)
-        app.router.add_get("/kv_event_sources", self._kv_event_sources)
-        app.router.add_post("/inference/v1/generate", self._generate)
-        app.router.add_post("/inference/v1/abort_requests", self._abort)
-        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", port)
-        await site.start()
-        port = self._runner.addresses[0][1]
-        self.url = f"http://127.0.0.1:{port}"
-        return self.url
-
-    def kill(self) -> None:
-        """Breaks every connection and listens no more, as a process that was killed."""
-        runner = self._runner
-        assert runner is not None
-        assert runner.server is not None
-        for site in list(runner.sites):
-            server: Any = site._server
-            server.close()
-        for connection in list(runner.server.connections):
-            if connection.transport is not None:
-                connection.transport.abort()
+    def on_kill(self) -> None:
         self.engine.kill()
 
-    def drop(self) -> None:
-        """Breaks every connection; the server stays."""
-        assert self._runner is not None
-        assert self._runner.server is not None
-        for connection in list(self._runner.server.connections):
-            if connection.transport is not None:
-                connection.transport.abort()
-
-    async def close(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
-
-    # -- its routes
-
-    def _get(self, document: Any) -> Callable[[web.Request], Any]:
-        async def answer(_: web.Request) -> web.Response:
-            await self._hang()
-            return web.json_response(document)
-
-        return answer
-
-    async def _hang(self) -> None:
-        while self.hangs:
-            await asyncio.sleep(0.05)
-
-    def _is_allowed(self, request: web.Request) -> bool:
-        return self.key is None or request.headers.get("Authorization") == f"Bearer {self.key}"
+    async def _version(self, _: web.Request) -> web.Response:
+        await self.hang()
+        return web.json_response({"version": "0.32.0"})
 
     async def _models(self, request: web.Request) -> web.Response:
-        if not self._is_allowed(request):
+        if not self.is_allowed(request):
             return web.json_response({"error": "Unauthorized"}, status=401)
         window = self.engine.vllm_config.model_config.max_model_len
         card = {"id": MODEL, "root": "/models/served", "parent": None, "max_model_len": window}
         return web.json_response({"object": "list", "data": [card]})
 
     async def _health(self, _: web.Request) -> web.Response:
-        await self._hang()
+        await self.hang()
         return web.Response(status=503 if self.engine.dead else 200)
 
     async def _metrics(self, _: web.Request) -> web.Response:
-        await self._hang()
+        await self.hang()
         cache = self.engine.vllm_config.cache_config
         labels = {
             "block_size": cache.block_size,
@@ -175,9 +116,9 @@ class FakeVllmServer:
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         if not self.scale_out:
             return _error(403, "Scale-out endpoints are disabled.")
-        if not self._is_allowed(request):
+        if not self.is_allowed(request):
             return web.json_response({"error": "Unauthorized"}, status=401)
-        await self._hang()
+        await self.hang()
         if self.refusals:
             return _error(self.refusals.pop(0), "not now")
         body = await request.json()
@@ -196,17 +137,8 @@ class FakeVllmServer:
             f"generate-tokens-{body['request_id']}",
             priority=body.get("priority", 0),
         )
-        answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await answer.prepare(request)
-        try:
-            async for event in self._events(body, outputs):
-                for sent in self.lie([event]):
-                    data = sent if isinstance(sent, bytes) else msgspec.json.encode(sent)
-                    await answer.write(b"data: " + data + b"\n\n")
-            await answer.write(b"data: [DONE]\n\n")
-        finally:
-            await outputs.aclose()
-        return answer
+        async with aclosing(outputs):
+            return await self.stream(request, self._events(body, outputs))
 
     def _check(self, body: dict[str, Any]) -> SamplingParams:
         unknown = body.keys() - FIELDS
@@ -250,15 +182,9 @@ class FakeVllmServer:
         yield {"request_id": body["request_id"], "choices": [], "usage": usage}
 
 
-@asynccontextmanager
-async def fake_vllm_server(**options: Any) -> AsyncIterator[FakeVllmServer]:
+def fake_vllm_server(**options: Any) -> AbstractAsyncContextManager[FakeVllmServer]:
     """A server that runs."""
-    server = FakeVllmServer(**options)
-    await server.open()
-    try:
-        yield server
-    finally:
-        await server.close()
+    return running(FakeVllmServer(**options))
 
 
 def _error(status: int, message: str) -> web.Response:
