@@ -67,7 +67,7 @@ up: $(RUN_ENV)
 	@exec $(BIN)/turnwire up $(ARGS)
 
 env:
-	@sh deploy/make-env.sh "$(MODEL)" "$(ENGINE)"
+	@sh deploy/make-env.sh "$(MODEL)" "$(ENGINE)" "$(SERVER)"
 
 test: $(TEST_ENV)
 	@$(PYTEST) -n $(or $(JOBS),$(shell expr 2 '*' $(CORES))) --dist worksteal $(ARGS)

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from services.cli.commands.make_secrets import make_secrets
-from services.runtime.config import STAGES, BucketsConfig, StageConfig
+from services.runtime.config import STAGES, BucketsConfig, StageConfig, WorkerConfig
 from services.runtime.config.loader import Sources
 from tests.kit.every import for_each
 from tests.kit.waiting import LIMIT_S
@@ -76,6 +76,22 @@ def test_the_model_is_checked_and_buckets_are_created_before_any_service_starts(
     Sources(env=environment("check")).load_all(STAGES)
     for stage in ("preprocessor", "parser", "worker"):
         assert environment("check").items() <= environment(stage).items()
+
+
+def test_worker_of_a_server_has_its_settings_and_no_gpu() -> None:
+    text = (ROOT / "deploy" / "compose.server.yaml").read_text().replace("!reset ", "")
+    services = msgspec.yaml.decode(text.encode())["services"]
+    worker = services["worker"]
+    assert worker["environment"] == services["check"]["environment"]
+    variables = {**environment("worker"), **worker["environment"]}
+    variables["TURNWIRE_ENGINE_URL"] = "http://host.docker.internal:8000"
+    variables = {name: resolved(value) for name, value in variables.items()}
+    config = Sources(env=variables).load(WorkerConfig).config
+    assert (config.engine, config.engine_urls) == (
+        "vllm-server",
+        ["http://host.docker.internal:8000"],
+    )
+    assert (worker["deploy"], worker["ipc"], worker["cap_add"]) == (None, None, [])
 
 
 @for_each([*STAGES, "setup", "tap", "inspect"])
@@ -151,6 +167,9 @@ def test_make_env_chooses_the_engine_by_the_machine(tmp_path: Path) -> None:
     assert make_env(tmp_path, "echo 8192")["TURNWIRE_MODEL"] == "Qwen/Qwen3-0.6B"
     vllm = make_env(tmp_path, "echo 81559", "", "vllm")
     assert vllm["COMPOSE_FILE"] == "compose.yaml:deploy/compose.vllm.yaml"
+    server = make_env(tmp_path, "exit 1", "org/model", "vllm-server")
+    assert server["COMPOSE_FILE"] == "compose.yaml:deploy/compose.server.yaml"
+    assert (server["TURNWIRE_MODEL"], server["TURNWIRE_ENGINE"]) == ("org/model", "vllm-server")
     demo = {"TURNWIRE_SLOTS": "8", "COMPOSE_FILE": "compose.demo.yaml"}
     assert make_env(tmp_path, "exit 9") == demo
 

@@ -33,7 +33,7 @@ from tests.kit.nats import free_port
 from tests.kit.stack import Stack
 from tests.kit.waiting import LIMIT_S
 
-OVERLAYS = ("demo", "trtllm", "vllm")
+OVERLAYS = ("demo", "server", "trtllm", "vllm")
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +153,7 @@ def test_pods_are_hardened_and_survive_drains_of_nodes(overlay: str, render: Ren
         assert spec["automountServiceAccountToken"] is False
         assert spec["securityContext"]["runAsUser"] == 10001
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        engine = overlay != "demo" and workload["metadata"]["name"] == "worker"
+        engine = overlay not in ("demo", "server") and workload["metadata"]["name"] == "worker"
         assert own["securityContext"] == {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": not engine,

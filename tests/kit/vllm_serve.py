@@ -54,7 +54,7 @@ class VllmServe:
 async def vllm_serve(model: Path, *flags: str) -> AsyncIterator[VllmServe]:
     """Starts a server, which takes a minute or more, and ends it."""
     port = free_port()
-    events = {"enable_kv_cache_events": True, "endpoint": f"tcp://127.0.0.1:{free_port()}"}
+    events = {"enable_kv_cache_events": True, "endpoint": f"tcp://*:{free_port()}"}
     command = [
         *(sys.executable, "-m", "tests.kit.vllm_serve", "serve", str(model)),
         *("--host=127.0.0.1", f"--port={port}", f"--kv-events-config={json.dumps(events)}"),

@@ -37,6 +37,7 @@ from services.worker.engines.vllm.requests import engine_priority, sampling_argu
 
 PATH = "/inference/v1/generate"
 NEEDS = "start it with `vllm serve … --enable-scale-out` (0.32 or newer)"
+_ANY_HOST = "*"
 _ID_PREFIX = "generate-tokens-"
 """vLLM puts it before the id of a request."""
 _FINISH = {
@@ -126,7 +127,8 @@ class VllmDialect(Dialect):
             lacking |= dict.fromkeys(("prefix_cache", "kv_events"), "prefix caching is off")
         elif endpoint is None:
             lacking["kv_events"] = (
-                "needs `--kv-events-config '{\"enable_kv_cache_events\": true}'`, and one rank"
+                "needs `--kv-events-config '{\"enable_kv_cache_events\": true}'`, an endpoint "
+                "that begins with tcp://*, and one rank"
             )
         blocks = cache.get("num_gpu_blocks", "None")
         return ServerFacts(
@@ -266,22 +268,21 @@ async def _require_interface(http: ServerHttp) -> None:
 
 
 async def _kv_endpoint(http: ServerHttp) -> str | None:
-    """The address of the server's KV events, as it is reached from here. None: it publishes none,
-    or has several ranks, each with a cache of its own."""
+    """The address of the server's KV events, as it is reached from here. None: it publishes none;
+    it has several ranks, each with a cache of its own; or the address is not its own (vLLM listens
+    at one with `*`, and connects to any other: `distributed/kv_events.py`)."""
     try:
         sources: Mapping[str, Mapping[str, Any]] = await http.json("/kv_event_sources")
     except Refused:
         return None
-    published = [
-        source["endpoint"]
+    endpoints = [
+        str(source["endpoint"])
         for source in sources.values()
         if source.get("enable_kv_cache_events") and source.get("publisher") == "zmq"
     ]
-    if len(sources) != 1 or len(published) != 1:
+    if len(sources) != 1 or len(endpoints) != 1 or _ANY_HOST not in endpoints[0]:
         return None
-    host = urlsplit(http.url).hostname or ""
-    endpoint: str = published[0]
-    return endpoint.replace("*", host).replace("0.0.0.0", host)
+    return endpoints[0].replace(_ANY_HOST, urlsplit(http.url).hostname or "")
 
 
 def _labels(metrics: str, name: str) -> dict[str, str]:
