@@ -30,6 +30,7 @@ class AnswerJudge:
         self._prefill_only = request.sampling.max_tokens == 0
         self._most = max(1, request.sampling.max_tokens or 0)
         self._total = 0
+        self._has_cached = False
         self._last: EngineDelta | None = None
         """The terminal delta, once it is there."""
 
@@ -38,18 +39,20 @@ class AnswerJudge:
         if self._awaits_prompt:
             self._check_prompt(chunk.prompt_ids)
         self._count(chunk)
-        if chunk.ids:
-            self._check_ids(chunk.ids)
-            self._check_logprobs(chunk.ids, chunk.logprobs)
-        self._check_cached(chunk.cached or 0)
+        self._check_ids(chunk.ids)
+        if self._has_logprobs:
+            self._check_logprobs(chunk)
+        cached = self._cached(chunk)
 
         if self._last:
-            if chunk.cached is not None:
-                self._last.cached = chunk.cached
+            if cached is not None:
+                self._last.cached = cached
             return None
-        delta = EngineDelta(cached=chunk.cached)
+        delta = EngineDelta(cached=cached)
         if not self._prefill_only:
-            delta.ids, delta.logprobs = chunk.ids, chunk.logprobs
+            delta.ids = chunk.ids
+            if self._has_logprobs:
+                delta.logprobs = chunk.logprobs
         if chunk.end:
             self._end(chunk.end, delta)
             return None
@@ -75,6 +78,7 @@ class AnswerJudge:
         # A grammar ends with the tokenizer's own end token.
         if end.stop_id is None or not (self._is_guided or end.stop_id in self._stop_ids):
             raise BadAnswer(f"it stopped at token {end.stop_id}, which is no stop token")
+        self._check_vocabulary([end.stop_id])
         delta.stop_id = end.stop_id
         delta.stop_logprobs = end.stop_logprobs
 
@@ -107,22 +111,35 @@ class AnswerJudge:
                 "parts are lost, repeated or in another order"
             )
 
-    def _check_cached(self, cached: int) -> None:
+    def _cached(self, chunk: Chunk) -> int | None:
+        """The cached tokens that a chunk reports first."""
+        cached = chunk.cached
+        if cached is None or self._has_cached:
+            return None
         if not 0 <= cached <= self._prompt_tokens:
             raise BadAnswer(
                 f"it found {cached} tokens of a prompt of {self._prompt_tokens} in its cache"
             )
+        self._has_cached = True
+        return cached
 
     def _check_ids(self, ids: Sequence[int]) -> None:
-        if not 0 <= min(ids) <= max(ids) < self._vocab_size:
-            raise BadAnswer(f"a token is outside the vocabulary of {self._vocab_size}")
+        self._check_vocabulary(ids)
         if not self._stop_ids.isdisjoint(ids):
             raise BadAnswer("the turn goes on after a stop token")
 
-    def _check_logprobs(
-        self, ids: Sequence[int], logprobs: Sequence[Sequence[tuple[int, float]]] | None
-    ) -> None:
-        if not self._has_logprobs:
-            return
-        if [pairs[0][0] for pairs in logprobs or () if pairs] != list(ids):
+    def _check_vocabulary(self, ids: Sequence[int]) -> None:
+        if ids and not 0 <= min(ids) <= max(ids) < self._vocab_size:
+            raise BadAnswer(f"a token is outside the vocabulary of {self._vocab_size}")
+
+    def _check_logprobs(self, chunk: Chunk) -> None:
+        rows = list(chunk.logprobs or ())
+        tokens = list(chunk.ids)
+        end = chunk.end
+        if end is not None and end.stop_id is not None and end.stop_logprobs is not None:
+            rows.append(end.stop_logprobs)
+            tokens.append(end.stop_id)
+        if [pairs[0][0] for pairs in rows if pairs] != tokens:
             raise BadAnswer("log probabilities are missing, or belong to other tokens")
+        for pairs in rows:
+            self._check_vocabulary([token for token, _ in pairs])

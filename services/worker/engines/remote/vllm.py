@@ -17,7 +17,7 @@ from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import ModelFacts
-from services.worker.engine import EngineRequest
+from services.worker.engine import EngineDied, EngineRequest
 from services.worker.engines.remote.dialect import (
     BadAnswer,
     Call,
@@ -40,11 +40,10 @@ NEEDS = "start it with `vllm serve … --enable-scale-out` (0.32 or newer)"
 _ANY_HOST = "*"
 _ID_PREFIX = "generate-tokens-"
 """vLLM puts it before the id of a request."""
-_FINISH = {
-    "stop": FinishReason.STOP,
-    "length": FinishReason.LENGTH,
-    "abort": FinishReason.CANCELLED,
-}
+_FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
+_ENDED_BY_SERVER = frozenset(("abort", "error"))
+"""Finish reasons of a turn that nobody here closed (`vllm/v1/engine/__init__.py`, `FinishReason`):
+the server was paused or shuts down, or failed internally. The turn can be continued."""
 _SAMPLE = re.compile(r"^([a-z_:]+)(?:\{(.*)\})? ([^ ]+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
@@ -206,7 +205,7 @@ class _VllmReader:
         except msgspec.DecodeError as error:
             raise BadAnswer(f"an event cannot be read: {error}") from error
         if event.error is not None:
-            raise EngineFailed(f"the inference server failed: {event.error.message}")
+            raise _error(event.error)
         chunk = Chunk(prompt_ids=event.prompt_token_ids)
         usage = event.usage
         if usage is not None:
@@ -222,6 +221,8 @@ class _VllmReader:
     def _read_choice(self, choice: _Choice, chunk: Chunk) -> None:
         if choice.token_ids is None:
             raise BadAnswer("token ids are missing")
+        if chunk.counts is None:
+            raise BadAnswer("tokens are not counted, so that lost ones would not show")
         chunk.ids = choice.token_ids
         if choice.logprobs is not None and choice.logprobs.content is not None:
             chunk.logprobs = [self._pairs(content) for content in choice.logprobs.content]
@@ -231,8 +232,10 @@ class _VllmReader:
     def _end(self, reason: str, chunk: Chunk) -> TurnEnd:
         """Why the turn ended. The token at which it stopped is taken from the chunk's ids, of which
         it is the last one."""
+        if reason in _ENDED_BY_SERVER:
+            raise EngineDied(f"vLLM ended the turn: {reason}")
         if reason not in _FINISH:
-            raise EngineFailed(f"vLLM ended the request: {reason}")
+            raise EngineFailed(f"vLLM ended the turn: {reason}")
         if reason != "stop" or not chunk.ids:
             return TurnEnd(_FINISH[reason])
         logprobs = chunk.logprobs.pop() if chunk.logprobs else None
@@ -247,6 +250,15 @@ class _VllmReader:
             if other.token_id != content.token_id
         ]
         return [(content.token_id, content.logprob), *others[: self._top]]
+
+
+def _error(error: _Error) -> EngineFailed:
+    """The error of a stream. One of the server itself, 500 or more, does not lie with the turn,
+    which can be continued (`vllm/entrypoints/serve/exception_handling/error_response.py`)."""
+    message = f"the inference server failed: {error.message}"
+    if isinstance(error.code, int) and error.code >= 500:
+        return EngineDied(message)
+    return EngineFailed(message)
 
 
 class VllmServer(RemoteEngine):
