@@ -18,7 +18,7 @@ from schemas.errors import EngineFailed
 from schemas.events import FinishReason
 from services.worker.engine import EngineDelta, EngineDied, EngineRequest
 from services.worker.engines.remote.answer import AnswerJudge
-from services.worker.engines.remote.dialect import BadAnswer
+from services.worker.engines.remote.dialect import BadAnswer, Call
 from services.worker.engines.remote.http import EventLines
 from services.worker.engines.remote.vllm import VllmDialect
 from tests.kit.engines import PROMPT, ids_of, request
@@ -72,8 +72,8 @@ class Answer:
     def read(self, data: bytes, pieces: Sequence[int] = (1 << 20,)) -> EngineDelta:
         """Returns the terminal delta. Raises EngineFailed."""
         self.deltas.clear()
-        lines, reader = EventLines(), VllmDialect().reader(self.request)
-        judge = AnswerJudge(self.request, PROMPT_TOKENS, VOCABULARY)
+        lines, reader = EventLines(), VllmDialect().reader(self.request, Call("", {}))
+        judge = AnswerJudge(self.request, PROMPT, VOCABULARY)
         at = number = 0
         while at < len(data):
             size = pieces[number % len(pieces)]
@@ -280,7 +280,8 @@ def _check(answer: Answer, data: bytes) -> EngineFailed | None:
 
 
 @pytest.mark.parametrize(
-    ("code", "kind"), [(500, EngineDied), (503, EngineDied), (400, EngineFailed), ("x", EngineFailed)]
+    ("code", "kind"),
+    [(500, EngineDied), (503, EngineDied), (400, EngineFailed), ("x", EngineFailed)],
 )
 def test_turn_goes_on_after_an_error_of_the_server_itself(
     code: object, kind: type[EngineFailed]

@@ -42,6 +42,9 @@ from services.worker.engines.vllm.kv_reader import VllmKvReader
 START_S = 60.0
 """How long a start waits for a server that does not answer yet."""
 RETRY_S = 0.5
+BUSY_S = 5.0
+"""How long a turn is sent again to a server that refuses it for now."""
+_BUSY = frozenset((408, 425, 429, 503))
 PULSE_S = 1.0
 """Interval of the signs of life."""
 PULSE_LIMIT_S = 5.0
@@ -71,10 +74,8 @@ class RemoteEngine(Engine, KvEventSource):
         return asyncio.run(cls(config)._explain())  # type: ignore[call-arg]
 
     async def _explain(self) -> EngineSupport:
-        try:
-            info = await self.start()
-        finally:
-            await self.stop(1.0)
+        info = await self.start()
+        await self.stop(1.0)
         return EngineSupport(info.version, info.features, info.lacking)
 
     @classmethod
@@ -104,6 +105,7 @@ class RemoteEngine(Engine, KvEventSource):
         try:
             self._model = read_facts(self._config.model)
             self._server = await self._ask()
+            self._pulse = await self._dialect.pulse(self._http)
             await check_model(self._http, self._dialect, self._server, self._config)
             if self._server.kv_endpoint is not None:
                 self._reader = VllmKvReader(self._server.kv_endpoint)
@@ -114,7 +116,6 @@ class RemoteEngine(Engine, KvEventSource):
             if self._images is not None:
                 self._note_lacking(await trials.run_image(self._images.trial()))
             self._info = self._make_info()
-            self._pulse = await self._dialect.pulse(self._http)
         except (Refused, Unreachable) as error:
             await self.stop(1.0)
             raise EngineFailed(f"{self._http.url}: {error}") from error
@@ -217,7 +218,7 @@ class RemoteEngine(Engine, KvEventSource):
         """Passes the server's answer to the turn."""
         reader = self._dialect.reader(request, call)
         try:
-            async with aclosing(self._http.events(call.path, call.body)) as events:
+            async with aclosing(self._answer(call)) as events:
                 async for data in events:
                     self._turns.stepped()
                     delta = judge.read(reader.read(data))
@@ -228,23 +229,44 @@ class RemoteEngine(Engine, KvEventSource):
             self._abort(call)
             raise
         except Refused as refusal:
-            turn.fail(self._refusal(refusal))
+            await self._fail(turn, self._refusal(refusal))
         except Unreachable as error:
-            await self._find_out(error)
-            turn.fail(EngineDied(f"the connection to {self._http.url} broke: {error}"))
+            broken = EngineDied(f"the connection to {self._http.url} broke: {error}")
+            await self._fail(turn, broken)
         except TurnwireError as error:
             self._abort(call)
-            turn.fail(error)
+            await self._fail(turn, error)
         except Exception as error:
             self._abort(call)
             turn.fail(EngineFailed(f"{self._dialect.name}: {error!r}"))
+
+    async def _answer(self, call: Call) -> AsyncGenerator[bytes, None]:
+        """Yields the events of an answer. A server that is busy is asked again for `BUSY_S`."""
+        end = asyncio.get_running_loop().time() + BUSY_S
+        while True:
+            try:
+                async with aclosing(self._http.events(call.path, call.body)) as events:
+                    async for data in events:
+                        yield data
+                return
+            except Refused as refusal:
+                if refusal.status not in _BUSY or asyncio.get_running_loop().time() > end:
+                    raise
+            await asyncio.sleep(RETRY_S)
+
+    async def _fail(self, turn: EngineTurn, error: TurnwireError) -> None:
+        """Ends a turn. If the error may be that of a server that dies, the engine looks first: a
+        turn that is to go on must not be sent to a server that is dead."""
+        if isinstance(error, EngineDied):
+            await self._find_out(error)
+        turn.fail(error)
 
     def _refusal(self, refusal: Refused) -> TurnwireError:
         """The error of a turn that the server refused. One that it may take later, or that another
         server may take, can be continued."""
         if refusal.status in (400, 404, 413, 422):
             return Invalid(f"the inference server refused the request: {refusal}")
-        if refusal.status in (408, 425, 429) or refusal.status >= 500:
+        if refusal.status in _BUSY or refusal.status >= 500:
             return EngineDied(f"{self._http.url} refused the turn: {refusal}")
         return EngineFailed(f"{self._http.url} refused the turn: {refusal}")
 
@@ -271,18 +293,21 @@ class RemoteEngine(Engine, KvEventSource):
                     self._turns.die(f"{self._http.url} does not answer: {error}")
                 continue
             silent = 0
-            if pulse.started != self._pulse.started:
-                self._turns.die(f"{self._http.url} was started again")
-            if pulse.steps != self._pulse.steps:
-                self._turns.stepped()  # also in a long prefill, which sends nothing
-            self._pulse = pulse
+            self._note(pulse)
 
-    async def _find_out(self, broken: Unreachable) -> None:
-        """Declares the engine dead if the server does not answer."""
+    async def _find_out(self, reason: EngineDied) -> None:
+        """Declares the engine dead if the server does not answer, or is another one."""
         try:
-            await self._ask_pulse()
+            self._note(await self._ask_pulse())
         except (Unreachable, Refused):
-            self._turns.die(f"{self._http.url} is gone: {broken}")
+            self._turns.die(f"{self._http.url} is gone: {reason}")
+
+    def _note(self, pulse: Pulse) -> None:
+        if pulse.started != self._pulse.started:
+            self._turns.die(f"{self._http.url} was started again")
+        if pulse.steps != self._pulse.steps:
+            self._turns.stepped()  # also in a long prefill, which sends nothing
+        self._pulse = pulse
 
     async def _ask_pulse(self) -> Pulse:
         try:
