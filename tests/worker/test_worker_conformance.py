@@ -14,6 +14,7 @@ from tests.kit.engines import EMPTY_MODEL, PROMPT, with_torch
 from tests.kit.listening import Listener
 from tests.worker.conformance import Bench, Conformance
 from tests.worker.fake_cache import FakeCache
+from tests.worker.fake_sglang_server import fake_sglang_server
 from tests.worker.fake_tensorrt_llm import VERSIONS
 from tests.worker.fake_vllm import BLOCK
 from tests.worker.fake_vllm_server import fake_vllm_server
@@ -148,6 +149,26 @@ class TestVllmServer(Conformance):
         async with fake_vllm_server() as server:
             config = WorkerConfig(model=str(tmp_path), slots=SLOTS, engine_url=server.url)
             engine: Any = open_engine("vllm-server", config)
+            info = await engine.start()
+            server.engine.cache = FakeCache(BLOCK)
+            yield Bench(engine, info, PROMPT, server.kill, SLOTS)
+            await engine.stop(5.0)
+
+
+@pytest.mark.parametrize("increments", [True, False])
+class TestSglangServer(Conformance):
+    """Over a fake server, with both forms of streams; with a tokenizer, and without one."""
+
+    @pytest.fixture
+    async def bench(self, increments: bool, tmp_path: Path) -> AsyncIterator[Bench]:
+        (tmp_path / "config.json").write_text(EMPTY_MODEL)
+        options = {
+            "incremental_streaming_output": increments,
+            "skip_tokenizer_init": not increments,
+        }
+        async with fake_sglang_server(**options) as server:
+            config = WorkerConfig(model=str(tmp_path), slots=SLOTS, engine_url=server.url)
+            engine: Any = open_engine("sglang-server", config)
             info = await engine.start()
             server.engine.cache = FakeCache(BLOCK)
             yield Bench(engine, info, PROMPT, server.kill, SLOTS)

@@ -14,6 +14,7 @@ MakeEngine: TypeAlias = Callable[[WorkerConfig], Engine]
 GROUP = "turnwire.engines"
 BUILT_IN = {
     "script": "turnwire_tools.script.engine:ScriptEngine",
+    "sglang-server": "services.worker.engines.remote.sglang:SglangServer",
     "transformers": "services.worker.engines.transformers.engine:TransformersEngine",
     "trtllm": "services.worker.engines.trtllm.engine:TrtllmEngine",
     "vllm": "services.worker.engines.vllm.engine:VllmEngine",

@@ -31,7 +31,7 @@ from services.worker.engine import (
     Sink,
 )
 from services.worker.engines.remote.answer import AnswerJudge
-from services.worker.engines.remote.dialect import Call, Dialect, Pulse, ServerFacts
+from services.worker.engines.remote.dialect import Call, Chunk, Dialect, Pulse, ServerFacts
 from services.worker.engines.remote.http import Refused, ServerHttp, Unreachable
 from services.worker.engines.remote.images import ImagePrompts, open_image_prompts
 from services.worker.engines.remote.model_check import check_model
@@ -216,12 +216,11 @@ class RemoteEngine(Engine, KvEventSource):
         self, turn: EngineTurn, request: EngineRequest, call: Call, judge: AnswerJudge
     ) -> None:
         """Passes the server's answer to the turn."""
-        reader = self._dialect.reader(request, call)
         try:
-            async with aclosing(self._answer(call)) as events:
-                async for data in events:
+            async with aclosing(self._chunks(request, call)) as chunks:
+                async for chunk in chunks:
                     self._turns.stepped()
-                    delta = judge.read(reader.read(data))
+                    delta = judge.read(chunk)
                     if delta is not None:
                         turn.put(delta)
             turn.put(judge.end())
@@ -240,17 +239,23 @@ class RemoteEngine(Engine, KvEventSource):
             self._abort(call)
             turn.fail(EngineFailed(f"{self._dialect.name}: {error!r}"))
 
-    async def _answer(self, call: Call) -> AsyncGenerator[bytes, None]:
-        """Yields the events of an answer. A server that is busy is asked again for `BUSY_S`."""
+    async def _chunks(self, request: EngineRequest, call: Call) -> AsyncGenerator[Chunk, None]:
+        """Yields the chunks of an answer. A server that is busy is asked again for `BUSY_S`: it
+        says so by a status, or in place of the first chunk."""
         end = asyncio.get_running_loop().time() + BUSY_S
+        has_begun = False
         while True:
+            reader = self._dialect.reader(request, call)
             try:
                 async with aclosing(self._http.events(call.path, call.body)) as events:
                     async for data in events:
-                        yield data
+                        chunk = reader.read(data)
+                        has_begun = True
+                        yield chunk
                 return
             except Refused as refusal:
-                if refusal.status not in _BUSY or asyncio.get_running_loop().time() > end:
+                is_over = has_begun or asyncio.get_running_loop().time() > end
+                if is_over or refusal.status not in _BUSY:
                     raise
             await asyncio.sleep(RETRY_S)
 

@@ -1,8 +1,9 @@
 """Translates vLLM's KV events. Pure.
 
 vLLM publishes batches over ZMQ, numbered without gaps, as msgpack
-(`vllm.distributed.kv_events.KVEventBatch`, 0.32 and 0.33). The types here have the fields that are
-used; msgspec skips all others.
+(`vllm.distributed.kv_events.KVEventBatch`, 0.32 and 0.33), and SGLang publishes the same
+(`sglang/srt/disaggregation/kv_events.py`, 0.5.20 to 0.5.23). The types here have the fields that
+are used; msgspec skips all others.
 """
 
 from collections.abc import Sequence
@@ -31,6 +32,8 @@ class _Stored(Struct, tag="BlockStored"):
     extra_keys: list[list[Any] | None] | None = None
     """For each block, what its hash covers besides the tokens: [hash, offset of the first token]
     for each image that the block overlaps, and the salt, in the first block only."""
+    cache_salt: str | None = None
+    """SGLang's: the salt of all blocks."""
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
 
@@ -55,7 +58,7 @@ _decode = msgspec.msgpack.Decoder(_Batch).decode
 
 class VllmKvTranslator:
     """Turns batches into `KvEvent`s, in order. vLLM also announces blocks that it finds in its
-    cache, so that the index recovers from lost events."""
+    cache, so that the index recovers from lost events; SGLang does not."""
 
     def __init__(self, block_tokens: int) -> None:
         self._block_tokens = block_tokens
@@ -101,7 +104,7 @@ class VllmKvTranslator:
         if event.parent_block_hash is not None:
             parent = _hash(event.parent_block_hash)
         salts = [key for key in extras[0] if not _is_image(key)] if extras else []
-        return [BlocksStored(parent, blocks, next(iter(salts), None))]
+        return [BlocksStored(parent, blocks, event.cache_salt or next(iter(salts), None))]
 
     def _removed(self, event: _Removed) -> Sequence[KvEvent]:
         if event.group_idx in self._other_groups:
