@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -23,9 +24,10 @@ def honest(events: list[Event]) -> Iterable[Event | bytes]:
 class FakeServer:
     """One server. `open` starts it on a free port; `kill` breaks every connection."""
 
-    def __init__(self, key: str | None = None) -> None:
+    def __init__(self, key: str | None = None, tls: ssl.SSLContext | None = None) -> None:
         """`key`: what the header Authorization must have; None: no key is needed."""
         self.key = key
+        self._tls = tls
         self.lie: Lie = honest
         self.refusals: list[int] = []
         """Statuses with which the next requests are refused."""
@@ -46,10 +48,11 @@ class FakeServer:
         app.router.add_routes(self.routes())
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", port)
+        site = web.TCPSite(self._runner, "127.0.0.1", port, ssl_context=self._tls)
         await site.start()
         port = self._runner.addresses[0][1]
-        self.url = f"http://127.0.0.1:{port}"
+        scheme = "https" if self._tls else "http"
+        self.url = f"{scheme}://127.0.0.1:{port}"
         return self.url
 
     def kill(self) -> None:

@@ -18,6 +18,7 @@ from tests.worker.fake_vllm import (
     VOCAB,
     AsyncEngineArgs,
     AsyncLLM,
+    EngineDeadError,
     KVEventsConfig,
     RequestOutputKind,
     SamplingParams,
@@ -44,8 +45,13 @@ class FakeVllmServer(FakeServer):
     def __init__(self, **options: Any) -> None:
         self.scale_out = options.pop("scale_out", True)
         self.reports_cached = options.pop("reports_cached", True)
-        super().__init__(options.pop("key", None))
+        super().__init__(options.pop("key", None), options.pop("tls", None))
         self.started = 1.0
+        self.steps = 7.0
+        self.steps_per_look = 0.0
+        """By how much `steps` grows each time that it is read."""
+        self.ignored: set[str] = set()
+        """Sampling parameters that have no effect."""
         arguments: dict[str, Any] = {
             "max_model_len": 4096,
             "max_num_seqs": 4,
@@ -87,6 +93,7 @@ class FakeVllmServer(FakeServer):
 
     async def _metrics(self, _: web.Request) -> web.Response:
         await self.hang()
+        self.steps += self.steps_per_look
         cache = self.engine.vllm_config.cache_config
         labels = {
             "block_size": cache.block_size,
@@ -98,7 +105,7 @@ class FakeVllmServer(FakeServer):
             "# HELP process_start_time_seconds Start time of the process.",
             f"process_start_time_seconds {self.started}",
             f"vllm:cache_config_info{{{text}}} 1.0",
-            'vllm:iteration_tokens_total_count{engine="0"} 7.0',
+            f'vllm:iteration_tokens_total_count{{engine="0"}} {self.steps}',
             'vllm:kv_cache_usage_perc{engine="0"} 0.5',
         )
         return web.Response(text="\n".join(lines) + "\n")
@@ -138,7 +145,16 @@ class FakeVllmServer(FakeServer):
             priority=body.get("priority", 0),
         )
         async with aclosing(outputs):
-            return await self.stream(request, self._events(body, outputs))
+            return await self.stream(request, self._or_error(self._events(body, outputs)))
+
+    async def _or_error(
+        self, events: AsyncIterator[dict[str, Any]]
+    ) -> AsyncIterator[dict[str, Any]]:
+        try:
+            async for event in events:
+                yield event
+        except EngineDeadError:
+            yield {"error": {"message": "EngineCore encountered an issue.", "code": 500}}
 
     def _check(self, body: dict[str, Any]) -> SamplingParams:
         unknown = body.keys() - FIELDS
@@ -152,7 +168,12 @@ class FakeVllmServer(FakeServer):
             raise VLLMClientError(f"Token id {max(body['token_ids'])} is out of vocabulary")
         if body.get("priority") and self.engine.args.scheduling_policy != "priority":
             raise VLLMClientError("Got priority but Priority scheduling is not enabled.")
-        sampling = msgspec.convert(body["sampling_params"], SamplingParams, strict=False)
+        fields = {
+            name: value
+            for name, value in body["sampling_params"].items()
+            if name not in self.ignored
+        }
+        sampling = msgspec.convert(fields, SamplingParams, strict=False)
         if (sampling.logprobs or 0) > 20:
             raise VLLMClientError("Requested sample logprobs is greater than max allowed: 20")
         sampling.output_kind = RequestOutputKind.DELTA

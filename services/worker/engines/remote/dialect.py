@@ -84,7 +84,8 @@ class Pulse(Struct, frozen=True):
     started: float = 0.0
     """Differs after the server was started again."""
     steps: float = 0.0
-    """Grows while the server computes; always 0: it does not say."""
+    """Grows while the server computes, and falls only when it is started again; always 0: it does
+    not say."""
     kv_used: float | None = None
     """Share of the KV cache in use."""
 

@@ -32,7 +32,7 @@ from services.worker.engine import (
 )
 from services.worker.engines.remote.answer import AnswerJudge
 from services.worker.engines.remote.dialect import Call, Chunk, Dialect, Pulse, ServerFacts
-from services.worker.engines.remote.http import Refused, ServerHttp, Unreachable
+from services.worker.engines.remote.http import Refused, ServerHttp, Unreachable, Untrusted
 from services.worker.engines.remote.images import ImagePrompts, open_image_prompts
 from services.worker.engines.remote.model_check import check_model
 from services.worker.engines.remote.trials import Trials
@@ -90,7 +90,7 @@ class RemoteEngine(Engine, KvEventSource):
             server = await self._dialect.describe(http)
             await check_model(http, self._dialect, server, self._config)
         except (Refused, Unreachable) as error:
-            raise EngineFailed(f"no inference server answers at {http.url}: {error}") from error
+            raise _no_start(http, error) from error
         finally:
             await http.close()
 
@@ -118,7 +118,7 @@ class RemoteEngine(Engine, KvEventSource):
             self._info = self._make_info()
         except (Refused, Unreachable) as error:
             await self.stop(1.0)
-            raise EngineFailed(f"{self._http.url}: {error}") from error
+            raise _no_start(self._http, error) from error
         except Exception:
             await self.stop(1.0)
             raise
@@ -173,6 +173,8 @@ class RemoteEngine(Engine, KvEventSource):
         while True:
             try:
                 return await self._dialect.describe(self._http)
+            except Untrusted:
+                raise
             except (Unreachable, Refused) as error:
                 loads = isinstance(error, Unreachable) or error.status == 503
                 if not loads or asyncio.get_running_loop().time() > end:
@@ -308,7 +310,7 @@ class RemoteEngine(Engine, KvEventSource):
             self._turns.die(f"{self._http.url} is gone: {reason}")
 
     def _note(self, pulse: Pulse) -> None:
-        if pulse.started != self._pulse.started:
+        if pulse.started != self._pulse.started or pulse.steps < self._pulse.steps:
             self._turns.die(f"{self._http.url} was started again")
         if pulse.steps != self._pulse.steps:
             self._turns.stepped()  # also in a long prefill, which sends nothing
@@ -320,11 +322,22 @@ class RemoteEngine(Engine, KvEventSource):
                 return await self._dialect.pulse(self._http)
         except TimeoutError as error:
             raise Unreachable("no answer in time") from error
+        except ValueError as error:
+            raise Unreachable(f"its answer cannot be read: {error}") from error
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _no_start(http: ServerHttp, error: Refused | Unreachable) -> EngineFailed:
+    """The error of an engine that cannot start."""
+    if isinstance(error, Unreachable):
+        return EngineFailed(f"no inference server answers at {http.url}: {error}")
+    if error.status == 401:
+        return EngineFailed(f"{http.url} refuses the key of --engine-api-key-file: {error}")
+    return EngineFailed(f"{http.url} is another kind of server, or refuses to serve: {error}")
 
 
 def _url(config: WorkerConfig) -> str:

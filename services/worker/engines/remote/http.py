@@ -21,6 +21,10 @@ class Unreachable(Exception):
     """The server does not answer, or its connection broke."""
 
 
+class Untrusted(Unreachable):
+    """No TLS connection: the certificate is not trusted, or one side does not speak TLS."""
+
+
 class Refused(Exception):
     """The server answered with an error. `str` has its own message."""
 
@@ -37,7 +41,8 @@ class ServerHttp:
         self.url = url.rstrip("/")
         headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),
+            # aiohttp's own context has the certificates of the time of its import
+            connector=aiohttp.TCPConnector(limit=0, ssl=ssl.create_default_context()),
             headers=headers,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
             # a redirect, or a compressed stream, would come from something in between
@@ -52,13 +57,14 @@ class ServerHttp:
         """The body that a GET returns. Raises Unreachable, Refused."""
         return (await self._read("GET", path, None)).decode("utf-8", "replace")
 
-    async def json(self, path: str, body: Any = None) -> Any:
-        """The JSON that a GET returns, or a POST of `body`. Raises Unreachable, Refused."""
+    async def json(self, path: str, body: Any = None, kind: Any = Any) -> Any:
+        """The JSON of the type `kind` that a GET returns, or a POST of `body`. Raises Unreachable,
+        Refused."""
         answer = await self._read("GET" if body is None else "POST", path, body)
         try:
-            return msgspec.json.decode(answer)
+            return msgspec.json.decode(answer, type=kind)
         except msgspec.DecodeError as error:
-            raise Refused(200, f"{path} returned no JSON: {error}") from error
+            raise Refused(200, f"{path} returned something else: {error}") from error
 
     async def post(self, path: str, body: Any) -> None:
         """Sends `body`, and drops the answer. Raises Unreachable, Refused."""
@@ -88,7 +94,7 @@ class ServerHttp:
                             return
                         yield data
         except (aiohttp.ClientError, ssl.SSLError, OSError, TimeoutError) as error:
-            raise Unreachable(_reason(error)) from error
+            raise _unreachable(error) from error
 
     async def _read(self, method: str, path: str, body: Any) -> bytes:
         try:
@@ -105,7 +111,7 @@ class ServerHttp:
                     raise Refused(answer.status, _message(text))
                 return text
         except (aiohttp.ClientError, ssl.SSLError, OSError, TimeoutError) as error:
-            raise Unreachable(_reason(error)) from error
+            raise _unreachable(error) from error
 
 
 class EventLines:
@@ -136,7 +142,10 @@ def _message(body: bytes) -> str:
     return " ".join(str(found).split())[:MAX_MESSAGE_CHARS]
 
 
-def _reason(error: Exception) -> str:
+def _unreachable(error: Exception) -> Unreachable:
     if isinstance(error, TimeoutError):
-        return "no answer in time"
-    return str(error) or type(error).__name__
+        return Unreachable("no answer in time")
+    message = str(error) or type(error).__name__
+    if isinstance(error, aiohttp.ClientSSLError):
+        return Untrusted(f"{message} (SSL_CERT_FILE names other certificates to trust)")
+    return Unreachable(message)

@@ -20,6 +20,8 @@ from services.worker.engine import Engine, EngineDelta, EngineInfo, EngineReques
 PROMPT_TOKENS = 33
 """Prompt of a server without prefix sharing."""
 OUTPUT_TOKENS = 3
+ATTEMPTS = 3
+"""A feature must show in one of them: rounding may change a token."""
 _IGNORED = "the server ignores it"
 _BANNED = -100.0
 _NOISE = 0.1
@@ -76,9 +78,10 @@ class Trials:
         """Returns what the server lacks of the features that it may have, and why. Raises
         TurnwireError if it cannot decode at all, Invalid if it has another model."""
         await self._check_vocabulary()
-        first = await self._decode()
+        await self._decode()
         second = await self._decode()
-        self._greedy = first.ids
+        self._greedy = second.ids
+        await self._decode({"stop_ids": self._greedy[:1]})
         lacking: dict[str, str] = {}
         if self._info.block_tokens is not None and second.cached == 0:
             lacking["prefix_cache"] = "the server did not find a prompt again"
@@ -87,6 +90,8 @@ class Trials:
                 reason = await self._try(fields, honours)
                 if reason is not None:
                     lacking[feature] = reason
+        if "seed" in self._info.features - lacking.keys() and await self._ignores_seed():
+            lacking["seed"] = _IGNORED
         if "salt" not in lacking:
             other = await self._decode({"cache_salt": "another"})
             if other.cached:
@@ -127,14 +132,28 @@ class Trials:
             ) from error
 
     async def _try(self, fields: Mapping[str, Any], honours: "Honours | None") -> str | None:
-        """Tries a feature. Returns why the server lacks it; None: it has it."""
-        try:
-            output = await self._decode(self._with_greedy(fields))
-            if honours is not None and not honours(output, self._greedy):
-                return _IGNORED
-        except TurnwireError as error:
-            return str(error)
-        return None
+        """Tries a feature. Returns why the server lacks it; None: it has it, or it cannot be
+        seen."""
+        for _ in range(ATTEMPTS):
+            try:
+                output = await self._decode(self._with_greedy(fields))
+            except TurnwireError as error:
+                if not self._engine.healthy():
+                    raise
+                return str(error)
+            if honours is None or honours(output, self._greedy):
+                return None
+        return _IGNORED
+
+    async def _ignores_seed(self) -> bool:
+        """Whether two requests with one seed never give the same tokens."""
+        sampling = _greedy_sampling(temperature=2.0, seed=7)
+        for _ in range(ATTEMPTS):
+            first = await self._decode({"sampling": sampling})
+            second = await self._decode({"sampling": sampling})
+            if first.ids == second.ids:
+                return False
+        return True
 
     async def _scales_logprobs(self) -> bool:
         """Whether log probabilities depend on the temperature, which those of the model's own
@@ -148,21 +167,24 @@ class Trials:
         return abs(values[0] - values[1]) > _NOISE
 
     def _with_greedy(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The fields, with a bias against the first greedy token in place of a bias."""
+        """The fields, with the first greedy token as the one that is biased, or that must not stop
+        the turn."""
         sampling: Sampling | None = fields.get("sampling")
-        if sampling is None or not sampling.logit_bias:
-            return fields
-        bias = {self._greedy[0]: _BANNED}
-        return {"sampling": Sampling(OUTPUT_TOKENS, temperature=0.0, logit_bias=bias)}
+        first = self._greedy[0]
+        if sampling is not None and sampling.logit_bias:
+            return {"sampling": _greedy_sampling(logit_bias={first: _BANNED})}
+        if sampling is not None and sampling.min_tokens:
+            return {**fields, "stop_ids": [first]}
+        return fields
 
     async def _decode(
         self, fields: Mapping[str, Any] | None = None, prompt: Sequence[int] | None = None
     ) -> Output:
         """Decodes one request. Raises its error."""
         self._number += 1
-        made = {"sampling": _greedy_sampling(), **(fields or {})}
+        made = {"sampling": _greedy_sampling(), "stop_ids": [], **(fields or {})}
         ids = list(prompt or self._prompt)
-        return await self._run(EngineRequest(f"trial-{self._number}", ids, stop_ids=[], **made))
+        return await self._run(EngineRequest(f"trial-{self._number}", ids, **made))
 
     async def _run(self, request: EngineRequest) -> Output:
         trial = _Trial()
@@ -193,6 +215,10 @@ def _differs(output: Output, greedy: Sequence[int]) -> bool:
     return output.ids[:1] != list(greedy[:1])
 
 
+def _is_whole(output: Output, _: Sequence[int]) -> bool:
+    return len(output.ids) == OUTPUT_TOKENS
+
+
 def _is_greedy(output: Output, greedy: Sequence[int]) -> bool:
     return output.ids == list(greedy)
 
@@ -203,7 +229,7 @@ _FEATURES: Mapping[str, tuple[Mapping[str, Any], Honours | None]] = {
     "seed": ({"sampling": _greedy_sampling(temperature=1.0, seed=7)}, None),
     "min_p": ({"sampling": _greedy_sampling(temperature=1.0, min_p=1.0)}, _is_greedy),
     "penalties": ({"sampling": _greedy_sampling(presence_penalty=0.5)}, None),
-    "min_tokens": ({"sampling": _greedy_sampling(min_tokens=OUTPUT_TOKENS)}, None),
+    "min_tokens": ({"sampling": _greedy_sampling(min_tokens=OUTPUT_TOKENS)}, _is_whole),
     "logit_bias": ({"sampling": _greedy_sampling(logit_bias={0: _BANNED})}, _differs),
     "logprobs": ({"sampling": _greedy_sampling(logprobs=0)}, _has_logprobs),
     "top_logprobs": ({"sampling": _greedy_sampling(logprobs=2)}, _has_others),

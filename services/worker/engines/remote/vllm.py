@@ -5,8 +5,6 @@ Sources: `vllm/entrypoints/scale_out/token_in_token_out/protocol.py` and `servin
 """
 
 import re
-from collections.abc import Mapping
-from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -90,6 +88,20 @@ class _Event(Struct):
     prompt_token_ids: list[int] = []
 
 
+class _Version(Struct):
+    version: str
+
+
+class _Tokens(Struct):
+    tokens: list[int]
+
+
+class _KvSource(Struct):
+    endpoint: str = ""
+    enable_kv_cache_events: bool = False
+    publisher: str | None = None
+
+
 class _ModelCard(Struct):
     id: str
     root: str | None = None
@@ -112,10 +124,9 @@ class VllmDialect(Dialect):
 
     @override
     async def describe(self, http: ServerHttp) -> ServerFacts:
-        version = str((await http.json("/version"))["version"])
+        version: _Version = await http.json("/version", kind=_Version)
         await _require_interface(http)
-        models = msgspec.convert(await http.json("/v1/models"), _Models).data
-        base = next(card for card in models if card.parent is None)
+        base = await _base_model(http)
         metrics = await http.text("/metrics")
         cache = _labels(metrics, "vllm:cache_config_info")
         caches = cache.get("enable_prefix_caching") == "True"
@@ -131,7 +142,7 @@ class VllmDialect(Dialect):
             )
         blocks = cache.get("num_gpu_blocks", "None")
         return ServerFacts(
-            version=version,
+            version=version.version,
             model=base.id,
             root=base.root or "",
             max_model_len=base.max_model_len,
@@ -144,7 +155,8 @@ class VllmDialect(Dialect):
     @override
     async def tokenize(self, http: ServerHttp, server: ServerFacts, text: str) -> list[int]:
         body = {"model": server.model, "prompt": text, "add_special_tokens": False}
-        return msgspec.convert((await http.json("/tokenize", body))["tokens"], list[int])
+        answer: _Tokens = await http.json("/tokenize", body, _Tokens)
+        return answer.tokens
 
     @override
     def generate(
@@ -269,14 +281,23 @@ class VllmServer(RemoteEngine):
 
 
 async def _require_interface(http: ServerHttp) -> None:
-    """Raises Invalid if the server has no token interface."""
+    """Raises Invalid if the server has no token interface, Refused if it refuses all requests."""
     try:
-        await http.json(PATH, {})
+        await http.post(PATH, {})
     except Refused as refusal:
         if refusal.status in (403, 404, 405):
             raise Invalid(f"{http.url} has no token interface ({refusal}): {NEEDS}") from refusal
-        if refusal.status == 401:
+        if refusal.status not in (400, 422):  # those of an empty request
             raise
+
+
+async def _base_model(http: ServerHttp) -> _ModelCard:
+    """The model of which all others are adapters."""
+    models: _Models = await http.json("/v1/models", kind=_Models)
+    for card in models.data:
+        if card.parent is None:
+            return card
+    raise Refused(200, "it serves no model")
 
 
 async def _kv_endpoint(http: ServerHttp) -> str | None:
@@ -284,13 +305,15 @@ async def _kv_endpoint(http: ServerHttp) -> str | None:
     it has several ranks, each with a cache of its own; or the address is not its own (vLLM listens
     at one with `*`, and connects to any other: `distributed/kv_events.py`)."""
     try:
-        sources: Mapping[str, Mapping[str, Any]] = await http.json("/kv_event_sources")
+        sources: dict[str, _KvSource] = await http.json(
+            "/kv_event_sources", kind=dict[str, _KvSource]
+        )
     except Refused:
         return None
     endpoints = [
-        str(source["endpoint"])
+        source.endpoint
         for source in sources.values()
-        if source.get("enable_kv_cache_events") and source.get("publisher") == "zmq"
+        if source.enable_kv_cache_events and source.publisher == "zmq"
     ]
     if len(sources) != 1 or len(endpoints) != 1 or _ANY_HOST not in endpoints[0]:
         return None
