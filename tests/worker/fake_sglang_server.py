@@ -102,6 +102,8 @@ class FakeSglangServer(FakeServer):
         self.original_logprobs = options.pop("original_logprobs", True)
         """SGLANG_RETURN_ORIGINAL_LOGPROB."""
         self.started = 12.5
+        self.full = 0
+        """How many of the next requests find the queue full."""
         self.info: dict[str, Any] = {
             "version": "0.5.23",
             "model_path": "/models/served",
@@ -152,9 +154,13 @@ class FakeSglangServer(FakeServer):
     async def _abort(self, request: web.Request) -> web.Response:
         rid = (await request.json())["rid"]
         self.aborted.append(rid)
-        if rid in self._open:  # the tokenizer manager compares ids, the scheduler their beginnings
-            self._open |= {other: True for other in self._open if other.startswith(rid)}
+        self._abort_by_id(rid)
         return web.Response()
+
+    def _abort_by_id(self, rid: str) -> None:
+        """The tokenizer manager compares whole ids, but the scheduler their beginnings."""
+        if rid in self._open:
+            self._open |= {other: True for other in self._open if other.startswith(rid)}
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         await self.hang()
@@ -183,6 +189,9 @@ class FakeSglangServer(FakeServer):
         try:
             async for event in self._decode(body):
                 yield event
+        except BaseException:
+            self._abort_by_id(body.rid)  # the connection was closed
+            raise
         finally:
             del self._open[body.rid]
 
@@ -213,6 +222,13 @@ class FakeSglangServer(FakeServer):
         return None
 
     async def _decode(self, body: GenerateBody) -> AsyncGenerator[Event, None]:
+        if self.full:
+            self.full -= 1
+            # As `_handle_abort_req`: without counts of the prompt.
+            finish = _abort("The request queue is full.", 503)
+            meta = {"id": body.rid, "finish_reason": finish, "completion_tokens": 0}
+            yield {"output_ids": [], "meta_info": meta}
+            return
         refusal = self._refusal(body)
         if refusal is not None:
             # A refused request has a prompt of one token.

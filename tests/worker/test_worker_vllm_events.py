@@ -39,6 +39,22 @@ def test_blocks_come_with_their_tokens_parent_and_salt(translator: VllmKvTransla
     ]
 
 
+def test_blocks_of_sglang_have_their_salt_in_each_event(translator: VllmKvTranslator) -> None:
+    """As `disaggregation/kv_events.py` of 0.5.23 packs them: fields without a value are omitted."""
+    first = {"type": "BlockStored", "block_hashes": [-5], "parent_block_hash": None}
+    first |= {"token_ids": [1, 2, 3, 4], "block_size": 4, "lora_id": None, "medium": "GPU"}
+    more = first | {"block_hashes": [-6], "parent_block_hash": -5, "session_id": "s"}
+    host = first | {"medium": "CPU_PINNED"}
+    salted = [event | {"cache_salt": "tenant"} for event in (first, more, host)]
+    gone = {"type": "BlockRemoved", "block_hashes": [-6], "medium": "GPU"}
+    assert translator.translate(0, packed(*salted, gone, first)) == [
+        BlocksStored(None, [(-5, [1, 2, 3, 4])], "tenant"),
+        BlocksStored(-5, [(-6, [1, 2, 3, 4])], "tenant"),
+        BlocksRemoved([-6]),
+        BlocksStored(None, [(-5, [1, 2, 3, 4])]),
+    ]
+
+
 @pytest.mark.parametrize(("at", "salt"), [((0, 3), "tenant"), ((1, 7), None), ((4, 11), None)])
 def test_the_keys_of_images_are_those_of_the_preprocessor(
     translator: VllmKvTranslator, at: tuple[int, int], salt: str | None
