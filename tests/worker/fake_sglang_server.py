@@ -225,8 +225,8 @@ class FakeSglangServer(FakeServer):
         if self.full:
             self.full -= 1
             # As `_handle_abort_req`: without counts of the prompt.
-            finish = _abort("The request queue is full.", 503)
-            meta = {"id": body.rid, "finish_reason": finish, "completion_tokens": 0}
+            full = _abort("The request queue is full.", 503)
+            meta = {"id": body.rid, "finish_reason": full, "completion_tokens": 0}
             yield {"output_ids": [], "meta_info": meta}
             return
         refusal = self._refusal(body)

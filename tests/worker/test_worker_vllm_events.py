@@ -41,7 +41,7 @@ def test_blocks_come_with_their_tokens_parent_and_salt(translator: VllmKvTransla
 
 def test_blocks_of_sglang_have_their_salt_in_each_event(translator: VllmKvTranslator) -> None:
     """As `disaggregation/kv_events.py` of 0.5.23 packs them: fields without a value are omitted."""
-    first = {"type": "BlockStored", "block_hashes": [-5], "parent_block_hash": None}
+    first: dict[str, Any] = {"type": "BlockStored", "block_hashes": [-5], "parent_block_hash": None}
     first |= {"token_ids": [1, 2, 3, 4], "block_size": 4, "lora_id": None, "medium": "GPU"}
     more = first | {"block_hashes": [-6], "parent_block_hash": -5, "session_id": "s"}
     host = first | {"medium": "CPU_PINNED"}

@@ -140,7 +140,7 @@ class RemoteEngine(Engine, KvEventSource):
             turn.close()
             raise
         judge = AnswerJudge(request, prompt, self._info.vocab_size)
-        turn.run(self._pump(turn, request, call, judge))
+        turn.run(self._pump(turn, self._chunks(request, ids, call), judge))
         return turn
 
     @override
@@ -215,35 +215,36 @@ class RemoteEngine(Engine, KvEventSource):
         )
 
     async def _pump(
-        self, turn: EngineTurn, request: EngineRequest, call: Call, judge: AnswerJudge
+        self, turn: EngineTurn, answer: AsyncGenerator[Chunk, None], judge: AnswerJudge
     ) -> None:
         """Passes the server's answer to the turn."""
         try:
-            async with aclosing(self._chunks(request, call)) as chunks:
+            async with aclosing(answer) as chunks:
                 async for chunk in chunks:
                     self._turns.stepped()
                     delta = judge.read(chunk)
                     if delta is not None:
                         turn.put(delta)
             turn.put(judge.end())
-        except asyncio.CancelledError:
-            self._abort(call)
-            raise
         except Refused as refusal:
             await self._fail(turn, self._refusal(refusal))
         except Unreachable as error:
             broken = EngineDied(f"the connection to {self._http.url} broke: {error}")
             await self._fail(turn, broken)
         except TurnwireError as error:
-            self._abort(call)
             await self._fail(turn, error)
         except Exception as error:
-            self._abort(call)
             turn.fail(EngineFailed(f"{self._dialect.name}: {error!r}"))
 
-    async def _chunks(self, request: EngineRequest, call: Call) -> AsyncGenerator[Chunk, None]:
-        """Yields the chunks of an answer. A server that is busy is asked again for `BUSY_S`: it
-        says so by a status, or in place of the first chunk."""
+    async def _chunks(
+        self, request: EngineRequest, ids: list[int], call: Call
+    ) -> AsyncGenerator[Chunk, None]:
+        """Yields the chunks of an answer, and ends the turn on the server where they are not read
+        to the end.
+
+        A server that is busy is asked again for `BUSY_S`: it refuses by a status, or in place of
+        the first chunk.
+        """
         end = asyncio.get_running_loop().time() + BUSY_S
         has_begun = False
         while True:
@@ -259,7 +260,14 @@ class RemoteEngine(Engine, KvEventSource):
                 is_over = has_begun or asyncio.get_running_loop().time() > end
                 if is_over or refusal.status not in _BUSY:
                     raise
+            except Unreachable:
+                raise
+            except BaseException:
+                self._abort(call)
+                raise
             await asyncio.sleep(RETRY_S)
+            # SGLang aborts the id of an answer that has ended once more, two seconds later.
+            call = self._dialect.generate(request, ids, self._server, self._model)
 
     async def _fail(self, turn: EngineTurn, error: TurnwireError) -> None:
         """Ends a turn. If the error may be that of a server that dies, the engine looks first: a

@@ -21,7 +21,7 @@ and `root` (its path); a request names it in `lora_path`; events have `lora_name
 their blocks differ by adapter.
 """
 
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -51,7 +51,6 @@ from services.worker.engines.remote.http import Refused, ServerHttp
 from services.worker.engines.support import guided_arguments
 from services.worker.engines.vllm.requests import engine_priority
 
-T = TypeVar("T")
 PATH = "/generate"
 OLDEST = (0, 5, 20)
 LEAST_BLOCK = 16
@@ -135,6 +134,10 @@ class _ServerInfo(Struct):
         return min(self.max_req_input_len - reserved, held)
 
 
+class _Tokenized(Struct):
+    tokens: list[int]
+
+
 class _Load(Struct):
     token_usage: float = 0.0
     total_prefill_uncached_tokens: int = 0
@@ -200,7 +203,7 @@ class SglangDialect(Dialect):
     @override
     async def describe(self, http: ServerHttp) -> ServerFacts:
         try:
-            info = await _server_info(http)
+            info: _ServerInfo = await http.json("/server_info", kind=_ServerInfo)
         except Refused as refusal:
             if refusal.status in (200, 404, 405):
                 what = f"{http.url} is not an SGLang server of 0.5.20 or newer ({refusal})"
@@ -223,7 +226,8 @@ class SglangDialect(Dialect):
     @override
     async def tokenize(self, http: ServerHttp, server: ServerFacts, text: str) -> list[int]:
         body = {"prompt": text, "add_special_tokens": False}
-        return msgspec.convert((await http.json("/tokenize", body))["tokens"], list[int])
+        answer: _Tokenized = await http.json("/tokenize", body, _Tokenized)
+        return answer.tokens
 
     @override
     def generate(
@@ -256,9 +260,11 @@ class SglangDialect(Dialect):
     @override
     async def pulse(self, http: ServerHttp) -> Pulse:
         # The scheduler answers the first itself. `/health` would decode a token each time.
-        info = await _server_info(http)
-        answer = await http.json("/v1/loads?include=core")
-        loads = _convert(answer, _Loads).loads
+        info: _ServerInfo = await http.json("/server_info", kind=_ServerInfo)
+        answer: _Loads = await http.json("/v1/loads?include=core", kind=_Loads)
+        loads = answer.loads
+        if len(loads) != len(info.internal_states):
+            raise Refused(200, "the load of a rank is missing")
         return Pulse(
             started=float((info.startup_time or {}).get("tokenizer_e2e", 0.0)),
             steps=sum(
@@ -465,16 +471,3 @@ def _require_interface(url: str, info: _ServerInfo) -> None:
             f"{url} is one side ({info.disaggregation_mode}) of a split server: a turn needs both",
             param="engine_url",
         )
-
-
-async def _server_info(http: ServerHttp) -> _ServerInfo:
-    """Raises Unreachable, Refused."""
-    return _convert(await http.json("/server_info"), _ServerInfo)
-
-
-def _convert(answer: Any, kind: type[T]) -> T:
-    """Raises Refused for an answer of another form."""
-    try:
-        return msgspec.convert(answer, kind)
-    except msgspec.ValidationError as error:
-        raise Refused(200, f"an answer cannot be read: {error}") from error
