@@ -136,23 +136,24 @@ class TestVllmServer(Conformance):
     pass
 
 
+@pytest.fixture(scope="module")
+def vision_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Idefics3 with random weights."""
+    folder = tmp_path_factory.mktemp("vision") / "model"
+    return build_vision_model(folder, "idefics", weights=True)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def seeing(vision_model: Path) -> AsyncIterator[VllmServe]:
+    flags = ('--limit-mm-per-prompt={"image": 4}', "--max-num-seqs=8", "--max-model-len=2048")
+    async with vllm_serve(vision_model, *flags) as server:
+        yield server
+
+
 class TestVision(VisionConformance):
-    """With a tiny Idefics3 that has random weights."""
-
-    @pytest.fixture(scope="class")
-    def vision_model(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        folder = tmp_path_factory.mktemp("vision") / "model"
-        return build_vision_model(folder, "idefics", weights=True)
-
     @pytest.fixture
     def vision(self, vision_model: Path) -> VisionPrompts:
         return VisionPrompts(vision_model, "idefics")
-
-    @pytest_asyncio.fixture(scope="class", loop_scope="module")
-    async def seeing(self, vision_model: Path) -> AsyncIterator[VllmServe]:
-        flags = ('--limit-mm-per-prompt={"image": 4}', "--max-num-seqs=8", "--max-model-len=2048")
-        async with vllm_serve(vision_model, *flags) as server:
-            yield server
 
     @pytest_asyncio.fixture(loop_scope="module")
     async def bench(self, seeing: VllmServe, vision_model: Path) -> AsyncIterator[Bench]:
