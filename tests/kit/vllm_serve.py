@@ -51,9 +51,9 @@ class VllmServe:
 
 
 @asynccontextmanager
-async def vllm_serve(model: Path, *flags: str) -> AsyncIterator[VllmServe]:
-    """Starts a server, which takes a minute or more, and ends it."""
-    port = free_port()
+async def vllm_serve(model: Path, *flags: str, port: int | None = None) -> AsyncIterator[VllmServe]:
+    """Starts a server, which takes a minute or more, and ends it. `port`: default is a free one."""
+    port = port or free_port()
     events = {"enable_kv_cache_events": True, "endpoint": f"tcp://*:{free_port()}"}
     command = [
         *(sys.executable, "-m", "tests.kit.vllm_serve", "serve", str(model)),

@@ -1,0 +1,112 @@
+"""`turnwire up` in front of `vllm serve` on a CPU (`make test-vllm`): a random model with forced
+output, and the death of the server in mid-turn."""
+
+import asyncio
+import importlib.util
+import re
+from collections.abc import Callable
+from itertools import pairwise, starmap
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from bench.random_model import build_random_model
+from bench.vllm.scripts import FORCED
+from tests.kit.bus_turns import BusTurns, prefix_break
+from tests.kit.messages_client import TOOLS, Answer, Client, call, say
+from tests.kit.nats import NatsServer, free_port
+from tests.kit.vllm_serve import vllm_serve
+from tests.kit.waiting import ENGINE_LIMIT_S
+from tests.pipeline.forced_vllm import start_up
+
+MODEL = "tiny/served"
+TURNS = 6
+FLAGS = (f"--logits-processors={FORCED}", "--max-model-len=8192", "--max-num-seqs=8")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(3 * ENGINE_LIMIT_S),
+    pytest.mark.skipif(
+        importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: make test-vllm"
+    ),
+]
+
+
+async def cache_hits(url: str) -> int:
+    """How many tokens of prompts the server has found in its cache, by its own metrics."""
+    async with aiohttp.ClientSession() as http, http.get(f"{url}/metrics") as answer:
+        (hits,) = re.findall(
+            r"^vllm:prefix_cache_hits_total\{.*\} (\S+)", await answer.text(), re.M
+        )
+    return int(float(hits))
+
+
+async def test_session_is_exact_and_survives_the_death_of_the_server(
+    make_nats: Callable[[], NatsServer], tmp_path: Path
+) -> None:
+    model = build_random_model(tmp_path / "model", hidden=256, layers=4)
+    port = free_port()
+    async with vllm_serve(model, *FLAGS, port=port) as server:
+        options = {"engine": "vllm-server", "engine_url": server.url, "engine_args": "{}"}
+        stack = await asyncio.to_thread(
+            start_up,
+            make_nats(),
+            model,
+            tmp_path,
+            MODEL,
+            8192,
+            **options,
+            recovery_s=ENGINE_LIMIT_S,
+        )
+        client = Client(stack.url)
+        try:
+            before = await cache_hits(server.url)
+            turns, cached = await play(client, stack.nats.url)
+            assert not list(filter(None, starmap(prefix_break, pairwise(turns))))
+            assert sum(cached) == await cache_hits(server.url) - before
+            assert all(count > 0 for count in cached[1:])
+
+            whole = await client.stream(counting())
+            stream = asyncio.create_task(client.stream(counting()))
+            await asyncio.sleep(1.0)
+            server.kill()
+            async with vllm_serve(model, *FLAGS, port=port):
+                again = await stream
+            assert texts(again) == texts(whole)
+            assert again.stop_reason == whole.stop_reason == "max_tokens"
+        finally:
+            await client.http.close()
+            stack.stop()
+
+
+def texts(answer: Answer) -> list[str]:
+    return [block.get("thinking", block.get("text", "")) for block in answer.blocks]
+
+
+async def play(client: Client, nats_url: str) -> tuple[list[Any], list[int]]:
+    """A session with a thought and a call in each turn: its turns on the bus, and the cached tokens
+    that its usage shows."""
+    said = [f"Step {n}.</think>\n\n" + call(f"echo  'step {n}'") for n in range(TURNS)]
+    messages: list[dict[str, Any]] = [{"role": "user", "content": say(*said) + " Go. [[split]]"}]
+    order, cached = [], []
+    async with BusTurns(nats_url) as bus:
+        for turn in range(TURNS):
+            answer = await client.stream(body(messages, tools=TOOLS))
+            order.append(answer.events[0].data["message"]["id"].removeprefix("msg_"))
+            cached.append(answer.usage["cache_read_input_tokens"])
+            result = {"type": "tool_result", "tool_use_id": answer.blocks[-1]["id"]}
+            result["content"] = f"step {turn} was echoed"
+            messages += [answer.message, {"role": "user", "content": [result]}]
+        return [await bus.ended(turn) for turn in order], cached
+
+
+def counting() -> dict[str, Any]:
+    """A turn of 400 greedy tokens."""
+    return body([{"role": "user", "content": "[[free]] Count."}], max_tokens=400)
+
+
+def body(messages: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    options = {"max_tokens": 2000, "temperature": 0, "stream": True}
+    return {"model": MODEL, "messages": messages, **options, **more}
