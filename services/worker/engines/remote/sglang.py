@@ -116,6 +116,13 @@ class _ServerInfo(Struct):
     speculative_num_draft_tokens: int | None = None
 
     @property
+    def startup_s(self) -> float:
+        """How long the start took, which no second start takes to the microsecond."""
+        parts = self.startup_time or {}
+        # The first is missing with several tokenizer processes.
+        return sum(float(parts.get(name, 0.0)) for name in ("tokenizer_e2e", "scheduler_e2e"))
+
+    @property
     def page(self) -> int:
         """Tokens in a page of the cache, over all ranks that share one."""
         return self.page_size * self.dcp_size
@@ -266,7 +273,7 @@ class SglangDialect(Dialect):
         if len(loads) != len(info.internal_states):
             raise Refused(200, "the load of a rank is missing")
         return Pulse(
-            started=float((info.startup_time or {}).get("tokenizer_e2e", 0.0)),
+            started=info.startup_s,
             steps=sum(
                 load.total_prefill_uncached_tokens + load.total_prefill_busy_us for load in loads
             ),
