@@ -23,7 +23,7 @@ from schemas.errors import TurnwireError
 from services.cli.common import CommandError, UsageError
 from services.cli.registry import Command
 from services.cli.up.supervisor import describe_status
-from services.runtime.config import STAGES, PreprocessorConfig, read_secret
+from services.runtime.config import STAGES, PreprocessorConfig, WorkerConfig, read_secret
 from services.runtime.config.command_line import CLEAN, USAGE
 from services.runtime.config.loader import ConfigError, LoadedConfig, Sources
 from services.runtime.config.masking import mask_servers
@@ -61,6 +61,7 @@ def check(sources: Sources, /) -> int:
     """
     stages = sources.load_all(STAGES)
     check_settings(stages.values())
+    examine_servers(stages["worker"])
     config: PreprocessorConfig = stages["preprocessor"].config
     try:
         require_hub_model(config.model)
@@ -231,15 +232,12 @@ def _read_engine(config: Any) -> None:
 
 
 def _read_engine_url(config: Any) -> None:
-    from services.worker.engines.registry import decodes_on_server, load_engine
+    from services.worker.engines.registry import decodes_on_server
 
     if not decodes_on_server(config.engine):
         raise ValueError(f"the engine {config.engine} decodes in its own process")
     for url in config.engine_urls:
         _read_url(url)
-    engine: Any = load_engine(config.engine)
-    for url in config.engine_urls if config.model else ():
-        engine.examine(replace(config, engine_url=url))
 
 
 def _choose(engine: str, value: str, choices: Iterable[str]) -> None:
@@ -356,6 +354,24 @@ _CONFIG_READERS: Mapping[str, ReadSetting] = {
     "dtype": _read_dtype,
 }
 """Reads what a setting names from the whole configuration. Raises likewise."""
+
+
+def examine_servers(worker: LoadedConfig[Any]) -> None:
+    """Asks each inference server of the worker. Raises ConfigError if one does not answer, has no
+    token interface or another model.
+
+    No part of `check_settings`, which every process runs: a worker waits for its server.
+    """
+    from services.worker.engines.registry import load_engine
+
+    config: WorkerConfig = worker.config
+    for url in config.engine_urls:
+        engine: Any = load_engine(config.engine)
+        try:
+            engine.examine(replace(config, engine_url=url))
+        except TurnwireError as error:
+            problem = f"Invalid value for {worker.origins['engine_url']}: {error}"
+            raise ConfigError([problem]) from error
 
 
 def engine_problem(engine: str) -> str | None:
