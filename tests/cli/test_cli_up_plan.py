@@ -76,6 +76,15 @@ def test_processes_start_in_order_with_their_counts() -> None:
     assert child(made, "frontend-2").port == 82
 
 
+def test_each_inference_server_has_a_worker() -> None:
+    urls = ["http://a:1", "http://b:2", "http://c:3"]
+    made = plan("--model=acme/m", "--engine=vllm-server", f"--engine-url={', '.join(urls)}")
+    workers = [child(made, f"worker-{number}") for number in (1, 2, 3)]
+    assert [worker.engine_urls for worker in workers] == [[url] for url in urls]
+    with pytest.raises(ConfigError, match="needs a --model"):
+        plan("--engine=vllm-server", "--engine-url=http://a:1")
+
+
 def test_state_is_made_once_with_a_private_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,20 +1,26 @@
 """A setting that cannot work ends a command before any process starts: in one line with the flag,
 the value, and the nearest one that would do."""
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cyclopts import Token
 
 from services.cli.main import main
+from services.cli.up.check import examine_servers
 from services.cli.up.plan import make_plan
-from services.runtime.config.loader import ConfigError, Sources
+from services.runtime.config import WorkerConfig
+from services.runtime.config.loader import ConfigError, LoadedConfig, Sources
 from tests.kit.every import Cases
+from tests.worker.fake_vllm_server import fake_vllm_server
 
 WRONG = {
     "nats_url": ("http://127.0.0.1:4222", "nats://:4222", "notaurl", "nats://a b"),
     "model": ("/nowhere/model", "./nowhere", ""),
     "engine": ("nothing", ""),
+    "engine_url": ("127.0.0.1:8000", "grpc://a:1", "http://a:1"),
     "family": ("nothing at all", "hermes+nothing", ""),
     "tool_call_parser": ("hermse",),
     "reasoning_parser": ("deepseek_rr",),
@@ -58,6 +64,31 @@ def test_wrong_value_is_one_line(cases: Cases) -> None:
             with cases.case(flag=flag, value=value):
                 problems = problems_of_up([f"{flag}={value}", *model])
                 assert any(states(problem, flag, value) for problem in problems), problems
+
+
+def test_engine_over_a_server_needs_its_address() -> None:
+    (problem,) = problems_of_up(["--engine=vllm-server", "--model=acme/m"])
+    assert states(problem, "--engine", "--engine-url")
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [({"scale_out": False}, "--enable-scale-out"), ({"key": "k"}, "401"), ({}, None)],
+)
+async def test_check_asks_the_inference_server(
+    options: dict[str, Any], problem: str | None, demo_dir: Path
+) -> None:
+    async with fake_vllm_server(**options) as server:
+        config = WorkerConfig(
+            model=str(demo_dir), engine="vllm-server", engine_url=f"{server.url},{server.url}"
+        )
+        loaded = LoadedConfig(config, {"engine_url": "--engine-url"})
+        if problem is None:
+            await asyncio.to_thread(examine_servers, loaded)
+            return
+        with pytest.raises(ConfigError) as caught:
+            await asyncio.to_thread(examine_servers, loaded)
+    assert states(caught.value.problems[0], "--engine-url", problem)
 
 
 @pytest.mark.parametrize(
