@@ -35,7 +35,8 @@ class AnswerJudge:
         """The terminal delta, once it is there."""
 
     def read(self, chunk: Chunk) -> EngineDelta | None:
-        """Returns the delta of a chunk; None from the end of the turn on. Raises BadAnswer."""
+        """Returns the delta of a chunk; None if there is nothing in it, and from the end of the
+        turn on. Raises BadAnswer."""
         if self._awaits_prompt:
             self._check_prompt(chunk.prompt_ids)
         self._count(chunk)
@@ -56,6 +57,8 @@ class AnswerJudge:
         if chunk.end:
             self._end(chunk.end, delta)
             return None
+        if not delta.ids and delta.cached is None:
+            return None
         return delta
 
     def end(self) -> EngineDelta:
@@ -68,7 +71,7 @@ class AnswerJudge:
         """Makes the delta the terminal one."""
         self._last = delta
         delta.finish = end.reason
-        if end.reason is FinishReason.LENGTH and self._total < self._most:
+        if end.reason is FinishReason.LENGTH and self._total + end.unsent < self._most:
             raise BadAnswer(f"it stopped for the length after {self._total} of {self._most} tokens")
         if end.reason is not FinishReason.STOP:
             return

@@ -52,6 +52,8 @@ class TurnEnd(Struct, frozen=True):
     stop_id: int | None = None
     """The token at which it stopped; None: with another reason."""
     stop_logprobs: list[tuple[int, float]] | None = None
+    unsent: int = 0
+    """Tokens before a LENGTH that the server decoded and does not send."""
 
 
 class Counts(Struct, frozen=True):
@@ -59,7 +61,7 @@ class Counts(Struct, frozen=True):
 
     prompt: int
     output: int
-    """Tokens up to here, with the one that ended the turn."""
+    """Tokens up to here, with the one that ended the turn, without those that are not sent."""
 
 
 class Chunk(Struct):
@@ -70,6 +72,9 @@ class Chunk(Struct):
     logprobs: list[list[tuple[int, float]]] | None = None
     """For each id of `ids`: (token id, log probability), the chosen one first."""
     end: TurnEnd | None = None
+    closes: bool = False
+    """The connection is closed after this event, with which the reader ends a turn that the server
+    would go on with."""
     counts: Counts | None = None
     cached: int | None = None
     """Prompt tokens that the server found in its cache."""

@@ -225,6 +225,8 @@ class RemoteEngine(Engine, KvEventSource):
                     delta = judge.read(chunk)
                     if delta is not None:
                         turn.put(delta)
+                    if chunk.closes:
+                        break
             turn.put(judge.end())
         except Refused as refusal:
             await self._fail(turn, self._refusal(refusal))

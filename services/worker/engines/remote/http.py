@@ -13,6 +13,13 @@ ASK_S = 20.0
 MAX_EVENT_BYTES = 16 << 20
 MAX_MESSAGE_CHARS = 500
 """Longest part of a server's error that is passed on."""
+_STREAM_HEADERS = {
+    "Content-Type": "application/json",
+    "Accept": "text/event-stream",
+    # llama-server closes the connection of a stream, although its answer promises to keep it: the
+    # next request on it would break.
+    "Connection": "close",
+}
 _DATA = b"data:"
 _DONE = b"[DONE]"
 
@@ -80,7 +87,7 @@ class ServerHttp:
             async with self._session.post(
                 self.url + path,
                 data=msgspec.json.encode(body),
-                headers={"Content-Type": "application/json", "Accept": "text/event-stream"},
+                headers=_STREAM_HEADERS,
                 allow_redirects=False,
             ) as answer:
                 if answer.status != 200:

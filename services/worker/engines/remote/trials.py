@@ -7,6 +7,7 @@ So each feature is requested once, and judged by its effect where it has one tha
 import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from msgspec import Struct
@@ -16,12 +17,15 @@ from schemas.conversation import OutputFormat, Sampling
 from schemas.errors import Invalid, TurnwireError
 from services.tokenization.model_files import ModelFacts
 from services.worker.engine import Engine, EngineDelta, EngineInfo, EngineRequest
+from services.worker.engines.remote.dialect import BadAnswer
 
 PROMPT_TOKENS = 33
 """Prompt of a server without prefix sharing."""
 OUTPUT_TOKENS = 3
 ATTEMPTS = 3
 """A feature must show in one of them: rounding may change a token."""
+PROMPTS = 4
+"""Prompts that are drawn at most."""
 _IGNORED = "the server ignores it"
 _BANNED = -100.0
 _NOISE = 0.1
@@ -66,21 +70,19 @@ class Trials:
         self._info = info
         self._model = model
         self._number = 0
-        size = info.vocab_size or PROMPT_TOKENS
-        length = 2 * info.block_tokens + 1 if info.block_tokens else PROMPT_TOKENS
         ends = set(model.eos_ids)
-        ids = [token for token in range(size) if token not in ends]
-        # Random ids, which no cache has yet.
-        self._prompt = random.choices(ids, k=min(length, info.max_model_len - OUTPUT_TOKENS))
+        size = info.vocab_size or PROMPT_TOKENS
+        self._ids = [token for token in range(size) if token not in ends]
+        self._prompt: list[int] = []
         self._greedy: list[int] = []
 
     async def run(self) -> dict[str, str]:
         """Returns what the server lacks of the features that it may have, and why. Raises
         TurnwireError if it cannot decode at all, Invalid if it has another model."""
         await self._check_vocabulary()
-        await self._decode()
+        await self._find_prompt()
         second = await self._decode()
-        self._greedy = second.ids
+        self._greedy = second.ids  # of a prompt in the cache, as in the trials that follow
         await self._decode({"stop_ids": self._greedy[:1]})
         lacking: dict[str, str] = {}
         if self._info.block_tokens is not None and second.cached == 0:
@@ -109,6 +111,20 @@ class Trials:
         except TurnwireError as error:
             return {VISION: str(error)}
         return {}
+
+    async def _find_prompt(self) -> None:
+        """Draws a prompt of random ids, which no cache has yet. Draws again if its output is not
+        whole characters: llama-server does not send each token of those."""
+        block = self._info.block_tokens
+        length = 2 * block + 1 if block else PROMPT_TOKENS
+        logprobs = 0 if "logprobs" in self._info.features else None
+        for _ in range(PROMPTS):
+            room = self._info.max_model_len - OUTPUT_TOKENS
+            self._prompt = random.choices(self._ids, k=min(length, room))
+            with suppress(BadAnswer):
+                output = await self._decode({"sampling": _greedy_sampling(logprobs=logprobs)})
+                if len(output.ids) == OUTPUT_TOKENS:
+                    return
 
     async def _check_vocabulary(self) -> None:
         """Raises Invalid if the last token of the model's vocabulary is none of the server's.
