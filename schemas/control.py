@@ -54,6 +54,17 @@ class ModelCard(Struct, frozen=True, omit_defaults=True):
     it."""
     weight: float = 1.0
     """This model's share of the new sessions for an alias that several models have."""
+    adapters: list[str] = []
+    """From a worker: the names of the LoRA adapters that its engine has now."""
+    passes_adapters: bool = False
+    """The preprocessor reads `Conversation.adapter`; those of older releases would drop it."""
+    adapter: str = ""
+    """Only in frontends: the card describes `name` with this LoRA adapter. "": without one."""
+
+    @property
+    def served_name(self) -> str:
+        """The name under which clients find the model, beside its aliases."""
+        return f"{self.name}:{self.adapter}" if self.adapter else self.name
 
 
 class Load(Struct, frozen=True, omit_defaults=True):

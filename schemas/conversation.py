@@ -296,3 +296,5 @@ class Conversation(Struct, frozen=True, omit_defaults=True):
     summary: bool = False
     """The answer is a summary for programs: nothing is added to it for a user. The frontend does
     not send this."""
+    adapter: str = ""
+    """The LoRA adapter of `model` that decodes, one of `ModelCard.adapters`; "": none."""

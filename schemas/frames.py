@@ -257,6 +257,8 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     """That turn."""
     images: list[PromptImage] = []
     """The images in `prompt`, in order."""
+    adapter: str = ""
+    """As in `Conversation`."""
 
     @property
     def is_prefill(self) -> bool:

@@ -4,8 +4,10 @@
 |------------------|----------------------------------------|--------------------------------------|
 | `placement_key`  | the agent's id, else the question      | sessions of all tenants              |
 | `helper_key`     | a helper's own id                      | the same: what its helpers have      |
-| `tenant_key`     | the tenant; an id, else the question   | sessions of one tenant               |
-| `session_key`    | the tenant, the id and the question    | prompts that may extend each other   |
+| `tenant_key`     | the tenant; an id, else the question;  | sessions of one tenant               |
+|                  | the adapter                            |                                      |
+| `session_key`    | the tenant, the id, the question and   | prompts that may extend each other   |
+|                  | the adapter                            |                                      |
 | `session_digest` | the id                                 | sessions of a ledger's look-alikes   |
 
 What a client says of its session (headers, user ids, cache keys) is found by the APIs. Frontends of
@@ -56,14 +58,15 @@ def tenant_key(conversation: Conversation, session: str | None) -> str:
     """
     tenant = conversation.client.tenant or ""
     name = first_question(conversation) if session is None else f"id\0{session}"
-    return _hash(f"{tenant}\0{name}")
+    return _hash(_with_adapter(conversation, f"{tenant}\0{name}"))
 
 
 def session_key(conversation: Conversation) -> SessionKey:
     """Returns a key that prompts share which may begin with one another. Agents send the requests
     of their helpers under the same session id, with other questions."""
     client = conversation.client
-    return client.tenant, client.session, _hash(first_question(conversation))
+    question = _with_adapter(conversation, first_question(conversation))
+    return client.tenant, client.session, _hash(question)
 
 
 def session_digest(session: str | None) -> bytes:
@@ -72,6 +75,12 @@ def session_digest(session: str | None) -> bytes:
         return b""
     data = f"session\0{session}".encode("utf-8", "surrogatepass")
     return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
+
+
+def _with_adapter(conversation: Conversation, text: str) -> str:
+    """A text that differs for each adapter: what one has computed is of no use to another."""
+    adapter = conversation.adapter
+    return f"adapter\0{adapter}\0{text}" if adapter else text
 
 
 def _hash(text: str) -> str:

@@ -40,9 +40,11 @@ class LedgerModel(Struct, frozen=True):
         except Invalid:
             return ""
 
-    def scope_of(self, tenant: str | None) -> bytes:
-        """The hash to which the keys of a tenant's sessions are bound."""
+    def scope_of(self, tenant: str | None, adapter: str = "") -> bytes:
+        """The hash to which the keys of a tenant's sessions with an adapter are bound. "": none."""
         hasher = new_hasher(b"")
         owner = "-" if tenant is None else f"={tenant}"
         add_record(hasher, "scope", self.name, self.digest.hex(), owner)
+        if adapter:
+            add_record(hasher, "adapter", adapter)
         return hasher.digest()

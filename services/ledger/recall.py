@@ -102,7 +102,7 @@ class TurnLedger(Ledger):
 
     def chain_of(self, conversation: Conversation) -> Chain:
         """The hash keys of a conversation's turns."""
-        scope = self.model.scope_of(conversation.client.tenant)
+        scope = self.model.scope_of(conversation.client.tenant, conversation.adapter)
         return self._chains.chain_of(conversation, scope)
 
     @override

@@ -315,4 +315,5 @@ def _card(
         tools=traits.tools,
         features=features,
         weight=config.alias_weight,
+        passes_adapters=True,
     )

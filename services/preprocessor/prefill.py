@@ -148,6 +148,7 @@ class LedgerPrefills(Prefills):
             cache_salt=self._placement.cache_salt(conversation),
             session=tenant_key(conversation, conversation.client.session),
             images=images,
+            adapter=conversation.adapter,
         )
 
 

@@ -130,6 +130,15 @@ class PromptKeys(Sequence[int]):
         return self._keys
 
 
+def adapter_salt(adapter: str, salt: str | None) -> str | None:
+    """The salt of prompts with a LoRA adapter (the KV of equal tokens differs with each), made of
+    the salt that they have without one. "": no adapter.
+
+    No other salt is equal to it: those of a tenant have no "=" before their first line break.
+    """
+    return f"adapter={adapter}\n{salt or ''}" if adapter else salt
+
+
 def root(salt: str | None) -> int:
     """The seed of the first block's key."""
     return xxh3_64_intdigest(salt.encode()) if salt else 0

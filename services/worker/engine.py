@@ -190,6 +190,9 @@ class EngineRequest(Struct, frozen=True):
     computed them."""
     images: Sequence[EngineImage] = ()
     """The images in the prompt, in order; only for an engine with `vision`."""
+    adapter: str = ""
+    """A LoRA adapter that decodes, one of `AdapterSource.adapters`; "": none. It is also part of
+    `cache_salt`."""
 
 
 class EngineDelta(Struct, gc=False):
@@ -277,6 +280,19 @@ class EngineSupport(Struct, frozen=True):
     features: frozenset[str]
     lacking: Mapping[str, str] = {}
     """Why the engine lacks a feature, by feature."""
+
+
+# -- LoRA adapters
+# --------------------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class AdapterSource(Protocol):
+    """An engine that may have LoRA adapters."""
+
+    def adapters(self) -> Sequence[str]:
+        """Returns the names that requests may have now. Cheap: called twice a second."""
+        ...
 
 
 # -- KV events

@@ -88,6 +88,7 @@ class EngineRequests:
             trace=request.trace,
             block_keys=blocks.keys,
             images=images,
+            adapter=request.adapter,
         )
         check(engine_request, self._info)
         return DecodingStart(request, engine_request, resume, blocks, counter)

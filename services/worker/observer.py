@@ -56,6 +56,10 @@ class WorkerObserver:
         )
         self._metrics = WorkerMetrics(process.metrics)
 
+    def adapters_changed(self, adapters: list[str]) -> None:
+        """Records that the engine has other LoRA adapters than before."""
+        self._log.info("worker.adapters", adapters=adapters)
+
     def open(
         self, prompt_tokens: int, computed_tokens: int, trace: dict[str, str]
     ) -> DecodingObserver:

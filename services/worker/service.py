@@ -27,7 +27,14 @@ from services.runtime.recent_turns import RecentTurns
 from services.runtime.requests import after_sending
 from services.worker.admission import check_images
 from services.worker.budgeted_turn import BudgetedTurn, Continuation
-from services.worker.engine import Engine, EngineDied, EngineImage, EngineInfo, Sink
+from services.worker.engine import (
+    AdapterSource,
+    Engine,
+    EngineDied,
+    EngineImage,
+    EngineInfo,
+    Sink,
+)
 from services.worker.engine_requests import DecodingStart, EngineRequests, prompt_tokens
 from services.worker.engines.registry import open_engine
 from services.worker.kv.publisher import open_publisher
@@ -66,7 +73,7 @@ class Worker(Service):
         self._requests = EngineRequests(info, self._kv)
         self._images = StoredImages(process)
         self._cancelled = RecentTurns()
-        self.models = [_model_card(info, model)]
+        self.models = [_model_card(info, model, self._adapters())]
 
     # -- a turn
     # ----------------------------------------------------------------------------------------------
@@ -100,6 +107,9 @@ class Worker(Service):
         newest = self._turns.find(request.turn)
         if newest is not None and newest.stream.attempt >= request.attempt:
             raise errors.Unavailable("this worker has the turn already")
+        if request.adapter and request.adapter not in self._adapters():
+            # rare: it was unloaded a moment ago
+            raise errors.NotFound(f"model: {self._model}:{request.adapter}")
         if request.timeout_s is not None and request.timeout_s <= 0:
             raise errors.TimedOut("the request's deadline has passed", code=errors.DEADLINE_PASSED)
         slots = self._engine.load().slots
@@ -267,16 +277,29 @@ class Worker(Service):
         """Returns when every turn has ended and its shard has all of its tokens."""
         await self._output.drain()
 
+    def _adapters(self) -> list[str]:
+        """Returns the adapters that requests may name: none with an engine that shares KV blocks
+        whatever their salts, because adapters could share them."""
+        shares_all = self._info.block_tokens is not None and "salt" not in self._info.features
+        if shares_all or not isinstance(self._engine, AdapterSource):
+            return []
+        return [name for name in self._engine.adapters() if name and name.isprintable()]
+
     async def watch(self) -> None:
-        """Ends the process when the engine has died, also if no turn was open to report it."""
+        """Follows the engine's adapters. Ends the process when the engine has died, also if no turn
+        was open to report it."""
         # An engine that dies sends no event. The errors of its turns must be sent before the
         # process ends.
-        while self._engine.healthy() or self._turns:  # noqa: ASYNC110
+        while self._engine.healthy() or self._turns:
+            adapters = self._adapters()
+            if adapters != self.models[0].adapters:
+                self.models = [msgspec.structs.replace(self.models[0], adapters=adapters)]
+                self._observer.adapters_changed(adapters)
             await asyncio.sleep(HEALTH_INTERVAL_S)
         self._process.stop(failure="the engine died")
 
 
-def _model_card(info: EngineInfo, model: str) -> ModelCard:
+def _model_card(info: EngineInfo, model: str, adapters: list[str]) -> ModelCard:
     return ModelCard(
         name=model,
         max_model_len=info.max_model_len,
@@ -286,6 +309,7 @@ def _model_card(info: EngineInfo, model: str) -> ModelCard:
         block_tokens=info.block_tokens or 0,
         raw_prompts=True,
         shares_queued=info.shares_queued,
+        adapters=adapters,
     )
 
 

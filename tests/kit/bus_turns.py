@@ -21,6 +21,8 @@ class DecodedTurn:
     output: list[int] = field(default_factory=list)
     """Without the end token."""
     images: list[PromptImage] = field(default_factory=list)
+    adapter: str = ""
+    salt: str | None = None
     cached: int | None = None
     stop_id: int | None = None
     taken: bool = False
@@ -73,6 +75,8 @@ class BusTurns:
             decoded = self.turns.setdefault(payload.turn, DecodedTurn(payload.turn))
             decoded.prompt = unpack_ids(payload.prompt)
             decoded.images = payload.images
+            decoded.adapter = payload.adapter
+            decoded.salt = payload.cache_salt
         elif isinstance(payload, TokenFrame):
             for entry in payload.entries:
                 decoded = self.turns.setdefault(entry.turn, DecodedTurn(entry.turn))

@@ -30,10 +30,18 @@ class Session:
     """One client's session, in which each call gets a result."""
 
     def __init__(
-        self, client: Client, api: Api, question: str, *, result: str = "a file", reasons: bool
+        self,
+        client: Client,
+        api: Api,
+        question: str,
+        *,
+        result: str = "a file",
+        reasons: bool,
+        model: str = MODEL,
     ) -> None:
         """`reasons`: it sends reasoning back, without its text where it may be sealed only."""
         self.api = api
+        self.model = model
         self.turns: list[str] = []
         self.messages = [Message("user", [Text(question)])]
         self._client, self._result, self._reasons = client, result, reasons
@@ -42,7 +50,7 @@ class Session:
     def body(self) -> dict[str, Any]:
         """The next request."""
         sampling = Sampling(max_tokens=1000)
-        conversation = Conversation(MODEL, self.messages, tools=[TOOL], sampling=sampling)
+        conversation = Conversation(self.model, self.messages, tools=[TOOL], sampling=sampling)
         found: dict[str, Any] = json.loads(CLIENTS[self.api].request(conversation, stream=False))
         found.pop("store", None)  # by default, responses are stored
         return found

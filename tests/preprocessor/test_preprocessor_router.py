@@ -1,5 +1,6 @@
 """The choice of worker and parser of a turn, and the encoding of its request."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -8,8 +9,8 @@ from msgspec import Raw
 
 from schemas.control import Heartbeat, Load, ModelCard
 from schemas.conversation import Client, Conversation, Hints, Sampling
-from schemas.errors import Overloaded, Unavailable
-from schemas.frames import GenerateRequest, decode_generate, pack_ids
+from schemas.errors import NotFound, Overloaded, Unavailable
+from schemas.frames import GenerateRequest, TurnRequest, decode_generate, pack_ids
 from services.preprocessor.routing.kv_view import KvView
 from services.preprocessor.routing.placement import Placement
 from services.preprocessor.routing.router import Router, TurnProfile
@@ -135,3 +136,24 @@ async def test_worker_of_an_older_release_gets_json(make_process: MakeProcess, r
     else:
         assert msgspec.json.decode(data, type=GenerateRequest) == REQUEST
     assert msgspec.json.decode(placement.encode(REQUEST, "gone"), type=GenerateRequest) == REQUEST
+
+
+async def test_turn_with_an_adapter_goes_to_a_worker_that_has_it(make_process: MakeProcess) -> None:
+    preprocessor = await make_process("preprocessor", "adapters-p")
+    placement = Placement(preprocessor, "m", make_router(), KvView(preprocessor, "m"))
+    for name, adapters in (("sql", ["sql"]), ("docs", ["docs"]), ("none", [])):
+        worker = await make_process("worker", f"adapters-{name}")
+        worker.serve(Reported(ModelCard("m", adapters=adapters)))
+        worker.heartbeats.send()
+    await eventually(lambda: len(preprocessor.registry.able("worker", "m")) == 3)
+
+    def ranked(adapter: str) -> list[str]:
+        conversation = Conversation("m", [], adapter=adapter)
+        turn: Any = SimpleNamespace(request=TurnRequest("t", "f", conversation))
+        return placement.rank_workers(turn, {})
+
+    for adapter in ("sql", "docs"):
+        (chosen,) = ranked(adapter)
+        assert chosen.startswith(f"adapters-{adapter}")
+    with pytest.raises(NotFound):
+        ranked("other")

@@ -1,11 +1,20 @@
 """Keys of KV blocks."""
 
 import random
+from itertools import product
 
 import pytest
 
 from schemas.frames import pack_ids
-from services.tokenization.block_keys import _STRETCH, KeyMemo, PromptKeys, block_keys, pack, unpack
+from services.tokenization.block_keys import (
+    _STRETCH,
+    KeyMemo,
+    PromptKeys,
+    adapter_salt,
+    block_keys,
+    pack,
+    unpack,
+)
 from tests.kit.examples import chances
 
 STRETCH = _STRETCH * 2
@@ -41,6 +50,18 @@ def test_salt_separates_prompts() -> None:
     plain, salted = keys([1, 2, 3, 4]), keys([1, 2, 3, 4], salt="a")
     assert plain != salted != keys([1, 2, 3, 4], salt="b")
     assert plain == keys([1, 2, 3, 4], salt="")
+
+
+def test_no_two_adapters_salts_are_equal_and_without_one_a_salt_stays() -> None:
+    """Salts as they are made of tenants and clients' salts, which clients choose freely."""
+    tenants, adapters = ["", "a", "adapter"], ["", "a", "b", "a=b", "adapter=a"]
+    clients = ["", *adapters[1:], "\n", "a\n", "adapter=a\n", "\nadapter=a\n"]
+    salts = {None, *tenants[1:], *(f"{tenant}\n{one}" for tenant in tenants for one in clients)}
+    pairs = list(product(adapters, salts))
+    made = {adapter_salt(adapter, salt) for adapter, salt in pairs}
+    assert len(made) == len(pairs)
+    assert {adapter_salt("", salt) for salt in salts} == salts
+    assert adapter_salt("sql", "tenant") == "adapter=sql\ntenant", "in every release"
 
 
 def test_memo_and_lazy_keys_change_no_key() -> None:

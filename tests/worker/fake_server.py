@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import web
 
+from tests.worker.fake_vllm import LoRARequest
+
 Event = dict[str, Any]
 Lie = Callable[[list[Event]], Iterable[Event | bytes]]
 """Changes the events of an answer."""
@@ -24,10 +26,19 @@ def honest(events: list[Event]) -> Iterable[Event | bytes]:
 class FakeServer:
     """One server. `open` starts it on a free port; `kill` breaks every connection."""
 
-    def __init__(self, key: str | None = None, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        key: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        adapters: Iterable[str] = (),
+    ) -> None:
         """`key`: what the header Authorization must have; None: no key is needed."""
         self.key = key
         self._tls = tls
+        self.adapters: dict[str, LoRARequest] = {}
+        """Those that are loaded, by name."""
+        for name in adapters:
+            self.load_adapter(name)
         self.lie: Lie = honest
         self.refusals: list[int] = []
         """Statuses with which the next requests are refused."""
@@ -76,7 +87,19 @@ class FakeServer:
         if self._runner is not None:
             await self._runner.cleanup()
 
+    def load_adapter(self, name: str) -> None:
+        """As `/v1/load_lora_adapter` of both servers."""
+        self.adapters[name] = LoRARequest(name, len(self.adapters) + 1, f"/adapters/{name}")
+
     # -- for the routes of a subclass
+
+    def model_cards(self, model: str, **more: Any) -> list[dict[str, Any]]:
+        """The data of `/v1/models`."""
+        adapters = [
+            {"id": name, "root": adapter.lora_path, "parent": model, "max_model_len": None}
+            for name, adapter in self.adapters.items()
+        ]
+        return [{"id": model, "parent": None, **more}, *adapters]
 
     async def hang(self) -> None:
         """Returns when the server does not hang."""

@@ -91,13 +91,14 @@ class GenerateBody(msgspec.Struct):
     top_logprobs_num: int | None = None
     priority: int | None = None
     cache_salt: str | None = None
+    lora_path: str | None = None
 
 
 class FakeSglangServer(FakeServer):
     """`options`: arguments of the server under the names of `/server_info`, and of the fake."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(options.pop("key", None))
+        super().__init__(options.pop("key", None), adapters=options.pop("adapters", ()))
         self.honours_salts = options.pop("honours_salts", True)
         self.original_logprobs = options.pop("original_logprobs", True)
         """SGLANG_RETURN_ORIGINAL_LOGPROB."""
@@ -130,6 +131,7 @@ class FakeSglangServer(FakeServer):
         return [
             web.get("/server_info", self._server_info),
             web.get("/v1/loads", self._loads),
+            web.get("/v1/models", self._models),
             web.post("/generate", self._generate),
             web.post("/abort_request", self._abort),
         ]
@@ -146,6 +148,9 @@ class FakeSglangServer(FakeServer):
         return web.json_response(
             {**self.info, "internal_states": [scheduler], "startup_time": startup}
         )
+
+    async def _models(self, _: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": self.model_cards("served")})
 
     async def _loads(self, _: web.Request) -> web.Response:
         load = {"dp_rank": 0, "token_usage": 0.5, "total_prefill_uncached_tokens": 7}
@@ -202,6 +207,8 @@ class FakeSglangServer(FakeServer):
             raise ValueError(f"Duplicate request ID detected: {body.rid}")
         if not body.input_ids:
             raise ValueError("input_ids cannot be empty.")
+        if body.lora_path and body.lora_path not in self.adapters:
+            raise ValueError(f"Got LoRA adapter that has never been loaded: {body.lora_path}")
         if len(body.input_ids) + (sampling.max_new_tokens or 0) > CONTEXT:
             raise ValueError("Requested token count exceeds the model's maximum context length")
         sampling.verify()
@@ -237,8 +244,14 @@ class FakeSglangServer(FakeServer):
         salt = body.cache_salt if self.honours_salts else None
         prompt = {"type": "token", "prompt_token_ids": body.input_ids, "cache_salt": salt}
         priority = body.priority if self.info["enable_priority_scheduling"] else None
+        adapter = self.adapters[body.lora_path] if body.lora_path else None
+        self.engine.adapters.update(self.adapters.values())
         outputs = self.engine.generate(
-            prompt, self._engine_sampling(body), body.rid, priority=-(priority or 0)
+            prompt,
+            self._engine_sampling(body),
+            body.rid,
+            lora_request=adapter,
+            priority=-(priority or 0),
         )
         ids: list[int] = []
         rows: list[list[Any]] = []

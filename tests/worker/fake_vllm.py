@@ -1,7 +1,7 @@
 """A small `vllm`, and the `zmq` that it needs, as strict as the real one (0.32) in what it takes.
 
 `modules()` gives what to put into `sys.modules`; `AsyncLLM.last` is the engine that was built. The
-model's next token depends on its position alone.
+model's next token depends on its position and the LoRA adapter alone.
 """
 
 import asyncio
@@ -102,6 +102,8 @@ class AsyncEngineArgs:
     skip_tokenizer_init: bool = False
     logprobs_mode: str = "raw_logprobs"
     data_parallel_size: int = 1
+    enable_lora: bool = False
+    max_loras: int = 1
     long_prefill_token_threshold: int = 0
 
 
@@ -110,6 +112,13 @@ class KVEventsConfig:
     enable_kv_cache_events: bool = False
     publisher: str | None = None
     endpoint: str = "tcp://*:5557"
+
+
+@dataclass(frozen=True)
+class LoRARequest:
+    lora_name: str
+    lora_int_id: int
+    lora_path: str
 
 
 def tokens_input(
@@ -183,6 +192,7 @@ class _Request:
     salt: str | None
     sampling: SamplingParams
     priority: int
+    adapter: LoRARequest | None
     outputs: "asyncio.Queue[Any]" = field(default_factory=asyncio.Queue)
     done: list[int] = field(default_factory=list)
     cached: int | None = None
@@ -221,6 +231,7 @@ class AsyncLLM:
         self.running: list[_Request] = []
         self.aborted: list[str] = []
         self.cache = FakeCache(BLOCK)
+        self.adapters: set[LoRARequest] = set()
         self.gate = asyncio.Event()
         self.gate.set()
         self.dead = False
@@ -255,8 +266,22 @@ class AsyncLLM:
     def shutdown(self, timeout: float | None = None) -> None:
         self.shutdowns += 1
 
+    async def add_lora(self, lora_request: LoRARequest) -> bool:
+        if not self.args.enable_lora:
+            raise RuntimeError("LoRA is not enabled. Use --enable-lora to enable LoRA.")
+        assert len(self.adapters) + 1 < self.args.max_loras, "the last place stays empty"
+        assert lora_request.lora_int_id not in {one.lora_int_id for one in self.adapters}
+        self.adapters.add(lora_request)
+        return True
+
     async def generate(
-        self, prompt: Any, sampling_params: SamplingParams, request_id: str, *, priority: int = 0
+        self,
+        prompt: Any,
+        sampling_params: SamplingParams,
+        request_id: str,
+        *,
+        lora_request: LoRARequest | None = None,
+        priority: int = 0,
     ) -> AsyncGenerator[Any, None]:
         if self.dead:
             raise EngineDeadError
@@ -274,7 +299,8 @@ class AsyncLLM:
             yield types.SimpleNamespace(outputs=[out], num_cached_tokens=0, finished=True)
             return
         _check((sampling_params.logprobs or 0) <= 20, "greater than max allowed: 20")
-        request = _Request(ids, prompt["cache_salt"], sampling_params, priority)
+        assert lora_request is None or lora_request in self.adapters
+        request = _Request(ids, prompt["cache_salt"], sampling_params, priority, lora_request)
         self.requests.append(request)
         if self._stepping is None:
             self._stepping = asyncio.get_running_loop().create_task(self._step())
@@ -320,9 +346,9 @@ class AsyncLLM:
     def _decoded(self, request: _Request) -> Any:
         sampling, ids = request.sampling, [*request.prompt, *request.done]
         if request.cached is None:
-            request.cached = self.cache.match(request.prompt, request.salt)
-        self._store(ids, request.salt)
-        token = (len(ids) * 37) % 491 + 8
+            request.cached = self.cache.match(request.prompt, _extras(request))
+        self._store(ids, request)
+        token = (len(ids) * 37 + _number(request) * 53) % 491 + 8
         if (sampling.logit_bias or {}).get(token) == -100:
             token = 7
         if token in sampling.stop_token_ids and len(request.done) < sampling.min_tokens:
@@ -352,10 +378,17 @@ class AsyncLLM:
             metrics=stats,
         )
 
-    def _store(self, ids: list[int], salt: str | None) -> None:
+    def _store(self, ids: list[int], request: _Request) -> None:
+        adapter = None if request.adapter is None else request.adapter.lora_name
         events = [
-            stored(block.hash, block.parent, block.ids, salt if block.parent is None else None)
-            for block in self.cache.store(ids, salt)
+            stored(
+                block.hash,
+                block.parent,
+                block.ids,
+                request.salt if block.parent is None else None,
+                adapter,
+            )
+            for block in self.cache.store(ids, _extras(request))
         ]
         if events and self.args.kv_events_config is not None:
             self.publish(events)
@@ -366,8 +399,22 @@ class AsyncLLM:
         _stored_by_endpoint[self.args.kv_events_config.endpoint].deliver((b"", number, payload))
 
 
-def stored(block: int, parent: int | None, ids: list[int], salt: str | None) -> dict[str, Any]:
+def _number(request: _Request) -> int:
+    return 0 if request.adapter is None else request.adapter.lora_int_id
+
+
+def _extras(request: _Request) -> str | None:
+    """What the hashes of a request's blocks cover beside its tokens."""
+    if request.adapter is None:
+        return request.salt
+    return f"{request.adapter.lora_path} {request.salt}"
+
+
+def stored(
+    block: int, parent: int | None, ids: list[int], salt: str | None, adapter: str | None = None
+) -> dict[str, Any]:
     """A `BlockStored` as vLLM packs it."""
+    extras = [key for key in (adapter, salt) if key]
     return {
         "type": "BlockStored",
         "block_hashes": [block],
@@ -375,7 +422,8 @@ def stored(block: int, parent: int | None, ids: list[int], salt: str | None) -> 
         "token_ids": ids,
         "block_size": len(ids),
         "medium": "GPU",
-        "extra_keys": [[salt] if salt else None],
+        "lora_name": adapter,
+        "extra_keys": [extras or None],
         "group_idx": 0,
         "kv_cache_spec_kind": "full_attention",
     }
@@ -430,6 +478,7 @@ def modules() -> dict[str, Any]:
         "vllm.config.kv_events": {"KVEventsConfig": KVEventsConfig},
         "vllm.engine.arg_utils": {"AsyncEngineArgs": AsyncEngineArgs},
         "vllm.exceptions": {"VLLMClientError": VLLMClientError},
+        "vllm.lora.request": {"LoRARequest": LoRARequest},
         "vllm.inputs": {"tokens_input": tokens_input},
         "vllm.sampling_params": {
             "SamplingParams": SamplingParams,

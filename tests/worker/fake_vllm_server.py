@@ -45,7 +45,8 @@ class FakeVllmServer(FakeServer):
     def __init__(self, **options: Any) -> None:
         self.scale_out = options.pop("scale_out", True)
         self.reports_cached = options.pop("reports_cached", True)
-        super().__init__(options.pop("key", None), options.pop("tls", None))
+        key, tls = options.pop("key", None), options.pop("tls", None)
+        super().__init__(key, tls, options.pop("adapters", ()))
         self.started = 1.0
         self.steps = 7.0
         self.steps_per_look = 0.0
@@ -84,8 +85,8 @@ class FakeVllmServer(FakeServer):
         if not self.is_allowed(request):
             return web.json_response({"error": "Unauthorized"}, status=401)
         window = self.engine.vllm_config.model_config.max_model_len
-        card = {"id": MODEL, "root": "/models/served", "parent": None, "max_model_len": window}
-        return web.json_response({"object": "list", "data": [card]})
+        cards = self.model_cards(MODEL, root="/models/served", max_model_len=window)
+        return web.json_response({"object": "list", "data": cards})
 
     async def _health(self, _: web.Request) -> web.Response:
         await self.hang()
@@ -130,6 +131,10 @@ class FakeVllmServer(FakeServer):
             return _error(self.refusals.pop(0), "not now")
         body = await request.json()
         self.requests.append(body)
+        adapter = self.adapters.get(body.get("model"))
+        if adapter is None and body.get("model") not in (None, MODEL):
+            return _error(404, f"The model `{body['model']}` does not exist.")
+        self.engine.adapters.update(self.adapters.values())
         try:
             sampling = self._check(body)
         except (VLLMClientError, msgspec.ValidationError) as error:
@@ -142,6 +147,7 @@ class FakeVllmServer(FakeServer):
             },
             sampling,
             f"generate-tokens-{body['request_id']}",
+            lora_request=adapter,
             priority=body.get("priority", 0),
         )
         async with aclosing(outputs):
@@ -160,8 +166,6 @@ class FakeVllmServer(FakeServer):
         unknown = body.keys() - FIELDS
         if unknown:
             raise VLLMClientError(f"a test must not send {unknown}")
-        if body.get("model") not in (None, MODEL):
-            raise VLLMClientError(f"The model `{body['model']}` does not exist.")
         if not body.get("token_ids"):
             raise VLLMClientError("token_ids: List should have at least 1 item")
         if max(body["token_ids"]) >= VOCAB:

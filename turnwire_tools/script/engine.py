@@ -182,6 +182,11 @@ class ScriptEngine:
         insort(self._waiting, (-priority, stream), key=itemgetter(0))
         self._admit()
 
+    def adapters(self) -> Sequence[str]:
+        """Names of LoRA adapters (`engine_args.adapters`), which share no cache."""
+        names: Sequence[str] = (self._config.engine_args or {}).get("adapters", ())
+        return names
+
     def load(self) -> Load:
         """Turns that play, and the simulated cache."""
         tokens = sum(stream.prompt_tokens + stream.pos for stream in self._running)

@@ -171,7 +171,9 @@ class TurnAttempts:
         if self._catalog.takes_turns(turn.card.name):
             return
         turn.card = self._catalog.resolve(alias, turn.conversation)
-        turn.conversation = msgspec.structs.replace(turn.conversation, model=turn.card.name)
+        turn.conversation = msgspec.structs.replace(
+            turn.conversation, model=turn.card.name, adapter=turn.card.adapter
+        )
         if VISION not in turn.card.features:
             turn.conversation = without_images(turn.conversation)
 

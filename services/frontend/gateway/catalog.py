@@ -37,14 +37,20 @@ class ModelCatalog:
         registry.on_forget(self._on_change)
 
     def models(self) -> list[ModelCard]:
-        """Returns the models that a preprocessor describes and a worker can decode. Do not change
-        the list."""
+        """Returns the models that a preprocessor describes and a worker can decode, and after them
+        each with each of its adapters. Do not change the list."""
         if self._served is None:
             cards = self._cards_of("preprocessor")
             workers = self._cards_of("worker")
             names = sorted(cards.keys() & workers.keys())
-            self._served = [_merge(cards[name], workers[name]) for name in names]
+            deployments = [_merge(cards[name], workers[name]) for name in names]
+            adapted = [_with_adapter(card, name) for card in deployments for name in card.adapters]
+            self._served = [*deployments, *adapted]
         return self._served
+
+    def _deployments(self) -> list[ModelCard]:
+        """The models without their adapters."""
+        return [card for card in self.models() if not card.adapter]
 
     def _cards_of(self, stage: Stage) -> dict[str, list[ModelCard]]:
         """Descriptions of each model, by living processes; where none is left, by processes that
@@ -81,7 +87,7 @@ class ModelCatalog:
         names = [model]
         if model and not self._accept_any_model:
             return names
-        cards = self.models()
+        cards = self._deployments()
         if self._default_model:
             names.append(self._default_model)
         elif len(cards) == 1:
@@ -89,10 +95,19 @@ class ModelCatalog:
         return names
 
     def _find(self, name: str, conversation: Conversation | None) -> ModelCard | None:
-        """Returns the model with exactly this name, or one of those with this alias."""
-        cards = self.models()
+        """Returns the model with exactly this name, or one of those with this alias. The names of
+        models precede those of adapters."""
+        adapted = [card for card in self.models() if card.adapter]
+        deployments = self._deployments()
+        return self._find_among(deployments, name, conversation) or self._find_among(
+            adapted, name, conversation
+        )
+
+    def _find_among(
+        self, cards: list[ModelCard], name: str, conversation: Conversation | None
+    ) -> ModelCard | None:
         for card in cards:
-            if name == card.name:
+            if name == card.served_name:
                 return card
         matches = [card for card in cards if name in card.aliases]
         if not matches:
@@ -107,7 +122,7 @@ class ModelCatalog:
 
     def ready_models(self) -> list[str]:
         """Returns the models for which every stage takes turns."""
-        return [card.name for card in self.models() if self.takes_turns(card.name)]
+        return [card.name for card in self._deployments() if self.takes_turns(card.name)]
 
     def takes_turns(self, model: str) -> bool:
         """Returns whether every stage of a model takes turns."""
@@ -115,7 +130,7 @@ class ModelCatalog:
 
     def processes(self) -> Iterator[tuple[str, Stage, int]]:
         """Yields how many processes of each stage take turns for each model."""
-        for card in self.models():
+        for card in self._deployments():
             for stage in INNER_STAGES:
                 yield card.name, stage, len(self._registry.able(stage, card.name))
 
@@ -156,4 +171,19 @@ def _merge(cards: list[ModelCard], workers: list[ModelCard]) -> ModelCard:
         features=sorted(features),
         engine=workers[0].engine,
         weight=sum(described.weight for described in cards) / len(cards),
+        adapters=_adapters(cards, workers),
     )
+
+
+def _adapters(cards: list[ModelCard], workers: list[ModelCard]) -> list[str]:
+    """The adapters of any worker. None if a preprocessor would drop their names: its prompts would
+    be decoded without them."""
+    if not all(card.passes_adapters for card in cards):
+        return []
+    return sorted({adapter for worker in workers for adapter in worker.adapters})
+
+
+def _with_adapter(card: ModelCard, adapter: str) -> ModelCard:
+    """A model with one of its adapters, which is found under its own name, too."""
+    aliases = [adapter, *(f"{alias}:{adapter}" for alias in card.aliases)]
+    return replace(card, adapter=adapter, aliases=aliases)

@@ -144,7 +144,7 @@ class EventReceiver:
             return
         if any(isinstance(event, LastEvent) for event in entry.events):
             return
-        models = [card.name for card in self._catalog.models()]
+        models = list({card.name for card in self._catalog.models()})
         if turn is not None:
             models = [turn.card.name]
         for model in models:

@@ -36,9 +36,9 @@ class PromptOrigins:
 
     def note(self, turn: BusTurn, prepared: Prepared) -> Prepared:
         """Notes the origin of a turn's prompt, and returns `prepared` with the final comparison.
-        Prompts of two models have nothing in common. An earlier prompt that is not where it was
-        made cannot be compared."""
-        model = turn.card.name
+        Prompts of two models, or of two adapters, have nothing in common. An earlier prompt that is
+        not where it was made cannot be compared."""
+        model = turn.card.served_name
         key = _key(turn.conversation, turn.id)
         seen = PromptSeen(key, model, turn.attempt.preprocessor, prepared.prompt_tokens)
         self.apply(seen)

@@ -68,7 +68,7 @@ class Caller:
         request."""
         if not self.sees(card):
             raise Forbidden(
-                f"Your API key may not use the model {name or card.name}.", param="model"
+                f"Your API key may not use the model {name or card.served_name}.", param="model"
             )
 
 

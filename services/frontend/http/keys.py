@@ -10,7 +10,7 @@ One key a line: its name and the SHA-256 of its text, then its options:
     rpm=N           requests per minute
     tpm=N           tokens per minute: of prompts without their cached part, and of answers
     models=A,B*     the models that the key may use, by any of their names; `*` and `?` as in file
-                    names
+                    names. A LoRA adapter has names of its own (`coder:sql`, `sql`)
     expires=DATE    from when on the key is refused: 2027-01-31 (the start of the day, UTC) or
                     2027-01-31T18:00Z
     priority=N      priority of all turns of the key, whatever their requests set
@@ -61,7 +61,7 @@ class Key(Struct, frozen=True):
         """Returns whether the key may use a model. One matching name is enough."""
         if not self.models:
             return True
-        names = (card.name, *card.aliases)
+        names = (card.served_name, *card.aliases)
         return any(fnmatchcase(*pair) for pair in product(names, self.models))
 
 

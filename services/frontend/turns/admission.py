@@ -211,7 +211,14 @@ def _with_names(conversation: Conversation, caller: Caller, card: ModelCard) -> 
     )
     if caller.priority is not None:
         hints = replace(hints, priority=caller.priority)
-    return replace(conversation, model=card.name, client=client, hints=hints, summary=False)
+    return replace(
+        conversation,
+        model=card.name,
+        adapter=card.adapter,
+        client=client,
+        hints=hints,
+        summary=False,
+    )
 
 
 async def _describe_sizes(call: Awaitable[T]) -> T:

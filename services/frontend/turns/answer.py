@@ -124,7 +124,7 @@ class RunningAnswer:
         first = conversations[0]
         card = self.model.card_for(first)
         model_name = self.model.name_for(first)
-        self.record.begin(card.name, first.client, _now())
+        self.record.begin(card.name, first.client, _now(), card.adapter)
 
         admitted = await self.model.admit(first)
         choices = [admitted, *map(admitted.with_choice, conversations[1:])]

@@ -12,6 +12,7 @@ class AnswerRecord:
 
     def __init__(self, metrics: FrontendMetrics, started: float) -> None:
         self.model = ""
+        self._adapter = ""
         """The served model's name; "" until it is known."""
         self.outcome = ""
         """The finish reason, the kind of error, `hangup` or `slow_reader`; "" while turns run."""
@@ -32,9 +33,10 @@ class AnswerRecord:
     def __repr__(self) -> str:
         return f"<answer of {self.model or 'no model yet'}: {self.outcome or 'running'}>"
 
-    def begin(self, model: str, client: Client, now: float) -> None:
+    def begin(self, model: str, client: Client, now: float, adapter: str = "") -> None:
         """Records that the model is known and the turn begins."""
         self.model = model
+        self._adapter = adapter
         self.client = client
         self._open = True
         self._metrics.running.labels(model).inc()
@@ -90,6 +92,8 @@ class AnswerRecord:
             "stream": self.stream,
             "prompt_tokens": self.prompt_tokens,
         }
+        if self._adapter:
+            fields["adapter"] = self._adapter
         client = self.client
         if client.session is not None:
             fields |= {"session": client.session, "parent": client.parent, "kind": client.kind}

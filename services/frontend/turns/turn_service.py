@@ -60,7 +60,7 @@ class ModelAccess:
     def name_for(self, conversation: Conversation) -> str:
         """Returns the model's name as the client spelled it; the served one if the request names
         none. Raises as `card_for`."""
-        return conversation.model or self.card_for(conversation).name
+        return conversation.model or self.card_for(conversation).served_name
 
     async def count(self, conversation: Conversation, *, charge: bool = False) -> int:
         """Returns the exact number of prompt tokens. `charge`: the client asked for it, and not

@@ -10,12 +10,14 @@ from prometheus_client import Counter
 
 from schemas.control import Heartbeat, ModelCard, Stage
 from schemas.conversation import Conversation
+from schemas.errors import NotFound
 from schemas.frames import GenerateRequest, encode_generate
 from services.preprocessor.prepared_turn import PreparedTurn
 from services.preprocessor.routing.kv_view import KvView
 from services.preprocessor.routing.router import Router, TurnProfile
 from services.runtime.process import Process
 from services.runtime.registry import cards_of
+from services.tokenization.block_keys import adapter_salt
 
 _encode = msgspec.json.Encoder().encode
 
@@ -56,8 +58,9 @@ class Placement:
     ) -> list[str]:
         """The workers to try, best first. `computing`: leading tokens of the prompt that workers
         compute now, which count as cached; `again`: the turn has waited since an earlier call.
-        Raises Unavailable, Overloaded."""
+        Raises Unavailable, Overloaded, and NotFound if they lack the turn's adapter."""
         able, late = self._able("worker")
+        able = self._with_adapter(able, turn.request.conversation.adapter)
         avoid = turn.request.avoid
         if len(able) <= 1:  # the KV caches decide nothing
             profile = TurnProfile(output_tokens=turn.request.conversation.hints.osl)
@@ -109,8 +112,9 @@ class Placement:
         self._kv.add(worker, turn.block_key_ids, assignment.cache_salt, sizes)
 
     def cache_salt(self, conversation: Conversation) -> str | None:
-        """The salt that separates this prompt's KV blocks: the client's own, and the tenant's where
-        all engines support it, those of workers that joined while the turn waited among them.
+        """The salt that separates this prompt's KV blocks: the client's own, the adapter's, and the
+        tenant's where all engines support it, those of workers that joined while the turn waited
+        among them.
 
         The worker refuses a client's salt that its engine does not support.
         """
@@ -120,9 +124,8 @@ class Placement:
             if any("salt" not in card.features for card in self._cards(able)):
                 tenant = None
         of_client = conversation.hints.cache_salt
-        if of_client is None:
-            return tenant
-        return f"{tenant or ''}\n{of_client}"
+        salt = tenant if of_client is None else f"{tenant or ''}\n{of_client}"
+        return adapter_salt(conversation.adapter, salt)
 
     def cached_tokens(self, worker: str, prompt: bytes, conversation: Conversation) -> int | None:
         """Leading tokens of a prompt that one worker has in its cache; None where the worker is
@@ -155,6 +158,19 @@ class Placement:
         for worker, tokens in computing.items():
             cached[worker] = max(tokens, cached.get(worker, 0))
         return TurnProfile(turn.prompt_tokens, cached, conversation.hints.osl)
+
+    def _with_adapter(self, workers: list[Heartbeat], adapter: str) -> list[Heartbeat]:
+        """The workers with an adapter; "": all. Raises NotFound if there are only others."""
+        if not adapter:
+            return workers
+        able = [
+            worker
+            for worker in workers
+            if any(adapter in card.adapters for card in self._cards([worker]))
+        ]
+        if workers and not able:
+            raise NotFound(f"model: {self._model}:{adapter}")
+        return able
 
     def _block_sizes(self, workers: Sequence[Heartbeat]) -> set[int]:
         return {card.block_tokens for card in self._cards(workers) if card.block_tokens}

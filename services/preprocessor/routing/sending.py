@@ -25,6 +25,7 @@ from schemas.errors import (
     RETRY_AFTER_S,
     ContextOverflow,
     ErrorInfo,
+    NotFound,
     Overloaded,
     Unavailable,
     raised,
@@ -206,6 +207,7 @@ def generate_request(
         held_s=hold.held_s,
         held_for=hold.held_for,
         images=prompt.images,
+        adapter=request.conversation.adapter,
     )
 
 
@@ -214,4 +216,5 @@ def _another_may_take_it(refusal: ErrorInfo) -> bool:
     itself."""
     if refusal.code == MEDIA_MISSING:
         return False
-    return isinstance(raised(refusal), Overloaded | Unavailable | ContextOverflow)
+    # NotFound: the worker no longer has the turn's adapter.
+    return isinstance(raised(refusal), Overloaded | Unavailable | ContextOverflow | NotFound)

@@ -71,6 +71,66 @@ def test_process_that_leaves_or_dies_takes_its_model_away() -> None:
     assert models.models() == []
 
 
+def adapted(registry: ProcessRegistry, name: str, *adapters: str, passes: bool = True) -> None:
+    """A model with the alias `a`, and a worker for each adapter."""
+    described = ModelCard(name, aliases=["a"], max_model_len=4096, passes_adapters=passes)
+    announce(registry, described, name, stages=("preprocessor",))
+    announce(registry, ModelCard(name), name, stages=("parser",))
+    for adapter in adapters:
+        worker_card = ModelCard(name, adapters=[adapter])
+        announce(registry, worker_card, f"{name} {adapter}", stages=("worker",))
+
+
+def test_adapter_is_found_under_its_names_and_a_models_names_precede_them() -> None:
+    registry = ProcessRegistry(DEAD_AFTER_S)
+    models = catalog(registry)
+    adapted(registry, "m", "sql", "a", "n")
+    adapted(registry, "m:n", "sql")
+
+    def found(name: str) -> tuple[str, str]:
+        resolved = models.resolve(name, Conversation(name, [], client=Client("s")))
+        return resolved.name, resolved.adapter
+
+    assert found("m:sql") == ("m", "sql")
+    assert found("m:n:sql") == ("m:n", "sql")
+    assert found("m:n") == ("m:n", ""), "the other model"
+    assert found("n") == ("m", "n")
+    assert found("a")[1] == ""
+    assert found("a:a") == ("m", "a")
+    assert found("sql") == found("a:sql")
+    assert found("sql")[1] == "sql"
+    for name in ("m:none", "none", "sql:m", "m:", "a:n:sql"):
+        with pytest.raises(NotFound):
+            found(name)
+    assert models.ready_models() == ["m", "m:n"]
+    registry.sweep(DEAD_AFTER_S + 1)
+    adapted(registry, "m", "sql")
+    with pytest.raises(NotFound):
+        found("m:a")
+
+
+def test_adapter_that_a_preprocessor_would_drop_is_not_served() -> None:
+    """One of an older release, beside another one."""
+    registry = ProcessRegistry(DEAD_AFTER_S)
+    models = catalog(registry)
+    adapted(registry, "m", "sql")
+    assert models.resolve("m:sql").adapter == "sql"
+    announce(registry, ModelCard("m", aliases=["a"]), "old", stages=("preprocessor",))
+    for name in ("m:sql", "sql"):
+        with pytest.raises(NotFound):
+            models.resolve(name)
+
+
+def test_unknown_name_may_mean_the_only_model_and_never_its_adapter() -> None:
+    registry = ProcessRegistry(DEAD_AFTER_S)
+    adapted(registry, "m", "sql")
+    for default, adapter in ((None, ""), ("sql", "sql")):
+        models = ModelCatalog(
+            registry, default_model=default, accept_any_model=True, publish=lambda _: None
+        )
+        assert models.resolve("claude-opus").adapter == adapter
+
+
 def card(name: str, weight: float = 1.0) -> ModelCard:
     return ModelCard(name, aliases=["coder"], weight=weight, max_model_len=1000)
 

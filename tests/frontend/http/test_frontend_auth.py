@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import structlog
 
+from schemas.control import ModelCard
 from schemas.errors import Unauthorized
 from services.frontend.http.auth import Callers, anyone, find_key, load_keys
 from services.frontend.http.keys import Key, Limits, parse_keys
@@ -44,6 +45,27 @@ def test_line_may_have_a_name_and_options() -> None:
     defaults = Limits(8, 100, 1000)
     assert only(DIGEST, defaults).limits == defaults
     assert only(f"{DIGEST} rpm=7 tpm=none", defaults).limits == Limits(8, 7, None)
+
+
+@for_rows(
+    [
+        ("coder", [True, False, False]),
+        ("coder:*", [False, True, True]),
+        ("sql", [False, True, False]),
+        ("alias:docs", [False, False, True]),
+        ("coder*", [True, True, True]),
+    ]
+)
+def test_right_to_a_model_is_none_to_its_adapters(models: str, allowed: list[bool]) -> None:
+    cards = [
+        ModelCard("coder", aliases=["alias"]),
+        *(
+            ModelCard("coder", aliases=[name, f"alias:{name}"], adapter=name)
+            for name in ("sql", "docs")
+        ),
+    ]
+    key = only(f"{DIGEST} models={models}")
+    assert [key.allows(card) for card in cards] == allowed
 
 
 OPTIONS = "there are concurrency, rpm, tpm, models, expires, priority"

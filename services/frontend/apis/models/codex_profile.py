@@ -112,7 +112,7 @@ def entry(
     served = {
         "slug": name,
         "display_name": name,
-        "description": f"{card.name}, served by Turnwire",
+        "description": f"{card.served_name}, served by Turnwire",
         "priority": priority,
         "supported_reasoning_levels": [
             {"effort": level, "description": _LEVELS[level]} for level in efforts

@@ -41,7 +41,7 @@ def entry(card: ModelCard, name: str, hosted: Collection[str] = ()) -> dict[str,
         "type": "model",
         "object": "model",
         "display_name": name,
-        "description": f"{card.name}, served by Turnwire",
+        "description": f"{card.served_name}, served by Turnwire",
         "created": card.created,
         "created_at": datetime.fromtimestamp(card.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "owned_by": "turnwire",
@@ -63,12 +63,18 @@ def entry(card: ModelCard, name: str, hosted: Collection[str] = ()) -> dict[str,
 
 def names(cards: Sequence[ModelCard]) -> list[NamedModel]:
     """Every model under each of its names, the model's own first. An alias of several models is
-    listed once, with the model that gets most new sessions."""
-    models = {card.name: card for card in cards}
-    for card in sorted(cards, key=attrgetter("weight"), reverse=True):
-        for name in card.aliases:
-            models.setdefault(name, card)
-    named = [(card, name) for card in cards for name in dict.fromkeys((card.name, *card.aliases))]
+    listed once, with the model that gets most new sessions. The names of models precede
+    those of adapters."""
+    models: dict[str, ModelCard] = {}
+    adapted = [card for card in cards if card.adapter]
+    for group in ([card for card in cards if not card.adapter], adapted):
+        models = {card.served_name: card for card in group} | models
+        for card in sorted(group, key=attrgetter("weight"), reverse=True):
+            for name in card.aliases:
+                models.setdefault(name, card)
+    named = [
+        (card, name) for card in cards for name in dict.fromkeys((card.served_name, *card.aliases))
+    ]
     return [(card, name) for card, name in named if models[name] is card]
 
 

@@ -4,7 +4,7 @@ A dialect is one module: it asks a server for its properties, makes the body of 
 the events of the answer. It does not judge them (`answer.py`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -93,6 +93,8 @@ class Pulse(Struct, frozen=True):
     not say."""
     kv_used: float | None = None
     """Share of the KV cache in use."""
+    adapters: Sequence[str] = ()
+    """The names of the LoRA adapters that requests may name now."""
 
 
 class BadAnswer(EngineFailed):
@@ -148,3 +150,30 @@ class Dialect(Protocol):
     async def pulse(self, http: ServerHttp) -> Pulse:
         """Asks for a sign of life. Raises Unreachable, Refused."""
         ...
+
+
+class ListedModel(Struct):
+    """A model in the list of a server."""
+
+    id: str
+    root: str | None = None
+    parent: str | None = None
+    """The model of a LoRA adapter; None: it is none."""
+    max_model_len: int | None = None
+
+
+class _Models(Struct):
+    data: list[ListedModel]
+
+
+async def list_models(http: ServerHttp) -> list[ListedModel]:
+    """The model under each of its names, and its LoRA adapters, also those loaded since the start:
+    `/v1/models` of vLLM 0.32.0 (`entrypoints/openai/models/serving.py`) and SGLang 0.5.23
+    (`srt/entrypoints/http_server.py`). Raises Unreachable, Refused."""
+    models: _Models = await http.json("/v1/models", kind=_Models)
+    return models.data
+
+
+async def list_adapters(http: ServerHttp) -> list[str]:
+    """The names of the LoRA adapters among them. Raises as `list_models`."""
+    return [model.id for model in await list_models(http) if model.parent is not None]

@@ -8,7 +8,7 @@ for the server.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import Any
 
@@ -16,11 +16,12 @@ from msgspec.structs import replace
 from typing_extensions import override
 
 from schemas.control import VISION, Load
-from schemas.errors import EngineFailed, Invalid, TurnwireError
+from schemas.errors import EngineFailed, Invalid, NotFound, TurnwireError
 from services.runtime.config import WorkerConfig, read_secret
 from services.tokenization.model_files import ModelFacts, read_facts
 from services.worker.engine import (
     FEATURES,
+    AdapterSource,
     Engine,
     EngineDied,
     EngineInfo,
@@ -52,7 +53,7 @@ SILENT_PULSES = 3
 """The number of failures in succession after which the server counts as dead."""
 
 
-class RemoteEngine(Engine, KvEventSource):
+class RemoteEngine(Engine, KvEventSource, AdapterSource):
     """An engine over one server."""
 
     def __init__(self, config: WorkerConfig, dialect: Dialect) -> None:
@@ -150,6 +151,10 @@ class RemoteEngine(Engine, KvEventSource):
     @override
     def healthy(self) -> bool:
         return self._turns.death is None
+
+    @override
+    def adapters(self) -> Sequence[str]:
+        return self._pulse.adapters
 
     @override
     async def kv_events(self) -> AsyncGenerator[KvEvent, None]:
@@ -259,6 +264,8 @@ class RemoteEngine(Engine, KvEventSource):
                         yield chunk
                 return
             except Refused as refusal:
+                if refusal.status == 404 and request.adapter:  # it was unloaded a moment ago
+                    raise NotFound(f"model: {request.adapter}") from refusal
                 is_over = has_begun or asyncio.get_running_loop().time() > end
                 if is_over or refusal.status not in _BUSY:
                     raise

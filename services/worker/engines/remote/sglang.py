@@ -16,9 +16,9 @@ Read in the wheels of 0.5.20 and 0.5.23, in `sglang/srt`; never run. The places:
 - `disaggregation/kv_events.py`: KV events are vLLM's, with the salt in `cache_salt` of each event;
   blocks that are found again are not announced.
 
-LoRA, which is not used here: `/v1/models` lists each adapter with `parent` (the base model's name)
-and `root` (its path); a request names it in `lora_path`; events have `lora_name`, and the hashes of
-their blocks differ by adapter.
+LoRA: a request names an adapter in `lora_path`; one that was never loaded is an error with the code
+400 (`_resolve_lora_path`). The hashes of blocks differ by adapter, and events of 0.5.23 have its
+name.
 """
 
 from typing import Any
@@ -45,6 +45,7 @@ from services.worker.engines.remote.dialect import (
     Pulse,
     ServerFacts,
     TurnEnd,
+    list_adapters,
 )
 from services.worker.engines.remote.engine import RemoteEngine
 from services.worker.engines.remote.http import Refused, ServerHttp
@@ -252,6 +253,8 @@ class SglangDialect(Dialect):
             body["top_logprobs_num"] = request.sampling.logprobs
         if request.cache_salt:
             body["cache_salt"] = request.cache_salt
+        if request.adapter:
+            body["lora_path"] = request.adapter
         if "priority" not in server.lacking:
             body["priority"] = -engine_priority(request)
         return Call(PATH, body)
@@ -278,6 +281,7 @@ class SglangDialect(Dialect):
                 load.total_prefill_uncached_tokens + load.total_prefill_busy_us for load in loads
             ),
             kv_used=max((min(1.0, load.token_usage) for load in loads), default=None),
+            adapters=await list_adapters(http),
         )
 
 

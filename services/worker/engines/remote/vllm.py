@@ -23,9 +23,12 @@ from services.worker.engines.remote.dialect import (
     ChunkReader,
     Counts,
     Dialect,
+    ListedModel,
     Pulse,
     ServerFacts,
     TurnEnd,
+    list_adapters,
+    list_models,
 )
 from services.worker.engines.remote.engine import RemoteEngine
 from services.worker.engines.remote.http import Refused, ServerHttp
@@ -102,17 +105,6 @@ class _KvSource(Struct):
     publisher: str | None = None
 
 
-class _ModelCard(Struct):
-    id: str
-    root: str | None = None
-    parent: str | None = None
-    max_model_len: int | None = None
-
-
-class _Models(Struct):
-    data: list[_ModelCard]
-
-
 _decode = msgspec.json.Decoder(_Event).decode
 
 
@@ -168,7 +160,7 @@ class VllmDialect(Dialect):
             sampling["structured_outputs"] = form
         body = {
             "request_id": request.id,
-            "model": server.model,
+            "model": request.adapter or server.model,
             "token_ids": ids,
             "sampling_params": sampling,
             "stream": True,
@@ -204,6 +196,7 @@ class VllmDialect(Dialect):
             started=_sum(metrics, "process_start_time_seconds"),
             steps=_sum(metrics, "vllm:iteration_tokens_total_count"),
             kv_used=min(1.0, _sum(metrics, "vllm:kv_cache_usage_perc")),
+            adapters=await list_adapters(http),
         )
 
 
@@ -291,12 +284,11 @@ async def _require_interface(http: ServerHttp) -> None:
             raise
 
 
-async def _base_model(http: ServerHttp) -> _ModelCard:
+async def _base_model(http: ServerHttp) -> ListedModel:
     """The model of which all others are adapters."""
-    models: _Models = await http.json("/v1/models", kind=_Models)
-    for card in models.data:
-        if card.parent is None:
-            return card
+    for model in await list_models(http):
+        if model.parent is None:
+            return model
     raise Refused(200, "it serves no model")
 
 

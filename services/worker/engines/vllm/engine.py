@@ -8,7 +8,7 @@ the main module again.
 import dataclasses
 import importlib
 import os
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -21,6 +21,7 @@ from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import ModelFacts, read_facts
 from services.worker.engine import (
     FEATURES,
+    AdapterSource,
     Engine,
     EngineInfo,
     EngineRequest,
@@ -44,6 +45,7 @@ from services.worker.engines.vllm.kv_reader import LocalKvReader
 from services.worker.engines.vllm.parent import set_environment
 from services.worker.engines.vllm.requests import (
     VllmProgress,
+    adapter_paths,
     engine_arguments,
     engine_priority,
     lacking,
@@ -56,7 +58,7 @@ STOP_SHARE = 0.5
 DEATH = "its process has ended; the log has vLLM's own error"
 
 
-class VllmEngine(Engine, KvEventSource):
+class VllmEngine(Engine, KvEventSource, AdapterSource):
     """An engine over `AsyncLLM`."""
 
     def __init__(self, config: WorkerConfig) -> None:
@@ -65,6 +67,8 @@ class VllmEngine(Engine, KvEventSource):
         self._reader: LocalKvReader | None = None
         self._images: ImageRenderer | None = None
         self._kv_used: float | None = None
+        self._adapters: dict[str, Any] = {}
+        """vLLM's `LoRARequest`s by name."""
         self._llm: Any = None
         self._vllm: _VllmNames
         self._facts: ModelFacts
@@ -91,8 +95,8 @@ class VllmEngine(Engine, KvEventSource):
 
     @override
     async def start(self) -> EngineInfo:
-        """Builds the engine on a thread (it loads, compiles and captures for a minute or more), and
-        decodes a token.
+        """Builds the engine on a thread (it loads, compiles and captures for a minute or more),
+        loads the adapters, and decodes a token.
 
         Raises EngineFailed, with vLLM's message, if it cannot be built; ImportError if it is not
         installed.
@@ -102,6 +106,8 @@ class VllmEngine(Engine, KvEventSource):
             self._reader = LocalKvReader()
         try:
             self._info = await in_daemon_thread("vllm-build", self._build, arguments)
+            for adapter in self._adapters.values():
+                await self._llm.add_lora(adapter)
             # Some code is compiled at the first request. For log probabilities this takes minutes
             # on a slow CPU.
             await decode_first_token(self, Sampling(max_tokens=1, logprobs=0))
@@ -134,6 +140,10 @@ class VllmEngine(Engine, KvEventSource):
     @override
     def healthy(self) -> bool:
         return self._turns.death is None
+
+    @override
+    def adapters(self) -> Sequence[str]:
+        return list(self._adapters)
 
     @override
     async def kv_events(self) -> AsyncGenerator[KvEvent, None]:
@@ -173,8 +183,13 @@ class VllmEngine(Engine, KvEventSource):
         return self._generate(prompt, request, sampling)
 
     def _generate(self, prompt: Any, request: EngineRequest, sampling: Any) -> Any:
-        priority = engine_priority(request)
-        return self._llm.generate(prompt, sampling, request.id, priority=priority)
+        return self._llm.generate(
+            prompt,
+            sampling,
+            request.id,
+            lora_request=self._adapters[request.adapter] if request.adapter else None,
+            priority=engine_priority(request),
+        )
 
     async def _generate_with_images(
         self, ids: list[int], request: EngineRequest, sampling: Any
@@ -233,6 +248,10 @@ class VllmEngine(Engine, KvEventSource):
         self._facts = read_facts(self._config.model)
         names = _VllmNames()
         self._vllm = names
+        self._adapters = {
+            name: names.lora_request(name, number, path)
+            for number, (name, path) in enumerate(adapter_paths(self._config).items(), 1)
+        }
         events = None
         if self._reader is not None:
             events = names.kv_events_config(
@@ -282,6 +301,7 @@ class _VllmNames:
         self.engine: Any = load("vllm.v1.engine.async_llm").AsyncLLM
         self.engine_args: Any = load("vllm.engine.arg_utils").AsyncEngineArgs
         self.kv_events_config: Any = load("vllm.config.kv_events").KVEventsConfig
+        self.lora_request: Any = load("vllm.lora.request").LoRARequest
         self.tokens_input: Any = load("vllm.inputs").tokens_input
         self.stat_logger: Any = load("vllm.v1.metrics.loggers").StatLoggerBase
         self.sampling: Any = sampling.SamplingParams

@@ -30,10 +30,12 @@ class _Stored(Struct, tag="BlockStored"):
     block_size: int
     medium: str | None = None
     extra_keys: list[list[Any] | None] | None = None
-    """For each block, what its hash covers besides the tokens: [hash, offset of the first token]
-    for each image that the block overlaps, and the salt, in the first block only."""
+    """For each block, what its hash covers besides the tokens: the LoRA adapter's name, [hash,
+    offset of the first token] for each image that the block overlaps, and the salt, in the first
+    block only."""
     cache_salt: str | None = None
     """SGLang's: the salt of all blocks."""
+    lora_name: str | None = None
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
 
@@ -104,7 +106,12 @@ class VllmKvTranslator:
         if event.parent_block_hash is not None:
             parent = _hash(event.parent_block_hash)
         salts = [key for key in extras[0] if not _is_image(key)] if extras else []
-        return [BlocksStored(parent, blocks, event.cache_salt or next(iter(salts), None))]
+        if event.lora_name is not None:
+            del salts[:1]
+        salt = event.cache_salt or next(iter(salts), None)
+        if event.lora_name is not None and parent is None and salt is None:
+            return ()  # another client's: our salts of adapters have its name
+        return [BlocksStored(parent, blocks, salt)]
 
     def _removed(self, event: _Removed) -> Sequence[KvEvent]:
         if event.group_idx in self._other_groups:

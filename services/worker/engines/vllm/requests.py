@@ -9,7 +9,7 @@ from typing import Any
 
 from schemas.control import VISION
 from schemas.conversation import Sampling
-from schemas.errors import EngineFailed
+from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import with_defaults
@@ -22,6 +22,8 @@ _BLOCK_TOKENS = 16
 """vLLM's default on a GPU (`CacheConfig.DEFAULT_BLOCK_SIZE`)."""
 _LARK_BACKEND = "guidance"
 """llguidance, which reads all of Lark; the other backends and the automatic choice do not."""
+_ADAPTERS = "lora_modules"
+"""An option of vLLM's server, not of its engine."""
 _MAX_SEED = 2**63 - 1
 _FINISH = {
     "stop": FinishReason.STOP,
@@ -35,9 +37,11 @@ def engine_arguments(config: WorkerConfig) -> dict[str, Any]:
 
     Prefix caching is on by default if the model allows it. The tokenizer stays (no
     `skip_tokenizer_init`): guided decoding needs its vocabulary. It costs nothing, because requests
-    set `detokenize=False`.
+    set `detokenize=False`. Raises Invalid as `adapter_paths`.
     """
-    overrides = config.engine_args or {}
+    adapters = adapter_paths(config)
+    overrides = dict(config.engine_args or {})
+    overrides.pop(_ADAPTERS, None)
     arguments: dict[str, Any] = {
         "model": config.model,
         "trust_remote_code": config.trust_remote_code,
@@ -53,7 +57,26 @@ def engine_arguments(config: WorkerConfig) -> dict[str, Any]:
         arguments["block_size"] = size
         # vLLM keeps one block for itself.
         arguments["num_gpu_blocks_override"] = config.kv_tokens // size + 1
+    if adapters:
+        arguments["enable_lora"] = True
+        # All of them in one step, and one more. On a CPU, 0.32.0 takes the adapter with index -1,
+        # the last one, for a request without any (`lora/ops/torch_ops`): that place stays empty.
+        arguments["max_loras"] = len(adapters) + 1
     return arguments | overrides
+
+
+def adapter_paths(config: WorkerConfig) -> Mapping[str, str]:
+    """Returns the directories of the LoRA adapters by name, which `engine_args.lora_modules` has.
+    Raises Invalid if it is anything else."""
+    modules = (config.engine_args or {}).get(_ADAPTERS, {})
+    if not isinstance(modules, Mapping) or not all(
+        isinstance(path, str) for path in modules.values()
+    ):
+        raise Invalid(
+            f'engine_args.{_ADAPTERS} must have a path for each name: {{"sql": "/adapters/sql"}}',
+            param="engine_args",
+        )
+    return modules
 
 
 def publishes_events(arguments: Mapping[str, Any]) -> bool:
