@@ -34,6 +34,7 @@ Kind: TypeAlias = Literal[
     "engine fails",
     "engine dies",
     "engine hangs",
+    "engine lies",
     "freeze bus",
     "cut bus",
     "kill bus",
@@ -66,6 +67,8 @@ BUS_KINDS: Sequence[Kind] = (
     *("freeze bus", "cut bus", "kill bus", "kill bus"),
     *("lose messages", "lose messages", "lose messages", "lose messages"),
 )
+LIE_CHANCES = 0.02, 0.1, 0.3
+"""The part of a server's events that it lies about."""
 REPLIES = "reply"
 PARTNERS: Mapping[str, tuple[str, str]] = {
     "parser": ("worker", "a turn moves to another parser"),
@@ -98,6 +101,8 @@ ENDING: frozenset[Kind] = frozenset(("kill", "lose machine", "terminate"))
 """Kinds that end a process, with its connections."""
 LOSING: frozenset[Kind] = frozenset(("empty bucket", "remove bucket", "kill bus"))
 """Kinds that lose what was stored before."""
+FAILING: frozenset[Kind] = frozenset(("engine fails", "engine lies"))
+"""Kinds that end turns with errors."""
 CUTTING: frozenset[Kind] = frozenset(("freeze bus", "cut bus", "kill bus"))
 """Kinds that cut off the processes that are connected to a server."""
 DEAD_AFTER_S = 3.0
@@ -232,6 +237,24 @@ def draw(random: Random, *, span_s: float, turns: int, branches: Sequence[str] =
                     replace(second, at=round(fault.at + random.random() * 2 * DEAD_AFTER_S, 3))
                 )
     return sorted(faults, key=lambda fault: (-fault.left, fault.at))
+
+
+def draw_lies(random: Random, *, span_s: float, turns: int) -> list[Fault]:
+    """Draws when the servers lie of a deployment in which workers decode on servers."""
+    faults = []
+    for _ in range(random.choice((0, 1, 1, 2))):
+        late = random.random() < 0.5
+        fault = Fault(
+            at=round(random.random() * (2.0 if late else span_s), 3),
+            kind="engine lies",
+            stage="worker",
+            index=random.randrange(3),
+            seconds=random.choice(DURATIONS_S[1:]),
+            amount=random.choice(LIE_CHANCES),
+            left=max(1, round(turns * random.random())) if late else 0,
+        )
+        faults.append(fault)
+    return faults
 
 
 def _draw_one(random: Random, at: float, left: int) -> Fault:
@@ -441,6 +464,9 @@ class Injector:
             return
         if fault.kind == "engine hangs":
             engine.hang(fault.seconds)
+        elif fault.kind == "engine lies":
+            assert running.server_engine is not None
+            running.server_engine.lie(fault.seconds, fault.amount)
         else:
             call = engine.die if fault.kind == "engine dies" else engine.fail_turns
             self._world.loop.call_soon(call, context=running.machine.context)

@@ -10,7 +10,7 @@ from random import Random
 
 from services.runtime.config.settings import MIB
 from simulation.clients import Agent
-from simulation.faults import Fault, Injector, draw
+from simulation.faults import Fault, Injector, draw, draw_lies
 from simulation.judges.answers import Reference, differences, unstored
 from simulation.judges.ends import WAIT_S, EndJudge, Outages
 from simulation.judges.idle import IdleStates
@@ -83,6 +83,11 @@ class Scenario:
             random, span_s=self.scale.span_s, turns=self.workload.turns, branches=marks()
         )
 
+        lies = Random(f"lies {seed}")
+        self.over_servers = lies.random() < 0.4
+        if self.over_servers:
+            self.faults += draw_lies(lies, span_s=self.scale.span_s, turns=self.workload.turns)
+
     def play(self, faults: Sequence[Fault] | None = None, *, keep_trace: bool = False) -> Result:
         """Plays the seed with its faults, or with others."""
         faults = self.faults if faults is None else faults
@@ -94,6 +99,7 @@ class Scenario:
             recovery_s=self.recovery_s,
             window_bytes=self.window_bytes,
             settings=self.settings,
+            over_servers=self.over_servers,
             keep_trace=keep_trace,
         )
         try:

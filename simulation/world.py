@@ -47,6 +47,7 @@ from services.runtime.process import Process
 from services.runtime.streams.frames import FRAME_BYTES
 from services.tokenization.detokenizer import Vocabulary
 from services.worker import service as worker_service
+from services.worker.engine import Engine
 from services.worker.output import token_output as worker_output
 from simulation import interpreter
 from simulation.engine import SimEngine
@@ -54,6 +55,7 @@ from simulation.loop import Machine, SimLoop, running_machine
 from simulation.nats_server import Cluster, Server
 from simulation.network import Network
 from simulation.result import Line
+from simulation.server_engine import ServerEngine
 from turnwire_tools.script import engine as script_engine
 
 INNER_STAGES = ("preprocessor", "worker", "parser")
@@ -80,6 +82,8 @@ class Running:
     service: Any = None
     engine: SimEngine | None = None
     """The engine of a worker."""
+    server_engine: ServerEngine | None = None
+    """The engine of a worker that decodes on a server, which is `engine`."""
     failure: BaseException | None = None
     is_terminated: bool = False
     """It has got SIGTERM, and handles it."""
@@ -97,9 +101,11 @@ class World:
         recovery_s: float = 90.0,
         window_bytes: int = MIB,
         settings: Mapping[str, Mapping[str, Any]] | None = None,
+        over_servers: bool = False,
         keep_trace: bool = False,
     ) -> None:
-        """`settings`: those of the processes of a stage."""
+        """`settings`: those of the processes of a stage; `over_servers`: workers decode on
+        servers."""
         self.seed = seed
         self.random = Random(seed)
         self.loop = SimLoop(Random(self.random.random()))
@@ -109,6 +115,7 @@ class World:
         self.recovery_s = recovery_s
         self.window_bytes = window_bytes
         self._settings = settings or {}
+        self._over_servers = over_servers
         self.running: dict[str, Running] = {}
         self.servers: dict[str, Server] = {}
         self.prompts: list[tuple[float, list[int]]] = []
@@ -263,13 +270,17 @@ class World:
         if (running := self.running.get(machine.name)) is not None:
             running.process, running.service = process, service
 
-    def open_engine(self, config: WorkerConfig) -> SimEngine:
+    def open_engine(self, config: WorkerConfig) -> Engine:
         """Makes the engine of the simulated worker that runs now."""
         machine = running_machine()
         assert machine is not None
-        engine = SimEngine(config, lambda ids: self.prompts.append((self.loop.now, [*ids])))
-        self.running[machine.name].engine = engine
-        return engine
+        running = self.running[machine.name]
+        running.engine = SimEngine(config, lambda ids: self.prompts.append((self.loop.now, [*ids])))
+        if not self._over_servers:
+            return running.engine
+        random = Random(f"lies {self.seed} {machine.name}")
+        running.server_engine = ServerEngine(running.engine, random)
+        return running.server_engine
 
     # -- faults
     # ----------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import product
 
 from simulation.clients import SILENCE, Request
-from simulation.faults import CUTTING, ENDING, GRACE_S, Applied
+from simulation.faults import CUTTING, ENDING, FAILING, GRACE_S, Applied
 from simulation.world import INNER_STAGES, STAGES, World
 
 SAMPLE_S = 0.25
@@ -120,7 +120,7 @@ class EndJudge:
 
     def _forbidden_error(self, request: Request, near: Sequence[Applied]) -> str:
         deadly = [one for one in near if one.deadly and one.stage != "frontend"]
-        if any(one.fault.kind == "engine fails" for one in near) or len(deadly) >= 3:
+        if any(one.fault.kind in FAILING for one in near) or len(deadly) >= 3:
             return ""
         # A server of a cluster that fails cuts off those of any stage that are connected to it.
         several = [

@@ -17,6 +17,7 @@ OUTBOX = "services/worker/output/outbox.py"
 TOKEN_STREAM = "services/worker/output/token_stream.py"
 SHARDS = "services/worker/output/shards.py"
 ENGINE = "services/worker/engine.py"
+ANSWER = "services/worker/engines/remote/answer.py"
 PARSER = "services/parser/service.py"
 TURN_PARSE = "services/parser/turn_parse.py"
 FAST_PATH = "services/parser/fast_path.py"
@@ -238,6 +239,21 @@ WORKER_MUTANTS = [
     ),
 ]
 
+SERVER_MUTANTS = [
+    Mutant(
+        "does not compare a server's count of tokens",
+        ANSWER,
+        "if counts.output != self._total:",
+        "if False:",
+    ),
+    Mutant(
+        "takes the end of a server's answer for the end of the turn",
+        ANSWER,
+        '            raise BadAnswer("the stream ended in the middle of the turn")\n',
+        "            return EngineDelta(finish=FinishReason.LENGTH)\n",
+    ),
+]
+
 PARSER_MUTANTS = [
     Mutant(
         "does not report that a worker was lost",
@@ -368,6 +384,7 @@ MUTANTS = [
     *PROCESS_MUTANTS,
     *BUS_MUTANTS,
     *WORKER_MUTANTS,
+    *SERVER_MUTANTS,
     *PARSER_MUTANTS,
     *PREPROCESSOR_MUTANTS,
     *FRONTEND_MUTANTS,

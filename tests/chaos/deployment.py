@@ -3,6 +3,8 @@ again when they end."""
 
 import asyncio
 import contextlib
+import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ from tests.kit.waiting import LIMIT_S
 
 STAGES = ("frontend", "preprocessor", "worker", "parser")
 NATS = "nats"
+SERVER = "server"
+"""The inference servers, where workers decode on them: one for each worker."""
 OPTIONS: dict[str, dict[str, Any]] = {
     "frontend": {"response_store": "shared"},
     "preprocessor": {"prompt_cache_mb": 2, "ledger_mb": 2},
@@ -27,10 +31,13 @@ SETTLE_S = 150.0
 class Deployment:
     """`instances` of each stage, as in production but for the script engine. Not thread-safe."""
 
-    def __init__(self, model: Path, instances: int, directory: Path) -> None:
-        """`directory`: for logs and the bus."""
+    def __init__(
+        self, model: Path, instances: int, directory: Path, *, over_servers: bool = False
+    ) -> None:
+        """`directory`: for logs and the bus; `over_servers`: workers decode on servers."""
         directory.mkdir(parents=True, exist_ok=True)
         self.instances = instances
+        self._over_servers = over_servers
         self.nats = NatsServer(str(find_nats_server()), str(directory))
         self.stack = Stack(self.nats, model, directory)
         self.down: set[Child] = set()
@@ -49,6 +56,8 @@ class Deployment:
                     options: dict[str, Any] = dict(OPTIONS.get(stage, {}))
                     if stage == "frontend":
                         options["port"] = free_port()
+                    if stage == "worker" and self._over_servers:
+                        options |= {"engine": "vllm-server", "engine_url": self._start_server().url}
                     self.stack.start(stage, **options)
             if wrong := await self.settled():
                 raise RuntimeError(wrong)
@@ -57,6 +66,15 @@ class Deployment:
             raise
         self._supervisor = asyncio.create_task(self._supervise())
         return self
+
+    def _start_server(self) -> Child:
+        """Starts an inference server in a process of its own."""
+        name, port = f"{SERVER}{len(self.of(SERVER))}", free_port()
+        argv = [sys.executable, "-m", "tests.chaos.script_server", str(self.stack.model), str(port)]
+        log = self.stack.directory / f"{name}.log"
+        server = Child(SERVER, name, argv, dict(os.environ), log, port)
+        self.children.append(server)
+        return server
 
     async def __aexit__(self, *_: object) -> None:
         await self._stop()
@@ -88,9 +106,11 @@ class Deployment:
 
     def exceptions(self) -> list[str]:
         """Exceptions in the logs since the last call: no fault is an excuse for one, but for what
-        tasks of nats-py log when a connection ends."""
+        tasks of nats-py log when a connection ends. Logs of servers are not read."""
         found = []
         for child in self.children:
+            if child.stage == SERVER:
+                continue
             with child.log.open("rb") as log:
                 log.seek(self._read.get(child.name, 0))
                 lines = log.readlines()
@@ -101,13 +121,15 @@ class Deployment:
         return found
 
     async def _supervise(self) -> None:
+        """Starts processes again. A worker may end with its server."""
         while True:
             await asyncio.sleep(0.2)
             for child in self.children:
                 if child not in self.down and child.process.poll() is not None:
-                    self.died.append(
-                        f"{child.name} ended by itself with {child.process.returncode}"
-                    )
+                    if not (self._over_servers and child.stage == "worker"):
+                        self.died.append(
+                            f"{child.name} ended by itself with {child.process.returncode}"
+                        )
                     self.down.add(child)
                     asyncio.get_running_loop().call_later(RESTART_S, self._again, child)
 

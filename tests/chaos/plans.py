@@ -5,11 +5,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from typing import TypeAlias
 
-from tests.chaos.deployment import NATS, STAGES
-from tests.chaos.faults import ACTIONS, Disturbance, Fault, RandomFaults, Rolling
+from tests.chaos.deployment import NATS, SERVER, STAGES
+from tests.chaos.faults import ACTIONS, Action, Disturbance, Fault, RandomFaults, Rolling
 
-SUITES = ("faults", "rolling", "soak")
+SUITES = ("faults", "servers", "rolling", "soak")
+SERVER_STREAMS = 16
+
+
+Cell: TypeAlias = tuple[Action, str, int]
+"""Fault, stage, and number of instances of each stage."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,8 @@ class Trial:
     load: Load = Load()
     watch: bool = False
     """Memory and open files must stay flat."""
+    over_servers: bool = False
+    """Workers decode on inference servers."""
 
     @property
     def cell(self) -> str:
@@ -59,7 +67,15 @@ def planned(
     load = load or Load()
     seeds = [f"{seed}-{number}" for number in range(count)]
     if suite == "faults":
-        return _single_faults(seeds, Random(seed), only, outage, load)
+        cells = [
+            (action, stage, n) for n in (1, 2) for stage in (*STAGES, NATS) for action in ACTIONS
+        ]
+        return _single_faults(cells, seeds, Random(seed), only, outage, load)
+    if suite == "servers":
+        cells = [(action, SERVER, n) for n in (1, 2) for action in ("kill", "stop")]
+        load = replace(load, streams=min(load.streams, SERVER_STREAMS))
+        trials = _single_faults(cells, seeds, Random(seed), only, outage, load)
+        return [replace(trial, over_servers=True) for trial in trials]
     if suite == "rolling":
         load = replace(load, steady=True)
         return [Trial(one, 1 + n % 2, Rolling(), load) for n, one in enumerate(seeds)]
@@ -68,11 +84,15 @@ def planned(
 
 
 def _single_faults(
-    seeds: Sequence[str], chance: Random, only: str, outage: tuple[float, float], load: Load
+    cells: Sequence[Cell],
+    seeds: Sequence[str],
+    chance: Random,
+    only: str,
+    outage: tuple[float, float],
+    load: Load,
 ) -> list[Trial]:
-    """Every fault × stage × number of instances of each stage, each as often as any other, in an
-    order drawn from the seed; the bus has one server. Outages are drawn log-uniformly."""
-    cells = [(action, stage, n) for n in (1, 2) for stage in (*STAGES, NATS) for action in ACTIONS]
+    """Every cell as often as any other, in an order drawn from the seed; the bus has one server.
+    Outages are drawn log-uniformly."""
     cells = [cell for cell in cells if fnmatch.fnmatch("/".join(map(str, cell)), only)]
     drawn = [cells[number % len(cells)] for number in range(len(seeds))]
     chance.shuffle(drawn)

@@ -17,6 +17,7 @@ LOAD = Load(streams=24, new=6, seconds=(3.0, 8.0))
         ("faults", 5, "kill/*/1"),
         ("faults", 5, "stop/*/1"),
         ("faults", 5, "kill/*/2"),
+        ("servers", 4, "*"),
         ("rolling", 2, ""),
         ("soak", 1, ""),
     ],

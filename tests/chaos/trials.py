@@ -69,14 +69,16 @@ async def run_trials(
 ) -> AsyncIterator[Result]:
     """Yields results as they come. `directory`: where logs are kept; default: they are not.
 
-    Trials of one number of instances share a deployment, and run on it one after the other.
+    Trials of one number of instances share a deployment, and run on it one after the other. Their
+    workers all decode on servers, or none.
     """
     with TemporaryDirectory(prefix="turnwire-chaos-") as scratch:
         model = build_demo_model(Path(scratch) / "model")
         tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
         for instances in sorted({trial.instances for trial in trials}):
             place = (directory or Path(scratch)) / f"{instances}"
-            async with Deployment(model, instances, place) as deployment:
+            servers = trials[0].over_servers
+            async with Deployment(model, instances, place, over_servers=servers) as deployment:
                 for trial in trials:
                     if trial.instances == instances:
                         yield await run_trial(deployment, tokenizer, trial)

@@ -50,6 +50,7 @@ LOST_PARSER = applied("kill", "parser1", 13.0, 14.0)
         ("error", [LOST_WORKER], False),
         ("error", [LOST_PARSER], False),
         ("error", [LOST_WORKER, LOST_PARSER], True),
+        ("error", [applied("engine lies", "worker1", 11.0, 12.0)], True),
         ("broken", [applied("kill", "frontend1", 11.0, 12.0)], True),
         ("broken", [applied("kill", "frontend2", 11.0, 12.0)], False),
     ],

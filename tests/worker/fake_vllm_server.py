@@ -47,6 +47,7 @@ class FakeVllmServer(FakeServer):
         self.reports_cached = options.pop("reports_cached", True)
         key, tls = options.pop("key", None), options.pop("tls", None)
         super().__init__(key, tls, options.pop("adapters", ()))
+        self.vocabulary: int = options.pop("vocabulary", VOCAB)
         self.started = 1.0
         self.steps = 7.0
         self.steps_per_look = 0.0
@@ -61,7 +62,7 @@ class FakeVllmServer(FakeServer):
         events = KVEventsConfig(enable_kv_cache_events=True, publisher="zmq")
         if options.pop("kv_events", False):
             arguments["kv_events_config"] = events
-        self.engine = AsyncLLM(AsyncEngineArgs(model=MODEL, **(arguments | options)), [])
+        self.engine: Any = AsyncLLM(AsyncEngineArgs(model=MODEL, **(arguments | options)), [])
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -168,7 +169,7 @@ class FakeVllmServer(FakeServer):
             raise VLLMClientError(f"a test must not send {unknown}")
         if not body.get("token_ids"):
             raise VLLMClientError("token_ids: List should have at least 1 item")
-        if max(body["token_ids"]) >= VOCAB:
+        if max(body["token_ids"]) >= self.vocabulary:
             raise VLLMClientError(f"Token id {max(body['token_ids'])} is out of vocabulary")
         if body.get("priority") and self.engine.args.scheduling_policy != "priority":
             raise VLLMClientError("Got priority but Priority scheduling is not enabled.")
