@@ -366,6 +366,23 @@ async def test_turn_of_a_dead_server_is_not_sent_to_it_again(
     assert not engine.healthy()
 
 
+async def test_server_that_sends_tokens_is_alive(
+    server: FakeVllmServer, engine: VllmServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it gives no other sign of life, as one that drains."""
+    monkeypatch.setattr(remote, "PULSE_LIMIT_S", SHORT_S)
+    deltas = await begun(engine, request(max_tokens=3900))
+    hang(server)
+    for _ in range(40):
+        server.engine.gate.set()
+        await anext(deltas)
+        server.engine.gate.clear()
+        await asyncio.sleep(SHORT_S / 2)
+    assert engine.healthy()
+    with pytest.raises(EngineDied, match="does not answer"):
+        await rest(deltas)
+
+
 async def test_slow_prefill_is_not_a_hang_while_the_server_counts_steps(
     server: FakeVllmServer, model: Path
 ) -> None:

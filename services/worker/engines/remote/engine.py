@@ -64,6 +64,8 @@ class RemoteEngine(Engine, KvEventSource, AdapterSource):
         self._reader: VllmKvReader | None = None
         self._images: ImagePrompts | None = None
         self._pulse = Pulse()
+        self._has_heard = False
+        """Whether a part of an answer has come since the last request for a sign of life."""
         self._http: ServerHttp
         self._server: ServerFacts
         self._model: ModelFacts
@@ -227,6 +229,7 @@ class RemoteEngine(Engine, KvEventSource, AdapterSource):
             async with aclosing(answer) as chunks:
                 async for chunk in chunks:
                     self._turns.stepped()
+                    self._has_heard = True
                     delta = judge.read(chunk)
                     if delta is not None:
                         turn.put(delta)
@@ -308,11 +311,13 @@ class RemoteEngine(Engine, KvEventSource, AdapterSource):
         """Ends the engine when its server is gone, hangs or was started again."""
         silent = 0
         while not self._turns.over:
+            self._has_heard = False
             await asyncio.sleep(PULSE_S)
             try:
                 pulse = await self._ask_pulse()
             except (Unreachable, Refused) as error:
-                silent += 1
+                # A server that drains refuses connections, and one under load is slow.
+                silent = 0 if self._has_heard else silent + 1
                 if silent == SILENT_PULSES:
                     self._turns.die(f"{self._http.url} does not answer: {error}")
                 continue
