@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from schemas.events import FinishReason
 from services.worker.engine import EngineDelta, EngineRequest
 from services.worker.engines.remote.dialect import BadAnswer, Chunk, Counts, TurnEnd
+from services.worker.engines.support import guided_arguments
 
 NO_LIMIT = 1 << 32
 
@@ -25,7 +26,7 @@ class AnswerJudge:
         self._awaits_prompt = bool(request.images)
         self._vocab_size = vocab_size or NO_LIMIT
         self._stop_ids = frozenset(request.stop_ids)
-        self._is_guided = bool(request.guided or request.grammar)
+        self._is_guided = guided_arguments(request) is not None
         self._has_logprobs = request.sampling.logprobs is not None
         self._prefill_only = request.sampling.max_tokens == 0
         self._most = max(1, request.sampling.max_tokens or 0)
