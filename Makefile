@@ -4,7 +4,7 @@
 # make test-all  every test: long properties, API fuzzing, soak, real clients, containers
 # make nightly  what is too long for each change: 20,000 simulated turns, all of `test-all` that `test` leaves out
 # make test-vllm  the vLLM engine over vLLM itself on the CPU: three gigabytes, a quarter of an hour
-# make test-model  a small real model with each engine, llama.cpp among them, which is compiled once
+# make test-model  a small real model with each engine, llama.cpp among them, which is compiled once; llama-server if it is on the PATH
 # make clients  only the sessions of real clients from npm and PyPI
 # make simulate  all services in virtual time under random faults   make simulate TURNS=1000000
 # make compare BASE=COMMIT  ten thousand answers of this tree beside those of a commit

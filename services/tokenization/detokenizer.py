@@ -12,7 +12,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -98,6 +98,11 @@ class Vocabulary:
             return b""
         text = self._texts[token]
         return self._parts[token] if text is None else text.encode()
+
+    @property
+    def parts(self) -> Mapping[int, bytes]:
+        """The bytes of each token that is not whole characters; empty if it is not `exact`."""
+        return self._parts
 
     def is_special(self, token: int) -> bool:
         """Whether a token is a control token."""

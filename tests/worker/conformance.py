@@ -34,6 +34,8 @@ class Bench:
     slots: int = 4
     wait_s: float = LIMIT_S
     """How long a test waits for the engine."""
+    cache_unit: int | None = None
+    """How many tokens the engine reuses together; None: a block."""
     requests: int = 0
 
     def request(
@@ -49,7 +51,7 @@ class Bench:
 
     def in_cache(self, computed: int) -> int:
         """How many tokens a prompt finds of those that were computed and are not its last."""
-        unit = self.info.block_tokens or 1
+        unit = self.cache_unit or self.info.block_tokens or 1
         return computed // unit * unit
 
     async def run(self, request: EngineRequest) -> list[EngineDelta]:

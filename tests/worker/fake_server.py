@@ -110,7 +110,7 @@ class FakeServer:
         return self.key is None or request.headers.get("Authorization") == f"Bearer {self.key}"
 
     async def stream(
-        self, request: web.Request, events: AsyncIterator[Event]
+        self, request: web.Request, events: AsyncIterator[Event], end: bytes = b"data: [DONE]\n\n"
     ) -> web.StreamResponse:
         """Sends the events, as the lie changes them, and the end of the stream."""
         answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
@@ -119,7 +119,7 @@ class FakeServer:
             for sent in self.lie([event]):
                 data = sent if isinstance(sent, bytes) else msgspec.json.encode(sent)
                 await answer.write(b"data: " + data + b"\n\n")
-        await answer.write(b"data: [DONE]\n\n")
+        await answer.write(end)
         return answer
 
 

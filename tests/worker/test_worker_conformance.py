@@ -14,6 +14,8 @@ from tests.kit.engines import EMPTY_MODEL, PROMPT, with_torch
 from tests.kit.listening import Listener
 from tests.worker.conformance import Bench, Conformance
 from tests.worker.fake_cache import FakeCache
+from tests.worker.fake_llama_server import fake_llama_server
+from tests.worker.fake_llama_server import write_model as write_llama_model
 from tests.worker.fake_sglang_server import fake_sglang_server
 from tests.worker.fake_tensorrt_llm import VERSIONS
 from tests.worker.fake_vllm import BLOCK
@@ -172,4 +174,19 @@ class TestSglangServer(Conformance):
             info = await engine.start()
             server.engine.cache = FakeCache(BLOCK)
             yield Bench(engine, info, PROMPT, server.kill, SLOTS)
+            await engine.stop(5.0)
+
+
+class TestLlamaServer(Conformance):
+    """Over a fake server; `test_worker_llama_server_real.py` runs the suite over llama-server."""
+
+    @pytest.fixture
+    async def bench(self, tmp_path: Path) -> AsyncIterator[Bench]:
+        model = write_llama_model(tmp_path)
+        async with fake_llama_server(model, slots=SLOTS) as server:
+            config = WorkerConfig(model=str(model), engine_url=server.url)
+            engine: Any = open_engine("llama-server", config)
+            info = await engine.start()
+            server.forget()
+            yield Bench(engine, info, PROMPT, server.kill, SLOTS, cache_unit=1)
             await engine.stop(5.0)

@@ -13,6 +13,7 @@ from services.worker.engine import Engine
 MakeEngine: TypeAlias = Callable[[WorkerConfig], Engine]
 GROUP = "turnwire.engines"
 BUILT_IN = {
+    "llama-server": "services.worker.engines.remote.llama:LlamaServer",
     "script": "turnwire_tools.script.engine:ScriptEngine",
     "sglang-server": "services.worker.engines.remote.sglang:SglangServer",
     "transformers": "services.worker.engines.transformers.engine:TransformersEngine",
