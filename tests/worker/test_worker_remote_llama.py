@@ -17,6 +17,7 @@ from services.tokenization.detokenizer import Vocabulary
 from services.worker.engine import EngineDied
 from services.worker.engines.registry import open_engine
 from services.worker.engines.remote.dialect import BadAnswer
+from services.worker.engines.remote.llama import LACKING
 from services.worker.engines.remote.unsent_tokens import UnsentTokens
 from tests.kit.engines import PROMPT
 from tests.kit.engines import ids_of as output
@@ -72,6 +73,7 @@ async def test_properties_are_those_of_one_slot(bench: Bench) -> None:
         *("kv_events", "retention", "priority", "salt", "min_tokens", "penalties"),
         *("grammar", "vision"),
     }
+    assert info.lacking["salt"] == LACKING["salt"]
 
 
 async def test_a_request_leaves_no_field_to_the_settings_of_the_server(

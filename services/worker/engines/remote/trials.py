@@ -94,7 +94,7 @@ class Trials:
                     lacking[feature] = reason
         if "seed" in self._info.features - lacking.keys() and await self._ignores_seed():
             lacking["seed"] = _IGNORED
-        if "salt" not in lacking:
+        if "salt" in self._info.features - lacking.keys():
             other = await self._decode({"cache_salt": "another"})
             if other.cached:
                 lacking["salt"] = "unequal salts share blocks"
