@@ -249,11 +249,16 @@ class KvUpdate(Struct, frozen=True, omit_defaults=True):
     """Packed keys (`block_keys.pack`)."""
     removed: bytes = b""
     cleared: bool = False
+    ends: bool = False
+    """The keys are those of the last blocks of beginnings that the engine can reuse; it can reuse
+    nothing that ends elsewhere. Models with states or windows have few of them."""
 
 
-class KvSnapshot(Struct, frozen=True):
+class KvSnapshot(Struct, frozen=True, omit_defaults=True):
     """A worker's reply: every block that it holds, as of `KvUpdate` number `seq`."""
 
     worker: str
     seq: int
     keys: bytes
+    ends: bool = False
+    """As in `KvUpdate`."""

@@ -138,6 +138,9 @@ class EngineInfo(Struct, frozen=True):
     scheduled. Not set for TensorRT-LLM: by its `capacityScheduler.cpp` (`beneficialToSkip`) and
     `scheduler_v2.py` this depends on the release, the model's attention windows and the reuse
     policy."""
+    recomputed_blocks: int = 0
+    """How many of the last blocks that a prompt has in the cache are computed again: 1 with a draft
+    model that needs their hidden states."""
 
     @property
     def room(self) -> int:
@@ -329,7 +332,43 @@ class CacheCleared(Struct, frozen=True):
     """None: all ranks."""
 
 
-KvEvent: TypeAlias = BlocksStored | BlocksRemoved | CacheCleared
+class LayerGroup(Struct, frozen=True):
+    """Layers that keep less than whole prompts, in blocks of their own: the states of a recurrent
+    model, or a sliding window. A beginning of a prompt can be reused only where it ends with such
+    blocks of every group."""
+
+    number: int
+    block_tokens: int
+    needed: int
+    """The blocks that must be there at the end of the beginning, or all of them if it has fewer: 1
+    for states, those of the window otherwise."""
+
+
+class GroupStored(Struct, frozen=True):
+    """Blocks of a group can be shared from now on. A group's first event is applied before the
+    `BlocksStored` of the same prompt."""
+
+    group: LayerGroup
+    hashes: list[BlockHash]
+    """The hashes of the blocks of `BlocksStored` that end at the same tokens; they may be none."""
+
+
+class GroupRemoved(Struct, frozen=True):
+    """Blocks of a group were removed."""
+
+    group: int
+    hashes: list[BlockHash]
+
+
+class CacheUnpredictable(Struct, frozen=True):
+    """What prompts can reuse does not follow from the events of this engine."""
+
+    reason: str
+
+
+KvEvent: TypeAlias = (
+    BlocksStored | BlocksRemoved | CacheCleared | GroupStored | GroupRemoved | CacheUnpredictable
+)
 
 
 @runtime_checkable

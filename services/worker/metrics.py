@@ -53,6 +53,11 @@ class WorkerMetrics:
             "Those of them that the engine found there.",
             registry=registry,
         )
+        self._missed = Counter(
+            "turnwire_kv_missed_tokens",
+            "Those of the expected ones that the engine did not find.",
+            registry=registry,
+        )
 
     def ended(self, times: TurnTimes, stream: TokenStream, now: float) -> None:
         """Records an ended turn. `now`: on the clock of `times`."""
@@ -67,7 +72,10 @@ class WorkerMetrics:
             self._decode.observe(now - times.first_at)
 
         if stream.cached is not None:
-            self._prompt.inc(times.prompt_tokens)
-            self._expected.inc(min(stream.expected_cached, times.prompt_tokens))
+            expected = min(stream.expected_cached, times.prompt_tokens)
             # An engine may have found tokens of an earlier attempt, too.
-            self._cached.inc(min(stream.cached, times.prompt_tokens))
+            cached = min(stream.cached, times.prompt_tokens)
+            self._prompt.inc(times.prompt_tokens)
+            self._expected.inc(expected)
+            self._cached.inc(cached)
+            self._missed.inc(max(expected - cached, 0))

@@ -52,6 +52,12 @@ class PrefillReporter:
             notice = PrefillNotice(self.turn, computed)
             after_sending(self.process.publish, self.notice, notice)
 
+    def record_found(self, cached: int | None) -> None:
+        """Reports how much of the prompt the engine found in its cache, in tokens; None: it has not
+        reported it."""
+        if cached is not None:
+            self.kv.record_found(self.blocks, cached)
+
     def add_output(self, output: list[int]) -> None:
         """Reports that the cache also has the output of the turn."""
         self.kv.record_turn(self.blocks, output)

@@ -96,7 +96,7 @@ class Worker(Service):
             self._process.registry.expect_heartbeats(
                 "frontend", request.frontend, self._loop.time()
             )
-        return None if self._info.shares_queued else start.blocks.cached
+        return start.blocks.cached if self._is_worth_holding_for else None
 
     def _admit(self, request: GenerateRequest) -> None:
         if self._process.draining or not self._engine.healthy():
@@ -152,10 +152,16 @@ class Worker(Service):
         )
         return Decoding(self._turns, stream, prefill, observer)
 
+    @property
+    def _is_worth_holding_for(self) -> bool:
+        """Whether a turn that begins alike can use what another one has just computed, and would
+        compute it again if it did not wait."""
+        return self._kv.shares_any_beginning and not self._info.shares_queued
+
     def _is_awaited(self, start: DecodingStart) -> bool:
         """Returns whether the turn computes so much of its prompt that others wait for it."""
         cached = start.blocks.cached
-        if cached is None or self._info.shares_queued:
+        if cached is None or not self._is_worth_holding_for:
             return False
         return start.prompt_tokens - cached >= start.request.notice_tokens
 

@@ -1,8 +1,12 @@
 """The index of the workers' KV blocks, and over a real bus."""
 
+import asyncio
+from collections.abc import AsyncGenerator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import generate_latest
 
 from schemas import subjects
 from schemas.control import KvUpdate, ModelCard
@@ -11,14 +15,19 @@ from services.preprocessor.routing.kv_index import KvIndex
 from services.preprocessor.routing.kv_reader import KvEventReader
 from services.runtime.bus import Delivery
 from services.tokenization.block_keys import block_keys, pack
+from services.worker.engine import BlocksStored, GroupStored, KvEvent, LayerGroup
 from services.worker.kv import publisher as kv_publisher
 from services.worker.kv.blocks import KvBlockIndex
+from services.worker.kv.judge import MOST_WRONG
 from services.worker.kv.publisher import KvPublisher, PromptBlocks
 from tests.kit.processes import MakeProcess, Reported
 from tests.kit.waiting import eventually
 
 SIZE = 4
 PROMPT = list(range(40))
+PROMPT_BLOCKS: list[tuple[int | str, list[int]]] = [
+    (number, PROMPT[number * SIZE :][:SIZE]) for number in range(10)
+]
 
 
 def keys(tokens: list[int]) -> list[int]:
@@ -41,10 +50,12 @@ class Pair:
         self.blocks = KvBlockIndex(SIZE, 64 * SIZE)
         self.index = KvIndex()
 
-    async def worker(self, name: str = "w1") -> KvPublisher:
+    async def worker(
+        self, name: str = "w1", events: AsyncGenerator[KvEvent, None] | None = None
+    ) -> KvPublisher:
         self.process = await self.make("worker", f"{self.model}-{name}")
         self.process.serve(Reported(ModelCard(self.model, block_tokens=SIZE)))
-        publisher = KvPublisher(self.process, self.model, self.blocks)
+        publisher = KvPublisher(self.process, self.model, self.blocks, events)
         await publisher.start()
         await self.process.bus.flush()  # subscribed before anyone answers
         self.process.heartbeats.send()
@@ -160,3 +171,63 @@ def test_index_stands_for_the_sets_of_the_workers_blocks(
             depth = next((at for at, key in enumerate(prompt) if key not in blocks), len(prompt))
             assert overlaps.get(one, 0) == depth
         assert len(index) == len(set().union(*held.values())), "nothing is kept for nobody"
+
+
+@given(
+    st.dictionaries(workers, st.tuples(st.booleans(), st.sets(st.integers(0, 12))), min_size=1),
+    st.lists(st.integers(0, 12), max_size=8),
+)
+def test_ends_of_a_worker_count_alone_and_other_blocks_in_a_row(
+    held: dict[str, tuple[bool, set[int]]], prompt: list[int]
+) -> None:
+    index = KvIndex()
+    for worker, (has_ends, held_keys) in held.items():
+        index.set_ends(worker, has_ends)
+        index.add(worker, held_keys)
+    overlaps = index.overlaps(prompt)
+    for worker, (has_ends, held_keys) in held.items():
+        run = next((at for at, key in enumerate(prompt) if key not in held_keys), len(prompt))
+        last = max((at for at, key in enumerate(prompt, 1) if key in held_keys), default=0)
+        assert overlaps.get(worker, 0) == (last if has_ends else run)
+
+
+async def test_ends_reach_a_preprocessor_as_ends(pair: Pair) -> None:
+    """By a snapshot and by updates; the prompt's other blocks promise nothing."""
+    await pair.preprocessor()
+    states = LayerGroup(1, SIZE, needed=1)
+
+    async def events() -> AsyncGenerator[KvEvent, None]:
+        yield GroupStored(states, [5])
+        yield BlocksStored(None, PROMPT_BLOCKS)
+        await eventually(lambda: pair.blocks.followed)
+        yield GroupStored(states, [9])
+
+    publisher = await pair.worker(events=events())
+    await eventually(lambda: pair.held(PROMPT) == 10)
+    assert not publisher.shares_any_beginning
+    assert pair.held(PROMPT[:39]) == pair.held([*PROMPT[:24], *[99] * 9]) == 6
+    assert pair.held(PROMPT[:20]) == 0
+
+
+async def test_worker_with_wrong_predictions_makes_none(pair: Pair) -> None:
+    await pair.preprocessor()
+
+    async def events() -> AsyncGenerator[KvEvent, None]:
+        yield BlocksStored(None, PROMPT_BLOCKS)
+        await asyncio.Event().wait()
+
+    publisher = await pair.worker(events=events())
+    await eventually(lambda: pair.held(PROMPT) == 10)
+    for _ in range(MOST_WRONG + 1):
+        blocks = publisher.look_up(pack_ids(PROMPT), None)
+        assert blocks.cached == 36
+        publisher.record_found(blocks, 4)
+    assert not publisher.predicts
+    assert publisher.look_up(pack_ids(PROMPT), None).cached == 0
+    await eventually(lambda: pair.held(PROMPT) == 0)
+    pair.process.heartbeats.send()
+    await eventually(
+        lambda: not any(map(pair.feed.publishes_blocks, pair.listener.registry.living("worker")))
+    )
+    metrics = generate_latest(pair.process.metrics).decode()
+    assert "turnwire_kv_prediction_off 1.0" in metrics

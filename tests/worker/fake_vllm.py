@@ -215,6 +215,7 @@ class AsyncLLM:
             cache_config=space(
                 block_size=args.block_size or BLOCK,
                 num_gpu_blocks=args.num_gpu_blocks_override or 1024,
+                effective_attention_block_size=None,
                 kv_cache_size_tokens=None,
                 enable_prefix_caching=args.enable_prefix_caching is not False,
             ),
@@ -223,7 +224,8 @@ class AsyncLLM:
                 policy=args.scheduling_policy,
                 long_prefill_token_threshold=args.long_prefill_token_threshold,
             ),
-            speculative_config=args.speculative_config,
+            speculative_config=args.speculative_config
+            and space(use_eagle_block_drop=lambda: args.speculative_config["method"] == "eagle"),
         )
         self.loggers = [factory(self.vllm_config, 0) for factory in stat_loggers]
         self.received: set[str] = set()

@@ -82,7 +82,9 @@ def test_a_long_prompt_is_held_up_to_the_reported_blocks() -> None:
     for blocks, more in ((0, 1), (2, 70), (300, 200)):
         reported = book(stored(None, *((number, [number] * SIZE) for number in range(blocks))))
         prompt = pack_ids([number for number in range(blocks + more) for _ in range(SIZE)])
-        assert reported.count_cached(PromptKeys(KeyMemo(SIZE), prompt)) == blocks
+        keys_of_prompt = PromptKeys(KeyMemo(SIZE), prompt)
+        assert reported.count_cached(keys_of_prompt, blocks + more) == blocks
+        assert reported.count_cached(keys_of_prompt, 1) == min(blocks, 1)
 
 
 def test_a_follower_of_the_changes_has_the_whole_index() -> None:
@@ -150,3 +152,17 @@ def test_keys_can_be_made_in_pieces(ids: list[int], cut: int, block: int) -> Non
     known = list(block_keys(pack_ids(ids[:cut]), block, salt="s"))
     whole = list(block_keys(pack_ids(ids), block, salt="s"))
     assert list(extend_keys(known, pack_ids(ids[len(known) * block :]), block, "s")) == whole
+
+
+def test_removals_are_known_since_a_moment() -> None:
+    reported = book(stored(None, ("a", A), ("b", B)), stored(None, ("c", C)))
+    first, second = keys(*A, *B)
+    before = reported.removals
+    reported.apply(BlocksRemoved(["b"]))
+    reported.apply(stored("a", ("b", B)))
+    assert reported.was_removed(second, before)
+    assert not reported.was_removed(first, before)
+    assert not reported.was_removed(second, reported.removals)
+    before = reported.removals
+    reported.apply(CacheCleared())
+    assert reported.was_removed(first, before)

@@ -7,7 +7,14 @@ import pytest
 
 from schemas.frames import PromptImage, pack_ids
 from services.tokenization.block_keys import block_keys, with_images
-from services.worker.engine import BlocksRemoved, BlocksStored, CacheCleared
+from services.worker.engine import (
+    BlocksRemoved,
+    BlocksStored,
+    CacheCleared,
+    GroupRemoved,
+    GroupStored,
+    LayerGroup,
+)
 from services.worker.engines.vllm.events import VllmKvTranslator
 from services.worker.kv.blocks import KvBlockIndex
 from tests.worker.fake_vllm import stored
@@ -96,14 +103,20 @@ def test_a_gap_clears_what_is_known(translator: VllmKvTranslator) -> None:
     assert len(translator.translate(12, packed(newer))) == 1
 
 
-def test_only_whole_prompts_of_the_gpu_count(translator: VllmKvTranslator) -> None:
-    """Not a window of layers, offloaded blocks, or those of odd sizes."""
+def test_events_of_other_layers_and_media_are_told_apart(translator: VllmKvTranslator) -> None:
+    """A window and states, offloaded blocks, and the beginning of a block."""
     whole = stored(1, None, [1, 2, 3, 4], None)
-    window = {**whole, "block_hashes": [2], "group_idx": 1, "kv_cache_spec_kind": "sliding_window"}
+    window = {**whole, "group_idx": 1, "kv_cache_spec_kind": "sliding_window"}
+    window["kv_cache_spec_sliding_window"] = 6
+    states = {**whole, "block_hashes": [], "group_idx": 2, "kv_cache_spec_kind": "mamba"}
     offloaded = {**whole, "medium": "CPU"}
-    small = {**stored(1, None, [1, 2], None), "group_idx": 3}
-    assert translator.translate(0, packed(window, whole, offloaded, small)) == [
-        BlocksStored(None, [(1, [1, 2, 3, 4])])
+    part = stored(1, None, [1, 2], None)
+    groups = [LayerGroup(1, 4, needed=2), LayerGroup(2, 4, needed=1)]
+    assert translator.translate(0, packed(window, whole, offloaded, part, states)) == [
+        *(GroupStored(group, []) for group in groups),
+        GroupStored(groups[0], [1]),
+        BlocksStored(None, [(1, [1, 2, 3, 4])]),
+        GroupStored(groups[1], []),
     ]
-    gone = packed(removed(2, group_idx=1), {**removed(1), "medium": "CPU"}, removed(1, group_idx=0))
-    assert translator.translate(1, gone) == [BlocksRemoved([1])]
+    gone = packed(removed(1, group_idx=1), {**removed(1), "medium": "CPU"}, removed(1, group_idx=0))
+    assert translator.translate(1, gone) == [GroupRemoved(1, [1]), BlocksRemoved([1])]

@@ -208,6 +208,8 @@ class Fold:
         if entry.at <= have:
             turn.ids.extend(entry.ids[have - entry.at :])
 
+        if entry.expected_cached:
+            turn.expected = entry.expected_cached
         if entry.cached is not None:
             turn.cached = entry.cached
         elif entry.expected_cached and turn.cached is None:

@@ -1,10 +1,11 @@
 """Indexes which worker holds which KV blocks. Pure.
 
 It is a flat radix tree of prompts: a key stands for all tokens up to its block's end, so that
-walking a prompt's keys finds the longest prefix that a worker holds.
+walking a prompt's keys finds the longest prefix that a worker holds. A worker of a model with
+states or windows has the keys at which a prefix can end (`KvUpdate.ends`) in place of all blocks.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 MAX_KEYS = 1_000_000
 """Limit of one worker's keys: 32 million tokens in blocks of 32. The oldest are dropped first."""
@@ -21,6 +22,8 @@ class KvIndex:
         self._keys_of: dict[str, dict[int, None]] = {}
         self._sets: dict[frozenset[str], frozenset[str]] = {}
         """One object for equal sets: there are few sets and a great many blocks."""
+        self._with_ends = _NOBODY
+        """The workers with ends."""
 
     def __len__(self) -> int:
         return len(self._holders)
@@ -49,10 +52,29 @@ class KvIndex:
             self._drop(worker, key)
         self._keys_of.pop(worker, None)
         self._sets.clear()
+        self._with_ends -= {worker}
 
-    def overlaps(self, keys: Iterable[int]) -> dict[str, int]:
-        """The number of leading blocks of a prompt that each worker holds; without workers that
-        hold none."""
+    def set_ends(self, worker: str, has_ends: bool) -> None:
+        """Notes whether the keys of a worker are ends."""
+        if has_ends:
+            self._with_ends |= {worker}
+
+    def has_ends(self, worker: str) -> bool:
+        """Whether the keys of a worker are ends."""
+        return worker in self._with_ends
+
+    def overlaps(self, keys: Sequence[int]) -> dict[str, int]:
+        """The number of leading blocks of a prompt that each worker can reuse; without workers that
+        can reuse none."""
+        depths = self._runs(keys)
+        if self._with_ends:
+            for depth, key in enumerate(keys, 1):
+                holders = self._holders.get(key, _NOBODY) & self._with_ends
+                depths.update(dict.fromkeys(holders, depth))
+        return depths
+
+    def _runs(self, keys: Iterable[int]) -> dict[str, int]:
+        """The number of leading blocks that each worker holds."""
         depths: dict[str, int] = {}
         depth = 0
         previous = active = _NOBODY

@@ -5,7 +5,6 @@ and for a worker that started earlier, the reader requests a snapshot. Until tha
 keeps what it has of the worker, since it only decides the order in which workers are tried."""
 
 from collections import Counter
-from collections.abc import Sequence
 
 import msgspec
 
@@ -86,6 +85,7 @@ class KvEventReader:
         self._seqs[worker] = update.seq
         if update.cleared:
             self._index.forget(worker)
+        self._index.set_ends(worker, update.ends)
         self._index.remove(worker, unpack(update.removed))
         self._index.add(worker, unpack(update.stored))
 
@@ -101,21 +101,22 @@ class KvEventReader:
             return
         if snapshot is not None:
             self._index.forget(worker)
-            self._seqs[worker], keys = snapshot
-            self._index.add(worker, keys)
+            self._index.set_ends(worker, snapshot.ends)
+            self._seqs[worker] = snapshot.seq
+            self._index.add(worker, unpack(snapshot.keys))
         elif missed:
             # Earlier updates stay unknown; the next gap requests again.
             self._seqs[worker] = missed[0].seq - 1
         self._apply(missed)
 
-    async def _fetch_snapshot(self, worker: str) -> tuple[int, Sequence[int]] | None:
-        """Requests the keys of a worker's blocks after its update with a number, which comes first;
-        None: it sends none that can be read."""
+    async def _fetch_snapshot(self, worker: str) -> KvSnapshot | None:
+        """Requests the keys of a worker's blocks; None: it sends none that can be read."""
         subject = subjects.kv_snapshot(self._model, worker)
         try:
             answer = await self._process.bus.request(subject, b"{}", SNAPSHOT_TIMEOUT_S)
             snapshot = _decode_snapshot(answer)
-            return snapshot.seq, unpack(snapshot.keys)
+            unpack(snapshot.keys)  # raises for a wrong length
+            return snapshot
         except (TurnwireError, msgspec.MsgspecError, ValueError) as error:
             self._process.log.info("preprocessor.kv_unknown", worker=worker, error=str(error))
             return None

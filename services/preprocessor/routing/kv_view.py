@@ -37,7 +37,7 @@ class KvView:
     def cached_tokens(
         self, prompt: bytes, salt: str | None, sizes: Collection[int]
     ) -> dict[str, int]:
-        """Returns how many leading tokens of a prompt each worker has in its cache."""
+        """Returns how many leading tokens of a prompt each worker can reuse."""
         cached: dict[str, int] = {}
         for size in sizes:
             overlaps = self._index.overlaps(self._memo(size).keys(prompt, salt=salt))
@@ -46,11 +46,17 @@ class KvView:
         return cached
 
     def add(self, worker: str, prompt: bytes, salt: str | None, sizes: Collection[int]) -> None:
-        """Notes that a worker will hold a prompt."""
-        if not self._following:
+        """Notes that a worker will hold a prompt. Where it can be reused is not known before the
+        worker's own update, unless all of it can."""
+        if not self._following or self._index.has_ends(worker):
             return
         for size in sizes:
             self._index.add(worker, self._memo(size).keys(prompt, salt=salt))
+
+    def shares_any_beginning(self, worker: str) -> bool:
+        """Whether prompts on a worker share whatever blocks they begin with; else only up to some
+        ends."""
+        return not self._index.has_ends(worker)
 
     def keys(self, prompt: bytes, salt: str | None, size: int) -> Sequence[int]:
         """Returns the keys of a prompt's blocks, made on demand."""

@@ -156,7 +156,8 @@ class Placement:
         salt = self.cache_salt(conversation)
         cached = self._kv.cached_tokens(turn.block_key_ids, salt, self._block_sizes(workers))
         for worker, tokens in computing.items():
-            cached[worker] = max(tokens, cached.get(worker, 0))
+            if self._kv.shares_any_beginning(worker):
+                cached[worker] = max(tokens, cached.get(worker, 0))
         return TurnProfile(turn.prompt_tokens, cached, conversation.hints.osl)
 
     def _with_adapter(self, workers: list[Heartbeat], adapter: str) -> list[Heartbeat]:

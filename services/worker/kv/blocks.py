@@ -3,28 +3,45 @@
 An engine with KV events reports every block; the index maps its hashes to our keys. For any other
 engine with a prefix cache the index assumes the usual: the blocks of a prompt are cached with its
 first token, those of its output when the turn ends, and the least recently used are evicted when
-the capacity is reached.
+the capacity is reached. With several groups of layers the index has the ends of beginnings that can
+be reused, in place of all blocks (`grouped_blocks`).
 """
 
 from bisect import bisect_left
+from collections import OrderedDict
 from collections.abc import Sequence
 
 from schemas.frames import pack_ids
 from services.tokenization.block_keys import block_keys, root
-from services.worker.engine import BlockHash, BlocksRemoved, BlocksStored, KvEvent
+from services.worker.engine import (
+    BlockHash,
+    BlocksRemoved,
+    BlocksStored,
+    CacheCleared,
+    CacheUnpredictable,
+    GroupRemoved,
+    GroupStored,
+    KvEvent,
+)
 from services.worker.kv.cached_blocks import CachedBlocks
+from services.worker.kv.grouped_blocks import GroupedBlocks
 
 DEFAULT_BLOCKS = 65536
 """The assumed capacity of an engine that does not report it."""
 _FIRST_LOOK = 64
 """Blocks of a prompt that are looked up at first, so that an unknown prompt costs the keys of these
 only."""
+_REMEMBERED = 65536
+"""Removed blocks that are remembered (`KvBlockIndex.was_removed`)."""
 
 
 class KvBlockIndex:
     """The blocks of one worker."""
 
-    def __init__(self, block_tokens: int, capacity_tokens: int | None) -> None:
+    def __init__(
+        self, block_tokens: int, capacity_tokens: int | None, recomputed_blocks: int = 0
+    ) -> None:
+        """`recomputed_blocks`: as in `EngineInfo`."""
         self.block_tokens = block_tokens
         capacity = DEFAULT_BLOCKS
         if capacity_tokens:
@@ -34,15 +51,27 @@ class KvBlockIndex:
         """Key → how many ranks hold the block, by the engine's events."""
         self._keys: dict[tuple[int, BlockHash], int] = {}
         """(rank, the engine's hash) → key."""
+        self._recomputed = recomputed_blocks
+        self._grouped = GroupedBlocks(block_tokens, recomputed_blocks)
+        self.has_ends = False
+        """The keys are those of ends (`grouped_blocks`)."""
+        self.unpredictable = ""
+        """Why the index has nothing, for good; "": it has something."""
         self._cleared = False
         self._changes: dict[int, bool] = {}
         """Key → whether the block is held now."""
         self.followed = True
         """Whether changes are recorded."""
+        self.removals = 0
+        """How many blocks were removed so far."""
+        self._removed: OrderedDict[int, int] = OrderedDict()
+        """Key → the value of `removals` at its last removal."""
+        self._all_removed = 0
+        """The value of `removals` when the cache was last cleared."""
 
     def keys(self) -> list[int]:
         """Returns the keys of all blocks; the least recently used of assumed ones come first."""
-        return [*self._reported, *self._assumed.keys()]
+        return [*self._grouped.ends(), *self._reported, *self._assumed.keys()]
 
     def take_changes(self) -> tuple[bool, dict[int, bool]]:
         """Returns the changes since the last call: whether all blocks were cleared, which applies
@@ -54,33 +83,66 @@ class KvBlockIndex:
 
     def apply(self, event: KvEvent) -> None:
         """Applies a KV event of the engine."""
-        if isinstance(event, BlocksStored):
+        if self.unpredictable:
+            return
+        if isinstance(event, CacheUnpredictable):
+            self.give_up(event.reason)
+        elif isinstance(event, CacheCleared) and event.rank is None:
+            self._clear()
+        elif isinstance(event, GroupStored) or self.has_ends:
+            self._apply_grouped(event)
+        elif isinstance(event, BlocksStored):
             self._store(event)
         elif isinstance(event, BlocksRemoved):
             for block in event.hashes:
                 self._release(event.rank, block)
-        elif event.rank is None:
-            self._clear()
-        else:
+        elif isinstance(event, CacheCleared):
             for rank, block in list(self._keys):
                 if rank == event.rank:
                     self._release(rank, block)
 
+    def give_up(self, reason: str) -> None:
+        """Forgets all blocks, and those of later events."""
+        self._clear()
+        self.unpredictable = reason
+
     def _clear(self) -> None:
         self._keys.clear()
         self._reported.clear()
+        self._grouped.clear()
+        self._grouped.take_changes()
         self._cleared = True
         self._changes = {}
+        self.removals += 1
+        self._all_removed = self.removals
 
     def record_use(self, keys: Sequence[int]) -> None:
         """Notes that an engine without events has just computed or found the blocks of a prompt or
         an ended turn."""
+        if self.unpredictable:
+            return
         added, evicted = self._assumed.use(keys)
         self._record(added, held=True)
         self._record(evicted, held=False)
 
-    def count_cached(self, keys: Sequence[int]) -> int:
-        """Returns how many blocks of a prompt the cache holds, from its start."""
+    def count_cached(self, keys: Sequence[int], most: int) -> int:
+        """Returns how many of the first `most` blocks of a prompt the engine will find in its
+        cache."""
+        if self.unpredictable:
+            return 0
+        if self.has_ends:
+            return self._grouped.count_reusable(keys, most)
+        held = self._count_run(keys)
+        return max(min(held, most) - self._recomputed, 0)
+
+    def was_removed(self, key: int, since: int) -> bool:
+        """Whether a block was removed after the first `since` removals, or may have been."""
+        if since < self._all_removed or self.removals - since >= _REMEMBERED:
+            return True
+        return self._removed.get(key, 0) > since
+
+    def _count_run(self, keys: Sequence[int]) -> int:
+        """Returns how many blocks of a prompt are held, from its start."""
         if not self._reported:
             return self._assumed.match(keys)
         reported = self._reported
@@ -89,6 +151,21 @@ class KvBlockIndex:
             high *= 2
         blocks = range(min(high, len(keys)))
         return bisect_left(blocks, True, key=lambda block: keys[block] not in reported)
+
+    def _apply_grouped(self, event: KvEvent) -> None:
+        if not self.has_ends:
+            self._clear()  # blocks without a group before the first event of a group
+            self.has_ends = True
+        if isinstance(event, GroupStored):
+            self._grouped.store_in_group(event.group, event.hashes)
+        elif isinstance(event, GroupRemoved):
+            self._grouped.remove_from_group(event.group, event.hashes)
+        elif isinstance(event, BlocksStored):
+            self._grouped.store(event)
+        elif isinstance(event, BlocksRemoved):
+            self._grouped.remove(event.hashes)
+        for key, held in self._grouped.take_changes().items():
+            self._record((key,), held)
 
     def _store(self, event: BlocksStored) -> None:
         parent: int | None = root(event.salt)
@@ -118,5 +195,16 @@ class KvBlockIndex:
             self._record((key,), held=False)
 
     def _record(self, keys: Sequence[int], held: bool) -> None:
+        if not held:
+            for key in keys:
+                self._remember(key)
         if self.followed:
             self._changes.update(dict.fromkeys(keys, held))
+
+    def _remember(self, key: int) -> None:
+        """Notes that a block was removed."""
+        self.removals += 1
+        self._removed[key] = self.removals
+        self._removed.move_to_end(key)
+        if len(self._removed) > _REMEMBERED:
+            self._removed.popitem(last=False)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 import msgspec
+from prometheus_client import Gauge
 
 from schemas import subjects
 from schemas.control import KvSnapshot, KvUpdate
@@ -17,6 +18,7 @@ from services.tokenization.block_keys import TOKEN_ID_BYTES, KeyMemo, PromptKeys
 from services.worker.engine import Engine, EngineInfo, KvEvent, KvEventSource
 from services.worker.kv.blocks import KvBlockIndex
 from services.worker.kv.cached_blocks import extend_keys
+from services.worker.kv.judge import Prediction, PredictionJudge
 
 MAX_KEYS = 32768
 """Keys in one update; the others are sent in further ones."""
@@ -33,7 +35,10 @@ class PromptBlocks(msgspec.Struct, frozen=True):
     """The blocks of a prompt."""
 
     cached: int | None = None
-    """How many tokens of the prompt the cache holds; None: prompts share no blocks."""
+    """How many tokens of the prompt the engine will find in its cache; None: prompts share no
+    blocks."""
+    prediction: Prediction | None = None
+    """What is to be compared with the engine's report; None: nothing."""
     keys: Sequence[int] | None = None
     """The keys of its whole blocks; None: the engine reports its blocks itself, or has none."""
     tail: bytes = b""
@@ -74,11 +79,19 @@ class KvPublisher:
         self._index = index
         self._events = events
         index.followed = False
+        self.predicts = True
+        """Whether the worker reports what its cache holds."""
         self._ended: deque[_Chain] = deque()
         """The blocks of ended turns that are not in the index yet."""
         self._seq = 0
         self._due = False
         self._memo = KeyMemo(index.block_tokens)
+        self._judge = PredictionJudge(index.block_tokens)
+        self._is_off = Gauge(
+            "turnwire_kv_prediction_off",
+            "1: the worker does not predict what the engine finds in its KV cache.",
+            registry=process.metrics,
+        )
         self._loop = asyncio.get_running_loop()
 
     async def start(self) -> None:
@@ -93,6 +106,20 @@ class KvPublisher:
         async for event in events:
             self._index.apply(event)
             self._publish_soon()
+            if self._index.unpredictable and self.predicts:
+                self._stop_predicting()
+
+    def _stop_predicting(self) -> None:
+        """Reports, once, that the index has nothing from now on."""
+        self.predicts = False
+        self._is_off.set(1)
+        self._process.log.warning("worker.kv_prediction_off", reason=self._index.unpredictable)
+        heartbeats = self._process.heartbeats
+        heartbeats.service.models = [
+            msgspec.structs.replace(card, block_tokens=0) for card in heartbeats.service.models
+        ]
+        heartbeats.send_soon()
+        self._publish_soon()
 
     # -- prompts and turns
     # ----------------------------------------------------------------------------------------------
@@ -103,11 +130,33 @@ class KvPublisher:
         keys = PromptKeys(self._memo, prompt, salt)
         size = self._index.block_tokens
         before_last = (len(prompt) // TOKEN_ID_BYTES - 1) // size
-        cached = max(min(self._index.count_cached(keys), before_last), 0) * size
+        blocks = self._index.count_cached(keys, max(before_last, 0))
+        cached = blocks * size
         if self._events is not None:
-            return PromptBlocks(cached)
+            prediction = None
+            if blocks:
+                prediction = Prediction(cached, keys[blocks - 1], self._index.removals)
+            return PromptBlocks(cached, prediction)
         tail = prompt[len(keys) * size * TOKEN_ID_BYTES :]
-        return PromptBlocks(cached, keys, tail, salt)
+        return PromptBlocks(cached, None, keys, tail, salt)
+
+    @property
+    def shares_any_beginning(self) -> bool:
+        """Whether prompts share whatever blocks they begin with, as far as is known; else only up
+        to some ends."""
+        return self.predicts and not self._index.has_ends
+
+    def record_found(self, blocks: PromptBlocks, cached: int) -> None:
+        """Compares a prediction with what the engine found, in tokens. Called at the turn's end,
+        when the events before its first step have arrived."""
+        prediction = blocks.prediction
+        if prediction is None or not self.predicts:
+            return
+        removed = self._index.was_removed(prediction.last_key, prediction.removals)
+        self._judge.record(prediction.tokens, cached, removed=removed)
+        if self._judge.objection:
+            self._index.give_up(self._judge.objection)
+            self._stop_predicting()
 
     def record_prompt(self, blocks: PromptBlocks) -> None:
         """Notes that a prompt with these blocks has been computed."""
@@ -176,7 +225,14 @@ class KvPublisher:
     def _update(self, *, removed: bytes = b"", stored: bytes = b"", cleared: bool = False) -> None:
         self._seq += 1
         worker = self._process.id
-        update = KvUpdate(worker, self._seq, stored=stored, removed=removed, cleared=cleared)
+        update = KvUpdate(
+            worker,
+            self._seq,
+            stored=stored,
+            removed=removed,
+            cleared=cleared,
+            ends=self._index.has_ends,
+        )
         self._process.publish(subjects.kv(self._model, worker), update)
 
     def _snapshot(self, delivery: Delivery) -> None:
@@ -187,7 +243,8 @@ class KvPublisher:
 
         most = int(self._process.bus.max_payload * SNAPSHOT_SHARE) // _KEY_CHARS
         newest = pack(self._index.keys()[-most:])
-        delivery.reply(msgspec.json.encode(KvSnapshot(self._process.id, self._seq, newest)))
+        snapshot = KvSnapshot(self._process.id, self._seq, newest, ends=self._index.has_ends)
+        delivery.reply(msgspec.json.encode(snapshot))
 
 
 def _parts(keys: list[int]) -> list[list[int]]:
@@ -198,12 +255,18 @@ def _parts(keys: list[int]) -> list[list[int]]:
 class NoKv:
     """Takes the place of `KvPublisher` for an engine with prompts that share no blocks."""
 
+    predicts = True
+    shares_any_beginning = True
+
     async def start(self) -> None:
         """Does nothing."""
 
     def look_up(self, prompt: bytes, salt: str | None) -> PromptBlocks:
         """Returns no blocks."""
         return NO_BLOCKS
+
+    def record_found(self, blocks: PromptBlocks, cached: int) -> None:
+        """Does nothing."""
 
     def record_prompt(self, blocks: PromptBlocks) -> None:
         """Does nothing."""
@@ -224,5 +287,5 @@ def open_publisher(process: Process, engine: Engine, info: EngineInfo, model: st
     events = None
     if isinstance(engine, KvEventSource) and "kv_events" in info.features:
         events = engine.kv_events()
-    index = KvBlockIndex(info.block_tokens, info.kv_tokens)
+    index = KvBlockIndex(info.block_tokens, info.kv_tokens, info.recomputed_blocks)
     return KvPublisher(process, model, index, events)

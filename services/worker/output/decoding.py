@@ -173,6 +173,7 @@ class Decodings:
         self._outbox.end(stream, self._loop.time())
         self._forget(decoding)
         observer.ended(stream)
+        decoding.prefill.record_found(stream.cached)
         if computed:
             decoding.prefill.add_output(stream.output)
         self._drain.turn_ended()

@@ -74,9 +74,17 @@ class Bus:
         self.events(turn, Prepared(len(prompt), 99, worker, "parser-1"))
         return turn
 
-    def write(self, turn: str, ids: Sequence[int], *parts: Part, cached: int | None = None) -> None:
+    def write(
+        self,
+        turn: str,
+        ids: Sequence[int],
+        *parts: Part,
+        cached: int | None = None,
+        expected: int = 0,
+    ) -> None:
         """The answer, in one frame of tokens and a frame for each block."""
-        self.send(TokenFrame("worker-1", 2, [TokenEntry(turn, 1, 0, list(ids), cached=cached)]))
+        entry = TokenEntry(turn, 1, 0, list(ids), cached=cached, expected_cached=expected)
+        self.send(TokenFrame("worker-1", 2, [entry]))
         for block, part in enumerate(parts):
             self.events(turn, *block_events(block, part))
 

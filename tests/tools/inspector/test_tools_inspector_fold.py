@@ -34,6 +34,15 @@ def test_a_turn_has_its_times_counts_and_blocks(bus: Bus) -> None:
     assert turn.ids.tolist() == [7, 8, 9]
 
 
+def test_a_turn_has_what_its_worker_expected_in_the_cache(bus: Bus) -> None:
+    turn = bus.begin(asked(user("Q")), range(100))
+    bus.write(turn, [], expected=64)
+    row = bus.fold.turns[turn]
+    assert (row.expected, row.cached) == (64, 64)  # until the engine reports it
+    bus.write(turn, [7], Text("Yes."), cached=32)
+    assert (row.expected, row.cached) == (64, 32)
+
+
 def test_turns_of_a_session_follow_each_other(bus: Bus) -> None:
     first = bus.turn(asked(user("Q")), range(9), [100], LS)
     history = (user("Q"), answer(LS), result(LS, "a.txt"))

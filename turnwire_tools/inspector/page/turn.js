@@ -17,12 +17,18 @@ export function turnView(turn, opened) {
   ];
 }
 
+function expected(turn) {
+  const missed = turn.cached === null ? 0 : turn.expected - turn.cached;
+  return missed > 0 ? `${count(turn.expected)}, of which the engine lacked ${count(missed)}` : count(turn.expected);
+}
+
 function heading(turn) {
   const facts = [
     ["state", turn.finish && turn.finish !== turn.state ? `${turn.state}: ${turn.finish}` : turn.state],
     ["client", turn.client || "–"],
     ["prompt", `${count(turn.prompt)} tokens`],
     ["cached", `${count(turn.cached)} (${share(turn.cached, turn.prompt)})`],
+    ["expected in the cache", expected(turn)],
     ["first token", ms(turn.ttft_ms)],
     ["output", `${count(turn.output)} tokens${turn.reasoning ? `, ${count(turn.reasoning)} reasoning` : ""}`],
     ["tool calls", count(turn.calls)],

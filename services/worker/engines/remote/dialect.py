@@ -34,6 +34,8 @@ class ServerFacts(Struct, frozen=True):
     """Turns that decode at once; None: it does not say."""
     kv_endpoint: str | None = None
     """The ZMQ address of its KV events; None: it publishes none."""
+    recomputed_blocks: int = 0
+    """As in `EngineInfo`; 1 also where a server may drop the last block."""
     lacking: Mapping[str, str] = {}
     """Features that the dialect or the server's settings exclude, and why."""
 

@@ -219,6 +219,7 @@ class RemoteEngine(Engine, KvEventSource, AdapterSource):
             vocab_size=model.vocab_size,
             lacking=server.lacking,
             shares_queued=self._dialect.shares_queued,
+            recomputed_blocks=server.recomputed_blocks,
         )
 
     async def _pump(

@@ -122,7 +122,7 @@ class VllmDialect(Dialect):
         metrics = await http.text("/metrics")
         cache = _labels(metrics, "vllm:cache_config_info")
         caches = cache.get("enable_prefix_caching") == "True"
-        block = int(cache["block_size"]) if "block_size" in cache else None
+        block = _number(cache, "effective_attention_block_size") or _number(cache, "block_size")
         lacking = {"retention": "vLLM evicts the least recently used blocks"}
         endpoint = await _kv_endpoint(http)
         if not caches:
@@ -132,16 +132,19 @@ class VllmDialect(Dialect):
                 "needs `--kv-events-config '{\"enable_kv_cache_events\": true}'`, an endpoint "
                 "that begins with tcp://*, and one rank"
             )
-        blocks = cache.get("num_gpu_blocks", "None")
+        kv_tokens = _number(cache, "kv_cache_size_tokens")
+        if not kv_tokens:
+            kv_tokens = (_number(cache, "num_gpu_blocks") or 0) * (block or 0)
         return ServerFacts(
             version=version.version,
             model=base.id,
             root=base.root or "",
             max_model_len=base.max_model_len,
             block_tokens=block if caches else None,
-            kv_tokens=int(blocks) * block if block and blocks != "None" else None,
+            kv_tokens=kv_tokens or None,
             kv_endpoint=endpoint if caches else None,
             lacking=lacking,
+            recomputed_blocks=int("vllm:spec_decode_num_drafts" in metrics),
         )
 
     @override
@@ -318,6 +321,12 @@ def _labels(metrics: str, name: str) -> dict[str, str]:
         if found == name:
             return dict(_LABEL.findall(labels))
     return {}
+
+
+def _number(labels: Mapping[str, str], name: str) -> int | None:
+    """A label's number. None: there is no such label, or it is None for vLLM."""
+    value = labels.get(name, "")
+    return int(value) if value.isdecimal() else None
 
 
 def _sum(metrics: str, name: str) -> float:

@@ -272,12 +272,14 @@ class VllmEngine(Engine, KvEventSource, AdapterSource):
         except Exception as error:
             lacks[VISION] = str(error)
         scheduler = config.scheduler_config
+        block_tokens = cache.effective_attention_block_size or cache.block_size
+        drafts = config.speculative_config
         return EngineInfo(
             name="vllm",
             version=names.version,
             max_model_len=config.model_config.max_model_len,
             slots=scheduler.max_num_seqs,
-            block_tokens=cache.block_size if "prefix_cache" not in lacks else None,
+            block_tokens=block_tokens if "prefix_cache" not in lacks else None,
             kv_tokens=cache.kv_cache_size_tokens or cache.num_gpu_blocks * cache.block_size,
             eos_ids=self._facts.eos_ids,
             features=FEATURES - lacks.keys(),
@@ -286,6 +288,7 @@ class VllmEngine(Engine, KvEventSource, AdapterSource):
             # It enters a prompt's blocks into its cache in the step that schedules them. With this
             # threshold, several prompts of one step each get a part of their common beginning.
             shares_queued=not scheduler.long_prefill_token_threshold,
+            recomputed_blocks=int(drafts is not None and drafts.use_eagle_block_drop()),
         )
 
 

@@ -14,13 +14,25 @@ from msgspec import Struct
 
 from schemas.frames import unpack_ids
 from services.tokenization.block_keys import image_word
-from services.worker.engine import BlockHash, BlocksRemoved, BlocksStored, CacheCleared, KvEvent
+from services.worker.engine import (
+    BlockHash,
+    BlocksRemoved,
+    BlocksStored,
+    CacheCleared,
+    CacheUnpredictable,
+    GroupRemoved,
+    GroupStored,
+    KvEvent,
+    LayerGroup,
+)
 
 _DEVICE = "GPU"
 """The medium of the engine's own cache, also on a CPU. Blocks are offloaded to other media."""
 _WHOLE_PROMPT = frozenset({None, "full_attention", "mla_attention", "sink_full_attention"})
-"""Kinds of layers with blocks that hold a whole prompt. Other groups of a hybrid model keep windows
-or states."""
+"""Kinds of layers with blocks that hold a whole prompt."""
+_WINDOWS = frozenset({"sliding_window", "sliding_window_mla"})
+_STATES = "mamba"
+"""The kind of all recurrent layers."""
 
 
 class _Stored(Struct, tag="BlockStored"):
@@ -38,6 +50,8 @@ class _Stored(Struct, tag="BlockStored"):
     lora_name: str | None = None
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
+    kv_cache_spec_sliding_window: int | None = None
+    """Tokens of the window."""
 
 
 class _Removed(Struct, tag="BlockRemoved"):
@@ -59,13 +73,20 @@ _decode = msgspec.msgpack.Decoder(_Batch).decode
 
 
 class VllmKvTranslator:
-    """Turns batches into `KvEvent`s, in order. vLLM also announces blocks that it finds in its
-    cache, so that the index recovers from lost events; SGLang does not."""
+    """Turns batches into `KvEvent`s, in order.
+
+    In the step that caches a prompt's first blocks, vLLM publishes an event of each group of
+    layers, also of those that keep no block yet, in one batch (`BlockPool.cache_full_blocks` of
+    `vllm/v1/core/block_pool.py`, 0.32.0). So all groups are known with the first blocks. A hash is
+    that of all tokens up to a block's end, and is equal in all groups. vLLM announces blocks that
+    it finds in its cache on request only, SGLang never.
+    """
 
     def __init__(self, block_tokens: int) -> None:
+        """`block_tokens`: of the layers with full attention."""
         self._block_tokens = block_tokens
         self._next: int | None = None
-        self._other_groups: set[int | None] = set()
+        self._groups: dict[int | None, LayerGroup] = {}
 
     def translate(self, number: int, payload: bytes) -> list[KvEvent]:
         """Translates the batch with this number. A gap in the numbers, or an unreadable batch,
@@ -78,22 +99,65 @@ class VllmKvTranslator:
             batch = _decode(payload)
         except msgspec.DecodeError:
             return [CacheCleared()]
-        for event in batch.events:
+        events = [event for event in batch.events if _is_on_device(event)]
+        translated += self._new_groups(events)
+        for event in events:
             if isinstance(event, _Cleared):
                 translated.append(CacheCleared())
-            elif event.medium not in (None, _DEVICE):
-                continue
             elif isinstance(event, _Stored):
                 translated += self._stored(event)
             else:
-                translated += self._removed(event)
+                translated.append(self._removed(event))
         return translated
 
+    def _new_groups(self, events: Sequence[_Stored | _Removed | _Cleared]) -> list[KvEvent]:
+        """Finds groups of layers that keep less than whole prompts."""
+        found: list[KvEvent] = []
+        for event in events:
+            if not isinstance(event, _Stored) or event.group_idx in self._groups:
+                continue
+            if self._holds_whole_prompts(event) or self._is_part(event):
+                continue
+            group = self._describe(event)
+            if group is None:
+                kind = event.kv_cache_spec_kind or "unknown"
+                reason = f"it has layers of the kind {kind} in blocks of {event.block_size} tokens"
+                return [CacheUnpredictable(reason)]
+            self._groups[event.group_idx] = group
+            found.append(GroupStored(group, []))
+        return found
+
+    def _holds_whole_prompts(self, event: _Stored) -> bool:
+        return event.kv_cache_spec_kind in _WHOLE_PROMPT and event.block_size == self._block_tokens
+
+    def _is_part(self, event: _Stored) -> bool:
+        """Whether an event is of the beginning of a block, which vLLM also finds if its hashes are
+        finer than its blocks (`cache_partial_block`). Such beginnings are not predicted."""
+        return (
+            event.kv_cache_spec_kind in _WHOLE_PROMPT
+            and len(event.block_hashes) == 1
+            and self._block_tokens % event.block_size == 0
+        )
+
+    def _describe(self, event: _Stored) -> LayerGroup | None:
+        """Returns the group of an event; None: what it needs is not known here."""
+        size = event.block_size
+        window = event.kv_cache_spec_sliding_window
+        number = event.group_idx or 0
+        if event.kv_cache_spec_kind == _STATES:
+            return LayerGroup(number, size, needed=1)
+        if event.kv_cache_spec_kind in _WINDOWS and window and size % self._block_tokens == 0:
+            # as `SlidingWindowManager._contiguous_blocks_for_hit` has it
+            return LayerGroup(number, size, needed=max(-(-(window - 1) // size), 1))
+        return None
+
     def _stored(self, event: _Stored) -> Sequence[KvEvent]:
-        size = self._block_tokens
-        if event.kv_cache_spec_kind not in _WHOLE_PROMPT or event.block_size != size:
-            self._other_groups.add(event.group_idx)
+        group = self._groups.get(event.group_idx)
+        if group is not None:
+            return [GroupStored(group, _certain_hashes(event, group))]
+        if not self._holds_whole_prompts(event):
             return ()
+        size = self._block_tokens
         extras = [extra or [] for extra in event.extra_keys or ()]
         ids = event.token_ids
         for number, extra in enumerate(extras):
@@ -113,10 +177,29 @@ class VllmKvTranslator:
             return ()  # another client's: our salts of adapters have its name
         return [BlocksStored(parent, blocks, salt)]
 
-    def _removed(self, event: _Removed) -> Sequence[KvEvent]:
-        if event.group_idx in self._other_groups:
-            return ()
-        return [BlocksRemoved([_hash(block) for block in event.block_hashes])]
+    def _removed(self, event: _Removed) -> KvEvent:
+        hashes = [_hash(block) for block in event.block_hashes]
+        group = self._groups.get(event.group_idx)
+        if group is not None:
+            return GroupRemoved(group.number, hashes)
+        return BlocksRemoved(hashes)
+
+
+def _is_on_device(event: _Stored | _Removed | _Cleared) -> bool:
+    return isinstance(event, _Cleared) or event.medium in (None, _DEVICE)
+
+
+def _certain_hashes(event: _Stored, group: LayerGroup) -> list[BlockHash]:
+    """Returns the blocks that a group has by an event.
+
+    An event of a prompt that was found in the cache, from its start, also lists blocks that the
+    group has not (`emit_cached_block_events`): only the last ones were needed to find it.
+    """
+    hashes = [_hash(block) for block in event.block_hashes]
+    lists_all = len(hashes) * event.block_size == len(event.token_ids)
+    if event.parent_block_hash is None and lists_all:
+        return hashes[-group.needed :]
+    return hashes
 
 
 def _put_images(ids: list[int], start: int, extra: list[Any]) -> None:
