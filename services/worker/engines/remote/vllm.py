@@ -5,6 +5,7 @@ Sources: `vllm/entrypoints/scale_out/token_in_token_out/protocol.py` and `servin
 """
 
 import re
+from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 import msgspec

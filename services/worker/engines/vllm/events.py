@@ -136,7 +136,7 @@ class VllmKvTranslator:
         return (
             event.kv_cache_spec_kind in _WHOLE_PROMPT
             and len(event.block_hashes) == 1
-            and self._block_tokens % event.block_size == 0
+            and event.block_size < self._block_tokens
         )
 
     def _describe(self, event: _Stored) -> LayerGroup | None:
