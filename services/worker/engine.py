@@ -333,15 +333,15 @@ class CacheCleared(Struct, frozen=True):
 
 
 class LayerGroup(Struct, frozen=True):
-    """Layers that keep less than whole prompts, in blocks of their own: the states of a recurrent
-    model, or a sliding window. A beginning of a prompt can be reused only where it ends with such
-    blocks of every group."""
+    """Layers with blocks of their own, besides those of `BlocksStored`: the states of a recurrent
+    model, a sliding window, or more layers with full attention. A beginning of a prompt can be
+    reused only where every group has the blocks that it needs."""
 
     number: int
     block_tokens: int
-    needed: int
+    needed: int | None
     """The blocks that must be there at the end of the beginning, or all of them if it has fewer: 1
-    for states, those of the window otherwise."""
+    for states, those of the window otherwise. None: all."""
 
 
 class GroupStored(Struct, frozen=True):

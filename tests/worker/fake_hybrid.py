@@ -1,7 +1,7 @@
 """The prefix cache of a vLLM with several groups of layers, and the KV events that it publishes.
 
 By `vllm/v1/core/kv_cache_coordinator.py` (`find_longest_cache_hit`), `block_pool.py`
-(`cache_full_blocks`, `emit_cached_block_events`, `_maybe_evict_cached_block`) and
+(`cache_full_blocks`, `_maybe_evict_cached_block`) and
 `single_type_kv_cache_manager.py` (`reachable_block_mask`) of 0.32.0.
 """
 
@@ -30,8 +30,8 @@ class FakeHybridCache:
     def __init__(self, *groups: FakeGroup) -> None:
         self.groups = groups
         self.alignment = lcm(*(group.size for group in groups))
-        self.stored: dict[tuple[int, tuple[int, ...]], None] = {}
-        """(group, all ids up to a block's end), the least recently used first."""
+        self.stored: list[tuple[int, tuple[int, ...]]] = []
+        """(group, all ids up to a block's end), each copy of a block."""
 
     def find(self, ids: list[int]) -> int:
         """How many tokens of a prompt can be reused: never its last."""
@@ -40,31 +40,24 @@ class FakeHybridCache:
                 return end
         return 0
 
-    def run(self, ids: list[int], kept: set[int], *, report: bool = False) -> list[dict[str, Any]]:
+    def run(self, ids: list[int], kept: set[int]) -> list[dict[str, Any]]:
         """Computes a prompt, and returns the events. `kept`: ends, besides that of the prompt, at
-        which groups keep states or windows; `report`: also the found blocks are announced, with
-        those of every group that the end did not need."""
+        which groups keep states or windows."""
         found = self.find(ids)
         events = []
         last = (len(ids) - 1) // self.alignment * self.alignment
+        full = len(ids) // self.alignment * self.alignment
         for number, group in enumerate(self.groups):
-            if report and found:
-                ends = range(group.size, found + 1, group.size)
-                events.append(self._event(number, ids, 0, found, [*ends]))
-            first, full = found // group.size, len(ids) // self.alignment * self.alignment
-            ends = range((first + 1) * group.size, full + 1, group.size)
+            ends = range(found + group.size, full + 1, group.size)
             held = [end for end in ends if self._keeps(group, end, {last, *kept})]
-            for end in held:
-                self.stored[number, tuple(ids[:end])] = None
+            self.stored += [(number, tuple(ids[:end])) for end in held]
             if ends:
                 events.append(self._event(number, ids, found, full, held))
         return events
 
     def evict(self, at: int) -> dict[str, Any]:
-        """Evicts the block at a place in the order of use."""
-        block = list(self.stored)[at % len(self.stored)]
-        del self.stored[block]
-        number, ids = block
+        """Evicts one copy of a block."""
+        number, ids = self.stored.pop(at % len(self.stored))
         return {
             "type": "BlockRemoved",
             "block_hashes": [_hash(ids)],

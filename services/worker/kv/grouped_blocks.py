@@ -5,8 +5,13 @@ or windows at few places, so that an engine reuses the longest beginning of a pr
 groups have what they need, in whole blocks of every group. Here the place where such a beginning
 ends is an *end*: the key of its last block. vLLM 0.32.0 finds ends so in
 `HybridKVCacheCoordinator.find_longest_cache_hit` (`vllm/v1/core/kv_cache_coordinator.py`).
+
+A prompt that cannot be reused is computed again, though some groups have its blocks. The engine
+then has copies of these, and reports each of them, stored and removed (`BlockHashToBlockMap` of
+`vllm/v1/core/block_pool.py`). So copies are counted.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import lcm
@@ -25,9 +30,11 @@ class _Block:
     number: int
     """1, 2, 3 … from the prompt's start."""
     parent: "_Block | None"
-    held: bool
-    """The cache has the block and all before it."""
-    followers: "list[_Block]" = field(default_factory=list)
+    copies: int = 0
+    """How many the cache has; 0: only blocks that follow."""
+    held: bool = False
+    """All layers with full attention have the block and those before it."""
+    followers: "dict[BlockHash, _Block]" = field(default_factory=dict)
 
 
 class GroupedBlocks:
@@ -39,8 +46,8 @@ class GroupedBlocks:
         self._block_tokens = block_tokens
         self._recomputed = recomputed
         self._groups: dict[int, LayerGroup] = {}
-        self._stored: dict[int, set[BlockHash]] = {}
-        """The blocks of each group."""
+        self._stored: dict[int, Counter[BlockHash]] = {}
+        """The copies of each group's blocks."""
         self._blocks: dict[BlockHash, _Block] = {}
         self._by_key: dict[int, _Block] = {}
         self._ends: dict[int, None] = {}
@@ -87,83 +94,107 @@ class GroupedBlocks:
             parent = self._blocks.get(event.parent)
             if parent is None:
                 return  # its event was lost, so the keys cannot be computed
-        for block, ids in event.blocks:
-            known = self._blocks.get(block)
-            if known is None or known.parent is not parent or not known.held:
-                known = self._add(block, ids, parent, event.salt)
-            self._check(known)
-            parent = known
+        for hash_, ids in event.blocks:
+            block = self._blocks.get(hash_)
+            if block is None:
+                block = self._add(hash_, ids, parent, event.salt)
+            block.copies += 1
+            self._spread(block)
+            parent = block
 
     def remove(self, hashes: Sequence[BlockHash]) -> None:
         """Removes blocks of the layers with full attention. Those that follow are of no use
         without them."""
-        for block in hashes:
-            removed = self._blocks.pop(block, None)
-            if removed is None:
+        for hash_ in hashes:
+            block = self._blocks.get(hash_)
+            if block is None or not block.copies:
                 continue
-            if self._by_key.get(removed.key) is removed:
-                del self._by_key[removed.key]
-            if removed.parent is not None:
-                removed.parent.followers.remove(removed)
-            lost = [removed]
-            while lost:
-                following = lost.pop()
-                following.held = False
-                self._check(following)
-                lost += following.followers
+            block.copies -= 1
+            if not block.copies:
+                self._spread(block)
+                self._prune(block)
 
     def store_in_group(self, group: LayerGroup, hashes: Sequence[BlockHash]) -> None:
         """Adds blocks of another group. A new group makes all earlier ends invalid."""
         if group.number not in self._groups:
             self.clear()
             self._groups[group.number] = group
-            self._stored[group.number] = set()
+            self._stored[group.number] = Counter()
             tokens = lcm(self._block_tokens, *(one.block_tokens for one in self._groups.values()))
             self._alignment = tokens // self._block_tokens
         self._stored[group.number].update(hashes)
-        self._check_all(hashes)
+        self._changed_in(group, hashes)
 
     def remove_from_group(self, number: int, hashes: Sequence[BlockHash]) -> None:
         """Removes blocks of another group."""
         group = self._groups.get(number)
         if group is None:
             return
-        self._stored[number].difference_update(hashes)
-        reach = group.needed * max(group.block_tokens // self._block_tokens, 1)
-        for block in hashes:
-            near = [self._blocks[block]] if block in self._blocks else []
-            for _ in range(reach):
-                for changed in near:
-                    self._check(changed)
-                near = [following for changed in near for following in changed.followers]
+        stored = self._stored[number]
+        stored.subtract(hash_ for hash_ in hashes if hash_ in stored)
+        gone = [hash_ for hash_ in hashes if stored[hash_] <= 0]
+        for hash_ in gone:
+            del stored[hash_]
+        self._changed_in(group, gone)
 
     # -- ends
     # ----------------------------------------------------------------------------------------------
 
     def _add(
-        self, block: BlockHash, ids: list[int], parent: _Block | None, salt: str | None
+        self, hash_: BlockHash, ids: list[int], parent: _Block | None, salt: str | None
     ) -> _Block:
         before = root(salt) if parent is None else parent.key
         (key,) = block_keys(pack_ids(ids), len(ids), parent=before)
-        number = 1 if parent is None else parent.number + 1
-        added = _Block(block, key, number, parent, held=parent is None or parent.held)
+        block = _Block(hash_, key, 1 if parent is None else parent.number + 1, parent)
         if parent is not None:
-            parent.followers.append(added)
-        replaced = self._blocks.get(block)
-        if replaced is not None and replaced.parent is not None:
-            replaced.parent.followers.remove(replaced)
-        self._blocks[block] = added
-        self._by_key[key] = added
-        return added
+            parent.followers[hash_] = block
+        self._blocks[hash_] = block
+        self._by_key[key] = block
+        return block
 
     def _is_held(self, key: int) -> bool:
         block = self._by_key.get(key)
         return block is not None and block.held
 
-    def _check_all(self, hashes: Sequence[BlockHash]) -> None:
-        for block in hashes:
-            if block in self._blocks:
-                self._check(self._blocks[block])
+    def _spread(self, changed: _Block) -> None:
+        """Finds out which blocks are held from a changed one on."""
+        blocks = [changed]
+        while blocks:
+            block = blocks.pop()
+            held = block.copies > 0 and (block.parent is None or block.parent.held)
+            for number, group in self._groups.items():
+                held = held and (group.needed is not None or block.hash in self._stored[number])
+            if held != block.held:
+                block.held = held
+                blocks += block.followers.values()
+            self._check(block)
+
+    def _prune(self, block: _Block) -> None:
+        """Forgets a block that the cache does not have, and those before it, unless the cache has
+        one that follows."""
+        last: _Block | None = block
+        while last is not None and not last.copies and not last.followers:
+            del self._blocks[last.hash]
+            if self._by_key.get(last.key) is last:
+                del self._by_key[last.key]
+            if last.parent is not None:
+                del last.parent.followers[last.hash]
+            last = last.parent
+
+    def _changed_in(self, group: LayerGroup, hashes: Sequence[BlockHash]) -> None:
+        """Finds out again what depends on these blocks of a group."""
+        near = [self._blocks[hash_] for hash_ in hashes if hash_ in self._blocks]
+        if group.needed is None:
+            for block in near:
+                self._spread(block)
+            return
+        affected = dict.fromkeys(near)
+        for _ in range(group.needed * self._blocks_in(group) - 1):
+            following = [block for earlier in near for block in earlier.followers.values()]
+            near = [block for block in following if block not in affected]
+            affected.update(dict.fromkeys(near))
+        for block in affected:
+            self._check(block)
 
     def _check(self, block: _Block) -> None:
         """Finds out whether a block is an end now."""
@@ -172,20 +203,25 @@ class GroupedBlocks:
             is_end = is_end and self._group_allows(group, self._stored[number], block)
         self._set_end(block.key, is_end)
 
-    def _group_allows(self, group: LayerGroup, stored: set[BlockHash], end: _Block) -> bool:
+    def _group_allows(self, group: LayerGroup, stored: Counter[BlockHash], end: _Block) -> bool:
         """Whether a group has the blocks that it needs at this end."""
+        if group.needed is None:
+            return True  # else the end would not be held
         if group.needed > 1 and self._recomputed:
             return False  # its window would have to go further than the end
-        step = max(group.block_tokens // self._block_tokens, 1)
         block: _Block | None = end
         for _ in range(group.needed):
             if block is None:
                 return True  # the beginning is shorter than the window
             if block.hash not in stored:
                 return False
-            for _ in range(step):
+            for _ in range(self._blocks_in(group)):
                 block = None if block is None else block.parent
         return True
+
+    def _blocks_in(self, group: LayerGroup) -> int:
+        """Returns how many blocks of full attention are as long as one of the group."""
+        return max(group.block_tokens // self._block_tokens, 1)
 
     def _set_end(self, key: int, is_end: bool) -> None:
         if is_end == (key in self._ends):

@@ -79,14 +79,18 @@ class VllmKvTranslator:
     layers, also of those that keep no block yet, in one batch (`BlockPool.cache_full_blocks` of
     `vllm/v1/core/block_pool.py`, 0.32.0). So all groups are known with the first blocks. A hash is
     that of all tokens up to a block's end, and is equal in all groups. vLLM announces blocks that
-    it finds in its cache on request only, SGLang never.
+    it finds in its cache only for requests with `kv_cache_report_mode`, which the worker never
+    sends (`KVCacheManager.get_computed_blocks`), and SGLang never.
     """
 
     def __init__(self, block_tokens: int) -> None:
         """`block_tokens`: of the layers with full attention."""
         self._block_tokens = block_tokens
         self._next: int | None = None
+        self._main: int | None = None
+        """The first group with full attention."""
         self._groups: dict[int | None, LayerGroup] = {}
+        """The other groups."""
 
     def translate(self, number: int, payload: bytes) -> list[KvEvent]:
         """Translates the batch with this number. A gap in the numbers, or an unreadable batch,
@@ -111,12 +115,14 @@ class VllmKvTranslator:
         return translated
 
     def _new_groups(self, events: Sequence[_Stored | _Removed | _Cleared]) -> list[KvEvent]:
-        """Finds groups of layers that keep less than whole prompts."""
+        """Finds the groups of layers beside the first one with full attention."""
         found: list[KvEvent] = []
         for event in events:
             if not isinstance(event, _Stored) or event.group_idx in self._groups:
                 continue
-            if self._holds_whole_prompts(event) or self._is_part(event):
+            if self._main is None and self._holds_whole_prompts(event):
+                self._main = event.group_idx
+            if event.group_idx == self._main or self._is_part(event):
                 continue
             group = self._describe(event)
             if group is None:
@@ -144,6 +150,8 @@ class VllmKvTranslator:
         size = event.block_size
         window = event.kv_cache_spec_sliding_window
         number = event.group_idx or 0
+        if self._holds_whole_prompts(event):
+            return LayerGroup(number, size, needed=None)
         if event.kv_cache_spec_kind == _STATES:
             return LayerGroup(number, size, needed=1)
         if event.kv_cache_spec_kind in _WINDOWS and window and size % self._block_tokens == 0:
@@ -154,7 +162,7 @@ class VllmKvTranslator:
     def _stored(self, event: _Stored) -> Sequence[KvEvent]:
         group = self._groups.get(event.group_idx)
         if group is not None:
-            return [GroupStored(group, _certain_hashes(event, group))]
+            return [GroupStored(group, [_hash(block) for block in event.block_hashes])]
         if not self._holds_whole_prompts(event):
             return ()
         size = self._block_tokens
@@ -187,19 +195,6 @@ class VllmKvTranslator:
 
 def _is_on_device(event: _Stored | _Removed | _Cleared) -> bool:
     return isinstance(event, _Cleared) or event.medium in (None, _DEVICE)
-
-
-def _certain_hashes(event: _Stored, group: LayerGroup) -> list[BlockHash]:
-    """Returns the blocks that a group has by an event.
-
-    An event of a prompt that was found in the cache, from its start, also lists blocks that the
-    group has not (`emit_cached_block_events`): only the last ones were needed to find it.
-    """
-    hashes = [_hash(block) for block in event.block_hashes]
-    lists_all = len(hashes) * event.block_size == len(event.token_ids)
-    if event.parent_block_hash is None and lists_all:
-        return hashes[-group.needed :]
-    return hashes
 
 
 def _put_images(ids: list[int], start: int, extra: list[Any]) -> None:
