@@ -252,6 +252,11 @@ class KvUpdate(Struct, frozen=True, omit_defaults=True):
     ends: bool = False
     """The keys are those of the last blocks of beginnings that the engine can reuse; it can reuse
     nothing that ends elsewhere. Models with states or windows have few of them."""
+    offloaded: bytes = b""
+    """Blocks that a slower memory of the worker has from now on, whether its cache has them or
+    not."""
+    unloaded: bytes = b""
+    """Blocks that left the slower memory."""
 
 
 class KvSnapshot(Struct, frozen=True, omit_defaults=True):
@@ -262,3 +267,5 @@ class KvSnapshot(Struct, frozen=True, omit_defaults=True):
     keys: bytes
     ends: bool = False
     """As in `KvUpdate`."""
+    offloaded: bytes = b""
+    """All blocks in the slower memory."""

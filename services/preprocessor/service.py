@@ -78,7 +78,12 @@ class Preprocessor(Service):
         self._preparation = Preparation(process, setup, sealer, config, ledger)
 
         leads = Leads(config.hold_tokens)
-        router = Router(config.router_overlap_weight, config.router_load_tokens, leads.waiting)
+        router = Router(
+            config.router_overlap_weight,
+            config.router_load_tokens,
+            leads.waiting,
+            config.router_offload_weight,
+        )
         self._kv = KvView(process, setup.card.name)
         placement = Placement(process, setup.card.name, router, self._kv)
 

@@ -360,6 +360,19 @@ class GroupRemoved(Struct, frozen=True):
     hashes: list[BlockHash]
 
 
+class BlocksOffloaded(Struct, frozen=True):
+    """A slower memory, from which the engine loads them again, has blocks of `BlocksStored`, too.
+    They may have left the cache since."""
+
+    hashes: list[BlockHash]
+
+
+class OffloadedRemoved(Struct, frozen=True):
+    """Blocks left the slower memory."""
+
+    hashes: list[BlockHash]
+
+
 class CacheUnpredictable(Struct, frozen=True):
     """What prompts can reuse does not follow from the events of this engine."""
 
@@ -367,7 +380,14 @@ class CacheUnpredictable(Struct, frozen=True):
 
 
 KvEvent: TypeAlias = (
-    BlocksStored | BlocksRemoved | CacheCleared | GroupStored | GroupRemoved | CacheUnpredictable
+    BlocksStored
+    | BlocksRemoved
+    | CacheCleared
+    | GroupStored
+    | GroupRemoved
+    | BlocksOffloaded
+    | OffloadedRemoved
+    | CacheUnpredictable
 )
 
 

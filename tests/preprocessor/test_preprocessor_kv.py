@@ -15,7 +15,15 @@ from services.preprocessor.routing.kv_index import KvIndex
 from services.preprocessor.routing.kv_reader import KvEventReader
 from services.runtime.bus import Delivery
 from services.tokenization.block_keys import block_keys, pack
-from services.worker.engine import BlocksStored, GroupStored, KvEvent, LayerGroup
+from services.worker.engine import (
+    BlocksOffloaded,
+    BlocksRemoved,
+    BlocksStored,
+    GroupStored,
+    KvEvent,
+    LayerGroup,
+    OffloadedRemoved,
+)
 from services.worker.kv import publisher as kv_publisher
 from services.worker.kv.blocks import KvBlockIndex
 from services.worker.kv.judge import MOST_WRONG
@@ -231,3 +239,49 @@ async def test_worker_with_wrong_predictions_makes_none(pair: Pair) -> None:
     )
     metrics = generate_latest(pair.process.metrics).decode()
     assert "turnwire_kv_prediction_off 1.0" in metrics
+
+
+async def test_offloaded_blocks_reach_a_preprocessor(pair: Pair) -> None:
+    """By a snapshot and by updates, also those that have left the cache."""
+    await pair.preprocessor()
+    go_on = asyncio.Event()
+
+    async def events() -> AsyncGenerator[KvEvent, None]:
+        yield BlocksStored(None, PROMPT_BLOCKS)
+        yield BlocksOffloaded([3, 4, "of another group"])
+        yield BlocksRemoved([9, 8, 7, 6, 5, 4, 3])
+        await go_on.wait()
+        yield BlocksOffloaded([5, 9])  # copied before they left the cache
+        yield OffloadedRemoved([4])
+        yield BlocksStored(2, PROMPT_BLOCKS[3:5])  # loaded
+
+    def loadable() -> int:
+        overlaps = pair.index.overlaps(keys(PROMPT))
+        return pair.index.loadable(keys(PROMPT), overlaps).get(pair.process.id, 0)
+
+    await pair.worker(events=events())
+    await eventually(lambda: (pair.held(PROMPT), loadable()) == (3, 2))
+    go_on.set()
+    await eventually(lambda: (pair.held(PROMPT), loadable()) == (5, 1))
+    pair.process.heartbeats.send(leaving=True)
+    await eventually(lambda: not pair.index.has_offloaded)
+
+
+@given(
+    st.sets(st.integers(0, 9)),
+    st.sets(st.integers(0, 9)),
+    st.sets(st.integers(0, 9)),
+    st.lists(st.integers(0, 9), max_size=8, unique=True),
+)
+def test_loadable_blocks_follow_the_cached_ones(
+    cached: set[int], offloaded: set[int], gone: set[int], prompt: list[int]
+) -> None:
+    index = KvIndex()
+    index.add("a", cached)
+    index.add_offloaded("a", [*offloaded])
+    index.remove_offloaded("a", gone)
+    overlaps = index.overlaps(prompt)
+    either = cached | (offloaded - gone)
+    run = next((at for at, key in enumerate(prompt) if key not in either), len(prompt))
+    loadable = index.loadable(prompt, overlaps).get("a", 0)
+    assert overlaps.get("a", 0) + loadable == (run if offloaded else overlaps.get("a", 0))

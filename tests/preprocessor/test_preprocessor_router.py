@@ -84,7 +84,8 @@ def placed(
     beats: list[Heartbeat], router: Router | None = None, osl: int | None = None, **held: int
 ) -> str:
     """The worker of a prompt of 50,000 tokens."""
-    profile = TurnProfile(50_000, held, osl)
+    loadable = {name[0]: held.pop(name) for name in list(held) if name.endswith("_slow")}
+    profile = TurnProfile(50_000, held, osl, loadable)
     return (router or make_router()).rank_workers(beats, avoid=(), late=(), profile=profile)[0]
 
 
@@ -93,6 +94,18 @@ def test_worker_that_holds_the_prompt_comes_first() -> None:
     assert placed(beats, b=48_000) == "b"
     assert placed(beats, a=48_000, b=48_000) == "a"
     assert placed(beats, b=96) == "a"
+
+
+def test_offloaded_prompt_is_better_than_none_and_worse_than_a_cached_one() -> None:
+    beats = [worker("a", 1, slots=100), worker("b", 3, slots=100)]
+    router = Router(1.0, 16384.0, waiting={}, offload_weight=0.2)
+    assert placed(beats, router, b_slow=48_000) == "b"
+    assert placed(beats, router, a=48_000, b_slow=48_000) == "a"
+    assert placed(beats, router, b=1_000, a_slow=49_000, b_slow=49_000) == "b"
+    assert router.cost(beats[0], TurnProfile(1_000, {"a": 500}, None, {"a": 9_000})) == (
+        router.cost(beats[0], TurnProfile(1_000, {"a": 900}))
+    )
+    assert placed(beats, make_router(), a=100, b_slow=48_000) == "b"
 
 
 def test_load_outweighs_a_small_overlap_and_not_a_large_one() -> None:

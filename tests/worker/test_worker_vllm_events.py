@@ -8,12 +8,14 @@ import pytest
 from schemas.frames import PromptImage, pack_ids
 from services.tokenization.block_keys import block_keys, with_images
 from services.worker.engine import (
+    BlocksOffloaded,
     BlocksRemoved,
     BlocksStored,
     CacheCleared,
     GroupRemoved,
     GroupStored,
     LayerGroup,
+    OffloadedRemoved,
 )
 from services.worker.engines.vllm.events import VllmKvTranslator
 from services.worker.kv.blocks import KvBlockIndex
@@ -57,6 +59,7 @@ def test_blocks_of_sglang_have_their_salt_in_each_event(translator: VllmKvTransl
     assert translator.translate(0, packed(*salted, gone, first)) == [
         BlocksStored(None, [(-5, [1, 2, 3, 4])], "tenant"),
         BlocksStored(-5, [(-6, [1, 2, 3, 4])], "tenant"),
+        BlocksOffloaded([-5]),
         BlocksRemoved([-6]),
         BlocksStored(None, [(-5, [1, 2, 3, 4])]),
     ]
@@ -116,7 +119,30 @@ def test_events_of_other_layers_and_media_are_told_apart(translator: VllmKvTrans
         *(GroupStored(group, []) for group in groups),
         GroupStored(groups[0], [1]),
         BlocksStored(None, [(1, [1, 2, 3, 4])]),
+        BlocksOffloaded([1]),
         GroupStored(groups[1], []),
     ]
     gone = packed(removed(1, group_idx=1), {**removed(1), "medium": "CPU"}, removed(1, group_idx=0))
-    assert translator.translate(1, gone) == [GroupRemoved(1, [1]), BlocksRemoved([1])]
+    assert translator.translate(1, gone) == [
+        *(GroupRemoved(1, [1]), OffloadedRemoved([1]), BlocksRemoved([1]))
+    ]
+
+
+def test_offloaded_blocks_have_the_keys_of_the_cache(translator: VllmKvTranslator) -> None:
+    """As vLLM's `OffloadingConnector` reports them: without tokens, parent and kind."""
+    whole = stored(1, None, [1, 2, 3, 4], "tenant")
+    placeholder = {**whole, "token_ids": [], "block_size": 0, "medium": "CPU", "extra_keys": None}
+    placeholder["kv_cache_spec_kind"] = None
+    index = KvBlockIndex(BLOCK, None)
+
+    def read(number: int, *events: dict[str, Any]) -> tuple[list[int], list[int]]:
+        for event in translator.translate(number, packed(*events)):
+            index.apply(event)
+        return index.keys(), index.offloaded.keys()
+
+    held = list(block_keys(pack_ids([1, 2, 3, 4]), BLOCK, salt="tenant"))
+    assert read(0, whole, {**placeholder, "block_hashes": [99]}) == (held, [])
+    assert read(1, removed(1), placeholder) == ([], held)
+    assert read(2, whole) == (held, held)
+    assert read(3, {**removed(1), "medium": "CPU"}) == (held, [])
+    assert read(4, placeholder, {"type": "AllBlocksCleared"}) == ([], [])

@@ -5,7 +5,7 @@ walking a prompt's keys finds the longest prefix that a worker holds. A worker o
 states or windows has the keys at which a prefix can end (`KvUpdate.ends`) in place of all blocks.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 MAX_KEYS = 1_000_000
 """Limit of one worker's keys: 32 million tokens in blocks of 32. The oldest are dropped first."""
@@ -24,6 +24,8 @@ class KvIndex:
         """One object for equal sets: there are few sets and a great many blocks."""
         self._with_ends = _NOBODY
         """The workers with ends."""
+        self._offloaded: dict[str, dict[int, None]] = {}
+        """The blocks in the slower memory of each worker that has one."""
 
     def __len__(self) -> int:
         return len(self._holders)
@@ -53,6 +55,39 @@ class KvIndex:
         self._keys_of.pop(worker, None)
         self._sets.clear()
         self._with_ends -= {worker}
+        self._offloaded.pop(worker, None)
+
+    def add_offloaded(self, worker: str, keys: Sequence[int]) -> None:
+        """Adds blocks in a worker's slower memory."""
+        if not keys:
+            return
+        offloaded = self._offloaded.setdefault(worker, {})
+        offloaded.update(dict.fromkeys(keys))
+        while len(offloaded) > self._max_keys:
+            del offloaded[next(iter(offloaded))]
+
+    def remove_offloaded(self, worker: str, keys: Iterable[int]) -> None:
+        """Removes blocks from a worker's slower memory."""
+        for key in keys:
+            self._offloaded.get(worker, {}).pop(key, None)
+
+    @property
+    def has_offloaded(self) -> bool:
+        """Whether any worker has a slower memory."""
+        return bool(self._offloaded)
+
+    def loadable(self, keys: Sequence[int], overlaps: Mapping[str, int]) -> dict[str, int]:
+        """The number of blocks after those of `overlaps` that each worker can load from its slower
+        memory, some of them perhaps in its cache; without workers that can load none."""
+        loadable = {}
+        for worker, offloaded in self._offloaded.items():
+            first = depth = overlaps.get(worker, 0)
+            cached = self._keys_of.get(worker, {})
+            while depth < len(keys) and (keys[depth] in offloaded or keys[depth] in cached):
+                depth += 1
+            if depth > first:
+                loadable[worker] = depth - first
+        return loadable
 
     def set_ends(self, worker: str, has_ends: bool) -> None:
         """Notes whether the keys of a worker are ends."""

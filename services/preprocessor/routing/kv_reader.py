@@ -88,6 +88,8 @@ class KvEventReader:
         self._index.set_ends(worker, update.ends)
         self._index.remove(worker, unpack(update.removed))
         self._index.add(worker, unpack(update.stored))
+        self._index.remove_offloaded(worker, unpack(update.unloaded))
+        self._index.add_offloaded(worker, unpack(update.offloaded))
 
     def _request_snapshot(self, worker: str) -> None:
         if worker not in self._pending:
@@ -104,6 +106,7 @@ class KvEventReader:
             self._index.set_ends(worker, snapshot.ends)
             self._seqs[worker] = snapshot.seq
             self._index.add(worker, unpack(snapshot.keys))
+            self._index.add_offloaded(worker, unpack(snapshot.offloaded))
         elif missed:
             # Earlier updates stay unknown; the next gap requests again.
             self._seqs[worker] = missed[0].seq - 1
@@ -115,7 +118,7 @@ class KvEventReader:
         try:
             answer = await self._process.bus.request(subject, b"{}", SNAPSHOT_TIMEOUT_S)
             snapshot = _decode_snapshot(answer)
-            unpack(snapshot.keys)  # raises for a wrong length
+            unpack(snapshot.keys + snapshot.offloaded)  # raises for a wrong length
             return snapshot
         except (TurnwireError, msgspec.MsgspecError, ValueError) as error:
             self._process.log.info("preprocessor.kv_unknown", worker=worker, error=str(error))

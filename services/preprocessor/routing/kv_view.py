@@ -45,6 +45,20 @@ class KvView:
                 cached[worker] = max(cached.get(worker, 0), blocks * size)
         return cached
 
+    def loadable_tokens(
+        self, prompt: bytes, salt: str | None, sizes: Collection[int]
+    ) -> dict[str, int]:
+        """Returns how many tokens after those in its cache each worker can load from a slower
+        memory."""
+        loadable: dict[str, int] = {}
+        if not self._index.has_offloaded:
+            return loadable
+        for size in sizes:
+            keys = self._memo(size).keys(prompt, salt=salt)
+            for worker, blocks in self._index.loadable(keys, self._index.overlaps(keys)).items():
+                loadable[worker] = max(loadable.get(worker, 0), blocks * size)
+        return loadable
+
     def add(self, worker: str, prompt: bytes, salt: str | None, sizes: Collection[int]) -> None:
         """Notes that a worker will hold a prompt. Where it can be reused is not known before the
         worker's own update, unless all of it can."""

@@ -158,7 +158,8 @@ class Placement:
         for worker, tokens in computing.items():
             if self._kv.shares_any_beginning(worker):
                 cached[worker] = max(tokens, cached.get(worker, 0))
-        return TurnProfile(turn.prompt_tokens, cached, conversation.hints.osl)
+        loadable = self._kv.loadable_tokens(turn.block_key_ids, salt, self._block_sizes(workers))
+        return TurnProfile(turn.prompt_tokens, cached, conversation.hints.osl, loadable)
 
     def _with_adapter(self, workers: list[Heartbeat], adapter: str) -> list[Heartbeat]:
         """The workers with an adapter; "": all. Raises NotFound if there are only others."""

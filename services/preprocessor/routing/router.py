@@ -2,8 +2,8 @@
 
 A worker costs what it would have to prefill, plus what its load would cost the turn:
 
-    cost = overlap_weight x (prompt tokens that it does not hold) + load_tokens x (its turns / its
-    slots)
+    cost = overlap_weight x (prompt tokens that it has to compute, and a share of those that it has
+    to load) + load_tokens x (its turns / its slots)
 
 The cheapest worker that is not full is tried first; a session returns to its worker because that
 holds its prefix. Heartbeats report loads once a second; the turns that this preprocessor has sent
@@ -31,17 +31,26 @@ class TurnProfile(Struct, frozen=True):
     """Leading tokens of the prompt that each worker has in its KV cache, by worker."""
     output_tokens: int | None = None
     """The number that the client expects (`nvext.agent_hints.osl`)."""
+    loadable: Mapping[str, int] = {}
+    """Tokens after the cached ones that each worker can load from a slower memory."""
 
 
 class Router:
     """Chooses among processes by their heartbeats."""
 
     def __init__(
-        self, overlap_weight: float, load_tokens: float, waiting: Mapping[str, int]
+        self,
+        overlap_weight: float,
+        load_tokens: float,
+        waiting: Mapping[str, int],
+        offload_weight: float = 0.0,
     ) -> None:
         """`overlap_weight`: cost of a prompt token that has to be prefilled; `load_tokens`: cost of
         a worker without a free slot, in prompt tokens; `waiting`: turns that wait to be sent to
-        each worker (`Leads.waiting`), so that later ones do not take their place."""
+        each worker (`Leads.waiting`), so that later ones do not take their place;
+        `offload_weight`: cost of a prompt token that has to be loaded, as a share of one that has
+        to be computed."""
+        self._offload_weight = offload_weight
         self._overlap_weight = overlap_weight
         self._load_tokens = load_tokens
         self._waiting = waiting
@@ -91,7 +100,8 @@ class Router:
 
     def cost(self, worker: Heartbeat, turn: TurnProfile) -> float:
         """What the turn costs on this worker, in prompt tokens."""
-        missing = max(turn.prompt_tokens - turn.cached.get(worker.id, 0), 0)
+        missing: float = max(turn.prompt_tokens - turn.cached.get(worker.id, 0), 0)
+        missing -= (1 - self._offload_weight) * min(turn.loadable.get(worker.id, 0), missing)
         output_tokens = turn.output_tokens or 0
         factor = min(1.0 + output_tokens / LONG_OUTPUT_TOKENS, MAX_OUTPUT_FACTOR)
         return self._overlap_weight * missing + self._load_tokens * factor * self._busy(worker)

@@ -413,6 +413,9 @@ class PreprocessorConfig(LedgerStoreConfig, StageConfig):
     """Routing: cost of a prompt token that is not in a worker's KV cache; 0: ignore the caches."""
     router_load_tokens: Amount = 16384.0
     """Routing: cost of a worker without free slots, in prompt tokens."""
+    router_offload_weight: Annotated[float, Parameter(validator=Number(gte=0, lte=1))] = 0.2
+    """Routing: cost of a prompt token that a worker loads from a slower memory, as a share of one
+    that it computes."""
     hold_tokens: Annotated[int, Parameter(validator=Number(gte=0))] = 2048
     """Hold a turn while another one computes this many tokens or more of the beginning of its
     prompt; 0: never (docs/routing.md)."""

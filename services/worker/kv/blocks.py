@@ -15,6 +15,7 @@ from schemas.frames import pack_ids
 from services.tokenization.block_keys import block_keys, root
 from services.worker.engine import (
     BlockHash,
+    BlocksOffloaded,
     BlocksRemoved,
     BlocksStored,
     CacheCleared,
@@ -22,9 +23,11 @@ from services.worker.engine import (
     GroupRemoved,
     GroupStored,
     KvEvent,
+    OffloadedRemoved,
 )
 from services.worker.kv.cached_blocks import CachedBlocks
 from services.worker.kv.grouped_blocks import GroupedBlocks
+from services.worker.kv.offloaded import OffloadedBlocks
 
 DEFAULT_BLOCKS = 65536
 """The assumed capacity of an engine that does not report it."""
@@ -53,6 +56,8 @@ class KvBlockIndex:
         """(rank, the engine's hash) → key."""
         self._recomputed = recomputed_blocks
         self._grouped = GroupedBlocks(block_tokens, recomputed_blocks)
+        self.offloaded = OffloadedBlocks()
+        """The blocks in slower memory; none with ends."""
         self.has_ends = False
         """The keys are those of ends (`grouped_blocks`)."""
         self.unpredictable = ""
@@ -91,6 +96,10 @@ class KvBlockIndex:
             self._clear()
         elif isinstance(event, GroupStored) or self.has_ends:
             self._apply_grouped(event)
+        elif isinstance(event, BlocksOffloaded):
+            self.offloaded.add(event.hashes, self._keys)
+        elif isinstance(event, OffloadedRemoved):
+            self.offloaded.remove(event.hashes)
         elif isinstance(event, BlocksStored):
             self._store(event)
         elif isinstance(event, BlocksRemoved):
@@ -111,6 +120,7 @@ class KvBlockIndex:
         self._reported.clear()
         self._grouped.clear()
         self._grouped.take_changes()
+        self.offloaded.clear()
         self._cleared = True
         self._changes = {}
         self.removals += 1
@@ -189,6 +199,7 @@ class KvBlockIndex:
         key = self._keys.pop((rank, block), None)
         if key is None:
             return
+        self.offloaded.note_left(block, key)
         self._reported[key] -= 1
         if not self._reported[key]:
             del self._reported[key]

@@ -221,8 +221,21 @@ class KvPublisher:
         for part in _parts(stored):
             self._update(stored=pack(part), cleared=cleared)
             cleared = False
+        is_offloaded = self._index.offloaded.take_changes()
+        for part in _parts([key for key, held in is_offloaded.items() if not held]):
+            self._update(unloaded=pack(part))
+        for part in _parts([key for key, held in is_offloaded.items() if held]):
+            self._update(offloaded=pack(part))
 
-    def _update(self, *, removed: bytes = b"", stored: bytes = b"", cleared: bool = False) -> None:
+    def _update(
+        self,
+        *,
+        removed: bytes = b"",
+        stored: bytes = b"",
+        unloaded: bytes = b"",
+        offloaded: bytes = b"",
+        cleared: bool = False,
+    ) -> None:
         self._seq += 1
         worker = self._process.id
         update = KvUpdate(
@@ -232,6 +245,8 @@ class KvPublisher:
             removed=removed,
             cleared=cleared,
             ends=self._index.has_ends,
+            offloaded=offloaded,
+            unloaded=unloaded,
         )
         self._process.publish(subjects.kv(self._model, worker), update)
 
@@ -242,8 +257,16 @@ class KvPublisher:
         self._index.followed = True
 
         most = int(self._process.bus.max_payload * SNAPSHOT_SHARE) // _KEY_CHARS
-        newest = pack(self._index.keys()[-most:])
-        snapshot = KvSnapshot(self._process.id, self._seq, newest, ends=self._index.has_ends)
+        newest = self._index.keys()[-most:]
+        rest = most - len(newest)
+        offloaded = self._index.offloaded.keys()[-rest:] if rest else []
+        snapshot = KvSnapshot(
+            self._process.id,
+            self._seq,
+            pack(newest),
+            ends=self._index.has_ends,
+            offloaded=pack(offloaded),
+        )
         delivery.reply(msgspec.json.encode(snapshot))
 
 

@@ -16,6 +16,7 @@ from schemas.frames import unpack_ids
 from services.tokenization.block_keys import image_word
 from services.worker.engine import (
     BlockHash,
+    BlocksOffloaded,
     BlocksRemoved,
     BlocksStored,
     CacheCleared,
@@ -24,6 +25,7 @@ from services.worker.engine import (
     GroupStored,
     KvEvent,
     LayerGroup,
+    OffloadedRemoved,
 )
 
 _DEVICE = "GPU"
@@ -103,11 +105,12 @@ class VllmKvTranslator:
             batch = _decode(payload)
         except msgspec.DecodeError:
             return [CacheCleared()]
-        events = [event for event in batch.events if _is_on_device(event)]
-        translated += self._new_groups(events)
-        for event in events:
+        translated += self._new_groups([event for event in batch.events if _is_on_device(event)])
+        for event in batch.events:
             if isinstance(event, _Cleared):
                 translated.append(CacheCleared())
+            elif not _is_on_device(event):
+                translated.append(_offloaded(event))
             elif isinstance(event, _Stored):
                 translated += self._stored(event)
             else:
@@ -195,6 +198,14 @@ class VllmKvTranslator:
 
 def _is_on_device(event: _Stored | _Removed | _Cleared) -> bool:
     return isinstance(event, _Cleared) or event.medium in (None, _DEVICE)
+
+
+def _offloaded(event: _Stored | _Removed) -> KvEvent:
+    """Translates an event of another memory than the cache's. Only its hashes count: by default
+    vLLM leaves everything else out (`OffloadingEventsTracker` of `vllm/distributed/kv_transfer/
+    kv_connector/v1/offloading/events.py`, 0.32.0), and they are those of the cache's blocks."""
+    hashes = [_hash(block) for block in event.block_hashes]
+    return BlocksOffloaded(hashes) if isinstance(event, _Stored) else OffloadedRemoved(hashes)
 
 
 def _put_images(ids: list[int], start: int, extra: list[Any]) -> None:
