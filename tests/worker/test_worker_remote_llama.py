@@ -1,6 +1,7 @@
 """The dialect of llama-server, over a fake server."""
 
 import random
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -138,6 +139,23 @@ def test_random_cuts_are_found_again_or_are_an_error(cuts: int) -> None:
                 outcomes[1] += 1
     assert outcomes[0] > 500
     assert bool(outcomes[1]) == bool(cuts)
+
+
+def test_text_with_countless_readings_is_an_error_at_once() -> None:
+    """Single bytes and pairs: as many readings as there are ways to choose the pairs."""
+    text = "🙂" * 128
+    data = text.encode()
+    pairs = {data[start : start + 2] for start in range(4)}
+    pieces = sorted({bytes([byte]) for byte in data} | pairs)
+    unsent = UnsentTokens(Vocabulary(byte_tokenizer(pieces)))
+    last = pieces.index(data[-1:])
+    before = time.process_time()
+    for count, how in ((300, "several readings"), (10, "no reading"), (1 << 60, "no reading")):
+        with pytest.raises(BadAnswer, match=how):
+            unsent.find(text, last, count)
+    with pytest.raises(BadAnswer, match="no reading"):
+        unsent.find(text * 1000, last, 400)
+    assert time.process_time() - before < 10
 
 
 def _stream(

@@ -16,6 +16,11 @@ _REPLACED = "\ufffd"
 """Stands in JSON for bytes that are not a character."""
 _CONTINUES = 0b10
 """The first two bits of a byte inside a character."""
+_MOST_BYTES = 512
+"""No model writes a longer text without one token that ends with a character."""
+
+_Piece = tuple[int, int, list[int]]
+"""(start, end, the tokens with these bytes)."""
 
 
 class UnsentTokens:
@@ -35,29 +40,51 @@ class UnsentTokens:
         """
         data = text.encode("utf-8", "surrogatepass")
         end = self._vocabulary.bytes_of(last)
-        readings: list[list[int]] = []
-        if _REPLACED not in text and end and data.endswith(end):
-            for reading in self._readings(data, len(data) - len(end), 0, count):
-                readings.append(reading)
-                if len(readings) > 1:
-                    break
-        if len(readings) != 1:
-            how = "several" if readings else "no"
-            raise BadAnswer(
-                f"{count} tokens inside a character are not sent, and its text has {how} readings"
-            )
-        return readings[0]
+        length = len(data) - len(end)
+        is_whole = _REPLACED not in text and len(data) <= _MOST_BYTES
+        if not (is_whole and end and data.endswith(end) and 0 <= count <= length):
+            raise _unclear(count, "no reading")
+        return self._read(list(self._pieces(data, length)), length, count)
 
-    def _readings(self, data: bytes, end: int, start: int, count: int) -> Iterator[list[int]]:
-        """Yields the ways to cut the bytes from `start` to `end` into `count` tokens, each of which
-        ends inside a character."""
-        if count == 0:
-            if start == end:
-                yield []
-            return
-        for cut in range(start + 1, min(start + self._longest, end) + 1):
-            if data[cut] >> 6 != _CONTINUES:
-                continue
-            for token in self._tokens.get(data[start:cut], ()):
-                for rest in self._readings(data, end, cut, count - 1):
-                    yield [token, *rest]
+    def _pieces(self, data: bytes, length: int) -> Iterator[_Piece]:
+        """Yields the pieces of the first `length` bytes that are tokens and end inside a character,
+        ordered by their ends."""
+        for end in range(1, length + 1):
+            if data[end] >> 6 == _CONTINUES:
+                for start in range(max(0, end - self._longest), end):
+                    tokens = self._tokens.get(data[start:end])
+                    if tokens is not None:
+                        yield start, end, tokens
+
+    def _read(self, pieces: list[_Piece], length: int, count: int) -> list[int]:
+        """Returns the only reading of `length` bytes as `count` of these tokens. Raises BadAnswer
+        if there is none, or are several.
+
+        Readings are counted, not listed: there can be more than 2**length. Numbers of tokens are
+        bits, so that one step handles all of them.
+        """
+        some = [1] + [0] * length
+        """For each end, the numbers of tokens that some reading up to there has."""
+        several = [0] * (length + 1)
+        """Those that more than one reading has."""
+        for start, end, tokens in pieces:
+            longer = some[start] << 1
+            again = longer if len(tokens) > 1 else some[end] & longer
+            several[end] |= several[start] << 1 | again
+            some[end] |= longer
+        if not some[length] >> count & 1:
+            raise _unclear(count, "no reading")
+        if several[length] >> count & 1:
+            raise _unclear(count, "several readings")
+
+        reading = list[int]()
+        for start, end, tokens in reversed(pieces):
+            left = count - len(reading)
+            if end == length and some[start] >> (left - 1) & 1:
+                reading.append(tokens[0])
+                length = start
+        return reading[::-1]
+
+
+def _unclear(count: int, how: str) -> BadAnswer:
+    return BadAnswer(f"{count} tokens inside a character are not sent, and its text has {how}")
