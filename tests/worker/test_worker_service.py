@@ -1,17 +1,27 @@
 """The worker on the bus: deadlines, and turns that continue after an ended thought."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import msgspec
 import pytest
+from prometheus_client import generate_latest
 
 from schemas.conversation import Sampling
 from schemas.errors import ENGINE_DIED, EngineFailed, ErrorKind
 from schemas.events import FinishReason
 from schemas.frames import GenerateReply, PrefillNotice, ThoughtBudget, pack_ids
 from services.runtime.process import Process
-from services.worker.engine import EngineDelta, EngineDied
+from services.worker.engine import (
+    BlocksStored,
+    EngineDelta,
+    EngineDied,
+    GroupStored,
+    KvEvent,
+    LayerGroup,
+)
+from services.worker.kv.judge import MOST_WRONG
 from services.worker.retention import MIN_TOKENS
 from tests.kit.processes import MakeProcess
 from tests.kit.waiting import eventually
@@ -25,7 +35,7 @@ class Trial(WorkerTrial):
 
     def __init__(self, worker: Process, shard: Process) -> None:
         super().__init__(worker, shard)
-        self.engine = HeldEngine()
+        self.engine: HeldEngine = HeldEngine()
         self.notices: list[PrefillNotice] = []
 
     async def generate(self, turn: str, timeout_s: float | None, **more: Any) -> GenerateReply:
@@ -96,6 +106,50 @@ async def test_notice_follows_the_first_token_of_a_prompt_that_was_computed(tria
     for process in (trial.worker, trial.shard):
         await process.bus.flush()
     assert trial.notices == [PrefillNotice("t", True)], "one token of v was new"
+
+
+class EngineWithEvents(HeldEngine):
+    """An engine that reports these blocks."""
+
+    def __init__(self, *events: KvEvent) -> None:
+        super().__init__()
+        self.features |= {"prefix_cache", "kv_events"}
+        self._events = events
+
+    async def kv_events(self) -> AsyncGenerator[KvEvent, None]:
+        for event in self._events:
+            yield event
+        await asyncio.Event().wait()
+
+
+async def test_nobody_waits_for_a_turn_of_a_model_with_states(idle: Trial) -> None:
+    """What it computes is of use only to prompts that contain all of it."""
+    first, second = (1, [1, 2]), (2, [3, 4])
+    states = LayerGroup(1, 2, needed=1)
+    idle.engine = EngineWithEvents(GroupStored(states, [2]), BlocksStored(None, [first, second]))
+    await idle.start(idle.engine, await idle.engine.start())
+    for turn, prompt in enumerate([[1, 2, 3, 4, 5], [1, 2, 3, 5, 5]]):
+        reply = await idle.send(idle.request(str(turn), prompt, notice=NOTICES, notice_tokens=1))
+        assert reply.expected_cached is None
+    await eventually(lambda: len(idle.entries) == 2)
+    assert [entry.expected_cached for entry in idle.entries] == [4, 0]
+
+
+async def test_wrong_predictions_are_counted_and_end(idle: Trial) -> None:
+    idle.engine = EngineWithEvents(BlocksStored(None, [(1, [1, 2]), (2, [3, 4])]))
+    service = await idle.start(idle.engine, await idle.engine.start())
+    idle.worker.serve(service)
+    for turn in range(MOST_WRONG + 2):
+        await idle.send(idle.request(str(turn), [1, 2, 3, 4, 5]))
+        idle.engine.open_turns[f"{turn}.1"].put(
+            EngineDelta([7], cached=0, finish=FinishReason.STOP, stop_id=2)
+        )
+        await idle.end_of(str(turn))
+    expected = [entry.expected_cached for entry in idle.entries if entry.at == 0 and not entry.ids]
+    assert [*filter(None, expected)] == [4] * (MOST_WRONG + 1)
+    assert [card.block_tokens for card in service.models] == [0]
+    metrics = generate_latest(idle.worker.metrics).decode()
+    assert f"turnwire_kv_missed_tokens_total {4.0 * (MOST_WRONG + 1)}" in metrics
 
 
 async def test_prompts_are_retained_within_their_tenants_share(idle: Trial) -> None:
