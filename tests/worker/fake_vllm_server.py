@@ -54,6 +54,8 @@ class FakeVllmServer(FakeServer):
         """By how much `steps` grows each time that it is read."""
         self.ignored: set[str] = set()
         """Sampling parameters that have no effect."""
+        self.busy_for = ""
+        """A field of requests for which it has no room."""
         arguments: dict[str, Any] = {
             "max_model_len": 4096,
             "max_num_seqs": 4,
@@ -132,6 +134,8 @@ class FakeVllmServer(FakeServer):
             return _error(self.refusals.pop(0), "not now")
         body = await request.json()
         self.requests.append(body)
+        if self.busy_for in body:
+            return _error(503, "not now")
         adapter = self.adapters.get(body.get("model"))
         if adapter is None and body.get("model") not in (None, MODEL):
             return _error(404, f"The model `{body['model']}` does not exist.")

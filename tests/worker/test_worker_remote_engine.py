@@ -201,6 +201,20 @@ async def test_refused_field_is_missing_with_the_reason_of_the_server(model: Pat
             assert await run(engine, request(priority=3.0)), "a hint"
 
 
+async def test_busy_server_lacks_nothing_it_is_not_started(model: Path) -> None:
+    """Without a salt, tenants would share blocks until the next start."""
+    async with fake_vllm_server() as server:
+        server.busy_for = "cache_salt"
+        with pytest.raises(EngineFailed, match="trial of salt failed: .* status 503"):
+            await start(server.url, model)
+
+
+async def test_salt_that_cannot_be_verified_is_missing(model: Path) -> None:
+    async with fake_vllm_server(reports_cached=False) as server:
+        info = await start(server.url, model)
+        _check_lacking(info, {"salt": "--enable-prompt-tokens-details"})
+
+
 async def test_server_that_ignores_stop_ids_cannot_serve(model: Path) -> None:
     async with fake_vllm_server() as server:
         server.ignored.add("stop_token_ids")

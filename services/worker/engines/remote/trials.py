@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from schemas.control import VISION
 from schemas.conversation import OutputFormat, Sampling
-from schemas.errors import Invalid, TurnwireError
+from schemas.errors import EngineFailed, Invalid, TurnwireError
 from services.tokenization.model_files import ModelFacts
 from services.worker.engine import Engine, EngineDelta, EngineInfo, EngineRequest
 from services.worker.engines.remote.dialect import BadAnswer
@@ -27,6 +27,10 @@ ATTEMPTS = 3
 PROMPTS = 4
 """Prompts that are drawn at most."""
 _IGNORED = "the server ignores it"
+_NO_CACHED = (
+    "cannot be verified: the server does not report cached tokens (`vllm serve` needs "
+    "`--enable-prompt-tokens-details`)"
+)
 _BANNED = -100.0
 _NOISE = 0.1
 """Difference of two log probabilities that the arithmetic of a batch explains."""
@@ -77,8 +81,12 @@ class Trials:
         self._greedy: list[int] = []
 
     async def run(self) -> dict[str, str]:
-        """Returns what the server lacks of the features that it may have, and why. Raises
-        TurnwireError if it cannot decode at all, Invalid if it has another model."""
+        """Returns what the server lacks of the features that it may have, and why: what it refuses,
+        or ignores.
+
+        Raises Invalid if it has another model, TurnwireError if it cannot decode at all, or is too
+        busy for a trial: without one a feature would be lacking until the next start.
+        """
         await self._check_vocabulary()
         await self._find_prompt()
         second = await self._decode()
@@ -89,15 +97,15 @@ class Trials:
             lacking["prefix_cache"] = "the server did not find a prompt again"
         for feature, (fields, honours) in _FEATURES.items():
             if feature in self._info.features:
-                reason = await self._try(fields, honours)
+                reason = await self._try(feature, fields, honours)
                 if reason is not None:
                     lacking[feature] = reason
         if "seed" in self._info.features - lacking.keys() and await self._ignores_seed():
             lacking["seed"] = _IGNORED
-        if "salt" in self._info.features - lacking.keys():
-            other = await self._decode({"cache_salt": "another"})
-            if other.cached:
-                lacking["salt"] = "unequal salts share blocks"
+        if "salt" in self._info.features - lacking.keys() and self._info.block_tokens is not None:
+            reason = await self._distrust_salts()
+            if reason is not None:
+                lacking["salt"] = reason
         compares = {"logprobs", "min_p"} <= self._info.features - lacking.keys()
         if compares and await self._scales_logprobs():
             reason = "its log probabilities are those after the temperature"
@@ -105,11 +113,14 @@ class Trials:
         return lacking
 
     async def run_image(self, request: EngineRequest) -> dict[str, str]:
-        """Tries a request with an image. Returns what the server lacks, and why."""
+        """Tries a request with an image. Returns what the server lacks, and why. Raises EngineFailed
+        as `run`."""
         try:
             await self._run(request)
-        except TurnwireError as error:
+        except (Invalid, BadAnswer) as error:
             return {VISION: str(error)}
+        except TurnwireError as error:
+            raise _not_tried(VISION, error) from error
         return {}
 
     async def _find_prompt(self) -> None:
@@ -147,19 +158,34 @@ class Trials:
                 param="engine_url",
             ) from error
 
-    async def _try(self, fields: Mapping[str, Any], honours: "Honours | None") -> str | None:
-        """Tries a feature. Returns why the server lacks it; None: it has it, or it cannot be
-        seen."""
+    async def _try(
+        self, feature: str, fields: Mapping[str, Any], honours: "Honours | None"
+    ) -> str | None:
+        """Tries a feature. Returns why the server lacks it; None: it has it, or its effect cannot
+        be seen. Raises EngineFailed for an error that does not depend on the feature."""
         for _ in range(ATTEMPTS):
             try:
                 output = await self._decode(self._with_greedy(fields))
-            except TurnwireError as error:
-                if not self._engine.healthy():
-                    raise
+            except (Invalid, BadAnswer) as error:
                 return str(error)
+            except TurnwireError as error:  # of a busy server, for example
+                raise _not_tried(feature, error) from error
             if honours is None or honours(output, self._greedy):
                 return None
         return _IGNORED
+
+    async def _distrust_salts(self) -> str | None:
+        """Why prompts of unequal salts may share blocks; None: they do not."""
+        await self._decode()
+        other = await self._decode({"cache_salt": "another"})
+        if other.cached:
+            return "unequal salts share blocks"
+        again = await self._decode({"cache_salt": "another"})
+        if other.cached is None or again.cached is None:
+            return _NO_CACHED
+        if not again.cached:
+            return "cannot be verified: the server did not find a prompt with a salt again"
+        return None
 
     async def _ignores_seed(self) -> bool:
         """Whether two requests with one seed never give the same tokens."""
@@ -213,6 +239,11 @@ class Trials:
 
 Honours = Callable[[Output, Sequence[int]], bool]
 """Whether an output, beside the greedy tokens, shows that the feature was honoured."""
+
+
+def _not_tried(feature: str, error: TurnwireError) -> EngineFailed:
+    """The error of a start in which nothing was learned of a feature."""
+    return EngineFailed(f"the trial of {feature} failed: {error}")
 
 
 def _greedy_sampling(**more: Any) -> Sampling:
