@@ -66,6 +66,14 @@ def test_wrong_value_is_one_line(cases: Cases) -> None:
                 assert any(states(problem, flag, value) for problem in problems), problems
 
 
+def test_address_of_an_inference_server_has_no_password() -> None:
+    """Errors and the process list show it."""
+    url = "http://a:1,http://user:hush@b:2"
+    (problem,) = problems_of_up(["--engine=vllm-server", f"--engine-url={url}", "--model=acme/m"])
+    assert states(problem, "--engine-url", "--engine-api-key-file")
+    assert "hush" not in problem
+
+
 def test_engine_over_a_server_needs_its_address() -> None:
     (problem,) = problems_of_up(["--engine=vllm-server", "--model=acme/m"])
     assert states(problem, "--engine", "--engine-url")

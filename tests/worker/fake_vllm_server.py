@@ -54,6 +54,8 @@ class FakeVllmServer(FakeServer):
         """By how much `steps` grows each time that it is read."""
         self.ignored: set[str] = set()
         """Sampling parameters that have no effect."""
+        self.tokenizes = 404, "Not Found"
+        """Status and message with which it answers to a text."""
         self.busy_for = ""
         """A field of requests for which it has no room."""
         arguments: dict[str, Any] = {
@@ -73,6 +75,7 @@ class FakeVllmServer(FakeServer):
             web.get("/health", self._health),
             web.get("/metrics", self._metrics),
             web.get("/kv_event_sources", self._kv_event_sources),
+            web.post("/tokenize", self._tokenize),
             web.post("/inference/v1/generate", self._generate),
             web.post("/inference/v1/abort_requests", self._abort),
         ]
@@ -113,6 +116,12 @@ class FakeVllmServer(FakeServer):
             'vllm:kv_cache_usage_perc{engine="0"} 0.5',
         )
         return web.Response(text="\n".join(lines) + "\n")
+
+    async def _tokenize(self, _: web.Request) -> web.Response:
+        status, message = self.tokenizes
+        if status == 200:
+            return web.json_response({"tokens": [8, 9]})
+        return _error(status, message)
 
     async def _kv_event_sources(self, _: web.Request) -> web.Response:
         config = self.engine.args.kv_events_config

@@ -17,6 +17,7 @@ from services.runtime.config import WorkerConfig
 from services.worker.engine import EngineDied, EngineInfo
 from services.worker.engines.remote import engine as remote
 from services.worker.engines.remote.dialect import BadAnswer
+from services.worker.engines.remote.model_check import compare_names
 from services.worker.engines.remote.vllm import VllmServer
 from tests.kit.certificates import Authority
 from tests.kit.engines import EMPTY_MODEL, begun, ids_of, request, rest, run
@@ -163,6 +164,38 @@ async def test_smaller_vocabulary_is_another_model(model: Path) -> None:
             await start(server.url, model)
 
 
+@pytest.mark.parametrize("status", [401, 429, 500, 503])
+async def test_server_that_refuses_to_encode_is_not_taken_for_one_without_a_tokenizer(
+    model: Path, status: int
+) -> None:
+    async with fake_vllm_server() as server:
+        server.tokenizes = status, "not now"
+        with pytest.raises(EngineFailed, match=f"status {status}: not now"):
+            await start(server.url, model)
+        server.tokenizes = 400, "Tokenizer not available when `skip_tokenizer_init=True`"
+        await start(server.url, model)
+
+
+async def test_other_tokenizer_is_another_model(demo_dir: Path) -> None:
+    async with fake_vllm_server() as server:
+        server.tokenizes = 200, ""
+        with pytest.raises(Invalid, match="makes other tokens of a text"):
+            await start(server.url, demo_dir)
+
+
+@pytest.mark.parametrize(
+    ("root", "model", "differs"),
+    [
+        ("Qwen/Qwen3-8B", "Qwen/Qwen3-0.6B", True),
+        ("nvidia/qwen3-8b-FP8", "Qwen/Qwen3-8B", False),
+        ("/models/Qwen3-8B", "Qwen/Qwen3-0.6B", False),
+        ("Qwen/Qwen3-8B", "./models/small", False),
+    ],
+)
+def test_names_of_the_hub_that_differ_are_noted(root: str, model: str, differs: bool) -> None:
+    assert (compare_names(root, model) is not None) == differs
+
+
 @pytest.mark.parametrize(
     ("ignored", "lacking"),
     [
@@ -205,7 +238,7 @@ async def test_busy_server_lacks_nothing_it_is_not_started(model: Path) -> None:
     """Without a salt, tenants would share blocks until the next start."""
     async with fake_vllm_server() as server:
         server.busy_for = "cache_salt"
-        with pytest.raises(EngineFailed, match="trial of salt failed: .* status 503"):
+        with pytest.raises(EngineFailed, match=r"trial of salt failed: .* status 503"):
             await start(server.url, model)
 
 

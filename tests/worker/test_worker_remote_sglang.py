@@ -419,6 +419,14 @@ async def test_what_the_trials_show_is_lacking(fleet: Fleet) -> None:
     assert {"sampling", "seed", "min_p", "guided", "grammar", "priority"} <= info.features
 
 
+async def test_server_without_a_tokenizer_encodes_nothing() -> None:
+    async with fake_sglang_server(skip_tokenizer_init=True) as server:
+        http = ServerHttp(server.url, None)
+        dialect = SglangDialect()
+        assert await dialect.tokenize(http, await dialect.describe(http), "text") is None
+        await http.close()
+
+
 async def test_small_pages_are_joined_to_blocks() -> None:
     assert (await _describe(page_size=1)).block_tokens == 16
     assert (await _describe(page_size=6)).block_tokens == 18

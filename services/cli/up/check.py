@@ -61,7 +61,6 @@ def check(sources: Sources, /) -> int:
     """
     stages = sources.load_all(STAGES)
     check_settings(stages.values())
-    examine_servers(stages["worker"])
     config: PreprocessorConfig = stages["preprocessor"].config
     try:
         require_hub_model(config.model)
@@ -76,6 +75,7 @@ def check(sources: Sources, /) -> int:
         setup = ModelSetup.load(config)
     except (TurnwireError, ValueError, OSError) as error:
         raise CommandError(f"model: {' '.join(str(error).split())}") from error
+    examine_servers(stages["worker"])
     tools = "" if setup.traits.tools else NO_TOOLS
     print(f"{setup.card.name}: {setup.family.title}, {setup.max_model_len:,} tokens{tools}")
     return CLEAN
@@ -95,7 +95,7 @@ def check_settings(stages: Iterable[LoadedConfig[Any]]) -> None:
     for loaded in stages:
         for name, value, problem in _problems(loaded):
             value_text = str(value)
-            if name == "nats_url":
+            if name in ("nats_url", "engine_url"):
                 value_text = mask_servers(value_text)
             text = problem
             if not isinstance(value, list | dict) and value_text not in problem:
@@ -238,6 +238,8 @@ def _read_engine_url(config: Any) -> None:
         raise ValueError(f"the engine {config.engine} decodes in its own process")
     for url in config.engine_urls:
         _read_url(url)
+        if "@" in urlsplit(url).netloc:  # errors and the process list would show it
+            raise ValueError("it has credentials; --engine-api-key-file passes a key")
 
 
 def _choose(engine: str, value: str, choices: Iterable[str]) -> None:

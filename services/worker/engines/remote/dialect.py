@@ -129,9 +129,9 @@ class Dialect(Protocol):
         no token interface, with the setting that it misses."""
         ...
 
-    async def tokenize(self, http: ServerHttp, server: ServerFacts, text: str) -> list[int]:
-        """Has the server encode a text, without special tokens. Raises Unreachable, and Refused by
-        a server without a tokenizer."""
+    async def tokenize(self, http: ServerHttp, server: ServerFacts, text: str) -> list[int] | None:
+        """Has the server encode a text, without special tokens. Returns None if it was started
+        without a tokenizer. Raises Unreachable, Refused."""
         ...
 
     def generate(

@@ -232,7 +232,10 @@ class SglangDialect(Dialect):
         )
 
     @override
-    async def tokenize(self, http: ServerHttp, server: ServerFacts, text: str) -> list[int]:
+    async def tokenize(self, http: ServerHttp, server: ServerFacts, text: str) -> list[int] | None:
+        info: _ServerInfo = await http.json("/server_info", kind=_ServerInfo)
+        if info.skip_tokenizer_init:
+            return None
         body = {"prompt": text, "add_special_tokens": False}
         answer: _Tokenized = await http.json("/tokenize", body, _Tokenized)
         return answer.tokens

@@ -113,8 +113,8 @@ class Trials:
         return lacking
 
     async def run_image(self, request: EngineRequest) -> dict[str, str]:
-        """Tries a request with an image. Returns what the server lacks, and why. Raises EngineFailed
-        as `run`."""
+        """Tries a request with an image. Returns what the server lacks, and why. Raises as `run`
+        does."""
         try:
             await self._run(request)
         except (Invalid, BadAnswer) as error:

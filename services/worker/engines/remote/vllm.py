@@ -40,6 +40,9 @@ from services.worker.engines.vllm.requests import engine_priority, sampling_argu
 PATH = "/inference/v1/generate"
 NEEDS = "start it with `vllm serve … --enable-scale-out` (0.32 or newer)"
 _ANY_HOST = "*"
+_NO_TOKENIZER = "skip_tokenizer_init"
+"""In the error of a server without a tokenizer, also with `--tokens-only`: `get_tokenizer` of
+`vllm/renderers/base.py`."""
 _ID_PREFIX = "generate-tokens-"
 """vLLM puts it before the id of a request."""
 _FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
@@ -149,9 +152,14 @@ class VllmDialect(Dialect):
         )
 
     @override
-    async def tokenize(self, http: ServerHttp, server: ServerFacts, text: str) -> list[int]:
+    async def tokenize(self, http: ServerHttp, server: ServerFacts, text: str) -> list[int] | None:
         body = {"model": server.model, "prompt": text, "add_special_tokens": False}
-        answer: _Tokens = await http.json("/tokenize", body, _Tokens)
+        try:
+            answer: _Tokens = await http.json("/tokenize", body, _Tokens)
+        except Refused as refusal:
+            if refusal.status == 400 and _NO_TOKENIZER in str(refusal):
+                return None
+            raise
         return answer.tokens
 
     @override
