@@ -16,6 +16,7 @@ from schemas.errors import EngineFailed, Invalid
 from services.runtime.config import WorkerConfig
 from services.worker.engine import EngineDied, EngineInfo
 from services.worker.engines.remote import engine as remote
+from services.worker.engines.remote import server_watch, turn_stream
 from services.worker.engines.remote.dialect import BadAnswer
 from services.worker.engines.remote.model_check import compare_names
 from services.worker.engines.remote.vllm import VllmServer
@@ -34,9 +35,10 @@ pytestmark = pytest.mark.usefixtures("fake_vllm")
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The intervals of the engine, for servers that answer at once."""
-    for name in ("RETRY_S", "PULSE_S"):
-        monkeypatch.setattr(remote, name, SHORT_S)
-    monkeypatch.setattr(remote, "BUSY_S", 6 * SHORT_S)
+    monkeypatch.setattr(remote, "RETRY_S", SHORT_S)
+    monkeypatch.setattr(turn_stream, "RETRY_S", SHORT_S)
+    monkeypatch.setattr(server_watch, "PULSE_S", SHORT_S)
+    monkeypatch.setattr(turn_stream, "BUSY_S", 6 * SHORT_S)
 
 
 @pytest.fixture
@@ -390,7 +392,7 @@ async def test_dead_server_is_a_dead_engine(
     fault: Callable[[FakeVllmServer], None],
     reason: str,
 ) -> None:
-    monkeypatch.setattr(remote, "PULSE_LIMIT_S", SHORT_S)
+    monkeypatch.setattr(server_watch, "PULSE_LIMIT_S", 8 * SHORT_S)
     turns = [await begun(engine, request(f"t{n}", max_tokens=3900)) for n in range(2)]
     fault(server)
     ends = await asyncio.gather(*map(rest, turns), return_exceptions=True)
@@ -404,7 +406,7 @@ async def test_turn_of_a_dead_server_is_not_sent_to_it_again(
     server: FakeVllmServer, engine: VllmServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The end of the turn waits until the engine knows, because the turn goes on at once."""
-    monkeypatch.setattr(remote, "PULSE_S", LIMIT_S)
+    monkeypatch.setattr(server_watch, "PULSE_S", LIMIT_S)
     await asyncio.sleep(2 * SHORT_S)  # the last short pulse
     deltas = await begun(engine, request(max_tokens=3000))
     server.kill()
@@ -417,7 +419,7 @@ async def test_server_that_sends_tokens_is_alive(
     server: FakeVllmServer, engine: VllmServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if it gives no other sign of life, as one that drains."""
-    monkeypatch.setattr(remote, "PULSE_LIMIT_S", SHORT_S)
+    monkeypatch.setattr(server_watch, "PULSE_LIMIT_S", 8 * SHORT_S)
     deltas = await begun(engine, request(max_tokens=3900))
     hang(server)
     for _ in range(40):

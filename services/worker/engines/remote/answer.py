@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from schemas.events import FinishReason
-from services.worker.engine import EngineDelta, EngineRequest
+from services.worker.engine import EngineDelta, EngineDied, EngineRequest
 from services.worker.engines.remote.dialect import BadAnswer, Chunk, Counts, TurnEnd
 from services.worker.engines.support import guided_arguments
 
@@ -63,9 +63,10 @@ class AnswerJudge:
         return delta
 
     def end(self) -> EngineDelta:
-        """Returns the terminal delta. Raises BadAnswer where the stream ended without a reason."""
+        """Returns the terminal delta. Raises EngineDied where the stream was cut before the turn's
+        end: its tokens are right as far as they came, and another attempt can go on."""
         if self._last is None:
-            raise BadAnswer("the stream ended in the middle of the turn")
+            raise EngineDied("the inference server's answer was cut in the middle of the turn")
         return self._last
 
     def _end(self, end: TurnEnd, delta: EngineDelta) -> None:

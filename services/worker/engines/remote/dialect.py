@@ -5,6 +5,7 @@ the events of the answer. It does not judge them (`answer.py`).
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -123,6 +124,8 @@ class Dialect(Protocol):
     """The engine's name in settings."""
     shares_queued: bool
     """As `EngineInfo.shares_queued`."""
+    closes_streams: bool
+    """The server closes the connection of a stream, whatever its answer promises."""
 
     async def describe(self, http: ServerHttp) -> ServerFacts:
         """Asks the server for its properties. Raises Unreachable, Refused, and Invalid where it has
@@ -143,6 +146,10 @@ class Dialect(Protocol):
 
     def reader(self, request: EngineRequest, call: Call) -> ChunkReader:
         """Returns the reader of the answer to `call`."""
+        ...
+
+    def streaming(self, http: ServerHttp) -> AbstractAsyncContextManager[None]:
+        """Returns the context of each turn's stream, in which the server may be waited for."""
         ...
 
     def abort(self, call: Call) -> Call | None:

@@ -1,5 +1,6 @@
 """The HTTP client of one server: JSON, texts and streams of events, over one connection pool."""
 
+import asyncio
 import ssl
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -13,19 +14,17 @@ ASK_S = 20.0
 MAX_EVENT_BYTES = 16 << 20
 MAX_MESSAGE_CHARS = 500
 """Longest part of a server's error that is passed on."""
-_STREAM_HEADERS = {
-    "Content-Type": "application/json",
-    "Accept": "text/event-stream",
-    # llama-server closes the connection of a stream, although its answer promises to keep it: the
-    # next request on it would break.
-    "Connection": "close",
-}
+MAX_BODY_BYTES = 16 << 20
 _DATA = b"data:"
 _DONE = b"[DONE]"
 
 
 class Unreachable(Exception):
     """The server does not answer, or its connection broke."""
+
+
+class NotListening(Unreachable):
+    """Nothing listens at the server's address."""
 
 
 class Untrusted(Unreachable):
@@ -46,13 +45,14 @@ class ServerHttp:
     def __init__(self, url: str, api_key: str | None) -> None:
         """`url`: with or without a path, under which the server's own paths begin."""
         self.url = url.rstrip("/")
-        headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+        if api_key is not None:
+            headers["Authorization"] = f"Bearer {api_key}"
         self._session = aiohttp.ClientSession(
             # aiohttp's own context has the certificates of the time of its import
             connector=aiohttp.TCPConnector(limit=0, ssl=ssl.create_default_context()),
             headers=headers,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
-            # a redirect, or a compressed stream, would come from something in between
             auto_decompress=False,
         )
 
@@ -77,21 +77,28 @@ class ServerHttp:
         """Sends `body`, and drops the answer. Raises Unreachable, Refused."""
         await self._read("POST", path, body)
 
-    async def events(self, path: str, body: Any) -> AsyncGenerator[bytes, None]:
+    async def events(
+        self, path: str, body: Any, *, closes: bool = False
+    ) -> AsyncGenerator[bytes, None]:
         """Yields the data of each event that a POST of `body` returns, up to `[DONE]` or the end of
-        the stream. Closing the generator closes the connection.
+        the stream. Closing the generator closes the connection. `closes`: no other request uses it
+        afterwards.
 
         Raises Unreachable, Refused; also where the answer is not a stream of events.
         """
+        headers = {"Accept": "text/event-stream"}
+        if closes:
+            headers["Connection"] = "close"
         try:
             async with self._session.post(
                 self.url + path,
                 data=msgspec.json.encode(body),
-                headers=_STREAM_HEADERS,
+                headers=headers,
                 allow_redirects=False,
             ) as answer:
                 if answer.status != 200:
-                    raise Refused(answer.status, _message(await answer.read()))
+                    async with asyncio.timeout(ASK_S):
+                        raise Refused(answer.status, _message(await _read_body(answer)))
                 if answer.content_type != "text/event-stream":
                     raise Refused(200, f"{path} returned {answer.content_type}, not a stream")
                 lines = EventLines()
@@ -109,11 +116,10 @@ class ServerHttp:
                 method,
                 self.url + path,
                 data=None if body is None else msgspec.json.encode(body),
-                headers={"Content-Type": "application/json"},
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=ASK_S, sock_connect=CONNECT_S),
             ) as answer:
-                text = await answer.read()
+                text = await _read_body(answer)
                 if answer.status != 200:
                     raise Refused(answer.status, _message(text))
                 return text
@@ -136,6 +142,16 @@ class EventLines:
         return [line[len(_DATA) :].strip() for line in lines if line.startswith(_DATA)]
 
 
+async def _read_body(answer: aiohttp.ClientResponse) -> bytes:
+    """The whole body. Raises Refused where it has no end."""
+    body = bytearray()
+    async for piece in answer.content.iter_any():
+        body += piece
+        if len(body) > MAX_BODY_BYTES:
+            raise Refused(answer.status, "its answer has no end")
+    return bytes(body)
+
+
 def _message(body: bytes) -> str:
     """The message of an error in one of the forms that servers use, or the beginning of the
     body."""
@@ -155,4 +171,6 @@ def _unreachable(error: Exception) -> Unreachable:
     message = str(error) or type(error).__name__
     if isinstance(error, aiohttp.ClientSSLError):
         return Untrusted(f"{message} (SSL_CERT_FILE names other certificates to trust)")
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return NotListening(message)
     return Unreachable(message)

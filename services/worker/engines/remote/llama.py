@@ -16,8 +16,8 @@ What a stranger may wonder about:
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -159,12 +159,19 @@ class LlamaDialect(Dialect):
     name = "llama-server"
     shares_queued = False
     """A slot that decodes shares nothing."""
+    closes_streams = True
+    """`tools/server/server-http.cpp`: the answer promises to keep the connection, and the next
+    request on it breaks."""
 
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
         self._vocabulary: _Vocabulary
         self._pulse = Pulse()
         self._slots: list[_Slot] = []
+        self._streams = 0
+        """Open streams."""
+        self._has_closed = False
+        """Whether the server may still decode turns that were closed here."""
 
     @override
     async def describe(self, http: ServerHttp) -> ServerFacts:
@@ -217,6 +224,33 @@ class LlamaDialect(Dialect):
     @override
     def reader(self, request: EngineRequest, call: Call) -> ChunkReader:
         return _LlamaReader(request, self._vocabulary)
+
+    @override
+    @asynccontextmanager
+    async def streaming(self, http: ServerHttp) -> AsyncIterator[None]:
+        """Turns that were closed a moment ago must have left their slots: the next turn may go on
+        with the tokens in one of them, and would get another slot, without any."""
+        await self._wait_for_slots(http)
+        self._streams += 1
+        try:
+            yield
+        except BaseException:
+            self._has_closed = True
+            raise
+        finally:
+            self._streams -= 1
+
+    async def _wait_for_slots(self, http: ServerHttp) -> None:
+        """Waits until no more slots decode than there are streams, at most `SLOTS_S`: other clients
+        may use the server, too."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + SLOTS_S
+        while self._has_closed and loop.time() < end:
+            busy = sum(slot.is_processing for slot in await _read_slots(http))
+            if busy <= self._streams:
+                break
+            await asyncio.sleep(SLOTS_RETRY_S)
+        self._has_closed = False
 
     @override
     def abort(self, call: Call) -> Call | None:
@@ -318,43 +352,6 @@ class LlamaServer(RemoteEngine):
 
     def __init__(self, config: WorkerConfig) -> None:
         super().__init__(config, LlamaDialect(config))
-        self._streams = 0
-        """Open streams."""
-        self._has_closed = False
-        """Whether the server may still decode turns that were closed here."""
-
-    @override
-    async def _chunks(
-        self, request: EngineRequest, ids: list[int], call: Call
-    ) -> AsyncGenerator[Chunk, None]:
-        """Yields the chunks of an answer.
-
-        Before it, turns that were closed a moment ago must have left their slots: the next turn may
-        go on with the tokens in one of them, and would get another slot, without any.
-        """
-        await self._wait_for_slots()
-        self._streams += 1
-        try:
-            async with aclosing(super()._chunks(request, ids, call)) as chunks:
-                async for chunk in chunks:
-                    yield chunk
-        except BaseException:
-            self._has_closed = True
-            raise
-        finally:
-            self._streams -= 1
-
-    async def _wait_for_slots(self) -> None:
-        """Waits until no more slots decode than there are streams, at most `SLOTS_S`: other clients
-        may use the server, too."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + SLOTS_S
-        while self._has_closed and loop.time() < end:
-            busy = sum(slot.is_processing for slot in await _read_slots(self._http))
-            if busy <= self._streams:
-                break
-            await asyncio.sleep(SLOTS_RETRY_S)
-        self._has_closed = False
 
 
 async def _read_slots(http: ServerHttp) -> list[_Slot]:

@@ -21,6 +21,7 @@ LoRA: a request names an adapter in `lora_path`; one that was never loaded is an
 name.
 """
 
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -206,6 +207,7 @@ class SglangDialect(Dialect):
 
     name = "sglang-server"
     shares_queued = False
+    closes_streams = False
     """Prompts of one batch are looked up before any of them is computed."""
 
     @override
@@ -265,6 +267,10 @@ class SglangDialect(Dialect):
     @override
     def reader(self, request: EngineRequest, call: Call) -> ChunkReader:
         return _SglangReader(call.body["rid"], request.sampling.logprobs)
+
+    @override
+    def streaming(self, http: ServerHttp) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
 
     @override
     def abort(self, call: Call) -> Call | None:

@@ -6,6 +6,7 @@ Sources: `vllm/entrypoints/scale_out/token_in_token_out/protocol.py` and `servin
 
 import re
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from urllib.parse import urlsplit
 
 import msgspec
@@ -117,6 +118,7 @@ class VllmDialect(Dialect):
 
     name = "vllm-server"
     shares_queued = True
+    closes_streams = False
 
     @override
     async def describe(self, http: ServerHttp) -> ServerFacts:
@@ -194,6 +196,10 @@ class VllmDialect(Dialect):
     @override
     def reader(self, request: EngineRequest, call: Call) -> ChunkReader:
         return _VllmReader(request.sampling.logprobs)
+
+    @override
+    def streaming(self, http: ServerHttp) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
 
     @override
     def abort(self, call: Call) -> Call | None:

@@ -1,0 +1,128 @@
+"""Watches one server: notices that it is gone, hangs or was started again, and turns that it
+forgot.
+
+One pulse is requested at a time, for all who want to know: pulses in another order would look like
+a server that was started again.
+"""
+
+import asyncio
+
+from services.worker.engine import EngineDied
+from services.worker.engines.remote.dialect import Dialect, Pulse
+from services.worker.engines.remote.http import (
+    NotListening,
+    Refused,
+    ServerHttp,
+    Unreachable,
+)
+from services.worker.engines.support import EngineTurn, OpenTurns
+
+PULSE_S = 1.0
+"""Interval of the pulses."""
+PULSE_LIMIT_S = 5.0
+MISSED_PULSES = 3
+"""The number of failures in succession after which the server counts as dead."""
+UNAVAILABLE = 503
+
+
+class OpenStream:
+    """The stream of one turn, as the watch sees it."""
+
+    def __init__(self, turn: EngineTurn) -> None:
+        self.turn = turn
+        self.heard_at: float | None = None
+        """The loop's time of the last chunk; None: there was none yet, and a prefill may be
+        long."""
+
+
+class ServerWatch:
+    """The watch over the server of one engine. Its death ends the engine's turns."""
+
+    def __init__(
+        self, http: ServerHttp, dialect: Dialect, turns: OpenTurns, silence_s: float
+    ) -> None:
+        """`silence_s`: the longest time between two chunks of a turn."""
+        self.pulse = Pulse()
+        """The last one."""
+        self.http = http
+        self.dialect = dialect
+        self._turns = turns
+        self._silence_s = silence_s
+        self._streams: set[OpenStream] = set()
+        self._missed = 0
+        self._has_heard = False
+        """Whether a chunk has come since the last pulse was requested."""
+        self._asking: asyncio.Task[Exception | None] | None = None
+
+    async def begin(self) -> None:
+        """Takes the first pulse. Raises Unreachable, Refused."""
+        self.pulse = await self.dialect.pulse(self.http)
+
+    def add(self, turn: EngineTurn) -> OpenStream:
+        """Watches the stream of a turn, until `remove`."""
+        stream = OpenStream(turn)
+        self._streams.add(stream)
+        return stream
+
+    def remove(self, stream: OpenStream) -> None:
+        """Watches a stream no more."""
+        self._streams.discard(stream)
+
+    def heard(self, stream: OpenStream) -> None:
+        """Notes a chunk of a turn."""
+        stream.heard_at = asyncio.get_running_loop().time()
+        self._has_heard = True
+        self._turns.stepped()
+
+    async def run(self) -> None:
+        """Watches until the engine is over."""
+        while not self._turns.over:
+            self._has_heard = False
+            await asyncio.sleep(PULSE_S)
+            error = await self._ask()
+            # A server that drains refuses connections, and one under load is slow.
+            self._missed = 0 if error is None or self._has_heard else self._missed + 1
+            if self._missed == MISSED_PULSES:
+                self._turns.die(f"the inference server does not answer: {error}")
+            self._end_silent_streams()
+
+    async def look(self, reason: EngineDied) -> None:
+        """Finds out whether the server is there, after a turn ended for `reason`. Declares the
+        engine dead if nobody listens there any more, or its own engine is dead."""
+        error = await self._ask()
+        is_dead = isinstance(error, Refused) and error.status == UNAVAILABLE
+        if is_dead or isinstance(error, NotListening):
+            self._turns.die(f"the inference server is gone: {reason}")
+
+    def _end_silent_streams(self) -> None:
+        """Ends turns that have begun and get nothing more, while others may go on."""
+        now = asyncio.get_running_loop().time()
+        for stream in list(self._streams):
+            if stream.heard_at is not None and now - stream.heard_at > self._silence_s:
+                limit = f"{self._silence_s:.0f} s"
+                error = EngineDied(f"the inference server sent nothing of the turn for {limit}")
+                stream.turn.fail(error)
+
+    async def _ask(self) -> Exception | None:
+        """Requests a pulse, or waits for the one that is requested. Returns why there is none."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._request())
+        return await asyncio.shield(self._asking)
+
+    async def _request(self) -> Exception | None:
+        try:
+            async with asyncio.timeout(PULSE_LIMIT_S):
+                pulse = await self.dialect.pulse(self.http)
+        except TimeoutError:
+            return Unreachable("no answer in time")
+        except Exception as error:  # also of an answer that cannot be read
+            return error
+        self._note(pulse)
+        return None
+
+    def _note(self, pulse: Pulse) -> None:
+        if pulse.started != self.pulse.started or pulse.steps < self.pulse.steps:
+            self._turns.die("the inference server was started again")
+        if pulse.steps != self.pulse.steps:
+            self._turns.stepped()  # also in a long prefill, which sends nothing
+        self.pulse = pulse

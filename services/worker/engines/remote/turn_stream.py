@@ -1,0 +1,135 @@
+"""Decodes one turn on a server: sends its request, reads the answer, and tells apart what ends it
+early.
+
+- The server refuses the request: the turn fails, or goes on elsewhere if another attempt may help.
+- Its answer is broken: the turn fails, since its tokens could be wrong.
+- The connection breaks: the turn goes on, elsewhere or here.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+
+from schemas.errors import EngineFailed, Invalid, NotFound, TurnwireError
+from services.worker.engine import EngineDied, EngineRequest
+from services.worker.engines.remote.answer import AnswerJudge
+from services.worker.engines.remote.dialect import Call, Chunk
+from services.worker.engines.remote.http import Refused, Unreachable
+from services.worker.engines.remote.server_watch import ServerWatch
+from services.worker.engines.support import EngineTurn
+
+BUSY_S = 5.0
+"""How long a turn is sent again to a server that refuses it for now."""
+RETRY_S = 0.5
+_BUSY = frozenset((408, 425, 429, 503))
+_WRONG = frozenset((400, 413, 422))
+_NOT_FOUND = 404
+
+
+class TurnStream:
+    """One turn on a server."""
+
+    def __init__(
+        self,
+        server: ServerWatch,
+        request: EngineRequest,
+        make_call: Callable[[], Call],
+        abort: Callable[[Call], None],
+    ) -> None:
+        """`make_call`: makes the request to the server, anew for each attempt; `abort`: ends it
+        there, without waiting. Raises Invalid for what the server's interface cannot express."""
+        self._server = server
+        self._request = request
+        self._make_call = make_call
+        self._abort = abort
+        self._call = make_call()
+        self._has_begun = False
+        """Whether the server has sent a part of the answer."""
+
+    async def run(self, turn: EngineTurn, judge: AnswerJudge) -> None:
+        """Passes the answer to the turn."""
+        try:
+            await self._pass_on(turn, judge)
+        except Exception as error:
+            await self._fail(turn, self._error(error))
+
+    async def _pass_on(self, turn: EngineTurn, judge: AnswerJudge) -> None:
+        stream = self._server.add(turn)
+        try:
+            async with aclosing(self._chunks()) as chunks:
+                async for chunk in chunks:
+                    self._server.heard(stream)
+                    delta = judge.read(chunk)
+                    if delta is not None:
+                        turn.put(delta)
+                    if chunk.closes:
+                        break
+        finally:
+            self._server.remove(stream)
+        turn.put(judge.end())
+
+    async def _chunks(self) -> AsyncGenerator[Chunk, None]:
+        """Yields the chunks of the answer, and ends the turn on the server where they are not read
+        to the end.
+
+        A server that is busy is asked again for `BUSY_S`: it refuses by a status, or in place of
+        the first chunk.
+        """
+        end = asyncio.get_running_loop().time() + BUSY_S
+        async with self._server.dialect.streaming(self._server.http):
+            while True:
+                try:
+                    async with aclosing(self._answer()) as answer:
+                        async for chunk in answer:
+                            yield chunk
+                    return
+                except Refused as refusal:
+                    is_over = self._has_begun or asyncio.get_running_loop().time() > end
+                    if is_over or refusal.status not in _BUSY:
+                        raise
+                await asyncio.sleep(RETRY_S)
+                # SGLang aborts the id of an answer that has ended once more, two seconds later.
+                self._call = self._make_call()
+
+    async def _answer(self) -> AsyncGenerator[Chunk, None]:
+        """Yields the chunks of one attempt."""
+        call = self._call
+        reader = self._server.dialect.reader(self._request, call)
+        closes = self._server.dialect.closes_streams
+        try:
+            async with aclosing(
+                self._server.http.events(call.path, call.body, closes=closes)
+            ) as events:
+                async for data in events:
+                    chunk = reader.read(data)
+                    self._has_begun = True
+                    yield chunk
+        except Refused:
+            raise
+        except BaseException:
+            # Also where something in between keeps the connection.
+            self._abort(call)
+            raise
+
+    def _error(self, error: Exception) -> TurnwireError:
+        """The error of a turn, for what has ended it."""
+        if isinstance(error, TurnwireError):
+            return error
+        if isinstance(error, Unreachable):
+            return EngineDied(f"the connection to the inference server broke: {error}")
+        if not isinstance(error, Refused):
+            return EngineFailed(f"{self._server.dialect.name}: {error!r}")
+        if error.status in _WRONG:
+            return Invalid(f"the inference server refused the request: {error}")
+        if error.status == _NOT_FOUND and self._request.adapter:  # it was unloaded a moment ago
+            return NotFound(f"model: {self._request.adapter}")
+        if error.status in _BUSY or error.status == _NOT_FOUND or error.status >= 500:
+            return EngineDied(f"the inference server refused the turn: {error}")
+        return EngineFailed(f"the inference server refused the turn: {error}")
+
+    async def _fail(self, turn: EngineTurn, error: TurnwireError) -> None:
+        """Ends a turn. If the error may be that of a server that dies, the watch looks first: a
+        turn that is to go on must not be sent to a server that is dead."""
+        if isinstance(error, EngineDied):
+            await self._server.look(error)
+        turn.fail(error)

@@ -1,0 +1,51 @@
+"""The client of a server: nothing that it sends holds a request for ever, or fills the memory."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+
+from services.worker.engines.remote import http
+from services.worker.engines.remote.http import NotListening, Refused, ServerHttp
+from tests.kit.nats import free_port
+from tests.worker.fake_server import FakeServer
+
+
+class Endless(FakeServer):
+    """Answers without an end, to errors as to questions."""
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get("/metrics", self._answer), web.post("/generate", self._answer)]
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse(status=500 if request.method == "POST" else 200)
+        await answer.prepare(request)
+        while True:
+            await answer.write(b"x" * 1000)
+
+
+@asynccontextmanager
+async def client(url: str) -> AsyncIterator[ServerHttp]:
+    opened = ServerHttp(url, None)
+    try:
+        yield opened
+    finally:
+        await opened.close()
+
+
+async def test_answers_without_an_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "MAX_BODY_BYTES", 10_000)
+    server = Endless()
+    async with client(await server.open()) as opened:
+        with pytest.raises(Refused, match="status 200: its answer has no end"):
+            await opened.text("/metrics")
+        with pytest.raises(Refused, match="status 500: its answer has no end"):
+            await anext(opened.events("/generate", {}))
+    await server.close()
+
+
+async def test_nothing_listens() -> None:
+    async with client(f"http://127.0.0.1:{free_port()}") as opened:
+        with pytest.raises(NotListening):
+            await opened.text("/metrics")
