@@ -8,7 +8,6 @@ waits for the server.
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -130,8 +129,9 @@ class RemoteEngine(Engine, KvEventSource, AdapterSource):
         try:
             prompt = prompt_ids(request, self._info.max_model_len)
             judge = AnswerJudge(request, prompt, self._info.vocab_size)
-            make_call = partial(self._make_call, request, prompt)
-            stream = TurnStream(self._watch, request, make_call, self._abort)
+            stream = TurnStream(
+                self._watch, request, lambda: self._make_call(request, prompt), self._abort
+            )
         except Exception:
             turn.close()
             raise

@@ -36,7 +36,7 @@ class TurnStream:
         make_call: Callable[[], Call],
         abort: Callable[[Call], None],
     ) -> None:
-        """`make_call`: makes the request to the server, anew for each attempt; `abort`: ends it
+        """`make_call`: makes the request to the server, again for each attempt; `abort`: ends it
         there, without waiting. Raises Invalid for what the server's interface cannot express."""
         self._server = server
         self._request = request
