@@ -6,9 +6,7 @@ waits for the server.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
-from contextlib import suppress
-from typing import Any
+from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from msgspec.structs import replace
 from typing_extensions import override
@@ -29,7 +27,7 @@ from services.worker.engine import (
     Sink,
 )
 from services.worker.engines.remote.answer import AnswerJudge
-from services.worker.engines.remote.dialect import Call, Dialect, ServerFacts
+from services.worker.engines.remote.dialect import Dialect, ServerFacts
 from services.worker.engines.remote.http import Refused, ServerHttp, Unreachable, Untrusted
 from services.worker.engines.remote.images import ImagePrompts, open_image_prompts
 from services.worker.engines.remote.model_check import check_model
@@ -55,7 +53,6 @@ class RemoteEngine(Engine, KvEventSource, AdapterSource):
         self._config = config
         self._dialect = dialect
         self._turns = OpenTurns(dialect.name)
-        self._tasks: set[asyncio.Task[None]] = set()
         self._reader: VllmKvReader | None = None
         self._images: ImagePrompts | None = None
         self._http: ServerHttp
@@ -120,7 +117,7 @@ class RemoteEngine(Engine, KvEventSource, AdapterSource):
             await self.stop(1.0)
             raise
         self._turns.watch(self._config.watchdog_s, lambda: None)
-        self._spawn(self._watch.run())
+        self._watch.start()
         return self._info
 
     @override
@@ -129,9 +126,8 @@ class RemoteEngine(Engine, KvEventSource, AdapterSource):
         try:
             prompt = prompt_ids(request, self._info.max_model_len)
             judge = AnswerJudge(request, prompt, self._info.vocab_size)
-            stream = TurnStream(
-                self._watch, request, lambda: self._make_call(request, prompt), self._abort
-            )
+            ids = self._with_placeholders(request, prompt)
+            stream = TurnStream(self._watch, request, ids, self._server, self._model)
         except Exception:
             turn.close()
             raise
@@ -164,8 +160,7 @@ class RemoteEngine(Engine, KvEventSource, AdapterSource):
         self._turns.stop()
         if self._reader is not None:
             self._reader.close()
-        for task in self._tasks:
-            task.cancel()
+        self._watch.close()
         await self._http.close()
 
     async def _describe(self) -> ServerFacts:
@@ -213,27 +208,12 @@ class RemoteEngine(Engine, KvEventSource, AdapterSource):
             recomputed_blocks=server.recomputed_blocks,
         )
 
-    def _make_call(self, request: EngineRequest, prompt: list[int]) -> Call:
-        ids = prompt
-        if request.images:
-            assert self._images is not None, "the engine has no vision"
-            ids = self._images.with_placeholders(prompt, request.images)
-        return self._dialect.generate(request, ids, self._server, self._model)
-
-    def _abort(self, call: Call) -> None:
-        """Ends a turn on the server, without waiting."""
-        abort = self._dialect.abort(call)
-        if abort is not None and not self._turns.over:
-            self._spawn(self._post(abort))
-
-    async def _post(self, call: Call) -> None:
-        with suppress(Unreachable, Refused):
-            await self._http.post(call.path, call.body)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _with_placeholders(self, request: EngineRequest, prompt: list[int]) -> list[int]:
+        """The prompt with one placeholder for each image."""
+        if not request.images:
+            return prompt
+        assert self._images is not None, "the engine has no vision"
+        return self._images.with_placeholders(prompt, request.images)
 
 
 def _no_start(http: ServerHttp, error: Refused | Unreachable) -> EngineFailed:

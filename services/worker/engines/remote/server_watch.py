@@ -6,9 +6,12 @@ a server that was started again.
 """
 
 import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any
 
 from services.worker.engine import EngineDied
-from services.worker.engines.remote.dialect import Dialect, Pulse
+from services.worker.engines.remote.dialect import Call, Dialect, Pulse
 from services.worker.engines.remote.http import (
     NotListening,
     Refused,
@@ -53,6 +56,23 @@ class ServerWatch:
         self._has_heard = False
         """Whether a chunk has come since the last pulse was requested."""
         self._asking: asyncio.Task[Exception | None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Starts to watch."""
+        self._spawn(self.run())
+
+    def close(self) -> None:
+        """Stops, and drops aborts that are on their way."""
+        for task in self._tasks:
+            task.cancel()
+
+    def abort(self, call: Call) -> None:
+        """Ends the turn of `call` on the server, without waiting: also where something in between
+        keeps its connection."""
+        abort = self.dialect.abort(call)
+        if abort is not None and not self._turns.over:
+            self._spawn(self._post(abort))
 
     async def begin(self) -> None:
         """Takes the first pulse. Raises Unreachable, Refused."""
@@ -126,3 +146,12 @@ class ServerWatch:
         if pulse.steps != self.pulse.steps:
             self._turns.stepped()  # also in a long prefill, which sends nothing
         self.pulse = pulse
+
+    async def _post(self, call: Call) -> None:
+        with suppress(Unreachable, Refused):
+            await self.http.post(call.path, call.body)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

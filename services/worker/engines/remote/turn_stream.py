@@ -7,13 +7,14 @@ early.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from schemas.errors import EngineFailed, Invalid, NotFound, TurnwireError
+from services.tokenization.model_files import ModelFacts
 from services.worker.engine import EngineDied, EngineRequest
 from services.worker.engines.remote.answer import AnswerJudge
-from services.worker.engines.remote.dialect import Call, Chunk
+from services.worker.engines.remote.dialect import Call, Chunk, ServerFacts
 from services.worker.engines.remote.http import Refused, Unreachable
 from services.worker.engines.remote.server_watch import ServerWatch
 from services.worker.engines.support import EngineTurn
@@ -33,16 +34,17 @@ class TurnStream:
         self,
         server: ServerWatch,
         request: EngineRequest,
-        make_call: Callable[[], Call],
-        abort: Callable[[Call], None],
+        ids: list[int],
+        facts: ServerFacts,
+        model: ModelFacts,
     ) -> None:
-        """`make_call`: makes the request to the server, again for each attempt; `abort`: ends it
-        there, without waiting. Raises Invalid for what the server's interface cannot express."""
+        """`ids`, `facts` and `model` as in `Dialect.generate`. Raises as it."""
         self._server = server
         self._request = request
-        self._make_call = make_call
-        self._abort = abort
-        self._call = make_call()
+        self._ids = ids
+        self._facts = facts
+        self._model = model
+        self._call = self._make_call()
         self._has_begun = False
         """Whether the server has sent a part of the answer."""
 
@@ -91,6 +93,10 @@ class TurnStream:
                 # SGLang aborts the id of an answer that has ended once more, two seconds later.
                 self._call = self._make_call()
 
+    def _make_call(self) -> Call:
+        dialect = self._server.dialect
+        return dialect.generate(self._request, self._ids, self._facts, self._model)
+
     async def _answer(self) -> AsyncGenerator[Chunk, None]:
         """Yields the chunks of one attempt."""
         call = self._call
@@ -108,7 +114,7 @@ class TurnStream:
             raise
         except BaseException:
             # Also where something in between keeps the connection.
-            self._abort(call)
+            self._server.abort(call)
             raise
 
     def _error(self, error: Exception) -> TurnwireError:
