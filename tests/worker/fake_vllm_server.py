@@ -54,6 +54,10 @@ class FakeVllmServer(FakeServer):
         """By how much `steps` grows each time that it is read."""
         self.ignored: set[str] = set()
         """Sampling parameters that have no effect."""
+        self.counts = True
+        """Without `--disable-log-stats`."""
+        self.kv_used = [0.5]
+        """The share of the cache in use, for each rank."""
         self.tokenizes = 404, "Not Found"
         """Status and message with which it answers to a text."""
         self.busy_for = ""
@@ -108,13 +112,17 @@ class FakeVllmServer(FakeServer):
             "enable_prefix_caching": cache.enable_prefix_caching,
         }
         text = ",".join(f'{name}="{value}"' for name, value in labels.items())
-        lines = (
+        lines = [
             "# HELP process_start_time_seconds Start time of the process.",
             f"process_start_time_seconds {self.started}",
-            f"vllm:cache_config_info{{{text}}} 1.0",
-            f'vllm:iteration_tokens_total_count{{engine="0"}} {self.steps}',
-            'vllm:kv_cache_usage_perc{engine="0"} 0.5',
-        )
+        ]
+        if self.counts:
+            lines += [
+                f"vllm:cache_config_info{{{text}}} 1.0",
+                f'vllm:iteration_tokens_total_count{{engine="0"}} {self.steps}',
+            ]
+            for rank, used in enumerate(self.kv_used):
+                lines.append(f'vllm:kv_cache_usage_perc{{engine="{rank}"}} {used}')
         return web.Response(text="\n".join(lines) + "\n")
 
     async def _tokenize(self, _: web.Request) -> web.Response:

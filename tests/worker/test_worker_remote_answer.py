@@ -18,7 +18,7 @@ from schemas.errors import EngineFailed
 from schemas.events import FinishReason
 from services.worker.engine import EngineDelta, EngineDied, EngineRequest
 from services.worker.engines.remote.answer import AnswerJudge
-from services.worker.engines.remote.dialect import BadAnswer, Call
+from services.worker.engines.remote.dialect import BadAnswer, Call, Chunk, TurnEnd
 from services.worker.engines.remote.http import EventLines
 from services.worker.engines.remote.vllm import VllmDialect
 from tests.kit.engines import PROMPT, ids_of, request
@@ -318,3 +318,16 @@ def test_other_tokens_outside_the_vocabulary_are_no_log_probabilities() -> None:
     events[0]["choices"][0]["logprobs"]["content"][1]["top_logprobs"][0]["token_id"] = VOCABULARY
     with pytest.raises(BadAnswer, match="vocabulary"):
         answer.read(written(events))
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        Chunk([8, 9], [[(8, -0.5)], [], [(9, -0.5)]]),
+        Chunk([8], [[(8, -0.5)]], TurnEnd(FinishReason.STOP, 7)),
+    ],
+)
+def test_row_of_log_probabilities_is_neither_empty_nor_missing(chunk: Chunk) -> None:
+    judge = AnswerJudge(request(stop_ids=[7], logprobs=0), PROMPT, VOCABULARY)
+    with pytest.raises(BadAnswer, match="log probabilities are missing"):
+        judge.read(chunk)

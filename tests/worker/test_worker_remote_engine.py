@@ -244,6 +244,19 @@ async def test_busy_server_lacks_nothing_it_is_not_started(model: Path) -> None:
             await start(server.url, model)
 
 
+async def test_missing_metrics_are_not_an_empty_cache_without_prefixes(model: Path) -> None:
+    async with fake_vllm_server() as server:
+        server.kv_used = [0.2, 0.6]
+        async with started(server, model) as engine:
+            assert engine.load().kv_used == pytest.approx(0.4)
+        server.counts = False
+        info = await start(server.url, model)
+        _check_lacking(info, {"prefix_cache": "--disable-log-stats"})
+        assert "--disable-log-stats" in info.lacking["kv_events"]
+        async with started(server, model) as engine:
+            assert engine.load().kv_used is None
+
+
 async def test_salt_that_cannot_be_verified_is_missing(model: Path) -> None:
     async with fake_vllm_server(reports_cached=False) as server:
         info = await start(server.url, model)

@@ -12,8 +12,9 @@ class AnswerRecord:
 
     def __init__(self, metrics: FrontendMetrics, started: float) -> None:
         self.model = ""
-        self._adapter = ""
         """The served model's name; "" until it is known."""
+        self._adapter = ""
+        """The adapter of the turn; "": none."""
         self.outcome = ""
         """The finish reason, the kind of error, `hangup` or `slow_reader`; "" while turns run."""
         self.client = Client()

@@ -141,10 +141,10 @@ class AnswerJudge:
         rows = list(chunk.logprobs or ())
         tokens = list(chunk.ids)
         end = chunk.end
-        if end is not None and end.stop_id is not None and end.stop_logprobs is not None:
-            rows.append(end.stop_logprobs)
+        if end is not None and end.stop_id is not None:
+            rows.append(end.stop_logprobs or [])
             tokens.append(end.stop_id)
-        if [pairs[0][0] for pairs in rows if pairs] != tokens:
+        if [pairs[0][0] if pairs else None for pairs in rows] != tokens:
             raise BadAnswer("log probabilities are missing, or belong to other tokens")
         for pairs in rows:
             self._check_vocabulary([token for token, _ in pairs])

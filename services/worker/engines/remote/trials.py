@@ -102,7 +102,7 @@ class Trials:
                     lacking[feature] = reason
         if "seed" in self._info.features - lacking.keys() and await self._ignores_seed():
             lacking["seed"] = _IGNORED
-        if "salt" in self._info.features - lacking.keys() and self._info.block_tokens is not None:
+        if "salt" in self._info.features - lacking.keys():
             reason = await self._distrust_salts()
             if reason is not None:
                 lacking["salt"] = reason
@@ -176,14 +176,15 @@ class Trials:
 
     async def _distrust_salts(self) -> str | None:
         """Why prompts of unequal salts may share blocks; None: they do not."""
-        await self._decode()
+        plain = await self._decode()
         other = await self._decode({"cache_salt": "another"})
+        again = await self._decode({"cache_salt": "another"})
+        if None in (plain.cached, other.cached, again.cached):
+            return _NO_CACHED
         if other.cached:
             return "unequal salts share blocks"
-        again = await self._decode({"cache_salt": "another"})
-        if other.cached is None or again.cached is None:
-            return _NO_CACHED
-        if not again.cached:
+        shares = bool(plain.cached) or self._info.block_tokens is not None
+        if shares and not again.cached:
             return "cannot be verified: the server did not find a prompt with a salt again"
         return None
 

@@ -127,17 +127,10 @@ class VllmDialect(Dialect):
         base = await _base_model(http)
         metrics = await http.text("/metrics")
         cache = _labels(metrics, "vllm:cache_config_info")
-        caches = cache.get("enable_prefix_caching") == "True"
         block = _number(cache, "effective_attention_block_size") or _number(cache, "block_size")
-        lacking = {"retention": "vLLM evicts the least recently used blocks"}
         endpoint = await _kv_endpoint(http)
-        if not caches:
-            lacking |= dict.fromkeys(("prefix_cache", "kv_events"), "prefix caching is off")
-        elif endpoint is None:
-            lacking["kv_events"] = (
-                "needs `--kv-events-config '{\"enable_kv_cache_events\": true}'`, an endpoint "
-                "that begins with tcp://*, and one rank"
-            )
+        lacking = _lacking(cache, endpoint)
+        caches = "prefix_cache" not in lacking
         kv_tokens = _number(cache, "kv_cache_size_tokens")
         if not kv_tokens:
             kv_tokens = (_number(cache, "num_gpu_blocks") or 0) * (block or 0)
@@ -213,7 +206,7 @@ class VllmDialect(Dialect):
         return Pulse(
             started=_sum(metrics, "process_start_time_seconds"),
             steps=_sum(metrics, "vllm:iteration_tokens_total_count"),
-            kv_used=min(1.0, _sum(metrics, "vllm:kv_cache_usage_perc")),
+            kv_used=_mean(metrics, "vllm:kv_cache_usage_perc"),
             adapters=await list_adapters(http),
         )
 
@@ -330,6 +323,23 @@ async def _kv_endpoint(http: ServerHttp) -> str | None:
     return endpoints[0].replace(_ANY_HOST, urlsplit(http.url).hostname or "")
 
 
+def _lacking(cache: Mapping[str, str], endpoint: str | None) -> dict[str, str]:
+    """The features that the settings of a server exclude, and why. `cache`: its `CacheConfig`, as
+    labels; `endpoint`: the address of its KV events."""
+    lacking = {"retention": "vLLM evicts the least recently used blocks"}
+    if not cache:
+        reason = "its metrics are missing: start it without `--disable-log-stats`"
+        return lacking | dict.fromkeys(("prefix_cache", "kv_events"), reason)
+    if cache.get("enable_prefix_caching") != "True":
+        return lacking | dict.fromkeys(("prefix_cache", "kv_events"), "prefix caching is off")
+    if endpoint is None:
+        lacking["kv_events"] = (
+            "needs `--kv-events-config '{\"enable_kv_cache_events\": true}'`, an endpoint "
+            "that begins with tcp://*, and one rank"
+        )
+    return lacking
+
+
 def _labels(metrics: str, name: str) -> dict[str, str]:
     """The labels of the first sample of a metric."""
     for found, labels, _ in _SAMPLE.findall(metrics):
@@ -344,6 +354,16 @@ def _number(labels: Mapping[str, str], name: str) -> int | None:
     return int(value) if value.isdecimal() else None
 
 
+def _values(metrics: str, name: str) -> list[float]:
+    """A metric's samples, one for each rank."""
+    return [float(value) for found, _, value in _SAMPLE.findall(metrics) if found == name]
+
+
 def _sum(metrics: str, name: str) -> float:
-    """The sum of a metric's samples."""
-    return sum(float(value) for found, _, value in _SAMPLE.findall(metrics) if found == name)
+    return sum(_values(metrics, name))
+
+
+def _mean(metrics: str, name: str) -> float | None:
+    """The mean of a metric's samples; None: not reported."""
+    values = _values(metrics, name)
+    return sum(values) / len(values) if values else None
