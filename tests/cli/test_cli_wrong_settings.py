@@ -13,7 +13,9 @@ from services.cli.up.check import examine_servers
 from services.cli.up.plan import make_plan
 from services.runtime.config import WorkerConfig
 from services.runtime.config.loader import ConfigError, LoadedConfig, Sources
+from services.worker.engines.registry import GROUP
 from tests.kit.every import Cases
+from tests.kit.installing import install
 from tests.worker.fake_vllm_server import fake_vllm_server
 
 WRONG = {
@@ -64,6 +66,25 @@ def test_wrong_value_is_one_line(cases: Cases) -> None:
             with cases.case(flag=flag, value=value):
                 problems = problems_of_up([f"{flag}={value}", *model])
                 assert any(states(problem, flag, value) for problem in problems), problems
+
+
+def test_engine_of_another_package_decodes_on_an_inference_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = """
+from services.worker.engines.remote.engine import RemoteEngine
+from services.worker.engines.remote.vllm import VllmDialect
+
+class Served(RemoteEngine):
+    def __init__(self, config):
+        super().__init__(config, VllmDialect())
+"""
+    install(tmp_path, "served_engine", source, GROUP, "served = served_engine:Served")
+    monkeypatch.syspath_prepend(tmp_path)
+    flags = ["--engine=served", "--model=acme/m"]
+    assert problems_of_up([*flags, "--engine-url=http://a:1"]) == []
+    (problem,) = problems_of_up(flags)
+    assert states(problem, "--engine", "--engine-url")
 
 
 def test_address_of_an_inference_server_has_no_password() -> None:

@@ -23,6 +23,8 @@ BUILT_IN = {
 }
 """The engines that no package can replace. A clone that was never installed has no entry points for
 them."""
+ON_SERVERS = frozenset(("llama-server", "sglang-server", "vllm-server"))
+"""Engines of `BUILT_IN` that decode on an inference server."""
 SEPARATE = {"llamacpp": "pip install -e examples/engine_llamacpp"}
 """Engines of this project that are packages of their own, and how a clone installs them."""
 
@@ -34,8 +36,14 @@ def installed_engines() -> dict[str, EntryPoint]:
 
 
 def decodes_on_server(name: str) -> bool:
-    """Whether an engine decodes on a server of its own, which `--engine-url` names."""
-    return BUILT_IN.get(name, "").startswith("services.worker.engines.remote.")
+    """Whether an engine decodes on an inference server, which `--engine-url` names. One of another
+    package is imported: it has a method `examine`, as `RemoteEngine`."""
+    if name in BUILT_IN:
+        return name in ON_SERVERS
+    try:
+        return hasattr(load_engine(name), "examine")
+    except (ConfigError, Invalid):
+        return False
 
 
 def missing_engine(name: str) -> str | None:

@@ -1,7 +1,7 @@
-"""What the token interfaces of servers have in common, and what each has to tell.
+"""The interface between an engine and the token interface of one kind of inference server.
 
-A dialect is one module: it asks a server for its properties, makes the body of a request, and reads
-the events of the answer. It does not judge them (`answer.py`).
+A dialect is one module: it reads a server's properties, makes the body of a request, and reads the
+events of the answer. It does not judge them (`answer.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,21 +18,21 @@ from services.worker.engines.remote.http import ServerHttp
 
 
 class ServerFacts(Struct, frozen=True):
-    """What a server says of itself at the start."""
+    """The properties of a server at the start."""
 
     version: str
     model: str
     """The name that requests give for the model."""
     root: str
-    """The directory or hub id that the server has loaded; "": it does not say."""
+    """The directory or hub id that the server has loaded; "": not reported."""
     max_model_len: int | None
-    """Context window in tokens; None: it does not say."""
+    """Context window in tokens; None: not reported."""
     block_tokens: int | None
     """Tokens in a KV block; None: it shares no prefixes."""
     kv_tokens: int | None = None
-    """Capacity of the KV cache in tokens; None: it does not say."""
+    """Capacity of the KV cache in tokens; None: not reported."""
     slots: int | None = None
-    """Turns that decode at once; None: it does not say."""
+    """Turns that decode at once; None: not reported."""
     kv_endpoint: str | None = None
     """The ZMQ address of its KV events; None: it publishes none."""
     recomputed_blocks: int = 0
@@ -68,7 +68,7 @@ class Counts(Struct, frozen=True):
 
 
 class Chunk(Struct):
-    """What one event says of a turn."""
+    """The content of one event."""
 
     ids: list[int] = []
     """New tokens, without the one that ended the turn."""
@@ -82,8 +82,8 @@ class Chunk(Struct):
     cached: int | None = None
     """Prompt tokens that the server found in its cache."""
     prompt_ids: list[int] = []
-    """The prompt as the server has it, with what it made of the placeholders of images; empty: it
-    does not say."""
+    """The prompt as the server has it, with what it made of the placeholders of images; empty:
+    not reported."""
 
 
 class Pulse(Struct, frozen=True):
@@ -92,8 +92,8 @@ class Pulse(Struct, frozen=True):
     started: float = 0.0
     """Differs after the server was started again."""
     steps: float = 0.0
-    """Grows while the server computes, and falls only when it is started again; always 0: it does
-    not say."""
+    """Grows while the server computes, and falls only when it is started again; always 0: not
+    reported."""
     kv_used: float | None = None
     """Share of the KV cache in use."""
     adapters: Sequence[str] = ()
@@ -112,8 +112,8 @@ class ChunkReader(Protocol):
     """Reads the events of one turn, in order."""
 
     def read(self, data: bytes) -> Chunk:
-        """Returns what an event says. Raises BadAnswer for what cannot be read, EngineFailed for an
-        error that the server reports in the stream, Refused for one with a status."""
+        """Returns the content of an event. Raises BadAnswer if it cannot be read, EngineFailed for
+        an error that the server reports in the stream, Refused for one with a status."""
         ...
 
 
@@ -128,7 +128,7 @@ class Dialect(Protocol):
     """The server closes the connection of a stream, whatever its answer promises."""
 
     async def describe(self, http: ServerHttp) -> ServerFacts:
-        """Asks the server for its properties. Raises Unreachable, Refused, and Invalid where it has
+        """Reads the properties of the server. Raises Unreachable, Refused, and Invalid where it has
         no token interface, with the setting that it misses."""
         ...
 
@@ -157,7 +157,7 @@ class Dialect(Protocol):
         ...
 
     async def pulse(self, http: ServerHttp) -> Pulse:
-        """Asks for a sign of life. Raises Unreachable, Refused."""
+        """Requests a sign of life. Raises Unreachable, Refused."""
         ...
 
 

@@ -76,7 +76,7 @@ _NEUTRAL: dict[str, Any] = {
 _WILDCARDS = ("*", "0.0.0.0", "::")
 
 
-# -- what the server says of itself
+# -- the server's properties
 # --------------------------------------------------------------------------------------------------
 
 

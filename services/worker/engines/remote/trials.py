@@ -26,9 +26,9 @@ ATTEMPTS = 3
 """A feature must show in one of them: rounding may change a token."""
 PROMPTS = 4
 """Prompts that are drawn at most."""
-_IGNORED = "the server ignores it"
+_IGNORED = "the inference server ignores it"
 _NO_CACHED = (
-    "cannot be verified: the server does not report cached tokens (`vllm serve` needs "
+    "cannot be verified: the inference server does not report cached tokens (`vllm serve` needs "
     "`--enable-prompt-tokens-details`)"
 )
 _BANNED = -100.0
@@ -94,7 +94,7 @@ class Trials:
         await self._decode({"stop_ids": self._greedy[:1]})
         lacking: dict[str, str] = {}
         if self._info.block_tokens is not None and second.cached == 0:
-            lacking["prefix_cache"] = "the server did not find a prompt again"
+            lacking["prefix_cache"] = "the inference server did not find a prompt again"
         for feature, (fields, honours) in _FEATURES.items():
             if feature in self._info.features:
                 reason = await self._try(feature, fields, honours)
@@ -153,8 +153,8 @@ class Trials:
             await self._decode({"sampling": _greedy_sampling(max_tokens=1)}, [last])
         except Invalid as error:
             raise Invalid(
-                f"the server has another model than the directory: it refuses token {last} "
-                f"of a vocabulary of {size}: {error}",
+                f"the inference server has another model than the directory: it refuses token "
+                f"{last} of a vocabulary of {size}: {error}",
                 param="engine_url",
             ) from error
 
@@ -185,7 +185,7 @@ class Trials:
             return "unequal salts share blocks"
         shares = bool(plain.cached) or self._info.block_tokens is not None
         if shares and not again.cached:
-            return "cannot be verified: the server did not find a prompt with a salt again"
+            return "cannot be verified: the inference server did not find a prompt again"
         return None
 
     async def _ignores_seed(self) -> bool:
