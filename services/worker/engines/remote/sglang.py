@@ -207,8 +207,8 @@ class SglangDialect(Dialect):
 
     name = "sglang-server"
     shares_queued = False
-    closes_streams = False
     """Prompts of one batch are looked up before any of them is computed."""
+    closes_streams = False
 
     @override
     async def describe(self, http: ServerHttp) -> ServerFacts:
