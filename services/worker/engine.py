@@ -10,7 +10,8 @@ checks the rules for every engine:
 - closing the handle stops the decoding without awaiting anything, and the sink is no longer called;
 - a request that cannot be decoded is `Invalid`, raised by `open` or passed to `fail` before the
   first delta; a failure of this request alone is `EngineFailed`; the permanent death of the engine
-  is `EngineDied`, once in every open turn;
+  is `EngineDied`, once in every open turn. Any error with the code `ENGINE_DIED` has the turn
+  continued by another worker, or by this one;
 - the end token is not among `ids`: it is reported as `stop_id`.
 """
 
@@ -267,6 +268,15 @@ class Engine(Protocol):
 
     async def stop(self, grace_s: float) -> None:
         """Releases everything within `grace_s` seconds; open turns end with CANCELLED."""
+        ...
+
+
+@runtime_checkable
+class ExplainsDeath(Protocol):
+    """An engine that can say why it died."""
+
+    def death(self) -> str | None:
+        """Returns why the engine is dead, for the log; None while it lives."""
         ...
 
 

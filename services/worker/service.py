@@ -19,6 +19,7 @@ from schemas.frames import EventFrame, GenerateReply, GenerateRequest, decode_ge
 from services.images.stored_images import StoredImages
 from services.runtime.bus import Delivery
 from services.runtime.config import WorkerConfig
+from services.runtime.config.masking import mask_passwords
 from services.runtime.heartbeats import LinkStates, Service
 from services.runtime.observability.log_lines import EVERY_S
 from services.runtime.observability.memory import relax_gc_and_trim_heap
@@ -33,6 +34,7 @@ from services.worker.engine import (
     EngineDied,
     EngineImage,
     EngineInfo,
+    ExplainsDeath,
     Sink,
 )
 from services.worker.engine_requests import DecodingStart, EngineRequests, prompt_tokens
@@ -302,7 +304,8 @@ class Worker(Service):
                 self.models = [msgspec.structs.replace(self.models[0], adapters=adapters)]
                 self._observer.adapters_changed(adapters)
             await asyncio.sleep(HEALTH_INTERVAL_S)
-        self._process.stop(failure="the engine died")
+        reason = self._engine.death() if isinstance(self._engine, ExplainsDeath) else None
+        self._process.stop(failure=f"the engine died: {reason}" if reason else "the engine died")
 
 
 def _model_card(info: EngineInfo, model: str, adapters: list[str]) -> ModelCard:
@@ -340,7 +343,12 @@ async def run(config: WorkerConfig) -> None:
     process = Process("worker", config)
     engine = open_engine(config.engine, config)
     started = time.monotonic()
-    process.log.info("worker.loading", engine=config.engine, model=config.model)
+    process.log.info(
+        "worker.loading",
+        engine=config.engine,
+        model=config.model,
+        server=mask_passwords(config.engine_url) if config.engine_url else None,
+    )
     info = await _load(engine, config)
     try:
         process.log.info(

@@ -12,7 +12,14 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from schemas.errors import EngineFailed, Invalid
+from schemas.errors import (
+    ENGINE_DIED,
+    EngineFailed,
+    Invalid,
+    Overloaded,
+    TooLarge,
+    TurnwireError,
+)
 from services.runtime.config import WorkerConfig
 from services.worker.engine import EngineDied, EngineInfo
 from services.worker.engines.remote import engine as remote
@@ -139,7 +146,7 @@ async def test_key_of_a_file_is_sent(model: Path, tmp_path: Path) -> None:
     async with fake_vllm_server(key="secret") as server:
         for wrong in ({}, {"engine_api_key_file": str(key)}):
             key.write_text("wrong\n")
-            with pytest.raises(EngineFailed, match="--engine-api-key-file: status 401"):
+            with pytest.raises(EngineFailed, match=r"\(--engine-api-key-file\): status 401"):
                 await start(server.url, model, **wrong)
         key.write_text("secret\n")
         async with started(server, model, engine_api_key_file=str(key)) as engine:
@@ -307,23 +314,32 @@ async def test_broken_connection_ends_its_turn_and_not_the_engine(
 
 
 async def test_busy_server_is_asked_again(server: FakeVllmServer, engine: VllmServer) -> None:
-    server.refusals = [429, 503]
+    server.refusals = [429, 503, 502]
     assert len(ids_of(await run(engine, request()))) == 16
     assert not server.refusals
 
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [(429, EngineDied), (503, EngineDied), (500, EngineDied), (401, EngineFailed), (400, Invalid)],
+    [
+        (429, Overloaded),
+        (503, Overloaded),
+        (500, EngineDied),
+        (504, EngineDied),
+        (401, EngineFailed),
+        (413, TooLarge),
+        (400, Invalid),
+    ],
 )
 async def test_refusal_ends_its_turn(
-    server: FakeVllmServer, engine: VllmServer, status: int, kind: type[EngineFailed]
+    server: FakeVllmServer, engine: VllmServer, status: int, kind: type[TurnwireError]
 ) -> None:
-    """A turn that EngineDied ends is continued."""
+    """A turn with an error that says so is continued on another worker."""
     server.refusals = [status] * 100
-    with pytest.raises((EngineFailed, Invalid), match=f"status {status}: not now") as caught:
+    with pytest.raises(kind, match=f"status {status}: not now") as caught:
         await run(engine, request())
-    assert type(caught.value) is kind
+    goes_on = status in (429, 500, 503, 504)
+    assert (caught.value.info.code == ENGINE_DIED) == goes_on
     assert engine.healthy()
     server.refusals.clear()
     assert await run(engine, request())

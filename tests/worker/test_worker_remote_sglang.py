@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.conversation import OutputFormat
-from schemas.errors import EngineFailed, Invalid
+from schemas.errors import EngineFailed, Invalid, Overloaded
 from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
 from services.worker.engine import EngineDied
@@ -223,7 +223,7 @@ def test_repeating_stream_keeps_what_it_has_sent(
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [(None, EngineDied), (400, Invalid), (500, EngineDied), (503, EngineDied)],
+    [(None, Overloaded), (400, Invalid), (500, EngineDied), (503, Overloaded)],
 )
 @pytest.mark.parametrize("in_stream", [True, False])
 async def test_aborted_turn_has_the_error_of_its_status(

@@ -22,6 +22,7 @@ from services.worker.engine import (
     EngineInfo,
     EngineRequest,
     EngineSupport,
+    ExplainsDeath,
     KvEvent,
     KvEventSource,
     Sink,
@@ -40,13 +41,15 @@ from services.worker.engines.vllm.kv_reader import VllmKvReader
 START_S = 60.0
 """How long a start waits for a server that does not answer yet."""
 RETRY_S = 0.5
+TRIALS_S = 900.0
+"""How long the trials may take: on a CPU, vLLM compiles code at the first one for minutes."""
 _LOADING = frozenset((502, 503, 504))
 """What a server that starts answers, or a proxy before it."""
 _LONGEST_WINDOW = 1 << 20
 """Context window of a model and a server that name none."""
 
 
-class RemoteEngine(Engine, KvEventSource, AdapterSource):
+class RemoteEngine(Engine, KvEventSource, AdapterSource, ExplainsDeath):
     """An engine over one server."""
 
     def __init__(self, config: WorkerConfig, dialect: Dialect) -> None:
@@ -67,6 +70,7 @@ class RemoteEngine(Engine, KvEventSource, AdapterSource):
         return asyncio.run(cls(config)._explain())  # type: ignore[call-arg]
 
     async def _explain(self) -> EngineSupport:
+        await self._examine()  # a start would wait for the server
         info = await self.start()
         await self.stop(1.0)
         return EngineSupport(info.version, info.features, info.lacking)
@@ -105,10 +109,7 @@ class RemoteEngine(Engine, KvEventSource, AdapterSource):
                 self._reader = VllmKvReader(self._server.kv_endpoint)
             await self._read_images()
             self._info = self._make_info()
-            trials = Trials(self, self._info, self._model)
-            self._note_lacking(await trials.run())
-            if self._images is not None:
-                self._note_lacking(await trials.run_image(self._images.trial()))
+            await self._try_features()
             self._info = self._make_info()
         except (Refused, Unreachable) as error:
             await self.stop(1.0)
@@ -143,6 +144,10 @@ class RemoteEngine(Engine, KvEventSource, AdapterSource):
     @override
     def healthy(self) -> bool:
         return self._turns.death is None
+
+    @override
+    def death(self) -> str | None:
+        return self._turns.death
 
     @override
     def adapters(self) -> Sequence[str]:
@@ -186,6 +191,20 @@ class RemoteEngine(Engine, KvEventSource, AdapterSource):
         except (ValueError, OSError, ImportError) as error:
             self._note_lacking({VISION: str(error)})
 
+    async def _try_features(self) -> None:
+        """Raises EngineFailed if the server does not decode within `TRIALS_S`."""
+        trials = Trials(self, self._info, self._model)
+        try:
+            async with asyncio.timeout(TRIALS_S):
+                self._note_lacking(await trials.run())
+                if self._images is not None:
+                    self._note_lacking(await trials.run_image(self._images.trial()))
+        except TimeoutError as error:
+            raise EngineFailed(
+                f"{self._http.url} answers questions, but has not decoded a few tokens "
+                f"in {TRIALS_S:.0f} s"
+            ) from error
+
     def _note_lacking(self, lacking: Mapping[str, str]) -> None:
         self._server = replace(self._server, lacking={**self._server.lacking, **lacking})
 
@@ -221,7 +240,7 @@ def _no_start(http: ServerHttp, error: Refused | Unreachable) -> EngineFailed:
     if isinstance(error, Unreachable):
         return EngineFailed(f"no inference server answers at {http.url}: {error}")
     if error.status == 401:
-        return EngineFailed(f"{http.url} refuses the key of --engine-api-key-file: {error}")
+        return EngineFailed(f"{http.url} wants another key (--engine-api-key-file): {error}")
     return EngineFailed(f"{http.url} is another kind of server, or refuses to serve: {error}")
 
 

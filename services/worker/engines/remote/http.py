@@ -98,7 +98,7 @@ class ServerHttp:
             ) as answer:
                 if answer.status != 200:
                     async with asyncio.timeout(ASK_S):
-                        raise Refused(answer.status, _message(await _read_body(answer)))
+                        raise await _refusal(answer)
                 if answer.content_type != "text/event-stream":
                     raise Refused(200, f"{path} returned {answer.content_type}, not a stream")
                 lines = EventLines()
@@ -119,10 +119,9 @@ class ServerHttp:
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=ASK_S, sock_connect=CONNECT_S),
             ) as answer:
-                text = await _read_body(answer)
                 if answer.status != 200:
-                    raise Refused(answer.status, _message(text))
-                return text
+                    raise await _refusal(answer)
+                return await _read_body(answer)
         except (aiohttp.ClientError, ssl.SSLError, OSError, TimeoutError) as error:
             raise _unreachable(error) from error
 
@@ -150,6 +149,13 @@ async def _read_body(answer: aiohttp.ClientResponse) -> bytes:
         if len(body) > MAX_BODY_BYTES:
             raise Refused(answer.status, "its answer has no end")
     return bytes(body)
+
+
+async def _refusal(answer: aiohttp.ClientResponse) -> Refused:
+    """The error that an answer is."""
+    body = await _read_body(answer)
+    to = answer.headers.get("Location")
+    return Refused(answer.status, _message(body) if to is None else f"it redirects to {to}")
 
 
 def _message(body: bytes) -> str:

@@ -10,7 +10,16 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from schemas.errors import EngineFailed, Invalid, NotFound, TurnwireError
+from schemas.errors import (
+    ENGINE_DIED,
+    RETRY_AFTER_S,
+    EngineFailed,
+    Invalid,
+    NotFound,
+    Overloaded,
+    TooLarge,
+    TurnwireError,
+)
 from services.tokenization.model_files import ModelFacts
 from services.worker.engine import EngineDied, EngineRequest
 from services.worker.engines.remote.answer import AnswerJudge
@@ -22,9 +31,12 @@ from services.worker.engines.support import EngineTurn
 BUSY_S = 5.0
 """How long a turn is sent again to a server that refuses it for now."""
 RETRY_S = 0.5
-_BUSY = frozenset((408, 425, 429, 503))
-_WRONG = frozenset((400, 413, 422))
+_BUSY = frozenset((408, 425, 429, 502, 503, 504))
+"""Statuses of a server that has no time, or that is being started behind a proxy."""
+_FULL = frozenset((429, 503))
+_WRONG = frozenset((400, 422))
 _NOT_FOUND = 404
+_TOO_LARGE = 413
 
 
 class TurnStream:
@@ -125,10 +137,20 @@ class TurnStream:
             return EngineDied(f"the connection to the inference server broke: {error}")
         if not isinstance(error, Refused):
             return EngineFailed(f"{self._server.dialect.name}: {error!r}")
+        return self._refusal(error)
+
+    def _refusal(self, error: Refused) -> TurnwireError:
+        """The error of a turn that the server refused. Another worker may take one that it may take
+        later."""
         if error.status in _WRONG:
             return Invalid(f"the inference server refused the request: {error}")
+        if error.status == _TOO_LARGE:
+            return TooLarge(f"the inference server takes no request of this size: {error}")
         if error.status == _NOT_FOUND and self._request.adapter:  # it was unloaded a moment ago
             return NotFound(f"model: {self._request.adapter}")
+        if error.status in _FULL:
+            full = f"the inference server is full: {error}"
+            return Overloaded(full, code=ENGINE_DIED, retry_after_s=RETRY_AFTER_S)
         if error.status in _BUSY or error.status == _NOT_FOUND or error.status >= 500:
             return EngineDied(f"the inference server refused the turn: {error}")
         return EngineFailed(f"the inference server refused the turn: {error}")

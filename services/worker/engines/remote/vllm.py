@@ -268,13 +268,14 @@ class _VllmReader:
         return [(content.token_id, content.logprob), *others[: self._top]]
 
 
-def _error(error: _Error) -> EngineFailed:
-    """The error of a stream. One of the server itself, 500 or more, does not lie with the turn,
-    which can be continued (`vllm/entrypoints/serve/exception_handling/error_response.py`)."""
+def _error(error: _Error) -> Exception:
+    """The error of a stream, which has the status that a refusal would have had. One of the server
+    itself, 500 or more, does not lie with the turn, which can be continued
+    (`vllm/entrypoints/serve/exception_handling/error_response.py`)."""
     message = f"the inference server failed: {error.message}"
-    if isinstance(error.code, int) and error.code >= 500:
-        return EngineDied(message)
-    return EngineFailed(message)
+    if not isinstance(error.code, int):
+        return EngineFailed(message)
+    return EngineDied(message) if error.code >= 500 else Refused(error.code, error.message)
 
 
 class VllmServer(RemoteEngine):

@@ -28,7 +28,7 @@ from schemas.conversation import Sampling
 from schemas.errors import EngineFailed, Invalid, TurnwireError
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import with_defaults
-from services.worker.engine import Engine, EngineInfo, EngineRequest, Sink
+from services.worker.engine import Engine, EngineInfo, EngineRequest, ExplainsDeath, Sink
 from services.worker.engines.support import (
     EngineTurn,
     OpenTurns,
@@ -63,7 +63,7 @@ class _LibraryRequest:
     turn: EngineTurn = field(init=False)
 
 
-class TransformersEngine(Engine):
+class TransformersEngine(Engine, ExplainsDeath):
     """An engine over `ContinuousBatchingManager`."""
 
     explain = staticmethod(explain)
@@ -150,6 +150,10 @@ class TransformersEngine(Engine):
         return self._turns.death is None and (
             self._stopping or self._manager is None or self._manager.is_running()
         )
+
+    @override
+    def death(self) -> str | None:
+        return self._turns.death
 
     @override
     async def stop(self, grace_s: float) -> None:

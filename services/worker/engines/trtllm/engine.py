@@ -34,6 +34,7 @@ from services.worker.engine import (
     EngineInfo,
     EngineRequest,
     EngineSupport,
+    ExplainsDeath,
     KvEvent,
     KvEventSource,
     Sink,
@@ -60,7 +61,7 @@ REFUSAL_TIMEOUT_S = 30.0
 GUARD_S = 60.0
 
 
-class TrtllmEngine(Engine, KvEventSource):
+class TrtllmEngine(Engine, KvEventSource, ExplainsDeath):
     """An engine over `tensorrt_llm.LLM`."""
 
     def __init__(self, config: WorkerConfig) -> None:
@@ -222,6 +223,10 @@ class TrtllmEngine(Engine, KvEventSource):
     @override
     def healthy(self) -> bool:
         return self._turns.death is None
+
+    @override
+    def death(self) -> str | None:
+        return self._turns.death
 
     @override
     def kv_events(self) -> AsyncGenerator[KvEvent, None]:

@@ -26,6 +26,7 @@ from services.worker.engine import (
     EngineInfo,
     EngineRequest,
     EngineSupport,
+    ExplainsDeath,
     KvEvent,
     KvEventSource,
     Sink,
@@ -58,7 +59,7 @@ STOP_SHARE = 0.5
 DEATH = "its process has ended; the log has vLLM's own error"
 
 
-class VllmEngine(Engine, KvEventSource, AdapterSource):
+class VllmEngine(Engine, KvEventSource, AdapterSource, ExplainsDeath):
     """An engine over `AsyncLLM`."""
 
     def __init__(self, config: WorkerConfig) -> None:
@@ -140,6 +141,10 @@ class VllmEngine(Engine, KvEventSource, AdapterSource):
     @override
     def healthy(self) -> bool:
         return self._turns.death is None
+
+    @override
+    def death(self) -> str | None:
+        return self._turns.death
 
     @override
     def adapters(self) -> Sequence[str]:
