@@ -7,6 +7,7 @@ events of the answer. It does not judge them (`answer.py`).
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
@@ -159,6 +160,12 @@ class Dialect(Protocol):
     async def pulse(self, http: ServerHttp) -> Pulse:
         """Requests a sign of life. Raises Unreachable, Refused."""
         ...
+
+
+def event_host(url: str) -> str:
+    """The host of a server in the ZMQ address of its KV events."""
+    host = urlsplit(url).hostname or ""
+    return f"[{host}]" if ":" in host else host
 
 
 class ListedModel(Struct):

@@ -104,7 +104,9 @@ class RemoteEngine(Engine, KvEventSource, AdapterSource, ExplainsDeath):
             self._model = read_facts(self._config.model)
             self._server = await self._describe()
             await self._watch.begin()
-            await check_model(self._http, self._dialect, self._server, self._config)
+            self._note_lacking(
+                await check_model(self._http, self._dialect, self._server, self._config)
+            )
             if self._server.kv_endpoint is not None:
                 self._reader = VllmKvReader(self._server.kv_endpoint)
             await self._read_images()
@@ -197,6 +199,8 @@ class RemoteEngine(Engine, KvEventSource, AdapterSource, ExplainsDeath):
         try:
             async with asyncio.timeout(TRIALS_S):
                 self._note_lacking(await trials.run())
+                if self._reader is not None:
+                    self._note_lacking(await trials.run_events(self._reader))
                 if self._images is not None:
                     self._note_lacking(await trials.run_image(self._images.trial()))
         except TimeoutError as error:

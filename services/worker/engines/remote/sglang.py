@@ -23,7 +23,6 @@ name.
 
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 import msgspec
@@ -46,6 +45,7 @@ from services.worker.engines.remote.dialect import (
     Pulse,
     ServerFacts,
     TurnEnd,
+    event_host,
     list_adapters,
 )
 from services.worker.engines.remote.engine import RemoteEngine
@@ -476,7 +476,7 @@ def _lacks_events(info: _ServerInfo) -> str | None:
 
 def _kv_endpoint(url: str, info: _ServerInfo) -> str:
     assert info.kv_events is not None
-    return f"tcp://{urlsplit(url).hostname}:{info.kv_events.endpoint_port_base}"
+    return f"tcp://{event_host(url)}:{info.kv_events.endpoint_port_base}"
 
 
 def _require_interface(url: str, info: _ServerInfo) -> None:

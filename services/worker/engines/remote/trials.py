@@ -18,6 +18,7 @@ from schemas.errors import EngineFailed, Invalid, TurnwireError
 from services.tokenization.model_files import ModelFacts
 from services.worker.engine import Engine, EngineDelta, EngineInfo, EngineRequest
 from services.worker.engines.remote.dialect import BadAnswer
+from services.worker.engines.vllm.kv_reader import VllmKvReader
 
 PROMPT_TOKENS = 33
 """Prompt of a server without prefix sharing."""
@@ -26,6 +27,8 @@ ATTEMPTS = 3
 """A feature must show in one of them: rounding may change a token."""
 PROMPTS = 4
 """Prompts that are drawn at most."""
+EVENTS_S = 3.0
+"""How long the KV events of a prompt are awaited."""
 _IGNORED = "the inference server ignores it"
 _NO_CACHED = (
     "cannot be verified: the inference server does not report cached tokens (`vllm serve` needs "
@@ -122,6 +125,19 @@ class Trials:
         except TurnwireError as error:
             raise _not_tried(VISION, error) from error
         return {}
+
+    async def run_events(self, reader: VllmKvReader) -> dict[str, str]:
+        """Sends new prompts until the KV events have the blocks of one: what a server publishes
+        before the connection is there is lost. Returns what the server lacks, and why. Raises as
+        `run` does."""
+        for _ in range(ATTEMPTS):
+            await self._find_prompt()
+            if await reader.finds(self._prompt, self._info.block_tokens or 1, EVENTS_S):
+                return {}
+        return {
+            "kv_events": f"no event of a prompt has arrived from {reader.endpoint}: is the port "
+            "reachable from the worker?"
+        }
 
     async def _find_prompt(self) -> None:
         """Draws a prompt of random ids, which no cache has yet. Draws again if its output is not

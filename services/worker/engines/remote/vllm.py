@@ -7,7 +7,6 @@ Sources: `vllm/entrypoints/scale_out/token_in_token_out/protocol.py` and `servin
 import re
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -29,6 +28,7 @@ from services.worker.engines.remote.dialect import (
     Pulse,
     ServerFacts,
     TurnEnd,
+    event_host,
     list_adapters,
     list_models,
 )
@@ -321,7 +321,7 @@ async def _kv_endpoint(http: ServerHttp) -> str | None:
     ]
     if len(sources) != 1 or len(endpoints) != 1 or _ANY_HOST not in endpoints[0]:
         return None
-    return endpoints[0].replace(_ANY_HOST, urlsplit(http.url).hostname or "")
+    return endpoints[0].replace(_ANY_HOST, event_host(http.url))
 
 
 def _lacking(cache: Mapping[str, str], endpoint: str | None) -> dict[str, str]:
