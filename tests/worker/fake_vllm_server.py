@@ -62,6 +62,8 @@ class FakeVllmServer(FakeServer):
         """Status and message with which it answers to a text."""
         self.busy_for = ""
         """A field of requests for which it has no room."""
+        self.fails_at = ""
+        """A field of the sampling at which it fails."""
         arguments: dict[str, Any] = {
             "max_model_len": 4096,
             "max_num_seqs": 4,
@@ -153,6 +155,8 @@ class FakeVllmServer(FakeServer):
         self.requests.append(body)
         if self.busy_for in body:
             return _error(503, "not now")
+        if self.fails_at in body["sampling_params"]:
+            return _error(500, "Internal server error")
         adapter = self.adapters.get(body.get("model"))
         if adapter is None and body.get("model") not in (None, MODEL):
             return _error(404, f"The model `{body['model']}` does not exist.")

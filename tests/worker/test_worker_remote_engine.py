@@ -251,6 +251,15 @@ async def test_busy_server_lacks_nothing_it_is_not_started(model: Path) -> None:
             await start(server.url, model)
 
 
+async def test_feature_at_which_the_server_fails_is_missing(model: Path) -> None:
+    """As guided decoding in vLLM does with a tokenizer that its library cannot read."""
+    async with fake_vllm_server() as server:
+        server.fails_at = "structured_outputs"
+        info = await start(server.url, model)
+        reason = "Internal server error"
+        _check_lacking(info, {"guided": reason, "grammar": reason})
+
+
 async def test_missing_metrics_are_not_an_empty_cache_without_prefixes(model: Path) -> None:
     async with fake_vllm_server() as server:
         server.kv_used = [0.2, 0.6]

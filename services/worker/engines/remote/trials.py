@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from schemas.control import VISION
 from schemas.conversation import OutputFormat, Sampling
-from schemas.errors import EngineFailed, Invalid, TurnwireError
+from schemas.errors import EngineFailed, Invalid, Overloaded, TurnwireError
 from services.tokenization.model_files import ModelFacts
 from services.worker.engine import Engine, EngineDelta, EngineInfo, EngineRequest
 from services.worker.engines.remote.dialect import BadAnswer
@@ -178,14 +178,17 @@ class Trials:
         self, feature: str, fields: Mapping[str, Any], honours: "Honours | None"
     ) -> str | None:
         """Tries a feature. Returns why the server lacks it; None: it has it, or its effect cannot
-        be seen. Raises EngineFailed for an error that does not depend on the feature."""
+        be seen. Raises EngineFailed where the server is too busy for the trial."""
         for _ in range(ATTEMPTS):
             try:
                 output = await self._decode(self._with_greedy(fields))
             except (Invalid, BadAnswer) as error:
                 return str(error)
-            except TurnwireError as error:  # of a busy server, for example
-                raise _not_tried(feature, error) from error
+            except TurnwireError as error:
+                # Salts separate tenants: their absence must be certain.
+                if isinstance(error, Overloaded) or feature == "salt":
+                    raise _not_tried(feature, error) from error
+                return str(error)
             if honours is None or honours(output, self._greedy):
                 return None
         return _IGNORED
