@@ -95,21 +95,40 @@ def test_address_of_an_inference_server_has_no_password() -> None:
     assert "hush" not in problem
 
 
+@pytest.mark.parametrize(
+    ("urls", "reason"),
+    [
+        ("http://a:1/?key=k", "no query"),
+        ("http://a:1/#top", "no fragment"),
+        ("http://a:1,b:2", "http://HOST:PORT"),
+        ("https://a,https://b,https://A:443/", "https://A:443/ is there twice"),
+    ],
+)
+def test_address_of_an_inference_server_is_checked(urls: str, reason: str) -> None:
+    (problem,) = problems_of_up(["--engine=vllm-server", f"--engine-url={urls}", "--model=acme/m"])
+    assert states(problem, "--engine-url", reason)
+
+
 def test_engine_over_a_server_needs_its_address() -> None:
     (problem,) = problems_of_up(["--engine=vllm-server", "--model=acme/m"])
     assert states(problem, "--engine", "--engine-url")
 
 
 @pytest.mark.parametrize(
-    ("options", "problem"),
-    [({"scale_out": False}, "--enable-scale-out"), ({"key": "k"}, "401"), ({}, None)],
+    ("options", "path", "problem"),
+    [
+        ({"scale_out": False}, "", "--enable-scale-out"),
+        ({"key": "k"}, "", "401"),
+        ({}, "/v1/", "leave out /v1"),
+        ({}, "", None),
+    ],
 )
 async def test_check_asks_the_inference_server(
-    options: dict[str, Any], problem: str | None, demo_dir: Path
+    options: dict[str, Any], path: str, problem: str | None, demo_dir: Path
 ) -> None:
     async with fake_vllm_server(**options) as server:
         config = WorkerConfig(
-            model=str(demo_dir), engine="vllm-server", engine_url=f"{server.url},{server.url}"
+            model=str(demo_dir), engine="vllm-server", engine_url=server.url + path
         )
         loaded = LoadedConfig(config, {"engine_url": "--engine-url"})
         if problem is None:
@@ -129,6 +148,9 @@ async def test_check_asks_the_inference_server(
         ("--chat-template", b"{% if", "not valid Jinja: line 1"),
         ("--response-template", b"{", "not JSON"),
         ("--engine-args", b"{", "flow node"),
+        ("--engine-api-key-file", b"two\nlines\n", "not one line"),
+        ("--engine-api-key-file", b"a\0b", "not one line"),
+        ("--web-provider-key-file", b"a\rb", "not one line"),
     ],
 )
 def test_file_with_wrong_content_is_one_line(
@@ -150,6 +172,10 @@ SAME_PORT = "Invalid value for --metrics-port: 9100 is the frontend's port"
     [
         (["--effort-budgets=lw=5"], 'did you mean "low"?'),
         (["--engine=vlm"], 'did you mean "vllm"?'),
+        (
+            ["--model=a/m", "--engine-url=http://a", "--engine=vllm_server"],
+            'did you mean "vllm-server"?',
+        ),
         (["--allowed-hosts=https://a.example:8000/"], 'did you mean "a.example"?'),
         (["--family=qwen3_codr"], "did you mean qwen3_coder"),
         (["--port=9100", "--metrics-port=9100"], SAME_PORT),

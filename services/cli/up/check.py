@@ -23,7 +23,7 @@ from schemas.errors import TurnwireError
 from services.cli.common import CommandError, UsageError
 from services.cli.registry import Command
 from services.cli.up.supervisor import describe_status
-from services.runtime.config import STAGES, PreprocessorConfig, WorkerConfig, read_secret
+from services.runtime.config import STAGES, PreprocessorConfig, WorkerConfig, read_key, read_secret
 from services.runtime.config.command_line import CLEAN, USAGE
 from services.runtime.config.loader import ConfigError, LoadedConfig, Sources
 from services.runtime.config.masking import mask_servers
@@ -231,15 +231,30 @@ def _read_engine(config: Any) -> None:
     _require(config.engine)
 
 
-def _read_engine_url(config: Any) -> None:
-    from services.worker.engines.registry import decodes_on_server
+def read_engine_url(config: Any) -> None:
+    """Raises ValueError if an address of an inference server cannot work, or is there twice."""
+    from services.worker.engines.registry import decodes_on_server, missing_engine
 
-    if not decodes_on_server(config.engine):
+    if missing_engine(config.engine) is None and not decodes_on_server(config.engine):
         raise ValueError(f"the engine {config.engine} decodes in its own process")
+    servers = set()
     for url in config.engine_urls:
-        _read_url(url)
-        if "@" in urlsplit(url).netloc:  # errors and the process list would show it
-            raise ValueError("it has credentials; --engine-api-key-file passes a key")
+        server = _read_server_url(url)
+        if server in servers:
+            raise ValueError(f"{url} is there twice")
+        servers.add(server)
+
+
+def _read_server_url(url: str) -> tuple[str, str | None, int, str]:
+    """Returns scheme, host, port and path."""
+    _read_url(url)
+    parts = urlsplit(url)
+    if "@" in parts.netloc:  # errors and the process list would show it
+        raise ValueError("it has credentials; --engine-api-key-file passes a key")
+    if "?" in url or "#" in url:
+        raise ValueError("the address of an inference server has no query and no fragment")
+    port = parts.port or _PORTS[parts.scheme]
+    return parts.scheme, parts.hostname, port, parts.path.rstrip("/")
 
 
 def _choose(engine: str, value: str, choices: Iterable[str]) -> None:
@@ -256,7 +271,7 @@ def _read_url(url: str) -> None:
             return
     except ValueError:
         pass
-    raise ValueError("not an http or https URL, as in http://127.0.0.1:4318")
+    raise ValueError("not an http or https URL, as in http://HOST:PORT")
 
 
 def _read_origins(config: Any) -> None:
@@ -316,6 +331,7 @@ def _require(package: str) -> None:
         raise ValueError(problem)
 
 
+_PORTS = {"http": 80, "https": 443}
 _FILES = ("chat_template", "response_template")
 ReadSetting: TypeAlias = Callable[[Any], object]
 _READERS: Mapping[str, ReadSetting] = {
@@ -326,8 +342,8 @@ _READERS: Mapping[str, ReadSetting] = {
     "allowed_hosts": _read_hosts,
     "image_url_hosts": _read_hosts,
     "web_provider": _read_url,
-    "web_provider_key_file": read_secret,
-    "engine_api_key_file": read_secret,
+    "web_provider_key_file": read_key,
+    "engine_api_key_file": read_key,
     "web_provider_protocol": _require,
     "family": _read_parser,
     "tool_call_parser": _read_parser,
@@ -350,7 +366,7 @@ _CONFIG_READERS: Mapping[str, ReadSetting] = {
     "chat_template": _read_template,
     "response_template": _read_description,
     "engine": _read_engine,
-    "engine_url": _read_engine_url,
+    "engine_url": read_engine_url,
     "script_dir": _read_scripts,
     "device": _read_device,
     "dtype": _read_dtype,
@@ -372,8 +388,16 @@ def examine_servers(worker: LoadedConfig[Any]) -> None:
         try:
             engine.examine(replace(config, engine_url=url))
         except TurnwireError as error:
-            problem = f"Invalid value for {worker.origins['engine_url']}: {error}"
+            problem = f"Invalid value for {worker.origins['engine_url']}: {error}{path_hint(url)}"
             raise ConfigError([problem]) from error
+
+
+def path_hint(url: str) -> str:
+    """Returns what may be wrong with the path of an inference server that cannot be used; "":
+    nothing."""
+    if urlsplit(url).path.rstrip("/").endswith("/v1"):
+        return "; leave out /v1: the paths of the server follow --engine-url"
+    return ""
 
 
 def engine_problem(engine: str) -> str | None:

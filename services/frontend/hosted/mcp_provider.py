@@ -19,7 +19,7 @@ from typing_extensions import override
 from schemas.conversation import HostedTool
 from schemas.events import WebSource
 from services.frontend.hosted.contract import Provider, ProviderError, argument_name
-from services.runtime.config import read_secret
+from services.runtime.config import read_key
 
 _URL = re.compile(r"https?://[^\s<>\"'()\[\]{}]+[^\s<>\"'()\[\]{}.,;:!?]")
 _MAX_LINKS = 20
@@ -51,7 +51,7 @@ class McpProvider(Provider):
         """Calls the server's tool in a session of its own. Raises ProviderError."""
         headers = {}
         if self._key_file is not None:
-            headers["authorization"] = f"Bearer {read_secret(self._key_file)}"
+            headers["authorization"] = f"Bearer {read_key(self._key_file)}"
         arguments = {argument_name(tool): argument}
         try:
             async with (

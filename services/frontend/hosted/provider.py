@@ -11,7 +11,7 @@ from typing_extensions import override
 from schemas.conversation import HostedTool
 from schemas.events import WebSource
 from services.frontend.hosted.contract import ERRORS, Provider, ProviderError, argument_name
-from services.runtime.config import FrontendConfig, read_secret
+from services.runtime.config import FrontendConfig, read_key
 
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 """Limit of one answer of a provider."""
@@ -59,7 +59,7 @@ class HttpProvider(Provider):
             self._client = aiohttp.ClientSession()
         headers = {"content-type": "application/json"}
         if self._key_file is not None:
-            headers["authorization"] = f"Bearer {read_secret(self._key_file)}"
+            headers["authorization"] = f"Bearer {read_key(self._key_file)}"
         data = msgspec.json.encode(call_members(tool, argument))
         try:
             async with self._client.post(

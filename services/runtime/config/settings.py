@@ -566,3 +566,11 @@ def read_secret(path: str) -> str:
     if not secret:
         raise ValueError(f"the secret file {path} is empty")
     return secret
+
+
+def read_key(path: str) -> str:
+    """A secret for an HTTP header. Raises ValueError with the file's name if it cannot be one."""
+    key = read_secret(path)
+    if not (key.isascii() and key.isprintable()):
+        raise ValueError(f"the key in {path} is not one line of printable ASCII characters")
+    return key
