@@ -84,6 +84,13 @@ def test_model_that_does_not_fit_the_settings_is_reported(demo: str, tmp_path: P
     assert (broken.status, broken.about) == ("fail", "model")
 
 
+def test_engine_over_a_server_needs_no_weights(demo: str) -> None:
+    for engine in ("vllm-server", "sglang-server", "llama-server"):
+        assert doctor_model.check_weights(WorkerConfig(model=demo, engine=engine)).status == "note"
+        of_hub = doctor_model.check_weights(WorkerConfig(model="acme/m", engine=engine))
+        assert "downloaded" not in of_hub.text
+
+
 async def test_server_is_checked_by_its_url(nats: NatsServer) -> None:
     silent = check_server(f"127.0.0.1:{free_port()}", None)
     assert (silent.status, silent.about) == ("fail", "server")

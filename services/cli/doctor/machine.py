@@ -13,9 +13,11 @@ from importlib.metadata import PackageNotFoundError, version
 from schemas.errors import TurnwireError
 from services.cli.common import reserve_ports
 from services.cli.doctor.report import Finding, first_line
+from services.cli.up.check import path_hint, read_engine_url
 from services.cli.up.embedded_nats import find_nats_server
 from services.runtime.config import FrontendConfig, WorkerConfig
 from services.runtime.config.loader import ConfigError
+from services.runtime.config.masking import mask_servers
 from services.worker.engine import EngineSupport
 from services.worker.engines.registry import load_engine
 
@@ -106,12 +108,19 @@ def check_port(config: FrontendConfig) -> Finding:
 
 def check_engine(config: WorkerConfig) -> Iterable[Finding]:
     """Checks the configured engine, without starting it. One that decodes on servers asks each."""
+    try:
+        read_engine_url(config)
+    except ValueError as error:
+        yield Finding("fail", "engine", f"{config.engine}: --engine-url: {error}")
+        return
     urls: list[str | None] = [*config.engine_urls] or [None]
     for url in urls:
         yield from _check_engine(replace(config, engine_url=url))
 
 
 def _check_engine(config: WorkerConfig) -> Iterable[Finding]:
+    url = config.engine_url
+    place = "" if url is None else f"{mask_servers(url)}: "
     try:
         explain = getattr(load_engine(config.engine), "explain", None)
         if explain is None:
@@ -119,13 +128,13 @@ def _check_engine(config: WorkerConfig) -> Iterable[Finding]:
             return
         support: EngineSupport = explain(config)
     except (ConfigError, TurnwireError, ImportError, OSError, ValueError) as error:
-        yield Finding("fail", "engine", f"{config.engine}: {first_line(error)}")
+        text = f"{place}{config.engine}: {first_line(error)}{path_hint(url or '')}"
+        yield Finding("fail", "engine", text)
         return
-    yield Finding(
-        "ok", "engine", f"{config.engine} {support.version}: {', '.join(sorted(support.features))}"
-    )
+    features = ", ".join(sorted(support.features))
+    yield Finding("ok", "engine", f"{place}{config.engine} {support.version}: {features}")
     for feature, why in sorted(support.lacking.items()):
-        yield Finding("note", f"no {feature}", why)
+        yield Finding("note", f"no {feature}", place + why)
 
 
 def _version(package: str) -> str | None:

@@ -4,13 +4,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from schemas.errors import TurnwireError
-from services.cli.doctor.report import Finding, first_line
+from services.cli.doctor.report import Finding, FindingStatus, first_line
 from services.cli.doctor.turn_keeping import try_turns
 from services.preprocessor.model import ModelSetup
 from services.runtime.config import PreprocessorConfig, WorkerConfig
 from services.templates.traits import TemplateTraits
 from services.tokenization.image_processor import ImageProcessor
 from services.tokenization.model_files import read_facts
+from services.worker.engines.registry import decodes_on_server
 
 _ERRORS = (TurnwireError, ValueError, OSError)
 
@@ -48,7 +49,8 @@ def check(worker: WorkerConfig, preprocessor: PreprocessorConfig) -> Iterable[Fi
     except _ERRORS as error:
         yield Finding("fail", "turns", first_line(error))
     yield check_images(preprocessor)
-    yield from check_directory(worker)
+    yield check_context(worker)
+    yield check_weights(worker)
 
 
 def describe_history(traits: TemplateTraits) -> str:
@@ -123,41 +125,36 @@ def check_images(config: PreprocessorConfig) -> Finding:
     )
 
 
-def check_directory(config: WorkerConfig) -> Iterable[Finding]:
-    """Checks context window and weights, if the model is a directory."""
-    directory = Path(config.model)
-    if not directory.is_dir():
-        yield Finding(
-            "note",
-            "weights",
-            f"{config.model} is a hub id: they are downloaded when the engine starts",
-        )
-        return
+def check_context(config: WorkerConfig) -> Finding:
+    """Checks the context window."""
     try:
         trained = read_facts(config.model).window
     except (ValueError, OSError) as error:
-        yield Finding(
-            "warn", "model", f"no readable config.json in {directory}: {first_line(error)}"
+        return Finding(
+            "warn", "model", f"no readable config.json in {config.model}: {first_line(error)}"
         )
-        return
     limit = config.max_model_len
     if limit and trained and limit > trained:
-        yield Finding(
+        return Finding(
             "warn", "context", f"{limit} tokens are configured, the model was trained for {trained}"
         )
-    else:
-        yield Finding("ok", "context", f"{limit or trained or 'unknown'} tokens")
+    return Finding("ok", "context", f"{limit or trained or 'unknown'} tokens")
+
+
+def check_weights(config: WorkerConfig) -> Finding:
+    """Checks whether the engine finds its weights."""
+    if decodes_on_server(config.engine):
+        return Finding("note", "weights", "none needed: the inference server has loaded them")
+    directory = Path(config.model)
+    if not directory.is_dir():
+        text = f"{config.model} is a hub id: they are downloaded when the engine starts"
+        return Finding("note", "weights", text)
     sizes = [
         file.stat().st_size
         for file in directory.iterdir()
         if file.suffix in (".safetensors", ".bin", ".gguf")
     ]
     if sizes:
-        yield Finding("ok", "weights", f"{sum(sizes) / 1e9:.1f} GB in {len(sizes)} files")
-    else:
-        required = config.engine != "script"
-        yield Finding(
-            "fail" if required else "note",
-            "weights",
-            f"none in {directory}; the script engine needs none",
-        )
+        return Finding("ok", "weights", f"{sum(sizes) / 1e9:.1f} GB in {len(sizes)} files")
+    status: FindingStatus = "note" if config.engine == "script" else "fail"
+    return Finding(status, "weights", f"none in {directory}; the script engine needs none")
