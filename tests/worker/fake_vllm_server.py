@@ -155,7 +155,7 @@ class FakeVllmServer(FakeServer):
         self.requests.append(body)
         if self.busy_for in body:
             return _error(503, "not now")
-        if self.fails_at in body["sampling_params"]:
+        if self.fails_at in body.get("sampling_params", {}):
             return _error(500, "Internal server error")
         adapter = self.adapters.get(body.get("model"))
         if adapter is None and body.get("model") not in (None, MODEL):
