@@ -14,7 +14,7 @@ engine=${2:-}
 case $engine in
     "") if [ -n "$memory" ]; then engine=trtllm; else engine=script; fi ;;
     script | trtllm | vllm) ;;
-    *-server)
+    vllm-server | sglang-server | llama-server)
         if [ -z "$model" ]; then echo "make-env: name the model that the server has" >&2; exit 2; fi ;;
     *) echo "make-env: the engine is one of script, trtllm, vllm, vllm-server, sglang-server, llama-server" >&2; exit 2 ;;
 esac

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from services.cli.commands.make_secrets import make_secrets
 from services.runtime.config import STAGES, BucketsConfig, StageConfig, WorkerConfig
@@ -170,6 +171,8 @@ def test_make_env_chooses_the_engine_by_the_machine(tmp_path: Path) -> None:
     server = make_env(tmp_path, "exit 1", "org/model", "vllm-server")
     assert server["COMPOSE_FILE"] == "compose.yaml:deploy/compose.server.yaml"
     assert (server["TURNWIRE_MODEL"], server["TURNWIRE_ENGINE"]) == ("org/model", "vllm-server")
+    with pytest.raises(subprocess.CalledProcessError):
+        make_env(tmp_path, "exit 1", "org/model", "other-server")
     demo = {"TURNWIRE_SLOTS": "8", "COMPOSE_FILE": "compose.demo.yaml"}
     assert make_env(tmp_path, "exit 9") == demo
 
