@@ -120,10 +120,10 @@ class Trials:
         does."""
         try:
             await self._run(request)
-        except (Invalid, BadAnswer) as error:
-            return {VISION: str(error)}
-        except TurnwireError as error:
+        except Overloaded as error:
             raise _not_tried(VISION, error) from error
+        except TurnwireError as error:
+            return {VISION: str(error)}
         return {}
 
     async def run_events(self, reader: VllmKvReader) -> dict[str, str]:
