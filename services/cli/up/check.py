@@ -375,7 +375,7 @@ _CONFIG_READERS: Mapping[str, ReadSetting] = {
 
 
 def examine_servers(worker: LoadedConfig[Any]) -> None:
-    """Asks each inference server of the worker. Raises ConfigError if one does not answer, has no
+    """Checks each inference server of the worker. Raises ConfigError if one does not answer, has no
     token interface or another model.
 
     No part of `check_settings`, which every process runs: a worker waits for its server.
