@@ -222,7 +222,7 @@ class FakeLlamaServer(FakeServer):
                 reason = "limit"
             else:
                 slot.tokens.append(token)
-        last = {"stop": True, "stop_type": reason, "timings": {"cache_n": cached}, "tokens": []}
+        last = {"stop": True, "stop_type": reason, "tokens": []}
         yield _event(slot.decoded, total, **last)
 
     def _choose(self, body: CompletionBody, slot: Slot) -> int:

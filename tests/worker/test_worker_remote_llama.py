@@ -68,7 +68,7 @@ async def bench(server: FakeLlamaServer, model: Path) -> AsyncIterator[Bench]:
 
 async def test_properties_are_those_of_one_slot(bench: Bench) -> None:
     info = bench.info
-    assert (info.version, info.slots, info.max_model_len) == ("b11434-515e85511", 4, CONTEXT)
+    assert (info.version, info.slots, info.max_model_len) == ("b11434-515e85511", 4, CONTEXT - 3)
     assert (info.kv_tokens, info.block_tokens, info.shares_queued) == (CONTEXT, 32, False)
     assert set(info.lacking) == {
         *("kv_events", "retention", "priority", "salt", "min_tokens", "penalties"),
@@ -173,12 +173,25 @@ def _stream(
             text, tokens = b"", []
 
 
-async def test_limit_inside_a_character_ends_the_turn_before_it(
+async def test_turn_ends_at_its_limit_also_inside_a_character(
     server: FakeLlamaServer, bench: Bench
 ) -> None:
     server.script = [*WORDS, *FACE]
-    deltas = await bench.run(bench.request(max_tokens=5))
-    assert (output(deltas), deltas[-1].finish) == (WORDS, FinishReason.LENGTH)
+    for limit in range(1, 7):
+        deltas = await bench.run(bench.request(max_tokens=limit))
+        assert (output(deltas), deltas[-1].finish) == (server.script[:limit], FinishReason.LENGTH)
+
+
+async def test_tokens_that_are_lost_before_the_end_are_noticed(
+    server: FakeLlamaServer, bench: Bench
+) -> None:
+    """As many as a character could have."""
+    for lost in range(1, 4):
+        server.lie = lambda events, least=24 - lost: (  # type: ignore[misc]
+            [event for event in events if event["stop"] or event["tokens_predicted"] <= least]
+        )
+        with pytest.raises(EngineFailed, match="it stopped after 27 tokens, not all of which came"):
+            await bench.run(bench.request(max_tokens=24))
 
 
 async def test_a_stop_id_frees_the_slot(server: FakeLlamaServer, bench: Bench) -> None:
@@ -203,8 +216,8 @@ def _with(**fields: Any) -> Lie:
 @pytest.mark.parametrize(
     ("lie", "script", "message"),
     [
-        (_with(stop_type="word"), (), "it stopped at its own"),
-        (_with(stop_type="none"), (), r"it stopped \(none\) without a stop token"),
+        (_with(stop_type="word"), [20, 7], "it stopped at its own"),
+        (_with(stop_type="none"), [20, 7], r"it stopped \(none\) without a stop token"),
         (_with(tokens_evaluated=7), (), "it counts 7 tokens in a prompt of 100"),
         (_with(tokens=None), (), "token ids or their numbers are missing"),
         (_with(tokens=[20, 21]), (), "its count grows by 1 with 2 tokens"),

@@ -73,7 +73,7 @@ class AnswerJudge:
         """Makes the delta the terminal one."""
         self._last = delta
         delta.finish = end.reason
-        if end.reason is FinishReason.LENGTH and self._total + end.unsent < self._most:
+        if end.reason is FinishReason.LENGTH and self._total < self._most:
             raise BadAnswer(f"it stopped for the length after {self._total} of {self._most} tokens")
         if end.reason is not FinishReason.STOP:
             return

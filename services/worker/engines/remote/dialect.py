@@ -56,8 +56,6 @@ class TurnEnd(Struct, frozen=True):
     stop_id: int | None = None
     """The token at which it stopped; None: with another reason."""
     stop_logprobs: list[tuple[int, float]] | None = None
-    unsent: int = 0
-    """Tokens before a LENGTH that the server decoded and does not send."""
 
 
 class Counts(Struct, frozen=True):
@@ -65,7 +63,7 @@ class Counts(Struct, frozen=True):
 
     prompt: int
     output: int
-    """Tokens up to here, with the one that ended the turn, without those that are not sent."""
+    """Tokens up to here, with the one that ended the turn."""
 
 
 class Chunk(Struct):

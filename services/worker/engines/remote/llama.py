@@ -5,13 +5,14 @@ llama-cpp-python 0.3.36): `server-schema.cpp` (fields of a request), `server-tas
 `server-context.cpp` (decoding, `/props`, `/slots`); `common/llguidance.cpp`. Run with 0c1e570 on a
 CPU.
 
-What a stranger may wonder about:
-
 - The server stops at the end tokens of its GGUF file, and knows no others. So the reader ends a
   turn at its first stop id and closes the connection, which frees the slot; what was decoded after
   it is dropped. A turn that none of the model's end tokens may end has `ignore_eos`, with which the
   server never chooses one.
-- A stream leaves out each token that ends inside a character (`unsent_tokens.py`).
+- A stream leaves out each token that ends inside a character, and sends it with the character's
+  last token (`unsent_tokens.py`). So the server may decode `SPARE_TOKENS` more than the turn's
+  limit, at which the reader ends the turn: a token that was not sent at a limit of the server's own
+  could be any.
 - Each slot keeps its last prompt and output, and reuses them to the token, for every client.
 """
 
@@ -58,8 +59,8 @@ SLOTS_RETRY_S = 0.01
 RANDOM_SEED = -1
 _SEEDS = 2**32 - 1
 """The number of seeds; the last number of 32 bits stands for a random one."""
-_CHARACTER_BYTES = 4
-"""The most bytes of a character: fewer tokens than that are inside one."""
+SPARE_TOKENS = 3
+"""The most tokens, of one byte each, that end a character after its first one."""
 LACKING = {
     "kv_events": "llama-server reports no changes of its cache",
     "retention": "llama-server keeps the prompts that were used last",
@@ -71,7 +72,7 @@ LACKING = {
     VISION: "llama-server takes images with prompts of text only",
 }
 _FINAL_FIELDS = (
-    *("stop", "stop_type", "stopping_word", "timings"),
+    *("stop", "stop_type", "stopping_word"),
     *("tokens", "tokens_predicted", "tokens_evaluated"),
 )
 """What the last event has: by default it repeats the prompt as text."""
@@ -91,10 +92,6 @@ class _Progress(Struct):
     cache: int
 
 
-class _Timings(Struct):
-    cache_n: int | None = None
-
-
 class _Error(Struct):
     message: str
     code: int = 500
@@ -110,7 +107,6 @@ class _Event(Struct):
     tokens_evaluated: int | None = None
     prompt_progress: _Progress | None = None
     completion_probabilities: list[_Scored] | None = None
-    timings: _Timings | None = None
     error: _Error | None = None
 
 
@@ -183,7 +179,7 @@ class LlamaDialect(Dialect):
             version=props.build_info,
             model=props.model_alias,
             root=props.model_path,
-            max_model_len=window,
+            max_model_len=window - SPARE_TOKENS,
             block_tokens=BLOCK_TOKENS,
             # At least. With --kv-unified, all slots share what one may use.
             kv_tokens=window,
@@ -213,7 +209,7 @@ class LlamaDialect(Dialect):
             "cache_prompt": True,
             # Chunks that are moved to another place are not what the model would compute there.
             "n_cache_reuse": 0,
-            "n_predict": max(1, request.sampling.max_tokens or 0),
+            "n_predict": _limit(request) + SPARE_TOKENS,
             "ignore_eos": not may_end,
             **_sampling_fields(request, server, model),
         }
@@ -274,10 +270,10 @@ class _LlamaReader:
         self._end_ids = frozenset(request.stop_ids)
         if guided_arguments(request) is not None:
             self._end_ids |= vocabulary.eos_ids
+        self._limit = _limit(request)
         self._top = request.sampling.logprobs
         self._unsent = vocabulary.unsent
         self._total = 0
-        self._has_cached = False
 
     def read(self, data: bytes) -> Chunk:
         try:
@@ -288,13 +284,12 @@ class _LlamaReader:
             raise Refused(event.error.code, event.error.message)
         if event.prompt_progress is not None:
             total, cached = event.prompt_progress.total, event.prompt_progress.cache
-            return Chunk(counts=Counts(total, 0), cached=self._first(cached))
+            return Chunk(counts=Counts(total, 0), cached=cached)
         if event.tokens is None or event.tokens_predicted is None or event.tokens_evaluated is None:
             raise BadAnswer("token ids or their numbers are missing")
         if event.stop:
-            chunk = self._read_end(event, event.tokens_predicted - self._total)
-        else:
-            chunk = self._read_tokens(event, event.tokens, event.tokens_predicted)
+            raise _end_error(event)
+        chunk = self._read_tokens(event, event.tokens, event.tokens_predicted)
         if not chunk.closes:
             chunk.counts = Counts(event.tokens_evaluated, self._total)
         return chunk
@@ -311,31 +306,14 @@ class _LlamaReader:
             tokens = [*self._unsent.find(event.content, tokens[0], unsent), *tokens]
         elif unsent:
             raise BadAnswer(f"its count grows by {unsent + len(tokens)} with {len(tokens)} tokens")
+        left = self._limit - self._total
         self._total = predicted
-        for place, token in enumerate(tokens):
+        for place, token in enumerate(tokens[:left]):
             if token in self._end_ids:
                 return _cut(tokens, logprobs, place)
-        return Chunk(tokens, logprobs)
-
-    def _read_end(self, event: _Event, unsent: int) -> Chunk:
-        """The last event, which has no tokens. Those of a character that the limit cuts are not
-        sent at all; the loss of as many whole events just before it would look the same."""
-        if event.tokens or not 0 <= unsent < _CHARACTER_BYTES:
-            raise BadAnswer(f"{unsent} tokens at the end are not sent")
-        if event.stop_type == "word":
-            raise BadAnswer(f"it stopped at its own {event.stopping_word!r} (--reverse-prompt)")
-        if event.stop_type != "limit":
-            raise BadAnswer(f"it stopped ({event.stop_type}) without a stop token of the request")
-        cached = None if event.timings is None else event.timings.cache_n
-        end = TurnEnd(FinishReason.LENGTH, unsent=unsent)
-        return Chunk(end=end, cached=self._first(cached))
-
-    def _first(self, cached: int | None) -> int | None:
-        """The number of cached tokens, the first time that the server has it."""
-        if cached is None or self._has_cached:
-            return None
-        self._has_cached = True
-        return cached
+        if len(tokens) < left:
+            return Chunk(tokens, logprobs)
+        return Chunk(tokens[:left], logprobs, end=TurnEnd(FinishReason.LENGTH), closes=True)
 
     def _pairs(self, scored: _Scored) -> list[tuple[int, float]]:
         """The chosen token first, then the likeliest others, among which the server repeats it."""
@@ -421,6 +399,20 @@ def _sampling_fields(
         "n_probs": 0 if top is None else max(1, top),
         "post_sampling_probs": False,
     }
+
+
+def _limit(request: EngineRequest) -> int:
+    """The most tokens of a turn; the server decodes one after a prefill, too."""
+    return max(1, request.sampling.max_tokens or 0)
+
+
+def _end_error(event: _Event) -> BadAnswer:
+    """The error of a turn that the server ended: the reader ends each before."""
+    if event.stop_type == "word":
+        return BadAnswer(f"it stopped at its own {event.stopping_word!r} (--reverse-prompt)")
+    if event.stop_type == "limit":
+        return BadAnswer(f"it stopped after {event.tokens_predicted} tokens, not all of which came")
+    return BadAnswer(f"it stopped ({event.stop_type}) without a stop token of the request")
 
 
 def _cut(tokens: list[int], logprobs: list[list[tuple[int, float]]] | None, place: int) -> Chunk:

@@ -60,8 +60,8 @@ class UnsentTokens:
         """Returns the only reading of `length` bytes as `count` of these tokens. Raises BadAnswer
         if there is none, or are several.
 
-        Readings are counted, not listed: there can be more than 2**length. Numbers of tokens are
-        bits, so that one step handles all of them.
+        Readings are counted, not listed: with each byte there can be twice as many. Numbers of
+        tokens are bits, so that one step handles all of them.
         """
         some = [1] + [0] * length
         """For each end, the numbers of tokens that some reading up to there has."""
