@@ -1,6 +1,11 @@
 """What a worker predicts of a cache with several groups of layers, against one that behaves as
 vLLM's."""
 
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -9,8 +14,10 @@ from hypothesis import strategies as st
 
 from schemas.frames import pack_ids
 from services.tokenization.block_keys import block_keys
+from services.worker.engine import BlockHash, BlocksStored, LayerGroup
 from services.worker.engines.vllm.events import VllmKvTranslator
 from services.worker.kv.blocks import KvBlockIndex
+from services.worker.kv.grouped_blocks import GroupedBlocks
 from services.worker.kv.judge import MOST_WRONG, WATCHED_TURNS, PredictionJudge
 from tests.kit.every import for_rows
 from tests.worker.fake_hybrid import FULL, STATES, WINDOW, FakeGroup, FakeHybridCache
@@ -165,6 +172,47 @@ def test_what_the_cache_finds_is_predicted(
         for prompt in prompts:
             found = follower.cache.find(prompt)
             assert follower.predict(prompt) == follower.published(prompt) == found
+
+
+@for_rows([(needed, step) for needed in (64, 256) for step in (1, -1, 7)])
+def test_work_of_an_event_does_not_grow_with_the_window(needed: int, step: int) -> None:
+    """The lines of code that run for each block that is stored, or is evicted in an event of its
+    own, and for each end that is none any more."""
+    blocks, group = GroupedBlocks(SIZE, 0), LayerGroup(1, SIZE, needed)
+    blocks.store_in_group(group, [])
+    hashes: list[BlockHash] = [*range(1, 1501)]
+    prompt = BlocksStored(None, [(number, [number] * SIZE) for number in range(1, 1501)])
+    with counted_lines() as stored:
+        blocks.store(prompt)
+        blocks.store_in_group(group, hashes)
+    assert stored.total() < 150 * len(hashes)
+    assert len(blocks.ends()) == len(hashes)
+    first = hashes[: 4 * needed]
+    with counted_lines() as evicted:
+        for start in range(abs(step)):
+            for hash_ in first[start::step] if step > 0 else first[::step]:
+                blocks.remove_from_group(group.number, [hash_])
+    assert evicted.total() < 150 * (len(first) + needed)
+    assert len(blocks.ends()) == len(hashes) - len(first) - needed + 1
+
+
+@contextmanager
+def counted_lines() -> Iterator[Counter[str]]:
+    """Counts the lines of `services` that run, by file."""
+    lines = Counter[str]()
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if "services" not in frame.f_code.co_filename:
+            return None
+        lines[frame.f_code.co_filename] += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield lines
+    finally:
+        sys.settrace(before)
 
 
 def test_wrong_predictions_end_and_evicted_ones_do_not_count() -> None:

@@ -13,28 +13,12 @@ then has copies of these, and reports each of them, stored and removed (`BlockHa
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from math import lcm
 
 from schemas.frames import pack_ids
 from services.tokenization.block_keys import block_keys, root
 from services.worker.engine import BlockHash, BlocksStored, LayerGroup
-
-
-@dataclass(slots=True, eq=False)
-class _Block:
-    """A block of the layers with full attention."""
-
-    hash: BlockHash
-    key: int
-    number: int
-    """1, 2, 3 … from the prompt's start."""
-    parent: "_Block | None"
-    copies: int = 0
-    """How many the cache has; 0: only blocks that follow."""
-    held: bool = False
-    """All layers with full attention have the block and those before it."""
-    followers: "dict[BlockHash, _Block]" = field(default_factory=dict)
+from services.worker.kv.block_chains import Block, BlockChain
 
 
 class GroupedBlocks:
@@ -48,8 +32,8 @@ class GroupedBlocks:
         self._groups: dict[int, LayerGroup] = {}
         self._stored: dict[int, Counter[BlockHash]] = {}
         """The copies of each group's blocks."""
-        self._blocks: dict[BlockHash, _Block] = {}
-        self._by_key: dict[int, _Block] = {}
+        self._blocks: dict[BlockHash, Block] = {}
+        self._by_key: dict[int, Block] = {}
         self._ends: dict[int, None] = {}
         self._alignment = 1
         """The number of an end's block is a multiple of this."""
@@ -120,10 +104,12 @@ class GroupedBlocks:
             self.clear()
             self._groups[group.number] = group
             self._stored[group.number] = Counter()
-            tokens = lcm(self._block_tokens, *(one.block_tokens for one in self._groups.values()))
-            self._alignment = tokens // self._block_tokens
-        self._stored[group.number].update(hashes)
-        self._changed_in(group, hashes)
+            sizes = (known.block_tokens for known in self._groups.values())
+            self._alignment = lcm(self._block_tokens, *sizes) // self._block_tokens
+        stored = self._stored[group.number]
+        new = [hash_ for hash_ in hashes if hash_ not in stored]
+        stored.update(hashes)
+        self._changed_in(group, new)
 
     def remove_from_group(self, number: int, hashes: Sequence[BlockHash]) -> None:
         """Removes blocks of another group."""
@@ -141,11 +127,19 @@ class GroupedBlocks:
     # ----------------------------------------------------------------------------------------------
 
     def _add(
-        self, hash_: BlockHash, ids: list[int], parent: _Block | None, salt: str | None
-    ) -> _Block:
+        self, hash_: BlockHash, ids: list[int], parent: Block | None, salt: str | None
+    ) -> Block:
         before = root(salt) if parent is None else parent.key
         (key,) = block_keys(pack_ids(ids), len(ids), parent=before)
-        block = _Block(hash_, key, 1 if parent is None else parent.number + 1, parent)
+        if parent is not None and parent is parent.chain.blocks[-1]:
+            chain = parent.chain
+        else:
+            chain = BlockChain(parent, self._groups)
+        block = Block(hash_, key, chain, chain.end, parent)
+        chain.blocks.append(block)
+        for group in self._groups.values():
+            if group.needed is not None:
+                self._note(group, block)
         if parent is not None:
             parent.followers[hash_] = block
         self._blocks[hash_] = block
@@ -156,7 +150,7 @@ class GroupedBlocks:
         block = self._by_key.get(key)
         return block is not None and block.held
 
-    def _spread(self, changed: _Block) -> None:
+    def _spread(self, changed: Block) -> None:
         """Finds out which blocks are held from a changed one on."""
         blocks = [changed]
         while blocks:
@@ -169,55 +163,75 @@ class GroupedBlocks:
                 blocks += block.followers.values()
             self._check(block)
 
-    def _prune(self, block: _Block) -> None:
+    def _prune(self, block: Block) -> None:
         """Forgets a block that the cache does not have, and those before it, unless the cache has
         one that follows."""
-        last: _Block | None = block
+        last: Block | None = block
         while last is not None and not last.copies and not last.followers:
             del self._blocks[last.hash]
             if self._by_key.get(last.key) is last:
                 del self._by_key[last.key]
             if last.parent is not None:
                 del last.parent.followers[last.hash]
+            last.chain.remove_last()
             last = last.parent
 
     def _changed_in(self, group: LayerGroup, hashes: Sequence[BlockHash]) -> None:
         """Finds out again what depends on these blocks of a group."""
-        near = [self._blocks[hash_] for hash_ in hashes if hash_ in self._blocks]
-        if group.needed is None:
-            for block in near:
+        for hash_ in hashes:
+            block = self._blocks.get(hash_)
+            if block is None:
+                continue
+            if group.needed is None:
                 self._spread(block)
-            return
-        affected = dict.fromkeys(near)
-        for _ in range(group.needed * self._blocks_in(group) - 1):
-            following = [block for earlier in near for block in earlier.followers.values()]
-            near = [block for block in following if block not in affected]
-            affected.update(dict.fromkeys(near))
-        for block in affected:
-            self._check(block)
+            elif self._note(group, block):
+                self._check_windows(group, block)
 
-    def _check(self, block: _Block) -> None:
+    def _note(self, group: LayerGroup, block: Block) -> bool:
+        """Notes whether a group lacks a block. Returns whether the group can have it: its own
+        blocks may be longer."""
+        if block.number % self._blocks_in(group):
+            return False
+        lacks = block.hash not in self._stored[group.number]
+        block.chain.note(group.number, block.number, lacks)
+        return True
+
+    def _check_windows(self, group: LayerGroup, changed: Block) -> None:
+        """Finds out again which blocks are ends, among those with a changed one in their window and
+        with all others that the window needs."""
+        reach = self._reach(group)
+        number, chain = changed.number, changed.chain
+        lacking = chain.last_lacking(group.number, number - 1, number - reach + 1)
+        first = lacking + reach if lacking else number
+        chains = [chain]
+        while chains:
+            chain = chains.pop()
+            end = min(number + reach, chain.next_lacking(group.number, number))
+            start = max(first, chain.parent_number + 1)
+            start += -start % self._alignment
+            for place in range(start, min(end, chain.end), self._alignment):
+                self._check(chain.block(place))
+            chains += chain.branches(number, end)
+
+    def _check(self, block: Block) -> None:
         """Finds out whether a block is an end now."""
         is_end = block.held and block.number % self._alignment == 0
-        for number, group in self._groups.items():
-            is_end = is_end and self._group_allows(group, self._stored[number], block)
+        for group in self._groups.values():
+            is_end = is_end and self._group_allows(group, block)
         self._set_end(block.key, is_end)
 
-    def _group_allows(self, group: LayerGroup, stored: Counter[BlockHash], end: _Block) -> bool:
+    def _group_allows(self, group: LayerGroup, end: Block) -> bool:
         """Whether a group has the blocks that it needs at this end."""
         if group.needed is None:
             return True  # else the end would not be held
         if group.needed > 1 and self._recomputed:
             return False  # its window would have to go further than the end
-        block: _Block | None = end
-        for _ in range(group.needed):
-            if block is None:
-                return True  # the beginning is shorter than the window
-            if block.hash not in stored:
-                return False
-            for _ in range(self._blocks_in(group)):
-                block = None if block is None else block.parent
-        return True
+        first = max(end.number - self._reach(group) + 1, 1)
+        return not end.chain.last_lacking(group.number, end.number, first)
+
+    def _reach(self, group: LayerGroup) -> int:
+        """Returns how many blocks of full attention are as long as the group's window."""
+        return (group.needed or 0) * self._blocks_in(group)
 
     def _blocks_in(self, group: LayerGroup) -> int:
         """Returns how many blocks of full attention are as long as one of the group."""

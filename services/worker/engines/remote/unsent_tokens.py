@@ -66,7 +66,7 @@ class UnsentTokens:
         some = [1] + [0] * length
         """For each end, the numbers of tokens that some reading up to there has."""
         several = [0] * (length + 1)
-        """Tokens with more than one reading."""
+        """The numbers that more than one reading has."""
         for start, end, tokens in pieces:
             longer = some[start] << 1
             again = longer if len(tokens) > 1 else some[end] & longer
