@@ -278,7 +278,7 @@ def is_cut(text: bytes) -> bool:
 
 def _common(held: Sequence[int], prompt: Sequence[int]) -> int:
     """The length of the common beginning."""
-    for place, (one, other) in enumerate(zip(held, prompt, strict=False)):
-        if one != other:
+    for place, (cached, sent) in enumerate(zip(held, prompt, strict=False)):
+        if cached != sent:
             return place
     return min(len(held), len(prompt))

@@ -17,8 +17,9 @@ CPU.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -161,19 +162,18 @@ class LlamaDialect(Dialect):
 
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
-        self._vocabulary: _Vocabulary
-        self._pulse = Pulse()
-        self._slots: list[_Slot] = []
-        self._streams = 0
-        """Open streams."""
-        self._has_closed = False
-        """Whether the server may still decode turns that were closed here."""
+        self._slots = _SlotWatch()
+
+    @cached_property
+    def _vocabulary(self) -> _Vocabulary:
+        """Takes seconds the first time. Raises as `_read_vocabulary`."""
+        return _read_vocabulary(self._config)
 
     @override
     async def describe(self, http: ServerHttp) -> ServerFacts:
         props = await _read_props(http)
         await _require_interface(http)
-        self._vocabulary = await asyncio.to_thread(_read_vocabulary, self._config)
+        await asyncio.to_thread(lambda: self._vocabulary)
         window = props.default_generation_settings.n_ctx
         return ServerFacts(
             version=props.build_info,
@@ -226,7 +226,36 @@ class LlamaDialect(Dialect):
     async def streaming(self, http: ServerHttp) -> AsyncIterator[None]:
         """Turns that were closed a moment ago must have left their slots: the next turn may go on
         with the tokens in one of them, and would get another slot, without any."""
-        await self._wait_for_slots(http)
+        await self._slots.wait(http)
+        with self._slots.stream():
+            yield
+
+    @override
+    def abort(self, call: Call) -> Call | None:
+        return None
+
+    @override
+    async def pulse(self, http: ServerHttp) -> Pulse:
+        """`started` and `steps` come from the slots."""
+        await http.text("/health")
+        return await self._slots.pulse(http)
+
+
+class _SlotWatch:
+    """The slots of a server: which turns are in them, and what they show of its life."""
+
+    def __init__(self) -> None:
+        self._slots: list[_Slot] = []
+        """As they were when they last changed."""
+        self._pulse = Pulse()
+        self._streams = 0
+        """Open streams."""
+        self._has_closed = False
+        """Whether the server may still decode turns that were closed here."""
+
+    @contextmanager
+    def stream(self) -> Iterator[None]:
+        """The context of an open stream."""
         self._streams += 1
         try:
             yield
@@ -236,7 +265,7 @@ class LlamaDialect(Dialect):
         finally:
             self._streams -= 1
 
-    async def _wait_for_slots(self, http: ServerHttp) -> None:
+    async def wait(self, http: ServerHttp) -> None:
         """Waits until no more slots decode than there are streams, at most `SLOTS_S`: other clients
         may use the server, too."""
         loop = asyncio.get_running_loop()
@@ -248,15 +277,9 @@ class LlamaDialect(Dialect):
             await asyncio.sleep(SLOTS_RETRY_S)
         self._has_closed = False
 
-    @override
-    def abort(self, call: Call) -> Call | None:
-        return None
-
-    @override
     async def pulse(self, http: ServerHttp) -> Pulse:
-        """`started` and `steps` come from the slots, which are not known during a long step, or of
-        a server without `--slots`."""
-        await http.text("/health")
+        """Returns the sign of life that the slots are; the last one during a long step, and of a
+        server without `--slots`."""
         slots = await _read_slots(http)
         if slots and slots != self._slots:
             started = self._pulse.started + (_last_task(slots) < _last_task(self._slots))
