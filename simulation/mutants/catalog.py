@@ -249,7 +249,8 @@ SERVER_MUTANTS = [
     Mutant(
         "takes the end of a server's answer for the end of the turn",
         ANSWER,
-        '            raise BadAnswer("the stream ended in the middle of the turn")\n',
+        "            raise EngineDied("
+        '"the inference server\'s answer was cut in the middle of the turn")\n',
         "            return EngineDelta(finish=FinishReason.LENGTH)\n",
     ),
 ]
