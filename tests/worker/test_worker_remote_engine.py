@@ -238,7 +238,9 @@ async def test_ignored_seed_is_found_where_tokens_differ(model: Path) -> None:
 async def test_refused_field_is_missing_with_the_reason_of_the_server(model: Path) -> None:
     async with fake_vllm_server(scheduling_policy="fcfs") as server:
         info = await start(server.url, model)
-        _check_lacking(info, {"priority": "scheduling is not enabled"})
+        _check_lacking(
+            info, {"priority": "is not enabled. (its flag: `--scheduling-policy priority`)"}
+        )
         async with started(server, model) as engine:
             assert await run(engine, request(priority=3.0)), "a hint"
 

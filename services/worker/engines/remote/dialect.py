@@ -123,6 +123,8 @@ class Dialect(Protocol):
     """The engine's name in settings."""
     shares_queued: bool
     """As `EngineInfo.shares_queued`."""
+    flags: Mapping[str, str] = {}
+    """The server's flag for a feature that only a trial finds missing, by feature."""
     closes_streams: bool
     """The server closes the connection of a stream, whatever its answer promises."""
 

@@ -198,7 +198,7 @@ class RemoteEngine(Engine, KvEventSource, AdapterSource, ExplainsDeath):
         trials = Trials(self, self._info, self._model)
         try:
             async with asyncio.timeout(TRIALS_S):
-                self._note_lacking(await trials.run())
+                self._note_lacking(self._with_flags(await trials.run()))
                 if self._reader is not None:
                     self._note_lacking(await trials.run_events(self._reader))
                 if self._images is not None:
@@ -208,6 +208,14 @@ class RemoteEngine(Engine, KvEventSource, AdapterSource, ExplainsDeath):
                 f"{self._http.url} answers questions, but has not decoded a few tokens "
                 f"in {TRIALS_S:.0f} s"
             ) from error
+
+    def _with_flags(self, lacking: Mapping[str, str]) -> dict[str, str]:
+        """The reasons, each with the flag of the server that enables the feature."""
+        flags = self._dialect.flags
+        return {
+            feature: f"{why} (its flag: `{flags[feature]}`)" if feature in flags else why
+            for feature, why in lacking.items()
+        }
 
     def _note_lacking(self, lacking: Mapping[str, str]) -> None:
         self._server = replace(self._server, lacking={**self._server.lacking, **lacking})

@@ -118,6 +118,10 @@ class VllmDialect(Dialect):
 
     name = "vllm-server"
     shares_queued = True
+    flags = {
+        "priority": "--scheduling-policy priority",
+        "grammar": '--structured-outputs-config \'{"backend": "guidance"}\'',
+    }
     closes_streams = False
 
     @override
