@@ -293,6 +293,8 @@ class EngineSupport(Struct, frozen=True):
     features: frozenset[str]
     lacking: Mapping[str, str] = {}
     """Why the engine lacks a feature, by feature."""
+    max_model_len: int | None = None
+    """As in `EngineInfo`; None: unknown before the start."""
 
 
 # -- LoRA adapters

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,12 @@ from services.cli.doctor.report import Finding
 from services.cli.doctor.server import check_server
 from services.cli.main import main
 from services.runtime.config import BusConfig, FrontendConfig, PreprocessorConfig, WorkerConfig
+from services.worker.engines.remote import engine as remote
+from tests.kit.engines import EMPTY_MODEL
 from tests.kit.frontend import serving
 from tests.kit.nats import NatsServer, free_port
 from tests.kit.processes import MakeProcess, Reported
+from tests.worker.fake_vllm_server import fake_vllm_server
 
 
 @pytest.fixture(scope="session")
@@ -62,7 +66,7 @@ async def test_processes_on_the_bus_are_found(
 @pytest.mark.usefixtures("quick_tokenizer")
 def test_complete_model_is_ok(demo: str) -> None:
     found = by_name(
-        list(doctor_model.check(WorkerConfig(model=demo), PreprocessorConfig(model=demo)))
+        list(doctor_model.check(WorkerConfig(model=demo), PreprocessorConfig(model=demo), None))
     )
     good = ["tokenizer", "template", "parser", "history", "turns", "context"]
     statuses = dict.fromkeys(good, "ok") | {"images": "note", "weights": "note"}
@@ -76,11 +80,11 @@ def test_model_that_does_not_fit_the_settings_is_reported(demo: str, tmp_path: P
     template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
     worker = WorkerConfig(model=demo, engine="transformers", max_model_len=1_000_000)
     preprocessor = PreprocessorConfig(model=demo, chat_template=str(template))
-    found = by_name(list(doctor_model.check(worker, preprocessor)))
+    found = by_name(list(doctor_model.check(worker, preprocessor, None)))
     assert (found["template"].status, found["context"].status) == ("warn", "warn")
     assert found["weights"].status == "fail"
     template.write_text("{% if %}")
-    (broken,) = doctor_model.check(worker, preprocessor)
+    (broken,) = doctor_model.check(worker, preprocessor, None)
     assert (broken.status, broken.about) == ("fail", "model")
 
 
@@ -102,6 +106,37 @@ async def test_server_is_checked_by_its_url(nats: NatsServer) -> None:
         found = await asyncio.to_thread(check_server, served.url, None)
     models = "acme/served-model (131072), claude-alias (131072)"
     assert (found.status, found.text) == ("ok", f"{served.url} serves {models}")
+
+
+async def test_each_inference_server_is_named_with_the_flags_that_it_misses(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(EMPTY_MODEL)
+    dead = f"http://127.0.0.1:{free_port()}/v1"
+    worker = WorkerConfig(model=str(tmp_path), engine="vllm-server", max_model_len=4000)
+
+    def examine(urls: str) -> Iterator[Finding]:
+        served = yield from doctor_machine.check_engine(replace(worker, engine_url=urls))
+        yield doctor_model.check_context(worker, served)
+
+    options = {"max_model_len": 2048, "scheduling_policy": "fcfs", "reports_cached": False}
+    async with fake_vllm_server(**options) as server:
+        async with asyncio.timeout(remote.START_S / 2):
+            first, *rest = await asyncio.to_thread(list, examine(f"{dead},{server.url}"))
+    assert first.text.startswith(f"{dead}: vllm-server: no inference server answers")
+    assert "leave out the /v1" in first.text
+    *engine, context = rest
+    assert all(finding.text.startswith(f"{server.url}: ") for finding in engine)
+    found = by_name(engine)
+    assert "--scheduling-policy priority" in found["no priority"].text
+    assert "--enable-prompt-tokens-details" in found["no salt"].text
+    text = "4000 tokens are configured, the engine takes 2048"
+    assert (context.status, context.text) == ("warn", text)
+
+
+def test_address_that_cannot_work_is_reported() -> None:
+    worker = WorkerConfig(model="acme/m", engine="vllm-server", engine_url="http://a,http://a/")
+    (finding,) = doctor_machine.check_engine(worker)
+    assert (finding.status, finding.about) == ("fail", "engine")
+    assert "http://a/ is there twice" in finding.text
 
 
 def test_port_in_use_is_reported(nats: NatsServer) -> None:

@@ -119,7 +119,7 @@ def test_engine_over_a_server_needs_its_address() -> None:
     [
         ({"scale_out": False}, "", "--enable-scale-out"),
         ({"key": "k"}, "", "401"),
-        ({}, "/v1/", "leave out /v1"),
+        ({}, "/v1/", "leave out the /v1"),
         ({}, "", None),
     ],
 )
@@ -132,7 +132,7 @@ async def test_check_asks_the_inference_server(
         )
         loaded = LoadedConfig(config, {"engine_url": "--engine-url"})
         if problem is None:
-            await asyncio.to_thread(examine_servers, loaded)
+            assert await asyncio.to_thread(examine_servers, loaded) == 4096
             return
         with pytest.raises(ConfigError) as caught:
             await asyncio.to_thread(examine_servers, loaded)

@@ -84,7 +84,7 @@ def findings(
         yield doctor_machine.check_port(frontend)
     # transformers reads this when it is imported; the findings report a missing torch themselves.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-    yield from doctor_machine.check_engine(worker)
+    served = yield from doctor_machine.check_engine(worker)
     if worker.model is None and worker.engine != "script":
         yield Finding("warn", "model", f"none configured: --engine {worker.engine} needs a --model")
     elif worker.model is None:
@@ -92,7 +92,7 @@ def findings(
     else:
         from services.cli.doctor import model as doctor_model
 
-        yield from doctor_model.check(worker, loaded["preprocessor"].config)
+        yield from doctor_model.check(worker, loaded["preprocessor"].config, served)
 
 
 def _settings(loaded: Iterable[LoadedConfig[Any]]) -> Finding:

@@ -6,7 +6,7 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 
@@ -106,35 +106,42 @@ def check_port(config: FrontendConfig) -> Finding:
     return Finding("ok", "port", f"{config.port} on {config.host} is free")
 
 
-def check_engine(config: WorkerConfig) -> Iterable[Finding]:
-    """Checks the configured engine, without starting it. One that decodes on servers asks each."""
+def check_engine(config: WorkerConfig) -> Generator[Finding, None, int | None]:
+    """Checks the configured engine, without starting it. One that decodes on servers asks each.
+
+    Returns the smallest context window in tokens that it serves; None: unknown before its start.
+    """
     try:
         read_engine_url(config)
     except ValueError as error:
         yield Finding("fail", "engine", f"{config.engine}: --engine-url: {error}")
-        return
+        return None
     urls: list[str | None] = [*config.engine_urls] or [None]
+    windows = []
     for url in urls:
-        yield from _check_engine(replace(config, engine_url=url))
+        window = yield from _check_engine(replace(config, engine_url=url))
+        windows.append(window)
+    return min(filter(None, windows), default=None)
 
 
-def _check_engine(config: WorkerConfig) -> Iterable[Finding]:
+def _check_engine(config: WorkerConfig) -> Generator[Finding, None, int | None]:
     url = config.engine_url
     place = "" if url is None else f"{mask_servers(url)}: "
     try:
         explain = getattr(load_engine(config.engine), "explain", None)
         if explain is None:
             yield Finding("note", "engine", f"{config.engine}: does not explain what it can do")
-            return
+            return None
         support: EngineSupport = explain(config)
     except (ConfigError, TurnwireError, ImportError, OSError, ValueError) as error:
         text = f"{place}{config.engine}: {first_line(error)}{path_hint(url or '')}"
         yield Finding("fail", "engine", text)
-        return
+        return None
     features = ", ".join(sorted(support.features))
     yield Finding("ok", "engine", f"{place}{config.engine} {support.version}: {features}")
     for feature, why in sorted(support.lacking.items()):
         yield Finding("note", f"no {feature}", place + why)
+    return support.max_model_len
 
 
 def _version(package: str) -> str | None:

@@ -16,8 +16,13 @@ from services.worker.engines.registry import decodes_on_server
 _ERRORS = (TurnwireError, ValueError, OSError)
 
 
-def check(worker: WorkerConfig, preprocessor: PreprocessorConfig) -> Iterable[Finding]:
-    """Yields the findings of all checks that do not load the weights."""
+def check(
+    worker: WorkerConfig, preprocessor: PreprocessorConfig, served: int | None
+) -> Iterable[Finding]:
+    """Yields the findings of all checks that do not load the weights.
+
+    `served`: the engine's context window in tokens; None: unknown before its start.
+    """
     if preprocessor.model != worker.model:
         yield Finding(
             "warn", "model", f"the worker has {worker.model}, the preprocessor {preprocessor.model}"
@@ -49,7 +54,7 @@ def check(worker: WorkerConfig, preprocessor: PreprocessorConfig) -> Iterable[Fi
     except _ERRORS as error:
         yield Finding("fail", "turns", first_line(error))
     yield check_images(preprocessor)
-    yield check_context(worker)
+    yield check_context(worker, served)
     yield check_weights(worker)
 
 
@@ -125,8 +130,8 @@ def check_images(config: PreprocessorConfig) -> Finding:
     )
 
 
-def check_context(config: WorkerConfig) -> Finding:
-    """Checks the context window."""
+def check_context(config: WorkerConfig, served: int | None) -> Finding:
+    """Checks the context window. `served`: as for `check`."""
     try:
         trained = read_facts(config.model).window
     except (ValueError, OSError) as error:
@@ -138,7 +143,12 @@ def check_context(config: WorkerConfig) -> Finding:
         return Finding(
             "warn", "context", f"{limit} tokens are configured, the model was trained for {trained}"
         )
-    return Finding("ok", "context", f"{limit or trained or 'unknown'} tokens")
+    if limit and served and limit > served:
+        return Finding(
+            "warn", "context", f"{limit} tokens are configured, the engine takes {served}"
+        )
+    window = min(filter(None, (limit, trained, served)), default=None)
+    return Finding("ok", "context", f"{window or 'unknown'} tokens")
 
 
 def check_weights(config: WorkerConfig) -> Finding:

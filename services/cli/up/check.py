@@ -75,9 +75,10 @@ def check(sources: Sources, /) -> int:
         setup = ModelSetup.load(config)
     except (TurnwireError, ValueError, OSError) as error:
         raise CommandError(f"model: {' '.join(str(error).split())}") from error
-    examine_servers(stages["worker"])
+    window = examine_servers(stages["worker"])
+    window = min(filter(None, (window, setup.max_model_len)))
     tools = "" if setup.traits.tools else NO_TOOLS
-    print(f"{setup.card.name}: {setup.family.title}, {setup.max_model_len:,} tokens{tools}")
+    print(f"{setup.card.name}: {setup.family.title}, {window:,} tokens{tools}")
     return CLEAN
 
 
@@ -374,29 +375,34 @@ _CONFIG_READERS: Mapping[str, ReadSetting] = {
 """Reads what a setting names from the whole configuration. Raises likewise."""
 
 
-def examine_servers(worker: LoadedConfig[Any]) -> None:
-    """Checks each inference server of the worker. Raises ConfigError if one does not answer, has no
-    token interface or another model.
+def examine_servers(worker: LoadedConfig[Any]) -> int | None:
+    """Checks each inference server of the worker. Returns the smallest of their context windows in
+    tokens; None: no server reports one.
+
+    Raises ConfigError if one does not answer, has no token interface or another model.
 
     No part of `check_settings`, which every process runs: a worker waits for its server.
     """
     from services.worker.engines.registry import load_engine
 
     config: WorkerConfig = worker.config
+    windows = []
     for url in config.engine_urls:
         engine: Any = load_engine(config.engine)
         try:
-            engine.examine(replace(config, engine_url=url))
+            server = engine.examine(replace(config, engine_url=url))
         except TurnwireError as error:
             problem = f"Invalid value for {worker.origins['engine_url']}: {error}{path_hint(url)}"
             raise ConfigError([problem]) from error
+        windows.append(server.max_model_len)
+    return min(filter(None, windows), default=None)
 
 
 def path_hint(url: str) -> str:
     """Returns what may be wrong with the path of an inference server that cannot be used; "":
     nothing."""
     if urlsplit(url).path.rstrip("/").endswith("/v1"):
-        return "; leave out /v1: the paths of the server follow --engine-url"
+        return "; leave out the /v1 at its end"
     return ""
 
 

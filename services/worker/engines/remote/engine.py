@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from schemas.control import VISION, Load
 from schemas.errors import EngineFailed, Invalid
-from services.runtime.config import WorkerConfig, read_secret
+from services.runtime.config import WorkerConfig, read_key
 from services.tokenization.model_files import ModelFacts, read_facts
 from services.worker.engine import (
     FEATURES,
@@ -73,19 +73,20 @@ class RemoteEngine(Engine, KvEventSource, AdapterSource, ExplainsDeath):
         await self._examine()  # a start would wait for the server
         info = await self.start()
         await self.stop(1.0)
-        return EngineSupport(info.version, info.features, info.lacking)
+        return EngineSupport(info.version, info.features, info.lacking, info.max_model_len)
 
     @classmethod
-    def examine(cls, config: WorkerConfig) -> None:
+    def examine(cls, config: WorkerConfig) -> ServerFacts:
         """Asks the server once, without decoding. Raises TurnwireError if it does not answer, has
         no token interface or another model."""
-        asyncio.run(cls(config)._examine())  # type: ignore[call-arg]
+        return asyncio.run(cls(config)._examine())  # type: ignore[call-arg]
 
-    async def _examine(self) -> None:
+    async def _examine(self) -> ServerFacts:
         http = ServerHttp(_url(self._config), _api_key(self._config))
         try:
             server = await self._dialect.describe(http)
             await check_model(http, self._dialect, server, self._config)
+            return server
         except (Refused, Unreachable) as error:
             raise _no_start(http, error) from error
         finally:
@@ -264,4 +265,4 @@ def _url(config: WorkerConfig) -> str:
 
 def _api_key(config: WorkerConfig) -> str | None:
     file = config.engine_api_key_file
-    return None if file is None else read_secret(file)
+    return None if file is None else read_key(file)
