@@ -68,7 +68,7 @@ class KvBlockIndex:
         self.followed = True
         """Whether changes are recorded."""
         self.removals = 0
-        """How many blocks were removed so far."""
+        """How many blocks the engine has reported as removed so far."""
         self._removed: OrderedDict[int, int] = OrderedDict()
         """Key → the value of `removals` at its last removal."""
         self._all_removed = 0
@@ -175,6 +175,8 @@ class KvBlockIndex:
         elif isinstance(event, BlocksRemoved):
             self._grouped.remove(event.hashes)
         for key, held in self._grouped.take_changes().items():
+            if not held:
+                self._remember(key)
             self._record((key,), held)
 
     def _store(self, event: BlocksStored) -> None:
@@ -203,12 +205,10 @@ class KvBlockIndex:
         self._reported[key] -= 1
         if not self._reported[key]:
             del self._reported[key]
+            self._remember(key)
             self._record((key,), held=False)
 
     def _record(self, keys: Sequence[int], held: bool) -> None:
-        if not held:
-            for key in keys:
-                self._remember(key)
         if self.followed:
             self._changes.update(dict.fromkeys(keys, held))
 
