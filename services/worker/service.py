@@ -26,10 +26,10 @@ from services.runtime.observability.memory import relax_gc_and_trim_heap
 from services.runtime.process import Process
 from services.runtime.recent_turns import RecentTurns
 from services.runtime.requests import after_sending
+from services.worker.adapters import OfferedAdapters
 from services.worker.admission import check_images
 from services.worker.budgeted_turn import BudgetedTurn, Continuation
 from services.worker.engine import (
-    AdapterSource,
     Engine,
     EngineDied,
     EngineImage,
@@ -39,7 +39,7 @@ from services.worker.engine import (
 )
 from services.worker.engine_requests import DecodingStart, EngineRequests, prompt_tokens
 from services.worker.engines.registry import open_engine
-from services.worker.kv.publisher import open_publisher
+from services.worker.kv.publisher import Kv, open_publisher
 from services.worker.observer import WorkerObserver
 from services.worker.output.decoding import Decoding
 from services.worker.output.token_output import TokenOutput
@@ -75,7 +75,8 @@ class Worker(Service):
         self._requests = EngineRequests(info, self._kv)
         self._images = StoredImages(process)
         self._cancelled = RecentTurns()
-        self.models = [_model_card(info, model, self._adapters())]
+        self._adapters = OfferedAdapters(engine, info)
+        self.models = [_model_card(info, model, self._adapters.names())]
 
     # -- a turn
     # ----------------------------------------------------------------------------------------------
@@ -98,7 +99,7 @@ class Worker(Service):
             self._process.registry.expect_heartbeats(
                 "frontend", request.frontend, self._loop.time()
             )
-        return start.blocks.cached if self._is_worth_holding_for else None
+        return start.blocks.cached if _is_worth_holding_for(self._kv, self._info) else None
 
     def _admit(self, request: GenerateRequest) -> None:
         if self._process.draining or not self._engine.healthy():
@@ -109,7 +110,7 @@ class Worker(Service):
         newest = self._turns.find(request.turn)
         if newest is not None and newest.stream.attempt >= request.attempt:
             raise errors.Unavailable("this worker has the turn already")
-        if request.adapter and request.adapter not in self._adapters():
+        if request.adapter and request.adapter not in self._adapters.names():
             # rare: it was unloaded a moment ago
             raise errors.NotFound(f"model: {self._model}:{request.adapter}")
         if request.timeout_s is not None and request.timeout_s <= 0:
@@ -154,16 +155,10 @@ class Worker(Service):
         )
         return Decoding(self._turns, stream, prefill, observer)
 
-    @property
-    def _is_worth_holding_for(self) -> bool:
-        """Whether a turn that begins alike can use what another one has just computed, and would
-        compute it again if it did not wait."""
-        return self._kv.shares_any_beginning and not self._info.shares_queued
-
     def _is_awaited(self, start: DecodingStart) -> bool:
         """Returns whether the turn computes so much of its prompt that others wait for it."""
         cached = start.blocks.cached
-        if cached is None or not self._is_worth_holding_for:
+        if cached is None or not _is_worth_holding_for(self._kv, self._info):
             return False
         return start.prompt_tokens - cached >= start.request.notice_tokens
 
@@ -285,27 +280,25 @@ class Worker(Service):
         """Returns when every turn has ended and its shard has all of its tokens."""
         await self._output.drain()
 
-    def _adapters(self) -> list[str]:
-        """Returns the adapters that requests may name: none with an engine that shares KV blocks
-        whatever their salts, because adapters could share them."""
-        shares_all = self._info.block_tokens is not None and "salt" not in self._info.features
-        if shares_all or not isinstance(self._engine, AdapterSource):
-            return []
-        return [name for name in self._engine.adapters() if name and name.isprintable()]
-
     async def watch(self) -> None:
         """Follows the engine's adapters. Ends the process when the engine has died, also if no turn
         was open to report it."""
         # An engine that dies sends no event. The errors of its turns must be sent before the
         # process ends.
         while self._engine.healthy() or self._turns:
-            adapters = self._adapters()
+            adapters = self._adapters.names()
             if adapters != self.models[0].adapters:
                 self.models = [msgspec.structs.replace(self.models[0], adapters=adapters)]
                 self._observer.adapters_changed(adapters)
             await asyncio.sleep(HEALTH_INTERVAL_S)
         reason = self._engine.death() if isinstance(self._engine, ExplainsDeath) else None
         self._process.stop(failure=f"the engine died: {reason}" if reason else "the engine died")
+
+
+def _is_worth_holding_for(kv: Kv, info: EngineInfo) -> bool:
+    """Whether a turn that begins alike can use what another one has just computed, and would
+    compute it again if it did not wait."""
+    return kv.shares_any_beginning and not info.shares_queued
 
 
 def _model_card(info: EngineInfo, model: str, adapters: list[str]) -> ModelCard:

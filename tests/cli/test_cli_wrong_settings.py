@@ -9,8 +9,8 @@ import pytest
 from cyclopts import Token
 
 from services.cli.main import main
-from services.cli.up.check import examine_servers
 from services.cli.up.plan import make_plan
+from services.cli.up.servers import examine_servers
 from services.runtime.config import WorkerConfig
 from services.runtime.config.loader import ConfigError, LoadedConfig, Sources
 from services.worker.engines.registry import GROUP

@@ -100,11 +100,11 @@ async def test_turn_that_gets_nothing_more_ends_while_others_go_on(
         watch.add(turns.open(f"turn-{number}", listener))
         for number, listener in enumerate(listeners)
     ]
-    watch.heard(silent)
+    watch.record_chunk(silent)
     running = asyncio.create_task(watch.run())
     async with asyncio.timeout(LIMIT_S):
         while not silent.turn.ended:
-            watch.heard(talking)
+            watch.record_chunk(talking)
             await asyncio.sleep(0)
     assert isinstance(listeners[0].error, EngineDied)
     assert not talking.turn.ended

@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
@@ -22,8 +21,9 @@ import msgspec
 from schemas.errors import TurnwireError
 from services.cli.common import CommandError, UsageError
 from services.cli.registry import Command
+from services.cli.up.servers import examine_servers, read_engine_url, read_url
 from services.cli.up.supervisor import describe_status
-from services.runtime.config import STAGES, PreprocessorConfig, WorkerConfig, read_key, read_secret
+from services.runtime.config import STAGES, PreprocessorConfig, read_key, read_secret
 from services.runtime.config.command_line import CLEAN, USAGE
 from services.runtime.config.loader import ConfigError, LoadedConfig, Sources
 from services.runtime.config.masking import mask_servers
@@ -232,47 +232,11 @@ def _read_engine(config: Any) -> None:
     _require(config.engine)
 
 
-def read_engine_url(config: Any) -> None:
-    """Raises ValueError if an address of an inference server cannot work, or is there twice."""
-    from services.worker.engines.registry import decodes_on_server, missing_engine
-
-    if missing_engine(config.engine) is None and not decodes_on_server(config.engine):
-        raise ValueError(f"the engine {config.engine} decodes in its own process")
-    servers = set()
-    for url in config.engine_urls:
-        server = _read_server_url(url)
-        if server in servers:
-            raise ValueError(f"{url} is there twice")
-        servers.add(server)
-
-
-def _read_server_url(url: str) -> tuple[str, str | None, int, str]:
-    """Returns scheme, host, port and path."""
-    _read_url(url)
-    parts = urlsplit(url)
-    if "@" in parts.netloc:  # errors and the process list would show it
-        raise ValueError("it has credentials; --engine-api-key-file passes a key")
-    if "?" in url or "#" in url:
-        raise ValueError("the address of an inference server has no query and no fragment")
-    port = parts.port or _PORTS[parts.scheme]
-    return parts.scheme, parts.hostname, port, parts.path.rstrip("/")
-
-
 def _choose(engine: str, value: str, choices: Iterable[str]) -> None:
     from services.worker.engines.registry import BUILT_IN
 
     if engine in BUILT_IN and value not in choices:  # others have their own
         raise ValueError(f'"{value}" is not one of {", ".join(choices)}{nearest(value, choices)}')
-
-
-def _read_url(url: str) -> None:
-    try:
-        parts = urlsplit(url)
-        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
-            return
-    except ValueError:
-        pass
-    raise ValueError("not an http or https URL, as in http://HOST:PORT")
 
 
 def _read_origins(config: Any) -> None:
@@ -332,17 +296,16 @@ def _require(package: str) -> None:
         raise ValueError(problem)
 
 
-_PORTS = {"http": 80, "https": 443}
 _FILES = ("chat_template", "response_template")
 ReadSetting: TypeAlias = Callable[[Any], object]
 _READERS: Mapping[str, ReadSetting] = {
     "nats_url": parse_servers,
     "nats_password_file": read_secret,
     "heartbeat_key_file": read_secret,
-    "otlp_endpoint": _read_url,
+    "otlp_endpoint": read_url,
     "allowed_hosts": _read_hosts,
     "image_url_hosts": _read_hosts,
-    "web_provider": _read_url,
+    "web_provider": read_url,
     "web_provider_key_file": read_key,
     "engine_api_key_file": read_key,
     "web_provider_protocol": _require,
@@ -373,37 +336,6 @@ _CONFIG_READERS: Mapping[str, ReadSetting] = {
     "dtype": _read_dtype,
 }
 """Reads what a setting names from the whole configuration. Raises likewise."""
-
-
-def examine_servers(worker: LoadedConfig[Any]) -> int | None:
-    """Checks each inference server of the worker. Returns the smallest of their context windows in
-    tokens; None: no server reports one.
-
-    Raises ConfigError if one does not answer, has no token interface or another model.
-
-    No part of `check_settings`, which every process runs: a worker waits for its server.
-    """
-    from services.worker.engines.registry import load_engine
-
-    config: WorkerConfig = worker.config
-    windows = []
-    for url in config.engine_urls:
-        engine: Any = load_engine(config.engine)
-        try:
-            server = engine.examine(replace(config, engine_url=url))
-        except TurnwireError as error:
-            problem = f"Invalid value for {worker.origins['engine_url']}: {error}{path_hint(url)}"
-            raise ConfigError([problem]) from error
-        windows.append(server.max_model_len)
-    return min(filter(None, windows), default=None)
-
-
-def path_hint(url: str) -> str:
-    """Returns what may be wrong with the path of an inference server that cannot be used; "":
-    nothing."""
-    if urlsplit(url).path.rstrip("/").endswith("/v1"):
-        return "; leave out the /v1 at its end"
-    return ""
 
 
 def engine_problem(engine: str) -> str | None:

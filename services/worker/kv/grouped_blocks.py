@@ -190,7 +190,7 @@ class GroupedBlocks:
     def _note(self, group: LayerGroup, block: Block) -> bool:
         """Notes whether a group lacks a block. Returns whether the group can have it: its own
         blocks may be longer."""
-        if block.number % self._blocks_in(group):
+        if block.number % _blocks_in(group, self._block_tokens):
             return False
         lacks = block.hash not in self._stored[group.number]
         block.chain.note(group.number, block.number, lacks)
@@ -199,7 +199,7 @@ class GroupedBlocks:
     def _check_windows(self, group: LayerGroup, changed: Block) -> None:
         """Finds out again which blocks are ends, among those with a changed one in their window and
         with all others that the window needs."""
-        reach = self._reach(group)
+        reach = _reach(group, self._block_tokens)
         number, chain = changed.number, changed.chain
         lacking = chain.last_lacking(group.number, number - 1, number - reach + 1)
         first = lacking + reach if lacking else number
@@ -226,16 +226,8 @@ class GroupedBlocks:
             return True  # else the end would not be held
         if group.needed > 1 and self._recomputed:
             return False  # its window would have to go further than the end
-        first = max(end.number - self._reach(group) + 1, 1)
+        first = max(end.number - _reach(group, self._block_tokens) + 1, 1)
         return not end.chain.last_lacking(group.number, end.number, first)
-
-    def _reach(self, group: LayerGroup) -> int:
-        """Returns how many blocks of full attention are as long as the group's window."""
-        return (group.needed or 0) * self._blocks_in(group)
-
-    def _blocks_in(self, group: LayerGroup) -> int:
-        """Returns how many blocks of full attention are as long as one of the group."""
-        return max(group.block_tokens // self._block_tokens, 1)
 
     def _set_end(self, key: int, is_end: bool) -> None:
         if is_end == (key in self._ends):
@@ -245,3 +237,14 @@ class GroupedBlocks:
             self._ends[key] = None
         else:
             del self._ends[key]
+
+
+def _reach(group: LayerGroup, block_tokens: int) -> int:
+    """Returns how many blocks of full attention, of `block_tokens` each, are as long as the group's
+    window."""
+    return (group.needed or 0) * _blocks_in(group, block_tokens)
+
+
+def _blocks_in(group: LayerGroup, block_tokens: int) -> int:
+    """Returns how many blocks of full attention are as long as one of the group."""
+    return max(group.block_tokens // block_tokens, 1)

@@ -64,7 +64,7 @@ class AnswerJudge:
 
     def end(self) -> EngineDelta:
         """Returns the terminal delta. Raises EngineDied where the stream was cut before the turn's
-        end: its tokens are right as far as they came, and another attempt can go on."""
+        end: the tokens so far are right, so that another attempt can continue it."""
         if self._last is None:
             raise EngineDied("the inference server's answer was cut in the middle of the turn")
         return self._last
@@ -82,7 +82,7 @@ class AnswerJudge:
             return
         # A grammar ends with the tokenizer's own end token.
         if end.stop_id is None or not (self._is_guided or end.stop_id in self._stop_ids):
-            raise BadAnswer(f"it stopped at token {end.stop_id}, which is no stop token")
+            raise BadAnswer(f"it stopped at token {end.stop_id}, not a stop token of the request")
         self._check_vocabulary([end.stop_id])
         delta.stop_id = end.stop_id
         delta.stop_logprobs = end.stop_logprobs

@@ -1,5 +1,5 @@
-"""Watches one server: notices that it is gone, hangs or was started again, and turns that it
-forgot.
+"""Watches one server: finds out that it is gone, hangs or was started again, and that a turn gets
+nothing more.
 
 One pulse is requested at a time, for all who want to know: pulses in another order would look like
 a server that was started again.
@@ -8,7 +8,7 @@ a server that was started again.
 import asyncio
 from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from services.worker.engine import EngineDied
 from services.worker.engines.remote.dialect import Call, Dialect, Pulse
@@ -19,6 +19,8 @@ from services.worker.engines.remote.http import (
     Unreachable,
 )
 from services.worker.engines.support import EngineTurn, OpenTurns
+
+T = TypeVar("T")
 
 PULSE_S = 1.0
 """Interval of the pulses."""
@@ -33,7 +35,7 @@ class OpenStream:
 
     def __init__(self, turn: EngineTurn) -> None:
         self.turn = turn
-        self.heard_at: float | None = None
+        self.last_chunk_at: float | None = None
         """The loop's time of the last chunk; None: there was none yet, and a prefill may be
         long."""
 
@@ -53,17 +55,17 @@ class ServerWatch:
         self._silence_s = silence_s
         self._streams: set[OpenStream] = set()
         self._missed = 0
-        self._has_heard = False
+        self._got_chunk = False
         """Whether a chunk has come since the last pulse was requested."""
         self._asking: asyncio.Task[Exception | None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self) -> None:
         """Starts to watch."""
         self._spawn(self.run())
 
     def close(self) -> None:
-        """Stops, and drops aborts that are on their way."""
+        """Stops. Aborts and a pulse that are on their way are dropped."""
         for task in self._tasks:
             task.cancel()
 
@@ -88,27 +90,27 @@ class ServerWatch:
         """Watches a stream no more."""
         self._streams.discard(stream)
 
-    def heard(self, stream: OpenStream) -> None:
-        """Notes a chunk of a turn."""
-        stream.heard_at = asyncio.get_running_loop().time()
-        self._has_heard = True
+    def record_chunk(self, stream: OpenStream) -> None:
+        """Records that a chunk of a turn has come."""
+        stream.last_chunk_at = asyncio.get_running_loop().time()
+        self._got_chunk = True
         self._turns.stepped()
 
     async def run(self) -> None:
         """Watches until the engine is over."""
         while not self._turns.over:
-            self._has_heard = False
+            self._got_chunk = False
             await asyncio.sleep(PULSE_S)
             error = await self._ask()
             # A server that drains refuses connections, and one under load is slow.
-            self._missed = 0 if error is None or self._has_heard else self._missed + 1
+            self._missed = 0 if error is None or self._got_chunk else self._missed + 1
             if self._missed == MISSED_PULSES:
                 self._turns.die(f"the inference server does not answer: {error}")
             self._end_silent_streams()
 
     async def look(self, reason: EngineDied) -> None:
         """Finds out whether the server is there, after a turn ended for `reason`. Declares the
-        engine dead if nobody listens there any more, or its own engine is dead."""
+        engine dead if nothing listens there any more, or its own engine is dead."""
         error = await self._ask()
         is_dead = isinstance(error, Refused) and error.status == UNAVAILABLE
         if is_dead or isinstance(error, NotListening):
@@ -118,7 +120,7 @@ class ServerWatch:
         """Ends turns that have begun and get nothing more, while others may go on."""
         now = asyncio.get_running_loop().time()
         for stream in list(self._streams):
-            if stream.heard_at is not None and now - stream.heard_at > self._silence_s:
+            if stream.last_chunk_at is not None and now - stream.last_chunk_at > self._silence_s:
                 limit = f"{self._silence_s:.0f} s"
                 error = EngineDied(f"the inference server sent nothing of the turn for {limit}")
                 stream.turn.fail(error)
@@ -126,7 +128,7 @@ class ServerWatch:
     async def _ask(self) -> Exception | None:
         """Requests a pulse, or waits for the one that is requested. Returns why there is none."""
         if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._request())
+            self._asking = self._spawn(self._request())
         return await asyncio.shield(self._asking)
 
     async def _request(self) -> Exception | None:
@@ -151,7 +153,8 @@ class ServerWatch:
         with suppress(Unreachable, Refused):
             await self.http.post(call.path, call.body)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task

@@ -319,7 +319,7 @@ class _SglangReader:
             raise BadAnswer("an event belongs to another request")
         finish = meta.finish_reason
         if finish is not None and finish.type == "abort":
-            # Not for this turn's own abort: nobody reads the rest of that answer. Another worker,
+            # Not for this turn's own abort: the rest of that answer is not read. Another worker,
             # or this one later, can continue where the server gives no reason.
             raise Refused(finish.status_code or 503, finish.message or "it aborted the turn")
         return self._chunk(event.output_ids, meta)

@@ -1,5 +1,5 @@
-"""Decodes one turn on a server: sends its request, reads the answer, and tells apart what ends it
-early.
+"""Decodes one turn on a server: sends its request and reads the answer. What ends it early decides
+how it goes on.
 
 - The server refuses the request: the turn fails, or goes on elsewhere if another attempt may help.
 - Its answer is broken: the turn fails, since its tokens could be wrong.
@@ -32,7 +32,7 @@ BUSY_S = 5.0
 """How long a turn is sent again to a server that refuses it for now."""
 RETRY_S = 0.5
 _BUSY = frozenset((408, 425, 429, 502, 503, 504))
-"""Statuses of a server that has no time, or that is being started behind a proxy."""
+"""Statuses of a server without room, or of a proxy while its server starts."""
 _FULL = frozenset((429, 503))
 _WRONG = frozenset((400, 422))
 _NOT_FOUND = 404
@@ -72,7 +72,7 @@ class TurnStream:
         try:
             async with aclosing(self._chunks()) as chunks:
                 async for chunk in chunks:
-                    self._server.heard(stream)
+                    self._server.record_chunk(stream)
                     delta = judge.read(chunk)
                     if delta is not None:
                         turn.put(delta)

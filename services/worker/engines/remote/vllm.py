@@ -48,7 +48,7 @@ _ID_PREFIX = "generate-tokens-"
 """vLLM puts it before the id of a request."""
 _FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 _ENDED_BY_SERVER = frozenset(("abort", "error"))
-"""Finish reasons of a turn that nobody here closed (`vllm/v1/engine/__init__.py`, `FinishReason`):
+"""Finish reasons of a turn that was not closed here (`vllm/v1/engine/__init__.py`, `FinishReason`):
 the server was paused or shuts down, or failed internally. The turn can be continued."""
 _SAMPLE = re.compile(r"^([a-z_:]+)(?:\{(.*)\})? ([^ ]+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -354,7 +354,7 @@ def _labels(metrics: str, name: str) -> dict[str, str]:
 
 
 def _number(labels: Mapping[str, str], name: str) -> int | None:
-    """A label's number. None: there is no such label, or it is None for vLLM."""
+    """The number in a label; None for a missing label, and for vLLM's own `None`."""
     value = labels.get(name, "")
     return int(value) if value.isdecimal() else None
 
