@@ -78,3 +78,6 @@ with_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None or importlib.util.find_spec("transformers") is None,
     reason="torch or transformers is not installed",
 )
+with_vllm = pytest.mark.skipif(
+    importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: make test-vllm"
+)

@@ -7,7 +7,6 @@ and the cache counts with the tokens that were computed before.
 
 import asyncio
 import contextlib
-import importlib.util
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ import pytest
 from bench.cpu import descendants
 from bench.random_model import build_random_model
 from tests.kit.bus_turns import BusTurns
+from tests.kit.engines import with_vllm
 from tests.kit.messages_client import TOOLS, Client, call, events, say
 from tests.kit.nats import NatsServer
 from tests.kit.stack import Stack
@@ -33,9 +33,7 @@ FREE = "[[free]] Count the boats in the harbour, one by one, and do not stop."
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(2 * ENGINE_LIMIT_S),
-    pytest.mark.skipif(
-        importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: make test-vllm"
-    ),
+    with_vllm,
 ]
 
 

@@ -2,7 +2,6 @@
 output, and the death of the server in mid-turn."""
 
 import asyncio
-import importlib.util
 import re
 from collections.abc import Callable
 from itertools import pairwise, starmap
@@ -15,6 +14,7 @@ import pytest
 from bench.random_model import build_random_model
 from bench.vllm.scripts import FORCED
 from tests.kit.bus_turns import BusTurns, prefix_break
+from tests.kit.engines import with_vllm
 from tests.kit.messages_client import TOOLS, Answer, Client, call, say
 from tests.kit.nats import NatsServer, free_port
 from tests.kit.vllm_serve import vllm_serve
@@ -28,9 +28,7 @@ FLAGS = (f"--logits-processors={FORCED}", "--max-model-len=8192", "--max-num-seq
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(3 * ENGINE_LIMIT_S),
-    pytest.mark.skipif(
-        importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: make test-vllm"
-    ),
+    with_vllm,
 ]
 
 

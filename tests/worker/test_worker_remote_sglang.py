@@ -331,7 +331,7 @@ async def test_end_token_of_the_server_alone_is_a_broken_answer(fleet: Fleet) ->
         return [event]
 
     fleet.server.lie = stop
-    with pytest.raises(BadAnswer, match=f"token {free[0]}, which is no stop token"):
+    with pytest.raises(BadAnswer, match=f"token {free[0]}, not a stop token of the request"):
         await run(engine, request(stop_ids=[EOS]))
 
 

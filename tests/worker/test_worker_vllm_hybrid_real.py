@@ -2,7 +2,6 @@
 what the engine then reports, while its cache evicts."""
 
 import asyncio
-import importlib.util
 import json
 import random
 from collections.abc import AsyncIterator
@@ -17,6 +16,7 @@ from services.tokenization.block_keys import block_keys
 from services.worker.engine import BlocksStored
 from services.worker.engines.registry import open_engine
 from services.worker.kv.blocks import KvBlockIndex
+from tests.kit.engines import with_vllm
 from tests.kit.waiting import ENGINE_LIMIT_S, eventually
 from tests.worker.conformance import Bench, cached
 from turnwire_tools.script.demo_model import build_demo_model
@@ -48,9 +48,7 @@ CONFIG = {
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(2 * ENGINE_LIMIT_S),
-    pytest.mark.skipif(
-        importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: make test-vllm"
-    ),
+    with_vllm,
 ]
 
 

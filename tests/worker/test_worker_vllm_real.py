@@ -4,7 +4,6 @@ An engine starts in a minute or more: the tests share one, until one of them end
 """
 
 import asyncio
-import importlib.util
 import multiprocessing
 import os
 import signal
@@ -24,6 +23,7 @@ from services.tokenization.block_keys import block_keys
 from services.worker.engine import EngineInfo
 from services.worker.engines.registry import open_engine
 from services.worker.kv.blocks import KvBlockIndex
+from tests.kit.engines import with_vllm
 from tests.kit.waiting import ENGINE_LIMIT_S, eventually
 from tests.worker.conformance import Bench, Conformance, cached, output
 
@@ -40,9 +40,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(2 * ENGINE_LIMIT_S),
     pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.skipif(
-        importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: make test-vllm"
-    ),
+    with_vllm,
 ]
 
 

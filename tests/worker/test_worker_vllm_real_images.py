@@ -1,7 +1,6 @@
 """Images in vLLM itself on a CPU (`make test-vllm`), with a tiny Idefics3 that has random weights."""
 
 import asyncio
-import importlib.util
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pytest_asyncio
 
 from services.runtime.config import WorkerConfig
 from services.worker.engines.vllm.engine import VllmEngine
+from tests.kit.engines import with_vllm
 from tests.kit.vision_model import build_vision_model
 from tests.kit.waiting import ENGINE_LIMIT_S
 from tests.worker.conformance import Bench
@@ -20,9 +20,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(2 * ENGINE_LIMIT_S),
     pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.skipif(
-        importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: make test-vllm"
-    ),
+    with_vllm,
 ]
 
 

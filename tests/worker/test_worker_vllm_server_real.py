@@ -4,7 +4,6 @@ A server starts in a minute or more: the tests share one, until one of them ends
 """
 
 import asyncio
-import importlib.util
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -19,6 +18,7 @@ from services.runtime.config import WorkerConfig
 from services.tokenization.block_keys import block_keys
 from services.worker.engines.registry import open_engine
 from services.worker.kv.blocks import KvBlockIndex
+from tests.kit.engines import with_vllm
 from tests.kit.vision_model import build_vision_model
 from tests.kit.vllm_serve import BLOCK, VllmServe, vllm_serve
 from tests.kit.waiting import ENGINE_LIMIT_S, eventually
@@ -32,9 +32,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(2 * ENGINE_LIMIT_S),
     pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.skipif(
-        importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: make test-vllm"
-    ),
+    with_vllm,
 ]
 
 
