@@ -5,6 +5,8 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 from msgspec import Struct, field
 
+from schemas.errors import ErrorInfo
+
 Stage: TypeAlias = Literal["frontend", "preprocessor", "worker", "parser"]
 THINKING_BUDGET: Final = "thinking_budget"
 """The feature of ending thoughts at a budget: of a worker with any engine, and of a preprocessor
@@ -58,6 +60,11 @@ class ModelCard(Struct, frozen=True, omit_defaults=True):
     """From a worker: the names of the LoRA adapters that its engine has now."""
     passes_adapters: bool = False
     """The preprocessor reads `Conversation.adapter`; those of older releases would drop it."""
+    weights_version: int = 0
+    """From a worker: the version of its weights, as its operator numbers them; 0: those that it has
+    started with."""
+    paused: bool = False
+    """From a worker: it decodes nothing until it is resumed."""
     adapter: str = ""
     """Only in frontends: the card describes `name` with this LoRA adapter. "": without one."""
 
@@ -187,8 +194,18 @@ class ResponseCancelled(Struct, frozen=True, tag="cancel", tag_field="action"):
     id: str
 
 
+class RolloutChanged(Struct, frozen=True, omit_defaults=True, tag="rollout", tag_field="action"):
+    """Fan-out among frontends: what is stored of a rollout has changed."""
+
+    id: str
+    turn: str = ""
+    """The turn that has ended; "": the rollout's own state has changed."""
+    cancels: bool = False
+    """Its open turns are cancelled."""
+
+
 ResponseNotice: TypeAlias = ResponseDeleted | ResponseCancelled
-FrontendNotice: TypeAlias = SessionPlaced | PromptSeen | ResponseNotice
+FrontendNotice: TypeAlias = SessionPlaced | PromptSeen | ResponseNotice | RolloutChanged
 
 
 class _NoticeHead(Struct):
@@ -197,9 +214,8 @@ class _NoticeHead(Struct):
 
 _decode_head = msgspec.json.Decoder(_NoticeHead).decode
 _decode_prompt = msgspec.json.Decoder(PromptSeen).decode
-_other_notices: msgspec.json.Decoder[SessionPlaced | ResponseNotice] = msgspec.json.Decoder(
-    SessionPlaced | ResponseNotice
-)
+_OtherNotice: TypeAlias = SessionPlaced | ResponseNotice | RolloutChanged
+_other_notices: msgspec.json.Decoder[_OtherNotice] = msgspec.json.Decoder(_OtherNotice)
 
 
 def decode_notice(data: bytes) -> FrontendNotice:
@@ -231,6 +247,30 @@ class Cancel(Struct, frozen=True, omit_defaults=True):
     ]
     """`unreadable`: a shard could not parse the stream's context; the worker reports it to the
     frontend."""
+
+
+class EngineControl(Struct, frozen=True, omit_defaults=True):
+    """frontend → one worker: pause or resume the engine, or load other weights."""
+
+    action: Literal["pause", "resume", "weights"]
+    mode: Literal["keep", "abort"] = "keep"
+    """`pause`: `keep`: open turns wait and go on; `abort`: they end with an error that clients
+    retry."""
+    source: str = ""
+    """`weights`: the path of the new ones, below the worker's `weights_dir`, or what the inference
+    server's own route takes."""
+    version: int = 0
+    """`weights`: the number of the new ones, greater than that of the old."""
+
+
+class EngineState(Struct, frozen=True, omit_defaults=True):
+    """The reply to an `EngineControl`: the state after it."""
+
+    worker: str
+    weights_version: int = 0
+    paused: bool = False
+    error: ErrorInfo | None = None
+    """Why the worker did not do it."""
 
 
 class KvUpdate(Struct, frozen=True, omit_defaults=True):

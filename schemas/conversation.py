@@ -258,6 +258,8 @@ class Hints(Struct, frozen=True, omit_defaults=True):
     """Prompts with different salts share no KV blocks."""
     retain_s: int = 0
     """Seconds for which the client expects to use the prompt's prefix again; 0: unspecified."""
+    any_weights: bool = False
+    """The prompt may reuse KV blocks that other versions of the weights have computed."""
 
 
 class RawPrompt(Struct, frozen=True, omit_defaults=True):

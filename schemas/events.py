@@ -8,7 +8,7 @@ repeat from the event alone and any hop may be replayed. A turn ends with exactl
 
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
@@ -71,6 +71,8 @@ class TokenLogprob(Struct, frozen=True, omit_defaults=True):
     data: bytes = b""
     top: list[TopLogprob] = []
     """The likeliest tokens at this place, likeliest first; as many as the request asked for."""
+    index: int = 0
+    """The token's place in the turn's output."""
 
 
 class Delta(Struct, frozen=True, omit_defaults=True, gc=False, tag="delta", tag_field="type"):
@@ -85,6 +87,20 @@ class Delta(Struct, frozen=True, omit_defaults=True, gc=False, tag="delta", tag_
     """Log probabilities of the tokens of this text, if the request asked for them."""
 
 
+UNKNOWN_WEIGHTS = -1
+"""The version of the weights that decoded tokens of an earlier attempt, which another worker has
+continued."""
+
+
+class WeightsSpan(NamedTuple):
+    """Output tokens from `at` on were decoded by this version of the weights, up to the next
+    span."""
+
+    at: int
+    version: int
+    """0: the weights that the engine has started with; `UNKNOWN_WEIGHTS`."""
+
+
 class OutputTokens(Struct, frozen=True, omit_defaults=True, tag="tokens", tag_field="type"):
     """The next output tokens, if the request asked for ids: all that were decoded, in order. They
     precede the events that the parser made from them, unless a message was lost. They add up to
@@ -97,6 +113,8 @@ class OutputTokens(Struct, frozen=True, omit_defaults=True, tag="tokens", tag_fi
     logprobs: list[TokenLogprob | None] | None = None
     """One for each id, if the request asked for them; `at` of each is 0. None: the engine reported
     none, as for tokens of an earlier attempt."""
+    weights: list[WeightsSpan] = []
+    """The versions that begin among these ids; before the first one, that of the ids before."""
 
 
 class Dispatch(Struct, frozen=True, tag="dispatch", tag_field="type"):
@@ -165,6 +183,17 @@ class PromptComparison(Struct, frozen=True, omit_defaults=True):
     template drops earlier reasoning."""
 
 
+class PromptImage(Struct, frozen=True):
+    """An image in a prompt. Its data is in the bucket `tw_media`."""
+
+    hash: str
+    """`Media.hash`."""
+    at: int
+    """Index of its first token in the prompt."""
+    tokens: int
+    """Its tokens: what the model's processor puts in the place of one placeholder."""
+
+
 class Prepared(Struct, frozen=True, omit_defaults=True, tag="prepared", tag_field="type"):
     """The prompt is ready and a worker has it: the turn will stream. The first event of every
     attempt, and of every shard that takes one over."""
@@ -181,6 +210,10 @@ class Prepared(Struct, frozen=True, omit_defaults=True, tag="prepared", tag_fiel
     number."""
     comparison: PromptComparison | None = None
     """None: the request compares with no earlier prompt, or the comparison is not possible."""
+    opening: str = ""
+    """With `prompt_ids`: as in `LedgerContext`."""
+    images: list[PromptImage] = []
+    """With `prompt_ids`: the images in the prompt, in order."""
 
 
 class Finish(Struct, frozen=True, omit_defaults=True, tag="finish", tag_field="type"):

@@ -16,7 +16,14 @@ from msgspec import Raw, Struct, field
 
 from schemas.conversation import Conversation, Sampling, ToolSpec
 from schemas.errors import ErrorInfo
-from schemas.events import Failed, FinishReason, PromptComparison, TurnEvent
+from schemas.events import (
+    Failed,
+    FinishReason,
+    PromptComparison,
+    PromptImage,
+    TurnEvent,
+    WeightsSpan,
+)
 from schemas.ledger import LedgerContext
 
 ABSENT = Raw(b"null")
@@ -147,6 +154,8 @@ class ParseContext(Struct, frozen=True, omit_defaults=True):
     """Context for the turn's ledger entry; None: no entry."""
     comparison: PromptComparison | None = None
     """As in the turn's `Prepared`."""
+    images: list[PromptImage] = []
+    """With `prompt_ids`: as in the turn's `Prepared`."""
     trace: dict[str, str] = {}
     """As in `TurnRequest`."""
 
@@ -180,17 +189,6 @@ class ThoughtBudget(Struct, frozen=True, omit_defaults=True):
     """The prompt ends inside an open thought."""
     grammar: str = ""
     """Grammar of the output after an ended thought; "": it is free."""
-
-
-class PromptImage(Struct, frozen=True):
-    """An image in a prompt. Its data is in the bucket `tw_media`."""
-
-    hash: str
-    """`Media.hash`."""
-    at: int
-    """Index of its first token in the prompt."""
-    tokens: int
-    """Its tokens: what the model's processor puts in the place of one placeholder."""
 
 
 NOT_HELD_S = 0.0
@@ -259,6 +257,8 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     """The images in `prompt`, in order."""
     adapter: str = ""
     """As in `Conversation`."""
+    any_weights: bool = False
+    """As in `Hints`."""
 
     @property
     def is_prefill(self) -> bool:
@@ -340,6 +340,9 @@ class TokenEntry(Struct, frozen=True, omit_defaults=True, gc=False):
     expected_cached: int = field(default=0, name="held")
     """In a stream's first entry: prompt tokens that the worker expects in its KV cache, until
     `cached` is known."""
+    weights: list[WeightsSpan] = []
+    """The versions of the weights that begin among `ids`. Empty where all tokens of a turn have
+    version 0."""
 
 
 class TokenFrame(Struct, frozen=True, omit_defaults=True):

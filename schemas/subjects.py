@@ -6,6 +6,7 @@ tw.v2.tokenize.<model>.<preprocessor>   frontend → one preprocessor           
 tw.v2.detokenize.<model>.<preprocessor> frontend → one preprocessor           request and reply
 tw.v2.gen.<model>.<worker>              preprocessor → one worker             request and reply
 tw.v2.kvall.<model>.<worker>            preprocessor → one worker             all its KV blocks
+tw.v2.engine.<model>.<worker>           frontend → one worker                 pause, other weights
 tw.v2.tok.<parser>                      worker → one parser shard             frames of tokens
 tw.v2.evt.<frontend>                    preprocessor, parser → one frontend   frames of events
 tw.v2.replay.<stage>.<id>               receiver → one sender
@@ -74,6 +75,7 @@ detokenize = _in_group("detokenize")
 generate = _in_group("gen")
 kv = _in_group("kv")
 kv_snapshot = _in_group("kvall")
+engine = _in_group("engine")
 replay = _in_group("replay")
 credit = _in_group("credit")
 heartbeat = _in_group("beat")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from cachetools import LRUCache
 
 from schemas.errors import RETRY_AFTER_S, TimedOut, Unavailable
-from schemas.frames import PromptImage
+from schemas.events import PromptImage
 from services.images.store import ImageStore
 from services.runtime.config import MIB, ImageStoreConfig
 from services.runtime.process import Process

@@ -17,7 +17,8 @@ from typing_extensions import override
 
 from schemas.conversation import Call, Conversation, Message, Part, Result, Sampling, Text, ToolSpec
 from schemas.errors import TurnwireError
-from schemas.frames import GenerateRequest, PromptImage, pack_ids
+from schemas.events import PromptImage
+from schemas.frames import GenerateRequest, pack_ids
 from schemas.ledger import LedgerContext, LedgerEntry
 from schemas.session import tenant_key
 from services.preprocessor.ledger_reader import LedgerReader

@@ -29,7 +29,7 @@ from msgspec.structs import replace
 
 from schemas.conversation import Conversation, Sampling, ToolSpec, Unseal, opens_nothing
 from schemas.errors import Invalid
-from schemas.frames import PromptImage
+from schemas.events import PromptImage
 from services.images.prompt_images import place_images
 from services.ledger.encode import EncodedPrompt
 from services.ledger.recall import NO_LEDGER, Ledger

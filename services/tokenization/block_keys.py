@@ -14,7 +14,7 @@ from typing import overload
 from cachetools import LRUCache
 from xxhash import xxh3_64_intdigest
 
-from schemas.frames import PromptImage
+from schemas.events import PromptImage
 
 TOKEN_ID_BYTES = 4
 _STRETCH = 128

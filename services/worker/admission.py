@@ -14,7 +14,7 @@ import numpy
 from schemas.control import VISION
 from schemas.conversation import Sampling
 from schemas.errors import ContextOverflow, Invalid
-from schemas.frames import PromptImage
+from schemas.events import PromptImage
 from services.worker.engine import (
     SAMPLING_FIELDS,
     EngineInfo,

@@ -23,8 +23,7 @@ from msgspec import Struct
 from schemas.control import VISION, Load
 from schemas.conversation import OutputFormat, Sampling
 from schemas.errors import ENGINE_DIED, EngineFailed, TurnwireError
-from schemas.events import FinishReason
-from schemas.frames import PromptImage
+from schemas.events import FinishReason, PromptImage
 
 KV_LIMIT = "the KV cache holds no more tokens"
 LOWEST_LOGPROB = -9999.0
@@ -217,6 +216,9 @@ class EngineDelta(Struct, gc=False):
     waited_s: float | None = None
     """Set with `cached`: seconds from `open` to the start of the prefill; None: the engine does not
     report it."""
+    weights: int | None = None
+    """The version of the weights that decoded `ids` and `stop_id`, where another one decoded the
+    turn's tokens before; with a turn's first token, unless it is 0."""
 
 
 # -- the engine
@@ -307,6 +309,39 @@ class AdapterSource(Protocol):
 
     def adapters(self) -> Sequence[str]:
         """Returns the names that requests may have now. Cheap: called twice a second."""
+        ...
+
+
+# -- weights that change
+# --------------------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class UpdatableWeights(Protocol):
+    """An engine with weights that can change while it runs. All calls are made on the loop, one at
+    a time. An engine without the feature `salt` drops its KV cache with the old weights."""
+
+    @property
+    def weights_version(self) -> int:
+        """The number of the current weights; 0: those of the start."""
+        ...
+
+    async def pause(self, *, abort: bool) -> None:
+        """Returns when no step runs, and none will before `resume`. `abort`: open turns fail with
+        Unavailable, else they wait. Further turns can be opened, and wait. Idempotent."""
+        ...
+
+    async def resume(self) -> None:
+        """Goes on. Idempotent."""
+        ...
+
+    async def update_weights(self, source: str, version: int) -> None:
+        """Loads the weights of `source`, between two steps; pauses for it, unless it is paused.
+        Tokens decoded afterwards are of `version`.
+
+        Raises Invalid for a source that does not fit the model, EngineFailed if it could not be
+        loaded: the old weights are then still in use; EngineDied if they are not.
+        """
         ...
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import nats
 
 from schemas import subjects
-from schemas.frames import GenerateRequest, PromptImage, TokenFrame, unpack_ids
+from schemas.events import PromptImage
+from schemas.frames import GenerateRequest, TokenFrame, unpack_ids
 from tests.kit.waiting import LIMIT_S
 from turnwire_tools.tap import messages
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.conversation import Call, Conversation, Part, Reasoning, Result, Text
-from schemas.frames import PromptImage
+from schemas.events import PromptImage
 from services.preprocessor.prefill import REPLIES, certain_prefix, with_reply
 from tests.kit.conversations import user
 

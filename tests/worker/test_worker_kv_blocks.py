@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from schemas.frames import PromptImage, pack_ids, unpack_ids
+from schemas.events import PromptImage
+from schemas.frames import pack_ids, unpack_ids
 from services.tokenization.block_keys import (
     KeyMemo,
     PromptKeys,

@@ -5,7 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.frames import PromptImage, pack_ids
+from schemas.events import PromptImage
+from schemas.frames import pack_ids
 from services.tokenization.block_keys import block_keys, with_images
 from services.worker.engine import (
     BlocksOffloaded,

@@ -3,32 +3,18 @@
 import sys
 from collections.abc import Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.events import BlockKind, BlockStart, Delta, FinishReason
+from schemas.events import BlockStart, Delta, FinishReason
 from schemas.frames import ParseContext, TokenFinish
 from services.families import find_family
 from services.parser.traced_parse import TracedParse
 from services.parser.turn_stream import TurnStream
+from services.rollouts.turn import SampleBlock
 from services.runtime.storage.seal import Sealer
 from services.tokenization.detokenizer import Vocabulary
 
 _SEALER = Sealer(b"trajectories")
-
-
-class SampleBlock(Struct, omit_defaults=True):
-    """The tokens of a block's text; of a call, of its arguments. Those between two blocks are
-    markup: what closes the first one and opens the second, with the name of a call. A block without
-    tokens of its own has `start` = `end`."""
-
-    kind: BlockKind
-    start: int
-    end: int
-    name: str | None = None
-    """Name of a tool call, as the model wrote it."""
-    call_id: str | None = None
-    """As the client received it."""
 
 
 def blocks_of(

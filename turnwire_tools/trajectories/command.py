@@ -15,6 +15,7 @@ from schemas.frames import TokenFinish
 from services.cli.instances import bus_defaults
 from services.cli.registry import Command
 from services.cli.signals import run
+from services.rollouts.turn import SampleBlock
 from services.runtime.bus import Delivery
 from services.runtime.config import BusConfig, Seconds
 from services.runtime.config.loader import Sources
@@ -23,7 +24,7 @@ from services.tokenization.tokenizer_files import load_backend
 from turnwire_tools.tap import messages
 from turnwire_tools.tap.follow import follow
 from turnwire_tools.tap.turns import FollowedTurn, TurnFollower
-from turnwire_tools.trajectories.blocks import SampleBlock, blocks_of
+from turnwire_tools.trajectories.blocks import blocks_of
 from turnwire_tools.trajectories.samples import Sampler
 
 FLUSH_S = 1.0

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 
 from schemas.conversation import Call, Conversation, Part, Text
 from services.ledger.difference import answers_in, content_of
+from services.rollouts.turn import SampleBlock
 from services.tokenization.segments import common_prefix
 from turnwire_tools.tap.turns import FollowedTurn
-from turnwire_tools.trajectories.blocks import SampleBlock
 
 _MARKS = re.compile(r"<[^>]*>|\[[^\]]*\]|\s+|\w+|[^\w\s]")
 

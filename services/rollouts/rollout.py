@@ -1,0 +1,74 @@
+"""A rollout: one run of an agent, whose turns are recorded for training. Pure."""
+
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from schemas.conversation import Sampling
+
+ROLLOUT_PREFIX = "ro_"
+"""Begins every rollout's id, which is also a key: 128 random bits follow, in hexadecimal."""
+
+
+class RolloutLimits(Struct, frozen=True, omit_defaults=True):
+    """Where a rollout ends by itself; None: no limit of its own."""
+
+    turns: int | None = None
+    output_tokens: int | None = None
+    """Of all its turns. A turn gets what is left."""
+    seconds: float | None = None
+    """Since it was made."""
+
+
+class WeightsPolicy(Struct, frozen=True, omit_defaults=True):
+    """What changes of the weights mean for a rollout."""
+
+    any_weights: bool = False
+    """As in `Hints`."""
+    max_version_lag: int | None = None
+    """A rollout whose first turn was decoded by weights that are more versions old takes no more
+    turns; None: any number."""
+    on_lag: Literal["end", "restart"] = "end"
+    """`end`: its samples stay; `restart`: they are dropped, and the agent has to begin again."""
+
+
+class Rollout(Struct, frozen=True, omit_defaults=True):
+    """A rollout as it was made. What changes later is in `RolloutState` and `Rewards`."""
+
+    id: str
+    created: float
+    """Unix time."""
+    tenant: str | None
+    """The holder of the key that made it; None where the server has no keys."""
+    key: str = ""
+    """The SHA-256 of that key, in hexadecimal."""
+    model: str = ""
+    """The model that decodes its turns, whichever its clients name; "": theirs."""
+    sampling: Sampling = Sampling()
+    """Replaces what clients send, where it is set."""
+    limits: RolloutLimits = RolloutLimits()
+    weights: WeightsPolicy = WeightsPolicy()
+    group: str | None = None
+    """Rollouts of one task have the same."""
+    metadata: dict[str, Any] = {}
+
+
+class RolloutState(Struct, frozen=True, omit_defaults=True):
+    """How far a rollout is."""
+
+    status: Literal["open", "finished", "aborted", "ended", "stale"] = "open"
+    """`ended`: by a limit; `stale`: by `on_lag`: restart."""
+    reason: str = ""
+    """The limit: `turns`, `output_tokens`, `seconds`, `version_lag`."""
+    ended: float | None = None
+    """Unix time; None: it is open."""
+    run: int = 1
+    """Counts the restarts. Turns of earlier runs are in no sample."""
+
+
+class Rewards(Struct, frozen=True, omit_defaults=True):
+    """What its trainer gave a rollout."""
+
+    reward: float | None = None
+    turns: dict[str, float] = {}
+    """By turn."""

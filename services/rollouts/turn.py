@@ -1,0 +1,57 @@
+"""A turn that has ended, as samples need it. Pure."""
+
+from array import array
+
+from msgspec import Struct
+
+from schemas.conversation import Call, Client, Text
+from schemas.events import BlockKind, FinishReason, PromptImage, WeightsSpan
+
+
+class SampleBlock(Struct, omit_defaults=True):
+    """The tokens of a block's text; of a call, of its arguments. Those between two blocks are
+    markup: what closes the first one and opens the second, with the name of a call. A block without
+    tokens of its own has `start` = `end`."""
+
+    kind: BlockKind
+    start: int
+    end: int
+    name: str | None = None
+    """Name of a tool call, as the model wrote it."""
+    call_id: str | None = None
+    """As the client received it."""
+
+
+class SampledTurn(Struct):
+    """One turn with all its tokens."""
+
+    id: str
+    time: float
+    """Unix time of the request."""
+    model: str
+    client: Client
+    prompt: "array[int]"
+    output: "array[int]"
+    """As many ids as the last event counts: with the end token, if the engine reports one, up to a
+    cut."""
+    reason: FinishReason
+    """Why decoding ended."""
+    stop_id: int | None = None
+    """The end token, which is then the last of `output`."""
+    logprobs: list[float | None] = []
+    """One for each output token; empty where none were recorded."""
+    blocks: list[SampleBlock] | None = None
+    """Offsets count output tokens; None: they are not known."""
+    written: list[Text | Call] = []
+    """The text and calls, as the client received them."""
+    opening: str = ""
+    """The turn opening at the prompt's end, as in `LedgerContext`."""
+    answers: list[bytes] = []
+    """`digest_of` each answer of the model in the request's history."""
+    question: list[str] = []
+    """The texts of a user's messages in a request without answers of the model; otherwise empty."""
+    images: list[PromptImage] = []
+    weights: list[WeightsSpan] = []
+    """The versions of the weights that decoded the output; empty: version 0."""
+    experts: str = ""
+    """The name of the file with the experts that its tokens were routed to; "": none."""
