@@ -1,4 +1,4 @@
-"""A rollout: one run of an agent, whose turns are recorded for training. Pure."""
+"""Defines a rollout: one run of an agent, recorded for training. Pure."""
 
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ class RolloutLimits(Struct, frozen=True, omit_defaults=True):
 
     turns: int | None = None
     output_tokens: int | None = None
-    """Of all its turns. A turn gets what is left."""
+    """The sum over its turns. A turn gets what is left."""
     seconds: float | None = None
     """Since it was made."""
 
@@ -26,8 +26,8 @@ class WeightsPolicy(Struct, frozen=True, omit_defaults=True):
     any_weights: bool = False
     """As in `Hints`."""
     max_version_lag: int | None = None
-    """A rollout whose first turn was decoded by weights that are more versions old takes no more
-    turns; None: any number."""
+    """How many versions older the weights of its first turn may be. Then it takes no more turns;
+    None: any number."""
     on_lag: Literal["end", "restart"] = "end"
     """`end`: its samples stay; `restart`: they are dropped, and the agent has to begin again."""
 
@@ -71,4 +71,4 @@ class Rewards(Struct, frozen=True, omit_defaults=True):
 
     reward: float | None = None
     turns: dict[str, float] = {}
-    """By turn."""
+    """The reward of each turn that has one."""
