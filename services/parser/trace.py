@@ -64,6 +64,8 @@ class _Token(NamedTuple):
 
     start: int
     end: int
+    number: int
+    """Its place in the output."""
     logprobs: ReportedLogprobs
 
 
@@ -99,6 +101,8 @@ class Trace:
         """The parser's output."""
         self._top = top
         self._tokens: deque[_Token] = deque()
+        self._added = 0
+        """The number of tokens so far."""
         self._starts: dict[int, int] = {}
         """Reasoning or text block → the offset of its first character in the output."""
         self._raw: list[str] = []
@@ -128,7 +132,8 @@ class Trace:
             start += len(replaced)
         stop = end + len(text) + bool(pending)
         if logprobs and stop > start:
-            self._tokens.append(_Token(start, stop, logprobs))
+            self._tokens.append(_Token(start, stop, self._added, logprobs))
+        self._added += 1
         self._inside = pending
         if text:
             self.add_flushed(text)
@@ -196,24 +201,27 @@ class Trace:
         while tokens and tokens[0].start < stop:
             token = tokens.popleft()
             if token.end > run.start:
-                offset = run.offset_of(max(token.start, run.start))
-                logprobs.append(token_logprob(self._vocabulary, token.logprobs, self._top, offset))
+                at = run.offset_of(max(token.start, run.start))
+                logprobs.append(self._token_logprob(token, at))
         self._passed = max(self._passed, stop)
         return logprobs
 
+    def _token_logprob(self, token: _Token, at: int) -> TokenLogprob:
+        return token_logprob(self._vocabulary, token.logprobs, self._top, index=token.number, at=at)
+
 
 def token_logprob(
-    vocabulary: Vocabulary, logprobs: ReportedLogprobs, top: int, at: int = 0
+    vocabulary: Vocabulary, logprobs: ReportedLogprobs, top: int, *, index: int, at: int = 0
 ) -> TokenLogprob:
-    """Makes a token of a block, with its `top` likeliest alternatives. `logprobs`: not empty; `at`:
-    its offset in the block."""
+    """Makes a token of the output, with its `top` likeliest alternatives. `logprobs`: not empty;
+    `index`: its place in the output; `at`: its offset in the block."""
     token, logprob = logprobs[0]
     data = vocabulary.bytes_of(token)
     alternatives: list[TopLogprob] = []
     for other, value in sorted(logprobs, key=itemgetter(1), reverse=True)[:top]:
         other_data = vocabulary.bytes_of(other)
         alternatives.append(TopLogprob(_decoded(other_data), value, other_data))
-    return TokenLogprob(_decoded(data), logprob, at, data, alternatives)
+    return TokenLogprob(_decoded(data), logprob, at, data, alternatives, index)
 
 
 def logprobs_of_each(

@@ -155,11 +155,12 @@ class TurnParse:
         if top is None:
             self.stream.log.add_tokens(ids, None)
             return
+        log = self.stream.log
         reported = [
-            token_logprob(self._vocabulary, pairs, top) if pairs else None
-            for pairs in logprobs_of_each(ids, logprobs)
+            token_logprob(self._vocabulary, pairs, top, index=index) if pairs else None
+            for index, pairs in enumerate(logprobs_of_each(ids, logprobs), log.tokens)
         ]
-        self.stream.log.add_tokens(ids, reported)
+        log.add_tokens(ids, reported)
 
     # -- the end
 

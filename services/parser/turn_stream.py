@@ -67,6 +67,9 @@ class TurnStream:
         self.announced = True
         context = self.context
         cached = self.expected_cached if self.cached is None else self.cached
+        opening = ""
+        if context.prompt_ids and context.ledger is not None:
+            opening = context.ledger.opening
         return Prepared(
             context.prompt_tokens,
             context.max_tokens,
@@ -75,6 +78,8 @@ class TurnStream:
             context.prompt_ids,
             min(cached, context.prompt_tokens),
             context.comparison,
+            opening,
+            context.images,
         )
 
     def rewind(self, position: StreamPosition) -> None:

@@ -83,6 +83,7 @@ def _parse_context(
         tenant=conversation.client.tenant,
         ledger=ledger,
         comparison=comparison,
+        images=prompt.images if sampling.return_token_ids else [],
         trace=request.trace,
     )
 

@@ -15,9 +15,12 @@ from schemas.events import (
     Finish,
     FinishReason,
     Interrupted,
+    OutputTokens,
+    PromptImage,
     TokenLogprob,
 )
-from schemas.frames import TokenEntry, TokenFinish, unpack_ids
+from schemas.frames import TokenEntry, TokenFinish, pack_ids, unpack_ids
+from schemas.ledger import LedgerContext
 from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
 from services.worker.output.outbox import GONE
@@ -34,6 +37,34 @@ from tests.parser.shard_turns import (
     parsed,
     scored_blocks,
 )
+
+PNG = PromptImage("ab" * 32, 1, 2)
+
+
+def test_prepared_has_opening_and_images_with_the_ids() -> None:
+    ledger = LedgerContext(b"state", 9, b"head", opening="<think>\n")
+    prompt = pack_ids([1, 2, 3])
+    parse = parsed("Hi", prompt_ids=prompt, ledger=ledger, images=[PNG], scored=False)
+    prepared = parse.stream.announce("p")
+    assert (prepared.prompt_ids, prepared.opening) == (prompt, "<think>\n")
+    assert prepared.images == [PNG]
+    assert parsed("Hi", prompt_ids=prompt, scored=False).stream.announce("p").opening == ""
+    assert parsed("Hi", ledger=ledger, scored=False).stream.announce("p").opening == ""
+
+
+@for_rows([*product((0, 1, 3), (True, False))])
+def test_each_token_has_its_place_in_the_output(cuts: int, has_ids: bool) -> None:
+    raw = "Hm.\n</think>\n\nGrüße, 船."
+    ids = ids_of(raw)
+    prompt = pack_ids([1]) if has_ids else b""
+    parse = parsed(raw, cuts=cuts, prompt_ids=prompt, in_reasoning=True)
+    for _, _, tokens in scored_blocks(parse):
+        assert [token.data for token in tokens] == [
+            VOCABULARY.bytes_of(ids[token.index]) for token in tokens
+        ]
+    reported = [event for event in events(parse) if isinstance(event, OutputTokens)]
+    places = [token.index for event in reported for token in event.logprobs or [] if token]
+    assert places == ([*range(len(ids))] if has_ids else [])
 
 
 def spelled(tokens: list[TokenLogprob]) -> bytes:

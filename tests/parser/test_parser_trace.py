@@ -45,10 +45,10 @@ def traced(
         new = list(new)
         for event, tokens in zip(new, trace.match(new), strict=True):
             events.append(event)
-            origins.setdefault(event.block, []).extend((round(t.logprob), t.at) for t in tokens)
+            origins.setdefault(event.block, []).extend((t.index, t.at) for t in tokens)
 
     for index, piece in enumerate(pieces):
-        trace.add_token(index, piece, b"", [(index, float(index))])
+        trace.add_token(index, piece, b"", [(index, -0.5)])
         take(parser.feed(piece))
     take(parser.finish(reason))
     blocks = fold(events)

@@ -54,6 +54,8 @@ def check(turn: Running, end: Finish, prompt: list[int]) -> None:
     assert isinstance(prepared, Prepared)
     assert unpack_ids(prepared.prompt_ids) == prompt
     assert len(sink.ids) == len(sink.logprobs) == end.usage.output == end.tokens
+    for at, token in enumerate(sink.logprobs):
+        assert token is None or token.index == at
     assert sink.ids[-1] == model.eos
     decoder = model.vocabulary.open(frozenset())
     assert (

@@ -32,9 +32,7 @@ def blocks_of(
     traced = replace(context, logprobs=0, ledger=None, prompt_ids=b"")
     stream = TurnStream(turn, 1, traced, "")
     parse = TracedParse.open(stream, find_family(context.family), vocabulary, _SEALER)
-    # In place of its log probability each token has its index: the parser returns it with the text
-    # that it made of it.
-    parse.feed(ids, [[(token, float(at))] for at, token in enumerate(ids)])
+    parse.feed(ids, [[(token, 0.0)] for token in ids])
     if not parse.ended:
         reason = finish.reason
         if reason is FinishReason.CONTEXT:
@@ -49,6 +47,6 @@ def blocks_of(
         elif isinstance(event, Delta) and event.logprobs:
             block = blocks[-1]
             if block.start == block.end:
-                block.start = int(event.logprobs[0].logprob)
-            block.end = int(event.logprobs[-1].logprob) + 1
+                block.start = event.logprobs[0].index
+            block.end = event.logprobs[-1].index + 1
     return blocks
