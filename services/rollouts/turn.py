@@ -1,11 +1,16 @@
 """A turn that has ended, as samples need it. Pure."""
 
 from array import array
+from collections.abc import Sequence
+from itertools import chain, takewhile
 
-from msgspec import Struct
+from msgspec import Struct, json
+from xxhash import xxh3_64_digest
 
-from schemas.conversation import Call, Client, Text
+from schemas.conversation import Call, Client, Conversation, Part, Text
 from schemas.events import BlockKind, FinishReason, PromptImage, WeightsSpan
+from services.ledger.difference import answers_in, content_of
+from services.templates.messages import is_answer
 
 
 class SampleBlock(Struct, omit_defaults=True):
@@ -28,6 +33,8 @@ class SampledTurn(Struct):
     id: str
     time: float
     """Unix time of the request."""
+    ended: float
+    """Unix time of its last event."""
     model: str
     client: Client
     prompt: "array[int]"
@@ -47,11 +54,29 @@ class SampledTurn(Struct):
     opening: str = ""
     """The turn opening at the prompt's end, as in `LedgerContext`."""
     answers: list[bytes] = []
-    """`digest_of` each answer of the model in the request's history."""
+    """`digest_of` each answer of the model in the request's history, oldest first."""
     question: list[str] = []
-    """The texts of a user's messages in a request without answers of the model; otherwise empty."""
+    """The texts of the user's messages before the first answer."""
     images: list[PromptImage] = []
     weights: list[WeightsSpan] = []
     """The versions of the weights that decoded the output; empty: version 0."""
     experts: str = ""
     """The name of the file with the experts that its tokens were routed to; "": none."""
+
+
+def digest_of(answer: Sequence[Part]) -> bytes:
+    """Eight bytes that are equal for equal text and calls, in whatever form a client sends them
+    back."""
+    return xxh3_64_digest(json.encode(content_of(answer)))
+
+
+def answers_of(conversation: Conversation) -> list[bytes]:
+    """`SampledTurn.answers` of a turn with this request."""
+    return [digest_of(answer) for answer in answers_in(conversation.messages)]
+
+
+def question_of(conversation: Conversation) -> list[str]:
+    """`SampledTurn.question` of a turn with this request."""
+    before = takewhile(lambda message: not is_answer(message), conversation.messages)
+    texts = (message.parts for message in before if message.role == "user")
+    return [part.text for part in chain.from_iterable(texts) if isinstance(part, Text)]

@@ -24,11 +24,12 @@ from schemas.frames import (
     pack_ids,
 )
 from services.cli.main import main
+from services.rollouts.samples import Sampler
 from tests.kit.conversations import assistant, conversation, user
 from tests.kit.events import finish, text
 from turnwire_tools.replay.replay_file import RecordedPrompt
 from turnwire_tools.tap.turns import FollowedTurn, TurnFollower
-from turnwire_tools.trajectories.samples import Sampler
+from turnwire_tools.trajectories.command import sampled_turn
 
 CONTEXT = codec.encode(ParseContext("m", "qwen3_coder", "f", 3))
 
@@ -63,7 +64,7 @@ class Rollout:
         turn.add_tokens(TokenEntry(name, 1, 0, output), 0.0)
         end = finish(1, usage=Usage(output=len(output)))
         turn.add_events(EventEntry(name, 1, [*text(0, f"text {self.count}"), end]), 0.0)
-        self.sampler.add(turn, None, now)
+        self.sampler.add(sampled_turn(turn, now))
 
     def causes(self) -> list[tuple[str, str | None] | None]:
         """Cause of each sample, and the turn from which it departs."""

@@ -11,11 +11,12 @@ import msgspec
 from cyclopts import Parameter
 
 from schemas import subjects
-from schemas.frames import TokenFinish
+from schemas.frames import ParseContext, TokenFinish
 from services.cli.instances import bus_defaults
 from services.cli.registry import Command
 from services.cli.signals import run
-from services.rollouts.turn import SampleBlock
+from services.rollouts.samples import Sampler
+from services.rollouts.turn import SampleBlock, SampledTurn, answers_of, question_of
 from services.runtime.bus import Delivery
 from services.runtime.config import BusConfig, Seconds
 from services.runtime.config.loader import Sources
@@ -25,7 +26,6 @@ from turnwire_tools.tap import messages
 from turnwire_tools.tap.follow import follow
 from turnwire_tools.tap.turns import FollowedTurn, TurnFollower
 from turnwire_tools.trajectories.blocks import blocks_of
-from turnwire_tools.trajectories.samples import Sampler
 
 FLUSH_S = 1.0
 """How often sessions that have gone quiet are looked for."""
@@ -91,21 +91,19 @@ class Writer:
         """
         for turn in self._turns.take(message, now):
             if turn.is_sequence:
-                self._samples.add(turn, self._blocks(turn), now)
+                self._samples.add(self._sampled(turn, now))
             else:
                 self._dropped += 1
         if now - self._flushed >= FLUSH_S:
             self._flushed = now
             self._write(now - self._idle_s)
 
-    def _blocks(self, turn: FollowedTurn) -> list[SampleBlock] | None:
-        if self._vocabulary is None or turn.context is None or turn.reason is None:
-            return None
-        ids = turn.output
-        if turn.stop_id is not None:
-            ids = ids[:-1]
-        finish = TokenFinish(turn.reason, turn.stop_id)
-        return blocks_of(turn.id, turn.context, ids, finish, self._vocabulary)
+    def _sampled(self, turn: FollowedTurn, ended: float) -> SampledTurn:
+        """A turn that is one sequence."""
+        sampled = sampled_turn(turn, ended)
+        if self._vocabulary is not None and turn.context is not None:
+            sampled.blocks = _blocks(sampled, turn.context, self._vocabulary)
+        return sampled
 
     def end(self) -> None:
         """Writes all sessions."""
@@ -133,3 +131,35 @@ async def _follow(config: BusConfig, writer: Writer) -> int:
         return await follow(config, "trajectories", [subjects.ALL], take)
     finally:
         writer.end()
+
+
+def sampled_turn(turn: FollowedTurn, ended: float) -> SampledTurn:
+    """A turn that is one sequence (`is_sequence`) and has ended at this Unix time, without its
+    blocks."""
+    assert turn.reason is not None
+    opening = ""
+    if turn.context is not None and turn.context.ledger is not None:
+        opening = turn.context.ledger.opening
+    return SampledTurn(
+        turn.id,
+        turn.time,
+        ended,
+        turn.conversation.model,
+        turn.conversation.client,
+        turn.prompt,
+        turn.output,
+        turn.reason,
+        turn.stop_id,
+        turn.logprobs,
+        written=turn.written,
+        opening=opening,
+        answers=answers_of(turn.conversation),
+        question=question_of(turn.conversation),
+    )
+
+
+def _blocks(turn: SampledTurn, context: ParseContext, vocabulary: Vocabulary) -> list[SampleBlock]:
+    ids = turn.output
+    if turn.stop_id is not None:
+        ids = ids[:-1]
+    return blocks_of(turn.id, context, ids, TokenFinish(turn.reason, turn.stop_id), vocabulary)

@@ -8,17 +8,14 @@ each decoded token is in one loss mask, once. Pure.
 
 import re
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.conversation import Call, Conversation, Part, Text
-from services.ledger.difference import answers_in, content_of
-from services.rollouts.turn import SampleBlock
+from services.rollouts.turn import SampleBlock, SampledTurn, digest_of
 from services.tokenization.segments import common_prefix
-from turnwire_tools.tap.turns import FollowedTurn
 
 _MARKS = re.compile(r"<[^>]*>|\[[^\]]*\]|\s+|\w+|[^\w\s]")
 
@@ -89,16 +86,17 @@ class _SampleTurn(Struct, frozen=True):
     span: SampleTurn
     head: int
     """Ids before the opening of its prompt (`_head`)."""
-    written: list[Text | Call]
+    digest: bytes
+    """`digest_of` what it wrote."""
 
 
 class _OpenSample:
     """A sample that may go on."""
 
-    def __init__(self, turn: FollowedTurn, departs: Break | None) -> None:
+    def __init__(self, turn: SampledTurn, departs: Break | None) -> None:
         self.id = turn.id
-        self.model = turn.conversation.model
-        self.client = turn.conversation.client
+        self.model = turn.model
+        self.client = turn.client
         self.departs = departs
         self.ids = array("I")
         self.logprobs: dict[int, float] = {}
@@ -106,10 +104,10 @@ class _OpenSample:
         self.last = 0.0
         """When its last turn ended."""
 
-    def add(self, turn: FollowedTurn, blocks: list[SampleBlock] | None, now: float) -> None:
+    def add(self, turn: SampledTurn) -> None:
         """Appends a turn with a prompt that begins with all ids so far."""
         start = len(turn.prompt)
-        self.last = now
+        self.last = turn.ended
         self.ids = turn.prompt + turn.output
         for at, logprob in enumerate(turn.logprobs, start):
             if logprob is not None:
@@ -122,23 +120,23 @@ class _OpenSample:
             len(self.ids),
             str(turn.reason),
             turn.stop_id,
-            None if blocks is None else [_moved(block, start) for block in blocks],
+            None if turn.blocks is None else [_moved(block, start) for block in turn.blocks],
         )
-        self.turns.append(_SampleTurn(span, _head(turn), turn.written))
+        self.turns.append(_SampleTurn(span, _head(turn), digest_of(turn.written)))
 
-    def is_of(self, conversation: Conversation) -> bool:
-        """Whether a request may be of this session: no two session ids contradict it."""
-        sessions = {self.client.session, conversation.client.session} - {None}
-        return self.has_owner(conversation) and len(sessions) < 2
+    def is_of(self, turn: SampledTurn) -> bool:
+        """Whether a turn may be of this session: no two session ids contradict it."""
+        sessions = {self.client.session, turn.client.session} - {None}
+        return self.has_owner(turn) and len(sessions) < 2
 
-    def has_owner(self, conversation: Conversation) -> bool:
-        """Whether a request is for the same model and tenant."""
-        return (self.model, self.client.tenant) == (conversation.model, conversation.client.tenant)
+    def has_owner(self, turn: SampledTurn) -> bool:
+        """Whether a turn is of the same model and tenant."""
+        return (self.model, self.client.tenant) == (turn.model, turn.client.tenant)
 
-    def continues(self, turn: FollowedTurn) -> bool:
-        """Whether the prompt begins with all ids, and is of the same session as far as that is
+    def is_continued_by(self, turn: SampledTurn) -> bool:
+        """Whether a turn's prompt begins with all ids, and is of the same session as far as that is
         known."""
-        return self.is_of(turn.conversation) and turn.prompt[: len(self.ids)] == self.ids
+        return self.is_of(turn) and turn.prompt[: len(self.ids)] == self.ids
 
     def sample(self) -> Sample:
         """The sample as it stands."""
@@ -180,14 +178,14 @@ class Sampler:
     def __init__(self) -> None:
         self._open: list[_OpenSample] = []
 
-    def add(self, turn: FollowedTurn, blocks: list[SampleBlock] | None, now: float) -> None:
-        """Takes a turn that has ended at this Unix time. `blocks`: those of its output."""
-        continued = (sample for sample in self._open if sample.continues(turn))
+    def add(self, turn: SampledTurn) -> None:
+        """Takes a turn that has ended."""
+        continued = (sample for sample in self._open if sample.is_continued_by(turn))
         longest = max(continued, key=lambda sample: len(sample.ids), default=None)
         if longest is None:
             longest = _OpenSample(turn, self._break(turn))
             self._open.append(longest)
-        longest.add(turn, blocks, now)
+        longest.add(turn)
 
     def close(self, before: float = float("inf")) -> list[Sample]:
         """Samples with a last turn that ended before a Unix time. A session that goes on later
@@ -196,11 +194,10 @@ class Sampler:
         self._open = [sample for sample in self._open if sample.last >= before]
         return [sample.sample() for sample in closed]
 
-    def _break(self, turn: FollowedTurn) -> Break | None:
+    def _break(self, turn: SampledTurn) -> Break | None:
         """Why this turn continues no sample."""
-        conversation = turn.conversation
         near = [*self._near(turn)]
-        if not any(message.role == "assistant" for message in conversation.messages):
+        if not turn.answers:
             for other in near:
                 if other.is_same_session and other.at == len(turn.prompt):
                     return _departure(other.sample, turn, other.at)
@@ -210,28 +207,28 @@ class Sampler:
             return _departure(nearest.sample, turn, nearest.at)
 
         for sample in reversed(self._open):
-            if sample.is_of(conversation) and _returned(sample.turns[-1].written, conversation):
+            if sample.is_of(turn) and sample.turns[-1].digest in turn.answers:
                 return Break("head", sample.id, len(common_prefix(sample.ids, turn.prompt)))
         return Break("unseen")
 
-    def _near(self, turn: FollowedTurn) -> Iterator[_NearSample]:
+    def _near(self, turn: SampledTurn) -> Iterator[_NearSample]:
         """The samples that a turn may depart from.
 
         Sessions with other ids may begin alike. Only one that has the whole first turn was made of
         this one.
         """
         for sample in self._open:
-            if not sample.has_owner(turn.conversation):
+            if not sample.has_owner(turn):
                 continue
             at = len(common_prefix(sample.ids, turn.prompt))
-            is_same_session = sample.is_of(turn.conversation)
+            is_same_session = sample.is_of(turn)
             first = sample.turns[0]
             needed = first.head if is_same_session else first.span.end
             if at >= needed:
                 yield _NearSample(sample, is_same_session, at)
 
 
-def _departure(other: _OpenSample, turn: FollowedTurn, at: int) -> Break:
+def _departure(other: _OpenSample, turn: SampledTurn, at: int) -> Break:
     """The break of a prompt that has the first `at` ids of another sample, its first prompt among
     them."""
     last = other.turns[0].span.turn
@@ -242,22 +239,13 @@ def _departure(other: _OpenSample, turn: FollowedTurn, at: int) -> Break:
             break
         last = earlier.span.turn
         if at < earlier.span.end:
-            cause: Cause = "template" if _returned(earlier.written, turn.conversation) else "client"
+            cause: Cause = "template" if earlier.digest in turn.answers else "client"
             return Break(cause, other.id, at, last)
     return Break("fork", other.id, at, last)
 
 
-def _head(turn: FollowedTurn) -> int:
+def _head(turn: SampledTurn) -> int:
     """About how many ids of a turn's prompt come before its opening, the marks of its reasoning,
     which the template may write differently once the turn is history. Each mark, and the white
     space after it, is taken for one token."""
-    head = len(turn.prompt)
-    if turn.context is not None and turn.context.ledger is not None:
-        head -= len(_MARKS.findall(turn.context.ledger.opening))
-    return head
-
-
-def _returned(parts: Sequence[Part], conversation: Conversation) -> bool:
-    """Whether a history has a turn with the same text and calls, in whatever form its client sends
-    them back."""
-    return content_of(parts) in map(content_of, answers_in(conversation.messages))
+    return len(turn.prompt) - len(_MARKS.findall(turn.opening))
