@@ -1,0 +1,228 @@
+"""Packs the turns of a rollout for its store, and reads them in any order.
+
+A turn's prompt nearly always begins with the prompt and output of an earlier turn, its base. So a
+stored turn has the base's id, how many ids are equal, and the others: a few KB, however long the
+session is. Besides, a store has the turns that have begun (`OpenTurn`) and those that gave nothing
+(`FailedTurn`). Pure.
+"""
+
+import math
+import sys
+from array import array
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import heappop, heappush
+from typing import Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from schemas.conversation import Call, Client, Text
+from schemas.events import FinishReason, PromptImage, WeightsSpan
+from schemas.frames import pack_ids, unpack_array
+from services.rollouts.turn import SampleBlock, SampledTurn
+from services.tokenization.segments import common_prefix
+
+
+class OpenTurn(Struct, frozen=True, tag="open"):
+    """A turn that has begun. Its record replaces this one."""
+
+    turn: str
+    run: int
+    """`RolloutState.run`, in which it began."""
+    frontend: str
+    """Id of the process that writes its record."""
+    time: float
+    """Unix time of the request."""
+
+
+class FailedTurn(Struct, frozen=True, tag="failed"):
+    """A turn without tokens for a sample."""
+
+    turn: str
+    run: int
+    why: Literal["failed", "cancelled", "aborted", "refused"]
+
+
+class StoredTurn(Struct, frozen=True, omit_defaults=True, tag="turn"):
+    """A `SampledTurn`, packed. Where a member is not described, it is that turn's."""
+
+    turn: str
+    run: int
+    time: float
+    ended: float
+    model: str
+    client: Client
+    reason: FinishReason
+    base: str
+    """The turn with which its prompt begins; "": none."""
+    shared: int
+    """How many ids of the base's prompt and output the prompt begins with."""
+    prompt: bytes
+    """The ids after these (`pack_ids`)."""
+    output: bytes
+    stop_id: int | None = None
+    logprobs: bytes = b""
+    """Little-endian float32, NaN for null."""
+    blocks: list[SampleBlock] | None = None
+    written: list[Text | Call] = []
+    opening: str = ""
+    answered: int = 0
+    """How many of the base's `answers` come before these."""
+    answers: list[bytes] = []
+    question: list[str] | None = []
+    """None: the base's."""
+    images: list[PromptImage] = []
+    weights: list[WeightsSpan] = []
+    experts: str = ""
+
+
+Record: TypeAlias = OpenTurn | FailedTurn | StoredTurn
+_Readable: TypeAlias = list[tuple[float, str, StoredTurn, SampledTurn | None]]
+"""A heap of turns with their bases, by the time of their end."""
+
+encode_record = msgspec.msgpack.Encoder().encode
+"""Encodes an `OpenTurn` or a `FailedTurn`."""
+decode_record = msgspec.msgpack.Decoder(Record).decode
+"""Decodes what `encode_record` and `encode_turn` return. Raises msgspec.DecodeError and
+ValidationError."""
+
+
+def encode_turn(turn: SampledTurn, base: SampledTurn | None, run: int) -> bytes:
+    """Encodes a turn.
+
+    `base`: an earlier turn of the same run that is stored, too; the more ids its prompt and output
+    share with the turn's prompt, the shorter the result.
+    """
+    base_id = ""
+    shared = answered = 0
+    question: list[str] | None = turn.question
+    if base is not None:
+        base_id = base.id
+        shared = len(common_prefix(turn.prompt, base.prompt + base.output))
+        answered = _equal(turn.answers, base.answers)
+        if turn.question == base.question:
+            question = None
+
+    stored = StoredTurn(
+        turn.id,
+        run,
+        turn.time,
+        turn.ended,
+        turn.model,
+        turn.client,
+        turn.reason,
+        base_id,
+        shared,
+        pack_ids(turn.prompt[shared:]),
+        pack_ids(turn.output),
+        turn.stop_id,
+        _pack_logprobs(turn.logprobs),
+        turn.blocks,
+        turn.written,
+        turn.opening,
+        answered,
+        turn.answers[answered:],
+        question,
+        turn.images,
+        turn.weights,
+        turn.experts,
+    )
+    return encode_record(stored)
+
+
+def _equal(first: Sequence[bytes], second: Sequence[bytes]) -> int:
+    """How many elements are equal at the beginning of both."""
+    equal = 0
+    for one, other in zip(first, second, strict=False):
+        if one != other:
+            break
+        equal += 1
+    return equal
+
+
+def _pack_logprobs(logprobs: Sequence[float | None]) -> bytes:
+    packed = array("f", [math.nan if logprob is None else logprob for logprob in logprobs])
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def _unpack_logprobs(data: bytes) -> list[float | None]:
+    packed = array("f")
+    packed.frombytes(data)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return [None if math.isnan(logprob) else logprob for logprob in packed]
+
+
+class StoredRun:
+    """The records of one run of a rollout."""
+
+    def __init__(self, records: Iterable[Record], run: int) -> None:
+        """`records`: those of the rollout, in any order; other runs' are left out."""
+        self.open: list[OpenTurn] = []
+        self.failed: list[FailedTurn] = []
+        self._by_base: defaultdict[str, list[StoredTurn]] = defaultdict(list)
+        for record in records:
+            if record.run != run:
+                continue
+            match record:
+                case OpenTurn():
+                    self.open.append(record)
+                case FailedTurn():
+                    self.failed.append(record)
+                case StoredTurn():
+                    self._by_base[record.base].append(record)
+
+    def turns(self) -> Iterator[SampledTurn]:
+        """Yields the turns in the order of their end, once. A turn is held only until those that
+        it is the base of were read."""
+        readable: _Readable = []
+        self._add_turns(readable, "", None)
+        while readable:
+            _, _, stored, base = heappop(readable)
+            turn = _unpack(stored, base)
+            self._add_turns(readable, turn.id, turn)
+            yield turn
+
+    def _add_turns(self, readable: _Readable, name: str, base: SampledTurn | None) -> None:
+        """Adds the turns with this base."""
+        for stored in self._by_base.pop(name, ()):
+            heappush(readable, (stored.ended, stored.turn, stored, base))
+
+    @property
+    def unreadable(self) -> list[str]:
+        """After `turns`: the turns that it left out, because their base is missing."""
+        return [stored.turn for group in self._by_base.values() for stored in group]
+
+
+def _unpack(stored: StoredTurn, base: SampledTurn | None) -> SampledTurn:
+    prompt = unpack_array(stored.prompt)
+    answers = stored.answers
+    question = stored.question or []
+    if base is not None:
+        prompt = (base.prompt + base.output)[: stored.shared] + prompt
+        answers = base.answers[: stored.answered] + answers
+        if stored.question is None:
+            question = base.question
+    return SampledTurn(
+        stored.turn,
+        stored.time,
+        stored.ended,
+        stored.model,
+        stored.client,
+        prompt,
+        unpack_array(stored.output),
+        stored.reason,
+        stored.stop_id,
+        _unpack_logprobs(stored.logprobs),
+        stored.blocks,
+        stored.written,
+        stored.opening,
+        answers,
+        question,
+        stored.images,
+        stored.weights,
+        stored.experts,
+    )
