@@ -55,6 +55,16 @@ def ids_of(deltas: Iterable[EngineDelta]) -> list[int]:
     return [token for delta in deltas for token in delta.ids]
 
 
+def versions_of(deltas: Iterable[EngineDelta]) -> list[int]:
+    """The version of the weights that decoded each token of a turn."""
+    versions: list[int] = []
+    current = 0
+    for delta in deltas:
+        current = current if delta.weights is None else delta.weights
+        versions += [current] * len(delta.ids)
+    return versions
+
+
 def cached_of(deltas: Iterable[EngineDelta]) -> int | None:
     """How many tokens of its prompt a turn found in the cache."""
     return next((delta.cached for delta in deltas if delta.cached is not None), None)

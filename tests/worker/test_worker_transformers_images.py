@@ -4,7 +4,7 @@ import asyncio
 import random
 import shutil
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,7 +18,8 @@ from services.worker.engine import EngineDelta, EngineImage, EngineRequest
 from services.worker.engines.transformers.engine import TransformersEngine
 from services.worker.engines.transformers.loader import explain
 from tests.kit import engines
-from tests.kit.engines import ids_of, run, torch, transformers
+from tests.kit.engines import ids_of, run, torch, transformers, versions_of
+from tests.kit.listening import listen
 from tests.kit.vision_model import build_vision_model, png, reference_processor
 from tests.worker.vision import VisionPrompts
 
@@ -98,8 +99,8 @@ async def engine(model: Model) -> AsyncIterator[TransformersEngine]:
     await made.stop(5.0)
 
 
-def request(turn: str, prompt: Prompt) -> EngineRequest:
-    options: dict[str, Any] = {"max_tokens": 12, "temperature": 0.0, "logprobs": 0}
+def request(turn: str, prompt: Prompt, tokens: int = 12) -> EngineRequest:
+    options: dict[str, Any] = {"max_tokens": tokens, "temperature": 0.0, "logprobs": 0}
     return engines.request(turn, prompt[0], images=prompt[1], **options)
 
 
@@ -156,6 +157,35 @@ async def test_image_that_does_not_fit_its_prompt_fails_alone(
     assert [type(error) for error in bad] == [Invalid] * 3
     assert isinstance(good, list)
     check(model, (ids, [own]), good)
+
+
+async def test_images_of_open_turns_are_read_again_with_new_weights(
+    model: Model, tmp_path: Path
+) -> None:
+    prompt = model.prompts.prompt(words(3, 20), image(1), "and", image(2, 320, 200), "differ")
+    own = transformers.AutoModelForImageTextToText.from_pretrained(model.path).eval()
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for weight in own.parameters():
+            weight.add_(torch.randn_like(weight) * 0.05)
+    own.save_pretrained(tmp_path)
+
+    engine = TransformersEngine(config(model.path))
+    await engine.start()
+    stream = listen(engine, request("open", prompt, tokens=200))
+    deltas = [await anext(stream)]
+    await engine.update_weights(str(tmp_path), 1)
+    deltas += [delta async for delta in stream]
+    after = await run(engine, request("after", prompt))
+    await engine.stop(5.0)
+
+    check(replace(model, own=own), prompt, after)
+    ids = ids_of(deltas)
+    versions = [each.logprobs(*prompt, ids) for each in (model, replace(model, own=own))]
+    spans = versions_of(deltas)
+    assert set(spans) == {0, 1}
+    expected = [versions[version][at] for at, version in enumerate(spans)]
+    assert logprobs_of(deltas) == pytest.approx(expected, abs=1e-3)
 
 
 async def test_model_that_cannot_show_images_decodes_text_alone(

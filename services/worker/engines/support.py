@@ -12,15 +12,13 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from schemas.control import Load
 from schemas.conversation import Sampling
-from schemas.errors import EngineFailed, Invalid, TurnwireError
+from schemas.errors import EngineFailed, Invalid, TurnwireError, Unavailable
 from schemas.events import FinishReason
 from services.worker.engine import Engine, EngineDelta, EngineDied, EngineRequest, Sink
 
 T = TypeVar("T")
 P = ParamSpec("P")
-OnRelease: TypeAlias = Callable[[], object]
-"""Called once when a turn ends, before its sink gets the end: the engine drops what it has of the
-turn."""
+Callback: TypeAlias = Callable[[], object]
 
 
 def _do_nothing() -> None:
@@ -37,7 +35,7 @@ class EngineTurn:
     __slots__ = ("_put", "_released", "_sink", "_turns", "ended", "id", "task")
 
     def __init__(
-        self, turns: "dict[str, EngineTurn]", turn_id: str, sink: Sink, released: OnRelease
+        self, turns: "dict[str, EngineTurn]", turn_id: str, sink: Sink, released: Callback
     ) -> None:
         self.id = turn_id
         self.ended = False
@@ -113,7 +111,7 @@ async def decode_first_token(engine: Engine, sampling: Sampling) -> None:
 class OpenTurns:
     """All open turns of one engine. Its death ends them; then `on_death` is called."""
 
-    def __init__(self, engine: str, on_death: Callable[[], object] = _do_nothing) -> None:
+    def __init__(self, engine: str, on_death: Callback = _do_nothing) -> None:
         self._engine = engine
         self._on_death = on_death
         self._turns: dict[str, EngineTurn] = {}
@@ -140,8 +138,9 @@ class OpenTurns:
         """Returns the tasks of the open turns."""
         return [turn.task for turn in self._turns.values() if turn.task]
 
-    def open(self, turn_id: str, sink: Sink, released: OnRelease = _do_nothing) -> EngineTurn:
-        """Opens a turn.
+    def open(self, turn_id: str, sink: Sink, released: Callback = _do_nothing) -> EngineTurn:
+        """Opens a turn. `released` is called once at its end, before its sink gets that: the engine
+        drops what it has of the turn.
 
         Raises Invalid for an id that is in use, EngineDied if the engine is dead or stopped.
         """
@@ -164,6 +163,11 @@ class OpenTurns:
             for turn in list(self._turns.values()):
                 turn.fail(self.died())
             self._on_death()
+
+    def abort(self, reason: str) -> None:
+        """Ends every open turn with an error that clients retry."""
+        for turn in list(self._turns.values()):
+            turn.fail(Unavailable(reason))
 
     def died(self) -> EngineDied:
         """Makes an error for a dead engine."""

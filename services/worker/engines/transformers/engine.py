@@ -28,7 +28,14 @@ from schemas.conversation import Sampling
 from schemas.errors import EngineFailed, Invalid, TurnwireError
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import with_defaults
-from services.worker.engine import Engine, EngineInfo, EngineRequest, ExplainsDeath, Sink
+from services.worker.engine import (
+    Engine,
+    EngineInfo,
+    EngineRequest,
+    ExplainsDeath,
+    Sink,
+    UpdatableWeights,
+)
 from services.worker.engines.support import (
     EngineTurn,
     OpenTurns,
@@ -61,9 +68,11 @@ class _LibraryRequest:
     progress: TransformersProgress
     opened_at: float
     turn: EngineTurn = field(init=False)
+    weights: int = 0
+    """The version that decoded the last token."""
 
 
-class TransformersEngine(Engine, ExplainsDeath):
+class TransformersEngine(Engine, ExplainsDeath, UpdatableWeights):
     """An engine over `ContinuousBatchingManager`."""
 
     explain = staticmethod(explain)
@@ -84,6 +93,8 @@ class TransformersEngine(Engine, ExplainsDeath):
         self._manager: Any = None
         self._rows: Any = None
         self._images: Any = None
+        self._weights: Any = None
+        """`weights.RunningWeights`."""
         self._image_thread = ThreadPoolExecutor(1, "transformers-images")
         self._defaults: Sampling
         """The model's defaults."""
@@ -108,6 +119,9 @@ class TransformersEngine(Engine, ExplainsDeath):
         self._defaults = loaded.facts.sampling
         self._rows = loaded.rows
         self._images = loaded.images
+        from services.worker.engines.transformers.weights import RunningWeights
+
+        self._weights = RunningWeights(loaded.manager, self._turns, loaded.images)
         self._turns.watch(self._config.watchdog_s, self._check)
         try:
             await decode_first_token(self, Sampling(max_tokens=1))
@@ -161,11 +175,31 @@ class TransformersEngine(Engine, ExplainsDeath):
         self._turns.stop()
         self._image_thread.shutdown(wait=False, cancel_futures=True)
         if self._manager is not None:
+            self._weights.resume()  # a paused thread would not end
             # A soft stop would first decode every open turn to its end.
             stop = self._manager.stop
             await run_for(
                 grace_s, "transformers-stop", stop, block=True, timeout=grace_s, hard_stop=True
             )
+
+    @property
+    @override
+    def weights_version(self) -> int:
+        return int(self._weights.version)
+
+    @override
+    async def pause(self, *, abort: bool) -> None:
+        await self._weights.pause()
+        if abort:
+            self._turns.abort("the engine was paused")
+
+    @override
+    async def resume(self) -> None:
+        self._weights.resume()
+
+    @override
+    async def update_weights(self, source: str, version: int) -> None:
+        await self._weights.update(source, version)
 
     async def _submit_with_images(self, opened: _LibraryRequest) -> None:
         """Submits the request when the features of its images are computed, on a thread of their
@@ -181,7 +215,7 @@ class TransformersEngine(Engine, ExplainsDeath):
                 features.append(await run(self._images.look, image))
                 self._turns.stepped()
             prompt = await run(self._images.prompt, request, features)
-            if not self._submit(opened, ImageKey(opened.key, prompt), prompt.ids):
+            if not self._submit(opened, ImageKey(opened.key, request, prompt), prompt.ids):
                 self._turns.die(THREAD_ENDED)
         except TurnwireError as error:
             turn.fail(error)
@@ -240,6 +274,9 @@ class TransformersEngine(Engine, ExplainsDeath):
                 waited_s = searched_at - opened.opened_at
         delta = progress.read(output.generated_tokens, output.logprobs, cached)
         delta.waited_s = waited_s
+        version = self._weights.version
+        if version != opened.weights:
+            delta.weights = opened.weights = version
         self._held += progress.taken - before
         opened.turn.put(delta)
 
@@ -281,6 +318,8 @@ class TransformersEngine(Engine, ExplainsDeath):
         if self._batches != self._manager.current_batch:
             self._batches = self._manager.current_batch
             self._turns.stepped()
+        elif self._weights.is_holding:
+            self._turns.stepped()  # a pause is not a hang
         return None if self._manager.is_running() else THREAD_ENDED
 
     def _load(self) -> LoadedModel:

@@ -8,9 +8,10 @@ positions of models that count in three dimensions (M-RoPE).
 Steps must run without CUDA graphs.
 """
 
+import threading
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from inspect import signature
 from itertools import count
 from typing import Any, NamedTuple
@@ -40,6 +41,8 @@ class ImageFeatures(Struct, frozen=True):
     """One row for each placeholder."""
     shapes: Mapping[str, torch.Tensor]
     """What the model's positions depend on."""
+    weights: int
+    """How often the weights had changed."""
 
 
 class ImagePrompt(Struct, frozen=True):
@@ -50,8 +53,10 @@ class ImagePrompt(Struct, frozen=True):
     """Each image's indexes of placeholders, and the row for each of them."""
     positions: torch.Tensor | None
     """(axes, tokens); None: the model counts 0, 1, 2."""
-    shift: int = 0
+    shift: int
     """What is added to the positions after the prompt."""
+    weights: int
+    """The least of the features' `weights`."""
 
 
 class _RequestSpan(NamedTuple):
@@ -69,18 +74,20 @@ class ImageKey(str):
     """A request id for the library that carries the prompt. So a prompt lives as long as the
     library's own request, which goes on for a while after it was cancelled."""
 
+    request: EngineRequest
     prompt: ImagePrompt
 
-    def __new__(cls, key: str, prompt: ImagePrompt) -> "ImageKey":
+    def __new__(cls, key: str, request: EngineRequest, prompt: ImagePrompt) -> "ImageKey":
         """Makes a key that equals `key`."""
         made = super().__new__(cls, key)
+        made.request = request
         made.prompt = prompt
         return made
 
 
 class Images:
     """The images of one model. `look` and `prompt` are called on one thread, which is not the
-    library's."""
+    library's, and on that one after the weights have changed."""
 
     def __init__(self, model: Any, processor: ImageProcessor) -> None:
         self._model = model
@@ -95,6 +102,9 @@ class Images:
         self._features: LRUCache[str, ImageFeatures] = LRUCache(
             _FEATURE_BYTES, lambda features: features.rows.nbytes
         )
+        self._lock = threading.Lock()
+        self._weights = 0
+        """How often the weights have changed."""
         self._step: list[_RequestSpan] = []
         """What the step computes of requests with images."""
         self._hook = model.register_forward_pre_hook(self._place, with_kwargs=True)
@@ -102,12 +112,13 @@ class Images:
     def look(self, image: EngineImage) -> ImageFeatures:
         """Returns the features, computed unless they are kept. Raises ValueError for data that is
         not an image."""
-        features = self._features.get(image.hash)
-        if features is None:
-            features = self._encode(self._tensors(read_pixels(image.data)))
-            with suppress(ValueError):  # larger than everything that is kept
-                self._features[image.hash] = features
-        return features
+        with self._lock:
+            features = self._features.get(image.hash)
+            if features is None:
+                features = self._encode(self._tensors(read_pixels(image.data)))
+                with suppress(ValueError):  # larger than everything that is kept
+                    self._features[image.hash] = features
+            return features
 
     def prompt(self, request: EngineRequest, features: Sequence[ImageFeatures]) -> ImagePrompt:
         """Returns the prompt of a request, with the features of its images. Raises Invalid if they
@@ -131,7 +142,8 @@ class Images:
         positions, shift = self._positions(prompt, kinds, features)
         if self._model.device.type != "cpu":
             torch.accelerator.synchronize()  # the library's steps run in a stream of their own
-        return ImagePrompt(ids, images, positions, shift)
+        weights = min(encoded.weights for encoded in features)
+        return ImagePrompt(ids, images, positions, shift, weights)
 
     def _places(self, image: EngineImage, prompt: list[int]) -> list[int]:
         """Returns the indexes of an image's placeholders."""
@@ -140,11 +152,20 @@ class Images:
 
     def _number(self, image: EngineImage) -> int:
         """Returns the number that stands for an image in the ids for the library."""
-        number = self._numbers.get(image.hash)
-        if number is None:
-            number = next(self._next)
-            self._numbers[image.hash] = number
-        return number
+        with self._lock:
+            number = self._numbers.get(image.hash)
+            if number is None:
+                number = next(self._next)
+                self._numbers[image.hash] = number
+            return number
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """While entered, no features are computed; those that were are not used again."""
+        with self._lock:
+            self._weights += 1
+            self._features.clear()
+            yield
 
     def follow(self, inputs: Any) -> None:
         """Notes the requests of each step. `inputs`: the library's object that prepares a batch's
@@ -159,11 +180,18 @@ class Images:
                 key = request.state.request_id
                 if isinstance(key, ImageKey):
                     first = request.state.position_offset
-                    self._step.append(_RequestSpan(start, first, tokens, key.prompt))
+                    self._step.append(_RequestSpan(start, first, tokens, self._current(key)))
                 start += tokens
             prepare(requests_in_batch, *args, **options)
 
         inputs.prepare_batch_tensors = observed
+
+    def _current(self, key: ImageKey) -> ImagePrompt:
+        """Returns the prompt of a request, with features of the current weights."""
+        if key.prompt.weights != self._weights:
+            features = [self.look(image) for image in key.request.images]
+            key.prompt = self.prompt(key.request, features)
+        return key.prompt
 
     def gap(self) -> str | None:
         """Compares a forward pass with the model's own, over a small image. Returns why the model's
@@ -222,7 +250,7 @@ class Images:
             rows = torch.cat(list(rows))
         rows = rows.reshape(-1, rows.shape[-1]).to(self._embedding.weight.dtype)
         shapes = {} if self._get_positions is None else _accepted(self._get_positions, tensors)
-        return ImageFeatures(rows, shapes)
+        return ImageFeatures(rows, shapes, self._weights)
 
     def _positions(
         self, ids: list[int], kinds: list[int], features: Sequence[ImageFeatures]
