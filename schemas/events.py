@@ -101,6 +101,20 @@ class WeightsSpan(NamedTuple):
     """0: the weights that the engine has started with; `UNKNOWN_WEIGHTS`."""
 
 
+def spans_between(spans: Iterable[WeightsSpan], start: int, end: int) -> list[WeightsSpan]:
+    """The spans of the tokens from `start` to `end`, the first of which begins at `start`. Tokens
+    before the first span are of version 0."""
+    between = [WeightsSpan(start, 0)]
+    for span in spans:
+        if span.at >= end:
+            break
+        if span.at <= start:
+            between = [WeightsSpan(start, span.version)]
+        else:
+            between.append(span)
+    return between
+
+
 class OutputTokens(Struct, frozen=True, omit_defaults=True, tag="tokens", tag_field="type"):
     """The next output tokens, if the request asked for ids: all that were decoded, in order. They
     precede the events that the parser made from them, unless a message was lost. They add up to
@@ -114,7 +128,8 @@ class OutputTokens(Struct, frozen=True, omit_defaults=True, tag="tokens", tag_fi
     """One for each id, if the request asked for them; `at` of each is 0. None: the engine reported
     none, as for tokens of an earlier attempt."""
     weights: list[WeightsSpan] = []
-    """The versions that begin among these ids; before the first one, that of the ids before."""
+    """The versions that begin among these ids; before the first one, that of the ids before. On the
+    bus the first one may be that of the ids before, again; empty: all are of version 0."""
 
 
 class Dispatch(Struct, frozen=True, tag="dispatch", tag_field="type"):

@@ -124,6 +124,8 @@ class TurnParse:
         have = len(stream.ids)
         ids = entry.ids[have - entry.at :]
         logprobs = entry.logprobs[have - entry.at :] if entry.logprobs else []
+        if entry.weights and stream.context.prompt_ids:
+            stream.log.add_weights(span for span in entry.weights if span.at >= have)
         if ids:
             self.feed(ids, logprobs)
             if stream.context.prompt_ids:

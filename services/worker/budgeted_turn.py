@@ -84,6 +84,10 @@ class BudgetedTurn:
             delta.waited_s = None
         new_ids = delta.ids
         held_back = len(self._held_back.ids)
+        if delta.weights is not None:
+            stream = self.decoding.stream
+            stream.begin_weights(len(stream.ids) + held_back, delta.weights)
+            delta.weights = None  # those of the tokens held back may be others
         self._join(delta)
 
         counter = self.counter

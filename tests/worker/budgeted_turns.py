@@ -52,7 +52,9 @@ class Turn:
         max_tokens: int = 10_000,
         resume: Sequence[int] = (),
         logprobs: bool = False,
+        updates: bool = False,
     ) -> None:
+        """`updates`: each step is decoded by the next version of the weights."""
         self.steps, self.chance = steps, random.Random(len(ids))
         counter = ThoughtCounter(budget)
         resumed = [*resume, *counter.resume(resume)][:max_tokens]
@@ -61,6 +63,9 @@ class Turn:
         self.closed = self.continued = 0
         self.ends: list[int] = []
         """The number of ids at which the engine continues after the end of a thought."""
+        self.updates, self.version = updates, 0
+        self.versions: list[list[int]] = []
+        """The version of each token that the engine decoded, in each of its segments."""
         continuation: Any = self
         self.sink = BudgetedTurn(self.decoding, counter, max_tokens, continuation)
         more = list(more)
@@ -74,6 +79,7 @@ class Turn:
     def _play(self, ids: list[int], left: int, logprobs: bool) -> None:
         cached: int | None = 7 + self.continued
         at = 0
+        self.versions.append([])
         while self.open:
             size = min(self.chance.choice(self.steps), left - at, len(ids) - at)
             part = ids[at : at + size]
@@ -84,7 +90,11 @@ class Turn:
             elif at == len(ids):
                 finish, stop_id = FinishReason.STOP, 2
             scores = [[(token, -0.5)] for token in part] if logprobs else None
-            self.sink.put(EngineDelta(part, scores, cached, finish, stop_id=stop_id))
+            self.version += self.updates
+            self.versions[-1] += [self.version] * len(part)
+            weights = self.version or None
+            delta = EngineDelta(part, scores, cached, finish, stop_id=stop_id, weights=weights)
+            self.sink.put(delta)
             cached = None
             if finish is not None:
                 assert self.decoding.ended or not self.open, "an end was lost"

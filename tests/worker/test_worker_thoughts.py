@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from schemas.events import BlockStart, BlockStop, Finish, FinishReason
+from schemas.events import BlockStart, BlockStop, Finish, FinishReason, spans_between
 from schemas.frames import unpack_ids
 from services.families import families
 from services.families.thoughts import thought_markers
@@ -185,6 +185,22 @@ def test_log_probabilities_stay_with_their_tokens_and_the_end_has_none(hermes: H
         assert len(stream.logprobs) == len(stream.ids)
         own = [token for token in stream.ids if token in first]
         assert [pairs[0][0] for pairs in stream.logprobs if pairs] == own
+
+
+def test_weights_stay_with_their_tokens(hermes: Hermes) -> None:
+    """Also with those that wait for their meaning, and after the end of a thought."""
+    ids, answer = hermes.encode("Look" + LONG), hermes.encode("Done.")
+    for size in (1, 4, 50):
+        turn = hermes.turn(20, ids, "Done.", updates=True, steps=(size,))
+        thought, rest = turn.versions
+        found = [
+            span.version
+            for at in range(len(turn.stream.ids))
+            for span in spans_between(turn.stream.weights, at, at + 1)
+        ]
+        assert (found[:20], found[23:]) == (thought[:20], rest[: len(answer)])
+        places = [span.at for span in turn.stream.weights]
+        assert places == sorted(set(places))
 
 
 @pytest.mark.parametrize("single", [True, False])

@@ -26,6 +26,8 @@ from schemas.events import (
     Interrupted,
     OutputTokens,
     TokenLogprob,
+    WeightsSpan,
+    spans_between,
 )
 
 LoggedEvent = (
@@ -49,12 +51,14 @@ class Cursor:
     """A position in a turn: `blocks` were started, the last one has `length` characters and may be
     `stopped`; `tokens` ids were passed, if the turn has ids."""
 
-    __slots__ = ("blocks", "ended", "length", "stopped", "tokens")
+    __slots__ = ("_weights", "blocks", "ended", "length", "stopped", "tokens")
 
     def __init__(self) -> None:
         self.blocks = 0
         self.length = 0
         self.tokens = 0
+        self._weights = 0
+        """The version of the weights that decoded the last id that was accepted."""
         self.stopped = True
         self.ended = False
 
@@ -89,10 +93,22 @@ class Cursor:
         if have >= len(event.ids):
             return Verdict.REPEAT
         fresh = OutputTokens(
-            self.tokens, event.ids[have:], event.logprobs and event.logprobs[have:]
+            self.tokens,
+            event.ids[have:],
+            event.logprobs and event.logprobs[have:],
+            self._accept_weights(event),
         )
         self.tokens += len(fresh.ids)
         return fresh
+
+    def _accept_weights(self, event: OutputTokens) -> list[WeightsSpan]:
+        """Returns the versions that begin among an event's new ids."""
+        new: list[WeightsSpan] = []
+        for span in spans_between(event.weights, self.tokens, event.at + len(event.ids)):
+            if span.version != self._weights:
+                new.append(span)
+                self._weights = span.version
+        return new
 
     def _accept_delta(self, event: Delta) -> Delta | Verdict:
         current = self.blocks - 1
@@ -220,13 +236,14 @@ class _Block:
 class TurnLog:
     """All events of a turn so far."""
 
-    __slots__ = ("_blocks", "_ids", "_logprobs", "size", "terminal")
+    __slots__ = ("_blocks", "_ids", "_logprobs", "_weights", "size", "terminal")
 
     def __init__(self) -> None:
         self._blocks: list[_Block] = []
         self._ids: list[int] = []
         self._logprobs: list[TokenLogprob | None] = []
         """One for each id, or empty."""
+        self._weights: list[WeightsSpan] = []
         self.size = 0
         """The number of events that were added."""
         self.terminal: Finish | Failed | Interrupted | None = None
@@ -252,6 +269,10 @@ class TurnLog:
         self._ids += ids
         if logprobs is not None:
             self._logprobs += logprobs
+
+    def add_weights(self, spans: Iterable[WeightsSpan]) -> None:
+        """Adds the versions of the weights that begin among the ids that are added next."""
+        self._weights += spans
 
     @property
     def tokens(self) -> int:
@@ -332,7 +353,8 @@ class TurnLog:
                 room -= LOGPROB_BYTES * (1 + len(logprob.top))
             end += 1
         cursor.tokens = end
-        tokens = OutputTokens(at, self._ids[at:end], self._logprobs[at:end] or None)
+        weights = spans_between(self._weights, at, end) if self._weights else []
+        tokens = OutputTokens(at, self._ids[at:end], self._logprobs[at:end] or None, weights)
         return [tokens], room if end == len(self._ids) else 0
 
     @property

@@ -70,7 +70,12 @@ class Decoding:
         """Adds an engine step's result to the stream."""
         if self.ended:
             return
-        if delta.cached is None and delta.finish is None and delta.logprobs is None:
+        if (
+            delta.cached is None
+            and delta.finish is None
+            and delta.logprobs is None
+            and delta.weights is None
+        ):
             if self._add_tokens(delta.ids):  # as for nearly every step
                 self._turns.wake(self)
         else:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from msgspec import Raw
 
 from schemas.errors import ErrorInfo
-from schemas.events import FinishReason
+from schemas.events import UNKNOWN_WEIGHTS, FinishReason, WeightsSpan
 from schemas.frames import TokenEntry, TokenFinish
 from services.worker.engine import LOWEST_LOGPROB, EngineDelta
 
@@ -66,6 +66,8 @@ class TokenStream:
     resumed: int = 0
     """How many of `ids` are an earlier attempt's."""
     logprobs: list[list[tuple[int, float]]] | None = None
+    weights: list[WeightsSpan] = field(default_factory=list)
+    """The versions of the weights that have decoded `ids`."""
     cached: int | None = None
     finish: TokenFinish | None = None
     queue: ShardQueue = field(default_factory=ShardQueue)
@@ -80,6 +82,8 @@ class TokenStream:
 
     def __post_init__(self) -> None:
         self.resumed = len(self.ids)
+        if self.resumed:
+            self.weights = [WeightsSpan(0, UNKNOWN_WEIGHTS), WeightsSpan(self.resumed, 0)]
 
     def __repr__(self) -> str:
         state = self.finish.reason if self.finish else "decoding"
@@ -145,6 +149,8 @@ class TokenStream:
 
     def add(self, delta: EngineDelta) -> bool:
         """Adds an engine step's result. Returns as `schedule`."""
+        if delta.weights is not None:
+            self.begin_weights(len(self.ids), delta.weights)
         self.ids += delta.ids
         if delta.logprobs is not None or self.logprobs is not None:
             self._add_logprobs(delta.logprobs or [])
@@ -154,6 +160,15 @@ class TokenStream:
             stop = [(token, _finite(value)) for token, value in delta.stop_logprobs or ()]
             self.finish = TokenFinish(delta.finish, delta.stop_id, logprobs=stop or None)
         return self.schedule()
+
+    def begin_weights(self, at: int, version: int) -> None:
+        """Notes the version of the weights that decode the tokens from `at` on, which are not added
+        yet."""
+        weights = self.weights
+        while weights and weights[-1].at >= at:
+            weights.pop()
+        if not weights or weights[-1].version != version:
+            weights.append(WeightsSpan(at, version))
 
     def _add_logprobs(self, logprobs: list[list[tuple[int, float]]]) -> None:
         """Adds the log probabilities of the last tokens. Tokens without them (of an earlier
@@ -195,6 +210,7 @@ class TokenStream:
             or self.finish is not None
             or self.logprobs is not None
             or self.cached != self.cached_sent
+            or (self.weights and self.weights[-1].at >= at)
         ):
             return None
         self.sent = end
@@ -218,9 +234,14 @@ class TokenStream:
             more["cached"] = self.cached
         if self.logprobs is not None:
             more["logprobs"] = self.logprobs[at:end]
+        weights_end = end
         is_last = self.ended and end == len(self.ids)
         if is_last:
             more["finish"] = self.finish
+            weights_end += 1  # the end token
+        weights = [span for span in self.weights if at <= span.at < weights_end]
+        if weights:
+            more["weights"] = weights
         entry = TokenEntry(self.turn, self.attempt, at, self.ids[at:end], **more)
 
         self.sent = end
