@@ -48,7 +48,7 @@ class OpenSample:
         self.model = turn.model
         self.client = turn.client
         self.question = turn.question
-        """Of the first turn."""
+        """The first turn's."""
         self.departs: Break | None = None
         self.kind: Kind = turn.client.kind
         self.parent: Parent | None = None

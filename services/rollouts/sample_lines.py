@@ -67,7 +67,7 @@ class SampleTurn(Struct, frozen=True):
     blocks: list[SampleBlock] | None
     """The output's blocks; null: they are not known."""
     reward: float | None = None
-    """Of this turn, if its trainer gave one."""
+    """This turn's own, if its trainer gave one."""
     experts: str | None = None
     """Where the experts are that its tokens were routed to; null: none were recorded."""
 
@@ -117,7 +117,7 @@ class Sample(Struct, frozen=True):
     weights: list[SampleWeights] = []
     """They cover every decoded id once."""
     offset: int = 0
-    """How many ids are in earlier lines of the same sample, whose lists these lists continue."""
+    """How many ids are in earlier lines of the same sample; the lists continue theirs."""
 
 
 class MissingTurn(Struct, frozen=True):

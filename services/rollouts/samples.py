@@ -63,10 +63,12 @@ class Sampler:
         continued = [one for one in self._open.values() if one.is_continued_by(turn)]
         if continued:
             sample = max(continued, key=lambda one: len(one.ids))
+            sample.add(turn)
         else:
             sample = self._begin(turn)
-        sample.add(turn)
-        self._open[sample.id] = sample
+            sample.add(turn)
+            self._find_parent(sample)
+            self._open[sample.id] = sample
         return sample
 
     def _begin(self, turn: SampledTurn) -> OpenSample:
@@ -92,8 +94,8 @@ class Sampler:
         return Parent(departs.sample, departs.turn or last, departs.cause)
 
     def _find_parent(self, sample: OpenSample) -> None:
-        """Looks for the parent of a sample that begins a conversation: once it is asked for,
-        because an agent may start before the turn that calls it has ended."""
+        """Looks for the parent of a sample that begins a conversation: at its beginning, and again
+        when it is returned, because an agent may start before the turn that calls it has ended."""
         if sample.parent is not None or sample.departs is not None:
             return
         tenant = sample.client.tenant
