@@ -24,7 +24,7 @@ from nats.aio.msg import Msg
 
 STAGES = ("frontend", "preprocessor", "worker", "parser")
 USERS = (*STAGES, "setup", "tap")
-BUCKETS = ("KV_tw_ledger", "KV_tw_responses", "KV_tw_media")
+BUCKETS = ("KV_tw_ledger", "KV_tw_responses", "KV_tw_media", "KV_tw_rollouts")
 PROBE = "tw_audit"
 """Part of every invented name."""
 ANSWER_S = 30
@@ -54,9 +54,11 @@ PUBLISHERS: Mapping[str, tuple[str, ...]] = {
     f"$KV.tw_ledger.{PROBE}.{PROBE}": ("parser",),
     f"$KV.tw_responses.{PROBE}": ("frontend",),
     f"$KV.tw_media.{PROBE}": ("frontend",),
+    f"$KV.tw_rollouts.{PROBE}.{PROBE}": ("frontend",),
     "$JS.API.DIRECT.GET.KV_tw_ledger": ("preprocessor",),
     f"$JS.API.DIRECT.GET.KV_tw_responses.$KV.tw_responses.{PROBE}": ("frontend",),
-    f"$JS.API.DIRECT.GET.KV_tw_media.$KV.tw_media.{PROBE}": ("worker",),
+    f"$JS.API.DIRECT.GET.KV_tw_media.$KV.tw_media.{PROBE}": ("frontend", "worker"),
+    "$JS.API.DIRECT.GET.KV_tw_rollouts": ("frontend",),
     **{
         f"$JS.API.STREAM.{call}.{bucket}": ("setup",)
         for call in ("CREATE", "UPDATE")
@@ -138,6 +140,7 @@ def forbidden_to_publish() -> list[str]:
     ]
     found += [f"$KV.tw_ledger.{PROBE}", f"$KV.{PROBE}.{PROBE}", f"_R_.{PROBE}"]
     found += [f"$KV.tw_responses.{PROBE}.{PROBE}", f"$KV.tw_media.{PROBE}.{PROBE}"]
+    found += [f"$KV.tw_rollouts.{PROBE}"]
     found += [
         f"_INBOX.{PROBE}",
         f"_INBOX.{PROBE}.1",
@@ -176,7 +179,7 @@ def forbidden_to_subscribe() -> list[str]:
         "$KV.tw_responses.>",
         "$KV.tw_responses.*",
     ]
-    found += ["$KV.tw_media.>", "$KV.tw_media.*"]
+    found += ["$KV.tw_media.>", "$KV.tw_media.*", "$KV.tw_rollouts.>", "$KV.tw_rollouts.*.*"]
     found += ["_INBOX.>", "_INBOX.*", "*.*", "*.*.*", *(f"_INBOX_{user}.>" for user in USERS)]
     return found
 

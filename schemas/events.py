@@ -240,6 +240,8 @@ class Finish(Struct, frozen=True, omit_defaults=True, tag="finish", tag_field="t
     stop_string: str | None = None
     tokens: int = 0
     """How many ids came in `OutputTokens`; a receiver that has fewer missed some."""
+    stop_id: int | None = None
+    """If ids came: the end token, which is then the last of them."""
 
 
 class Failed(Struct, frozen=True, tag="failed", tag_field="type"):

@@ -14,6 +14,7 @@ from services.frontend.apis.messages.routes import API as MESSAGES
 from services.frontend.apis.models.routes import API as MODELS
 from services.frontend.apis.responses.routes import API as RESPONSES
 from services.frontend.apis.responses.state.store import SHARING, Sharing
+from services.frontend.apis.rollouts.routes import API as ROLLOUTS_API
 from services.frontend.apis.shared.api import Api, ApiSetup
 from services.frontend.apis.shared.shared_errors import SHARED, union_reply
 from services.frontend.apis.tokens import API as TOKENS
@@ -22,13 +23,16 @@ from services.frontend.http.auth import CALLERS, Callers
 from services.frontend.http.errors import ErrorFormat
 from services.frontend.http.file_watch import FileWatch
 from services.frontend.http.keys import Limits
-from services.frontend.http.middleware import RequestMiddleware, add_headers
+from services.frontend.http.middleware import RequestMiddleware, RolloutCallers, add_headers
 from services.frontend.http.request_span import tracing_middleware
 from services.frontend.http.server import HttpRunner, ServerLog
 from services.frontend.media.image_decoder import ImageDecoder
 from services.frontend.media.image_fetch import ImageFetcher, public_connector
 from services.frontend.media.image_reader import ImageReader, PutImage
 from services.frontend.media.pdf_reader import PdfReader
+from services.frontend.rollouts.recording import RecordingGateway
+from services.frontend.rollouts.rollouts import ROLLOUTS, RolloutProcess, Rollouts
+from services.frontend.rollouts.turn_writer import TurnWriter
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.hosted_turns import HostedToolGateway
@@ -42,7 +46,16 @@ from services.runtime.observability.telemetry import FilteringBoundLogger
 if TYPE_CHECKING:
     from services.runtime.observability.tracing import Tracer
 
-APIS: tuple[Api, ...] = (MESSAGES, CHAT, COMPLETIONS, RESPONSES, MODELS, TOKENS, HEALTH)
+APIS: tuple[Api, ...] = (
+    MESSAGES,
+    CHAT,
+    COMPLETIONS,
+    RESPONSES,
+    MODELS,
+    TOKENS,
+    ROLLOUTS_API,
+    HEALTH,
+)
 """All APIs of a frontend."""
 BODIES_HELD = 8
 """The number of bodies of the largest size that a frontend reads, unpacks and parses at once."""
@@ -68,6 +81,8 @@ class Buckets:
     """Stores an image for the workers. None if no model gets images."""
     responses: Sharing | None = None
     """Access to the shared store of Responses. None if responses are not shared."""
+    rollouts: RolloutProcess | None = None
+    """Access to the store of rollouts. None if there are no rollouts."""
 
 
 def make_app(
@@ -90,7 +105,12 @@ def make_app(
     middlewares = []
     if telemetry.tracer is not None:
         middlewares.append(tracing_middleware(telemetry.tracer))
-    requests = RequestMiddleware(config, _formats(apis), SHARED, callers, log)
+    rollouts = None
+    if buckets.rollouts is not None:
+        rollouts = Rollouts(buckets.rollouts, callers)
+    requests = RequestMiddleware(
+        config, _formats(apis), SHARED, callers, log, rollouts=rollouts or RolloutCallers()
+    )
     unauthorized = Reading("Requests with a wrong key, or none.", requests, "unauthorized")
     register(registry, CountCollector({"turnwire_unauthorized_requests_total": unauthorized}))
     middlewares.append(requests.handle)
@@ -104,7 +124,11 @@ def make_app(
         keys = FileWatch([config.api_keys_file], lambda: callers.reload(log), log)
         app.cleanup_ctx.append(keys.context)
 
-    gateway = _gateway(app, config, pipeline, telemetry)
+    gateway = pipeline.gateway
+    if rollouts is not None:
+        app[ROLLOUTS] = rollouts
+        gateway = RecordingGateway(gateway, rollouts, TurnWriter(rollouts, log))
+    gateway = _with_hosted_tools(gateway, app, config, telemetry)
     app[GATEWAY] = gateway
     images = _image_reader(app, config, buckets.put_image, log)
     pdfs = PdfReader(log, config.pdf_max_pages, config.pdf_page_images)
@@ -154,16 +178,14 @@ def _formats(apis: tuple[Api, ...]) -> dict[str, ErrorFormat]:
     return formats
 
 
-def _gateway(
-    app: web.Application, config: FrontendConfig, pipeline: Pipeline, telemetry: Telemetry
+def _with_hosted_tools(
+    gateway: TurnGateway, app: web.Application, config: FrontendConfig, telemetry: Telemetry
 ) -> TurnGateway:
-    """Returns the pipeline's gateway, with hosted tools in front of it if any are served."""
+    """Returns the gateway, with hosted tools in front of it if any are served."""
     if config.web_provider is None:
-        return pipeline.gateway
+        return gateway
     provider = provider_of(config)
-    hosted = HostedToolGateway(
-        pipeline.gateway, provider, config, telemetry.registry, telemetry.log
-    )
+    hosted = HostedToolGateway(gateway, provider, config, telemetry.registry, telemetry.log)
     app.cleanup_ctx.append(hosted.context)
     return hosted
 

@@ -3,6 +3,7 @@
 import asyncio
 
 from aiohttp import web
+from typing_extensions import override
 
 from schemas import subjects
 from schemas.control import (
@@ -10,16 +11,19 @@ from schemas.control import (
     PromptSeen,
     ResponseCancelled,
     ResponseDeleted,
+    RolloutChanged,
     SessionPlaced,
     decode_notice,
 )
-from services.frontend.apis.responses.state.server import RESPONSES, ResponsesServer
+from services.frontend.apis.responses.state.server import RESPONSES
 from services.frontend.apis.responses.state.store import Sharing, bucket_config
 from services.frontend.app import GATEWAY, Buckets, Telemetry, make_app, make_runner
 from services.frontend.gateway.gateway import BusGateway
 from services.frontend.gateway.pipeline import BusPipeline
 from services.frontend.http.file_watch import FileWatch
 from services.frontend.http.tls import Tls
+from services.frontend.rollouts.rollouts import ROLLOUTS, RolloutProcess
+from services.frontend.rollouts.store import rollout_bucket
 from services.images.store import ImageStore
 from services.runtime.bus import Delivery
 from services.runtime.config import FrontendConfig
@@ -70,7 +74,7 @@ async def run(config: FrontendConfig) -> None:
         raise ConfigError([str(error)]) from error
     await process.connect()
     await pipeline.gateway.start()
-    notices = _NoticeReceiver(pipeline, app[RESPONSES])
+    notices = _NoticeReceiver(pipeline, app)
     await process.subscribe(subjects.frontends(), notices.receive)
 
     scheme = "http"
@@ -97,9 +101,10 @@ async def run(config: FrontendConfig) -> None:
 class _NoticeReceiver:
     """Passes on the notices of other frontends."""
 
-    def __init__(self, pipeline: BusPipeline, responses: ResponsesServer) -> None:
+    def __init__(self, pipeline: BusPipeline, app: web.Application) -> None:
         self._pipeline = pipeline
-        self._responses = responses
+        self._responses = app[RESPONSES]
+        self._rollouts = app.get(ROLLOUTS)
 
     def receive(self, delivery: Delivery) -> None:
         """Applies one notice."""
@@ -108,14 +113,46 @@ class _NoticeReceiver:
                 self._pipeline.catalog.apply(placed)
             case PromptSeen() as seen:
                 self._pipeline.gateway.prompts.apply(seen)
+            case RolloutChanged() as changed if self._rollouts is not None:
+                self._rollouts.apply(changed)
             case ResponseDeleted() | ResponseCancelled() as notice:
                 self._responses.apply_notice(notice)
+
+
+class _RolloutProcess(RolloutProcess):
+    """What rollouts need of this process."""
+
+    def __init__(
+        self, process: Process, pipeline: BusPipeline, config: FrontendConfig, images: ImageStore
+    ) -> None:
+        self.id = process.id
+        self.bucket = Bucket(
+            process.bus, rollout_bucket(config), process.log, patience_s=config.wait_s
+        )
+        self._process = process
+        self._pipeline = pipeline
+        self._images = images
+
+    @override
+    def is_alive(self, frontend: str) -> bool:
+        return frontend == self.id or self._process.registry.get("frontend", frontend) is not None
+
+    @override
+    def publish_notice(self, notice: RolloutChanged) -> None:
+        self._pipeline.publish_notice(notice)
+
+    @override
+    async def read_image(self, hash: str) -> bytes:
+        return await self._images.get(hash)
 
 
 def _make_app(process: Process, pipeline: BusPipeline, config: FrontendConfig) -> web.Application:
     images = ImageStore(process.bus, config, process.log, patience_s=config.wait_s)
     telemetry = Telemetry(process.metrics, process.log, process.tracer)
-    buckets = Buckets(images.put, _sharing(process, pipeline, config))
+    rollouts = None
+    if config.rollout_store_mb:
+        rollouts = _RolloutProcess(process, pipeline, config, images)
+    buckets = Buckets(images.put, _sharing(process, pipeline, config), rollouts)
     return make_app(config, pipeline, telemetry, buckets)
 
 

@@ -7,6 +7,8 @@ plain stretch of a block the turn takes the *fast path* instead (`services.parse
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec import structs
+
 from schemas.control import StreamPosition
 from schemas.errors import ENGINE_DIED, STREAM_GONE, EngineFailed, ErrorInfo
 from schemas.events import Failed, Finish, FinishReason, Interrupted, Usage
@@ -188,7 +190,7 @@ class TurnParse:
         reason = finish.reason
         if reason is FinishReason.LENGTH and context.window_limited:
             reason = FinishReason.CONTEXT
-        self._end(reason, ended_by_token=finish.stop_id is not None)
+        self._end(reason, stop_id=finish.stop_id)
 
     def _break_off(self, error: ErrorInfo) -> None:
         if error is _STOPPED or error.code in (ENGINE_DIED, STREAM_GONE):
@@ -225,12 +227,12 @@ class TurnParse:
         return True
 
     def _end(
-        self, reason: FinishReason, *, ended_by_token: bool = False, stop_string: str | None = None
+        self, reason: FinishReason, *, stop_id: int | None = None, stop_string: str | None = None
     ) -> None:
         stream = self.stream
         prompt_tokens = stream.context.prompt_tokens
         output = len(stream.ids)
-        if ended_by_token:
+        if stop_id is not None:
             output += 1
         usage = Usage(
             prompt=prompt_tokens,
@@ -239,5 +241,7 @@ class TurnParse:
             output=output,
             reasoning=self.blocks.reasoning_tokens,
         )
-        reported = usage.output if stream.context.prompt_ids else 0
-        stream.log.append(Finish(reason, stream.log.blocks, usage, stop_string, reported))
+        finish = Finish(reason, stream.log.blocks, usage, stop_string)
+        if stream.context.prompt_ids:
+            finish = structs.replace(finish, tokens=usage.output, stop_id=stop_id)
+        stream.log.append(finish)

@@ -10,7 +10,7 @@ ROLLOUT_PREFIX = "ro_"
 """Begins every rollout's id, which is also a key: 128 random bits follow, in hexadecimal."""
 
 
-class RolloutLimits(Struct, frozen=True, omit_defaults=True):
+class RolloutLimits(Struct, frozen=True):
     """Where a rollout ends by itself; None: no limit of its own."""
 
     turns: int | None = None
@@ -20,7 +20,7 @@ class RolloutLimits(Struct, frozen=True, omit_defaults=True):
     """Since it was made."""
 
 
-class WeightsPolicy(Struct, frozen=True, omit_defaults=True):
+class WeightsPolicy(Struct, frozen=True):
     """What changes of the weights mean for a rollout."""
 
     any_weights: bool = False
@@ -32,7 +32,7 @@ class WeightsPolicy(Struct, frozen=True, omit_defaults=True):
     """`end`: its samples stay; `restart`: they are dropped, and the agent has to begin again."""
 
 
-class Rollout(Struct, frozen=True, omit_defaults=True):
+class Rollout(Struct, frozen=True, omit_defaults=True, tag="rollout"):
     """A rollout as it was made. What changes later is in `RolloutState` and `Rewards`."""
 
     id: str
@@ -53,7 +53,7 @@ class Rollout(Struct, frozen=True, omit_defaults=True):
     metadata: dict[str, Any] = {}
 
 
-class RolloutState(Struct, frozen=True, omit_defaults=True):
+class RolloutState(Struct, frozen=True, omit_defaults=True, tag="state"):
     """How far a rollout is."""
 
     status: Literal["open", "finished", "aborted", "ended", "stale"] = "open"
@@ -66,7 +66,7 @@ class RolloutState(Struct, frozen=True, omit_defaults=True):
     """Counts the restarts. Turns of earlier runs are in no sample."""
 
 
-class Rewards(Struct, frozen=True, omit_defaults=True):
+class Rewards(Struct, frozen=True, omit_defaults=True, tag="rewards"):
     """What its trainer gave a rollout."""
 
     reward: float | None = None

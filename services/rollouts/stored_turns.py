@@ -14,14 +14,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Literal, TypeAlias
 
-import msgspec
 from msgspec import Struct
 
 from schemas.conversation import Call, Client, Text
 from schemas.events import FinishReason, PromptImage, WeightsSpan
 from schemas.frames import pack_ids, unpack_array
 from services.rollouts.turn import SampleBlock, SampledTurn
+from services.tokenization.block_keys import TOKEN_ID_BYTES
 from services.tokenization.segments import common_prefix
+
+WhyMissing: TypeAlias = Literal["failed", "cancelled", "aborted", "refused", "too_large"]
+"""refused: nothing was decoded; too_large: the store does not take its tokens."""
 
 
 class OpenTurn(Struct, frozen=True, tag="open"):
@@ -41,7 +44,7 @@ class FailedTurn(Struct, frozen=True, tag="failed"):
 
     turn: str
     run: int
-    why: Literal["failed", "cancelled", "aborted", "refused"]
+    why: WhyMissing
 
 
 class StoredTurn(Struct, frozen=True, omit_defaults=True, tag="turn"):
@@ -76,20 +79,24 @@ class StoredTurn(Struct, frozen=True, omit_defaults=True, tag="turn"):
     weights: list[WeightsSpan] = []
     experts: str = ""
 
+    @property
+    def output_tokens(self) -> int:
+        """The number of its output tokens."""
+        return len(self.output) // TOKEN_ID_BYTES
+
+    @property
+    def first_version(self) -> int:
+        """The version of the weights that decoded its first token."""
+        return self.weights[0].version if self.weights else 0
+
 
 Record: TypeAlias = OpenTurn | FailedTurn | StoredTurn
 _Readable: TypeAlias = list[tuple[float, str, StoredTurn, SampledTurn | None]]
 """A heap of turns with their bases, by the time of their end."""
 
-encode_record = msgspec.msgpack.Encoder().encode
-"""Encodes an `OpenTurn` or a `FailedTurn`."""
-decode_record = msgspec.msgpack.Decoder(Record).decode
-"""Decodes what `encode_record` and `encode_turn` return. Raises msgspec.DecodeError and
-ValidationError."""
 
-
-def encode_turn(turn: SampledTurn, base: SampledTurn | None, run: int) -> bytes:
-    """Encodes a turn.
+def pack_turn(turn: SampledTurn, base: SampledTurn | None, run: int) -> StoredTurn:
+    """Packs a turn.
 
     `base`: an earlier turn of the same run that is stored, too; the more ids its prompt and output
     share with the turn's prompt, the shorter the result.
@@ -104,7 +111,7 @@ def encode_turn(turn: SampledTurn, base: SampledTurn | None, run: int) -> bytes:
         if turn.question == base.question:
             question = None
 
-    stored = StoredTurn(
+    return StoredTurn(
         turn.id,
         run,
         turn.time,
@@ -128,7 +135,6 @@ def encode_turn(turn: SampledTurn, base: SampledTurn | None, run: int) -> bytes:
         turn.weights,
         turn.experts,
     )
-    return encode_record(stored)
 
 
 def _equal(first: Sequence[bytes], second: Sequence[bytes]) -> int:

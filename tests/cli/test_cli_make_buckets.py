@@ -37,7 +37,7 @@ def test_buckets_are_created_updated_or_unchanged(
     for _ in range(2):
         assert run(own_nats.url, "--ledger-store-mb", "64") == 0
         made = asyncio.run(streams(own_nats.url))
-        assert set(made) == {"KV_tw_ledger", "KV_tw_responses", "KV_tw_media"}
+        assert set(made) == {"KV_tw_ledger", "KV_tw_responses", "KV_tw_media", "KV_tw_rollouts"}
         assert (made["KV_tw_ledger"].max_bytes, made["KV_tw_ledger"].max_age) == (64 << 20, 86_400)
     flags = "--ledger-store-mb 32 --ledger-ttl-s 60 --image-store-mb 64 --image-ttl-s 30"
     assert run(own_nats.url, *flags.split(), "--response-store-bytes", "100MiB") == 0
@@ -86,7 +86,7 @@ async def test_lost_buckets_are_made_again(own_nats: NatsServer) -> None:
     config = BucketsConfig(bus=BusConfig(nats_url=own_nats.url), ledger_store_mb=64)
     await make_buckets(config)
     all_names = {*await streams(own_nats.url)}
-    assert len(all_names) == 3
+    assert len(all_names) == 4
     keeping = asyncio.create_task(keep_buckets(config, 0.1))
 
     async def complete() -> bool:

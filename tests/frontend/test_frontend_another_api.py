@@ -38,7 +38,8 @@ async def test_another_api_serves_turns_errors_and_its_part_of_the_document(
 ) -> None:
     gateway = FakeGateway()
     telemetry = Telemetry(CollectorRegistry(), get_logger())
-    app = make_app(FrontendConfig(), gateway, telemetry, apis=(*APIS, shouts.API))
+    config = FrontendConfig(rollout_store_mb=0)
+    app = make_app(config, gateway, telemetry, apis=(*APIS, shouts.API))
     async with TestClient(TestServer(app)) as http:
         whole = await http.post("/v1/shouts", json=QUESTION)
         assert await whole.json() == {"answer": "HELLO THERE"}

@@ -5,12 +5,13 @@ from prometheus_client import CollectorRegistry
 from structlog import get_logger
 
 from services.frontend.apis.shared.openapi import document
-from services.frontend.app import APIS, Telemetry, make_app
+from services.frontend.app import APIS, Buckets, Telemetry, make_app
 from services.runtime.config import FrontendConfig
 from tests.kit.bodies import MODEL, Json, chat, completions, messages, responses
 from tests.kit.events import Step, call, finish, reasoning, text
 from tests.kit.every import Cases
 from tests.kit.frontend import FakeGateway, serving
+from tests.kit.rollouts import MemoryRollouts
 
 OPERATIONS = [operation for api in APIS for operation in api.operations]
 EVERYTHING = document("1.0", APIS)
@@ -23,7 +24,7 @@ def everything_said() -> list[Step]:
 
 def test_document_describes_every_route_and_no_other() -> None:
     telemetry = Telemetry(CollectorRegistry(), get_logger())
-    app = make_app(FrontendConfig(), FakeGateway(), telemetry)
+    app = make_app(FrontendConfig(), FakeGateway(), telemetry, Buckets(rollouts=MemoryRollouts()))
     described = {(operation.method, operation.path) for operation in OPERATIONS}
     served = {
         (route.method.lower(), route.resource.canonical)

@@ -29,12 +29,14 @@ from services.frontend.media.image_decoder import ImageDecoder
 from services.frontend.media.image_fetch import ImageFetcher, public_connector
 from services.frontend.media.image_reader import ImageReader, PutImage
 from services.frontend.media.pdf_reader import PdfReader
+from services.frontend.rollouts.rollouts import RolloutProcess
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.interfaces import Admitted, CancelReason, Pipeline, TurnSink
 from services.runtime.config import FrontendConfig
 from tests.kit.bodies import MODEL, messages
 from tests.kit.events import Step, hello
+from tests.kit.rollouts import MemoryRollouts
 
 ABILITIES: dict[str, Any] = {"reasoning": True, "tools": True}
 CARD = ModelCard(
@@ -286,6 +288,7 @@ async def serving(
     tls: Tls | None = None,
     sharing: Sharing | None = None,
     put_image: PutImage | None = None,
+    rollouts: RolloutProcess | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Served]:
     """The application on a real port, as `make_runner` runs it. `headers`: what its client sends
@@ -295,7 +298,8 @@ async def serving(
     lines: list[MutableMapping[str, Any]] = []
     log = log_into(lines)
     config = config or FrontendConfig()
-    app = make_app(config, gateway, Telemetry(registry, log), Buckets(put_image, sharing))
+    buckets = Buckets(put_image, sharing, rollouts or MemoryRollouts())
+    app = make_app(config, gateway, Telemetry(registry, log), buckets)
     runner = make_runner(app, config, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls.context if tls else None)

@@ -46,7 +46,7 @@ class NatsServer:
         binary: str,
         directory: str,
         *,
-        jetstream: str = "max_file_store: 2GB",
+        jetstream: str = "max_file_store: 4GB",
         settings: str = "",
     ) -> None:
         """`jetstream`: its limits; "": the server has none. `settings`: more of its

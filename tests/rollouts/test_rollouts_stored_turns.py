@@ -4,6 +4,7 @@ import random
 from array import array
 from itertools import pairwise
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -13,10 +14,9 @@ from schemas.events import FinishReason, PromptImage, WeightsSpan
 from services.rollouts.stored_turns import (
     FailedTurn,
     OpenTurn,
+    Record,
     StoredRun,
-    decode_record,
-    encode_record,
-    encode_turn,
+    pack_turn,
 )
 from services.rollouts.turn import SampleBlock, SampledTurn, digest_of
 
@@ -29,6 +29,13 @@ OTHER = {
     "weights": [WeightsSpan(0, 3), WeightsSpan(2, 4)],
     "experts": "e.npy",
 }
+
+
+decode = msgspec.msgpack.Decoder(Record).decode
+
+
+def encoded(made: SampledTurn, base: SampledTurn | None, run: int) -> bytes:
+    return msgspec.msgpack.encode(pack_turn(made, base, run))
 
 
 def turn(
@@ -92,20 +99,20 @@ def test_turns_are_read_in_any_order_whatever_their_base(data: st.DataObject) ->
         question = data.draw(st.sampled_from([[], ["a"], ["b", "c"]]))
         fields = {"logprobs": logprobs, "answers": answers, "question": question}
         one = turn(f"t{n}", prompt, output, float(n), **fields)
-        values.append(encode_turn(one, base, 1))
+        values.append(encoded(one, base, 1))
         made.append(one)
     shuffled = data.draw(st.permutations(values))
-    run = StoredRun(map(decode_record, shuffled), 1)
+    run = StoredRun(map(decode, shuffled), 1)
     assert [*run.turns()] == made
     assert run.unreadable == []
 
 
 def test_turn_with_a_lost_base_is_named_and_so_are_those_after_it() -> None:
     turns = session(4, 10, 10)
-    values = [encode_turn(turns[0], None, 1)]
-    values += [encode_turn(later, base, 1) for base, later in pairwise(turns)]
+    values = [encoded(turns[0], None, 1)]
+    values += [encoded(later, base, 1) for base, later in pairwise(turns)]
     del values[1]
-    run = StoredRun(map(decode_record, values), 1)
+    run = StoredRun(map(decode, values), 1)
     (read,) = run.turns()
     assert is_equal(read, turns[0])
     assert sorted(run.unreadable) == ["t2", "t3"]
@@ -114,16 +121,16 @@ def test_turn_with_a_lost_base_is_named_and_so_are_those_after_it() -> None:
 def test_other_records_and_other_runs_are_told_apart() -> None:
     begun, failed = OpenTurn("a", 2, "f", 1.5), FailedTurn("b", 2, "aborted")
     old = [OpenTurn("c", 1, "f", 1.5), FailedTurn("d", 1, "failed")]
-    values = [encode_record(record) for record in (begun, failed, *old)]
-    values.append(encode_turn(session(1, 3, 4)[0], None, 1))
-    run = StoredRun(map(decode_record, values), 2)
+    values = [msgspec.msgpack.encode(record) for record in (begun, failed, *old)]
+    values.append(encoded(session(1, 3, 4)[0], None, 1))
+    run = StoredRun(map(decode, values), 2)
     assert ([*run.turns()], run.open, run.failed) == ([], [begun], [failed])
 
 
 def test_turn_of_a_long_session_takes_a_few_kilobytes() -> None:
     turns = session(100, 20_000, 300)
-    values = [encode_turn(turns[0], None, 1)]
-    values += [encode_turn(later, base, 1) for base, later in pairwise(turns)]
+    values = [encoded(turns[0], None, 1)]
+    values += [encoded(later, base, 1) for base, later in pairwise(turns)]
     assert max(map(len, values[1:])) < 4096
-    for read, made in zip(StoredRun(map(decode_record, values), 1).turns(), turns, strict=True):
+    for read, made in zip(StoredRun(map(decode, values), 1).turns(), turns, strict=True):
         assert is_equal(read, made)

@@ -23,7 +23,7 @@ from tests.runtime.bus_clients import Client
 VIRTUAL_LIMIT_S = 600.0
 MAX_PAYLOAD = 8 << 20
 WRITE_DEADLINE_S = 1.0
-STORES = "max_file_store: 1GB, max_memory_store: 64MB"
+STORES = "max_file_store: 4GB, max_memory_store: 64MB"
 OPTIONS = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True}
 
 

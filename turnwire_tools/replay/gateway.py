@@ -331,7 +331,7 @@ def vocabulary_of(pieces: Sequence[str]) -> tuple[Vocabulary, dict[str, int]]:
 async def serving(pipeline: Pipeline) -> AsyncIterator[str]:
     """Serves the whole HTTP stack on a free loopback port; yields its URL."""
     log = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])  # writes nothing
-    config = FrontendConfig()
+    config = FrontendConfig(rollout_store_mb=0)
     app = make_app(config, pipeline, Telemetry(CollectorRegistry(), log))
     runner = make_runner(app, config, shutdown_timeout=0.1)
     await runner.setup()

@@ -14,6 +14,7 @@ from services.cli.observer import observing
 from services.cli.registry import Command
 from services.cli.signals import run
 from services.frontend.apis.responses.state.store import bucket_config
+from services.frontend.rollouts.store import rollout_bucket
 from services.images.store import image_bucket
 from services.runtime.bus import Bus
 from services.runtime.config import BucketsConfig, BusConfig
@@ -77,6 +78,8 @@ def _buckets(config: BucketsConfig) -> list[list[BucketConfig]]:
     buckets = [bucket_config(config), image_bucket(config)]
     if config.ledger_store_mb:
         buckets.insert(0, ledger_bucket(config))
+    if config.rollout_store_mb:
+        buckets.append(rollout_bucket(config))
     copies = COPIES if config.bucket_replicas is None else (config.bucket_replicas,)
     return [[replace(bucket, replicas=number) for number in copies] for bucket in buckets]
 

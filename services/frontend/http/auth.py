@@ -19,6 +19,7 @@ from schemas.errors import Forbidden, Unauthorized
 from services.frontend.http.held_bytes import HeldBytes
 from services.frontend.http.keys import Key, Limits, parse_keys
 from services.frontend.http.rate_limits import Clock, RateLimiter
+from services.rollouts.rollout import Rollout
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 OPEN_PATHS = frozenset(
@@ -46,6 +47,9 @@ class Caller:
     """The sender of a request: its rights and limits."""
 
     def __init__(self, limiter: RateLimiter, held: HeldBytes, key: Key | None = None) -> None:
+        self.rollout: Rollout | None = None
+        """Set for a request of a rollout's agent: it has the rollout's id in its address or as its
+        key."""
         self.limiter = limiter
         self.held = held
         """The bytes of all its requests that wait."""
@@ -62,6 +66,12 @@ class Caller:
     def sees(self, card: ModelCard) -> bool:
         """Returns whether the caller may use a model. Only such models are listed."""
         return self.key is None or self.key.allows(card)
+
+    def model_for(self, name: str) -> str:
+        """Returns the model that decodes a request which names `name`: a rollout has its own."""
+        if self.rollout is None:
+            return name
+        return self.rollout.model or name
 
     def permit(self, card: ModelCard, name: str) -> None:
         """Raises Forbidden for a model that the caller may not use. `name`: the model's name in the
@@ -144,7 +154,7 @@ class Callers:
             return anyone()
         if self._keys is None:
             return self.caller_of("")
-        texts = _key_texts(request)
+        texts = key_texts(request)
         if not texts:
             raise Unauthorized(_NO_KEY if openai else "x-api-key header is required")
         keys = [key for key in (find_key(self._keys, text) for text in texts) if key is not None]
@@ -166,6 +176,16 @@ class Callers:
                     raise _expired()
                 return self._caller(key.name, key.limits, key)
         raise Unauthorized("This API key is not valid any more.")
+
+    def of_rollout(self, rollout: Rollout) -> Caller:
+        """Returns the caller of a rollout's requests, with the rights and limits that the key which
+        made it has now. Raises as `renew`."""
+        caller = self.caller_of("")
+        if self._keys is not None:
+            maker = Key(rollout.tenant or "", bytes.fromhex(rollout.key))
+            caller = self.renew(Caller(caller.limiter, caller.held, maker))
+        caller.rollout = rollout
+        return caller
 
     def _is_expired(self, key: Key) -> bool:
         return key.expires is not None and self._now() >= key.expires
@@ -198,7 +218,7 @@ _NO_KEY = (
 )
 
 
-def _key_texts(request: web.Request) -> list[str]:
+def key_texts(request: web.Request) -> list[str]:
     """Returns the keys that a request has, in either header."""
     texts = [request.headers.get("x-api-key", "")]
     scheme, _, token = request.headers.get("authorization", "").partition(" ")

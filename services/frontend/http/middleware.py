@@ -23,10 +23,12 @@ from schemas.errors import (
     Unauthorized,
     unexpected,
 )
-from services.frontend.http.auth import OPEN_PATHS, Callers, anyone
+from services.frontend.http.auth import OPEN_PATHS, Caller, Callers, anyone, key_texts
 from services.frontend.http.cors import Cors
 from services.frontend.http.errors import ErrorFormat, ErrorReply, ErrorShape, FormatName
 from services.frontend.http.rate_limits import rate_headers
+from services.frontend.http.rollout_paths import ROLLOUT_ID, mask_rollouts
+from services.rollouts.rollout import ROLLOUT_PREFIX
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 from services.runtime.request_headers import AllowedHosts
@@ -98,6 +100,15 @@ OVER_LIMIT: web.RequestKey[bool] = web.RequestKey("over_limit", bool)
 """Whether the connection exceeds the limit of its address. Set by the server."""
 
 
+class RolloutCallers:
+    """Finds the callers of rollouts. This one is of a server without rollouts."""
+
+    async def caller(self, id: str) -> Caller:
+        """Returns the caller of a rollout's requests. Raises NotFound, Unauthorized, and
+        TurnwireError if the store does not answer."""
+        raise NotFound("This server has no rollouts.")
+
+
 class RequestMiddleware:
     """Admits requests, and answers errors of handlers."""
 
@@ -108,6 +119,8 @@ class RequestMiddleware:
         shared: ErrorFormat,
         callers: Callers,
         log: FilteringBoundLogger,
+        *,
+        rollouts: RolloutCallers,
     ) -> None:
         """`formats`: error formats by prefix of the path; `shared`: the error format of all other
         paths."""
@@ -116,6 +129,7 @@ class RequestMiddleware:
         self._formats = formats
         self._shared = shared
         self._callers = callers
+        self._rollouts = rollouts
         self._cors = Cors(config.cors_origins, guarded=guarded)
         self._hosts = AllowedHosts.of(config.allowed_hosts, config.host, guarded=guarded)
         self._log = log
@@ -154,7 +168,7 @@ class RequestMiddleware:
             preflight = self._cors.preflight(request.method, request.headers)
             if preflight is not None:
                 return web.Response(status=204, headers=preflight)
-            self._admit(request, context)
+            await self._admit(request, context)
             return await handler(request)
         except TurnwireError as error:
             if isinstance(error, Unauthorized):
@@ -167,7 +181,8 @@ class RequestMiddleware:
             raise
         except Exception as error:
             # A bug in a handler, or out of memory: the client gets an error of its API.
-            self._log.exception("request.failed", request=context.request_id, path=request.path)
+            path = mask_rollouts(request.path)
+            self._log.exception("request.failed", request=context.request_id, path=path)
             context.outcome = "internal"
             if request.writer.output_size:
                 raise  # the response has started: aiohttp closes the connection
@@ -180,12 +195,18 @@ class RequestMiddleware:
             return self._shared
         return self._formats[max(prefixes, key=len)]
 
-    def _admit(self, request: web.Request, context: RequestContext) -> None:
-        """Identifies the caller. Raises RateLimited, Forbidden and Unauthorized."""
+    async def _admit(self, request: web.Request, context: RequestContext) -> None:
+        """Identifies the caller. Raises RateLimited, Forbidden, Unauthorized, and NotFound for an
+        address with an unknown rollout."""
         if request.path not in OPEN_PATHS:
             self._check_connection(request)
         self._cors.check(request.method, request.headers, request.scheme)
-        context.caller = self._callers.identify(request, openai=context.api == "openai")
+        rollout = request.get(ROLLOUT_ID) or _rollout_key(request)
+        if rollout and request.path not in OPEN_PATHS:
+            context.caller = await self._rollouts.caller(rollout)
+            context.fields["rollout"] = mask_rollouts(rollout)
+        else:
+            context.caller = self._callers.identify(request, openai=context.api == "openai")
 
     def _check_connection(self, request: web.Request) -> None:
         if request.get(OVER_LIMIT):
@@ -241,6 +262,12 @@ def _client_id(request: web.Request) -> str | None:
     return id if _SAFE_ID.fullmatch(id) else None
 
 
+def _rollout_key(request: web.Request) -> str:
+    """Returns the rollout's id that a request has as its key; "" if it has another one."""
+    texts = key_texts(request)
+    return next((text for text in texts if text.startswith(ROLLOUT_PREFIX)), "")
+
+
 def _refusal(error: TurnwireError, context: RequestContext, shape: ErrorShape) -> ErrorReply:
     context.outcome = context.outcome or str(error.info.kind)
     reply = shape(error.info, context.request_id, None)
@@ -284,7 +311,7 @@ def _log_access(
 ) -> None:
     fields: dict[str, object] = {
         "method": request.method,
-        "path": request.path,
+        "path": mask_rollouts(request.path),
         "status": status,
         "outcome": context.outcome or "ok",
         "request": context.request_id,

@@ -10,6 +10,7 @@ from aiohttp.typedefs import Handler, Middleware
 from schemas.errors import ErrorKind
 from services.frontend.http.auth import OPEN_PATHS
 from services.frontend.http.middleware import REQUEST_CONTEXT, TRACE_ID, RequestContext
+from services.frontend.http.rollout_paths import mask_rollouts
 
 if TYPE_CHECKING:
     from services.runtime.observability.tracing import Attributes, OpenSpan, Tracer
@@ -70,7 +71,7 @@ def _describe(request: web.Request) -> tuple[str, int, "Attributes"]:
     if resource is not None:
         name = f"{method} {resource.canonical}"
         attributes["http.route"] = resource.canonical
-        attributes["url.path"] = request.path
+        attributes["url.path"] = mask_rollouts(request.path)
     return name, time_ns(), attributes
 
 

@@ -21,6 +21,7 @@ from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from services.frontend.http.errors import ErrorShape
 from services.frontend.http.masks import MaskedFrames
 from services.frontend.http.middleware import OVER_LIMIT, refuse_malformed
+from services.frontend.http.rollout_paths import ROLLOUT_ID, take_rollout
 from services.frontend.http.sse import keep_buffers_small
 from services.runtime.config import FrontendConfig
 from services.runtime.request_headers import replace_invalid_bytes
@@ -172,8 +173,11 @@ class HttpRunner(web.AppRunner):
             message: Any, payload: Any, protocol: Any, writer: Any, task: Any
         ) -> web.BaseRequest:
             protocol.head_arrived()
+            message, rollout = take_rollout(message)
             request = make_request(message, payload, protocol, writer, task)
             request[OVER_LIMIT] = protocol.over_limit
+            if rollout:
+                request[ROLLOUT_ID] = rollout
             return request
 
         server.request_factory = begin

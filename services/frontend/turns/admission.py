@@ -65,6 +65,7 @@ class Admission:
 
         Raises NotFound, Forbidden, and Invalid for an empty name.
         """
+        model = caller.model_for(model)
         try:
             card = self._catalog.resolve(model, conversation)
         except NotFound:
@@ -108,7 +109,8 @@ class Admission:
             conversation, media, caller, card, store=is_turn
         )
         conversation, note = self._with_notice(conversation, has_media=bool(media))
-        return Admitted(card, _with_names(conversation, caller, card), note, images)
+        named = _with_names(conversation, caller, card)
+        return Admitted(card, named, note, images, rollout=caller.rollout)
 
     async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> OpenTurn:
         """Starts a turn as `TurnGateway.open`; with hosted tools, the first turn of the answer."""

@@ -18,6 +18,7 @@ from schemas.errors import ErrorInfo
 from schemas.events import Prepared, TurnEvent
 from schemas.frames import TextReply
 from services.frontend.media.image_reader import RequestImages
+from services.rollouts.rollout import Rollout
 
 CancelReason: TypeAlias = Literal["hangup", "slow_reader", "timeout", "failed"]
 """`failed`: another choice of the same request failed."""
@@ -42,10 +43,16 @@ class Admitted:
     """Set if the model gets images of the request."""
     continues: bool = False
     """The answer has begun: its next turn is accepted while the process drains."""
+    rollout: Rollout | None = None
+    """Set for a turn of a rollout."""
 
     def with_messages(self, messages: list[Message]) -> "Admitted":
         """Returns the request with other messages, which this server made of the admitted ones."""
         conversation = structs.replace(self.conversation, messages=messages)
+        return replace(self, conversation=conversation)
+
+    def with_conversation(self, conversation: Conversation) -> "Admitted":
+        """Returns the request with a conversation that this server made of the admitted one."""
         return replace(self, conversation=conversation)
 
     def with_choice(self, other: Conversation) -> "Admitted":

@@ -153,7 +153,18 @@ class ImageStoreConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BucketsConfig(LedgerStoreConfig, ResponseStoreConfig, ImageStoreConfig):
+class RolloutStoreConfig(Config):
+    """The bucket of rollouts, for training."""
+
+    rollout_ttl_s: Positive = 24 * 3600.0
+    """Time after which JetStream deletes a turn of a rollout; `turnwire buckets` applies it."""
+    rollout_store_mb: Annotated[int, Parameter(validator=Number(gte=0))] = 1024
+    """JetStream storage in MiB for rollouts, of which the oldest are deleted; `turnwire buckets`
+    applies it. 0: there are no rollouts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BucketsConfig(LedgerStoreConfig, ResponseStoreConfig, ImageStoreConfig, RolloutStoreConfig):
     """The buckets in JetStream, which `turnwire buckets` creates."""
 
     bus: BusConfig = field(default_factory=BusConfig)
@@ -165,7 +176,7 @@ class BucketsConfig(LedgerStoreConfig, ResponseStoreConfig, ImageStoreConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrontendConfig(ResponseStoreConfig, ImageStoreConfig, ServiceConfig):
+class FrontendConfig(ResponseStoreConfig, ImageStoreConfig, RolloutStoreConfig, ServiceConfig):
     """The HTTP server: addresses, limits and APIs."""
 
     host: Annotated[str, also("--http-host")] = "127.0.0.1"

@@ -14,7 +14,7 @@ not create streams, and only use existing ones.
 import asyncio
 import hashlib
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -122,9 +122,18 @@ class Bucket:
 
     async def members(self, key: str) -> list[bytes]:
         """Returns the values of a key with several, oldest first."""
+        return [value async for _, value in self.members_after(key, 0)]
+
+    async def members_after(self, key: str, seq: int) -> AsyncIterator[tuple[int, bytes]]:
+        """Yields the values that were written after number `seq` of the bucket, oldest first, each
+        with its own number."""
+        async for message in self._member_messages(key, seq):
+            value = _open(key, message.data)
+            if value is not None:
+                yield message.seq, value
+
+    async def _member_messages(self, key: str, seq: int) -> AsyncIterator[Any]:
         subject = subjects.bucket_members(self._config.name, _place(key))
-        values: list[bytes] = []
-        seq = 0
 
         def get_next(js: Any) -> Awaitable[Any]:
             message = js.get_msg(self._stream, seq + 1, subject, direct=True, next=True)
@@ -133,11 +142,9 @@ class Bucket:
         while True:
             message = await self._call(get_next)
             if message is None:
-                return values
+                return
             seq = message.seq
-            value = _open(key, message.data)
-            if value is not None:
-                values.append(value)
+            yield message
 
     async def any_members(self, keys: Sequence[str]) -> bool:
         """Returns whether any of these keys has values (`members`), with one request; also True if
@@ -154,15 +161,15 @@ class Bucket:
             pass
         return True
 
-    async def put(self, key: str, value: bytes) -> None:
-        """Stores a value; when this returns, every process can read it.
+    async def put(self, key: str, value: bytes, member: str | None = None) -> None:
+        """Stores a value; when this returns, every process can read it. `member`: as for `offer`.
 
         Raises:
             ValueError: the value is empty, which means "deleted".
             TooLarge: the value is over `max_value_bytes`, or over the limit of the bus.
             Unavailable: also where the bucket is missing.
         """
-        await self._write(key, self._seal(key, value), None)
+        await self._write(self._subject(key, member), self._seal(key, value), None)
         if not self._found:
             raise Unavailable(
                 f"the bucket {self._config.name} is missing: nothing can be stored in it",
@@ -175,16 +182,25 @@ class Bucket:
 
         Raises as `put`; Unavailable: the connection is down.
         """
-        bucket = self._config.name
-        if member is None:
-            subject = subjects.bucket_key(bucket, _place(key))
-        else:
-            subject = subjects.bucket_member(bucket, _place(key), member)
+        subject = self._subject(key, member)
         self._bus.ask(subject, self._seal(key, value), TIMEOUT_S, self._acknowledged)
 
     async def delete(self, key: str) -> None:
         """Deletes the value of a key, if it has one."""
-        await self._write(key, b"", _DELETE)
+        await self._write(self._subject(key, None), b"", _DELETE)
+
+    async def delete_members(self, key: str) -> None:
+        """Deletes the values of a key that has several."""
+        async for message in self._member_messages(key, 0):
+            if message.data:
+                await self._write(message.subject, b"", _DELETE)
+            else:
+                return  # the first of those that were just deleted
+
+    def _subject(self, key: str, member: str | None) -> str:
+        if member is None:
+            return subjects.bucket_key(self._config.name, _place(key))
+        return subjects.bucket_member(self._config.name, _place(key), member)
 
     def _seal(self, key: str, value: bytes) -> bytes:
         if not value:
@@ -198,8 +214,7 @@ class Bucket:
         nonce = os.urandom(_NONCE_BYTES)
         return nonce + _cipher(key).encrypt(nonce, value, None)
 
-    async def _write(self, key: str, value: bytes, headers: dict[str, str] | None) -> None:
-        subject = subjects.bucket_key(self._config.name, _place(key))
+    async def _write(self, subject: str, value: bytes, headers: dict[str, str] | None) -> None:
         await self._call(lambda js: js.publish(subject, value, headers=headers))
 
     async def _call(self, call: JetStreamCall[T]) -> T | None:

@@ -37,7 +37,7 @@ class Operation(Struct, frozen=True):
 
     path: str
     summary: str
-    method: Literal["get", "post", "delete"] = "post"
+    method: Literal["get", "post", "put", "delete"] = "post"
     answer: object = None
     """The type of the JSON answer."""
     body: object = None

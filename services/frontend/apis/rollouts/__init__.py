@@ -1,0 +1,1 @@
+"""Rollouts, for those who train (docs/rollouts.md)."""

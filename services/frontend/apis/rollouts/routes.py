@@ -1,0 +1,230 @@
+"""The operations of `/rollouts`: they make rollouts, end them, give them rewards and return their
+samples. The agents' own requests come below `/rollouts/ID/v1`, as ordinary requests."""
+
+from typing import Literal
+
+import msgspec
+from aiohttp import web
+
+from schemas.errors import Forbidden, Invalid, NotFound
+from services.frontend.apis.rollouts import wire
+from services.frontend.apis.rollouts.samples import send_samples
+from services.frontend.apis.shared.api import Api, ApiSetup, Operation, Query, json_response
+from services.frontend.apis.shared.client import Headers
+from services.frontend.apis.shared.decode import decode_body
+from services.frontend.apis.shared.http_answer import read_request
+from services.frontend.apis.shared.shared_errors import SHARED
+from services.frontend.http.auth import Caller
+from services.frontend.http.middleware import REQUEST_CONTEXT
+from services.frontend.rollouts.rollouts import ROLLOUTS
+from services.frontend.rollouts.view import RolloutView
+from services.rollouts.rollout import Rewards, Rollout, RolloutState
+from services.runtime.config import FrontendConfig
+
+PATH = "/rollouts"
+MAX_BODY_BYTES = 256 * 1024
+_ROLLOUT = f"{PATH}/{{id}}"
+_ID = "A rollout's id."
+
+_SAMPLES = (
+    Query("follow", {"type": "boolean"}, "Send each turn as it ends, until the rollout ends."),
+)
+
+_decode_rollout = msgspec.json.Decoder(wire.RolloutBody).decode
+_decode_reward = msgspec.json.Decoder(wire.RewardBody).decode
+
+
+class RolloutRoutes:
+    """The handlers."""
+
+    def __init__(self, setup: ApiSetup) -> None:
+        self._rollouts = setup.app[ROLLOUTS]
+        self._admission = setup.turns.admission
+        self._config = setup.config
+
+    async def create(self, http: web.Request) -> web.Response:
+        """`POST /rollouts`: a new rollout."""
+        body = await read_request(http, MAX_BODY_BYTES, _parse_rollout)
+        caller = _trainer(http)
+        model = body.model or self._only_model(caller)
+        if model:
+            self._admission.resolve(model, caller)
+        rollout = Rollout(
+            id="",
+            created=0.0,
+            tenant=caller.tenant,
+            key=caller.key.digest.hex() if caller.key is not None else "",
+            model=model,
+            sampling=body.sampling.as_sampling(),
+            limits=body.limits,
+            weights=body.weights,
+            group=body.group,
+            metadata=body.metadata,
+        )
+        return _answer(http, await self._rollouts.make(rollout))
+
+    async def retrieve(self, http: web.Request) -> web.Response:
+        """`GET /rollouts/{id}`: its state."""
+        return _answer(http, await self._find(http))
+
+    async def finish(self, http: web.Request) -> web.Response:
+        """`POST /rollouts/{id}/finish`: it takes no more turns; open ones go on to their end."""
+        view = await self._find(http)
+        await self._rollouts.end(view, RolloutState("finished"))
+        return _answer(http, view)
+
+    async def abort(self, http: web.Request) -> web.Response:
+        """`POST /rollouts/{id}/abort`: it takes no more turns, and open ones are cancelled."""
+        view = await self._find(http)
+        await self._rollouts.end(view, RolloutState("aborted"))
+        return _answer(http, view)
+
+    async def restart(self, http: web.Request) -> web.Response:
+        """`POST /rollouts/{id}/restart`: it begins again, without its turns so far."""
+        view = await self._find(http)
+        await self._rollouts.restart(view)
+        return _answer(http, view)
+
+    async def reward(self, http: web.Request) -> web.Response:
+        """`PUT /rollouts/{id}/reward`: the reward of the rollout and of turns, in place of earlier
+        ones."""
+        body = await read_request(http, MAX_BODY_BYTES, _parse_reward)
+        view = await self._find(http)
+        await self._rollouts.reward(view, Rewards(body.reward, body.turns))
+        return _answer(http, view)
+
+    async def samples(self, http: web.Request) -> web.StreamResponse:
+        """`GET /rollouts/{id}/samples`: its samples as lines of JSON."""
+        view = await self._find(http)
+        return await send_samples(http, self._rollouts, view)
+
+    async def image(self, http: web.Request) -> web.Response:
+        """`GET /rollouts/{id}/images/{hash}`: the data of an image in its prompts."""
+        view = await self._find(http)
+        hash = http.match_info["hash"]
+        if not view.has_image(hash):
+            raise NotFound("The rollout has no image with this hash.")
+        data = await self._rollouts.process.read_image(hash)
+        return web.Response(body=data, content_type="application/octet-stream")
+
+    async def delete(self, http: web.Request) -> web.Response:
+        """`DELETE /rollouts/{id}`: it and its samples are gone."""
+        view = await self._find(http)
+        await self._rollouts.delete(view)
+        return json_response(wire.DeletedRollout(view.rollout.id))
+
+    def _only_model(self, caller: Caller) -> str:
+        """The model that the caller may use, if there is one; "" if there are several."""
+        names = [card.served_name for card in self._admission.models(caller) if not card.adapter]
+        return names[0] if len(names) == 1 else ""
+
+    async def _find(self, http: web.Request) -> RolloutView:
+        """The rollout that a path names. Raises NotFound, Forbidden."""
+        return await self._rollouts.find_own(http.match_info["id"], _trainer(http))
+
+
+def _trainer(http: web.Request) -> Caller:
+    """The caller, who must have a key of the server."""
+    caller = http[REQUEST_CONTEXT].caller
+    if caller.rollout is not None:
+        raise Forbidden("A rollout's id is a key for its agent, not for its trainer.")
+    return caller
+
+
+def _parse_rollout(body: bytes, _headers: Headers) -> wire.RolloutBody:
+    return decode_body(_decode_rollout, body, _explain)
+
+
+def _parse_reward(body: bytes, _headers: Headers) -> wire.RewardBody:
+    return decode_body(_decode_reward, body, _explain)
+
+
+def _explain(_body: bytes, message: str) -> Invalid:
+    return Invalid(f"The body is not valid: {message}")
+
+
+def _answer(http: web.Request, view: RolloutView) -> web.Response:
+    rollout = view.rollout
+    origin = f"{http.url.origin()}{PATH}/{rollout.id}"
+    document = wire.RolloutDocument(
+        id=rollout.id,
+        object="rollout",
+        status=view.state.status,
+        reason=view.state.reason or None,
+        created=rollout.created,
+        ended=view.state.ended,
+        run=view.state.run,
+        base_urls=wire.BaseUrls(origin, f"{origin}/v1"),
+        model=rollout.model or None,
+        sampling=wire.RolloutSampling.of(rollout.sampling),
+        limits=rollout.limits,
+        weights=rollout.weights,
+        group=rollout.group,
+        metadata=rollout.metadata,
+        turns=view.ended_turns,
+        open_turns=len(view.open_turns),
+        output_tokens=view.output_tokens,
+        weights_versions=view.versions,
+        reward=view.rewards.reward,
+        turn_rewards=view.rewards.turns,
+    )
+    return json_response(document)
+
+
+def _add_routes(setup: ApiSetup) -> None:
+    routes = RolloutRoutes(setup)
+    router = setup.app.router
+    router.add_post(PATH, routes.create)
+    router.add_get(_ROLLOUT, routes.retrieve, allow_head=False)
+    router.add_delete(_ROLLOUT, routes.delete)
+    router.add_post(f"{_ROLLOUT}/finish", routes.finish)
+    router.add_post(f"{_ROLLOUT}/abort", routes.abort)
+    router.add_post(f"{_ROLLOUT}/restart", routes.restart)
+    router.add_put(f"{_ROLLOUT}/reward", routes.reward)
+    router.add_get(f"{_ROLLOUT}/samples", routes.samples, allow_head=False)
+    router.add_get(f"{_ROLLOUT}/images/{{hash}}", routes.image, allow_head=False)
+
+
+def _is_enabled(config: FrontendConfig) -> bool:
+    return config.rollout_store_mb > 0
+
+
+def _operation(path: str, summary: str, method: Literal["get", "post", "put"]) -> Operation:
+    """An operation on a rollout that returns it."""
+    return Operation(path, summary, method, answer=wire.RolloutDocument, id=_ID)
+
+
+API = Api(
+    name="Rollouts",
+    title="Rollouts",
+    errors=SHARED,
+    operations=(
+        Operation(
+            PATH,
+            "Make a rollout",
+            body=wire.RolloutBody,
+            example={"model": "your-model", "sampling": {"temperature": 1.0}, "group": "task-7"},
+            answer=wire.RolloutDocument,
+        ),
+        _operation(_ROLLOUT, "Retrieve a rollout", "get"),
+        Operation(_ROLLOUT, "Delete a rollout", "delete", answer=wire.DeletedRollout, id=_ID),
+        _operation(f"{_ROLLOUT}/finish", "Finish a rollout", "post"),
+        _operation(f"{_ROLLOUT}/abort", "Abort a rollout", "post"),
+        _operation(f"{_ROLLOUT}/restart", "Begin a rollout again", "post"),
+        Operation(
+            f"{_ROLLOUT}/reward",
+            "Set the reward of a rollout",
+            "put",
+            body=wire.RewardBody,
+            example={"reward": 1.0},
+            answer=wire.RolloutDocument,
+            id=_ID,
+        ),
+        Operation(
+            f"{_ROLLOUT}/samples", "Read the samples of a rollout", "get", query=_SAMPLES, id=_ID
+        ),
+        Operation(f"{_ROLLOUT}/images/{{hash}}", "Read an image of a rollout", "get", id=_ID),
+    ),
+    add_routes=_add_routes,
+    enabled=_is_enabled,
+)

@@ -1,0 +1,34 @@
+"""Reads the rollout in the address of a request.
+
+Harnesses can set a base URL, and often nothing else. So all APIs are also served below
+`/rollouts/ID`: the server takes this beginning off, and every handler sees the ordinary path.
+"""
+
+import re
+from typing import Any
+
+from aiohttp import web
+from yarl import URL
+
+from services.rollouts.rollout import ROLLOUT_PREFIX
+
+ROLLOUT_ID: web.RequestKey[str] = web.RequestKey("rollout_id", str)
+"""The rollout in the address of a request. Set by the server."""
+_ID = rf"{ROLLOUT_PREFIX}[0-9a-f]{{32}}"
+_API_PATH = re.compile(rf"/rollouts/({_ID})(/(?:v1|codex|api)/.*)")
+_SECRET = re.compile(rf"({ROLLOUT_PREFIX}[0-9a-f]{{6}})[0-9a-f]{{26}}")
+
+
+def take_rollout(message: Any) -> tuple[Any, str]:
+    """Returns the head of a request (aiohttp's `RawRequestMessage`) without the beginning of its
+    path that names a rollout, and the rollout's id; "" where there is none."""
+    match = _API_PATH.fullmatch(message.path)
+    if match is None:
+        return message, ""
+    id, path = match.groups()
+    return message._replace(path=path, url=URL(path, encoded=True)), id
+
+
+def mask_rollouts(path: str) -> str:
+    """Returns a path for the log. A rollout's id is a key, of which the log has the beginning."""
+    return _SECRET.sub(r"\1…", path)

@@ -1,0 +1,1 @@
+"""Rollouts: their store, and the recording of their turns (docs/rollouts.md)."""

@@ -1,0 +1,93 @@
+"""Says when a rollout takes no more turns, and what its turns are decoded with. Pure."""
+
+from typing import Any
+
+from msgspec import structs
+
+from schemas.conversation import Conversation, Sampling
+from schemas.errors import Invalid
+from services.frontend.rollouts.view import RolloutView
+from services.rollouts.rollout import Rollout, RolloutState
+
+ROLLOUT_ENDED = "rollout_ended"
+"""The code of the error for a turn after the end. Its status is one that agents do not retry."""
+
+_ENDS = {
+    "finished": "it is finished",
+    "aborted": "it was aborted",
+    "turns": "it has all of its turns",
+    "output_tokens": "it has all of its output tokens",
+    "seconds": "its time is over",
+    "version_lag": "the weights have changed too often since its first turn",
+}
+
+
+def ended_error(state: RolloutState) -> Invalid:
+    """Makes the error for a turn of a rollout that has ended."""
+    why = _ENDS[state.reason or state.status]
+    return Invalid(f"This rollout takes no more turns: {why}.", code=ROLLOUT_ENDED)
+
+
+def reached_limit(view: RolloutView, now: float, version: int) -> RolloutState | None:
+    """Returns the state in which a rollout ends before its next turn; None: it goes on.
+
+    Args:
+        now: Unix time.
+        version: of the weights that would decode the turn.
+    """
+    reason = _reached(view, now, version)
+    if not reason:
+        return None
+    restarts = reason == "version_lag" and view.rollout.weights.on_lag == "restart"
+    return RolloutState("stale" if restarts else "ended", reason, now, view.state.run)
+
+
+def _reached(view: RolloutView, now: float, version: int) -> str:
+    """The name of the limit that is reached; "": none."""
+    limits = view.rollout.limits
+    turns = view.ended_turns + len(view.open_turns)
+    if limits.turns is not None and turns >= limits.turns:
+        return "turns"
+    if limits.output_tokens is not None and view.output_tokens >= limits.output_tokens:
+        return "output_tokens"
+    if limits.seconds is not None and now - view.rollout.created >= limits.seconds:
+        return "seconds"
+    most = view.rollout.weights.max_version_lag
+    if most is not None and view.versions and version - view.versions[0] > most:
+        return "version_lag"
+    return ""
+
+
+def rollout_conversation(
+    conversation: Conversation, view: RolloutView, *, logprobs: bool
+) -> Conversation:
+    """Returns a turn's conversation as it is decoded: with the rollout's sampling, and with what is
+    recorded. `logprobs`: whether the engine reports log probabilities."""
+    rollout = view.rollout
+    sampling = structs.replace(conversation.sampling, **_changes(rollout.sampling))
+    limits = [
+        conversation.sampling.max_tokens,
+        rollout.sampling.max_tokens,
+        _tokens_left(rollout, view),
+    ]
+    sampling = structs.replace(
+        sampling,
+        max_tokens=min((limit for limit in limits if limit is not None), default=None),
+        return_token_ids=True,
+    )
+    if logprobs and sampling.logprobs is None:
+        sampling = structs.replace(sampling, logprobs=0)
+    hints = structs.replace(conversation.hints, any_weights=rollout.weights.any_weights)
+    return structs.replace(conversation, sampling=sampling, hints=hints)
+
+
+def _changes(sampling: Sampling) -> dict[str, Any]:
+    """The fields that are set."""
+    defaults = structs.asdict(Sampling())
+    fields = structs.asdict(sampling)
+    return {name: value for name, value in fields.items() if value != defaults[name]}
+
+
+def _tokens_left(rollout: Rollout, view: RolloutView) -> int | None:
+    most = rollout.limits.output_tokens
+    return None if most is None else max(most - view.output_tokens, 1)

@@ -1,0 +1,46 @@
+"""Remembers the last turns of rollouts, so that the next turn's prompt is stored as what it adds to
+one of them. Pure."""
+
+from cachetools import LRUCache
+
+from services.rollouts.turn import SampledTurn
+from services.tokenization.segments import common_prefix
+
+MAX_BYTES = 64 * 1024 * 1024
+"""Limit of all that is remembered: 200 conversations of 50,000 tokens."""
+KEPT = 6
+"""Turns of one rollout: the newest of its conversation and of its helpers'."""
+_TOKEN_BYTES = 4
+
+
+class RecentTurns:
+    """The newest turns of each rollout, bounded in bytes; the least recently used are dropped."""
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._turns: LRUCache[str, list[SampledTurn]] = LRUCache(max_bytes, getsizeof=_size)
+
+    def nearest(self, rollout: str, turn: SampledTurn) -> SampledTurn | None:
+        """Returns the turn with most tokens in common with the prompt; None: none has any."""
+        shared = {
+            index: len(common_prefix(earlier.prompt + earlier.output, turn.prompt))
+            for index, earlier in enumerate(self._turns.get(rollout, ()))
+        }
+        best = max(shared, key=shared.__getitem__, default=0)
+        if not shared.get(best):
+            return None
+        return self._turns[rollout][best]
+
+    def add(self, rollout: str, turn: SampledTurn) -> None:
+        """Remembers a turn that is stored, in place of one that its prompt continues."""
+        others = [
+            earlier
+            for earlier in self._turns.get(rollout, ())
+            if turn.prompt[: len(earlier.prompt)] != earlier.prompt
+        ]
+        kept = [*others, turn][-KEPT:]
+        if _size(kept) <= self._turns.maxsize:
+            self._turns[rollout] = kept
+
+
+def _size(turns: list[SampledTurn]) -> int:
+    return sum(len(turn.prompt) + len(turn.output) for turn in turns) * _TOKEN_BYTES

@@ -1,0 +1,206 @@
+"""Records the turns of rollouts: the tokens that the engine was prompted with and decoded.
+
+`RecordingGateway` is between hosted tools and the bus: each turn of the model is one record. A turn
+is decoded with the rollout's sampling, and reports ids and log probabilities, which its client gets
+only if it asked for them.
+"""
+
+import asyncio
+import time
+
+from msgspec.structs import replace
+from typing_extensions import override
+
+from schemas.conversation import Sampling
+from schemas.errors import Invalid, TurnwireError
+from schemas.events import (
+    Delta,
+    Failed,
+    Finish,
+    LastEvent,
+    OutputTokens,
+    Prepared,
+    TurnEvent,
+    failure_of,
+)
+from services.frontend.rollouts.limits import ended_error, reached_limit, rollout_conversation
+from services.frontend.rollouts.rollouts import Rollouts
+from services.frontend.rollouts.turn_record import TurnRecord
+from services.frontend.rollouts.turn_writer import TurnWriter
+from services.frontend.rollouts.view import RolloutView
+from services.frontend.turns.interfaces import (
+    Admitted,
+    CancelReason,
+    OpenedTurn,
+    OpenTurn,
+    TurnGateway,
+    TurnSink,
+)
+from services.rollouts.rollout import RolloutState
+from services.rollouts.stored_turns import WhyMissing
+
+
+class RecordingGateway(TurnGateway):
+    """Opens turns; those of rollouts are recorded."""
+
+    def __init__(self, gateway: TurnGateway, rollouts: Rollouts, writer: TurnWriter) -> None:
+        self.gateway = gateway
+        self.rollouts = rollouts
+        self.writer = writer
+
+    @override
+    async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> OpenTurn:
+        """Opens a turn as `TurnGateway.open`. Raises Invalid for a rollout that has ended, or ends
+        with this turn because of a limit."""
+        if admitted.rollout is None:
+            return await self.gateway.open(admitted, sink, turn_id=turn_id)
+        view = await self.rollouts.find(admitted.rollout.id)
+        await self._check(view, admitted)
+        return await RecordedTurn(self, view, admitted, sink, turn_id).open()
+
+    @override
+    async def drain(self) -> None:
+        """Returns when no turn is open and all records are stored."""
+        await self.gateway.drain()
+        await self.writer.drain()
+
+    async def _check(self, view: RolloutView, admitted: Admitted) -> None:
+        if view.state.status == "open":
+            state = reached_limit(view, time.time(), admitted.card.weights_version)
+            if state is None:
+                return
+            await self.rollouts.set_state(view, state)
+        raise ended_error(view.state)
+
+
+class RecordedTurn(TurnSink):
+    """One turn of a rollout, between the bus and its client's sink. It is recorded once: with its
+    tokens, or with the reason why it has none."""
+
+    def __init__(
+        self,
+        recording: RecordingGateway,
+        view: RolloutView,
+        admitted: Admitted,
+        sink: TurnSink,
+        id: str,
+    ) -> None:
+        self._recording = recording
+        self._rollout = view.rollout.id
+        self._run = view.state.run
+        self._id = id
+        self._sink = sink
+        self._asked: Sampling = admitted.conversation.sampling
+        """What the client wants to get."""
+        has_logprobs = "logprobs" in admitted.card.features
+        conversation = rollout_conversation(admitted.conversation, view, logprobs=has_logprobs)
+        self._admitted = admitted.with_conversation(conversation)
+        model = admitted.card.served_name
+        self._record = TurnRecord(id, conversation, model, time.time())
+        self._turn: OpenTurn | None = None
+        """None until it is open."""
+        self._aborted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._is_recorded = False
+
+    # -- opening
+
+    async def open(self) -> OpenTurn:
+        """Opens the turn, as `TurnGateway.open`."""
+        self._recording.writer.begin(self._rollout, self._id, self._run, time.time())
+        self._recording.rollouts.add_turn(self._rollout, self)
+        gateway = self._recording.gateway
+        opening = asyncio.create_task(gateway.open(self._admitted, self, turn_id=self._id))
+        try:
+            await asyncio.wait((opening, self._aborted), return_when=asyncio.FIRST_COMPLETED)
+            if not opening.done():
+                raise _aborted_error()
+            self._turn = opening.result()
+        except TurnwireError:
+            self._fail("refused")
+            raise
+        except asyncio.CancelledError:
+            self._fail("cancelled")
+            raise
+        finally:
+            opening.cancel()
+        return OpenedTurn(self._for_client(self._turn.prepared), self.cancel)
+
+    @override
+    def opened(self, prepared: Prepared) -> None:
+        self._record.begin(prepared)
+        self._sink.opened(self._for_client(prepared))
+
+    # -- events
+
+    @override
+    def push(self, events: list[TurnEvent], tokens: int = 0) -> None:
+        self._record.add(events)
+        last = events[-1]
+        if isinstance(last, LastEvent):
+            self._end(last)
+        shown = self._events_for_client(events)
+        if shown:
+            self._sink.push(shown, tokens)
+
+    def cancel(self, reason: CancelReason) -> None:
+        """Stops the turn, which its client does not want any more."""
+        if self._turn is not None:
+            self._turn.cancel(reason)
+        self._fail("cancelled")
+
+    def abort(self) -> None:
+        """Ends the turn with its rollout; the client gets an error."""
+        if self._is_recorded:
+            return
+        self._fail("aborted")
+        if self._turn is None:
+            self._aborted.set_result(None)
+        else:
+            self._turn.cancel("failed")
+            self._sink.push([Failed(_aborted_error().info)])
+
+    def _end(self, last: LastEvent) -> None:
+        if self._is_recorded:
+            return
+        if isinstance(last, Finish) and failure_of(last) is None:
+            turn = self._record.turn(last, time.time())
+            self._recording.writer.write(self._rollout, self._run, turn)
+            self._leave()
+        else:
+            self._fail("failed")
+
+    def _fail(self, why: WhyMissing) -> None:
+        if not self._is_recorded:
+            self._recording.writer.fail(self._rollout, self._id, self._run, why)
+            self._leave()
+
+    def _leave(self) -> None:
+        self._is_recorded = True
+        self._recording.rollouts.remove_turn(self._rollout, self)
+
+    # -- what the client gets
+
+    def _for_client(self, prepared: Prepared) -> Prepared:
+        if self._asked.return_token_ids:
+            return prepared
+        return replace(prepared, prompt_ids=b"", opening="", images=[])
+
+    def _events_for_client(self, events: list[TurnEvent]) -> list[TurnEvent]:
+        asked = self._asked
+        if asked.return_token_ids and asked.logprobs is not None:
+            return events
+        if not asked.return_token_ids:
+            events = [event for event in events if not isinstance(event, OutputTokens)]
+        if asked.logprobs is None:
+            events = [_without_logprobs(event) for event in events]
+        return events
+
+
+def _without_logprobs(event: TurnEvent) -> TurnEvent:
+    if isinstance(event, Delta | OutputTokens) and event.logprobs is not None:
+        return replace(event, logprobs=None)
+    return event
+
+
+def _aborted_error() -> Invalid:
+    return ended_error(RolloutState("aborted"))

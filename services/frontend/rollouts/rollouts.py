@@ -1,0 +1,236 @@
+"""Keeps the rollouts of all frontends: makes, finds, ends and rewards them.
+
+Every frontend serves every rollout. It reads the records that are new before each turn, so that
+limits and the end of a rollout hold everywhere, also where a notice was lost.
+"""
+
+import asyncio
+import secrets
+import time
+from collections import defaultdict
+from contextlib import suppress
+from typing import Protocol
+
+from aiohttp import web
+from cachetools import LRUCache
+from msgspec.structs import replace
+from typing_extensions import override
+
+from schemas.control import RolloutChanged
+from schemas.errors import Invalid, NotFound
+from services.frontend.http.auth import Caller, Callers
+from services.frontend.http.middleware import RolloutCallers
+from services.frontend.rollouts.store import Record, RolloutStore
+from services.frontend.rollouts.view import RolloutView
+from services.rollouts.rollout import ROLLOUT_PREFIX, Rewards, Rollout, RolloutState
+from services.runtime.storage.kv import Bucket
+
+MAX_VIEWS = 4096
+"""Rollouts that a frontend remembers, without their tokens."""
+FRESH_S = 0.25
+"""How long what was read counts as new."""
+SETTLE_S = 5.0
+"""How long the end of a rollout waits until the turns that have ended are stored."""
+POLL_S = 0.05
+NEWS_S = 1.0
+"""How long a follower waits for a notice before it looks itself."""
+WAITS_S = (0.0, 0.05, 0.1, 0.2)
+"""Pauses before a rollout that was made a moment ago is looked for."""
+
+
+class Abortable(Protocol):
+    """A turn that this frontend runs."""
+
+    def abort(self) -> None:
+        """Ends the turn with an error for its client."""
+        ...
+
+
+class RolloutProcess(Protocol):
+    """What rollouts need of their process."""
+
+    id: str
+    """This frontend's id."""
+    bucket: Bucket
+
+    def is_alive(self, frontend: str) -> bool:
+        """Returns whether this or another frontend is alive, so that its turns will end."""
+        ...
+
+    def publish_notice(self, notice: RolloutChanged) -> None:
+        """Publishes a notice to every other frontend."""
+        ...
+
+    async def read_image(self, hash: str) -> bytes:
+        """Returns the data of an image in prompts. Raises Unavailable if it is not stored any
+        more."""
+        ...
+
+
+class Rollouts(RolloutCallers):
+    """The rollouts, as one frontend sees them."""
+
+    def __init__(self, process: RolloutProcess, callers: Callers) -> None:
+        self.process = process
+        self.store = RolloutStore(process.bucket)
+        self._callers = callers
+        self._views: LRUCache[str, RolloutView] = LRUCache(MAX_VIEWS)
+        self._news: dict[str, asyncio.Event] = {}
+        """Set at the next change of a rollout that is followed."""
+        self._open: defaultdict[str, set[Abortable]] = defaultdict(set)
+        """The turns of each rollout that run in this frontend."""
+
+    @override
+    async def caller(self, id: str) -> Caller:
+        view = await self.find(id)
+        return self._callers.of_rollout(view.rollout)
+
+    async def make(self, rollout: Rollout) -> RolloutView:
+        """Stores a new rollout under an id of its own. Raises TurnwireError."""
+        rollout = replace(rollout, id=ROLLOUT_PREFIX + secrets.token_hex(16), created=time.time())
+        await self.store.put(rollout.id, rollout)
+        return RolloutView(rollout)
+
+    async def find(self, id: str) -> RolloutView:
+        """Returns a rollout with what is stored of it now. Raises NotFound, and TurnwireError if
+        the store does not answer."""
+        view = self._views.get(id)
+        if view is not None:
+            await self.refresh(view)
+            return view
+        for pause in WAITS_S:
+            await asyncio.sleep(pause)
+            view = await self._load(id)
+            if view is not None:
+                self._views[id] = view
+                return view
+        raise _not_found(id)
+
+    async def find_own(self, id: str, caller: Caller) -> RolloutView:
+        """Returns a rollout of the caller's, for its trainer. Raises as `find`; Forbidden for a
+        rollout's own id as the key."""
+        view = await self.find(id)
+        if view.rollout.tenant != caller.tenant:
+            raise _not_found(id)
+        return view
+
+    async def refresh(self, view: RolloutView) -> None:
+        """Reads what is new of a rollout. Raises TurnwireError."""
+        now = asyncio.get_running_loop().time()
+        if now - view.read_at < FRESH_S:
+            return
+        async for number, record in self.store.read(view.rollout.id, view.read_to):
+            view.read_to = number
+            view.apply(record)
+        view.read_at = now
+
+    async def records(self, view: RolloutView) -> list[Record]:
+        """Returns all records of a rollout. Raises TurnwireError."""
+        return [record async for _, record in self.store.read(view.rollout.id)]
+
+    async def end(self, view: RolloutView, state: RolloutState) -> None:
+        """Ends a rollout that is open; does nothing for any other. Aborted ones lose their open
+        turns. Returns when the turns that have ended are stored. Raises TurnwireError."""
+        await self._read_again(view)
+        if view.state.status == "open":
+            await self.set_state(view, replace(state, ended=time.time(), run=view.state.run))
+        until = asyncio.get_running_loop().time() + SETTLE_S
+        while self._runs_turns(view) and asyncio.get_running_loop().time() < until:
+            await asyncio.sleep(POLL_S)
+            await self._read_again(view)
+
+    async def restart(self, view: RolloutView) -> None:
+        """Begins a rollout again, without its turns so far. Raises TurnwireError."""
+        await self._read_again(view)
+        await self.set_state(view, RolloutState(run=view.state.run + 1), cancels=True)
+
+    async def set_state(
+        self, view: RolloutView, state: RolloutState, *, cancels: bool | None = None
+    ) -> None:
+        """Stores another state, which all frontends apply. `cancels`: open turns are cancelled; by
+        default those of an aborted rollout. Raises TurnwireError."""
+        await self.store.put(view.rollout.id, state)
+        view.state = state
+        if cancels is None:
+            cancels = state.status == "aborted"
+        self.announce(RolloutChanged(view.rollout.id, cancels=cancels))
+
+    async def reward(self, view: RolloutView, rewards: Rewards) -> None:
+        """Stores rewards in place of earlier ones. Raises Invalid for an unknown turn, and
+        TurnwireError."""
+        await self._read_again(view)
+        for turn in rewards.turns:
+            if not view.has_turn(turn):
+                raise Invalid(f"turns: the rollout has no turn {turn}", param="turns")
+        await self.store.put(view.rollout.id, rewards)
+        view.rewards = rewards
+        self.announce(RolloutChanged(view.rollout.id))
+
+    async def delete(self, view: RolloutView) -> None:
+        """Deletes a rollout and its turns. Raises TurnwireError."""
+        await self.store.delete(view.rollout.id)
+        self._views.pop(view.rollout.id, None)
+        self.announce(RolloutChanged(view.rollout.id, cancels=True))
+
+    def announce(self, notice: RolloutChanged) -> None:
+        """Reports a change to everyone who waits for it, here and in other frontends."""
+        self.process.publish_notice(notice)
+        self.apply(notice)
+
+    def apply(self, notice: RolloutChanged) -> None:
+        """Applies a notice, of this or another frontend."""
+        view = self._views.get(notice.id)
+        if view is not None:
+            view.read_at = 0.0
+        news = self._news.pop(notice.id, None)
+        if news is not None:
+            news.set()
+        if notice.cancels:
+            for turn in [*self._open.get(notice.id, ())]:
+                turn.abort()
+
+    async def wait_for_news(self, id: str) -> None:
+        """Returns after the next change of a rollout, or after `NEWS_S`: a notice may be lost."""
+        news = self._news.setdefault(id, asyncio.Event())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(NEWS_S):
+                await news.wait()
+
+    def add_turn(self, id: str, turn: Abortable) -> None:
+        """Has a turn end when its rollout is aborted."""
+        self._open[id].add(turn)
+
+    def remove_turn(self, id: str, turn: Abortable) -> None:
+        """Notes that a turn has ended."""
+        self._open[id].discard(turn)
+        if not self._open[id]:
+            del self._open[id]
+
+    def _runs_turns(self, view: RolloutView) -> bool:
+        return any(self.process.is_alive(turn.frontend) for turn in view.open_turns)
+
+    async def _load(self, id: str) -> RolloutView | None:
+        """Reads all of a rollout; None if there is none, or its first records were dropped."""
+        view: RolloutView | None = None
+        now = asyncio.get_running_loop().time()
+        async for number, record in self.store.read(id):
+            if view is None:
+                if not isinstance(record, Rollout):
+                    return None
+                view = RolloutView(record)
+                view.read_at = now
+            view.read_to = number
+            view.apply(record)
+        return view
+
+    async def _read_again(self, view: RolloutView) -> None:
+        view.read_at = 0.0
+        await self.refresh(view)
+
+
+ROLLOUTS: web.AppKey[Rollouts] = web.AppKey("rollouts", Rollouts)
+"""The rollouts of an application, if it has any."""
+
+
+def _not_found(id: str) -> NotFound:
+    return NotFound(f"There is no rollout {id[:9]}… (any more).")

@@ -1,0 +1,96 @@
+"""Collects what a sample needs of a turn, from the turn's events. Pure."""
+
+from array import array
+from collections.abc import Sequence
+
+from schemas.conversation import Call, Conversation, Text
+from schemas.events import (
+    BlockStart,
+    Delta,
+    Finish,
+    OutputTokens,
+    Prepared,
+    TurnEvent,
+    WeightsSpan,
+    blocks_of,
+)
+from schemas.frames import unpack_array
+from services.rollouts.turn import SampleBlock, SampledTurn, answers_of, question_of
+
+
+class TurnRecord:
+    """The tokens and blocks of one turn while it runs."""
+
+    def __init__(self, id: str, conversation: Conversation, model: str, time: float) -> None:
+        """`time`: Unix time of the request."""
+        self._id = id
+        self._conversation = conversation
+        self._model = model
+        self._time = time
+        self._prepared: Prepared | None = None
+        self._output = array("I")
+        self._logprobs: list[float | None] = []
+        self._weights: list[WeightsSpan] = []
+        self._events: list[TurnEvent] = []
+        self._blocks: list[SampleBlock] = []
+
+    def begin(self, prepared: Prepared) -> None:
+        """Takes the prompt."""
+        self._prepared = prepared
+
+    def add(self, events: Sequence[TurnEvent]) -> None:
+        """Takes the next events."""
+        for event in events:
+            if isinstance(event, OutputTokens):
+                self._add_tokens(event)
+            else:
+                self._events.append(event)
+            if isinstance(event, BlockStart):
+                at = self._blocks[-1].end if self._blocks else 0
+                block = SampleBlock(event.kind, at, at, event.name, event.call_id)
+                self._blocks.append(block)
+            elif isinstance(event, Delta) and event.logprobs:
+                block = self._blocks[-1]
+                if block.start == block.end:
+                    block.start = event.logprobs[0].index
+                block.end = event.logprobs[-1].index + 1
+
+    def _add_tokens(self, tokens: OutputTokens) -> None:
+        self._output.extend(tokens.ids)
+        logprobs = tokens.logprobs or [None] * len(tokens.ids)
+        self._logprobs += [None if value is None else value.logprob for value in logprobs]
+        self._weights += tokens.weights
+
+    def turn(self, finish: Finish, ended: float) -> SampledTurn:
+        """Returns the turn, which has ended at this Unix time."""
+        assert self._prepared is not None, "a turn that ends by itself was prepared"
+        count = finish.usage.output
+        return SampledTurn(
+            id=self._id,
+            time=self._time,
+            ended=ended,
+            model=self._model,
+            client=self._conversation.client,
+            prompt=unpack_array(self._prepared.prompt_ids),
+            output=self._output[:count],
+            reason=finish.reason,
+            stop_id=finish.stop_id,
+            logprobs=self._logprobs[:count],
+            blocks=self._blocks,
+            written=self._written(),
+            opening=self._prepared.opening,
+            images=self._prepared.images,
+            weights=self._weights,
+            answers=answers_of(self._conversation),
+            question=question_of(self._conversation),
+        )
+
+    def _written(self) -> list[Text | Call]:
+        """The text and calls of the turn."""
+        written: list[Text | Call] = []
+        for start, text, _ in blocks_of(self._events):
+            if start.kind == "text":
+                written.append(Text(text))
+            elif start.kind != "reasoning":
+                written.append(Call(start.call_id or "", start.name or "", text))
+        return written

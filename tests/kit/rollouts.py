@@ -1,0 +1,60 @@
+"""A frontend's rollouts in memory, in place of the bus."""
+
+from collections.abc import AsyncIterator
+from itertools import count
+
+from typing_extensions import override
+
+from schemas.control import RolloutChanged
+from schemas.errors import Unavailable
+from services.frontend.rollouts.rollouts import RolloutProcess
+
+
+class MemoryBucket:
+    """The values of keys that have several; as `Bucket`, for as many frontends as share it."""
+
+    def __init__(self) -> None:
+        self._numbers = count(1)
+        self.values: dict[str, dict[str | None, tuple[int, bytes]]] = {}
+        self.is_away = False
+
+    async def put(self, key: str, value: bytes, member: str | None = None) -> None:
+        if self.is_away:
+            raise Unavailable("the store is away")
+        self.offer(key, value, member)
+
+    def offer(self, key: str, value: bytes, member: str | None = None) -> None:
+        self.values.setdefault(key, {})[member] = (next(self._numbers), value)
+
+    async def members_after(self, key: str, number: int) -> AsyncIterator[tuple[int, bytes]]:
+        for pair in sorted(self.values.get(key, {}).values()):
+            if pair[0] > number:
+                yield pair
+
+    async def delete_members(self, key: str) -> None:
+        self.values.pop(key, None)
+
+
+class MemoryRollouts(RolloutProcess):
+    """What rollouts need of a process."""
+
+    def __init__(self, bucket: MemoryBucket | None = None, id: str = "frontend-1") -> None:
+        self.id = id
+        self.bucket = bucket or MemoryBucket()  # type: ignore[assignment]
+        self.dead: set[str] = set()
+        self.notices: list[RolloutChanged] = []
+        self.images: dict[str, bytes] = {}
+
+    @override
+    def is_alive(self, frontend: str) -> bool:
+        return frontend not in self.dead
+
+    @override
+    def publish_notice(self, notice: RolloutChanged) -> None:
+        self.notices.append(notice)
+
+    @override
+    async def read_image(self, hash: str) -> bytes:
+        if hash not in self.images:
+            raise Unavailable("an image is not stored any more")
+        return self.images[hash]
