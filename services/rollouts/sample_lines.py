@@ -7,6 +7,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from services.rollouts.rollout import Rewards, Rollout
+from services.rollouts.stored_turns import WhyMissing
 from services.rollouts.turn import SampleBlock
 
 Cause: TypeAlias = Literal["retry", "fork", "client", "template", "head", "unseen"]
@@ -124,7 +125,7 @@ class MissingTurn(Struct, frozen=True):
     """A turn of a rollout that is in no sample."""
 
     turn: str
-    why: Literal["failed", "cancelled", "aborted", "refused", "running", "lost"]
+    why: Literal[WhyMissing, "running", "lost"]
     """`running`: it has not ended; `lost`: it, or the turn before it, ended with its server."""
 
 
@@ -144,6 +145,20 @@ class SampleUrls(Struct, frozen=True):
 
     images: str
     experts: str
+
+
+def line_after(sample: Sample) -> Sample:
+    """The line of a sample for a follower who has all of its ids."""
+    return replace(
+        sample,
+        ids=[],
+        loss_mask=[],
+        logprobs=None,
+        turns=[],
+        images=[],
+        weights=[],
+        offset=len(sample.ids),
+    )
 
 
 def sample_of_rollout(

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Literal, TypeAlias
 
+from cachetools import LRUCache
 from msgspec import Struct
 
 from schemas.conversation import Call, Client, Text
@@ -23,6 +24,8 @@ from services.rollouts.turn import SampleBlock, SampledTurn
 from services.tokenization.block_keys import TOKEN_ID_BYTES
 from services.tokenization.segments import common_prefix
 
+MAX_BASES = 64
+"""How many turns a follower remembers. The writers use fewer of the last ones as bases."""
 WhyMissing: TypeAlias = Literal["failed", "cancelled", "aborted", "refused", "too_large"]
 """refused: nothing was decoded; too_large: the store does not take its tokens."""
 
@@ -90,7 +93,7 @@ class StoredTurn(Struct, frozen=True, omit_defaults=True, tag="turn"):
         return self.weights[0].version if self.weights else 0
 
 
-Record: TypeAlias = OpenTurn | FailedTurn | StoredTurn
+TurnRecord: TypeAlias = OpenTurn | FailedTurn | StoredTurn
 _Readable: TypeAlias = list[tuple[float, str, StoredTurn, SampledTurn | None]]
 """A heap of turns with their bases, by the time of their end."""
 
@@ -165,7 +168,7 @@ def _unpack_logprobs(data: bytes) -> list[float | None]:
 class StoredRun:
     """The records of one run of a rollout."""
 
-    def __init__(self, records: Iterable[Record], run: int) -> None:
+    def __init__(self, records: Iterable[TurnRecord], run: int) -> None:
         """`records`: those of the rollout, in any order; other runs' are left out."""
         self.open: list[OpenTurn] = []
         self.failed: list[FailedTurn] = []
@@ -201,6 +204,42 @@ class StoredRun:
     def unreadable(self) -> list[str]:
         """After `turns`: the turns that it left out, because their base is missing."""
         return [stored.turn for group in self._by_base.values() for stored in group]
+
+
+class FollowedRun:
+    """One run of a rollout, read while it is written."""
+
+    def __init__(self, run: int) -> None:
+        self.failed: list[FailedTurn] = []
+        self.unreadable: list[str] = []
+        """Turns with a base that is missing."""
+        self._run = run
+        self._open: dict[str, OpenTurn] = {}
+        self._bases: LRUCache[str, SampledTurn] = LRUCache(MAX_BASES)
+
+    @property
+    def open(self) -> list[OpenTurn]:
+        """The turns that have begun and not ended."""
+        return [*self._open.values()]
+
+    def turns(self, records: Iterable[TurnRecord]) -> Iterator[SampledTurn]:
+        """Takes the next records; yields the turns that have ended, in the order in which they were
+        stored."""
+        for record in records:
+            if record.run != self._run:
+                continue
+            if isinstance(record, OpenTurn):
+                self._open[record.turn] = record
+                continue
+            self._open.pop(record.turn, None)
+            if isinstance(record, FailedTurn):
+                self.failed.append(record)
+            elif record.base and record.base not in self._bases:
+                self.unreadable.append(record.turn)
+            else:
+                turn = _unpack(record, self._bases.get(record.base))
+                self._bases[turn.id] = turn
+                yield turn
 
 
 def _unpack(stored: StoredTurn, base: SampledTurn | None) -> SampledTurn:

@@ -14,8 +14,8 @@ from schemas.events import FinishReason, PromptImage, WeightsSpan
 from services.rollouts.stored_turns import (
     FailedTurn,
     OpenTurn,
-    Record,
     StoredRun,
+    TurnRecord,
     pack_turn,
 )
 from services.rollouts.turn import SampleBlock, SampledTurn, digest_of
@@ -31,7 +31,7 @@ OTHER = {
 }
 
 
-decode = msgspec.msgpack.Decoder(Record).decode
+decode = msgspec.msgpack.Decoder(TurnRecord).decode
 
 
 def encoded(made: SampledTurn, base: SampledTurn | None, run: int) -> bytes:

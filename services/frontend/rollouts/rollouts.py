@@ -20,7 +20,7 @@ from schemas.control import RolloutChanged
 from schemas.errors import Invalid, NotFound
 from services.frontend.http.auth import Caller, Callers
 from services.frontend.http.middleware import RolloutCallers
-from services.frontend.rollouts.store import Record, RolloutStore
+from services.frontend.rollouts.store import RolloutStore
 from services.frontend.rollouts.view import RolloutView
 from services.rollouts.rollout import ROLLOUT_PREFIX, Rewards, Rollout, RolloutState
 from services.runtime.storage.kv import Bucket
@@ -124,10 +124,6 @@ class Rollouts(RolloutCallers):
             view.apply(record)
         view.read_at = now
 
-    async def records(self, view: RolloutView) -> list[Record]:
-        """Returns all records of a rollout. Raises TurnwireError."""
-        return [record async for _, record in self.store.read(view.rollout.id)]
-
     async def end(self, view: RolloutView, state: RolloutState) -> None:
         """Ends a rollout that is open; does nothing for any other. Aborted ones lose their open
         turns. Returns when the turns that have ended are stored. Raises TurnwireError."""
@@ -135,7 +131,7 @@ class Rollouts(RolloutCallers):
         if view.state.status == "open":
             await self.set_state(view, replace(state, ended=time.time(), run=view.state.run))
         until = asyncio.get_running_loop().time() + SETTLE_S
-        while self._runs_turns(view) and asyncio.get_running_loop().time() < until:
+        while self.has_running_turns(view) and asyncio.get_running_loop().time() < until:
             await asyncio.sleep(POLL_S)
             await self._read_again(view)
 
@@ -189,9 +185,12 @@ class Rollouts(RolloutCallers):
             for turn in [*self._open.get(notice.id, ())]:
                 turn.abort()
 
-    async def wait_for_news(self, id: str) -> None:
-        """Returns after the next change of a rollout, or after `NEWS_S`: a notice may be lost."""
-        news = self._news.setdefault(id, asyncio.Event())
+    def news_of(self, id: str) -> asyncio.Event:
+        """Returns an event that the next change of a rollout sets."""
+        return self._news.setdefault(id, asyncio.Event())
+
+    async def wait_for_news(self, news: asyncio.Event) -> None:
+        """Returns when there are news, or after `NEWS_S`: a notice may be lost."""
         with suppress(TimeoutError):
             async with asyncio.timeout(NEWS_S):
                 await news.wait()
@@ -206,7 +205,8 @@ class Rollouts(RolloutCallers):
         if not self._open[id]:
             del self._open[id]
 
-    def _runs_turns(self, view: RolloutView) -> bool:
+    def has_running_turns(self, view: RolloutView) -> bool:
+        """Returns whether turns of a rollout will still end."""
         return any(self.process.is_alive(turn.frontend) for turn in view.open_turns)
 
     async def _load(self, id: str) -> RolloutView | None:

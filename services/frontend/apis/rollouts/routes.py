@@ -8,7 +8,7 @@ from aiohttp import web
 
 from schemas.errors import Forbidden, Invalid, NotFound
 from services.frontend.apis.rollouts import wire
-from services.frontend.apis.rollouts.samples import send_samples
+from services.frontend.apis.rollouts.samples import SampleSender
 from services.frontend.apis.shared.api import Api, ApiSetup, Operation, Query, json_response
 from services.frontend.apis.shared.client import Headers
 from services.frontend.apis.shared.decode import decode_body
@@ -96,7 +96,10 @@ class RolloutRoutes:
     async def samples(self, http: web.Request) -> web.StreamResponse:
         """`GET /rollouts/{id}/samples`: its samples as lines of JSON."""
         view = await self._find(http)
-        return await send_samples(http, self._rollouts, view)
+        sender = SampleSender(http, self._rollouts, view)
+        if http.query.get("follow", "").lower() in ("true", "1"):
+            return await sender.follow()
+        return await sender.send_all()
 
     async def image(self, http: web.Request) -> web.Response:
         """`GET /rollouts/{id}/images/{hash}`: the data of an image in its prompts."""

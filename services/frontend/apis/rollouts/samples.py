@@ -1,33 +1,102 @@
-"""Sends the samples of a rollout as lines of JSON."""
+"""Sends the samples of a rollout as lines of JSON: all of them, or each turn as it ends."""
+
+from collections.abc import Sequence
 
 import msgspec
 from aiohttp import web
 
 from services.frontend.rollouts.rollouts import Rollouts
 from services.frontend.rollouts.view import RolloutView
+from services.rollouts.sample_lines import (
+    MissingTurn,
+    Sample,
+    SampleUrls,
+    line_after,
+    sample_of_rollout,
+)
 from services.rollouts.samples import Sampler
-from services.rollouts.stored_turns import FailedTurn, OpenTurn, StoredRun, StoredTurn
+from services.rollouts.stored_turns import FollowedRun, StoredRun, TurnRecord
 
-LINES = "application/jsonl"
+CONTENT_TYPE = "application/jsonl"
+
 _encode = msgspec.json.Encoder().encode
 
 
-async def send_samples(
-    http: web.Request, rollouts: Rollouts, view: RolloutView
-) -> web.StreamResponse:
-    """Sends all samples of a rollout, each as a line. Raises TurnwireError before the first."""
-    records = [
-        record
-        for record in await rollouts.records(view)
-        if isinstance(record, OpenTurn | StoredTurn | FailedTurn)
-    ]
-    run = StoredRun(records, view.state.run)
-    sampler = Sampler()
-    for turn in run.turns():
-        sampler.add(turn)
-    response = web.StreamResponse(headers={"content-type": LINES})
-    await response.prepare(http)
-    for sample in sampler.close():
-        await response.write(_encode(sample) + b"\n")
-    await response.write_eof()
-    return response
+class SampleSender:
+    """Sends the samples of one rollout as the response to one request."""
+
+    def __init__(self, http: web.Request, rollouts: Rollouts, view: RolloutView) -> None:
+        origin = f"{http.url.origin()}/rollouts/{view.rollout.id}"
+        self._http = http
+        self._rollouts = rollouts
+        self._view = view
+        self._run = view.state.run
+        self._urls = SampleUrls(f"{origin}/images/", "")
+        self._sampler = Sampler(one_run=True)
+        self._read_to = 0
+        """The number of the last record that was read."""
+        self._response = web.StreamResponse(headers={"content-type": CONTENT_TYPE})
+
+    async def send_all(self) -> web.StreamResponse:
+        """Sends each sample as it is now. Raises TurnwireError before the first byte."""
+        run = StoredRun(await self._read(), self._run)
+        for turn in run.turns():
+            self._sampler.add(turn)
+        missing = self._missing(run)
+
+        await self._response.prepare(self._http)
+        for sample in self._sampler.close():
+            await self._send(sample, missing)
+        await self._response.write_eof()
+        return self._response
+
+    async def follow(self) -> web.StreamResponse:
+        """Sends what each turn adds to its sample, when it has ended; after the end of the rollout,
+        a line without ids for each sample, which says what is missing."""
+        run = FollowedRun(self._run)
+        await self._response.prepare(self._http)
+        while True:
+            news = self._rollouts.news_of(self._view.rollout.id)
+            has_ended = self._has_ended()
+            for turn in run.turns(await self._read()):
+                await self._send(self._sampler.follow(turn))
+            if has_ended:
+                break
+            await self._rollouts.wait_for_news(news)
+            await self._rollouts.refresh(self._view)
+
+        for sample in self._sampler.close():
+            await self._send(line_after(sample), self._missing(run))
+        await self._response.write_eof()
+        return self._response
+
+    def _has_ended(self) -> bool:
+        """Whether no turn of this run will end any more."""
+        state = self._view.state
+        if state.run != self._run:
+            return True
+        return state.status != "open" and not self._rollouts.has_running_turns(self._view)
+
+    async def _read(self) -> list[TurnRecord]:
+        """Reads what is new of the turns."""
+        records: list[TurnRecord] = []
+        store = self._rollouts.store
+        async for number, record in store.read(self._view.rollout.id, self._read_to):
+            self._read_to = number
+            if isinstance(record, TurnRecord):
+                records.append(record)
+        return records
+
+    def _missing(self, run: StoredRun | FollowedRun) -> list[MissingTurn]:
+        """The turns that are in no sample."""
+        is_alive = self._rollouts.process.is_alive
+        missing = [MissingTurn(turn.turn, turn.why) for turn in run.failed]
+        missing += [MissingTurn(turn, "lost") for turn in run.unreadable]
+        for turn in run.open:
+            missing.append(MissingTurn(turn.turn, "running" if is_alive(turn.frontend) else "lost"))
+        return missing
+
+    async def _send(self, sample: Sample, missing: Sequence[MissingTurn] = ()) -> None:
+        view = self._view
+        line = sample_of_rollout(sample, view.rollout, view.rewards, missing, self._urls)
+        await self._response.write(_encode(line) + b"\n")
