@@ -115,8 +115,10 @@ class Sampler:
             if has_summary(turn.question, writer):
                 if not any(has_summary(other.sample.question, writer) for other in near):
                     return Parent(writer.id, writer.turns[-1].span.turn, "compaction")
-            elif not near and begins_with_summary(turn.answers, writer):
-                return Parent(writer.id, writer.turns[-1].span.turn, "compaction")
+            elif not near and writer.turns[-1].digest in turn.answers:
+                if begins_with_summary(turn.answers, writer):
+                    return Parent(writer.id, writer.turns[-1].span.turn, "compaction")
+                return None
         return None
 
     def _break(self, turn: SampledTurn, near: Sequence[_NearSample]) -> Break | None:
