@@ -8,6 +8,7 @@ from schemas.control import RolloutChanged
 from schemas.errors import TooLarge, TurnwireError
 from services.frontend.rollouts.recent_turns import RecentTurns
 from services.frontend.rollouts.rollouts import Rollouts
+from services.frontend.rollouts.view import RolloutView
 from services.rollouts.stored_turns import (
     FailedTurn,
     OpenTurn,
@@ -33,18 +34,20 @@ class TurnWriter:
         self._writes: dict[str, asyncio.Task[None]] = {}
         """The newest write of each turn."""
 
-    def begin(self, rollout: str, turn: str, run: int, now: float) -> None:
+    def begin(self, view: RolloutView, turn: str, now: float) -> None:
         """Notes that a turn is open: if this process dies, the turn is known to be missing. Raises
         as `Bucket.offer`."""
-        self._rollouts.store.offer(rollout, OpenTurn(turn, run, self._rollouts.process.id, now))
+        record = OpenTurn(turn, view.state.run, self._rollouts.process.id, now)
+        self._rollouts.store.offer(view.rollout.id, record)
+        view.apply(record)
 
-    def write(self, rollout: str, run: int, turn: SampledTurn) -> None:
+    def write(self, view: RolloutView, run: int, turn: SampledTurn) -> None:
         """Stores a turn with its tokens."""
-        self._spawn(turn.id, self._store(rollout, turn, run))
+        self._spawn(turn.id, self._store(view, turn, run))
 
-    def fail(self, rollout: str, turn: str, run: int, why: WhyMissing) -> None:
+    def fail(self, view: RolloutView, turn: str, run: int, why: WhyMissing) -> None:
         """Stores why a turn has no tokens."""
-        self._spawn(turn, self._put(rollout, FailedTurn(turn, run, why)))
+        self._spawn(turn, self._put(view, FailedTurn(turn, run, why)))
 
     async def drain(self) -> None:
         """Returns when all records are stored."""
@@ -60,17 +63,20 @@ class TurnWriter:
         if self._writes.get(turn) is task:
             del self._writes[turn]
 
-    async def _store(self, rollout: str, turn: SampledTurn, run: int) -> None:
-        base = self._recent.nearest(rollout, turn)
+    async def _store(self, view: RolloutView, turn: SampledTurn, run: int) -> None:
+        recent = f"{view.rollout.id}/{run}"
+        base = self._recent.nearest(recent, turn)
         try:
-            await self._put(rollout, pack_turn(turn, base, run))
+            await self._put(view, pack_turn(turn, base, run))
         except TooLarge:
-            await self._put(rollout, FailedTurn(turn.id, run, "too_large"))
+            await self._put(view, FailedTurn(turn.id, run, "too_large"))
         else:
-            self._recent.add(rollout, turn)
+            self._recent.add(recent, turn)
 
-    async def _put(self, rollout: str, record: StoredTurn | FailedTurn) -> None:
+    async def _put(self, view: RolloutView, record: StoredTurn | FailedTurn) -> None:
         """Stores a record, again for `GIVE_UP_S` if the store does not answer. Raises TooLarge."""
+        rollout = view.rollout.id
+        view.apply(record)  # for the limits of the next turn, which may begin before it is stored
         until = asyncio.get_running_loop().time() + GIVE_UP_S
         while True:
             try:
