@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from contextlib import suppress
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 from aiohttp import web
 from cachetools import LRUCache
@@ -77,8 +78,8 @@ class Rollouts(RolloutCallers):
         self.store = RolloutStore(process.bucket)
         self._callers = callers
         self._views: LRUCache[str, RolloutView] = LRUCache(MAX_VIEWS)
-        self._news: dict[str, asyncio.Event] = {}
-        """Set at the next change of a rollout that is followed."""
+        self._news: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
+        """The events of rollouts that are followed, each set at the next change."""
         self._open: defaultdict[str, set[Abortable]] = defaultdict(set)
         """The turns of each rollout that run in this frontend."""
 
@@ -194,7 +195,10 @@ class Rollouts(RolloutCallers):
 
     def news_of(self, id: str) -> asyncio.Event:
         """Returns an event that the next change of a rollout sets."""
-        return self._news.setdefault(id, asyncio.Event())
+        news = self._news.get(id)
+        if news is None:
+            news = self._news[id] = asyncio.Event()
+        return news
 
     async def wait_for_news(self, news: asyncio.Event) -> None:
         """Returns when there are news, or after `NEWS_S`: a notice may be lost."""

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from prometheus_client import CollectorRegistry
+
 from schemas.control import RolloutChanged
 from schemas.errors import TooLarge, TurnwireError
 from services.frontend.rollouts.recent_turns import RecentTurns
@@ -17,6 +19,7 @@ from services.rollouts.stored_turns import (
     pack_turn,
 )
 from services.rollouts.turn import SampledTurn
+from services.runtime.observability.metrics import CountCollector, Reading, register
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 RETRY_S = 2.0
@@ -27,12 +30,29 @@ GIVE_UP_S = 600.0
 class TurnWriter:
     """The records of one frontend that are on their way."""
 
-    def __init__(self, rollouts: Rollouts, log: FilteringBoundLogger) -> None:
+    def __init__(
+        self, rollouts: Rollouts, log: FilteringBoundLogger, metrics: CollectorRegistry
+    ) -> None:
+        self.stored = 0
+        self.failed = 0
+        self.lost = 0
         self._rollouts = rollouts
         self._log = log
         self._recent = RecentTurns()
         self._writes: dict[str, asyncio.Task[None]] = {}
         """The newest write of each turn."""
+        counters = {
+            "turnwire_rollout_turns_total": Reading(
+                "Turns of rollouts that were stored with their tokens.", self, "stored"
+            ),
+            "turnwire_rollout_failed_turns_total": Reading(
+                "Turns of rollouts that gave no tokens.", self, "failed"
+            ),
+            "turnwire_rollout_lost_turns_total": Reading(
+                "Turns of rollouts that the store did not take.", self, "lost"
+            ),
+        }
+        register(metrics, CountCollector(counters))
 
     def begin(self, view: RolloutView, turn: str, now: float) -> None:
         """Notes that a turn is open: if this process dies, the turn is known to be missing. Raises
@@ -87,8 +107,11 @@ class TurnWriter:
                 # rare: the store is away
                 self._log.warning("rollout.turn_not_stored", turn=record.turn, error=str(error))
                 if asyncio.get_running_loop().time() > until:
+                    self.lost += 1
                     return
                 await asyncio.sleep(RETRY_S)
             else:
+                self.stored += isinstance(record, StoredTurn)
+                self.failed += isinstance(record, FailedTurn)
                 self._rollouts.announce(RolloutChanged(rollout, record.turn))
                 return

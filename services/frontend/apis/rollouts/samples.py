@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 from aiohttp import web
 
+from schemas.errors import TurnwireError
 from services.frontend.rollouts.rollouts import Rollouts
 from services.frontend.rollouts.view import RolloutView
 from services.rollouts.sample_lines import (
@@ -57,13 +58,18 @@ class SampleSender:
         await self._response.prepare(self._http)
         while True:
             news = self._rollouts.news_of(self._view.rollout.id)
-            has_ended = self._has_ended()
-            for turn in run.turns(await self._read()):
+            try:
+                await self._rollouts.refresh(self._view)
+                has_ended = self._has_ended()
+                records = await self._read()
+            except TurnwireError:  # the store is away: the follower waits for it
+                has_ended = False
+                records = []
+            for turn in run.turns(records):
                 await self._send(self._sampler.follow(turn))
             if has_ended:
                 break
             await self._rollouts.wait_for_news(news)
-            await self._rollouts.refresh(self._view)
 
         for sample in self._sampler.close():
             await self._send(line_after(sample), self._missing(run))
@@ -79,13 +85,11 @@ class SampleSender:
 
     async def _read(self) -> list[TurnRecord]:
         """Reads what is new of the turns."""
-        records: list[TurnRecord] = []
         store = self._rollouts.store
-        async for number, record in store.read(self._view.rollout.id, self._read_to):
-            self._read_to = number
-            if isinstance(record, TurnRecord):
-                records.append(record)
-        return records
+        new = [pair async for pair in store.read(self._view.rollout.id, self._read_to)]
+        if new:
+            self._read_to = new[-1][0]
+        return [record for _, record in new if isinstance(record, TurnRecord)]
 
     def _missing(self, run: StoredRun | FollowedRun) -> list[MissingTurn]:
         """The turns that are in no sample."""
