@@ -1,6 +1,7 @@
 """Sends the samples of a rollout as lines of JSON: all of them, or each turn as it ends."""
 
 from collections.abc import Sequence
+from typing import Literal, TypeAlias, get_args
 
 import msgspec
 from aiohttp import web
@@ -8,8 +9,10 @@ from aiohttp import web
 from schemas.errors import TurnwireError
 from services.frontend.rollouts.rollouts import Rollouts
 from services.frontend.rollouts.view import RolloutView
+from services.rollouts.formats import TrlRow, trl_row
 from services.rollouts.sample_lines import (
     MissingTurn,
+    RolloutSample,
     Sample,
     SampleUrls,
     line_after,
@@ -19,6 +22,9 @@ from services.rollouts.samples import Sampler
 from services.rollouts.stored_turns import FollowedRun, StoredRun, TurnRecord
 
 CONTENT_TYPE = "application/jsonl"
+SampleFormat: TypeAlias = Literal["", "trl"]
+FORMATS = get_args(SampleFormat)
+"""The forms of samples; "": their own."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -38,7 +44,7 @@ class SampleSender:
         """The number of the last record that was read."""
         self._response = web.StreamResponse(headers={"content-type": CONTENT_TYPE})
 
-    async def send_all(self) -> web.StreamResponse:
+    async def send_all(self, format: SampleFormat = "") -> web.StreamResponse:
         """Sends each sample as it is now. Raises TurnwireError before the first byte."""
         run = StoredRun(await self._read(), self._run)
         for turn in run.turns():
@@ -47,7 +53,8 @@ class SampleSender:
 
         await self._response.prepare(self._http)
         for sample in self._sampler.close():
-            await self._send(sample, missing)
+            line = self._line(sample, missing)
+            await self._write(trl_row(line) if format == "trl" else line)
         await self._response.write_eof()
         return self._response
 
@@ -66,13 +73,14 @@ class SampleSender:
                 has_ended = False
                 records = []
             for turn in run.turns(records):
-                await self._send(self._sampler.follow(turn))
+                await self._write(self._line(self._sampler.follow(turn)))
             if has_ended:
                 break
             await self._rollouts.wait_for_news(news)
 
+        missing = self._missing(run)
         for sample in self._sampler.close():
-            await self._send(line_after(sample), self._missing(run))
+            await self._write(self._line(line_after(sample), missing))
         await self._response.write_eof()
         return self._response
 
@@ -100,7 +108,9 @@ class SampleSender:
             missing.append(MissingTurn(turn.turn, "running" if is_alive(turn.frontend) else "lost"))
         return missing
 
-    async def _send(self, sample: Sample, missing: Sequence[MissingTurn] = ()) -> None:
+    def _line(self, sample: Sample, missing: Sequence[MissingTurn] = ()) -> RolloutSample:
         view = self._view
-        line = sample_of_rollout(sample, view.rollout, view.rewards, missing, self._urls)
+        return sample_of_rollout(sample, view.rollout, view.rewards, missing, self._urls)
+
+    async def _write(self, line: RolloutSample | TrlRow) -> None:
         await self._response.write(_encode(line) + b"\n")
