@@ -1,7 +1,6 @@
 """Sends the samples of a rollout as lines of JSON: all of them, or each turn as it ends."""
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias, get_args
 
 import msgspec
 from aiohttp import web
@@ -22,8 +21,7 @@ from services.rollouts.samples import Sampler
 from services.rollouts.stored_turns import FollowedRun, StoredRun, TurnRecord
 
 CONTENT_TYPE = "application/jsonl"
-SampleFormat: TypeAlias = Literal["", "trl"]
-FORMATS = get_args(SampleFormat)
+FORMATS = ("", "trl")
 """The forms of samples; "": their own."""
 
 _encode = msgspec.json.Encoder().encode
@@ -44,8 +42,9 @@ class SampleSender:
         """The number of the last record that was read."""
         self._response = web.StreamResponse(headers={"content-type": CONTENT_TYPE})
 
-    async def send_all(self, format: SampleFormat = "") -> web.StreamResponse:
-        """Sends each sample as it is now. Raises TurnwireError before the first byte."""
+    async def send_all(self, format: str) -> web.StreamResponse:
+        """Sends each sample as it is now, in one of the `FORMATS`. Raises TurnwireError before the
+        first byte."""
         run = StoredRun(await self._read(), self._run)
         for turn in run.turns():
             self._sampler.add(turn)
