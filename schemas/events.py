@@ -115,6 +115,11 @@ def spans_between(spans: Iterable[WeightsSpan], start: int, end: int) -> list[We
     return between
 
 
+def corrected(spans: list[WeightsSpan], by: list[WeightsSpan]) -> list[WeightsSpan]:
+    """The spans, with those of `by` from its first one's place on."""
+    return [*(span for span in spans if span.at < by[0].at), *by] if by else spans
+
+
 class OutputTokens(Struct, frozen=True, omit_defaults=True, tag="tokens", tag_field="type"):
     """The next output tokens, if the request asked for ids: all that were decoded, in order. They
     precede the events that the parser made from them, unless a message was lost. They add up to
@@ -242,6 +247,10 @@ class Finish(Struct, frozen=True, omit_defaults=True, tag="finish", tag_field="t
     """How many ids came in `OutputTokens`; a receiver that has fewer missed some."""
     stop_id: int | None = None
     """If ids came: the end token, which is then the last of them."""
+    weights: list[WeightsSpan] = []
+    """As in `TokenFinish`, in place of spans in the `OutputTokens`."""
+    experts: str = ""
+    """As in `TokenFinish`."""
 
 
 class Failed(Struct, frozen=True, tag="failed", tag_field="type"):

@@ -319,6 +319,12 @@ class TokenFinish(Struct, frozen=True, omit_defaults=True):
     error: ErrorInfo | None = None
     logprobs: list[tuple[int, float]] | None = None
     """Log probabilities of `stop_id`, as in `TokenEntry.logprobs`."""
+    weights: list[WeightsSpan] = []
+    """The spans from the first one's place to the end, where those in the entries were not sure
+    before the end. Empty: they were."""
+    experts: str = ""
+    """The file in the worker's `routed_experts_dir` with the experts to which the tokens were
+    routed; "": there is none."""
 
 
 class TokenEntry(Struct, frozen=True, omit_defaults=True, gc=False):

@@ -26,6 +26,8 @@ from services.tokenization.detokenizer import Vocabulary
 
 _STOPPED: Final = EngineFailed("the worker stopped before the turn was done").info
 """The error of an early end without one. Another worker may continue the turn."""
+_CUT: Final = TokenFinish(FinishReason.STOP_STRING)
+"""The end of a turn that its text has cut."""
 
 
 def parser_of(
@@ -190,7 +192,7 @@ class TurnParse:
         reason = finish.reason
         if reason is FinishReason.LENGTH and context.window_limited:
             reason = FinishReason.CONTEXT
-        self._end(reason, stop_id=finish.stop_id)
+        self._end(reason, finish)
 
     def _break_off(self, error: ErrorInfo) -> None:
         if error is _STOPPED or error.code in (ENGINE_DIED, STREAM_GONE):
@@ -227,12 +229,12 @@ class TurnParse:
         return True
 
     def _end(
-        self, reason: FinishReason, *, stop_id: int | None = None, stop_string: str | None = None
+        self, reason: FinishReason, end: TokenFinish = _CUT, stop_string: str | None = None
     ) -> None:
         stream = self.stream
         prompt_tokens = stream.context.prompt_tokens
         output = len(stream.ids)
-        if stop_id is not None:
+        if end.stop_id is not None:
             output += 1
         usage = Usage(
             prompt=prompt_tokens,
@@ -243,5 +245,11 @@ class TurnParse:
         )
         finish = Finish(reason, stream.log.blocks, usage, stop_string)
         if stream.context.prompt_ids:
-            finish = structs.replace(finish, tokens=usage.output, stop_id=stop_id)
+            finish = structs.replace(
+                finish,
+                tokens=usage.output,
+                stop_id=end.stop_id,
+                weights=end.weights,
+                experts=end.experts,
+            )
         stream.log.append(finish)

@@ -1,24 +1,22 @@
 """Defines a rollout: one run of an agent, recorded for training. Pure."""
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from schemas.conversation import Sampling
 
 ROLLOUT_PREFIX = "ro_"
 """Begins every rollout's id, which is also a key: 128 random bits follow, in hexadecimal."""
 
-Count: TypeAlias = Annotated[int, Meta(ge=1)]
-
 
 class RolloutLimits(Struct, frozen=True):
     """Where a rollout ends by itself; None: no limit of its own."""
 
-    turns: Count | None = None
-    output_tokens: Count | None = None
+    turns: int | None = None
+    output_tokens: int | None = None
     """The sum over its turns. A turn gets what is left."""
-    seconds: Annotated[float, Meta(gt=0)] | None = None
+    seconds: float | None = None
     """Since it was made."""
 
 
@@ -27,7 +25,7 @@ class WeightsPolicy(Struct, frozen=True):
 
     any_weights: bool = False
     """As in `Hints`."""
-    max_version_lag: Annotated[int, Meta(ge=0)] | None = None
+    max_version_lag: int | None = None
     """How many versions older the weights of its first turn may be. Then it takes no more turns;
     None: any number."""
     on_lag: Literal["end", "restart"] = "end"

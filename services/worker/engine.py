@@ -23,7 +23,7 @@ from msgspec import Struct
 from schemas.control import VISION, Load
 from schemas.conversation import OutputFormat, Sampling
 from schemas.errors import ENGINE_DIED, EngineFailed, TurnwireError
-from schemas.events import FinishReason, PromptImage
+from schemas.events import FinishReason, PromptImage, WeightsSpan
 
 KV_LIMIT = "the KV cache holds no more tokens"
 LOWEST_LOGPROB = -9999.0
@@ -219,6 +219,12 @@ class EngineDelta(Struct, gc=False):
     weights: int | None = None
     """The version of the weights that decoded `ids` and `stop_id`, where another one decoded the
     turn's tokens before; with a turn's first token, unless it is 0."""
+    spans: list[WeightsSpan] | None = None
+    """With `finish`, from an engine that is sure only then, if `weights` has said something else:
+    the versions of all tokens of the turn. Places count from the end of its ids: `stop_id` is at
+    0, the token before it at -1."""
+    experts: str = ""
+    """With `finish`: as in `TokenFinish`."""
 
 
 # -- the engine

@@ -62,6 +62,8 @@ def versions_of(deltas: Iterable[EngineDelta]) -> list[int]:
     for delta in deltas:
         current = current if delta.weights is None else delta.weights
         versions += [current] * len(delta.ids)
+        for span in delta.spans or ():
+            versions[len(versions) + span.at :] = [span.version] * -span.at
     return versions
 
 

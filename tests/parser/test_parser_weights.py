@@ -11,10 +11,12 @@ from schemas.control import StreamPosition
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import (
     UNKNOWN_WEIGHTS,
+    Finish,
     FinishReason,
     Interrupted,
     OutputTokens,
     WeightsSpan,
+    corrected,
     spans_between,
 )
 from schemas.frames import ParseContext, TokenEntry, TokenFrame, pack_ids, unpack_ids
@@ -55,15 +57,24 @@ class Engine:
     version: int
     log: list[int] = field(default_factory=list)
     reported: int = 0
+    is_late: bool = False
+    """It is sure of the versions only at the end."""
 
     def step(self, ids: list[int], newer: int, *, ends: bool = False) -> EngineDelta:
         self.version += newer
         self.log += [self.version] * (len(ids) + ends)
-        weights = self.version if self.version != self.reported else None
-        self.reported = self.version
+        told = UNKNOWN_WEIGHTS if self.is_late else self.version
+        weights = told if told != self.reported else None
+        self.reported = told
         if not ends:
             return EngineDelta(ids, weights=weights)
-        return EngineDelta(ids, finish=FinishReason.STOP, stop_id=STOP, weights=weights)
+        spans = None
+        if self.is_late:
+            first = 1 - len(self.log)  # the end token is at 0
+            spans = [WeightsSpan(first + at, version) for at, version in enumerate(self.log)]
+        return EngineDelta(
+            ids, finish=FinishReason.STOP, stop_id=STOP, weights=weights, spans=spans
+        )
 
 
 class Turn:
@@ -118,6 +129,8 @@ class Turn:
                 assert taken.at == len(self.ids)
                 self.ids += taken.ids
                 self.weights += taken.weights
+            elif isinstance(taken, Finish):
+                self.weights = corrected(self.weights, taken.weights)
             elif taken is Verdict.GAP:
                 self.parse.rewind(self.cursor.position("t", self.stream.attempt))
                 return
@@ -150,16 +163,24 @@ class Turn:
 steps = st.lists(st.tuples(st.integers(1, 5), st.sampled_from([0, 0, 0, 1, 2])), max_size=9)
 
 
-@given(steps, steps, st.integers(0, 2), st.integers(0, 4), st.randoms(use_true_random=False))
+@given(
+    steps,
+    steps,
+    st.integers(0, 2),
+    st.integers(0, 4),
+    st.booleans(),
+    st.randoms(use_true_random=False),
+)
 def test_each_token_has_the_version_that_the_engine_logged(
     first: list[tuple[int, int]],
     second: list[tuple[int, int]],
     version: int,
     other: int,
+    is_late: bool,
     chance: random.Random,
 ) -> None:
     """Steps of two workers: the second one continues the turn after the death of the first, with
-    weights of any version."""
+    weights of any version, which its engine may tell only at the end."""
     turn = Turn(chance)
     turn.open(1, [])
     engine = Engine(version)
@@ -177,7 +198,7 @@ def test_each_token_has_the_version_that_the_engine_logged(
     resume = unpack_ids(lost.token_ids)
     turn.open(2, resume)
     expected = engine.log[:had] + [UNKNOWN_WEIGHTS] * (len(resume) - had)
-    engine = Engine(other)
+    engine = Engine(other, is_late=is_late)
     for count, newer in second:
         at = len(turn.stream.ids)
         turn.stream.add(engine.step(TEXT[at : at + count], newer))
@@ -189,5 +210,5 @@ def test_each_token_has_the_version_that_the_engine_logged(
     ids = [*TEXT[: len(turn.ids) - 1], STOP]
     assert turn.ids == ids
     assert versions_of(turn.weights, len(ids)) == expected + engine.log
-    versions = [span.version for span in turn.weights]
+    versions = [] if is_late else [span.version for span in turn.weights]
     assert all(a != b for a, b in zip([0, *versions], versions, strict=False)), "none is repeated"

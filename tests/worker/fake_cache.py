@@ -20,6 +20,9 @@ class FakeCache:
     def __len__(self) -> int:
         return len(self._chains)
 
+    def clear(self) -> None:
+        self._chains.clear()
+
     def match(self, ids: list[int], salt: str | None) -> int:
         """How many tokens of a prompt are held: never its last."""
         held = 0

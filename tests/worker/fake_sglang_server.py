@@ -8,6 +8,8 @@ fields, `SamplingParams` refuses them: status 400), `sglang/srt/sampling/samplin
 events of a stream with the status 200.
 """
 
+import asyncio
+from base64 import b64encode
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Any
@@ -23,6 +25,7 @@ from tests.worker.fake_vllm import (
     RequestOutputKind,
     SamplingParams,
 )
+from tests.worker.fake_weights import FakeWeights, Labels
 
 CONTEXT = 4096
 PAGE = 16
@@ -92,6 +95,7 @@ class GenerateBody(msgspec.Struct):
     priority: int | None = None
     cache_salt: str | None = None
     lora_path: str | None = None
+    return_routed_experts: bool = False
 
 
 class FakeSglangServer(FakeServer):
@@ -102,6 +106,8 @@ class FakeSglangServer(FakeServer):
         self.honours_salts = options.pop("honours_salts", True)
         self.original_logprobs = options.pop("original_logprobs", True)
         """SGLANG_RETURN_ORIGINAL_LOGPROB."""
+        self.experts: bytes = options.pop("experts", b"")
+        """The array of every turn, with `enable_return_routed_experts`."""
         self.started = 12.5
         self.full = 0
         """How many of the next requests find the queue full."""
@@ -124,6 +130,7 @@ class FakeSglangServer(FakeServer):
         self.engine = AsyncLLM(AsyncEngineArgs(model="served", max_model_len=CONTEXT * 2), [])
         self.engine.args.max_num_seqs = 4
         self.engine.args.scheduling_policy = "priority"
+        self.weights = FakeWeights(self.engine)
         self._open: dict[str, bool] = {}
         """Requests by id, and whether each is aborted."""
 
@@ -134,6 +141,12 @@ class FakeSglangServer(FakeServer):
             web.get("/v1/models", self._models),
             web.post("/generate", self._generate),
             web.post("/abort_request", self._abort),
+            web.get("/model_info", self._model_info),
+            web.get("/ready", self._ready),
+            web.post("/pause_generation", self._pause),
+            web.post("/continue_generation", self._continue),
+            web.post("/update_weights_from_disk", self._update_from_disk),
+            web.post("/flush_cache", self._flush_cache),
         ]
 
     def on_kill(self) -> None:
@@ -162,6 +175,54 @@ class FakeSglangServer(FakeServer):
         self._abort_by_id(rid)
         return web.Response()
 
+    async def _model_info(self, _: web.Request) -> web.Response:
+        await self.hang()
+        info = {"model_path": self.info["model_path"], "weight_version": self.engine.label}
+        return web.json_response(info)
+
+    async def _ready(self, _: web.Request) -> web.Response:
+        return web.Response(status=503 if self.weights.paused else 200)
+
+    async def _pause(self, request: web.Request) -> web.Response:
+        mode = (await request.json()).get("mode", "abort")
+        assert mode in ("abort", "retract"), "in place, turns would keep the KV of old weights"
+        self.weights.paused = True
+        if mode == "retract":
+            self.engine.gate.clear()
+        while mode == "abort" and self._open:
+            self._open = dict.fromkeys(self._open, True)
+            await asyncio.sleep(0.01)
+        message = {"message": "Generation paused successfully.", "status": "ok"}
+        return web.json_response(message)
+
+    async def _continue(self, request: web.Request) -> web.Response:
+        await request.json()
+        self.weights.paused = False
+        self.engine.gate.set()
+        message = {"message": "Generation continued successfully.", "status": "ok"}
+        return web.json_response(message)
+
+    async def _update_from_disk(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        while not self.weights.paused and self._open:
+            await asyncio.sleep(0.01)  # the writer's lock
+        if not self.weights.load(body["model_path"]):
+            message = "Failed to get weights iterator: there are none."
+            return web.json_response({"success": False, "message": message}, status=400)
+        self.engine.label = body["weight_version"]
+        if body.get("flush_cache", True):
+            self.engine.cache.clear()
+        self.info |= dict.fromkeys(("model_path", "served_model_name"), body["model_path"])
+        message = "Succeeded to update model weights."
+        return web.json_response({"success": True, "message": message, "num_paused_requests": 0})
+
+    async def _flush_cache(self, request: web.Request) -> web.Response:
+        """Paused, waiting requests do not count (`is_fully_idle`)."""
+        if self._open and not self.weights.paused:
+            return web.Response(status=400, text="Flush cache failed.")
+        self.engine.cache.clear()
+        return web.Response(text="Cache flushed.")
+
     def _abort_by_id(self, rid: str) -> None:
         """The tokenizer manager compares whole ids, but the scheduler their beginnings."""
         if rid in self._open:
@@ -181,6 +242,8 @@ class FakeSglangServer(FakeServer):
         except msgspec.ValidationError as error:
             return web.json_response({"error": str(error)}, status=400)
         assert body.stream, "the adapter reads streams only"
+        while self.weights.paused:
+            await asyncio.sleep(0.01)
         async with aclosing(self._events(body)) as events:
             return await self.stream(request, events)
 
@@ -255,17 +318,25 @@ class FakeSglangServer(FakeServer):
         )
         ids: list[int] = []
         rows: list[list[Any]] = []
+        labels = Labels()
         async with aclosing(outputs):
             async for output in outputs:
                 if self._open[body.rid]:
                     yield self._event(body, ids, rows, 0, 0, _abort("Aborted", None))
                     return
                 (out,) = output.outputs
+                labels.add(out)
                 since = len(ids)
                 ids += out.token_ids
                 rows += _logprobs(out, self._scale(body.sampling_params))
                 finish = self._finish(out.finish_reason, ids)
-                yield self._event(body, ids, rows, since, output.num_cached_tokens, finish)
+                event = self._event(body, ids, rows, since, output.num_cached_tokens, finish)
+                event["meta_info"]["weight_version"] = self.engine.label
+                if finish is not None:
+                    event["meta_info"]["weight_versions"] = labels.spans
+                    if body.return_routed_experts and self.info.get("enable_return_routed_experts"):
+                        event["meta_info"]["routed_experts"] = b64encode(self.experts).decode()
+                yield event
 
     def _engine_sampling(self, body: GenerateBody) -> SamplingParams:
         asked = body.sampling_params

@@ -1,7 +1,7 @@
 """A small `vllm`, and the `zmq` that it needs, as strict as the real one (0.32) in what it takes.
 
 `modules()` gives what to put into `sys.modules`; `AsyncLLM.last` is the engine that was built. The
-model's next token depends on its position and the LoRA adapter alone.
+model's next token depends on its position, the LoRA adapter and the weights alone.
 """
 
 import asyncio
@@ -236,6 +236,10 @@ class AsyncLLM:
         self.adapters: set[LoRARequest] = set()
         self.gate = asyncio.Event()
         self.gate.set()
+        self.weights = 0
+        """A number that each token depends on."""
+        self.label = "default"
+        """That of the weights."""
         self.dead = False
         self.shutdowns = 0
         self.failure: Exception | None = None
@@ -264,6 +268,17 @@ class AsyncLLM:
         self.dead = True
         for request in self.requests:
             request.outputs.put_nowait(EngineDeadError())
+
+    def abort_all(self) -> None:
+        """Ends every request, as a pause with the mode `abort`."""
+        out = types.SimpleNamespace(
+            token_ids=[], logprobs=None, finish_reason="abort", stop_reason=None, label=self.label
+        )
+        self.running.clear()
+        for request in self.requests:
+            request.outputs.put_nowait(
+                types.SimpleNamespace(outputs=[out], num_cached_tokens=0, finished=True)
+            )
 
     def shutdown(self, timeout: float | None = None) -> None:
         self.shutdowns += 1
@@ -350,7 +365,7 @@ class AsyncLLM:
         if request.cached is None:
             request.cached = self.cache.match(request.prompt, _extras(request))
         self._store(ids, request)
-        token = (len(ids) * 37 + _number(request) * 53) % 491 + 8
+        token = (len(ids) * 37 + _number(request) * 53 + self.weights * 71) % 491 + 8
         if (sampling.logit_bias or {}).get(token) == -100:
             token = 7
         if token in sampling.stop_token_ids and len(request.done) < sampling.min_tokens:
@@ -370,7 +385,11 @@ class AsyncLLM:
             }
             logprobs = [likeliest | {token: types.SimpleNamespace(logprob=-0.25)}]
         out = types.SimpleNamespace(
-            token_ids=[token], logprobs=logprobs, finish_reason=reason, stop_reason=None
+            token_ids=[token],
+            logprobs=logprobs,
+            finish_reason=reason,
+            stop_reason=None,
+            label=self.label,
         )
         stats = types.SimpleNamespace(queued_ts=1.0, scheduled_ts=1.25)
         return types.SimpleNamespace(

@@ -1,10 +1,11 @@
 """A small `vllm serve` over the engine of `fake_vllm`, as strict as the real one (0.32) in what it
 takes.
 
-Sources: `vllm/entrypoints/scale_out/token_in_token_out/protocol.py`, `serving.py` and
-`vllm/entrypoints/serve` of 0.32.0.
+Sources: `vllm/entrypoints/scale_out/token_in_token_out/protocol.py`, `serving.py`,
+`vllm/entrypoints/serve` and `vllm/entrypoints/rl` of 0.32.0.
 """
 
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Any
@@ -24,6 +25,7 @@ from tests.worker.fake_vllm import (
     SamplingParams,
     VLLMClientError,
 )
+from tests.worker.fake_weights import FakeWeights, Labels
 
 MODEL = "served"
 FIELDS = frozenset(
@@ -45,6 +47,10 @@ class FakeVllmServer(FakeServer):
     def __init__(self, **options: Any) -> None:
         self.scale_out = options.pop("scale_out", True)
         self.reports_cached = options.pop("reports_cached", True)
+        self.dev_mode = options.pop("dev_mode", True)
+        """VLLM_SERVER_DEV_MODE=1."""
+        self.experts: bytes | None = options.pop("experts", None)
+        """With --enable-return-routed-experts: the array of every turn."""
         key, tls = options.pop("key", None), options.pop("tls", None)
         super().__init__(key, tls, options.pop("adapters", ()))
         self.vocabulary: int = options.pop("vocabulary", VOCAB)
@@ -73,9 +79,20 @@ class FakeVllmServer(FakeServer):
         if options.pop("kv_events", False):
             arguments["kv_events_config"] = events
         self.engine: Any = AsyncLLM(AsyncEngineArgs(model=MODEL, **(arguments | options)), [])
+        self.weights = FakeWeights(self.engine)
 
     def routes(self) -> list[web.RouteDef]:
+        dev = [
+            web.get("/weight_info", self._weight_info),
+            web.get("/is_paused", self._is_paused),
+            web.post("/pause", self._pause),
+            web.post("/resume", self._resume),
+            web.post("/collective_rpc", self._collective_rpc),
+            web.post("/reset_prefix_cache", self._reset_prefix_cache),
+            web.post("/update_weight_version", self._update_weight_version),
+        ]
         return [
+            *(dev if self.dev_mode else ()),
             web.get("/version", self._version),
             web.get("/v1/models", self._models),
             web.get("/health", self._health),
@@ -138,6 +155,49 @@ class FakeVllmServer(FakeServer):
         if config is None:
             return web.json_response({})
         return web.json_response({"0": vars(config)})
+
+    async def _weight_info(self, _: web.Request) -> web.Response:
+        return web.json_response({"weight_version": self.engine.label})
+
+    async def _is_paused(self, _: web.Request) -> web.Response:
+        return web.json_response({"is_paused": self.weights.paused})
+
+    async def _pause(self, request: web.Request) -> web.Response:
+        mode = request.query.get("mode", "abort")
+        if mode not in ("abort", "wait", "keep"):
+            return _error(400, "1 validation error: Input should be 'abort', 'wait' or 'keep'")
+        assert mode != "wait", "a turn may take hours"
+        self.weights.paused = True
+        self.engine.gate.clear()
+        if mode == "abort":
+            self.engine.abort_all()
+        if request.query.get("clear_cache", "true") == "true":
+            self.engine.cache.clear()
+        return web.json_response({"status": "paused"})
+
+    async def _resume(self, _: web.Request) -> web.Response:
+        self.weights.paused = False
+        self.engine.gate.set()
+        return web.json_response({"status": "resumed"})
+
+    async def _collective_rpc(self, request: web.Request) -> web.Response:
+        """A worker that fails takes its engine with it."""
+        body = await request.json()
+        assert body["method"] == "reload_weights"
+        if not self.weights.load(body["kwargs"]["weights_path"]):
+            self.engine.kill()
+            return _error(500, "Call to collective_rpc method failed: Worker failed with error …")
+        return web.json_response({"results": [None]})
+
+    async def _reset_prefix_cache(self, request: web.Request) -> web.Response:
+        resets = request.query.get("reset_running_requests") == "true" or not self.engine.running
+        if resets:
+            self.engine.cache.clear()
+        return web.json_response({"success": resets})
+
+    async def _update_weight_version(self, request: web.Request) -> web.Response:
+        self.engine.label = (await request.json())["new_version"]
+        return web.json_response({"success": True, "new_version": self.engine.label})
 
     async def _abort(self, request: web.Request) -> web.Response:
         self.aborted += (await request.json())["request_ids"]
@@ -211,8 +271,10 @@ class FakeVllmServer(FakeServer):
 
     async def _events(self, body: dict[str, Any], outputs: Any) -> AsyncIterator[dict[str, Any]]:
         prompt, total, cached = len(body["token_ids"]), 0, 0
+        labels = Labels()
         async for output in outputs:
             (out,) = output.outputs
+            labels.add(out)
             total += len(out.token_ids)
             cached = output.num_cached_tokens
             choice = {
@@ -221,7 +283,11 @@ class FakeVllmServer(FakeServer):
                 "finish_reason": out.finish_reason,
                 "stop_reason": out.stop_reason,
                 "token_ids": out.token_ids,
+                "routed_experts": None,
+                "weight_versions": labels.spans if out.finish_reason else None,
             }
+            if out.finish_reason and self.experts is not None:
+                choice["routed_experts"] = b64encode(self.experts).decode()
             yield {
                 "request_id": body["request_id"],
                 "choices": [choice],

@@ -13,6 +13,7 @@ from schemas.events import (
     TurnEvent,
     WeightsSpan,
     blocks_of,
+    corrected,
 )
 from schemas.frames import unpack_array
 from services.rollouts.turn import SampleBlock, SampledTurn, answers_of, question_of
@@ -65,7 +66,6 @@ class TurnRecord:
         """Returns the turn, which has ended at this Unix time."""
         assert self._prepared is not None, "a turn that ends by itself was prepared"
         count = finish.usage.output
-        has_logprobs = any(logprob is not None for logprob in self._logprobs)
         return SampledTurn(
             id=self._id,
             time=self._time,
@@ -77,11 +77,12 @@ class TurnRecord:
             reason=finish.reason,
             stop_id=finish.stop_id,
             logprobs=self._logprobs[:count],
-            blocks=self._blocks if has_logprobs else None,
+            blocks=self._blocks,
             written=self._written(),
             opening=self._prepared.opening,
             images=self._prepared.images,
-            weights=self._weights,
+            weights=corrected(self._weights, finish.weights),
+            experts=finish.experts,
             answers=answers_of(self._conversation),
             question=question_of(self._conversation),
         )

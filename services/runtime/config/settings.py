@@ -511,6 +511,12 @@ class WorkerConfig(StageConfig):
     """File with the key that the inference server wants."""
     watchdog_s: Positive = 120.0
     """Time without output after which an engine with running turns counts as dead."""
+    routed_experts_dir: str | None = None
+    """Directory for the experts to which the tokens of each turn were routed, where the inference
+    server sends them (vLLM and SGLang with --enable-return-routed-experts); default: none are
+    kept."""
+    routed_experts_mb: Count = 10_000
+    """Most megabytes in that directory; older files are removed."""
 
     @property
     def engine_urls(self) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from msgspec import Raw
 
 from schemas.errors import ErrorInfo
-from schemas.events import UNKNOWN_WEIGHTS, FinishReason, WeightsSpan
+from schemas.events import UNKNOWN_WEIGHTS, FinishReason, WeightsSpan, corrected
 from schemas.frames import TokenEntry, TokenFinish
 from services.worker.engine import LOWEST_LOGPROB, EngineDelta
 
@@ -158,7 +158,14 @@ class TokenStream:
             self.cached = delta.cached
         if delta.finish is not None:
             stop = [(token, _finite(value)) for token, value in delta.stop_logprobs or ()]
-            self.finish = TokenFinish(delta.finish, delta.stop_id, logprobs=stop or None)
+            weights = self._correct_weights(delta.spans)
+            self.finish = TokenFinish(
+                delta.finish,
+                delta.stop_id,
+                logprobs=stop or None,
+                weights=weights,
+                experts=delta.experts,
+            )
         return self.schedule()
 
     def begin_weights(self, at: int, version: int) -> None:
@@ -169,6 +176,14 @@ class TokenStream:
             weights.pop()
         if not weights or weights[-1].version != version:
             weights.append(WeightsSpan(at, version))
+
+    def _correct_weights(self, spans: list[WeightsSpan] | None) -> list[WeightsSpan]:
+        """Puts those of the engine's last request in the place of others, which were not sure.
+        Returns them."""
+        end = len(self.ids)
+        correct = [WeightsSpan(end + span.at, span.version) for span in spans or ()]
+        self.weights = corrected(self.weights, correct)
+        return correct
 
     def _add_logprobs(self, logprobs: list[list[tuple[int, float]]]) -> None:
         """Adds the log probabilities of the last tokens. Tokens without them (of an earlier

@@ -2,9 +2,16 @@
 
 from collections.abc import Sequence
 
-from schemas.events import FinishReason
+from schemas.events import UNKNOWN_WEIGHTS, FinishReason, WeightsSpan
 from services.worker.engine import EngineDelta, EngineDied, EngineRequest
-from services.worker.engines.remote.dialect import BadAnswer, Chunk, Counts, TurnEnd
+from services.worker.engines.remote.dialect import (
+    BadAnswer,
+    Chunk,
+    Counts,
+    LabeledSpan,
+    TurnEnd,
+    version_of,
+)
 from services.worker.engines.support import guided_arguments
 
 NO_LIMIT = 1 << 32
@@ -57,6 +64,9 @@ class AnswerJudge:
                 delta.logprobs = chunk.logprobs
         if chunk.end:
             self._end(chunk.end, delta)
+            if chunk.weights is not None and not self._prefill_only:
+                ends = int(chunk.end.stop_id is not None)
+                delta.spans = self._spans(chunk.weights, self._total - ends)
             return None
         if not delta.ids and delta.cached is None:
             return None
@@ -98,6 +108,14 @@ class AnswerJudge:
             self._check_counts(chunk.counts)
         if self._total > self._most:
             raise BadAnswer(f"it sent more than {self._most} tokens")
+
+    def _spans(self, spans: Sequence[LabeledSpan], ids: int) -> list[WeightsSpan]:
+        """The versions of all tokens; unknown if the server has not said them all. `ids`: how many
+        are not the end token."""
+        ends = [0, *(span.end for span in spans)]
+        if [span.start for span in spans] != ends[:-1] or ends[-1] != self._total:
+            return [WeightsSpan(-ids, UNKNOWN_WEIGHTS)]
+        return [WeightsSpan(span.start - ids, version_of(span.version)) for span in spans]
 
     def _check_prompt(self, prompt: Sequence[int]) -> None:
         """Compares the prompt of a turn with images, which the first chunk must have."""

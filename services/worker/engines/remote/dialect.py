@@ -9,10 +9,10 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from schemas.errors import EngineFailed
-from schemas.events import FinishReason
+from schemas.events import UNKNOWN_WEIGHTS, FinishReason
 from services.tokenization.model_files import ModelFacts
 from services.worker.engine import EngineRequest
 from services.worker.engines.remote.http import ServerHttp
@@ -40,6 +40,8 @@ class ServerFacts(Struct, frozen=True):
     """As in `EngineInfo`; 1 also where a server may drop the last block."""
     lacking: Mapping[str, str] = {}
     """Features that the dialect or the server's settings exclude, and why."""
+    experts: bool = False
+    """Requests ask for the experts to which their tokens were routed."""
 
 
 class Call(Struct, frozen=True):
@@ -66,6 +68,17 @@ class Counts(Struct, frozen=True):
     """Tokens up to here, with the one that ended the turn."""
 
 
+NO_EXPERTS = Raw(b"null")
+
+
+class LabeledSpan(Struct):
+    """Tokens of the output that weights with one label have decoded, as vLLM and SGLang send it."""
+
+    version: str
+    start: int
+    end: int
+
+
 class Chunk(Struct):
     """The content of one event."""
 
@@ -83,6 +96,10 @@ class Chunk(Struct):
     prompt_ids: list[int] = []
     """The prompt as the server has it, with what it made of the placeholders of images; empty:
     not reported."""
+    weights: list[LabeledSpan] | None = None
+    """With `end`: which weights have decoded the turn; None: not reported."""
+    experts: Raw = NO_EXPERTS
+    """With `end`: the experts to which its tokens were routed, a JSON string in base64."""
 
 
 class Pulse(Struct, frozen=True):
@@ -97,6 +114,14 @@ class Pulse(Struct, frozen=True):
     """Share of the KV cache in use."""
     adapters: Sequence[str] = ()
     """The names of the LoRA adapters that requests may name now."""
+
+
+class WeightsState(Struct, frozen=True):
+    """What a server says of its weights."""
+
+    version: int
+    paused: bool
+    """It decodes nothing until it is resumed."""
 
 
 class BadAnswer(EngineFailed):
@@ -127,6 +152,8 @@ class Dialect(Protocol):
     """The server's flag for a feature that only a trial finds missing, by feature."""
     closes_streams: bool
     """The server closes the connection of a stream, whatever its answer promises."""
+    experts_suffix: str = ""
+    """That of a file with the bytes of `Chunk.experts`."""
 
     async def describe(self, http: ServerHttp) -> ServerFacts:
         """Reads the properties of the server. Raises Unreachable, Refused, and Invalid where it has
@@ -160,6 +187,48 @@ class Dialect(Protocol):
     async def pulse(self, http: ServerHttp) -> Pulse:
         """Requests a sign of life. Raises Unreachable, Refused."""
         ...
+
+
+class UpdatableServer(Protocol):
+    """A dialect of servers with weights that can change. All methods raise Unreachable and
+    Refused."""
+
+    weights_need: str
+    """What a server without the routes is started with."""
+
+    async def weights(self, http: ServerHttp) -> WeightsState | None:
+        """Asks for the weights; None: the server has none of these routes."""
+        ...
+
+    async def pause(self, http: ServerHttp, *, abort: bool) -> None:
+        """Returns when the server decodes nothing, and has ended its turns or keeps them."""
+        ...
+
+    async def resume(self, http: ServerHttp) -> None:
+        """Goes on."""
+        ...
+
+    async def update_weights(self, http: ServerHttp, source: str, version: int) -> None:
+        """Loads other weights while the server is paused. Its turns are computed again from their
+        prompts on. Raises EngineFailed if it has the old ones still, EngineDied if not."""
+        ...
+
+
+START_LABEL = "default"
+"""The label of the weights that vLLM and SGLang start with."""
+_MOST_DIGITS = 18
+PAUSE_S = 120.0
+"""How long a pause may take: a step, or the end of all turns."""
+UPDATE_S = 1800.0
+"""How long other weights may take."""
+
+
+def version_of(label: str) -> int:
+    """The version that a server's label says."""
+    if label == START_LABEL:
+        return 0
+    is_number = label.isdecimal() and len(label) <= _MOST_DIGITS
+    return int(label) if is_number else UNKNOWN_WEIGHTS
 
 
 def event_host(url: str) -> str:

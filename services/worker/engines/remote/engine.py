@@ -7,6 +7,7 @@ waits for the server.
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from pathlib import Path
 
 from msgspec.structs import replace
 from typing_extensions import override
@@ -26,13 +27,16 @@ from services.worker.engine import (
     KvEvent,
     KvEventSource,
     Sink,
+    UpdatableWeights,
 )
 from services.worker.engines.remote.answer import AnswerJudge
-from services.worker.engines.remote.dialect import Dialect, ServerFacts
+from services.worker.engines.remote.dialect import Dialect, ServerFacts, UpdatableServer
+from services.worker.engines.remote.expert_files import ExpertFiles
 from services.worker.engines.remote.http import Refused, ServerHttp, Unreachable, Untrusted
 from services.worker.engines.remote.images import ImagePrompts, open_image_prompts
 from services.worker.engines.remote.model_check import check_model
 from services.worker.engines.remote.server_watch import ServerWatch
+from services.worker.engines.remote.server_weights import ServerWeights
 from services.worker.engines.remote.trials import Trials
 from services.worker.engines.remote.turn_stream import TurnStream
 from services.worker.engines.support import EngineTurn, OpenTurns, prompt_ids
@@ -60,6 +64,8 @@ class RemoteEngine(Engine, KvEventSource, AdapterSource, ExplainsDeath):
         self._images: ImagePrompts | None = None
         self._http: ServerHttp
         self._watch: ServerWatch
+        self._weights: ServerWeights
+        self._experts: ExpertFiles | None = None
         self._server: ServerFacts
         self._model: ModelFacts
         self._info: EngineInfo
@@ -101,10 +107,12 @@ class RemoteEngine(Engine, KvEventSource, AdapterSource, ExplainsDeath):
         """
         self._http = ServerHttp(_url(self._config), _api_key(self._config))
         self._watch = ServerWatch(self._http, self._dialect, self._turns, self._config.watchdog_s)
+        self._weights = ServerWeights(self._http, self._watch, self._turns)
         try:
             self._model = read_facts(self._config.model)
             self._server = await self._describe()
             await self._watch.begin()
+            await self._begin_weights()
             self._note_lacking(
                 await check_model(self._http, self._dialect, self._server, self._config)
             )
@@ -114,13 +122,14 @@ class RemoteEngine(Engine, KvEventSource, AdapterSource, ExplainsDeath):
             self._info = self._make_info()
             await self._try_features()
             self._info = self._make_info()
+            self._experts = self._open_experts()
         except (Refused, Unreachable) as error:
             await self.stop(1.0)
             raise _no_start(self._http, error) from error
         except Exception:
             await self.stop(1.0)
             raise
-        self._turns.watch(self._config.watchdog_s, lambda: None)
+        self._turns.watch(self._config.watchdog_s, self._watch.check)
         self._watch.start()
         return self._info
 
@@ -131,7 +140,15 @@ class RemoteEngine(Engine, KvEventSource, AdapterSource, ExplainsDeath):
             prompt = prompt_ids(request, self._info.max_model_len)
             judge = AnswerJudge(request, prompt, self._info.vocab_size)
             ids = self._with_placeholders(request, prompt)
-            stream = TurnStream(self._watch, request, ids, self._server, self._model)
+            stream = TurnStream(
+                self._watch,
+                request,
+                ids,
+                self._server,
+                self._model,
+                weights=self._weights,
+                experts=self._experts,
+            )
         except Exception:
             turn.close()
             raise
@@ -169,6 +186,7 @@ class RemoteEngine(Engine, KvEventSource, AdapterSource, ExplainsDeath):
         if self._reader is not None:
             self._reader.close()
         self._watch.close()
+        self._weights.close()
         await self._http.close()
 
     async def _describe(self) -> ServerFacts:
@@ -176,7 +194,9 @@ class RemoteEngine(Engine, KvEventSource, AdapterSource, ExplainsDeath):
         end = asyncio.get_running_loop().time() + START_S
         while True:
             try:
-                return await self._dialect.describe(self._http)
+                server = await self._dialect.describe(self._http)
+                keeps = self._config.routed_experts_dir is not None
+                return replace(server, experts=server.experts and keeps)
             except Untrusted:
                 raise
             except (Unreachable, Refused) as error:
@@ -184,6 +204,21 @@ class RemoteEngine(Engine, KvEventSource, AdapterSource, ExplainsDeath):
                 if not loads or asyncio.get_running_loop().time() > end:
                     raise
             await asyncio.sleep(RETRY_S)
+
+    async def _begin_weights(self) -> None:
+        """Asks the server for its weights, if they can change. Raises as `start`."""
+
+    def _open_experts(self) -> ExpertFiles | None:
+        """Opens the directory of experts, if there is one. Raises Invalid."""
+        folder = self._config.routed_experts_dir
+        if folder is None:
+            return None
+        try:
+            return ExpertFiles(
+                Path(folder), self._config.routed_experts_mb, self._dialect.experts_suffix
+            )
+        except OSError as error:
+            raise Invalid(f"{folder}: {error}", param="routed_experts_dir") from error
 
     async def _read_images(self) -> None:
         """Reads how the model sees images, if the server takes any."""
@@ -246,6 +281,37 @@ class RemoteEngine(Engine, KvEventSource, AdapterSource, ExplainsDeath):
             return prompt
         assert self._images is not None, "the engine has no vision"
         return self._images.with_placeholders(prompt, request.images)
+
+
+class UpdatableEngine(RemoteEngine, UpdatableWeights):
+    """An engine over a server with weights that can change."""
+
+    def __init__(self, config: WorkerConfig, dialect: Dialect, server: UpdatableServer) -> None:
+        """`server`: the dialect, too."""
+        super().__init__(config, dialect)
+        self._updatable = server
+
+    @property
+    @override
+    def weights_version(self) -> int:
+        return self._weights.version
+
+    @override
+    async def pause(self, *, abort: bool) -> None:
+        await self._weights.pause(self._updatable, abort=abort)
+
+    @override
+    async def resume(self) -> None:
+        await self._weights.resume(self._updatable)
+
+    @override
+    async def update_weights(self, source: str, version: int) -> None:
+        """As `UpdatableWeights`. `source`: a path on the server's machine."""
+        await self._weights.update(self._updatable, source, version, self._server.root)
+
+    @override
+    async def _begin_weights(self) -> None:
+        await self._weights.begin(self._updatable)
 
 
 def _no_start(http: ServerHttp, error: Refused | Unreachable) -> EngineFailed:

@@ -11,7 +11,8 @@ import msgspec
 CONNECT_S = 5.0
 ASK_S = 20.0
 """Longest time of an answer that is not a stream."""
-MAX_EVENT_BYTES = 16 << 20
+MAX_EVENT_BYTES = 512 << 20
+"""A turn's last event may have the experts of all its tokens."""
 MAX_MESSAGE_CHARS = 500
 """Longest part of a server's error that is passed on."""
 MAX_BODY_BYTES = 16 << 20
@@ -73,9 +74,9 @@ class ServerHttp:
         except msgspec.DecodeError as error:
             raise Refused(200, f"{path} returned something else: {error}") from error
 
-    async def post(self, path: str, body: Any) -> None:
+    async def post(self, path: str, body: Any, limit_s: float = ASK_S) -> None:
         """Sends `body`, and drops the answer. Raises Unreachable, Refused."""
-        await self._read("POST", path, body)
+        await self._read("POST", path, body, limit_s)
 
     async def events(
         self, path: str, body: Any, *, closes: bool = False
@@ -110,14 +111,14 @@ class ServerHttp:
         except (aiohttp.ClientError, ssl.SSLError, OSError, TimeoutError) as error:
             raise _unreachable(error) from error
 
-    async def _read(self, method: str, path: str, body: Any) -> bytes:
+    async def _read(self, method: str, path: str, body: Any, limit_s: float = ASK_S) -> bytes:
         try:
             async with self._session.request(
                 method,
                 self.url + path,
                 data=None if body is None else msgspec.json.encode(body),
                 allow_redirects=False,
-                timeout=aiohttp.ClientTimeout(total=ASK_S, sock_connect=CONNECT_S),
+                timeout=aiohttp.ClientTimeout(total=limit_s, sock_connect=CONNECT_S),
             ) as answer:
                 if answer.status != 200:
                     raise await _refusal(answer)
@@ -130,13 +131,19 @@ class EventLines:
     """Cuts a stream of bytes into the data of its events, each of one line. Pure."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest: list[bytes] = []
+        self._rest_bytes = 0
 
     def feed(self, piece: bytes) -> list[bytes]:
         """Returns the data of the lines that are complete. Raises Refused for a line without
         end."""
-        *lines, self._rest = (self._rest + piece).split(b"\n")
-        if len(self._rest) > MAX_EVENT_BYTES:
+        *lines, rest = piece.split(b"\n")
+        if lines:
+            lines[0] = b"".join([*self._rest, lines[0]])
+            self._rest, self._rest_bytes = [], 0
+        self._rest.append(rest)
+        self._rest_bytes += len(rest)
+        if self._rest_bytes > MAX_EVENT_BYTES:
             raise Refused(200, "an event of the stream has no end")
         return [line[len(_DATA) :].strip() for line in lines if line.startswith(_DATA)]
 

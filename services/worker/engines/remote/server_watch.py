@@ -58,6 +58,9 @@ class ServerWatch:
         self._got_chunk = False
         """Whether a chunk has come since the last pulse was requested."""
         self._asking: asyncio.Task[Exception | None] | None = None
+        self._is_held = False
+        self.is_loading = False
+        """The server loads other weights, and may not answer."""
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self) -> None:
@@ -96,6 +99,21 @@ class ServerWatch:
         self._got_chunk = True
         self._turns.stepped()
 
+    def hold(self, held: bool) -> None:
+        """Takes silence for a pause, or no longer."""
+        if self._is_held and not held:
+            now = asyncio.get_running_loop().time()
+            for stream in self._streams:
+                if stream.last_chunk_at is not None:
+                    stream.last_chunk_at = now
+            self._turns.stepped()
+        self._is_held = held
+
+    def check(self) -> None:
+        """For the watchdog: a paused engine makes no steps."""
+        if self._is_held:
+            self._turns.stepped()
+
     async def run(self) -> None:
         """Watches until the engine is over."""
         while not self._turns.over:
@@ -103,7 +121,8 @@ class ServerWatch:
             await asyncio.sleep(PULSE_S)
             error = await self._ask()
             # A server that drains refuses connections, and one under load is slow.
-            self._missed = 0 if error is None or self._got_chunk else self._missed + 1
+            is_alive = error is None or self._got_chunk or self.is_loading
+            self._missed = 0 if is_alive else self._missed + 1
             if self._missed == MISSED_PULSES:
                 self._turns.die(f"the inference server does not answer: {error}")
             self._end_silent_streams()
@@ -119,7 +138,7 @@ class ServerWatch:
     def _end_silent_streams(self) -> None:
         """Ends turns that have begun and get nothing more, while others may go on."""
         now = asyncio.get_running_loop().time()
-        for stream in list(self._streams):
+        for stream in [] if self._is_held else list(self._streams):
             if stream.last_chunk_at is not None and now - stream.last_chunk_at > self._silence_s:
                 limit = f"{self._silence_s:.0f} s"
                 error = EngineDied(f"the inference server sent nothing of the turn for {limit}")

@@ -21,12 +21,12 @@ LoRA: a request names an adapter in `lora_path`; one that was never loaded is an
 name.
 """
 
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Any
 from uuid import uuid4
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 from typing_extensions import override
 
 from schemas.control import VISION
@@ -34,21 +34,28 @@ from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import ModelFacts, with_defaults
-from services.worker.engine import EngineRequest, sampling_values
+from services.worker.engine import EngineDied, EngineRequest, sampling_values
 from services.worker.engines.remote.dialect import (
+    NO_EXPERTS,
+    PAUSE_S,
+    UPDATE_S,
     BadAnswer,
     Call,
     Chunk,
     ChunkReader,
     Counts,
     Dialect,
+    LabeledSpan,
     Pulse,
     ServerFacts,
     TurnEnd,
+    UpdatableServer,
+    WeightsState,
     event_host,
     list_adapters,
+    version_of,
 )
-from services.worker.engines.remote.engine import RemoteEngine
+from services.worker.engines.remote.engine import UpdatableEngine
 from services.worker.engines.remote.http import Refused, ServerHttp
 from services.worker.engines.support import guided_arguments
 from services.worker.engines.vllm.requests import engine_priority
@@ -73,6 +80,9 @@ _NEUTRAL: dict[str, Any] = {
     "n": 1,
 }
 """Sent where a request has no value: `--preferred-sampling-params` would replace it."""
+_HALF_LOADED = "Rolling back"
+"""In the error of an update that has begun: 0.5.23 "rolls back" to the new weights, since it has
+noted their path (`model_runner_components/weight_updater.py`)."""
 _WILDCARDS = ("*", "0.0.0.0", "::")
 
 
@@ -111,6 +121,7 @@ class _ServerInfo(Struct):
     disaggregation_mode: str = "null"
     enable_deterministic_inference: bool = False
     enable_priority_scheduling: bool = False
+    enable_return_routed_experts: bool = False
     schedule_low_priority_values_first: bool = False
     speculative_algorithm: str | None = None
     speculative_eagle_topk: int | None = None
@@ -141,6 +152,10 @@ class _ServerInfo(Struct):
         reserved = max(drafts, self.speculative_num_draft_tokens or 0)
         held = self.max_total_num_tokens - 2 * self.page
         return min(self.max_req_input_len - reserved, held)
+
+
+class _ModelInfo(Struct):
+    weight_version: str
 
 
 class _Tokenized(Struct):
@@ -182,6 +197,8 @@ class _Meta(Struct):
     cached_tokens: int | None = None
     output_token_logprobs: list[_LogProb] | None = None
     output_top_logprobs: list[list[_LogProb] | None] | None = None
+    weight_versions: list[LabeledSpan] | None = None
+    routed_experts: Raw = NO_EXPERTS
 
 
 class _Error(Struct):
@@ -202,13 +219,15 @@ _decode = msgspec.json.Decoder(_Event).decode
 # --------------------------------------------------------------------------------------------------
 
 
-class SglangDialect(Dialect):
+class SglangDialect(Dialect, UpdatableServer):
     """A server that `sglang serve` or `python -m sglang.launch_server` has started."""
 
     name = "sglang-server"
     shares_queued = False
     """Prompts of one batch are looked up before any of them is computed."""
     closes_streams = False
+    experts_suffix = ".int32"
+    weights_need = "a release of 0.5.20 or newer"
 
     @override
     async def describe(self, http: ServerHttp) -> ServerFacts:
@@ -231,6 +250,7 @@ class SglangDialect(Dialect):
             slots=sum(one.effective_max_running_requests_per_dp for one in info.internal_states),
             kv_endpoint=None if "kv_events" in lacking else _kv_endpoint(http.url, info),
             lacking=lacking,
+            experts=info.enable_return_routed_experts,
         )
 
     @override
@@ -262,6 +282,8 @@ class SglangDialect(Dialect):
             body["lora_path"] = request.adapter
         if "priority" not in server.lacking:
             body["priority"] = -engine_priority(request)
+        if server.experts:
+            body["return_routed_experts"] = True
         return Call(PATH, body)
 
     @override
@@ -292,6 +314,46 @@ class SglangDialect(Dialect):
             kv_used=max((min(1.0, load.token_usage) for load in loads), default=None),
             adapters=await list_adapters(http),
         )
+
+    # -- weights
+    # ----------------------------------------------------------------------------------------------
+
+    @override
+    async def weights(self, http: ServerHttp) -> WeightsState | None:
+        info: _ModelInfo = await http.json("/model_info", kind=_ModelInfo)
+        paused = False
+        try:
+            await http.text("/ready")
+        except Refused as refusal:
+            if refusal.status not in (404, 503):
+                raise
+            paused = refusal.status == 503
+        return WeightsState(version_of(info.weight_version), paused)
+
+    @override
+    async def pause(self, http: ServerHttp, *, abort: bool) -> None:
+        # In place, turns would go on with the KV blocks of the old weights.
+        mode = "abort" if abort else "retract"
+        await http.post("/pause_generation", {"mode": mode}, PAUSE_S)
+
+    @override
+    async def resume(self, http: ServerHttp) -> None:
+        await http.post("/continue_generation", {}, PAUSE_S)
+
+    @override
+    async def update_weights(self, http: ServerHttp, source: str, version: int) -> None:
+        # If it cannot be flushed, as with a grammar that is being compiled, the update would fail
+        # after the weights were loaded, with the old label.
+        body = {"model_path": source, "weight_version": str(version), "flush_cache": False}
+        try:
+            await http.post("/update_weights_from_disk", body, UPDATE_S)
+        except Refused as refusal:
+            message = f"SGLang has not loaded the weights of {source}: {refusal}"
+            if refusal.status == 400 and _HALF_LOADED not in str(refusal):
+                raise EngineFailed(message) from refusal
+            raise EngineDied(message) from refusal
+        with suppress(Refused):
+            await http.post("/flush_cache", {}, PAUSE_S)
 
 
 class _SglangReader:
@@ -333,6 +395,8 @@ class _SglangReader:
         if meta.output_token_logprobs is not None:
             chunk.logprobs = self._logprobs(meta, len(new))
         if meta.finish_reason is not None:
+            chunk.weights = meta.weight_versions
+            chunk.experts = meta.routed_experts
             chunk.end = _turn_end(meta.finish_reason, chunk)
         return chunk
 
@@ -365,11 +429,12 @@ class _SglangReader:
         return [_pair(chosen), *others[: self._top]]
 
 
-class SglangServer(RemoteEngine):
+class SglangServer(UpdatableEngine):
     """The engine `sglang-server`."""
 
     def __init__(self, config: WorkerConfig) -> None:
-        super().__init__(config, SglangDialect())
+        dialect = SglangDialect()
+        super().__init__(config, dialect, dialect)
 
 
 # -- pure parts

@@ -24,8 +24,10 @@ from services.tokenization.model_files import ModelFacts
 from services.worker.engine import EngineDied, EngineRequest
 from services.worker.engines.remote.answer import AnswerJudge
 from services.worker.engines.remote.dialect import Call, Chunk, ServerFacts
+from services.worker.engines.remote.expert_files import ExpertFiles
 from services.worker.engines.remote.http import Refused, Unreachable
 from services.worker.engines.remote.server_watch import ServerWatch
+from services.worker.engines.remote.server_weights import ServerWeights, TurnWeights
 from services.worker.engines.support import EngineTurn
 
 BUSY_S = 5.0
@@ -49,6 +51,9 @@ class TurnStream:
         ids: list[int],
         facts: ServerFacts,
         model: ModelFacts,
+        *,
+        weights: ServerWeights,
+        experts: ExpertFiles | None,
     ) -> None:
         """`ids`, `facts` and `model` as in `Dialect.generate`. Raises as it."""
         self._server = server
@@ -57,6 +62,9 @@ class TurnStream:
         self._facts = facts
         self._model = model
         self._call = self._make_call()
+        self._server_weights = weights
+        self._weights = TurnWeights(weights)
+        self._expert_files = experts
         self._has_begun = False
         """Whether the server has sent a part of the answer."""
 
@@ -69,18 +77,25 @@ class TurnStream:
 
     async def _pass_on(self, turn: EngineTurn, judge: AnswerJudge) -> None:
         stream = self._server.add(turn)
+        experts = ""
         try:
             async with aclosing(self._chunks()) as chunks:
                 async for chunk in chunks:
                     self._server.record_chunk(stream)
                     delta = judge.read(chunk)
                     if delta is not None:
+                        self._weights.note(delta)
                         turn.put(delta)
+                    if chunk.end is not None and self._expert_files is not None:
+                        experts = await self._expert_files.write(self._request.id, chunk.experts)
                     if chunk.closes:
                         break
         finally:
             self._server.remove(stream)
-        turn.put(judge.end())
+        last = judge.end()
+        last.experts = experts
+        self._weights.note(last)
+        turn.put(last)
 
     async def _chunks(self) -> AsyncGenerator[Chunk, None]:
         """Yields the chunks of the answer, and ends the turn on the server where they are not read
@@ -89,6 +104,8 @@ class TurnStream:
         A server that is busy is asked again for `BUSY_S`: it refuses by a status, or in place of
         the first chunk.
         """
+        await self._server_weights.until_going_on()
+        self._weights = TurnWeights(self._server_weights)
         end = asyncio.get_running_loop().time() + BUSY_S
         async with self._server.dialect.streaming(self._server.http):
             while True:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 from typing_extensions import override
 
 from schemas.errors import EngineFailed, Invalid
@@ -18,22 +18,29 @@ from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import ModelFacts
 from services.worker.engine import EngineDied, EngineRequest
 from services.worker.engines.remote.dialect import (
+    NO_EXPERTS,
+    PAUSE_S,
+    UPDATE_S,
     BadAnswer,
     Call,
     Chunk,
     ChunkReader,
     Counts,
     Dialect,
+    LabeledSpan,
     ListedModel,
     Pulse,
     ServerFacts,
     TurnEnd,
+    UpdatableServer,
+    WeightsState,
     event_host,
     list_adapters,
     list_models,
+    version_of,
 )
-from services.worker.engines.remote.engine import RemoteEngine
-from services.worker.engines.remote.http import Refused, ServerHttp
+from services.worker.engines.remote.engine import UpdatableEngine
+from services.worker.engines.remote.http import Refused, ServerHttp, Unreachable
 from services.worker.engines.remote.images import data_url
 from services.worker.engines.support import guided_arguments
 from services.worker.engines.vllm.requests import engine_priority, sampling_arguments
@@ -72,6 +79,8 @@ class _Choice(Struct):
     token_ids: list[int] | None = None
     logprobs: _LogProbs | None = None
     finish_reason: str | None = None
+    weight_versions: list[LabeledSpan] | None = None
+    routed_experts: Raw = NO_EXPERTS
 
 
 class _Details(Struct):
@@ -100,6 +109,14 @@ class _Version(Struct):
     version: str
 
 
+class _WeightInfo(Struct):
+    weight_version: str
+
+
+class _Paused(Struct):
+    is_paused: bool
+
+
 class _Tokens(Struct):
     tokens: list[int]
 
@@ -113,7 +130,7 @@ class _KvSource(Struct):
 _decode = msgspec.json.Decoder(_Event).decode
 
 
-class VllmDialect(Dialect):
+class VllmDialect(Dialect, UpdatableServer):
     """`vllm serve`."""
 
     name = "vllm-server"
@@ -123,6 +140,8 @@ class VllmDialect(Dialect):
         "grammar": '--structured-outputs-config \'{"backend": "guidance"}\'',
     }
     closes_streams = False
+    experts_suffix = ".npy"
+    weights_need = "VLLM_SERVER_DEV_MODE=1 in its environment"
 
     @override
     async def describe(self, http: ServerHttp) -> ServerFacts:
@@ -214,6 +233,43 @@ class VllmDialect(Dialect):
             adapters=await list_adapters(http),
         )
 
+    # -- weights
+    # ----------------------------------------------------------------------------------------------
+
+    @override
+    async def weights(self, http: ServerHttp) -> WeightsState | None:
+        try:
+            info: _WeightInfo = await http.json("/weight_info", kind=_WeightInfo)
+            state: _Paused = await http.json("/is_paused", kind=_Paused)
+        except Refused as refusal:
+            if refusal.status == 404:
+                return None
+            raise
+        return WeightsState(version_of(info.weight_version), state.is_paused)
+
+    @override
+    async def pause(self, http: ServerHttp, *, abort: bool) -> None:
+        mode = "abort" if abort else "keep"
+        await http.post(f"/pause?mode={mode}&clear_cache=false", {}, PAUSE_S)
+
+    @override
+    async def resume(self, http: ServerHttp) -> None:
+        await http.post("/resume", {}, PAUSE_S)
+
+    @override
+    async def update_weights(self, http: ServerHttp, source: str, version: int) -> None:
+        """Loads them from the server's disk. What is left after a failure is not known, and the
+        label must not say anything else."""
+        load = {"method": "reload_weights", "kwargs": {"weights_path": source}}
+        reset = "/reset_prefix_cache?reset_running_requests=true&reset_external=true"
+        await http.post("/update_weight_version", {"new_version": f"loading {version}"})
+        try:
+            await http.post("/collective_rpc", load, UPDATE_S)
+            await http.post(reset, {}, PAUSE_S)
+            await http.post("/update_weight_version", {"new_version": str(version)})
+        except (Refused, Unreachable) as error:
+            raise EngineDied(f"vLLM has not loaded the weights of {source}: {error}") from error
+
 
 class _VllmReader:
     def __init__(self, top: int | None) -> None:
@@ -247,6 +303,8 @@ class _VllmReader:
         if choice.logprobs is not None and choice.logprobs.content is not None:
             chunk.logprobs = [self._pairs(content) for content in choice.logprobs.content]
         if choice.finish_reason is not None:
+            chunk.weights = choice.weight_versions
+            chunk.experts = choice.routed_experts
             chunk.end = self._end(choice.finish_reason, chunk)
 
     def _end(self, reason: str, chunk: Chunk) -> TurnEnd:
@@ -282,11 +340,12 @@ def _error(error: _Error) -> Exception:
     return EngineDied(message) if error.code >= 500 else Refused(error.code, error.message)
 
 
-class VllmServer(RemoteEngine):
+class VllmServer(UpdatableEngine):
     """The engine `vllm-server`."""
 
     def __init__(self, config: WorkerConfig) -> None:
-        super().__init__(config, VllmDialect())
+        dialect = VllmDialect()
+        super().__init__(config, dialect, dialect)
 
 
 async def _require_interface(http: ServerHttp) -> None:

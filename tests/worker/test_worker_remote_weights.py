@@ -1,0 +1,354 @@
+"""Weights that change in a server: the version of every token, pauses, and what others do there."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.errors import EngineFailed, Invalid, Unavailable
+from schemas.events import UNKNOWN_WEIGHTS
+from services.runtime.config import WorkerConfig
+from services.worker.engine import EngineDelta, EngineDied, UpdatableWeights
+from services.worker.engines.registry import open_engine
+from services.worker.engines.remote import server_watch, server_weights
+from tests.kit.engines import (
+    EMPTY_MODEL,
+    PROMPT,
+    begun,
+    cached_of,
+    ids_of,
+    request,
+    rest,
+    run,
+    versions_of,
+)
+from tests.kit.listening import listen
+from tests.kit.waiting import LIMIT_S, eventually
+from tests.worker.fake_server import Event
+from tests.worker.fake_sglang_server import fake_sglang_server
+from tests.worker.fake_vllm_server import fake_vllm_server
+
+SHORT_S = 0.05
+SERVERS: dict[str, Any] = {"vllm-server": fake_vllm_server, "sglang-server": fake_sglang_server}
+
+pytestmark = pytest.mark.usefixtures("fake_vllm")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The intervals of the engine, for servers that answer at once."""
+    monkeypatch.setattr(server_watch, "PULSE_S", SHORT_S)
+    monkeypatch.setattr(server_weights, "LOOK_S", SHORT_S)
+
+
+class Fleet:
+    """Servers with an engine before each, which end with the test."""
+
+    def __init__(self, stack: AsyncExitStack, kind: str, model: Path) -> None:
+        (model / "config.json").write_text(EMPTY_MODEL)
+        self.kind = kind
+        self._stack = stack
+        self._model = model
+        self.server: Any
+
+    async def start(self, *, config: dict[str, Any] | None = None, **options: Any) -> Any:
+        """Returns the engine before a new server."""
+        self.server = await self._stack.enter_async_context(SERVERS[self.kind](**options))
+        self.server.weights.sources = {f"/weights/{number}": number for number in range(200)}
+        return await self.attach(**config or {})
+
+    async def attach(self, **config: Any) -> Any:
+        """Returns another engine before the server."""
+        asked = WorkerConfig(model=str(self._model), engine_url=self.server.url, **config)
+        engine: Any = open_engine(self.kind, asked)
+        await engine.start()
+        self._stack.push_async_callback(engine.stop, 1.0)
+        return engine
+
+
+@pytest.fixture(params=list(SERVERS))
+async def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Fleet]:
+    async with AsyncExitStack() as stack:
+        yield Fleet(stack, request.param, tmp_path)
+
+
+def decoded_by(ids: list[int], prompt: int = len(PROMPT)) -> list[int]:
+    """Which weights of the fake have decoded each token."""
+    numbers = {(number * 71) % 491: number for number in range(200)}
+    return [numbers[(token - 8 - (prompt + at) * 37) % 491] for at, token in enumerate(ids)]
+
+
+async def decoded(turns: list[list[EngineDelta]], tokens: int) -> None:
+    """Returns when the turns together have as many tokens."""
+    await eventually(lambda: sum(len(ids_of(deltas)) for deltas in turns) >= tokens)
+
+
+async def collected(engine: Any, asked: Any, into: list[EngineDelta]) -> None:
+    async for delta in listen(engine, asked):
+        into.append(delta)
+
+
+# -- versions
+# --------------------------------------------------------------------------------------------------
+
+
+async def test_every_token_has_the_version_that_decoded_it(fleet: Fleet) -> None:
+    """A hundred changes under sixteen streams, of which four decode at once."""
+    engine = await fleet.start()
+    turns = [list[EngineDelta]() for _ in range(16)]
+    tasks = [
+        asyncio.create_task(collected(engine, request(f"t{n}", max_tokens=400), deltas))
+        for n, deltas in enumerate(turns)
+    ]
+    for version in range(1, 101):
+        await engine.update_weights(f"/weights/{version}", version)
+        assert engine.weights_version == version
+        await decoded(turns, 50 * version)
+    async with asyncio.timeout(LIMIT_S):
+        await asyncio.gather(*tasks)
+    for deltas in turns:
+        ids = ids_of(deltas)
+        assert len(ids) == 400
+        assert versions_of(deltas) == decoded_by(ids)
+    assert len({version for deltas in turns for version in versions_of(deltas)}) > 80
+
+
+async def test_turn_of_one_version_has_no_correction(fleet: Fleet) -> None:
+    engine = await fleet.start()
+    first = await run(engine, request("a"))
+    assert [delta.weights for delta in first if delta.weights is not None] == []
+    assert all(delta.spans is None for delta in first)
+    await engine.update_weights("/weights/7", 7)
+    second = await run(engine, request("b"))
+    assert [delta.weights for delta in second if delta.weights is not None] == [7]
+    assert all(delta.spans is None for delta in second)
+    assert versions_of(second) == [7] * len(ids_of(second))
+
+
+async def test_version_of_tokens_that_the_server_does_not_tell_is_unknown(fleet: Fleet) -> None:
+    """Those after a change, in a turn that was sent before it."""
+
+    def silent(events: list[Event]) -> list[Event]:
+        for event in events:
+            for one in [*event.get("choices", ()), event.get("meta_info", {})]:
+                one.pop("weight_versions", None)
+        return events
+
+    engine = await fleet.start()
+    fleet.server.lie = silent
+    deltas = list[EngineDelta]()
+    turn = asyncio.create_task(collected(engine, request(max_tokens=300), deltas))
+    await decoded([deltas], 20)
+    await engine.update_weights("/weights/3", 3)
+    await turn
+    found = dict.fromkeys(zip(versions_of(deltas), decoded_by(ids_of(deltas)), strict=True))
+    assert set(found) <= {(0, 0), (UNKNOWN_WEIGHTS, 0), (UNKNOWN_WEIGHTS, 3)}
+    assert (UNKNOWN_WEIGHTS, 3) in found
+
+
+async def test_spans_that_do_not_cover_the_turn_are_unknown(fleet: Fleet) -> None:
+    def lying(events: list[Event]) -> list[Event]:
+        for event in events:
+            for one in [*event.get("choices", ()), event.get("meta_info", {})]:
+                if one.get("weight_versions"):
+                    one["weight_versions"] = [{"version": "4", "start": 0, "end": 3}]
+        return events
+
+    engine = await fleet.start()
+    fleet.server.lie = lying
+    deltas = await run(engine, request())
+    assert set(versions_of(deltas)) == {UNKNOWN_WEIGHTS}
+
+
+async def test_what_others_load_is_noticed(fleet: Fleet) -> None:
+    engine = await fleet.start()
+    deltas = list[EngineDelta]()
+    turn = asyncio.create_task(collected(engine, request(max_tokens=300), deltas))
+    await decoded([deltas], 20)
+    fleet.server.weights.load("/weights/9")
+    fleet.server.engine.label = "9"
+    await eventually(lambda: engine.weights_version == 9)
+    await turn
+    assert versions_of(deltas) == decoded_by(ids_of(deltas))
+    fleet.server.engine.label = "step-10"
+    await eventually(lambda: engine.weights_version == UNKNOWN_WEIGHTS)
+    later = await run(engine, request("later"))
+    assert set(versions_of(later)) == {UNKNOWN_WEIGHTS}
+
+
+async def test_engine_begins_with_the_version_of_the_server(fleet: Fleet) -> None:
+    await fleet.start()
+    fleet.server.weights.load("/weights/5")
+    fleet.server.engine.label = "5"
+    engine = await fleet.attach()
+    assert engine.weights_version == 5
+    assert set(versions_of(await run(engine, request()))) == {5}
+
+
+async def test_no_blocks_of_the_old_weights_are_found(fleet: Fleet) -> None:
+    engine = await fleet.start()
+    await run(engine, request("a"))
+    assert cached_of(await run(engine, request("b"))) == 96
+    await engine.update_weights("/weights/1", 1)
+    assert cached_of(await run(engine, request("c"))) == 0
+
+
+# -- pauses
+# --------------------------------------------------------------------------------------------------
+
+
+async def test_paused_engine_takes_turns_and_is_not_a_hang(fleet: Fleet) -> None:
+    engine = await fleet.start(config={"watchdog_s": 0.3})
+    deltas, later = list[EngineDelta](), list[EngineDelta]()
+    turn = asyncio.create_task(collected(engine, request(max_tokens=300), deltas))
+    await decoded([deltas], 20)
+    for _ in range(2):
+        await engine.pause(abort=False)
+    await asyncio.sleep(SHORT_S)  # what was on its way
+    stopped_at = len(deltas)
+    waiting = asyncio.create_task(collected(engine, request("later"), later))
+    await asyncio.sleep(1.0)
+    assert (len(deltas), later) == (stopped_at, [])
+    await engine.update_weights("/weights/2", 2)
+    await asyncio.sleep(SHORT_S)
+    assert (len(deltas), later) == (stopped_at, []), "an update does not resume"
+    for _ in range(2):
+        await engine.resume()
+    async with asyncio.timeout(LIMIT_S):
+        await asyncio.gather(turn, waiting)
+    assert versions_of(deltas) == decoded_by(ids_of(deltas))
+    assert set(versions_of(later)) == {2}
+    assert engine.healthy()
+
+
+async def test_pause_can_abort_open_turns(fleet: Fleet) -> None:
+    engine = await fleet.start()
+    streams = [await begun(engine, request(str(n), max_tokens=3000)) for n in range(3)]
+    await engine.pause(abort=True)
+    for stream in streams:
+        with pytest.raises(Unavailable, match="paused"):
+            await rest(stream)
+    later = asyncio.create_task(run(engine, request("later")))
+    await engine.update_weights("/weights/1", 1)
+    await engine.resume()
+    assert set(versions_of(await later)) == {1}
+
+
+async def test_pause_by_somebody_else_is_not_a_hang(fleet: Fleet) -> None:
+    engine = await fleet.start(config={"watchdog_s": 0.5})
+    stream = await begun(engine, request(max_tokens=500))
+    fleet.server.weights.paused = True
+    fleet.server.engine.gate.clear()
+    await asyncio.sleep(1.5)
+    assert engine.healthy()
+    fleet.server.weights.paused = False
+    fleet.server.engine.gate.set()
+    await rest(stream)
+
+
+async def test_server_that_is_paused_at_the_start_is_an_error(fleet: Fleet) -> None:
+    await fleet.start()
+    fleet.server.weights.paused = True
+    with pytest.raises(EngineFailed, match="is paused"):
+        await fleet.attach()
+
+
+async def test_restarted_server_is_dead_also_in_a_pause(fleet: Fleet) -> None:
+    engine = await fleet.start()
+    await engine.pause(abort=False)
+    fleet.server.started += 1
+    await eventually(lambda: not engine.healthy())
+    assert "started again" in engine.death()
+
+
+# -- what fails
+# --------------------------------------------------------------------------------------------------
+
+
+async def test_source_that_the_server_cannot_read(fleet: Fleet) -> None:
+    """vLLM dies of it, and SGLang has its old weights."""
+    engine = await fleet.start()
+    with pytest.raises(EngineFailed, match="/weights/none") as failure:
+        await engine.update_weights("/weights/none", 4)
+    if fleet.kind == "vllm-server":
+        assert isinstance(failure.value, EngineDied)
+        assert not engine.healthy()
+    else:
+        assert set(versions_of(await run(engine, request("b")))) == {0}
+        assert engine.weights_version == 0
+
+
+async def test_source_that_does_not_fit_is_never_sent(fleet: Fleet, tmp_path: Path) -> None:
+    engine = await fleet.start()
+    (tmp_path / "model.safetensors").write_bytes(b"\xff" * 8)
+    for source, why in ((tmp_path, "cannot be read"), (tmp_path / "none", "no weights")):
+        with pytest.raises(Invalid, match=why):
+            await engine.update_weights(str(source), 1)
+    assert set(versions_of(await run(engine, request()))) == {0}
+
+
+async def test_vllm_without_its_routes_says_what_it_needs(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        engine = await Fleet(stack, "vllm-server", tmp_path).start(dev_mode=False)
+        for change in (engine.pause(abort=False), engine.update_weights("/weights/1", 1)):
+            with pytest.raises(Invalid, match="VLLM_SERVER_DEV_MODE=1"):
+                await change
+        assert len(ids_of(await run(engine, request()))) == 16
+
+
+def test_llama_server_has_no_such_weights(tmp_path: Path) -> None:
+    config = WorkerConfig(model=str(tmp_path), engine_url="http://127.0.0.1:1")
+    assert not isinstance(open_engine("llama-server", config), UpdatableWeights)
+    assert isinstance(open_engine("vllm-server", config), UpdatableWeights)
+
+
+# -- experts
+# --------------------------------------------------------------------------------------------------
+
+
+async def test_experts_are_kept_as_they_come(fleet: Fleet, tmp_path: Path) -> None:
+    folder = tmp_path / "experts"
+    options: dict[str, Any] = {"experts": bytes(range(256)) * 4000}
+    if fleet.kind == "sglang-server":
+        options["enable_return_routed_experts"] = True
+    config = {"routed_experts_dir": str(folder), "routed_experts_mb": 3}
+    engine = await fleet.start(config=config, **options)
+    names = [(await run(engine, request(f"turn.{n}")))[-1].experts for n in range(4)]
+    assert names[0].startswith("turn.0.")
+    assert (folder / names[-1]).read_bytes() == options["experts"]
+    assert sorted(file.name for file in folder.iterdir()) == sorted(names[1:])
+
+    again = await fleet.attach(**config)
+    (name,) = [(await run(again, request("turn.4")))[-1].experts]
+    assert sorted(file.name for file in folder.iterdir()) == sorted([*names[2:], name])
+
+
+async def test_experts_that_cannot_be_read_break_no_turn(fleet: Fleet, tmp_path: Path) -> None:
+    broken: list[Any] = ["*", 7, None, "AAA"]
+
+    def lying(events: list[Event]) -> list[Event]:
+        for event in events:
+            for one in [*event.get("choices", ()), event.get("meta_info", {})]:
+                if one.get("finish_reason"):
+                    one["routed_experts"] = broken[0]
+        return events
+
+    engine = await fleet.start(config={"routed_experts_dir": str(tmp_path / "experts")})
+    fleet.server.lie = lying
+    while broken:
+        deltas = await run(engine, request(str(len(broken))))
+        assert (len(ids_of(deltas)), deltas[-1].experts) == (16, "")
+        broken.pop(0)
+    assert list((tmp_path / "experts").iterdir()) == []
+
+
+async def test_experts_are_not_asked_for_without_a_directory(fleet: Fleet) -> None:
+    options: dict[str, Any] = (
+        {"enable_return_routed_experts": True} if fleet.kind == "sglang-server" else {}
+    )
+    engine = await fleet.start(experts=b"1234", **options)
+    assert (await run(engine, request()))[-1].experts == ""
+    assert not any("return_routed_experts" in body for body in fleet.server.requests)
