@@ -127,7 +127,7 @@ def make_app(
     gateway = pipeline.gateway
     if rollouts is not None:
         app[ROLLOUTS] = rollouts
-        gateway = RecordingGateway(gateway, rollouts, TurnWriter(rollouts, log))
+        gateway = RecordingGateway(gateway, rollouts, TurnWriter(rollouts, log, registry))
     gateway = _with_hosted_tools(gateway, app, config, telemetry)
     app[GATEWAY] = gateway
     images = _image_reader(app, config, buckets.put_image, log)

@@ -1,22 +1,24 @@
 """Defines a rollout: one run of an agent, recorded for training. Pure."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from schemas.conversation import Sampling
 
 ROLLOUT_PREFIX = "ro_"
 """Begins every rollout's id, which is also a key: 128 random bits follow, in hexadecimal."""
 
+Count: TypeAlias = Annotated[int, Meta(ge=1)]
+
 
 class RolloutLimits(Struct, frozen=True):
     """Where a rollout ends by itself; None: no limit of its own."""
 
-    turns: int | None = None
-    output_tokens: int | None = None
+    turns: Count | None = None
+    output_tokens: Count | None = None
     """The sum over its turns. A turn gets what is left."""
-    seconds: float | None = None
+    seconds: Annotated[float, Meta(gt=0)] | None = None
     """Since it was made."""
 
 
@@ -25,7 +27,7 @@ class WeightsPolicy(Struct, frozen=True):
 
     any_weights: bool = False
     """As in `Hints`."""
-    max_version_lag: int | None = None
+    max_version_lag: Annotated[int, Meta(ge=0)] | None = None
     """How many versions older the weights of its first turn may be. Then it takes no more turns;
     None: any number."""
     on_lag: Literal["end", "restart"] = "end"

@@ -11,7 +11,7 @@ from msgspec import json as codec
 from schemas.control import Cancel
 from schemas.conversation import Client, Sampling, Text
 from schemas.errors import ErrorInfo, ErrorKind
-from schemas.events import Failed, FinishReason, Usage
+from schemas.events import UNKNOWN_WEIGHTS, Failed, FinishReason, Usage, WeightsSpan
 from schemas.frames import (
     EventEntry,
     EventFrame,
@@ -115,9 +115,16 @@ def generate(attempt: int = 1, resume: tuple[int, ...] = ()) -> GenerateRequest:
     return GenerateRequest(*names, Sampling(), [9], Raw(CONTEXT), pack_ids(resume))
 
 
-def tokens(at: int, *ids: int, attempt: int = 1, stop: int | None = None) -> TokenFrame:
+def tokens(
+    at: int,
+    *ids: int,
+    attempt: int = 1,
+    stop: int | None = None,
+    weights: tuple[WeightsSpan, ...] = (),
+) -> TokenFrame:
     end = None if stop is None else TokenFinish(FinishReason.STOP, stop)
-    return TokenFrame("w", 1, [TokenEntry("t", attempt, at, list(ids), finish=end)])
+    entry = TokenEntry("t", attempt, at, list(ids), finish=end, weights=[*weights])
+    return TokenFrame("w", 1, [entry])
 
 
 def ended(count: int, attempt: int = 1) -> EventFrame:
@@ -148,6 +155,17 @@ def test_resumed_turn_keeps_its_tokens_and_restarted_turn_drops_them() -> None:
     for second in ((generate(2, resume=(3, 4)),), restarted):
         (turn,), _, _ = follow(*begun, *second, *again)
         assert list(turn.output) == [3, 4, 5, 9]
+
+
+def test_versions_of_weights_are_those_of_the_worker_that_decoded() -> None:
+    first = tokens(0, 3, 4, weights=(WeightsSpan(0, 7), WeightsSpan(1, 8)))
+    unknown = (WeightsSpan(0, UNKNOWN_WEIGHTS), WeightsSpan(2, 9))
+    again = tokens(0, 3, 4, 5, attempt=2, stop=9, weights=unknown)
+    placed = request(), generate(), first, first, request(2)
+    (turn,), _, _ = follow(*placed, generate(2, resume=(3, 4)), again, ended(4, 2))
+    assert sampled_turn(turn, 0.0).weights == [(0, 7), (1, 8), (2, 9)]
+    (turn,), _, _ = follow(*placed, generate(2), again, ended(4, 2))
+    assert sampled_turn(turn, 0.0).weights == [(0, UNKNOWN_WEIGHTS), (2, 9)]
 
 
 def test_turns_that_are_not_one_sequence_are_left_out() -> None:

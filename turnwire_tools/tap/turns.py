@@ -48,6 +48,10 @@ class FollowedTurn(Struct, dict=True):
     tokens: int = 0
     logprob_at: dict[int, float] = {}
     """Log probabilities by output index."""
+    version_at: dict[int, int] = {}
+    """Versions of the weights by the output index from which on they decoded."""
+    images: list[events.PromptImage] = []
+    """The images in the prompt."""
     stop: frames.TokenFinish | None = None
     """The end of the tokens, if the engine reported an end token."""
     last: Finish | Failed | None = None
@@ -149,6 +153,7 @@ class FollowedTurn(Struct, dict=True):
         self.attempt = request.attempt
         if self.context is None:
             self.context = _decode_context(request.context)
+        self.images = request.images
         self.placed = RecordedPrompt(
             self._at(now),
             request.prompt,
@@ -167,6 +172,7 @@ class FollowedTurn(Struct, dict=True):
             self.steps = [step for step in self.steps if isinstance(step, RecordedEvents)]
             self.tokens = 0
             self.logprob_at = {}
+            self.version_at = {}
             self.stop = None
             self.context = None
 
@@ -176,6 +182,8 @@ class FollowedTurn(Struct, dict=True):
             return
         new = entry.ids[max(0, self.tokens - entry.at) :]
         if entry.at <= self.tokens and new:
+            for span in entry.weights:
+                self.version_at[max(span.at, self.tokens)] = span.version
             self.tokens += len(new)
             self.steps.append(RecordedTokens(new, self._at(now)))
         for at, pairs in enumerate(entry.logprobs or (), entry.at):

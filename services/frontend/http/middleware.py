@@ -27,8 +27,7 @@ from services.frontend.http.auth import OPEN_PATHS, Caller, Callers, anyone, key
 from services.frontend.http.cors import Cors
 from services.frontend.http.errors import ErrorFormat, ErrorReply, ErrorShape, FormatName
 from services.frontend.http.rate_limits import rate_headers
-from services.frontend.http.rollout_paths import ROLLOUT_ID, mask_rollouts
-from services.rollouts.rollout import ROLLOUT_PREFIX
+from services.frontend.http.rollout_paths import ROLLOUT_ID, is_rollout, mask_rollouts
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 from services.runtime.request_headers import AllowedHosts
@@ -264,8 +263,7 @@ def _client_id(request: web.Request) -> str | None:
 
 def _rollout_key(request: web.Request) -> str:
     """Returns the rollout's id that a request has as its key; "" if it has another one."""
-    texts = key_texts(request)
-    return next((text for text in texts if text.startswith(ROLLOUT_PREFIX)), "")
+    return next(filter(is_rollout, key_texts(request)), "")
 
 
 def _refusal(error: TurnwireError, context: RequestContext, shape: ErrorShape) -> ErrorReply:

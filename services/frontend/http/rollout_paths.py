@@ -15,6 +15,7 @@ from services.rollouts.rollout import ROLLOUT_PREFIX
 ROLLOUT_ID: web.RequestKey[str] = web.RequestKey("rollout_id", str)
 """The rollout in the address of a request. Set by the server."""
 _ID = rf"{ROLLOUT_PREFIX}[0-9a-f]{{32}}"
+_ROLLOUT = re.compile(_ID)
 _API_PATH = re.compile(rf"/rollouts/({_ID})(/(?:v1|codex|api)/.*)")
 _SECRET = re.compile(rf"({ROLLOUT_PREFIX}[0-9a-f]{{6}})[0-9a-f]{{26}}")
 
@@ -27,6 +28,11 @@ def take_rollout(message: Any) -> tuple[Any, str]:
         return message, ""
     id, path = match.groups()
     return message._replace(path=path, url=URL(path, encoded=True)), id
+
+
+def is_rollout(key: str) -> bool:
+    """Returns whether a key has the form of a rollout's id."""
+    return _ROLLOUT.fullmatch(key) is not None
 
 
 def mask_rollouts(path: str) -> str:

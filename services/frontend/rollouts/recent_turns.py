@@ -2,6 +2,7 @@
 one of them. Pure."""
 
 from cachetools import LRUCache
+from msgspec.structs import replace
 
 from services.rollouts.turn import SampledTurn
 from services.tokenization.segments import common_prefix
@@ -14,32 +15,34 @@ _TOKEN_BYTES = 4
 
 
 class RecentTurns:
-    """The newest turns of each rollout, bounded in bytes; the least recently used are dropped."""
+    """The newest turns of each run of a rollout, bounded in bytes; the least recently used are
+    dropped."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._turns: LRUCache[str, list[SampledTurn]] = LRUCache(max_bytes, getsizeof=_size)
 
-    def nearest(self, rollout: str, turn: SampledTurn) -> SampledTurn | None:
+    def nearest(self, run: str, turn: SampledTurn) -> SampledTurn | None:
         """Returns the turn with most tokens in common with the prompt; None: none has any."""
         shared = {
             index: len(common_prefix(earlier.prompt + earlier.output, turn.prompt))
-            for index, earlier in enumerate(self._turns.get(rollout, ()))
+            for index, earlier in enumerate(self._turns.get(run, ()))
         }
         best = max(shared, key=shared.__getitem__, default=0)
         if not shared.get(best):
             return None
-        return self._turns[rollout][best]
+        return self._turns[run][best]
 
-    def add(self, rollout: str, turn: SampledTurn) -> None:
+    def add(self, run: str, turn: SampledTurn) -> None:
         """Remembers a turn that is stored, in place of one that its prompt continues."""
+        turn = replace(turn, logprobs=[], blocks=None, written=[], images=[])
         others = [
             earlier
-            for earlier in self._turns.get(rollout, ())
+            for earlier in self._turns.get(run, ())
             if turn.prompt[: len(earlier.prompt)] != earlier.prompt
         ]
         kept = [*others, turn][-KEPT:]
         if _size(kept) <= self._turns.maxsize:
-            self._turns[rollout] = kept
+            self._turns[run] = kept
 
 
 def _size(turns: list[SampledTurn]) -> int:

@@ -86,7 +86,7 @@ class RecordedTurn(TurnSink):
         id: str,
     ) -> None:
         self._recording = recording
-        self._rollout = view.rollout.id
+        self._view = view
         self._run = view.state.run
         self._id = id
         self._sink = sink
@@ -99,30 +99,33 @@ class RecordedTurn(TurnSink):
         self._record = TurnRecord(id, conversation, model, time.time())
         self._turn: OpenTurn | None = None
         """None until it is open."""
-        self._aborted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._opening = asyncio.timeout(None)
+        """Expires if the rollout is aborted while the turn is opened."""
+        self._is_aborted = False
         self._is_recorded = False
 
     # -- opening
 
     async def open(self) -> OpenTurn:
         """Opens the turn, as `TurnGateway.open`."""
-        self._recording.writer.begin(self._rollout, self._id, self._run, time.time())
-        self._recording.rollouts.add_turn(self._rollout, self)
-        gateway = self._recording.gateway
-        opening = asyncio.create_task(gateway.open(self._admitted, self, turn_id=self._id))
+        self._recording.writer.begin(self._view, self._id, time.time())
+        self._recording.rollouts.add_turn(self._view.rollout.id, self)
         try:
-            await asyncio.wait((opening, self._aborted), return_when=asyncio.FIRST_COMPLETED)
-            if not opening.done():
-                raise _aborted_error()
-            self._turn = opening.result()
+            async with self._opening:
+                self._turn = await self._recording.gateway.open(
+                    self._admitted, self, turn_id=self._id
+                )
+        except TimeoutError:
+            raise _aborted_error() from None
         except TurnwireError:
             self._fail("refused")
             raise
         except asyncio.CancelledError:
             self._fail("cancelled")
             raise
-        finally:
-            opening.cancel()
+        if self._is_aborted:  # just before the turn was open
+            self._turn.cancel("failed")
+            raise _aborted_error()
         return OpenedTurn(self._for_client(self._turn.prepared), self.cancel)
 
     @override
@@ -153,8 +156,9 @@ class RecordedTurn(TurnSink):
         if self._is_recorded:
             return
         self._fail("aborted")
+        self._is_aborted = True
         if self._turn is None:
-            self._aborted.set_result(None)
+            self._opening.reschedule(0.0)
         else:
             self._turn.cancel("failed")
             self._sink.push([Failed(_aborted_error().info)])
@@ -164,19 +168,19 @@ class RecordedTurn(TurnSink):
             return
         if isinstance(last, Finish) and failure_of(last) is None:
             turn = self._record.turn(last, time.time())
-            self._recording.writer.write(self._rollout, self._run, turn)
+            self._recording.writer.write(self._view, self._run, turn)
             self._leave()
         else:
             self._fail("failed")
 
     def _fail(self, why: WhyMissing) -> None:
         if not self._is_recorded:
-            self._recording.writer.fail(self._rollout, self._id, self._run, why)
+            self._recording.writer.fail(self._view, self._id, self._run, why)
             self._leave()
 
     def _leave(self) -> None:
         self._is_recorded = True
-        self._recording.rollouts.remove_turn(self._rollout, self)
+        self._recording.rollouts.remove_turn(self._view.rollout.id, self)
 
     # -- what the client gets
 

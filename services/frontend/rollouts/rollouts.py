@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from contextlib import suppress
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 from aiohttp import web
 from cachetools import LRUCache
@@ -29,6 +30,8 @@ MAX_VIEWS = 4096
 """Rollouts that a frontend remembers, without their tokens."""
 FRESH_S = 0.25
 """How long what was read counts as new."""
+SEEN_S = 5.0
+"""How long a rollout that was there counts as there: the store drops old ones."""
 SETTLE_S = 5.0
 """How long the end of a rollout waits until the turns that have ended are stored."""
 POLL_S = 0.05
@@ -75,8 +78,8 @@ class Rollouts(RolloutCallers):
         self.store = RolloutStore(process.bucket)
         self._callers = callers
         self._views: LRUCache[str, RolloutView] = LRUCache(MAX_VIEWS)
-        self._news: dict[str, asyncio.Event] = {}
-        """Set at the next change of a rollout that is followed."""
+        self._news: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
+        """The events of rollouts that are followed, each set at the next change."""
         self._open: defaultdict[str, set[Abortable]] = defaultdict(set)
         """The turns of each rollout that run in this frontend."""
 
@@ -115,10 +118,13 @@ class Rollouts(RolloutCallers):
         return view
 
     async def refresh(self, view: RolloutView) -> None:
-        """Reads what is new of a rollout. Raises TurnwireError."""
+        """Reads what is new of a rollout. Raises TurnwireError; NotFound if it is gone."""
         now = asyncio.get_running_loop().time()
         if now - view.read_at < FRESH_S:
             return
+        if now - view.seen_at >= SEEN_S:
+            await self._check_presence(view)
+            view.seen_at = now
         async for number, record in self.store.read(view.rollout.id, view.read_to):
             view.read_to = number
             view.apply(record)
@@ -178,6 +184,8 @@ class Rollouts(RolloutCallers):
         view = self._views.get(notice.id)
         if view is not None:
             view.read_at = 0.0
+            if notice.cancels:  # it may be deleted
+                view.seen_at = -SEEN_S
         news = self._news.pop(notice.id, None)
         if news is not None:
             news.set()
@@ -187,7 +195,10 @@ class Rollouts(RolloutCallers):
 
     def news_of(self, id: str) -> asyncio.Event:
         """Returns an event that the next change of a rollout sets."""
-        return self._news.setdefault(id, asyncio.Event())
+        news = self._news.get(id)
+        if news is None:
+            news = self._news[id] = asyncio.Event()
+        return news
 
     async def wait_for_news(self, news: asyncio.Event) -> None:
         """Returns when there are news, or after `NEWS_S`: a notice may be lost."""
@@ -218,10 +229,17 @@ class Rollouts(RolloutCallers):
                 if not isinstance(record, Rollout):
                     return None
                 view = RolloutView(record)
-                view.read_at = now
+                view.first = number
+                view.read_at = view.seen_at = now
             view.read_to = number
             view.apply(record)
         return view
+
+    async def _check_presence(self, view: RolloutView) -> None:
+        id = view.rollout.id
+        if not await self.store.has(id, view.first):
+            self._views.pop(id, None)
+            raise _not_found(id)
 
     async def _read_again(self, view: RolloutView) -> None:
         view.read_at = 0.0

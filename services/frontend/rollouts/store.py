@@ -60,6 +60,12 @@ class RolloutStore:
         async for number, value in self._bucket.members_after(id, after):
             yield number, _decode(value)
 
+    async def has(self, id: str, number: int) -> bool:
+        """Returns whether the record with this number is still there. Raises TurnwireError."""
+        async for found, _ in self.read(id, number - 1):
+            return found == number
+        return False
+
     async def delete(self, id: str) -> None:
         """Deletes a rollout. Raises TurnwireError."""
         await self._bucket.delete_members(id)

@@ -66,6 +66,7 @@ class TurnRecord:
         """Returns the turn, which has ended at this Unix time."""
         assert self._prepared is not None, "a turn that ends by itself was prepared"
         count = finish.usage.output
+        has_logprobs = any(logprob is not None for logprob in self._logprobs)
         return SampledTurn(
             id=self._id,
             time=self._time,
@@ -77,7 +78,7 @@ class TurnRecord:
             reason=finish.reason,
             stop_id=finish.stop_id,
             logprobs=self._logprobs[:count],
-            blocks=self._blocks,
+            blocks=self._blocks if has_logprobs else None,
             written=self._written(),
             opening=self._prepared.opening,
             images=self._prepared.images,

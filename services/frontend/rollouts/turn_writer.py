@@ -4,10 +4,13 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from prometheus_client import CollectorRegistry
+
 from schemas.control import RolloutChanged
 from schemas.errors import TooLarge, TurnwireError
 from services.frontend.rollouts.recent_turns import RecentTurns
 from services.frontend.rollouts.rollouts import Rollouts
+from services.frontend.rollouts.view import RolloutView
 from services.rollouts.stored_turns import (
     FailedTurn,
     OpenTurn,
@@ -16,6 +19,7 @@ from services.rollouts.stored_turns import (
     pack_turn,
 )
 from services.rollouts.turn import SampledTurn
+from services.runtime.observability.metrics import CountCollector, Reading, register
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 RETRY_S = 2.0
@@ -26,25 +30,44 @@ GIVE_UP_S = 600.0
 class TurnWriter:
     """The records of one frontend that are on their way."""
 
-    def __init__(self, rollouts: Rollouts, log: FilteringBoundLogger) -> None:
+    def __init__(
+        self, rollouts: Rollouts, log: FilteringBoundLogger, metrics: CollectorRegistry
+    ) -> None:
+        self.stored = 0
+        self.failed = 0
+        self.lost = 0
         self._rollouts = rollouts
         self._log = log
         self._recent = RecentTurns()
         self._writes: dict[str, asyncio.Task[None]] = {}
         """The newest write of each turn."""
+        counters = {
+            "turnwire_rollout_turns_total": Reading(
+                "Turns of rollouts that were stored with their tokens.", self, "stored"
+            ),
+            "turnwire_rollout_failed_turns_total": Reading(
+                "Turns of rollouts that gave no tokens.", self, "failed"
+            ),
+            "turnwire_rollout_lost_turns_total": Reading(
+                "Turns of rollouts that the store did not take.", self, "lost"
+            ),
+        }
+        register(metrics, CountCollector(counters))
 
-    def begin(self, rollout: str, turn: str, run: int, now: float) -> None:
+    def begin(self, view: RolloutView, turn: str, now: float) -> None:
         """Notes that a turn is open: if this process dies, the turn is known to be missing. Raises
         as `Bucket.offer`."""
-        self._rollouts.store.offer(rollout, OpenTurn(turn, run, self._rollouts.process.id, now))
+        record = OpenTurn(turn, view.state.run, self._rollouts.process.id, now)
+        self._rollouts.store.offer(view.rollout.id, record)
+        view.apply(record)
 
-    def write(self, rollout: str, run: int, turn: SampledTurn) -> None:
+    def write(self, view: RolloutView, run: int, turn: SampledTurn) -> None:
         """Stores a turn with its tokens."""
-        self._spawn(turn.id, self._store(rollout, turn, run))
+        self._spawn(turn.id, self._store(view, turn, run))
 
-    def fail(self, rollout: str, turn: str, run: int, why: WhyMissing) -> None:
+    def fail(self, view: RolloutView, turn: str, run: int, why: WhyMissing) -> None:
         """Stores why a turn has no tokens."""
-        self._spawn(turn, self._put(rollout, FailedTurn(turn, run, why)))
+        self._spawn(turn, self._put(view, FailedTurn(turn, run, why)))
 
     async def drain(self) -> None:
         """Returns when all records are stored."""
@@ -60,17 +83,20 @@ class TurnWriter:
         if self._writes.get(turn) is task:
             del self._writes[turn]
 
-    async def _store(self, rollout: str, turn: SampledTurn, run: int) -> None:
-        base = self._recent.nearest(rollout, turn)
+    async def _store(self, view: RolloutView, turn: SampledTurn, run: int) -> None:
+        recent = f"{view.rollout.id}/{run}"
+        base = self._recent.nearest(recent, turn)
         try:
-            await self._put(rollout, pack_turn(turn, base, run))
+            await self._put(view, pack_turn(turn, base, run))
         except TooLarge:
-            await self._put(rollout, FailedTurn(turn.id, run, "too_large"))
+            await self._put(view, FailedTurn(turn.id, run, "too_large"))
         else:
-            self._recent.add(rollout, turn)
+            self._recent.add(recent, turn)
 
-    async def _put(self, rollout: str, record: StoredTurn | FailedTurn) -> None:
+    async def _put(self, view: RolloutView, record: StoredTurn | FailedTurn) -> None:
         """Stores a record, again for `GIVE_UP_S` if the store does not answer. Raises TooLarge."""
+        rollout = view.rollout.id
+        view.apply(record)  # for the limits of the next turn, which may begin before it is stored
         until = asyncio.get_running_loop().time() + GIVE_UP_S
         while True:
             try:
@@ -81,8 +107,11 @@ class TurnWriter:
                 # rare: the store is away
                 self._log.warning("rollout.turn_not_stored", turn=record.turn, error=str(error))
                 if asyncio.get_running_loop().time() > until:
+                    self.lost += 1
                     return
                 await asyncio.sleep(RETRY_S)
             else:
+                self.stored += isinstance(record, StoredTurn)
+                self.failed += isinstance(record, FailedTurn)
                 self._rollouts.announce(RolloutChanged(rollout, record.turn))
                 return

@@ -25,6 +25,10 @@ class RolloutView:
         self.rollout = rollout
         self.state = RolloutState()
         self.rewards = Rewards()
+        self.first = 0
+        """The number of its first record."""
+        self.seen_at = 0.0
+        """The loop's time when that record was there."""
         self.read_to = 0
         """The number of the last record that was read."""
         self.read_at = 0.0

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from schemas.errors import Forbidden, Invalid, NotFound
 from services.frontend.apis.rollouts import wire
-from services.frontend.apis.rollouts.samples import SampleSender
+from services.frontend.apis.rollouts.samples import FORMATS, SampleSender
 from services.frontend.apis.shared.api import Api, ApiSetup, Operation, Query, json_response
 from services.frontend.apis.shared.client import Headers
 from services.frontend.apis.shared.decode import decode_body
@@ -28,6 +28,7 @@ _ID = "A rollout's id."
 
 _SAMPLES = (
     Query("follow", {"type": "boolean"}, "Send each turn as it ends, until the rollout ends."),
+    Query("format", {"enum": ["trl"]}, "The form that this trainer reads."),
 )
 
 _decode_rollout = msgspec.json.Decoder(wire.RolloutBody).decode
@@ -96,10 +97,15 @@ class RolloutRoutes:
     async def samples(self, http: web.Request) -> web.StreamResponse:
         """`GET /rollouts/{id}/samples`: its samples as lines of JSON."""
         view = await self._find(http)
+        format = http.query.get("format", "")
+        if format not in FORMATS:
+            raise Invalid(f"format: {format} is not one of: trl", param="format")
         sender = SampleSender(http, self._rollouts, view)
-        if http.query.get("follow", "").lower() in ("true", "1"):
-            return await sender.follow()
-        return await sender.send_all()
+        if http.query.get("follow", "").lower() not in ("true", "1"):
+            return await sender.send_all(format)
+        if format:
+            raise Invalid("format: only whole samples have another form", param="format")
+        return await sender.follow()
 
     async def image(self, http: web.Request) -> web.Response:
         """`GET /rollouts/{id}/images/{hash}`: the data of an image in its prompts."""

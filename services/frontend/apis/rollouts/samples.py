@@ -5,10 +5,13 @@ from collections.abc import Sequence
 import msgspec
 from aiohttp import web
 
+from schemas.errors import TurnwireError
 from services.frontend.rollouts.rollouts import Rollouts
 from services.frontend.rollouts.view import RolloutView
+from services.rollouts.formats import TrlRow, trl_row
 from services.rollouts.sample_lines import (
     MissingTurn,
+    RolloutSample,
     Sample,
     SampleUrls,
     line_after,
@@ -18,6 +21,8 @@ from services.rollouts.samples import Sampler
 from services.rollouts.stored_turns import FollowedRun, StoredRun, TurnRecord
 
 CONTENT_TYPE = "application/jsonl"
+FORMATS = ("", "trl")
+"""The forms of samples; "": their own."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -37,8 +42,9 @@ class SampleSender:
         """The number of the last record that was read."""
         self._response = web.StreamResponse(headers={"content-type": CONTENT_TYPE})
 
-    async def send_all(self) -> web.StreamResponse:
-        """Sends each sample as it is now. Raises TurnwireError before the first byte."""
+    async def send_all(self, format: str) -> web.StreamResponse:
+        """Sends each sample as it is now, in one of the `FORMATS`. Raises TurnwireError before the
+        first byte."""
         run = StoredRun(await self._read(), self._run)
         for turn in run.turns():
             self._sampler.add(turn)
@@ -46,7 +52,8 @@ class SampleSender:
 
         await self._response.prepare(self._http)
         for sample in self._sampler.close():
-            await self._send(sample, missing)
+            line = self._line(sample, missing)
+            await self._write(trl_row(line) if format == "trl" else line)
         await self._response.write_eof()
         return self._response
 
@@ -57,16 +64,22 @@ class SampleSender:
         await self._response.prepare(self._http)
         while True:
             news = self._rollouts.news_of(self._view.rollout.id)
-            has_ended = self._has_ended()
-            for turn in run.turns(await self._read()):
-                await self._send(self._sampler.follow(turn))
+            try:
+                await self._rollouts.refresh(self._view)
+                has_ended = self._has_ended()
+                records = await self._read()
+            except TurnwireError:  # the store is away: the follower waits for it
+                has_ended = False
+                records = []
+            for turn in run.turns(records):
+                await self._write(self._line(self._sampler.follow(turn)))
             if has_ended:
                 break
             await self._rollouts.wait_for_news(news)
-            await self._rollouts.refresh(self._view)
 
+        missing = self._missing(run)
         for sample in self._sampler.close():
-            await self._send(line_after(sample), self._missing(run))
+            await self._write(self._line(line_after(sample), missing))
         await self._response.write_eof()
         return self._response
 
@@ -79,13 +92,11 @@ class SampleSender:
 
     async def _read(self) -> list[TurnRecord]:
         """Reads what is new of the turns."""
-        records: list[TurnRecord] = []
         store = self._rollouts.store
-        async for number, record in store.read(self._view.rollout.id, self._read_to):
-            self._read_to = number
-            if isinstance(record, TurnRecord):
-                records.append(record)
-        return records
+        new = [pair async for pair in store.read(self._view.rollout.id, self._read_to)]
+        if new:
+            self._read_to = new[-1][0]
+        return [record for _, record in new if isinstance(record, TurnRecord)]
 
     def _missing(self, run: StoredRun | FollowedRun) -> list[MissingTurn]:
         """The turns that are in no sample."""
@@ -96,7 +107,9 @@ class SampleSender:
             missing.append(MissingTurn(turn.turn, "running" if is_alive(turn.frontend) else "lost"))
         return missing
 
-    async def _send(self, sample: Sample, missing: Sequence[MissingTurn] = ()) -> None:
+    def _line(self, sample: Sample, missing: Sequence[MissingTurn] = ()) -> RolloutSample:
         view = self._view
-        line = sample_of_rollout(sample, view.rollout, view.rewards, missing, self._urls)
+        return sample_of_rollout(sample, view.rollout, view.rewards, missing, self._urls)
+
+    async def _write(self, line: RolloutSample | TrlRow) -> None:
         await self._response.write(_encode(line) + b"\n")
