@@ -122,7 +122,7 @@ class RemoteEngine(Engine, KvEventSource, AdapterSource, ExplainsDeath):
             self._info = self._make_info()
             await self._try_features()
             self._info = self._make_info()
-            self._experts = self._open_experts()
+            self._experts = _open_experts(self._config, self._dialect)
         except (Refused, Unreachable) as error:
             await self.stop(1.0)
             raise _no_start(self._http, error) from error
@@ -208,18 +208,6 @@ class RemoteEngine(Engine, KvEventSource, AdapterSource, ExplainsDeath):
     async def _begin_weights(self) -> None:
         """Asks the server for its weights, if they can change. Raises as `start`."""
 
-    def _open_experts(self) -> ExpertFiles | None:
-        """Opens the directory of experts, if there is one. Raises Invalid."""
-        folder = self._config.routed_experts_dir
-        if folder is None:
-            return None
-        try:
-            return ExpertFiles(
-                Path(folder), self._config.routed_experts_mb, self._dialect.experts_suffix
-            )
-        except OSError as error:
-            raise Invalid(f"{folder}: {error}", param="routed_experts_dir") from error
-
     async def _read_images(self) -> None:
         """Reads how the model sees images, if the server takes any."""
         if VISION in self._server.lacking:
@@ -234,7 +222,7 @@ class RemoteEngine(Engine, KvEventSource, AdapterSource, ExplainsDeath):
         trials = Trials(self, self._info, self._model)
         try:
             async with asyncio.timeout(TRIALS_S):
-                self._note_lacking(self._with_flags(await trials.run()))
+                self._note_lacking(_with_flags(await trials.run(), self._dialect.flags))
                 if self._reader is not None:
                     self._note_lacking(await trials.run_events(self._reader))
                 if self._images is not None:
@@ -244,14 +232,6 @@ class RemoteEngine(Engine, KvEventSource, AdapterSource, ExplainsDeath):
                 f"{self._http.url} answers questions, but has not decoded a few tokens "
                 f"in {TRIALS_S:.0f} s"
             ) from error
-
-    def _with_flags(self, lacking: Mapping[str, str]) -> dict[str, str]:
-        """The reasons, each with the flag of the server that enables the feature."""
-        flags = self._dialect.flags
-        return {
-            feature: f"{why} (its flag: `{flags[feature]}`)" if feature in flags else why
-            for feature, why in lacking.items()
-        }
 
     def _note_lacking(self, lacking: Mapping[str, str]) -> None:
         self._server = replace(self._server, lacking={**self._server.lacking, **lacking})
@@ -312,6 +292,25 @@ class UpdatableEngine(RemoteEngine, UpdatableWeights):
     @override
     async def _begin_weights(self) -> None:
         await self._weights.begin(self._updatable)
+
+
+def _open_experts(config: WorkerConfig, dialect: Dialect) -> ExpertFiles | None:
+    """Opens the directory of experts, if there is one. Raises Invalid."""
+    folder = config.routed_experts_dir
+    if folder is None:
+        return None
+    try:
+        return ExpertFiles(Path(folder), config.routed_experts_mb, dialect.experts_suffix)
+    except OSError as error:
+        raise Invalid(f"{folder}: {error}", param="routed_experts_dir") from error
+
+
+def _with_flags(lacking: Mapping[str, str], flags: Mapping[str, str]) -> dict[str, str]:
+    """The reasons, each with the flag of the server that enables the feature."""
+    return {
+        feature: f"{why} (its flag: `{flags[feature]}`)" if feature in flags else why
+        for feature, why in lacking.items()
+    }
 
 
 def _no_start(http: ServerHttp, error: Refused | Unreachable) -> EngineFailed:
