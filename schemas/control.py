@@ -62,9 +62,9 @@ class ModelCard(Struct, frozen=True, omit_defaults=True):
     """The preprocessor reads `Conversation.adapter`; those of older releases would drop it."""
     weights_version: int = 0
     """From a worker: the version of its weights, as its operator numbers them; 0: those that it has
-    started with."""
+    started with. In frontends the newest of all workers."""
     paused: bool = False
-    """From a worker: it decodes nothing until it is resumed."""
+    """From a worker: it decodes nothing until it is resumed. In frontends: no worker decodes."""
     adapter: str = ""
     """Only in frontends: the card describes `name` with this LoRA adapter. "": without one."""
 

@@ -150,6 +150,7 @@ class LedgerPrefills(Prefills):
             session=tenant_key(conversation, conversation.client.session),
             images=images,
             adapter=conversation.adapter,
+            any_weights=conversation.hints.any_weights,
         )
 
 

@@ -139,6 +139,15 @@ def adapter_salt(adapter: str, salt: str | None) -> str | None:
     return f"adapter={adapter}\n{salt or ''}" if adapter else salt
 
 
+def weights_salt(version: int, salt: str | None) -> str | None:
+    """The salt of prompts that are decoded by other weights than those of the start, made of the
+    salt that they have with those. 0: the weights of the start.
+
+    No other salt is equal to it, as in `adapter_salt`.
+    """
+    return f"weights={version}\n{salt or ''}" if version else salt
+
+
 def root(salt: str | None) -> int:
     """The seed of the first block's key."""
     return xxh3_64_intdigest(salt.encode()) if salt else 0

@@ -8,9 +8,15 @@ from msgspec import Struct
 
 from schemas.conversation import OutputFormat, Sampling
 from schemas.frames import GenerateRequest, pack_ids, unpack_array, unpack_ids
-from services.tokenization.block_keys import TOKEN_ID_BYTES, with_images
+from services.tokenization.block_keys import TOKEN_ID_BYTES, weights_salt, with_images
 from services.worker.admission import check
-from services.worker.engine import EngineImage, EngineInfo, EngineRequest
+from services.worker.engine import (
+    Engine,
+    EngineImage,
+    EngineInfo,
+    EngineRequest,
+    UpdatableWeights,
+)
 from services.worker.kv.publisher import Kv, PromptBlocks
 from services.worker.retention import RetentionQuota
 from services.worker.thoughts import ThoughtCounter
@@ -49,8 +55,12 @@ def prompt_tokens(request: GenerateRequest) -> int:
 class EngineRequests:
     """Makes requests for one engine."""
 
-    def __init__(self, info: EngineInfo, kv: Kv) -> None:
+    def __init__(self, engine: Engine, info: EngineInfo, kv: Kv) -> None:
+        """`info`: that of the engine."""
         self._info = info
+        self._weights: UpdatableWeights | None = None
+        if isinstance(engine, UpdatableWeights) and "salt" in info.features:
+            self._weights = engine
         self._kv = kv
         self._retention = RetentionQuota(0)
         if "retention" in info.features:
@@ -68,7 +78,8 @@ class EngineRequests:
             resume += counter.resume(resume)[:room]
 
         prompt = request.prompt + pack_ids(resume)
-        blocks = self._kv.look_up(with_images(prompt, request.images), request.cache_salt)
+        salt = self._salt(request)
+        blocks = self._kv.look_up(with_images(prompt, request.images), salt)
         sampling = request.sampling
         if resume:
             sampling = self._rest_of_sampling(sampling, len(resume), counter)
@@ -79,7 +90,7 @@ class EngineRequests:
             sampling=sampling,
             stop_ids=self._stop_ids(request),
             priority=request.priority,
-            cache_salt=request.cache_salt,
+            cache_salt=salt,
             guided=_decode_form(request.guided),
             grammar=grammar,
             resumed=len(resume),
@@ -117,6 +128,12 @@ class EngineRequests:
             resumed=len(output),
             block_keys=None,
         )
+
+    def _salt(self, request: GenerateRequest) -> str | None:
+        """Returns the salt for the weights that are in use now."""
+        if self._weights is None or request.any_weights:
+            return request.cache_salt
+        return weights_salt(self._weights.weights_version, request.cache_salt)
 
     def _stop_ids(self, request: GenerateRequest) -> list[int]:
         """Returns the stop ids that the weights have rows for: the tokenizer may have more, and

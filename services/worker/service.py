@@ -45,6 +45,7 @@ from services.worker.output.decoding import Decoding
 from services.worker.output.token_output import TokenOutput
 from services.worker.output.token_stream import TokenStream
 from services.worker.prefill import PrefillReporter, PrefillSink
+from services.worker.weights import EngineControls
 
 HEALTH_INTERVAL_S = 0.5
 
@@ -70,9 +71,10 @@ class Worker(Service):
         self._loop = asyncio.get_running_loop()
         self._observer = WorkerObserver(process)
         self._output = TokenOutput(process, model, self._observer)
-        self._turns = self._output.turns
+        self.turns = self._output.turns
+        """The turns that decode."""
         self._kv = open_publisher(process, engine, info, model)
-        self._requests = EngineRequests(info, self._kv)
+        self._requests = EngineRequests(engine, info, self._kv)
         self._images = StoredImages(process)
         self._cancelled = RecentTurns()
         self._adapters = OfferedAdapters(engine, info)
@@ -95,7 +97,7 @@ class Worker(Service):
             parser = self._output.choose_parser(request.parser)
             decoding = self._make_decoding(start)
             self._open_in_engine(decoding, start)
-            self._turns.add(decoding, parser, request.timeout_s)
+            self.turns.add(decoding, parser, request.timeout_s)
             self._process.registry.expect_heartbeats(
                 "frontend", request.frontend, self._loop.time()
             )
@@ -107,7 +109,7 @@ class Worker(Service):
         if self._cancelled.attempt(request.turn) >= request.attempt:
             # rare: a cancellation overtook its request
             raise errors.Unavailable("the turn was cancelled")
-        newest = self._turns.find(request.turn)
+        newest = self.turns.find(request.turn)
         if newest is not None and newest.stream.attempt >= request.attempt:
             raise errors.Unavailable("this worker has the turn already")
         if request.adapter and request.adapter not in self._adapters.names():
@@ -116,7 +118,7 @@ class Worker(Service):
         if request.timeout_s is not None and request.timeout_s <= 0:
             raise errors.TimedOut("the request's deadline has passed", code=errors.DEADLINE_PASSED)
         slots = self._engine.load().slots
-        if 0 < slots <= len(self._turns) - self._queue_limit:
+        if 0 < slots <= len(self.turns) - self._queue_limit:
             raise errors.Overloaded(
                 "all slots of this worker are taken and its queue is full",
                 retry_after_s=errors.RETRY_AFTER_S,
@@ -124,7 +126,7 @@ class Worker(Service):
 
     def _prefill(self, start: DecodingStart) -> None:
         """Has the engine compute a prompt that no turn has requested yet."""
-        if self._turns or self._engine.load().waiting:  # only idle workers do
+        if self.turns or self._engine.load().waiting:  # only idle workers do
             raise errors.Overloaded(
                 "this worker has turns to decode", retry_after_s=errors.RETRY_AFTER_S
             )
@@ -132,7 +134,7 @@ class Worker(Service):
         self._kv.record_prompt(start.blocks)
 
     def _cancel_earlier_attempt(self, request: GenerateRequest) -> None:
-        earlier = self._turns.find(request.turn)
+        earlier = self.turns.find(request.turn)
         if earlier is not None:
             # rare: another attempt at a turn reaches the worker that decodes it
             earlier.cancel()
@@ -153,7 +155,7 @@ class Worker(Service):
         observer = self._observer.open(
             start.prompt_tokens, len(start.first.token_ids), request.trace
         )
-        return Decoding(self._turns, stream, prefill, observer)
+        return Decoding(self.turns, stream, prefill, observer)
 
     def _is_awaited(self, start: DecodingStart) -> bool:
         """Returns whether the turn computes so much of its prompt that others wait for it."""
@@ -237,7 +239,7 @@ class Worker(Service):
         self._cancelled.note(cancel.turn, cancel.attempt)
         if cancel.reason == "unreadable":
             self._report_unreadable(cancel)
-        decoding = self._turns.find(cancel.turn)
+        decoding = self.turns.find(cancel.turn)
         if decoding is not None and decoding.stream.attempt <= cancel.attempt:
             arrived = time.perf_counter()
             decoding.cancel()
@@ -285,7 +287,7 @@ class Worker(Service):
         was open to report it."""
         # An engine that dies sends no event. The errors of its turns must be sent before the
         # process ends.
-        while self._engine.healthy() or self._turns:
+        while self._engine.healthy() or self.turns:
             adapters = self._adapters.names()
             if adapters != self.models[0].adapters:
                 self.models = [msgspec.structs.replace(self.models[0], adapters=adapters)]
@@ -355,6 +357,8 @@ async def run(config: WorkerConfig) -> None:
         await process.connect()
         worker = Worker(process, engine, info, config.model_name, config.queue_limit)
         await worker.start()
+        controls = EngineControls(process, engine, info.name, worker.turns, config.weights_dir)
+        await controls.start(config.model_name)
         process.spawn(worker.watch(), "watch")
         relax_gc_and_trim_heap()
         process.serve(worker)

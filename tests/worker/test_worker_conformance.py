@@ -21,11 +21,20 @@ from tests.worker.fake_tensorrt_llm import VERSIONS
 from tests.worker.fake_vllm import BLOCK
 from tests.worker.fake_vllm_server import fake_vllm_server
 from tests.worker.vision import VisionConformance
+from tests.worker.weights import WeightsConformance
 
 SLOTS = 4
 
 
-class TestScript(Conformance):
+class TestScript(Conformance, WeightsConformance):
+    @pytest.fixture
+    def sources(self, tmp_path: Path) -> tuple[Path, Path]:
+        for name in ("new", "broken"):
+            (tmp_path / name).mkdir()
+        (tmp_path / "new" / "script.json").write_text('{"seconds": 0.05}')
+        (tmp_path / "broken" / "script.json").write_text('{"fail": "half a file"}')
+        return tmp_path / "new", tmp_path / "broken"
+
     @pytest.fixture
     async def bench(self, demo_dir: Path) -> AsyncIterator[Bench]:
         from tokenizers import Tokenizer
@@ -99,8 +108,10 @@ class TestTransformersCore(TransformersBench):
 @with_torch
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["sampling", "greedy"])
-class TestTransformers(TransformersBench, Conformance):
-    pass
+class TestTransformers(TransformersBench, Conformance, WeightsConformance):
+    @pytest.fixture
+    def sources(self, tiny_model: Path, tmp_path: Path) -> tuple[Path, Path]:
+        return tiny_model, tmp_path
 
 
 @with_torch

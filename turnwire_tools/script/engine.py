@@ -17,11 +17,12 @@ from operator import itemgetter
 from pathlib import Path
 from threading import Condition
 
+import msgspec
 from cachetools import cached
 from tokenizers import Tokenizer
 
 from schemas.control import Load
-from schemas.errors import EngineFailed, TurnwireError
+from schemas.errors import EngineFailed, Invalid, TurnwireError
 from schemas.frames import pack_ids, unpack_array
 from services.families import Family, find_family
 from services.families.response_template import template_name
@@ -50,9 +51,9 @@ from services.worker.engines.support import EngineTurn, OpenTurns
 from services.worker.kv.cached_blocks import CachedBlocks
 from turnwire_tools.script.output_source import OutputSource
 from turnwire_tools.script.player import Action, Playback, PlayDirective, Script, parse_file
-from turnwire_tools.script.prefills import PrefillQueue
+from turnwire_tools.script.steps import Steps
 from turnwire_tools.script.stream import MarkFile, ScriptedStream
-from turnwire_tools.script.ticker import NOW, Ticker, aligned, now_us
+from turnwire_tools.script.ticker import NOW, aligned, now_us
 
 LACKING = {
     "kv_events": "its cache is simulated",
@@ -66,23 +67,34 @@ DEFAULT_KV_TOKENS = 4_194_304
 """Capacity of the prefix cache where none is set: 100 bytes a block, so some 26 MB."""
 
 
+class WeightsScript(msgspec.Struct):
+    """What happens when weights are loaded, for tests."""
+
+    seconds: float = 0.0
+    """How long it takes."""
+    fail: str | None = None
+    """Why they cannot be loaded."""
+    die: str | None = None
+    """Why the engine dies of them."""
+
+
 class ScriptEngine:
     """`Engine` over written output."""
 
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
         self._capacity = config.kv_tokens or DEFAULT_KV_TOKENS
-        self._ticker: Ticker[ScriptedStream] = Ticker(self._step)
-        self._turns = OpenTurns("script", self._stop_steps)
+        self._steps: Steps[ScriptedStream] = Steps(self._step)
+        self._turns = OpenTurns("script", self._steps.stop)
         self._cache = CachedBlocks(max(1, self._capacity // BLOCK_TOKENS))
         self._waiting: list[tuple[float, ScriptedStream]] = []
         """(-priority, turn), the next one first."""
         self._running: set[ScriptedStream] = set()
-        self._prefills: PrefillQueue[ScriptedStream] = PrefillQueue(self._ticker.add)
         self._marks = MarkFile()
         self._source: OutputSource
         self._loop: asyncio.AbstractEventLoop
         self._vocabulary_size = 0
+        self._weights = 0
 
     async def start(self) -> EngineInfo:
         """Loads the tokenizer and the scripts. Raises OSError or ValueError where they cannot be
@@ -101,7 +113,7 @@ class ScriptEngine:
         if path is None:
             raise FileNotFoundError(f"{config.model} has no tokenizer.json")
         tokenizer = Tokenizer.from_file(str(path))
-        self._source = self._output_source(tokenizer, facts.eos_ids)
+        self._source = _output_source(config, tokenizer, facts.eos_ids)
 
         written_ids = tokenizer.get_vocab_size(with_added_tokens=True)
         self._vocabulary_size = max(facts.vocab_size or 0, written_ids)
@@ -117,18 +129,6 @@ class ScriptEngine:
             vocab_size=self._vocabulary_size,
             lacking=LACKING,
         )
-
-    def _output_source(self, tokenizer: Tokenizer, eos_ids: Sequence[int]) -> OutputSource:
-        config = self._config
-        request_mode = config.script_mode == "request"
-        scripts = _read_scripts(config.script_dir)
-        # A model's first detection starts a process that imports transformers, which takes seconds:
-        # here, or else on the thread of the first turn that needs it, while others wait for the
-        # result.
-        detected: Callable[[], Family] = cached({}, condition=Condition())(lambda: _family(config))
-        if not scripts and not request_mode:
-            detected()
-        return OutputSource(tokenizer, eos_ids, scripts, detected, request_mode=request_mode)
 
     @staticmethod
     def explain(config: WorkerConfig) -> EngineSupport:
@@ -187,6 +187,45 @@ class ScriptEngine:
         names: Sequence[str] = (self._config.engine_args or {}).get("adapters", ())
         return names
 
+    # -- weights
+
+    @property
+    def weights_version(self) -> int:
+        """The version that decodes now."""
+        return self._weights
+
+    async def pause(self, *, abort: bool) -> None:
+        """Stops all steps and prefills."""
+        self._steps.pause()
+        if abort:
+            self._turns.abort("the engine was paused")
+
+    async def resume(self) -> None:
+        """Steps again."""
+        if self._steps.paused and not self._turns.over:
+            self._steps.resume()
+            self._admit()
+
+    async def update_weights(self, source: str, version: int) -> None:
+        """Takes a directory as weights, which change nothing but the version. Its `script.json`, if
+        it has one, is a `WeightsScript`."""
+        script = _read_weights(source)
+        was_paused = self._steps.paused
+        self._steps.pause()
+        try:
+            await asyncio.sleep(script.seconds)
+            if script.die is not None:
+                self._turns.die(script.die)
+                raise self._turns.died()
+            if script.fail is not None:
+                raise EngineFailed(script.fail)
+            self._weights = version
+            for stream in self._running:
+                stream.plain_until = 0
+        finally:
+            if not was_paused:
+                await self.resume()
+
     def load(self) -> Load:
         """Turns that play, and the simulated cache."""
         tokens = sum(stream.prompt_tokens + stream.pos for stream in self._running)
@@ -204,16 +243,14 @@ class ScriptEngine:
 
     async def stop(self, grace_s: float) -> None:
         """Ends all turns."""
-        self._stop_steps()
+        self._steps.stop()
         self._turns.stop()
         self._marks.close()
 
-    def _stop_steps(self) -> None:
-        self._prefills.stop()
-        self._ticker.stop()
-
     def _admit(self) -> None:
         """Gives free slots to waiting turns: prefill now, the first token when it is done."""
+        if self._steps.paused:
+            return
         while self._waiting and len(self._running) < self._config.slots and not self._turns.over:
             _, stream = self._waiting.pop(0)
             self._running.add(stream)
@@ -224,9 +261,11 @@ class ScriptEngine:
             stream.waited_s = (now_us() - stream.opened_us) / 1e6
             tokens_per_s = self._config.prefill_tokens_per_s
             if tokens_per_s:
-                self._prefills.add(stream, (stream.prompt_tokens - stream.cached) / tokens_per_s)
+                self._steps.prefills.add(
+                    stream, (stream.prompt_tokens - stream.cached) / tokens_per_s
+                )
             else:
-                self._ticker.add(stream)
+                self._steps.ticker.add(stream)
 
     def _step(self, stream: ScriptedStream, now: int) -> int | None:
         """One engine step of one turn; returns when the next one is due."""
@@ -254,7 +293,7 @@ class ScriptEngine:
                 self._cache.use(stream.keys)
             return self._interrupt(stream, interruption, now)
 
-        delta = stream.next_delta(self._vocabulary_size)
+        delta = stream.next_delta(self._vocabulary_size, self._weights)
         if is_first:
             after_sending(self._cache.use, stream.keys)
         stream.turn.put(delta)
@@ -278,14 +317,40 @@ class ScriptEngine:
             self._waiting = [entry for entry in self._waiting if entry[1] is not stream]
             return
         self._running.remove(stream)
-        self._prefills.remove(stream)
+        self._steps.prefills.remove(stream)
         stream.plain_until = 0
         if stream.pos:
-            after_sending(self._keep, stream)
+            after_sending(_keep, self._cache, stream)
         self._admit()
 
-    def _keep(self, stream: ScriptedStream) -> None:
-        self._cache.use(stream.all_keys(BLOCK_TOKENS))
+
+def _keep(cache: CachedBlocks, stream: ScriptedStream) -> None:
+    cache.use(stream.all_keys(BLOCK_TOKENS))
+
+
+def _output_source(
+    config: WorkerConfig, tokenizer: Tokenizer, eos_ids: Sequence[int]
+) -> OutputSource:
+    request_mode = config.script_mode == "request"
+    scripts = _read_scripts(config.script_dir)
+    # A model's first detection starts a process that imports transformers, which takes seconds:
+    # here, or else on the thread of the first turn that needs it, while others wait for the
+    # result.
+    detected: Callable[[], Family] = cached({}, condition=Condition())(lambda: _family(config))
+    if not scripts and not request_mode:
+        detected()
+    return OutputSource(tokenizer, eos_ids, scripts, detected, request_mode=request_mode)
+
+
+def _read_weights(source: str) -> WeightsScript:
+    """What happens when these weights are loaded. Raises Invalid where there are none."""
+    folder = Path(source)
+    if not folder.is_dir():
+        raise Invalid(f"source: there is no directory {folder.name}")
+    file = folder / "script.json"
+    if not file.is_file():
+        return WeightsScript()
+    return msgspec.json.decode(file.read_bytes(), type=WeightsScript)
 
 
 def _read_scripts(folder: str | None) -> dict[str, Script]:

@@ -17,6 +17,7 @@ class PrefillQueue(Generic[T]):
         """What each prompt takes, in order."""
         self._timer: asyncio.TimerHandle | None = None
         """Ends the first prompt's time."""
+        self._paused = False
 
     def add(self, item: T, seconds: float) -> None:
         """Computes a prompt after those that are there."""
@@ -38,7 +39,19 @@ class PrefillQueue(Generic[T]):
             self._timer.cancel()
         self._timer = None
 
+    def pause(self) -> None:
+        """Computes nothing until `resume`."""
+        self._paused = True
+        self.stop()
+
+    def resume(self) -> None:
+        """Computes the first prompt from its start."""
+        self._paused = False
+        self._compute_next()
+
     def _compute_next(self) -> None:
+        if self._paused:
+            return
         for item, seconds in self._seconds.items():
             self._timer = asyncio.get_running_loop().call_later(seconds, self._finish, item)
             return

@@ -71,6 +71,8 @@ class ScriptedStream:
     opened_us: int = 0
     waited_s: float | None = None
     """Reported with `cached`: how long it had no slot."""
+    weights: int = 0
+    """The version of the weights that decoded its last token."""
 
     def play(self, directive: PlayDirective, playback: Playback, delay_ms: float) -> None:
         """Sets what is played, and how. `delay_ms`: between two steps, if the directive names no
@@ -97,8 +99,9 @@ class ScriptedStream:
             self._pace(action, marks)
         return None
 
-    def next_delta(self, vocabulary: int) -> EngineDelta:
-        """The tokens up to the next action, and the end if they are the last ones."""
+    def next_delta(self, vocabulary: int, weights: int) -> EngineDelta:
+        """The tokens up to the next action, and the end if they are the last ones. `weights`: the
+        version that decodes them."""
         playback = self.playback
         ahead = len(playback.ids)
         if self.action < len(playback.actions):
@@ -111,6 +114,8 @@ class ScriptedStream:
         delta = EngineDelta(ids, cached=self.cached, waited_s=self.waited_s)
         self.cached = None
         self.waited_s = None
+        if weights != self.weights:
+            self.weights = delta.weights = weights
         is_whole = end == len(playback.ids)
         if is_whole and (playback.finish is FinishReason.LENGTH or not ids):
             delta.finish = playback.finish

@@ -45,6 +45,12 @@ class Ticker(Generic[T]):
         """Drops all items."""
         self._due.clear()
 
+    def take_all(self) -> list[T]:
+        """Takes out all items, in the order in which they are due."""
+        items = [item for at_us in sorted(self._due) for item in self._due[at_us]]
+        self._due.clear()
+        return items
+
     def _bucket(self, at_us: int) -> list[T]:
         """The items that are due at a moment; a timer is set with the first one."""
         bucket = self._due.get(at_us)

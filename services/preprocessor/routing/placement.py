@@ -17,7 +17,7 @@ from services.preprocessor.routing.kv_view import KvView
 from services.preprocessor.routing.router import Router, TurnProfile
 from services.runtime.process import Process
 from services.runtime.registry import cards_of
-from services.tokenization.block_keys import adapter_salt
+from services.tokenization.block_keys import adapter_salt, weights_salt
 
 _encode = msgspec.json.Encoder().encode
 
@@ -108,8 +108,9 @@ class Placement:
         """Notes that a worker has the turn, and will hold the prompt's blocks: the session's next
         turn may arrive before the worker's own update, and a sibling before its first token."""
         worker = assignment.worker
-        sizes = self._block_sizes(self._present(worker))
-        self._kv.add(worker, turn.block_key_ids, assignment.cache_salt, sizes)
+        present = self._present(worker)
+        salt = self._blocks_salt(turn.request.conversation, present)
+        self._kv.add(worker, turn.block_key_ids, salt, self._block_sizes(present))
 
     def cache_salt(self, conversation: Conversation) -> str | None:
         """The salt that separates this prompt's KV blocks: the client's own, the adapter's, and the
@@ -127,6 +128,15 @@ class Placement:
         salt = tenant if of_client is None else f"{tenant or ''}\n{of_client}"
         return adapter_salt(conversation.adapter, salt)
 
+    def _blocks_salt(self, conversation: Conversation, workers: Sequence[Heartbeat]) -> str | None:
+        """The salt with which these workers hold the prompt's KV blocks, with the newest version of
+        their weights: those with an earlier one hold none that count."""
+        salt = self.cache_salt(conversation)
+        if conversation.hints.any_weights:
+            return salt
+        salted = [card for card in self._cards(workers) if "salt" in card.features]
+        return weights_salt(max((card.weights_version for card in salted), default=0), salt)
+
     def cached_tokens(self, worker: str, prompt: bytes, conversation: Conversation) -> int | None:
         """Leading tokens of a prompt that one worker has in its cache; None where the worker is
         gone, or takes no new turns."""
@@ -135,7 +145,8 @@ class Placement:
         if not this_worker:
             return None
         sizes = self._block_sizes(this_worker)
-        return self._kv.cached_tokens(prompt, self.cache_salt(conversation), sizes).get(worker, 0)
+        salt = self._blocks_salt(conversation, this_worker)
+        return self._kv.cached_tokens(prompt, salt, sizes).get(worker, 0)
 
     def block_keys(self, turn: PreparedTurn) -> tuple[Sequence[int], int]:
         """The keys of a prompt's blocks, made on demand, and the most tokens in a block of any
@@ -145,7 +156,7 @@ class Placement:
         if not sizes:
             return (), 0
         largest = max(sizes)
-        salt = self.cache_salt(turn.request.conversation)
+        salt = self._blocks_salt(turn.request.conversation, able)
         return self._kv.keys(turn.block_key_ids, salt, largest), largest
 
     def _profile(
@@ -153,7 +164,7 @@ class Placement:
     ) -> TurnProfile:
         """What decides between several workers. `computing`: as in `rank_workers`."""
         conversation = turn.request.conversation
-        salt = self.cache_salt(conversation)
+        salt = self._blocks_salt(conversation, workers)
         cached = self._kv.cached_tokens(turn.block_key_ids, salt, self._block_sizes(workers))
         for worker, tokens in computing.items():
             if self._kv.shares_any_beginning(worker):

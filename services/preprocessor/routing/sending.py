@@ -208,6 +208,7 @@ def generate_request(
         held_for=hold.held_for,
         images=prompt.images,
         adapter=request.conversation.adapter,
+        any_weights=request.conversation.hints.any_weights,
     )
 
 

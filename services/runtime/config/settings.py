@@ -509,6 +509,9 @@ class WorkerConfig(StageConfig):
     http://127.0.0.1:8000; several with commas (`turnwire up`): a worker for each."""
     engine_api_key_file: str | None = None
     """File with the key that the inference server wants."""
+    weights_dir: str | None = None
+    """Directory with all weights that operators may load with `POST /engines/weights`; default:
+    none."""
     watchdog_s: Positive = 120.0
     """Time without output after which an engine with running turns counts as dead."""
     routed_experts_dir: str | None = None

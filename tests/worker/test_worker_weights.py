@@ -1,0 +1,217 @@
+"""The worker's answers to an operator who pauses its engine or changes its weights."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas import subjects
+from schemas.control import EngineControl, EngineState, ModelCard
+from schemas.errors import EngineFailed, Invalid
+from schemas.events import FinishReason
+from services.worker.engine import Engine, EngineDelta, EngineDied
+from services.worker.weights import EngineControls, allowed_source
+from tests.kit.processes import MakeProcess
+from tests.kit.waiting import LIMIT_S, eventually
+from tests.kit.worker import HeldEngine, WorkerTrial
+
+
+class UpdatableEngine(HeldEngine):
+    """An engine that loads weights when the test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features |= {"prefix_cache", "salt"}
+        self.weights_version = 0
+        self.calls: list[str] = []
+        self.may_load = asyncio.Event()
+        self.may_load.set()
+        self.error: Exception | None = None
+
+    async def pause(self, *, abort: bool) -> None:
+        self.calls.append("abort" if abort else "keep")
+
+    async def resume(self) -> None:
+        self.calls.append("resume")
+
+    async def update_weights(self, source: str, version: int) -> None:
+        self.calls.append(Path(source).name)
+        await self.may_load.wait()
+        if self.error is not None:
+            raise self.error
+        self.weights_version = version
+
+
+@dataclass
+class Trial:
+    """A worker with controls, and the frontend that sends them."""
+
+    bus: WorkerTrial
+    engine: Any
+
+    async def control(self, action: Any, **more: Any) -> EngineState:
+        """Sends a control; returns the state and the error's message."""
+        data = msgspec.json.encode(EngineControl(action, **more))
+        subject = subjects.engine("m", self.bus.worker.id)
+        reply = await self.bus.shard.bus.request(subject, data, LIMIT_S)
+        return msgspec.json.decode(reply, type=EngineState)
+
+    async def refusal(self, action: Any, **more: Any) -> str:
+        state = await self.control(action, **more)
+        assert state.error is not None
+        return state.error.message
+
+    @property
+    def card(self) -> ModelCard:
+        (heartbeat,) = self.bus.shard.registry.living("worker")
+        (card,) = heartbeat.models
+        return card
+
+
+async def started(
+    make_process: MakeProcess, name: str, engine: HeldEngine, weights_dir: Path | None
+) -> Trial:
+    shard = await make_process("parser", f"{name}-p")
+    bus = WorkerTrial(await make_process("worker", f"{name}-w"), shard)
+    any_engine: Engine = engine
+    service = await bus.start(any_engine, await engine.start())
+    bus.worker.heartbeats.service = service
+    folder = str(weights_dir) if weights_dir else None
+    controls = EngineControls(bus.worker, any_engine, "held", service.turns, folder)
+    await controls.start("m")
+    await bus.worker.bus.flush()
+    return Trial(bus, engine)
+
+
+@pytest.fixture
+async def trial(
+    make_process: MakeProcess, request: pytest.FixtureRequest, tmp_path: Path
+) -> AsyncIterator[Trial]:
+    (tmp_path / "v1").mkdir()
+    engine = UpdatableEngine()
+    yield await started(make_process, request.node.name, engine, tmp_path)
+    await engine.stop(1.0)
+
+
+async def test_card_has_version_and_pause_before_the_answer(trial: Trial) -> None:
+    assert await trial.control("pause") == EngineState(trial.bus.worker.id, 0, True)
+    assert trial.card.paused
+    state = await trial.control("weights", source="v1", version=4)
+    assert (state.weights_version, state.paused, state.error) == (4, True, None)
+    assert (trial.card.weights_version, trial.card.paused) == (4, True)
+    assert await trial.control("resume") == EngineState(trial.bus.worker.id, 4)
+    assert not trial.card.paused
+    assert trial.engine.calls == ["keep", "v1", "resume"]
+    await trial.control("pause", mode="abort")
+    assert trial.engine.calls[-1] == "abort"
+
+
+async def test_controls_are_applied_one_after_the_other(trial: Trial) -> None:
+    """The second of two updates with one number is refused."""
+    trial.engine.may_load.clear()
+    updates = [
+        asyncio.create_task(trial.control("weights", source="v1", version=1)) for _ in range(2)
+    ]
+    await eventually(lambda: "v1" in trial.engine.calls)
+    pause = asyncio.create_task(trial.control("pause"))
+    trial.engine.may_load.set()
+    first, second = [await update for update in updates]
+    assert (first.error, first.weights_version) == (None, 1)
+    assert second.error is not None
+    assert second.error.message == "version 1 is not greater than 1, which is in use"
+    assert (await pause).paused
+    assert trial.engine.calls == ["keep", "v1", "resume", "keep"]
+
+
+async def test_failed_update_leaves_version_and_pause(trial: Trial) -> None:
+    for error in (EngineFailed("half a file"), Invalid("other shapes"), RuntimeError("a defect")):
+        trial.engine.error = error
+        state = await trial.control("weights", source="v1", version=1)
+        assert state.error is not None
+        assert str(error) in state.error.message
+        assert (state.weights_version, state.paused) == (0, False)
+        assert trial.engine.calls[-1] == "resume"
+    trial.engine.error = EngineDied("half of the weights")
+    state = await trial.control("weights", source="v1", version=1)
+    assert state.error is not None
+    assert trial.engine.calls[-1] == "v1", "a dead engine does not go on"
+
+
+async def test_engine_that_cannot_change_its_weights_is_named(
+    make_process: MakeProcess, tmp_path: Path
+) -> None:
+    trial = await started(make_process, "fixed", HeldEngine(), tmp_path)
+    for action in ("pause", "resume", "weights"):
+        text = "the held engine cannot change its weights"
+        assert await trial.refusal(action, source="v1", version=1) == text
+
+
+async def test_no_source_outside_of_the_directory_is_loaded(trial: Trial) -> None:
+    for source in ("", ".", "..", "/etc", "v1/../..", "../v1"):
+        assert "weights_dir" in await trial.refusal("weights", source=source, version=1)
+    assert trial.engine.calls == []
+
+
+def test_links_are_followed_before_a_source_is_checked(tmp_path: Path) -> None:
+    root = tmp_path / "weights"
+    for folder in (root / "v1", tmp_path / "weights-other", tmp_path / "secret"):
+        folder.mkdir(parents=True)
+    (root / "out").symlink_to(tmp_path / "secret")
+    (root / "in").symlink_to(root / "v1")
+    inside = str((root / "v1").resolve())
+    for source in ("v1", "in", str(root / "v1"), "v1/../v1"):
+        assert allowed_source(source, str(root)) == inside
+    for source in ("out", "out/more", str(tmp_path / "weights-other"), "../weights-other"):
+        with pytest.raises(Invalid, match="weights_dir"):
+            allowed_source(source, str(root))
+    with pytest.raises(Invalid, match="no weights_dir"):
+        allowed_source("v1", None)
+
+
+async def test_version_is_a_part_of_the_salt_when_a_turn_is_opened(trial: Trial) -> None:
+    async def salts(version: int) -> list[str | None]:
+        trial.engine.requests.clear()
+        for turn, more in (("a", {}), ("b", {"cache_salt": "s"}), ("c", {"any_weights": True})):
+            await trial.bus.send(trial.bus.request(f"{turn}{version}", **more))
+        return [request.cache_salt for request in trial.engine.requests]
+
+    assert await salts(0) == [None, "s", None]
+    await trial.control("weights", source="v1", version=2)
+    assert await salts(2) == ["weights=2\n", "weights=2\ns", None]
+
+
+async def test_turns_that_have_not_started_are_given_back(trial: Trial) -> None:
+    """They were opened with the salt of the old weights."""
+    for turn in ("runs", "waits"):
+        await trial.bus.send(trial.bus.request(turn))
+    trial.engine.open_turns["runs.1"].put(EngineDelta([7], cached=0))
+    await trial.control("weights", source="v1", version=1)
+    end = (await trial.bus.end_of("waits")).finish
+    assert end is not None
+    assert (end.reason, end.error) == (FinishReason.CANCELLED, None)
+    trial.engine.open_turns["runs.1"].put(EngineDelta([8], weights=1))
+    trial.engine.open_turns["runs.1"].put(EngineDelta([], finish=FinishReason.STOP, stop_id=2))
+    await trial.bus.end_of("runs")
+    assert trial.bus.ids("runs") == [7, 8]
+    spans = [span for e in trial.bus.entries if e.turn == "runs" for span in e.weights]
+    assert [(span.at, span.version) for span in spans] == [(1, 1)]
+
+
+async def test_prompt_of_another_version_is_not_predicted(trial: Trial) -> None:
+    async def expected(turn: str, **more: Any) -> int | None:
+        reply = await trial.bus.send(trial.bus.request(turn, range(3, 20), **more))
+        trial.engine.open_turns[f"{turn}.1"].put(
+            EngineDelta([7], cached=0, finish=FinishReason.STOP, stop_id=2)
+        )
+        await trial.bus.end_of(turn)
+        return reply.expected_cached
+
+    assert (await expected("a"), await expected("b")) == (0, 16)
+    assert (await expected("c", any_weights=True)) == 16
+    await trial.control("weights", source="v1", version=1)
+    assert (await expected("d"), await expected("e")) == (0, 16)
+    assert (await expected("f", any_weights=True)) == 16
