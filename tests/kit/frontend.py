@@ -29,7 +29,7 @@ from services.frontend.media.image_decoder import ImageDecoder
 from services.frontend.media.image_fetch import ImageFetcher, public_connector
 from services.frontend.media.image_reader import ImageReader, PutImage
 from services.frontend.media.pdf_reader import PdfReader
-from services.frontend.rollouts.rollouts import RolloutProcess
+from services.frontend.rollouts.rollouts import ROLLOUTS, RolloutProcess, Rollouts
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.interfaces import Admitted, CancelReason, Pipeline, TurnSink
@@ -124,8 +124,12 @@ class FakeGateway:
         except asyncio.CancelledError:
             self.open_cancelled.set()
             raise
-        turn.player = asyncio.get_running_loop().create_task(turn.play(self.steps()))
+        turn.player = asyncio.get_running_loop().create_task(turn.play(self.steps_of(turn)))
         return turn
+
+    def steps_of(self, _turn: FakeTurn) -> list[Step]:
+        """What an open turn does."""
+        return self.steps()
 
     def _refuse(self) -> None:
         if self.refusal is not None:
@@ -255,6 +259,7 @@ class Served:
     lines: list[MutableMapping[str, Any]]
     callers: Callers
     responses: ResponsesServer
+    rollouts: Rollouts
     http: ClientSession
 
     @property
@@ -307,6 +312,8 @@ async def serving(
     try:
         url = f"{'https' if tls else 'http'}://127.0.0.1:{runner.addresses[0][1]}"
         async with ClientSession(url, headers=headers) as http:
-            yield Served(url, gateway, registry, lines, app[CALLERS], app[RESPONSES], http)
+            yield Served(
+                url, gateway, registry, lines, app[CALLERS], app[RESPONSES], app[ROLLOUTS], http
+            )
     finally:
         await runner.cleanup()

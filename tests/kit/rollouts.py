@@ -6,8 +6,9 @@ from itertools import count
 from typing_extensions import override
 
 from schemas.control import RolloutChanged
-from schemas.errors import Unavailable
-from services.frontend.rollouts.rollouts import RolloutProcess
+from schemas.errors import TooLarge, Unavailable
+from services.frontend.rollouts.rollouts import RolloutProcess, Rollouts
+from services.runtime.config import MIB
 
 
 class MemoryBucket:
@@ -17,16 +18,21 @@ class MemoryBucket:
         self._numbers = count(1)
         self.values: dict[str, dict[str | None, tuple[int, bytes]]] = {}
         self.is_away = False
+        self.max_value_bytes = 7 * MIB
 
     async def put(self, key: str, value: bytes, member: str | None = None) -> None:
         if self.is_away:
             raise Unavailable("the store is away")
+        if len(value) > self.max_value_bytes:
+            raise TooLarge("the value is too large")
         self.offer(key, value, member)
 
     def offer(self, key: str, value: bytes, member: str | None = None) -> None:
         self.values.setdefault(key, {})[member] = (next(self._numbers), value)
 
     async def members_after(self, key: str, number: int) -> AsyncIterator[tuple[int, bytes]]:
+        if self.is_away:
+            raise Unavailable("the store is away")
         for pair in sorted(self.values.get(key, {}).values()):
             if pair[0] > number:
                 yield pair
@@ -40,10 +46,13 @@ class MemoryRollouts(RolloutProcess):
 
     def __init__(self, bucket: MemoryBucket | None = None, id: str = "frontend-1") -> None:
         self.id = id
-        self.bucket = bucket or MemoryBucket()  # type: ignore[assignment]
+        self.memory = bucket or MemoryBucket()
+        self.bucket = self.memory  # type: ignore[assignment]
         self.dead: set[str] = set()
         self.notices: list[RolloutChanged] = []
         self.images: dict[str, bytes] = {}
+        self.peers: list[Rollouts] = []
+        """Other frontends, which get its notices."""
 
     @override
     def is_alive(self, frontend: str) -> bool:
@@ -52,6 +61,8 @@ class MemoryRollouts(RolloutProcess):
     @override
     def publish_notice(self, notice: RolloutChanged) -> None:
         self.notices.append(notice)
+        for peer in self.peers:
+            peer.apply(notice)
 
     @override
     async def read_image(self, hash: str) -> bytes:

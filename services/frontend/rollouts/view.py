@@ -73,6 +73,11 @@ class RolloutView:
         """The turns that have not ended, or were lost with their frontend."""
         return [turn for turn in self.turns if turn.frontend]
 
+    @property
+    def failed_turns(self) -> int:
+        """The number of turns that ended without tokens."""
+        return len(self.turns) - self.ended_turns - len(self.open_turns)
+
     def has_image(self, hash: str) -> bool:
         """Returns whether the prompt of any turn has an image with this hash."""
         return hash in self._images

@@ -172,6 +172,7 @@ def _answer(http: web.Request, view: RolloutView) -> web.Response:
         metadata=rollout.metadata,
         turns=view.ended_turns,
         open_turns=len(view.open_turns),
+        failed_turns=view.failed_turns,
         output_tokens=view.output_tokens,
         weights_versions=view.versions,
         reward=view.rewards.reward,

@@ -103,6 +103,8 @@ class RolloutDocument(Struct, frozen=True):
     """Turns with tokens."""
     open_turns: int
     """Turns that run, or were lost with their process."""
+    failed_turns: int
+    """Turns that ended without tokens. `missing` in samples has the reasons."""
     output_tokens: int
     weights_versions: list[int]
     """The versions that decoded the first tokens of its turns."""

@@ -1,0 +1,58 @@
+"""What a frontend knows of a rollout: the sum of its records."""
+
+from schemas.events import PromptImage
+from services.frontend.rollouts.view import RolloutView
+from services.rollouts.rollout import Rewards, Rollout, RolloutState
+from tests.frontend.rollouts.records import failed_turn, open_turn, stored_turn
+
+
+def new_view() -> RolloutView:
+    return RolloutView(Rollout("ro_1", 1.0, None))
+
+
+def test_turn_is_open_until_its_record() -> None:
+    view = new_view()
+    view.apply(open_turn("t1"))
+    view.apply(open_turn("t2", frontend="frontend-2"))
+    view.apply(open_turn("t3"))
+    assert [turn.frontend for turn in view.open_turns] == ["frontend-1", "frontend-2", "frontend-1"]
+    assert view.ended_turns == 0
+    view.apply(stored_turn("t2", output=[1, 2, 3], version=4))
+    view.apply(failed_turn("t3"))
+    assert (view.ended_turns, len(view.open_turns), view.output_tokens) == (1, 1, 3)
+    assert view.versions == [4]
+    assert view.has_turn("t1")
+    assert not view.has_turn("t9")
+
+
+def test_restart_leaves_the_turns_of_earlier_runs_out() -> None:
+    view = new_view()
+    view.apply(stored_turn("t1", version=2))
+    view.apply(open_turn("t2"))
+    view.apply(RolloutState(run=2))
+    assert (view.turns, view.output_tokens, view.versions) == ([], 0, [])
+    assert not view.has_turn("t1")
+    view.apply(stored_turn("t2", run=1))
+    assert view.ended_turns == 0, "a turn of the first run that ended late"
+    view.apply(stored_turn("t3", run=2, version=3))
+    assert (view.ended_turns, view.versions) == (1, [3])
+
+
+def test_state_rewards_and_images_are_the_newest() -> None:
+    view = new_view()
+    assert (view.state, view.rewards) == (RolloutState(), Rewards())
+    view.apply(RolloutState("finished", ended=3.0))
+    view.apply(Rewards(0.5))
+    view.apply(Rewards(1.0, {"t1": 0.25}))
+    view.apply(stored_turn("t1", images=[PromptImage("abc", 1, 1)]))
+    assert view.state.status == "finished"
+    assert view.rewards == Rewards(1.0, {"t1": 0.25})
+    assert view.has_image("abc")
+    assert not view.has_image("abd")
+
+
+def test_record_may_be_applied_twice() -> None:
+    view = new_view()
+    for _ in range(2):
+        view.apply(stored_turn("t1", output=[1, 2]))
+    assert (view.ended_turns, view.output_tokens) == (1, 2)
