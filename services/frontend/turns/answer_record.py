@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from schemas.conversation import Client
 from schemas.events import Finish, LastEvent, Usage, failure_of
-from services.frontend.turns.metrics import FrontendMetrics, TokenTimes
+from services.frontend.turns.metrics import FrontendMetrics, ModelMetrics, TokenTimes
 
 
 class AnswerRecord:
@@ -25,7 +25,8 @@ class AnswerRecord:
         self.first_s: float | None = None
         self._metrics = metrics
         self._started = started
-        self._open = False
+        self._of_model: ModelMetrics | None = None
+        """Those of the model; None until it is known."""
         self._usages: dict[int, Usage] = {}
         """The tokens of each choice that has ended."""
         self._times: dict[int, TokenTimes] = {}
@@ -39,9 +40,9 @@ class AnswerRecord:
         self.model = model
         self._adapter = adapter
         self.client = client
-        self._open = True
-        self._metrics.running.labels(model).inc()
-        self._metrics.receive.labels(model).observe(now - self._started)
+        self._of_model = self._metrics.of(model)
+        self._of_model.running.inc()
+        self._of_model.receive.observe(now - self._started)
 
     def record_batch(self, tokens: int, now: float, choice: int = 0) -> None:
         """Records that events of a choice arrived. `tokens`: its output tokens so far."""
@@ -50,10 +51,11 @@ class AnswerRecord:
             times.record(tokens, now)
             return
 
+        of_model = self._metrics.of(self.model)
         if self.first_s is None:
             self.first_s = now - self._started
-            self._metrics.first_token.labels(self.model).observe(self.first_s)
-        times = self._times[choice] = TokenTimes(self._metrics.between_tokens.of(self.model))
+            of_model.first_token.observe(self.first_s)
+        times = self._times[choice] = TokenTimes(of_model.token_gaps)
         times.record(tokens, now)
 
     def record_end(self, last: LastEvent, choice: int = 0) -> None:
@@ -64,7 +66,7 @@ class AnswerRecord:
         if isinstance(last, Finish):
             self.conclude(str(last.reason))
             self._usages[choice] = last.usage
-            self._metrics.count_tokens(self.model, last.usage)
+            self._metrics.of(self.model).count_tokens(last.usage)
 
     def conclude(self, outcome: str) -> None:
         """Records the outcome, if none is known so far."""
@@ -72,11 +74,11 @@ class AnswerRecord:
 
     def close(self, dialect: str, now: float) -> None:
         """Records the end of the request."""
-        metrics = self._metrics
-        if self._open:
-            self._open = False
-            metrics.running.labels(self.model).dec()
-        metrics.count_answer(self.model, dialect, self.outcome, now - self._started)
+        if self._of_model is None:
+            self._metrics.count_refusal(dialect, self.outcome)
+            return
+        self._of_model.running.dec()
+        self._of_model.count_answer(dialect, self.outcome, now - self._started)
 
     @property
     def tokens(self) -> int:

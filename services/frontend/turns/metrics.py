@@ -87,7 +87,7 @@ class FrontendMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
-        self._requests = Counter(
+        self.requests = Counter(
             "turnwire_requests",
             "Requests, by how they ended.",
             ["model", "dialect", "outcome"],
@@ -106,18 +106,18 @@ class FrontendMetrics:
             "From a request's head to the parsed request: its body, authentication, parsing.",
             STEP_S,
         )
-        self._whole = self._histogram(
+        self.whole = self._histogram(
             "turnwire_e2e_request_latency_seconds",
             "From a request to the end of its answer.",
             WHOLE_S,
         )
-        self._prompt = self._counter("turnwire_prompt_tokens", "Tokens of prompts.")
-        self._output = self._counter("turnwire_generation_tokens", "Tokens decoded.")
-        self._queries = self._counter(
+        self.prompt = self._counter("turnwire_prompt_tokens", "Tokens of prompts.")
+        self.output = self._counter("turnwire_generation_tokens", "Tokens decoded.")
+        self.queries = self._counter(
             "turnwire_prefix_cache_queries_tokens",
             "Prompt tokens that were looked up in the prefix cache.",
         )
-        self._hits = self._counter(
+        self.hits = self._counter(
             "turnwire_prefix_cache_hits_tokens",
             "Prompt tokens that were found in the prefix cache.",
         )
@@ -125,25 +125,60 @@ class FrontendMetrics:
             "turnwire_inter_token_latency_seconds", "Between two tokens of a turn."
         )
         registry.register(self.between_tokens)
+        self._models: dict[str, ModelMetrics] = {}
 
-    def count_answer(self, model: str, dialect: str, outcome: str, seconds: float) -> None:
-        """Counts and times a request. `model`: "" if it was not found."""
-        self._requests.labels(model, dialect, outcome).inc()
-        if model:
-            self._whole.labels(model).observe(seconds)
+    def of(self, model: str) -> "ModelMetrics":
+        """Returns the metrics of a model."""
+        metrics = self._models.get(model)
+        if metrics is None:
+            metrics = self._models[model] = ModelMetrics(self, model)
+        return metrics
 
-    def count_tokens(self, model: str, usage: Usage) -> None:
-        """Counts the tokens of a finished turn."""
-        self._prompt.labels(model).inc(usage.prompt)
-        self._output.labels(model).inc(usage.output)
-        self._queries.labels(model).inc(usage.prompt)
-        self._hits.labels(model).inc(usage.cached)
+    def count_refusal(self, dialect: str, outcome: str) -> None:
+        """Counts a request of which the model was not found."""
+        self.requests.labels("", dialect, outcome).inc()
 
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(name, text, ["model"], registry=self._registry)
 
     def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
         return Histogram(name, text, ["model"], registry=self._registry, buckets=buckets)
+
+
+class ModelMetrics:
+    """The metrics of one model. Looking them up by their labels takes 1.2 us each, ten times a
+    request."""
+
+    def __init__(self, metrics: FrontendMetrics, model: str) -> None:
+        self.running = metrics.running.labels(model)
+        self.first_token = metrics.first_token.labels(model)
+        self.receive = metrics.receive.labels(model)
+        self.token_gaps = metrics.between_tokens.of(model)
+        self._model = model
+        self._requests = metrics.requests
+        self._requests_by_end: dict[tuple[str, str], Counter] = {}
+        """The counters of requests, by dialect and outcome."""
+        self._whole = metrics.whole.labels(model)
+        self._prompt = metrics.prompt.labels(model)
+        self._output = metrics.output.labels(model)
+        self._queries = metrics.queries.labels(model)
+        self._hits = metrics.hits.labels(model)
+
+    def count_answer(self, dialect: str, outcome: str, seconds: float) -> None:
+        """Counts and times a request."""
+        key = dialect, outcome
+        requests = self._requests_by_end.get(key)
+        if requests is None:
+            requests = self._requests_by_end[key] = self._requests.labels(self._model, *key)
+        requests.inc()
+        self._whole.observe(seconds)
+
+    def count_tokens(self, usage: Usage) -> None:
+        """Counts the tokens of a finished turn."""
+        self._prompt.inc(usage.prompt)
+        self._output.inc(usage.output)
+        self._queries.inc(usage.prompt)
+        self._hits.inc(usage.cached)
 
 
 class TokenGaps:

@@ -195,8 +195,7 @@ class ResponsesServer:
                 http, self._turns.config.max_body_bytes, lambda body, _: self.dialect.decode(body)
             )
         except TurnwireError as error:  # `http_answer` counts later refusals
-            seconds = asyncio.get_running_loop().time() - http[REQUEST_CONTEXT].started
-            self._turns.metrics.count_answer("", self.dialect.name, str(error.info.kind), seconds)
+            self._turns.metrics.count_refusal(self.dialect.name, str(error.info.kind))
             raise
 
     async def _send_stored(
