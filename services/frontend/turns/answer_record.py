@@ -26,7 +26,7 @@ class AnswerRecord:
         self._metrics = metrics
         self._started = started
         self._of_model: ModelMetrics | None = None
-        """Those of the model; None until it is known."""
+        """The metrics of its model; None until that is known."""
         self._usages: dict[int, Usage] = {}
         """The tokens of each choice that has ended."""
         self._times: dict[int, TokenTimes] = {}
