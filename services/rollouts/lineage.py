@@ -37,7 +37,7 @@ def find_parent(
     """
     if sample.kind == "background":
         beside = [other for other in others if _is_beside(other, sample)]
-        return _newest_turn(sample, beside, "background")
+        return _newest_turn(sample, beside, "background") or _first_turn(beside, "background")
 
     parent = sample.client.parent
     of_parent = [other for other in others if parent and other.client.session == parent]
@@ -68,16 +68,21 @@ def _newest_turn(
     return Parent(other.id, turn.span.turn, cause)
 
 
+def _first_turn(others: Iterable[OpenSample], cause: ParentCause) -> Parent | None:
+    """The first turn of several samples: that of a session of which the title was asked for at
+    once."""
+    first = min(others, key=lambda other: other.began, default=None)
+    return None if first is None else Parent(first.id, first.turns[0].span.turn, cause)
+
+
 def _turns_before(
     sample: OpenSample, others: Iterable[OpenSample]
 ) -> list[tuple[OpenSample, AddedTurn]]:
     """The turns of other samples that began before a sample, oldest first."""
-    turns = [
-        (other, turn)
-        for other in others
-        for turn in other.turns
-        if other is not sample and turn.span.time <= sample.began
-    ]
+    turns: list[tuple[OpenSample, AddedTurn]] = []
+    for other in others:
+        if other is not sample:
+            turns += [(other, turn) for turn in other.turns if turn.span.time <= sample.began]
     turns.sort(key=lambda entry: entry[1].span.time)
     return turns
 
@@ -148,16 +153,30 @@ def has_summary(question: Iterable[str], writer: OpenSample) -> bool:
     return summary[:PROBE] in asked or summary[-PROBE:] in asked
 
 
-def begins_with_summary(answers: Sequence[bytes], writer: OpenSample) -> bool:
-    """Whether the first answer of a history is what another sample's last turn wrote after a
-    history of its own.
+def begins_with_summary(
+    answers: Sequence[bytes], writer: OpenSample, others: Iterable[OpenSample]
+) -> bool:
+    """Whether the first answer of a history is what another sample's last turn wrote as a summary:
+    after a history of its own, or when asked about a transcript of one.
 
-    `answers`: as in `SampledTurn`.
+    `answers`: as in `SampledTurn`. `others`: samples of the same session.
     """
     *earlier, last = writer.turns
-    if not last.has_history or answers[:1] != [last.digest]:
+    if answers[:1] != [last.digest] or any(turn.digest == last.digest for turn in earlier):
         return False
-    return all(turn.digest != last.digest for turn in earlier)
+    if last.has_history:
+        return True
+    return any(_is_quoted(other.question, writer.question) for other in others)
+
+
+def _is_quoted(question: Sequence[str], asked: Sequence[str]) -> bool:
+    """Whether a text contains a line of a question, and is not that text again."""
+    whole = squeeze("\n".join(asked))
+    for text in question:
+        lines = [] if text in asked else map(squeeze, text.splitlines())
+        if any(len(line) >= MIN_TEXT and line in whole for line in lines):
+            return True
+    return False
 
 
 def _bare(text: str) -> str:

@@ -109,14 +109,17 @@ class Sampler:
 
         A sample near it that has the same summary went on with it first.
         """
-        for writer in reversed(self._open.values()):
-            if writer.kind == "background" or not (writer.is_of(turn) or self._one_run):
-                continue
+        of_session = [
+            one
+            for one in self._open.values()
+            if one.kind != "background" and (one.is_of(turn) or self._one_run)
+        ]
+        for writer in reversed(of_session):
             if has_summary(turn.question, writer):
                 if not any(has_summary(other.sample.question, writer) for other in near):
                     return Parent(writer.id, writer.turns[-1].span.turn, "compaction")
             elif not near and writer.turns[-1].digest in turn.answers:
-                if begins_with_summary(turn.answers, writer):
+                if begins_with_summary(turn.answers, writer, of_session):
                     return Parent(writer.id, writer.turns[-1].span.turn, "compaction")
                 return None
         return None

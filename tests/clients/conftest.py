@@ -13,6 +13,7 @@ from tests.clients.wire import Recorder
 from tests.kit.bus_turns import BusTurns
 from tests.kit.nats import NatsServer
 from tests.kit.stack import Stack
+from tests.pipeline.tap import Tap
 
 MODEL = "acme/coder"
 WINDOW = 131_072
@@ -80,3 +81,11 @@ def machine(tmp_path: Path) -> Machine:
 async def session(stack: Stack) -> AsyncIterator[Session]:
     async with observed(stack) as one:
         yield one
+
+
+@pytest.fixture
+def tap(stack: Stack, tmp_path: Path) -> Iterator[Tap]:
+    """Records the bus from here on."""
+    running = Tap(stack.nats.url, tmp_path)
+    yield running
+    running.stop()

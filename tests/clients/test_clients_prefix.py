@@ -1,7 +1,7 @@
 """Sessions of more than twenty turns: each prompt begins with all tokens of the prompt and output
 before it. The turns of a session are one training sample."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,6 @@ from tests.clients.session import Session
 from tests.clients.wire import turn_id
 from tests.kit.messages_client import say
 from tests.kit.model_output import written_call
-from tests.kit.stack import Stack
 from tests.pipeline.tap import SAMPLE, Tap
 
 pytestmark = pytest.mark.timeout(900)
@@ -22,13 +21,6 @@ pytestmark = pytest.mark.timeout(900)
 CLAUDE = turns(lambda command: written_call("Bash", command=command, description="it"))
 CODEX = turns(lambda command: written_call("exec_command", cmd=command))
 LOG = ["1", "2a", "2b", "3", "3b", "4 caf\u00e9", "5", '6 "a" \\ <b> & c', "8", "9"]
-
-
-@pytest.fixture
-def tap(stack: Stack, tmp_path: Path) -> Iterator[Tap]:
-    running = Tap(stack.nats.url, tmp_path)
-    yield running
-    running.stop()
 
 
 async def check(session: Session, machine: Machine, asked: Sequence[Sequence[str]]) -> None:

@@ -48,7 +48,7 @@ def recorded(path: str) -> dict[str, dict[str, Any]]:
                 for entry in payload["entries"]:
                     for event in entry["events"]:
                         if event["type"] == "finish":
-                            turns[entry["turn"]]["count"] = event["usage"]["output"]
+                            turns[entry["turn"]]["count"] = event["usage"].get("output", 0)
     for turn in turns.values():
         output = [turn["tokens"][at] for at in range(len(turn["tokens"]))]
         if turn["stop"] is not None and turn["count"] == len(output) + 1:

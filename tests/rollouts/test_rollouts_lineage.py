@@ -90,6 +90,16 @@ def test_summary_as_the_first_answer_of_the_history() -> None:
     assert changed == Parent("t3", "t3", "head")
 
 
+def test_summary_of_a_transcript_as_the_first_answer() -> None:
+    first = turn("t1", [1], Text("I look."), question="Look at all the files\nof my project.")
+    asked = "The conversation: [User]: Look at all the files\\nof my project. [Assistant]: I look."
+    summary = turn("t2", [2], Text(SUMMARY), question=asked)
+    after = turn("t3", [3], question="What did we do?", answers=[SUMMARY])
+    assert parents(first, summary, after) == [None, None, Parent("t2", "t2", "compaction")]
+    other = turn("t2", [2], Text(SUMMARY), question="Say something else entirely.")
+    assert parents(first, other, after)[2] == Parent("t2", "t2", "head")
+
+
 def test_what_was_written_with_calls_is_no_summary() -> None:
     spoken = turn("t1", [1], Text(SUMMARY), Call("c1", "Bash", "{}"))
     assert parents(spoken, turn("t2", [2], question=SUMMARY)) == [None, None]
@@ -144,9 +154,10 @@ def test_agent_may_end_before_the_turn_that_called_it() -> None:
     assert parents(agent, caller) == [Parent("t1", "t1", "helper", "c1"), None]
 
 
-def test_title_and_recap_are_beside_their_session() -> None:
+@pytest.mark.parametrize("asked_at", [-0.5, 0.5])
+def test_title_and_recap_are_beside_their_session(asked_at: float) -> None:
     background = Client("s", kind="background")
-    title = turn("t1", [5], client=background, question="A title for: Do it.", time=0.5)
+    title = turn("t1", [5], client=background, question="A title for: Do it.", time=asked_at)
     first = turn("t2", [1], Text("I look."))
     recap = turn("t3", [1, 9, 6], client=background, answers=["I look."], time=1.0)
     second = turn("t4", [1, 9, 2], answers=["I look."], time=2.0)
