@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from services.frontend.apis.chat.routes import API as CHAT
 from services.frontend.apis.completions.routes import API as COMPLETIONS
+from services.frontend.apis.engines.routes import API as ENGINES
 from services.frontend.apis.health import API as HEALTH
 from services.frontend.apis.messages.routes import API as MESSAGES
 from services.frontend.apis.models.routes import API as MODELS
@@ -54,6 +55,7 @@ APIS: tuple[Api, ...] = (
     MODELS,
     TOKENS,
     ROLLOUTS_API,
+    ENGINES,
     HEALTH,
 )
 """All APIs of a frontend."""

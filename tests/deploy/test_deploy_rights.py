@@ -57,6 +57,7 @@ async def test_no_right_is_missing_and_none_is_unused(
         with observing(nats):
             second = await apis(clients[0])
             await text(clients[0])
+            await engines(clients[0])
             await stored(*clients)
             await cancelled(clients[0], stack)
             await unreadable(nats, stack, clients[0], quiet_log)
@@ -118,6 +119,13 @@ async def text(client: Client) -> None:
     assert (await ask(client, "/v1/detokenize", tokens=tokens))["prompt"] == "hello"
     status, reply = await client.post("/v1/messages", body("word " * 2 * WINDOW, stream=False))
     assert status == 400, reply
+
+
+async def engines(client: Client) -> None:
+    """An operator pauses all workers and resumes them."""
+    for action in ("pause", "resume"):
+        workers = (await ask(client, f"/engines/{action}"))["workers"]
+        assert [worker["paused"] for worker in workers] == [action == "pause"] * COUNTS["worker"]
 
 
 async def stored(one: Client, other: Client) -> None:

@@ -14,7 +14,7 @@ from aiohttp import ClientSession, web
 from prometheus_client import CollectorRegistry
 from structlog.typing import FilteringBoundLogger
 
-from schemas.control import ModelCard
+from schemas.control import EngineControl, EngineState, ModelCard
 from schemas.conversation import Conversation, Message
 from schemas.errors import NotFound, TurnwireError
 from schemas.events import Prepared, TurnEvent
@@ -91,7 +91,9 @@ class FakeGateway:
         on_resolve: Callable[[str, Conversation | None], ModelCard] | None = None,
         size: Callable[[Conversation], int] = lambda _: 4321,
     ) -> None:
-        self.catalog = self.gateway = self.texts = self
+        self.catalog = self.gateway = self.texts = self.engines = self
+        self.controls: list[tuple[str, EngineControl]] = []
+        self.engine_states: list[EngineState] = []
         self.steps = steps
         self.cards = [CARD] if cards is None else cards
         self.on_turn = on_turn
@@ -155,6 +157,11 @@ class FakeGateway:
     async def detokenize(self, admitted: Admitted, token_ids: list[int]) -> TextReply:
         self._refuse()
         return TextReply(text=" ".join("x" * min(i, 9) for i in unpack_ids(pack_ids(token_ids))))
+
+    async def control(self, model: str, control: EngineControl) -> list[EngineState]:
+        self._refuse()
+        self.controls.append((model, control))
+        return self.engine_states
 
     def models(self) -> list[ModelCard]:
         return self.cards

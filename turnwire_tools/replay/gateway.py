@@ -17,7 +17,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from schemas.control import ModelCard
+from schemas.control import EngineControl, EngineState, ModelCard
 from schemas.conversation import Conversation, ToolChoice
 from schemas.errors import EngineFailed, NotFound, Unavailable, raised
 from schemas.events import Failed, Finish, FinishReason, Prepared, TurnEvent
@@ -120,7 +120,7 @@ class ReplayGateway:
         vocabulary: Vocabulary | None = None,
         speed: float | None = None,
     ) -> None:
-        self.catalog = self.gateway = self.texts = self
+        self.catalog = self.gateway = self.texts = self.engines = self
         """It is all parts of a `Pipeline`."""
         self.conversations: list[Conversation] = []
         """The frontend's conversation for each request."""
@@ -151,6 +151,10 @@ class ReplayGateway:
 
     async def drain(self) -> None:
         """Does nothing: the player waits for the end of each turn."""
+
+    async def control(self, model: str, control: EngineControl) -> list[EngineState]:
+        """Controls nothing: there are no workers."""
+        raise Unavailable(f"no worker serves {model}")
 
     def _prepared(self, conversation: Conversation) -> Prepared:
         prompt = self._turn.usage.prompt

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 from schemas import subjects
 from schemas.control import FrontendNotice
 from services.frontend.gateway.catalog import ModelCatalog
+from services.frontend.gateway.engine_client import EngineClient
 from services.frontend.gateway.gateway import BusGateway
 from services.frontend.gateway.preprocessor_client import PreprocessorClient
 from services.runtime.config import FrontendConfig
@@ -31,6 +32,7 @@ class BusPipeline:
         register(process.metrics, ModelProcesses(self.catalog))
         self.texts = PreprocessorClient(process, config)
         self.gateway = BusGateway(process, config, self.catalog, self.texts)
+        self.engines = EngineClient(process, config.engine_control_s)
 
     def publish_notice(self, notice: FrontendNotice) -> None:
         """Sends a notice to the other frontends."""

@@ -63,6 +63,12 @@ class Caller:
             self.tenant = key.name
             self.priority = key.priority
 
+    @property
+    def is_operator(self) -> bool:
+        """Whether the caller may change engines. Without keys everyone may, but no agent of a
+        rollout."""
+        return self.rollout is None and (self.key is None or self.key.operator)
+
     def sees(self, card: ModelCard) -> bool:
         """Returns whether the caller may use a model. Only such models are listed."""
         return self.key is None or self.key.allows(card)

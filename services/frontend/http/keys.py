@@ -14,6 +14,7 @@ One key a line: its name and the SHA-256 of its text, then its options:
     expires=DATE    from when on the key is refused: 2027-01-31 (the start of the day, UTC) or
                     2027-01-31T18:00Z
     priority=N      priority of all turns of the key, whatever their requests set
+    operator=yes    the key may pause engines and change their weights (`/engines`)
 
 `none` in place of a number lifts a limit that is set for all keys. The name may be left out. Empty
 lines and lines that begin with `#` are skipped. Several lines with one name are keys of one holder
@@ -56,6 +57,7 @@ class Key(Struct, frozen=True):
     expires: float | None = None
     """Unix time from which the key is refused."""
     priority: int | None = None
+    operator: bool = False
 
     def allows(self, card: ModelCard) -> bool:
         """Returns whether the key may use a model. One matching name is enough."""
@@ -144,6 +146,12 @@ def _integer(value: str) -> int:
         raise ValueError(f"priority={value}: a whole number") from None
 
 
+def _yes(value: str) -> bool:
+    if value != "yes":
+        raise ValueError(f"operator={value}: only yes")
+    return True
+
+
 _LIMITS: Mapping[str, str] = {
     "concurrency": "concurrency",
     "rpm": "requests_per_minute",
@@ -153,4 +161,5 @@ _RIGHTS: Mapping[str, Callable[[str], Any]] = {
     "models": _models,
     "expires": _time,
     "priority": _integer,
+    "operator": _yes,
 }

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, TypeAlias, final
 from msgspec import Struct, structs
 from typing_extensions import override
 
-from schemas.control import ModelCard
+from schemas.control import EngineControl, EngineState, ModelCard
 from schemas.conversation import Conversation, Message, ToolChoice
 from schemas.errors import ErrorInfo
 from schemas.events import Prepared, TurnEvent
@@ -173,6 +173,16 @@ class Catalog(Protocol):
         ...
 
 
+class Engines(Protocol):
+    """The engines of all workers."""
+
+    async def control(self, model: str, control: EngineControl) -> list[EngineState]:
+        """Returns the state of each worker of a model after a control, with an error if it has not
+        done it. Weights without a version get the next one. Raises Unavailable if there are no
+        workers."""
+        ...
+
+
 class Pipeline(Protocol):
     """The other stages, as this frontend uses them."""
 
@@ -187,6 +197,10 @@ class Pipeline(Protocol):
     @property
     def texts(self) -> TextService:
         """Counts and converts text and tokens."""
+
+    @property
+    def engines(self) -> Engines:
+        """Pauses engines and changes their weights."""
 
     def readiness(self) -> dict[str, Any]:
         """Returns the detail of /health; `ready` is whether a turn can be served now."""
