@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -46,8 +47,18 @@ class VllmServe:
 
     async def clear_cache(self) -> None:
         """Empties the prefix cache."""
-        async with aiohttp.ClientSession() as http, http.post(f"{self.url}/reset_prefix_cache"):
-            pass
+        await self.post("/reset_prefix_cache")
+
+    async def post(self, path: str, body: Any = None) -> None:
+        async with aiohttp.ClientSession() as http, http.post(self.url + path, json=body) as answer:
+            assert answer.status == 200, await answer.text()
+
+    async def metric(self, name: str) -> float:
+        """The value of a metric of the only engine."""
+        async with aiohttp.ClientSession() as http, http.get(f"{self.url}/metrics") as answer:
+            lines = (await answer.text()).splitlines()
+        (value,) = [line.split()[-1] for line in lines if line.startswith(f"{name}{{")]
+        return float(value)
 
 
 @asynccontextmanager
