@@ -36,6 +36,7 @@ from services.worker.engine import (
     EngineInfo,
     ExplainsDeath,
     Sink,
+    UpdatableWeights,
 )
 from services.worker.engine_requests import DecodingStart, EngineRequests, prompt_tokens
 from services.worker.engines.registry import open_engine
@@ -283,8 +284,8 @@ class Worker(Service):
         await self._output.drain()
 
     async def watch(self) -> None:
-        """Follows the engine's adapters. Ends the process when the engine has died, also if no turn
-        was open to report it."""
+        """Follows the engine's adapters and its weights, which also others may change. Ends the
+        process when the engine has died, also if no turn was open to report it."""
         # An engine that dies sends no event. The errors of its turns must be sent before the
         # process ends.
         while self._engine.healthy() or self.turns:
@@ -292,6 +293,10 @@ class Worker(Service):
             if adapters != self.models[0].adapters:
                 self.models = [msgspec.structs.replace(self.models[0], adapters=adapters)]
                 self._observer.adapters_changed(adapters)
+            if isinstance(self._engine, UpdatableWeights):
+                version = self._engine.weights_version
+                if version != self.models[0].weights_version:
+                    self.models = [msgspec.structs.replace(self.models[0], weights_version=version)]
             await asyncio.sleep(HEALTH_INTERVAL_S)
         reason = self._engine.death() if isinstance(self._engine, ExplainsDeath) else None
         self._process.stop(failure=f"the engine died: {reason}" if reason else "the engine died")

@@ -56,14 +56,15 @@ def ids_of(deltas: Iterable[EngineDelta]) -> list[int]:
 
 
 def versions_of(deltas: Iterable[EngineDelta]) -> list[int]:
-    """The version of the weights that decoded each token of a turn."""
+    """The version of the weights that decoded each token of a turn, or of its end."""
     versions: list[int] = []
     current = 0
     for delta in deltas:
         current = current if delta.weights is None else delta.weights
         versions += [current] * len(delta.ids)
         for span in delta.spans or ():
-            versions[len(versions) + span.at :] = [span.version] * -span.at
+            at = max(len(versions) + span.at, 0)
+            versions[at:] = [span.version] * (len(versions) - at)
     return versions
 
 

@@ -153,7 +153,15 @@ class TestVllm(Conformance):
         await engine.stop(5.0)
 
 
-class TestVllmServer(Conformance):
+class ServerWeights(WeightsConformance):
+    """Over a fake server, which has the weights elsewhere."""
+
+    @pytest.fixture
+    def sources(self, tmp_path: Path) -> tuple[Path, Path]:
+        return Path("/weights/1"), tmp_path
+
+
+class TestVllmServer(Conformance, ServerWeights):
     """Over a fake server; `test_worker_vllm_server_real.py` runs the suite over `vllm serve`."""
 
     @pytest.fixture
@@ -164,12 +172,13 @@ class TestVllmServer(Conformance):
             engine: Any = open_engine("vllm-server", config)
             info = await engine.start()
             server.engine.cache = FakeCache(BLOCK)
+            server.weights.sources = {"/weights/1": 1}
             yield Bench(engine, info, PROMPT, server.kill, SLOTS)
             await engine.stop(5.0)
 
 
 @pytest.mark.parametrize("increments", [True, False])
-class TestSglangServer(Conformance):
+class TestSglangServer(Conformance, ServerWeights):
     """Over a fake server, with both forms of streams; with a tokenizer, and without one."""
 
     @pytest.fixture
@@ -184,6 +193,7 @@ class TestSglangServer(Conformance):
             engine: Any = open_engine("sglang-server", config)
             info = await engine.start()
             server.engine.cache = FakeCache(BLOCK)
+            server.weights.sources = {"/weights/1": 1}
             yield Bench(engine, info, PROMPT, server.kill, SLOTS)
             await engine.stop(5.0)
 

@@ -113,7 +113,7 @@ async def test_every_token_has_the_version_that_decoded_it(fleet: Fleet) -> None
         ids = ids_of(deltas)
         assert len(ids) == 400
         assert versions_of(deltas) == decoded_by(ids)
-    assert len({version for deltas in turns for version in versions_of(deltas)}) > 80
+    assert len({version for deltas in turns for version in versions_of(deltas)}) > 50
 
 
 async def test_turn_of_one_version_has_no_correction(fleet: Fleet) -> None:

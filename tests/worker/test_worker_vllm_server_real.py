@@ -28,6 +28,7 @@ from tests.kit.vllm_serve import BLOCK, VllmServe, vllm_serve
 from tests.kit.waiting import ENGINE_LIMIT_S, eventually
 from tests.worker.conformance import Bench, Conformance, cached, output
 from tests.worker.vision import VisionConformance, VisionPrompts
+from tests.worker.weights import WeightsConformance
 
 SLOTS = 4
 PROMPT = [(11 * i + 3) % 500 + 8 for i in range(100)]
@@ -91,6 +92,8 @@ async def bench(shared: Shared, model: Path) -> AsyncIterator[Bench]:
     info = await asyncio.wait_for(engine.start(), ENGINE_LIMIT_S)
     await server.clear_cache()
     yield Bench(engine, info, PROMPT, server.kill, SLOTS, ENGINE_LIMIT_S)
+    if engine.healthy() and engine.weights_version:
+        await engine.update_weights(str(model), 0)
     await engine.stop(5.0)
 
 
@@ -210,13 +213,9 @@ class Turns:
         return {version for deltas in self.deltas for version in versions_of(deltas)}
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def turns(bench: Bench, model: Path) -> AsyncIterator[Turns]:
-    """The server has its first weights afterwards."""
-    yield Turns(bench)
-    engine: Any = bench.engine
-    if engine.healthy():
-        await engine.update_weights(str(model), 0)
+@pytest.fixture
+def turns(bench: Bench) -> Turns:
+    return Turns(bench)
 
 
 async def test_every_token_is_that_of_the_weights_of_its_span(
@@ -305,8 +304,10 @@ async def test_vllm_dies_of_weights_that_do_not_exist(turns: Turns) -> None:
     assert not engine.healthy()
 
 
-class TestVllmServer(Conformance):
-    pass
+class TestVllmServer(Conformance, WeightsConformance):
+    @pytest.fixture
+    def sources(self, versions: list[Path], tmp_path: Path) -> tuple[Path, Path]:
+        return versions[1], tmp_path
 
 
 @pytest.fixture(scope="module")

@@ -215,3 +215,11 @@ async def test_prompt_of_another_version_is_not_predicted(trial: Trial) -> None:
     await trial.control("weights", source="v1", version=1)
     assert (await expected("d"), await expected("e")) == (0, 16)
     assert (await expected("f", any_weights=True)) == 16
+
+
+async def test_version_that_somebody_else_has_loaded_is_on_the_card(trial: Trial) -> None:
+    service: Any = trial.bus.worker.heartbeats.service
+    watch = asyncio.create_task(service.watch())
+    trial.engine.weights_version = 9
+    await eventually(lambda: service.models[0].weights_version == 9)
+    watch.cancel()

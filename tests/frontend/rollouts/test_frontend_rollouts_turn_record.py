@@ -2,6 +2,8 @@
 
 from array import array
 
+from msgspec.structs import replace
+
 from schemas.conversation import Call, Conversation, Sampling, Text
 from schemas.events import (
     UNKNOWN_WEIGHTS,
@@ -64,6 +66,17 @@ def test_blocks_are_unknown_without_log_probabilities() -> None:
 def test_versions_are_those_of_the_events() -> None:
     spans = [WeightsSpan(0, UNKNOWN_WEIGHTS), WeightsSpan(3, 2), WeightsSpan(7, 3)]
     assert recorded(decoded(AGENT, TRACED, spans)).weights == spans
+
+
+def test_end_says_which_versions_and_experts_are_sure() -> None:
+    """In place of all spans from the first of them on."""
+    told = [WeightsSpan(0, 2), WeightsSpan(3, UNKNOWN_WEIGHTS)]
+    steps = decoded(AGENT, TRACED, told)
+    (end,) = (event for event in steps[-1] if isinstance(event, Finish))
+    steps[-1][-1] = replace(end, weights=[WeightsSpan(3, 2), WeightsSpan(7, 3)], experts="t.npy")
+    turn = recorded(steps)
+    assert turn.weights == [WeightsSpan(0, 2), WeightsSpan(3, 2), WeightsSpan(7, 3)]
+    assert turn.experts == "t.npy"
 
 
 def test_tokens_after_a_cut_are_left_out() -> None:
