@@ -12,6 +12,8 @@ MAX_BYTES = 64 * 1024 * 1024
 KEPT = 6
 """Turns of one rollout: the newest of its conversation and of its helpers'."""
 _TOKEN_BYTES = 4
+_TURN_BYTES = 1024
+"""Of a turn besides its tokens."""
 
 
 class RecentTurns:
@@ -46,4 +48,5 @@ class RecentTurns:
 
 
 def _size(turns: list[SampledTurn]) -> int:
-    return sum(len(turn.prompt) + len(turn.output) for turn in turns) * _TOKEN_BYTES
+    tokens = sum(len(turn.prompt) + len(turn.output) for turn in turns)
+    return tokens * _TOKEN_BYTES + len(turns) * _TURN_BYTES

@@ -34,14 +34,18 @@ def test_turn_replaces_those_that_it_continues() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    recent = RecentTurns(max_bytes=4 * 100)
+    recent = RecentTurns(max_bytes=10_000)
     for number in range(50):
-        recent.add(f"ro/{number}", sampled_turn("t", [1] * 30, [2] * 10))
+        recent.add(f"ro/{number}", sampled_turn("t", [1] * 600, [2] * 10))
     kept = [number for number in range(50) if recent.nearest(f"ro/{number}", _next())]
     assert kept == [48, 49]
-    recent.add("ro/large", sampled_turn("t", [1] * 200, [2]))
+    recent.add("ro/large", sampled_turn("t", [1] * 3000, [2]))
     assert recent.nearest("ro/large", _next()) is None
     assert recent.nearest("ro/49", _next()) is not None
+    for number in range(50):
+        recent.add(f"short/{number}", sampled_turn("t", [1], [2]))
+    kept = [number for number in range(50) if recent.nearest(f"short/{number}", _next())]
+    assert len(kept) == 9, "a turn has more than its tokens"
 
 
 def _next() -> SampledTurn:
