@@ -33,11 +33,19 @@ class Tap:
     def samples(self, model: Path) -> list[SAMPLE]:
         """Stops; returns the samples, after the independent script has checked them."""
         self.stop()
-        tap, samples = self.folder / "tap.jsonl", self.folder / "samples.jsonl"
-        made = _run("-m", "services.cli.main", "trajectories", tap, "--model", model)
-        samples.write_text(made)
-        _run("-S", "-I", CHECK, tap, samples)
-        return [json.loads(line) for line in made.splitlines()]
+        made = _run(
+            "-m", "services.cli.main", "trajectories", self.folder / "tap.jsonl", "--model", model
+        )
+        return self.check(made)
+
+    def check(self, lines: str, *missing: str) -> list[SAMPLE]:
+        """Stops; returns samples, after the independent script has checked them. `missing`: turns
+        that may be in none."""
+        self.stop()
+        samples = self.folder / "samples.jsonl"
+        samples.write_text(lines)
+        _run("-S", "-I", CHECK, self.folder / "tap.jsonl", samples, *missing)
+        return [json.loads(line) for line in lines.splitlines()]
 
 
 def _run(*arguments: str | Path) -> str:
