@@ -200,8 +200,8 @@ class RolloutChanged(Struct, frozen=True, omit_defaults=True, tag="rollout", tag
     id: str
     turn: str = ""
     """The turn that has ended; "": the rollout's own state has changed."""
-    cancels: bool = False
-    """Its open turns are cancelled."""
+    cancels: Literal["", "aborted", "restarted", "deleted"] = ""
+    """Why its open turns are cancelled; "": they are not."""
 
 
 ResponseNotice: TypeAlias = ResponseDeleted | ResponseCancelled

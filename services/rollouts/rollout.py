@@ -1,6 +1,6 @@
 """Defines a rollout: one run of an agent, recorded for training. Pure."""
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
@@ -9,7 +9,7 @@ from schemas.conversation import Sampling
 ROLLOUT_PREFIX = "ro_"
 """Begins every rollout's id, which is also a key: 128 random bits follow, in hexadecimal."""
 
-Count: TypeAlias = Annotated[int, Meta(ge=1)]
+Count: TypeAlias = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 
 
 class RolloutLimits(Struct, frozen=True):
@@ -17,7 +17,8 @@ class RolloutLimits(Struct, frozen=True):
 
     turns: Count | None = None
     output_tokens: Count | None = None
-    """The sum over its turns. A turn gets what is left."""
+    """The sum over its turns. A turn gets what is left; turns that run at once get all of it
+    each."""
     seconds: Annotated[float, Meta(gt=0)] | None = None
     """Since it was made."""
 
@@ -27,7 +28,7 @@ class WeightsPolicy(Struct, frozen=True):
 
     any_weights: bool = False
     """As in `Hints`."""
-    max_version_lag: Annotated[int, Meta(ge=0)] | None = None
+    max_version_lag: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
     """How many versions older the weights of its first turn may be. Then it takes no more turns;
     None: any number."""
     on_lag: Literal["end", "restart"] = "end"
@@ -52,7 +53,8 @@ class Rollout(Struct, frozen=True, omit_defaults=True, tag="rollout"):
     weights: WeightsPolicy = WeightsPolicy()
     group: str | None = None
     """Rollouts of one task have the same."""
-    metadata: dict[str, Any] = {}
+    metadata: bytes = b"{}"
+    """A JSON object."""
 
 
 class RolloutState(Struct, frozen=True, omit_defaults=True, tag="state"):
@@ -66,6 +68,8 @@ class RolloutState(Struct, frozen=True, omit_defaults=True, tag="state"):
     """Unix time; None: it is open."""
     run: int = 1
     """Counts the restarts. Turns of earlier runs are in no sample."""
+    began: float | None = None
+    """Unix time of the last restart."""
 
 
 class Rewards(Struct, frozen=True, omit_defaults=True, tag="rewards"):

@@ -1,9 +1,9 @@
 """The public form of samples: lines of JSON (docs/trajectories.md). Pure."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-from msgspec import Struct
+from msgspec import Raw, Struct, field
 from msgspec.structs import asdict, replace
 
 from services.rollouts.rollout import Rewards, Rollout
@@ -135,7 +135,8 @@ class RolloutSample(Sample, frozen=True):
     rollout: str = ""
     group: str | None = None
     reward: float | None = None
-    metadata: dict[str, Any] = {}
+    metadata: Raw = field(default_factory=lambda: Raw(b"{}"))
+    """The object that its trainer gave it."""
     missing: list[MissingTurn] = []
     """Turns of the rollout that are in none of its samples."""
 
@@ -185,6 +186,6 @@ def sample_of_rollout(
         rollout=rollout.id,
         group=rollout.group,
         reward=rewards.reward,
-        metadata=rollout.metadata,
+        metadata=Raw(rollout.metadata),
         missing=[*missing],
     )

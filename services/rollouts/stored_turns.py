@@ -48,6 +48,8 @@ class FailedTurn(Struct, frozen=True, tag="failed"):
     turn: str
     run: int
     why: WhyMissing
+    output_tokens: int = 0
+    """The tokens that were decoded all the same."""
 
 
 class StoredTurn(Struct, frozen=True, omit_defaults=True, tag="turn"):
@@ -93,7 +95,6 @@ class StoredTurn(Struct, frozen=True, omit_defaults=True, tag="turn"):
         return self.weights[0].version if self.weights else 0
 
 
-TurnRecord: TypeAlias = OpenTurn | FailedTurn | StoredTurn
 _Readable: TypeAlias = list[tuple[float, str, StoredTurn, SampledTurn | None]]
 """A heap of turns with their bases, by the time of their end."""
 
@@ -168,21 +169,12 @@ def _unpack_logprobs(data: bytes) -> list[float | None]:
 class StoredRun:
     """The records of one run of a rollout."""
 
-    def __init__(self, records: Iterable[TurnRecord], run: int) -> None:
+    def __init__(self, records: Iterable[StoredTurn], run: int) -> None:
         """`records`: those of the rollout, in any order; other runs' are left out."""
-        self.open: list[OpenTurn] = []
-        self.failed: list[FailedTurn] = []
         self._by_base: defaultdict[str, list[StoredTurn]] = defaultdict(list)
         for record in records:
-            if record.run != run:
-                continue
-            match record:
-                case OpenTurn():
-                    self.open.append(record)
-                case FailedTurn():
-                    self.failed.append(record)
-                case StoredTurn():
-                    self._by_base[record.base].append(record)
+            if record.run == run:
+                self._by_base[record.base].append(record)
 
     def turns(self) -> Iterator[SampledTurn]:
         """Yields the turns in the order of their end, once. A turn is held only until those that
@@ -210,36 +202,22 @@ class FollowedRun:
     """One run of a rollout, read while it is written."""
 
     def __init__(self, run: int) -> None:
-        self.failed: list[FailedTurn] = []
         self.unreadable: list[str] = []
         """Turns with a base that is missing."""
         self._run = run
-        self._open: dict[str, OpenTurn] = {}
         self._bases: LRUCache[str, SampledTurn] = LRUCache(MAX_BASES)
 
-    @property
-    def open(self) -> list[OpenTurn]:
-        """The turns that have begun and not ended."""
-        return [*self._open.values()]
-
-    def turns(self, records: Iterable[TurnRecord]) -> Iterator[SampledTurn]:
-        """Takes the next records; yields the turns that have ended, in the order in which they were
-        stored."""
+    def turns(self, records: Iterable[StoredTurn]) -> Iterator[SampledTurn]:
+        """Takes the next records; yields their turns in the same order."""
         for record in records:
             if record.run != self._run:
                 continue
-            if isinstance(record, OpenTurn):
-                self._open[record.turn] = record
-                continue
-            self._open.pop(record.turn, None)
-            if isinstance(record, FailedTurn):
-                self.failed.append(record)
-            elif record.base and record.base not in self._bases:
+            if record.base and record.base not in self._bases:
                 self.unreadable.append(record.turn)
-            else:
-                turn = _unpack(record, self._bases.get(record.base))
-                self._bases[turn.id] = turn
-                yield turn
+                continue
+            turn = _unpack(record, self._bases.get(record.base))
+            self._bases[turn.id] = turn
+            yield turn
 
 
 def _unpack(stored: StoredTurn, base: SampledTurn | None) -> SampledTurn:

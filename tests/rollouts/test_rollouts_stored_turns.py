@@ -12,10 +12,9 @@ from msgspec.structs import replace
 from schemas.conversation import Call, Client, Text
 from schemas.events import FinishReason, PromptImage, WeightsSpan
 from services.rollouts.stored_turns import (
-    FailedTurn,
-    OpenTurn,
+    FollowedRun,
     StoredRun,
-    TurnRecord,
+    StoredTurn,
     pack_turn,
 )
 from services.rollouts.turn import SampleBlock, SampledTurn, digest_of
@@ -31,7 +30,7 @@ OTHER = {
 }
 
 
-decode = msgspec.msgpack.Decoder(TurnRecord).decode
+decode = msgspec.msgpack.Decoder(StoredTurn).decode
 
 
 def encoded(made: SampledTurn, base: SampledTurn | None, run: int) -> bytes:
@@ -118,13 +117,25 @@ def test_turn_with_a_lost_base_is_named_and_so_are_those_after_it() -> None:
     assert sorted(run.unreadable) == ["t2", "t3"]
 
 
-def test_other_records_and_other_runs_are_told_apart() -> None:
-    begun, failed = OpenTurn("a", 2, "f", 1.5), FailedTurn("b", 2, "aborted")
-    old = [OpenTurn("c", 1, "f", 1.5), FailedTurn("d", 1, "failed")]
-    values = [msgspec.msgpack.encode(record) for record in (begun, failed, *old)]
-    values.append(encoded(session(1, 3, 4)[0], None, 1))
-    run = StoredRun(map(decode, values), 2)
-    assert ([*run.turns()], run.open, run.failed) == ([], [begun], [failed])
+def test_turns_of_other_runs_are_left_out() -> None:
+    turns = session(1, 3, 4)
+    run = StoredRun([pack_turn(turns[0], None, 1)], 2)
+    assert ([*run.turns()], run.unreadable) == ([], [])
+    assert [*FollowedRun(2).turns([pack_turn(turns[0], None, 1)])] == []
+
+
+def test_follower_reads_turns_as_they_are_written() -> None:
+    turns = session(4, 10, 10)
+    stored = [pack_turn(turns[0], None, 1)]
+    stored += [pack_turn(later, base, 1) for base, later in pairwise(turns)]
+    run = FollowedRun(1)
+    for record, made in zip(stored, turns, strict=True):
+        (read,) = run.turns([record])
+        assert is_equal(read, made)
+    assert run.unreadable == []
+    late = FollowedRun(1)
+    assert [*late.turns(stored[2:])] == []
+    assert late.unreadable == ["t2", "t3"]
 
 
 def test_turn_of_a_long_session_takes_a_few_kilobytes() -> None:

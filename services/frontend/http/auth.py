@@ -174,6 +174,8 @@ class Callers:
     def renew(self, caller: Caller) -> Caller:
         """Returns the caller with the rights and limits of now. Raises Unauthorized where its key
         was removed or has expired."""
+        if caller.rollout is not None:
+            return self.of_rollout(caller.rollout)
         if self._keys is None or caller.key is None:
             return caller
         for key in self._keys:

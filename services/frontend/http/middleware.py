@@ -66,6 +66,12 @@ class RequestContext:
         """The holder of the key; None where there are no keys."""
         return self.caller.tenant
 
+    @property
+    def owner(self) -> str | None:
+        """Who may read what the request stores: its rollout, or its tenant."""
+        rollout = self.caller.rollout
+        return self.tenant if rollout is None else rollout.id
+
     def open_request(self) -> AbstractContextManager[None]:
         """Counts a request that decodes tokens as open while entered. Raises RateLimited on
         entering."""

@@ -23,11 +23,13 @@ _SECRET = re.compile(rf"({ROLLOUT_PREFIX}[0-9a-f]{{6}})[0-9a-f]{{26}}")
 def take_rollout(message: Any) -> tuple[Any, str]:
     """Returns the head of a request (aiohttp's `RawRequestMessage`) without the beginning of its
     path that names a rollout, and the rollout's id; "" where there is none."""
-    match = _API_PATH.fullmatch(message.path)
+    url = message.url
+    match = _API_PATH.fullmatch(url.raw_path_qs)
     if match is None:
         return message, ""
     id, path = match.groups()
-    return message._replace(path=path, url=URL(path, encoded=True)), id
+    origin = str(url).removesuffix(url.raw_path_qs)  # proxies get whole addresses
+    return message._replace(path=path, url=URL(origin + path, encoded=True)), id
 
 
 def is_rollout(key: str) -> bool:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from msgspec import structs
+from msgspec.structs import replace
 
 from schemas.conversation import Conversation, Sampling
 from schemas.errors import Invalid
@@ -15,6 +16,8 @@ ROLLOUT_ENDED = "rollout_ended"
 _ENDS = {
     "finished": "it is finished",
     "aborted": "it was aborted",
+    "restarted": "it was restarted, and this turn began before",
+    "deleted": "it was deleted",
     "turns": "it has all of its turns",
     "output_tokens": "it has all of its output tokens",
     "seconds": "its time is over",
@@ -22,40 +25,42 @@ _ENDS = {
 }
 
 
-def ended_error(state: RolloutState) -> Invalid:
-    """Makes the error for a turn of a rollout that has ended."""
-    why = _ENDS[state.reason or state.status]
-    return Invalid(f"This rollout takes no more turns: {why}.", code=ROLLOUT_ENDED)
+def ended_error(why: str) -> Invalid:
+    """Makes the error for a turn of a rollout that has ended. `why`: its status, the limit, or why
+    its turns are cancelled."""
+    return Invalid(f"This rollout takes no more turns: {_ENDS[why]}.", code=ROLLOUT_ENDED)
 
 
-def reached_limit(view: RolloutView, now: float, version: int) -> RolloutState | None:
-    """Returns the state in which a rollout ends before its next turn; None: it goes on.
+def reached_limit(view: RolloutView, now: float, version: int | None) -> RolloutState | None:
+    """Returns the state in which an open rollout ends; None: it goes on.
 
     Args:
         now: Unix time.
-        version: of the weights that would decode the turn.
+        version: of the weights that would decode a turn; None: no turn is wanted.
     """
+    if view.state.status != "open":
+        return None
     reason = _reached(view, now, version)
     if not reason:
         return None
     restarts = reason == "version_lag" and view.rollout.weights.on_lag == "restart"
-    return RolloutState("stale" if restarts else "ended", reason, now, view.state.run)
+    return replace(view.state, status="stale" if restarts else "ended", reason=reason, ended=now)
 
 
-def _reached(view: RolloutView, now: float, version: int) -> str:
+def _reached(view: RolloutView, now: float, version: int | None) -> str:
     """The name of the limit that is reached; "": none."""
     limits = view.rollout.limits
-    turns = view.ended_turns + len(view.open_turns)
-    if limits.turns is not None and turns >= limits.turns:
+    if limits.turns is not None and view.decoded_turns >= limits.turns:
         return "turns"
     if limits.output_tokens is not None and view.output_tokens >= limits.output_tokens:
         return "output_tokens"
-    if limits.seconds is not None and now - view.rollout.created >= limits.seconds:
+    began = view.state.began or view.rollout.created
+    if limits.seconds is not None and now - began >= limits.seconds:
         return "seconds"
     most = view.rollout.weights.max_version_lag
-    if most is not None and view.versions and version - view.versions[0] > most:
-        return "version_lag"
-    return ""
+    if most is None or version is None or not view.versions:
+        return ""
+    return "version_lag" if version - view.versions[0] > most else ""
 
 
 def rollout_conversation(
@@ -64,21 +69,21 @@ def rollout_conversation(
     """Returns a turn's conversation as it is decoded: with the rollout's sampling, and with what is
     recorded. `logprobs`: whether the engine reports log probabilities."""
     rollout = view.rollout
-    sampling = structs.replace(conversation.sampling, **_changes(rollout.sampling))
+    sampling = replace(conversation.sampling, **_changes(rollout.sampling))
     limits = [
         conversation.sampling.max_tokens,
         rollout.sampling.max_tokens,
         _tokens_left(rollout, view),
     ]
-    sampling = structs.replace(
+    sampling = replace(
         sampling,
         max_tokens=min((limit for limit in limits if limit is not None), default=None),
         return_token_ids=True,
     )
     if logprobs and sampling.logprobs is None:
-        sampling = structs.replace(sampling, logprobs=0)
-    hints = structs.replace(conversation.hints, any_weights=rollout.weights.any_weights)
-    return structs.replace(conversation, sampling=sampling, hints=hints)
+        sampling = replace(sampling, logprobs=0)
+    hints = replace(conversation.hints, any_weights=rollout.weights.any_weights)
+    return replace(conversation, sampling=sampling, hints=hints)
 
 
 def _changes(sampling: Sampling) -> dict[str, Any]:

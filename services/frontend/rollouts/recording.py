@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from typing_extensions import override
 
 from schemas.conversation import Sampling
-from schemas.errors import Invalid, TurnwireError
+from schemas.errors import TurnwireError
 from schemas.events import (
     Delta,
     Failed,
@@ -23,7 +23,7 @@ from schemas.events import (
     TurnEvent,
     failure_of,
 )
-from services.frontend.rollouts.limits import ended_error, reached_limit, rollout_conversation
+from services.frontend.rollouts.limits import ended_error, rollout_conversation
 from services.frontend.rollouts.rollouts import Rollouts
 from services.frontend.rollouts.turn_record import TurnRecord
 from services.frontend.rollouts.turn_writer import TurnWriter
@@ -36,8 +36,7 @@ from services.frontend.turns.interfaces import (
     TurnGateway,
     TurnSink,
 )
-from services.rollouts.rollout import RolloutState
-from services.rollouts.stored_turns import WhyMissing
+from services.rollouts.stored_turns import FailedTurn, WhyMissing
 
 
 class RecordingGateway(TurnGateway):
@@ -55,7 +54,9 @@ class RecordingGateway(TurnGateway):
         if admitted.rollout is None:
             return await self.gateway.open(admitted, sink, turn_id=turn_id)
         view = await self.rollouts.find(admitted.rollout.id)
-        await self._check(view, admitted)
+        await self.rollouts.end_at_limit(view, admitted.card.weights_version)
+        if view.state.status != "open":
+            raise ended_error(view.state.reason or view.state.status)
         return await RecordedTurn(self, view, admitted, sink, turn_id).open()
 
     @override
@@ -63,14 +64,6 @@ class RecordingGateway(TurnGateway):
         """Returns when no turn is open and all records are stored."""
         await self.gateway.drain()
         await self.writer.drain()
-
-    async def _check(self, view: RolloutView, admitted: Admitted) -> None:
-        if view.state.status == "open":
-            state = reached_limit(view, time.time(), admitted.card.weights_version)
-            if state is None:
-                return
-            await self.rollouts.set_state(view, state)
-        raise ended_error(view.state)
 
 
 class RecordedTurn(TurnSink):
@@ -101,32 +94,44 @@ class RecordedTurn(TurnSink):
         """None until it is open."""
         self._opening = asyncio.timeout(None)
         """Expires if the rollout is aborted while the turn is opened."""
-        self._is_aborted = False
+        self._aborted = ""
+        """Why its rollout cancels it; "": it does not."""
         self._is_recorded = False
 
     # -- opening
 
     async def open(self) -> OpenTurn:
         """Opens the turn, as `TurnGateway.open`."""
-        self._recording.writer.begin(self._view, self._id, time.time())
         self._recording.rollouts.add_turn(self._view.rollout.id, self)
         try:
             async with self._opening:
+                await self._begin()
                 self._turn = await self._recording.gateway.open(
                     self._admitted, self, turn_id=self._id
                 )
         except TimeoutError:
-            raise _aborted_error() from None
+            raise ended_error(self._aborted) from None
         except TurnwireError:
             self._fail("refused")
             raise
         except asyncio.CancelledError:
             self._fail("cancelled")
             raise
-        if self._is_aborted:  # just before the turn was open
+        if self._aborted:  # just before the turn was open
             self._turn.cancel("failed")
-            raise _aborted_error()
+            raise ended_error(self._aborted)
         return OpenedTurn(self._for_client(self._turn.prepared), self.cancel)
+
+    async def _begin(self) -> None:
+        """Stores that the turn is open: if this process dies, it is known to be missing. Raises
+        Invalid if other turns, that run now, are the last that the rollout may have."""
+        await self._recording.writer.begin(self._view, self._id, time.time())
+        most = self._view.rollout.limits.turns
+        if most is None:
+            return
+        await self._recording.rollouts.read_again(self._view)
+        if self._view.turns_before(self._id) >= most:
+            raise ended_error("turns")
 
     @override
     def opened(self, prepared: Prepared) -> None:
@@ -151,17 +156,17 @@ class RecordedTurn(TurnSink):
             self._turn.cancel(reason)
         self._fail("cancelled")
 
-    def abort(self) -> None:
+    def abort(self, why: str) -> None:
         """Ends the turn with its rollout; the client gets an error."""
         if self._is_recorded:
             return
         self._fail("aborted")
-        self._is_aborted = True
+        self._aborted = why
         if self._turn is None:
             self._opening.reschedule(0.0)
         else:
             self._turn.cancel("failed")
-            self._sink.push([Failed(_aborted_error().info)])
+            self._sink.push([Failed(ended_error(why).info)])
 
     def _end(self, last: LastEvent) -> None:
         if self._is_recorded:
@@ -175,7 +180,8 @@ class RecordedTurn(TurnSink):
 
     def _fail(self, why: WhyMissing) -> None:
         if not self._is_recorded:
-            self._recording.writer.fail(self._view, self._id, self._run, why)
+            failed = FailedTurn(self._id, self._run, why, self._record.output_tokens)
+            self._recording.writer.fail(self._view, failed)
             self._leave()
 
     def _leave(self) -> None:
@@ -204,7 +210,3 @@ def _without_logprobs(event: TurnEvent) -> TurnEvent:
     if isinstance(event, Delta | OutputTokens) and event.logprobs is not None:
         return replace(event, logprobs=None)
     return event
-
-
-def _aborted_error() -> Invalid:
-    return ended_error(RolloutState("aborted"))

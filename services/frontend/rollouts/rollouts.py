@@ -9,7 +9,7 @@ import secrets
 import time
 from collections import defaultdict
 from contextlib import suppress
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias
 from weakref import WeakValueDictionary
 
 from aiohttp import web
@@ -21,6 +21,7 @@ from schemas.control import RolloutChanged
 from schemas.errors import Invalid, NotFound
 from services.frontend.http.auth import Caller, Callers
 from services.frontend.http.middleware import RolloutCallers
+from services.frontend.rollouts.limits import reached_limit
 from services.frontend.rollouts.store import RolloutStore
 from services.frontend.rollouts.view import RolloutView
 from services.rollouts.rollout import ROLLOUT_PREFIX, Rewards, Rollout, RolloutState
@@ -30,8 +31,6 @@ MAX_VIEWS = 4096
 """Rollouts that a frontend remembers, without their tokens."""
 FRESH_S = 0.25
 """How long what was read counts as new."""
-SEEN_S = 5.0
-"""How long a rollout that was there counts as there: the store drops old ones."""
 SETTLE_S = 5.0
 """How long the end of a rollout waits until the turns that have ended are stored."""
 POLL_S = 0.05
@@ -41,11 +40,15 @@ WAITS_S = (0.0, 0.05, 0.1, 0.2)
 """Pauses before a rollout that was made a moment ago is looked for."""
 
 
+CancelReason: TypeAlias = Literal["", "aborted", "restarted", "deleted"]
+"""As in `RolloutChanged.cancels`."""
+
+
 class Abortable(Protocol):
     """A turn that this frontend runs."""
 
-    def abort(self) -> None:
-        """Ends the turn with an error for its client."""
+    def abort(self, why: str) -> None:
+        """Ends the turn with an error for its client. `why`: as in `RolloutChanged.cancels`."""
         ...
 
 
@@ -92,7 +95,7 @@ class Rollouts(RolloutCallers):
         """Stores a new rollout under an id of its own. Raises TurnwireError."""
         rollout = replace(rollout, id=ROLLOUT_PREFIX + secrets.token_hex(16), created=time.time())
         await self.store.put(rollout.id, rollout)
-        return RolloutView(rollout)
+        return await self.find(rollout.id)
 
     async def find(self, id: str) -> RolloutView:
         """Returns a rollout with what is stored of it now. Raises NotFound, and TurnwireError if
@@ -105,16 +108,15 @@ class Rollouts(RolloutCallers):
             await asyncio.sleep(pause)
             view = await self._load(id)
             if view is not None:
-                self._views[id] = view
-                return view
+                return self._views.setdefault(id, view)  # others may have loaded it, too
         raise _not_found(id)
 
     async def find_own(self, id: str, caller: Caller) -> RolloutView:
-        """Returns a rollout of the caller's, for its trainer. Raises as `find`; Forbidden for a
-        rollout's own id as the key."""
+        """Returns a rollout of the caller's, for its trainer. Raises as `find`."""
         view = await self.find(id)
         if view.rollout.tenant != caller.tenant:
             raise _not_found(id)
+        await self.end_at_limit(view)
         return view
 
     async def refresh(self, view: RolloutView) -> None:
@@ -122,47 +124,57 @@ class Rollouts(RolloutCallers):
         now = asyncio.get_running_loop().time()
         if now - view.read_at < FRESH_S:
             return
-        if now - view.seen_at >= SEEN_S:
-            await self._check_presence(view)
-            view.seen_at = now
+        await self._check_presence(view)
         async for number, record in self.store.read(view.rollout.id, view.read_to):
             view.read_to = number
-            view.apply(record)
+            view.apply(record, number)
         view.read_at = now
 
-    async def end(self, view: RolloutView, state: RolloutState) -> None:
+    async def end_at_limit(self, view: RolloutView, version: int | None = None) -> None:
+        """Ends a rollout that has reached a limit. `version`: as for `reached_limit`. Raises
+        TurnwireError."""
+        state = reached_limit(view, time.time(), version)
+        if state is not None:
+            await self.set_state(view, state)
+
+    async def end(self, view: RolloutView, status: Literal["finished", "aborted"]) -> None:
         """Ends a rollout that is open; does nothing for any other. Aborted ones lose their open
         turns. Returns when the turns that have ended are stored. Raises TurnwireError."""
-        await self._read_again(view)
+        await self.read_again(view)
         if view.state.status == "open":
-            await self.set_state(view, replace(state, ended=time.time(), run=view.state.run))
+            state = replace(view.state, status=status, ended=time.time())
+            await self.set_state(view, state, "aborted" if status == "aborted" else "")
         until = asyncio.get_running_loop().time() + SETTLE_S
         while self.has_running_turns(view) and asyncio.get_running_loop().time() < until:
             await asyncio.sleep(POLL_S)
-            await self._read_again(view)
+            await self.read_again(view)
 
     async def restart(self, view: RolloutView) -> None:
         """Begins a rollout again, without its turns so far. Raises TurnwireError."""
-        await self._read_again(view)
-        await self.set_state(view, RolloutState(run=view.state.run + 1), cancels=True)
+        await self.read_again(view)
+        view.rewards = Rewards()
+        await self.store.put(view.rollout.id, view.rewards)
+        state = RolloutState(run=view.state.run + 1, began=time.time())
+        await self.set_state(view, state, "restarted")
 
     async def set_state(
-        self, view: RolloutView, state: RolloutState, *, cancels: bool | None = None
+        self,
+        view: RolloutView,
+        state: RolloutState,
+        cancels: Literal["", "aborted", "restarted"] = "",
     ) -> None:
-        """Stores another state, which all frontends apply. `cancels`: open turns are cancelled; by
-        default those of an aborted rollout. Raises TurnwireError."""
+        """Stores another state, which all frontends apply. `cancels`: as in `RolloutChanged`.
+        Raises TurnwireError."""
         await self.store.put(view.rollout.id, state)
         view.state = state
-        if cancels is None:
-            cancels = state.status == "aborted"
         self.announce(RolloutChanged(view.rollout.id, cancels=cancels))
 
     async def reward(self, view: RolloutView, rewards: Rewards) -> None:
         """Stores rewards in place of earlier ones. Raises Invalid for an unknown turn, and
         TurnwireError."""
-        await self._read_again(view)
+        await self.read_again(view)
         for turn in rewards.turns:
-            if not view.has_turn(turn):
+            if turn not in view.turns:
                 raise Invalid(f"turns: the rollout has no turn {turn}", param="turns")
         await self.store.put(view.rollout.id, rewards)
         view.rewards = rewards
@@ -172,7 +184,7 @@ class Rollouts(RolloutCallers):
         """Deletes a rollout and its turns. Raises TurnwireError."""
         await self.store.delete(view.rollout.id)
         self._views.pop(view.rollout.id, None)
-        self.announce(RolloutChanged(view.rollout.id, cancels=True))
+        self.announce(RolloutChanged(view.rollout.id, cancels="deleted"))
 
     def announce(self, notice: RolloutChanged) -> None:
         """Reports a change to everyone who waits for it, here and in other frontends."""
@@ -184,14 +196,12 @@ class Rollouts(RolloutCallers):
         view = self._views.get(notice.id)
         if view is not None:
             view.read_at = 0.0
-            if notice.cancels:  # it may be deleted
-                view.seen_at = -SEEN_S
         news = self._news.pop(notice.id, None)
         if news is not None:
             news.set()
         if notice.cancels:
             for turn in [*self._open.get(notice.id, ())]:
-                turn.abort()
+                turn.abort(notice.cancels)
 
     def news_of(self, id: str) -> asyncio.Event:
         """Returns an event that the next change of a rollout sets."""
@@ -230,9 +240,9 @@ class Rollouts(RolloutCallers):
                     return None
                 view = RolloutView(record)
                 view.first = number
-                view.read_at = view.seen_at = now
+                view.read_at = now
             view.read_to = number
-            view.apply(record)
+            view.apply(record, number)
         return view
 
     async def _check_presence(self, view: RolloutView) -> None:
@@ -241,7 +251,9 @@ class Rollouts(RolloutCallers):
             self._views.pop(id, None)
             raise _not_found(id)
 
-    async def _read_again(self, view: RolloutView) -> None:
+    async def read_again(self, view: RolloutView) -> None:
+        """Reads what is new of a rollout, even if it was read a moment ago. Raises as
+        `refresh`."""
         view.read_at = 0.0
         await self.refresh(view)
 

@@ -50,10 +50,6 @@ class RolloutStore:
         `Bucket.put`."""
         await self._bucket.put(id, _encode(record), _member(record))
 
-    def offer(self, id: str, record: Record) -> None:
-        """Sends a record, without waiting for the acknowledgement. Raises as `Bucket.offer`."""
-        self._bucket.offer(id, _encode(record), _member(record))
-
     async def read(self, id: str, after: int = 0) -> AsyncIterator[tuple[int, Record]]:
         """Yields the records that were written after number `after`, oldest first, each with its
         number. Raises TurnwireError."""

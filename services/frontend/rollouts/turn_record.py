@@ -35,6 +35,11 @@ class TurnRecord:
         self._events: list[TurnEvent] = []
         self._blocks: list[SampleBlock] = []
 
+    @property
+    def output_tokens(self) -> int:
+        """The number of tokens so far."""
+        return len(self._output)
+
     def begin(self, prepared: Prepared) -> None:
         """Takes the prompt."""
         self._prepared = prepared

@@ -15,7 +15,6 @@ from services.rollouts.stored_turns import (
     FailedTurn,
     OpenTurn,
     StoredTurn,
-    WhyMissing,
     pack_turn,
 )
 from services.rollouts.turn import SampledTurn
@@ -54,20 +53,19 @@ class TurnWriter:
         }
         register(metrics, CountCollector(counters))
 
-    def begin(self, view: RolloutView, turn: str, now: float) -> None:
-        """Notes that a turn is open: if this process dies, the turn is known to be missing. Raises
-        as `Bucket.offer`."""
+    async def begin(self, view: RolloutView, turn: str, now: float) -> None:
+        """Stores that a turn is open. Raises TurnwireError."""
         record = OpenTurn(turn, view.state.run, self._rollouts.process.id, now)
-        self._rollouts.store.offer(view.rollout.id, record)
         view.apply(record)
+        await self._rollouts.store.put(view.rollout.id, record)
 
     def write(self, view: RolloutView, run: int, turn: SampledTurn) -> None:
         """Stores a turn with its tokens."""
         self._spawn(turn.id, self._store(view, turn, run))
 
-    def fail(self, view: RolloutView, turn: str, run: int, why: WhyMissing) -> None:
+    def fail(self, view: RolloutView, record: FailedTurn) -> None:
         """Stores why a turn has no tokens."""
-        self._spawn(turn, self._put(view, FailedTurn(turn, run, why)))
+        self._spawn(record.turn, self._put(view, record))
 
     async def drain(self) -> None:
         """Returns when all records are stored."""
@@ -89,7 +87,7 @@ class TurnWriter:
         try:
             await self._put(view, pack_turn(turn, base, run))
         except TooLarge:
-            await self._put(view, FailedTurn(turn.id, run, "too_large"))
+            await self._put(view, FailedTurn(turn.id, run, "too_large", len(turn.output)))
         else:
             self._recent.add(recent, turn)
 

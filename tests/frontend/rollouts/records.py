@@ -38,6 +38,8 @@ def open_turn(id: str, run: int = 1, frontend: str = "frontend-1") -> OpenTurn:
     return OpenTurn(id, run, frontend, 1.0)
 
 
-def failed_turn(id: str, run: int = 1, why: WhyMissing = "failed") -> FailedTurn:
+def failed_turn(
+    id: str, run: int = 1, why: WhyMissing = "failed", output_tokens: int = 0
+) -> FailedTurn:
     """The record of a turn without tokens."""
-    return FailedTurn(id, run, why)
+    return FailedTurn(id, run, why, output_tokens)

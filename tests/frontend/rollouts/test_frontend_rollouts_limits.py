@@ -10,7 +10,7 @@ from services.frontend.apis.rollouts.wire import RolloutSampling
 from services.frontend.rollouts.limits import ended_error, reached_limit, rollout_conversation
 from services.frontend.rollouts.view import RolloutView
 from services.rollouts.rollout import Rollout, RolloutLimits, RolloutState, WeightsPolicy
-from tests.frontend.rollouts.records import open_turn, stored_turn
+from tests.frontend.rollouts.records import failed_turn, open_turn, stored_turn
 
 NOW = 1000.0
 
@@ -32,6 +32,8 @@ def test_each_limit_ends_a_rollout() -> None:
     turns = view_of(stored_turn("t1"), limits=RolloutLimits(turns=2))
     assert reached_limit(turns, NOW, 0) is None
     turns.apply(open_turn("t2"))
+    assert reached_limit(turns, NOW, 0) is None, "it may end without a token"
+    turns.apply(failed_turn("t2", output_tokens=3))
     assert reached_limit(turns, NOW, 0) == RolloutState("ended", "turns", NOW, 1)
 
     tokens = view_of(stored_turn("t1", output=[1] * 9), limits=RolloutLimits(output_tokens=10))
@@ -60,18 +62,20 @@ def test_lag_counts_from_the_weights_of_the_first_turn(on_lag: Any, status: str)
 
 
 @pytest.mark.parametrize(
-    ("state", "text"),
+    ("why", "text"),
     [
-        (RolloutState("finished"), "finished"),
-        (RolloutState("aborted"), "aborted"),
-        (RolloutState("ended", "turns"), "all of its turns"),
-        (RolloutState("ended", "output_tokens"), "output tokens"),
-        (RolloutState("ended", "seconds"), "time is over"),
-        (RolloutState("stale", "version_lag"), "weights"),
+        ("finished", "finished"),
+        ("aborted", "aborted"),
+        ("restarted", "began before"),
+        ("deleted", "deleted"),
+        ("turns", "all of its turns"),
+        ("output_tokens", "output tokens"),
+        ("seconds", "time is over"),
+        ("version_lag", "weights"),
     ],
 )
-def test_error_names_the_reason(state: RolloutState, text: str) -> None:
-    error = ended_error(state)
+def test_error_names_the_reason(why: str, text: str) -> None:
+    error = ended_error(why)
     assert text in error.info.message
     assert error.info.code == "rollout_ended"
 

@@ -16,13 +16,13 @@ def test_turn_is_open_until_its_record() -> None:
     view.apply(open_turn("t2", frontend="frontend-2"))
     view.apply(open_turn("t3"))
     assert [turn.frontend for turn in view.open_turns] == ["frontend-1", "frontend-2", "frontend-1"]
-    assert view.ended_turns == 0
+    assert len(view.stored_turns) == 0
     view.apply(stored_turn("t2", output=[1, 2, 3], version=4))
     view.apply(failed_turn("t3"))
-    assert (view.ended_turns, len(view.open_turns), view.output_tokens) == (1, 1, 3)
+    assert (len(view.stored_turns), len(view.open_turns), view.output_tokens) == (1, 1, 3)
     assert view.versions == [4]
-    assert view.has_turn("t1")
-    assert not view.has_turn("t9")
+    assert "t1" in view.turns
+    assert "t9" not in view.turns
 
 
 def test_restart_leaves_the_turns_of_earlier_runs_out() -> None:
@@ -30,12 +30,12 @@ def test_restart_leaves_the_turns_of_earlier_runs_out() -> None:
     view.apply(stored_turn("t1", version=2))
     view.apply(open_turn("t2"))
     view.apply(RolloutState(run=2))
-    assert (view.turns, view.output_tokens, view.versions) == ([], 0, [])
-    assert not view.has_turn("t1")
+    assert (view.turns, view.output_tokens, view.versions) == ({}, 0, [])
+    assert "t1" not in view.turns
     view.apply(stored_turn("t2", run=1))
-    assert view.ended_turns == 0, "a turn of the first run that ended late"
+    assert len(view.stored_turns) == 0, "a turn of the first run that ended late"
     view.apply(stored_turn("t3", run=2, version=3))
-    assert (view.ended_turns, view.versions) == (1, [3])
+    assert (len(view.stored_turns), view.versions) == (1, [3])
 
 
 def test_state_rewards_and_images_are_the_newest() -> None:
@@ -55,4 +55,4 @@ def test_record_may_be_applied_twice() -> None:
     view = new_view()
     for _ in range(2):
         view.apply(stored_turn("t1", output=[1, 2]))
-    assert (view.ended_turns, view.output_tokens) == (1, 2)
+    assert (len(view.stored_turns), view.output_tokens) == (1, 2)

@@ -5,6 +5,7 @@ from typing import Literal
 
 import msgspec
 from aiohttp import web
+from msgspec import Raw
 
 from schemas.errors import Forbidden, Invalid, NotFound
 from services.frontend.apis.rollouts import wire
@@ -18,11 +19,12 @@ from services.frontend.http.auth import Caller
 from services.frontend.http.middleware import REQUEST_CONTEXT
 from services.frontend.rollouts.rollouts import ROLLOUTS
 from services.frontend.rollouts.view import RolloutView
-from services.rollouts.rollout import Rewards, Rollout, RolloutState
+from services.rollouts.rollout import Rewards, Rollout
+from services.rollouts.sample_lines import MissingTurn
 from services.runtime.config import FrontendConfig
 
 PATH = "/rollouts"
-MAX_BODY_BYTES = 256 * 1024
+MAX_BODY_BYTES = 64 * 1024
 _ROLLOUT = f"{PATH}/{{id}}"
 _ID = "A rollout's id."
 
@@ -47,6 +49,7 @@ class RolloutRoutes:
         """`POST /rollouts`: a new rollout."""
         body = await read_request(http, MAX_BODY_BYTES, _parse_rollout)
         caller = _trainer(http)
+        caller.limiter.count()
         model = body.model or self._only_model(caller)
         if model:
             self._admission.resolve(model, caller)
@@ -60,31 +63,31 @@ class RolloutRoutes:
             limits=body.limits,
             weights=body.weights,
             group=body.group,
-            metadata=body.metadata,
+            metadata=bytes(body.metadata),
         )
-        return _answer(http, await self._rollouts.make(rollout))
+        return self._answer(http, await self._rollouts.make(rollout))
 
     async def retrieve(self, http: web.Request) -> web.Response:
         """`GET /rollouts/{id}`: its state."""
-        return _answer(http, await self._find(http))
+        return self._answer(http, await self._find(http))
 
     async def finish(self, http: web.Request) -> web.Response:
         """`POST /rollouts/{id}/finish`: it takes no more turns; open ones go on to their end."""
         view = await self._find(http)
-        await self._rollouts.end(view, RolloutState("finished"))
-        return _answer(http, view)
+        await self._rollouts.end(view, "finished")
+        return self._answer(http, view)
 
     async def abort(self, http: web.Request) -> web.Response:
         """`POST /rollouts/{id}/abort`: it takes no more turns, and open ones are cancelled."""
         view = await self._find(http)
-        await self._rollouts.end(view, RolloutState("aborted"))
-        return _answer(http, view)
+        await self._rollouts.end(view, "aborted")
+        return self._answer(http, view)
 
     async def restart(self, http: web.Request) -> web.Response:
         """`POST /rollouts/{id}/restart`: it begins again, without its turns so far."""
         view = await self._find(http)
         await self._rollouts.restart(view)
-        return _answer(http, view)
+        return self._answer(http, view)
 
     async def reward(self, http: web.Request) -> web.Response:
         """`PUT /rollouts/{id}/reward`: the reward of the rollout and of turns, in place of earlier
@@ -92,7 +95,7 @@ class RolloutRoutes:
         body = await read_request(http, MAX_BODY_BYTES, _parse_reward)
         view = await self._find(http)
         await self._rollouts.reward(view, Rewards(body.reward, body.turns))
-        return _answer(http, view)
+        return self._answer(http, view)
 
     async def samples(self, http: web.Request) -> web.StreamResponse:
         """`GET /rollouts/{id}/samples`: its samples as lines of JSON."""
@@ -100,7 +103,8 @@ class RolloutRoutes:
         format = http.query.get("format", "")
         if format not in FORMATS:
             raise Invalid(f"format: {format} is not one of: trl", param="format")
-        sender = SampleSender(http, self._rollouts, view)
+        url = f"{_origin(http)}{PATH}/{view.rollout.id}"
+        sender = SampleSender(http, self._rollouts, view, url)
         if http.query.get("follow", "").lower() not in ("true", "1"):
             return await sender.send_all(format)
         if format:
@@ -122,6 +126,10 @@ class RolloutRoutes:
         await self._rollouts.delete(view)
         return json_response(wire.DeletedRollout(view.rollout.id))
 
+    def _answer(self, http: web.Request, view: RolloutView) -> web.Response:
+        missing = view.missing(self._rollouts.process.is_alive)
+        return json_response(_document(view, _origin(http), missing))
+
     def _only_model(self, caller: Caller) -> str:
         """The model that the caller may use, if there is one; "" if there are several."""
         names = [card.served_name for card in self._admission.models(caller) if not card.adapter]
@@ -141,7 +149,10 @@ def _trainer(http: web.Request) -> Caller:
 
 
 def _parse_rollout(body: bytes, _headers: Headers) -> wire.RolloutBody:
-    return decode_body(_decode_rollout, body, _explain)
+    parsed = decode_body(_decode_rollout, body, _explain)
+    if not bytes(parsed.metadata).startswith(b"{"):
+        raise Invalid("metadata: an object is expected", param="metadata")
+    return parsed
 
 
 def _parse_reward(body: bytes, _headers: Headers) -> wire.RewardBody:
@@ -152,10 +163,15 @@ def _explain(_body: bytes, message: str) -> Invalid:
     return Invalid(f"The body is not valid: {message}")
 
 
-def _answer(http: web.Request, view: RolloutView) -> web.Response:
+def _origin(http: web.Request) -> str:
+    """The address that the request was sent to. Its host may be malformed."""
+    return f"{http.scheme}://{http.host}"
+
+
+def _document(view: RolloutView, origin: str, missing: list[MissingTurn]) -> wire.RolloutDocument:
     rollout = view.rollout
-    origin = f"{http.url.origin()}{PATH}/{rollout.id}"
-    document = wire.RolloutDocument(
+    base_url = f"{origin}{PATH}/{rollout.id}"
+    return wire.RolloutDocument(
         id=rollout.id,
         object="rollout",
         status=view.state.status,
@@ -163,22 +179,21 @@ def _answer(http: web.Request, view: RolloutView) -> web.Response:
         created=rollout.created,
         ended=view.state.ended,
         run=view.state.run,
-        base_urls=wire.BaseUrls(origin, f"{origin}/v1"),
+        base_urls=wire.BaseUrls(base_url, f"{base_url}/v1"),
         model=rollout.model or None,
         sampling=wire.RolloutSampling.of(rollout.sampling),
         limits=rollout.limits,
         weights=rollout.weights,
         group=rollout.group,
-        metadata=rollout.metadata,
-        turns=view.ended_turns,
-        open_turns=len(view.open_turns),
-        failed_turns=view.failed_turns,
+        metadata=Raw(rollout.metadata),
+        turns=len(view.stored_turns),
+        open_turns=len([turn for turn in missing if turn.why == "running"]),
+        missing=missing,
         output_tokens=view.output_tokens,
         weights_versions=view.versions,
         reward=view.rewards.reward,
         turn_rewards=view.rewards.turns,
     )
-    return json_response(document)
 
 
 def _add_routes(setup: ApiSetup) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 from aiohttp import web
 
-from schemas.errors import TurnwireError
+from schemas.errors import NotFound, TurnwireError
 from services.frontend.rollouts.rollouts import Rollouts
 from services.frontend.rollouts.view import RolloutView
 from services.rollouts.formats import TrlRow, trl_row
@@ -18,7 +18,7 @@ from services.rollouts.sample_lines import (
     sample_of_rollout,
 )
 from services.rollouts.samples import Sampler
-from services.rollouts.stored_turns import FollowedRun, StoredRun, TurnRecord
+from services.rollouts.stored_turns import FollowedRun, StoredRun, StoredTurn
 
 CONTENT_TYPE = "application/jsonl"
 FORMATS = ("", "trl")
@@ -30,25 +30,29 @@ _encode = msgspec.json.Encoder().encode
 class SampleSender:
     """Sends the samples of one rollout as the response to one request."""
 
-    def __init__(self, http: web.Request, rollouts: Rollouts, view: RolloutView) -> None:
-        origin = f"{http.url.origin()}/rollouts/{view.rollout.id}"
+    def __init__(self, http: web.Request, rollouts: Rollouts, view: RolloutView, url: str) -> None:
+        """`url`: the rollout's address."""
         self._http = http
         self._rollouts = rollouts
         self._view = view
         self._run = view.state.run
-        self._urls = SampleUrls(f"{origin}/images/", "")
+        self._urls = SampleUrls(f"{url}/images/", "")
         self._sampler = Sampler(one_run=True)
         self._read_to = 0
         """The number of the last record that was read."""
+        self._sent: set[str] = set()
+        """The turns that are in samples."""
         self._response = web.StreamResponse(headers={"content-type": CONTENT_TYPE})
 
     async def send_all(self, format: str) -> web.StreamResponse:
         """Sends each sample as it is now, in one of the `FORMATS`. Raises TurnwireError before the
         first byte."""
+        await self._rollouts.read_again(self._view)
         run = StoredRun(await self._read(), self._run)
         for turn in run.turns():
             self._sampler.add(turn)
-        missing = self._missing(run)
+            self._sent.add(turn.id)
+        missing = self._missing(run.unreadable)
 
         await self._response.prepare(self._http)
         for sample in self._sampler.close():
@@ -66,18 +70,22 @@ class SampleSender:
             news = self._rollouts.news_of(self._view.rollout.id)
             try:
                 await self._rollouts.refresh(self._view)
+                await self._rollouts.end_at_limit(self._view)
                 has_ended = self._has_ended()
                 records = await self._read()
+            except NotFound:  # it was deleted
+                break
             except TurnwireError:  # the store is away: the follower waits for it
                 has_ended = False
                 records = []
             for turn in run.turns(records):
+                self._sent.add(turn.id)
                 await self._write(self._line(self._sampler.follow(turn)))
             if has_ended:
                 break
             await self._rollouts.wait_for_news(news)
 
-        missing = self._missing(run)
+        missing = self._missing(run.unreadable)
         for sample in self._sampler.close():
             await self._write(self._line(line_after(sample), missing))
         await self._response.write_eof()
@@ -90,22 +98,19 @@ class SampleSender:
             return True
         return state.status != "open" and not self._rollouts.has_running_turns(self._view)
 
-    async def _read(self) -> list[TurnRecord]:
-        """Reads what is new of the turns."""
+    async def _read(self) -> list[StoredTurn]:
+        """Reads the turns that were stored since the last call."""
         store = self._rollouts.store
         new = [pair async for pair in store.read(self._view.rollout.id, self._read_to)]
         if new:
             self._read_to = new[-1][0]
-        return [record for _, record in new if isinstance(record, TurnRecord)]
+        return [record for _, record in new if isinstance(record, StoredTurn)]
 
-    def _missing(self, run: StoredRun | FollowedRun) -> list[MissingTurn]:
-        """The turns that are in no sample."""
-        is_alive = self._rollouts.process.is_alive
-        missing = [MissingTurn(turn.turn, turn.why) for turn in run.failed]
-        missing += [MissingTurn(turn, "lost") for turn in run.unreadable]
-        for turn in run.open:
-            missing.append(MissingTurn(turn.turn, "running" if is_alive(turn.frontend) else "lost"))
-        return missing
+    def _missing(self, unreadable: Sequence[str]) -> list[MissingTurn]:
+        """The turns that are in no sample. `unreadable`: those with a lost base."""
+        missing = self._view.missing(self._rollouts.process.is_alive)
+        missing += [MissingTurn(turn, "lost") for turn in unreadable]
+        return [turn for turn in missing if turn.turn not in self._sent]
 
     def _line(self, sample: Sample, missing: Sequence[MissingTurn] = ()) -> RolloutSample:
         view = self._view

@@ -1,12 +1,20 @@
 """The bodies and answers of `/rollouts`."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
 from schemas.conversation import Sampling
-from services.frontend.apis.shared.decode import Integer, Limit, Share
+from services.frontend.apis.shared.decode import (
+    MAX_INTEGER,
+    Integer,
+    JsonObject,
+    Limit,
+    Share,
+    raw_default,
+)
 from services.rollouts.rollout import RolloutLimits, WeightsPolicy
+from services.rollouts.sample_lines import MissingTurn
 
 Penalty = Annotated[float, Meta(ge=-100.0, le=100.0)]
 Label = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -24,7 +32,7 @@ class RolloutSampling(Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
     frequency_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, Meta(gt=0.0, le=100.0)] | None = None
     min_tokens: Limit | None = None
-    max_tokens: Annotated[int, Meta(ge=1)] | None = None
+    max_tokens: Annotated[int, Meta(ge=1, le=MAX_INTEGER)] | None = None
     """Most tokens of a turn; a client may ask for fewer."""
 
     @classmethod
@@ -56,7 +64,7 @@ class RolloutBody(Struct, forbid_unknown_fields=True):
     weights: WeightsBody = WeightsBody()
     group: Label | None = None
     """Rollouts of one task have the same."""
-    metadata: dict[str, Any] = {}
+    metadata: JsonObject = raw_default(b"{}")
     """Comes back in its samples."""
 
 
@@ -98,13 +106,13 @@ class RolloutDocument(Struct, frozen=True):
     limits: RolloutLimits
     weights: WeightsPolicy
     group: str | None
-    metadata: dict[str, Any]
+    metadata: JsonObject
     turns: int
     """Turns with tokens."""
     open_turns: int
-    """Turns that run, or were lost with their process."""
-    failed_turns: int
-    """Turns that ended without tokens. `missing` in samples has the reasons."""
+    """Turns that run."""
+    missing: list[MissingTurn]
+    """Turns without tokens, those that run among them."""
     output_tokens: int
     weights_versions: list[int]
     """The versions that decoded the first tokens of its turns."""

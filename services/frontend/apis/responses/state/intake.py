@@ -52,7 +52,7 @@ class Intake:
         """
         context = model.context
         store = self.store if store is None else store
-        expanded = await expand(request, store, context.tenant)
+        expanded = await expand(request, store, context.owner)
         converted = await self._convert(expanded, headers, model)
 
         input_items = InputItems(expanded.request, context.id)
@@ -65,14 +65,14 @@ class Intake:
         elif await exceeds_threshold(expanded.request, converted.conversation, model):
             items = [*expanded.history, *input_items.read()]
             compacted, converted = await self._compact_before(converted, items, headers, model)
-        return AcceptedRequest(converted, context.id, context.tenant, input_items, compacted)
+        return AcceptedRequest(converted, context.id, context.owner, input_items, compacted)
 
     async def compact(
         self, request: ResponsesRequest, headers: Headers, model: ModelAccess
     ) -> ConvertedRequest:
         """Converts a request for the summary of its conversation. Raises as `accept`."""
         context = model.context
-        expanded = await expand(request, self.store, context.tenant)
+        expanded = await expand(request, self.store, context.owner)
         converted = await self._convert(expanded, headers, model, compacting=True)
 
         input_items = await run_in_thread_if(
@@ -85,7 +85,7 @@ class Intake:
         self, request: ResponsesRequest, headers: Headers, model: ModelAccess
     ) -> Conversation:
         """The conversation of a request for counting. Raises as `accept`."""
-        expanded = await expand(request, self.store, model.context.tenant)
+        expanded = await expand(request, self.store, model.context.owner)
         converted = await self._convert(expanded, headers, model, counting=True)
         return converted.conversation
 

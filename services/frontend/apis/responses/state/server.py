@@ -132,7 +132,7 @@ class ResponsesServer:
         if job is not None:
             self.background.cancel(id)
             await job.wait()
-        if not await self.store.delete(id, http[REQUEST_CONTEXT].tenant):
+        if not await self.store.delete(id, http[REQUEST_CONTEXT].owner):
             raise not_found("Response", id, "response_id")
         return json_response(wire_answers.Deleted(id))
 
@@ -235,12 +235,12 @@ class ResponsesServer:
 
     def _running_job(self, http: web.Request) -> Job | None:
         """The response that a path names, if it runs in the background of this process."""
-        return self.background.find(http.match_info["id"], http[REQUEST_CONTEXT].tenant)
+        return self.background.find(http.match_info["id"], http[REQUEST_CONTEXT].owner)
 
     async def _stored_record(self, http: web.Request) -> StoredResponse:
         """The response that a path names. Raises NotFound."""
         id = http.match_info["id"]
-        record = await self.store.get(id, http[REQUEST_CONTEXT].tenant)
+        record = await self.store.get(id, http[REQUEST_CONTEXT].owner)
         if record is None:
             raise not_found("Response", id, "response_id")
         return record
