@@ -25,6 +25,7 @@ from services.frontend.rollouts.limits import reached_limit
 from services.frontend.rollouts.store import RolloutStore
 from services.frontend.rollouts.view import RolloutView
 from services.rollouts.rollout import ROLLOUT_PREFIX, Rewards, Rollout, RolloutState
+from services.rollouts.sample_lines import MissingTurn
 from services.runtime.storage.kv import Bucket
 
 MAX_VIEWS = 4096
@@ -229,6 +230,17 @@ class Rollouts(RolloutCallers):
     def has_running_turns(self, view: RolloutView) -> bool:
         """Returns whether turns of a rollout will still end."""
         return any(self.process.is_alive(turn.frontend) for turn in view.open_turns)
+
+    def missing_turns(self, view: RolloutView) -> list[MissingTurn]:
+        """Returns the turns without tokens, those that run among them."""
+        missing = []
+        for id, turn in view.turns.items():
+            if turn.why is not None:
+                missing.append(MissingTurn(id, turn.why))
+            elif turn.frontend:
+                is_running = self.process.is_alive(turn.frontend)
+                missing.append(MissingTurn(id, "running" if is_running else "lost"))
+        return missing
 
     async def _load(self, id: str) -> RolloutView | None:
         """Reads all of a rollout; None if there is none, or its first records were dropped."""

@@ -1,13 +1,9 @@
 """What a frontend knows of one rollout: the sum of its records, without tokens. Pure."""
 
-from collections.abc import Callable
-from typing import Literal
-
 from msgspec import Struct
 
 from services.frontend.rollouts.store import Record
 from services.rollouts.rollout import Rewards, Rollout, RolloutState
-from services.rollouts.sample_lines import MissingTurn
 from services.rollouts.stored_turns import FailedTurn, OpenTurn, StoredTurn, WhyMissing
 
 
@@ -99,17 +95,6 @@ class RolloutView:
     def versions(self) -> list[int]:
         """The versions of the weights that decoded the first tokens of its turns."""
         return sorted({turn.version for turn in self.stored_turns})
-
-    def missing(self, is_alive: Callable[[str], bool]) -> list[MissingTurn]:
-        """Returns the turns without tokens. `is_alive`: whether a frontend lives."""
-        missing = []
-        for id, turn in self.turns.items():
-            if turn.why is not None:
-                missing.append(MissingTurn(id, turn.why))
-            elif turn.frontend:
-                why: Literal["running", "lost"] = "running" if is_alive(turn.frontend) else "lost"
-                missing.append(MissingTurn(id, why))
-        return missing
 
     def has_image(self, hash: str) -> bool:
         """Returns whether the prompt of any turn has an image with this hash."""

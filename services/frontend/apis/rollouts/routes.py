@@ -127,7 +127,7 @@ class RolloutRoutes:
         return json_response(wire.DeletedRollout(view.rollout.id))
 
     def _answer(self, http: web.Request, view: RolloutView) -> web.Response:
-        missing = view.missing(self._rollouts.process.is_alive)
+        missing = self._rollouts.missing_turns(view)
         return json_response(_document(view, _origin(http), missing))
 
     def _only_model(self, caller: Caller) -> str:

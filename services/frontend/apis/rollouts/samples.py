@@ -108,7 +108,7 @@ class SampleSender:
 
     def _missing(self, unreadable: Sequence[str]) -> list[MissingTurn]:
         """The turns that are in no sample. `unreadable`: those with a lost base."""
-        missing = self._view.missing(self._rollouts.process.is_alive)
+        missing = self._rollouts.missing_turns(self._view)
         missing += [MissingTurn(turn, "lost") for turn in unreadable]
         return [turn for turn in missing if turn.turn not in self._sent]
 
