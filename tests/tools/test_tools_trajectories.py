@@ -168,6 +168,15 @@ def test_versions_of_weights_are_those_of_the_worker_that_decoded() -> None:
     assert sampled_turn(turn, 0.0).weights == [(0, UNKNOWN_WEIGHTS), (2, 9)]
 
 
+def test_versions_that_the_end_corrects() -> None:
+    sent = tokens(0, 3, 4, 5, weights=(WeightsSpan(0, 7), WeightsSpan(2, 8)))
+    end = TokenFinish(FinishReason.STOP, 9, weights=[WeightsSpan(1, 8)], experts="e.npy")
+    frame = TokenFrame("w", 1, [TokenEntry("t", 1, 3, [], finish=end)])
+    (turn,), _, _ = follow(request(), generate(), sent, frame, ended(4))
+    sampled = sampled_turn(turn, 0.0)
+    assert (sampled.weights, sampled.experts) == ([(0, 7), (1, 8)], "e.npy")
+
+
 def test_turns_that_are_not_one_sequence_are_left_out() -> None:
     failed = EventFrame("p", 1, [EventEntry("t", 1, [Failed(ErrorInfo(ErrorKind.ENGINE, "x"))])])
     for messages in (
@@ -200,3 +209,10 @@ def test_a_recording_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert (sample["ids"], sample["loss_mask"]) == ([1, 2, 3, 9], [0, 0, 1, 1])
     assert sample["turns"][0]["blocks"] is None
     assert "1 have not ended" in err
+
+
+def test_version_that_begins_with_the_end_token() -> None:
+    sent = tokens(0, 3, 4, weights=(WeightsSpan(0, 7),))
+    end = tokens(2, stop=9, weights=(WeightsSpan(2, 8),))
+    (turn,), _, _ = follow(request(), generate(), sent, end, ended(3))
+    assert sampled_turn(turn, 0.0).weights == [(0, 7), (2, 8)]

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from schemas import events, frames
 from schemas.control import Cancel
 from schemas.conversation import Call, Conversation, Text
-from schemas.events import Failed, Finish, FinishReason
+from schemas.events import Failed, Finish, FinishReason, corrected
 from services.runtime.streams.turn_log import Cursor, LoggedEvent, TurnLog, Verdict
 from turnwire_tools.replay.replay_file import RecordedEvents, RecordedPrompt, RecordedTokens
 
@@ -48,8 +48,10 @@ class FollowedTurn(Struct, dict=True):
     tokens: int = 0
     logprob_at: dict[int, float] = {}
     """Log probabilities by output index."""
-    version_at: dict[int, int] = {}
-    """Versions of the weights by the output index from which on they decoded."""
+    weights: list[events.WeightsSpan] = []
+    """The versions of the weights that decoded the tokens."""
+    experts: str = ""
+    """As in `TokenFinish`."""
     images: list[events.PromptImage] = []
     """The images in the prompt."""
     stop: frames.TokenFinish | None = None
@@ -172,7 +174,7 @@ class FollowedTurn(Struct, dict=True):
             self.steps = [step for step in self.steps if isinstance(step, RecordedEvents)]
             self.tokens = 0
             self.logprob_at = {}
-            self.version_at = {}
+            self.weights = []
             self.stop = None
             self.context = None
 
@@ -181,16 +183,24 @@ class FollowedTurn(Struct, dict=True):
         if entry.attempt < self.placed.attempt:
             return
         new = entry.ids[max(0, self.tokens - entry.at) :]
-        if entry.at <= self.tokens and new:
+        if entry.at <= self.tokens and (new or entry.finish is not None):
             for span in entry.weights:
-                self.version_at[max(span.at, self.tokens)] = span.version
+                start = max(span.at, self.tokens)
+                self.weights = corrected(self.weights, [span._replace(at=start)])
+        if entry.at <= self.tokens and new:
             self.tokens += len(new)
             self.steps.append(RecordedTokens(new, self._at(now)))
         for at, pairs in enumerate(entry.logprobs or (), entry.at):
             if pairs:
                 self.logprob_at[at] = pairs[0][1]
-        if entry.finish is not None and entry.finish.stop_id is not None:
-            self.stop = entry.finish
+        if entry.finish is not None:
+            self._take_end(entry.finish)
+
+    def _take_end(self, finish: frames.TokenFinish) -> None:
+        if finish.stop_id is not None:
+            self.stop = finish
+        self.weights = corrected(self.weights, finish.weights)
+        self.experts = finish.experts
 
     def add_events(self, entry: frames.EventEntry, now: float) -> None:
         """Adds the events that are new; a `Dispatch` follows from the others.

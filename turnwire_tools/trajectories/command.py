@@ -11,7 +11,6 @@ import msgspec
 from cyclopts import Parameter
 
 from schemas import subjects
-from schemas.events import WeightsSpan
 from schemas.frames import ParseContext, TokenFinish
 from services.cli.instances import bus_defaults
 from services.cli.registry import Command
@@ -157,7 +156,8 @@ def sampled_turn(turn: FollowedTurn, ended: float) -> SampledTurn:
         answers=answers_of(turn.conversation),
         question=question_of(turn.conversation),
         images=turn.images,
-        weights=[WeightsSpan(*entry) for entry in sorted(turn.version_at.items())],
+        weights=turn.weights,
+        experts=turn.experts,
     )
 
 
