@@ -104,6 +104,15 @@ class EngineRequests:
         check(engine_request, self._info)
         return DecodingStart(request, engine_request, resume, blocks, counter)
 
+    def again(self, start: DecodingStart, now: float) -> DecodingStart:
+        """Returns what an attempt begins with that has not started, for the weights of now. Raises
+        as `start`."""
+        made = self.start(start.request, start.first.images, now)
+        version = 0 if self._weights is None else self._weights.weights_version
+        # the engine may still hold the stopped one under its id
+        first = msgspec.structs.replace(made.first, id=f"{made.first.id}.w{version}")
+        return msgspec.structs.replace(made, first=first)
+
     def rest(
         self, first: EngineRequest, output: Sequence[int], counter: ThoughtCounter
     ) -> EngineRequest:

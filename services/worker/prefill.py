@@ -7,6 +7,7 @@ from schemas.frames import PrefillNotice
 from services.runtime.process import Process
 from services.runtime.requests import after_sending
 from services.worker.engine import EngineDelta
+from services.worker.engine_requests import DecodingStart
 from services.worker.kv.publisher import Kv, PromptBlocks
 from services.worker.observer import WorkerObserver
 
@@ -33,7 +34,8 @@ class PrefillReporter:
 
     process: Process
     kv: Kv
-    turn: str
+    start: DecodingStart | None
+    """What the turn began with, as long as it has no tokens."""
     blocks: PromptBlocks
     notice: str
     """The subject of the preprocessor; "": none waits."""
@@ -48,9 +50,15 @@ class PrefillReporter:
         self.is_over = True
         if computed:
             self.kv.record_prompt(self.blocks)
-        if self.notice:  # the first token goes first
-            notice = PrefillNotice(self.turn, computed)
+        if self.notice and self.start is not None:  # the first token goes first
+            notice = PrefillNotice(self.start.request.turn, computed)
             after_sending(self.process.publish, self.notice, notice)
+        self.start = None
+
+    def restart(self, start: DecodingStart) -> None:
+        """Begins again, with other blocks: the turn is opened for other weights."""
+        self.start = start
+        self.blocks = start.blocks
 
     def record_found(self, cached: int | None) -> None:
         """Reports how much of the prompt the engine found in its cache, in tokens; None: it has not

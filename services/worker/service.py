@@ -1,10 +1,10 @@
 """The worker process, which connects one engine to the bus.
 
 The path of a turn: `Worker._take_turn` admits or refuses a request at once, and has the engine open
-it with a sink; the engine then puts each step's tokens into the turn's token stream
-(`output/decoding.py`), and the outbox drains what is ready to the parser shards, one frame per
-shard and tick (`output/token_output.py`). Nothing awaits, so that a turn needs no task, except one
-with images, which are fetched first. Cancellation closes the engine's handle.
+it with a sink (`turn_opener.py`); the engine then puts each step's tokens into the turn's token
+stream (`output/decoding.py`), and the outbox drains what is ready to the parser shards, one frame
+per shard and tick (`output/token_output.py`). Nothing awaits, so that a turn needs no task, except
+one with images, which are fetched first. Cancellation closes the engine's handle.
 """
 
 import asyncio
@@ -28,24 +28,19 @@ from services.runtime.recent_turns import RecentTurns
 from services.runtime.requests import after_sending
 from services.worker.adapters import OfferedAdapters
 from services.worker.admission import check_images
-from services.worker.budgeted_turn import BudgetedTurn, Continuation
 from services.worker.engine import (
     Engine,
-    EngineDied,
     EngineImage,
     EngineInfo,
     ExplainsDeath,
-    Sink,
     UpdatableWeights,
 )
-from services.worker.engine_requests import DecodingStart, EngineRequests, prompt_tokens
+from services.worker.engine_requests import DecodingStart, prompt_tokens
 from services.worker.engines.registry import open_engine
-from services.worker.kv.publisher import Kv, open_publisher
+from services.worker.kv.publisher import open_publisher
 from services.worker.observer import WorkerObserver
-from services.worker.output.decoding import Decoding
 from services.worker.output.token_output import TokenOutput
-from services.worker.output.token_stream import TokenStream
-from services.worker.prefill import PrefillReporter, PrefillSink
+from services.worker.turn_opener import TurnOpener
 from services.worker.weights import EngineControls
 
 HEALTH_INTERVAL_S = 0.5
@@ -72,10 +67,11 @@ class Worker(Service):
         self._loop = asyncio.get_running_loop()
         self._observer = WorkerObserver(process)
         self._output = TokenOutput(process, model, self._observer)
-        self.turns = self._output.turns
-        """The turns that decode."""
+        self._turns = self._output.turns
         self._kv = open_publisher(process, engine, info, model)
-        self._requests = EngineRequests(engine, info, self._kv)
+        self.opener = TurnOpener(
+            process, engine, info, kv=self._kv, turns=self._turns, observer=self._observer
+        )
         self._images = StoredImages(process)
         self._cancelled = RecentTurns()
         self._adapters = OfferedAdapters(engine, info)
@@ -90,19 +86,18 @@ class Worker(Service):
         Returns `GenerateReply.expected_cached`. Raises TurnwireError to refuse.
         """
         self._admit(request)
-        start = self._requests.start(request, images, self._loop.time())
+        start = self.opener.start(request, images)
         if request.is_prefill:
             self._prefill(start)
         else:
             self._cancel_earlier_attempt(request)
             parser = self._output.choose_parser(request.parser)
-            decoding = self._make_decoding(start)
-            self._open_in_engine(decoding, start)
-            self.turns.add(decoding, parser, request.timeout_s)
+            decoding = self.opener.open(start)
+            self._turns.add(decoding, parser, request.timeout_s)
             self._process.registry.expect_heartbeats(
                 "frontend", request.frontend, self._loop.time()
             )
-        return start.blocks.cached if _is_worth_holding_for(self._kv, self._info) else None
+        return start.blocks.cached if self.opener.holds_help else None
 
     def _admit(self, request: GenerateRequest) -> None:
         if self._process.draining or not self._engine.healthy():
@@ -110,7 +105,7 @@ class Worker(Service):
         if self._cancelled.attempt(request.turn) >= request.attempt:
             # rare: a cancellation overtook its request
             raise errors.Unavailable("the turn was cancelled")
-        newest = self.turns.find(request.turn)
+        newest = self._turns.find(request.turn)
         if newest is not None and newest.stream.attempt >= request.attempt:
             raise errors.Unavailable("this worker has the turn already")
         if request.adapter and request.adapter not in self._adapters.names():
@@ -119,7 +114,7 @@ class Worker(Service):
         if request.timeout_s is not None and request.timeout_s <= 0:
             raise errors.TimedOut("the request's deadline has passed", code=errors.DEADLINE_PASSED)
         slots = self._engine.load().slots
-        if 0 < slots <= len(self.turns) - self._queue_limit:
+        if 0 < slots <= len(self._turns) - self._queue_limit:
             raise errors.Overloaded(
                 "all slots of this worker are taken and its queue is full",
                 retry_after_s=errors.RETRY_AFTER_S,
@@ -127,56 +122,17 @@ class Worker(Service):
 
     def _prefill(self, start: DecodingStart) -> None:
         """Has the engine compute a prompt that no turn has requested yet."""
-        if self.turns or self._engine.load().waiting:  # only idle workers do
+        if self._turns or self._engine.load().waiting:  # only idle workers do
             raise errors.Overloaded(
                 "this worker has turns to decode", retry_after_s=errors.RETRY_AFTER_S
             )
-        self._engine.open(start.first, PrefillSink(start.request.turn, self._observer))
-        self._kv.record_prompt(start.blocks)
+        self.opener.open_prefill(start)
 
     def _cancel_earlier_attempt(self, request: GenerateRequest) -> None:
-        earlier = self.turns.find(request.turn)
+        earlier = self._turns.find(request.turn)
         if earlier is not None:
             # rare: another attempt at a turn reaches the worker that decodes it
             earlier.cancel()
-
-    def _make_decoding(self, start: DecodingStart) -> Decoding:
-        """Makes the sink of a turn."""
-        request = start.request
-        stream = TokenStream(
-            turn=request.turn,
-            attempt=request.attempt,
-            frontend=request.frontend,
-            context=request.context.copy(),  # a view would keep the whole message in memory
-            ids=list(start.resume),
-            expected_cached=start.blocks.cached or 0,
-        )
-        notice = request.notice if self._is_awaited(start) else ""
-        prefill = PrefillReporter(self._process, self._kv, request.turn, start.blocks, notice)
-        observer = self._observer.open(
-            start.prompt_tokens, len(start.first.token_ids), request.trace
-        )
-        return Decoding(self.turns, stream, prefill, observer)
-
-    def _is_awaited(self, start: DecodingStart) -> bool:
-        """Returns whether the turn computes so much of its prompt that others wait for it."""
-        cached = start.blocks.cached
-        if cached is None or not _is_worth_holding_for(self._kv, self._info):
-            return False
-        return start.prompt_tokens - cached >= start.request.notice_tokens
-
-    def _open_in_engine(self, decoding: Decoding, start: DecodingStart) -> None:
-        """Has the engine open the turn, before its stream is scheduled: the frame with the parse
-        context can then have the first token, too."""
-        sink: Sink = decoding
-        if start.counter is not None:
-            limit = start.request.sampling.max_tokens or 0
-            rest = Continuation(self._engine, self._requests, start.first, self._observer)
-            sink = BudgetedTurn(decoding, start.counter, limit, rest)
-        try:
-            decoding.handle = self._engine.open(start.first, sink)
-        except EngineDied as death:
-            raise errors.Unavailable("this worker is going away") from death
 
     # -- requests and their answers
     # ----------------------------------------------------------------------------------------------
@@ -240,7 +196,7 @@ class Worker(Service):
         self._cancelled.note(cancel.turn, cancel.attempt)
         if cancel.reason == "unreadable":
             self._report_unreadable(cancel)
-        decoding = self.turns.find(cancel.turn)
+        decoding = self._turns.find(cancel.turn)
         if decoding is not None and decoding.stream.attempt <= cancel.attempt:
             arrived = time.perf_counter()
             decoding.cancel()
@@ -288,7 +244,7 @@ class Worker(Service):
         process when the engine has died, also if no turn was open to report it."""
         # An engine that dies sends no event. The errors of its turns must be sent before the
         # process ends.
-        while self._engine.healthy() or self.turns:
+        while self._engine.healthy() or self._turns:
             adapters = self._adapters.names()
             if adapters != self.models[0].adapters:
                 self.models = [msgspec.structs.replace(self.models[0], adapters=adapters)]
@@ -300,12 +256,6 @@ class Worker(Service):
             await asyncio.sleep(HEALTH_INTERVAL_S)
         reason = self._engine.death() if isinstance(self._engine, ExplainsDeath) else None
         self._process.stop(failure=f"the engine died: {reason}" if reason else "the engine died")
-
-
-def _is_worth_holding_for(kv: Kv, info: EngineInfo) -> bool:
-    """Whether a turn that begins alike can use what another one has just computed, and would
-    compute it again if it did not wait."""
-    return kv.shares_any_beginning and not info.shares_queued
 
 
 def _model_card(info: EngineInfo, model: str, adapters: list[str]) -> ModelCard:
@@ -362,7 +312,7 @@ async def run(config: WorkerConfig) -> None:
         await process.connect()
         worker = Worker(process, engine, info, config.model_name, config.queue_limit)
         await worker.start()
-        controls = EngineControls(process, engine, info.name, worker.turns, config.weights_dir)
+        controls = EngineControls(process, engine, info.name, worker.opener, config.weights_dir)
         await controls.start(config.model_name)
         process.spawn(worker.watch(), "watch")
         relax_gc_and_trim_heap()

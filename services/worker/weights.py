@@ -16,7 +16,7 @@ from schemas.errors import EngineFailed, Invalid, TurnwireError
 from services.runtime.bus import Delivery
 from services.runtime.process import Process
 from services.worker.engine import Engine, EngineDied, UpdatableWeights
-from services.worker.output.decoding import Decodings
+from services.worker.turn_opener import TurnOpener
 
 _decode = msgspec.json.Decoder(EngineControl).decode
 
@@ -29,15 +29,15 @@ class EngineControls:
         process: Process,
         engine: Engine,
         name: str,
-        turns: Decodings,
+        opener: TurnOpener,
         weights_dir: str | None,
     ) -> None:
-        """`name`: the engine's; `turns`: those that decode; `weights_dir`: holds all weights that
+        """`name`: the engine's; `opener`: opens its turns; `weights_dir`: holds all weights that
         it may load; None: it may load none."""
         self._process = process
         self._engine = engine if isinstance(engine, UpdatableWeights) else None
         self._name = name
-        self._turns = turns
+        self._opener = opener
         self._weights_dir = weights_dir
         self._paused = False
         self._lock = asyncio.Lock()
@@ -95,20 +95,13 @@ class EngineControls:
             await engine.pause(abort=False)
         try:
             await engine.update_weights(source, control.version)
-            self._restart_waiting()
+            self._opener.open_waiting_again()
         except EngineDied:
             resumes = False
             raise
         finally:
             if resumes:
                 await engine.resume()
-
-    def _restart_waiting(self) -> None:
-        """Gives back the turns that have not started: their frontends send them again. They would
-        find the KV blocks of the weights with which they were opened."""
-        for decoding in self._turns:
-            if not decoding.has_started:
-                decoding.cancel()
 
     def _report(self, state: EngineState) -> None:
         """Sends the engine's state to all processes."""

@@ -198,7 +198,7 @@ WORKER_MUTANTS = [
     Mutant(
         "stays when its engine has died",
         WORKER,
-        "while self._engine.healthy() or self.turns:",
+        "while self._engine.healthy() or self._turns:",
         "while True:",
     ),
     Mutant(

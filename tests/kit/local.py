@@ -27,6 +27,7 @@ from schemas.events import (
     OutputTokens,
     TokenLogprob,
     TurnEvent,
+    WeightsSpan,
 )
 from schemas.frames import GenerateRequest, TokenFrame, decode_generate, encode_generate
 from services.frontend.gateway.gateway import BusGateway
@@ -42,6 +43,7 @@ from services.runtime.config import BusConfig, FrontendConfig, PreprocessorConfi
 from services.runtime.heartbeats import Service as StageService
 from services.runtime.process import Process
 from services.worker.service import Worker
+from services.worker.weights import EngineControls
 from simulation.loop import Machine
 from tests.kit.counting import QUEUE, CountingEngine, Model, Plan
 from tests.kit.frontend import admission
@@ -67,6 +69,7 @@ class Sink(RecordingSink):
         self.texts: list[str] = []
         self.ids: list[int] = []
         self.logprobs: list[TokenLogprob | None] = []
+        self.weights: list[WeightsSpan] = []
 
     @override
     def push(self, events: list[TurnEvent], tokens: int = 0) -> None:
@@ -87,6 +90,7 @@ class Sink(RecordingSink):
                 assert event.logprobs is None or len(event.logprobs) == len(event.ids)
                 self.ids += event.ids
                 self.logprobs += event.logprobs or []
+                self.weights += event.weights
             else:
                 assert isinstance(event, Finish | Failed)
                 assert event is events[-1]
@@ -120,7 +124,7 @@ class Service:
         process: Process,
         core: Any,
         machine: Machine | None,
-        engine: CountingEngine | None = None,
+        engine: Any = None,
     ) -> None:
         """`machine`: runs its callbacks in virtual time."""
         self.machine = machine
@@ -172,8 +176,8 @@ class Service:
         return self.process.id
 
     @property
-    def engine(self) -> CountingEngine:
-        """The engine of a worker."""
+    def engine(self) -> Any:
+        """The engine of a worker, usually a `CountingEngine`."""
         assert self._engine is not None
         return self._engine
 
@@ -265,6 +269,7 @@ class Local:
         self.shares_queued = False
         """Whether the workers' engines share what queued prompts have in common."""
         self.drain_s = 5.0
+        self.weights_dir: str | None = None
         self._turns = 0
         self._parsers: dict[str, str] = {}
         """The parser to which the token stream of each turn was sent last."""
@@ -281,7 +286,7 @@ class Local:
         self, stage: Stage, machine: Machine | None, model: Model, config: dict[str, Any]
     ) -> Service:
         common: dict[str, Any] = {"id": stage, "bus": self.bus, "drain_s": self.drain_s, **config}
-        engine = None
+        engine: Any = None
         if stage == "frontend":
             frontend = FrontendConfig(**common)
             process = Process(stage, frontend, self.log)
@@ -292,9 +297,7 @@ class Local:
                 settings = PreprocessorConfig(model="m", threads=2)
                 core = Preprocessor(process, model.setup, model.sealer, settings)
             elif stage == "worker":
-                salt = 100 * sum(s.stage == stage for s in self.services)
-                engine = CountingEngine(model, salt, self.plans, self.block_tokens)
-                engine.shares_queued = self.shares_queued
+                engine = self.make_engine(model)
                 core = Worker(process, engine, await engine.start(), model.name, QUEUE)
             else:
                 core = Parser(process, Shard(model.vocabulary, model.sealer), model.name)
@@ -303,10 +306,20 @@ class Local:
             service.watching.append(self._note_parser)
         await process.connect()
         await (core.gateway if stage == "frontend" else core).start()
+        if stage == "worker":
+            controls = EngineControls(process, engine, "local", core.opener, self.weights_dir)
+            await controls.start(model.name)
         process.serve(service.reported)
         service.running = asyncio.create_task(process.run())
         self.services.append(service)
         return service
+
+    def make_engine(self, model: Model) -> Any:
+        """The engine of the next worker."""
+        salt = 100 * sum(service.stage == "worker" for service in self.services)
+        engine = CountingEngine(model, salt, self.plans, self.block_tokens)
+        engine.shares_queued = self.shares_queued
+        return engine
 
     def _note_parser(self, subject: str, data: bytes) -> None:
         head, _, parser = subject.rpartition(".")

@@ -81,7 +81,7 @@ async def started(
     service = await bus.start(any_engine, await engine.start())
     bus.worker.heartbeats.service = service
     folder = str(weights_dir) if weights_dir else None
-    controls = EngineControls(bus.worker, any_engine, "held", service.turns, folder)
+    controls = EngineControls(bus.worker, any_engine, "held", service.opener, folder)
     await controls.start("m")
     await bus.worker.bus.flush()
     return Trial(bus, engine)
@@ -184,21 +184,38 @@ async def test_version_is_a_part_of_the_salt_when_a_turn_is_opened(trial: Trial)
     assert await salts(2) == ["weights=2\n", "weights=2\ns", None]
 
 
-async def test_turns_that_have_not_started_are_given_back(trial: Trial) -> None:
+async def test_turns_that_have_not_started_are_opened_again(trial: Trial) -> None:
     """They were opened with the salt of the old weights."""
-    for turn in ("runs", "waits"):
+    for turn in ("runs", "waits", "waits-too"):
         await trial.bus.send(trial.bus.request(turn))
     trial.engine.open_turns["runs.1"].put(EngineDelta([7], cached=0))
     await trial.control("weights", source="v1", version=1)
+    assert list(trial.engine.open_turns) == ["runs.1", "waits.1.w1", "waits-too.1.w1"]
+    salts = [request.cache_salt for request in trial.engine.requests]
+    assert salts == [None, None, None, "weights=1\n", "weights=1\n"]
+
+    for id in list(trial.engine.open_turns):
+        trial.engine.open_turns[id].put(EngineDelta([8], cached=0, weights=1))
+        trial.engine.open_turns[id].put(EngineDelta([], finish=FinishReason.STOP, stop_id=2))
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for turn in ("runs", "waits", "waits-too"):
+        await trial.bus.end_of(turn)
+        entries = [entry for entry in trial.bus.entries if entry.turn == turn]
+        spans[turn] = [(span.at, span.version) for entry in entries for span in entry.weights]
+    assert trial.bus.ids("runs") == [7, 8]
+    assert spans == {"runs": [(1, 1)], "waits": [(0, 1)], "waits-too": [(0, 1)]}
+
+
+async def test_turn_that_cannot_be_opened_again_fails_alone(trial: Trial) -> None:
+    for turn in ("runs", "waits"):
+        await trial.bus.send(trial.bus.request(turn))
+    trial.engine.open_turns["runs.1"].put(EngineDelta([7], cached=0))
+    trial.engine.refuses = Invalid("no")
+    assert (await trial.control("weights", source="v1", version=1)).error is None
     end = (await trial.bus.end_of("waits")).finish
     assert end is not None
-    assert (end.reason, end.error) == (FinishReason.CANCELLED, None)
-    trial.engine.open_turns["runs.1"].put(EngineDelta([8], weights=1))
-    trial.engine.open_turns["runs.1"].put(EngineDelta([], finish=FinishReason.STOP, stop_id=2))
-    await trial.bus.end_of("runs")
-    assert trial.bus.ids("runs") == [7, 8]
-    spans = [span for e in trial.bus.entries if e.turn == "runs" for span in e.weights]
-    assert [(span.at, span.version) for span in spans] == [(1, 1)]
+    assert end.error == Invalid("no").info
+    assert list(trial.engine.open_turns) == ["runs.1"]
 
 
 async def test_prompt_of_another_version_is_not_predicted(trial: Trial) -> None:

@@ -1,0 +1,116 @@
+"""Has the engine open turns, and open those again that have not started when its weights change."""
+
+import asyncio
+from collections.abc import Sequence
+
+from schemas import errors
+from schemas.errors import TurnwireError
+from schemas.frames import GenerateRequest
+from services.runtime.process import Process
+from services.worker.budgeted_turn import BudgetedTurn, Continuation
+from services.worker.engine import Engine, EngineDied, EngineImage, EngineInfo, Sink
+from services.worker.engine_requests import DecodingStart, EngineRequests
+from services.worker.kv.publisher import Kv
+from services.worker.observer import WorkerObserver
+from services.worker.output.decoding import Decoding, Decodings
+from services.worker.output.token_stream import TokenStream
+from services.worker.prefill import PrefillReporter, PrefillSink
+
+
+class TurnOpener:
+    """The way of turns into one engine."""
+
+    def __init__(
+        self,
+        process: Process,
+        engine: Engine,
+        info: EngineInfo,
+        *,
+        kv: Kv,
+        turns: Decodings,
+        observer: WorkerObserver,
+    ) -> None:
+        self._process = process
+        self._engine = engine
+        self._shares_queued = info.shares_queued
+        self._kv = kv
+        self._turns = turns
+        self._observer = observer
+        self._requests = EngineRequests(engine, info, kv)
+        self._loop = asyncio.get_running_loop()
+
+    def start(self, request: GenerateRequest, images: Sequence[EngineImage]) -> DecodingStart:
+        """Returns what an attempt begins with. Raises as `EngineRequests.start`."""
+        return self._requests.start(request, images, self._loop.time())
+
+    def open(self, start: DecodingStart) -> Decoding:
+        """Has the engine open a turn, before its stream is scheduled: the frame with the parse
+        context can then have the first token, too. Raises as `Engine.open`, and Unavailable."""
+        request = start.request
+        stream = TokenStream(
+            turn=request.turn,
+            attempt=request.attempt,
+            frontend=request.frontend,
+            context=request.context.copy(),  # a view would keep the whole message in memory
+            ids=list(start.resume),
+            expected_cached=start.blocks.cached or 0,
+        )
+        notice = request.notice if self._is_awaited(start) else ""
+        prefill = PrefillReporter(self._process, self._kv, start, start.blocks, notice)
+        observer = self._observer.open(
+            start.prompt_tokens, len(start.first.token_ids), request.trace
+        )
+        decoding = Decoding(self._turns, stream, prefill, observer)
+        self._open_in_engine(decoding, start)
+        return decoding
+
+    def open_prefill(self, start: DecodingStart) -> None:
+        """Has the engine compute a prompt that no turn has requested yet. Raises as
+        `Engine.open`."""
+        self._engine.open(start.first, PrefillSink(start.request.turn, self._observer))
+        self._kv.record_prompt(start.blocks)
+
+    def open_waiting_again(self) -> None:
+        """Opens the turns that have not started for the weights of now, in their order: with those
+        of their first opening, they would find KV blocks of other weights."""
+        for decoding in self._turns:
+            start = decoding.prefill.start
+            if start is not None and not decoding.has_started:
+                decoding.close()
+                self._open_again(decoding, start)
+
+    def _open_again(self, decoding: Decoding, earlier: DecodingStart) -> None:
+        try:
+            start = self._requests.again(earlier, self._loop.time())
+            decoding.prefill.restart(start)
+            self._open_in_engine(decoding, start)
+        except TurnwireError as error:
+            decoding.fail(error)
+        except Exception as failure:
+            self._observer.request_failed(decoding.stream.turn)
+            name = type(failure).__name__
+            decoding.fail(errors.EngineFailed(f"the turn could not be opened again: {name}"))
+
+    def _open_in_engine(self, decoding: Decoding, start: DecodingStart) -> None:
+        sink: Sink = decoding
+        if start.counter is not None:
+            limit = start.request.sampling.max_tokens or 0
+            rest = Continuation(self._engine, self._requests, start.first, self._observer)
+            sink = BudgetedTurn(decoding, start.counter, limit, rest)
+        try:
+            decoding.handle = self._engine.open(start.first, sink)
+        except EngineDied as death:
+            raise errors.Unavailable("this worker is going away") from death
+
+    @property
+    def holds_help(self) -> bool:
+        """Whether a turn that begins alike can use what another one has just computed, and would
+        compute it again if it did not wait."""
+        return self._kv.shares_any_beginning and not self._shares_queued
+
+    def _is_awaited(self, start: DecodingStart) -> bool:
+        """Returns whether the turn computes so much of its prompt that others wait for it."""
+        cached = start.blocks.cached
+        if cached is None or not self.holds_help:
+            return False
+        return start.prompt_tokens - cached >= start.request.notice_tokens
