@@ -216,7 +216,8 @@ def parent_error(
         differ = at >= len(first["prompt"]) or ids[at] != others[at]
         if ids[:at] != others[:at] or not differ:
             return f"{at} is not where the samples differ"
-    if cause != "background" and first["number"] < earlier["number"]:
+    # Of choices that were asked for at once, the first to end is the parent.
+    if cause not in ("background", "retry") and first["number"] < earlier["number"]:
         return "it was asked for before its parent"
     if cause == "retry" and first["prompt"] != earlier["prompt"]:
         return "another prompt"
