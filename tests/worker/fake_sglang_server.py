@@ -208,6 +208,8 @@ class FakeSglangServer(FakeServer):
             await asyncio.sleep(0.01)  # the writer's lock
         if not self.weights.load(body["model_path"]):
             message = "Failed to get weights iterator: there are none."
+            if self.weights.half_loads:
+                message = "Failed to update weights: oh.\nRolling back to original weights."
             return web.json_response({"success": False, "message": message}, status=400)
         self.engine.label = body["weight_version"]
         if body.get("flush_cache", True):

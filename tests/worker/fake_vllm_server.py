@@ -181,11 +181,9 @@ class FakeVllmServer(FakeServer):
         return web.json_response({"status": "resumed"})
 
     async def _collective_rpc(self, request: web.Request) -> web.Response:
-        """A worker that fails takes its engine with it."""
         body = await request.json()
         assert body["method"] == "reload_weights"
         if not self.weights.load(body["kwargs"]["weights_path"]):
-            self.engine.kill()
             return _error(500, "Call to collective_rpc method failed: Worker failed with error …")
         return web.json_response({"results": [None]})
 

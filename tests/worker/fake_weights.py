@@ -12,15 +12,17 @@ class FakeWeights:
         self.sources: dict[str, int] = {}
         """The number of the weights in each directory that the server can read."""
         self.paused = False
-        self.updates = 0
+        self.half_loads = False
+        """An update that fails leaves other weights than before."""
         self._engine = engine
 
     def load(self, source: str) -> bool:
         """Whether the server has loaded them."""
         if source not in self.sources:
+            if self.half_loads:
+                self._engine.weights = 199
             return False
         self._engine.weights = self.sources[source]
-        self.updates += 1
         return True
 
 

@@ -269,16 +269,30 @@ async def test_restarted_server_is_dead_also_in_a_pause(fleet: Fleet) -> None:
 
 
 async def test_source_that_the_server_cannot_read(fleet: Fleet) -> None:
-    """vLLM dies of it, and SGLang has its old weights."""
+    """SGLang has its old weights, and vLLM gets them again."""
     engine = await fleet.start()
+    await engine.update_weights("/weights/1", 1)
+    turn = asyncio.create_task(run(engine, request(max_tokens=300)))
     with pytest.raises(EngineFailed, match="/weights/none") as failure:
         await engine.update_weights("/weights/none", 4)
-    if fleet.kind == "vllm-server":
-        assert isinstance(failure.value, EngineDied)
-        assert not engine.healthy()
-    else:
-        assert set(versions_of(await run(engine, request("b")))) == {0}
-        assert engine.weights_version == 0
+    assert not isinstance(failure.value, EngineDied)
+    for deltas in (await turn, await run(engine, request("b"))):
+        assert set(versions_of(deltas)) == {1} == set(decoded_by(ids_of(deltas)))
+    assert engine.weights_version == 1
+
+
+async def test_engine_with_unknown_weights_is_dead(fleet: Fleet) -> None:
+    """Those of somebody else cannot be loaded again."""
+    engine = await fleet.start()
+    fleet.server.engine.label = "9"
+    await eventually(lambda: engine.weights_version == 9)
+    fleet.server.weights.half_loads = True
+    stream = await begun(engine, request(max_tokens=3000))
+    with pytest.raises(EngineDied, match="/weights/none"):
+        await engine.update_weights("/weights/none", 10)
+    with pytest.raises(EngineDied):
+        await rest(stream)
+    assert not engine.healthy()
 
 
 async def test_source_that_does_not_fit_is_never_sent(fleet: Fleet, tmp_path: Path) -> None:

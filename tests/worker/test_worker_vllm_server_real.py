@@ -14,11 +14,11 @@ import pytest
 import pytest_asyncio
 
 from bench.random_model import build_random_model
-from schemas.errors import Unavailable
+from schemas.errors import EngineFailed, Unavailable
 from schemas.frames import pack_ids
 from services.runtime.config import WorkerConfig
 from services.tokenization.block_keys import block_keys
-from services.worker.engine import EngineDelta, EngineDied, EngineRequest
+from services.worker.engine import EngineDelta, EngineRequest
 from services.worker.engines.registry import open_engine
 from services.worker.kv.blocks import KvBlockIndex
 from tests.kit.engines import begun, rest, torch, transformers, versions_of, with_vllm
@@ -296,12 +296,16 @@ async def test_what_somebody_else_loads_is_noticed(
     assert engine.weights_version == 4
 
 
-async def test_vllm_dies_of_weights_that_do_not_exist(turns: Turns) -> None:
-    """The reason why sources are looked at before."""
+async def test_weights_that_do_not_exist(turns: Turns, versions: list[Path]) -> None:
     engine: Any = turns.bench.engine
-    with pytest.raises(EngineDied, match="/nowhere/weights"):
-        await engine.update_weights("/nowhere/weights", 1)
-    assert not engine.healthy()
+    turns.open(2, max_tokens=300)
+    await turns.decoded(40)
+    await engine.update_weights(str(versions[1]), 1)
+    with pytest.raises(EngineFailed, match=r"/nowhere/weights: .*the old weights are loaded again"):
+        await engine.update_weights("/nowhere/weights", 2)
+    await turns.end()
+    assert engine.weights_version == 1
+    assert await turns.check(versions) == {0, 1}
 
 
 class TestVllmServer(Conformance, WeightsConformance):

@@ -1,6 +1,6 @@
 """Compares the weights of two checkpoints by name and shape, without reading them.
 
-vLLM 0.32 dies of a path that does not exist, and keeps the old ones of weights that are missing.
+vLLM 0.32 keeps the old ones of weights that are missing, and notices it only in its log.
 """
 
 from pathlib import Path
@@ -21,11 +21,11 @@ _Shapes = dict[str, list[int]]
 
 
 def check_checkpoint(source: str, loaded: str) -> None:
-    """Raises Invalid if the directory `source` has other weights than `loaded`. A directory that is
-    not on this machine is not compared."""
+    """Raises Invalid if the directory `source` has other weights than `loaded` ("": not known). A
+    directory that is not on this machine is not compared."""
     if not Path(source).parent.is_dir():
         return
-    new, old = _shapes(Path(source)), _shapes(Path(loaded))
+    new, old = _shapes(Path(source)), _shapes(Path(loaded)) if loaded else {}
     if not new:
         raise Invalid(f"{source} has no weights (*.safetensors)", param="source")
     missing = sorted(old.keys() - new.keys() - {_TIED})

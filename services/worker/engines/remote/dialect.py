@@ -210,7 +210,8 @@ class UpdatableServer(Protocol):
 
     async def update_weights(self, http: ServerHttp, source: str, version: int) -> None:
         """Loads other weights while the server is paused. Its turns are computed again from their
-        prompts on. Raises EngineFailed if it has the old ones still, EngineDied if not."""
+        prompts on. Raises EngineFailed if it has the old ones still, EngineDied if they are not
+        known."""
         ...
 
 

@@ -287,11 +287,11 @@ class UpdatableEngine(RemoteEngine, UpdatableWeights):
     @override
     async def update_weights(self, source: str, version: int) -> None:
         """As `UpdatableWeights`. `source`: a path on the server's machine."""
-        await self._weights.update(self._updatable, source, version, self._server.root)
+        await self._weights.update(self._updatable, source, version)
 
     @override
     async def _begin_weights(self) -> None:
-        await self._weights.begin(self._updatable)
+        await self._weights.begin(self._updatable, self._server.root)
 
 
 def _open_experts(config: WorkerConfig, dialect: Dialect) -> ExpertFiles | None:

@@ -33,12 +33,15 @@ class ServerWeights:
         self._goes_on = asyncio.Event()
         self._goes_on.set()
         self._is_stopped_elsewhere = False
+        self._loaded = 0, ""
+        """Version and source of the weights that were loaded last."""
         self._updates = 0
         self._following: asyncio.Task[None] | None = None
 
-    async def begin(self, server: UpdatableServer) -> None:
-        """Asks for the version. Raises EngineFailed if the server is paused, Unreachable,
-        Refused."""
+    async def begin(self, server: UpdatableServer, source: str) -> None:
+        """Asks for the version. `source`: of the weights that the server has started with. Raises
+        EngineFailed if the server is paused, Unreachable, Refused."""
+        self._loaded = 0, source
         state = await server.weights(self._http)
         if state is None:
             return
@@ -83,17 +86,19 @@ class ServerWeights:
         self._goes_on.set()
         self._hold()
 
-    async def update(self, server: UpdatableServer, source: str, version: int, loaded: str) -> None:
-        """As `UpdatableWeights.update_weights`. `loaded`: the path of the server's first ones."""
-        await asyncio.to_thread(check_checkpoint, source, loaded)
+    async def update(self, server: UpdatableServer, source: str, version: int) -> None:
+        """As `UpdatableWeights.update_weights`."""
+        await asyncio.to_thread(check_checkpoint, source, self._loaded[1])
         was_paused = not self._goes_on.is_set()
         if not was_paused:
             await self.pause(server, abort=False)
         self._watch.is_loading = True
         try:
             await server.update_weights(self._http, source, version)
-            self.version = version
+            self.version, self._loaded = version, (version, source)
         except (EngineDied, Refused, Unreachable) as error:
+            if await self._load_again(server):
+                raise EngineFailed(f"{error}; the old weights are loaded again") from error
             self._turns.die(str(error))
             raise self._turns.died() from error
         finally:
@@ -101,6 +106,18 @@ class ServerWeights:
             self._watch.is_loading = False
             if not was_paused and not self._turns.over:
                 await self.resume(server)
+
+    async def _load_again(self, server: UpdatableServer) -> bool:
+        """Loads the weights from before an update that has failed. Returns False if they are not
+        known, or fail, too."""
+        version, source = self._loaded
+        if version != self.version:
+            return False  # those of somebody else
+        try:
+            await server.update_weights(self._http, source, version)
+        except (EngineFailed, Refused, Unreachable):
+            return False
+        return True
 
     async def _follow(self, server: UpdatableServer) -> None:
         while not self._turns.over:
