@@ -12,6 +12,7 @@ LINKS = "services/runtime/streams/links.py"
 FRAMES = "services/runtime/streams/frames.py"
 TURN_LOG = "services/runtime/streams/turn_log.py"
 WORKER = "services/worker/service.py"
+OPENER = "services/worker/turn_opener.py"
 ENGINE_REQUESTS = "services/worker/engine_requests.py"
 OUTBOX = "services/worker/output/outbox.py"
 TOKEN_STREAM = "services/worker/output/token_stream.py"
@@ -185,7 +186,7 @@ WORKER_MUTANTS = [
     ),
     Mutant(
         "sends only its own tokens of a turn that it continues",
-        WORKER,
+        OPENER,
         "            ids=list(start.resume),\n",
         "            ids=[],\n",
     ),
