@@ -95,8 +95,8 @@ class StoredTurn(Struct, frozen=True, omit_defaults=True, tag="turn"):
         return self.weights[0].version if self.weights else 0
 
 
-_Readable: TypeAlias = list[tuple[float, str, StoredTurn, SampledTurn | None]]
-"""A heap of turns with their bases, by the time of their end."""
+_Readable: TypeAlias = list[tuple[int, StoredTurn, SampledTurn | None]]
+"""A heap of turns with their numbers and bases."""
 
 
 def pack_turn(turn: SampledTurn, base: SampledTurn | None, run: int) -> StoredTurn:
@@ -171,31 +171,34 @@ class StoredRun:
 
     def __init__(self, records: Iterable[StoredTurn], run: int) -> None:
         """`records`: those of the rollout, in any order; other runs' are left out."""
-        self._by_base: defaultdict[str, list[StoredTurn]] = defaultdict(list)
-        for record in records:
+        self._by_base: defaultdict[str, list[tuple[int, StoredTurn]]] = defaultdict(list)
+        for number, record in enumerate(records):
             if record.run == run:
-                self._by_base[record.base].append(record)
+                self._by_base[record.base].append((number, record))
 
     def turns(self) -> Iterator[SampledTurn]:
-        """Yields the turns in the order of their end, once. A turn is held only until those that
-        it is the base of were read."""
+        """Yields the turns in the order of their records, once, but a base before the turns that
+        it is the base of: it is held until these were read.
+
+        So a follower, which reads turns as they are stored, gets them in the same order.
+        """
         readable: _Readable = []
         self._add_turns(readable, "", None)
         while readable:
-            _, _, stored, base = heappop(readable)
+            _, stored, base = heappop(readable)
             turn = _unpack(stored, base)
             self._add_turns(readable, turn.id, turn)
             yield turn
 
     def _add_turns(self, readable: _Readable, name: str, base: SampledTurn | None) -> None:
         """Adds the turns with this base."""
-        for stored in self._by_base.pop(name, ()):
-            heappush(readable, (stored.ended, stored.turn, stored, base))
+        for number, stored in self._by_base.pop(name, ()):
+            heappush(readable, (number, stored, base))
 
     @property
     def unreadable(self) -> list[str]:
         """After `turns`: the turns that it left out, because their base is missing."""
-        return [stored.turn for group in self._by_base.values() for stored in group]
+        return [stored.turn for group in self._by_base.values() for _, stored in group]
 
 
 class FollowedRun:
