@@ -85,6 +85,20 @@ async def test_websocket_below_the_address(served: Served) -> None:
     assert (state["turns"], state["reason"]) == (2, "turns")
 
 
+async def test_warm_up_is_no_turn(served: Served, gateway: TokenGateway) -> None:
+    """Codex fills the cache before its first request."""
+    agent = await rollout(served)
+    async with served.http.ws_connect(f"/rollouts/{agent.id}/v1/responses") as socket:
+        request = {"type": "response.create", "model": MODEL, "input": "Hi.", "generate": False}
+        await socket.send_json(request)
+        frame: Json = {"type": ""}
+        while frame["type"] not in ("response.completed", "response.incomplete"):
+            frame = await socket.receive_json(timeout=10)
+    assert len(gateway.turns) == 1
+    state = await agent.state()
+    assert (state["turns"], state["open_turns"], state["failed_turns"]) == (0, 0, 0)
+
+
 async def test_each_turn_of_a_hosted_tool_is_recorded(gateway: TokenGateway) -> None:
     search = Block("tool_use", json.dumps({"query": "tides"}), "web_search", "toolu_" + "A" * 24)
     gateway.answers = [[Block("text", "I search"), search], HELLO]
