@@ -37,7 +37,7 @@ class Rollout:
         """Finishes; returns the samples, after the independent check of what was decoded."""
         async with self._http.post(f"{self.url}/finish") as response:
             document = await response.json()
-            assert (document["status"], document["failed_turns"]) == ("finished", 0), document
+            assert (document["status"], document["missing"]) == ("finished", []), document
         async with self._http.get(f"{self.url}/samples") as response:
             return self._tap.check(await response.text())
 

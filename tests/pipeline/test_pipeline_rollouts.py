@@ -120,7 +120,8 @@ async def test_abort_stops_the_worker(stack: Stack, trainer: Trainer) -> None:
     await trainer.ask(text(say(THOUGHT + "Yes.")))
     turn = await trainer.begin(say(LONG))
     aborted = await trainer.post("/abort")
-    assert (aborted["status"], aborted["open_turns"], aborted["failed_turns"]) == ("aborted", 0, 1)
+    assert (aborted["status"], aborted["open_turns"]) == ("aborted", 0)
+    assert [turn["why"] for turn in aborted["missing"]] == ["aborted"]
     answer = await asyncio.wait_for(turn, LIMIT_S)
     assert answer.error is not None
     assert "aborted" in answer.error["message"]
@@ -179,7 +180,7 @@ async def test_turn_survives_its_process(
     """Each token is in the sample once; those of the dead worker may have no log probability."""
     trainer = await make(own_client)
     tap = Tap(own_stack.nats.url, tmp_path)
-    turns = [await trainer.begin(say(LONG)) for _ in range(4)]
+    turns = [await trainer.begin(f"{number}. {say(LONG)}") for number in range(4)]
     name = await busy(own_stack, stage)
     next(child for child in own_stack.children if child.name == name).kill()
     answers = [await asyncio.wait_for(turn, LIMIT_S) for turn in turns]
@@ -216,7 +217,7 @@ async def test_turn_of_a_dead_frontend_is_lost(
             (lost,) = sample["missing"]
     assert lost["why"] == "lost"
     finished = await trainer.post("/finish")
-    assert (finished["turns"], finished["open_turns"]) == (2, 1)
+    assert (finished["turns"], finished["missing"]) == (2, [lost])
     (sample,) = await checked(trainer, tap, lost["turn"])
     assert len(sample["turns"]) == 2
     for one in (trainer, elsewhere):

@@ -166,9 +166,9 @@ async def test_key_limits_models_and_priority(served: Served, keys: Keys) -> Non
 
 
 async def test_rates_of_the_key_hold_for_all_its_rollouts(served: Served, keys: Keys) -> None:
+    agents = [await rollout(served, "alpha") for _ in range(3)]
     keys.write("rpm=2")
     reload(served)
-    agents = [await rollout(served, "alpha") for _ in range(3)]
     replies = [await agent.ask() for agent in agents]
     assert [reply.status for reply in replies] == [200, 200, 429]
     assert (await ask_with(served, "alpha")).status == 429, "they are the key's"

@@ -96,7 +96,7 @@ async def test_warm_up_is_no_turn(served: Served, gateway: TokenGateway) -> None
             frame = await socket.receive_json(timeout=10)
     assert len(gateway.turns) == 1
     state = await agent.state()
-    assert (state["turns"], state["open_turns"], state["failed_turns"]) == (0, 0, 0)
+    assert (state["turns"], state["missing"]) == (0, [])
 
 
 async def test_each_turn_of_a_hosted_tool_is_recorded(gateway: TokenGateway) -> None:
@@ -111,7 +111,7 @@ async def test_each_turn_of_a_hosted_tool_is_recorded(gateway: TokenGateway) -> 
             kinds = [block["type"] for block in answer.json["content"]]
             assert kinds == ["text", "server_tool_use", "web_search_tool_result", "text"]
             state = await agent.state()
-            assert (state["turns"], state["failed_turns"]) == (2, 0)
+            assert (state["turns"], state["missing"]) == (2, [])
             samples = await agent.samples()
             turns = [turn["turn"] for sample in samples for turn in sample["turns"]]
             assert turns == [turn.id for turn in gateway.turns]
