@@ -117,7 +117,11 @@ def spans_between(spans: Iterable[WeightsSpan], start: int, end: int) -> list[We
 
 def corrected(spans: list[WeightsSpan], by: list[WeightsSpan]) -> list[WeightsSpan]:
     """The spans, with those of `by` from its first one's place on."""
-    return [*(span for span in spans if span.at < by[0].at), *by] if by else spans
+    if not by:
+        return spans
+    kept = [span for span in spans if span.at < by[0].at]
+    goes_on = bool(kept) and kept[-1].version == by[0].version
+    return [*kept, *by[goes_on:]]
 
 
 class OutputTokens(Struct, frozen=True, omit_defaults=True, tag="tokens", tag_field="type"):
