@@ -9,10 +9,8 @@ back in the first message of the conversation that goes on with it.
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-import msgspec
-
-from schemas.conversation import Call, Text
 from services.ledger.keys import squeeze
+from services.rollouts.call_texts import CallTexts, text_key, texts_in
 from services.rollouts.open_sample import AddedTurn, OpenSample
 from services.rollouts.sample_lines import Parent, ParentCause
 
@@ -42,10 +40,13 @@ def find_parent(
     parent = sample.client.parent
     of_parent = [other for other in others if parent and other.client.session == parent]
     if of_parent:
-        call = _call_of(sample, of_parent, others, is_whole=False)
-        return call or _newest_turn(sample, of_parent, "helper")
+        return (
+            _call_of(sample, of_parent, others)
+            or _quoted_call_of(sample, of_parent, others)
+            or _newest_turn(sample, of_parent, "helper")
+        )
     alike = [other for other in others if one_run or _may_be_one_session(other, sample)]
-    return _call_of(sample, alike, others, is_whole=True)
+    return _call_of(sample, alike, others)
 
 
 def _is_beside(other: OpenSample, sample: OpenSample) -> bool:
@@ -88,67 +89,55 @@ def _turns_before(
 
 
 def _call_of(
-    sample: OpenSample,
-    callers: Iterable[OpenSample],
-    others: Iterable[OpenSample],
-    *,
-    is_whole: bool,
+    sample: OpenSample, callers: Iterable[OpenSample], others: Iterable[OpenSample]
 ) -> Parent | None:
-    """The call that started an agent. Of several that fit, the newest one that started no other.
+    """The call that has one of an agent's first texts as an argument. Of several, the newest that
+    started no other agent."""
+    question = {text_key(squeeze(text)) for text in sample.question}
+    fitting = [parent for parent, texts in _calls_before(sample, callers) if question & texts.keys]
+    return _newest_free(fitting, sample, others)
 
-    `is_whole`: one of the agent's first texts is an argument; otherwise they may contain it.
-    """
-    question = [squeeze(text) for text in sample.question]
+
+def _quoted_call_of(
+    sample: OpenSample, callers: Iterable[OpenSample], others: Iterable[OpenSample]
+) -> Parent | None:
+    """The call with an argument that is part of an agent's first texts, as `_call_of`."""
+    question = squeeze("\n".join(sample.question))
     fitting: list[Parent] = []
-    for other, turn in _turns_before(sample, callers):
-        for call in turn.written:
-            if isinstance(call, Call) and _is_started_by(question, call, is_whole):
-                fitting.append(Parent(other.id, turn.span.turn, "helper", call.call_id))
+    for parent, texts in _calls_before(sample, callers):
+        arguments = map(squeeze, texts_in(texts.call.arguments))
+        if any(len(text) >= MIN_TEXT and text in question for text in arguments):
+            fitting.append(parent)
+    return _newest_free(fitting, sample, others)
+
+
+def _calls_before(
+    sample: OpenSample, callers: Iterable[OpenSample]
+) -> Iterator[tuple[Parent, CallTexts]]:
+    """The calls of turns that began before a sample, oldest first."""
+    for caller, turn in _turns_before(sample, callers):
+        for texts in turn.calls:
+            yield Parent(caller.id, turn.span.turn, "helper", texts.call.call_id), texts
+
+
+def _newest_free(
+    fitting: Sequence[Parent], sample: OpenSample, others: Iterable[OpenSample]
+) -> Parent | None:
     taken = {other.parent for other in others if other is not sample}
     free = [parent for parent in fitting if parent not in taken]
     newest = [*fitting[-1:], *free[-1:]]
     return newest[-1] if newest else None
 
 
-def _is_started_by(question: Sequence[str], call: Call, is_whole: bool) -> bool:
-    for text in map(squeeze, texts_in(call.arguments)):
-        if text and text in question:
-            return True
-        if not is_whole and len(text) >= MIN_TEXT and any(text in asked for asked in question):
-            return True
-    return False
-
-
-def texts_in(arguments: str) -> list[str]:
-    """The strings in a call's arguments, at any depth; of text that is not JSON, the whole."""
-    try:
-        value = msgspec.json.decode(arguments)
-    except msgspec.DecodeError:
-        return [arguments]
-    return [*_strings(value)]
-
-
-def _strings(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for member in value.values():
-            yield from _strings(member)
-    elif isinstance(value, list):
-        for member in value:
-            yield from _strings(member)
-
-
-def has_summary(question: Iterable[str], writer: OpenSample) -> bool:
+def has_summary(asked: str, writer: OpenSample) -> bool:
     """Whether a question contains what another sample's last turn wrote, without calls, as a
-    summary of its history."""
+    summary of its history.
+
+    `asked`: the question's text (`bare_text`).
+    """
     last = writer.turns[-1]
-    if any(isinstance(part, Call) for part in last.written):
-        return False
-    written = "".join(part.text for part in last.written if isinstance(part, Text))
-    summary = _bare(written.rpartition(_THOUGHTS)[2])
-    asked = _bare("\n".join(question))
-    if len(summary) < MIN_TEXT:
+    summary = bare_text(last.text.rpartition(_THOUGHTS)[2])
+    if last.calls or len(summary) < MIN_TEXT:
         return False
     return summary[:PROBE] in asked or summary[-PROBE:] in asked
 
@@ -179,6 +168,6 @@ def _is_quoted(question: Sequence[str], asked: Sequence[str]) -> bool:
     return False
 
 
-def _bare(text: str) -> str:
+def bare_text(text: str) -> str:
     """A text without tags, which clients remove or replace, and without white space."""
     return squeeze(_TAG.sub("", text))

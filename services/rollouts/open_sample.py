@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from schemas.conversation import Call, Text
 from schemas.events import UNKNOWN_WEIGHTS, PromptImage, WeightsSpan
+from services.rollouts.call_texts import CallTexts
 from services.rollouts.sample_lines import (
     Break,
     Kind,
@@ -32,7 +33,9 @@ class AddedTurn(Struct, frozen=True):
     """Ids before the opening of its prompt (`_head`)."""
     digest: bytes
     """`digest_of` what it wrote."""
-    written: list[Text | Call]
+    text: str
+    """What it wrote besides calls."""
+    calls: list[CallTexts]
     has_history: bool
     """The model has answered in its request before."""
     logprobs: list[float | None]
@@ -83,7 +86,8 @@ class OpenSample:
             span,
             _head(turn),
             digest_of(turn.written),
-            turn.written,
+            "".join(part.text for part in turn.written if isinstance(part, Text)),
+            [CallTexts.of(part) for part in turn.written if isinstance(part, Call)],
             bool(turn.answers),
             turn.logprobs,
             [*_weights_of(turn)],

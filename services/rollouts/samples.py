@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from services.rollouts.lineage import begins_with_summary, find_parent, has_summary
+from services.rollouts.lineage import bare_text, begins_with_summary, find_parent, has_summary
 from services.rollouts.open_sample import OpenSample
 from services.rollouts.sample_lines import Break, Cause, Parent, Sample
 from services.rollouts.turn import SampledTurn
@@ -114,9 +114,11 @@ class Sampler:
             for one in self._open.values()
             if one.kind != "background" and (one.is_of(turn) or self._one_run)
         ]
+        asked = _text_of(turn.question)
         for writer in reversed(of_session):
-            if has_summary(turn.question, writer):
-                if not any(has_summary(other.sample.question, writer) for other in near):
+            if has_summary(asked, writer):
+                earlier = [_text_of(other.sample.question) for other in near]
+                if not any(has_summary(text, writer) for text in earlier):
                     return Parent(writer.id, writer.turns[-1].span.turn, "compaction")
             elif not near and writer.turns[-1].digest in turn.answers:
                 if begins_with_summary(turn.answers, writer, of_session):
@@ -155,6 +157,10 @@ class Sampler:
             needed = first.head if is_same_session else first.span.end
             if at >= needed:
                 yield _NearSample(sample, is_same_session, at)
+
+
+def _text_of(question: Sequence[str]) -> str:
+    return bare_text("\n".join(question))
 
 
 def _departure(other: OpenSample, turn: SampledTurn, at: int) -> Break:
