@@ -198,10 +198,10 @@ class RolloutChanged(Struct, frozen=True, omit_defaults=True, tag="rollout", tag
     """Fan-out among frontends: what is stored of a rollout has changed."""
 
     id: str
-    turn: str = ""
-    """The turn that has ended; "": the rollout's own state has changed."""
     cancels: Literal["", "aborted", "restarted", "deleted"] = ""
-    """Why its open turns are cancelled; "": they are not."""
+    """Why the open turns of a run are cancelled; "": they are not."""
+    run: int = 0
+    """That run."""
 
 
 ResponseNotice: TypeAlias = ResponseDeleted | ResponseCancelled

@@ -135,7 +135,9 @@ class _RolloutProcess(RolloutProcess):
 
     @override
     def is_alive(self, frontend: str) -> bool:
-        return frontend == self.id or self._process.registry.get("frontend", frontend) is not None
+        if frontend == self.id or self._process.cut_off:  # it cannot know
+            return True
+        return self._process.registry.get("frontend", frontend) is not None
 
     @override
     def publish_notice(self, notice: RolloutChanged) -> None:

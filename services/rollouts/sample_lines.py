@@ -1,9 +1,8 @@
 """The public form of samples: lines of JSON (docs/trajectories.md). Pure."""
 
-from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
-from msgspec import Raw, Struct, field
+from msgspec import Meta, Raw, Struct
 from msgspec.structs import asdict, replace
 
 from services.rollouts.rollout import Rewards, Rollout
@@ -121,24 +120,32 @@ class Sample(Struct, frozen=True):
     """How many ids are in earlier lines of the same sample; the lists continue theirs."""
 
 
-class MissingTurn(Struct, frozen=True):
-    """A turn of a rollout that is in no sample."""
-
-    turn: str
-    why: Literal[WhyMissing, "running", "lost"]
-    """`running`: it has not ended; `lost`: it, or the turn before it, ended with its server."""
-
-
 class RolloutSample(Sample, frozen=True):
     """A sample of a rollout."""
 
     rollout: str = ""
     group: str | None = None
     reward: float | None = None
-    metadata: Raw = field(default_factory=lambda: Raw(b"{}"))
-    """The object that its trainer gave it."""
-    missing: list[MissingTurn] = []
-    """Turns of the rollout that are in none of its samples."""
+
+
+class MissingTurn(Struct, frozen=True):
+    """A turn of a rollout that is in no sample."""
+
+    turn: str
+    why: Literal[WhyMissing, "running"]
+    """`running`: it has not ended."""
+
+
+class LastLine(Struct, frozen=True):
+    """The line after all samples of a rollout."""
+
+    rollout: str
+    status: str
+    group: str | None
+    reward: float | None
+    metadata: Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
+    missing: list[MissingTurn]
+    """Turns that are in none of its samples."""
 
 
 class SampleUrls(Struct, frozen=True):
@@ -148,25 +155,10 @@ class SampleUrls(Struct, frozen=True):
     experts: str
 
 
-def line_after(sample: Sample) -> Sample:
-    """The line of a sample for a follower who has all of its ids."""
-    return replace(
-        sample,
-        ids=[],
-        loss_mask=[],
-        logprobs=None,
-        turns=[],
-        images=[],
-        weights=[],
-        offset=len(sample.ids),
-    )
-
-
 def sample_of_rollout(
     sample: Sample,
     rollout: Rollout,
     rewards: Rewards,
-    missing: Sequence[MissingTurn],
     urls: SampleUrls,
 ) -> RolloutSample:
     """A sample with what is known of its rollout. `SampleTurn.experts` is the name of a file in
@@ -186,6 +178,4 @@ def sample_of_rollout(
         rollout=rollout.id,
         group=rollout.group,
         reward=rewards.reward,
-        metadata=Raw(rollout.metadata),
-        missing=[*missing],
     )

@@ -2,35 +2,36 @@
 
 A turn's prompt nearly always begins with the prompt and output of an earlier turn, its base. So a
 stored turn has the base's id, how many ids are equal, and the others: a few KB, however long the
-session is. Besides, a store has the turns that have begun (`OpenTurn`) and those that gave nothing
+session is. Besides, a store has the turns that have begun (`BegunTurn`) and those that gave nothing
 (`FailedTurn`). Pure.
 """
 
 import math
 import sys
 from array import array
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from heapq import heappop, heappush
 from typing import Literal, TypeAlias
 
 from cachetools import LRUCache
 from msgspec import Struct
 
 from schemas.conversation import Call, Client, Text
-from schemas.events import FinishReason, PromptImage, WeightsSpan
+from schemas.events import UNKNOWN_WEIGHTS, FinishReason, PromptImage, WeightsSpan
 from schemas.frames import pack_ids, unpack_array
 from services.rollouts.turn import SampleBlock, SampledTurn
 from services.tokenization.block_keys import TOKEN_ID_BYTES
 from services.tokenization.segments import common_prefix
 
-MAX_BASES = 64
-"""How many turns a follower remembers. The writers use fewer of the last ones as bases."""
-WhyMissing: TypeAlias = Literal["failed", "cancelled", "aborted", "refused", "too_large"]
-"""refused: nothing was decoded; too_large: the store does not take its tokens."""
+MAX_UNPACKED = 16
+"""How many turns a reader keeps with their whole prompts."""
+WhyMissing: TypeAlias = Literal[
+    "failed", "cancelled", "aborted", "refused", "incomplete", "too_large", "lost"
+]
+"""refused: nothing was decoded; incomplete: some of its tokens did not arrive; too_large: the store
+does not take its tokens; lost: they were lost with a process, or the store was away."""
 
 
-class OpenTurn(Struct, frozen=True, tag="open"):
+class BegunTurn(Struct, frozen=True, tag="begun"):
     """A turn that has begun. Its record replaces this one."""
 
     turn: str
@@ -90,13 +91,12 @@ class StoredTurn(Struct, frozen=True, omit_defaults=True, tag="turn"):
         return len(self.output) // TOKEN_ID_BYTES
 
     @property
-    def first_version(self) -> int:
-        """The version of the weights that decoded its first token."""
-        return self.weights[0].version if self.weights else 0
-
-
-_Readable: TypeAlias = list[tuple[int, StoredTurn, SampledTurn | None]]
-"""A heap of turns with their numbers and bases."""
+    def first_version(self) -> int | None:
+        """The version of the weights that decoded its first token; None: unknown."""
+        if not self.weights or self.weights[0].at > 0:
+            return 0
+        version = self.weights[0].version
+        return None if version == UNKNOWN_WEIGHTS else version
 
 
 def pack_turn(turn: SampledTurn, base: SampledTurn | None, run: int) -> StoredTurn:
@@ -166,61 +166,38 @@ def _unpack_logprobs(data: bytes) -> list[float | None]:
     return [None if math.isnan(logprob) else logprob for logprob in packed]
 
 
-class StoredRun:
-    """The records of one run of a rollout."""
-
-    def __init__(self, records: Iterable[StoredTurn], run: int) -> None:
-        """`records`: those of the rollout, in any order; other runs' are left out."""
-        self._by_base: defaultdict[str, list[tuple[int, StoredTurn]]] = defaultdict(list)
-        for number, record in enumerate(records):
-            if record.run == run:
-                self._by_base[record.base].append((number, record))
-
-    def turns(self) -> Iterator[SampledTurn]:
-        """Yields the turns in the order of their records, once, but a base before the turns that
-        it is the base of: it is held until these were read.
-
-        So a follower, which reads turns as they are stored, gets them in the same order.
-        """
-        readable: _Readable = []
-        self._add_turns(readable, "", None)
-        while readable:
-            _, stored, base = heappop(readable)
-            turn = _unpack(stored, base)
-            self._add_turns(readable, turn.id, turn)
-            yield turn
-
-    def _add_turns(self, readable: _Readable, name: str, base: SampledTurn | None) -> None:
-        """Adds the turns with this base."""
-        for number, stored in self._by_base.pop(name, ()):
-            heappush(readable, (number, stored, base))
-
-    @property
-    def unreadable(self) -> list[str]:
-        """After `turns`: the turns that it left out, because their base is missing."""
-        return [stored.turn for group in self._by_base.values() for _, stored in group]
-
-
-class FollowedRun:
-    """One run of a rollout, read while it is written."""
+class TurnReader:
+    """Reads the stored turns of one run, each of them after its base."""
 
     def __init__(self, run: int) -> None:
         self.unreadable: list[str] = []
         """Turns with a base that is missing."""
         self._run = run
-        self._bases: LRUCache[str, SampledTurn] = LRUCache(MAX_BASES)
+        self._stored: dict[str, StoredTurn] = {}
+        self._unpacked: LRUCache[str, SampledTurn] = LRUCache(MAX_UNPACKED)
 
-    def turns(self, records: Iterable[StoredTurn]) -> Iterator[SampledTurn]:
-        """Takes the next records; yields their turns in the same order."""
+    def read(self, records: Iterable[StoredTurn]) -> Iterator[SampledTurn]:
+        """Yields the turns of the next records; those of other runs are left out."""
         for record in records:
             if record.run != self._run:
                 continue
-            if record.base and record.base not in self._bases:
+            if record.base and record.base not in self._stored:
                 self.unreadable.append(record.turn)
                 continue
-            turn = _unpack(record, self._bases.get(record.base))
-            self._bases[turn.id] = turn
-            yield turn
+            self._stored[record.turn] = record
+            yield self._unpack(record.turn)
+
+    def _unpack(self, turn: str) -> SampledTurn:
+        """Unpacks a turn, and the turns that it is based on as far as they are not at hand."""
+        chain = []
+        while turn and turn not in self._unpacked:
+            chain.append(self._stored[turn])
+            turn = chain[-1].base
+        base = self._unpacked[turn] if turn else None
+        for record in reversed(chain):
+            base = self._unpacked[record.turn] = _unpack(record, base)
+        assert base is not None
+        return base
 
 
 def _unpack(stored: StoredTurn, base: SampledTurn | None) -> SampledTurn:

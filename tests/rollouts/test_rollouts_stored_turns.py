@@ -3,7 +3,6 @@
 import random
 from array import array
 from itertools import pairwise
-from operator import attrgetter
 
 import msgspec
 from hypothesis import given
@@ -11,11 +10,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from schemas.conversation import Call, Client, Text
-from schemas.events import FinishReason, PromptImage, WeightsSpan
+from schemas.events import UNKNOWN_WEIGHTS, FinishReason, PromptImage, WeightsSpan
 from services.rollouts.stored_turns import (
-    FollowedRun,
-    StoredRun,
     StoredTurn,
+    TurnReader,
     pack_turn,
 )
 from services.rollouts.turn import SampleBlock, SampledTurn, digest_of
@@ -79,7 +77,7 @@ def is_equal(read: SampledTurn, made: SampledTurn) -> bool:
 
 
 @given(st.data())
-def test_turns_are_read_in_any_order_whatever_their_base(data: st.DataObject) -> None:
+def test_turns_are_read_whatever_their_base(data: st.DataObject) -> None:
     made: list[SampledTurn] = []
     values = []
     ids = st.lists(st.integers(0, 3), max_size=6)
@@ -101,11 +99,9 @@ def test_turns_are_read_in_any_order_whatever_their_base(data: st.DataObject) ->
         one = turn(f"t{n}", prompt, output, float(n), **fields)
         values.append(encoded(one, base, 1))
         made.append(one)
-    assert [*StoredRun(map(decode, values), 1).turns()] == made
-    shuffled = data.draw(st.permutations(values))
-    run = StoredRun(map(decode, shuffled), 1)
-    assert sorted(run.turns(), key=attrgetter("id")) == made
-    assert run.unreadable == []
+    reader = TurnReader(1)
+    assert [*reader.read(map(decode, values))] == made
+    assert reader.unreadable == []
 
 
 def test_turn_with_a_lost_base_is_named_and_so_are_those_after_it() -> None:
@@ -113,31 +109,38 @@ def test_turn_with_a_lost_base_is_named_and_so_are_those_after_it() -> None:
     values = [encoded(turns[0], None, 1)]
     values += [encoded(later, base, 1) for base, later in pairwise(turns)]
     del values[1]
-    run = StoredRun(map(decode, values), 1)
-    (read,) = run.turns()
+    reader = TurnReader(1)
+    (read,) = reader.read(map(decode, values))
     assert is_equal(read, turns[0])
-    assert sorted(run.unreadable) == ["t2", "t3"]
+    assert reader.unreadable == ["t2", "t3"]
 
 
 def test_turns_of_other_runs_are_left_out() -> None:
-    turns = session(1, 3, 4)
-    run = StoredRun([pack_turn(turns[0], None, 1)], 2)
-    assert ([*run.turns()], run.unreadable) == ([], [])
-    assert [*FollowedRun(2).turns([pack_turn(turns[0], None, 1)])] == []
+    reader = TurnReader(2)
+    assert [*reader.read([pack_turn(session(1, 3, 4)[0], None, 1)])] == []
+    assert reader.unreadable == []
 
 
-def test_follower_reads_turns_as_they_are_written() -> None:
-    turns = session(4, 10, 10)
-    stored = [pack_turn(turns[0], None, 1)]
-    stored += [pack_turn(later, base, 1) for base, later in pairwise(turns)]
-    run = FollowedRun(1)
-    for record, made in zip(stored, turns, strict=True):
-        (read,) = run.turns([record])
-        assert is_equal(read, made)
-    assert run.unreadable == []
-    late = FollowedRun(1)
-    assert [*late.turns(stored[2:])] == []
-    assert late.unreadable == ["t2", "t3"]
+def test_turn_is_read_however_many_turns_lie_between_it_and_its_base() -> None:
+    """A helper of many turns works between two turns of the main conversation."""
+    main = session(2, 10, 10)
+    helper = [replace(made, id=f"h{made.id}", ended=100.0) for made in session(70, 20, 10)]
+    stored = [pack_turn(main[0], None, 1), pack_turn(helper[0], None, 1)]
+    stored += [pack_turn(later, base, 1) for base, later in pairwise(helper)]
+    stored.append(pack_turn(main[1], main[0], 1))
+    *_, last = TurnReader(1).read(stored)
+    assert is_equal(last, main[1])
+
+
+def test_version_of_the_first_token() -> None:
+    for spans, version in (
+        ([], 0),
+        ([WeightsSpan(0, 3)], 3),
+        ([WeightsSpan(2, 3)], 0),
+        ([WeightsSpan(0, UNKNOWN_WEIGHTS), WeightsSpan(2, 3)], None),
+    ):
+        made = turn("t", [1], [2, 3, 4], 1.0, weights=spans)
+        assert pack_turn(made, None, 1).first_version == version
 
 
 def test_turn_of_a_long_session_takes_a_few_kilobytes() -> None:
@@ -145,5 +148,5 @@ def test_turn_of_a_long_session_takes_a_few_kilobytes() -> None:
     values = [encoded(turns[0], None, 1)]
     values += [encoded(later, base, 1) for base, later in pairwise(turns)]
     assert max(map(len, values[1:])) < 4096
-    for read, made in zip(StoredRun(map(decode, values), 1).turns(), turns, strict=True):
+    for read, made in zip(TurnReader(1).read(map(decode, values)), turns, strict=True):
         assert is_equal(read, made)

@@ -50,17 +50,22 @@ def reached_limit(view: RolloutView, now: float, version: int | None) -> Rollout
 def _reached(view: RolloutView, now: float, version: int | None) -> str:
     """The name of the limit that is reached; "": none."""
     limits = view.rollout.limits
-    if limits.turns is not None and view.decoded_turns >= limits.turns:
-        return "turns"
-    if limits.output_tokens is not None and view.output_tokens >= limits.output_tokens:
-        return "output_tokens"
     began = view.state.began or view.rollout.created
-    if limits.seconds is not None and now - began >= limits.seconds:
+    if _is_reached(limits.turns, view.decoded_turns):
+        return "turns"
+    if _is_reached(limits.output_tokens, view.output_tokens):
+        return "output_tokens"
+    if _is_reached(limits.seconds, now - began):
         return "seconds"
-    most = view.rollout.weights.max_version_lag
-    if most is None or version is None or not view.versions:
-        return ""
-    return "version_lag" if version - view.versions[0] > most else ""
+    if version is not None and view.versions:
+        lag = version - view.versions[0]
+        if _is_reached(view.rollout.weights.max_version_lag, lag - 1):
+            return "version_lag"
+    return ""
+
+
+def _is_reached(limit: float | None, value: float) -> bool:
+    return limit is not None and value >= limit
 
 
 def rollout_conversation(
@@ -70,16 +75,11 @@ def rollout_conversation(
     recorded. `logprobs`: whether the engine reports log probabilities."""
     rollout = view.rollout
     sampling = replace(conversation.sampling, **_changes(rollout.sampling))
-    limits = [
-        conversation.sampling.max_tokens,
-        rollout.sampling.max_tokens,
-        _tokens_left(rollout, view),
-    ]
-    sampling = replace(
-        sampling,
-        max_tokens=min((limit for limit in limits if limit is not None), default=None),
-        return_token_ids=True,
+    most = _least(
+        conversation.sampling.max_tokens, rollout.sampling.max_tokens, _tokens_left(rollout, view)
     )
+    least = sampling.min_tokens and _least(sampling.min_tokens, most)
+    sampling = replace(sampling, max_tokens=most, min_tokens=least, return_token_ids=True)
     if logprobs and sampling.logprobs is None:
         sampling = replace(sampling, logprobs=0)
     hints = replace(conversation.hints, any_weights=rollout.weights.any_weights)
@@ -91,6 +91,10 @@ def _changes(sampling: Sampling) -> dict[str, Any]:
     defaults = structs.asdict(Sampling())
     fields = structs.asdict(sampling)
     return {name: value for name, value in fields.items() if value != defaults[name]}
+
+
+def _least(*limits: int | None) -> int | None:
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _tokens_left(rollout: Rollout, view: RolloutView) -> int | None:

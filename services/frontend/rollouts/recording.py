@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from typing_extensions import override
 
 from schemas.conversation import Sampling
-from schemas.errors import TurnwireError
 from schemas.events import (
     Delta,
     Failed,
@@ -25,7 +24,7 @@ from schemas.events import (
 )
 from services.frontend.rollouts.limits import ended_error, rollout_conversation
 from services.frontend.rollouts.rollouts import Rollouts
-from services.frontend.rollouts.turn_record import TurnRecord
+from services.frontend.rollouts.turn_recorder import TurnRecorder
 from services.frontend.rollouts.turn_writer import TurnWriter
 from services.frontend.rollouts.view import RolloutView
 from services.frontend.turns.interfaces import (
@@ -64,8 +63,10 @@ class RecordingGateway(TurnGateway):
     @override
     async def drain(self) -> None:
         """Returns when no turn is open and all records are stored."""
-        await self.gateway.drain()
-        await self.writer.drain()
+        try:
+            await self.gateway.drain()
+        finally:
+            await self.writer.drain()
 
 
 class RecordedTurn(TurnSink):
@@ -91,7 +92,7 @@ class RecordedTurn(TurnSink):
         conversation = rollout_conversation(admitted.conversation, view, logprobs=has_logprobs)
         self._admitted = admitted.with_conversation(conversation)
         model = admitted.card.served_name
-        self._record = TurnRecord(id, conversation, model, time.time())
+        self._record = TurnRecorder(id, conversation, model, time.time())
         self._turn: OpenTurn | None = None
         """None until it is open."""
         self._opening = asyncio.timeout(None)
@@ -112,12 +113,15 @@ class RecordedTurn(TurnSink):
                     self._admitted, self, turn_id=self._id
                 )
         except TimeoutError:
+            if not self._opening.expired():
+                self._fail("refused")
+                raise
             raise ended_error(self._aborted) from None
-        except TurnwireError:
-            self._fail("refused")
-            raise
         except asyncio.CancelledError:
             self._fail("cancelled")
+            raise
+        except Exception:
+            self._fail("refused")
             raise
         if self._aborted:  # just before the turn was open
             self._turn.cancel("failed")
@@ -158,9 +162,9 @@ class RecordedTurn(TurnSink):
             self._turn.cancel(reason)
         self._fail("cancelled")
 
-    def abort(self, why: str) -> None:
+    def abort(self, why: str, run: int) -> None:
         """Ends the turn with its rollout; the client gets an error."""
-        if self._is_recorded:
+        if self._is_recorded or run != self._run:
             return
         self._fail("aborted")
         self._aborted = why
@@ -173,12 +177,14 @@ class RecordedTurn(TurnSink):
     def _end(self, last: LastEvent) -> None:
         if self._is_recorded:
             return
-        if isinstance(last, Finish) and failure_of(last) is None:
+        if not isinstance(last, Finish) or failure_of(last) is not None:
+            self._fail("failed")
+        elif self._record.output_tokens < last.usage.output:
+            self._fail("incomplete")
+        else:
             turn = self._record.turn(last, time.time())
             self._recording.writer.write(self._view, self._run, turn)
             self._leave()
-        else:
-            self._fail("failed")
 
     def _fail(self, why: WhyMissing) -> None:
         if not self._is_recorded:

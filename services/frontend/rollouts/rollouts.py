@@ -9,7 +9,7 @@ import secrets
 import time
 from collections import defaultdict
 from contextlib import suppress
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol
 from weakref import WeakValueDictionary
 
 from aiohttp import web
@@ -37,19 +37,17 @@ SETTLE_S = 5.0
 POLL_S = 0.05
 NEWS_S = 1.0
 """How long a follower waits for a notice before it looks itself."""
-WAITS_S = (0.0, 0.05, 0.1, 0.2)
-"""Pauses before a rollout that was made a moment ago is looked for."""
-
-
-CancelReason: TypeAlias = Literal["", "aborted", "restarted", "deleted"]
-"""As in `RolloutChanged.cancels`."""
+AGAIN_S = 0.1
+"""Pause before a rollout that is not found is looked for again: a copy of the store may lack it
+for a moment."""
 
 
 class Abortable(Protocol):
     """A turn that this frontend runs."""
 
-    def abort(self, why: str) -> None:
-        """Ends the turn with an error for its client. `why`: as in `RolloutChanged.cancels`."""
+    def abort(self, why: str, run: int) -> None:
+        """Ends a turn of this run with an error for its client. `why`: as in
+        `RolloutChanged.cancels`."""
         ...
 
 
@@ -105,12 +103,13 @@ class Rollouts(RolloutCallers):
         if view is not None:
             await self.refresh(view)
             return view
-        for pause in WAITS_S:
-            await asyncio.sleep(pause)
+        view = await self._load(id)
+        if view is None:
+            await asyncio.sleep(AGAIN_S)
             view = await self._load(id)
-            if view is not None:
-                return self._views.setdefault(id, view)  # others may have loaded it, too
-        raise _not_found(id)
+        if view is None:
+            raise _not_found(id)
+        return self._views.setdefault(id, view)  # another request may have loaded it, too
 
     async def find_own(self, id: str, caller: Caller) -> RolloutView:
         """Returns a rollout of the caller's, for its trainer. Raises as `find`."""
@@ -122,14 +121,17 @@ class Rollouts(RolloutCallers):
 
     async def refresh(self, view: RolloutView) -> None:
         """Reads what is new of a rollout. Raises TurnwireError; NotFound if it is gone."""
-        now = asyncio.get_running_loop().time()
-        if now - view.read_at < FRESH_S:
-            return
-        await self._check_presence(view)
-        async for number, record in self.store.read(view.rollout.id, view.read_to):
-            view.read_to = number
-            view.apply(record, number)
-        view.read_at = now
+        async with view.reading:
+            now = asyncio.get_running_loop().time()
+            if now - view.read_at < FRESH_S:
+                return
+            id = view.rollout.id
+            if not await self.store.has(id, view.first):
+                self._views.pop(id, None)
+                raise _not_found(id)
+            async for number, record in self.store.read(id, view.read_to):
+                view.apply(number, record)
+            view.read_at = now
 
     async def end_at_limit(self, view: RolloutView, version: int | None = None) -> None:
         """Ends a rollout that has reached a limit. `version`: as for `reached_limit`. Raises
@@ -143,8 +145,9 @@ class Rollouts(RolloutCallers):
         turns. Returns when the turns that have ended are stored. Raises TurnwireError."""
         await self.read_again(view)
         if view.state.status == "open":
-            state = replace(view.state, status=status, ended=time.time())
-            await self.set_state(view, state, "aborted" if status == "aborted" else "")
+            await self.set_state(view, replace(view.state, status=status, ended=time.time()))
+            if status == "aborted":
+                self.announce(RolloutChanged(view.rollout.id, "aborted", view.state.run))
         until = asyncio.get_running_loop().time() + SETTLE_S
         while self.has_running_turns(view) and asyncio.get_running_loop().time() < until:
             await asyncio.sleep(POLL_S)
@@ -153,22 +156,16 @@ class Rollouts(RolloutCallers):
     async def restart(self, view: RolloutView) -> None:
         """Begins a rollout again, without its turns so far. Raises TurnwireError."""
         await self.read_again(view)
-        view.rewards = Rewards()
-        await self.store.put(view.rollout.id, view.rewards)
-        state = RolloutState(run=view.state.run + 1, began=time.time())
-        await self.set_state(view, state, "restarted")
+        run = view.state.run
+        await self.store.put(view.rollout.id, Rewards())
+        await self.set_state(view, RolloutState(run=run + 1, began=time.time()))
+        self.announce(RolloutChanged(view.rollout.id, "restarted", run))
 
-    async def set_state(
-        self,
-        view: RolloutView,
-        state: RolloutState,
-        cancels: Literal["", "aborted", "restarted"] = "",
-    ) -> None:
-        """Stores another state, which all frontends apply. `cancels`: as in `RolloutChanged`.
-        Raises TurnwireError."""
+    async def set_state(self, view: RolloutView, state: RolloutState) -> None:
+        """Stores another state. Raises TurnwireError."""
         await self.store.put(view.rollout.id, state)
-        view.state = state
-        self.announce(RolloutChanged(view.rollout.id, cancels=cancels))
+        self.announce(RolloutChanged(view.rollout.id))
+        await self.read_again(view)
 
     async def reward(self, view: RolloutView, rewards: Rewards) -> None:
         """Stores rewards in place of earlier ones. Raises Invalid for an unknown turn, and
@@ -178,14 +175,14 @@ class Rollouts(RolloutCallers):
             if turn not in view.turns:
                 raise Invalid(f"turns: the rollout has no turn {turn}", param="turns")
         await self.store.put(view.rollout.id, rewards)
-        view.rewards = rewards
         self.announce(RolloutChanged(view.rollout.id))
+        await self.read_again(view)
 
     async def delete(self, view: RolloutView) -> None:
         """Deletes a rollout and its turns. Raises TurnwireError."""
         await self.store.delete(view.rollout.id)
         self._views.pop(view.rollout.id, None)
-        self.announce(RolloutChanged(view.rollout.id, cancels="deleted"))
+        self.announce(RolloutChanged(view.rollout.id, "deleted", view.state.run))
 
     def announce(self, notice: RolloutChanged) -> None:
         """Reports a change to everyone who waits for it, here and in other frontends."""
@@ -202,7 +199,7 @@ class Rollouts(RolloutCallers):
             news.set()
         if notice.cancels:
             for turn in [*self._open.get(notice.id, ())]:
-                turn.abort(notice.cancels)
+                turn.abort(notice.cancels, notice.run)
 
     def news_of(self, id: str) -> asyncio.Event:
         """Returns an event that the next change of a rollout sets."""
@@ -228,8 +225,9 @@ class Rollouts(RolloutCallers):
             del self._open[id]
 
     def has_running_turns(self, view: RolloutView) -> bool:
-        """Returns whether turns of a rollout will still end."""
-        return any(self.process.is_alive(turn.frontend) for turn in view.open_turns)
+        """Returns whether turns of a rollout will still end, or are being stored."""
+        alive = any(self.process.is_alive(turn.frontend) for turn in view.open_turns)
+        return alive or view.is_writing
 
     def missing_turns(self, view: RolloutView) -> list[MissingTurn]:
         """Returns the turns without tokens, those that run among them."""
@@ -247,21 +245,14 @@ class Rollouts(RolloutCallers):
         view: RolloutView | None = None
         now = asyncio.get_running_loop().time()
         async for number, record in self.store.read(id):
-            if view is None:
-                if not isinstance(record, Rollout):
-                    return None
-                view = RolloutView(record)
-                view.first = number
+            if view is not None:
+                view.apply(number, record)
+            elif isinstance(record, Rollout):
+                view = RolloutView(record, number)
                 view.read_at = now
-            view.read_to = number
-            view.apply(record, number)
+            else:
+                return None
         return view
-
-    async def _check_presence(self, view: RolloutView) -> None:
-        id = view.rollout.id
-        if not await self.store.has(id, view.first):
-            self._views.pop(id, None)
-            raise _not_found(id)
 
     async def read_again(self, view: RolloutView) -> None:
         """Reads what is new of a rollout, even if it was read a moment ago. Raises as

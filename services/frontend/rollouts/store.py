@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from services.rollouts.rollout import Rewards, Rollout, RolloutState
-from services.rollouts.stored_turns import FailedTurn, OpenTurn, StoredTurn
+from services.rollouts.stored_turns import BegunTurn, FailedTurn, StoredTurn
 from services.runtime.config import MIB, RolloutStoreConfig
 from services.runtime.storage.kv import Bucket, BucketConfig
 
@@ -21,7 +21,7 @@ ROLLOUT_BUCKET = "tw_rollouts"
 MAX_VALUE_BYTES = 7 * MIB
 """The largest value, below the limit of the bus."""
 
-Record = Rollout | RolloutState | Rewards | OpenTurn | StoredTurn | FailedTurn
+Record = Rollout | RolloutState | Rewards | BegunTurn | StoredTurn | FailedTurn
 """One value of a rollout."""
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -69,6 +69,6 @@ class RolloutStore:
 
 def _member(record: Record) -> str:
     """The name of a record among those of its rollout."""
-    if isinstance(record, OpenTurn | StoredTurn | FailedTurn):
+    if isinstance(record, BegunTurn | StoredTurn | FailedTurn):
         return f"turn {record.turn}"
     return type(record).__name__

@@ -1,20 +1,19 @@
 """Writes the records of a frontend's turns to the store, in the background."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
 
 from prometheus_client import CollectorRegistry
 
 from schemas.control import RolloutChanged
 from schemas.errors import TooLarge, TurnwireError
-from services.frontend.rollouts.recent_turns import RecentTurns
+from services.frontend.rollouts.last_turns import LastTurns
 from services.frontend.rollouts.rollouts import Rollouts
 from services.frontend.rollouts.view import RolloutView
 from services.rollouts.stored_turns import (
+    BegunTurn,
     FailedTurn,
-    OpenTurn,
     StoredTurn,
+    WhyMissing,
     pack_turn,
 )
 from services.rollouts.turn import SampledTurn
@@ -23,7 +22,8 @@ from services.runtime.observability.telemetry import FilteringBoundLogger
 
 RETRY_S = 2.0
 GIVE_UP_S = 600.0
-"""How long a record is kept for a store that does not answer."""
+"""How long the tokens of a turn are kept for a store that does not answer."""
+DRAIN_S = 5.0
 
 
 class TurnWriter:
@@ -34,82 +34,82 @@ class TurnWriter:
     ) -> None:
         self.stored = 0
         self.failed = 0
-        self.lost = 0
         self._rollouts = rollouts
         self._log = log
-        self._recent = RecentTurns()
-        self._writes: dict[str, asyncio.Task[None]] = {}
-        """The newest write of each turn."""
+        self._last = LastTurns()
+        self._writes: set[asyncio.Task[None]] = set()
+        stored = Reading("Turns of rollouts that were stored with tokens.", self, "stored")
+        failed = Reading("Turns of rollouts that were stored without tokens.", self, "failed")
         counters = {
-            "turnwire_rollout_turns_total": Reading(
-                "Turns of rollouts that were stored with their tokens.", self, "stored"
-            ),
-            "turnwire_rollout_failed_turns_total": Reading(
-                "Turns of rollouts that gave no tokens.", self, "failed"
-            ),
-            "turnwire_rollout_lost_turns_total": Reading(
-                "Turns of rollouts that the store did not take.", self, "lost"
-            ),
+            "turnwire_rollout_turns_total": stored,
+            "turnwire_rollout_failed_turns_total": failed,
         }
         register(metrics, CountCollector(counters))
 
     async def begin(self, view: RolloutView, turn: str, now: float) -> None:
-        """Stores that a turn is open. Raises TurnwireError."""
-        record = OpenTurn(turn, view.state.run, self._rollouts.process.id, now)
-        view.apply(record)
+        """Stores that a turn is open: if this process dies, it is known to be missing. Raises
+        TurnwireError."""
+        record = BegunTurn(turn, view.state.run, self._rollouts.process.id, now)
+        view.note(record)
         await self._rollouts.store.put(view.rollout.id, record)
 
     def write(self, view: RolloutView, run: int, turn: SampledTurn) -> None:
         """Stores a turn with its tokens."""
-        self._spawn(turn.id, self._store(view, turn, run))
+        key = f"{view.rollout.id}/{run}"
+        record = pack_turn(turn, self._last.nearest(key, turn), run)
+        self._start(view, record, turn)
 
     def fail(self, view: RolloutView, record: FailedTurn) -> None:
         """Stores why a turn has no tokens."""
-        self._spawn(record.turn, self._put(view, record))
+        self._start(view, record)
 
     async def drain(self) -> None:
-        """Returns when all records are stored."""
+        """Returns when all records are stored, or after `DRAIN_S`."""
         if self._writes:
-            await asyncio.wait(self._writes.values())
+            await asyncio.wait(self._writes, timeout=DRAIN_S)
 
-    def _spawn(self, turn: str, write: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(write)
-        self._writes[turn] = task
-        task.add_done_callback(lambda done: self._written(turn, done))
+    def _start(
+        self,
+        view: RolloutView,
+        record: StoredTurn | FailedTurn,
+        turn: SampledTurn | None = None,
+    ) -> None:
+        view.note(record)
+        task = asyncio.get_running_loop().create_task(self._write(view, record, turn))
+        self._writes.add(task)
+        task.add_done_callback(self._writes.discard)
 
-    def _written(self, turn: str, task: "asyncio.Task[None]") -> None:
-        if self._writes.get(turn) is task:
-            del self._writes[turn]
+    async def _write(
+        self, view: RolloutView, record: StoredTurn | FailedTurn, turn: SampledTurn | None
+    ) -> None:
+        """Writes a record. Later prompts may be stored as the difference to `turn`."""
+        stored = await self._put(view, record)
+        if turn is not None and isinstance(stored, StoredTurn):
+            self._last.add(f"{view.rollout.id}/{record.run}", turn)
+        self.stored += isinstance(stored, StoredTurn)
+        self.failed += isinstance(stored, FailedTurn)
+        self._rollouts.announce(RolloutChanged(view.rollout.id))
 
-    async def _store(self, view: RolloutView, turn: SampledTurn, run: int) -> None:
-        recent = f"{view.rollout.id}/{run}"
-        base = self._recent.nearest(recent, turn)
-        try:
-            await self._put(view, pack_turn(turn, base, run))
-        except TooLarge:
-            await self._put(view, FailedTurn(turn.id, run, "too_large", len(turn.output)))
-        else:
-            self._recent.add(recent, turn)
-
-    async def _put(self, view: RolloutView, record: StoredTurn | FailedTurn) -> None:
-        """Stores a record, again for `GIVE_UP_S` if the store does not answer. Raises TooLarge."""
-        rollout = view.rollout.id
-        view.apply(record)  # for the limits of the next turn, which may begin before it is stored
-        until = asyncio.get_running_loop().time() + GIVE_UP_S
+    async def _put(
+        self, view: RolloutView, record: StoredTurn | FailedTurn
+    ) -> StoredTurn | FailedTurn:
+        """Stores a record, or in place of its tokens why they are missing. Tries again while the
+        store does not answer. Returns what is stored."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + GIVE_UP_S
         while True:
             try:
-                await self._rollouts.store.put(rollout, record)
+                await self._rollouts.store.put(view.rollout.id, record)
+                return record
             except TooLarge:
-                raise
+                record = _without_tokens(record, "too_large")
             except TurnwireError as error:
                 # rare: the store is away
                 self._log.warning("rollout.turn_not_stored", turn=record.turn, error=str(error))
-                if asyncio.get_running_loop().time() > until:
-                    self.lost += 1
-                    return
+                if loop.time() > until:
+                    record = _without_tokens(record, "lost")
                 await asyncio.sleep(RETRY_S)
-            else:
-                self.stored += isinstance(record, StoredTurn)
-                self.failed += isinstance(record, FailedTurn)
-                self._rollouts.announce(RolloutChanged(rollout, record.turn))
-                return
+
+
+def _without_tokens(record: StoredTurn | FailedTurn, why: WhyMissing) -> FailedTurn:
+    return FailedTurn(record.turn, record.run, why, record.output_tokens)

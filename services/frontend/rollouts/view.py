@@ -1,69 +1,77 @@
-"""What a frontend knows of one rollout: the sum of its records, without tokens. Pure."""
+"""What a frontend knows of one rollout: the sum of its records, without tokens."""
+
+import asyncio
 
 from msgspec import Struct
 
 from services.frontend.rollouts.store import Record
 from services.rollouts.rollout import Rewards, Rollout, RolloutState
-from services.rollouts.stored_turns import FailedTurn, OpenTurn, StoredTurn, WhyMissing
+from services.rollouts.stored_turns import BegunTurn, FailedTurn, StoredTurn, WhyMissing
 
 
 class TurnView(Struct, frozen=True):
     """One turn of a rollout."""
 
     run: int
-    number: int
-    """The number of its last record; 0: it was not read so far."""
     output_tokens: int = 0
     frontend: str = ""
     """The frontend in which it runs; "": it has ended."""
     why: WhyMissing | None = None
     """Why it has no tokens; None: it has, or it runs."""
-    version: int = 0
-    """The version of the weights that decoded its first token."""
+    version: int | None = None
+    """The version of the weights that decoded its first token; None: unknown, or no token."""
 
 
 class RolloutView:
-    """One rollout, as far as its records were read."""
+    """One rollout, as far as its records were read, with what this frontend is writing."""
 
-    def __init__(self, rollout: Rollout) -> None:
+    def __init__(self, rollout: Rollout, number: int) -> None:
+        """`number`: of its first record."""
         self.rollout = rollout
         self.state = RolloutState()
         self.rewards = Rewards()
-        self.first = 0
-        """The number of its first record."""
-        self.read_to = 0
+        self.first = number
+        self.read_to = number
         """The number of the last record that was read."""
         self.read_at = 0.0
         """The loop's time of the last reading."""
+        self.reading = asyncio.Lock()
         self._turns: dict[str, TurnView] = {}
+        self._begun: dict[str, int] = {}
+        """The number of each turn's record that it has begun."""
+        self._unstored: dict[str, TurnView] = {}
+        """Turns of this frontend with a last record that was not read back."""
         self._images: set[str] = set()
 
-    def apply(self, record: Record, number: int = 0) -> None:
-        """Takes a record that is newer than all before. `number`: its own; 0: it is being
-        written."""
+    def apply(self, number: int, record: Record) -> None:
+        """Takes a record that was read, the next after all before."""
+        self.read_to = number
         match record:
             case RolloutState():
-                self.state = record
+                # Another frontend may have written its state without knowing of a restart.
+                if record.run >= self.state.run:
+                    self.state = record
             case Rewards():
                 self.rewards = record
-            case OpenTurn():
-                turn = TurnView(record.run, number, frontend=record.frontend)
-                self._turns[record.turn] = turn
-            case StoredTurn():
-                self._turns[record.turn] = TurnView(
-                    record.run, number, record.output_tokens, version=record.first_version
-                )
-                self._images |= {image.hash for image in record.images}
-            case FailedTurn():
-                self._turns[record.turn] = TurnView(
-                    record.run, number, record.output_tokens, why=record.why
-                )
+            case BegunTurn():
+                self._begun[record.turn] = number
+                self._turns[record.turn] = turn_view(record)
+            case StoredTurn() | FailedTurn():
+                self._unstored.pop(record.turn, None)
+                self._turns[record.turn] = turn_view(record)
+        if isinstance(record, StoredTurn):
+            self._images |= {image.hash for image in record.images}
+
+    def note(self, record: BegunTurn | StoredTurn | FailedTurn) -> None:
+        """Notes a record that this frontend writes, in place of what is read of the turn until the
+        turn's last record is read."""
+        self._unstored[record.turn] = turn_view(record)
 
     @property
     def turns(self) -> dict[str, TurnView]:
         """The turns of the current run, open ones among them."""
-        run = self.state.run
-        return {id: turn for id, turn in self._turns.items() if turn.run == run}
+        turns = self._turns | self._unstored
+        return {id: turn for id, turn in turns.items() if turn.run == self.state.run}
 
     @property
     def stored_turns(self) -> list[TurnView]:
@@ -76,15 +84,22 @@ class RolloutView:
         return [turn for turn in self.turns.values() if turn.frontend]
 
     @property
+    def is_writing(self) -> bool:
+        """Whether this frontend has turns that are not stored."""
+        return any(turn.run == self.state.run for turn in self._unstored.values())
+
+    @property
     def decoded_turns(self) -> int:
         """The number of turns that have ended and were decoded, if only in part."""
-        return len([turn for turn in self.turns.values() if turn.output_tokens])
+        turns = self.turns.values()
+        return sum(turn.output_tokens > 0 and not turn.frontend for turn in turns)
 
     def turns_before(self, id: str) -> int:
-        """Returns how many turns were decoded, or are open and began before this one."""
-        own = self.turns[id]
-        earlier = [turn for turn in self.open_turns if turn.number < own.number]
-        return self.decoded_turns + len(earlier)
+        """Returns how many turns were decoded, or are open and began before this one, which was
+        read."""
+        own = self._begun[id]
+        began = [self._begun.get(turn, 0) for turn, view in self.turns.items() if view.frontend]
+        return self.decoded_turns + sum(number < own for number in began)
 
     @property
     def output_tokens(self) -> int:
@@ -94,8 +109,19 @@ class RolloutView:
     @property
     def versions(self) -> list[int]:
         """The versions of the weights that decoded the first tokens of its turns."""
-        return sorted({turn.version for turn in self.stored_turns})
+        return sorted({turn.version for turn in self.stored_turns if turn.version is not None})
 
     def has_image(self, hash: str) -> bool:
         """Returns whether the prompt of any turn has an image with this hash."""
         return hash in self._images
+
+
+def turn_view(record: BegunTurn | StoredTurn | FailedTurn) -> TurnView:
+    """Returns what is known of a turn by its last record."""
+    match record:
+        case BegunTurn():
+            return TurnView(record.run, frontend=record.frontend)
+        case StoredTurn():
+            return TurnView(record.run, record.output_tokens, version=record.first_version)
+        case FailedTurn():
+            return TurnView(record.run, record.output_tokens, why=record.why)

@@ -6,7 +6,7 @@ from typing import Any
 
 from schemas.conversation import Client
 from schemas.events import FinishReason, PromptImage, WeightsSpan
-from services.rollouts.stored_turns import FailedTurn, OpenTurn, StoredTurn, WhyMissing, pack_turn
+from services.rollouts.stored_turns import BegunTurn, FailedTurn, StoredTurn, WhyMissing, pack_turn
 from services.rollouts.turn import SampledTurn
 
 
@@ -33,9 +33,9 @@ def stored_turn(
     return pack_turn(turn, None, run)
 
 
-def open_turn(id: str, run: int = 1, frontend: str = "frontend-1") -> OpenTurn:
+def open_turn(id: str, run: int = 1, frontend: str = "frontend-1") -> BegunTurn:
     """The record of a turn that runs."""
-    return OpenTurn(id, run, frontend, 1.0)
+    return BegunTurn(id, run, frontend, 1.0)
 
 
 def failed_turn(

@@ -175,6 +175,14 @@ async def test_rates_of_the_key_hold_for_all_its_rollouts(served: Served, keys: 
     assert (await ask_with(served, "beta")).status == 200
 
 
+async def test_making_rollouts_has_the_rate_of_counting(served: Served, keys: Keys) -> None:
+    keys.write("rpm=2")
+    reload(served)
+    headers = {"x-api-key": "alpha"}
+    replies = [await served.post("/rollouts", {}, headers=headers) for _ in range(3)]
+    assert [reply.status for reply in replies] == [200, 200, 429]
+
+
 async def test_tokens_of_rollouts_are_the_keys(served: Served, keys: Keys) -> None:
     keys.write("tpm=5")
     reload(served)

@@ -1,5 +1,6 @@
 """When a rollout takes no more turns, and what its turns are decoded with."""
 
+from itertools import count
 from typing import Any
 
 import pytest
@@ -13,13 +14,14 @@ from services.rollouts.rollout import Rollout, RolloutLimits, RolloutState, Weig
 from tests.frontend.rollouts.records import failed_turn, open_turn, stored_turn
 
 NOW = 1000.0
+NUMBERS = count(2)
 
 
 def view_of(*records: Any, **fields: Any) -> RolloutView:
     """A rollout made at `NOW` with these records."""
-    view = RolloutView(Rollout("ro_1", NOW, None, **fields))
+    view = RolloutView(Rollout("ro_1", NOW, None, **fields), 1)
     for record in records:
-        view.apply(record)
+        view.apply(next(NUMBERS), record)
     return view
 
 
@@ -31,14 +33,14 @@ def test_rollout_without_limits_goes_on() -> None:
 def test_each_limit_ends_a_rollout() -> None:
     turns = view_of(stored_turn("t1"), limits=RolloutLimits(turns=2))
     assert reached_limit(turns, NOW, 0) is None
-    turns.apply(open_turn("t2"))
+    turns.apply(next(NUMBERS), open_turn("t2"))
     assert reached_limit(turns, NOW, 0) is None, "it may end without a token"
-    turns.apply(failed_turn("t2", output_tokens=3))
+    turns.apply(next(NUMBERS), failed_turn("t2", output_tokens=3))
     assert reached_limit(turns, NOW, 0) == RolloutState("ended", "turns", NOW, 1)
 
     tokens = view_of(stored_turn("t1", output=[1] * 9), limits=RolloutLimits(output_tokens=10))
     assert reached_limit(tokens, NOW, 0) is None
-    tokens.apply(stored_turn("t2", output=[1]))
+    tokens.apply(next(NUMBERS), stored_turn("t2", output=[1]))
     assert reached_limit(tokens, NOW, 0) == RolloutState("ended", "output_tokens", NOW, 1)
 
     seconds = view_of(limits=RolloutLimits(seconds=5.0))
@@ -51,13 +53,13 @@ def test_lag_counts_from_the_weights_of_the_first_turn(on_lag: Any, status: str)
     policy = WeightsPolicy(max_version_lag=2, on_lag=on_lag)
     view = view_of(weights=policy)
     assert reached_limit(view, NOW, 99) is None, "no turn yet"
-    view.apply(stored_turn("t1", version=3))
-    view.apply(stored_turn("t2", version=5))
+    view.apply(next(NUMBERS), stored_turn("t1", version=3))
+    view.apply(next(NUMBERS), stored_turn("t2", version=5))
     assert reached_limit(view, NOW, 5) is None
     state = reached_limit(view, NOW, 6)
     assert state is not None
     assert (state.status, state.reason, state.run) == (status, "version_lag", 1)
-    view.apply(RolloutState(run=2))
+    view.apply(next(NUMBERS), RolloutState(run=2))
     assert reached_limit(view, NOW, 6) is None, "the next run begins with the weights of now"
 
 

@@ -53,12 +53,6 @@ def stored(process: MemoryRollouts, agent: Agent) -> dict[str | None, tuple[int,
     return process.memory.values[agent.id]
 
 
-async def missing_of(agent: Agent) -> list[str]:
-    """Why turns are in no sample."""
-    (sample, *_) = await agent.samples()
-    return [missing["why"] for missing in sample.get("missing", ())]
-
-
 async def test_conversation_is_one_sample(served: Served, gateway: TokenGateway) -> None:
     gateway.answers = [HELLO, GOODBYE]
     agent = await rollout(served, group="g", metadata={"task": 7})
@@ -93,7 +87,7 @@ async def test_record_is_written_over_its_marker(
     gateway.pause.set()
     await asking
     (sample,) = await agent.samples()
-    assert "missing" not in sample or not sample["missing"]
+    assert await agent.missing() == []
     assert len(stored(process, agent)) == 2
 
 
@@ -119,7 +113,7 @@ async def test_abort_ends_open_turns(served: Served, gateway: TokenGateway, when
         await gateway.open_cancelled.wait()
     else:
         await gateway.turns[-1].cancel_seen.wait()
-    assert await missing_of(agent) == ["aborted"]
+    assert await agent.missing() == ["aborted"]
     assert (await agent.ask()).status == 400
     assert (await agent.state())["open_turns"] == 0
     assert served.none_open()
@@ -146,7 +140,7 @@ async def test_abort_after_the_end_changes_no_turn(served: Served) -> None:
     await agent.call("POST", "/abort")
     (sample,) = await agent.samples()
     assert len(sample["turns"]) == 1
-    assert not sample.get("missing")
+    assert await agent.missing() == []
     again = await agent.call("POST", "/finish")
     assert again.json["status"] == "aborted", "the first end counts"
 
@@ -178,7 +172,7 @@ async def test_client_that_leaves_cancels_its_turn(served: Served, gateway: Toke
     await eventually(lambda: len(gateway.turns) == 2)
     asking.cancel()
     await gateway.turns[-1].cancel_seen.wait()
-    assert await missing_of(agent) == ["cancelled"]
+    assert await agent.missing() == ["cancelled"]
 
 
 async def test_refused_and_failed_turns_are_named(served: Served, gateway: TokenGateway) -> None:
@@ -191,7 +185,7 @@ async def test_refused_and_failed_turns_are_named(served: Served, gateway: Token
     for end in (Failed(info), Finish(FinishReason.ERROR, 0, Usage())):
         gateway.end = end
         assert (await agent.ask("More.")).status >= 500
-    assert await missing_of(agent) == ["refused", "failed", "failed"]
+    assert await agent.missing() == ["refused", "failed", "failed"]
     state = await agent.state()
     assert (state["turns"], len(state["missing"])) == (1, 3)
 
@@ -255,7 +249,7 @@ async def test_stale_rollout_begins_again(served: Served, gateway: TokenGateway)
     assert (await agent.ask("Number 1.")).status == 200
     (sample,) = await agent.samples()
     assert [turn["turn"] for turn in sample["turns"]] == [gateway.turns[-1].id]
-    assert not sample.get("missing")
+    assert await agent.missing() == []
     assert {span["version"] for span in sample["weights"]} == {3}
 
 
@@ -296,7 +290,7 @@ async def test_store_that_is_away_gets_the_record_later(
     while not (samples := await agent.samples()):
         await asyncio.sleep(0.01)
     assert len(samples[0]["turns"]) == 1
-    assert not samples[0]["missing"]
+    assert await agent.missing() == []
 
 
 async def test_turn_that_is_too_large_is_named(
@@ -307,7 +301,7 @@ async def test_turn_that_is_too_large_is_named(
     process.memory.max_value_bytes = 1500
     gateway.answers = [[Block("text", "word " * 2000)]]
     assert (await agent.ask("More.")).status == 200
-    assert await missing_of(agent) == ["too_large"]
+    assert await agent.missing() == ["too_large"]
 
 
 async def test_lost_turn_of_a_dead_frontend_is_named(gateway: TokenGateway) -> None:
@@ -318,9 +312,9 @@ async def test_lost_turn_of_a_dead_frontend_is_named(gateway: TokenGateway) -> N
         asking = asyncio.create_task(agent.ask("More."))
         await eventually(lambda: len(gateway.turns) == 2)
         there = Agent(second, agent.document)
-        assert await missing_of(there) == ["running"]
+        assert await there.missing() == ["running"]
         two.dead.add(one.id)
-        assert await missing_of(there) == ["lost"]
+        assert await there.missing() == ["lost"]
         asking.cancel()
 
 
@@ -477,7 +471,7 @@ async def test_restart_drops_turns_and_rewards(served: Served) -> None:
     assert await agent.samples() == []
     await agent.ask()
     (sample,) = await agent.samples()
-    assert (sample["reward"], sample["missing"]) == (None, [])
+    assert (sample["reward"], await agent.missing()) == (None, [])
 
 
 async def test_cancelled_turns_count_for_the_limits(served: Served, gateway: TokenGateway) -> None:

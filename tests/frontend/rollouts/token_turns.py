@@ -214,11 +214,19 @@ class Agent:
         document: Json = reply.json
         return document
 
-    async def samples(self) -> list[Json]:
-        """Its samples, once all records are stored."""
+    async def lines(self) -> list[Json]:
+        """Its samples, and the last line."""
         reply = await self.call("GET", "/samples")
         assert reply.status == 200, reply.text
         return [msgspec.json.decode(line) for line in reply.body.splitlines()]
+
+    async def samples(self) -> list[Json]:
+        """Its samples."""
+        return (await self.lines())[:-1]
+
+    async def missing(self) -> list[str]:
+        """Why turns of it are missing."""
+        return [turn["why"] for turn in (await self.lines())[-1]["missing"]]
 
 
 async def rollout(served: Served, key: str | None = None, **fields: Any) -> Agent:

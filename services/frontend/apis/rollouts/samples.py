@@ -1,24 +1,26 @@
 """Sends the samples of a rollout as lines of JSON: all of them, or each turn as it ends."""
 
+import asyncio
 from collections.abc import Sequence
 
 import msgspec
 from aiohttp import web
+from msgspec import Raw
 
 from schemas.errors import NotFound, TurnwireError
 from services.frontend.rollouts.rollouts import Rollouts
 from services.frontend.rollouts.view import RolloutView
-from services.rollouts.formats import TrlRow, trl_row
+from services.rollouts.formats import trl_row
 from services.rollouts.sample_lines import (
+    LastLine,
     MissingTurn,
     RolloutSample,
     Sample,
     SampleUrls,
-    line_after,
     sample_of_rollout,
 )
 from services.rollouts.samples import Sampler
-from services.rollouts.stored_turns import FollowedRun, StoredRun, StoredTurn
+from services.rollouts.stored_turns import StoredTurn, TurnReader
 
 CONTENT_TYPE = "application/jsonl"
 FORMATS = ("", "trl")
@@ -37,34 +39,33 @@ class SampleSender:
         self._view = view
         self._run = view.state.run
         self._urls = SampleUrls(f"{url}/images/", "")
+        self._turns = TurnReader(self._run)
         self._sampler = Sampler(one_run=True)
-        self._read_to = 0
-        """The number of the last record that was read."""
         self._sent: set[str] = set()
         """The turns that are in samples."""
+        self._read_to = 0
+        """The number of the last record that was read."""
         self._response = web.StreamResponse(headers={"content-type": CONTENT_TYPE})
 
     async def send_all(self, format: str) -> web.StreamResponse:
-        """Sends each sample as it is now, in one of the `FORMATS`. Raises TurnwireError before the
-        first byte."""
+        """Sends each sample as it is now, in one of the `FORMATS`, and in their own form a last
+        line for the rollout. Raises TurnwireError before the first byte."""
         await self._rollouts.read_again(self._view)
-        run = StoredRun(await self._read(), self._run)
-        for turn in run.turns():
-            self._sampler.add(turn)
-            self._sent.add(turn.id)
-        missing = self._missing(run.unreadable)
+        records = await self._read()
+        # Joining a hundred turns of 100,000 tokens takes 0.2 s.
+        lines = await asyncio.to_thread(self._lines, records, format)
 
         await self._response.prepare(self._http)
-        for sample in self._sampler.close():
-            line = self._line(sample, missing)
-            await self._write(trl_row(line) if format == "trl" else line)
+        for line in lines:
+            await self._response.write(line)
+        if not format:
+            await self._send_end()
         await self._response.write_eof()
         return self._response
 
     async def follow(self) -> web.StreamResponse:
         """Sends what each turn adds to its sample, when it has ended; after the end of the rollout,
-        a line without ids for each sample, which says what is missing."""
-        run = FollowedRun(self._run)
+        its last line. The response has no last line if the rollout is deleted."""
         await self._response.prepare(self._http)
         while True:
             news = self._rollouts.news_of(self._view.rollout.id)
@@ -73,21 +74,18 @@ class SampleSender:
                 await self._rollouts.end_at_limit(self._view)
                 has_ended = self._has_ended()
                 records = await self._read()
-            except NotFound:  # it was deleted
+            except NotFound:
                 break
             except TurnwireError:  # the store is away: the follower waits for it
                 has_ended = False
                 records = []
-            for turn in run.turns(records):
+            for turn in self._turns.read(records):
                 self._sent.add(turn.id)
-                await self._write(self._line(self._sampler.follow(turn)))
+                await self._response.write(_line(self._of_rollout(self._sampler.follow(turn))))
             if has_ended:
+                await self._send_end()
                 break
             await self._rollouts.wait_for_news(news)
-
-        missing = self._missing(run.unreadable)
-        for sample in self._sampler.close():
-            await self._write(self._line(line_after(sample), missing))
         await self._response.write_eof()
         return self._response
 
@@ -106,15 +104,33 @@ class SampleSender:
             self._read_to = new[-1][0]
         return [record for _, record in new if isinstance(record, StoredTurn)]
 
-    def _missing(self, unreadable: Sequence[str]) -> list[MissingTurn]:
-        """The turns that are in no sample. `unreadable`: those with a lost base."""
-        missing = self._rollouts.missing_turns(self._view)
-        missing += [MissingTurn(turn, "lost") for turn in unreadable]
-        return [turn for turn in missing if turn.turn not in self._sent]
+    def _lines(self, records: Sequence[StoredTurn], format: str) -> list[bytes]:
+        """The lines of all samples. Runs on a thread."""
+        for turn in self._turns.read(records):
+            self._sent.add(turn.id)
+            self._sampler.add(turn)
+        samples = map(self._of_rollout, self._sampler.close())
+        if format == "trl":
+            return [_line(trl_row(sample)) for sample in samples]
+        return [_line(sample) for sample in samples]
 
-    def _line(self, sample: Sample, missing: Sequence[MissingTurn] = ()) -> RolloutSample:
+    def _of_rollout(self, sample: Sample) -> RolloutSample:
+        return sample_of_rollout(sample, self._view.rollout, self._view.rewards, self._urls)
+
+    async def _send_end(self) -> None:
         view = self._view
-        return sample_of_rollout(sample, view.rollout, view.rewards, missing, self._urls)
+        missing = self._rollouts.missing_turns(view)
+        missing += [MissingTurn(turn, "lost") for turn in self._turns.unreadable]
+        last = LastLine(
+            view.rollout.id,
+            view.state.status,
+            view.rollout.group,
+            view.rewards.reward,
+            Raw(view.rollout.metadata),
+            [turn for turn in missing if turn.turn not in self._sent],
+        )
+        await self._response.write(_line(last))
 
-    async def _write(self, line: RolloutSample | TrlRow) -> None:
-        await self._response.write(_encode(line) + b"\n")
+
+def _line(value: object) -> bytes:
+    return _encode(value) + b"\n"

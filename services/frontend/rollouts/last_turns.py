@@ -16,7 +16,7 @@ _TURN_BYTES = 1024
 """What a turn takes besides its tokens."""
 
 
-class RecentTurns:
+class LastTurns:
     """The newest turns of each run of a rollout, bounded in bytes; the least recently used are
     dropped."""
 

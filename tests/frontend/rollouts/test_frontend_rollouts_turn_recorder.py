@@ -21,7 +21,7 @@ from schemas.events import (
     WeightsSpan,
 )
 from schemas.frames import pack_ids
-from services.frontend.rollouts.turn_record import TurnRecord
+from services.frontend.rollouts.turn_recorder import TurnRecorder
 from services.rollouts.turn import SampleBlock, SampledTurn
 from tests.frontend.rollouts.token_turns import AGENT, END, MARKUP, decoded, logprob_of, text_ids
 
@@ -30,7 +30,7 @@ IMAGES = [PromptImage("abc", 1, 2)]
 
 
 def recorded(steps: list[list[TurnEvent]]) -> SampledTurn:
-    record = TurnRecord("t1", Conversation("alias", []), "m", 1.0)
+    record = TurnRecorder("t1", Conversation("alias", []), "m", 1.0)
     record.begin(Prepared(3, 99, prompt_ids=pack_ids([7, 8, 9]), opening="<o>", images=IMAGES))
     for step in steps:
         record.add(step)

@@ -1,12 +1,12 @@
 """The last turns of rollouts, with which the next prompt is compared."""
 
-from services.frontend.rollouts.recent_turns import KEPT, RecentTurns
+from services.frontend.rollouts.last_turns import KEPT, LastTurns
 from services.rollouts.turn import SampledTurn
 from tests.frontend.rollouts.records import sampled_turn
 
 
 def test_nearest_has_most_tokens_in_common() -> None:
-    recent = RecentTurns()
+    recent = LastTurns()
     main = sampled_turn("main", [1, 2, 3], [4])
     helper = sampled_turn("helper", [1, 9], [8])
     for turn in (main, helper):
@@ -22,7 +22,7 @@ def test_nearest_has_most_tokens_in_common() -> None:
 
 
 def test_turn_replaces_those_that_it_continues() -> None:
-    recent = RecentTurns()
+    recent = LastTurns()
     for length in range(1, 20):
         recent.add("ro/1", sampled_turn(f"t{length}", [1] * length, [2]))
     found = recent.nearest("ro/1", sampled_turn("next", [1, 3]))
@@ -34,7 +34,7 @@ def test_turn_replaces_those_that_it_continues() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    recent = RecentTurns(max_bytes=10_000)
+    recent = LastTurns(max_bytes=10_000)
     for number in range(50):
         recent.add(f"ro/{number}", sampled_turn("t", [1] * 600, [2] * 10))
     kept = [number for number in range(50) if recent.nearest(f"ro/{number}", _next())]

@@ -10,16 +10,16 @@ from schemas.events import (
     Finish,
     OutputTokens,
     Prepared,
+    TokenLogprob,
     TurnEvent,
     WeightsSpan,
-    blocks_of,
     corrected,
 )
 from schemas.frames import unpack_array
 from services.rollouts.turn import SampleBlock, SampledTurn, answers_of, question_of
 
 
-class TurnRecord:
+class TurnRecorder:
     """The tokens and blocks of one turn while it runs."""
 
     def __init__(self, id: str, conversation: Conversation, model: str, time: float) -> None:
@@ -32,8 +32,9 @@ class TurnRecord:
         self._output = array("I")
         self._logprobs: list[float | None] = []
         self._weights: list[WeightsSpan] = []
-        self._events: list[TurnEvent] = []
         self._blocks: list[SampleBlock] = []
+        self._texts: list[list[str]] = []
+        """The pieces of each block's text."""
 
     @property
     def output_tokens(self) -> int:
@@ -49,17 +50,21 @@ class TurnRecord:
         for event in events:
             if isinstance(event, OutputTokens):
                 self._add_tokens(event)
-            else:
-                self._events.append(event)
-            if isinstance(event, BlockStart):
+            elif isinstance(event, BlockStart):
                 at = self._blocks[-1].end if self._blocks else 0
-                block = SampleBlock(event.kind, at, at, event.name, event.call_id)
-                self._blocks.append(block)
-            elif isinstance(event, Delta) and event.logprobs:
-                block = self._blocks[-1]
-                if block.start == block.end:
-                    block.start = event.logprobs[0].index
-                block.end = event.logprobs[-1].index + 1
+                self._blocks.append(SampleBlock(event.kind, at, at, event.name, event.call_id))
+                self._texts.append([])
+            elif isinstance(event, Delta):
+                self._texts[-1].append(event.text)
+                if event.logprobs:
+                    self._extend_block(event.logprobs)
+
+    def _extend_block(self, tokens: Sequence[TokenLogprob]) -> None:
+        """Adds tokens to the last block."""
+        block = self._blocks[-1]
+        if block.start == block.end:
+            block.start = tokens[0].index
+        block.end = tokens[-1].index + 1
 
     def _add_tokens(self, tokens: OutputTokens) -> None:
         self._output.extend(tokens.ids)
@@ -96,9 +101,10 @@ class TurnRecord:
     def _written(self) -> list[Text | Call]:
         """The text and calls of the turn."""
         written: list[Text | Call] = []
-        for start, text, _ in blocks_of(self._events):
-            if start.kind == "text":
+        for block, pieces in zip(self._blocks, self._texts, strict=True):
+            text = "".join(pieces)
+            if block.kind == "text":
                 written.append(Text(text))
-            elif start.kind != "reasoning":
-                written.append(Call(start.call_id or "", start.name or "", text))
+            elif block.kind != "reasoning":
+                written.append(Call(block.call_id or "", block.name or "", text))
         return written
