@@ -54,14 +54,23 @@ class Trainer:
             document: dict[str, Any] = await response.json()
             return document
 
-    async def lines(self) -> str:
-        """Its samples as text."""
+    async def lines(self) -> list[str]:
+        """Its samples, and the last line, as text."""
         async with self.http.get(f"{self.url}/rollouts/{self.id}/samples") as response:
             assert response.status == 200, await response.text()
-            return await response.text()
+            return (await response.text()).splitlines()
 
     async def samples(self) -> list[SAMPLE]:
-        return [json.loads(line) for line in (await self.lines()).splitlines()]
+        return [json.loads(line) for line in (await self.lines())[:-1]]
+
+    async def last_line(self) -> dict[str, Any]:
+        last: dict[str, Any] = json.loads((await self.lines())[-1])
+        return last
+
+    async def missing(self) -> list[dict[str, str]]:
+        """The turns that are in no sample."""
+        missing: list[dict[str, str]] = (await self.last_line())["missing"]
+        return missing
 
     async def close(self) -> None:
         await self.agent.http.close()
@@ -87,7 +96,7 @@ def result_of(answer: Answer, content: Any = "seen") -> dict[str, Any]:
 
 async def checked(trainer: Trainer, tap: Tap, *missing: str) -> list[SAMPLE]:
     """The samples, after the independent check."""
-    lines = await trainer.lines()
+    lines = "\n".join((await trainer.lines())[:-1])
     return await asyncio.to_thread(tap.check, lines, *missing)
 
 
@@ -110,7 +119,8 @@ async def test_agents_session_is_one_sample(stack: Stack, trainer: Trainer, tmp_
     samples = await checked(trainer, tap)
     assert sorted(len(sample["turns"]) for sample in samples) == [1, 1, 1, 1, 3]
     main = samples[0]
-    assert (main["group"], main["metadata"], main["missing"]) == ("g", {"task": 7}, [])
+    last = await trainer.last_line()
+    assert (main["group"], last["metadata"], last["missing"]) == ("g", {"task": 7}, [])
     kinds = [block["kind"] for block in main["turns"][0]["blocks"]]
     assert kinds == ["reasoning", "text", "tool_use"]
     assert not [1 for sample in samples if sample.get("departs") and sample is main]
@@ -121,12 +131,11 @@ async def test_abort_stops_the_worker(stack: Stack, trainer: Trainer) -> None:
     turn = await trainer.begin(say(LONG))
     aborted = await trainer.post("/abort")
     assert (aborted["status"], aborted["open_turns"]) == ("aborted", 0)
-    assert [turn["why"] for turn in aborted["missing"]] == ["aborted"]
     answer = await asyncio.wait_for(turn, LIMIT_S)
     assert answer.error is not None
     assert "aborted" in answer.error["message"]
-    (sample,) = await trainer.samples()
-    assert [turn["why"] for turn in sample["missing"]] == ["aborted"]
+    assert len(await trainer.samples()) == 1
+    assert [turn["why"] for turn in await trainer.missing()] == ["aborted"]
 
 
 async def test_follower_gets_each_turn(stack: Stack, trainer: Trainer) -> None:
@@ -147,6 +156,8 @@ async def test_follower_gets_each_turn(stack: Stack, trainer: Trainer) -> None:
     await trainer.post("/finish")
     await asyncio.wait_for(following, LIMIT_S)
     (sample,) = await trainer.samples()
+    last = lines.pop()
+    assert (last["rollout"], last["status"]) == (trainer.id, "finished")
     ids = [token for line in lines for token in line["ids"]]
     assert ids == sample["ids"]
     assert [turn for line in lines for turn in line["turns"]] == sample["turns"]
@@ -180,14 +191,14 @@ async def test_turn_survives_its_process(
     """Each token is in the sample once; those of the dead worker may have no log probability."""
     trainer = await make(own_client)
     tap = Tap(own_stack.nats.url, tmp_path)
-    turns = [await trainer.begin(f"{number}. {say(LONG)}") for number in range(4)]
+    turns = [await trainer.begin(say(LONG)) for _ in range(4)]
     name = await busy(own_stack, stage)
     next(child for child in own_stack.children if child.name == name).kill()
     answers = [await asyncio.wait_for(turn, LIMIT_S) for turn in turns]
     assert [answer.error for answer in answers] == [None] * 4
     samples = await checked(trainer, tap)
     assert sum(len(sample["turns"]) for sample in samples) == 4
-    assert not [sample["missing"] for sample in samples if sample["missing"]]
+    assert await trainer.missing() == []
     await trainer.close()
 
 
@@ -203,8 +214,7 @@ async def test_turn_of_a_dead_frontend_is_lost(
     tap = Tap(own_stack.nats.url, tmp_path)
     first = await elsewhere.ask(text(say(LOOK, THOUGHT + "Done.")))
     turn = await elsewhere.begin(say(LONG))
-    (sample,) = await trainer.samples()
-    (lost,) = sample["missing"]
+    (lost,) = await trainer.missing()
     assert lost["why"] == "running"
     second.kill()
     await asyncio.wait([turn])
@@ -213,11 +223,10 @@ async def test_turn_of_a_dead_frontend_is_lost(
     async with asyncio.timeout(LIMIT_S):
         while lost["why"] == "running":
             await asyncio.sleep(0.1)
-            (sample,) = await trainer.samples()
-            (lost,) = sample["missing"]
+            (lost,) = await trainer.missing()
     assert lost["why"] == "lost"
     finished = await trainer.post("/finish")
-    assert (finished["turns"], finished["missing"]) == (2, [lost])
+    assert (finished["turns"], finished["open_turns"], len(finished["missing"])) == (2, 0, 1)
     (sample,) = await checked(trainer, tap, lost["turn"])
     assert len(sample["turns"]) == 2
     for one in (trainer, elsewhere):
