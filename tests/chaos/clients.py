@@ -2,6 +2,7 @@
 refused ones try again."""
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from tests.kit.stack import MODEL
 from turnwire_tools.clients.apis import CLIENTS
 
 JSON = {"content-type": "application/json"}
+_ANSWER_ID = re.compile(rb'"(?:msg_|resp_|chatcmpl-)([0-9a-f]{24})"')
 AGAIN_S = 0.5
 """Between a broken or refused connection and the next attempt."""
 
@@ -28,6 +30,10 @@ class Stream:
     """The number of the frontend that it is sent to first."""
     new: bool = False
     """Whether it is sent during a fault or after it."""
+    rollout: str = ""
+    """The rollout with this turn; "": none."""
+    turns: list[str] = field(default_factory=list)
+    """The turn of each attempt that was answered; "": it has no answer."""
     attempts: list[Attempt] = field(default_factory=list)
     judgement: Judgement | None = None
     """Once it is certain; the attempts are dropped then."""
@@ -51,16 +57,26 @@ async def run_stream(
     while True:
         known = urls()
         base = known[(stream.frontend + len(stream.attempts)) % len(known)]
-        url = base + CLIENTS[wanted.api].path
+        prefix = f"/rollouts/{stream.rollout}" if stream.rollout else ""
+        url = base + prefix + CLIENTS[wanted.api].path
         attempt = Attempt()
         stream.attempts.append(attempt)
-        await _send(http, url, body, attempt)
+        try:
+            await _send(http, url, body, attempt)
+        finally:
+            stream.turns.append(turn_of(attempt.data))
         if attempt.broken:
             await asyncio.sleep(AGAIN_S)
         elif attempt.status == 503 and attempt.retry_after.isdigit():
             await asyncio.sleep(int(attempt.retry_after))
         else:
             return
+
+
+def turn_of(answer: bytes) -> str:
+    """The turn of an answer; "" where it has not begun."""
+    match = _ANSWER_ID.search(answer)
+    return match[1].decode() if match else ""
 
 
 async def _send(http: aiohttp.ClientSession, url: str, body: bytes, attempt: Attempt) -> None:

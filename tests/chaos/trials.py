@@ -18,6 +18,7 @@ from tests.chaos.deployment import Deployment
 from tests.chaos.faults import Effects, sleep_until
 from tests.chaos.judge import Judgement, Wanted, judge
 from tests.chaos.plans import Trial
+from tests.chaos.rollouts import judge_rollouts, make_rollouts, rollout_of
 from tests.chaos.samples import Sampler
 from tests.chaos.scripts import write_script
 from turnwire_tools.clients.answer import APIS
@@ -99,6 +100,7 @@ async def run_trial(deployment: Deployment, tokenizer: Tokenizer, trial: Trial) 
         await sleep_until(effects.start + at_s)
         for turn in itertools.count():
             stream = draw_stream(tokenizer, trial, number, turn)
+            stream.rollout = rollout_of(rollouts, number)
             streams.append(stream)
             await run_stream(http, deployment.urls, stream)
             judge_early(stream, effects, trial.instances)
@@ -111,6 +113,7 @@ async def run_trial(deployment: Deployment, tokenizer: Tokenizer, trial: Trial) 
         aiohttp.ClientSession(connector=connector, timeout=timeout) as http,
         asyncio.TaskGroup() as group,
     ):
+        rollouts = await make_rollouts(http, deployment.urls()[0])
         tasks = []
         for number in range(load.streams):
             tasks.append(group.create_task(one(http, number, chance.uniform(0.0, load.start_s))))
@@ -129,6 +132,7 @@ async def run_trial(deployment: Deployment, tokenizer: Tokenizer, trial: Trial) 
     settled = await deployment.settled()
     result.wrong = [*effects.complaints, *filter(None, [settled]), *deployment.died]
     result.wrong += deployment.exceptions()
+    result.wrong += await judge_rollouts(deployment.urls()[0], rollouts, streams, tokenizer)
     watching.cancel()
     if trial.watch:
         result.wrong += sampler.growing()
