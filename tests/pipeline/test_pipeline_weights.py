@@ -18,11 +18,11 @@ from services.worker.engine import EngineDelta, EngineRequest, Sink
 from services.worker.engines.support import EngineTurn
 from tests.kit.counting import Model
 from tests.kit.local import Local, Running
+from tests.kit.messages_client import Client
 from tests.kit.nats import NatsServer
+from tests.kit.stack import MODEL, Stack
 from tests.kit.waiting import LIMIT_S
 from turnwire_tools.script.engine import ScriptEngine
-
-pytestmark = pytest.mark.slow
 
 UPDATES = 100
 STREAMS = 16
@@ -110,6 +110,7 @@ def versions_of(turn: Running) -> list[int]:
     return [spans_between(turn.sink.weights, at, at + 1)[0].version for at in ids]
 
 
+@pytest.mark.slow
 async def test_hundred_updates_under_sixteen_streams(pipeline: ScriptLocal) -> None:
     """Every token has the version that the engine logs; no prompt finds blocks that were computed
     for another version."""
@@ -177,6 +178,7 @@ async def test_prompt_that_may_reuse_any_blocks_finds_them(pipeline: ScriptLocal
     assert found == [False, False, True, False]
 
 
+@pytest.mark.slow
 async def test_turn_of_a_lost_worker_has_the_versions_that_the_client_has_seen(
     pipeline: ScriptLocal,
 ) -> None:
@@ -199,3 +201,12 @@ async def test_turn_of_a_lost_worker_has_the_versions_that_the_client_has_seen(
     assert versions[: resumed - lost] == first.versions[: resumed - lost]
     assert versions[resumed:] == second.versions
     assert set(versions) - {UNKNOWN_WEIGHTS} == {1, 2}
+
+
+async def test_operator_gets_the_answer_of_every_process(stack: Stack, client: Client) -> None:
+    """The workers of this stack have no directory of weights."""
+    for action, paused in (("pause", True), ("resume", False)):
+        status, answer = await client.post(f"/engines/{action}", {"model": MODEL})
+        assert (status, [one["paused"] for one in answer["workers"]]) == (200, [paused] * 2)
+    status, answer = await client.post("/engines/weights", {"model": MODEL, "source": "new"})
+    assert (status, answer["error"]["message"].count("no weights_dir")) == (502, 2)

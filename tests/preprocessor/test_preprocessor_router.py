@@ -12,7 +12,7 @@ from schemas.conversation import Client, Conversation, Hints, Sampling
 from schemas.errors import NotFound, Overloaded, Unavailable
 from schemas.frames import GenerateRequest, TurnRequest, decode_generate, pack_ids
 from services.preprocessor.routing.kv_view import KvView
-from services.preprocessor.routing.placement import Placement
+from services.preprocessor.routing.placement import Assignment, Placement
 from services.preprocessor.routing.router import Router, TurnProfile
 from services.preprocessor.turn_builder import MAX_PRIORITY, priority
 from tests.kit.processes import MakeProcess, Reported
@@ -149,6 +149,49 @@ async def test_worker_of_an_older_release_gets_json(make_process: MakeProcess, r
     else:
         assert msgspec.json.decode(data, type=GenerateRequest) == REQUEST
     assert msgspec.json.decode(placement.encode(REQUEST, "gone"), type=GenerateRequest) == REQUEST
+
+
+async def test_blocks_of_other_weights_do_not_count(make_process: MakeProcess) -> None:
+    """A worker that has taken a prompt is expected to hold it, for its version only; any, for
+    prompts that may reuse those of all versions."""
+    preprocessor = await make_process("preprocessor", "weights-p")
+    kv = KvView(preprocessor, "m")
+    kv.follow()
+    placement = Placement(preprocessor, "m", make_router(), kv)
+    worker = await make_process("worker", "weights-w")
+    prompt = pack_ids(range(64))
+
+    async def at(version: int) -> None:
+        card = ModelCard("m", block_tokens=16, features=["salt"], weights_version=version)
+        worker.serve(Reported(card))
+        worker.heartbeats.send()
+
+        def arrived() -> bool:
+            heartbeat = preprocessor.registry.get("worker", worker.id)
+            return heartbeat is not None and heartbeat.models == [card]
+
+        await eventually(arrived)
+
+    def held(any_weights: bool) -> int | None:
+        conversation = Conversation("m", [], hints=Hints(any_weights=any_weights))
+        return placement.cached_tokens(worker.id, prompt, conversation)
+
+    def take(any_weights: bool) -> None:
+        conversation = Conversation("m", [], hints=Hints(any_weights=any_weights))
+        request = TurnRequest("t", "f", conversation)
+        turn: Any = SimpleNamespace(request=request, block_key_ids=prompt)
+        salt = placement.cache_salt(conversation)
+        placement.record_accepted(Assignment(worker.id, "p", salt), turn)
+
+    await at(1)
+    take(any_weights=False)
+    assert (held(False), held(True)) == (64, 0)
+    await at(2)
+    assert (held(False), held(True)) == (0, 0)
+    take(any_weights=True)
+    assert (held(False), held(True)) == (0, 64)
+    await at(3)
+    assert (held(False), held(True)) == (0, 64)
 
 
 async def test_turn_with_an_adapter_goes_to_a_worker_that_has_it(make_process: MakeProcess) -> None:

@@ -188,7 +188,7 @@ def test_log_probabilities_stay_with_their_tokens_and_the_end_has_none(hermes: H
 
 
 def test_weights_stay_with_their_tokens(hermes: Hermes) -> None:
-    """Also with those that wait for their meaning, and after the end of a thought."""
+    """Also after the end of a thought."""
     ids, answer = hermes.encode("Look" + LONG), hermes.encode("Done.")
     for size in (1, 4, 50):
         turn = hermes.turn(20, ids, "Done.", updates=True, steps=(size,))
@@ -201,6 +201,21 @@ def test_weights_stay_with_their_tokens(hermes: Hermes) -> None:
         assert (found[:20], found[23:]) == (thought[:20], rest[: len(answer)])
         places = [span.at for span in turn.stream.weights]
         assert places == sorted(set(places))
+
+
+@for_each(THINKING)
+def test_tokens_that_wait_have_the_weights_of_their_own_steps(
+    name: str, tokenizer_of: Tokenizers
+) -> None:
+    """Those of a closer that is several tokens, after a thought of its budget."""
+    tokenizer = tokenizer_of(False)
+    ids = tokenizer.encode(thought(families()[name], "One two three", True) + "So.")
+    for limit in range(1, 8):
+        turn = Turn(budget_of(name, tokenizer, limit, True), ids, updates=True)
+        if turn.stream.ids == ids:
+            spans = turn.stream.weights
+            found = [spans_between(spans, at, at + 1)[0].version for at in range(len(ids))]
+            assert found == turn.versions[0]
 
 
 @pytest.mark.parametrize("single", [True, False])

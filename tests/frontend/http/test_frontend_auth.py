@@ -39,6 +39,8 @@ def test_line_may_have_a_name_and_options() -> None:
     assert key.models == ("small-*", "coder")
     assert key.expires == datetime(2027, 1, 31, tzinfo=UTC).timestamp()
     assert key.priority == -3
+    assert not key.operator
+    assert only(f"{DIGEST} operator=yes").operator
     moment = datetime(2027, 1, 31, 18, tzinfo=UTC).timestamp()
     for text in ("2027-01-31T18:00", "2027-01-31T20:00+02:00"):
         assert only(f"{DIGEST} expires={text}").expires == moment, text
@@ -68,7 +70,7 @@ def test_right_to_a_model_is_none_to_its_adapters(models: str, allowed: list[boo
     assert [key.allows(card) for card in cards] == allowed
 
 
-OPTIONS = "there are concurrency, rpm, tpm, models, expires, priority"
+OPTIONS = "there are concurrency, rpm, tpm, models, expires, priority, operator"
 
 
 @for_rows(
@@ -78,6 +80,7 @@ OPTIONS = "there are concurrency, rpm, tpm, models, expires, priority"
         (f"ci:{DIGEST} rpm=0", "rpm=0: a whole number from 1, or none"),
         (f"ci:{DIGEST} expires=soon", "expires=soon: a date as 2027-01-31"),
         (f"ci:{DIGEST} priority=high", "priority=high: a whole number"),
+        (f"ci:{DIGEST} operator=no", "operator=no: only yes"),
     ]
 )
 def test_invalid_line_is_named(line: str, reason: str) -> None:
