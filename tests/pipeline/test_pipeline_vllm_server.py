@@ -2,6 +2,7 @@
 output, and the death of the server in mid-turn."""
 
 import asyncio
+import json
 import re
 from collections.abc import Callable
 from itertools import pairwise, starmap
@@ -14,7 +15,7 @@ import pytest
 from bench.random_model import build_random_model
 from bench.vllm.scripts import FORCED
 from tests.kit.bus_turns import BusTurns, prefix_break
-from tests.kit.engines import with_vllm
+from tests.kit.engines import torch, transformers, with_vllm
 from tests.kit.messages_client import TOOLS, Answer, Client, call, say
 from tests.kit.nats import NatsServer, free_port
 from tests.kit.vllm_serve import vllm_serve
@@ -77,6 +78,71 @@ async def test_session_is_exact_and_survives_the_death_of_the_server(
         finally:
             await client.http.close()
             stack.stop()
+
+
+async def test_weights_change_in_the_middle_of_a_rollouts_turn(
+    make_nats: Callable[[], NatsServer], tmp_path: Path
+) -> None:
+    """Every log probability of the sample is the one that the weights of its version give."""
+    folders = [build_random_model(tmp_path / "model", hidden=256, layers=4)]
+    for version in (1, 2):
+        torch.manual_seed(version)
+        own = transformers.Qwen3ForCausalLM.from_pretrained(folders[-1], dtype=torch.float32)
+        with torch.no_grad():
+            for weight in own.parameters():
+                weight.add_(torch.randn_like(weight) * 0.02)
+        folders.append(tmp_path / "weights" / str(version))
+        own.save_pretrained(folders[-1])
+
+    async with vllm_serve(folders[0], "--max-model-len=8192", "--max-num-seqs=8") as server:
+        options = {"engine": "vllm-server", "engine_url": server.url, "engine_args": "{}"}
+        nats = make_nats()
+        nats.make_buckets()
+        stack = await asyncio.to_thread(
+            start_up,
+            nats,
+            folders[0],
+            tmp_path,
+            MODEL,
+            8192,
+            **options,
+            weights_dir=str(tmp_path / "weights"),
+        )
+        http = aiohttp.ClientSession(stack.url)
+        try:
+            rollout = await post(http, "/rollouts", {"model": MODEL})
+            path = f"/rollouts/{rollout['id']}"
+            said = body([{"role": "user", "content": "Count."}], max_tokens=600)
+            turn = asyncio.create_task(post(http, f"{path}/v1/messages", {**said, "stream": False}))
+            for version in (1, 2):
+                await asyncio.sleep(1.5)
+                update = {"model": MODEL, "source": str(version), "version": version}
+                (worker,) = (await post(http, "/engines/weights", update))["workers"]
+                assert worker["weights_version"] == version
+            assert (await turn)["stop_reason"] == "max_tokens"
+            async with http.get(f"{path}/samples") as answer:
+                (sample,) = map(json.loads, (await answer.text()).splitlines())
+        finally:
+            await http.close()
+            stack.stop()
+
+    start, end = sample["turns"][0]["start"], sample["turns"][0]["end"]
+    assert end - start == 600
+    assert [span["version"] for span in sample["weights"]] == [0, 1, 2]
+    assert sample["weights"][0]["start"] == start
+    for span, folder in zip(sample["weights"], folders, strict=True):
+        own = transformers.Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        with torch.no_grad():
+            scores = own(torch.tensor([sample["ids"]])).logits[0].log_softmax(dim=-1)
+        places = range(span["start"], span["end"])
+        expected = [float(scores[at - 1, sample["ids"][at]]) for at in places]
+        assert [sample["logprobs"][at] for at in places] == pytest.approx(expected, abs=1e-3)
+
+
+async def post(http: aiohttp.ClientSession, path: str, data: dict[str, Any]) -> Any:
+    async with http.post(path, json=data) as answer:
+        assert answer.status == 200, await answer.text()
+        return await answer.json()
 
 
 def texts(answer: Answer) -> list[str]:
