@@ -65,10 +65,13 @@ async def _read(
         if "running" not in missing.values() or time.monotonic() > until:
             break
         await asyncio.sleep(0.5)
+    # The last line is the rollout's.
     async with http.get(f"/rollouts/{id}/samples") as response:
         text = await response.text()
         assert response.status == 200, text
-    return [json.loads(line) for line in text.splitlines()], missing
+    lines = [json.loads(line) for line in text.splitlines()]
+    missing = {turn["turn"]: turn["why"] for turn in lines[-1]["missing"]}
+    return lines[:-1], missing
 
 
 def judge_samples(

@@ -16,6 +16,8 @@ from tests.kit.vision_model import png
 from tests.kit.waiting import LIMIT_S
 from tests.pipeline.tap import SAMPLE, Tap
 from tests.pipeline.test_pipeline_images import block, text
+from tests.pipeline.test_pipeline_replays import REPLAYS, session
+from turnwire_tools.clients.answer import APIS, Api
 
 THOUGHT = "Hm.\n</think>\n\n"
 LOOK = THOUGHT + "I look.\n\n" + call("ls", timeout_s="2.50") + "\n"
@@ -124,6 +126,28 @@ async def test_agents_session_is_one_sample(stack: Stack, trainer: Trainer, tmp_
     kinds = [block["kind"] for block in main["turns"][0]["blocks"]]
     assert kinds == ["reasoning", "text", "tool_use"]
     assert not [1 for sample in samples if sample.get("departs") and sample is main]
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_each_recorded_session_is_one_sample(
+    stack: Stack, client: Client, tmp_path: Path, api: Api
+) -> None:
+    tap = Tap(stack.nats.url, tmp_path)
+    lines: list[str] = []
+    for replay in REPLAYS:
+        trainer = await make(client)
+        agent = session(replay, api, client.http, trainer.agent.url)
+        for turn in replay.turns:
+            await agent.turn(turn)
+        *made, last = await trainer.lines()
+        turns = [len(json.loads(line)["turns"]) for line in made]
+        failed = [turn["why"] for turn in json.loads(last)["missing"]]
+        assert len(turns) <= 1, replay.name
+        assert sum(turns) + len(failed) == len(replay.turns), replay.name
+        assert {*failed} <= {"failed"}, replay.name
+        lines += made
+        await trainer.close()
+    await asyncio.to_thread(tap.check, "\n".join(lines))
 
 
 async def test_abort_stops_the_worker(stack: Stack, trainer: Trainer) -> None:
