@@ -69,7 +69,7 @@ class SampleTurn(Struct, frozen=True):
     reward: float | None = None
     """This turn's own, if its trainer gave one."""
     experts: str | None = None
-    """Where the experts are that its tokens were routed to; null: none were recorded."""
+    """The file with the experts that its tokens were routed to; null: none were recorded."""
 
 
 class SampleImage(Struct, frozen=True):
@@ -148,30 +148,13 @@ class LastLine(Struct, frozen=True):
     """Turns that are in none of its samples."""
 
 
-class SampleUrls(Struct, frozen=True):
-    """Where a rollout's files are: the addresses up to the name of a file."""
-
-    images: str
-    experts: str
-
-
 def sample_of_rollout(
-    sample: Sample,
-    rollout: Rollout,
-    rewards: Rewards,
-    urls: SampleUrls,
+    sample: Sample, rollout: Rollout, rewards: Rewards, image_url: str
 ) -> RolloutSample:
-    """A sample with what is known of its rollout. `SampleTurn.experts` is the name of a file in
-    `sample`."""
-    turns = [
-        replace(
-            turn,
-            reward=rewards.turns.get(turn.turn),
-            experts=None if turn.experts is None else urls.experts + turn.experts,
-        )
-        for turn in sample.turns
-    ]
-    images = [replace(image, url=urls.images + image.hash) for image in sample.images]
+    """A sample with what is known of its rollout. `image_url`: the address of images, up to their
+    hashes."""
+    turns = [replace(turn, reward=rewards.turns.get(turn.turn)) for turn in sample.turns]
+    images = [replace(image, url=image_url + image.hash) for image in sample.images]
     members = asdict(sample) | {"turns": turns, "images": images}
     return RolloutSample(
         **members,

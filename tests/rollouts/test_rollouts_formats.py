@@ -8,12 +8,10 @@ import pytest
 
 from services.rollouts.formats import TrlRow, trl_row
 from services.rollouts.rollout import Rewards, Rollout
-from services.rollouts.sample_lines import RolloutSample, SampleUrls, sample_of_rollout
+from services.rollouts.sample_lines import RolloutSample, sample_of_rollout
 from services.rollouts.samples import Sampler
 from tests.kit.byte_tokenizers import byte_level
 from tests.rollouts.agent_run import AgentRun
-
-URLS = SampleUrls("/images/", "/experts/")
 
 
 def sample_with(turns: int, name: str = "ro_1", reward: float = 0.5) -> RolloutSample:
@@ -23,7 +21,7 @@ def sample_with(turns: int, name: str = "ro_1", reward: float = 0.5) -> RolloutS
         sampler.add(run.turn(run.sessions[0], asks=3))
     (sample,) = sampler.close()
     rollout = Rollout(name, 1.0, None, group="g")
-    return sample_of_rollout(sample, rollout, Rewards(reward), URLS)
+    return sample_of_rollout(sample, rollout, Rewards(reward), "/images/")
 
 
 def test_trls_prompt_ends_where_the_first_output_begins() -> None:

@@ -26,10 +26,13 @@ from services.frontend.rollouts.store import RolloutStore
 from services.frontend.rollouts.view import RolloutView
 from services.rollouts.rollout import ROLLOUT_PREFIX, Rewards, Rollout, RolloutState
 from services.rollouts.sample_lines import MissingTurn
+from services.runtime.config import MIB
 from services.runtime.storage.kv import Bucket
 
-MAX_VIEWS = 4096
-"""Rollouts that a frontend remembers, without their tokens."""
+MAX_VIEW_BYTES = 64 * MIB
+"""Limit of what a frontend remembers of rollouts, without their tokens."""
+VIEW_BYTES = 16 * 1024
+"""What a rollout of fifty turns takes besides its metadata."""
 FRESH_S = 0.25
 """How long what was read counts as new."""
 SETTLE_S = 5.0
@@ -79,7 +82,7 @@ class Rollouts(RolloutCallers):
         self.process = process
         self.store = RolloutStore(process.bucket)
         self._callers = callers
-        self._views: LRUCache[str, RolloutView] = LRUCache(MAX_VIEWS)
+        self._views: LRUCache[str, RolloutView] = LRUCache(MAX_VIEW_BYTES, _size)
         self._news: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
         """The events of rollouts that are followed, each set at the next change."""
         self._open: defaultdict[str, set[Abortable]] = defaultdict(set)
@@ -263,6 +266,10 @@ class Rollouts(RolloutCallers):
 
 ROLLOUTS: web.AppKey[Rollouts] = web.AppKey("rollouts", Rollouts)
 """The rollouts of an application, if it has any."""
+
+
+def _size(view: RolloutView) -> int:
+    return VIEW_BYTES + len(view.rollout.metadata)
 
 
 def _not_found(id: str) -> NotFound:

@@ -20,7 +20,7 @@ from services.frontend.http.middleware import REQUEST_CONTEXT
 from services.frontend.rollouts.rollouts import ROLLOUTS
 from services.frontend.rollouts.view import RolloutView
 from services.rollouts.rollout import Rewards, Rollout
-from services.rollouts.sample_lines import MissingTurn
+from services.rollouts.sample_lines import LastLine, MissingTurn, RolloutSample
 from services.runtime.config import FrontendConfig
 
 PATH = "/rollouts"
@@ -246,9 +246,20 @@ API = Api(
             id=_ID,
         ),
         Operation(
-            f"{_ROLLOUT}/samples", "Read the samples of a rollout", "get", query=_SAMPLES, id=_ID
+            f"{_ROLLOUT}/samples",
+            "Read the samples of a rollout",
+            "get",
+            lines=(RolloutSample, LastLine),
+            query=_SAMPLES,
+            id=_ID,
         ),
-        Operation(f"{_ROLLOUT}/images/{{hash}}", "Read an image of a rollout", "get", id=_ID),
+        Operation(
+            f"{_ROLLOUT}/images/{{hash}}",
+            "Read an image of a rollout",
+            "get",
+            binary=True,
+            id=_ID,
+        ),
     ),
     add_routes=_add_routes,
     enabled=_is_enabled,

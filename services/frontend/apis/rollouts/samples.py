@@ -16,7 +16,6 @@ from services.rollouts.sample_lines import (
     MissingTurn,
     RolloutSample,
     Sample,
-    SampleUrls,
     sample_of_rollout,
 )
 from services.rollouts.samples import Sampler
@@ -38,7 +37,7 @@ class SampleSender:
         self._rollouts = rollouts
         self._view = view
         self._run = view.state.run
-        self._urls = SampleUrls(f"{url}/images/", "")
+        self._image_url = f"{url}/images/"
         self._turns = TurnReader(self._run)
         self._sampler = Sampler(one_run=True)
         self._sent: set[str] = set()
@@ -115,7 +114,7 @@ class SampleSender:
         return [_line(sample) for sample in samples]
 
     def _of_rollout(self, sample: Sample) -> RolloutSample:
-        return sample_of_rollout(sample, self._view.rollout, self._view.rewards, self._urls)
+        return sample_of_rollout(sample, self._view.rollout, self._view.rewards, self._image_url)
 
     async def _send_end(self) -> None:
         view = self._view

@@ -49,6 +49,10 @@ class Operation(Struct, frozen=True):
     events: object = ""
     """The answer may also be a stream of events: the union of their types, or a pattern of their
     names ("message" for events without one)."""
+    lines: tuple[type, ...] = ()
+    """The answer is lines of JSON, each of one of these types."""
+    binary: bool = False
+    """The answer is bytes."""
     text: bool = False
     """The answer is text instead of JSON."""
     query: tuple[Query, ...] = ()

@@ -4,6 +4,7 @@ paths, answers, errors."""
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
+from itertools import chain
 from typing import Any, TypeAlias
 
 import msgspec
@@ -54,7 +55,8 @@ def document(version: str, apis: Sequence[Api]) -> Schema:
             for operation in api.operations
             if not isinstance(operation.events, str)
         ]
-        kinds = [*(operation.answer for operation in api.operations), *events, *api.parts]
+        lines = chain.from_iterable(operation.lines for operation in api.operations)
+        kinds = [*(operation.answer for operation in api.operations), *lines, *events, *api.parts]
         contents = _schemas(kinds, api.name, components, answers=True)
         error_schemas = _schemas([api.errors.schema], "", components, answers=True)
         errors = {_JSON: {"schema": error_schemas[api.errors.schema]}}
@@ -138,15 +140,14 @@ def _operation(
         }
         for query in operation.query
     ]
-    if operation.id:
-        schema = {"type": "string", "minLength": 1}
+    for name in re.findall(r"{(\w+)}", operation.path):
         parameters.append(
             {
-                "name": "id",
+                "name": name,
                 "in": "path",
                 "required": True,
-                "description": operation.id,
-                "schema": schema,
+                "description": operation.id if name == "id" else f"Its {name}.",
+                "schema": {"type": "string", "minLength": 1},
             }
         )
     if parameters:
@@ -175,6 +176,12 @@ def _answers(
         content = {
             kind: {"schema": {"type": "string"}}
             for kind in ("text/plain", "application/openmetrics-text")
+        }
+    elif operation.binary:
+        content = {"application/octet-stream": {}}
+    elif operation.lines:
+        content = {
+            "application/jsonl": {"schema": {"anyOf": [contents[kind] for kind in operation.lines]}}
         }
     elif answer is not None:
         content = {_JSON: {"schema": answer}}
