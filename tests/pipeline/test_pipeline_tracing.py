@@ -15,6 +15,7 @@ from tests.kit.messages_client import body, call, say
 from tests.kit.nats import NatsServer
 from tests.kit.otlp import Trace, receiving
 from tests.kit.stack import MODEL, Stack
+from tests.kit.waiting import eventually
 
 OUTPUT = (
     "Sagacious.\n</think>\n\nVerbose.\n\n" + call("ls --obscure") + "\n" + call("date --arcane")
@@ -28,6 +29,18 @@ CLOCK_NS = 20_000_000
 
 def is_complete(found: Trace) -> bool:
     return {"POST /v1/messages", "prepare", "place", "decode", "parse"} <= set(found.names)
+
+
+async def use_rollout(http: aiohttp.ClientSession) -> str:
+    """A rollout with a turn and its state; returns its id, which is a key."""
+    async with http.post("/rollouts", json={}) as response:
+        id = str((await response.json())["id"])
+    for path in ("", "/samples", "/v1/models", "/nothing"):
+        async with http.get(f"/rollouts/{id}{path}") as response:
+            await response.read()
+    async with http.post(f"/rollouts/{id}/v1/messages", json=body(say("Hm."))) as response:
+        await response.read()
+    return id
 
 
 @pytest.mark.slow
@@ -46,10 +59,13 @@ async def test_a_turn_shows_every_stage_once(
             async with aiohttp.ClientSession(stack.url, headers=headers) as http:
                 response = await http.post("/v1/messages", json=request)
                 await response.read()
+            async with aiohttp.ClientSession(stack.url) as http:
+                rollout = await use_rollout(http)
+                await eventually(lambda: b"/rollouts/{id}/samples" in receiver.data)
             found = await asyncio.to_thread(receiver.wait, trace, is_complete)
         finally:
             stack.stop()
-        for secret in SECRETS:
+        for secret in (*SECRETS, rollout):
             assert secret.encode() not in receiver.data
     assert (response.status, response.headers["x-trace-id"]) == (200, trace)
     (root,) = found.children(None)

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from aiohttp import ClientWebSocketResponse
 
 from services.runtime.config import FrontendConfig
 from tests.frontend.rollouts.token_turns import Agent, TokenGateway, rollout
@@ -203,6 +204,32 @@ async def test_concurrency_of_the_key_holds(served: Served, keys: Keys) -> None:
     gateway.pause.set()
     assert (await asking).status == 200
     assert (await other.ask()).status == 200
+
+
+async def test_socket_stays_the_rollouts_as_long_as_its_key(served: Served, keys: Keys) -> None:
+    agent = await rollout(served, "alpha")
+
+    async def respond(socket: ClientWebSocketResponse) -> str:
+        await socket.send_json({"type": "response.create", "model": MODEL, "input": "Hi."})
+        kind = ""
+        while kind not in ("response.completed", "error"):
+            kind = (await socket.receive_json(timeout=10))["type"]
+        return kind
+
+    async with served.http.ws_connect(f"/rollouts/{agent.id}/v1/responses") as socket:
+        assert [await respond(socket) for _ in range(2)] == ["response.completed"] * 2
+        assert (await agent.state())["turns"] == 2
+        keys.write(has_alpha=False)
+        reload(served)
+        assert await respond(socket) == "error"
+
+
+async def test_background_is_the_rollouts(served: Served) -> None:
+    agent = await rollout(served, "alpha")
+    headers = {"x-api-key": agent.id}
+    await served.post("/v1/responses", responses(background=True), headers=headers)
+    while (await agent.state())["turns"] == 0:
+        await asyncio.sleep(0.01)
 
 
 async def test_log_has_no_whole_id(served: Served) -> None:
