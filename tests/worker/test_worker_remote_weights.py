@@ -335,6 +335,7 @@ async def test_experts_are_kept_as_they_come(fleet: Fleet, tmp_path: Path) -> No
     assert (folder / names[-1]).read_bytes() == options["experts"]
     assert sorted(file.name for file in folder.iterdir()) == sorted(names[1:])
 
+    assert (await run(engine, request("prefill", max_tokens=0)))[-1].experts == ""
     again = await fleet.attach(**config)
     (name,) = [(await run(again, request("turn.4")))[-1].experts]
     assert sorted(file.name for file in folder.iterdir()) == sorted([*names[2:], name])

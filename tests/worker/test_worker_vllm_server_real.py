@@ -287,13 +287,27 @@ async def test_what_somebody_else_loads_is_noticed(
     await turns.decoded(20)
     await server.post("/pause?mode=keep")
     await asyncio.sleep(3.0)
-    load = {"method": "reload_weights", "kwargs": {"weights_path": str(versions[1])}}
+    load: dict[str, Any] = {
+        "method": "reload_weights",
+        "kwargs": {"weights_path": str(versions[1])},
+    }
     await server.post("/collective_rpc", load)
     await server.post("/update_weight_version", {"new_version": "4"})
     await server.post("/resume")
     await turns.end()
     assert await turns.check(versions) == {0, 4}
     assert engine.weights_version == 4
+
+    turns.open(1, max_tokens=200)
+    await turns.decoded(620)
+    await engine.pause(abort=False)
+    load["kwargs"] = {"weights_path": str(versions[2])}
+    await server.post("/collective_rpc", load)
+    await server.post("/update_weight_version", {"new_version": "5"})
+    await engine.resume()
+    assert engine.weights_version == 5
+    await turns.end()
+    assert await turns.check(versions) == {0, 4, 5}
 
 
 async def test_weights_that_do_not_exist(turns: Turns, versions: list[Path]) -> None:

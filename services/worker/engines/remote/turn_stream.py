@@ -64,7 +64,7 @@ class TurnStream:
         self._call = self._make_call()
         self._server_weights = weights
         self._weights = TurnWeights(weights)
-        self._expert_files = experts
+        self._expert_files = experts if request.sampling.max_tokens else None
         self._has_begun = False
         """Whether the server has sent a part of the answer."""
 

@@ -249,8 +249,9 @@ class VllmDialect(Dialect, UpdatableServer):
 
     @override
     async def pause(self, http: ServerHttp, *, abort: bool) -> None:
+        # The cache is emptied, also under kept turns: somebody else may load weights now.
         mode = "abort" if abort else "keep"
-        await http.post(f"/pause?mode={mode}&clear_cache=false", {}, PAUSE_S)
+        await http.post(f"/pause?mode={mode}&clear_cache=true", {}, PAUSE_S)
 
     @override
     async def resume(self, http: ServerHttp) -> None:
