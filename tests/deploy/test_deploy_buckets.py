@@ -13,6 +13,7 @@ from structlog.typing import FilteringBoundLogger
 
 from deploy.audit import BUCKETS, PROBE, STAGES, SUBSCRIBERS, USERS, Audit, User
 from services.frontend.apis.responses.state.store import bucket_config
+from services.frontend.rollouts.store import rollout_bucket
 from services.images.store import ImageStore
 from services.runtime.bus import Bus
 from services.runtime.config import FrontendConfig, ImageStoreConfig, ParserConfig
@@ -22,8 +23,12 @@ from tests.kit.waiting import LIMIT_S, until
 
 SECRET = b"what a tenant said"
 KEYS = [digest_key(tenant, f"resp_{number}") for tenant in (None, "a", "b") for number in range(3)]
-READERS = {"frontend": "KV_tw_responses", "preprocessor": "KV_tw_ledger", "worker": "KV_tw_media"}
-"""The users that may read a bucket, if they know a key."""
+READERS = {
+    "frontend": {"KV_tw_responses", "KV_tw_media", "KV_tw_rollouts"},
+    "preprocessor": {"KV_tw_ledger"},
+    "worker": {"KV_tw_media"},
+}
+"""The buckets that a user may read, if it knows a key."""
 
 
 @pytest.fixture
@@ -51,12 +56,14 @@ class Stored:
         self._ledger = ledger_bucket(ParserConfig(model="m"))
         self._written = Bucket(buses["parser"], self._ledger, log)
         self.turns = Bucket(buses["preprocessor"], self._ledger, log)
+        self.rollouts = Bucket(buses["frontend"], rollout_bucket(FrontendConfig()), log)
 
     async def write(self) -> None:
         for key in KEYS:
             await self.responses.put(key, SECRET + key.encode())
             await self._sent.put(key, SECRET + key.encode())
             self._written.offer(key, SECRET + key.encode(), "member")
+            await self.rollouts.put(key, SECRET + key.encode(), "member")
 
         async def there() -> bool:
             return all([await self.turns.members(key) for key in KEYS])
@@ -67,7 +74,8 @@ class Stored:
         for key in KEYS:
             assert await self.responses.get(key) == SECRET + key.encode()
             assert await self.images.get(key) == SECRET + key.encode()
-            assert await self.turns.members(key) == [SECRET + key.encode()]
+            for bucket in (self.turns, self.rollouts):
+                assert await bucket.members(key) == [SECRET + key.encode()]
 
 
 @asynccontextmanager
@@ -183,7 +191,7 @@ async def test_no_user_reads_a_value_without_its_key(
                 await user.client.publish(subject, b"", inbox, headers)
         await settled(user, received)
         streams = {(message.headers or {}).get("Nats-Stream") for message in received} - {None}
-        assert streams == ({READERS[name]} if name in READERS else set())
+        assert streams == READERS.get(name, set())
         secrets = [SECRET, *(key.encode() for key in KEYS)]
         for message in received:
             assert [word for word in secrets if word in message.data] == []

@@ -59,6 +59,7 @@ async def test_no_right_is_missing_and_none_is_unused(
             await text(clients[0])
             await engines(clients[0])
             await stored(*clients)
+            await rollouts(*clients)
             await cancelled(clients[0], stack)
             await unreadable(nats, stack, clients[0], quiet_log)
             await images(nats, clients[0], quiet_log)
@@ -128,6 +129,18 @@ async def engines(client: Client) -> None:
         assert [worker["paused"] for worker in workers] == [action == "pause"] * COUNTS["worker"]
 
 
+async def rollouts(one: Client, other: Client) -> None:
+    """An agent's turn in one frontend, and its sample in the other."""
+    rollout = await ask(one, "/rollouts")
+    path = f"/rollouts/{rollout['id']}"
+    await ask(
+        one, f"{path}/v1/chat/completions", messages=[{"role": "user", "content": say("Hi.")}]
+    )
+    await ask(other, f"{path}/finish")
+    async with other.http.get(f"{other.url}{path}/samples") as response:
+        assert len((await response.text()).splitlines()) == 2
+
+
 async def stored(one: Client, other: Client) -> None:
     """Responses of one frontend on the other: read, continued, in the background, cancelled,
     deleted."""
@@ -183,12 +196,14 @@ async def unreadable(
 
 
 async def images(nats: DeployedNats, client: Client, log: FilteringBoundLogger) -> None:
-    """A frontend stores an image, and a worker reads it."""
+    """A frontend stores an image, a worker reads it, and so does a frontend, for samples."""
     _, health = await client.get("/health")
     worker = health["stages"]["worker"][0]["id"]
     frontend = await nats.bus("frontend", log)
     preprocessor = await nats.bus("preprocessor", log)
-    await ImageStore(frontend, ImageStoreConfig(), log).put("0" * 40, b"data")
+    store = ImageStore(frontend, ImageStoreConfig(), log)
+    await store.put("0" * 40, b"data")
+    assert await store.get("0" * 40) == b"data"
     for image, code in (("0" * 40, None), ("1" * 40, MEDIA_MISSING)):
         place = [PromptImage(image, 0, 1)]
         sampling, context = Sampling(max_tokens=0), msgspec.Raw(b"null")
