@@ -82,6 +82,7 @@ def _output(delta: EngineDelta) -> Any:
         logprobs=None if delta.logprobs is None else logprobs,
         finish_reason=None if delta.finish is None else delta.finish.value,
         stop_reason=None,
+        label="default",
     )
 
 
@@ -91,7 +92,7 @@ async def serve(model: str, port: int) -> None:
     )
     info = await engine.start()
     assert info.vocab_size is not None
-    server = FakeVllmServer(vocabulary=info.vocab_size)
+    server = FakeVllmServer(vocabulary=info.vocab_size, dev_mode=False)
     server.engine = ScriptedLlm(engine, info, Tokenizer.from_file(f"{model}/tokenizer.json"))
     server.started = time.time()
     await server.open(port)
