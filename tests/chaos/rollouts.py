@@ -4,7 +4,8 @@ a sample, with all that the script has written, or is named as missing."""
 import asyncio
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -39,6 +40,7 @@ async def judge_rollouts(
 ) -> list[str]:
     """Returns what is wrong with the samples of rollouts after a trial. `url`: of a frontend."""
     wrong = []
+    decode = partial(tokenizer.decode, skip_special_tokens=False)
     async with aiohttp.ClientSession(url) as http:
         for id in ids:
             own = [stream for stream in streams if stream.rollout == id]
@@ -47,7 +49,7 @@ async def judge_rollouts(
             except (aiohttp.ClientError, AssertionError) as error:
                 wrong.append(f"rollout {id[:9]}: {error!r}")
                 continue
-            found = judge_samples(samples, missing, own, tokenizer)
+            found = judge_samples(samples, missing, own, decode)
             wrong += [f"rollout {id[:9]}: {problem}" for problem in found]
     return wrong
 
@@ -78,7 +80,7 @@ def judge_samples(
     samples: Sequence[dict[str, Any]],
     missing: Mapping[str, str],
     streams: Sequence[Stream],
-    tokenizer: Tokenizer,
+    decode: Callable[[list[int]], str],
 ) -> list[str]:
     """Returns what is wrong with the samples of one rollout. Pure."""
     wrong = [f"{turn} still runs" for turn, why in missing.items() if why == "running"]
@@ -102,6 +104,6 @@ def judge_samples(
             ids = outputs[turn]
             if len(ids) != stream.wanted.tokens:
                 wrong.append(f"{stream.tag}: {len(ids)} tokens, not {stream.wanted.tokens}")
-            elif tokenizer.decode(ids[:-1], skip_special_tokens=False) != written:
+            elif decode(ids[:-1]) != written:
                 wrong.append(f"{stream.tag}: other tokens")
     return wrong
