@@ -105,7 +105,7 @@ class RecordedTurn(TurnSink):
 
     async def open(self) -> OpenTurn:
         """Opens the turn, as `TurnGateway.open`."""
-        self._recording.rollouts.add_turn(self._view.rollout.id, self)
+        self._recording.rollouts.notices.add_turn(self._view.rollout.id, self)
         try:
             async with self._opening:
                 await self._begin()
@@ -135,7 +135,7 @@ class RecordedTurn(TurnSink):
         most = self._view.rollout.limits.turns
         if most is None:
             return
-        await self._recording.rollouts.read_again(self._view)
+        await self._recording.rollouts.refresh(self._view, 0.0)
         if self._view.turns_before(self._id) >= most:
             raise ended_error("turns")
 
@@ -194,7 +194,7 @@ class RecordedTurn(TurnSink):
 
     def _leave(self) -> None:
         self._is_recorded = True
-        self._recording.rollouts.remove_turn(self._view.rollout.id, self)
+        self._recording.rollouts.notices.remove_turn(self._view.rollout.id, self)
 
     # -- what the client gets
 

@@ -7,10 +7,7 @@ limits and the end of a rollout hold everywhere, also where a notice was lost.
 import asyncio
 import secrets
 import time
-from collections import defaultdict
-from contextlib import suppress
 from typing import Literal, Protocol
-from weakref import WeakValueDictionary
 
 from aiohttp import web
 from cachetools import LRUCache
@@ -22,6 +19,7 @@ from schemas.errors import Invalid, NotFound
 from services.frontend.http.auth import Caller, Callers
 from services.frontend.http.middleware import RolloutCallers
 from services.frontend.rollouts.limits import reached_limit
+from services.frontend.rollouts.notices import RolloutNotices
 from services.frontend.rollouts.store import RolloutStore
 from services.frontend.rollouts.view import RolloutView
 from services.rollouts.rollout import ROLLOUT_PREFIX, Rewards, Rollout, RolloutState
@@ -38,20 +36,9 @@ FRESH_S = 0.25
 SETTLE_S = 5.0
 """How long the end of a rollout waits until the turns that have ended are stored."""
 POLL_S = 0.05
-NEWS_S = 1.0
-"""How long a follower waits for a notice before it looks itself."""
 AGAIN_S = 0.1
 """Pause before a rollout that is not found is looked for again: a copy of the store may lack it
 for a moment."""
-
-
-class Abortable(Protocol):
-    """A turn that this frontend runs."""
-
-    def abort(self, why: str, run: int) -> None:
-        """Ends a turn of this run with an error for its client. `why`: as in
-        `RolloutChanged.cancels`."""
-        ...
 
 
 class RolloutProcess(Protocol):
@@ -81,12 +68,9 @@ class Rollouts(RolloutCallers):
     def __init__(self, process: RolloutProcess, callers: Callers) -> None:
         self.process = process
         self.store = RolloutStore(process.bucket)
+        self.notices = RolloutNotices()
         self._callers = callers
         self._views: LRUCache[str, RolloutView] = LRUCache(MAX_VIEW_BYTES, _size)
-        self._news: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
-        """The events of rollouts that are followed, each set at the next change."""
-        self._open: defaultdict[str, set[Abortable]] = defaultdict(set)
-        """The turns of each rollout that run in this frontend."""
 
     @override
     async def caller(self, id: str) -> Caller:
@@ -122,11 +106,12 @@ class Rollouts(RolloutCallers):
         await self.end_at_limit(view)
         return view
 
-    async def refresh(self, view: RolloutView) -> None:
-        """Reads what is new of a rollout. Raises TurnwireError; NotFound if it is gone."""
+    async def refresh(self, view: RolloutView, fresh_s: float = FRESH_S) -> None:
+        """Reads what is new of a rollout, unless it was read `fresh_s` ago. Raises TurnwireError;
+        NotFound if it is gone."""
         async with view.reading:
             now = asyncio.get_running_loop().time()
-            if now - view.read_at < FRESH_S:
+            if now - view.read_at < fresh_s:
                 return
             id = view.rollout.id
             if not await self.store.has(id, view.first):
@@ -146,7 +131,7 @@ class Rollouts(RolloutCallers):
     async def end(self, view: RolloutView, status: Literal["finished", "aborted"]) -> None:
         """Ends a rollout that is open; does nothing for any other. Aborted ones lose their open
         turns. Returns when the turns that have ended are stored. Raises TurnwireError."""
-        await self.read_again(view)
+        await self.refresh(view, 0.0)
         if view.state.status == "open":
             await self.set_state(view, replace(view.state, status=status, ended=time.time()))
             if status == "aborted":
@@ -154,11 +139,11 @@ class Rollouts(RolloutCallers):
         until = asyncio.get_running_loop().time() + SETTLE_S
         while self.has_running_turns(view) and asyncio.get_running_loop().time() < until:
             await asyncio.sleep(POLL_S)
-            await self.read_again(view)
+            await self.refresh(view, 0.0)
 
     async def restart(self, view: RolloutView) -> None:
         """Begins a rollout again, without its turns so far. Raises TurnwireError."""
-        await self.read_again(view)
+        await self.refresh(view, 0.0)
         run = view.state.run
         await self.store.put(view.rollout.id, Rewards())
         await self.set_state(view, RolloutState(run=run + 1, began=time.time()))
@@ -168,18 +153,18 @@ class Rollouts(RolloutCallers):
         """Stores another state. Raises TurnwireError."""
         await self.store.put(view.rollout.id, state)
         self.announce(RolloutChanged(view.rollout.id))
-        await self.read_again(view)
+        await self.refresh(view, 0.0)
 
     async def reward(self, view: RolloutView, rewards: Rewards) -> None:
         """Stores rewards in place of earlier ones. Raises Invalid for an unknown turn, and
         TurnwireError."""
-        await self.read_again(view)
+        await self.refresh(view, 0.0)
         for turn in rewards.turns:
             if turn not in view.turns:
                 raise Invalid(f"turns: the rollout has no turn {turn}", param="turns")
         await self.store.put(view.rollout.id, rewards)
         self.announce(RolloutChanged(view.rollout.id))
-        await self.read_again(view)
+        await self.refresh(view, 0.0)
 
     async def delete(self, view: RolloutView) -> None:
         """Deletes a rollout and its turns. Raises TurnwireError."""
@@ -197,35 +182,7 @@ class Rollouts(RolloutCallers):
         view = self._views.get(notice.id)
         if view is not None:
             view.read_at = 0.0
-        news = self._news.pop(notice.id, None)
-        if news is not None:
-            news.set()
-        if notice.cancels:
-            for turn in [*self._open.get(notice.id, ())]:
-                turn.abort(notice.cancels, notice.run)
-
-    def news_of(self, id: str) -> asyncio.Event:
-        """Returns an event that the next change of a rollout sets."""
-        news = self._news.get(id)
-        if news is None:
-            news = self._news[id] = asyncio.Event()
-        return news
-
-    async def wait_for_news(self, news: asyncio.Event) -> None:
-        """Returns when there are news, or after `NEWS_S`: a notice may be lost."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(NEWS_S):
-                await news.wait()
-
-    def add_turn(self, id: str, turn: Abortable) -> None:
-        """Has a turn end when its rollout is aborted."""
-        self._open[id].add(turn)
-
-    def remove_turn(self, id: str, turn: Abortable) -> None:
-        """Notes that a turn has ended."""
-        self._open[id].discard(turn)
-        if not self._open[id]:
-            del self._open[id]
+        self.notices.apply(notice)
 
     def has_running_turns(self, view: RolloutView) -> bool:
         """Returns whether turns of a rollout will still end, or are being stored."""
@@ -256,12 +213,6 @@ class Rollouts(RolloutCallers):
             else:
                 return None
         return view
-
-    async def read_again(self, view: RolloutView) -> None:
-        """Reads what is new of a rollout, even if it was read a moment ago. Raises as
-        `refresh`."""
-        view.read_at = 0.0
-        await self.refresh(view)
 
 
 ROLLOUTS: web.AppKey[Rollouts] = web.AppKey("rollouts", Rollouts)

@@ -8,6 +8,7 @@ from aiohttp import web
 from msgspec import Raw
 
 from schemas.errors import NotFound, TurnwireError
+from services.frontend.rollouts.notices import wait_for_news
 from services.frontend.rollouts.rollouts import Rollouts
 from services.frontend.rollouts.view import RolloutView
 from services.rollouts.formats import trl_row
@@ -49,7 +50,7 @@ class SampleSender:
     async def send_all(self, format: str) -> web.StreamResponse:
         """Sends each sample as it is now, in one of the `FORMATS`, and in their own form a last
         line for the rollout. Raises TurnwireError before the first byte."""
-        await self._rollouts.read_again(self._view)
+        await self._rollouts.refresh(self._view, 0.0)
         records = await self._read()
         # Joining a hundred turns of 100,000 tokens takes 0.2 s.
         lines = await asyncio.to_thread(self._lines, records, format)
@@ -67,9 +68,9 @@ class SampleSender:
         its last line. The response has no last line if the rollout is deleted."""
         await self._response.prepare(self._http)
         while True:
-            news = self._rollouts.news_of(self._view.rollout.id)
+            news = self._rollouts.notices.news_of(self._view.rollout.id)
             try:
-                await self._rollouts.refresh(self._view)
+                await self._rollouts.refresh(self._view, 0.0)
                 await self._rollouts.end_at_limit(self._view)
                 has_ended = self._has_ended()
                 records = await self._read()
@@ -84,7 +85,7 @@ class SampleSender:
             if has_ended:
                 await self._send_end()
                 break
-            await self._rollouts.wait_for_news(news)
+            await wait_for_news(news)
         await self._response.write_eof()
         return self._response
 
