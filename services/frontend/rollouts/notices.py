@@ -1,4 +1,4 @@
-"""Wakes whoever waits for changes of a rollout: its followers, and the turns that it cancels."""
+"""Wakes the followers of a rollout when it changes, and ends the turns that it cancels."""
 
 import asyncio
 from collections import defaultdict
