@@ -63,8 +63,6 @@ class ModelCard(Struct, frozen=True, omit_defaults=True):
     weights_version: int = 0
     """From a worker: the version of its weights, as its operator numbers them; 0: those that it has
     started with. In frontends the newest of all workers."""
-    paused: bool = False
-    """From a worker: it decodes nothing until it is resumed. In frontends: no worker decodes."""
     adapter: str = ""
     """Only in frontends: the card describes `name` with this LoRA adapter. "": without one."""
 
@@ -249,10 +247,13 @@ class Cancel(Struct, frozen=True, omit_defaults=True):
     frontend."""
 
 
+EngineAction: TypeAlias = Literal["pause", "resume", "weights"]
+
+
 class EngineControl(Struct, frozen=True, omit_defaults=True):
     """frontend → one worker: pause or resume the engine, or load other weights."""
 
-    action: Literal["pause", "resume", "weights"]
+    action: EngineAction
     mode: Literal["keep", "abort"] = "keep"
     """`pause`: `keep`: open turns wait and go on; `abort`: they end with an error that clients
     retry."""
@@ -260,13 +261,14 @@ class EngineControl(Struct, frozen=True, omit_defaults=True):
     """`weights`: the path of the new ones, below the worker's `weights_dir`, or what the inference
     server's own route takes."""
     version: int = 0
-    """`weights`: the number of the new ones, greater than that of the old."""
+    """`weights`: the number of the new ones, greater than that of the old. A worker that has loaded
+    this version from this source has done it already."""
 
 
-class EngineState(Struct, frozen=True, omit_defaults=True):
+class EngineState(Struct, frozen=True):
     """The reply to an `EngineControl`: the state after it."""
 
-    worker: str
+    worker: str = field(name="id")
     weights_version: int = 0
     paused: bool = False
     error: ErrorInfo | None = None

@@ -29,8 +29,8 @@ class WeightsPolicy(Struct, frozen=True):
     any_weights: bool = False
     """As in `Hints`."""
     max_version_lag: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
-    """How many versions older the weights of its first turn may be. Then it takes no more turns;
-    None: any number."""
+    """How many versions may lie between the oldest weights that decoded one of its turns and the
+    newest. Then it takes no more turns; None: any number."""
     on_lag: Literal["end", "restart"] = "end"
     """`end`: its samples stay; `restart`: they are dropped, and the agent has to begin again."""
 

@@ -69,7 +69,7 @@ class Worker(Service):
         self._output = TokenOutput(process, model, self._observer)
         self._turns = self._output.turns
         self._kv = open_publisher(process, engine, info, model)
-        self.opener = TurnOpener(
+        self._opener = TurnOpener(
             process, engine, info, kv=self._kv, turns=self._turns, observer=self._observer
         )
         self._images = StoredImages(process)
@@ -86,18 +86,18 @@ class Worker(Service):
         Returns `GenerateReply.expected_cached`. Raises TurnwireError to refuse.
         """
         self._admit(request)
-        start = self.opener.start(request, images)
+        start = self._opener.start(request, images)
         if request.is_prefill:
             self._prefill(start)
         else:
             self._cancel_earlier_attempt(request)
             parser = self._output.choose_parser(request.parser)
-            decoding = self.opener.open(start)
+            decoding = self._opener.open(start)
             self._turns.add(decoding, parser, request.timeout_s)
             self._process.registry.expect_heartbeats(
                 "frontend", request.frontend, self._loop.time()
             )
-        return start.blocks.cached if self.opener.holds_help else None
+        return start.blocks.cached if self._opener.holds_help else None
 
     def _admit(self, request: GenerateRequest) -> None:
         if self._process.draining or not self._engine.healthy():
@@ -126,7 +126,7 @@ class Worker(Service):
             raise errors.Overloaded(
                 "this worker has turns to decode", retry_after_s=errors.RETRY_AFTER_S
             )
-        self.opener.open_prefill(start)
+        self._opener.open_prefill(start)
 
     def _cancel_earlier_attempt(self, request: GenerateRequest) -> None:
         earlier = self._turns.find(request.turn)
@@ -245,17 +245,24 @@ class Worker(Service):
         # An engine that dies sends no event. The errors of its turns must be sent before the
         # process ends.
         while self._engine.healthy() or self._turns:
-            adapters = self._adapters.names()
-            if adapters != self.models[0].adapters:
-                self.models = [msgspec.structs.replace(self.models[0], adapters=adapters)]
-                self._observer.adapters_changed(adapters)
-            if isinstance(self._engine, UpdatableWeights):
-                version = self._engine.weights_version
-                if version != self.models[0].weights_version:
-                    self.models = [msgspec.structs.replace(self.models[0], weights_version=version)]
+            self.follow_engine()
             await asyncio.sleep(HEALTH_INTERVAL_S)
         reason = self._engine.death() if isinstance(self._engine, ExplainsDeath) else None
         self._process.stop(failure=f"the engine died: {reason}" if reason else "the engine died")
+
+    def follow_engine(self) -> None:
+        """Describes the engine with the adapters and weights that it has now. With other weights,
+        turns that have not started are opened again."""
+        card = self.models[0]
+        adapters = self._adapters.names()
+        version = card.weights_version
+        if isinstance(self._engine, UpdatableWeights):
+            version = self._engine.weights_version
+        self.models = [msgspec.structs.replace(card, adapters=adapters, weights_version=version)]
+        if adapters != card.adapters:
+            self._observer.adapters_changed(adapters)
+        if version != card.weights_version:
+            self._opener.open_waiting_again()
 
 
 def _model_card(info: EngineInfo, model: str, adapters: list[str]) -> ModelCard:
@@ -312,7 +319,9 @@ async def run(config: WorkerConfig) -> None:
         await process.connect()
         worker = Worker(process, engine, info, config.model_name, config.queue_limit)
         await worker.start()
-        controls = EngineControls(process, engine, info.name, worker.opener, config.weights_dir)
+        controls = EngineControls(
+            process, engine, info.name, config.weights_dir, worker.follow_engine
+        )
         await controls.start(config.model_name)
         process.spawn(worker.watch(), "watch")
         relax_gc_and_trim_heap()

@@ -8,15 +8,14 @@ import asyncio
 from pathlib import Path
 
 import msgspec
-from msgspec.structs import replace
 
 from schemas import subjects
 from schemas.control import EngineControl, EngineState
-from schemas.errors import EngineFailed, Invalid, TurnwireError
+from schemas.errors import EngineFailed, ErrorInfo, Invalid, TurnwireError
 from services.runtime.bus import Delivery
 from services.runtime.process import Process
 from services.worker.engine import Engine, EngineDied, UpdatableWeights
-from services.worker.turn_opener import TurnOpener
+from services.worker.engines.support import Callback
 
 _decode = msgspec.json.Decoder(EngineControl).decode
 
@@ -29,16 +28,18 @@ class EngineControls:
         process: Process,
         engine: Engine,
         name: str,
-        opener: TurnOpener,
         weights_dir: str | None,
+        on_change: Callback,
     ) -> None:
-        """`name`: the engine's; `opener`: opens its turns; `weights_dir`: holds all weights that
-        it may load; None: it may load none."""
+        """`name`: the engine's; `weights_dir`: holds all weights that it may load; None: it may
+        load none; `on_change`: called between two steps, when the weights have changed."""
         self._process = process
         self._engine = engine if isinstance(engine, UpdatableWeights) else None
         self._name = name
-        self._opener = opener
         self._weights_dir = weights_dir
+        self._on_change = on_change
+        self._source = ""
+        """That of the weights that were loaded last."""
         self._paused = False
         self._lock = asyncio.Lock()
 
@@ -54,69 +55,69 @@ class EngineControls:
     async def _answer(self, delivery: Delivery, control: EngineControl) -> None:
         async with self._lock:
             state = await self._state_after(control)
+        self._process.heartbeats.send()  # before the reply: the version is on the card
         delivery.reply(msgspec.json.encode(state))
 
     async def _state_after(self, control: EngineControl) -> EngineState:
-        state = EngineState(self._process.id)
-        if self._engine is None:
-            error = Invalid(f"the {self._name} engine cannot change its weights")
-            return replace(state, error=error.info)
+        engine = self._engine
+        worker = self._process.id
+        if engine is None:
+            text = f"the {self._name} engine cannot change its weights"
+            return EngineState(worker, error=Invalid(text).info)
+        error: ErrorInfo | None = None
         try:
-            await self._apply(control, self._engine)
-        except TurnwireError as error:
-            state = replace(state, error=error.info)
+            await self._apply(control, engine)
+        except TurnwireError as failure:
+            error = failure.info
         except Exception as failure:
             self._process.log.exception("worker.control_failed", action=control.action)
             text = f"the {self._name} engine failed: {type(failure).__name__}: {failure}"
-            state = replace(state, error=EngineFailed(text).info)
-        state = replace(state, weights_version=self._engine.weights_version, paused=self._paused)
-        self._report(state)
-        return state
+            error = EngineFailed(text).info
+        self._process.log.info(
+            "worker.controlled",
+            weights_version=engine.weights_version,
+            paused=self._paused,
+            error=error.message if error else None,
+        )
+        return EngineState(worker, engine.weights_version, self._paused, error)
 
     async def _apply(self, control: EngineControl, engine: UpdatableWeights) -> None:
         """Raises as the engine, and Invalid for weights that it may not load."""
         if control.action == "pause":
-            await engine.pause(abort=control.mode == "abort")
-            self._paused = True
+            await self._pause(engine, abort=control.mode == "abort")
         elif control.action == "resume":
-            await engine.resume()
-            self._paused = False
+            await self._resume(engine)
         else:
             await self._update(control, engine)
 
+    async def _pause(self, engine: UpdatableWeights, *, abort: bool) -> None:
+        await engine.pause(abort=abort)
+        self._paused = True
+
+    async def _resume(self, engine: UpdatableWeights) -> None:
+        await engine.resume()
+        self._paused = False
+
     async def _update(self, control: EngineControl, engine: UpdatableWeights) -> None:
+        source = await asyncio.to_thread(allowed_source, control.source, self._weights_dir)
         version = engine.weights_version
+        if (control.version, source) == (version, self._source):
+            return  # it is sent again because another worker has not done it
         if control.version <= version:
             text = f"version {control.version} is not greater than {version}, which is in use"
             raise Invalid(text)
-        source = allowed_source(control.source, self._weights_dir)
         resumes = not self._paused
-        if resumes:
-            await engine.pause(abort=False)
+        await self._pause(engine, abort=False)
         try:
             await engine.update_weights(source, control.version)
-            self._opener.open_waiting_again()
+            self._source = source
+            self._on_change()
         except EngineDied:
             resumes = False
             raise
         finally:
             if resumes:
-                await engine.resume()
-
-    def _report(self, state: EngineState) -> None:
-        """Sends the engine's state to all processes."""
-        self._process.log.info(
-            "worker.controlled",
-            weights_version=state.weights_version,
-            paused=state.paused,
-            error=state.error.message if state.error else None,
-        )
-        heartbeats = self._process.heartbeats
-        heartbeats.service.models = [
-            replace(card, weights_version=state.weights_version, paused=state.paused)
-            for card in heartbeats.service.models
-        ]
-        heartbeats.send()  # before the reply: the operator may name the next version
+                await self._resume(engine)
 
 
 def allowed_source(source: str, weights_dir: str | None) -> str:
@@ -126,7 +127,10 @@ def allowed_source(source: str, weights_dir: str | None) -> str:
     if weights_dir is None:
         raise Invalid("this worker loads no other weights: it has no weights_dir")
     root = Path(weights_dir).resolve()
-    path = (root / source).resolve()
-    if not source or path == root or not path.is_relative_to(root):
+    try:
+        path = (root / source).resolve()
+    except (ValueError, RuntimeError):  # a NUL, or links in a circle
+        path = root
+    if path == root or not path.is_relative_to(root):
         raise Invalid(f'source: "{source}" is not in the weights_dir of this worker')
     return str(path)

@@ -10,7 +10,7 @@ from tests.kit.bodies import MODEL
 from tests.kit.frontend import CARD, KEY, FakeGateway, guarded, serving
 
 PAUSE = {"model": MODEL}
-WEIGHTS = {"model": MODEL, "source": "step-1"}
+WEIGHTS = {"model": MODEL, "source": "step-1", "version": 7}
 PATHS = ("/engines/pause", "/engines/resume", "/engines/weights")
 
 
@@ -27,9 +27,8 @@ async def test_controls_reach_the_engines_and_states_come_back() -> None:
             await served.post("/engines/pause", {**PAUSE, "mode": "abort"}),
             await served.post("/engines/resume", {"model": "claude-alias"}),
             await served.post("/engines/weights", WEIGHTS),
-            await served.post("/engines/weights", {**WEIGHTS, "version": 7}),
         ]
-    assert [reply.status for reply in replies] == [200] * 5
+    assert [reply.status for reply in replies] == [200] * 4
     assert replies[0].json == {
         "workers": [
             {"id": "w1", "weights_version": 3, "paused": True, "error": None},
@@ -40,7 +39,6 @@ async def test_controls_reach_the_engines_and_states_come_back() -> None:
         (MODEL, EngineControl("pause")),
         (MODEL, EngineControl("pause", "abort")),
         (MODEL, EngineControl("resume")),
-        (MODEL, EngineControl("weights", source="step-1")),
         (MODEL, EngineControl("weights", source="step-1", version=7)),
     ]
 
@@ -59,7 +57,8 @@ async def test_worker_that_has_not_done_it_is_named_with_its_reason() -> None:
         ("pause", {}, "model"),
         ("pause", {"model": MODEL, "mode": "later"}, "mode"),
         ("resume", {"model": MODEL, "mode": "keep"}, "mode"),
-        ("weights", {"model": MODEL}, "source"),
+        ("weights", {"model": MODEL, "version": 7}, "source"),
+        ("weights", {"model": MODEL, "source": "step-1"}, "version"),
         ("weights", {**WEIGHTS, "source": ""}, "source"),
         ("weights", {**WEIGHTS, "version": 0}, "version"),
         ("weights", {**WEIGHTS, "version": "2"}, "version"),

@@ -307,7 +307,9 @@ class Local:
         await process.connect()
         await (core.gateway if stage == "frontend" else core).start()
         if stage == "worker":
-            controls = EngineControls(process, engine, "local", core.opener, self.weights_dir)
+            controls = EngineControls(
+                process, engine, "local", self.weights_dir, core.follow_engine
+            )
             await controls.start(model.name)
         process.serve(service.reported)
         service.running = asyncio.create_task(process.run())

@@ -128,7 +128,7 @@ async def test_hundred_updates_under_sixteen_streams(pipeline: ScriptLocal) -> N
 
     streams = [asyncio.create_task(stream(number)) for number in range(STREAMS)]
     for version in range(1, UPDATES + 1):
-        control = EngineControl("weights", source="new")
+        control = EngineControl("weights", source="new", version=version)
         states = await pipeline.frontend.engines.control(pipeline.model.name, control)
         assert [(state.weights_version, state.error) for state in states] == [(version, None)] * 2
         await asyncio.sleep(0.06)
@@ -167,13 +167,13 @@ async def test_prompt_that_may_reuse_any_blocks_finds_them(pipeline: ScriptLocal
     """Those of prompts that were opened with the hint, too."""
     await pipeline.start()
     (engine,) = (service.engine for service in pipeline.of("worker"))
-    control = EngineControl("weights", source="new")
     text = "All of these words are equal. " * 30
     found: list[bool] = []
     for any_weights in (True, False, True, False):
         turn = pipeline.say(len(found), 4, text, any_weights=any_weights)
         assert isinstance(await turn.finished(), Finish)
         found.append(bool(engine.logs[-1].cached))
+        control = EngineControl("weights", source="new", version=len(found))
         await pipeline.frontend.engines.control(pipeline.model.name, control)
     assert found == [False, False, True, False]
 
@@ -183,12 +183,11 @@ async def test_turn_of_a_lost_worker_has_the_versions_that_the_client_has_seen(
     pipeline: ScriptLocal,
 ) -> None:
     await pipeline.start(workers=2)
-    control = EngineControl("weights", source="new")
-    name = pipeline.model.name
-    await pipeline.frontend.engines.control(name, control)
+    name, engines = pipeline.model.name, pipeline.frontend.engines
+    await engines.control(name, EngineControl("weights", source="new", version=1))
     turn = pipeline.say(0, 400, "Begin.")
     await turn.sink.words_at_least(50)
-    await pipeline.frontend.engines.control(name, control)
+    await engines.control(name, EngineControl("weights", source="new", version=2))
     await turn.sink.words_at_least(150)
     (worker,) = (w for w in pipeline.of("worker") if any(log.versions for log in w.engine.logs))
     await worker.kill()
@@ -208,5 +207,6 @@ async def test_operator_gets_the_answer_of_every_process(stack: Stack, client: C
     for action, paused in (("pause", True), ("resume", False)):
         status, answer = await client.post(f"/engines/{action}", {"model": MODEL})
         assert (status, [one["paused"] for one in answer["workers"]]) == (200, [paused] * 2)
-    status, answer = await client.post("/engines/weights", {"model": MODEL, "source": "new"})
+    update = {"model": MODEL, "source": "new", "version": 1}
+    status, answer = await client.post("/engines/weights", update)
     assert (status, answer["error"]["message"].count("no weights_dir")) == (502, 2)

@@ -81,7 +81,7 @@ async def started(
     service = await bus.start(any_engine, await engine.start())
     bus.worker.heartbeats.service = service
     folder = str(weights_dir) if weights_dir else None
-    controls = EngineControls(bus.worker, any_engine, "held", service.opener, folder)
+    controls = EngineControls(bus.worker, any_engine, "held", folder, service.follow_engine)
     await controls.start("m")
     await bus.worker.bus.flush()
     return Trial(bus, engine)
@@ -97,15 +97,13 @@ async def trial(
     await engine.stop(1.0)
 
 
-async def test_card_has_version_and_pause_before_the_answer(trial: Trial) -> None:
+async def test_card_has_the_version_before_the_answer(trial: Trial) -> None:
     assert await trial.control("pause") == EngineState(trial.bus.worker.id, 0, True)
-    assert trial.card.paused
     state = await trial.control("weights", source="v1", version=4)
     assert (state.weights_version, state.paused, state.error) == (4, True, None)
-    assert (trial.card.weights_version, trial.card.paused) == (4, True)
+    assert trial.card.weights_version == 4
     assert await trial.control("resume") == EngineState(trial.bus.worker.id, 4)
-    assert not trial.card.paused
-    assert trial.engine.calls == ["keep", "v1", "resume"]
+    assert trial.engine.calls == ["keep", "keep", "v1", "resume"]
     await trial.control("pause", mode="abort")
     assert trial.engine.calls[-1] == "abort"
 
@@ -114,7 +112,8 @@ async def test_controls_are_applied_one_after_the_other(trial: Trial) -> None:
     """The second of two updates with one number is refused."""
     trial.engine.may_load.clear()
     updates = [
-        asyncio.create_task(trial.control("weights", source="v1", version=1)) for _ in range(2)
+        asyncio.create_task(trial.control("weights", source=source, version=1))
+        for source in ("v1", "v2")
     ]
     await eventually(lambda: "v1" in trial.engine.calls)
     pause = asyncio.create_task(trial.control("pause"))
@@ -125,6 +124,33 @@ async def test_controls_are_applied_one_after_the_other(trial: Trial) -> None:
     assert second.error.message == "version 1 is not greater than 1, which is in use"
     assert (await pause).paused
     assert trial.engine.calls == ["keep", "v1", "resume", "keep"]
+
+
+async def test_update_that_is_sent_again_is_done_once(trial: Trial) -> None:
+    """Also by a worker that could not load it at first."""
+    trial.engine.error = EngineFailed("no such file")
+    assert "no such file" in await trial.refusal("weights", source="v1", version=2)
+    trial.engine.error = None
+    for _ in range(2):
+        state = await trial.control("weights", source="v1", version=2)
+        assert state == EngineState(trial.bus.worker.id, 2)
+    assert trial.engine.calls == ["keep", "v1", "resume"] * 2
+    trial.engine.weights_version = 3  # by somebody else
+    assert "not greater than 3" in await trial.refusal("weights", source="v1", version=2)
+
+
+async def test_engine_that_could_not_be_resumed_is_still_paused(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def resume() -> None:
+        raise EngineFailed("no answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(trial.engine, "resume", resume)
+        state = await trial.control("weights", source="v1", version=1)
+    assert (state.weights_version, state.paused) == (1, True)
+    assert state.error is not None
+    assert await trial.control("resume") == EngineState(trial.bus.worker.id, 1)
 
 
 async def test_failed_update_leaves_version_and_pause(trial: Trial) -> None:
@@ -151,7 +177,7 @@ async def test_engine_that_cannot_change_its_weights_is_named(
 
 
 async def test_no_source_outside_of_the_directory_is_loaded(trial: Trial) -> None:
-    for source in ("", ".", "..", "/etc", "v1/../..", "../v1"):
+    for source in ("", ".", "..", "/etc", "v1/../..", "../v1", "v1\0"):
         assert "weights_dir" in await trial.refusal("weights", source=source, version=1)
     assert trial.engine.calls == []
 
@@ -162,10 +188,17 @@ def test_links_are_followed_before_a_source_is_checked(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
     (root / "out").symlink_to(tmp_path / "secret")
     (root / "in").symlink_to(root / "v1")
+    (root / "circle").symlink_to(root / "circle")
     inside = str((root / "v1").resolve())
     for source in ("v1", "in", str(root / "v1"), "v1/../v1"):
         assert allowed_source(source, str(root)) == inside
-    for source in ("out", "out/more", str(tmp_path / "weights-other"), "../weights-other"):
+    for source in (
+        "out",
+        "out/more",
+        "circle/v1",
+        str(tmp_path / "weights-other"),
+        "../weights-other",
+    ):
         with pytest.raises(Invalid, match="weights_dir"):
             allowed_source(source, str(root))
     with pytest.raises(Invalid, match="no weights_dir"):
@@ -234,9 +267,11 @@ async def test_prompt_of_another_version_is_not_predicted(trial: Trial) -> None:
     assert (await expected("f", any_weights=True)) == 16
 
 
-async def test_version_that_somebody_else_has_loaded_is_on_the_card(trial: Trial) -> None:
+async def test_weights_that_somebody_else_has_loaded_are_followed(trial: Trial) -> None:
     service: Any = trial.bus.worker.heartbeats.service
+    await trial.bus.send(trial.bus.request("waits"))
     watch = asyncio.create_task(service.watch())
     trial.engine.weights_version = 9
     await eventually(lambda: service.models[0].weights_version == 9)
+    assert list(trial.engine.open_turns) == ["waits.1.w9"]
     watch.cancel()

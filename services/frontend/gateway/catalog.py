@@ -173,7 +173,6 @@ def _merge(cards: list[ModelCard], workers: list[ModelCard]) -> ModelCard:
         weight=sum(described.weight for described in cards) / len(cards),
         adapters=_adapters(cards, workers),
         weights_version=max(worker.weights_version for worker in workers),
-        paused=all(worker.paused for worker in workers),
     )
 
 

@@ -58,7 +58,8 @@ def _reached(view: RolloutView, now: float, version: int | None) -> str:
     if _is_reached(limits.seconds, now - began):
         return "seconds"
     if version is not None and view.versions:
-        lag = version - view.versions[0]
+        newest = max(version, view.versions[-1])
+        lag = newest - view.versions[0]  # also where a worker has decoded with older ones
         if _is_reached(view.rollout.weights.max_version_lag, lag - 1):
             return "version_lag"
     return ""

@@ -178,8 +178,7 @@ class Engines(Protocol):
 
     async def control(self, model: str, control: EngineControl) -> list[EngineState]:
         """Returns the state of each worker of a model after a control, with an error if it has not
-        done it. Weights without a version get the next one. Raises Unavailable if there are no
-        workers."""
+        done it. Raises Unavailable if there are no workers."""
         ...
 
 

@@ -276,8 +276,9 @@ class FrontendConfig(ResponseStoreConfig, ImageStoreConfig, RolloutStoreConfig, 
     wait_s: Seconds = 30.0
     """How long new requests wait for the bus, or for a stage that was there within `recovery_s`;
     then status 503."""
-    engine_control_s: Positive = 600.0
-    """How long a worker may take for a pause or for other weights (`/engines`)."""
+    engine_control_s: Positive = 3600.0
+    """How long a worker may take for a pause or for other weights (`/engines`). An inference server
+    has 1,800 s to load them."""
     attempts: Count = 3
     """How often a turn is tried that gets no further because a process dies with it."""
     seal_key_file: str | None = None

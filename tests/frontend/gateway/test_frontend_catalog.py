@@ -52,16 +52,13 @@ def test_heartbeat_changes_the_catalog() -> None:
     assert models.resolve("m").max_model_len == 500
 
 
-def test_model_has_the_newest_weights_and_is_paused_where_every_worker_is() -> None:
+def test_model_has_the_newest_weights() -> None:
     registry = ProcessRegistry(DEAD_AFTER_S)
     models = catalog(registry)
     served(registry, "m")
-    for process, version in (("1", 3), ("2", 4)):
-        card = ModelCard("m", weights_version=version, paused=True)
-        announce(registry, card, process, stages=("worker",))
-    assert (models.resolve("m").weights_version, models.resolve("m").paused) == (4, True)
-    announce(registry, ModelCard("m", weights_version=3), "1", stages=("worker",))
-    assert (models.resolve("m").weights_version, models.resolve("m").paused) == (4, False)
+    for process, version in (("1", 3), ("2", 4), ("3", 0)):
+        announce(registry, ModelCard("m", weights_version=version), process, stages=("worker",))
+    assert models.resolve("m").weights_version == 4
 
 
 def test_process_that_leaves_or_dies_takes_its_model_away() -> None:

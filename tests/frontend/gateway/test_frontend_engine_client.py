@@ -11,7 +11,9 @@ from schemas.control import EngineControl, EngineState, Heartbeat, ModelCard
 from schemas.errors import Invalid, Unavailable
 from services.frontend.gateway.engine_client import EngineClient
 from services.runtime.bus import Delivery
+from services.runtime.config import FrontendConfig
 from services.runtime.process import Process
+from services.worker.engines.remote.dialect import PAUSE_S, UPDATE_S
 from tests.kit.processes import MakeProcess
 from tests.kit.waiting import eventually
 
@@ -58,14 +60,12 @@ async def workers(make_process: MakeProcess, request: pytest.FixtureRequest) -> 
     )
 
 
-async def test_every_worker_of_the_model_gets_it_and_the_next_version(workers: Workers) -> None:
-    for id, version in (("a", 2), ("b", 4)):
-        await workers.add(id, version)
-    states = await workers.client.control("m", EngineControl("weights", source="s"))
-    assert states == [EngineState("a", 5), EngineState("b", 5)]
-    assert {control for _, control in workers.controls} == {
-        EngineControl("weights", source="s", version=5)
-    }
+async def test_every_worker_of_the_model_gets_it(workers: Workers) -> None:
+    for id in ("a", "b"):
+        await workers.add(id)
+    control = EngineControl("weights", source="s", version=5)
+    assert await workers.client.control("m", control) == [EngineState("a", 5), EngineState("b", 5)]
+    assert {control for _, control in workers.controls} == {control}
     with pytest.raises(Unavailable):
         await workers.client.control("other", EngineControl("pause"))
 
@@ -87,18 +87,27 @@ async def test_workers_that_refuse_leave_or_do_not_exist_are_told(workers: Worke
     ]
 
 
-async def test_controls_follow_each_other_and_go_on_without_their_client(
-    workers: Workers,
-) -> None:
-    await workers.add("a")
-    workers.may_answer.clear()
-    first = asyncio.create_task(workers.client.control("m", EngineControl("pause")))
-    await eventually(lambda: len(workers.controls) == 1)
-    second = asyncio.create_task(workers.client.control("m", EngineControl("resume")))
-    await asyncio.sleep(0.05)
-    for task in (first, second):
+async def test_worker_that_is_too_slow_may_still_do_it(workers: Workers) -> None:
+    await workers.add("slow", answers=False)
+    client = EngineClient(workers.frontend, 0.1)
+    (state,) = await client.control("m", EngineControl("weights", source="s", version=5))
+    assert state.error is not None
+    assert state.error.message == "no answer within 0.1 s; it may still do it: send it again"
+    least_s = PAUSE_S + UPDATE_S + PAUSE_S
+    assert FrontendConfig().engine_control_s >= least_s, "the worker's own limits come first"
+
+
+async def test_controls_have_one_order_and_need_no_client(workers: Workers) -> None:
+    await workers.add("a", answers=False)
+    tasks = [
+        asyncio.create_task(workers.client.control("m", EngineControl(action)))
+        for action in ("pause", "resume")
+    ]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    for task in tasks:
         task.cancel()
-    assert len(workers.controls) == 1
-    workers.may_answer.set()
     await eventually(lambda: len(workers.controls) == 2)
     assert [control.action for _, control in workers.controls] == ["pause", "resume"]
+    with pytest.raises(asyncio.CancelledError):
+        await tasks[0]

@@ -61,6 +61,11 @@ def test_lag_counts_from_the_weights_of_the_first_turn(on_lag: Any, status: str)
     assert (state.status, state.reason, state.run) == (status, "version_lag", 1)
     view.apply(next(NUMBERS), RolloutState(run=2))
     assert reached_limit(view, NOW, 6) is None, "the next run begins with the weights of now"
+    view.apply(next(NUMBERS), stored_turn("t3", version=6, run=2))
+    view.apply(next(NUMBERS), stored_turn("t4", version=0, run=2))
+    state = reached_limit(view, NOW, 6)
+    assert state is not None, "a worker that was started again has decoded a turn"
+    assert state.reason == "version_lag"
 
 
 @pytest.mark.parametrize(
