@@ -11,7 +11,7 @@ import pytest
 
 from services.images.image import image_hash
 from tests.kit.messages_client import Answer, Client, body, call, say
-from tests.kit.stack import Stack, busy
+from tests.kit.stack import MODEL, Stack, busy
 from tests.kit.vision_model import png
 from tests.kit.waiting import LIMIT_S
 from tests.pipeline.tap import SAMPLE, Tap
@@ -126,6 +126,46 @@ async def test_agents_session_is_one_sample(stack: Stack, trainer: Trainer, tmp_
     kinds = [block["kind"] for block in main["turns"][0]["blocks"]]
     assert kinds == ["reasoning", "text", "tool_use"]
     assert not [1 for sample in samples if sample.get("departs") and sample is main]
+
+
+OBJECT = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+FUNCTION = {"type": "function", "function": {"name": "run_shell", "parameters": OBJECT}}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "a", "schema": OBJECT}}
+UNUSUAL: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/chat/completions", {"stop": ["here"]}),
+    ("/v1/chat/completions", {"stop": ["here"], "include_stop_str_in_output": True}),
+    ("/v1/chat/completions", {"max_tokens": 3}),
+    ("/v1/chat/completions", {"max_tokens": 1}),
+    ("/v1/chat/completions", {"n": 3, "logprobs": True, "top_logprobs": 2}),
+    ("/v1/chat/completions", {"response_format": FORMAT}),
+    ("/v1/chat/completions", {"tools": [FUNCTION], "tool_choice": "required"}),
+    ("/v1/chat/completions", {"tools": [FUNCTION], "parallel_tool_calls": False}),
+    ("/v1/chat/completions", {"reasoning_effort": "none"}),
+    ("/v1/messages", {"max_tokens": 2000, "thinking": {"type": "disabled"}}),
+    ("/v1/messages", {"max_tokens": 2000, "thinking": {"type": "enabled", "budget_tokens": 1024}}),
+    ("/v1/messages", {"max_tokens": 2000, "stop_sequences": ["here"]}),
+    ("/v1/responses", {"max_output_tokens": 16, "store": False}),
+    ("/v1/completions", {"prompt": [7, 8, 9], "max_tokens": 5}),
+    ("/v1/completions", {"prompt": ["One", "Two"], "echo": True, "max_tokens": 5}),
+]
+
+
+async def test_unusual_requests_are_recorded(
+    stack: Stack, trainer: Trainer, tmp_path: Path
+) -> None:
+    tap = Tap(stack.nats.url, tmp_path)
+    for number, (path, fields) in enumerate(UNUSUAL):
+        words = f"{number} " + say(THOUGHT + "It is here and there. " + call("ls") + call("cd"))
+        request = {"model": MODEL, "messages": [{"role": "user", "content": words}], **fields}
+        if path == "/v1/responses":
+            request["input"] = request.pop("messages")
+        elif path == "/v1/completions":
+            del request["messages"]
+        status, document = await trainer.agent.post(path, request)
+        assert status == 200, (fields, document)
+    samples = await checked(trainer, tap)
+    assert sum(len(sample["turns"]) for sample in samples) == len(UNUSUAL) + 3
+    assert await trainer.missing() == []
 
 
 @pytest.mark.parametrize("api", APIS)

@@ -87,7 +87,7 @@ class TurnRecorder:
             output=self._output[:count],
             reason=finish.reason,
             stop_id=finish.stop_id,
-            logprobs=self._logprobs[:count],
+            logprobs=self._logprobs[:count] if has_logprobs else [],
             blocks=self._blocks if has_logprobs else None,
             written=self._written(),
             opening=self._prepared.opening,

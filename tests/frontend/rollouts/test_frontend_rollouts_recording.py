@@ -427,6 +427,16 @@ async def test_invalid_rollout_is_refused(served: Served, fields: dict[str, obje
     assert reply.status == 400, reply.text
 
 
+async def test_engine_without_log_probabilities(served: Served, gateway: TokenGateway) -> None:
+    gateway.cards = [replace(gateway.cards[0], features=[])]
+    agent = await rollout(served)
+    assert (await agent.ask()).status == 200
+    assert gateway.turns[-1].conversation.sampling.logprobs is None
+    (sample,) = await agent.samples()
+    assert (sample["logprobs"], sample["turns"][0]["blocks"]) == (None, None)
+    assert sum(sample["loss_mask"]) == 5
+
+
 async def test_agent_turn_has_its_blocks(served: Served, gateway: TokenGateway) -> None:
     gateway.answers = [AGENT]
     agent = await rollout(served)
