@@ -130,7 +130,7 @@ async def test_prompt_finds_no_blocks_of_other_weights(versions: list[Path]) -> 
         again = await run(engine, request("b", temperature=0.0))
         # a turn that is open has blocks that are not yet complete
         held = await begun(engine, request("held", max_tokens=200, temperature=0.0))
-        await engine.update_weights(str(versions[1] / WHOLE), 7)
+        await engine.update_weights(str(versions[1]), 7)
         await rest(held)
         other = await run(engine, request("c", [*PROMPT[:-1], 9], temperature=0.0))
         await engine.update_weights(str(versions[0]), 8)
@@ -146,29 +146,21 @@ async def test_prompt_finds_no_blocks_of_other_weights(versions: list[Path]) -> 
 async def test_source_that_does_not_fit_changes_nothing(
     versions: list[Path], tmp_path: Path
 ) -> None:
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import load_file
 
     own = load_file(versions[1] / WHOLE)
     some = "model.layers.0.mlp.up_proj.weight"
-    other = {
-        "lacks tensors": {name: own[name] for name in own if name != some},
-        "has other tensors than the model: more": {**own, "more": torch.zeros(1)},
-        "has tensors of another shape or type": {**own, some: torch.zeros(3)},
-    }
-    sources = {}
-    for n, (why, tensors) in enumerate(other.items()):
-        save_file(tensors, tmp_path / f"{n}.safetensors")
-        sources[tmp_path / f"{n}.safetensors"] = why
-    for name in ("cut.safetensors", "pickled/pytorch_model.bin"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-    (tmp_path / "cut.safetensors").write_bytes((versions[1] / WHOLE).read_bytes()[:9999])
-    torch.save(own, tmp_path / "pickled" / "pytorch_model.bin")
-    sources |= {
-        tmp_path / "cut.safetensors": "is not safetensors",
+    sources = {
+        saved(tmp_path / "less", {name: own[name] for name in own if name != some}): "missing",
+        saved(tmp_path / "more", {**own, "more": torch.zeros(1)}): "unexpected_keys .'more'",
+        saved(tmp_path / "shape", {**own, some: torch.zeros(3)}): "mismatched_keys",
+        saved(tmp_path / "cut", own): "is not safetensors",
         tmp_path / "pickled": "has no safetensors",
         tmp_path / "none": "has no safetensors",
-        tmp_path / "none.safetensors": "has no safetensors",
     }
+    (tmp_path / "cut" / WHOLE).write_bytes((versions[1] / WHOLE).read_bytes()[:9999])
+    (tmp_path / "pickled").mkdir()
+    torch.save(own, tmp_path / "pickled" / "pytorch_model.bin")
     async with started(versions[0]) as engine:
         before = await run(engine, request("a", temperature=0.0))
         for source, why in sources.items():
@@ -180,22 +172,48 @@ async def test_source_that_does_not_fit_changes_nothing(
     assert engines.cached_of(after) == 96
 
 
+def saved(folder: Path, tensors: dict[str, Any]) -> Path:
+    """Writes a checkpoint; returns its folder."""
+    from safetensors.torch import save_file
+
+    folder.mkdir()
+    save_file(tensors, folder / WHOLE)
+    return folder
+
+
 async def test_tied_weights_are_needed_once(tiny_model: Path, tmp_path: Path) -> None:
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import load_file
 
     config = transformers.AutoConfig.from_pretrained(tiny_model, tie_word_embeddings=True)
     transformers.Qwen3ForCausalLM(config).save_pretrained(tmp_path)
     tensors = load_file(tmp_path / WHOLE)
     assert "lm_head.weight" not in tensors
-    both = {**tensors, "lm_head.weight": tensors["model.embed_tokens.weight"].clone()}
-    save_file(both, tmp_path / "both.safetensors")
+    embedding = "model.embed_tokens.weight"
+    both = {**tensors, "lm_head.weight": tensors[embedding].clone()}
     async with started(tmp_path) as engine:
-        for version, name in enumerate((WHOLE, "both.safetensors"), 1):
-            await engine.update_weights(str(tmp_path / name), version)
-        del tensors["model.embed_tokens.weight"]
-        save_file(tensors, tmp_path / "none.safetensors")
-        with pytest.raises(Invalid, match=r"lacks tensors: lm_head.weight, model.embed_tokens"):
-            await engine.update_weights(str(tmp_path / "none.safetensors"), 3)
+        await engine.update_weights(str(tmp_path), 1)
+        await engine.update_weights(str(saved(tmp_path / "both", both)), 2)
+        del tensors[embedding]
+        with pytest.raises(Invalid, match=embedding):
+            await engine.update_weights(str(saved(tmp_path / "none", tensors)), 3)
+
+
+def test_experts_that_the_library_fuses_are_read(tmp_path: Path) -> None:
+    """Their names in a checkpoint are not those of the model."""
+    from safetensors.torch import load_file
+
+    from services.worker.engines.transformers.weights import copy_weights, read_weights
+
+    sizes = {"vocab_size": 64, "hidden_size": 16, "moe_intermediate_size": 8, "head_dim": 8}
+    config = transformers.Qwen3MoeConfig(
+        **sizes, num_experts=4, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1
+    )
+    model, other = (transformers.Qwen3MoeForCausalLM(config).bfloat16() for _ in range(2))
+    other.save_pretrained(tmp_path)
+    assert load_file(tmp_path / WHOLE).keys() - other.state_dict().keys()
+    copy_weights(read_weights(str(tmp_path), model))
+    for name, tensor in other.state_dict().items():
+        assert torch.equal(tensor, model.state_dict()[name]), name
 
 
 async def test_paused_engine_takes_turns_and_is_not_a_hang(versions: list[Path]) -> None:

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
-from safetensors import SafetensorError, safe_open
-from transformers.core_model_loading import revert_weight_conversion
+from safetensors import SafetensorError
 
 from schemas.errors import EngineFailed, Invalid
 from services.worker.engine import EngineDied
@@ -24,7 +23,7 @@ TensorPair: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 """A tensor that was read, and the model's own."""
 _CHECK_S = 0.25
 _NAMED = 3
-"""Tensors that an error names."""
+"""Names of tensors in an error."""
 
 
 class RunningWeights:
@@ -54,8 +53,7 @@ class RunningWeights:
         self._gate.open()
 
     async def update(self, source: str, version: int) -> None:
-        """Loads the weights of a safetensors file, or of a folder of them. Raises as
-        `UpdatableWeights.update_weights`."""
+        """Loads the checkpoint of a directory. Raises as `UpdatableWeights.update_weights`."""
         model = self._manager.model
         try:
             pairs = await in_daemon_thread("transformers-read", read_weights, source, model)
@@ -97,38 +95,32 @@ class RunningWeights:
 
 
 def read_weights(source: str, model: Any) -> list[TensorPair]:
-    """Reads the tensors of a source; returns each with the model's own tensor that it replaces.
+    """Reads the checkpoint in a directory as the library does when it loads the model; returns each
+    tensor with the model's own that it replaces.
 
-    Their names are those of `state_dict()`, or of a checkpoint if its tensors are parts of the
-    model's: a layer that the library fuses from several has only the former. Tensors that the model
-    shares, like tied embeddings, need to be there once. Raises Invalid if they do not fit, OSError
-    if they cannot be read.
+    Raises Invalid if they do not fit, OSError if they cannot be read.
     """
-    path = Path(source)
-    files = [path] if path.suffix == ".safetensors" else sorted(path.glob("*.safetensors"))
-    if not files or not all(file.is_file() for file in files):
-        raise _unfit(source, "has no safetensors")
-    tensors: dict[str, torch.Tensor] = {}
+    if not any(Path(source).glob("*.safetensors")):
+        raise Invalid(f"{source} has no safetensors", param="source")
     try:
-        for file in files:
-            with safe_open(file, framework="pt") as opened:
-                tensors |= {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        read, info = type(model).from_pretrained(
+            source,
+            config=model.config,
+            generation_config=model.generation_config,
+            dtype=torch.float32,  # another one would be the default of all threads meanwhile
+            use_safetensors=True,
+            local_files_only=True,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
     except SafetensorError as error:
-        raise _unfit(source, f"is not safetensors: {error}") from None
-
-    own = model.state_dict()
-    memory = {_memory(tensor) for tensor in own.values()}
-    if tensors.keys() - own.keys():
-        own = revert_weight_conversion(model, own)
-    parts = {name: tensor for name, tensor in own.items() if _memory(tensor) in memory}
-    if unknown := tensors.keys() - parts.keys():
-        raise _unfit(source, f"has other tensors than the model: {_names(unknown)}")
-    loaded = {own[name].data_ptr() for name in tensors}
-    if lacking := {name for name in own if own[name].data_ptr() not in loaded}:
-        raise _unfit(source, f"lacks tensors: {_names(lacking)}")
-    if other := {name for name in tensors if _kind(tensors[name]) != _kind(own[name])}:
-        raise _unfit(source, f"has tensors of another shape or type: {_names(other)}")
-    return [(tensor, own[name]) for name, tensor in tensors.items()]
+        raise Invalid(f"{source} is not safetensors: {error}", param="source") from None
+    for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if info[problem]:
+            names = sorted(map(str, info[problem]))[:_NAMED]
+            raise Invalid(f"{source} does not fit the model: {problem} {names}", param="source")
+    tensors = read.state_dict()
+    return [(tensors[name], own) for name, own in model.state_dict().items()]
 
 
 def copy_weights(pairs: Sequence[TensorPair]) -> None:
@@ -165,20 +157,3 @@ def restart_requests(processor: Any) -> None:
     # Older releases empty blocks when others need them.
     blocks = cache._block_manager
     blocks.has_enough_free_blocks(blocks.num_free_blocks)
-
-
-def _memory(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
-def _kind(tensor: torch.Tensor) -> tuple[torch.Size, bool]:
-    return tensor.shape, tensor.is_floating_point()
-
-
-def _names(names: set[str]) -> str:
-    some = ", ".join(sorted(names)[:_NAMED])
-    return some if len(names) <= _NAMED else f"{some} and {len(names) - _NAMED} more"
-
-
-def _unfit(source: str, why: str) -> Invalid:
-    return Invalid(f"{source} {why}", param="source")
