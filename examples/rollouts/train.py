@@ -1,0 +1,149 @@
+"""Trains the toy model by GRPO, with Claude Code, unmodified, as the agent.
+
+    python examples/rollouts/train.py MODEL WEIGHTS http://127.0.0.1:8000 claude
+
+MODEL: the model's folder; WEIGHTS: the server's `--weights-dir`; then its address, and the agent's
+program. Agents run all the time: weights change in the middle of their runs.
+"""
+
+import asyncio
+import itertools
+import json
+import random
+import sys
+import tempfile
+from pathlib import Path
+from statistics import mean, pstdev
+
+import aiohttp
+import torch
+import toy
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+AGENTS, GROUPS, ROLLOUTS = 6, 6, 6
+"""Agents at once; groups in a training step, each of one question; rollouts in a group."""
+LEARNING_RATE, EPOCHS, LOW, HIGH, STEPS, GOAL = 1e-4, 8, 0.2, 0.3, 40, 0.95
+SAMPLING = {"temperature": 1.0, "top_p": 1.0, "max_tokens": 32}
+QUIET = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "ANTHROPIC_AUTH_TOKEN": "any"}
+NO_OUTPUT = dict.fromkeys(("stdin", "stdout", "stderr"), asyncio.subprocess.DEVNULL)
+
+
+class Agents:
+    """Runs agents, each in a rollout, and returns their samples."""
+
+    def __init__(self, http: aiohttp.ClientSession, program: str) -> None:
+        self.http, self.program = http, program
+        self.slots, self.running = asyncio.Semaphore(AGENTS), 0
+
+    async def call(self, method: str, path: str, body: dict | None = None) -> list[dict]:
+        """Sends a request; returns the lines of its answer."""
+        async with self.http.request(method, path, json=body) as response:
+            return [json.loads(line) for line in (await response.read()).splitlines()]
+
+    async def _run_agent(self, url: str, question: str) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            toy.write_files(Path(folder))
+            command = [self.program, "-p", question, "--tools", ",".join(toy.CALLS)]
+            own = {"cwd": folder, "env": QUIET | {"HOME": folder, "ANTHROPIC_BASE_URL": url}}
+            self.running += 1
+            await (await asyncio.create_subprocess_exec(*command, **own, **NO_OUTPUT)).wait()
+            self.running -= 1
+
+    async def rollout(self, group: str, question: str, tool: str) -> dict:
+        """Runs one agent. Its reward is 1 for one call, of the right tool."""
+        async with self.slots:
+            body = {"sampling": SAMPLING, "limits": {"turns": 4}, "group": group}
+            (made,) = await self.call("POST", "/rollouts", body)
+            await self._run_agent(made["base_urls"]["anthropic"], question)
+        path = f"/rollouts/{made['id']}"
+        await self.call("POST", f"{path}/finish")
+        samples = await self.call("GET", f"{path}/samples")
+        blocks = [block for one in samples for turn in one["turns"] for block in turn["blocks"]]
+        calls = [each["name"] for each in blocks if "name" in each and each["end"] > each["start"]]
+        reward = float(calls == [tool])
+        await self.call("PUT", f"{path}/reward", {"reward": reward})
+        return {"reward": reward, "samples": samples}
+
+    async def group(self, number: int) -> list[dict]:
+        """Runs several agents for one question, and compares their rewards."""
+        task = f"question-{number}", *toy.ask(random.Random(number), number)
+        group = await asyncio.gather(*(self.rollout(*task) for _ in range(ROLLOUTS)))
+        rewards = [rollout["reward"] for rollout in group]
+        for rollout in group:
+            advantage = (rollout["reward"] - mean(rewards)) / (pstdev(rewards) + 0.01)
+            rollout["samples"] = [each | {"advantage": advantage} for each in rollout["samples"]]
+        return group
+
+
+def improve(model: torch.nn.Module, optimizer: torch.optim.Optimizer, samples: list[dict]) -> None:
+    """Trains the model by GRPO, with the log probabilities that the engine has recorded."""
+    own = pad([sample["loss_mask"][1:] for sample in samples])
+    old = pad([[value or 0.0 for value in sample["logprobs"][1:]] for sample in samples])
+    advantages = torch.tensor([[sample["advantage"]] for sample in samples])
+    for _ in range(EPOCHS):
+        ratios = (logprobs(model, samples) - old).exp()
+        gains = torch.minimum(ratios * advantages, ratios.clamp(1 - LOW, 1 + HIGH) * advantages)
+        (-(gains * own).sum() / len(samples)).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@torch.no_grad()
+def difference(model: torch.nn.Module, weights: Path, sample: dict) -> float:
+    """Compares the log probability of each token with what the weights of its version give."""
+    worst = 0.0
+    for span in sample["weights"]:
+        version = load_file(weights / f"{span['version']}.safetensors")
+        model.load_state_dict(version, strict=False)  # tied embeddings are there once
+        again = logprobs(model, [sample])[0]
+        for at in range(span["start"], span["end"]):
+            worst = max(worst, abs(again[at - 1].item() - sample["logprobs"][at]))
+    return worst
+
+
+def logprobs(model: torch.nn.Module, samples: list[dict]) -> torch.Tensor:
+    """Returns the log probability of each id but the first, in a row for each sample."""
+    ids = pad([sample["ids"] for sample in samples])
+    scores = model(ids[:, :-1]).logits.log_softmax(dim=-1)
+    return scores.gather(-1, ids[:, 1:, None])[..., 0]
+
+
+def pad(rows: list[list]) -> torch.Tensor:
+    """Returns the rows, with zeros at their ends."""
+    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
+
+
+async def main(folder: str, weights: str, url: str, program: str) -> None:
+    """Trains until nearly all rewards of a step are 1."""
+    torch.set_num_threads(1)
+    model, other = (AutoModelForCausalLM.from_pretrained(folder) for _ in range(2))
+    optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE, weight_decay=0.0)
+    save_file(dict(model.named_parameters()), Path(weights, "0.safetensors"))
+    async with aiohttp.ClientSession(url, raise_for_status=True) as http:
+        agents, groups = Agents(http, program), itertools.count()
+        running = {asyncio.create_task(agents.group(next(groups)))}
+        for version in range(1, STEPS + 1):
+            rollouts: list[dict] = []
+            while len(rollouts) < GROUPS * ROLLOUTS:
+                done, running = await asyncio.wait(running, return_when="FIRST_COMPLETED")
+                rollouts += itertools.chain(*(task.result() for task in done))
+                while len(running) < GROUPS:  # they run while the model is trained
+                    running.add(asyncio.create_task(agents.group(next(groups))))
+            samples = list(itertools.chain(*(rollout["samples"] for rollout in rollouts)))
+            worst = max(difference(other, Path(weights), sample) for sample in samples)
+            await asyncio.to_thread(improve, model, optimizer, samples)
+            reward = mean(rollout["reward"] for rollout in rollouts)
+            news = f"reward {reward:.2f}, {len(rollouts)} rollouts, {len(samples)} samples"
+            print(f"{news}, error {worst:.0e}, {agents.running} agents meanwhile", flush=True)
+            update = {"model": Path(folder).name, "source": f"{version}.safetensors"}
+            save_file(dict(model.named_parameters()), Path(weights, update["source"]))
+            await agents.call("POST", "/engines/weights", update | {"version": version})
+            if reward >= GOAL:
+                break
+        await asyncio.gather(*running)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
