@@ -9,6 +9,7 @@ import random
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -78,7 +79,7 @@ def write_files(folder: Path) -> None:
     (folder / "tests.txt").write_text("beta two\n")
 
 
-def transcript(rng: random.Random) -> list[dict]:
+def transcript(rng: random.Random) -> list[dict[str, Any]]:
     """Returns a conversation in which any of the tools is called, correctly."""
     question, _ = ask(rng, rng.randrange(len(CALLS)))
     name, (arguments, result) = rng.choice(list(CALLS.items()))
@@ -91,7 +92,7 @@ def transcript(rng: random.Random) -> list[dict]:
     ]
 
 
-def make_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
+def make_tokenizer(texts: list[str]) -> Any:
     """Returns a byte-level tokenizer with the words of some texts."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -100,12 +101,14 @@ def make_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
     trainer = trainers.BpeTrainer(vocab_size=500, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.add_special_tokens([AddedToken(tag, normalized=False) for tag in MARKUP])
-    made = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", pad_token="</s>")
+    made = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=tokenizer, eos_token="</s>", pad_token="</s>"
+    )
     made.chat_template = TEMPLATE
     return made
 
 
-def warm_up(model: LlamaForCausalLM, batches: list[torch.Tensor]) -> float:
+def warm_up(model: Any, batches: list[torch.Tensor]) -> float:
     """Trains on transcripts. A model with random weights would never write a call by chance, so
     that no reward could tell good from bad."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.0)
@@ -118,7 +121,7 @@ def warm_up(model: LlamaForCausalLM, batches: list[torch.Tensor]) -> float:
         for group in optimizer.param_groups:
             group["lr"] = 2e-3 * min(1.0, (step + 1) / 10, 2 * (1 - step / len(batches)))
         optimizer.step()
-    return loss.item()
+    return float(loss)
 
 
 def build(folder: Path, steps: int = 100, batch: int = 8) -> None:
@@ -126,7 +129,9 @@ def build(folder: Path, steps: int = 100, batch: int = 8) -> None:
     rng = random.Random(0)
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    names = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in CALLS]
+    names: Any = [
+        {"type": "function", "function": {"name": name, "parameters": {}}} for name in CALLS
+    ]
     conversations = [transcript(rng) for _ in range(steps * batch)]
     plain = make_tokenizer([json.dumps(turn) for turn in conversations[0]])
     texts = [plain.apply_chat_template(each, tools=names, tokenize=False) for each in conversations]
@@ -147,7 +152,7 @@ def build(folder: Path, steps: int = 100, batch: int = 8) -> None:
     )
     model = LlamaForCausalLM(config)
     started = time.monotonic()
-    loss = warm_up(model, list(padded.split(batch)))
+    loss = warm_up(model, [padded[at : at + batch] for at in range(0, len(padded), batch)])
     print(f"{model.num_parameters():,} parameters, {padded.shape[1]} tokens a transcript,")
     print(f"loss {loss:.3f} after {steps} steps in {time.monotonic() - started:.1f} s")
     model.save_pretrained(folder)

@@ -2,8 +2,8 @@
 
     python examples/rollouts/train.py MODEL WEIGHTS http://127.0.0.1:8000 claude
 
-MODEL: the model's folder; WEIGHTS: the server's `--weights-dir`; then its address, and the agent's
-program. Agents run all the time: weights change in the middle of their runs.
+MODEL: the model's folder; WEIGHTS: the server's `--weights-dir`; then its address, and the agent.
+Agents run all the time: weights change in the middle of their runs.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 from statistics import mean, pstdev
+from typing import Any
 
 import aiohttp
 import torch
@@ -23,20 +24,20 @@ from transformers import AutoModelForCausalLM
 
 AGENTS, GROUPS, ROLLOUTS = 6, 6, 6
 """Agents at once; groups in a training step, each of one question; rollouts in a group."""
-LEARNING_RATE, EPOCHS, LOW, HIGH, STEPS, GOAL = 1e-4, 8, 0.2, 0.3, 40, 0.95
+LEARNING_RATE, EPOCHS, LOW, HIGH, GOAL = 1e-4, 8, 0.2, 0.3, 0.95
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "max_tokens": 32}
 QUIET = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "ANTHROPIC_AUTH_TOKEN": "any"}
-NO_OUTPUT = dict.fromkeys(("stdin", "stdout", "stderr"), asyncio.subprocess.DEVNULL)
+NO_OUTPUT: Any = dict.fromkeys(("stdin", "stdout", "stderr"), asyncio.subprocess.DEVNULL)
 
 
 class Agents:
     """Runs agents, each in a rollout, and returns their samples."""
 
     def __init__(self, http: aiohttp.ClientSession, program: str) -> None:
-        self.http, self.program = http, program
-        self.slots, self.running = asyncio.Semaphore(AGENTS), 0
+        self.http, self.program, self.running = http, program, 0
+        self.slots = asyncio.Semaphore(AGENTS)
 
-    async def call(self, method: str, path: str, body: dict | None = None) -> list[dict]:
+    async def call(self, method: str, path: str, body: Any = None) -> list[dict[str, Any]]:
         """Sends a request; returns the lines of its answer."""
         async with self.http.request(method, path, json=body) as response:
             return [json.loads(line) for line in (await response.read()).splitlines()]
@@ -44,13 +45,14 @@ class Agents:
     async def _run_agent(self, url: str, question: str) -> None:
         with tempfile.TemporaryDirectory() as folder:
             toy.write_files(Path(folder))
-            command = [self.program, "-p", question, "--tools", ",".join(toy.CALLS)]
-            own = {"cwd": folder, "env": QUIET | {"HOME": folder, "ANTHROPIC_BASE_URL": url}}
+            options = ["-p", question, "--tools", ",".join(toy.CALLS)]
+            own: Any = {"cwd": folder, "env": QUIET | {"HOME": folder, "ANTHROPIC_BASE_URL": url}}
+            agent = await asyncio.create_subprocess_exec(self.program, *options, **own, **NO_OUTPUT)
             self.running += 1
-            await (await asyncio.create_subprocess_exec(*command, **own, **NO_OUTPUT)).wait()
+            await agent.wait()
             self.running -= 1
 
-    async def rollout(self, group: str, question: str, tool: str) -> dict:
+    async def rollout(self, group: str, question: str, tool: str) -> dict[str, Any]:
         """Runs one agent. Its reward is 1 for one call, of the right tool."""
         async with self.slots:
             body = {"sampling": SAMPLING, "limits": {"turns": 4}, "group": group}
@@ -65,7 +67,7 @@ class Agents:
         await self.call("PUT", f"{path}/reward", {"reward": reward})
         return {"reward": reward, "samples": samples}
 
-    async def group(self, number: int) -> list[dict]:
+    async def group(self, number: int) -> list[dict[str, Any]]:
         """Runs several agents for one question, and compares their rewards."""
         task = f"question-{number}", *toy.ask(random.Random(number), number)
         group = await asyncio.gather(*(self.rollout(*task) for _ in range(ROLLOUTS)))
@@ -76,7 +78,7 @@ class Agents:
         return group
 
 
-def improve(model: torch.nn.Module, optimizer: torch.optim.Optimizer, samples: list[dict]) -> None:
+def improve(model: Any, optimizer: torch.optim.Optimizer, samples: list[dict[str, Any]]) -> None:
     """Trains the model by GRPO, with the log probabilities that the engine has recorded."""
     own = pad([sample["loss_mask"][1:] for sample in samples])
     old = pad([[value or 0.0 for value in sample["logprobs"][1:]] for sample in samples])
@@ -84,33 +86,32 @@ def improve(model: torch.nn.Module, optimizer: torch.optim.Optimizer, samples: l
     for _ in range(EPOCHS):
         ratios = (logprobs(model, samples) - old).exp()
         gains = torch.minimum(ratios * advantages, ratios.clamp(1 - LOW, 1 + HIGH) * advantages)
-        (-(gains * own).sum() / len(samples)).backward()
+        torch.autograd.backward(-(gains * own).sum() / len(samples))
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
 
 
 @torch.no_grad()
-def difference(model: torch.nn.Module, weights: Path, sample: dict) -> float:
+def difference(model: Any, weights: Path, sample: dict[str, Any]) -> float:
     """Compares the log probability of each token with what the weights of its version give."""
     worst = 0.0
     for span in sample["weights"]:
-        version = load_file(weights / f"{span['version']}.safetensors")
-        model.load_state_dict(version, strict=False)  # tied embeddings are there once
+        model.load_state_dict(load_file(weights / f"{span['version']}.safetensors"), strict=False)
         again = logprobs(model, [sample])[0]
         for at in range(span["start"], span["end"]):
             worst = max(worst, abs(again[at - 1].item() - sample["logprobs"][at]))
     return worst
 
 
-def logprobs(model: torch.nn.Module, samples: list[dict]) -> torch.Tensor:
+def logprobs(model: Any, samples: list[dict[str, Any]]) -> torch.Tensor:
     """Returns the log probability of each id but the first, in a row for each sample."""
     ids = pad([sample["ids"] for sample in samples])
-    scores = model(ids[:, :-1]).logits.log_softmax(dim=-1)
+    scores: torch.Tensor = model(ids[:, :-1]).logits.log_softmax(dim=-1)
     return scores.gather(-1, ids[:, 1:, None])[..., 0]
 
 
-def pad(rows: list[list]) -> torch.Tensor:
+def pad(rows: list[list[Any]]) -> torch.Tensor:
     """Returns the rows, with zeros at their ends."""
     return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
 
@@ -124,8 +125,8 @@ async def main(folder: str, weights: str, url: str, program: str) -> None:
     async with aiohttp.ClientSession(url, raise_for_status=True) as http:
         agents, groups = Agents(http, program), itertools.count()
         running = {asyncio.create_task(agents.group(next(groups)))}
-        for version in range(1, STEPS + 1):
-            rollouts: list[dict] = []
+        for version in itertools.count(1):
+            rollouts: list[dict[str, Any]] = []
             while len(rollouts) < GROUPS * ROLLOUTS:
                 done, running = await asyncio.wait(running, return_when="FIRST_COMPLETED")
                 rollouts += itertools.chain(*(task.result() for task in done))
@@ -137,9 +138,9 @@ async def main(folder: str, weights: str, url: str, program: str) -> None:
             reward = mean(rollout["reward"] for rollout in rollouts)
             news = f"reward {reward:.2f}, {len(rollouts)} rollouts, {len(samples)} samples"
             print(f"{news}, error {worst:.0e}, {agents.running} agents meanwhile", flush=True)
-            update = {"model": Path(folder).name, "source": f"{version}.safetensors"}
-            save_file(dict(model.named_parameters()), Path(weights, update["source"]))
-            await agents.call("POST", "/engines/weights", update | {"version": version})
+            body = {"model": Path(folder).name, "source": f"{version}.safetensors"}
+            save_file(dict(model.named_parameters()), Path(weights, body["source"]))
+            await agents.call("POST", "/engines/weights", body | {"version": version})
             if reward >= GOAL:
                 break
         await asyncio.gather(*running)

@@ -5,10 +5,11 @@ import json
 import os
 import sys
 import urllib.request
+from typing import Any
 
 question, names = sys.argv[2], sys.argv[4].split(",")
 schema = {"type": "object"}
-messages = [
+messages: list[dict[str, Any]] = [
     {"role": "user", "content": f"<system-reminder>Be brief.</system-reminder>\n{question}"}
 ]
 for _ in range(3):

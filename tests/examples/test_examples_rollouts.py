@@ -50,7 +50,14 @@ def test_log_probabilities_are_those_of_each_version(server: Stack, toy: Path) -
     agent = toy.parent / "agent"
     agent.write_text(f'#!/bin/sh\nexec {sys.executable} {AGENT} "$@"\n')
     agent.chmod(0o755)
-    command = [sys.executable, EXAMPLE / "train.py", toy, toy.parent / "weights", server.url, agent]
+    command: list[str | Path] = [
+        sys.executable,
+        EXAMPLE / "train.py",
+        toy,
+        toy.parent / "weights",
+        server.url,
+        agent,
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
