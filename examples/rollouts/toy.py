@@ -121,7 +121,7 @@ def warm_up(model: Any, batches: list[torch.Tensor]) -> float:
         for group in optimizer.param_groups:
             group["lr"] = 2e-3 * min(1.0, (step + 1) / 10, 2 * (1 - step / len(batches)))
         optimizer.step()
-    return float(loss)
+    return float(loss.detach())
 
 
 def build(folder: Path, steps: int = 100, batch: int = 8) -> None:

@@ -60,7 +60,7 @@ class Agents:
             await self._run_agent(made["base_urls"]["anthropic"], question)
         path = f"/rollouts/{made['id']}"
         await self.call("POST", f"{path}/finish")
-        samples = await self.call("GET", f"{path}/samples")
+        *samples, _ = await self.call("GET", f"{path}/samples")  # the last line is the rollout's
         blocks = [block for one in samples for turn in one["turns"] for block in turn["blocks"]]
         calls = [each["name"] for each in blocks if "name" in each and each["end"] > each["start"]]
         reward = float(calls == [tool])

@@ -28,7 +28,8 @@ def toy(tmp_path: Path) -> Path:
     short = f"import sys; sys.path.insert(0, {str(EXAMPLE)!r}); import toy, pathlib; "
     build = "toy.build(pathlib.Path('toy'), steps=30)"
     subprocess.run([sys.executable, "-c", short + build], cwd=tmp_path, check=True)
-    (tmp_path / "weights").mkdir()
+    for folder in ("weights", "nats", "stack"):
+        (tmp_path / folder).mkdir()
     return tmp_path / "toy"
 
 
