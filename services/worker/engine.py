@@ -342,8 +342,8 @@ class UpdatableWeights(Protocol):
         ...
 
     async def update_weights(self, source: str, version: int) -> None:
-        """Loads the weights of `source`, between two steps; pauses for it, unless it is paused.
-        Tokens decoded afterwards are of `version`.
+        """Loads the weights of `source` while the engine is paused. Tokens decoded afterwards are
+        of `version`.
 
         Raises Invalid for a source that does not fit the model, EngineFailed if it could not be
         loaded: the old weights are then still in use; EngineDied if they are not.

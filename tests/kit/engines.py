@@ -4,12 +4,19 @@ import asyncio
 import importlib
 import importlib.util
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from schemas.conversation import Sampling
-from services.worker.engine import Engine, EngineDelta, EngineRequest
+from services.worker.engine import (
+    Engine,
+    EngineDelta,
+    EngineDied,
+    EngineRequest,
+    UpdatableWeights,
+)
 from tests.kit.listening import listen
 from tests.kit.waiting import LIMIT_S
 
@@ -48,6 +55,19 @@ async def rest(deltas: AsyncIterable[EngineDelta]) -> list[EngineDelta]:
     """What is still to come of a turn."""
     async with asyncio.timeout(LIMIT_S):
         return [delta async for delta in deltas]
+
+
+async def update(engine: UpdatableWeights, source: str | Path, version: int) -> None:
+    """Changes the weights between two steps, as a worker does."""
+    await engine.pause(abort=False)
+    try:
+        await engine.update_weights(str(source), version)
+    except EngineDied:
+        raise
+    except Exception:
+        await engine.resume()
+        raise
+    await engine.resume()
 
 
 def ids_of(deltas: Iterable[EngineDelta]) -> list[int]:

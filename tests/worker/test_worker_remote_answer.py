@@ -19,7 +19,7 @@ from schemas.events import FinishReason
 from services.worker.engine import EngineDelta, EngineDied, EngineRequest
 from services.worker.engines.remote.answer import AnswerJudge
 from services.worker.engines.remote.dialect import BadAnswer, Call, Chunk, TurnEnd
-from services.worker.engines.remote.http import EventLines, Refused
+from services.worker.engines.remote.http import MAX_EVENT_BYTES, EventLines, Refused
 from services.worker.engines.remote.vllm import VllmDialect
 from tests.kit.engines import PROMPT, ids_of, request
 from tests.kit.every import for_each
@@ -72,7 +72,10 @@ class Answer:
     def read(self, data: bytes, pieces: Sequence[int] = (1 << 20,)) -> EngineDelta:
         """Returns the terminal delta. Raises EngineFailed."""
         self.deltas.clear()
-        lines, reader = EventLines(), VllmDialect().reader(self.request, Call("", {}))
+        lines, reader = (
+            EventLines(MAX_EVENT_BYTES),
+            VllmDialect().reader(self.request, Call("", {})),
+        )
         judge = AnswerJudge(self.request, PROMPT, VOCABULARY)
         at = number = 0
         while at < len(data):

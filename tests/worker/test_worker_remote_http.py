@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 
 from services.worker.engines.remote import http
-from services.worker.engines.remote.http import NotListening, Refused, ServerHttp
+from services.worker.engines.remote.http import EventLines, NotListening, Refused, ServerHttp
 from tests.kit.nats import free_port
 from tests.worker.fake_server import FakeServer
 
@@ -49,3 +49,11 @@ async def test_nothing_listens() -> None:
     async with client(f"http://127.0.0.1:{free_port()}") as opened:
         with pytest.raises(NotListening):
             await opened.text("/metrics")
+
+
+def test_event_without_an_end_is_refused() -> None:
+    lines = EventLines(10)
+    assert lines.feed(b"data: 1234\ndata: 12") == [b"1234"]
+    assert lines.feed(b"34") == []
+    with pytest.raises(Refused, match="no end"):
+        lines.feed(b"5")

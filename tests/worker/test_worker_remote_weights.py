@@ -23,6 +23,7 @@ from tests.kit.engines import (
     request,
     rest,
     run,
+    update,
     versions_of,
 )
 from tests.kit.listening import listen
@@ -104,7 +105,7 @@ async def test_every_token_has_the_version_that_decoded_it(fleet: Fleet) -> None
         for n, deltas in enumerate(turns)
     ]
     for version in range(1, 101):
-        await engine.update_weights(f"/weights/{version}", version)
+        await update(engine, f"/weights/{version}", version)
         assert engine.weights_version == version
         await decoded(turns, 50 * version)
     async with asyncio.timeout(LIMIT_S):
@@ -121,7 +122,7 @@ async def test_turn_of_one_version_has_no_correction(fleet: Fleet) -> None:
     first = await run(engine, request("a"))
     assert [delta.weights for delta in first if delta.weights is not None] == []
     assert all(delta.spans is None for delta in first)
-    await engine.update_weights("/weights/7", 7)
+    await update(engine, "/weights/7", 7)
     second = await run(engine, request("b"))
     assert [delta.weights for delta in second if delta.weights is not None] == [7]
     assert all(delta.spans is None for delta in second)
@@ -142,7 +143,7 @@ async def test_version_of_tokens_that_the_server_does_not_tell_is_unknown(fleet:
     deltas = list[EngineDelta]()
     turn = asyncio.create_task(collected(engine, request(max_tokens=300), deltas))
     await decoded([deltas], 20)
-    await engine.update_weights("/weights/3", 3)
+    await update(engine, "/weights/3", 3)
     await turn
     found = dict.fromkeys(zip(versions_of(deltas), decoded_by(ids_of(deltas)), strict=True))
     assert set(found) <= {(0, 0), (UNKNOWN_WEIGHTS, 0), (UNKNOWN_WEIGHTS, 3)}
@@ -173,10 +174,14 @@ async def test_what_others_load_is_noticed(fleet: Fleet) -> None:
     await eventually(lambda: engine.weights_version == 9)
     await turn
     assert versions_of(deltas) == decoded_by(ids_of(deltas))
-    fleet.server.engine.label = "step-10"
-    await eventually(lambda: engine.weights_version == UNKNOWN_WEIGHTS)
-    later = await run(engine, request("later"))
-    assert set(versions_of(later)) == {UNKNOWN_WEIGHTS}
+    numbers = set[int]()
+    for label in ("step-10", "step-11"):
+        fleet.server.engine.label = label
+        await eventually(lambda: engine.weights_version not in {*numbers, 9})
+        numbers.add(engine.weights_version)
+        later = await run(engine, request(label))
+        assert set(versions_of(later)) == {UNKNOWN_WEIGHTS}
+    assert max(numbers) < UNKNOWN_WEIGHTS, "each is another part of a prompt's salt"
 
 
 async def test_engine_begins_with_the_version_of_the_server(fleet: Fleet) -> None:
@@ -192,7 +197,7 @@ async def test_no_blocks_of_the_old_weights_are_found(fleet: Fleet) -> None:
     engine = await fleet.start()
     await run(engine, request("a"))
     assert cached_of(await run(engine, request("b"))) == 96
-    await engine.update_weights("/weights/1", 1)
+    await update(engine, "/weights/1", 1)
     assert cached_of(await run(engine, request("c"))) == 0
 
 
@@ -271,10 +276,10 @@ async def test_restarted_server_is_dead_also_in_a_pause(fleet: Fleet) -> None:
 async def test_source_that_the_server_cannot_read(fleet: Fleet) -> None:
     """SGLang has its old weights, and vLLM gets them again."""
     engine = await fleet.start()
-    await engine.update_weights("/weights/1", 1)
+    await update(engine, "/weights/1", 1)
     turn = asyncio.create_task(run(engine, request(max_tokens=300)))
     with pytest.raises(EngineFailed, match="/weights/none") as failure:
-        await engine.update_weights("/weights/none", 4)
+        await update(engine, "/weights/none", 4)
     assert not isinstance(failure.value, EngineDied)
     for deltas in (await turn, await run(engine, request("b"))):
         assert set(versions_of(deltas)) == {1} == set(decoded_by(ids_of(deltas)))
@@ -289,7 +294,7 @@ async def test_engine_with_unknown_weights_is_dead(fleet: Fleet) -> None:
     fleet.server.weights.half_loads = True
     stream = await begun(engine, request(max_tokens=3000))
     with pytest.raises(EngineDied, match="/weights/none"):
-        await engine.update_weights("/weights/none", 10)
+        await update(engine, "/weights/none", 10)
     with pytest.raises(EngineDied):
         await rest(stream)
     assert not engine.healthy()
@@ -300,14 +305,14 @@ async def test_source_that_does_not_fit_is_never_sent(fleet: Fleet, tmp_path: Pa
     (tmp_path / "model.safetensors").write_bytes(b"\xff" * 8)
     for source, why in ((tmp_path, "cannot be read"), (tmp_path / "none", "no weights")):
         with pytest.raises(Invalid, match=why):
-            await engine.update_weights(str(source), 1)
+            await update(engine, source, 1)
     assert set(versions_of(await run(engine, request()))) == {0}
 
 
 async def test_vllm_without_its_routes_says_what_it_needs(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         engine = await Fleet(stack, "vllm-server", tmp_path).start(dev_mode=False)
-        for change in (engine.pause(abort=False), engine.update_weights("/weights/1", 1)):
+        for change in (engine.pause(abort=False), update(engine, "/weights/1", 1)):
             with pytest.raises(Invalid, match="VLLM_SERVER_DEV_MODE=1"):
                 await change
         assert len(ids_of(await run(engine, request()))) == 16
@@ -325,20 +330,29 @@ def test_llama_server_has_no_such_weights(tmp_path: Path) -> None:
 
 async def test_experts_are_kept_as_they_come(fleet: Fleet, tmp_path: Path) -> None:
     folder = tmp_path / "experts"
+    folder.mkdir()
+    (folder / "notes.txt").write_bytes(bytes(4_000_000))
     options: dict[str, Any] = {"experts": bytes(range(256)) * 4000}
     if fleet.kind == "sglang-server":
         options["enable_return_routed_experts"] = True
     config = {"routed_experts_dir": str(folder), "routed_experts_mb": 3}
     engine = await fleet.start(config=config, **options)
     names = [(await run(engine, request(f"turn.{n}")))[-1].experts for n in range(4)]
-    assert names[0].startswith("turn.0.")
+    address = fleet.server.url.removeprefix("http://").replace(":", "-")
+    assert names[0].startswith(f"{address}/turn.0.")
     assert (folder / names[-1]).read_bytes() == options["experts"]
-    assert sorted(file.name for file in folder.iterdir()) == sorted(names[1:])
+    assert files_below(folder) == sorted([*names[1:], "notes.txt"])
+    (folder / address / "notes.txt").write_text("not the engine's")
 
     assert (await run(engine, request("prefill", max_tokens=0)))[-1].experts == ""
     again = await fleet.attach(**config)
     (name,) = [(await run(again, request("turn.4")))[-1].experts]
-    assert sorted(file.name for file in folder.iterdir()) == sorted([*names[2:], name])
+    others = ["notes.txt", f"{address}/notes.txt"]
+    assert files_below(folder) == sorted([*names[2:], name, *others])
+
+
+def files_below(folder: Path) -> list[str]:
+    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
 
 
 async def test_experts_that_cannot_be_read_break_no_turn(fleet: Fleet, tmp_path: Path) -> None:
@@ -357,7 +371,7 @@ async def test_experts_that_cannot_be_read_break_no_turn(fleet: Fleet, tmp_path:
         deltas = await run(engine, request(str(len(broken))))
         assert (len(ids_of(deltas)), deltas[-1].experts) == (16, "")
         broken.pop(0)
-    assert list((tmp_path / "experts").iterdir()) == []
+    assert files_below(tmp_path / "experts") == []
 
 
 async def test_experts_are_not_asked_for_without_a_directory(fleet: Fleet) -> None:

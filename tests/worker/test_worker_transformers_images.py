@@ -18,7 +18,7 @@ from services.worker.engine import EngineDelta, EngineImage, EngineRequest
 from services.worker.engines.transformers.engine import TransformersEngine
 from services.worker.engines.transformers.loader import explain
 from tests.kit import engines
-from tests.kit.engines import ids_of, run, torch, transformers, versions_of
+from tests.kit.engines import ids_of, run, torch, transformers, update, versions_of
 from tests.kit.listening import listen
 from tests.kit.vision_model import build_vision_model, png, reference_processor
 from tests.worker.vision import VisionPrompts
@@ -174,7 +174,7 @@ async def test_images_of_open_turns_are_read_again_with_new_weights(
     await engine.start()
     stream = listen(engine, request("open", prompt, tokens=200))
     deltas = [await anext(stream)]
-    await engine.update_weights(str(tmp_path), 1)
+    await update(engine, tmp_path, 1)
     deltas += [delta async for delta in stream]
     after = await run(engine, request("after", prompt))
     await engine.stop(5.0)

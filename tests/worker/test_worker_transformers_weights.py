@@ -22,6 +22,7 @@ from tests.kit.engines import (
     run,
     torch,
     transformers,
+    update,
     versions_of,
 )
 from tests.kit.listening import Listener, listen
@@ -86,7 +87,7 @@ async def test_each_token_is_that_of_the_weights_of_its_span(
         ]
         for version in (1, 2):
             await decoded(turns, 20 * version)
-            await engine.update_weights(str(versions[version]), version)
+            await update(engine, versions[version], version)
             assert engine.weights_version == version
         await asyncio.gather(*streams)
         late = await run(engine, request("late", PROMPT, **options))
@@ -130,10 +131,10 @@ async def test_prompt_finds_no_blocks_of_other_weights(versions: list[Path]) -> 
         again = await run(engine, request("b", temperature=0.0))
         # a turn that is open has blocks that are not yet complete
         held = await begun(engine, request("held", max_tokens=200, temperature=0.0))
-        await engine.update_weights(str(versions[1]), 7)
+        await update(engine, versions[1], 7)
         await rest(held)
         other = await run(engine, request("c", [*PROMPT[:-1], 9], temperature=0.0))
-        await engine.update_weights(str(versions[0]), 8)
+        await update(engine, versions[0], 8)
         back = await run(engine, request("d", temperature=0.0))
     assert (engines.cached_of(first), engines.cached_of(again)) == (0, 96)
     assert engines.cached_of(other) == 96, "that of the held turn, computed again"
@@ -165,7 +166,7 @@ async def test_source_that_does_not_fit_changes_nothing(
         before = await run(engine, request("a", temperature=0.0))
         for source, why in sources.items():
             with pytest.raises(Invalid, match=why):
-                await engine.update_weights(str(source), 1)
+                await update(engine, source, 1)
         after = await run(engine, request("b", temperature=0.0))
         assert engine.weights_version == 0
     assert ids_of(before) == ids_of(after)
@@ -191,11 +192,11 @@ async def test_tied_weights_are_needed_once(tiny_model: Path, tmp_path: Path) ->
     embedding = "model.embed_tokens.weight"
     both = {**tensors, "lm_head.weight": tensors[embedding].clone()}
     async with started(tmp_path) as engine:
-        await engine.update_weights(str(tmp_path), 1)
-        await engine.update_weights(str(saved(tmp_path / "both", both)), 2)
+        await update(engine, tmp_path, 1)
+        await update(engine, saved(tmp_path / "both", both), 2)
         del tensors[embedding]
         with pytest.raises(Invalid, match=embedding):
-            await engine.update_weights(str(saved(tmp_path / "none", tensors)), 3)
+            await update(engine, saved(tmp_path / "none", tensors), 3)
 
 
 def test_experts_that_the_library_fuses_are_read(tmp_path: Path) -> None:
@@ -275,7 +276,7 @@ async def test_engine_with_half_of_the_new_weights_is_dead(
     async with started(versions[0]) as engine:
         stream = await begun(engine, request("open", max_tokens=3000))
         with pytest.raises(EngineDied, match=r"only in part those of .*: out of memory"):
-            await engine.update_weights(str(versions[1]), 1)
+            await update(engine, versions[1], 1)
         with pytest.raises(EngineDied):
             await rest(stream)
         assert not engine.healthy()
@@ -289,4 +290,4 @@ async def test_dead_thread_can_neither_pause_nor_get_weights(
         with pytest.raises(EngineDied):
             await engine.pause(abort=False)
         with pytest.raises(EngineDied):
-            await engine.update_weights(str(versions[1]), 1)
+            await update(engine, versions[1], 1)

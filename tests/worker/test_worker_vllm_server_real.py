@@ -21,7 +21,7 @@ from services.tokenization.block_keys import block_keys
 from services.worker.engine import EngineDelta, EngineRequest
 from services.worker.engines.registry import open_engine
 from services.worker.kv.blocks import KvBlockIndex
-from tests.kit.engines import begun, rest, torch, transformers, versions_of, with_vllm
+from tests.kit.engines import begun, rest, torch, transformers, update, versions_of, with_vllm
 from tests.kit.listening import listen
 from tests.kit.vision_model import build_vision_model
 from tests.kit.vllm_serve import BLOCK, VllmServe, vllm_serve
@@ -93,7 +93,7 @@ async def bench(shared: Shared, model: Path) -> AsyncIterator[Bench]:
     await server.clear_cache()
     yield Bench(engine, info, PROMPT, server.kill, SLOTS, ENGINE_LIMIT_S)
     if engine.healthy() and engine.weights_version:
-        await engine.update_weights(str(model), 0)
+        await update(engine, model, 0)
     await engine.stop(5.0)
 
 
@@ -225,7 +225,7 @@ async def test_every_token_is_that_of_the_weights_of_its_span(
     turns.open(SLOTS + 2, max_tokens=400)
     for version in range(1, 10):
         await turns.decoded(200 * version)
-        await engine.update_weights(str(versions[version % 3]), version)
+        await update(engine, versions[version % 3], version)
         assert engine.weights_version == version
     await turns.end()
     assert await turns.check(versions) == set(range(10))
@@ -266,13 +266,13 @@ async def test_no_prompt_finds_blocks_of_older_weights(
     turns.open(1, max_tokens=200)
     await turns.decoded(20)
     hits = await server.metric("vllm:prefix_cache_hits_total")
-    await engine.update_weights(str(versions[2]), 2)
+    await update(engine, versions[2], 2)
     await turns.end()
     other = [*PROMPT[1:], 9]
     assert cached(await bench.run(bench.request(other))) == 0
     again = await bench.run(bench.request())
     assert cached(again) == 96, "those of the open turn, computed again"
-    await engine.update_weights(str(versions[0]), 3)
+    await update(engine, versions[0], 3)
     assert cached(await bench.run(bench.request())) == 0
     assert await server.metric("vllm:prefix_cache_hits_total") - hits in (96, 192)
     await turns.check(versions)
@@ -314,9 +314,9 @@ async def test_weights_that_do_not_exist(turns: Turns, versions: list[Path]) -> 
     engine: Any = turns.bench.engine
     turns.open(2, max_tokens=300)
     await turns.decoded(40)
-    await engine.update_weights(str(versions[1]), 1)
+    await update(engine, versions[1], 1)
     with pytest.raises(EngineFailed, match=r"/nowhere/weights: .*the old weights are loaded again"):
-        await engine.update_weights("/nowhere/weights", 2)
+        await update(engine, "/nowhere/weights", 2)
     await turns.end()
     assert engine.weights_version == 1
     assert await turns.check(versions) == {0, 1}

@@ -10,7 +10,7 @@ from schemas.errors import EngineFailed, Invalid, Unavailable
 from schemas.events import UNKNOWN_WEIGHTS
 from services.tokenization.block_keys import weights_salt
 from services.worker.engine import Engine, EngineDelta, UpdatableWeights
-from tests.kit.engines import begun, cached_of, ids_of, rest, versions_of
+from tests.kit.engines import begun, cached_of, ids_of, rest, update, versions_of
 from tests.worker.conformance import Bench
 
 QUIET_S = 0.3
@@ -68,7 +68,7 @@ class WeightsConformance:
         async for delta in turn:
             taken.append(delta)
             if len(taken) == 5:
-                await engine.update_weights(str(sources[0]), 3)
+                await update(engine, sources[0], 3)
                 assert engine.weights_version == 3
         versions = versions_of(taken)
         assert versions == sorted(versions)
@@ -97,7 +97,7 @@ class WeightsConformance:
         turn = await begun(bench.engine, bench.request(max_tokens=400))
         ids = await bench.ids(bench.request())
         with pytest.raises((Invalid, EngineFailed)):
-            await engine.update_weights(str(sources[1]), 1)
+            await update(engine, sources[1], 1)
         assert engine.weights_version == 0
         assert set(versions_of(await rest(turn))) == {0}
         assert await bench.ids(bench.request()) == ids
@@ -117,5 +117,5 @@ class WeightsConformance:
             assert not await found()
             await bench.idle()
             assert await found() == bench.in_cache(len(bench.endless) - 1)
-            await engine.update_weights(str(sources[0]), version)
+            await update(engine, sources[0], version)
         assert not await found()

@@ -210,21 +210,15 @@ class ScriptEngine:
         """Takes a directory as weights, which change nothing but the version. Its `script.json`, if
         it has one, is a `WeightsScript`."""
         script = _read_weights(source)
-        was_paused = self._steps.paused
-        self._steps.pause()
-        try:
-            await asyncio.sleep(script.seconds)
-            if script.die is not None:
-                self._turns.die(script.die)
-                raise self._turns.died()
-            if script.fail is not None:
-                raise EngineFailed(script.fail)
-            self._weights = version
-            for stream in self._running:
-                stream.plain_until = 0
-        finally:
-            if not was_paused:
-                await self.resume()
+        await asyncio.sleep(script.seconds)
+        if script.die is not None:
+            self._turns.die(script.die)
+            raise self._turns.died()
+        if script.fail is not None:
+            raise EngineFailed(script.fail)
+        self._weights = version
+        for stream in self._running:
+            stream.plain_until = 0
 
     def load(self) -> Load:
         """Turns that play, and the simulated cache."""

@@ -115,7 +115,10 @@ class AnswerJudge:
         ends = [0, *(span.end for span in spans)]
         if [span.start for span in spans] != ends[:-1] or ends[-1] != self._total:
             return [WeightsSpan(-ids, UNKNOWN_WEIGHTS)]
-        return [WeightsSpan(span.start - ids, version_of(span.version)) for span in spans]
+        return [
+            WeightsSpan(span.start - ids, max(version_of(span.version), UNKNOWN_WEIGHTS))
+            for span in spans
+        ]
 
     def _check_prompt(self, prompt: Sequence[int]) -> None:
         """Compares the prompt of a turn with images, which the first chunk must have."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 from urllib.parse import urlsplit
+from zlib import crc32
 
 from msgspec import Raw, Struct
 
@@ -225,11 +226,12 @@ UPDATE_S = 1800.0
 
 
 def version_of(label: str) -> int:
-    """The version that a server's label says."""
+    """The version that a server's label says. Each label without a number has a version below
+    `UNKNOWN_WEIGHTS`, so that its prompts share no KV blocks with those of another one."""
     if label == START_LABEL:
         return 0
     is_number = label.isdecimal() and len(label) <= _MOST_DIGITS
-    return int(label) if is_number else UNKNOWN_WEIGHTS
+    return int(label) if is_number else UNKNOWN_WEIGHTS - 1 - crc32(label.encode())
 
 
 def event_host(url: str) -> str:

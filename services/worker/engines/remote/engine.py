@@ -8,6 +8,7 @@ waits for the server.
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 from typing_extensions import override
@@ -295,12 +296,14 @@ class UpdatableEngine(RemoteEngine, UpdatableWeights):
 
 
 def _open_experts(config: WorkerConfig, dialect: Dialect) -> ExpertFiles | None:
-    """Opens the directory of experts, if there is one. Raises Invalid."""
-    folder = config.routed_experts_dir
-    if folder is None:
+    """Opens the directory for the experts of this worker's server, if they are kept. Raises
+    Invalid."""
+    if config.routed_experts_dir is None:
         return None
+    server = urlsplit(config.engine_url or "").netloc.replace(":", "-")
+    folder = Path(config.routed_experts_dir, server)
     try:
-        return ExpertFiles(Path(folder), config.routed_experts_mb, dialect.experts_suffix)
+        return ExpertFiles(folder, config.routed_experts_mb, dialect.experts_suffix)
     except OSError as error:
         raise Invalid(f"{folder}: {error}", param="routed_experts_dir") from error
 

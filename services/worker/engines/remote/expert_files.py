@@ -21,20 +21,21 @@ class ExpertFiles:
     """A directory in which the oldest files are removed when all of them are too large."""
 
     def __init__(self, folder: Path, limit_mb: int, suffix: str) -> None:
-        """Makes the directory. Files that it has already count, too. Raises OSError."""
+        """Makes the directory, which no other worker uses. Files with the suffix that it has count,
+        too. Raises OSError."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._limit = limit_mb * MIB
         self._suffix = suffix
-        files = [(file, file.stat()) for file in folder.iterdir() if file.is_file()]
+        files = [(file, file.stat()) for file in folder.glob(f"*{suffix}")]
         files.sort(key=lambda entry: entry[1].st_mtime)
         self._sizes = {file.name: state.st_size for file, state in files}
         """Bytes of each file by its name, the oldest first."""
         self._total = sum(self._sizes.values())
 
     async def write(self, turn: str, text: Raw) -> str:
-        """Writes the experts of an attempt at a turn. Returns the file's name; "" if there are
-        none, or they cannot be written."""
+        """Writes the experts of an attempt at a turn. Returns the name of the directory and the
+        file; "" if there are none, or they cannot be written."""
         encoded = memoryview(text).toreadonly()
         if not _NAME.fullmatch(turn) or bytes(encoded[:1]) != b'"':
             return ""
@@ -46,7 +47,7 @@ class ExpertFiles:
         self._total += size - self._sizes.pop(name, 0)
         self._sizes[name] = size
         self._remove_oldest()
-        return name if name in self._sizes else ""
+        return f"{self._folder.name}/{name}" if name in self._sizes else ""
 
     def _remove_oldest(self) -> None:
         while self._total > self._limit:

@@ -11,8 +11,9 @@ import msgspec
 CONNECT_S = 5.0
 ASK_S = 20.0
 """Longest time of an answer that is not a stream."""
-MAX_EVENT_BYTES = 512 << 20
-"""A turn's last event may have the experts of all its tokens."""
+MAX_EVENT_BYTES = 16 << 20
+MAX_EXPERTS_BYTES = 512 << 20
+"""Longest event that may have the experts of all tokens of a turn."""
 MAX_MESSAGE_CHARS = 500
 """Longest part of a server's error that is passed on."""
 MAX_BODY_BYTES = 16 << 20
@@ -79,11 +80,11 @@ class ServerHttp:
         await self._read("POST", path, body, limit_s)
 
     async def events(
-        self, path: str, body: Any, *, closes: bool = False
+        self, path: str, body: Any, *, closes: bool = False, max_bytes: int = MAX_EVENT_BYTES
     ) -> AsyncGenerator[bytes, None]:
         """Yields the data of each event that a POST of `body` returns, up to `[DONE]` or the end of
         the stream. Closing the generator closes the connection. `closes`: no other request uses it
-        afterwards.
+        afterwards; `max_bytes`: of the longest event.
 
         Raises Unreachable, Refused; also where the answer is not a stream of events.
         """
@@ -102,7 +103,7 @@ class ServerHttp:
                         raise await _refusal(answer)
                 if answer.content_type != "text/event-stream":
                     raise Refused(200, f"{path} returned {answer.content_type}, not a stream")
-                lines = EventLines()
+                lines = EventLines(max_bytes)
                 async for piece in answer.content.iter_any():
                     for data in lines.feed(piece):
                         if data == _DONE:
@@ -130,7 +131,9 @@ class ServerHttp:
 class EventLines:
     """Cuts a stream of bytes into the data of its events, each of one line. Pure."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int) -> None:
+        """`max_bytes`: of the longest line."""
+        self._max_bytes = max_bytes
         self._rest: list[bytes] = []
         self._rest_bytes = 0
 
@@ -143,7 +146,7 @@ class EventLines:
             self._rest, self._rest_bytes = [], 0
         self._rest.append(rest)
         self._rest_bytes += len(rest)
-        if self._rest_bytes > MAX_EVENT_BYTES:
+        if self._rest_bytes > self._max_bytes:
             raise Refused(200, "an event of the stream has no end")
         return [line[len(_DATA) :].strip() for line in lines if line.startswith(_DATA)]
 

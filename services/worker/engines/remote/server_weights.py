@@ -89,9 +89,6 @@ class ServerWeights:
     async def update(self, server: UpdatableServer, source: str, version: int) -> None:
         """As `UpdatableWeights.update_weights`."""
         await asyncio.to_thread(check_checkpoint, source, self._loaded[1])
-        was_paused = not self._goes_on.is_set()
-        if not was_paused:
-            await self.pause(server, abort=False)
         self._watch.is_loading = True
         try:
             await server.update_weights(self._http, source, version)
@@ -104,8 +101,6 @@ class ServerWeights:
         finally:
             self._updates += 1
             self._watch.is_loading = False
-            if not was_paused and not self._turns.over:
-                await self.resume(server)
 
     async def _load_again(self, server: UpdatableServer) -> bool:
         """Loads the weights from before an update that has failed. Returns False if they are not
@@ -150,8 +145,8 @@ class TurnWeights:
         """Sets the version of a delta's tokens. What the server has said at the end of the turn
         is left out where it is nothing new."""
         if delta.ids or delta.stop_id is not None:
-            version = self._version
-            if version != self._server.version:
+            version = max(self._version, UNKNOWN_WEIGHTS)
+            if self._version != self._server.version:
                 version = UNKNOWN_WEIGHTS
             if version != self._noted:
                 self._noted = delta.weights = version

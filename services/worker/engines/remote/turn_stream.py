@@ -25,7 +25,12 @@ from services.worker.engine import EngineDied, EngineRequest
 from services.worker.engines.remote.answer import AnswerJudge
 from services.worker.engines.remote.dialect import Call, Chunk, ServerFacts
 from services.worker.engines.remote.expert_files import ExpertFiles
-from services.worker.engines.remote.http import Refused, Unreachable
+from services.worker.engines.remote.http import (
+    MAX_EVENT_BYTES,
+    MAX_EXPERTS_BYTES,
+    Refused,
+    Unreachable,
+)
 from services.worker.engines.remote.server_watch import ServerWatch
 from services.worker.engines.remote.server_weights import ServerWeights, TurnWeights
 from services.worker.engines.support import EngineTurn
@@ -131,10 +136,10 @@ class TurnStream:
         call = self._call
         reader = self._server.dialect.reader(self._request, call)
         closes = self._server.dialect.closes_streams
+        most = MAX_EVENT_BYTES if self._expert_files is None else MAX_EXPERTS_BYTES
+        events = self._server.http.events(call.path, call.body, closes=closes, max_bytes=most)
         try:
-            async with aclosing(
-                self._server.http.events(call.path, call.body, closes=closes)
-            ) as events:
+            async with aclosing(events):
                 async for data in events:
                     chunk = reader.read(data)
                     self._has_begun = True
