@@ -1,5 +1,6 @@
 """A frontend's rollouts in memory, in place of the bus."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from itertools import count
 
@@ -19,12 +20,15 @@ class MemoryBucket:
         self.values: dict[str, dict[str | None, tuple[int, bytes]]] = {}
         self.is_away = False
         self.max_value_bytes = 7 * MIB
+        self.delay_s = 0.0
+        """How long writing takes, and reading half as long."""
 
     async def put(self, key: str, value: bytes, member: str | None = None) -> None:
         if self.is_away:
             raise Unavailable("the store is away")
         if len(value) > self.max_value_bytes:
             raise TooLarge("the value is too large")
+        await asyncio.sleep(self.delay_s)
         self.offer(key, value, member)
 
     def offer(self, key: str, value: bytes, member: str | None = None) -> None:
@@ -33,9 +37,14 @@ class MemoryBucket:
     async def members_after(self, key: str, number: int) -> AsyncIterator[tuple[int, bytes]]:
         if self.is_away:
             raise Unavailable("the store is away")
-        for pair in sorted(self.values.get(key, {}).values()):
-            if pair[0] > number:
-                yield pair
+        while True:
+            await asyncio.sleep(self.delay_s / 2)
+            later = [pair for pair in self.values.get(key, {}).values() if pair[0] > number]
+            if not later:
+                return
+            pair = min(later)
+            number = pair[0]
+            yield pair
 
     async def delete_members(self, key: str) -> None:
         self.values.pop(key, None)

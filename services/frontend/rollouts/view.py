@@ -98,7 +98,8 @@ class RolloutView:
         """Returns how many turns were decoded, or are open and began before this one, which was
         read."""
         own = self._begun[id]
-        began = [self._begun.get(turn, 0) for turn, view in self.turns.items() if view.frontend]
+        # Others that were not read will be stored after it.
+        began = [self._begun.get(turn, own) for turn, view in self.turns.items() if view.frontend]
         return self.decoded_turns + sum(number < own for number in began)
 
     @property

@@ -126,6 +126,7 @@ async def test_each_turn_is_whole_or_named(seed: int, monkeypatch: pytest.Monkey
         if seed % 3 == 0:
             for process in processes:
                 process.peers.clear()  # all notices are lost
+        processes[0].memory.delay_s = chance.choice((0.0, 0.002))
         here = await rollout(first)
         run = Run(chance, gateway, [here, Agent(second, here.document)])
         for _ in range(OPERATIONS):

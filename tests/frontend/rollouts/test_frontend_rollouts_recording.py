@@ -216,6 +216,15 @@ async def test_limits_count_turns_that_run(served: Served, gateway: TokenGateway
     assert (state["status"], state["reason"], state["turns"]) == ("ended", "turns", 3)
 
 
+async def test_limits_hold_before_records_are_stored(
+    served: Served, process: MemoryRollouts
+) -> None:
+    agent = await rollout(served, limits={"output_tokens": 5})
+    process.memory.delay_s = 0.1
+    assert (await agent.ask()).json["usage"]["output_tokens"] == 5
+    assert (await agent.ask("More.")).status == 400
+
+
 async def test_output_tokens_are_the_sum_of_turns(served: Served, gateway: TokenGateway) -> None:
     gateway.answers = [[Block("text", "one two three four five six")]]
     agent = await rollout(served, limits={"output_tokens": 10})
