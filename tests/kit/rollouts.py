@@ -7,7 +7,7 @@ from itertools import count
 from typing_extensions import override
 
 from schemas.control import RolloutChanged
-from schemas.errors import TooLarge, Unavailable
+from schemas.errors import TimedOut, TooLarge, Unavailable
 from services.frontend.rollouts.rollouts import RolloutProcess, Rollouts
 from services.runtime.config import MIB
 
@@ -20,6 +20,8 @@ class MemoryBucket:
         self.values: dict[str, dict[str | None, tuple[int, bytes]]] = {}
         self.is_away = False
         self.max_value_bytes = 7 * MIB
+        self.loses_acknowledgements = False
+        """What is written is stored, and counts as not stored."""
         self.delay_s = 0.0
         """How long writing takes, and reading half as long."""
 
@@ -30,6 +32,8 @@ class MemoryBucket:
             raise TooLarge("the value is too large")
         await asyncio.sleep(self.delay_s)
         self.offer(key, value, member)
+        if self.loses_acknowledgements:
+            raise TimedOut("no acknowledgement")
 
     def offer(self, key: str, value: bytes, member: str | None = None) -> None:
         self.values.setdefault(key, {})[member] = (next(self._numbers), value)

@@ -90,7 +90,9 @@ class Run:
                 self.gateway.refusal = None if self.gateway.refusal else Overloaded("full")
             case 2 if self.tasks:
                 self.chance.choice(self.tasks).cancel()
-            case 3 | 4 | 5:
+            case 3:
+                bucket.loses_acknowledgements = not bucket.loses_acknowledgements
+            case 4 | 5:
                 self.gateway.release()
             case _:
                 agent = self.chance.choice(self.agents)
@@ -99,7 +101,7 @@ class Run:
 
     async def settle(self, bucket: MemoryBucket) -> list[Reply]:
         """Lets everything end; returns the answers."""
-        bucket.is_away = False
+        bucket.is_away = bucket.loses_acknowledgements = False
         while any(not task.done() for task in self.tasks):
             self.gateway.release()
             await asyncio.sleep(0.001)
