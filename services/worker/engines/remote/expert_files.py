@@ -21,17 +21,13 @@ class ExpertFiles:
     """A directory in which the oldest files are removed when all of them are too large."""
 
     def __init__(self, folder: Path, limit_mb: int, suffix: str) -> None:
-        """Makes the directory, which no other worker uses. Files with the suffix that it has count,
-        too. Raises OSError."""
+        """Makes the directory, which no other worker uses; only files with the suffix are removed.
+        Raises OSError."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._limit = limit_mb * MIB
         self._suffix = suffix
-        files = [(file, file.stat()) for file in folder.glob(f"*{suffix}")]
-        files.sort(key=lambda entry: entry[1].st_mtime)
-        self._sizes = {file.name: state.st_size for file, state in files}
-        """Bytes of each file by its name, the oldest first."""
-        self._total = sum(self._sizes.values())
+        self._lock = asyncio.Lock()
 
     async def write(self, turn: str, text: Raw) -> str:
         """Writes the experts of an attempt at a turn. Returns the name of the directory and the
@@ -39,33 +35,30 @@ class ExpertFiles:
         encoded = memoryview(text).toreadonly()
         if not _NAME.fullmatch(turn) or bytes(encoded[:1]) != b'"':
             return ""
-        name = turn + self._suffix
+        file = self._folder / f"{turn}{self._suffix}"
         try:
-            size = await asyncio.to_thread(_decode, self._folder / name, encoded[1:-1])
+            async with self._lock:
+                await asyncio.to_thread(self._write, file, encoded[1:-1])
         except (OSError, ValueError):
             return ""
-        self._total += size - self._sizes.pop(name, 0)
-        self._sizes[name] = size
+        return f"{self._folder.name}/{file.name}"
+
+    def _write(self, file: Path, text: memoryview) -> None:
+        """Raises OSError; ValueError for a text in another form than base64."""
+        part = file.with_name(f"{file.name}.part")  # the file is there only with all bytes
+        try:
+            with part.open("wb") as out:
+                for at in range(0, len(text), _PIECE):
+                    out.write(a2b_base64(text[at : at + _PIECE], strict_mode=True))
+            part.replace(file)
+        finally:
+            part.unlink(missing_ok=True)
         self._remove_oldest()
-        return f"{self._folder.name}/{name}" if name in self._sizes else ""
 
     def _remove_oldest(self) -> None:
-        while self._total > self._limit:
-            name = next(iter(self._sizes))
-            self._total -= self._sizes.pop(name)
-            (self._folder / name).unlink(missing_ok=True)
-
-
-def _decode(file: Path, text: memoryview) -> int:
-    """Writes the bytes, and returns how many they are. The file is there only with all of them.
-    Raises OSError; ValueError for a text in another form than base64."""
-    part = file.with_name(f"{file.name}.part")
-    try:
-        with part.open("wb") as out:
-            for at in range(0, len(text), _PIECE):
-                out.write(a2b_base64(text[at : at + _PIECE], strict_mode=True))
-            size = out.tell()
-        part.replace(file)
-    finally:
-        part.unlink(missing_ok=True)
-    return size
+        files = [(path.stat(), path) for path in self._folder.glob(f"*{self._suffix}")]
+        total = 0
+        for state, path in sorted(files, key=lambda file: file[0].st_mtime_ns, reverse=True):
+            total += state.st_size
+            if total > self._limit:
+                path.unlink()
