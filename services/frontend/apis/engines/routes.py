@@ -8,7 +8,6 @@ Each answers {"workers": [{"id", "weights_version", "paused", "error"}]} when ev
 it, or with status 502 and an error that names each worker that has not, and why.
 """
 
-import msgspec
 from aiohttp import web
 from msgspec.structs import asdict, replace
 
@@ -16,8 +15,7 @@ from schemas.control import EngineAction, EngineControl, EngineState
 from schemas.errors import ErrorInfo, ErrorKind, Forbidden, Invalid
 from services.frontend.apis.engines.wire import PauseBody, ResumeBody, UpdateBody, Workers
 from services.frontend.apis.shared.api import Api, ApiSetup, Operation, json_response
-from services.frontend.apis.shared.client import Headers
-from services.frontend.apis.shared.decode import decode_body
+from services.frontend.apis.shared.decode import PlainBody
 from services.frontend.apis.shared.http_answer import read_request
 from services.frontend.apis.shared.shared_errors import SHARED, union_reply
 from services.frontend.http.middleware import REQUEST_CONTEXT
@@ -42,7 +40,7 @@ class EngineRoute:
         self._engines = setup.pipeline.engines
         self._admission = setup.turns.admission
         self._action: EngineAction = action
-        self._decode = msgspec.json.Decoder(_BODIES[action]).decode
+        self._body = PlainBody(_BODIES[action])
 
     async def handle(self, http: web.Request) -> web.Response:
         """Has all workers of a model do something. Raises Forbidden, NotFound, Unavailable, and
@@ -50,7 +48,7 @@ class EngineRoute:
         context = http[REQUEST_CONTEXT]
         if not context.caller.is_operator:
             raise Forbidden("Your API key is not an operator's (operator=yes).")
-        body = await read_request(http, MAX_BODY_BYTES, self._parse)
+        body = await read_request(http, MAX_BODY_BYTES, self._body.parse)
         card = self._admission.resolve(body.model, context.caller)
         if card.adapter:
             raise Invalid(f"model: {body.model} is an adapter, not a model", param="model")
@@ -64,18 +62,11 @@ class EngineRoute:
             return web.Response(status=reply.status, headers=reply.headers, body=reply.body)
         return json_response(Workers(states))
 
-    def _parse(self, body: bytes, _headers: Headers) -> ResumeBody:
-        return decode_body(self._decode, body, _explain)
-
 
 def _describe(state: EngineState) -> str:
     """Names a worker, and what it has or why it has failed."""
     has = f"has version {state.weights_version}"
     return f"{state.worker}: {state.error.message if state.error else has}"
-
-
-def _explain(_body: bytes, message: str) -> Invalid:
-    return Invalid(f"The body is not valid: {message}")
 
 
 def _add_routes(setup: ApiSetup) -> None:

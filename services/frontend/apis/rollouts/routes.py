@@ -3,7 +3,6 @@ samples. The agents' own requests come below `/rollouts/ID/v1`, as ordinary requ
 
 from typing import Literal
 
-import msgspec
 from aiohttp import web
 from msgspec import Raw
 
@@ -12,7 +11,7 @@ from services.frontend.apis.rollouts import wire
 from services.frontend.apis.rollouts.samples import FORMATS, SampleSender
 from services.frontend.apis.shared.api import Api, ApiSetup, Operation, Query, json_response
 from services.frontend.apis.shared.client import Headers
-from services.frontend.apis.shared.decode import decode_body
+from services.frontend.apis.shared.decode import PlainBody
 from services.frontend.apis.shared.http_answer import read_request
 from services.frontend.apis.shared.shared_errors import SHARED
 from services.frontend.http.auth import Caller
@@ -33,8 +32,8 @@ _SAMPLES = (
     Query("format", {"enum": ["trl"]}, "The form that this trainer reads."),
 )
 
-_decode_rollout = msgspec.json.Decoder(wire.RolloutBody).decode
-_decode_reward = msgspec.json.Decoder(wire.RewardBody).decode
+_ROLLOUT_BODY = PlainBody(wire.RolloutBody)
+_REWARD_BODY = PlainBody(wire.RewardBody)
 
 
 class RolloutRoutes:
@@ -92,7 +91,7 @@ class RolloutRoutes:
     async def reward(self, http: web.Request) -> web.Response:
         """`PUT /rollouts/{id}/reward`: the reward of the rollout and of turns, in place of earlier
         ones."""
-        body = await read_request(http, MAX_BODY_BYTES, _parse_reward)
+        body = await read_request(http, MAX_BODY_BYTES, _REWARD_BODY.parse)
         view = await self._find(http)
         await self._rollouts.reward(view, Rewards(body.reward, body.turns))
         return self._answer(http, view)
@@ -148,19 +147,11 @@ def _trainer(http: web.Request) -> Caller:
     return caller
 
 
-def _parse_rollout(body: bytes, _headers: Headers) -> wire.RolloutBody:
-    parsed = decode_body(_decode_rollout, body, _explain)
+def _parse_rollout(body: bytes, headers: Headers) -> wire.RolloutBody:
+    parsed = _ROLLOUT_BODY.parse(body, headers)
     if not bytes(parsed.metadata).startswith(b"{"):
         raise Invalid("metadata: an object is expected", param="metadata")
     return parsed
-
-
-def _parse_reward(body: bytes, _headers: Headers) -> wire.RewardBody:
-    return decode_body(_decode_reward, body, _explain)
-
-
-def _explain(_body: bytes, message: str) -> Invalid:
-    return Invalid(f"The body is not valid: {message}")
 
 
 def _origin(http: web.Request) -> str:

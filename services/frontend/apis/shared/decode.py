@@ -184,6 +184,21 @@ def decode_body(decode: Decode[T], body: bytes, explain: Explain) -> T:
         raise Invalid("The request body is nested too deeply.") from None
 
 
+class PlainBody(Generic[T]):
+    """Bodies of one type, with errors that name the member."""
+
+    def __init__(self, kind: type[T]) -> None:
+        self._decode = msgspec.json.Decoder(kind).decode
+
+    def parse(self, body: bytes, _headers: object) -> T:
+        """Decodes a body, for `read_request`. Raises Invalid."""
+        return decode_body(self._decode, body, _explain_plainly)
+
+
+def _explain_plainly(_body: bytes, message: str) -> Invalid:
+    return Invalid(f"The body is not valid: {message}")
+
+
 def _has_too_many_values(body: bytes) -> bool:
     if len(body) <= MAX_OBJECTS:  # there is nothing to count
         return False
