@@ -39,7 +39,7 @@ class EngineControls:
         self._weights_dir = weights_dir
         self._on_change = on_change
         self._source = ""
-        """That of the weights that were loaded last."""
+        """That of the weights that were loaded last; "": not known, since the start."""
         self._paused = False
         self._lock = asyncio.Lock()
 
@@ -101,7 +101,7 @@ class EngineControls:
     async def _update(self, control: EngineControl, engine: UpdatableWeights) -> None:
         source = await asyncio.to_thread(allowed_source, control.source, self._weights_dir)
         version = engine.weights_version
-        if (control.version, source) == (version, self._source):
+        if control.version == version and self._source in (source, ""):
             return  # it is sent again because another worker has not done it
         if control.version <= version:
             text = f"version {control.version} is not greater than {version}, which is in use"

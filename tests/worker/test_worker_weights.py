@@ -139,6 +139,13 @@ async def test_update_that_is_sent_again_is_done_once(trial: Trial) -> None:
     assert "not greater than 3" in await trial.refusal("weights", source="v1", version=2)
 
 
+async def test_version_that_the_server_has_at_the_start_is_not_loaded_again(trial: Trial) -> None:
+    trial.engine.weights_version = 5
+    state = await trial.control("weights", source="v1", version=5)
+    assert (state, trial.engine.calls) == (EngineState(trial.bus.worker.id, 5), [])
+    assert "not greater than 5" in await trial.refusal("weights", source="v1", version=4)
+
+
 async def test_engine_that_could_not_be_resumed_is_still_paused(
     trial: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
