@@ -3,9 +3,9 @@ whichever process dies."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -22,6 +22,8 @@ from turnwire_tools.clients.answer import APIS, Api
 THOUGHT = "Hm.\n</think>\n\n"
 LOOK = THOUGHT + "I look.\n\n" + call("ls", timeout_s="2.50") + "\n"
 LONG = THOUGHT + "Before.\n\n[[delay 15]]" + call("ls") + "\n\n[[fill 120]]" + call("date")
+
+Record: TypeAlias = Callable[[Stack], Tap]
 
 
 class Trainer:
@@ -91,6 +93,20 @@ async def trainer(client: Client) -> AsyncIterator[Trainer]:
     await trainer.close()
 
 
+@pytest.fixture
+def record(tmp_path: Path) -> Iterator[Record]:
+    """Records the bus of a stack, until the test ends."""
+    taps: list[Tap] = []
+
+    def start(stack: Stack) -> Tap:
+        taps.append(Tap(stack.nats.url, tmp_path))
+        return taps[-1]
+
+    yield start
+    for tap in taps:
+        tap.stop()
+
+
 def result_of(answer: Answer, content: Any = "seen") -> dict[str, Any]:
     """The result of an answer's last call."""
     return {"type": "tool_result", "tool_use_id": answer.blocks[-1]["id"], "content": content}
@@ -102,9 +118,9 @@ async def checked(trainer: Trainer, tap: Tap, *missing: str) -> list[SAMPLE]:
     return await asyncio.to_thread(tap.check, lines, *missing)
 
 
-async def test_agents_session_is_one_sample(stack: Stack, trainer: Trainer, tmp_path: Path) -> None:
+async def test_agents_session_is_one_sample(stack: Stack, trainer: Trainer, record: Record) -> None:
     """With a call whose numbers clients spell differently, and by other APIs at the same time."""
-    tap = Tap(stack.nats.url, tmp_path)
+    tap = record(stack)
     first = await trainer.ask(text(say(LOOK, LOOK, THOUGHT + "Done.")))
     second = await trainer.ask(result_of(first))
     await trainer.ask(result_of(second))
@@ -166,11 +182,11 @@ def comparable(document: Any) -> Any:
 
 
 async def test_unusual_requests_are_recorded(
-    stack: Stack, client: Client, trainer: Trainer, tmp_path: Path
+    stack: Stack, client: Client, trainer: Trainer, record: Record
 ) -> None:
     """Each answer is what it is without a rollout."""
     documents = []
-    tap = Tap(stack.nats.url, tmp_path)
+    tap = record(stack)
     for number, (path, fields) in enumerate(UNUSUAL):
         words = f"{number} " + say(THOUGHT + "It is here and there. " + call("ls") + call("cd"))
         request = {"model": MODEL, "messages": [{"role": "user", "content": words}], **fields}
@@ -191,9 +207,9 @@ async def test_unusual_requests_are_recorded(
 
 @pytest.mark.parametrize("api", APIS)
 async def test_each_recorded_session_is_one_sample(
-    stack: Stack, client: Client, tmp_path: Path, api: Api
+    stack: Stack, client: Client, record: Record, api: Api
 ) -> None:
-    tap = Tap(stack.nats.url, tmp_path)
+    tap = record(stack)
     lines: list[str] = []
     for replay in REPLAYS:
         trainer = await make(client)
@@ -249,10 +265,10 @@ async def test_follower_gets_each_turn(stack: Stack, trainer: Trainer) -> None:
 
 
 @pytest.mark.parametrize("vision_dir", ["qwen"], indirect=True)
-async def test_images_are_in_samples(image_stack: Stack, tmp_path: Path) -> None:
+async def test_images_are_in_samples(image_stack: Stack, record: Record) -> None:
     client = Client(image_stack.url)
     trainer = await make(client)
-    tap = Tap(image_stack.nats.url, tmp_path)
+    tap = record(image_stack)
     data = [png(300, 200, 0), png(64, 64, 1)]
     first = await trainer.ask(text(say(LOOK, THOUGHT + "Done.")), block(data[0]))
     await trainer.ask(result_of(first, [text("shot"), block(data[1])]))
@@ -271,11 +287,11 @@ async def test_images_are_in_samples(image_stack: Stack, tmp_path: Path) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", ["worker", "parser"])
 async def test_turn_survives_its_process(
-    own_stack: Stack, own_client: Client, tmp_path: Path, stage: str
+    own_stack: Stack, own_client: Client, record: Record, stage: str
 ) -> None:
     """Each token is in the sample once; those of the dead worker may have no log probability."""
     trainer = await make(own_client)
-    tap = Tap(own_stack.nats.url, tmp_path)
+    tap = record(own_stack)
     turns = [await trainer.begin(say(LONG)) for _ in range(4)]
     name = await busy(own_stack, stage)
     next(child for child in own_stack.children if child.name == name).kill()
@@ -289,14 +305,14 @@ async def test_turn_survives_its_process(
 
 @pytest.mark.slow
 async def test_turn_of_a_dead_frontend_is_lost(
-    own_stack: Stack, own_client: Client, tmp_path: Path
+    own_stack: Stack, own_client: Client, record: Record
 ) -> None:
     second = own_stack.start("frontend")
     there = Client(second.url)
     await there.ready()
     trainer = await make(own_client)
     elsewhere = Trainer(there, {"id": trainer.id})
-    tap = Tap(own_stack.nats.url, tmp_path)
+    tap = record(own_stack)
     first = await elsewhere.ask(text(say(LOOK, THOUGHT + "Done.")))
     turn = await elsewhere.begin(say(LONG))
     (lost,) = await trainer.missing()
