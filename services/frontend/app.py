@@ -129,7 +129,7 @@ def make_app(
     gateway = pipeline.gateway
     if rollouts is not None:
         app[ROLLOUTS] = rollouts
-        gateway = RecordingGateway(gateway, rollouts, TurnWriter(rollouts, log, registry))
+        gateway = RecordingGateway(gateway, rollouts, TurnWriter(rollouts, log, registry), log)
     gateway = _with_hosted_tools(gateway, app, config, telemetry)
     app[GATEWAY] = gateway
     images = _image_reader(app, config, buckets.put_image, log)

@@ -73,8 +73,9 @@ class RolloutState(Struct, frozen=True, omit_defaults=True, tag="state"):
 
 
 class Rewards(Struct, frozen=True, omit_defaults=True, tag="rewards"):
-    """What its trainer gave a rollout."""
+    """What its trainer gave one run of a rollout."""
 
+    run: int = 1
     reward: float | None = None
     turns: dict[str, float] = {}
     """The reward of each turn that has one."""

@@ -179,7 +179,7 @@ class TurnReader:
     def read(self, records: Iterable[StoredTurn]) -> Iterator[SampledTurn]:
         """Yields the turns of the next records; those of other runs are left out."""
         for record in records:
-            if record.run != self._run:
+            if record.run != self._run or record.turn in self._stored:  # a write may be repeated
                 continue
             if record.base and record.base not in self._stored:
                 self.unreadable.append(record.turn)

@@ -21,7 +21,7 @@ def sample_with(turns: int, name: str = "ro_1", reward: float = 0.5) -> RolloutS
         sampler.add(run.turn(run.sessions[0], asks=3))
     (sample,) = sampler.close()
     rollout = Rollout(name, 1.0, None, group="g")
-    return sample_of_rollout(sample, rollout, Rewards(reward), "/images/")
+    return sample_of_rollout(sample, rollout, Rewards(reward=reward), "/images/")
 
 
 def test_trls_prompt_ends_where_the_first_output_begins() -> None:

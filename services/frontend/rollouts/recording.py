@@ -36,15 +36,23 @@ from services.frontend.turns.interfaces import (
     TurnSink,
 )
 from services.rollouts.stored_turns import FailedTurn, WhyMissing
+from services.runtime.observability.telemetry import FilteringBoundLogger
 
 
 class RecordingGateway(TurnGateway):
     """Opens turns; those of rollouts are recorded."""
 
-    def __init__(self, gateway: TurnGateway, rollouts: Rollouts, writer: TurnWriter) -> None:
+    def __init__(
+        self,
+        gateway: TurnGateway,
+        rollouts: Rollouts,
+        writer: TurnWriter,
+        log: FilteringBoundLogger,
+    ) -> None:
         self.gateway = gateway
         self.rollouts = rollouts
         self.writer = writer
+        self.log = log
 
     @override
     async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> OpenTurn:
@@ -130,13 +138,18 @@ class RecordedTurn(TurnSink):
 
     async def _begin(self) -> None:
         """Stores that the turn is open: if this process dies, it is known to be missing. Raises
-        Invalid if other turns, that run now, are the last that the rollout may have."""
-        await self._recording.writer.begin(self._view, self._id, time.time())
-        most = self._view.rollout.limits.turns
-        if most is None:
-            return
-        await self._recording.rollouts.refresh(self._view, 0.0)
-        if self._view.turns_before(self._id) >= most:
+        Invalid if the rollout has ended meanwhile, or other turns, that run now, are the last that
+        it may have."""
+        view = self._view
+        rollouts = self._recording.rollouts
+        await self._recording.writer.begin(view, self._id, time.time())
+        await rollouts.refresh(view, 0.0)
+        if view.state.run != self._run:
+            raise ended_error("restarted")
+        if view.state.status != "open":
+            raise ended_error(view.state.reason or view.state.status)
+        most = view.rollout.limits.turns
+        if most is not None and rollouts.turns_before(view, self._id) >= most:
             raise ended_error("turns")
 
     @override
@@ -148,13 +161,20 @@ class RecordedTurn(TurnSink):
 
     @override
     def push(self, events: list[TurnEvent], tokens: int = 0) -> None:
+        try:
+            self._keep(events)
+        except Exception:  # the client gets its turn
+            self._recording.log.exception("rollout.turn_not_recorded", turn=self._id)
+            self._fail("failed")
+        shown = self._events_for_client(events)
+        if shown:
+            self._sink.push(shown, tokens)
+
+    def _keep(self, events: list[TurnEvent]) -> None:
         self._record.add(events)
         last = events[-1]
         if isinstance(last, LastEvent):
             self._end(last)
-        shown = self._events_for_client(events)
-        if shown:
-            self._sink.push(shown, tokens)
 
     def cancel(self, reason: CancelReason) -> None:
         """Stops the turn, which its client does not want any more."""

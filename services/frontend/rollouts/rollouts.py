@@ -111,8 +111,9 @@ class Rollouts(RolloutCallers):
         NotFound if it is gone."""
         async with view.reading:
             now = asyncio.get_running_loop().time()
-            if now - view.read_at < fresh_s:
+            if now - view.read_at < fresh_s and not view.is_stale:
                 return
+            view.is_stale = False
             id = view.rollout.id
             if not await self.store.has(id, view.first):
                 self._views.pop(id, None)
@@ -129,13 +130,15 @@ class Rollouts(RolloutCallers):
             await self.set_state(view, state)
 
     async def end(self, view: RolloutView, status: Literal["finished", "aborted"]) -> None:
-        """Ends a rollout that is open; does nothing for any other. Aborted ones lose their open
-        turns. Returns when the turns that have ended are stored. Raises TurnwireError."""
+        """Ends a rollout that is open. Aborted ones lose their open turns. Returns when the turns
+        that have ended are stored, or after `SETTLE_S`. Raises TurnwireError."""
         await self.refresh(view, 0.0)
+        run = view.state.run
         if view.state.status == "open":
-            await self.set_state(view, replace(view.state, status=status, ended=time.time()))
-            if status == "aborted":
-                self.announce(RolloutChanged(view.rollout.id, "aborted", view.state.run))
+            state = replace(view.state, status=status, ended=time.time())
+            await self.set_state(view, state, "aborted" if status == "aborted" else "")
+        elif status == "aborted":  # the notice of an earlier call may be lost
+            self.announce(RolloutChanged(view.rollout.id, "aborted", run))
         until = asyncio.get_running_loop().time() + SETTLE_S
         while self.has_running_turns(view) and asyncio.get_running_loop().time() < until:
             await asyncio.sleep(POLL_S)
@@ -144,21 +147,27 @@ class Rollouts(RolloutCallers):
     async def restart(self, view: RolloutView) -> None:
         """Begins a rollout again, without its turns so far. Raises TurnwireError."""
         await self.refresh(view, 0.0)
-        run = view.state.run
-        await self.store.put(view.rollout.id, Rewards())
-        await self.set_state(view, RolloutState(run=run + 1, began=time.time()))
-        self.announce(RolloutChanged(view.rollout.id, "restarted", run))
+        state = RolloutState(run=view.state.run + 1, began=time.time())
+        await self.set_state(view, state, "restarted")
 
-    async def set_state(self, view: RolloutView, state: RolloutState) -> None:
-        """Stores another state. Raises TurnwireError."""
+    async def set_state(
+        self,
+        view: RolloutView,
+        state: RolloutState,
+        cancels: Literal["", "aborted", "restarted"] = "",
+    ) -> None:
+        """Stores another state. `cancels`: why the open turns of the run so far are cancelled; "":
+        they are not. Raises TurnwireError."""
+        run = view.state.run
         await self.store.put(view.rollout.id, state)
-        self.announce(RolloutChanged(view.rollout.id))
+        self.announce(RolloutChanged(view.rollout.id, cancels, run))
         await self.refresh(view, 0.0)
 
     async def reward(self, view: RolloutView, rewards: Rewards) -> None:
-        """Stores rewards in place of earlier ones. Raises Invalid for an unknown turn, and
-        TurnwireError."""
+        """Stores rewards of the current run in place of earlier ones. Raises Invalid for an unknown
+        turn, and TurnwireError."""
         await self.refresh(view, 0.0)
+        rewards = replace(rewards, run=view.state.run)
         for turn in rewards.turns:
             if turn not in view.turns:
                 raise Invalid(f"turns: the rollout has no turn {turn}", param="turns")
@@ -181,7 +190,7 @@ class Rollouts(RolloutCallers):
         """Applies a notice, of this or another frontend."""
         view = self._views.get(notice.id)
         if view is not None:
-            view.read_at = 0.0
+            view.is_stale = True
         self.notices.apply(notice)
 
     def has_running_turns(self, view: RolloutView) -> bool:
@@ -195,10 +204,16 @@ class Rollouts(RolloutCallers):
         for id, turn in view.turns.items():
             if turn.why is not None:
                 missing.append(MissingTurn(id, turn.why))
-            elif turn.frontend:
-                is_running = self.process.is_alive(turn.frontend)
+            elif turn.frontend or view.is_unstored(id):
+                is_running = self.process.is_alive(turn.frontend or self.process.id)
                 missing.append(MissingTurn(id, "running" if is_running else "lost"))
         return missing
+
+    def turns_before(self, view: RolloutView, id: str) -> int:
+        """Returns how many turns were decoded, or run and began before this one."""
+        running = view.began_before(id).values()
+        alive = [turn for turn in running if self.process.is_alive(turn.frontend)]
+        return view.decoded_turns + len(alive)
 
     async def _load(self, id: str) -> RolloutView | None:
         """Reads all of a rollout; None if there is none, or its first records were dropped."""

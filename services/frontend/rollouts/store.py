@@ -69,6 +69,10 @@ class RolloutStore:
 
 def _member(record: Record) -> str:
     """The name of a record among those of its rollout."""
-    if isinstance(record, BegunTurn | StoredTurn | FailedTurn):
-        return f"turn {record.turn}"
-    return type(record).__name__
+    match record:
+        case Rollout():
+            return "rollout"
+        case RolloutState() | Rewards():  # of each run: a frontend may not know of a restart
+            return f"{type(record).__name__} {record.run}"
+        case BegunTurn() | StoredTurn() | FailedTurn():
+            return f"turn {record.turn}"

@@ -5,7 +5,7 @@ import asyncio
 from prometheus_client import CollectorRegistry
 
 from schemas.control import RolloutChanged
-from schemas.errors import TooLarge, TurnwireError
+from schemas.errors import TooLarge
 from services.frontend.rollouts.last_turns import LastTurns
 from services.frontend.rollouts.rollouts import Rollouts
 from services.frontend.rollouts.view import RolloutView
@@ -103,7 +103,7 @@ class TurnWriter:
                 return record
             except TooLarge:
                 record = _without_tokens(record, "too_large")
-            except TurnwireError as error:
+            except Exception as error:
                 # rare: the store is away
                 self._log.warning("rollout.turn_not_stored", turn=record.turn, error=str(error))
                 if loop.time() > until:

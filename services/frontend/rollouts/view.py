@@ -8,6 +8,9 @@ from services.frontend.rollouts.store import Record
 from services.rollouts.rollout import Rewards, Rollout, RolloutState
 from services.rollouts.stored_turns import BegunTurn, FailedTurn, StoredTurn, WhyMissing
 
+NOT_READ = 2**64
+"""In place of the number of a record that was not read."""
+
 
 class TurnView(Struct, frozen=True):
     """One turn of a rollout."""
@@ -29,18 +32,21 @@ class RolloutView:
         """`number`: of its first record."""
         self.rollout = rollout
         self.state = RolloutState()
-        self.rewards = Rewards()
+        self._rewards: dict[int, Rewards] = {}
+        """The rewards of each run."""
         self.first = number
         self.read_to = number
         """The number of the last record that was read."""
         self.read_at = 0.0
         """The loop's time of the last reading."""
+        self.is_stale = False
+        """Whether a notice came since then."""
         self.reading = asyncio.Lock()
         self._turns: dict[str, TurnView] = {}
         self._begun: dict[str, int] = {}
         """The number of each turn's record that it has begun."""
         self._unstored: dict[str, TurnView] = {}
-        """Turns of this frontend with a last record that was not read back."""
+        """Turns of this frontend, open or ended, with a last record that was not read back."""
         self._images: set[str] = set()
 
     def apply(self, number: int, record: Record) -> None:
@@ -48,11 +54,10 @@ class RolloutView:
         self.read_to = number
         match record:
             case RolloutState():
-                # Another frontend may have written its state without knowing of a restart.
                 if record.run >= self.state.run:
                     self.state = record
             case Rewards():
-                self.rewards = record
+                self._rewards[record.run] = record
             case BegunTurn():
                 self._begun[record.turn] = number
                 self._turns[record.turn] = turn_view(record)
@@ -74,8 +79,17 @@ class RolloutView:
         return {id: turn for id, turn in turns.items() if turn.run == self.state.run}
 
     @property
-    def stored_turns(self) -> list[TurnView]:
-        """The turns with tokens."""
+    def rewards(self) -> Rewards:
+        """The rewards of the current run."""
+        return self._rewards.get(self.state.run, Rewards(self.state.run))
+
+    def is_unstored(self, turn: str) -> bool:
+        """Returns whether this frontend has a turn that is not stored, or not read back."""
+        return turn in self._unstored
+
+    @property
+    def turns_with_tokens(self) -> list[TurnView]:
+        """The turns that have ended with tokens."""
         return [turn for turn in self.turns.values() if not (turn.frontend or turn.why)]
 
     @property
@@ -85,7 +99,7 @@ class RolloutView:
 
     @property
     def is_writing(self) -> bool:
-        """Whether this frontend has turns that are not stored."""
+        """Whether this frontend has turns that run, or are not stored."""
         return any(turn.run == self.state.run for turn in self._unstored.values())
 
     @property
@@ -94,13 +108,15 @@ class RolloutView:
         turns = self.turns.values()
         return sum(turn.output_tokens > 0 and not turn.frontend for turn in turns)
 
-    def turns_before(self, id: str) -> int:
-        """Returns how many turns were decoded, or are open and began before this one, which was
-        read."""
-        own = self._begun[id]
-        # Others that were not read will be stored after it.
-        began = [self._begun.get(turn, own) for turn, view in self.turns.items() if view.frontend]
-        return self.decoded_turns + sum(number < own for number in began)
+    def began_before(self, id: str) -> dict[str, TurnView]:
+        """Returns the open turns that began before this one. Those that were not read have begun
+        later."""
+        own = self._begun.get(id, NOT_READ)
+        return {
+            turn: view
+            for turn, view in self.turns.items()
+            if view.frontend and self._begun.get(turn, NOT_READ) < own
+        }
 
     @property
     def output_tokens(self) -> int:
@@ -110,7 +126,7 @@ class RolloutView:
     @property
     def versions(self) -> list[int]:
         """The versions of the weights that decoded the first tokens of its turns."""
-        return sorted({turn.version for turn in self.stored_turns if turn.version is not None})
+        return sorted({turn.version for turn in self.turns_with_tokens if turn.version is not None})
 
     def has_image(self, hash: str) -> bool:
         """Returns whether the prompt of any turn has an image with this hash."""

@@ -93,7 +93,7 @@ class RolloutRoutes:
         ones."""
         body = await read_request(http, MAX_BODY_BYTES, _REWARD_BODY.parse)
         view = await self._find(http)
-        await self._rollouts.reward(view, Rewards(body.reward, body.turns))
+        await self._rollouts.reward(view, Rewards(reward=body.reward, turns=body.turns))
         return self._answer(http, view)
 
     async def samples(self, http: web.Request) -> web.StreamResponse:
@@ -177,7 +177,7 @@ def _document(view: RolloutView, origin: str, missing: list[MissingTurn]) -> wir
         weights=rollout.weights,
         group=rollout.group,
         metadata=Raw(rollout.metadata),
-        turns=len(view.stored_turns),
+        turns=len(view.turns_with_tokens),
         open_turns=len([turn for turn in missing if turn.why == "running"]),
         missing=missing,
         output_tokens=view.output_tokens,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import msgspec
 from aiohttp import web
 from msgspec import Raw
+from msgspec.structs import replace
 
 from schemas.errors import NotFound, TurnwireError
 from services.frontend.rollouts.notices import wait_for_news
@@ -51,6 +52,7 @@ class SampleSender:
         """Sends each sample as it is now, in one of the `FORMATS`, and in their own form a last
         line for the rollout. Raises TurnwireError before the first byte."""
         await self._rollouts.refresh(self._view, 0.0)
+        last = self._last_line()
         records = await self._read()
         # Joining a hundred turns of 100,000 tokens takes 0.2 s.
         lines = await asyncio.to_thread(self._lines, records, format)
@@ -59,31 +61,33 @@ class SampleSender:
         for line in lines:
             await self._response.write(line)
         if not format:
-            await self._send_end()
+            await self._response.write(self._end(last))
         await self._response.write_eof()
         return self._response
 
     async def follow(self) -> web.StreamResponse:
         """Sends what each turn adds to its sample, when it has ended; after the end of the rollout,
-        its last line. The response has no last line if the rollout is deleted."""
+        its last line. The response has no last line if the rollout is deleted or restarted."""
         await self._response.prepare(self._http)
         while True:
             news = self._rollouts.notices.news_of(self._view.rollout.id)
             try:
                 await self._rollouts.refresh(self._view, 0.0)
                 await self._rollouts.end_at_limit(self._view)
+                if self._view.state.run != self._run:
+                    break
                 has_ended = self._has_ended()
+                last = self._last_line()
                 records = await self._read()
             except NotFound:
                 break
             except TurnwireError:  # the store is away: the follower waits for it
-                has_ended = False
-                records = []
-            for turn in self._turns.read(records):
-                self._sent.add(turn.id)
-                await self._response.write(_line(self._of_rollout(self._sampler.follow(turn))))
+                await wait_for_news(news)
+                continue
+            for line in await asyncio.to_thread(self._new_lines, records):
+                await self._response.write(line)
             if has_ended:
-                await self._send_end()
+                await self._response.write(self._end(last))
                 break
             await wait_for_news(news)
         await self._response.write_eof()
@@ -91,10 +95,8 @@ class SampleSender:
 
     def _has_ended(self) -> bool:
         """Whether no turn of this run will end any more."""
-        state = self._view.state
-        if state.run != self._run:
-            return True
-        return state.status != "open" and not self._rollouts.has_running_turns(self._view)
+        is_over = self._view.state.status != "open"
+        return is_over and not self._rollouts.has_running_turns(self._view)
 
     async def _read(self) -> list[StoredTurn]:
         """Reads the turns that were stored since the last call."""
@@ -114,22 +116,34 @@ class SampleSender:
             return [_line(trl_row(sample)) for sample in samples]
         return [_line(sample) for sample in samples]
 
+    def _new_lines(self, records: Sequence[StoredTurn]) -> list[bytes]:
+        """The lines of a follower for these turns. Runs on a thread."""
+        lines = []
+        for turn in self._turns.read(records):
+            self._sent.add(turn.id)
+            lines.append(_line(self._of_rollout(self._sampler.follow(turn))))
+        return lines
+
     def _of_rollout(self, sample: Sample) -> RolloutSample:
         return sample_of_rollout(sample, self._view.rollout, self._view.rewards, self._image_url)
 
-    async def _send_end(self) -> None:
+    def _last_line(self) -> LastLine:
+        """The last line as of now: turns that are stored later may be in samples all the same."""
         view = self._view
-        missing = self._rollouts.missing_turns(view)
-        missing += [MissingTurn(turn, "lost") for turn in self._turns.unreadable]
-        last = LastLine(
+        return LastLine(
             view.rollout.id,
             view.state.status,
             view.rollout.group,
             view.rewards.reward,
             Raw(view.rollout.metadata),
-            [turn for turn in missing if turn.turn not in self._sent],
+            self._rollouts.missing_turns(view),
         )
-        await self._response.write(_line(last))
+
+    def _end(self, last: LastLine) -> bytes:
+        """The last line without the turns that are in samples."""
+        unreadable = [MissingTurn(turn, "lost") for turn in self._turns.unreadable]
+        missing = [turn for turn in last.missing if turn.turn not in self._sent]
+        return _line(replace(last, missing=[*missing, *unreadable]))
 
 
 def _line(value: object) -> bytes:
