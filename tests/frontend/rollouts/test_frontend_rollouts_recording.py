@@ -400,7 +400,7 @@ async def test_rollout_that_the_store_dropped_is_gone(
     agent = await rollout(served)
     await agent.ask()
     await agent.samples()
-    del stored(process, agent)["Rollout"]
+    del stored(process, agent)["rollout"]
     await asyncio.sleep(rollouts_module.FRESH_S)
     assert (await agent.call("GET")).status == 404
     assert (await agent.ask()).status == 404
