@@ -3,7 +3,6 @@
     python examples/rollouts/train.py MODEL WEIGHTS http://127.0.0.1:8000 claude
 
 MODEL: the model's folder; WEIGHTS: the server's `--weights-dir`; then its address, and the agent.
-Agents run all the time: weights change in the middle of their runs.
 """
 
 import asyncio
@@ -74,7 +73,8 @@ class Agents:
         rewards = [rollout["reward"] for rollout in group]
         for rollout in group:
             advantage = (rollout["reward"] - mean(rewards)) / (pstdev(rewards) + 0.01)
-            rollout["samples"] = [each | {"advantage": advantage} for each in rollout["samples"]]
+            share = {"advantage": advantage / max(len(rollout["samples"]), 1)}
+            rollout["samples"] = [each | share for each in rollout["samples"]]
         return group
 
 
