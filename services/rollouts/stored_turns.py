@@ -188,7 +188,7 @@ class TurnReader:
             yield self._unpack(record.turn)
 
     def _unpack(self, turn: str) -> SampledTurn:
-        """Unpacks a turn, and the turns that it is based on as far as they are not at hand."""
+        """Unpacks a turn, and before it those of its bases that are not unpacked."""
         chain = []
         while turn and turn not in self._unpacked:
             chain.append(self._stored[turn])
