@@ -45,11 +45,12 @@ class Line(Struct, frozen=True):
     """More is better."""
 
     def ratio(self, ours: str, peer: str) -> float | None:
-        """How many times better ours is than the peer's: above 1, ours is."""
+        """How many times better ours is than the peer's: above 1, ours is. None without a figure
+        above 0 on both sides."""
         mine, other = self.values.get(ours), self.values.get(peer)
-        if not mine or other is None or mine < 0 or other < 0 or self.unit == EVENTS:
+        if not mine or not other or mine < 0 or other < 0 or self.unit == EVENTS:
             return None
-        return mine / other if self.more and other else other / mine
+        return mine / other if self.more else other / mine
 
     def best_ratio(self, ours: str) -> float | None:
         """How many times better ours is than the best peer's; None without one."""

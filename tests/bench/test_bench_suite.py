@@ -16,7 +16,7 @@ from bench.record import Record, SideFacts
 from bench.report import this_machine
 from bench.sides import OURS, Side
 from bench.stack import Running
-from bench.summary import CAPACITY
+from bench.summary import CAPACITY, Line
 from tests.bench.stub import OPENING, closing, delta, send, serve
 from tests.kit.bodies import MODEL
 from tests.kit.frontend import FakeGateway, serving
@@ -110,6 +110,18 @@ def test_sides_take_turns_and_a_cut_run_goes_on(tmp_path: Path) -> None:
     record.save(read, path)
     page.write(path, page.REST, where)
     assert where.read_text() == text, "a run of one part does not replace the others"
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_no_ratio_without_a_figure(more: bool) -> None:
+    def ratio(ours: float | None, peer: float | None) -> float | None:
+        values = {OURS: ours, "peer": peer}
+        return Line("CPU", "idle", "ms", values, more).best_ratio(OURS)
+
+    assert ratio(2.0, 4.0) == (0.5 if more else 2.0)
+    for missing in (0.0, -1.0, None):
+        assert ratio(2.0, missing) is None
+        assert ratio(missing, 2.0) is None
 
 
 async def test_prefixes_are_measured() -> None:
