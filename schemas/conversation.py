@@ -121,11 +121,14 @@ class Grammar(Struct, frozen=True):
     definition: str
 
 
+HostedKind: TypeAlias = Literal["web_search", "web_fetch", "tool_search_regex", "tool_search_bm25"]
+
+
 class HostedTool(Struct, frozen=True, omit_defaults=True):
     """A tool that the frontend runs between two turns of the model, and its limits in one
-    request."""
+    request. The searches of tools find deferred tools of the request."""
 
-    kind: Literal["web_search", "web_fetch"]
+    kind: HostedKind
     max_uses: int | None = None
     allowed_domains: list[str] = []
     blocked_domains: list[str] = []

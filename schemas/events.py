@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
+from schemas.conversation import HostedKind
 from schemas.errors import ErrorInfo, ErrorKind
 
 BlockKind: TypeAlias = Literal["reasoning", "text", "tool_use", "hosted"]
@@ -278,10 +279,12 @@ class HostedResult(Struct, frozen=True, omit_defaults=True):
 
     call_id: str
     name: str
-    kind: Literal["web_search", "web_fetch"]
+    kind: HostedKind
     arguments: str
     """The call's arguments, as the model wrote them."""
     sources: list[WebSource] = []
+    tools: list[str] = []
+    """The names of the tools that a search found, best first, as the model sees them."""
     error: str | None = None
     """One of the error codes of Anthropic's tools."""
 

@@ -138,6 +138,10 @@ class ParseContext(Struct, frozen=True, omit_defaults=True):
     allowed: list[str] = []
     """The only tools that may be called, by the names that the model sees; calls of others are
     text. Empty: all."""
+    check_calls: Literal["", "syntax", "schema"] = ""
+    """What a call must satisfy to be sent: its family's syntax, or also the required members and
+    types of its tool's schema. Calls are sent whole, and one that is broken is decoded again from
+    its opener. "": calls are sent as they are written."""
     logprobs: int | None = None
     """Number of alternatives in each `TokenLogprob`; None: no log probabilities."""
     prompt_ids: bytes = b""

@@ -14,7 +14,6 @@ from services.frontend.apis.health import API as HEALTH
 from services.frontend.apis.messages.routes import API as MESSAGES
 from services.frontend.apis.models.routes import API as MODELS
 from services.frontend.apis.responses.routes import API as RESPONSES
-from services.frontend.apis.responses.state.store import SHARING, Sharing
 from services.frontend.apis.rollouts.routes import API as ROLLOUTS_API
 from services.frontend.apis.shared.api import Api, ApiSetup
 from services.frontend.apis.shared.shared_errors import SHARED, union_reply
@@ -34,6 +33,7 @@ from services.frontend.media.pdf_reader import PdfReader
 from services.frontend.rollouts.recording import RecordingGateway
 from services.frontend.rollouts.rollouts import ROLLOUTS, RolloutProcess, Rollouts
 from services.frontend.rollouts.turn_writer import TurnWriter
+from services.frontend.stored.store import STORE, Sharing, open_store
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.hosted_turns import HostedToolGateway
@@ -118,8 +118,7 @@ def make_app(
     middlewares.append(requests.handle)
     app = web.Application(middlewares=middlewares, client_max_size=config.max_body_bytes)
     app[CALLERS] = callers
-    if buckets.responses is not None:
-        app[SHARING] = buckets.responses
+    app[STORE] = open_store(config, buckets.responses, log)
     app.on_response_prepare.append(add_headers)
 
     if config.api_keys_file:

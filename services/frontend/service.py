@@ -16,7 +16,6 @@ from schemas.control import (
     decode_notice,
 )
 from services.frontend.apis.responses.state.server import RESPONSES
-from services.frontend.apis.responses.state.store import Sharing, bucket_config
 from services.frontend.app import GATEWAY, Buckets, Telemetry, make_app, make_runner
 from services.frontend.gateway.gateway import BusGateway
 from services.frontend.gateway.pipeline import BusPipeline
@@ -24,6 +23,7 @@ from services.frontend.http.file_watch import FileWatch
 from services.frontend.http.tls import Tls
 from services.frontend.rollouts.rollouts import ROLLOUTS, RolloutProcess
 from services.frontend.rollouts.store import rollout_bucket
+from services.frontend.stored.store import Sharing, bucket_config
 from services.images.store import ImageStore
 from services.runtime.bus import Delivery
 from services.runtime.config import FrontendConfig

@@ -31,7 +31,7 @@ ATTEMPTS = "services/frontend/gateway/attempts.py"
 EVENT_RECEIVER = "services/frontend/gateway/event_receiver.py"
 WATCH = "services/frontend/gateway/process_watch.py"
 STAGE_WAIT = "services/frontend/gateway/stage_wait.py"
-STORE = "services/frontend/apis/responses/state/store.py"
+STORE = "services/frontend/stored/store.py"
 
 LINK_MUTANTS = [
     Mutant(

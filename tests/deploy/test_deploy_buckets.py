@@ -12,8 +12,8 @@ from nats.aio.msg import Msg
 from structlog.typing import FilteringBoundLogger
 
 from deploy.audit import BUCKETS, PROBE, STAGES, SUBSCRIBERS, USERS, Audit, User
-from services.frontend.apis.responses.state.store import bucket_config
 from services.frontend.rollouts.store import rollout_bucket
+from services.frontend.stored.store import bucket_config
 from services.images.store import ImageStore
 from services.runtime.bus import Bus
 from services.runtime.config import FrontendConfig, ImageStoreConfig, ParserConfig

@@ -20,7 +20,6 @@ from schemas.errors import NotFound, TurnwireError
 from schemas.events import Prepared, TurnEvent
 from schemas.frames import TextReply, pack_ids, unpack_ids
 from services.frontend.apis.responses.state.server import RESPONSES, ResponsesServer
-from services.frontend.apis.responses.state.store import Sharing
 from services.frontend.app import Buckets, Telemetry, make_app, make_runner
 from services.frontend.content.image import without_images
 from services.frontend.http.auth import CALLERS, Callers
@@ -30,6 +29,7 @@ from services.frontend.media.image_fetch import ImageFetcher, public_connector
 from services.frontend.media.image_reader import ImageReader, PutImage
 from services.frontend.media.pdf_reader import PdfReader
 from services.frontend.rollouts.rollouts import ROLLOUTS, RolloutProcess, Rollouts
+from services.frontend.stored.store import Sharing
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.interfaces import Admitted, CancelReason, Pipeline, TurnSink

@@ -13,8 +13,8 @@ from schemas.errors import EngineFailed, TimedOut, TurnwireError, Unavailable
 from services.cli.observer import observing
 from services.cli.registry import Command
 from services.cli.signals import run
-from services.frontend.apis.responses.state.store import bucket_config
 from services.frontend.rollouts.store import rollout_bucket
+from services.frontend.stored.store import bucket_config
 from services.images.store import image_bucket
 from services.runtime.bus import Bus
 from services.runtime.config import BucketsConfig, BusConfig

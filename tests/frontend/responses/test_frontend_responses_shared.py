@@ -12,8 +12,8 @@ from structlog.typing import FilteringBoundLogger
 
 from schemas import subjects
 from schemas.control import ResponseCancelled, ResponseDeleted, decode_notice
-from services.frontend.apis.responses.state import store
-from services.frontend.apis.responses.state.store import Sharing, bucket_config
+from services.frontend.stored import store
+from services.frontend.stored.store import Sharing, bucket_config
 from services.runtime.bus import Delivery
 from services.runtime.config import FrontendConfig
 from services.runtime.process import Process

@@ -7,11 +7,11 @@ from typing import TypeAlias
 from aiohttp import web
 
 from services.frontend.apis.responses.render.events import KEEPALIVE, payloads, sse_frame
-from services.frontend.apis.responses.state.record import StoredResponse
 from services.frontend.apis.responses.state.recording import unpack_events
-from services.frontend.apis.responses.state.store import MemoryStore
 from services.frontend.apis.shared.openai.chunks import DONE
 from services.frontend.http.sse import EventStream, SseWriter
+from services.frontend.stored.record import StoredResponse
+from services.frontend.stored.store import MemoryStore
 from services.runtime.config import FrontendConfig
 
 POLL_S = 0.5

@@ -9,8 +9,8 @@ from msgspec import Raw
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire, wire_answers
 from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest
-from services.frontend.apis.responses.state.record import item_id
 from services.frontend.apis.shared.openai.wording import invalid_value, out_of_range
+from services.frontend.stored.record import item_id
 
 DEFAULT_LIMIT = 20
 MAX_LIMIT = 100

@@ -15,8 +15,8 @@ from services.frontend.apis.responses.dialect import ConvertedRequest
 from services.frontend.apis.responses.render.stream import ResponsesStream
 from services.frontend.apis.responses.request.body import ResponsesRequest
 from services.frontend.apis.responses.state.input_items import stored_items
-from services.frontend.apis.responses.state.record import StoredResponse
-from services.frontend.apis.responses.state.store import MemoryStore
+from services.frontend.stored.record import StoredResponse
+from services.frontend.stored.store import MemoryStore
 from services.frontend.turns.interfaces import AnswerInfo, Renderer
 from services.runtime.observability.telemetry import FilteringBoundLogger
 

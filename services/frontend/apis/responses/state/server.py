@@ -1,7 +1,6 @@
 """Handles the routes under `/v1/responses`, and ends running responses with the process."""
 
 import asyncio
-import time
 from contextlib import ExitStack, suppress
 
 from aiohttp import web
@@ -18,20 +17,15 @@ from services.frontend.apis.responses.state.expand import chain_items
 from services.frontend.apis.responses.state.follow import send_events, stored_events
 from services.frontend.apis.responses.state.input_items import integer, list_page, page_of
 from services.frontend.apis.responses.state.intake import Intake
-from services.frontend.apis.responses.state.record import StoredResponse
 from services.frontend.apis.responses.state.recording import AcceptedRequest, StoredStream
 from services.frontend.apis.responses.state.sealing import Sealers
 from services.frontend.apis.responses.state.socket import Connections
-from services.frontend.apis.responses.state.store import (
-    SHARING,
-    MemoryStore,
-    SharedStore,
-    StoreLimits,
-)
 from services.frontend.apis.shared.api import ApiSetup, encoded_response, json_response
 from services.frontend.apis.shared.http_answer import HttpAnswer, http_answer, read_request
 from services.frontend.http.auth import CALLERS
 from services.frontend.http.middleware import REQUEST_CONTEXT
+from services.frontend.stored.record import StoredResponse
+from services.frontend.stored.store import STORE
 from services.frontend.turns.turn_service import ModelAccess
 
 PATH = "/v1/responses"
@@ -50,7 +44,7 @@ class ResponsesServer:
         config = setup.config
         self.dialect = Responses(config.served_tools)
         self._turns = setup.turns
-        self.store = _open_store(setup)
+        self.store = setup.app[STORE]
         sealers = Sealers(config.seal_key_file)
         self._intake = Intake(self.dialect, self.store, sealers, setup.turns)
         self.background = Background(self.store, setup.turns, setup.app[CALLERS])
@@ -253,17 +247,6 @@ class ResponsesServer:
             if record.ended:
                 break
         return record
-
-
-def _open_store(setup: ApiSetup) -> MemoryStore:
-    config = setup.config
-    limits = StoreLimits(
-        config.response_store_ttl_s, config.response_store_entries, config.response_store_bytes
-    )
-    sharing = setup.app.get(SHARING)
-    if sharing is None:
-        return MemoryStore(limits, time.time)
-    return SharedStore(limits, time.time, sharing, setup.log)
 
 
 RESPONSES: web.AppKey[ResponsesServer] = web.AppKey("responses", ResponsesServer)

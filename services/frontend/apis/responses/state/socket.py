@@ -38,15 +38,15 @@ from services.frontend.apis.responses.render.events import payloads
 from services.frontend.apis.responses.request.body import ResponsesRequest
 from services.frontend.apis.responses.state import frames
 from services.frontend.apis.responses.state.intake import Intake
-from services.frontend.apis.responses.state.record import StoredResponse
 from services.frontend.apis.responses.state.recording import AcceptedRequest
 from services.frontend.apis.responses.state.running import RunningResponse
 from services.frontend.apis.responses.state.socket_writer import SocketWriter
-from services.frontend.apis.responses.state.store import ConnectionStore, StoreLimits
 from services.frontend.http.auth import CALLERS
 from services.frontend.http.bodies import is_large, run_in_thread_if
 from services.frontend.http.held_bytes import HeldBytes
 from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
+from services.frontend.stored.record import StoredResponse
+from services.frontend.stored.store import ConnectionStore, StoreLimits
 from services.frontend.turns.turn_service import ModelAccess
 
 MAX_AGE_S = 60 * 60.0

@@ -8,6 +8,7 @@ Deletions are published, so that every frontend drops the response.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import TypeAlias
@@ -21,13 +22,13 @@ from typing_extensions import override
 
 from schemas.control import ResponseCancelled, ResponseDeleted, ResponseNotice
 from schemas.errors import TooLarge, TurnwireError
-from services.frontend.apis.responses.state.record import (
+from services.frontend.stored.record import (
     StoredResponse,
     decode,
     failed_view,
     response_of_item,
 )
-from services.runtime.config import ResponseStoreConfig
+from services.runtime.config import FrontendConfig, ResponseStoreConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 from services.runtime.storage.kv import Bucket, BucketConfig, digest_key
 
@@ -208,10 +209,6 @@ class Sharing(Struct, frozen=True):
     """`Process.spawn`."""
 
 
-SHARING: web.AppKey[Sharing] = web.AppKey("sharing", Sharing)
-"""Set if frontends share their responses."""
-
-
 def bucket_config(config: ResponseStoreConfig) -> BucketConfig:
     """The bucket of stored responses."""
     return BucketConfig(
@@ -356,3 +353,18 @@ def _of_tenant(value: bytes | None, id: str, tenant: str | None) -> StoredRespon
     if record is None or record.id != id or record.tenant != tenant:
         return None
     return record
+
+
+def open_store(
+    config: FrontendConfig, sharing: Sharing | None, log: FilteringBoundLogger
+) -> MemoryStore:
+    """Makes the store of a frontend. `sharing`: set if frontends share it."""
+    limits = StoreLimits(
+        config.response_store_ttl_s, config.response_store_entries, config.response_store_bytes
+    )
+    if sharing is None:
+        return MemoryStore(limits, time.time)
+    return SharedStore(limits, time.time, sharing, log)
+
+
+STORE: web.AppKey[MemoryStore] = web.AppKey("store", MemoryStore)

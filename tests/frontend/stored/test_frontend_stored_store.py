@@ -12,8 +12,8 @@ from structlog.typing import FilteringBoundLogger
 from schemas.errors import Invalid
 from services.frontend.apis.responses.state.expand import MAX_CHAIN, chain_items
 from services.frontend.apis.responses.state.input_items import list_page
-from services.frontend.apis.responses.state.record import StoredResponse
-from services.frontend.apis.responses.state.store import (
+from services.frontend.stored.record import StoredResponse
+from services.frontend.stored.store import (
     MemoryStore,
     SharedStore,
     Sharing,

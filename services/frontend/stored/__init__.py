@@ -1,0 +1,1 @@
+"""Keeps what clients may refer to later: responses, so far."""
