@@ -182,9 +182,7 @@ def _formats(apis: tuple[Api, ...]) -> dict[str, ErrorFormat]:
 def _with_hosted_tools(
     gateway: TurnGateway, app: web.Application, config: FrontendConfig, telemetry: Telemetry
 ) -> TurnGateway:
-    """Returns the gateway, with hosted tools in front of it if any are served."""
-    if config.web_provider is None:
-        return gateway
+    """Returns the gateway with hosted tools in front of it."""
     provider = provider_of(config)
     hosted = HostedToolGateway(gateway, provider, config, telemetry.registry, telemetry.log)
     app.cleanup_ctx.append(hosted.context)

@@ -1,5 +1,5 @@
-"""Describes the tools that the frontend runs for the client (web search and fetch) and their
-results to the model.
+"""Describes the tools that the frontend runs for the client (web search and fetch, the search of
+tools) and their results to the model.
 
 A new result and one that a client sends back are rendered as the same text, so that prompts keep
 their prefix.
@@ -16,7 +16,17 @@ from typing import Any
 
 import msgspec
 
-from schemas.conversation import Call, HostedTool, Message, Part, Result, Text, ToolSpec
+from schemas.conversation import (
+    Call,
+    HostedTool,
+    Message,
+    Part,
+    Result,
+    ResultPart,
+    Text,
+    ToolReference,
+    ToolSpec,
+)
 from schemas.events import HostedResult, WebSource
 
 _PACKED = "turnwire.1."
@@ -33,6 +43,16 @@ _FUNCTIONS: dict[str, tuple[str, str, str]] = {
         "url",
         "The complete URL of the page.",
     ),
+    "tool_search_regex": (
+        "Searches for tools that are not listed yet. Those that it finds can be called afterwards.",
+        "pattern",
+        "Regular expression, as for Python's re.search, for names, descriptions and arguments.",
+    ),
+    "tool_search_bm25": (
+        "Searches for tools that are not listed yet. Those that it finds can be called afterwards.",
+        "query",
+        "Words that describe what the tools should do.",
+    ),
 }
 """For each kind: description, name of the one argument, description of the argument."""
 
@@ -46,7 +66,7 @@ def hosted_spec(hosted: HostedTool, name: str = "") -> ToolSpec:
 
 
 def hosted_argument(kind: str, arguments: str) -> str:
-    """Returns the query or URL of a call; "" if the arguments are invalid."""
+    """Returns the query, pattern or URL of a call; "" if the arguments are invalid."""
     _, argument, _ = _FUNCTIONS[kind]
     try:
         value = msgspec.json.decode(arguments, type=dict[str, Any]).get(argument)
@@ -60,6 +80,9 @@ def result_part(result: HostedResult) -> Result:
     if result.error is not None:
         text = f"Error: {result.error}"
         return Result(result.call_id, [Text(text)], is_error=True, name=result.name)
+    if result.tools:
+        parts: list[ResultPart] = [ToolReference(name) for name in result.tools]
+        return Result(result.call_id, parts, name=result.name)
     pages = [_page(number, source) for number, source in enumerate(result.sources, 1)]
     text = "\n\n".join(pages) or "No results."
     return Result(result.call_id, [Text(text)], name=result.name)

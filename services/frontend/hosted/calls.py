@@ -1,18 +1,20 @@
-"""Runs calls of hosted tools at the provider, within their limits, and counts them."""
+"""Runs calls of hosted tools, within their limits, and counts them: those of the web at the
+provider, searches of tools here."""
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client import Counter as MetricCounter
 
-from schemas.conversation import Call, Conversation, HostedTool
+from schemas.conversation import Call, Conversation, HostedTool, ToolSpec
 from schemas.events import HostedResult, WebSource
 from services.frontend.content.hosted_tools import hosted_argument
-from services.frontend.hosted.contract import Provider, ProviderError
+from services.frontend.hosted.contract import SEARCHES_OF_TOOLS, Provider, ProviderError
 from services.frontend.hosted.policy import permitted_sources, refusal_code
+from services.frontend.hosted.tool_search import InvalidPattern, find_tools
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
@@ -40,7 +42,7 @@ class CallRunner:
         )
         self._seconds = Histogram(
             "turnwire_hosted_call_seconds",
-            "From a call of a provider to its answer.",
+            "From the call of a hosted tool to its result.",
             ["tool"],
             registry=registry,
             buckets=CALL_S,
@@ -51,15 +53,24 @@ class CallRunner:
         self._calls.labels(call.kind, code).inc()
         return replace(call, error=code)
 
-    async def run(
+    async def search_web(
         self, call: HostedResult, tool: HostedTool, argument: str, turn: str
     ) -> HostedResult:
         """Returns a call with the provider's sources, or with an error code."""
+        return await self._counted(self._call_provider(call, tool, argument, turn), tool)
+
+    async def search_tools(
+        self, call: HostedResult, tool: HostedTool, argument: str, tools: Sequence[ToolSpec]
+    ) -> HostedResult:
+        """Returns a call with the names of the tools that it found, or with an error code."""
+        return await self._counted(_search_tools(call, tool, argument, tools), tool)
+
+    async def _counted(self, work: Awaitable[HostedResult], tool: HostedTool) -> HostedResult:
         loop = asyncio.get_running_loop()
         started = loop.time()
         outcome = "cancelled"
         try:
-            result = await self._call_provider(call, tool, argument, turn)
+            result = await work
             outcome = result.error or "ok"
             return result
         finally:
@@ -107,7 +118,9 @@ class AnswerCalls:
         code = self._refusal_code(call.name, tool, argument, conversation)
         if code is not None:
             return self._runner.refuse(result, code)
-        return await self._runner.run(result, tool, argument, self._turn)
+        if tool.kind in SEARCHES_OF_TOOLS:
+            return await self._runner.search_tools(result, tool, argument, conversation.tools)
+        return await self._runner.search_web(result, tool, argument, self._turn)
 
     def _refusal_code(
         self, name: str, tool: HostedTool, argument: str, conversation: Conversation
@@ -118,6 +131,18 @@ class AnswerCalls:
         if tool.max_uses is not None and self._uses[name] > tool.max_uses:
             return "max_uses_exceeded"
         return refusal_code(tool, argument, conversation, allow_private=config.web_allow_private)
+
+
+async def _search_tools(
+    call: HostedResult, tool: HostedTool, argument: str, tools: Sequence[ToolSpec]
+) -> HostedResult:
+    try:
+        names = await asyncio.to_thread(find_tools, tool.kind, argument, tools)
+    except InvalidPattern:
+        return replace(call, error="invalid_tool_input")
+    except TimeoutError:
+        return replace(call, error="execution_time_exceeded")
+    return replace(call, tools=names)
 
 
 def _as_requested(source: WebSource, url: str) -> WebSource:

@@ -2,7 +2,9 @@
 
 from typing import Final, Protocol
 
-from schemas.conversation import HostedTool
+from typing_extensions import override
+
+from schemas.conversation import HostedKind, HostedTool
 from schemas.events import WebSource
 
 ERRORS: Final = frozenset(
@@ -22,6 +24,9 @@ ERRORS: Final = frozenset(
     }
 )
 """The error codes of Anthropic's web search and fetch."""
+SEARCHES_OF_TOOLS: Final[frozenset[HostedKind]] = frozenset(
+    {"tool_search_regex", "tool_search_bm25"}
+)
 
 
 class ProviderError(Exception):
@@ -46,3 +51,15 @@ class Provider(Protocol):
 
     async def close(self) -> None:
         """Closes its connections."""
+
+
+class NoProvider(Provider):
+    """The provider of a server that runs no web tools."""
+
+    @override
+    async def run(self, tool: HostedTool, argument: str) -> list[WebSource]:
+        raise ProviderError("unavailable", "no provider is configured")
+
+    @override
+    async def close(self) -> None:
+        pass

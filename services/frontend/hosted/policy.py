@@ -22,7 +22,7 @@ def refusal_code(
     """
     if not argument:
         return "invalid_tool_input"
-    if tool.kind == "web_search":
+    if tool.kind != "web_fetch":
         return "query_too_long" if len(argument) > MAX_QUERY_CHARS else None
     if len(argument) > MAX_URL_CHARS:
         return "url_too_long"

@@ -10,7 +10,13 @@ from typing_extensions import override
 
 from schemas.conversation import HostedTool
 from schemas.events import WebSource
-from services.frontend.hosted.contract import ERRORS, Provider, ProviderError, argument_name
+from services.frontend.hosted.contract import (
+    ERRORS,
+    NoProvider,
+    Provider,
+    ProviderError,
+    argument_name,
+)
 from services.runtime.config import FrontendConfig, read_key
 
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
@@ -98,7 +104,9 @@ def _error_code(tool: HostedTool, status: int) -> str:
 
 def provider_of(config: FrontendConfig) -> Provider:
     """Makes the configured provider. Raises ValueError if its package is missing."""
-    url = config.web_provider or ""
+    url = config.web_provider
+    if url is None:
+        return NoProvider()
     key_file = config.web_provider_key_file
     if config.web_provider_protocol == "http":
         return HttpProvider(url, key_file, MAX_ANSWER_BYTES)

@@ -313,9 +313,9 @@ class FrontendConfig(ResponseStoreConfig, ImageStoreConfig, RolloutStoreConfig, 
     web_timeout_s: Positive = 20.0
     """Longest time of one search or fetch."""
     web_max_rounds: Count = 10
-    """Most turns of the model in one answer after searches or fetches."""
+    """Most turns of the model in one answer after calls of hosted tools."""
     web_max_calls: Count = 20
-    """Most searches and fetches in one answer; a request's `max_uses` may only lower it."""
+    """Most calls of hosted tools in one answer; a request's `max_uses` may only lower it."""
     web_max_chars: Count = 100_000
     """Most characters of one search or page that the model gets."""
     web_allow_private: bool = False
@@ -332,10 +332,12 @@ class FrontendConfig(ResponseStoreConfig, ImageStoreConfig, RolloutStoreConfig, 
 
     @property
     def served_tools(self) -> list[str]:
-        """The kinds of hosted tools that are served."""
+        """The kinds of hosted tools that are served. Searches of tools need no provider."""
         if self.web_provider is None:
-            return []
-        return ["web_search", "web_fetch"] if self.web_fetch else ["web_search"]
+            return ["tool_search"]
+        if self.web_fetch:
+            return ["tool_search", "web_search", "web_fetch"]
+        return ["tool_search", "web_search"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,100 @@
+"""Searches of deferred tools: by words, and by regular expressions that may be hostile."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.conversation import HostedTool, ToolSpec
+from services.frontend.content.hosted_tools import hosted_spec
+from services.frontend.hosted import tool_search
+from services.frontend.hosted.tool_search import MAX_FOUND, InvalidPattern, find_tools
+
+
+def tool(name: str, description: str = "", **arguments: str) -> ToolSpec:
+    properties = {key: {"type": "string", "description": about} for key, about in arguments.items()}
+    schema = {"type": "object", "properties": properties}
+    return ToolSpec(name, description, schema, deferred=True)
+
+
+TOOLS = [
+    tool("getWeather", "Current conditions.", city="The town to look at."),
+    tool("slack_send_message", "Posts to a channel.", channel="Its name."),
+    tool("slack_list_channels", "Lists channels."),
+    tool("create_issue", "Opens an issue; use getWeather for weather."),
+    ToolSpec("listed_weather", "Weather, but not deferred."),
+    hosted_spec(HostedTool("tool_search_bm25")),
+]
+
+
+@pytest.mark.parametrize(
+    ("query", "first"),
+    [
+        ("what is the weather in this town", "getWeather"),
+        ("send a slack message", "slack_send_message"),
+        ("channels of slack", "slack_list_channels"),
+        ("issue", "create_issue"),
+        ("issues", "create_issue"),
+    ],
+)
+def test_words_find_tools(query: str, first: str) -> None:
+    assert find_tools("tool_search_bm25", query, TOOLS)[0] == first
+
+
+def test_no_word_is_known() -> None:
+    assert find_tools("tool_search_bm25", "quantum", TOOLS) == []
+    assert find_tools("tool_search_bm25", "weather", []) == []
+
+
+def test_patterns_find_tools() -> None:
+    assert find_tools("tool_search_regex", "(?i)weather", TOOLS) == ["getWeather", "create_issue"]
+    assert find_tools("tool_search_regex", "^slack_.*", TOOLS) == [
+        "slack_send_message",
+        "slack_list_channels",
+    ]
+    assert find_tools("tool_search_regex", "The town", TOOLS) == ["getWeather"]
+    assert find_tools("tool_search_regex", "nothing", TOOLS) == []
+
+
+def test_nested_arguments_are_read() -> None:
+    inner = {"properties": {"zip_code": {"description": "Postal number."}}}
+    schema = {
+        "properties": {"address": {"items": [inner, {"anyOf": [{"description": "Or a map"}]}]}}
+    }
+    tools = [*TOOLS, ToolSpec("ship", schema=schema, deferred=True)]
+    for query in ("zip code", "postal", "map"):
+        assert find_tools("tool_search_bm25", query, tools) == ["ship"]
+
+
+def test_few_tools_are_found() -> None:
+    many = [tool(f"weather_{number}") for number in range(50)]
+    for kind in ("tool_search_bm25", "tool_search_regex"):
+        assert len(find_tools(kind, "weather", many)) == MAX_FOUND  # type: ignore[arg-type]
+
+
+def test_names_have_their_namespace() -> None:
+    spaced = ToolSpec("ship", "Ships.", namespace="crm", deferred=True)
+    assert find_tools("tool_search_regex", "^crm__", [spaced]) == ["crm__ship"]
+
+
+@pytest.mark.parametrize("pattern", ["(", "[", "*", "a" * 201, "(?P<x>)(?P<x>)\\"])
+def test_invalid_patterns(pattern: str) -> None:
+    with pytest.raises(InvalidPattern):
+        find_tools("tool_search_regex", pattern, TOOLS)
+
+
+def test_pattern_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool_search, "PATTERN_S", 0.05)
+    slow = [tool("t", "a" * 5000 + "!")]
+    with pytest.raises(TimeoutError):
+        find_tools("tool_search_regex", r"^(a|aa)+$", slow)
+
+
+@given(st.text(max_size=200), st.lists(st.text(max_size=30), max_size=5))
+def test_any_text_finds_tools_or_is_refused(argument: str, descriptions: list[str]) -> None:
+    tools = [tool(f"t{number}", text) for number, text in enumerate(descriptions)]
+    names = {known.name for known in tools}
+    assert set(find_tools("tool_search_bm25", argument, tools)) <= names
+    try:
+        assert set(find_tools("tool_search_regex", argument, tools)) <= names
+    except (InvalidPattern, TimeoutError):
+        pass
