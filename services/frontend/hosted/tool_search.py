@@ -30,7 +30,7 @@ _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+|[^\W\d_a-zA-Z]+")
 
 
 class InvalidPattern(ValueError):
-    """A pattern is no regular expression."""
+    """A pattern is not a regular expression."""
 
 
 def find_tools(kind: HostedKind, argument: str, tools: Sequence[ToolSpec]) -> list[str]:
@@ -45,7 +45,7 @@ def find_tools(kind: HostedKind, argument: str, tools: Sequence[ToolSpec]) -> li
 
 
 def _matching(pattern: str, tools: Sequence[ToolSpec]) -> list[str]:
-    """Returns the tools that a regular expression matches: first those whose names it matches."""
+    """Returns the tools that a regular expression matches, first those with a matching name."""
     if len(pattern) > MAX_PATTERN_CHARS:
         raise InvalidPattern(f"more than {MAX_PATTERN_CHARS} characters")
     try:
