@@ -128,7 +128,9 @@ class FrameSender:
             window = (
                 heartbeat.window_bytes if heartbeat and heartbeat.window_bytes else INITIAL_WINDOW
             )
-            link = self._links[receiver] = SendLink(window, self._generation)
+            link = self._links[receiver] = SendLink(
+                window, self._generation, self._subject(receiver)
+            )
         return link
 
     def _drain_soon(self) -> None:
@@ -169,7 +171,7 @@ class FrameSender:
                 continue
             link.record_sent(len(data))
             try:
-                self._process.bus.publish(self._subject(receiver), data)
+                self._process.bus.publish(link.subject, data)
             except TooLarge as error:
                 self._process.log.error(
                     "stream.frame_too_large", receiver=receiver, error=str(error)

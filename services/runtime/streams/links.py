@@ -31,8 +31,13 @@ def generation(seq: int) -> int:
 class SendLink:
     """The sender's side of one link."""
 
-    def __init__(self, window: int, generation: int = 0) -> None:
-        """`window`: bytes that may be under way before the first credit."""
+    def __init__(self, window: int, generation: int = 0, subject: str = "") -> None:
+        """
+        Args:
+            window: bytes that may be under way before the first credit.
+            subject: the receiver's.
+        """
+        self.subject = subject
         self.window = max(window, 1)
         self.seq = generation << GENERATION_BITS
         self.under_way = 0

@@ -145,11 +145,11 @@ class Outbox:
         queue = self._queues.get(parser)
         if queue is None:
             return None
-        frame = TokenFrame(self._worker, seq)
         if not queue.waiting:
-            frame.entries.extend(queue.take_gone())
-            return frame if frame.entries else None
+            gone = queue.take_gone()
+            return TokenFrame(self._worker, seq, gone) if gone else None
 
+        frame = TokenFrame(self._worker, seq)
         try:
             self._collect(queue, seq, frame.entries)
         except Exception:
