@@ -1,1 +1,1 @@
-"""Keeps what clients may refer to later: responses, so far."""
+"""Keeps what clients may refer to later: responses, and the replies of message threads."""

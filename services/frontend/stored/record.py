@@ -1,11 +1,14 @@
-"""The record of a stored response, for showing it, replaying its stream and continuing from it."""
+"""The records of what is stored: responses, for showing them, replaying their streams and
+continuing from them, and the replies of message threads, for continuing from them."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
 
 import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
+from typing_extensions import override
 
 ENDED = frozenset({"completed", "incomplete", "failed", "cancelled"})
 """The final states of a response."""
@@ -15,17 +18,38 @@ _ITEM_OVERHEAD_BYTES = 120
 _OWN_ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{24}).*")
 
 
-class StoredResponse(Struct, frozen=True, omit_defaults=True):
-    """One state of one response; a later state is a new record."""
+class StoredRecord(Struct, frozen=True, omit_defaults=True, kw_only=True, tag_field="kind"):
+    """What every record has."""
 
     id: str
     created: float
     """Unix time in seconds."""
+    tenant: str | None = None
+    """The tenant that created it; other tenants cannot see it."""
+    owner: str = ""
+    """The process in which it runs; empty when it has ended."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether its state is final."""
+        return True
+
+    @property
+    def size(self) -> int:
+        """The approximate size in memory, in bytes."""
+        return _OVERHEAD_BYTES
+
+    def items(self) -> Iterator[tuple[str, Raw]]:
+        """Its parts that have ids of their own, each with its id."""
+        return iter(())
+
+
+class StoredResponse(StoredRecord, frozen=True, omit_defaults=True, kw_only=True, tag="response"):
+    """One state of one response; a later state is a new record."""
+
     response: Raw
     """The Response object."""
     status: str
-    tenant: str | None = None
-    """The tenant that created it; other tenants cannot see it."""
     previous: str | None = None
     """The response that this one continues."""
     input: list[Raw] = []
@@ -37,12 +61,10 @@ class StoredResponse(Struct, frozen=True, omit_defaults=True):
     context: list[Raw] | None = None
     """Set where it was compacted: the items with which a chain starts here, in place of the earlier
     ones."""
-    owner: str = ""
-    """The process in which it runs; empty when it has ended."""
 
     @property
+    @override
     def ended(self) -> bool:
-        """Whether its state is final."""
         return self.status in ENDED
 
     @property
@@ -56,13 +78,12 @@ class StoredResponse(Struct, frozen=True, omit_defaults=True):
         return self.previous if self.context is None else None
 
     @property
+    @override
     def size(self) -> int:
-        """The approximate size in memory, in bytes."""
-        items = [*self.input, *self.output, *(self.context or ())]
-        items_size = sum(len(memoryview(raw)) + _ITEM_OVERHEAD_BYTES for raw in items)
-        response_size = len(memoryview(self.response))
-        return _OVERHEAD_BYTES + items_size + response_size + len(self.events)
+        items = [*self.input, *self.output, *(self.context or ()), self.response]
+        return _OVERHEAD_BYTES + _size(items) + len(self.events)
 
+    @override
     def items(self) -> Iterator[tuple[str, Raw]]:
         """Its own input and its output, each item with its id."""
         for raw in (*self.input, *self.output):
@@ -71,6 +92,27 @@ class StoredResponse(Struct, frozen=True, omit_defaults=True):
     def item(self, id: str) -> Raw | None:
         """The item with this id."""
         return next((raw for name, raw in self.items() if name == id), None)
+
+
+class StoredReply(StoredRecord, frozen=True, omit_defaults=True, kw_only=True, tag="reply"):
+    """A reply of a message thread, with the messages that it answers."""
+
+    previous: str | None = None
+    """The reply that this one continues; None: it begins a thread."""
+    messages: list[Raw] = []
+    """The messages of its own request and the reply; earlier ones are those of `previous`."""
+    head: Raw | None = None
+    """Set in the first reply of a thread: the members of the request that hold for the whole
+    thread, as an object."""
+
+    @property
+    @override
+    def size(self) -> int:
+        return _OVERHEAD_BYTES + _size([*self.messages, self.head or Raw()])
+
+
+Record: TypeAlias = StoredResponse | StoredReply
+"""Every kind of record."""
 
 
 def item_id(raw: Raw) -> str:
@@ -85,7 +127,7 @@ def response_of_item(id: str) -> str:
     return f"resp_{match[1]}" if match else ""
 
 
-def decode(data: bytes) -> StoredResponse | None:
+def decode(data: bytes) -> Record | None:
     """Decodes a record from JSON; None for other data, such as that of another release."""
     try:
         return _record.decode(data)
@@ -101,9 +143,13 @@ def failed_view(record: StoredResponse) -> StoredResponse:
     return replace(record, status="failed", response=response, owner="")
 
 
+def _size(raws: Iterable[Raw]) -> int:
+    return sum(len(memoryview(raw)) + _ITEM_OVERHEAD_BYTES for raw in raws)
+
+
 class _Named(Struct):
     id: str = ""
 
 
-_record = msgspec.json.Decoder(StoredResponse)
+_record: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 _named = msgspec.json.Decoder(_Named)

@@ -1,8 +1,9 @@
-"""Keeps responses in memory, bounded in count, bytes and time; each tenant sees only its own.
+"""Keeps responses and replies of message threads in memory, bounded in count, bytes and time; each
+tenant sees only its own.
 
 Several frontends share a `SharedStore`: each has its own memory, and all use one JetStream bucket.
 
-A response is written to the bucket at once. Another frontend reads it there, and retries for a
+A record is written to the bucket at once. Another frontend reads it there, and retries for a
 moment, since a client may be faster than the bus, and than the copies of a replicated bucket.
 Deletions are published, so that every frontend drops the response.
 """
@@ -11,7 +12,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from operator import attrgetter
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -23,6 +24,8 @@ from typing_extensions import override
 from schemas.control import ResponseCancelled, ResponseDeleted, ResponseNotice
 from schemas.errors import TooLarge, TurnwireError
 from services.frontend.stored.record import (
+    Record,
+    StoredRecord,
     StoredResponse,
     decode,
     failed_view,
@@ -36,10 +39,10 @@ BUCKET = "tw_responses"
 MAX_VALUE_BYTES = 7 * 1024 * 1024
 """The largest value in bytes, below the bus's limit of 8 MB."""
 WAITS_S = (0.02, 0.05, 0.1, 0.2)
-"""Pauses before reading the bucket again for a response that may be on its way. Replicas get 1 MB
+"""Pauses before reading the bucket again for a record that may be on its way. Replicas get 1 MB
 within 30 ms."""
 
-
+R = TypeVar("R", bound=StoredRecord)
 Clock: TypeAlias = Callable[[], float]
 """Unix time in seconds."""
 
@@ -53,7 +56,7 @@ class StoreLimits(Struct, frozen=True):
 
 
 class MemoryStore:
-    """Keeps responses in this process. Above a limit, the least recently used are dropped."""
+    """Keeps records in this process. Above a limit, the least recently used are dropped."""
 
     owner = "here"
     """The process in which responses of this store run."""
@@ -71,7 +74,7 @@ class MemoryStore:
         """The approximate size of all records."""
         return int(self._records.currsize)
 
-    def put(self, record: StoredResponse) -> None:
+    def put(self, record: Record) -> None:
         """Keeps a record in place of an earlier one with its id; it can be read once this returns.
         A record larger than the limit is not kept."""
         self.forget(record.id)
@@ -83,29 +86,30 @@ class MemoryStore:
             self._records.popitem()
         self._forget_expired()
 
-    def find(self, id: str, tenant: str | None) -> StoredResponse | None:
-        """The tenant's response with this id, if it is in this process."""
+    def find(self, kind: type[R], id: str, tenant: str | None) -> R | None:
+        """The tenant's record of this kind and id, if it is in this process."""
         if id not in self._records:
             return None
         record = self._records.peek(id)
-        if record.tenant != tenant:
+        if record.tenant != tenant or not isinstance(record, kind):
             return None
         if self._is_expired(record):
             self.forget(id)
             return None
-        return self._records[id]
+        self._records.touch(id)
+        return record
 
     async def get(
-        self, id: str, tenant: str | None, *, ended: bool = False
-    ) -> StoredResponse | None:
-        """The tenant's response with this id. `ended`: the client may know of its end. Raises
+        self, kind: type[R], id: str, tenant: str | None, *, ended: bool = False
+    ) -> R | None:
+        """The tenant's record of this kind and id. `ended`: the client may know of its end. Raises
         TurnwireError where a shared store does not answer."""
-        return self.find(id, tenant)
+        return self.find(kind, id, tenant)
 
     async def item(self, id: str, tenant: str | None) -> Raw | None:
         """An input or output item of any of the tenant's responses. Raises as `get`."""
         response = self._records.responses.get((tenant, id), "")
-        return _item_of(self.find(response, tenant), id)
+        return _item_of(self.find(StoredResponse, response, tenant), id)
 
     async def items(self, ids: Iterable[str], tenant: str | None) -> dict[str, Raw]:
         """The items with these ids that are stored. Raises as `get`."""
@@ -118,7 +122,7 @@ class MemoryStore:
 
     async def delete(self, id: str, tenant: str | None) -> bool:
         """Deletes a response everywhere. Returns False where there was none. Raises as `get`."""
-        if self.find(id, tenant) is None:
+        if self.find(StoredResponse, id, tenant) is None:
             return False
         self.forget(id)
         return True
@@ -133,7 +137,7 @@ class MemoryStore:
     async def wait_for_writes(self) -> None:
         """Waits until every record that was put before this call is stored."""
 
-    def _is_expired(self, record: StoredResponse) -> bool:
+    def _is_expired(self, record: StoredRecord) -> bool:
         return self._clock() - record.created > self._limits.ttl_s
 
     def _forget_expired(self) -> None:
@@ -155,12 +159,12 @@ class ConnectionStore(MemoryStore):
 
     @override
     async def get(
-        self, id: str, tenant: str | None, *, ended: bool = False
-    ) -> StoredResponse | None:
-        record = self.find(id, tenant)
+        self, kind: type[R], id: str, tenant: str | None, *, ended: bool = False
+    ) -> R | None:
+        record = self.find(kind, id, tenant)
         if record is not None:
             return record
-        return await self._deployment.get(id, tenant, ended=ended)
+        return await self._deployment.get(kind, id, tenant, ended=ended)
 
     @override
     async def item(self, id: str, tenant: str | None) -> Raw | None:
@@ -170,7 +174,7 @@ class ConnectionStore(MemoryStore):
         return await self._deployment.item(id, tenant)
 
 
-class _Records(LRUCache[str, StoredResponse]):
+class _Records(LRUCache[str, Record]):
     """Records by id, with an index of their items."""
 
     def __init__(self, max_bytes: int) -> None:
@@ -178,11 +182,15 @@ class _Records(LRUCache[str, StoredResponse]):
         self.responses: dict[tuple[str | None, str], str] = {}
         """The response that has an item, by tenant and item id."""
 
-    def peek(self, id: str) -> StoredResponse:
+    def peek(self, id: str) -> Record:
         """The record; reading it does not count as use."""
         return Cache.__getitem__(self, id)
 
-    def __setitem__(self, id: str, record: StoredResponse) -> None:
+    def touch(self, id: str) -> None:
+        """Counts as use of a record."""
+        self[id]
+
+    def __setitem__(self, id: str, record: Record) -> None:
         super().__setitem__(id, record)
         for item, _ in record.items():
             self.responses[record.tenant, item] = id
@@ -210,10 +218,10 @@ class Sharing(Struct, frozen=True):
 
 
 def bucket_config(config: ResponseStoreConfig) -> BucketConfig:
-    """The bucket of stored responses."""
+    """The bucket of all records."""
     return BucketConfig(
         name=BUCKET,
-        description="Turnwire: stored responses",
+        description="Turnwire: stored responses and message threads",
         ttl_s=config.response_store_ttl_s,
         max_bytes=config.response_store_bytes,
         max_value_bytes=MAX_VALUE_BYTES,
@@ -221,7 +229,7 @@ def bucket_config(config: ResponseStoreConfig) -> BucketConfig:
 
 
 class SharedStore(MemoryStore):
-    """The store of several frontends: recent responses in this process's memory, all of them in the
+    """The store of several frontends: recent records in this process's memory, all of them in the
     bucket."""
 
     def __init__(
@@ -237,7 +245,7 @@ class SharedStore(MemoryStore):
         self._log = log
         self._writes: dict[str, asyncio.Task[None]] = {}
         self._reads: dict[str, object] = {}
-        """The newest read of each response in the bucket; none where it was deleted meanwhile."""
+        """The newest read of each record in the bucket; none where it was deleted meanwhile."""
 
     @override
     def forget(self, id: str) -> None:
@@ -245,7 +253,7 @@ class SharedStore(MemoryStore):
         self._reads.pop(id, None)
 
     @override
-    def put(self, record: StoredResponse) -> None:
+    def put(self, record: Record) -> None:
         """Writes to the bucket in the background, the states of one response in order."""
         super().put(record)
         before = self._writes.get(record.id)
@@ -255,26 +263,26 @@ class SharedStore(MemoryStore):
 
     @override
     async def get(
-        self, id: str, tenant: str | None, *, ended: bool = False
-    ) -> StoredResponse | None:
-        record = self.find(id, tenant)
+        self, kind: type[R], id: str, tenant: str | None, *, ended: bool = False
+    ) -> R | None:
+        record = self.find(kind, id, tenant)
         if record is not None and (record.ended or record.owner == self.owner):
             return record
         read = self._reads[id] = object()
         try:
-            record = await self._read(id, tenant, ended=ended)
+            stored = await self._read(id, tenant, ended=ended)
         finally:
             is_current = self._reads.get(id) is read
             if is_current:
                 del self._reads[id]
-        if record is None:
+        if stored is None:
             return None
-        if record.ended:
+        if stored.ended:
             if is_current:
-                super().put(record)
-        elif not self._sharing.alive(record.owner):
-            return failed_view(record)
-        return record
+                super().put(stored)
+        elif isinstance(stored, StoredResponse) and not self._sharing.alive(stored.owner):
+            stored = failed_view(stored)
+        return stored if isinstance(stored, kind) else None
 
     @override
     async def item(self, id: str, tenant: str | None) -> Raw | None:
@@ -283,11 +291,11 @@ class SharedStore(MemoryStore):
         response = response_of_item(id)
         if item is not None or not response:
             return item
-        return _item_of(await self.get(response, tenant, ended=True), id)
+        return _item_of(await self.get(StoredResponse, response, tenant, ended=True), id)
 
     @override
     async def delete(self, id: str, tenant: str | None) -> bool:
-        if await self.get(id, tenant) is None:
+        if await self.get(StoredResponse, id, tenant) is None:
             return False
         self.forget(id)
         await _wait_for(self._writes.get(id))
@@ -304,10 +312,10 @@ class SharedStore(MemoryStore):
         if self._writes:
             await asyncio.wait(list(self._writes.values()))
 
-    async def _read(self, id: str, tenant: str | None, *, ended: bool) -> StoredResponse | None:
-        """Reads a response from the bucket, again for a moment where it may be on its way."""
+    async def _read(self, id: str, tenant: str | None, *, ended: bool) -> Record | None:
+        """Reads a record from the bucket, again for a moment where it may be on its way."""
         key = digest_key(tenant, id)
-        record: StoredResponse | None = None
+        record: Record | None = None
         for pause in (0.0, *WAITS_S):
             await asyncio.sleep(pause)
             record = _of_tenant(await self._sharing.bucket.get(key), id, tenant)
@@ -315,20 +323,20 @@ class SharedStore(MemoryStore):
                 break
         return record
 
-    async def _write(self, record: StoredResponse, before: "asyncio.Task[None] | None") -> None:
+    async def _write(self, record: Record, before: "asyncio.Task[None] | None") -> None:
         await _wait_for(before)
         key = digest_key(record.tenant, record.id)
         value = msgspec.json.encode(record)
-        if len(value) > MAX_VALUE_BYTES:
+        if len(value) > MAX_VALUE_BYTES and isinstance(record, StoredResponse):
             value = msgspec.json.encode(replace(record, events=b""))
         try:
             await self._sharing.bucket.put(key, value)
         except TooLarge:
             self._log.warning(
-                "responses.not_shared", response=record.id, bytes=len(value), reason="too large"
+                "stored.not_shared", id=record.id, bytes=len(value), reason="too large"
             )
         except TurnwireError as error:
-            self._log.warning("responses.not_shared", response=record.id, reason=error.info.message)
+            self._log.warning("stored.not_shared", id=record.id, reason=error.info.message)
 
     def _written(self, id: str, task: "asyncio.Task[None]") -> None:
         if self._writes.get(id) is task:
@@ -345,7 +353,7 @@ def _item_of(record: StoredResponse | None, id: str) -> Raw | None:
     return None if record is None else record.item(id)
 
 
-def _of_tenant(value: bytes | None, id: str, tenant: str | None) -> StoredResponse | None:
+def _of_tenant(value: bytes | None, id: str, tenant: str | None) -> Record | None:
     """The record in the bucket, if it is the tenant's: keys are only digests."""
     if value is None:
         return None

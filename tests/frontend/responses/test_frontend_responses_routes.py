@@ -12,6 +12,7 @@ from schemas.conversation import Reasoning, Result
 from schemas.errors import ContextOverflow, ErrorInfo, ErrorKind
 from schemas.events import Failed
 from services.frontend.apis.responses.dialect import ConvertedRequest
+from services.frontend.stored.record import StoredResponse
 from tests.frontend.responses.responses_client import ANSWER, Client, agent, keyed, said, types
 from tests.kit.bodies import MODEL, block, function_call, function_output, message, user
 from tests.kit.events import text
@@ -69,7 +70,10 @@ async def test_response_is_stored_before_its_end_is_sent(served: Served) -> None
         async for line in response.content:
             if line.startswith(b'data: {"type":"response.completed"'):
                 event = json.loads(line[6:])
-                assert await served.responses.store.get(event["response"]["id"], None) is not None
+                assert (
+                    await served.responses.store.get(StoredResponse, event["response"]["id"], None)
+                    is not None
+                )
                 return
     raise AssertionError("the response did not end")
 
@@ -186,7 +190,7 @@ async def test_response_is_not_stored_after_a_hangup(served: Served, gateway: Fa
         await response.content.readuntil(b"response.output_text.delta")
     turn = gateway.turns[0]
     await asyncio.wait_for(turn.cancel_seen.wait(), LIMIT_S)
-    assert await served.responses.store.get(f"resp_{turn.id}", None) is None
+    assert await served.responses.store.get(StoredResponse, f"resp_{turn.id}", None) is None
 
 
 async def test_counted_tokens_equal_the_prompts_tokens(

@@ -50,10 +50,10 @@ async def test_record_is_found_by_its_tenant_until_it_is_deleted() -> None:
     kept.put(record("a", tenant="t"))
     kept.put(record("a", tenant="t", status="incomplete"))
     for stranger in (None, "u", ""):
-        assert await kept.get("a", stranger) is None
+        assert await kept.get(StoredResponse, "a", stranger) is None
         assert await kept.item("in_a", stranger) is None
         assert not await kept.delete("a", stranger)
-    found = await kept.get("a", "t")
+    found = await kept.get(StoredResponse, "a", "t")
     assert found is not None
     assert found.status == "incomplete"
     assert await kept.item("in_a", "t") == item("in_a")
@@ -68,9 +68,11 @@ async def test_least_recently_used_record_is_dropped_first() -> None:
     kept = store(entries=3)
     for id in ("a", "b", "c"):
         kept.put(record(id))
-    await kept.get("a", None)
+    await kept.get(StoredResponse, "a", None)
     kept.put(record("d"))
-    found = [id for id in ("a", "b", "c", "d") if await kept.get(id, None) is not None]
+    found = [
+        id for id in ("a", "b", "c", "d") if await kept.get(StoredResponse, id, None) is not None
+    ]
     assert found == ["a", "c", "d"]
     assert await kept.item("in_b", None) is None
 
@@ -83,7 +85,7 @@ async def test_bytes_are_bounded() -> None:
     assert 5 < len(kept) < 20
     kept.put(record("huge"))
     kept.put(record("huge", input=[item("i", "x" * 30_000)]))
-    assert await kept.get("huge", None) is None
+    assert await kept.get(StoredResponse, "huge", None) is None
     assert kept.bytes <= 20_000
 
 
@@ -92,9 +94,9 @@ async def test_entries_expire() -> None:
     kept = store(clock)
     kept.put(record("a", created=clock.now))
     clock.now += 60
-    assert await kept.get("a", None) is not None
+    assert await kept.get(StoredResponse, "a", None) is not None
     clock.now += 0.5
-    assert await kept.get("a", None) is None
+    assert await kept.get(StoredResponse, "a", None) is None
     assert len(kept) == 0
 
 
@@ -131,13 +133,13 @@ async def test_response_that_is_deleted_while_it_is_read_does_not_come_back(
     spawn: Any = None
     sharing = Sharing(bucket, "here", lambda _id: True, lambda _notice: None, spawn)
     shared = SharedStore(StoreLimits(3600.0, 10, 1 << 20), Clock(), sharing, quiet_log)
-    reading = asyncio.create_task(shared.get("resp_a", None))
+    reading = asyncio.create_task(shared.get(StoredResponse, "resp_a", None))
     await asyncio.wait_for(bucket.reading.wait(), LIMIT_S)
     if deleted:
         shared.forget("resp_a")
     bucket.go.set()
     assert await reading == kept
-    assert (shared.find("resp_a", None) is None) == deleted
+    assert (shared.find(StoredResponse, "resp_a", None) is None) == deleted
 
 
 async def test_a_chain_has_a_limit_which_is_not_that_of_a_lost_response() -> None:

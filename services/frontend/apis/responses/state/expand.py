@@ -10,6 +10,7 @@ from schemas.errors import Invalid
 from services.frontend.apis.responses.errors import previous_not_found
 from services.frontend.apis.responses.request.body import ResponsesRequest
 from services.frontend.http.bodies import is_large
+from services.frontend.stored.record import StoredResponse
 from services.frontend.stored.store import MemoryStore
 
 MAX_CHAIN = 10_000
@@ -54,7 +55,7 @@ async def chain_items(store: MemoryStore, previous: str, tenant: str | None) -> 
     newest_first: list[list[Raw]] = []
     next_id: str | None = previous
     while next_id is not None:
-        record = await store.get(next_id, tenant, ended=True)
+        record = await store.get(StoredResponse, next_id, tenant, ended=True)
         if record is None:
             raise previous_not_found(previous)
         if len(newest_first) == MAX_CHAIN:

@@ -42,7 +42,7 @@ async def stored_events(store: MemoryStore, record: StoredResponse, after: int) 
     latest: StoredResponse | None = record
     while latest is not None and not latest.ended:
         await asyncio.sleep(POLL_S)
-        latest = await store.get(record.id, record.tenant)
+        latest = await store.get(StoredResponse, record.id, record.tenant)
     if latest is not None and latest.events:
         first = after + 1
         yield payloads(unpack_events(latest.events))[first:]

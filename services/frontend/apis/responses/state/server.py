@@ -234,7 +234,7 @@ class ResponsesServer:
     async def _stored_record(self, http: web.Request) -> StoredResponse:
         """The response that a path names. Raises NotFound."""
         id = http.match_info["id"]
-        record = await self.store.get(id, http[REQUEST_CONTEXT].owner)
+        record = await self.store.get(StoredResponse, id, http[REQUEST_CONTEXT].owner)
         if record is None:
             raise not_found("Response", id, "response_id")
         return record
@@ -243,7 +243,7 @@ class ResponsesServer:
         """Waits for a moment until a response has ended that another process cancels."""
         for _ in range(CANCEL_POLLS):
             await asyncio.sleep(CANCEL_POLL_S)
-            record = await self.store.get(record.id, record.tenant) or record
+            record = await self.store.get(StoredResponse, record.id, record.tenant) or record
             if record.ended:
                 break
         return record
