@@ -25,12 +25,9 @@ def promises(conversation: Conversation) -> set[str]:
     """The promises that a grammar of the turn keeps, named by the APIs' fields: `strict`,
     `grammar`, `format` (beside tools), `tool_choice` and `allowed_tools`. Empty for a turn without
     callable tools."""
-    if conversation.prompt is not None or conversation.sampling.ignore_eos:
+    if not may_call(conversation):
         return set()
     tools = callable_tools(conversation)
-    if not tools:
-        return set()
-
     choice = conversation.tool_choice
     promised = {
         "strict": any(tool.strict and tool.kind == "function" for tool in tools),
@@ -40,6 +37,13 @@ def promises(conversation: Conversation) -> set[str]:
         "allowed_tools": bool(choice.allowed),
     }
     return {name for name, is_promised in promised.items() if is_promised}
+
+
+def may_call(conversation: Conversation) -> bool:
+    """Whether the turn may have calls that a grammar can guide."""
+    if conversation.prompt is not None or conversation.sampling.ignore_eos:
+        return False
+    return bool(callable_tools(conversation))
 
 
 def callable_tools(conversation: Conversation) -> list[ToolSpec]:

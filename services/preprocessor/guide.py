@@ -1,15 +1,23 @@
-"""Finds what constrains a turn's output: the grammar that enforces the request's promises, and the
-budget of its reasoning tokens. Pure and CPU-bound."""
+"""Finds what constrains a turn's output: the grammar that enforces the request's promises and the
+operator's rule for calls, and the budget of its reasoning tokens. Pure and CPU-bound."""
+
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from schemas.conversation import Conversation
 from schemas.frames import ThoughtBudget
+from services.families.writing import Tags
+from services.guides.outline import outlined_tool
+from services.guides.promises import may_call
 from services.guides.turn import TurnForm, turn_grammar
 from services.guides.writer import Unguidable
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import LimitedPrompt
+
+CallRule: TypeAlias = Literal["", "syntax", "schema"]
+"""What every call of a turn must satisfy, as in `ParseContext.check_calls`."""
 
 
 class TurnGuide(Struct, frozen=True):
@@ -19,20 +27,39 @@ class TurnGuide(Struct, frozen=True):
     """As in `GenerateRequest`."""
     thought_budget: ThoughtBudget | None = None
     """As in `GenerateRequest`."""
+    check_calls: CallRule = ""
+    """As in `ParseContext`."""
+
+
+def call_rule(
+    conversation: Conversation, guide_calls: Literal["off", "syntax", "schema"]
+) -> CallRule:
+    """The rule for the calls of a turn, by the operator's setting; "": there is none."""
+    if guide_calls == "off" or not may_call(conversation):
+        return ""
+    return guide_calls
 
 
 def turn_guide(
-    conversation: Conversation, prompt: LimitedPrompt, setup: ModelSetup, *, with_grammar: bool
+    conversation: Conversation,
+    prompt: LimitedPrompt,
+    setup: ModelSetup,
+    *,
+    with_grammar: bool,
+    rule: CallRule = "",
+    covers_turn: bool = True,
 ) -> TurnGuide:
     """The guide of a turn. `with_grammar` takes some milliseconds of CPU, and is of no use where
-    nothing is promised, or no engine can enforce it."""
+    nothing is promised and there is no rule, or no engine can enforce it. `covers_turn`: whichever
+    worker takes the turn, the grammar guides all of it; otherwise the parser checks the calls."""
     budget = thought_budget(conversation, prompt, setup)
-    if not with_grammar:
-        return TurnGuide(thought_budget=budget)
-    if budget is not None:
-        rest = promised_grammar(conversation, prompt, setup, after_thought=True)
-        budget = replace(budget, grammar=rest)
-    return TurnGuide(promised_grammar(conversation, prompt, setup), budget)
+    grammar = ""
+    if with_grammar:
+        grammar = promised_grammar(conversation, prompt, setup, rule=rule)
+        if budget is not None:
+            rest = promised_grammar(conversation, prompt, setup, rule=rule, after_thought=True)
+            budget = replace(budget, grammar=rest)
+    return TurnGuide(grammar, budget, "" if grammar and covers_turn else rule)
 
 
 def promised_grammar(
@@ -40,15 +67,20 @@ def promised_grammar(
     prompt: LimitedPrompt,
     setup: ModelSetup,
     *,
+    rule: CallRule = "",
     after_thought: bool = False,
 ) -> str:
-    """The grammar that enforces the request's promises; "": none can describe the family's calls.
-    `after_thought`: that of the part of the turn after a thought that was ended."""
+    """The grammar that enforces the request's promises and the rule for calls; "": none can
+    describe the family's calls. `after_thought`: that of the part of the turn after a thought that
+    was ended."""
     choice = conversation.tool_choice
     rendered = prompt.rendered
     tools = prompt.tools
     if rendered.allowed_tools:
         tools = [tool for tool in tools if tool.name in rendered.allowed_tools]
+    if rule == "schema":
+        quoted = not isinstance(setup.family.style.arguments, Tags)
+        tools = [outlined_tool(tool, quoted=quoted) for tool in tools]
 
     form = TurnForm(
         tools=tools,

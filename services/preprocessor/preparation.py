@@ -6,12 +6,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+from schemas.control import ModelCard
 from schemas.conversation import Conversation, Unseal
 from schemas.frames import TurnRequest
 from services.guides.promises import GRAMMAR, promises
 from services.ledger.recall import Ledger
 from services.preprocessor.fingerprints import Fingerprints
-from services.preprocessor.guide import TurnGuide, turn_guide
+from services.preprocessor.guide import TurnGuide, call_rule, turn_guide
 from services.preprocessor.ledger_reader import (
     NO_LEDGER_READER,
     LedgerReader,
@@ -53,6 +54,7 @@ class Preparation:
         self._process = process
         self._sealer = sealer
         self._ledger = ledger
+        self._guide_calls = config.guide_calls
         self._fingerprints = Fingerprints(
             config.prompt_cache_mb * MIB,
             asyncio.get_running_loop().time,
@@ -93,7 +95,7 @@ class Preparation:
     ) -> PreparedTurn:
         """The turn of a request with this prompt."""
         conversation = request.conversation
-        guide = await self._guide(conversation, prompt)
+        guide = await self._guide(request, prompt)
         comparison = self._fingerprints.compare(request.turn, conversation, prompt)
         return prepare_turn(
             request, prompt, self.setup, guide, comparison=comparison, deadline=deadline
@@ -121,15 +123,26 @@ class Preparation:
     def _unseal(self, conversation: Conversation) -> Unseal:
         return self._sealer.of(conversation.client.tenant).open
 
-    async def _guide(self, conversation: Conversation, prompt: LimitedPrompt) -> TurnGuide:
-        with_grammar = self._can_guide() and bool(promises(conversation))
-        guide = partial(turn_guide, conversation, prompt, self.setup, with_grammar=with_grammar)
+    async def _guide(self, request: TurnRequest, prompt: LimitedPrompt) -> TurnGuide:
+        conversation = request.conversation
+        rule = call_rule(conversation, self._guide_calls)
+        can_guide = [GRAMMAR in card.features for card in self._workers()]
+        with_grammar = any(can_guide) and bool(rule or promises(conversation))
+        guide = partial(
+            turn_guide,
+            conversation,
+            prompt,
+            self.setup,
+            with_grammar=with_grammar,
+            rule=rule,
+            # Some engines start a grammar at the first token that they decode.
+            covers_turn=all(can_guide) and not request.resume,
+        )
         return await self.threads.run(guide) if with_grammar else guide()
 
-    def _can_guide(self) -> bool:
-        """Whether a worker's engine can enforce a grammar."""
-        workers = self._process.registry.living("worker")
-        return any(GRAMMAR in card.features for card in cards_of(workers, self.setup.card.name))
+    def _workers(self) -> list[ModelCard]:
+        """The model's entries of the living workers."""
+        return cards_of(self._process.registry.living("worker"), self.setup.card.name)
 
     def _window(self) -> int | None:
         """The widest context window among the workers; None where there is none yet."""

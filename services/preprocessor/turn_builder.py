@@ -37,7 +37,7 @@ def prepare_turn(
     conversation = request.conversation
     packed_ids = pack_ids(prompt.ids)
     ledger = _ledger_context(prompt, conversation)
-    context = _parse_context(request, prompt, setup, ledger, comparison)
+    context = _parse_context(request, prompt, setup, guide, ledger=ledger, comparison=comparison)
     return PreparedTurn(
         request=request,
         prompt=prompt,
@@ -56,6 +56,8 @@ def _parse_context(
     request: TurnRequest,
     prompt: LimitedPrompt,
     setup: ModelSetup,
+    guide: TurnGuide,
+    *,
     ledger: LedgerContext | None,
     comparison: PromptComparison | None,
 ) -> ParseContext:
@@ -76,6 +78,7 @@ def _parse_context(
         include_stop=sampling.include_stop,
         calls=_calls(conversation, prompt),
         allowed=prompt.rendered.allowed_tools,
+        check_calls=guide.check_calls,
         logprobs=sampling.logprobs,
         prompt_ids=pack_ids(prompt.ids) if sampling.return_token_ids else b"",
         count_thoughts=conversation.thinking.count_tokens,

@@ -1,8 +1,9 @@
 """The grammar of a turn, and its budget of reasoning tokens."""
 
 import dataclasses
-from typing import Any
+from typing import Any, get_args
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -17,9 +18,16 @@ from schemas.conversation import (
     ToolChoice,
     ToolSpec,
 )
-from schemas.frames import GenerateRequest, TurnRequest, unpack_ids
+from schemas.frames import GenerateRequest, ParseContext, TurnRequest, unpack_ids
+from services.families import find_family
 from services.guides.promises import promises
-from services.preprocessor.guide import promised_grammar, thought_budget, turn_guide
+from services.preprocessor.guide import (
+    CallRule,
+    call_rule,
+    promised_grammar,
+    thought_budget,
+    turn_guide,
+)
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import assemble
 from services.preprocessor.routing.holding import HoldReport
@@ -55,7 +63,12 @@ def asked(tools: list[ToolSpec], choice: ToolChoice | None = None, **more: Any) 
 
 class Guide:
     def __init__(
-        self, setup: ModelSetup, conversation: Conversation, *, rest: bool = False
+        self,
+        setup: ModelSetup,
+        conversation: Conversation,
+        *,
+        rule: CallRule = "",
+        rest: bool = False,
     ) -> None:
         prompt = assemble(conversation, setup)
         backend = setup.tokenizer.backend
@@ -63,7 +76,7 @@ class Guide:
             backend.to_str(), eos_token=backend.token_to_id("<|im_end|>")
         )
         self._setup = setup
-        self._text = promised_grammar(conversation, prompt, setup, after_thought=rest)
+        self._text = promised_grammar(conversation, prompt, setup, rule=rule, after_thought=rest)
         self._stop = prompt.stop_ids
 
     def takes(self, text: str) -> bool:
@@ -138,6 +151,49 @@ def test_end_of_a_thought_at_its_budget_fits_the_grammar(setup: ModelSetup) -> N
     ):
         assert whole.takes("Hm" + end + text) is fits, text
         assert rest.takes(text) is fits, text
+
+
+def test_operators_rule_guides_calls_of_all_tools(setup: ModelSetup) -> None:
+    tools = [replace(TOOLS[0], strict=None), ToolSpec("find", schema={"type": "object"})]
+    conversation = asked(tools, thinking=Thinking("disabled"))
+    assert not promises(conversation)
+    for rule in get_args(CallRule):
+        guide = Guide(setup, conversation, rule=rule)
+        assert guide.takes("Hm. " + written_call("count", n="7"))
+        assert guide.takes(written_call("find", any="thing"))
+        assert guide.takes("Hm.")
+        assert guide.takes(written_call("count", n="seven")) is (rule != "schema")
+        assert guide.takes(written_call("count")) is (rule != "schema")
+        assert not guide.takes(written_call("fetch", any="thing"))
+
+
+def test_rule_is_for_turns_that_may_call(setup: ModelSetup) -> None:
+    for switch in ("syntax", "schema"):
+        assert call_rule(asked(TOOLS), switch) == switch
+    assert call_rule(asked(TOOLS), "off") == ""
+    assert call_rule(asked([]), "schema") == ""
+    assert call_rule(asked(TOOLS, ToolChoice("none")), "schema") == ""
+    assert call_rule(asked(TOOLS, prompt=RawPrompt(text="x")), "schema") == ""
+
+
+def test_calls_without_a_grammar_are_checked(setup: ModelSetup) -> None:
+    conversation = asked(TOOLS)
+    prompt = assemble(conversation, setup)
+
+    def checks(setup: ModelSetup = setup, **how: Any) -> str:
+        guide = turn_guide(conversation, prompt, setup, **how)
+        turn = prepare_turn(TurnRequest("t", "f", conversation), prompt, setup, guide)
+        context = msgspec.json.decode(turn.context, type=ParseContext)
+        assert context.check_calls == guide.check_calls
+        return guide.check_calls
+
+    assert checks(with_grammar=True, rule="schema") == ""
+    assert checks(with_grammar=True) == ""
+    assert checks(with_grammar=False) == ""
+    assert checks(with_grammar=False, rule="syntax") == "syntax"
+    assert checks(with_grammar=True, rule="schema", covers_turn=False) == "schema"
+    unguidable = dataclasses.replace(setup, family=find_family("xlam"))
+    assert checks(unguidable, with_grammar=True, rule="schema") == "schema"
 
 
 @pytest.mark.parametrize(

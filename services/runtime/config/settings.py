@@ -443,6 +443,10 @@ class PreprocessorConfig(LedgerStoreConfig, StageConfig):
     effort_budgets: Budgets = field(default_factory=dict)
     """Most reasoning tokens of a turn by level of effort, as in `low=1024,medium=4096,high=16384`
     (docs/thinking.md); default: none."""
+    guide_calls: Literal["off", "syntax", "schema"] = "off"
+    """Calls that cannot be broken (docs/guided-turns.md). `syntax`: the model can call only tools
+    of the request, in its family's syntax; `schema`: also with the members and types of their
+    schemas."""
     seal_key_file: str | None = None
     """File with the key that seals reasoning, the same for the parser; default: a key derived from
     the model's name."""
