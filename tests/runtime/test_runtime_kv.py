@@ -1,5 +1,7 @@
 """Buckets on a real server with JetStream, and what is said where there is none."""
 
+from typing import Any
+
 import nats as nats_py
 import pytest
 import structlog
@@ -71,6 +73,36 @@ async def test_no_writer_can_empty_a_bucket(bus: Bus, quiet_log: FilteringBoundL
             lambda js: js.publish("$KV.rollup.x", b"x", headers={"Nats-Rollup": "all"}), LIMIT_S
         )
     assert await bucket.get("k") == b"v"
+
+
+async def test_members_are_deleted_from_the_newest_to_the_first(
+    bus: Bus, quiet_log: FilteringBoundLogger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = await make_bucket(bus, config("members"), quiet_log)
+    names = ["first", "second", "third"]
+    for name in [*names, "second"]:
+        await bucket.put("k", name.encode(), name)
+    await bucket.put("other", b"stays", "first")
+
+    write = bucket._write
+    left = 2
+
+    async def cut_off(*args: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Unavailable("cut off")
+        await write(*args)
+
+    monkeypatch.setattr(bucket, "_write", cut_off)
+    with pytest.raises(Unavailable):
+        await bucket.delete_members("k")
+    monkeypatch.undo()
+    values = [value async for _, value in bucket.members_after("k", 0)]
+    assert values == [b"first"]
+    await bucket.delete_members("k")
+    assert [value async for _, value in bucket.members_after("k", 0)] == []
+    assert [value async for _, value in bucket.members_after("other", 0)] == [b"stays"]
 
 
 async def stored_under(bus: Bus, bucket: str, subject: str) -> tuple[str, bytes]:

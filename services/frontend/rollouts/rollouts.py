@@ -160,6 +160,7 @@ class Rollouts(RolloutCallers):
         they are not. Raises TurnwireError."""
         run = view.state.run
         await self.store.put(view.rollout.id, state)
+        view.take(state)
         self.announce(RolloutChanged(view.rollout.id, cancels, run))
         await self.refresh(view, 0.0)
 
@@ -172,6 +173,7 @@ class Rollouts(RolloutCallers):
             if turn not in view.turns:
                 raise Invalid(f"turns: the rollout has no turn {turn}", param="turns")
         await self.store.put(view.rollout.id, rewards)
+        view.take(rewards)
         self.announce(RolloutChanged(view.rollout.id))
         await self.refresh(view, 0.0)
 

@@ -53,11 +53,8 @@ class RolloutView:
         """Takes a record that was read, the next after all before."""
         self.read_to = number
         match record:
-            case RolloutState():
-                if record.run >= self.state.run:
-                    self.state = record
-            case Rewards():
-                self._rewards[record.run] = record
+            case RolloutState() | Rewards():
+                self.take(record)
             case BegunTurn():
                 self._begun[record.turn] = number
                 self._turns[record.turn] = turn_view(record)
@@ -66,6 +63,14 @@ class RolloutView:
                 self._turns[record.turn] = turn_view(record)
         if isinstance(record, StoredTurn):
             self._images |= {image.hash for image in record.images}
+
+    def take(self, record: RolloutState | Rewards) -> None:
+        """Takes a state or rewards, also those that this frontend has just stored: a copy of the
+        store may lack them for a moment."""
+        if isinstance(record, Rewards):
+            self._rewards[record.run] = record
+        elif record.run >= self.state.run:
+            self.state = record
 
     def note(self, record: BegunTurn | StoredTurn | FailedTurn) -> None:
         """Notes a record that this frontend writes, in place of what is read of the turn until the

@@ -190,12 +190,13 @@ class Bucket:
         await self._write(self._subject(key, None), b"", _DELETE)
 
     async def delete_members(self, key: str) -> None:
-        """Deletes the values of a key that has several."""
-        async for message in self._member_messages(key, 0):
-            if message.data:
-                await self._write(message.subject, b"", _DELETE)
-            else:
-                return  # the first of those that were just deleted
+        """Deletes the values of a key that has several, the newest first: where this is cut off,
+        the key still has its first value, and can be deleted again."""
+        values = [
+            message.subject async for message in self._member_messages(key, 0) if message.data
+        ]
+        for subject in reversed(values):
+            await self._write(subject, b"", _DELETE)
 
     def _subject(self, key: str, member: str | None) -> str:
         if member is None:
