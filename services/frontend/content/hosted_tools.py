@@ -12,12 +12,13 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from schemas.conversation import (
     Call,
+    HostedKind,
     HostedTool,
     Message,
     Part,
@@ -32,6 +33,12 @@ from schemas.events import HostedResult, WebSource
 _PACKED = "turnwire.1."
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 _MAX_NAMED = 16
+SEARCHES_OF_TOOLS: Final[frozenset[HostedKind]] = frozenset(
+    {"tool_search_regex", "tool_search_bm25"}
+)
+_MAX_SEARCH_CHARS = {"tool_search_regex": 200, "tool_search_bm25": 500}
+"""The longest pattern and query, as Anthropic's."""
+TOO_MANY: Final = "too_many_requests"
 _FUNCTIONS: dict[str, tuple[str, str, str]] = {
     "web_search": (
         "Searches the web. Returns pages with title, URL and text.",
@@ -73,6 +80,13 @@ def hosted_argument(kind: str, arguments: str) -> str:
     except (msgspec.DecodeError, RecursionError):
         return ""
     return value.strip() if isinstance(value, str) else ""
+
+
+def refused_search(kind: str, argument: str) -> str | None:
+    """Returns the error code of a search of tools that may not run; None if it may."""
+    if 0 < len(argument) <= _MAX_SEARCH_CHARS[kind]:
+        return None
+    return "invalid_tool_input"
 
 
 def result_part(result: HostedResult) -> Result:

@@ -11,8 +11,8 @@ from prometheus_client import Counter as MetricCounter
 
 from schemas.conversation import Call, Conversation, HostedTool, ToolSpec
 from schemas.events import HostedResult, WebSource
-from services.frontend.content.hosted_tools import hosted_argument
-from services.frontend.hosted.contract import SEARCHES_OF_TOOLS, Provider, ProviderError
+from services.frontend.content.hosted_tools import SEARCHES_OF_TOOLS, TOO_MANY, hosted_argument
+from services.frontend.hosted.contract import Provider, ProviderError
 from services.frontend.hosted.policy import permitted_sources, refusal_code
 from services.frontend.hosted.tool_search import InvalidPattern, find_tools
 from services.runtime.config import FrontendConfig
@@ -126,11 +126,13 @@ class AnswerCalls:
         self, name: str, tool: HostedTool, argument: str, conversation: Conversation
     ) -> str | None:
         config = self._runner.config
-        if self._uses.total() > config.web_max_calls:
-            return "max_uses_exceeded"
-        if tool.max_uses is not None and self._uses[name] > tool.max_uses:
-            return "max_uses_exceeded"
-        return refusal_code(tool, argument, conversation, allow_private=config.web_allow_private)
+        code = refusal_code(tool, argument, conversation, allow_private=config.web_allow_private)
+        is_over = tool.max_uses is not None and self._uses[name] > tool.max_uses
+        if not is_over and self._uses.total() <= config.web_max_calls:
+            return code
+        if tool.kind in SEARCHES_OF_TOOLS:
+            return code or TOO_MANY
+        return "max_uses_exceeded"
 
 
 async def _search_tools(

@@ -4,7 +4,7 @@ from typing import Final, Protocol
 
 from typing_extensions import override
 
-from schemas.conversation import HostedKind, HostedTool
+from schemas.conversation import HostedTool
 from schemas.events import WebSource
 
 ERRORS: Final = frozenset(
@@ -24,9 +24,6 @@ ERRORS: Final = frozenset(
     }
 )
 """The error codes of Anthropic's web search and fetch."""
-SEARCHES_OF_TOOLS: Final[frozenset[HostedKind]] = frozenset(
-    {"tool_search_regex", "tool_search_bm25"}
-)
 
 
 class ProviderError(Exception):

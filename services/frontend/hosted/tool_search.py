@@ -17,7 +17,6 @@ from schemas.conversation import HostedKind, ToolSpec, rendered_name
 
 MAX_FOUND: Final = 5
 """The most tools that a search returns, as Anthropic's."""
-MAX_PATTERN_CHARS: Final = 200
 PATTERN_S: Final = 0.5
 """The most seconds that a regular expression may take: the model may write one that never ends."""
 _REPEATS: Final = 1.5
@@ -45,11 +44,10 @@ def find_tools(kind: HostedKind, argument: str, tools: Sequence[ToolSpec]) -> li
 
 
 def _matching(pattern: str, tools: Sequence[ToolSpec]) -> list[str]:
-    """Returns the tools that a regular expression matches, first those with a matching name."""
-    if len(pattern) > MAX_PATTERN_CHARS:
-        raise InvalidPattern(f"more than {MAX_PATTERN_CHARS} characters")
+    """Returns the tools that a regular expression matches, first those with a matching name. Case
+    does not count."""
     try:
-        compiled = regex.compile(pattern)
+        compiled = regex.compile(pattern, regex.IGNORECASE)
     except (regex.error, RecursionError, OverflowError) as error:
         raise InvalidPattern(str(error)) from error
     names = [_name(tool) for tool in tools]

@@ -46,12 +46,12 @@ def test_no_word_is_known() -> None:
 
 
 def test_patterns_find_tools() -> None:
-    assert find_tools("tool_search_regex", "(?i)weather", TOOLS) == ["getWeather", "create_issue"]
+    assert find_tools("tool_search_regex", "weather", TOOLS) == ["getWeather", "create_issue"]
     assert find_tools("tool_search_regex", "^slack_.*", TOOLS) == [
         "slack_send_message",
         "slack_list_channels",
     ]
-    assert find_tools("tool_search_regex", "The town", TOOLS) == ["getWeather"]
+    assert find_tools("tool_search_regex", "the TOWN", TOOLS) == ["getWeather"]
     assert find_tools("tool_search_regex", "nothing", TOOLS) == []
 
 
@@ -76,7 +76,7 @@ def test_names_have_their_namespace() -> None:
     assert find_tools("tool_search_regex", "^crm__", [spaced]) == ["crm__ship"]
 
 
-@pytest.mark.parametrize("pattern", ["(", "[", "*", "a" * 201, "(?P<x>)(?P<x>)\\"])
+@pytest.mark.parametrize("pattern", ["(", "[", "*", "(?P<x>)(?P<x>)\\"])
 def test_invalid_patterns(pattern: str) -> None:
     with pytest.raises(InvalidPattern):
         find_tools("tool_search_regex", pattern, TOOLS)

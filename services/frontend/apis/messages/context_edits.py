@@ -12,7 +12,16 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.conversation import Call, Conversation, Message, Part, Reasoning, Result, Text
+from schemas.conversation import (
+    Call,
+    Conversation,
+    Message,
+    Part,
+    Reasoning,
+    Result,
+    Text,
+    ToolReference,
+)
 from schemas.errors import Invalid
 from services.frontend.apis.messages import wire
 
@@ -195,14 +204,20 @@ def _calls(messages: list[Message]) -> Iterator[Call]:
 
 
 def _cleared_calls(messages: list[Message], edit: wire.ContextEdit) -> set[str]:
-    """The ids of the calls that are cleared: the older ones that have a result."""
+    """The ids of the calls that are cleared: the older ones that have a result. One that loads
+    tools stays: nothing else describes them."""
     calls = [*_calls(messages)]
     first_kept = max(len(calls) - _kept_uses(edit), 0)
     kept_ids = {call.call_id for call in calls[first_kept:]}
-    answered = {part.call_id for part in _parts(messages) if isinstance(part, Result)}
+    results = [part for part in _parts(messages) if isinstance(part, Result)]
+    answered = {result.call_id for result in results if not _loads_tools(result)}
     excluded = set(edit.exclude_tools or ())
     old = {call.call_id for call in calls[:first_kept] if call.name not in excluded}
     return (old - kept_ids) & answered
+
+
+def _loads_tools(result: Result) -> bool:
+    return any(isinstance(part, ToolReference) for part in result.parts)
 
 
 def _clear_parts(message: Message, cleared: set[str], inputs: ClearedInputs) -> Message:

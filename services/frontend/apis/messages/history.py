@@ -104,7 +104,7 @@ class MessagesHistoryReader(CallHistory):
             elif isinstance(block, wire.ServerToolUseBlock) and self.tools.runs(block.name):
                 call = wire.ToolUseBlock(plain_id(block.id), block.name, block.input)
                 parts.append(self._call(call, block_path))
-            elif isinstance(block, wire.WebResultBlock) and self._called_by(block) is not None:
+            elif isinstance(block, wire.ServedResultBlock) and self._called_by(block) is not None:
                 self._end_message(parts)
                 parts = []
                 self._add_hosted_result(block, block_path)
@@ -120,11 +120,11 @@ class MessagesHistoryReader(CallHistory):
         if parts:
             self.messages.append(Message("assistant", parts))
 
-    def _called_by(self, block: wire.WebResultBlock) -> str | None:
+    def _called_by(self, block: wire.ServedResultBlock) -> str | None:
         """The name of the tool that a result is of; None if its call is not in the history."""
         return self._name_of(plain_id(block.tool_use_id))
 
-    def _add_hosted_result(self, block: wire.WebResultBlock, block_path: str) -> None:
+    def _add_hosted_result(self, block: wire.ServedResultBlock, block_path: str) -> None:
         """Notes the result of a tool that this server ran."""
         name = self._called_by(block) or ""
         result = result_part(result_of(block, name, block_path))

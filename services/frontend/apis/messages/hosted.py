@@ -1,17 +1,20 @@
-"""Converts web search and web fetch (tools, calls, results) to and from the blocks of this API."""
+"""Converts the tools that this server runs (web search and fetch, searches of tools), their calls
+and results to and from the blocks of this API."""
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.conversation import HostedTool, ToolSpec
+from schemas.conversation import HostedKind, HostedTool, ToolSpec
 from schemas.errors import Invalid
 from schemas.events import HostedResult, WebSource
 from services.frontend.apis.messages import wire, wire_answers
-from services.frontend.content.hosted_tools import hosted_spec, pack, unpack
+from services.frontend.content.hosted_tools import SEARCHES_OF_TOOLS, hosted_spec, pack, unpack
 
+TOOL_SEARCH = "tool_search"
+"""The searches of tools, among the kinds of hosted tools that are served."""
 _CHARS_PER_TOKEN = 4
 _PREFIX = "srv"
 """Ids of hosted calls begin with `srvtoolu_` in the native API, ids of other calls with
@@ -44,11 +47,26 @@ class _Fetched(Struct):
     error_code: str | None = None
 
 
+class _FoundTools(Struct):
+    tool_references: list[wire.ToolReferenceBlock] = []
+    error_code: str | None = None
+
+
 _content = msgspec.json.Decoder(list[_Page] | _Fetched)
+_found_tools = msgspec.json.Decoder(_FoundTools)
+_SEARCHES: dict[str, HostedKind] = {
+    "tool_search_tool_regex": "tool_search_regex",
+    "tool_search_tool_bm25": "tool_search_bm25",
+}
+"""The searches of tools by their types, which may also have a date."""
 
 
 def tool_spec(tool: wire.MessagesTool, served: frozenset[str], field_path: str) -> ToolSpec | None:
     """The tool as the model sees it; None for one that is not served. Raises Invalid."""
+    if TOOL_SEARCH in served:
+        for name, search in _SEARCHES.items():
+            if (tool.type or "").startswith(name):
+                return hosted_spec(HostedTool(search, deferred=True), tool.name or name)
     for kind in ("web_search", "web_fetch"):
         if kind not in served or not (tool.type or "").startswith(f"{kind}_"):
             continue
@@ -88,10 +106,10 @@ def plain_id(id: str) -> str:
     return id.removeprefix(_PREFIX)
 
 
-def result_block(
-    result: HostedResult,
-) -> wire_answers.WebSearchContent | wire_answers.WebFetchContent:
+def result_block(result: HostedResult) -> wire_answers.HostedContent:
     """The content block of a result."""
+    if result.kind in SEARCHES_OF_TOOLS:
+        return wire_answers.ToolSearchContent(hosted_id(result.call_id), _tools_content(result))
     content: Any
     if result.error is not None:
         content = {"type": f"{result.kind}_tool_result_error", "error_code": result.error}
@@ -104,6 +122,17 @@ def result_block(
     if result.kind == "web_search":
         return wire_answers.WebSearchContent(id, DIRECT, content)
     return wire_answers.WebFetchContent(id, DIRECT, content)
+
+
+def _tools_content(result: HostedResult) -> dict[str, Any]:
+    if result.error is not None:
+        return {
+            "type": "tool_search_tool_result_error",
+            "error_code": result.error,
+            "error_message": None,
+        }
+    references = [{"type": "tool_reference", "tool_name": name} for name in result.tools]
+    return {"type": "tool_search_tool_search_result", "tool_references": references}
 
 
 def _page_content(page: WebSource) -> dict[str, Any]:
@@ -127,20 +156,29 @@ def _document_content(page: WebSource) -> dict[str, Any]:
     }
 
 
-def result_of(block: wire.WebResultBlock, name: str, field_path: str) -> HostedResult:
+def result_of(block: wire.ServedResultBlock, name: str, field_path: str) -> HostedResult:
     """The result in a block that a client returns, without text that another server encrypted.
     Raises Invalid."""
     try:
-        content = _content.decode(block.content)
+        return _read_result(block, name)
     except (msgspec.ValidationError, RecursionError):
         raise Invalid(
             f"{field_path}.content: Input should be a valid result or error",
             param=f"{field_path}.content",
         ) from None
-    kind: Literal["web_search", "web_fetch"] = "web_fetch"
-    if isinstance(block, wire.WebSearchResultBlock):
-        kind = "web_search"
-    result = HostedResult(plain_id(block.tool_use_id), name, kind, "")
+
+
+def _read_result(block: wire.ServedResultBlock, name: str) -> HostedResult:
+    call_id = plain_id(block.tool_use_id)
+    if isinstance(block, wire.ToolSearchResultBlock):
+        found = _found_tools.decode(block.content)
+        names = [reference.tool_name for reference in found.tool_references]
+        kind = _SEARCHES.get(name, "tool_search_bm25")
+        return HostedResult(call_id, name, kind, "", tools=names, error=found.error_code)
+
+    content = _content.decode(block.content)
+    is_search = isinstance(block, wire.WebSearchResultBlock)
+    result = HostedResult(call_id, name, "web_search" if is_search else "web_fetch", "")
     if isinstance(content, list):
         return replace(result, sources=list(map(_page_source, content)))
     if content.error_code:

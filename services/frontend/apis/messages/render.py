@@ -52,6 +52,7 @@ COUNT_EVERY = 16
 """Tokens of an omitted thought after which the client gets their number."""
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 
+_WEB = ("web_search", "web_fetch")
 _encode = msgspec.json.Encoder().encode
 _REASONS: dict[FinishReason, wire_answers.StopReason] = {
     FinishReason.STOP: "end_turn",
@@ -156,8 +157,9 @@ class MessagesStream(TurnRenderer[wire_events.Event], Renderer):
         self._ids = TokenReport()
         self._hosted_uses: Counter[str] = Counter()
         """Searches and fetches that succeeded, by kind."""
-        self._has_hosted_results = False
-        """Whether a search or a fetch ran, with success or not: only then are they reported."""
+        self._has_web_results = False
+        """Whether a search or a fetch of the web ran, with success or not: only then are they
+        reported. The API does not report searches of tools."""
 
     @override
     def start(self, prepared: Sequence[Prepared]) -> bytes:
@@ -290,8 +292,8 @@ class MessagesStream(TurnRenderer[wire_events.Event], Renderer):
         self._ids.add(event)
 
     def _results(self, event: HostedResults, out: wire_events.Events) -> None:
-        self._has_hosted_results = True
         for result in event.results:
+            self._has_web_results |= result.kind in _WEB
             index = self._blocks
             self._blocks += 1
             if result.error is None:
@@ -303,9 +305,8 @@ class MessagesStream(TurnRenderer[wire_events.Event], Renderer):
         if self._block is not None:
             self._stop(BlockStop(self._block.start.block, complete=False), out)
         usage = _last_usage(event.usage)
-        if self._has_hosted_results:
-            kinds = ("web_search", "web_fetch")
-            usage.server_tool_use = {f"{kind}_requests": self._hosted_uses[kind] for kind in kinds}
+        if self._has_web_results:
+            usage.server_tool_use = {f"{kind}_requests": self._hosted_uses[kind] for kind in _WEB}
         if self._compaction is not None:
             usage.iterations = _iterations(compaction=self._compaction.usage, message=event.usage)
         stop = _stop(event, self._calls)

@@ -2,10 +2,10 @@
 its messages.
 
 Custom tools pass through. Requests send bash, text editor and memory without a schema because
-Anthropic's models know it; they get one here, and the client runs them. Tools that Anthropic's
-servers run become functions if the operator has a provider for them (`hosted.py`). The others are
-left out, and named in the notes and to the model: Claude Code's WebSearch sends no other tool and
-accepts a plain answer, while a 400 fails its call.
+Anthropic's models know it; they get one here, and the client runs them. Of the tools that
+Anthropic's servers run, searches of tools become functions, and those that the operator has a
+provider for (`hosted.py`). The others are left out, and named in the notes and to the model: Claude
+Code's WebSearch sends no other tool and accepts a plain answer, while a 400 fails its call.
 """
 
 import json
@@ -38,7 +38,8 @@ HOSTED = (
 _SEARCH = "tool_search_tool_"
 _NAME = re.compile("[a-zA-Z0-9_-]{1,128}")
 _NEEDLESS = ("tool_search_tool", "mcp_toolset")
-"""Tools that change nothing: all tools are listed without a search, and MCP servers are refused."""
+"""Tools that change nothing: all tools are listed without a known search, and MCP servers are
+refused."""
 _STRING = {"type": "string"}
 _EDITS: dict[str, Any] = {
     "command": {"type": "string", "enum": ["view", "create", "str_replace", "insert"]},

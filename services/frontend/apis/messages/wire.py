@@ -176,7 +176,12 @@ class WebFetchResultBlock(HostedResultBlock, tag="web_fetch_tool_result"):
     """A web page."""
 
 
-WebResultBlock: TypeAlias = WebSearchResultBlock | WebFetchResultBlock
+class ToolSearchResultBlock(HostedResultBlock, tag="tool_search_tool_result"):
+    """Tools found."""
+
+
+ServedResultBlock: TypeAlias = WebSearchResultBlock | WebFetchResultBlock | ToolSearchResultBlock
+"""The result of a tool that this server can run."""
 
 
 class CodeExecutionResultBlock(HostedResultBlock, tag="code_execution_tool_result"):
@@ -189,10 +194,6 @@ class BashExecutionResultBlock(HostedResultBlock, tag="bash_code_execution_tool_
 
 class EditorExecutionResultBlock(HostedResultBlock, tag="text_editor_code_execution_tool_result"):
     """Result of an edit."""
-
-
-class ToolSearchResultBlock(HostedResultBlock, tag="tool_search_tool_result"):
-    """Tools found."""
 
 
 class McpResultBlock(HostedResultBlock, tag="mcp_tool_result"):

@@ -48,6 +48,13 @@ class WebFetchContent(Struct, tag="web_fetch_tool_result"):
     content: dict[str, Any]
 
 
+class ToolSearchContent(Struct, tag="tool_search_tool_result"):
+    """Tools found, or an error."""
+
+    tool_use_id: str
+    content: dict[str, Any]
+
+
 class CompactionContent(Struct, tag="compaction"):
     """The summary of everything before it; null where the model wrote none."""
 
@@ -55,13 +62,14 @@ class CompactionContent(Struct, tag="compaction"):
     encrypted_content: str | None = None
 
 
+HostedContent: TypeAlias = WebSearchContent | WebFetchContent | ToolSearchContent
+"""The result of a tool that this server ran."""
 AnswerContent: TypeAlias = (
     TextContent
     | ThinkingContent
     | ToolUseContent
     | ServerToolUseContent
-    | WebSearchContent
-    | WebFetchContent
+    | HostedContent
     | CompactionContent
 )
 

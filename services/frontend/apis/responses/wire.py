@@ -135,7 +135,11 @@ class ToolFormat(Struct):
 
 
 class ToolType(Struct):
+    """The members that distinguish tools before they are decoded. `execution`: who runs a
+    search."""
+
     type: str
+    execution: Literal["server", "client"] | None = None
 
 
 class ToolEnvironment(Struct):
@@ -161,7 +165,6 @@ class ResponsesTool(ToolType):
     defer_loading: bool | None = None
     format: ToolFormat | None = None
     tools: list[Raw] | None = None
-    execution: Literal["server", "client"] | None = None
     environment: ToolEnvironment | None = None
     external_web_access: bool | None = None
     filters: SearchFilters | None = None
@@ -375,6 +378,7 @@ class MoreTools(Struct):
     tools: list[Raw]
     call_id: str | None = None
     execution: str | None = None
+    status: str | None = None
 
 
 class ConfigurationUpdate(Struct):

@@ -134,12 +134,25 @@ class OutputPatchCall(OutputCall, kw_only=True):
     operation: PatchOperation
 
 
-class OutputToolSearchCall(OutputCall, kw_only=True):
-    """A search of the client's tools."""
+class OutputToolSearchCall(OutputItem, kw_only=True):
+    """A search of deferred tools, by the client or by this server. One by this server has no
+    `call_id`."""
 
     type: Literal["tool_search_call"] = "tool_search_call"
+    status: ItemStatus
+    call_id: str | None
     arguments: JsonObject
-    execution: Literal["client"] = "client"
+    execution: Literal["client", "server"]
+
+
+class OutputToolSearchOutput(OutputItem, kw_only=True):
+    """The tools that a search by this server found, as the client defined them."""
+
+    type: Literal["tool_search_output"] = "tool_search_output"
+    status: ItemStatus
+    call_id: None = None
+    execution: Literal["server"] = "server"
+    tools: list[JsonObject]
 
 
 class SearchSource(Struct, tag="url"):
@@ -186,6 +199,7 @@ OUTPUT_ITEMS: tuple[type[OutputItem], ...] = (
     OutputShellCall,
     OutputPatchCall,
     OutputToolSearchCall,
+    OutputToolSearchOutput,
     OutputWebSearchCall,
     OutputCompaction,
 )

@@ -3,7 +3,7 @@
 The model sees such a tool as a function, and may write arguments that its item has no place for.
 """
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Raw, Struct
@@ -12,6 +12,14 @@ from services.frontend.apis.responses import wire_answers
 
 ID_PREFIXES = {"tool_search": "tsc", "local_shell": "lsh", "shell": "sh", "apply_patch": "apc"}
 """Prefixes of item ids, by the kind of built-in tool."""
+
+
+BuiltInCall: TypeAlias = (
+    wire_answers.OutputLocalShellCall
+    | wire_answers.OutputShellCall
+    | wire_answers.OutputPatchCall
+    | wire_answers.OutputToolSearchCall
+)
 
 
 class LocalShellArguments(Struct, omit_defaults=True):
@@ -30,9 +38,7 @@ _patch = msgspec.json.Decoder(wire_answers.PatchOperation)
 _object = msgspec.json.Decoder(dict[str, Raw])
 
 
-def built_in_call(
-    kind: str, id: str, call_id: str, arguments: str
-) -> wire_answers.OutputCall | None:
+def built_in_call(kind: str, id: str, call_id: str, arguments: str) -> BuiltInCall | None:
     """The item of a complete call; None where the arguments are invalid. `kind`: a key of
     `ID_PREFIXES`."""
     try:
@@ -41,7 +47,7 @@ def built_in_call(
         return None
 
 
-def _call(kind: str, id: str, call_id: str, arguments: str) -> wire_answers.OutputCall:
+def _call(kind: str, id: str, call_id: str, arguments: str) -> BuiltInCall:
     status: wire_answers.ItemStatus = "completed"
     match kind:
         case "local_shell":
@@ -60,9 +66,12 @@ def _call(kind: str, id: str, call_id: str, arguments: str) -> wire_answers.Outp
                 id=id, status=status, call_id=call_id, operation=patch
             )
         case _:
-            query = _object_on_one_line(arguments)
             return wire_answers.OutputToolSearchCall(
-                id=id, status=status, call_id=call_id, arguments=query
+                id=id,
+                status=status,
+                call_id=call_id,
+                arguments=object_on_one_line(arguments),
+                execution="client",
             )
 
 
@@ -71,7 +80,8 @@ def _local_shell_action(arguments: str) -> dict[str, Any]:
     return {"type": "exec", **msgspec.to_builtins(action), "env": action.env or {}}
 
 
-def _object_on_one_line(arguments: str) -> Raw:
-    """An event is one line, whatever line breaks the model put between its tokens."""
+def object_on_one_line(arguments: str) -> Raw:
+    """The JSON of an object. An event is one line, whatever line breaks the model put between its
+    tokens. Raises msgspec.DecodeError and RecursionError."""
     _object.decode(arguments)
     return Raw(msgspec.json.format(arguments.encode(), indent=-1))

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 from typing_extensions import override
 
 from schemas.errors import ErrorInfo, ErrorKind, raised
@@ -27,6 +28,7 @@ from schemas.events import (
     BlockStart,
     BlockStop,
     Finish,
+    HostedResult,
     HostedResults,
     OutputTokens,
     Prepared,
@@ -52,7 +54,9 @@ from services.frontend.apis.responses.render.searches import (
     Searches,
     results_item,
 )
+from services.frontend.apis.responses.render.tool_searches import OpenToolSearch, search_output
 from services.frontend.apis.responses.request.compaction import TextSealer, seal_summary
+from services.frontend.apis.responses.request.tool_specs import SEARCH_KIND, TOOL_SEARCH
 from services.frontend.apis.shared.answer import TurnRenderer
 from services.frontend.turns.compaction import summary_text
 from services.frontend.turns.interfaces import AnswerInfo, Collector, Renderer
@@ -138,7 +142,7 @@ class ResponsesStream(TurnRenderer[wire_events.Event], Renderer):
             case "reasoning":
                 return OpenReasoning(place)
             case "hosted":
-                return OpenSearch(place, start)
+                return _open_hosted(place, start)
             case "tool_use":
                 return open_call(place, start)
 
@@ -175,12 +179,22 @@ class ResponsesStream(TurnRenderer[wire_events.Event], Renderer):
             self._close(self._pending_stop, out)
 
     def _results(self, event: HostedResults, out: wire_events.Events) -> None:
-        """Ends the searches that have results, and adds the item that carries the results."""
+        """Ends the searches of the web that have results, and adds the item that carries the
+        results; then adds the tools that were found."""
         carried = self._searches.finish(event.results, self.state.items, out)
         if carried:
             item = results_item(self._next_place(), carried)
             out += self.state.add_item(encode_item(item))
+        for result in event.results:
+            if result.kind == SEARCH_KIND:
+                out += self._found_tools(result)
         self._turn = event.turn
+
+    def _found_tools(self, result: HostedResult) -> wire_events.Events:
+        """Adds the item of a search of tools, and returns its events."""
+        item = search_output(self._next_place(), result)
+        begun = replace(item, status="in_progress")
+        return self.state.add_item(encode_item(item), encode_item(begun))
 
     def _finish(self, event: Finish, out: wire_events.Events) -> None:
         cut = self.state.cut_by(event)
@@ -206,6 +220,13 @@ class ResponsesStream(TurnRenderer[wire_events.Event], Renderer):
         self._item = NO_ITEM
         if half is not None:
             self.state.items.append(encode_item(half))
+
+
+def _open_hosted(place: ItemPlace, start: BlockStart) -> OpenItem:
+    name = place.shape.names.get(start.name or "")
+    if name is not None and name.kind == TOOL_SEARCH:
+        return OpenToolSearch(place)
+    return OpenSearch(place, start)
 
 
 class SummaryStream(ResponsesStream):

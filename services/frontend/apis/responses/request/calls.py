@@ -1,17 +1,26 @@
 """Reads calls of tools that the client ran, and their results."""
 
+from collections import deque
 from typing import Any
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from schemas.conversation import Call, ResultPart, Text, ToolReference
+from schemas.events import HostedResult
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.request import content
 from services.frontend.apis.responses.request.history import ItemHistory
 from services.frontend.apis.responses.request.members import convert, convert_item
-from services.frontend.apis.responses.request.tool_specs import TOOL_SEARCH
+from services.frontend.apis.responses.request.tool_specs import SEARCH_KIND, TOOL_SEARCH
 from services.frontend.apis.responses.request.tools import RequestTools
+from services.frontend.content.hosted_tools import (
+    TOO_MANY,
+    hosted_argument,
+    refused_search,
+    result_part,
+)
 
 _ANSWERED = {
     # Codex returns the result of a local shell as that of a function.
@@ -33,7 +42,10 @@ class ToolCallReader:
         self._unknown = unknown
         self._tools = tools
         self._search: str | None = None
-        """The call id of the last search for tools."""
+        """The call id of the client's last search for tools."""
+        self._searches: deque[Call] = deque()
+        """Searches of this server, until their results come."""
+        self._searches_read = 0
         self._call_types: dict[str, str] = {}
         """Types of the items of calls by their call ids."""
         self._local_shells: dict[str, str] = {}
@@ -56,13 +68,24 @@ class ToolCallReader:
         self._history.add_call(self._tools.shown(call))
 
     def read_search(self, item: wire.SearchCall) -> None:
-        """Adds a search for tools, if the client ran it."""
-        if item.execution == "server" or (item.call_id is None and item.id is None):
+        """Adds a search for tools, if the client ran it, or if this server has one."""
+        call_id = item.call_id or item.id
+        if item.execution == "server":
+            self._read_own_search(item, call_id)
+        elif call_id is not None:
+            self._search = call_id
+            self._history.add_call(
+                Call(call_id, TOOL_SEARCH, _json(item.arguments), item_id=item.id)
+            )
+
+    def _read_own_search(self, item: wire.SearchCall, call_id: str | None) -> None:
+        if self._tools.search is None:
             return
-        self._search = item.call_id or item.id or ""
-        self._history.add_call(
-            Call(self._search, TOOL_SEARCH, _json(item.arguments), item_id=item.id)
-        )
+        self._searches_read += 1
+        call_id = call_id or f"search_{self._searches_read}"
+        call = Call(call_id, self._tools.search, _json(item.arguments), item_id=item.id)
+        self._searches.append(call)
+        self._history.add_call(call)
 
     def read_result(self, kind: str, raw: Raw, field_path: str) -> None:
         """Adds the result of such a call. Raises Invalid."""
@@ -91,9 +114,12 @@ class ToolCallReader:
             self._history.refuse_unpaired(call_id, field_path, kind.replace("_", " "))
 
     def read_found_tools(self, item: wire.MoreTools, field_path: str) -> None:
-        """Adds the tools that a search found, and its result if the client ran it. Raises
-        Invalid."""
+        """Adds the tools that a search found, and its result if the search is in the history.
+        Raises Invalid."""
         call_id = item.call_id or self._search
+        if item.execution == "server" and self._searches:
+            self._read_own_result(item, self._searches.popleft(), field_path)
+            return
         if item.execution == "server" or call_id is None:
             self._tools.add(item.tools, f"{field_path}.tools")
             return
@@ -102,6 +128,16 @@ class ToolCallReader:
         if not parts:
             parts = [Text("No tools were found.")]
         self._history.add_result(call_id, parts, field_path)
+
+    def _read_own_result(self, item: wire.MoreTools, call: Call, field_path: str) -> None:
+        """Adds the result of a search of this server, as it was when it ran."""
+        names = self._tools.add(item.tools, f"{field_path}.tools", from_search=True)
+        result = HostedResult(call.call_id, call.name, SEARCH_KIND, call.arguments, tools=names)
+        if item.status == "incomplete":
+            argument = hosted_argument(SEARCH_KIND, call.arguments)
+            result = replace(result, error=refused_search(SEARCH_KIND, argument) or TOO_MANY)
+        part = result_part(result)
+        self._history.add_result(call.call_id, part.parts, field_path, is_error=part.is_error)
 
     def _local_shell_call(self, item: wire.ShellCall, field_path: str) -> Call:
         action = convert(dict[str, Any], item.action, f"{field_path}.action")

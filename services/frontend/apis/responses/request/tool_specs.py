@@ -4,6 +4,10 @@ Tools that the client runs and that OpenAI's models use without a schema (local_
 apply_patch, a client's tool_search) get a schema here.
 """
 
+from typing import Final
+
+from msgspec.structs import replace
+
 from schemas.conversation import Grammar, HostedTool, ToolSpec
 from services.frontend.apis.responses import wire
 from services.frontend.apis.shared.openai.wording import invalid_value, missing_parameter
@@ -11,6 +15,8 @@ from services.frontend.apis.shared.tools import BuiltInTool, checked_grammar
 from services.frontend.content.hosted_tools import hosted_spec
 
 TOOL_SEARCH = "tool_search"
+SEARCH_KIND: Final = "tool_search_bm25"
+"""How this server searches for tools."""
 WEB_SEARCH = "web_search"
 WEB_SEARCH_TYPES = frozenset(
     {WEB_SEARCH, "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"}
@@ -115,6 +121,15 @@ def web_search_specs(tool: wire.ResponsesTool, served: frozenset[str]) -> list[T
             )
             specs.append(hosted_spec(hosted))
     return specs
+
+
+def tool_search_spec(name: str, overview: str) -> ToolSpec:
+    """The search of deferred tools that this server runs. `overview`: what the model knows of them
+    before it searches."""
+    spec = hosted_spec(HostedTool(SEARCH_KIND), name)
+    if not overview:
+        return spec
+    return replace(spec, description=f"{spec.description} {overview}")
 
 
 def name_of(tool: wire.ResponsesTool, field_path: str) -> str:

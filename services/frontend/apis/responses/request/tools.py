@@ -1,29 +1,33 @@
 """Reads the tools of a Responses request.
 
-Functions and freeform tools pass through, also those in a namespace. `web_search` is served where
-the operator has a provider. Other tools that OpenAI's servers run are left out, and named in the
-notes and to the model: Codex sends `web_search` with every request, and a 400 would end its
-session.
+Functions and freeform tools pass through, also those in a namespace. Searches of deferred tools are
+served, `web_search` where the operator has a provider. Other tools that OpenAI's servers run are
+left out, and named in the notes and to the model: Codex sends `web_search` with every request, and
+a 400 would end its session.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
+import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from schemas.conversation import Call, ToolSpec, rendered_name
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
+from services.frontend.apis.responses.request.deferred_tools import DeferredTools
 from services.frontend.apis.responses.request.members import convert
 from services.frontend.apis.responses.request.tool_specs import (
     BUILT_IN,
+    TOOL_SEARCH,
     WEB_SEARCH,
     WEB_SEARCH_TYPES,
     built_in_spec,
     freeform_spec,
     function_spec,
     name_of,
+    tool_search_spec,
     web_search_specs,
 )
 from services.runtime.memo import Memo
@@ -65,7 +69,9 @@ class ToolSource(Struct, frozen=True):
     namespace: str | None = None
     about: str = ""
     """The namespace's description. Templates have no place for it: it precedes that of the first
-    tool."""
+    tool, or is in that of the search."""
+    is_described: bool = False
+    """A tool before has the namespace's description."""
 
 
 class RequestTools(Struct):
@@ -82,6 +88,10 @@ class RequestTools(Struct):
     """The kinds of hosted tools that this server runs."""
     client_searches: bool = False
     """The client searches for tools, and loads deferred ones."""
+    search: str | None = None
+    """The rendered name of this server's search of deferred tools, if the request has one."""
+    deferred: DeferredTools = msgspec.field(default_factory=DeferredTools)
+    """The tools that it searches."""
     grammars: int = 0
     aliases: dict[tuple[str, str | None], str] = {}
     """The aliases of tools by name and namespace."""
@@ -96,7 +106,10 @@ class RequestTools(Struct):
 
         def read(_: bytes) -> RequestTools:
             tools = cls({}, {}, [], set(), served)
+            if TOOL_SEARCH in served and _has_server_search(raws):
+                tools.search = TOOL_SEARCH
             tools._add_list(raws, "tools", ToolSource(unique=True))
+            tools._add_search()
             tools.settled_specs = tools.final_specs()
             return tools
 
@@ -108,6 +121,7 @@ class RequestTools(Struct):
             dropped=shared.dropped.copy(),
             search_results=shared.search_results.copy(),
             aliases=shared.aliases.copy(),
+            deferred=shared.deferred.copy(),
         )
 
     def add(self, raws: Iterable[Raw], list_path: str, *, from_search: bool = False) -> list[str]:
@@ -132,12 +146,12 @@ class RequestTools(Struct):
         return self.aliases.get((name, namespace)) or rendered_name(name, namespace)
 
     def final_specs(self) -> list[ToolSpec]:
-        """The tools for the prompt. Without a client's search nothing could load a deferred tool,
-        so none is deferred."""
+        """The tools for the prompt. Without a search nothing could load a deferred tool, so none is
+        deferred."""
         if self.settled_specs is not None:
             return self.settled_specs
         specs = list(self.specs.values())
-        if self.client_searches:
+        if self.client_searches or self.search is not None:
             return specs
         for index, (name, spec) in enumerate(self.specs.items()):
             if spec.deferred and name not in self.search_results:
@@ -150,16 +164,37 @@ class RequestTools(Struct):
             field_path = f"{list_path}[{index}]"
             kind = convert(wire.ToolType, raw, field_path).type
             if kind in _SERVED:
-                rendered += self._add(
-                    convert(wire.ResponsesTool, raw, field_path), field_path, source
-                )
-                if rendered and source.about:
-                    source = replace(source, about="")
+                added = self._add(convert(wire.ResponsesTool, raw, field_path), field_path, source)
+                rendered += added
+                if kind != "namespace":
+                    source = self._note_added(added, raw, source)
             elif kind in WEB_SEARCH_TYPES and WEB_SEARCH in self.served:
                 self._add_web_search(convert(wire.ResponsesTool, raw, field_path))
             else:  # only the type is decoded
                 self.dropped.append(kind)
         return rendered
+
+    def _note_added(self, names: Sequence[str], raw: Raw, source: ToolSource) -> ToolSource:
+        """Notes the definition of a tool that was added, if a search may find it. Returns the
+        source of the tools that follow."""
+        for name in names:
+            if not self._is_hidden(self.specs[name]):
+                return replace(source, is_described=True)
+            self.deferred.add(name, raw, source.namespace, source.about)
+        return source
+
+    def _is_hidden(self, spec: ToolSpec) -> bool:
+        """Whether only a search of this server shows a tool."""
+        return spec.deferred and self.search is not None
+
+    def _add_search(self) -> None:
+        """Adds this server's search, last, where its description has all namespaces."""
+        if self.search is None:
+            return
+        if self._is_taken(self.search):
+            self.search = self._unused_name(self.search)
+        self.specs[self.search] = tool_search_spec(self.search, self.deferred.overview)
+        self.names[self.search] = ToolName("tool_search", self.search)
 
     def _add(self, tool: wire.ResponsesTool, field_path: str, source: ToolSource) -> list[str]:
         """Adds a tool of a type in `_SERVED`, and returns its rendered name, or its tools'."""
@@ -187,8 +222,7 @@ class RequestTools(Struct):
         self, tool: wire.ResponsesTool, field_path: str, source: ToolSource
     ) -> list[str]:
         name = name_of(tool, field_path)
-        about = f"{name}: {tool.description}" if tool.description else ""
-        inside = replace(source, namespace=name, about=about)
+        inside = replace(source, namespace=name, about=tool.description or "")
         return self._add_list(tool.tools or [], f"{field_path}.tools", inside)
 
     def _add_web_search(self, tool: wire.ResponsesTool) -> None:
@@ -203,8 +237,9 @@ class RequestTools(Struct):
         self, kind: CallKind, spec: ToolSpec, field_path: str, source: ToolSource
     ) -> list[str]:
         """Adds a tool that the client runs, and returns its rendered name. Raises Invalid."""
-        if source.about:
-            description = "\n\n".join(filter(None, (source.about, spec.description)))
+        if source.about and not source.is_described and not self._is_hidden(spec):
+            about = f"{source.namespace}: {source.about}"
+            description = "\n\n".join(filter(None, (about, spec.description)))
             spec = replace(spec, description=description)
         if source.namespace is not None:
             spec = replace(spec, namespace=source.namespace)
@@ -243,6 +278,15 @@ class RequestTools(Struct):
         while self._is_taken(f"{rendered}_{number}"):
             number += 1
         return f"{rendered}_{number}"
+
+
+def _has_server_search(raws: Iterable[Raw]) -> bool:
+    """Whether tools have a search that the server runs. Raises Invalid."""
+    for index, raw in enumerate(raws):
+        tool = convert(wire.ToolType, raw, f"tools[{index}]")
+        if tool.type == TOOL_SEARCH and tool.execution != "client":
+            return True
+    return False
 
 
 def _runs_here(tool: wire.ResponsesTool) -> bool:

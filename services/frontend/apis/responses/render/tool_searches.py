@@ -1,0 +1,51 @@
+"""Renders the output items of searches of tools that this server runs: a call, and then its
+result."""
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+from typing_extensions import override
+
+from schemas.events import BlockStop, HostedResult
+from services.frontend.apis.responses import wire_answers, wire_events
+from services.frontend.apis.responses.render.built_in import object_on_one_line
+from services.frontend.apis.responses.render.items import ItemPlace, OpenItem
+
+_NOTHING = Raw(b"{}")
+
+
+class OpenToolSearch(OpenItem):
+    """A search of tools, which ends with its block."""
+
+    def __init__(self, place: ItemPlace) -> None:
+        super().__init__("tsc", place)
+
+    @override
+    def end(self, stop: BlockStop, out: wire_events.Events) -> Raw | None:
+        if not stop.complete:
+            return None
+        item = wire_answers.OutputToolSearchCall(
+            id=self.id,
+            status="completed",
+            call_id=None,
+            arguments=self._arguments(),
+            execution="server",
+        )
+        out.append(self._added(replace(item, status="in_progress", arguments=_NOTHING)))
+        return self._done(item, out)
+
+    def _arguments(self) -> Raw:
+        try:
+            return object_on_one_line(self.text)
+        except (msgspec.DecodeError, RecursionError):
+            return _NOTHING
+
+
+def search_output(place: ItemPlace, result: HostedResult) -> wire_answers.OutputToolSearchOutput:
+    """The item of a result. The API has no errors of searches: one that failed is incomplete."""
+    definitions = place.shape.deferred.definitions(result.tools)
+    return wire_answers.OutputToolSearchOutput(
+        id=place.item_id("tso"),
+        status="incomplete" if result.error else "completed",
+        tools=[Raw(msgspec.json.encode(definition)) for definition in definitions],
+    )
