@@ -75,6 +75,8 @@ class TurnRequest(Struct, frozen=True, omit_defaults=True):
     """W3C trace context, if the turn is traced: `traceparent`, and `tracestate` if there is one."""
     held_s: float = 0.0
     """Seconds for which earlier attempts were prepared or held."""
+    time: float = 0.0
+    """When it was sent, for observers of the bus: Unix time in seconds; 0: unknown."""
 
 
 class Accepted(Struct, frozen=True):
@@ -263,6 +265,8 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     """As in `Conversation`."""
     any_weights: bool = False
     """As in `Hints`."""
+    time: float = 0.0
+    """As in `TurnRequest`."""
 
     @property
     def is_prefill(self) -> bool:
@@ -363,6 +367,8 @@ class TokenFrame(Struct, frozen=True, omit_defaults=True):
     """1, 2, 3 … per sender and receiver; a gap is a lost frame. The upper bits are the link's
     generation."""
     entries: list[TokenEntry] = field(default_factory=list)
+    time: float = 0.0
+    """As in `TurnRequest`."""
 
 
 class EventEntry(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -387,6 +393,8 @@ class EventFrame(Struct, frozen=True, omit_defaults=True):
     seq: int
     """As in a `TokenFrame`; `NO_STREAM` for a `refusal` or a `probe`."""
     entries: list[EventEntry] = field(default_factory=list)
+    time: float = 0.0
+    """As in `TurnRequest`."""
 
     @classmethod
     def refusal(cls, sender: str, turn: str, attempt: int, error: ErrorInfo) -> "EventFrame":

@@ -5,6 +5,7 @@ later what its turns' logs have joined meanwhile.
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
@@ -64,7 +65,7 @@ class EventOutbox:
             emptied += 1
 
         _drop_first(unsent, emptied)
-        return EventFrame(self._process.id, seq, entries) if entries else None
+        return EventFrame(self._process.id, seq, entries, time.time()) if entries else None
 
     def _next_entry(self, parse: TurnParse, room: int, seq: int) -> tuple[EventEntry, int]:
         """Reads a turn's log. Returns its unsent events, and the room that is left; 0: there may be

@@ -1,12 +1,13 @@
 """Reads recordings of `turnwire tap`, whole messages (`--json`) or turns (`--record`), as messages
 of the bus. Pure."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
-from schemas.conversation import Conversation, Sampling
+from schemas.conversation import Client, Conversation, Sampling
 from schemas.events import Prepared, TurnEvent
 from schemas.frames import (
     NO_STREAM,
@@ -22,20 +23,21 @@ from turnwire_tools.replay import replay_file
 from turnwire_tools.tap import messages
 
 Timed: TypeAlias = tuple[float, str, Any]
-"""Time of arrival, receiver, decoded message."""
+"""Time at which it was sent, receiver, decoded message."""
 
 
 def read(name: str, text: str) -> list[Timed]:
-    """The messages in a file, by time. Raises UsageError, which names the line, for a line that is
-    not one."""
+    """The messages in a file, in their order. Raises UsageError, which names the line, for a line
+    that is not one."""
     first = next((line for line in text.split("\n") if line.strip()), "")
-    timed: Iterable[Timed]
-    if '"subject"' in first:
-        lines = messages.read_lines(name, text.encode().split(b"\n"))
-        timed = ((time, messages.receiver_of(subject), message) for time, subject, message in lines)
-    else:
-        timed = _turns(replay_file.read(name, text))
-    return sorted(timed, key=lambda message: message[0])
+    if '"subject"' not in first:
+        turns = _turns(replay_file.read(name, text))
+        return sorted(turns, key=lambda message: message[0])
+    lines = messages.read_lines(name, text.encode().split(b"\n"))
+    return [
+        (messages.sent_at(message, time), messages.receiver_of(subject), message)
+        for time, subject, message in lines
+    ]
 
 
 def _turns(replay: replay_file.ReplayFile) -> Iterator[Timed]:
@@ -44,9 +46,17 @@ def _turns(replay: replay_file.ReplayFile) -> Iterator[Timed]:
             raise replay_file.BadReplay(
                 f"{replay.name}:{turn.line}: not recorded by `turnwire tap --record`"
             )
-        start = float(turn.recorded.get("time", 0.0))
-        for at, receiver, message in _turn(turn, str(turn.recorded.get("turn")), turn.conversation):
+        origin = turn.recorded
+        start = float(origin.get("time", 0.0))
+        conversation = replace(turn.conversation, client=_client(origin))
+        for at, receiver, message in _turn(turn, str(origin.get("turn")), conversation):
             yield start + at, receiver, message
+
+
+def _client(origin: Mapping[str, Any]) -> Client:
+    """What was recorded of a turn's client. Raises msgspec.ValidationError."""
+    names = {name: origin[name] for name in ("session", "parent", "kind") if name in origin}
+    return msgspec.convert(names, Client)
 
 
 def _turn(turn: replay_file.RecordedTurn, name: str, conversation: Conversation) -> Iterator[Timed]:

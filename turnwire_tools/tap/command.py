@@ -117,7 +117,8 @@ class Tap:
     def _record_turns(self, decoded: Any, now: datetime, receiver: str) -> None:
         if self._record is None or self._is_left_out(decoded):
             return
-        for text in self.recorder.take(decoded, now.timestamp(), receiver):
+        sent = messages.sent_at(decoded, now.timestamp())
+        for text in self.recorder.take(decoded, sent, receiver):
             self._record.write(text)
             self._record.flush()
 

@@ -30,6 +30,8 @@ TYPES: Mapping[str, type[Struct]] = {
 """The type of the messages on `tw.v2.<kind>.…`."""
 TURN_KINDS = frozenset({"turn", "gen", "tok", "evt", "cancel", "replay"})
 """Kinds that belong to turns."""
+MAX_SKEW_S = 3600.0
+"""Clocks that differ by more are not credible."""
 
 
 class MessageLine(Struct, frozen=True, omit_defaults=True):
@@ -75,6 +77,14 @@ def decode(subject: str, data: bytes) -> Any:
     if kind == "gen":
         return frames.decode_generate(data)
     return msgspec.json.decode(data, type=TYPES.get(kind, Any))
+
+
+def sent_at(message: Any, arrival: float) -> float:
+    """When a process sent a message, by its clock: Unix time in seconds. The time of arrival stands
+    in for a message without one, and for a clock that is not credible."""
+    sent = float(getattr(message, "time", 0.0))
+    is_credible = sent > 0 and abs(sent - arrival) < MAX_SKEW_S
+    return sent if is_credible else arrival
 
 
 def of_turn(subject: str, data: bytes) -> Any:

@@ -3,7 +3,7 @@ Pure.
 
 A turn is written when it has ended. What another attempt repeats is left out, as the frontend
 leaves it out. API keys are never on the bus; the sender of a request (`client`) and the cache salt
-are left out here.
+are left out here. Digests of session ids stay, so that `turnwire inspect` shows the tree of agents.
 """
 
 from collections.abc import Iterator
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from schemas.conversation import Client, Hints
 from schemas.events import Failed, Finish, Usage
+from schemas.session import session_digest
 from services.runtime.streams.turn_log import LoggedEvent
 from turnwire_tools.clients.answer import End, Story, story_of
 from turnwire_tools.replay import replay_file
@@ -56,6 +57,12 @@ def _lines(
     """The lines of the file."""
     conversation = replace(turn.conversation, client=Client(), hints=Hints())
     origin = {"turn": turn.id, "model": conversation.model, "time": turn.time}
+    client = turn.conversation.client
+    for name, session in (("session", client.session), ("parent", client.parent)):
+        if session is not None:
+            origin[name] = session_digest(session).hex()
+    if client.kind != "main":
+        origin["kind"] = client.kind
     yield replay_file.TurnStart(conversation=conversation, recorded=origin)
     if turn.context is not None:
         context = replace(turn.context, frontend="", ledger=None, tenant=None, prompt_ids=b"")

@@ -6,6 +6,7 @@ events; every rule about their order is in this file.
 """
 
 import asyncio
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -315,6 +316,7 @@ class BusTurn:
             avoid=self.avoid,
             trace=self.observer.trace_of(number),
             held_s=self.held_s,
+            time=time.time(),
         )
 
     @override

@@ -13,6 +13,7 @@
 """
 
 import asyncio
+import time
 from collections import defaultdict
 from contextlib import AbstractAsyncContextManager, nullcontext
 
@@ -209,6 +210,7 @@ def generate_request(
         images=prompt.images,
         adapter=request.conversation.adapter,
         any_weights=request.conversation.hints.any_weights,
+        time=time.time(),
     )
 
 

@@ -139,17 +139,17 @@ class Outbox:
     # -- frames
     # ----------------------------------------------------------------------------------------------
 
-    def fill(self, parser: str, seq: int) -> TokenFrame | None:
+    def fill(self, parser: str, seq: int, now: float = 0.0) -> TokenFrame | None:
         """Returns the next frame for a shard: all that its streams have to send, up to the frame
-        limit."""
+        limit. `now`: as `TokenFrame.time`."""
         queue = self._queues.get(parser)
         if queue is None:
             return None
         if not queue.waiting:
             gone = queue.take_gone()
-            return TokenFrame(self._worker, seq, gone) if gone else None
+            return TokenFrame(self._worker, seq, gone, now) if gone else None
 
-        frame = TokenFrame(self._worker, seq)
+        frame = TokenFrame(self._worker, seq, time=now)
         try:
             self._collect(queue, seq, frame.entries)
         except Exception:

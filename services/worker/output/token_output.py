@@ -2,6 +2,7 @@
 the frontends of the turns."""
 
 import asyncio
+import time
 
 import msgspec
 from typing_extensions import override
@@ -81,7 +82,7 @@ class TokenOutput(FrameSource):
     @override
     def fill(self, receiver: str, seq: int) -> TokenFrame | None:
         try:
-            return self._outbox.fill(receiver, seq)
+            return self._outbox.fill(receiver, seq, time.time())
         finally:
             self._abandon_broken()
 
