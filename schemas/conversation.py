@@ -140,6 +140,9 @@ class HostedTool(Struct, frozen=True, omit_defaults=True):
     """The rules of Messages: beside a call of a client's tool, it runs with the client's next
     request; after many rounds the answer pauses. False: the rules of Responses: it runs at once,
     and the last round has no tools."""
+    hidden: bool = False
+    """The client sees neither its calls nor their results, so this server remembers them for the
+    next prompts of the session."""
 
 
 class ToolSpec(Struct, frozen=True, omit_defaults=True, weakref=True):

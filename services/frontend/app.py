@@ -36,6 +36,7 @@ from services.frontend.rollouts.turn_writer import TurnWriter
 from services.frontend.stored.store import STORE, Sharing, open_store
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.conversation_limits import ConversationLimits
+from services.frontend.turns.hidden_memory import HiddenMemory
 from services.frontend.turns.hosted_turns import HostedToolGateway
 from services.frontend.turns.interfaces import Pipeline, TurnGateway
 from services.frontend.turns.metrics import FrontendMetrics
@@ -129,14 +130,17 @@ def make_app(
     if rollouts is not None:
         app[ROLLOUTS] = rollouts
         gateway = RecordingGateway(gateway, rollouts, TurnWriter(rollouts, log, registry), log)
-    gateway = _with_hosted_tools(gateway, app, config, telemetry)
+    hidden = HiddenMemory(app[STORE], time.time, config.defer_tools)
+    gateway = _with_hosted_tools(gateway, hidden, app, config, telemetry)
     app[GATEWAY] = gateway
     images = _image_reader(app, config, buckets.put_image, log)
     pdfs = PdfReader(log, config.pdf_max_pages, config.pdf_page_images)
     limits = ConversationLimits(
         config.max_messages, config.max_tools, config.max_media, config.max_nesting
     )
-    admission = Admission(pipeline, gateway, limits, pdfs, images, notices=config.media_notice)
+    admission = Admission(
+        pipeline, gateway, limits, pdfs, images, hidden=hidden, notices=config.media_notice
+    )
     turns = TurnService(admission, config, FrontendMetrics(registry), log)
 
     enabled = tuple(api for api in apis if api.enabled(config))
@@ -180,11 +184,17 @@ def _formats(apis: tuple[Api, ...]) -> dict[str, ErrorFormat]:
 
 
 def _with_hosted_tools(
-    gateway: TurnGateway, app: web.Application, config: FrontendConfig, telemetry: Telemetry
+    gateway: TurnGateway,
+    hidden: HiddenMemory,
+    app: web.Application,
+    config: FrontendConfig,
+    telemetry: Telemetry,
 ) -> TurnGateway:
     """Returns the gateway with hosted tools in front of it."""
     provider = provider_of(config)
-    hosted = HostedToolGateway(gateway, provider, config, telemetry.registry, telemetry.log)
+    hosted = HostedToolGateway(
+        gateway, provider, config, telemetry.registry, telemetry.log, hidden=hidden
+    )
     app.cleanup_ctx.append(hosted.context)
     return hosted
 

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -29,9 +30,10 @@ from services.frontend.media.image_fetch import ImageFetcher, public_connector
 from services.frontend.media.image_reader import ImageReader, PutImage
 from services.frontend.media.pdf_reader import PdfReader
 from services.frontend.rollouts.rollouts import ROLLOUTS, RolloutProcess, Rollouts
-from services.frontend.stored.store import Sharing
+from services.frontend.stored.store import MemoryStore, Sharing, StoreLimits
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.conversation_limits import ConversationLimits
+from services.frontend.turns.hidden_memory import HiddenMemory
 from services.frontend.turns.interfaces import Admitted, CancelReason, Pipeline, TurnSink
 from services.runtime.config import FrontendConfig
 from tests.kit.bodies import MODEL, messages
@@ -207,7 +209,9 @@ def admission(pipeline: Pipeline, put_image: PutImage | None = None) -> Admissio
     fetcher = ImageFetcher([], structlog.get_logger(), public_connector)
     pdfs, decoder = PdfReader(structlog.get_logger(), 1), ImageDecoder(structlog.get_logger())
     images = ImageReader(FrontendConfig(), put_image, fetcher, decoder)
-    return Admission(pipeline, pipeline.gateway, limits, pdfs, images, notices=False)
+    store = MemoryStore(StoreLimits(60.0, 100, 1 << 20), time.time)
+    hidden = HiddenMemory(store, time.time)
+    return Admission(pipeline, pipeline.gateway, limits, pdfs, images, hidden=hidden, notices=False)
 
 
 def log_into(lines: list[MutableMapping[str, Any]]) -> FilteringBoundLogger:

@@ -64,6 +64,11 @@ class Caller:
             self.priority = key.priority
 
     @property
+    def owner(self) -> str | None:
+        """Who may read what the request stores: its rollout, or its tenant."""
+        return self.tenant if self.rollout is None else self.rollout.id
+
+    @property
     def is_operator(self) -> bool:
         """Whether the caller may change engines. Without keys everyone may, but no agent of a
         rollout."""

@@ -69,8 +69,7 @@ class RequestContext:
     @property
     def owner(self) -> str | None:
         """Who may read what the request stores: its rollout, or its tenant."""
-        rollout = self.caller.rollout
-        return self.tenant if rollout is None else rollout.id
+        return self.caller.owner
 
     def open_request(self) -> AbstractContextManager[None]:
         """Counts a request that decodes tokens as open while entered. Raises RateLimited on

@@ -1,5 +1,6 @@
 """The records of what is stored: responses, for showing them, replaying their streams and
-continuing from them, and the replies of message threads, for continuing from them."""
+continuing from them; the replies of message threads, for continuing from them; and what clients
+did not see of answers, for their next prompts."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -111,7 +112,19 @@ class StoredReply(StoredRecord, frozen=True, omit_defaults=True, kw_only=True, t
         return _OVERHEAD_BYTES + _size([*self.messages, self.head or Raw()])
 
 
-Record: TypeAlias = StoredResponse | StoredReply
+class StoredHidden(StoredRecord, frozen=True, omit_defaults=True, kw_only=True, tag="hidden"):
+    """What a client did not see of an answer."""
+
+    turns: Raw
+    """`hidden_turns.HiddenTurns` as JSON."""
+
+    @property
+    @override
+    def size(self) -> int:
+        return _OVERHEAD_BYTES + _size([self.turns])
+
+
+Record: TypeAlias = StoredResponse | StoredReply | StoredHidden
 """Every kind of record."""
 
 

@@ -10,7 +10,7 @@ Deletions are published, so that every frontend drops the response.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import TypeAlias, TypeVar
 
@@ -100,10 +100,17 @@ class MemoryStore:
         return record
 
     async def get(
-        self, kind: type[R], id: str, tenant: str | None, *, ended: bool = False
+        self,
+        kind: type[R],
+        id: str,
+        tenant: str | None,
+        *,
+        ended: bool = False,
+        wait: bool = True,
     ) -> R | None:
-        """The tenant's record of this kind and id. `ended`: the client may know of its end. Raises
-        TurnwireError where a shared store does not answer."""
+        """The tenant's record of this kind and id. `ended`: the client may know of its end.
+        `wait`: it may be on its way to a shared store. Raises TurnwireError where that does not
+        answer."""
         return self.find(kind, id, tenant)
 
     async def item(self, id: str, tenant: str | None) -> Raw | None:
@@ -159,12 +166,18 @@ class ConnectionStore(MemoryStore):
 
     @override
     async def get(
-        self, kind: type[R], id: str, tenant: str | None, *, ended: bool = False
+        self,
+        kind: type[R],
+        id: str,
+        tenant: str | None,
+        *,
+        ended: bool = False,
+        wait: bool = True,
     ) -> R | None:
         record = self.find(kind, id, tenant)
         if record is not None:
             return record
-        return await self._deployment.get(kind, id, tenant, ended=ended)
+        return await self._deployment.get(kind, id, tenant, ended=ended, wait=wait)
 
     @override
     async def item(self, id: str, tenant: str | None) -> Raw | None:
@@ -263,14 +276,20 @@ class SharedStore(MemoryStore):
 
     @override
     async def get(
-        self, kind: type[R], id: str, tenant: str | None, *, ended: bool = False
+        self,
+        kind: type[R],
+        id: str,
+        tenant: str | None,
+        *,
+        ended: bool = False,
+        wait: bool = True,
     ) -> R | None:
         record = self.find(kind, id, tenant)
         if record is not None and (record.ended or record.owner == self.owner):
             return record
         read = self._reads[id] = object()
         try:
-            stored = await self._read(id, tenant, ended=ended)
+            stored = await self._read(id, tenant, WAITS_S if wait else (), ended=ended)
         finally:
             is_current = self._reads.get(id) is read
             if is_current:
@@ -312,11 +331,13 @@ class SharedStore(MemoryStore):
         if self._writes:
             await asyncio.wait(list(self._writes.values()))
 
-    async def _read(self, id: str, tenant: str | None, *, ended: bool) -> Record | None:
-        """Reads a record from the bucket, again for a moment where it may be on its way."""
+    async def _read(
+        self, id: str, tenant: str | None, pauses: Sequence[float], *, ended: bool
+    ) -> Record | None:
+        """Reads a record from the bucket, and again after each pause if it is not there."""
         key = digest_key(tenant, id)
         record: Record | None = None
-        for pause in (0.0, *WAITS_S):
+        for pause in (0.0, *pauses):
             await asyncio.sleep(pause)
             record = _of_tenant(await self._sharing.bucket.get(key), id, tenant)
             if record is not None and (record.ended or not ended):

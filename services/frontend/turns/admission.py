@@ -20,6 +20,7 @@ from services.frontend.http.bodies import run_in_thread_if_long
 from services.frontend.media.image_reader import ImageReader, RequestImages
 from services.frontend.media.pdf_reader import PdfReader
 from services.frontend.turns.conversation_limits import ConversationLimits
+from services.frontend.turns.hidden_memory import HiddenMemory
 from services.frontend.turns.interfaces import Admitted, OpenTurn, Pipeline, TurnGateway, TurnSink
 from services.frontend.turns.notice import NoticeSink, make_notice, may_have_notice, without_notices
 from services.images.parts import media_of
@@ -38,11 +39,13 @@ class Admission:
         pdfs: PdfReader,
         images: ImageReader,
         *,
+        hidden: HiddenMemory,
         notices: bool,
     ) -> None:
         """
         Args:
             gateway: the pipeline's, or hosted tools in front of it.
+            hidden: defers tools, and remembers what clients do not see of answers.
             notices: add a note to the answer about media that the model does not receive, once in a
                 session.
         """
@@ -52,6 +55,7 @@ class Admission:
         self._limits = limits
         self._pdfs = pdfs
         self._images = images
+        self._hidden = hidden
         self._notices = notices
 
     def models(self, caller: Caller) -> list[ModelCard]:
@@ -109,8 +113,9 @@ class Admission:
             conversation, media, caller, card, store=is_turn
         )
         conversation, note = self._with_notice(conversation, has_media=bool(media))
+        conversation = await self._hidden.add(conversation, caller.owner)
         named = _with_names(conversation, caller, card)
-        return Admitted(card, named, note, images, rollout=caller.rollout)
+        return Admitted(card, named, note, images, rollout=caller.rollout, owner=caller.owner)
 
     async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> OpenTurn:
         """Starts a turn as `TurnGateway.open`; with hosted tools, the first turn of the answer."""

@@ -14,7 +14,7 @@ class EndedTurn:
 
     finish: Finish
     parts: list[Part] = field(default_factory=list)
-    """Parts of the message in the next turn's prompt."""
+    """What it wrote, without incomplete calls."""
     calls: list[Call] = field(default_factory=list)
     """Complete calls of hosted tools."""
     has_client_calls: bool = False
@@ -39,13 +39,14 @@ def read_turn(
         elif start.kind == "text":
             if text:
                 turn.parts.append(Text(text))
-        elif start.name not in hosted:
-            turn.has_client_calls = turn.has_client_calls or stop.complete
         elif stop.complete:
             call_id = start.call_id or f"{answer_id}.{start.block}"
             call = Call(call_id, start.name or "", text or "{}")
             turn.parts.append(call)
-            turn.calls.append(call)
+            if call.name in hosted:
+                turn.calls.append(call)
+            else:
+                turn.has_client_calls = True
     return turn
 
 

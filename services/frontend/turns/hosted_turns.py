@@ -12,20 +12,16 @@ The sink gets one answer: the numbers of blocks continue, the calls are blocks o
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 from typing_extensions import override
 
-from schemas.conversation import HostedTool, Message, ToolChoice
+from schemas.conversation import Conversation, HostedTool, Message, ToolChoice
 from schemas.errors import ContextOverflow, EngineFailed, Invalid, TurnwireError
 from schemas.events import (
-    BlockStart,
     Delta,
-    Dispatch,
-    EventInBlock,
     Failed,
     Finish,
     FinishReason,
@@ -36,10 +32,13 @@ from schemas.events import (
     TurnEvent,
     Usage,
 )
-from services.frontend.content.hosted_tools import add_results, result_part
+from services.frontend.content.hosted_tools import SEARCHES_OF_TOOLS, add_results, result_part
 from services.frontend.hosted.calls import AnswerCalls, CallRunner
 from services.frontend.hosted.contract import Provider
+from services.frontend.turns.answer_blocks import AnswerBlocks
+from services.frontend.turns.deferred_tools import without_hosted
 from services.frontend.turns.ended_turn import EndedTurn, read_turn, unanswered_calls
+from services.frontend.turns.hidden_memory import HiddenMemory
 from services.frontend.turns.interfaces import (
     Admitted,
     CancelReason,
@@ -48,6 +47,7 @@ from services.frontend.turns.interfaces import (
     TurnGateway,
     TurnSink,
 )
+from services.frontend.turns.unseen_turns import UnseenTurns
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
@@ -62,8 +62,11 @@ class HostedToolGateway(TurnGateway):
         config: FrontendConfig,
         registry: CollectorRegistry,
         log: FilteringBoundLogger,
+        *,
+        hidden: HiddenMemory,
     ) -> None:
         self.gateway = gateway
+        self.hidden = hidden
         self.config = config
         self.log = log
         self.runner = CallRunner(provider, config, registry, log)
@@ -143,7 +146,12 @@ class HostedAnswer(TurnSink):
         self._is_over = False
         self._early_results: list[HostedResult] = []
         """Results of calls of an earlier answer, until the first event."""
-        self._totals = _AnswerTotals()
+        self._turns = 0
+        """The number of turns that have ended."""
+        self._usage = Usage()
+        """The usage of these turns."""
+        self._blocks = AnswerBlocks(hosted)
+        self._unseen = UnseenTurns(hosted)
         self._events: list[TurnEvent] = []
         """Events of the current turn."""
 
@@ -172,7 +180,7 @@ class HostedAnswer(TurnSink):
 
     @override
     def opened(self, prepared: Prepared) -> None:
-        if not self._totals.count:
+        if not self._turns:
             self._sink.opened(prepared)
 
     @override
@@ -180,7 +188,7 @@ class HostedAnswer(TurnSink):
         if self._is_over or not events:
             return
         self._events += events
-        tokens += self._totals.usage.output  # `tokens` counts the current turn only
+        tokens += self._usage.output  # `tokens` counts the current turn only
         out = events
         if not self._is_plain_delta(events):
             out = self._translate(events)
@@ -191,7 +199,7 @@ class HostedAnswer(TurnSink):
         """Returns whether events are one delta that the client gets as it is, once a token."""
         if len(events) != 1 or type(events[0]) is not Delta:
             return False
-        return not self._totals.blocks and not self._early_results
+        return self._blocks.are_those_of_turn and not self._early_results
 
     def _translate(self, events: list[TurnEvent]) -> list[TurnEvent]:
         """Returns events of the current turn as events of the answer."""
@@ -199,7 +207,9 @@ class HostedAnswer(TurnSink):
         if self._early_results and not isinstance(events[0], Failed):
             out.append(HostedResults(self._early_results, self.id))
             self._early_results = []
-        out += [self._renumber(event) for event in events if self._is_of_answer(event)]
+        for event in map(self._blocks.translate, events):
+            if event is not None:
+                out.append(event)
 
         last = events[-1]
         if isinstance(last, LastEvent):
@@ -208,35 +218,24 @@ class HostedAnswer(TurnSink):
             out += self._end_turn(last)
         return out
 
-    def _is_of_answer(self, event: TurnEvent) -> bool:
-        """Returns whether the client gets an event: the calls of hosted tools are not dispatched to
-        it, and a turn's end is not the answer's."""
-        if isinstance(event, Dispatch):
-            return event.name not in self._hosted
-        return not isinstance(event, Finish)
-
-    def _renumber(self, event: TurnEvent) -> TurnEvent:
-        """Returns an event with the number of its block in the answer, and calls of hosted tools as
-        hosted."""
-        if isinstance(event, BlockStart) and self._is_hosted_call(event):
-            event = replace(event, kind="hosted")
-        if self._totals.blocks and isinstance(event, EventInBlock):
-            event = replace(event, block=event.block + self._totals.blocks)
-        return event
-
-    def _is_hosted_call(self, start: BlockStart) -> bool:
-        return start.kind == "tool_use" and start.name in self._hosted
-
     def _end_turn(self, finish: Finish) -> Sequence[Finish]:
-        """Returns the end of the answer; none if it continues after the turn's calls."""
+        """Returns the end of the answer; none if it continues after the turn's calls, or ends
+        later."""
         turn = read_turn(self._events, finish, self._hosted, self.id)
         self._events = []
-        self._totals.add(finish)
-        if finish.reason is not FinishReason.STOP or not turn.calls:
-            return [self._end(turn, finish.reason)]
-        if turn.has_client_calls and self._has_deferred(turn):
-            return [self._end(turn, finish.reason)]
-        self._task = self._tools.spawn(self._continue(turn))
+        self._turns += 1
+        self._usage += finish.usage
+        self._blocks.end_turn(finish)
+        is_last = finish.reason is not FinishReason.STOP or not turn.calls
+        if not is_last and not (turn.has_client_calls and self._has_deferred(turn)):
+            self._task = self._tools.spawn(self._continue(turn))
+            return ()
+
+        last = self._end(turn, finish.reason)
+        if not self._unseen:
+            return [last]
+        self._unseen.end(turn)
+        self._task = self._tools.spawn(self._finish(last))
         return ()
 
     def _has_deferred(self, turn: EndedTurn) -> bool:
@@ -245,8 +244,26 @@ class HostedAnswer(TurnSink):
 
     def _end(self, turn: EndedTurn, reason: FinishReason) -> Finish:
         """Returns the end of the answer, which ends with this turn."""
-        totals = self._totals
-        return replace(turn.finish, reason=reason, blocks=totals.blocks, usage=totals.usage)
+        return replace(turn.finish, reason=reason, blocks=self._blocks.count, usage=self._usage)
+
+    async def _finish(self, last: Finish) -> None:
+        """Remembers what the client did not see of the answer, and ends it."""
+        try:
+            await self._remember()
+        except Exception:  # the client gets its answer
+            self._tools.log.exception("hosted.not_remembered", turn=self.id)
+        finally:
+            self._push_last(last)
+
+    async def _remember(self) -> None:
+        """Remembers what the client did not see of what it will send back as one message."""
+        unseen = self._unseen
+        self._unseen = UnseenTurns(self._hosted)
+        if unseen:
+            shown = Message("assistant", unseen.shown)
+            admitted = self._admitted
+            history = admitted.conversation.messages
+            await self._tools.hidden.keep(history, shown, unseen.hidden, admitted.owner)
 
     async def _continue(self, turn: EndedTurn) -> None:
         """Runs the turn's calls, then opens the next turn. Unless the client cancels, the sink gets
@@ -276,9 +293,13 @@ class HostedAnswer(TurnSink):
         """Runs the turn's calls, then opens the next turn. Returns the event that ends the answer
         instead; None if there is a next turn."""
         results = await self._calls.run(turn.calls, self._admitted.conversation)
-        turn_id = next_turn_id(self.id, self._totals.count)
-        self._sink.push([HostedResults(results, turn_id)])
+        turn_id = next_turn_id(self.id, self._turns)
+        shown = [result for result in results if not self._hosted[result.name].hidden]
+        self._sink.push([HostedResults(shown, turn_id)])
+        self._unseen.add(next_turn_id(self.id, self._turns - 1), turn, results)
         reason = self._reason_to_end(turn)
+        if reason is not None or self._unseen.ends:
+            await self._remember()
         if reason is not None:
             return self._end(turn, reason)
 
@@ -289,7 +310,7 @@ class HostedAnswer(TurnSink):
     @property
     def _is_last_round(self) -> bool:
         """Whether the next turn may call no more tools."""
-        return self._totals.count >= self._tools.config.web_max_rounds
+        return self._turns >= self._tools.config.web_max_rounds
 
     def _reason_to_end(self, turn: EndedTurn) -> FinishReason | None:
         """Returns why the answer ends after the results of a turn's calls; None if it goes on."""
@@ -309,32 +330,30 @@ class HostedAnswer(TurnSink):
         if max_tokens is not None:
             max_tokens -= turn.finish.usage.output
 
-        choice = conversation.tool_choice
-        if self._is_last_round:
-            choice = ToolChoice("none")
-        elif choice.mode in ("any", "tool"):  # the first turn has made the required call
-            choice = ToolChoice(parallel=choice.parallel, allowed=choice.allowed)
-
+        choice = self._next_choice(turn, conversation)
         messages = [*conversation.messages, Message("assistant", turn.parts)]
         messages = add_results(messages, map(result_part, results))
         return self._admitted.next_turn(messages, max_tokens, choice)
 
+    def _next_choice(self, turn: EndedTurn, conversation: Conversation) -> ToolChoice:
+        """Returns the choice of tools in the turn after a turn's calls."""
+        choice = conversation.tool_choice
+        if self._is_last_round:
+            return without_hosted(choice, conversation.tools)
+        is_hidden_search = all(self._is_hidden_search(call.name) for call in turn.calls)
+        if choice.mode in ("any", "tool") and not is_hidden_search:
+            # the first turn has made the required call
+            return ToolChoice(parallel=choice.parallel, allowed=choice.allowed)
+        return choice
 
-@dataclass(slots=True)
-class _AnswerTotals:
-    """The turns of an answer that have ended."""
-
-    count: int = 0
-    blocks: int = 0
-    usage: Usage = field(default_factory=Usage)
-
-    def add(self, finish: Finish) -> None:
-        self.count += 1
-        self.blocks += finish.blocks
-        self.usage += finish.usage
+    def _is_hidden_search(self, name: str) -> bool:
+        tool = self._hosted[name]
+        return tool.hidden and tool.kind in SEARCHES_OF_TOOLS
 
 
 def next_turn_id(id: str, number: int) -> str:
     """Makes the id of a further turn of an answer: 24 hexadecimal digits, like the id of a first
-    turn."""
+    turn. `number`: of the turns before it."""
+    if number == 0:
+        return id
     return hashlib.blake2b(f"{id}/{number}".encode(), digest_size=12).hexdigest()

@@ -45,6 +45,8 @@ class Admitted:
     """The answer has begun: its next turn is accepted while the process drains."""
     rollout: Rollout | None = None
     """Set for a turn of a rollout."""
+    owner: str | None = None
+    """Who may read what the request stores: its rollout, or its tenant."""
 
     def with_messages(self, messages: list[Message]) -> "Admitted":
         """Returns the request with other messages, which this server made of the admitted ones."""

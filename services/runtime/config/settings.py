@@ -320,6 +320,10 @@ class FrontendConfig(ResponseStoreConfig, ImageStoreConfig, RolloutStoreConfig, 
     """Most characters of one search or page that the model gets."""
     web_allow_private: bool = False
     """Let the model fetch literal private addresses and local names."""
+    defer_tools: Count | None = None
+    """Tools at the start of the prompt of a request that has more, and no search of its own: the
+    model finds the others by a search, which clients do not see (docs/hosted-tools.md); default: no
+    limit."""
 
     def __post_init__(self) -> None:
         """Rejects combinations that cannot work."""

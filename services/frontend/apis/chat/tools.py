@@ -80,7 +80,7 @@ def _web_search(options: Raw) -> ToolSpec:
         location = {}
     if location:
         location = {"type": "approximate", **location}
-    return hosted_spec(HostedTool(_WEB_SEARCH, location=location))
+    return hosted_spec(HostedTool(_WEB_SEARCH, location=location, hidden=True))
 
 
 def choice(body: wire.ChatBody, tools: Sequence[ToolSpec]) -> ToolChoice:

@@ -1,0 +1,56 @@
+"""Numbers the blocks of an answer of several turns, and leaves out what its client does not see.
+Pure."""
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from schemas.conversation import HostedTool
+from schemas.events import BlockStart, Dispatch, EventInBlock, Finish, TurnEvent
+
+
+class AnswerBlocks:
+    """The blocks that the client has got so far."""
+
+    def __init__(self, hosted: Mapping[str, HostedTool]) -> None:
+        """`hosted`: the hosted tools of the answer by name."""
+        self._hosted = hosted
+        self._shift = 0
+        """What is added to the number of a block of the current turn."""
+        self._is_hidden = False
+        """Whether the open block is hidden."""
+
+    @property
+    def are_those_of_turn(self) -> bool:
+        """Whether the client gets the open block as it is."""
+        return not self._shift and not self._is_hidden
+
+    @property
+    def count(self) -> int:
+        """The number of blocks, between two turns."""
+        return self._shift
+
+    def translate(self, event: TurnEvent) -> TurnEvent | None:
+        """Returns an event of the current turn as the client gets it; None if it does not get it:
+        calls of hosted tools are not dispatched to it, and a turn's end is not the answer's."""
+        if isinstance(event, Finish):
+            return None
+        if not isinstance(event, EventInBlock):
+            return event
+        tool = None
+        if isinstance(event, BlockStart):
+            tool = self._hosted.get(event.name or "") if event.kind == "tool_use" else None
+            self._is_hidden = tool is not None and tool.hidden
+            self._shift -= self._is_hidden
+        if self._is_hidden or (isinstance(event, Dispatch) and event.name in self._hosted):
+            return None
+        if tool is not None and isinstance(event, BlockStart):
+            event = replace(event, kind="hosted")
+        if self._shift:
+            event = replace(event, block=event.block + self._shift)
+        return event
+
+    def end_turn(self, finish: Finish) -> None:
+        """Adds the blocks of a turn that has ended."""
+        self._shift += finish.blocks
+        self._is_hidden = False

@@ -1,0 +1,87 @@
+"""Defers the tools of requests that have many, for clients that cannot defer them. Pure.
+
+The model sees the first tools and a search, which finds the others. A client that keeps the order
+of its tools has the same tools deferred in every request of a session, so that prompts keep their
+prefix.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from itertools import chain, count, islice
+from typing import Final
+
+from msgspec.structs import replace
+
+from schemas.conversation import Conversation, HostedTool, ToolChoice, ToolSpec, rendered_name
+from services.frontend.content.hosted_tools import SEARCHES_OF_TOOLS, hosted_spec
+
+_SEARCH: Final = "tool_search"
+_CLIENT_SEARCHES: Final = frozenset({"toolsearch", "searchtools"})
+"""Names of clients' own searches, without case and separators: Claude Code's, Codex's."""
+
+
+def defer_tools(conversation: Conversation, listed: int) -> Conversation:
+    """Returns the conversation with its tools after the first `listed` deferred, and with a search
+    for them as the last tool.
+
+    The same conversation if it has no more tools than that, or defers tools or searches them
+    itself, or asks for token ids: an answer of several turns has none.
+    """
+    tools = conversation.tools
+    if len(tools) <= listed or conversation.sampling.return_token_ids:
+        return conversation
+    if any(map(_is_of_search, tools)):
+        return conversation
+    beyond = _deferrable(conversation, listed)
+    if not beyond:
+        return conversation
+    deferred = [
+        replace(tool, deferred=True) if index in beyond else tool
+        for index, tool in enumerate(tools)
+    ]
+    name = _unused_name({rendered_name(tool.name, tool.namespace) for tool in tools})
+    search = hosted_spec(HostedTool("tool_search_bm25", hidden=True), name)
+    return replace(conversation, tools=[*deferred, search])
+
+
+def without_hosted(choice: ToolChoice, tools: Sequence[ToolSpec]) -> ToolChoice:
+    """Returns the choice for a last turn of an answer, which calls no hosted tool: one of the
+    client, if the client does not see the hosted ones, else none."""
+    names = [_name(tool) for tool in tools if tool.hosted is None]
+    if not names or any(tool.hosted is not None and not tool.hosted.hidden for tool in tools):
+        return ToolChoice("none")
+    return choice if choice.allowed else replace(choice, allowed=names)
+
+
+def _is_of_search(tool: ToolSpec) -> bool:
+    """Returns whether a tool shows that the client searches tools, or has them searched."""
+    if tool.hosted is not None:
+        return tool.hosted.kind in SEARCHES_OF_TOOLS
+    bare_name = tool.name.replace("_", "").replace("-", "").lower()
+    return tool.deferred or bare_name in _CLIENT_SEARCHES
+
+
+def _deferrable(conversation: Conversation, listed: int) -> Collection[int]:
+    """Returns the indices of the tools to defer. A tool that `tool_choice` names stays listed: the
+    model must see it."""
+    choice = conversation.tool_choice
+    named = {*choice.allowed}
+    if choice.name is not None:
+        named.add(rendered_name(choice.name, choice.namespace))
+    client_tools = (index for index, tool in enumerate(conversation.tools) if tool.hosted is None)
+    return {
+        index
+        for index in islice(client_tools, listed, None)
+        if _name(conversation.tools[index]) not in named
+    }
+
+
+def _name(tool: ToolSpec) -> str:
+    return rendered_name(tool.name, tool.namespace)
+
+
+def _unused_name(names: Collection[str]) -> str:
+    return next(name for name in _search_names() if name not in names)
+
+
+def _search_names() -> Iterator[str]:
+    return chain([_SEARCH], (f"{_SEARCH}_{number}" for number in count(2)))

@@ -1,0 +1,120 @@
+"""Remembers what clients do not see of answers, and puts it back into their next requests.
+
+It is in the store of responses. A turn with a hidden part that is forgotten is rendered as the
+client sent it: the prompt then begins with fewer tokens of the last one.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+from cachetools import LRUCache
+from msgspec import Raw
+from msgspec.structs import replace
+
+from schemas.conversation import Conversation, Message
+from schemas.errors import TurnwireError
+from services.frontend.stored.record import StoredHidden
+from services.frontend.stored.store import Clock, MemoryStore
+from services.frontend.turns.deferred_tools import defer_tools
+from services.frontend.turns.hidden_turns import HiddenTurns, put_back, turn_keys
+
+WRITE_S: Final = 0.5
+"""The longest time that the end of an answer waits until other frontends can read what it hid."""
+_KNOWN_TURNS: Final = 1 << 16
+"""Turns without hidden parts that this process remembers, so that it does not look for them in
+the bucket again."""
+_hidden = msgspec.json.Decoder(HiddenTurns)
+
+
+class HiddenMemory:
+    """What the clients of a frontend did not see."""
+
+    def __init__(self, store: MemoryStore, clock: Clock, listed_tools: int | None = None) -> None:
+        """`clock` returns Unix time. `listed_tools`: the tools at the start of a prompt, as in
+        `defer_tools`; None: all."""
+        self._store = store
+        self._clock = clock
+        self._listed_tools = listed_tools
+        self._plain: LRUCache[tuple[str | None, str], bool] = LRUCache(_KNOWN_TURNS)
+        """Turns without hidden parts, by owner and key."""
+
+    async def add(self, conversation: Conversation, owner: str | None) -> Conversation:
+        """Returns the conversation with its tools deferred if they are many, and with what its
+        client does not see of earlier answers."""
+        if self._listed_tools is not None:
+            conversation = defer_tools(conversation, self._listed_tools)
+        if any(tool.hosted is not None and tool.hosted.hidden for tool in conversation.tools):
+            return await self._restore(conversation, owner)
+        return conversation
+
+    async def _restore(self, conversation: Conversation, owner: str | None) -> Conversation:
+        keys = turn_keys(conversation.messages)
+        sought = {index: key for index, key in keys.items() if not self._is_plain(owner, key)}
+        if not sought:
+            return conversation
+        records = await self._find(sought.values(), owner)
+        newest = max(keys)  # its record may be on its way from another frontend
+        hidden: dict[int, HiddenTurns] = {}
+        for index, key in sought.items():
+            record = records.get(key)
+            if record is not None:
+                hidden[index] = _hidden.decode(record.turns)
+            elif index != newest:
+                self._plain[owner, key] = True
+        if not hidden:
+            return conversation
+        return replace(conversation, messages=put_back(conversation.messages, hidden))
+
+    async def keep(
+        self, history: Sequence[Message], shown: Message, hidden: HiddenTurns, owner: str | None
+    ) -> None:
+        """Remembers what a client did not see. Returns when other frontends can read it.
+
+        Args:
+            history: the messages before.
+            shown: what the client sees, as one message.
+        """
+        messages = [*history, shown]
+        key = turn_keys(messages).get(len(history))
+        if key is None:  # the client gets nothing that comes back
+            return
+        self._plain.pop((owner, key), None)
+        record = StoredHidden(
+            id=_id(key, owner),
+            created=self._clock(),
+            tenant=owner,
+            turns=Raw(msgspec.json.encode(hidden)),
+        )
+        self._store.put(record)
+        try:
+            async with asyncio.timeout(WRITE_S):
+                await self._store.wait_for_writes()
+        except TimeoutError:
+            pass  # it is in this process; another frontend may miss it
+
+    def _is_plain(self, owner: str | None, key: str) -> bool:
+        return self._plain.get((owner, key), False)
+
+    async def _find(self, keys: Iterable[str], owner: str | None) -> dict[str, StoredHidden]:
+        """Returns the records with these keys."""
+        records: dict[str, StoredHidden | None] = {}
+        elsewhere: list[str] = []
+        for key in keys:
+            records[key] = self._store.find(StoredHidden, _id(key, owner), owner)
+            if records[key] is None:
+                elsewhere.append(key)
+        reads = (self._read(key, owner) for key in elsewhere)
+        try:
+            records |= zip(elsewhere, await asyncio.gather(*reads), strict=True)
+        except TurnwireError:
+            pass  # the shared store does not answer
+        return {key: record for key, record in records.items() if record is not None}
+
+    async def _read(self, key: str, owner: str | None) -> StoredHidden | None:
+        return await self._store.get(StoredHidden, _id(key, owner), owner, wait=False)
+
+
+def _id(key: str, owner: str | None) -> str:
+    return f"hidden_{key}_{owner or ''}"

@@ -1,0 +1,196 @@
+"""Puts what clients did not see back into their histories: calls of hidden tools, their results,
+and the turns in which the model made them. Pure.
+
+The turns of an answer up to a call that the client sees, or up to the end of the answer, come back
+as one message:
+
+    the model             turn 1: text, search      results      turn 2: text, call of the client
+    the client's history                                         text of both, call
+    the next prompt       turn 1: text, search      results      turn 2: text, call of the client
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, groupby, islice
+from operator import attrgetter
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from schemas.conversation import Call, Message, Part, Reasoning, Result, Text
+from services.frontend.content.hosted_tools import add_results
+from services.ledger.chain import parts_of
+from services.ledger.evidence import call_order
+from services.ledger.keys import squeeze
+
+_WORD = re.compile(r"\S+")
+
+
+class HiddenTurns(Struct, frozen=True, omit_defaults=True):
+    """What a client did not see of the turns that it sends back as one message."""
+
+    turns: list[str] = []
+    """The ids of the turns before the last one."""
+    messages: list[Message] = []
+    """What the model wrote in these turns, each with its results."""
+    beside: list[tuple[int, Call]] = []
+    """Hidden calls of the last turn, each with the number of calls before it that the client
+    sees."""
+    results: list[Result] = []
+    """The results of these calls."""
+
+    @property
+    def parts(self) -> list[Part]:
+        """What the model wrote in the turns before the last one."""
+        return parts_of(message for message in self.messages if message.role == "assistant")
+
+
+def turn_keys(messages: Sequence[Message]) -> dict[int, str]:
+    """Returns the keys of the model's turns, by the index of the first message of each.
+
+    A key is the tag of the first call's id, else a digest of the text and of what users have
+    written before. A turn without either has none, nor has a part of a turn that came before.
+    """
+    keys: dict[str, int] = {}
+    history = hashlib.blake2b(digest_size=16)
+    for index, group in _groups(messages):
+        role = group[0].role
+        if role == "assistant":
+            keys.setdefault(_key(group, history.copy()), index)
+        elif role != "tool":
+            for text in _texts(group):
+                history.update(text.encode("utf-8", "surrogatepass") + b"\0")
+    return {index: key for key, index in keys.items() if key}
+
+
+def _key(turn: Sequence[Message], history: "hashlib.blake2b") -> str:
+    for part in parts_of(turn):
+        if isinstance(part, Call):
+            return call_order(part.call_id)[0]
+    text = squeeze("".join(_texts(turn)))
+    if not text:
+        return ""
+    history.update(text.encode("utf-8", "surrogatepass"))
+    return history.hexdigest()
+
+
+def put_back(messages: Sequence[Message], hidden: Mapping[int, HiddenTurns]) -> list[Message]:
+    """Returns the messages with what their client did not see. `hidden`: by the index of the first
+    message of a turn. A turn that the client changed stays as it is."""
+    out: list[Message] = []
+    results: list[Result] = []
+    for index, group in _groups(messages):
+        found = hidden.get(index)
+        restored = None if found is None else _restored(group, found)
+        if found is None or restored is None:
+            out += group
+        else:
+            out += restored
+            results += found.results
+    return add_results(out, results) if results else out
+
+
+def _restored(turn: Sequence[Message], hidden: HiddenTurns) -> list[Message] | None:
+    """Returns the messages in place of those of a turn; None if the client changed the part of it
+    that repeats the hidden turns."""
+    own = _without_hidden(parts_of(turn), hidden)
+    if own is None:
+        return None
+    for place, call in reversed(hidden.beside):
+        own.insert(_index_of_call(own, place), call)
+    if not own:
+        return hidden.messages
+    ids = chain.from_iterable(message.ids for message in turn)
+    own_ids = [id for id in ids if not _is_of(id, hidden.turns)]
+    return [*hidden.messages, replace(turn[0], parts=own, ids=own_ids)]
+
+
+def _without_hidden(parts: Sequence[Part], hidden: HiddenTurns) -> list[Part] | None:
+    """Returns the parts of a turn without those of the hidden turns before it; None if the client
+    changed these."""
+    texts = _Remainder(part.text for part in hidden.parts if isinstance(part, Text))
+    thoughts = [part for part in hidden.parts if isinstance(part, Reasoning)]
+    seals = {thought.seal for thought in thoughts if thought.seal}
+    thought_texts = _Remainder(thought.text or "" for thought in thoughts)
+    own: list[Part] = []
+    for part in parts:
+        if isinstance(part, Text):
+            text = texts.cut(part.text)
+            if text:
+                own.append(Text(text))
+        elif not isinstance(part, Reasoning):
+            own.append(part)
+        elif part.seal in seals or _is_of(part.id or "", hidden.turns):
+            continue
+        elif part.seal or part.id or not part.text:
+            own.append(part)
+        else:
+            text = thought_texts.cut(part.text)
+            if text:
+                own.append(replace(part, text=text))
+    if texts.left or (thought_texts.is_started and thought_texts.left):
+        return None
+    return own
+
+
+class _Remainder:
+    """What is left of the text of hidden turns, which a client's text begins with. White space does
+    not count."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self.left = squeeze("".join(texts))
+        self.is_started = False
+        """Whether there was text of the client."""
+        self._is_changed = False
+
+    def cut(self, text: str) -> str:
+        """Returns the rest of a text."""
+        self.is_started = True
+        bare = squeeze(text)
+        if self._is_changed or not self.left:
+            return text
+        if self.left.startswith(bare):
+            self.left = self.left[len(bare) :]
+            return ""
+        if not bare.startswith(self.left):
+            self._is_changed = True
+            return text
+        characters = len(self.left)
+        self.left = ""
+        return text[_index_after(text, characters) :]
+
+
+def _index_after(text: str, characters: int) -> int:
+    """Returns the index after this number of characters that are not white space."""
+    for word in _WORD.finditer(text):
+        characters -= len(word[0])
+        if characters <= 0:
+            return word.end() + characters
+    return len(text)
+
+
+def _index_of_call(parts: Sequence[Part], number: int) -> int:
+    """Returns the index of the call with this number; the end, if there are fewer."""
+    calls = (index for index, part in enumerate(parts) if isinstance(part, Call))
+    return next(islice(calls, number, None), len(parts))
+
+
+def _is_of(item_id: str, turns: Sequence[str]) -> bool:
+    """Returns whether a Responses item with this id is of one of the turns."""
+    return any(turn in item_id for turn in turns)
+
+
+def _texts(messages: Iterable[Message]) -> Iterator[str]:
+    for part in parts_of(messages):
+        if isinstance(part, Text):
+            yield part.text
+
+
+def _groups(messages: Sequence[Message]) -> Iterator[tuple[int, list[Message]]]:
+    """Yields consecutive messages of one role, with the index of the first."""
+    index = 0
+    for _, run in groupby(messages, key=attrgetter("role")):
+        group = list(run)
+        yield index, group
+        index += len(group)
