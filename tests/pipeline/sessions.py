@@ -1,7 +1,7 @@
 """A client's session over one of the APIs, built and read as agents do."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from msgspec import structs
@@ -38,19 +38,25 @@ class Session:
         result: str = "a file",
         reasons: bool,
         model: str = MODEL,
+        tools: Sequence[ToolSpec] = (TOOL,),
     ) -> None:
         """`reasons`: it sends reasoning back, without its text where it may be sealed only."""
         self.api = api
         self.model = model
         self.turns: list[str] = []
         self.messages = [Message("user", [Text(question)])]
+        self.tools = [*tools]
         self._client, self._result, self._reasons = client, result, reasons
+
+    def use(self, client: Client) -> None:
+        """Sends the next requests to another frontend."""
+        self._client = client
 
     @property
     def body(self) -> dict[str, Any]:
         """The next request."""
         sampling = Sampling(max_tokens=1000)
-        conversation = Conversation(self.model, self.messages, tools=[TOOL], sampling=sampling)
+        conversation = Conversation(self.model, self.messages, tools=self.tools, sampling=sampling)
         found: dict[str, Any] = json.loads(CLIENTS[self.api].request(conversation, stream=False))
         found.pop("store", None)  # by default, responses are stored
         return found
