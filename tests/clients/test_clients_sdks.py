@@ -75,8 +75,8 @@ def resources(tree: Path, url: str, *arguments: str) -> str:
 
 
 def test_anthropics_sdk_reads_every_answer(stack: Stack, tmp_path: Path) -> None:
-    """Beta's create with all parameters asks for a thread, which a server without threads must
-    refuse."""
+    """Beta's create with all parameters names MCP servers, and a compaction beside
+    `context_management`, which is refused natively, too."""
     tree = sources("anthropic==2.14.0", tmp_path)
     files = [f"tests/api_resources/{name}" for name in ("test_messages.py", "test_models.py")]
     assert resources(tree, stack.url, *files).startswith("110 passed")

@@ -106,7 +106,9 @@ REFUSED_BY_MESSAGES: list[tuple[str, Any]] = [
     ),
     (f"cache_control: Input tag 'x' {EXPECTED} 'ephemeral'", messages(cache_control=block("x"))),
     ("mcp_servers: not supported", messages(mcp_servers=[{"url": "u"}])),
-    ("compaction: not supported by this server", messages(compaction=block("summarize"))),
+    (f"compaction: Input tag 'x' {EXPECTED} 'summarize'", messages(compaction=block("x"))),
+    (f"thread: Input tag 'x' {EXPECTED} 'create', 'continue'", messages(thread=block("x"))),
+    ("thread.continue.previous_message_id: Field required", messages(thread=block("continue"))),
     (f"system.0: Input tag 'image' {EXPECTED} 'text'", messages(system=[block("image")])),
     (
         f"{CONTENT}.tool: Input tag 'x' {EXPECTED} 'tool_",

@@ -124,6 +124,15 @@ class StoredHidden(StoredRecord, frozen=True, omit_defaults=True, kw_only=True, 
         return _OVERHEAD_BYTES + _size([self.turns])
 
 
+class Claim(Struct, frozen=True):
+    """The right of one request to continue a reply."""
+
+    successor: str
+    """The id of the reply that it makes. Once this is stored, the claim holds for good."""
+    owner: str
+    """The process of the request. If it ends without the successor, the claim is void."""
+
+
 Record: TypeAlias = StoredResponse | StoredReply | StoredHidden
 """Every kind of record."""
 
@@ -148,6 +157,14 @@ def decode(data: bytes) -> Record | None:
         return None
 
 
+def decode_claim(data: bytes | None) -> Claim | None:
+    """Decodes a claim from JSON; None for other data."""
+    try:
+        return None if data is None else _claim.decode(data)
+    except msgspec.DecodeError:
+        return None
+
+
 def failed_view(record: StoredResponse) -> StoredResponse:
     """The record of a response that failed because its process is gone."""
     document = msgspec.json.decode(record.response)
@@ -165,4 +182,5 @@ class _Named(Struct):
 
 
 _record: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
+_claim = msgspec.json.Decoder(Claim)
 _named = msgspec.json.Decoder(_Named)

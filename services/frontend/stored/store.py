@@ -24,10 +24,13 @@ from typing_extensions import override
 from schemas.control import ResponseCancelled, ResponseDeleted, ResponseNotice
 from schemas.errors import TooLarge, TurnwireError
 from services.frontend.stored.record import (
+    Claim,
     Record,
     StoredRecord,
+    StoredReply,
     StoredResponse,
     decode,
+    decode_claim,
     failed_view,
     response_of_item,
 )
@@ -65,6 +68,8 @@ class MemoryStore:
         self._limits = limits
         self._clock = clock
         self._records = _Records(limits.bytes)
+        self._claims: LRUCache[str, Claim] = LRUCache(limits.entries)
+        """The claims of replies, by the reply's id."""
 
     def __len__(self) -> int:
         return len(self._records)
@@ -133,6 +138,19 @@ class MemoryStore:
             return False
         self.forget(id)
         return True
+
+    async def claim(self, reply: StoredReply, successor: str) -> Claim | None:
+        """Claims a reply for the one request that continues it. Returns the claim of another
+        request if there is one. `successor`: the id of the reply that the request makes. Raises as
+        `get`."""
+        earlier = self._claims.get(reply.id)
+        if earlier is None:
+            self._claims[reply.id] = Claim(successor, self.owner)
+        return earlier
+
+    def release(self, reply: StoredReply) -> None:
+        """Withdraws the claim of a request of this process that made no reply."""
+        self._claims.pop(reply.id, None)
 
     def cancel_elsewhere(self, id: str) -> None:
         """Has the process that runs a response cancel it, if that is not this one."""
@@ -323,6 +341,26 @@ class SharedStore(MemoryStore):
         return True
 
     @override
+    async def claim(self, reply: StoredReply, successor: str) -> Claim | None:
+        earlier = await super().claim(reply, successor)
+        if earlier is not None:
+            return earlier
+        try:
+            earlier = await self._claim_in_bucket(reply, Claim(successor, self.owner))
+        except BaseException:
+            super().release(reply)
+            raise
+        if earlier is not None:
+            super().release(reply)
+        return earlier
+
+    @override
+    def release(self, reply: StoredReply) -> None:
+        """Withdraws the claim in the bucket in the background."""
+        super().release(reply)
+        self._sharing.spawn(self._release_in_bucket(reply), f"release {reply.id}")
+
+    @override
     def cancel_elsewhere(self, id: str) -> None:
         self._sharing.publish_notice(ResponseCancelled(id))
 
@@ -330,6 +368,30 @@ class SharedStore(MemoryStore):
     async def wait_for_writes(self) -> None:
         if self._writes:
             await asyncio.wait(list(self._writes.values()))
+
+    async def _claim_in_bucket(self, reply: StoredReply, claim: Claim) -> Claim | None:
+        """Claims a reply among all frontends; returns the claim of another one."""
+        bucket = self._sharing.bucket
+        key = _claim_key(reply)
+        while True:
+            number, value = await bucket.entry(key)
+            earlier = decode_claim(value)
+            if earlier is not None and not await self._is_void(earlier, reply.tenant):
+                return earlier
+            if await bucket.replace(key, msgspec.json.encode(claim), number):
+                return None
+
+    async def _is_void(self, claim: Claim, tenant: str | None) -> bool:
+        """Whether the request of a claim has ended without its reply."""
+        if claim.owner != self.owner and self._sharing.alive(claim.owner):
+            return False
+        return await self.get(StoredReply, claim.successor, tenant, wait=False) is None
+
+    async def _release_in_bucket(self, reply: StoredReply) -> None:
+        try:
+            await self._sharing.bucket.delete(_claim_key(reply))
+        except TurnwireError as error:  # another frontend gets `in flight`, and begins a thread
+            self._log.warning("stored.not_released", id=reply.id, reason=error.info.message)
 
     async def _read(
         self, id: str, tenant: str | None, pauses: Sequence[float], *, ended: bool
@@ -368,6 +430,10 @@ async def _wait_for(write: "asyncio.Task[None] | None") -> None:
     """Waits until a write is done, if there is one."""
     if write is not None:
         await asyncio.wait([write])
+
+
+def _claim_key(reply: StoredReply) -> str:
+    return digest_key(reply.tenant, reply.id, "claim")
 
 
 def _item_of(record: StoredResponse | None, id: str) -> Raw | None:

@@ -132,13 +132,13 @@ class LedgerStoreConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class ResponseStoreConfig(Config):
-    """The limits of stored Responses."""
+    """The limits of the store of Responses and message threads."""
 
     response_store_ttl_s: Positive = 24 * 3600.0
-    """Time after which a stored response is deleted."""
+    """Time after which a stored response, or reply of a thread, is deleted."""
     response_store_bytes: Annotated[int, Parameter(validator=Number(gte=MIB))] = 256 * MIB
-    """Most bytes of stored responses in a frontend and, if they are shared, in JetStream, where
-    `turnwire buckets` applies it."""
+    """Most bytes of stored responses and threads in a frontend and, if they are shared, in
+    JetStream, where `turnwire buckets` applies it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,10 +285,11 @@ class FrontendConfig(ResponseStoreConfig, ImageStoreConfig, RolloutStoreConfig, 
     """File with the key that seals compacted conversations, the same for preprocessor and parser;
     default: a key derived from the model's name."""
     response_store: Literal["memory", "shared"] = "memory"
-    """Where Responses are stored. `memory`: in this process; `shared`: also in JetStream, for
-    several frontends and across restarts."""
+    """Where Responses and message threads are stored. `memory`: in this process; `shared`: also in
+    JetStream, for several frontends and across restarts."""
     response_store_entries: Count = 20_000
-    """Most stored responses in this process; the least recently used ones are dropped."""
+    """Most stored responses and replies of threads in this process; the least recently used ones
+    are dropped."""
     max_background: Count = 64
     """Most background responses that run at once; the same number may wait."""
     enable_responses_websocket: bool = True

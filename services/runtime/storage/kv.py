@@ -48,6 +48,9 @@ _DUPLICATE_WINDOW_S = 120.0
 _NONCE_BYTES = 12
 _SEAL_BYTES = _NONCE_BYTES + 16
 _DELETE = {"KV-Operation": "DEL"}
+_EXPECTED = "Nats-Expected-Last-Subject-Sequence"
+_WRONG_NUMBER = "wrong last sequence"
+"""The server's error for another number than the expected one."""
 
 T = TypeVar("T")
 JetStreamCall: TypeAlias = Callable[[Any], Awaitable[T]]
@@ -116,9 +119,16 @@ class Bucket:
 
     async def get(self, key: str) -> bytes | None:
         """Returns the value; None if the key has none."""
-        subject = subjects.bucket_key(self._config.name, _place(key))
+        subject = _subject(self._config.name, key)
         message = await self._call(lambda js: js.get_last_msg(self._stream, subject, direct=True))
         return None if message is None else _open(key, message.data)
+
+    async def entry(self, key: str) -> tuple[int, bytes | None]:
+        """Returns the number of a key's last write, for `replace`, and its value; 0 and None where
+        there was none."""
+        subject = _subject(self._config.name, key)
+        message = await self._call(lambda js: js.get_last_msg(self._stream, subject, direct=True))
+        return (0, None) if message is None else (message.seq, _open(key, message.data))
 
     async def members(self, key: str) -> list[bytes]:
         """Returns the values of a key with several, oldest first."""
@@ -169,7 +179,7 @@ class Bucket:
             TooLarge: the value is over `max_value_bytes`, or over the limit of the bus.
             Unavailable: also where the bucket is missing.
         """
-        await self._write(self._subject(key, member), self._seal(key, value), None)
+        await self._write(_subject(self._config.name, key, member), self._seal(key, value), None)
         if not self._found:
             raise Unavailable(
                 f"the bucket {self._config.name} is missing: nothing can be stored in it",
@@ -182,12 +192,24 @@ class Bucket:
 
         Raises as `put`; Unavailable: the connection is down.
         """
-        subject = self._subject(key, member)
+        subject = _subject(self._config.name, key, member)
         self._bus.ask(subject, self._seal(key, value), TIMEOUT_S, self._acknowledged)
+
+    async def replace(self, key: str, value: bytes, number: int) -> bool:
+        """Stores a value if the last write of its key has this number. Returns whether it was
+        stored; True also where the bucket is missing. Raises as `put`."""
+        headers = {_EXPECTED: str(number)}
+        try:
+            await self._write(_subject(self._config.name, key), self._seal(key, value), headers)
+        except EngineFailed as refused:
+            if _WRONG_NUMBER in str(refused):
+                return False
+            raise
+        return True
 
     async def delete(self, key: str) -> None:
         """Deletes the value of a key, if it has one."""
-        await self._write(self._subject(key, None), b"", _DELETE)
+        await self._write(_subject(self._config.name, key), b"", _DELETE)
 
     async def delete_members(self, key: str) -> None:
         """Deletes the values of a key that has several, the newest first: where this is cut off,
@@ -197,11 +219,6 @@ class Bucket:
         ]
         for subject in reversed(values):
             await self._write(subject, b"", _DELETE)
-
-    def _subject(self, key: str, member: str | None) -> str:
-        if member is None:
-            return subjects.bucket_key(self._config.name, _place(key))
-        return subjects.bucket_member(self._config.name, _place(key), member)
 
     def _seal(self, key: str, value: bytes) -> bytes:
         if not value:
@@ -322,6 +339,12 @@ async def create_bucket(bus: Bus, config: BucketConfig) -> None:
             await bus.jetstream(lambda js: js.update_stream(**stream), TIMEOUT_S)
         except (NotFound, EngineFailed):
             raise EngineFailed(f"bucket {config.name}: {refused}") from None
+
+
+def _subject(bucket: str, key: str, member: str | None = None) -> str:
+    if member is None:
+        return subjects.bucket_key(bucket, _place(key))
+    return subjects.bucket_member(bucket, _place(key), member)
 
 
 def _place(key: str) -> str:

@@ -19,7 +19,7 @@ from schemas.conversation import (
     ToolSpec,
 )
 from schemas.errors import Invalid
-from services.frontend.apis.messages.request import THREADS, Messages
+from services.frontend.apis.messages.request import Messages
 from tests.kit.bodies import (
     MESSAGES,
     SCHEMA,
@@ -143,13 +143,6 @@ def test_the_longest_lifetime_of_a_prefix_holds() -> None:
     assert seconds(system=[marked(None)], cache_control=block("ephemeral")) == 0
     assert seconds(user(marked("5m")), system=[marked("1h")]) == 3600
     assert seconds(tools=[tool(cache_control=block("ephemeral", ttl="1h"))]) == 3600
-
-
-def test_thread_is_refused_with_the_code_of_the_sdk() -> None:
-    for thread in (block("create"), block("continue", previous_message_id="msg_1")):
-        info = MESSAGES.refusal(thread=thread)
-        assert info.code == THREADS == "thread_unsupported_request", thread
-        assert info.details == {"unsupported": []}
 
 
 def test_counting_accepts_unmatched_results_and_unsupported_features() -> None:

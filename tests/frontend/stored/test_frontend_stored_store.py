@@ -12,7 +12,7 @@ from structlog.typing import FilteringBoundLogger
 from schemas.errors import Invalid
 from services.frontend.apis.responses.state.expand import MAX_CHAIN, chain_items
 from services.frontend.apis.responses.state.input_items import list_page
-from services.frontend.stored.record import StoredResponse
+from services.frontend.stored.record import Claim, StoredReply, StoredResponse
 from services.frontend.stored.store import (
     MemoryStore,
     SharedStore,
@@ -98,6 +98,28 @@ async def test_entries_expire() -> None:
     clock.now += 0.5
     assert await kept.get(StoredResponse, "a", None) is None
     assert len(kept) == 0
+
+
+async def test_reply_of_a_thread_is_kept_as_a_response_is() -> None:
+    clock = Clock()
+    kept = store(clock)
+    kept.put(StoredReply(id="a", created=clock.now, tenant="t", messages=[item("i", "x" * 5000)]))
+    assert await kept.get(StoredReply, "a", "u") is None
+    assert await kept.get(StoredResponse, "a", "t") is None
+    assert not await kept.delete("a", "t")
+    assert await kept.get(StoredReply, "a", "t") is not None
+    assert kept.bytes > 5000
+    clock.now += 60.5
+    assert await kept.get(StoredReply, "a", "t") is None
+
+
+async def test_reply_is_claimed_once_until_it_is_released() -> None:
+    kept = store()
+    reply = StoredReply(id="a", created=1000.0)
+    assert await kept.claim(reply, "b") is None
+    assert await kept.claim(reply, "c") == Claim("b", "here")
+    kept.release(reply)
+    assert await kept.claim(reply, "c") is None
 
 
 def test_repeated_item_is_listed_once() -> None:

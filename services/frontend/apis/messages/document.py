@@ -12,7 +12,7 @@ from schemas.events import Prepared, TurnEvent
 from services.frontend.apis.messages import wire_answers, wire_events
 from services.frontend.apis.messages.render import MessagesStream
 from services.frontend.apis.shared.decode import is_json
-from services.frontend.turns.interfaces import Collector
+from services.frontend.turns.interfaces import AnswerInfo, Collector
 
 _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[{}\[\],]', re.DOTALL)
 _DEPTHS = {"{": 1, "[": 1, "}": -1, "]": -1}
@@ -25,7 +25,9 @@ class MessageCollector(Collector):
     `stop_reason` shows the cut.
     """
 
-    def __init__(self, stream: MessagesStream) -> None:
+    def __init__(self, stream: MessagesStream, answer: AnswerInfo) -> None:
+        """`answer`: that of the stream."""
+        self.answer = answer
         self._stream = stream
         self._message: wire_answers.StartedAnswer
         self._pieces: list[str] = []
@@ -39,12 +41,16 @@ class MessageCollector(Collector):
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> None:
         self._fold(self._stream.render(events))
 
-    @override
-    def body(self) -> bytes:
-        """Raises RuntimeError where the turn has not finished."""
+    def message(self) -> wire_answers.MessagesAnswer:
+        """The whole message. Raises RuntimeError where the turn has not finished."""
         if not isinstance(self._message, wire_answers.MessagesAnswer):
             raise RuntimeError("the turn has not finished")
-        return msgspec.json.encode(self._message)
+        return self._message
+
+    @override
+    def body(self) -> bytes:
+        """Raises as `message`."""
+        return msgspec.json.encode(self.message())
 
     def _fold(self, events: Sequence[wire_events.Event]) -> None:
         for event in events:

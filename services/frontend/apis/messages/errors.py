@@ -102,6 +102,8 @@ _TAGS = {
     "cache_control": ("ephemeral",),
     "tool": tags_of(wire.ChangedTool),
     "tool_changes": ("tool_addition", "tool_removal"),
+    "compaction": ("summarize",),
+    "thread": tags_of(wire.Thread),
 }
 """Values of `type`, by the field that has the object."""
 _TAGS_IN = {
@@ -109,7 +111,7 @@ _TAGS_IN = {
     ("document", "source"): tags_of(wire.DocumentBlock.__annotations__["source"]),
 }
 """Values of `type` that depend on the type of the surrounding object."""
-_SHOWN_TYPES = ("source", "thinking", "tool_choice", "cache_control")
+_SHOWN_TYPES = ("source", "thinking", "tool_choice", "cache_control", "thread")
 """Fields with an object; the native API writes its type after the field's name."""
 _CHOICES = {
     "role": ("user", "assistant", "system"),

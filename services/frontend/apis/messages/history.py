@@ -14,6 +14,7 @@ from schemas.errors import Invalid
 from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.content import hosted_text, plain_parts, raw_text, result_parts
 from services.frontend.apis.messages.hosted import plain_id, result_of
+from services.frontend.apis.messages.summary import LocatedBlock
 from services.frontend.apis.messages.tools import ToolSet
 from services.frontend.apis.shared.content import CallHistory
 from services.frontend.content.hosted_tools import insert_results, result_part
@@ -30,12 +31,23 @@ class MessagesHistoryReader(CallHistory):
         self.effort: str | None = None
         self._hosted: list[tuple[Result, int]] = []
         """Results of tools that this server ran, and the number of messages before each."""
+        self.compactions: list[LocatedBlock] = []
+        """The compaction blocks with content."""
+        self._first_path = ""
+        """The place of the conversation's first block."""
 
-    def read(self, messages: list[wire.MessagesMessage]) -> None:
-        """Reads all messages. Raises Invalid."""
-        users = [index for index, message in enumerate(messages) if message.role == "user"]
-        last_user = users[-1] if users else -1
-        for index, message in enumerate(messages):
+    def read(self, messages: list[wire.MessagesMessage], *, held: int = 0) -> None:
+        """Reads all messages. Raises Invalid.
+
+        `held`: the number of messages that a thread holds. Errors count from the first after them,
+        which is the first of the request.
+        """
+        first = -held
+        indexed = [*enumerate(messages, first)]
+        users = [index for index, message in indexed if message.role == "user"]
+        last_user = users[-1] if users else first
+        self._first_path = f"messages.{first}.content.0"
+        for index, message in indexed:
             field_path = f"messages.{index}"
             if message.role == "system":
                 self._add_system_message(message, field_path, cleared=index < last_user)
@@ -65,7 +77,8 @@ class MessagesHistoryReader(CallHistory):
                 tag = block.__struct_config__.tag
                 raise Invalid(
                     f"{field_path}.content.{index}: `{tag}` blocks are not allowed in `system` "
-                    "messages"
+                    "messages",
+                    code="compaction_block_misplaced" if tag == "compaction" else None,
                 )
         if parts:
             self.messages.append(Message("system", parts))
@@ -80,11 +93,13 @@ class MessagesHistoryReader(CallHistory):
             elif isinstance(block, _ASSISTANT_ONLY):
                 tag = block.__struct_config__.tag
                 raise Invalid(f"{field_path}: `{tag}` blocks can only be in `assistant` messages")
+            elif isinstance(block, wire.CompactionBlock):
+                self._add_compaction(block, block_path)
             else:
                 parts += _shared_parts(block, block_path)
         if results:
             self._add_results(results)
-        if parts or not results:
+        if parts or not (results or _is_only_compaction(blocks)):
             self.messages.append(Message("user", parts))
 
     def _add_assistant_message(self, blocks: Sequence[wire.Block], field_path: str) -> None:
@@ -160,9 +175,15 @@ class MessagesHistoryReader(CallHistory):
     def _add_compaction(self, block: wire.CompactionBlock, field_path: str) -> None:
         if not block.content:
             return
+        is_first = field_path == self._first_path
+        self.compactions.append(LocatedBlock(field_path, is_first, block))
         self.messages = [Message("user", [Text(block.content)])]
         self._hosted.clear()
         self.tools.compact(block.tool_changes or [], field_path)
+
+
+def _is_only_compaction(blocks: Sequence[wire.Block]) -> bool:
+    return bool(blocks) and all(isinstance(block, wire.CompactionBlock) for block in blocks)
 
 
 def _blocks(message: wire.MessagesMessage, field_path: str) -> Sequence[wire.Block]:
@@ -188,7 +209,7 @@ def _shared_parts(block: wire.Block, field_path: str) -> Sequence[Text | Media]:
         return plain
     if isinstance(block, wire.HostedUse | wire.HostedResultBlock):
         return [Text(hosted_text(block))]
-    if isinstance(block, wire.FallbackBlock | wire.CompactionBlock):
+    if isinstance(block, wire.FallbackBlock):
         return []
     if isinstance(block, wire.ContainerUploadBlock):
         raise Invalid(f"{field_path}: container uploads are not supported by this server")

@@ -43,9 +43,11 @@ from services.frontend.apis.messages import wire_answers, wire_events
 from services.frontend.apis.messages.compaction import AnswerCompaction, block_events, summary_of
 from services.frontend.apis.messages.errors import AnthropicError, error_document
 from services.frontend.apis.messages.hosted import DIRECT, hosted_id, result_block
+from services.frontend.apis.messages.summary import SummaryRequest
 from services.frontend.apis.messages.wire import UNSEALED
 from services.frontend.apis.shared.answer import Plain, TokenReport, TurnRenderer
 from services.frontend.apis.shared.decode import is_json, one_line
+from services.frontend.turns.compaction import summary_text
 from services.frontend.turns.interfaces import AnswerInfo, Renderer
 
 COUNT_EVERY = 16
@@ -79,6 +81,11 @@ _NAMES: dict[type, bytes] = {
     wire_events.MessagesReasoningDispatch: b"reasoning_dispatch",
     AnthropicError: b"error",
 }
+
+
+def message_id(turn_id: str) -> str:
+    """The id of the message that a turn writes."""
+    return f"msg_{turn_id}"
 
 
 class OpenBlock:
@@ -171,7 +178,7 @@ class MessagesStream(TurnRenderer[wire_events.Event], Renderer):
         first = prepared[0]
         self._ids.start(first)
         message = wire_answers.StartedAnswer(
-            id=f"msg_{self._answer.turn}",
+            id=message_id(self._answer.turn),
             model=self._answer.model,
             content=[],
             usage=_first_usage(first),
@@ -337,11 +344,44 @@ class CompactionStream(MessagesStream):
             return [error_document(failure, self._answer.request_id)]
         if not isinstance(last, Finish):
             return []
-        self._compaction = summary_of(self._events)
         usage = _last_usage(Usage())
         usage.iterations = _iterations(compaction=last.usage)
-        end = wire_events.MessagesMessageDelta(wire_events.Stop("compaction", None), usage)
-        return [*self._compaction_block(), *self._last(end)]
+        content = self._summary(self._events, last)
+        end = wire_events.MessagesMessageDelta(self._reason(last), usage)
+        return [*content, *self._last(end)]
+
+    def _summary(self, events: Sequence[TurnEvent], _finish: Finish) -> wire_events.Events:
+        """The block with the summary."""
+        self._compaction = summary_of(events)
+        return self._compaction_block()
+
+    def _reason(self, _finish: Finish) -> wire_events.Stop:
+        return wire_events.Stop("compaction", None)
+
+
+class SummaryStream(CompactionStream):
+    """Renders a turn that writes a summary as the answer to a request with `compaction`: the block
+    is whole in its first event. A summary that was cut off, or is empty, leaves no content."""
+
+    def __init__(self, answer: AnswerInfo, request: SummaryRequest) -> None:
+        super().__init__(answer)
+        self._request = request
+        self._text = ""
+
+    @override
+    def _summary(self, events: Sequence[TurnEvent], finish: Finish) -> wire_events.Events:
+        if finish.reason is FinishReason.STOP:
+            self._text = summary_text(events)
+        if not self._text:
+            return []
+        block = self._request.block(self._text)
+        return [wire_events.ContentBlockStart(0, block), wire_events.ContentBlockStop(0)]
+
+    @override
+    def _reason(self, finish: Finish) -> wire_events.Stop:
+        if self._text:
+            return super()._reason(finish)
+        return _stop(finish, 0)
 
 
 def _frame(event: wire_events.Event) -> bytes:

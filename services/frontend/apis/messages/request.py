@@ -1,11 +1,10 @@
 """Parses a Messages request into a `Conversation`; the `Dialect` of the API.
 
 `docs/messages.md` lists what each field does. Fields that would silently change the meaning of the
-answer are refused (threads, containers, MCP servers, files); unknown fields are ignored.
+answer are refused (containers, MCP servers, files); unknown fields are ignored.
 """
 
 from collections.abc import Collection, Sequence
-from functools import partial
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -24,15 +23,30 @@ from services.frontend.apis.messages.content import MessagesBlocks
 from services.frontend.apis.messages.document import MessageCollector
 from services.frontend.apis.messages.errors import explain, extra_input
 from services.frontend.apis.messages.history import MessagesHistoryReader
-from services.frontend.apis.messages.render import PING, CompactionStream, MessagesStream
+from services.frontend.apis.messages.render import (
+    PING,
+    CompactionStream,
+    MessagesStream,
+    SummaryStream,
+)
+from services.frontend.apis.messages.summary import (
+    SummaryRequest,
+    check_blocks,
+    read_summary_request,
+)
+from services.frontend.apis.messages.thread_history import (
+    DecodedBody,
+    ThreadTurn,
+    thread_turn,
+    with_history,
+)
 from services.frontend.apis.shared.client import Headers, with_client
-from services.frontend.apis.shared.decode import BodyDecoder, is_set, share_texts
+from services.frontend.apis.shared.decode import BodyDecoder, share_texts
 from services.frontend.apis.shared.sampling_fields import CACHE_TTLS, hints, sampling_of
-from services.frontend.turns.interfaces import AnswerInfo, Collector, Dialect, Renderer
+from services.frontend.http.bodies import is_large
+from services.frontend.stored.record import StoredReply
+from services.frontend.turns.interfaces import AnswerInfo, Dialect, Renderer
 from services.runtime.memo import Memo
-
-THREADS = "thread_unsupported_request"
-"""An error code on which the SDK's tool runner sends the whole history again."""
 
 _MIN_BUDGET = 1024
 _INTERLEAVED = "interleaved-thinking-"
@@ -53,6 +67,10 @@ class MessagesRequest(Struct, frozen=True):
     """The compaction at the beginning of the answer."""
     pausing: bool = False
     """The answer is only the compaction: the conversation requests a summary."""
+    summary: SummaryRequest | None = None
+    """Set where the request has `compaction`: the answer is only the summary."""
+    thread: ThreadTurn | None = None
+    """What the request adds to its thread."""
     choices: ClassVar[int] = 1
     may_shorten: ClassVar[bool] = False
 
@@ -65,10 +83,10 @@ class MessagesRequest(Struct, frozen=True):
         """Returns the renderer of a streamed answer."""
         return self._stream(answer)
 
-    def collector(self, answer: AnswerInfo) -> Collector:
+    def collector(self, answer: AnswerInfo) -> MessageCollector:
         """Returns the collector of an answer in one document."""
         answer = replace(answer, dispatch=False, dispatch_reasoning=False)
-        return MessageCollector(self._stream(answer))
+        return MessageCollector(self._stream(answer), answer)
 
     def _stream(self, answer: AnswerInfo) -> MessagesStream:
         make: type[MessagesStream] = MessagesStream
@@ -77,6 +95,8 @@ class MessagesRequest(Struct, frozen=True):
         applied_edits = None
         if self.edits is not None:
             applied_edits = self.edits.applied
+        if self.summary is not None:
+            return SummaryStream(answer, self.summary)
         return make(
             answer,
             omit_thinking=self.conversation.thinking.display == "omitted",
@@ -121,18 +141,15 @@ def _conversation(
 
 
 def _refuse(request: wire.MessagesBody) -> None:
-    if is_set(request.thread):
-        raise Invalid(
-            "thread: message threads are not supported by this server",
-            code=THREADS,
-            details={"unsupported": []},
-        )
     if request.mcp_servers:
         raise Invalid("mcp_servers: not supported by this server", param="mcp_servers")
-    if is_set(request.compaction):
-        raise Invalid("compaction: not supported by this server", param="compaction")
     if _needs_container(request):
         raise Invalid("container: not supported by this server", param="container")
+
+
+def _check_messages(request: wire.MessagesBody) -> None:
+    if not request.messages and request.compaction is None:
+        raise Invalid("messages: at least one message is required", param="messages")
 
 
 def _needs_container(request: wire.MessagesBody) -> bool:
@@ -162,7 +179,8 @@ def _check_turn(request: wire.MessagesBody, headers: Headers) -> None:
             "stop_sequences: each stop sequence must be non-empty", param="stop_sequences"
         )
     _check_budget_fits(request, request.max_tokens, headers)
-    _check_last_message(request)
+    if request.compaction is None:  # a summary does not continue the last message
+        _check_last_message(request)
 
 
 def _check_budget_fits(request: wire.MessagesBody, max_tokens: int, headers: Headers) -> None:
@@ -312,32 +330,55 @@ class Messages(Dialect):
     def __init__(self, served: Collection[str] = ()) -> None:
         """`served`: the kinds of hosted tools that this server runs."""
         self._memo: Memo[Any] = Memo()
-        read_tools = partial(tools.read_tools, served=frozenset(served))
+        self._tools = tools.ToolsReader(frozenset(served), self._memo)
         self._decoder: BodyDecoder[wire.MessagesBody, tools.MessagesTools] = BodyDecoder(
-            wire.MessagesBody, read_tools, explain, extra_input, MessagesBlocks, tools=self._memo
+            wire.MessagesBody, self._tools.read, explain, extra_input, MessagesBlocks
         )
 
     def parse(self, body: bytes, headers: Headers) -> MessagesRequest:
-        """Parses POST /v1/messages. Raises Invalid in the native wording."""
-        request = self._parse(body, headers, counting=False)
-        share_texts(request.conversation, self._memo)
-        return request
+        """Parses a POST /v1/messages that continues no thread. Raises as `convert`."""
+        return self.convert(self.decode(body, headers), headers)
 
     def parse_count(self, body: bytes, headers: Headers) -> MessagesRequest:
-        """Parses POST /v1/messages/count_tokens. Such requests have no `max_tokens`, may have
-        unmatched calls and results, and may use features that this server lacks. Raises Invalid."""
-        return self._parse(body, headers, counting=True)
+        """Parses a POST /v1/messages/count_tokens that continues no thread. Raises as
+        `convert_count`."""
+        return self.convert_count(self.decode(body, headers), headers)
 
-    def _parse(self, body: bytes, headers: Headers, *, counting: bool) -> MessagesRequest:
+    def decode(self, body: bytes, _headers: Headers) -> DecodedBody:
+        """Decodes a body, for `read_request`. Raises Invalid in the native wording."""
         request, declared, unknown = self._decoder.decode(body)
-        if not request.messages:
-            raise Invalid("messages: at least one message is required", param="messages")
-        if not counting:
-            _refuse(request)
-            _check_turn(request, headers)
+        return DecodedBody(request, declared, unknown, is_large(body))
 
+    def convert(
+        self, decoded: DecodedBody, headers: Headers, replies: Sequence[StoredReply] = ()
+    ) -> MessagesRequest:
+        """Converts the body of POST /v1/messages. Raises Invalid in the native wording.
+
+        `replies`: those of the thread that the request continues, oldest first.
+        """
+        whole = with_history(decoded, replies, self._tools)
+        _check_messages(whole.body)
+        _refuse(whole.body)
+        _check_turn(whole.body, headers)
+        request = self._convert(whole, headers, counting=False)
+        share_texts(request.conversation, self._memo)
+        return replace(request, thread=thread_turn(whole, replies))
+
+    def convert_count(
+        self, decoded: DecodedBody, headers: Headers, replies: Sequence[StoredReply] = ()
+    ) -> MessagesRequest:
+        """Converts the body of POST /v1/messages/count_tokens. Such requests have no `max_tokens`,
+        may have unmatched calls and results, and may use features that this server lacks. Raises
+        Invalid. `replies`: see `convert`."""
+        whole = with_history(decoded, replies, self._tools)
+        _check_messages(whole.body)
+        return self._convert(whole, headers, counting=True)
+
+    def _convert(self, whole: DecodedBody, headers: Headers, *, counting: bool) -> MessagesRequest:
+        request = whole.body
+        declared = whole.declared
         history = MessagesHistoryReader(declared.specs, pairing=not counting)
-        history.read(request.messages)
+        history.read(request.messages, held=whole.held)
         management = request.context_management
         keep_turns = context_edits.thinking_turns(management)
 
@@ -348,8 +389,14 @@ class Messages(Dialect):
 
         compare = _compared(request.diagnostics)
         conversation = with_client(conversation, headers, _session(request), compare=compare)
-        notes = [*declared.dropped, *unknown, *_ignored(request)]
-        return MessagesRequest(conversation, bool(request.stream), notes, edits, compact_edit)
+        notes = [*declared.dropped, *whole.unknown, *_ignored(request)]
+        parsed = MessagesRequest(conversation, bool(request.stream), notes, edits, compact_edit)
+        check_blocks(history.compactions, has_compact_edit=compact_edit is not None)
+        if request.compaction is None or counting:
+            return parsed
+        names = {tool.name for tool in declared.specs}
+        summary = read_summary_request(request, conversation, names)
+        return replace(parsed, conversation=summary.conversation(conversation), summary=summary)
 
     def count_answer(self, request: MessagesRequest, tokens: int) -> wire_answers.MessagesTokens:
         """The answer to count_tokens."""

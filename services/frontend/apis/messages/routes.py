@@ -5,22 +5,27 @@ from aiohttp import web
 from services.frontend.apis.messages import wire, wire_answers
 from services.frontend.apis.messages.errors import ANTHROPIC
 from services.frontend.apis.messages.preparation import apply_context_edits, compact
-from services.frontend.apis.messages.request import Messages
+from services.frontend.apis.messages.render import message_id
+from services.frontend.apis.messages.request import Messages, MessagesRequest
+from services.frontend.apis.messages.thread_history import held_messages
+from services.frontend.apis.messages.threads import ReplyStream, Threads
 from services.frontend.apis.shared.api import (
     WEATHER_PARAMETERS,
     Api,
     ApiSetup,
     Operation,
+    encoded_response,
     json_response,
 )
-from services.frontend.apis.shared.http_answer import http_answer, read_request
+from services.frontend.apis.shared.http_answer import HttpAnswer, http_answer, read_request
+from services.frontend.http.bodies import is_large, run_in_thread_if
 from services.frontend.http.middleware import REQUEST_CONTEXT
+from services.frontend.stored.store import STORE
 from services.frontend.turns.turn_service import ModelAccess
 from services.runtime.config import FrontendConfig
 
 PATH = "/v1/messages"
 COUNT_PATH = "/v1/messages/count_tokens"
-
 
 _QUESTION = {"role": "user", "content": "What is the weather in Paris?"}
 _EXAMPLE = {
@@ -75,23 +80,47 @@ class MessagesRoutes:
         self._turns = setup.turns
         self._max_bytes = setup.config.max_body_bytes
         self._messages = Messages(setup.config.served_tools)
+        self._threads = Threads(setup.app[STORE], setup.log)
 
     async def create_message(self, http: web.Request) -> web.StreamResponse:
         """`POST /v1/messages`: one turn, streamed or as a document."""
         async with http_answer(self._turns, http, self._messages) as answer:
-            request = await read_request(http, self._max_bytes, self._messages.parse)
-            request = await apply_context_edits(request, answer.model)
-            request = await compact(request, answer.model)
-            return await answer.respond(request)
+            request = await self._read(http, counting=False)
+            async with self._threads.continuing(request.thread, message_id(answer.turn_id)):
+                request = await apply_context_edits(request, answer.model)
+                request = await compact(request, answer.model)
+                return await self._respond(answer, request)
 
     async def count_tokens(self, http: web.Request) -> web.Response:
         """`POST /v1/messages/count_tokens`: the exact size of a message's prompt."""
         model = ModelAccess(self._turns, http[REQUEST_CONTEXT])
-        request = await read_request(http, self._max_bytes, self._messages.parse_count)
+        request = await self._read(http, counting=True)
         request = await apply_context_edits(request, model)
 
         tokens = await model.count_for_client(request.conversation)
         return json_response(self._messages.count_answer(request, tokens))
+
+    async def _respond(self, answer: HttpAnswer, request: MessagesRequest) -> web.StreamResponse:
+        """Answers a request. The reply of a thread is stored before the client has its end."""
+        turn = request.thread
+        if turn is None:
+            return await answer.respond(request)
+        context = answer.context
+        if request.stream:
+            return await answer.stream(
+                request, lambda info: ReplyStream(request, turn, info, self._threads, context)
+            )
+        collector = await answer.collect(request, request.collector)
+        self._threads.keep(turn, collector, context)
+        return encoded_response(collector.body())
+
+    async def _read(self, http: web.Request, *, counting: bool) -> MessagesRequest:
+        """Reads a request, with the history of the thread that it continues."""
+        convert = self._messages.convert_count if counting else self._messages.convert
+        decoded = await read_request(http, self._max_bytes, self._messages.decode)
+        replies = await self._threads.replies(decoded.body.thread, http[REQUEST_CONTEXT])
+        large = decoded.is_large or is_large(*held_messages(replies))
+        return await run_in_thread_if(large, convert, decoded, http.headers, replies)
 
 
 def _add_routes(setup: ApiSetup) -> None:

@@ -14,7 +14,6 @@ from services.frontend.apis.shared.decode import (
     Integer,
     JsonObject,
     Limit,
-    RefusedField,
     raw_default,
 )
 from services.frontend.apis.shared.sampling_fields import Nvext, SamplingFields
@@ -256,6 +255,8 @@ class CompactionBlock(Struct, tag="compaction"):
     ignored."""
 
     content: str | None = None
+    signature: str | None = None
+    """Set in the block that answers a request with `compaction`; it must be the first block."""
     tool_changes: list[ToolAdditionBlock | ToolRemovalBlock] | None = None
 
 
@@ -408,10 +409,29 @@ class Diagnostics(Struct):
     previous_message_id: str | None = None
 
 
+class Summarize(Struct, tag="summarize"):
+    """The answer is only a summary of the conversation."""
+
+    instructions: str | None = None
+
+
+class ThreadCreate(Struct, tag="create"):
+    """The conversation and the answer are stored under the answer's id."""
+
+
+class ThreadContinue(Struct, tag="continue"):
+    """The request has only what follows an earlier answer."""
+
+    previous_message_id: str
+
+
+Thread: TypeAlias = ThreadCreate | ThreadContinue
+
+
 class MessagesBody(SamplingFields, kw_only=True):
     """The request. Sampling parameters that Messages lacks are taken in vLLM's spelling."""
 
-    messages: Annotated[list[MessagesMessage], Meta(extra_json_schema={"minItems": 1})]
+    messages: list[MessagesMessage]
     model: str = ""
     max_tokens: Annotated[
         Limit | None, Meta(extra_json_schema={"type": "integer", "minimum": 0})
@@ -429,8 +449,8 @@ class MessagesBody(SamplingFields, kw_only=True):
     metadata: Metadata | None = None
     container: str | Container | None = None
     mcp_servers: Annotated[list[Raw] | None, Meta(extra_json_schema={"maxItems": 0})] = None
-    thread: RefusedField = NULL
-    compaction: RefusedField = NULL
+    thread: Thread | None = None
+    compaction: Summarize | None = None
     context_management: ContextManagement | None = None
     diagnostics: Diagnostics | None = None
     chat_template_kwargs: dict[str, Any] | None = None

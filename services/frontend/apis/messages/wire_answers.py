@@ -60,6 +60,10 @@ class CompactionContent(Struct, tag="compaction"):
 
     content: str | None
     encrypted_content: str | None = None
+    signature: str | UnsetType = UNSET
+    tool_changes: list[dict[str, Any]] | UnsetType = UNSET
+    """What the summarized messages changed in the list of tools. This and the signature: of an
+    answer to a request with `compaction`."""
 
 
 HostedContent: TypeAlias = WebSearchContent | WebFetchContent | ToolSearchContent

@@ -1,0 +1,150 @@
+"""Serves message threads: reads what a thread holds, lets each reply be continued once, and stores
+replies."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from typing_extensions import override
+
+from schemas.errors import ErrorInfo, Invalid, NotFound
+from schemas.events import Finish, Prepared, TurnEvent
+from services.frontend.apis.messages import wire
+from services.frontend.apis.messages.document import MessageCollector
+from services.frontend.apis.messages.request import MessagesRequest
+from services.frontend.apis.messages.thread_history import ThreadTurn
+from services.frontend.http.middleware import RequestContext
+from services.frontend.stored.record import StoredReply
+from services.frontend.stored.store import MemoryStore
+from services.frontend.turns.interfaces import AnswerInfo, Renderer
+from services.runtime.observability.telemetry import FilteringBoundLogger
+
+MAX_REPLIES = 10_000
+"""The most replies of one thread. Agents make one for each tool call."""
+COLLECT_FROM = 256
+"""The number of events that are collected at once: their deltas are joined."""
+
+
+class Threads:
+    """The message threads of a deployment."""
+
+    def __init__(self, store: MemoryStore, log: FilteringBoundLogger) -> None:
+        self._store = store
+        self._log = log
+
+    async def replies(
+        self, thread: wire.Thread | None, context: RequestContext
+    ) -> list[StoredReply]:
+        """The replies of the thread that a request continues, oldest first; empty if it continues
+        none.
+
+        Raises NotFound where one of them is not stored, Invalid where they are more than
+        `MAX_REPLIES`, TurnwireError where the store does not answer.
+        """
+        if not isinstance(thread, wire.ThreadContinue):
+            return []
+        newest_first: list[StoredReply] = []
+        next_id: str | None = thread.previous_message_id
+        while next_id is not None:
+            reply = await self._store.get(StoredReply, next_id, context.owner)
+            if reply is None:
+                raise NotFound(
+                    "No thread state was found for the requested `previous_message_id`.",
+                    param="thread.previous_message_id",
+                    code="thread_not_found",
+                )
+            if len(newest_first) == MAX_REPLIES:
+                raise Invalid(
+                    f"The thread has more than {MAX_REPLIES} replies.",
+                    param="thread.previous_message_id",
+                )
+            newest_first.append(reply)
+            next_id = reply.previous
+        return newest_first[::-1]
+
+    @asynccontextmanager
+    async def continuing(self, turn: ThreadTurn | None, answer_id: str) -> AsyncIterator[None]:
+        """While entered, no other request may continue the reply that this one continues; nor
+        later, if its answer was stored.
+
+        Raises Invalid on entering where another request has that right, TurnwireError where the
+        store does not answer.
+        """
+        previous = None if turn is None else turn.previous
+        if previous is None:
+            yield
+            return
+        await self._claim(previous, answer_id)
+        try:
+            yield
+        finally:
+            if self._store.find(StoredReply, answer_id, previous.tenant) is None:
+                self._store.release(previous)
+
+    def keep(self, turn: ThreadTurn, reply: MessageCollector, context: RequestContext) -> None:
+        """Stores a whole reply. Never raises: the client must still get it."""
+        try:
+            record = turn.record(
+                reply.message(), created=reply.answer.created, tenant=context.owner
+            )
+            self._store.put(record)
+        except Exception:
+            self._log.exception("threads.not_stored", request=context.request_id)
+
+    async def _claim(self, previous: StoredReply, answer_id: str) -> None:
+        claim = await self._store.claim(previous, answer_id)
+        if claim is None:
+            return
+        field_path = "thread.previous_message_id"
+        successor = await self._store.get(StoredReply, claim.successor, previous.tenant, wait=False)
+        if successor is None:
+            raise Invalid(
+                "Another request is already continuing the requested `previous_message_id`.",
+                param=field_path,
+                code="thread_continue_in_flight",
+            )
+        raise Invalid(
+            "The requested `previous_message_id` has already been continued. Each response `id` "
+            "may be continued at most once; continue from the Thread's most recent response `id`.",
+            param=field_path,
+            code="thread_already_continued",
+        )
+
+
+class ReplyStream(Renderer):
+    """Renders the stream of a reply, and stores the reply when its turn has ended: before the
+    client has the end, because its next request may continue the reply."""
+
+    def __init__(
+        self,
+        request: MessagesRequest,
+        turn: ThreadTurn,
+        info: AnswerInfo,
+        threads: Threads,
+        context: RequestContext,
+    ) -> None:
+        self._turn = turn
+        self._stream = request.renderer(info)
+        self._collector = request.collector(info)
+        self._uncollected: list[TurnEvent] = []
+        self._threads = threads
+        self._context = context
+
+    @override
+    def start(self, prepared: Sequence[Prepared]) -> bytes:
+        self._collector.start(prepared)
+        return self._stream.start(prepared)
+
+    @override
+    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
+        self._uncollected += events
+        has_ended = isinstance(events[-1], Finish)
+        if has_ended or len(self._uncollected) >= COLLECT_FROM:
+            self._collector.events(self._uncollected)
+            self._uncollected.clear()
+        if has_ended:
+            self._threads.keep(self._turn, self._collector, self._context)
+        return self._stream.events(events, choice)
+
+    @override
+    def error(self, info: ErrorInfo) -> bytes:
+        return self._stream.error(info)
