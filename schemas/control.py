@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Struct, field
 
 from schemas.errors import ErrorInfo
+from schemas.events import Usage
 
 Stage: TypeAlias = Literal["frontend", "preprocessor", "worker", "parser"]
 THINKING_BUDGET: Final = "thinking_budget"
@@ -202,8 +203,38 @@ class RolloutChanged(Struct, frozen=True, omit_defaults=True, tag="rollout", tag
     """That run."""
 
 
+class UsedTokens(Struct, frozen=True, omit_defaults=True):
+    """What the turns of one key have used of one model."""
+
+    turns: int = 0
+    usage: Usage = Usage()
+
+
+class UsageRequested(Struct, frozen=True, omit_defaults=True, tag="usage", tag_field="action"):
+    """Fan-out among frontends: each is asked for what a key has used there."""
+
+    id: str
+    """Names the request."""
+    tenant: str | None = None
+    """The holder of the key; None: of a server without keys."""
+
+
+class UsageReported(Struct, frozen=True, omit_defaults=True, tag="used", tag_field="action"):
+    """Fan-out among frontends: the answer of one to `UsageRequested`."""
+
+    id: str
+    """Names the request."""
+    frontend: str
+    since: float
+    """When this frontend began to count: Unix time in seconds."""
+    models: dict[str, UsedTokens] = {}
+
+
 ResponseNotice: TypeAlias = ResponseDeleted | ResponseCancelled
-FrontendNotice: TypeAlias = SessionPlaced | PromptSeen | ResponseNotice | RolloutChanged
+UsageNotice: TypeAlias = UsageRequested | UsageReported
+FrontendNotice: TypeAlias = (
+    SessionPlaced | PromptSeen | ResponseNotice | RolloutChanged | UsageNotice
+)
 
 
 class _NoticeHead(Struct):
@@ -212,7 +243,7 @@ class _NoticeHead(Struct):
 
 _decode_head = msgspec.json.Decoder(_NoticeHead).decode
 _decode_prompt = msgspec.json.Decoder(PromptSeen).decode
-_OtherNotice: TypeAlias = SessionPlaced | ResponseNotice | RolloutChanged
+_OtherNotice: TypeAlias = SessionPlaced | ResponseNotice | RolloutChanged | UsageNotice
 _other_notices: msgspec.json.Decoder[_OtherNotice] = msgspec.json.Decoder(_OtherNotice)
 
 

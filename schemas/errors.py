@@ -79,13 +79,22 @@ class ContextOverflow(Invalid):
     kind = ErrorKind.CONTEXT_OVERFLOW
 
 
-class Unauthorized(TurnwireError):
+class Refused(TurnwireError):
+    """The sender may not make this request."""
+
+    def __init__(self, message: str, reason: str = "other", *, param: str | None = None) -> None:
+        """`reason`: one of a few words, for metrics. Clients do not get it."""
+        super().__init__(message, param=param)
+        self.reason = reason
+
+
+class Unauthorized(Refused):
     """The key is missing or wrong."""
 
     kind = ErrorKind.UNAUTHORIZED
 
 
-class Forbidden(TurnwireError):
+class Forbidden(Refused):
     """The key is known and may not do this."""
 
     kind = ErrorKind.FORBIDDEN

@@ -18,12 +18,14 @@ from services.frontend.apis.rollouts.routes import API as ROLLOUTS_API
 from services.frontend.apis.shared.api import Api, ApiSetup
 from services.frontend.apis.shared.shared_errors import SHARED, union_reply
 from services.frontend.apis.tokens import API as TOKENS
+from services.frontend.apis.usage import API as USAGE
 from services.frontend.hosted.provider import provider_of
 from services.frontend.http.auth import CALLERS, Callers
 from services.frontend.http.errors import ErrorFormat
 from services.frontend.http.file_watch import FileWatch
 from services.frontend.http.keys import Limits
 from services.frontend.http.middleware import RequestMiddleware, RolloutCallers, add_headers
+from services.frontend.http.refusal_metrics import RefusalMetrics
 from services.frontend.http.request_span import tracing_middleware
 from services.frontend.http.server import HttpRunner, ServerLog
 from services.frontend.media.image_decoder import ImageDecoder
@@ -39,10 +41,16 @@ from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.hidden_memory import HiddenMemory
 from services.frontend.turns.hosted_turns import HostedToolGateway
 from services.frontend.turns.interfaces import Pipeline, TurnGateway
+from services.frontend.turns.key_usage import (
+    KEY_USAGE,
+    KeyCounts,
+    KeyUsage,
+    NoOthers,
+    OtherFrontends,
+)
 from services.frontend.turns.metrics import FrontendMetrics
 from services.frontend.turns.turn_service import TurnService
 from services.runtime.config import FrontendConfig
-from services.runtime.observability.metrics import CountCollector, Reading, register
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 if TYPE_CHECKING:
@@ -55,6 +63,7 @@ APIS: tuple[Api, ...] = (
     RESPONSES,
     MODELS,
     TOKENS,
+    USAGE,
     ROLLOUTS_API,
     ENGINES,
     HEALTH,
@@ -93,6 +102,7 @@ def make_app(
     pipeline: Pipeline,
     telemetry: Telemetry,
     buckets: Buckets = Buckets(),
+    others: OtherFrontends | None = None,
     *,
     apis: tuple[Api, ...] = APIS,
 ) -> web.Application:
@@ -112,10 +122,14 @@ def make_app(
     if buckets.rollouts is not None:
         rollouts = Rollouts(buckets.rollouts, callers)
     requests = RequestMiddleware(
-        config, _formats(apis), SHARED, callers, log, rollouts=rollouts or RolloutCallers()
+        config,
+        _formats(apis),
+        SHARED,
+        callers,
+        log,
+        rollouts=rollouts or RolloutCallers(),
+        refusals=RefusalMetrics(registry),
     )
-    unauthorized = Reading("Requests with a wrong key, or none.", requests, "unauthorized")
-    register(registry, CountCollector({"turnwire_unauthorized_requests_total": unauthorized}))
     middlewares.append(requests.handle)
     app = web.Application(middlewares=middlewares, client_max_size=config.max_body_bytes)
     app[CALLERS] = callers
@@ -141,7 +155,10 @@ def make_app(
     admission = Admission(
         pipeline, gateway, limits, pdfs, images, hidden=hidden, notices=config.media_notice
     )
-    turns = TurnService(admission, config, FrontendMetrics(registry), log)
+    usage = KeyUsage(KeyCounts(config.key_metrics), others or NoOthers())
+    registry.register(usage.counts)
+    app[KEY_USAGE] = usage
+    turns = TurnService(admission, config, FrontendMetrics(registry), usage, log)
 
     enabled = tuple(api for api in apis if api.enabled(config))
     setup = ApiSetup(app, config, pipeline, turns, registry, log, enabled)

@@ -13,6 +13,9 @@ from schemas.control import (
     ResponseDeleted,
     RolloutChanged,
     SessionPlaced,
+    UsageNotice,
+    UsageReported,
+    UsageRequested,
     decode_notice,
 )
 from services.frontend.apis.responses.state.server import RESPONSES
@@ -24,6 +27,7 @@ from services.frontend.http.tls import Tls
 from services.frontend.rollouts.rollouts import ROLLOUTS, RolloutProcess
 from services.frontend.rollouts.store import rollout_bucket
 from services.frontend.stored.store import Sharing, bucket_config
+from services.frontend.turns.key_usage import KEY_USAGE, OtherFrontends
 from services.images.store import ImageStore
 from services.runtime.bus import Delivery
 from services.runtime.config import FrontendConfig
@@ -105,6 +109,7 @@ class _NoticeReceiver:
         self._pipeline = pipeline
         self._responses = app[RESPONSES]
         self._rollouts = app.get(ROLLOUTS)
+        self._usage = app[KEY_USAGE]
 
     def receive(self, delivery: Delivery) -> None:
         """Applies one notice."""
@@ -117,6 +122,25 @@ class _NoticeReceiver:
                 self._rollouts.apply(changed)
             case ResponseDeleted() | ResponseCancelled() as notice:
                 self._responses.apply_notice(notice)
+            case UsageRequested() | UsageReported() as notice:
+                self._usage.apply(notice)
+
+
+class _OtherFrontends(OtherFrontends):
+    """The other frontends on the bus."""
+
+    def __init__(self, process: Process, pipeline: BusPipeline) -> None:
+        self.id = process.id
+        self._registry = process.registry
+        self._pipeline = pipeline
+
+    @override
+    def living(self) -> list[str]:
+        return [frontend.id for frontend in self._registry.living("frontend")]
+
+    @override
+    def publish_notice(self, notice: UsageNotice) -> None:
+        self._pipeline.publish_notice(notice)
 
 
 class _RolloutProcess(RolloutProcess):
@@ -155,7 +179,8 @@ def _make_app(process: Process, pipeline: BusPipeline, config: FrontendConfig) -
     if config.rollout_store_mb:
         rollouts = _RolloutProcess(process, pipeline, config, images)
     buckets = Buckets(images.put, _sharing(process, pipeline, config), rollouts)
-    return make_app(config, pipeline, telemetry, buckets)
+    others = _OtherFrontends(process, pipeline)
+    return make_app(config, pipeline, telemetry, buckets, others)
 
 
 async def _listen(site: web.TCPSite) -> None:

@@ -45,7 +45,8 @@ class AllowedHosts:
         if name not in self._names and not _is_address(name):
             raise Forbidden(
                 f"This server has no host name {host[:200]!r}; it can be allowed with "
-                "--allowed-hosts."
+                "--allowed-hosts.",
+                "host",
             )
 
 

@@ -58,6 +58,7 @@ REQUESTS: list[tuple[str, str, Json | None]] = [
     ("GET", "/v1/models", None),
     ("GET", "/v1/models/{id}", None),
     ("GET", "/codex/models.json", None),
+    ("GET", "/v1/usage", None),
     ("POST", "/v1/tokenize", TEXTS),
     ("POST", "/v1/detokenize", {"model": MODEL, "tokens": [1]}),
     ("GET", "/health", None),

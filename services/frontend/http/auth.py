@@ -88,9 +88,8 @@ class Caller:
         """Raises Forbidden for a model that the caller may not use. `name`: the model's name in the
         request."""
         if not self.sees(card):
-            raise Forbidden(
-                f"Your API key may not use the model {name or card.served_name}.", param="model"
-            )
+            message = f"Your API key may not use the model {name or card.served_name}."
+            raise Forbidden(message, "model", param="model")
 
 
 def anyone() -> Caller:
@@ -167,10 +166,12 @@ class Callers:
             return self.caller_of("")
         texts = key_texts(request)
         if not texts:
-            raise Unauthorized(_NO_KEY if openai else "x-api-key header is required")
+            message = _NO_KEY if openai else "x-api-key header is required"
+            raise Unauthorized(message, "no_key")
         keys = [key for key in (find_key(self._keys, text) for text in texts) if key is not None]
         if not keys:
-            raise Unauthorized("Incorrect API key provided." if openai else "invalid x-api-key")
+            message = "Incorrect API key provided." if openai else "invalid x-api-key"
+            raise Unauthorized(message, "wrong_key")
         valid = [key for key in keys if not self._is_expired(key)]
         if not valid:
             raise _expired()
@@ -188,7 +189,7 @@ class Callers:
                 if self._is_expired(key):
                     raise _expired()
                 return self._caller(key.name, key.limits, key)
-        raise Unauthorized("This API key is not valid any more.")
+        raise Unauthorized("This API key is not valid any more.", "removed_key")
 
     def of_rollout(self, rollout: Rollout) -> Caller:
         """Returns the caller of a rollout's requests, with the rights and limits that the key which
@@ -222,7 +223,7 @@ CALLERS: web.AppKey[Callers] = web.AppKey("callers", Callers)
 
 
 def _expired() -> Unauthorized:
-    return Unauthorized("This API key has expired.")
+    return Unauthorized("This API key has expired.", "expired_key")
 
 
 _NO_KEY = (

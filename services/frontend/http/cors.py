@@ -54,7 +54,8 @@ class Cors:
             return
         raise Forbidden(
             f"Pages of {origin[:200]} may not use this server; it can be allowed with "
-            "--cors-origins."
+            "--cors-origins.",
+            "origin",
         )
 
     def preflight(self, method: str, headers: Mapping[str, str]) -> dict[str, str] | None:

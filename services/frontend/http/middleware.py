@@ -18,6 +18,7 @@ from schemas.errors import (
     Invalid,
     NotFound,
     RateLimited,
+    Refused,
     TooLarge,
     TurnwireError,
     Unauthorized,
@@ -27,6 +28,7 @@ from services.frontend.http.auth import OPEN_PATHS, Caller, Callers, anyone, key
 from services.frontend.http.cors import Cors
 from services.frontend.http.errors import ErrorFormat, ErrorReply, ErrorShape, FormatName
 from services.frontend.http.rate_limits import rate_headers
+from services.frontend.http.refusal_metrics import RefusalMetrics
 from services.frontend.http.rollout_paths import ROLLOUT_ID, is_rollout, mask_rollouts
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
@@ -125,6 +127,7 @@ class RequestMiddleware:
         log: FilteringBoundLogger,
         *,
         rollouts: RolloutCallers,
+        refusals: RefusalMetrics,
     ) -> None:
         """`formats`: error formats by prefix of the path; `shared`: the error format of all other
         paths."""
@@ -137,8 +140,7 @@ class RequestMiddleware:
         self._cors = Cors(config.cors_origins, guarded=guarded)
         self._hosts = AllowedHosts.of(config.allowed_hosts, config.host, guarded=guarded)
         self._log = log
-        self.unauthorized = 0
-        """Requests that were refused for their key or certificate."""
+        self._refusals = refusals
 
     @web.middleware
     async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -175,8 +177,9 @@ class RequestMiddleware:
             await self._admit(request, context)
             return await handler(request)
         except TurnwireError as error:
-            if isinstance(error, Unauthorized):
-                self.unauthorized += 1
+            if isinstance(error, Refused):
+                self._refusals.count(error)
+                context.fields |= {"reason": error.reason, "address": request.remote}
             return _response(_refusal(error, context, format.reply))
         except web.HTTPException as error:
             return _response(_http_refusal(error, request, context, format))
@@ -223,7 +226,7 @@ class RequestMiddleware:
             self._hosts.check(host)
         needs_certificate = self._config.tls_client_ca_file is not None
         if needs_certificate and not request.get_extra_info("peercert"):
-            raise Unauthorized("This server asks for a client certificate.")
+            raise Unauthorized("This server asks for a client certificate.", "certificate")
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:

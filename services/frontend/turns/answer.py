@@ -106,6 +106,9 @@ class RunningAnswer:
             record.conclude("internal")
             record.close(self.dialect, _now())
             self.context.caller.spend(record.tokens)
+            if record.model and record.prompt_tokens is not None:
+                usages = self.turns.usage.counts
+                usages.count(self.context.tenant, record.model, record.usage)
 
     async def admit(self, request: ParsedRequest) -> AdmittedAnswer:
         """Admits a request, and reports what its answer will lack. Raises as `Admission.admit`."""

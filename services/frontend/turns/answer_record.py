@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from schemas.conversation import Client
 from schemas.events import Finish, LastEvent, Usage, failure_of
 from services.frontend.turns.metrics import FrontendMetrics, ModelMetrics, TokenTimes
@@ -88,6 +90,14 @@ class AnswerRecord:
             return self.prompt_tokens or 0
         return sum(usage.prompt - usage.cached + usage.output for usage in self._usages.values())
 
+    @property
+    def usage(self) -> Usage:
+        """The tokens of the whole answer; of choices that have not ended, those that arrived."""
+        arrived = {choice: Usage(output=times.tokens) for choice, times in self._times.items()}
+        total = answer_usage(arrived | self._usages, self.choices_per_prompt)
+        # Those of all prompts, also if only some of the choices ended.
+        return replace(total, prompt=max(total.prompt, self.prompt_tokens or 0))
+
     def fields(self) -> dict[str, object]:
         """Returns fields for the log line."""
         fields: dict[str, object] = {
@@ -103,9 +113,8 @@ class AnswerRecord:
         if self.first_s is not None:
             fields["ttft"] = round(self.first_s, 4)
         if self._usages:
-            usage = answer_usage(self._usages, self.choices_per_prompt)
-            # Those of all prompts, also if only some of the choices ended.
-            fields["prompt_tokens"] = max(usage.prompt, self.prompt_tokens or 0)
+            usage = self.usage
+            fields["prompt_tokens"] = usage.prompt
             fields["cached_tokens"] = usage.cached
             fields["output_tokens"] = usage.output
             fields["reasoning_tokens"] = usage.reasoning

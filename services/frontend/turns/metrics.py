@@ -197,17 +197,18 @@ class TokenTimes:
     observation. The first ones are not observed, because their time is the time to the first token.
     """
 
-    __slots__ = ("_counted", "_gaps", "_last")
+    __slots__ = ("_gaps", "_last", "tokens")
 
     def __init__(self, gaps: TokenGaps) -> None:
         self._gaps = gaps
-        self._counted = 0
+        self.tokens = 0
+        """The number of tokens that have arrived."""
         self._last = 0.0
 
     def record(self, tokens: int, now: float) -> None:
         """Records an arrival. `tokens`: output tokens so far; not more than before where a part was
         sent again."""
-        before = self._counted
+        before = self.tokens
         if before:
             new = tokens - before
             if new <= 0:
@@ -216,9 +217,9 @@ class TokenTimes:
             gaps = self._gaps
             gaps.counts[bisect_left(BETWEEN_S, seconds / new)] += new
             gaps.seconds += seconds
-            self._counted = tokens
+            self.tokens = tokens
         else:
-            self._counted = tokens or 1  # an event without text was made by a token, too
+            self.tokens = tokens or 1  # an event without text was made by a token, too
         self._last = now
 
 

@@ -13,6 +13,7 @@ from services.frontend.http.middleware import RequestContext
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.flusher import Flusher
 from services.frontend.turns.interfaces import Admitted, AnswerInfo, ParsedRequest
+from services.frontend.turns.key_usage import KeyUsage
 from services.frontend.turns.metrics import FrontendMetrics
 from services.guides.promises import not_enforced
 from services.runtime.config import FrontendConfig
@@ -30,6 +31,7 @@ class TurnService:
     admission: Admission
     config: FrontendConfig
     metrics: FrontendMetrics
+    usage: KeyUsage
     log: FilteringBoundLogger
     flusher: Flusher = field(init=False)
     """Flushes all streams of this server."""

@@ -209,6 +209,9 @@ class FrontendConfig(ResponseStoreConfig, ImageStoreConfig, RolloutStoreConfig, 
     key_tokens_per_minute: Count | None = None
     """Tokens of a key per minute, unless its line in the key file has a limit; without a key file:
     of all clients."""
+    key_metrics: Annotated[int, Parameter(validator=Number(gte=0, lte=10_000))] = 0
+    """Most names of keys that metrics show, which need no key to be read; further ones are counted
+    as `other` (docs/metrics.md)."""
     max_body_bytes: Annotated[int, Parameter(validator=Number(gte=1024))] = 64 * MIB
     """Largest request body; larger ones are refused with status 413."""
     max_messages: Count = 100_000

@@ -131,7 +131,13 @@ async def test_last_key_can_be_revoked(keys: Path, config: FrontendConfig) -> No
             open_to_all = await status(path="/live")
             assert [await status(), await status("beta"), open_to_all] == [401, 401, 200]
             assert (await served.get("/v1/models")).status == 401
-        assert served.registry.get_sample_value("turnwire_unauthorized_requests_total") == 6
+        refused = {
+            reason: served.registry.get_sample_value(
+                "turnwire_unauthorized_requests_total", {"reason": reason}
+            )
+            for reason in ("wrong_key", "no_key", "expired_key")
+        }
+        assert refused == {"wrong_key": 4, "no_key": 2, "expired_key": 0}
         assert not served.callers.open_to_all
         keys.write_text(before)
         served.callers.reload(log_into(lines))

@@ -47,7 +47,7 @@ class EngineRoute:
         Invalid for a body, or for an adapter."""
         context = http[REQUEST_CONTEXT]
         if not context.caller.is_operator:
-            raise Forbidden("Your API key is not an operator's (operator=yes).")
+            raise Forbidden("Your API key is not an operator's (operator=yes).", "operator")
         body = await read_request(http, MAX_BODY_BYTES, self._body.parse)
         card = self._admission.resolve(body.model, context.caller)
         if card.adapter:

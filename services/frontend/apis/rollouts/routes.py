@@ -143,7 +143,7 @@ def _trainer(http: web.Request) -> Caller:
     """The caller, who must have a key of the server."""
     caller = http[REQUEST_CONTEXT].caller
     if caller.rollout is not None:
-        raise Forbidden("A rollout's id is a key for its agent, not for its trainer.")
+        raise Forbidden("A rollout's id is a key for its agent, not for its trainer.", "rollout")
     return caller
 
 

@@ -1,0 +1,70 @@
+"""`GET /v1/usage`: a key's own numbers."""
+
+from pathlib import Path
+
+from services.runtime.config import FrontendConfig
+from tests.kit.bodies import MODEL, chat
+from tests.kit.frontend import KEY, FakeGateway, guarded, key_line, serving
+from tests.kit.rollouts import MemoryRollouts
+
+
+async def test_usage_is_the_sum_of_what_answers_report(tmp_path: Path) -> None:
+    config = guarded(tmp_path)
+    keys = tmp_path / "keys"
+    keys.write_text(keys.read_text() + key_line("beta", "beta") + key_line("alpha", "second"))
+    async with serving(config=config) as served:
+        answers = [
+            await served.post("/v1/chat/completions", chat(), headers={"x-api-key": key})
+            for key in ("alpha", "second", "beta")
+        ]
+        mine = (await served.get("/v1/usage", headers=KEY)).json
+        theirs = (await served.get("/v1/usage", headers={"x-api-key": "beta"})).json
+        refused = await served.get("/v1/usage")
+    usages = [answer.json["usage"] for answer in answers]
+    expected = {
+        "turns": 2,
+        "prompt_tokens": sum(usage["prompt_tokens"] for usage in usages[:2]),
+        "cached_tokens": 2 * usages[0]["prompt_tokens_details"]["cached_tokens"],
+        "output_tokens": sum(usage["completion_tokens"] for usage in usages[:2]),
+        "reasoning_tokens": 2 * usages[0]["completion_tokens_details"]["reasoning_tokens"],
+    }
+    assert expected["prompt_tokens"] > 0
+    assert mine["total"] == expected
+    assert mine["models"] == [{**expected, "model": MODEL}]
+    assert (mine["key"], mine["frontends"], mine["complete"]) == ("alpha", 1, True)
+    assert (theirs["key"], theirs["total"]["turns"]) == ("beta", 1)
+    assert refused.status == 401
+
+
+async def test_usage_without_keys_is_that_of_all_clients() -> None:
+    async with serving() as served:
+        assert (await served.get("/v1/usage")).json["models"] == []
+        await served.ask()
+        report = (await served.get("/v1/usage")).json
+    assert (report["key"], report["total"]["turns"]) == (None, 1)
+
+
+async def test_refused_and_counted_requests_are_no_turns() -> None:
+    async with serving() as served:
+        assert (await served.ask(model="unknown")).status == 404
+        await served.post("/v1/messages/count_tokens", chat())
+        assert (await served.get("/v1/usage")).json["total"]["turns"] == 0
+
+
+async def test_usage_counts_as_a_request_that_decodes_nothing(tmp_path: Path) -> None:
+    config = guarded(tmp_path, "rpm=1")
+    async with serving(config=config, headers=KEY) as served:
+        statuses = [(await served.get("/v1/usage")).status for _ in range(2)]
+        assert statuses == [200, 429]
+        assert (await served.ask()).status == 200
+
+
+async def test_rollouts_agent_gets_no_usage(tmp_path: Path) -> None:
+    store = MemoryRollouts()
+    async with serving(FakeGateway(), FrontendConfig(), rollouts=store) as served:
+        id = (await served.post("/rollouts", {"model": MODEL})).json["id"]
+        reply = await served.get("/v1/usage", headers={"x-api-key": id})
+        assert reply.status == 403
+        labels = {"reason": "rollout"}
+        count = served.registry.get_sample_value("turnwire_forbidden_requests_total", labels)
+        assert count == 1
