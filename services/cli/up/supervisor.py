@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from services.runtime.listeners import Listeners, raise_error
+
 FIRST_BACKOFF_S = 0.5
 MAX_BACKOFF_S = 30.0
 STEADY_S = 10.0
@@ -22,6 +24,8 @@ back-off."""
 LINE_BYTES = 1024 * 1024
 START_ATTEMPTS = 3
 """Failures of a child before the server is ready after which it is not started again."""
+LAST_LINES_S = 1.0
+"""How long the output of a child that has ended is awaited. Its own children may hold it open."""
 USAGE = 2
 
 
@@ -60,6 +64,8 @@ class Supervisor:
 
     def __init__(self, display: Display) -> None:
         self._display = display
+        self.on_end = Listeners[int](raise_error)
+        """Called with the id of each process that has ended, at once."""
         self._leader: asyncio.subprocess.Process | None = None
         self._running: dict[str, asyncio.subprocess.Process] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
@@ -140,9 +146,11 @@ class Supervisor:
         failures = 0
         while True:
             started = loop.time()
-            await self._read(spec.name, child)
+            output = asyncio.ensure_future(self._read(spec.name, child))
             status = await child.wait()
             self._running.pop(spec.name, None)
+            self.on_end.call(child.pid)
+            await asyncio.wait({output}, timeout=LAST_LINES_S)
             if spec.name in self._ending:
                 return
             steady = self.ready and loop.time() - started > STEADY_S

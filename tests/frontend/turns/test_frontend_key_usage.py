@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from schemas.control import UsageNotice, UsageReported, UsedTokens, decode_notice
+from schemas.control import UsageNotice, UsageReported, UsageRequested, UsedTokens, decode_notice
 from schemas.events import Usage
 from services.frontend.turns import key_usage
 from services.frontend.turns.key_usage import KeyCounts, KeyUsage, OtherFrontends
@@ -23,6 +23,7 @@ class Bus(OtherFrontends):
 
     def publish_notice(self, notice: UsageNotice) -> None:
         sent = decode_notice(msgspec.json.encode(notice))
+        assert isinstance(sent, UsageRequested | UsageReported)
         for member in self.members.values():
             asyncio.get_running_loop().call_soon(member.apply, sent)
 

@@ -1,0 +1,63 @@
+"""Announces on the bus that child processes have ended, in their place.
+
+A process that leaves sends a last heartbeat. One that is killed cannot: the others would wait until
+its silence counts as death (`dead_after_s`). The supervisor knows at once.
+"""
+
+import asyncio
+import socket
+from contextlib import suppress
+
+import structlog
+from msgspec.structs import replace
+from prometheus_client import CollectorRegistry
+
+from schemas import subjects
+from schemas.control import Heartbeat
+from schemas.errors import TurnwireError
+from services.cli.observer import observing
+from services.runtime.bus import Bus, Delivery
+from services.runtime.config import BusConfig
+from services.runtime.heartbeat_auth import HeartbeatAuth
+
+
+class ProcessEnds:
+    """The processes of this machine, by their heartbeats."""
+
+    def __init__(self, config: BusConfig) -> None:
+        self._config = config
+        self._bus: Bus | None = None
+        self._host = socket.gethostname()
+        registry = CollectorRegistry()
+        self._auth = HeartbeatAuth(config.heartbeat_key_file, registry, structlog.get_logger())
+        self._last: dict[int, Heartbeat] = {}
+        """Process id → its last heartbeat."""
+
+    async def follow(self) -> None:
+        """Follows heartbeats until cancelled. Returns if there is no bus: then nothing waits for
+        an announcement."""
+        with suppress(TurnwireError):
+            async with observing(self._config, "up", user="frontend", log_level="error") as bus:
+                await bus.subscribe(subjects.own_heartbeats(), self.receive)
+                self._bus = bus
+                await asyncio.Event().wait()
+
+    def receive(self, delivery: Delivery) -> None:
+        """Notes a heartbeat."""
+        heartbeat = self._auth.decode(delivery.subject, delivery.data)
+        if heartbeat is None or heartbeat.host != self._host:
+            return
+        if heartbeat.leaving:
+            self._last.pop(heartbeat.pid, None)
+        else:
+            self._last[heartbeat.pid] = heartbeat
+
+    def announce(self, pid: int) -> None:
+        """Sends the last heartbeat of a process that has ended, unless it has sent one itself."""
+        last = self._last.pop(pid, None)
+        if last is None or self._bus is None:
+            return
+        number = last.number + 1000  # later than those that are under way
+        leaving = replace(last, number=number, models=[], draining=True, leaving=True)
+        subject = subjects.heartbeat(last.stage, last.id)
+        self._bus.publish(subject, self._auth.encode(leaving))

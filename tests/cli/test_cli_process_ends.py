@@ -1,0 +1,64 @@
+"""`turnwire up` announces on the bus that a killed process has ended."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+
+from schemas import subjects
+from schemas.control import Heartbeat
+from services.cli.observer import observing
+from services.cli.up.process_ends import ProcessEnds
+from services.runtime.bus import Bus, Delivery
+from services.runtime.config import BusConfig
+from tests.kit.nats import NatsServer
+from tests.kit.waiting import eventually
+
+HERE = Heartbeat("worker", "w-1", 7, host=socket.gethostname(), pid=4242)
+
+
+@pytest.fixture
+async def bus(nats: NatsServer) -> AsyncIterator[Bus]:
+    async with observing(BusConfig(nats_url=nats.url), "test") as bus:
+        yield bus
+
+
+def publish(bus: Bus, heartbeat: Heartbeat) -> None:
+    subject = subjects.heartbeat(heartbeat.stage, heartbeat.id)
+    bus.publish(subject, msgspec.json.encode(heartbeat))
+
+
+async def test_end_of_a_killed_process_is_announced_in_its_place(
+    nats: NatsServer, bus: Bus
+) -> None:
+    received: list[Heartbeat] = []
+
+    def receive(delivery: Delivery) -> None:
+        received.append(msgspec.json.decode(delivery.data, type=Heartbeat))
+
+    await bus.subscribe(subjects.own_heartbeats(), receive)
+    ends = ProcessEnds(BusConfig(nats_url=nats.url))
+    following = asyncio.create_task(ends.follow())
+    elsewhere = msgspec.structs.replace(HERE, id="w-2", host="elsewhere", pid=4243)
+
+    def announced() -> bool:
+        publish(bus, HERE)
+        publish(bus, elsewhere)
+        for pid in (4242, 4243, 1):
+            ends.announce(pid)
+        return any(heartbeat.leaving for heartbeat in received)
+
+    await eventually(announced)
+    (left,) = {(one.stage, one.id) for one in received if one.leaving}
+    assert left == ("worker", "w-1")
+    assert all(one.number > HERE.number for one in received if one.leaving)
+    following.cancel()
+
+
+async def test_nothing_is_announced_without_a_bus() -> None:
+    config = BusConfig(nats_url="nats://127.0.0.1:1", connect_timeout_s=0.01)
+    ends = ProcessEnds(config)
+    await ends.follow()
+    ends.announce(4242)
