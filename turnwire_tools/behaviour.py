@@ -32,7 +32,7 @@ from schemas.conversation import Call
 from services.cli.common import CommandError, UsageError, read_text, replace_file
 from services.cli.instances import bus_defaults, running_instances
 from services.cli.observer import observing
-from services.cli.registry import Command
+from services.cli.registry import BUS_SETTINGS, Command
 from services.cli.signals import run
 from services.runtime.bus import Bus, Delivery
 from services.runtime.config import BusConfig, Count, Positive
@@ -160,7 +160,7 @@ def behaviour(
     return 0
 
 
-COMMAND = Command(behaviour, (BusConfig,))
+COMMAND = Command(behaviour, (BusConfig,), essential=BUS_SETTINGS)
 
 
 def read_tasks(source: Path, directory: Path | None) -> list[Task]:

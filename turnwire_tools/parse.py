@@ -40,10 +40,10 @@ def parse(
             tokenizer_config.json with one, instead of a family.
         tools: File with the tools that the model could call: a JSON list, in the form of any API.
         in_reasoning: Start inside a reasoning block: the prompt ended with the family's opening
-        tag, such as `<think>`.
+            tag, such as `<think>`.
         chunk: Characters to pass to the parser at a time; default: all at once.
         finish: Why the engine stopped generating. After `length`, for example, an open tool call
-        ends as incomplete.
+            ends as incomplete.
         json: Print events as JSON.
     """
     try:

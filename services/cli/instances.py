@@ -8,19 +8,25 @@ import fcntl
 import os
 import shlex
 import shutil
+import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
-from services.cli.common import replace_file
+from services.cli.common import CommandError, replace_file
+from services.runtime.config import BusConfig
+from services.runtime.config.loader import Sources
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 """The default address of a frontend."""
 CONNECT_S = 5.0
+GUESS_S = 0.2
+"""Longest time to connect to a bus that nobody has named."""
 
 
 class Instance(msgspec.Struct, frozen=True):
@@ -89,6 +95,26 @@ def bus_defaults(env: Mapping[str, str]) -> dict[str, Any]:
     if instance is not None:
         defaults["nats_url"] = instance.nats_url
     return defaults
+
+
+def load_bus(sources: Sources) -> BusConfig:
+    """Returns the bus that a command watches: what the user names, else that of the newest
+    instance, else the default one.
+
+    Raises CommandError if nothing answers at the default one.
+    """
+    loaded = sources.load(BusConfig, bus_defaults(sources.env))
+    config = loaded.config
+    if loaded.origins["nats_url"] == "default" and newest_instance(sources.env) is None:
+        address = urlsplit(config.nats_url)
+        try:
+            socket.create_connection((address.hostname or "", address.port or 0), GUESS_S).close()
+        except OSError:
+            raise CommandError(
+                f"no `turnwire up` runs on this machine, and no NATS server at {config.nats_url}; "
+                "start one with `turnwire up`, or name the bus of another one with --nats-url"
+            ) from None
+    return config
 
 
 def server_url(url: str | None, env: Mapping[str, str]) -> str:

@@ -77,6 +77,24 @@ has no entry points, and an overview that imports all commands takes two seconds
 cannot replace these."""
 
 
+BUS_SETTINGS = ("nats_url", "nats_user", "nats_password_file")
+COMMON_SETTINGS = (
+    "model",
+    "served_model_name",
+    "engine",
+    "engine_args",
+    "engine_url",
+    "max_model_len",
+    "host",
+    "port",
+    "api_keys_file",
+    "nats_url",
+    "chat_template",
+    "tool_call_parser",
+)
+"""What most users set. `--help` has to fit a page; `--help all` shows the other settings, too."""
+
+
 class Command(Struct, frozen=True):
     """A command of `turnwire`. An entry point names an object of this type."""
 
@@ -87,7 +105,7 @@ class Command(Struct, frozen=True):
     without: Sequence[str] = ()
     """Names of settings that are not flags."""
     essential: Sequence[str] = ()
-    """Names of the settings that `--help` shows, if there are too many; default: all."""
+    """Names of the settings that `--help` shows; default: all. `--help all` shows the others."""
     passes_arguments: bool = False
     """The function gets the arguments as they are, and handles signals itself."""
 

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any, TypeAlias
 
 from schemas.errors import TurnwireError
-from services.cli.registry import Command
+from services.cli.registry import BUS_SETTINGS, COMMON_SETTINGS, Command
 from services.cli.up.check import check_settings
 from services.runtime.config import STAGES, ServiceConfig
 from services.runtime.config.command_line import (
@@ -20,7 +20,7 @@ from services.runtime.config.command_line import (
     USAGE,
     run_command,
 )
-from services.runtime.config.loader import Sources
+from services.runtime.config.loader import ConfigError, Sources
 from services.runtime.config.masking import mask_passwords
 from services.runtime.config.names import nearest
 from services.runtime.observability.memory import keep_freed_memory
@@ -84,11 +84,19 @@ def serve_stage(stage: str, argv: Sequence[str]) -> int:
             return FAILURE
         except KeyboardInterrupt:
             return INTERRUPTED
+        except ConfigError:
+            raise
+        except Exception:
+            from services.runtime.observability.telemetry import open_log
+
+            open_log(loaded.config, stage=stage).critical("process.failed", exc_info=True)
+            return FAILURE
         return CLEAN
 
     keep_freed_memory()
     run.__doc__ = config.__doc__
-    return run_command(run, prog, argv, config)
+    essential = (*COMMON_SETTINGS, *BUS_SETTINGS, "metrics_port", "log_level", "slots")
+    return run_command(run, prog, argv, config, essential=essential)
 
 
 def _load(stage: str) -> RunService:

@@ -1,11 +1,20 @@
 """A `turnwire up` that runs is found by other commands, until it ends or is killed."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
 
-from services.cli.instances import Instance, announce, bus_defaults, newest_instance, server_url
+from services.cli.common import CommandError
+from services.cli.instances import (
+    Instance,
+    announce,
+    bus_defaults,
+    load_bus,
+    newest_instance,
+    server_url,
+)
 from services.runtime.config import BusConfig, FrontendConfig
 from services.runtime.config.loader import Sources
 
@@ -44,3 +53,17 @@ def test_commands_use_its_bus_unless_another_is_named(env: dict[str, str]) -> No
         named = Sources(env={"TURNWIRE_NATS_URL": "nats://n:1"})
         assert named.load(FrontendConfig, bus_defaults(env)).config.bus.nats_url == "nats://n:1"
     assert Sources().load(BusConfig, bus_defaults(env)).config.nats_url == BusConfig().nats_url
+
+
+def test_default_bus_that_does_not_run_names_what_starts_one(
+    env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("socket.create_connection", Mock(side_effect=ConnectionRefusedError))
+    named = {"TURNWIRE_NATS_URL": "nats://far:4222"}
+    assert load_bus(Sources(env=env | named)).nats_url == "nats://far:4222", "tried for longer"
+    with announce(ONE, env):
+        assert load_bus(Sources(env=env)).nats_url == ONE.nats_url
+    with pytest.raises(CommandError, match="start one with `turnwire up`, or name"):
+        load_bus(Sources(env=env))
+    monkeypatch.setattr("socket.create_connection", Mock())
+    assert load_bus(Sources(env=env)) == BusConfig(connect_timeout_s=5.0)

@@ -16,6 +16,7 @@ from services.cli.main import main
 from services.cli.registry import BUILT_IN
 from services.cli.serve import serve_stage
 from services.cli.up.command import COMMAND as UP
+from services.runtime.config import STAGES
 from services.runtime.config.command_line import FAILURE, USAGE
 from services.runtime.config.loader import ConfigError
 from services.runtime.config.options import options
@@ -30,10 +31,21 @@ def status_of(argv: list[str]) -> int:
         return int(str(end.code))
 
 
-@for_each(BUILT_IN)
-def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert status_of([command, "--help"]) == 0
-    assert f"turnwire {command}" in capsys.readouterr().out
+PAGE_LINES = 62
+
+
+@for_each([*BUILT_IN, *(f"serve {stage}" for stage in STAGES)])
+def test_every_command_has_help_of_a_page(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    name, _, stage = command.partition(" ")
+    # The process of a worker ends with its command.
+    assert (serve_stage(stage, ["--help"]) if stage else status_of([name, "--help"])) == 0
+    shown = capsys.readouterr().out
+    assert f"turnwire {command}" in shown
+    assert len(shown.splitlines()) <= PAGE_LINES, command
+    assert "Args:" not in shown, command
 
 
 def test_help_of_up_is_short_or_whole(
@@ -45,9 +57,9 @@ def test_help_of_up_is_short_or_whole(
 
     monkeypatch.setenv("COLUMNS", "100")
     short = help_of()
-    assert len(short.splitlines()) <= 100
     flags = [f"--{name.replace('_', '-')} " for name in UP.essential]
     assert [flag for flag in flags if flag not in short] == []
+    assert "--http-port" not in short, "other names are in the whole help"
     monkeypatch.setenv("COLUMNS", "300")
     every = help_of("all")
     settings = [option for config in UP.settings for option in options(config)]
@@ -144,6 +156,11 @@ def test_failure_of_a_service_is_printed(
     monkeypatch.setattr("services.parser.service.run", service)
     assert serve_stage("parser", ["--model", "m"]) == FAILURE
     assert capsys.readouterr().err == "turnwire serve parser: no NATS server at nats://x\n"
+    service.side_effect = KeyError("a bug")
+    assert serve_stage("parser", ["--model", "m"]) == FAILURE
+    line = json.loads(capsys.readouterr().err)
+    assert (line["event"], line["stage"]) == ("process.failed", "parser")
+    assert "KeyError: 'a bug'" in line["exception"]
     service.side_effect = ConfigError(["--model: no tokenizer in m", "--seal-key-file: empty"])
     with pytest.raises(SystemExit) as ended:
         serve_stage("parser", ["--model", "m"])

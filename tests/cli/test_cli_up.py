@@ -125,7 +125,8 @@ async def answer(url: str, *, patient: bool = False) -> str:
 
 
 async def test_up_serves_restarts_dead_processes_and_drains(up: Start) -> None:
-    async with up("--token-delay-ms", "10", "--metrics-port", "0") as running:
+    flags = ("--token-delay-ms", "10", "--metrics-port", "0", "--inspect", "--inspect-port", "0")
+    async with up(*flags) as running:
         ready = await running.ready()
         assert ready["pid"] == running.process.pid
         shown = "\n".join(running.lines)
@@ -146,6 +147,11 @@ async def test_up_serves_restarts_dead_processes_and_drains(up: Start) -> None:
             assert {sample.labels["process"] for sample in metrics[name].samples} == processes, name
             assert {sample.value for sample in metrics[name].samples} == {1.0}, name
 
+        await running.printed("turnwire inspect: http://127.0.0.1:")
+        (line,) = [line for line in running.lines if "See the turns in a browser:" in line]
+        async with aiohttp.ClientSession() as session, session.get(line.split()[-1]) as response:
+            assert response.status == 200
+
         (worker,) = (pid for pid, command in running.children().items() if " worker " in command)
         os.kill(worker, signal.SIGKILL)
         await running.printed("worker-1 ended (killed by SIGKILL); starting it again in 0.5 s")
@@ -165,6 +171,13 @@ async def test_up_serves_restarts_dead_processes_and_drains(up: Start) -> None:
         await until_gone(*pids)
         assert not running.ready_file.exists()
         assert newest_instance(os.environ) is None
+
+
+async def test_ctrl_c_while_it_starts(up: Start) -> None:
+    async with up() as running:
+        await running.printed("starting: ")
+        assert await running.end(signal.SIGINT) == 130
+        assert "Traceback" not in "\n".join(running.lines)
 
 
 async def test_what_up_cannot_use_is_one_line(

@@ -1,5 +1,7 @@
 """The plan of `up` follows from flags, environment and file alone; and what the screen shows."""
 
+import json
+import re
 import socket
 import stat
 from collections.abc import Mapping, Sequence
@@ -13,9 +15,16 @@ import pytest
 from services.cli.common import reserve_ports
 from services.cli.up.check import engine_problem
 from services.cli.up.command import COMMAND
-from services.cli.up.plan import DEMO_MODEL, UpPlan, make_plan, make_specs, prepare_state
+from services.cli.up.plan import (
+    DEMO_MODEL,
+    UpPlan,
+    inspector_spec,
+    make_plan,
+    make_specs,
+    prepare_state,
+)
 from services.cli.up.readiness import problem_of
-from services.cli.up.screen import Screen, ServedModelNotes, instructions
+from services.cli.up.screen import Screen, ServedModelNotes, instructions, log_text
 from services.runtime.config import Config, FrontendConfig, WorkerConfig
 from services.runtime.config.command_line import run_command
 from services.runtime.config.loader import ConfigError, Sources
@@ -101,6 +110,29 @@ def test_state_is_made_once_with_a_private_key(
     assert len(key.strip()) == 64
 
 
+def test_demo_may_get_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = Mock(return_value=CompletedProcess([], 0))
+    monkeypatch.setattr("subprocess.run", start)
+    made = plan("--demo-vision", state=tmp_path)
+    assert child(made, "worker-1").model == f"{tmp_path}/demo-vision-model"
+    prepare_state(made)
+    (started,) = start.call_args.args
+    assert started[-3:] == ["demo-model", f"{tmp_path}/demo-vision-model", "--vision"]
+    with pytest.raises(ConfigError, match="--demo-vision is for the demo model"):
+        plan("--demo-vision", "--model", "acme/m")
+
+
+def test_inspector_follows_the_same_bus() -> None:
+    spec = inspector_spec(plan("--inspect", "--nats-user", "tap"), "nats://n:1", 8090)
+    assert spec.command[3:] == [
+        "inspect",
+        "--nats-user=tap",
+        "--nats-url=nats://n:1",
+        "--model=/state/demo-model",
+        "--port=8090",
+    ]
+
+
 def test_ports_are_free_and_reserved() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -141,7 +173,9 @@ def test_instructions_are_shell_lines(tmp_path: Path) -> None:
         "  export CLAUDE_CODE_MAX_CONTEXT_TOKENS=32768",
         "  export CLAUDE_CODE_MAX_OUTPUT_TOKENS=8192",
         "Settings for another client:  .venv/bin/turnwire connect codex",
-        "Watch the turns:  .venv/bin/turnwire tap",
+        "  curl -N http://127.0.0.1:81/v1/messages \\",
+        "See the turns in a browser:  .venv/bin/turnwire inspect",
+        "Watch the messages on the bus:  .venv/bin/turnwire tap",
     ):
         assert line in lines
     assert "MAX_OUTPUT_TOKENS" not in shown(plan(), ServedModelNotes(262144))
@@ -166,19 +200,56 @@ def test_missing_stages_are_named() -> None:
     assert problem_of(b"not json") == "not ready yet"
 
 
+def test_request_fits_a_terminal() -> None:
+    fields = {
+        "time": "2026-11-29T17:09:27.272622Z",
+        "level": "info",
+        "event": "request",
+        "method": "POST",
+        "path": "/v1/chat/completions",
+        "status": 200,
+        "outcome": "stop",
+        "request": "req_5a3a7189b08ea00cbf76b612",
+        "tenant": None,
+        "seconds": 1.399,
+        "prompt_tokens": 152021,
+        "ttft": 0.047,
+        "cached_tokens": 149000,
+        "output_tokens": 1078,
+    }
+    line = log_text("preprocessor-1", json.dumps(fields)).plain
+    assert re.match(r"\d\d:\d\d:\d\d preprocessor-1 ", line)
+    assert line[24:] == (
+        "POST /v1/chat/completions 200  1.40 s, first 0.05 s  152021+1078 tokens, 98% cached  "
+        "req_5a3a71"
+    )
+    longer = fields | {"path": "/v1/responses/" + "x" * 300, "outcome": "hangup", "status": None}
+    line = log_text("frontend-1", json.dumps(longer)).plain
+    assert len(line) <= 120
+    assert " - hangup  1.40 s" in line
+    unlike = log_text("worker-1", '{"event":"request","path":7,"evidence":["long"]}').plain
+    assert unlike[24:].split() == ["request", "path=7"]
+
+
 def test_screen_hides_routine_lines_of_nats(capsys: pytest.CaptureFixture[str]) -> None:
     screen = Screen("info")
     screen.relay("nats", "[7] [INF] Starting nats-server")
     screen.relay("nats", "[7] [ERR] Cannot bind")
+    screen.relay("worker-1", "a library's words")
+    screen.relay("worker-1", '{"event":"worker.loaded"}')
     screen.report("hello")
     with screen.progress("starting") as progress:
         for reason in ("waiting for worker", "waiting for worker", "not ready yet"):
             progress.update(reason)
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[:2] == ["nats | [7] [ERR] Cannot bind", "turnwire up: hello"]
-    assert [line.split(" (")[0] for line in lines[2:]] == [
-        "turnwire up: starting: waiting for worker",
-        "turnwire up: starting: not ready yet",
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert lines.pop(2) == {"event": "worker.loaded"}
+    assert [(line["process"], line["level"], line["text"].split(" (")[0]) for line in lines] == [
+        ("nats", "error", "[7] [ERR] Cannot bind"),
+        ("worker-1", "warning", "a library's words"),
+        ("up", "info", "hello"),
+        ("up", "info", "starting: waiting for worker"),
+        ("up", "info", "starting: not ready yet"),
     ]
+    assert all(line["time"].endswith("Z") for line in lines)
     Screen("debug").relay("nats", "[7] [INF] Starting nats-server")
     assert "Starting nats-server" in capsys.readouterr().err

@@ -105,7 +105,7 @@ def test_only_its_owner_can_read_a_recording(
 
     monkeypatch.setattr(command, "run", connect_to_nothing)
     file = tmp_path / "turns.jsonl"
-    assert main(["tap", "--record", str(file)]) == 0
+    assert main(["tap", "--nats-url", "nats://n:1", "--record", str(file)]) == 0
     assert file.stat().st_mode & 0o777 == 0o600
 
 

@@ -18,8 +18,8 @@ from cyclopts import Parameter
 from schemas import subjects
 from schemas.errors import TurnwireError
 from services.cli.common import UsageError, read_text, reserve_ports
-from services.cli.instances import bus_defaults, newest_instance
-from services.cli.registry import Command
+from services.cli.instances import load_bus, newest_instance
+from services.cli.registry import BUS_SETTINGS, Command
 from services.cli.signals import run, status_of
 from services.runtime.bus import Delivery
 from services.runtime.config import BusConfig, Count, Port
@@ -78,11 +78,11 @@ def inspect(
     return run(_serve(sources, file, flags))
 
 
-COMMAND = Command(inspect, (BusConfig,))
+COMMAND = Command(inspect, (BusConfig,), essential=BUS_SETTINGS)
 
 
 async def _serve(sources: Sources, files: tuple[Path, ...], flags: InspectorFlags) -> int:
-    config = sources.load(BusConfig, bus_defaults(sources.env)).config
+    config = BusConfig() if files else load_bus(sources)
     vocabulary = await asyncio.to_thread(_vocabulary, flags.model, sources.env)
     decode = None if vocabulary is None else partial(text_of, vocabulary=vocabulary)
     fold = Fold(max_turns=flags.max_turns, max_bytes=flags.memory_mb * MIB, decode=decode)

@@ -15,15 +15,15 @@ from rich.text import Text
 from schemas import subjects
 from schemas.frames import TurnRequest
 from services.cli.common import append_to_file
-from services.cli.instances import bus_defaults
-from services.cli.registry import Command
+from services.cli.instances import load_bus
+from services.cli.registry import BUS_SETTINGS, Command
 from services.cli.signals import run
 from services.runtime.bus import Delivery
 from services.runtime.config import BusConfig
 from services.runtime.config.loader import Sources
 from turnwire_tools.tap import bus_view, messages
 from turnwire_tools.tap.bus_view import Line
-from turnwire_tools.tap.follow import follow
+from turnwire_tools.tap.follow import check_subjects, follow
 from turnwire_tools.tap.recorder import BusRecorder
 from turnwire_tools.tap.turns import concerns
 
@@ -61,8 +61,9 @@ def tap(
     Args:
         subject: Subjects to show, with wildcards; default: all of Turnwire's.
     """
-    config = sources.load(BusConfig, bus_defaults(sources.env)).config
     shown = subject or [subjects.ALL]
+    check_subjects(shown)
+    config = load_bus(sources)
     upkeep = flags.all or bool(subject)
     if flags.record is None:
         return run(follow(config, "tap", shown, Tap(flags, upkeep, None).take))
@@ -81,7 +82,7 @@ def tap(
     return status
 
 
-COMMAND = Command(tap, (BusConfig,))
+COMMAND = Command(tap, (BusConfig,), essential=BUS_SETTINGS)
 
 
 class Tap:

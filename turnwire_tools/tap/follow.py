@@ -16,14 +16,18 @@ PATTERN = re.compile(r"(?:(?:\*|[^\s.*>]+)\.)*(?:\*|>|[^\s.*>]+)")
 """A subject of NATS with wildcards: `tw.v2.*.worker`, `tw.v2.>`."""
 
 
+def check_subjects(patterns: Sequence[str]) -> None:
+    """Raises UsageError for a pattern that is not a subject."""
+    wrong = [pattern for pattern in patterns if not PATTERN.fullmatch(pattern)]
+    if wrong:
+        raise UsageError(f"not a subject of NATS: {mask_servers(wrong[0])!r}")
+
+
 async def follow(
     config: BusConfig, name: str, patterns: Sequence[str], take: Callable[[Delivery], None]
 ) -> int:
     """Passes messages to `take` until it is cancelled or stdout's reader ends (status 0), or the
-    bus is lost (1).
-
-    Raises UsageError for a pattern that is not a subject, else as `observing`.
-    """
+    bus is lost (1). Raises as `observing`."""
     ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def end(status: int) -> None:
@@ -36,9 +40,6 @@ async def follow(
         except (BrokenPipeError, SystemExit):  # rich turns the first into the second
             end(0)
 
-    wrong = [pattern for pattern in patterns if not PATTERN.fullmatch(pattern)]
-    if wrong:
-        raise UsageError(f"not a subject of NATS: {mask_servers(wrong[0])!r}")
     async with observing(config, name, on_fatal=lambda _reason: end(1)) as bus:
         for subject in patterns:
             await bus.subscribe(subject, received)

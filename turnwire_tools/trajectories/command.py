@@ -12,8 +12,8 @@ from cyclopts import Parameter
 
 from schemas import subjects
 from schemas.frames import ParseContext, TokenFinish
-from services.cli.instances import bus_defaults
-from services.cli.registry import Command
+from services.cli.instances import load_bus
+from services.cli.registry import BUS_SETTINGS, Command
 from services.cli.signals import run
 from services.rollouts.samples import Sampler
 from services.rollouts.turn import SampleBlock, SampledTurn, answers_of, question_of
@@ -59,7 +59,7 @@ def trajectories(
         vocabulary = Vocabulary(load_backend(flags.model, trust_remote_code=False))
     writer = Writer(vocabulary, flags.idle_s)
     if not file:
-        config = sources.load(BusConfig, bus_defaults(sources.env)).config
+        config = load_bus(sources)
         return run(_follow(config, writer))
 
     for path in file:
@@ -70,7 +70,7 @@ def trajectories(
     return 0
 
 
-COMMAND = Command(trajectories, (BusConfig,))
+COMMAND = Command(trajectories, (BusConfig,), essential=BUS_SETTINGS)
 
 
 class Writer:

@@ -57,4 +57,8 @@ def check(
     return 1
 
 
-COMMAND = Command(check, tuple(STAGES.values()))
+COMMAND = Command(
+    check,
+    tuple(STAGES.values()),
+    essential=("host", "port", "tls_cert_file", "metrics_host", "metrics_port"),
+)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from schemas.errors import EngineFailed, TimedOut, TurnwireError, Unavailable
 from services.cli.observer import observing
-from services.cli.registry import Command
+from services.cli.registry import BUS_SETTINGS, Command
 from services.cli.signals import run
 from services.frontend.rollouts.store import rollout_bucket
 from services.frontend.stored.store import bucket_config
@@ -40,7 +40,9 @@ def make(sources: Sources, /) -> int:
     return 0
 
 
-COMMAND = Command(make, (BusConfig, BucketsConfig))
+COMMAND = Command(
+    make, (BusConfig, BucketsConfig), essential=(*BUS_SETTINGS, "bucket_replicas", "every_s")
+)
 
 
 async def make_buckets(config: BucketsConfig) -> list[str]:

@@ -8,7 +8,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from services.cli.registry import Command
+from services.cli.registry import COMMON_SETTINGS, Command
 from services.runtime.config import STAGES, Config, UpConfig
 from services.runtime.config.loader import Sources
 from services.runtime.config.options import as_text
@@ -54,4 +54,4 @@ def show(
     return 0
 
 
-COMMAND = Command(show, (*STAGES.values(), UpConfig))
+COMMAND = Command(show, (*STAGES.values(), UpConfig), essential=COMMON_SETTINGS)

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 import msgspec
 
@@ -10,6 +11,7 @@ from schemas import subjects
 from schemas.control import Heartbeat
 from schemas.errors import TurnwireError
 from services.cli.doctor.report import Finding
+from services.cli.instances import GUESS_S
 from services.cli.observer import observing
 from services.runtime.bus import Bus, Delivery
 from services.runtime.config import STAGES, BusConfig
@@ -24,15 +26,16 @@ them."""
 async def check(config: BusConfig, explicit: bool, listen_s: float) -> list[Finding]:
     """Checks the bus. `explicit`: the user named this server, so it is a failure if it cannot be
     reached."""
+    if not explicit:
+        config = replace(config, connect_timeout_s=GUESS_S)
     try:
         async with observing(config, "doctor") as bus:
             return [await _server(config, bus), *await _peers(bus, listen_s)]
     except (TurnwireError, OSError, ValueError) as error:
         if explicit:
             return [Finding("fail", "bus", mask_passwords(error))]
-        return [
-            Finding("note", "bus", f"{mask_passwords(error)}; turnwire up starts one of its own")
-        ]
+        text = f"{mask_passwords(error)}, and no turnwire up runs, which starts one of its own"
+        return [Finding("note", "bus", text)]
 
 
 async def _server(config: BusConfig, bus: Bus) -> Finding:

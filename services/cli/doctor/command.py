@@ -12,7 +12,7 @@ from services.cli.doctor import machine as doctor_machine
 from services.cli.doctor.report import Finding, print_report
 from services.cli.doctor.server import check_server
 from services.cli.instances import bus_defaults, newest_instance
-from services.cli.registry import Command
+from services.cli.registry import COMMON_SETTINGS, Command
 from services.cli.signals import run
 from services.runtime.config import (
     STAGES,
@@ -52,7 +52,9 @@ def examine(
 
 
 COMMAND = Command(
-    examine, (BusConfig, FrontendConfig, WorkerConfig, PreprocessorConfig, ParserConfig)
+    examine,
+    (BusConfig, FrontendConfig, WorkerConfig, PreprocessorConfig, ParserConfig),
+    essential=COMMON_SETTINGS,
 )
 
 

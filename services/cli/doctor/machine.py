@@ -112,7 +112,8 @@ def check_engine(config: WorkerConfig) -> Generator[Finding, None, int | None]:
     Returns the smallest context window in tokens that it serves; None: unknown before its start.
     """
     try:
-        read_engine_url(config)
+        if config.engine_url:
+            read_engine_url(config)
     except ValueError as error:
         yield Finding("fail", "engine", f"{config.engine}: --engine-url: {error}")
         return None

@@ -20,7 +20,7 @@ import msgspec
 
 from schemas.errors import TurnwireError
 from services.cli.common import CommandError, UsageError
-from services.cli.registry import Command
+from services.cli.registry import COMMON_SETTINGS, Command
 from services.cli.up.servers import examine_servers, read_engine_url, read_url
 from services.cli.up.supervisor import describe_status
 from services.runtime.config import STAGES, PreprocessorConfig, read_key, read_secret
@@ -82,7 +82,7 @@ def check(sources: Sources, /) -> int:
     return CLEAN
 
 
-COMMAND = Command(check, tuple(STAGES.values()))
+COMMAND = Command(check, tuple(STAGES.values()), essential=COMMON_SETTINGS)
 
 
 def check_settings(stages: Iterable[LoadedConfig[Any]]) -> None:

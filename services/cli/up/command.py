@@ -14,12 +14,20 @@ from pathlib import Path
 from schemas.errors import TurnwireError
 from services.cli.common import CommandError, reachable_host, reserve_ports
 from services.cli.instances import Instance, announce, program, write_ready_file
-from services.cli.registry import Command
+from services.cli.registry import COMMON_SETTINGS, Command
 from services.cli.signals import run
 from services.cli.up.check import CONNECT_S, require_model
 from services.cli.up.embedded_nats import NAME as NATS
 from services.cli.up.embedded_nats import EmbeddedNats
-from services.cli.up.plan import UpPlan, inner_processes, make_plan, make_specs, prepare_state
+from services.cli.up.plan import (
+    INSPECTOR,
+    UpPlan,
+    inner_processes,
+    inspector_spec,
+    make_plan,
+    make_specs,
+    prepare_state,
+)
 from services.cli.up.readiness import context_window, readiness_problem
 from services.cli.up.screen import Screen, ServedModelNotes, instructions
 from services.cli.up.supervisor import ChildFailed, Supervisor
@@ -31,6 +39,7 @@ from services.runtime.config import (
     UpConfig,
     WorkerConfig,
 )
+from services.runtime.config.command_line import CLEAN, FAILURE, INTERRUPTED
 from services.runtime.config.loader import Sources
 from services.runtime.config.masking import mask_passwords
 
@@ -38,7 +47,7 @@ POLL_S = 0.05
 NATS_START_S = 15.0
 BUCKETS_S = 5.0
 """Interval at which lost buckets are made again."""
-STOP_ORDER = ("frontend", "preprocessor", "worker", "parser", NATS)
+STOP_ORDER = (INSPECTOR, "frontend", "preprocessor", "worker", "parser", NATS)
 """Upstream stages first: turns in progress still need the later ones."""
 
 
@@ -64,31 +73,15 @@ COMMAND = Command(
     (UpConfig, FrontendConfig, WorkerConfig, PreprocessorConfig, ParserConfig, BusConfig),
     without=("id", "log_format"),
     essential=(
+        *COMMON_SETTINGS,
         "workers",
         "state_dir",
-        "ready_file",
-        "model",
-        "served_model_name",
-        "engine",
-        "engine_args",
-        "engine_url",
-        "slots",
-        "max_model_len",
-        "device",
-        "dtype",
-        "host",
-        "port",
-        "tls_cert_file",
-        "api_keys_file",
         "metrics_port",
-        "chat_template",
-        "tool_call_parser",
-        "reasoning_parser",
-        "seal_key_file",
-        "nats_url",
+        "inspect",
+        "demo_vision",
+        "slots",
+        "device",
         "log_level",
-        "tracing",
-        "script_dir",
     ),
 )
 
@@ -107,6 +100,12 @@ class _UpRun:
                 host, plan.up.metrics_port, 1, flags=("--metrics-host", "--metrics-port")
             )
             self._metrics += reserve_ports("127.0.0.1", 0, len(inner_processes(plan)))
+        self._inspector = 0
+        """The port of the inspector; 0: it is not served."""
+        if plan.up.inspect:
+            (self._inspector,) = reserve_ports(
+                "127.0.0.1", plan.up.inspect_port, 1, flags=("--host", "--inspect-port")
+            )
         self._screen = Screen(plan.frontend.log_level)
         self._supervisor = Supervisor(self._screen)
         self._stop = asyncio.Event()
@@ -130,7 +129,7 @@ class _UpRun:
     async def run(self) -> int:
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(signum, self._on_signal)
-        status = 0
+        status = CLEAN
         with tempfile.TemporaryDirectory(prefix="turnwire-") as directory:
             try:
                 async with asyncio.TaskGroup() as tasks:
@@ -141,10 +140,13 @@ class _UpRun:
                 pass
             except* (ChildFailed, OSError) as errors:
                 self._screen.report(str(errors.exceptions[0]))
-                status = 1
+                status = FAILURE
             finally:
-                await self._end(drain=status == 0)
-        return 1 if self._kill.is_set() else status
+                await self._end(drain=status == CLEAN)
+        if self._kill.is_set():
+            return FAILURE
+        is_interrupted = status == CLEAN and not self._supervisor.ready
+        return INTERRUPTED if is_interrupted else status
 
     def _on_signal(self) -> None:
         if self._stop.is_set():
@@ -172,10 +174,22 @@ class _UpRun:
         instance = Instance(urls[0], urls, plan.model, os.getpid(), bus_url, plan.worker.model)
         if plan.up.ready_file:
             write_ready_file(Path(plan.up.ready_file), instance)
-        model = ServedModelNotes(window, self._tools, self._screen.parser)
+        inspector_url = ""
+        if self._inspector:
+            await self._supervisor.start(inspector_spec(plan, bus_url, self._inspector))
+            inspector_url = f"http://127.0.0.1:{self._inspector}/"
+        model = ServedModelNotes(window, self._tools)
         with announce(instance, os.environ):
             seconds = time.monotonic() - self._started
-            text = instructions(plan, urls, model, seconds, program(), metrics_url=metrics_url)
+            text = instructions(
+                plan,
+                urls,
+                model,
+                seconds,
+                program(),
+                metrics_url=metrics_url,
+                inspector_url=inspector_url,
+            )
             print(text, flush=True)
             await asyncio.Event().wait()
 
@@ -265,9 +279,10 @@ class _UpRun:
 
     async def _end(self, drain: bool) -> None:
         if drain:
-            self._screen.report(
-                "ending when the turns in progress have finished; a second Ctrl-C ends at once"
-            )
+            if self._supervisor.ready:
+                self._screen.report(
+                    "ending when the turns in progress have finished; a second Ctrl-C ends at once"
+                )
             draining = asyncio.ensure_future(self._drain())
             killed = asyncio.ensure_future(self._kill.wait())
             await asyncio.wait({draining, killed}, return_when=asyncio.FIRST_COMPLETED)

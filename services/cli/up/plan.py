@@ -22,6 +22,7 @@ from services.cli.up.supervisor import ChildSpec, quiet_variables
 from services.runtime.config import (
     STAGES,
     BucketsConfig,
+    BusConfig,
     Config,
     FrontendConfig,
     UpConfig,
@@ -32,6 +33,7 @@ from services.runtime.config.loader import ConfigError, LoadedConfig, Sources
 from services.worker.engines.registry import decodes_on_server
 
 DEMO_MODEL = "turnwire-demo"
+INSPECTOR = "inspector"
 START_ORDER = ("preprocessor", "worker", "frontend", "parser")
 """The slowest to start first."""
 
@@ -52,6 +54,8 @@ class UpPlan(Struct, frozen=True):
     state_dir: Path
     flags: dict[str, list[str]]
     """Flags of the processes of each stage."""
+    bus_flags: list[str]
+    """Flags of processes that only watch the bus."""
 
     def processes(self, stage: str) -> int:
         """Returns the number of processes of a stage: one worker at least for each server."""
@@ -81,6 +85,9 @@ def make_plan(sources: Sources) -> UpPlan:
         raise ConfigError(
             [f"--engine {worker.engine} needs a --model: the demo model has no weights"]
         )
+    if up.demo_vision and not demo:
+        origin = loaded["up"].origins["demo_vision"]
+        raise ConfigError([f"{origin} is for the demo model, and another model is named"])
     check_settings(stages.values())
     frontend: FrontendConfig = stages["frontend"].config
     _check_up_settings(loaded["up"], state_dir, frontend.port)
@@ -94,13 +101,15 @@ def make_plan(sources: Sources) -> UpPlan:
         embedded_nats=stages["frontend"].origins["nats_url"] == "default",
         state_dir=state_dir,
         flags={stage: _flags(stages[stage], sources, defaults) for stage in STAGES},
+        bus_flags=forwarded_arguments(sources.flags, BusConfig),
     )
 
 
 def _stage_defaults(up: UpConfig, state_dir: Path, *, demo: bool) -> dict[str, Any]:
     """Returns what `up` sets for the stages unless the user has set another value."""
+    name = "demo-vision-model" if up.demo_vision else "demo-model"
     defaults = {
-        "model": str(state_dir / "demo-model"),
+        "model": str(state_dir / name),
         "seal_key_file": str(state_dir / "seal.key"),
     }
     if up.frontends > 1:
@@ -151,13 +160,13 @@ def prepare_state(plan: UpPlan) -> None:
         create_file(plan.state_dir / "seal.key", secrets.token_hex(32).encode() + b"\n")
     make_private(plan.state_dir / "seal.key")
     if plan.demo:
-        _make_demo_model(plan.state_dir / "demo-model")
+        _make_demo_model(plan.worker.model, ["--vision"] if plan.up.demo_vision else [])
 
 
-def _make_demo_model(path: Path) -> None:
+def _make_demo_model(path: str, flags: Sequence[str]) -> None:
     """Makes the demo model, unless it exists. Uses another process: training a tokenizer leaves 110
     MB allocated."""
-    command = [sys.executable, "-m", "services.cli.main", "demo-model", str(path)]
+    command = [sys.executable, "-m", "services.cli.main", "demo-model", path, *flags]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     if process.returncode != 0:
         raise OSError(
@@ -176,6 +185,13 @@ def inner_processes(plan: UpPlan) -> list[str]:
 
 def _process_names(plan: UpPlan, stage: str) -> list[str]:
     return [f"{stage}-{number + 1}" for number in range(plan.processes(stage))]
+
+
+def inspector_spec(plan: UpPlan, bus_url: str, port: int) -> ChildSpec:
+    """Returns the spec of the process that serves the inspector."""
+    flags = [*plan.bus_flags, f"--nats-url={bus_url}", f"--model={plan.worker.model}"]
+    command = [sys.executable, "-m", "services.cli.main", "inspect", *flags, f"--port={port}"]
+    return ChildSpec(INSPECTOR, command)
 
 
 def make_specs(

@@ -1,8 +1,8 @@
 """Prints the output of `turnwire up`: progress, log lines of the child processes, and how to use
 the server.
 
-On a terminal: colours, a spinner, and log lines as text. Elsewhere: plain lines, and the children's
-JSON unchanged.
+On a terminal: colours, a spinner, and log lines as text. Elsewhere every line is JSON: those of the
+services unchanged, and those of nats-server, of libraries and of `up` itself as events.
 """
 
 import re
@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 
 import msgspec
 from msgspec import Struct
@@ -25,7 +26,7 @@ from services.cli.connect.clients import claude
 from services.cli.connect.server import ServedModel
 from services.cli.up.plan import UpPlan
 from services.cli.up.supervisor import Display
-from services.runtime.observability.log_lines import printable
+from services.runtime.observability.log_lines import printable, request_text
 
 DEMO_NOTE = (
     "This is the demo: a small rule-based agent that calls real tools. For a real model: --model, "
@@ -49,7 +50,15 @@ _LEVELS: Mapping[str, str] = {
     "critical": "bold red",
 }
 _HIDDEN = frozenset({"time", "level", "event", "stage", "process", "exception"})
-_NATS_INFO = re.compile(r"\[\d+\] (?:\S+ \S+ )?\[(INF|DBG|TRC)\] ")
+_DETAILS = frozenset({"evidence", "features", "lacking", "tokenizer_reason", "template_reason"})
+"""Long fields that only files get; `turnwire doctor` shows them too."""
+_NATS_LINE = re.compile(r"\[\d+\] (?:\S+ \S+ )?\[(INF|DBG|TRC|WRN|ERR|FTL)\] ")
+_NATS_LEVELS: Mapping[str, str] = {
+    "INF": "info",
+    "DBG": "debug",
+    "TRC": "debug",
+    "WRN": "warning",
+}
 
 
 class ServedModelNotes(Struct, frozen=True):
@@ -59,8 +68,6 @@ class ServedModelNotes(Struct, frozen=True):
     """Context window in tokens; 0: unknown."""
     tools: bool = True
     """Whether its chat template lists tools."""
-    parser: str = ""
-    """What reads its output, and why."""
 
     @property
     def warnings(self) -> list[str]:
@@ -90,26 +97,16 @@ class Screen(Display):
         self._debug = log_level == "debug"
         self.state = ""
         """The state of the last progress bar that a child has written."""
-        self.parser = ""
-        """The parser of the model's output and the evidence for it, by the log line of a
-        preprocessor."""
 
     @override
     def relay(self, name: str, line: str) -> None:
         """Shows a line of a child process; routine lines of nats-server only at log level debug."""
-        if _NATS_INFO.match(line) and not self._debug:
+        if _level_of(line) in ("info", "debug") and not self._debug:
             return
-        if name.startswith("preprocessor"):
-            self._note_parser(_log_fields(line) or {})
         if self._console.is_terminal:
             self._console.print(log_text(name, line))
         else:
             print(log_line(name, line), file=sys.stderr, flush=True)
-
-    def _note_parser(self, fields: Mapping[str, object]) -> None:
-        evidence = fields.get("evidence")
-        if isinstance(evidence, list):
-            self.parser = "; ".join(map(str, [fields.get("family"), *evidence]))
 
     @override
     def advance(self, name: str, text: str) -> None:
@@ -119,7 +116,10 @@ class Screen(Display):
     @override
     def report(self, text: str) -> None:
         """Shows a line of `up` itself."""
-        self._console.print(Text("turnwire up: ", style="bold").append(text, style="not bold"))
+        if self._console.is_terminal:
+            self._console.print(Text("turnwire up: ", style="bold").append(text, style="not bold"))
+        else:
+            print(_event_line("up", "info", text), file=sys.stderr, flush=True)
 
     @contextmanager
     def progress(self, what: str) -> Iterator["Progress"]:
@@ -177,23 +177,39 @@ def instructions(
     program: str,
     *,
     metrics_url: str = "",
+    inspector_url: str = "",
 ) -> str:
     """Returns how to use the server, as lines for a shell. `program`: how the shell calls
-    `turnwire`; `metrics_url`: where the metrics of all processes are served."""
+    `turnwire`; `metrics_url`, `inspector_url`: where both are served, "" if they are not."""
     lines = [f"{plan.model} is served at {' '.join(urls)}  (ready after {seconds:.1f} s)\n"]
-    if model.parser:
-        lines.append(f"Parser of its output: {model.parser}\n")
     if plan.demo:
         lines.append(DEMO_NOTE)
+    lines += ["Try it:\n", _first_request(plan, urls[0]), ""]
     if model.warnings:
         lines += [f"{warning}\n" for warning in model.warnings]
     else:
         lines += _client_settings(plan, urls[0], model, program)
-    lines.append(f"Watch the turns:  {program} tap")
+    lines.append(f"See the turns in a browser:  {inspector_url or f'{program} inspect'}")
+    lines.append(f"Watch the messages on the bus:  {program} tap")
     if metrics_url:
         lines.append(f"Metrics of all processes:  {metrics_url}")
     lines.append("Ctrl-C ends it.\n")
     return "\n".join(lines)
+
+
+def _first_request(plan: UpPlan, url: str) -> str:
+    """Returns a command that streams a turn."""
+    body = {
+        "model": plan.model,
+        "max_tokens": 500,
+        "stream": True,
+        "messages": [{"role": "user", "content": "Who are you?"}],
+    }
+    key = ""
+    if plan.frontend.api_keys_file:
+        key = ' -H "x-api-key: $TURNWIRE_API_KEY"'
+    data = shlex.quote(msgspec.json.encode(body).decode())
+    return f"  curl -N {url}/v1/messages{key} \\\n    -d {data}"
 
 
 def _client_settings(plan: UpPlan, url: str, model: ServedModelNotes, program: str) -> list[str]:
@@ -226,14 +242,18 @@ def _client_settings(plan: UpPlan, url: str, model: ServedModelNotes, program: s
 
 def log_text(name: str, line: str) -> Text:
     """Returns a log line of a process as coloured text."""
-    text = Text(f"{name:<15}", style=_COLOURS.get(name.partition("-")[0], ""))
+    text = Text(f"{datetime.now():%H:%M:%S} ", style="dim")
+    text.append(f"{name:<15}", style=_COLOURS.get(name.partition("-")[0], ""))
     fields = _log_fields(line)
     if fields is None:
         return text.append(line, style="default")
-    level = str(fields.get("level", "info"))
-    text.append(f"{fields['event']!s:<24}", style=_LEVELS.get(level, "default"))
+    style = _LEVELS.get(str(fields.get("level", "info")), "default")
+    request = request_text(fields)
+    if request is not None:
+        return text.append(request, style=style)
+    text.append(f"{fields['event']!s:<24}", style=style)
     for key, value in fields.items():
-        if key not in _HIDDEN and value is not None:
+        if key not in _HIDDEN | _DETAILS and value is not None:
             text.append(f" {key}=", style="dim").append(shorten(value), style="default")
     if "exception" in fields:
         text.append("\n" + str(fields["exception"]), style="red")
@@ -241,8 +261,25 @@ def log_text(name: str, line: str) -> Text:
 
 
 def log_line(name: str, line: str) -> str:
-    """Returns a log line of a process: JSON unchanged, other lines with the name in front."""
-    return line if _log_fields(line) is not None else f"{name} | {line}"
+    """Returns a log line of a process as JSON: unchanged, or a line of something else as an
+    event."""
+    if _log_fields(line) is not None:
+        return line
+    return _event_line(name, _level_of(line), line)
+
+
+def _event_line(process: str, level: str, text: str) -> str:
+    now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    fields = {"time": now, "level": level, "event": "output", "process": process, "text": text}
+    return msgspec.json.encode(fields).decode()
+
+
+def _level_of(line: str) -> str:
+    """Returns the level of a line of nats-server; of another line that is not JSON: warning."""
+    tag = _NATS_LINE.match(line)
+    if tag is None:
+        return "warning"
+    return _NATS_LEVELS.get(tag[1], "error")
 
 
 def shorten(value: object) -> str:

@@ -34,6 +34,7 @@ CLEAN = 0
 FAILURE = 1
 USAGE = 2
 INTERRUPTED = 130
+_ESSENTIAL = Group("Most used settings")
 _FILE = Parameter(name="--config", help=f"TOML file with settings; also {CONFIG_VARIABLE}.")
 
 
@@ -68,7 +69,7 @@ def run_command(
         _check_topic(prog, topic, topics)
         if topic != "all":
             flags = {name: _hidden(flag, topic, essential) for name, flag in flags.items()}
-            epilogue = f"All flags of a group: {prog} --help {' | '.join(topics)}"
+            epilogue = f"All flags: {prog} --help all; of a group: {' | '.join(topics[:-1])}"
 
     typed: dict[str, Sequence[Token]] = {}
 
@@ -180,11 +181,14 @@ def _group_name(config: type[Config]) -> str:
 
 def _hidden(flag: inspect.Parameter, topic: str, essential: Sequence[str]) -> inspect.Parameter:
     """Leaves a flag out of the help unless it is of the group `topic`; without one, unless it is
-    essential."""
-    is_asked_for = topic in _groups_of(flag) if topic else flag.name in essential
-    if is_asked_for or flag.name == "config":
+    essential, and then without its other names."""
+    if flag.name == "config" or topic in _groups_of(flag):
         return flag
-    return flag.replace(annotation=Annotated[flag.annotation, Parameter(show=False)])
+    parameter = Parameter(show=False)
+    if not topic and flag.name in essential:
+        name = f"--{flag.name.replace('_', '-')}"
+        parameter = Parameter(name=name, alias=(), group=_ESSENTIAL)
+    return flag.replace(annotation=Annotated[flag.annotation, parameter])
 
 
 def _groups_of(flag: inspect.Parameter) -> set[str]:

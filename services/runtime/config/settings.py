@@ -566,6 +566,8 @@ class UpConfig(Config):
     """Number of workers; each loads the model."""
     parsers: Processes = 1
     """Number of parsers."""
+    demo_vision: bool = False
+    """Let the demo model get images, as a model with vision does; it calls them `image`."""
     state_dir: str | None = None
     """Directory for the demo model and the sealing key; default: `turnwire` in the user's state
     directory."""
@@ -574,6 +576,10 @@ class UpConfig(Config):
     metrics_port: Port | None = None
     """Port that serves the metrics of all processes at /metrics; 0: a free one; default: they are
     not served."""
+    inspect: bool = False
+    """Serve the inspector too, a page that shows turns and sessions (`turnwire inspect`)."""
+    inspect_port: Port = 8090
+    """Port of the inspector on this machine; 0: a free one."""
     ready_file: str | None = None
     """File to write when requests can be served: a JSON object with `url` and more."""
 

@@ -1,4 +1,5 @@
-"""Writes log lines to a stream: single lines at once, bursts together.
+"""Writes log lines to a stream: single lines at once, bursts together. Shortens those of requests
+for people.
 
 Each write to a pipe wakes its reader. A frontend logs a line for every request; waking `turnwire
 up` for each would take 0.1 to 0.2 ms of CPU per request, on another core.
@@ -8,8 +9,17 @@ import asyncio
 import atexit
 import threading
 import time
-from typing import TextIO
+from collections.abc import Mapping
+from typing import Any, TextIO
 
+import msgspec
+from msgspec import Struct
+
+REQUEST_COLUMNS = 96
+"""With time and process before it, the line of a request fits into 120 columns."""
+REQUEST_ID = 10
+"""Characters of a request's id that are shown: enough for `turnwire tap --request`."""
+USUAL_OUTCOMES = ("ok", "stop", "tool_calls")
 REPEAT_S = 1.0
 """Interval between two lines about something that anyone can cause."""
 EVERY_S = 0.05
@@ -26,6 +36,49 @@ def printable(text: str) -> str:
 
 def _escaped(char: str) -> str:
     return char if char.isprintable() else char.encode("unicode_escape").decode()
+
+
+class RequestLine(Struct):
+    """The fields of a request's log line that people look at."""
+
+    method: str
+    path: str
+    outcome: str
+    request: str
+    seconds: float
+    status: int | None = None
+    ttft: float | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int = 0
+    output_tokens: int | None = None
+
+    def __str__(self) -> str:
+        text = f" {self.status or '-'}"
+        if self.outcome not in USUAL_OUTCOMES:
+            text += f" {self.outcome}"
+        text += f"  {self.seconds:.2f} s"
+        if self.ttft is not None:
+            text += f", first {self.ttft:.2f} s"
+        if self.prompt_tokens and self.output_tokens is not None:
+            share = self.cached_tokens / self.prompt_tokens
+            text += f"  {self.prompt_tokens}+{self.output_tokens} tokens, {share:.0%} cached"
+        text += f"  {self.request[:REQUEST_ID]}"
+        room = REQUEST_COLUMNS - len(self.method) - 1 - len(text)
+        path = self.path
+        if len(path) > room:
+            path = path[: max(room - 1, 1)] + "…"
+        return printable(f"{self.method} {path}{text}")
+
+
+def request_text(fields: Mapping[str, Any]) -> str | None:
+    """Returns the log line of a request as text, at most `REQUEST_COLUMNS` wide; None for another
+    line."""
+    if fields.get("event") != "request":
+        return None
+    try:
+        return str(msgspec.convert(fields, RequestLine))
+    except msgspec.ValidationError:
+        return None
 
 
 class RateLimit:

@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 
 from services import __version__
 from services.runtime.config import ServiceConfig
-from services.runtime.observability.log_lines import LineWriter, RateLimit, printable
+from services.runtime.observability.log_lines import LineWriter, RateLimit, printable, request_text
 from services.runtime.observability.memory import without
 
 with without("rich"):  # only for tracebacks with values, which no log may show: 40 ms and 5 MB
@@ -46,13 +46,13 @@ def open_log(
         _TracebackLimit(),
         structlog.processors.add_log_level,
         structlog.processors.StackInfoRenderer(),
-        structlog.processors.TimeStamper(fmt="%H:%M:%S.%f" if console else "iso", utc=not console),
+        structlog.processors.TimeStamper(fmt="%H:%M:%S" if console else "iso", utc=not console),
     ]
     last: list[Any] = [structlog.processors.format_exc_info, _as_json]
     if console:
         plain = structlog.dev.plain_traceback
         renderer = structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=plain)
-        last = [_printable, renderer]
+        last = [_short_request, _printable, renderer]
     log: FilteringBoundLogger = structlog.wrap_logger(
         LineWriter(stream),
         processors=[*shared, *last],
@@ -79,6 +79,13 @@ class _TracebackLimit:
             if left_out:
                 event["left_out"] = left_out
         return event
+
+
+def _short_request(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    text = request_text(event)
+    if text is None:
+        return event
+    return {"timestamp": event["timestamp"], "level": event["level"], "event": text}
 
 
 def _printable(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
