@@ -128,7 +128,7 @@ def corrected(spans: list[WeightsSpan], by: list[WeightsSpan]) -> list[WeightsSp
 class OutputTokens(Struct, frozen=True, omit_defaults=True, tag="tokens", tag_field="type"):
     """The next output tokens, if the request asked for ids: all that were decoded, in order. They
     precede the events that the parser made from them, unless a message was lost. They add up to
-    `Usage.output`: the end token is the last one, if the engine reported one; tokens after a cut
+    `Usage.kept`: the end token is the last one, if the engine reported one; tokens after a cut
     (stop string, only allowed call) are left out."""
 
     at: int
@@ -185,6 +185,8 @@ class Usage(Struct, frozen=True, omit_defaults=True):
     """Every token that was decoded, the end token included."""
     reasoning: int = 0
     """The part of `output` that was decoded inside reasoning."""
+    discarded: int = 0
+    """The part of `output` that was decoded in vain (`BrokenCall`)."""
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
@@ -192,7 +194,13 @@ class Usage(Struct, frozen=True, omit_defaults=True):
             self.cached + other.cached,
             self.output + other.output,
             self.reasoning + other.reasoning,
+            self.discarded + other.discarded,
         )
+
+    @property
+    def kept(self) -> int:
+        """The part of `output` that the turn consists of."""
+        return self.output - self.discarded
 
 
 class PromptComparison(Struct, frozen=True, omit_defaults=True):
@@ -297,19 +305,38 @@ class HostedResults(Struct, frozen=True, tag="hosted_results", tag_field="type")
     """Id of the model's turn that follows."""
 
 
+BrokenCallCause: TypeAlias = Literal["unfinished", "unreadable", "unknown_tool", "schema"]
+"""Why a call cannot be run. unfinished: the model ended its turn inside the call; unreadable: the
+parser gave it up, as a call or as text; unknown_tool: no tool that may be called has its name;
+schema: a required member is missing, or a value has the wrong type."""
+
+
+class BrokenCall(Struct, frozen=True, omit_defaults=True):
+    """A call that was not sent: its turn is decoded again from the call's opener."""
+
+    cause: BrokenCallCause
+    tokens: int
+    """Output tokens from the opener on, with the end token: they were decoded in vain."""
+    cached: int = 0
+    """Prompt tokens that the engine had in its KV cache for them, as in `Usage`."""
+
+
 class Interrupted(Struct, frozen=True, omit_defaults=True, tag="interrupted", tag_field="type"):
-    """The worker died during the turn. This does not end it: the frontend requests the turn again,
-    from these tokens on."""
+    """The worker died during the turn, or wrote a broken call. This does not end it: the frontend
+    requests the turn again, from these tokens on."""
 
     worker: str
     token_ids: bytes
-    """All output tokens that were decoded, packed (`frames.pack_ids`)."""
+    """All output tokens that were decoded, packed (`frames.pack_ids`); those before the opener of
+    a broken call."""
     error: ErrorInfo
     """The error for the client if no other worker can continue."""
     block: int = 0
     """The block that is open after the events of these tokens, or else the next one."""
     offset: int = 0
     """Characters in `block`. A receiver that has shown more cannot continue from here."""
+    broken_call: BrokenCall | None = None
+    """None: the worker died."""
 
     @property
     def token_count(self) -> int:

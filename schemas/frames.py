@@ -17,6 +17,7 @@ from msgspec import Raw, Struct, field
 from schemas.conversation import Conversation, Sampling, ToolSpec
 from schemas.errors import ErrorInfo
 from schemas.events import (
+    BrokenCall,
     Failed,
     FinishReason,
     PromptComparison,
@@ -71,6 +72,9 @@ class TurnRequest(Struct, frozen=True, omit_defaults=True):
     """Output tokens of an earlier attempt (`pack_ids`); decoding continues after them."""
     avoid: list[str] = []
     """Workers that failed this turn."""
+    broken_call: BrokenCall | None = None
+    """The call that an earlier attempt wrote after `resume`. Decoding goes on with a small change
+    of sampling, and `tokens` less may be decoded."""
     trace: dict[str, str] = {}
     """W3C trace context, if the turn is traced: `traceparent`, and `tracestate` if there is one."""
     held_s: float = 0.0
@@ -143,7 +147,9 @@ class ParseContext(Struct, frozen=True, omit_defaults=True):
     check_calls: Literal["", "syntax", "schema"] = ""
     """What a call must satisfy to be sent: its family's syntax, or also the required members and
     types of its tool's schema. Calls are sent whole, and one that is broken is decoded again from
-    its opener. "": calls are sent as they are written."""
+    its opener, once. "": calls are sent as they are written."""
+    broken_call: BrokenCall | None = None
+    """As in `TurnRequest`: no further call is decoded again."""
     logprobs: int | None = None
     """Number of alternatives in each `TokenLogprob`; None: no log probabilities."""
     prompt_ids: bytes = b""

@@ -35,6 +35,7 @@ class _ReducedSchema(Struct, rename={"ref": "$ref", "defs": "$defs"}):
     """The members of a schema that `bare` keeps."""
 
     type: Any = UNSET
+    required: Any = UNSET
     nullable: Any = UNSET
     const: Any = UNSET
     enum: Any = UNSET

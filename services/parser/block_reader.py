@@ -4,6 +4,7 @@ Pure."""
 from schemas.events import BlockEvent, BlockStop, FinishReason
 from services.families import TurnParser
 from services.families.grammar.scanner import escaped
+from services.parser.checked_calls import CheckedCalls
 from services.parser.event_builder import EventBuilder
 from services.parser.turn_stream import TurnStream
 
@@ -12,12 +13,22 @@ class BlockReader:
     """Feeds the family's parser, and adds its events to the log. Reads no more text once `cut` is
     set."""
 
-    __slots__ = ("_builder", "_counted", "_stream", "cut", "ends", "parser", "reasoning_tokens")
+    __slots__ = (
+        "_builder",
+        "_counted",
+        "_stream",
+        "calls",
+        "cut",
+        "ends",
+        "parser",
+        "reasoning_tokens",
+    )
 
     def __init__(self, stream: TurnStream, parser: TurnParser, builder: EventBuilder) -> None:
         self._stream = stream
         self.parser = parser
         self._builder = builder
+        self.calls = CheckedCalls(stream, parser)
         self.cut: FinishReason | None = None
         """Why the turn has ended before the engine's end."""
         self.ends: list[int] = []
@@ -33,11 +44,13 @@ class BlockReader:
 
     def read(self, text: str) -> None:
         """Reads text, up to the end of the last token's."""
+        self.calls.before(len(self._stream.ids) - 1)
         self._add(self._parsed(text))
 
     def finish(self, reason: FinishReason) -> None:
         """Closes all blocks, because the engine has ended the turn."""
-        self._add(self.parser.finish(reason))
+        self.calls.before(len(self._stream.ids))
+        self._add(self.parser.finish(reason), reason)
 
     def skip(self, text: str) -> bool:
         """Adds text in a plain stretch to the open block, without the parser. Returns False, and
@@ -95,9 +108,12 @@ class BlockReader:
         if reasoning:
             self.reasoning_tokens += new
 
-    def _add(self, events: list[BlockEvent]) -> None:
+    def _add(self, events: list[BlockEvent], reason: FinishReason | None = None) -> None:
+        """Adds events to the log. `reason`: why the turn has ended."""
         for event in events:
             if isinstance(event, BlockStop):
                 self.ends.append(len(self._stream.ids))
+        self.calls.hold(events)
         self._builder.add(events, self.reasoning_tokens)
+        self.calls.add(events, reason)
         self.cut = self._builder.cut

@@ -1,8 +1,11 @@
 """Records what happens to the turns of a parser: spans, metrics and log lines."""
 
+from collections.abc import Sequence
 from time import perf_counter, time_ns
 
-from schemas.events import Failed, Finish, Interrupted
+from prometheus_client import Counter
+
+from schemas.events import BrokenCallCause, Failed, Finish, Interrupted
 from schemas.frames import TokenEntry
 from services.families.family import title
 from services.parser.turn_stream import TurnStream
@@ -17,15 +20,23 @@ class ParserObserver:
         self._process = process
         text = "From the arrival of a turn's last tokens to the frame with its last events."
         self._parse_s = step_histogram("parse", text, process.metrics)
+        self._broken_calls = Counter(
+            "turnwire_broken_calls",
+            "Calls that could not be read, or that their tool cannot run.",
+            ("family", "cause"),
+            registry=process.metrics,
+        )
 
     def opened(self, stream: TurnStream, at_ns: int) -> None:
         """The first tokens of a turn have arrived. Later calls for the turn do nothing. `at_ns`:
         Unix time."""
         stream.opened_ns = stream.opened_ns or at_ns
 
-    def finished(self, stream: TurnStream) -> None:
-        """The turn's last tokens were parsed."""
+    def finished(self, stream: TurnStream, broken_calls: Sequence[BrokenCallCause]) -> None:
+        """The turn's last tokens were parsed. `broken_calls`: why each of them is broken."""
         stream.ended_at = perf_counter()  # the loop's time does not advance within a tick
+        for cause in broken_calls:
+            self._broken_calls.labels(title(stream.context.family), cause).inc()
         self.ended(stream)
 
     def end_sent(self, stream: TurnStream) -> None:
@@ -49,11 +60,13 @@ class ParserObserver:
             return
         last = stream.log.terminal
         output = last.usage.output if isinstance(last, Finish) else len(stream.ids)
+        broken = last.broken_call if isinstance(last, Interrupted) else None
         details: dict[str, str | int | bool | None] = {
             "turnwire.attempt": stream.attempt,
             "turnwire.family": title(stream.context.family),
             "turnwire.blocks": stream.log.blocks,
             "turnwire.interrupted": isinstance(last, Interrupted) or None,
+            "turnwire.broken_call": broken.cause if broken is not None else None,
             "turnwire.cancelled": last is None or None,
             "gen_ai.usage.output_tokens": output,
         }

@@ -122,12 +122,12 @@ class Parser(Service, FrameSource):
         """Records a turn that its tokens have ended. If the parser has cut it, the engine still
         decodes."""
         stream = parse.stream
-        self._observer.finished(stream)
+        self._observer.finished(stream, parse.blocks.calls.broken)
         self._ledger.write(parse)
         cut = parse.blocks.cut
         if cut is FinishReason.STOP_STRING:
             self._closed.cancel(Cancel(stream.turn, stream.attempt, "stop_string"))
-        elif cut is not None:
+        elif cut is not None or parse.blocks.calls.again:
             self._closed.cancel(Cancel(stream.turn, stream.attempt, "calls"))
 
     def _fail(

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from schemas.control import StreamPosition
 from schemas.errors import ENGINE_DIED, STREAM_GONE, EngineFailed, ErrorInfo
-from schemas.events import Failed, Finish, FinishReason, Interrupted, Usage
+from schemas.events import BrokenCall, Failed, Finish, FinishReason, Interrupted, Usage
 from schemas.frames import ParseContext, TokenEntry, TokenFinish, pack_ids
 from services.families import Family, TurnParser, open_parser
 from services.families.grammar.scanner import BlockWriter, Scanner
@@ -26,6 +26,8 @@ from services.tokenization.detokenizer import Vocabulary
 
 _STOPPED: Final = EngineFailed("the worker stopped before the turn was done").info
 """The error of an early end without one. Another worker may continue the turn."""
+_BROKEN: Final = EngineFailed("a call could not be read, and could not be decoded again").info
+"""The error where no worker decodes a broken call again."""
 _CUT: Final = TokenFinish(FinishReason.STOP_STRING)
 """The end of a turn that its text has cut."""
 
@@ -100,7 +102,7 @@ class TurnParse:
     def enter_fast_path(self) -> None:
         """Enters the fast path if the turn is in a plain stretch. To be called when all events were
         read."""
-        if not self._may_skip or self.ended:
+        if not self._may_skip or self.ended or self.stream.log.is_held:
             return
         scanner = self.blocks.parser.scanner
         stretches = self._detokenizer.stretches
@@ -122,6 +124,7 @@ class TurnParse:
         events."""
         stream = self.stream
         events_before = stream.log.size
+        was_held = stream.log.is_held
         if entry.cached is not None:
             stream.cached = entry.cached
 
@@ -134,10 +137,13 @@ class TurnParse:
             self.feed(ids, logprobs)
             if stream.context.prompt_ids:
                 self._report(stream.ids[have:], logprobs)
+                if self.blocks.calls.may_repeat:
+                    stream.log.readable_ids = self.blocks.calls.kept
 
         if entry.finish is not None and not self.ended:
             self.finish(entry.finish)
-        return stream.log.size != events_before
+        is_held = was_held and stream.log.is_held
+        return stream.log.size != events_before and not is_held
 
     def feed(self, ids: Sequence[int], logprobs: Sequence[ReportedLogprobs] = ()) -> None:
         """Takes further tokens. Those after a cut are not counted. `logprobs`: of each token, if
@@ -183,7 +189,7 @@ class TurnParse:
         if self.ended:
             return
         self.blocks.finish(finish.reason)
-        if self._end_if_cut():
+        if self._end_if_cut(finish):
             return
 
         context = self.stream.context
@@ -207,6 +213,19 @@ class TurnParse:
         stream = self.stream
         stream.log.append(Interrupted(stream.worker, pack_ids(stream.ids), error, *stream.log.end))
 
+    def _interrupt_call(self, end: TokenFinish) -> None:
+        """Ends this attempt after a broken call; the frontend gets the tokens before it."""
+        stream = self.stream
+        calls = self.blocks.calls
+        tokens = len(stream.ids) - calls.kept
+        if end.stop_id is not None:
+            tokens += 1
+        call = BrokenCall(calls.broken[-1], tokens, _cached(stream))
+        stream.log.drop_held()
+        place = stream.log.end
+        kept = pack_ids(stream.ids[: calls.kept])
+        stream.log.append(Interrupted(stream.worker, kept, _BROKEN, *place, broken_call=call))
+
     def fail(self, error: ErrorInfo) -> None:
         """Ends a turn that no process can continue."""
         self.leave_fast_path()
@@ -221,8 +240,12 @@ class TurnParse:
             self.blocks.read(text)
             self._end_if_cut()
 
-    def _end_if_cut(self) -> bool:
-        """Ends the turn if its text has cut it. Returns whether it has."""
+    def _end_if_cut(self, end: TokenFinish = _CUT) -> bool:
+        """Ends the turn if its text has cut it, or this attempt if a call is decoded again. Returns
+        whether it has. `end`: the engine's, if the turn has ended."""
+        if self.blocks.calls.again:
+            self._interrupt_call(end)
+            return True
         if self.blocks.cut is None:
             return False
         self._end(self.blocks.cut, stop_string=self.blocks.stop_string)
@@ -232,24 +255,36 @@ class TurnParse:
         self, reason: FinishReason, end: TokenFinish = _CUT, stop_string: str | None = None
     ) -> None:
         stream = self.stream
-        prompt_tokens = stream.context.prompt_tokens
+        self.blocks.calls.accept()
         output = len(stream.ids)
         if end.stop_id is not None:
             output += 1
+        cached = _cached(stream)
+        discarded = 0
+        broken = stream.context.broken_call
+        if broken is not None:
+            cached = min(cached, broken.cached)  # the rest was computed for that call
+            discarded = broken.tokens
         usage = Usage(
-            prompt=prompt_tokens,
-            # An engine may have found tokens of an earlier attempt in its cache, too.
-            cached=min(stream.cached or 0, prompt_tokens),
-            output=output,
+            prompt=stream.context.prompt_tokens,
+            cached=cached,
+            output=output + discarded,
             reasoning=self.blocks.reasoning_tokens,
+            discarded=discarded,
         )
         finish = Finish(reason, stream.log.blocks, usage, stop_string)
         if stream.context.prompt_ids:
             finish = structs.replace(
                 finish,
-                tokens=usage.output,
+                tokens=output,
                 stop_id=end.stop_id,
                 weights=end.weights,
                 experts=end.experts,
             )
         stream.log.append(finish)
+
+
+def _cached(stream: TurnStream) -> int:
+    """Prompt tokens that were in the engine's cache. It may have found tokens of an earlier attempt
+    there, too."""
+    return min(stream.cached or 0, stream.context.prompt_tokens)

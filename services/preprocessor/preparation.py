@@ -2,7 +2,7 @@
 gets besides."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TypeVar
 
@@ -28,6 +28,7 @@ from services.preprocessor.prompt import (
     encode_prompt,
     no_step,
 )
+from services.preprocessor.second_try import second_try
 from services.preprocessor.threads import PromptThreads, expected_s
 from services.preprocessor.turn_builder import prepare_turn
 from services.runtime.config import MIB, PreprocessorConfig
@@ -95,6 +96,8 @@ class Preparation:
     ) -> PreparedTurn:
         """The turn of a request with this prompt."""
         conversation = request.conversation
+        if request.broken_call is not None:
+            prompt = second_try(prompt, request.broken_call, self._features())
         guide = await self._guide(request, prompt)
         comparison = self._fingerprints.compare(request.turn, conversation, prompt)
         return prepare_turn(
@@ -139,6 +142,11 @@ class Preparation:
             covers_turn=all(can_guide) and not request.resume,
         )
         return await self.threads.run(guide) if with_grammar else guide()
+
+    def _features(self) -> Collection[str]:
+        """The features that all engines have."""
+        features = [set(card.features) for card in self._workers()]
+        return set.intersection(*features) if features else ()
 
     def _workers(self) -> list[ModelCard]:
         """The model's entries of the living workers."""

@@ -83,6 +83,7 @@ def _parse_context(
         prompt_ids=pack_ids(prompt.ids) if sampling.return_token_ids else b"",
         count_thoughts=conversation.thinking.count_tokens,
         window_limited=prompt.window_limited,
+        broken_call=request.broken_call,
         tenant=conversation.client.tenant,
         ledger=ledger,
         comparison=comparison,

@@ -75,7 +75,7 @@ class Sink(RecordingSink):
     def push(self, events: list[TurnEvent], tokens: int = 0) -> None:
         super().push(events, tokens)
         if isinstance(events[-1], Finish):
-            assert events[-1].usage.output - tokens in (0, 1), "all but the end token"
+            assert events[-1].usage.kept - tokens in (0, 1), "all but the end token"
         for event in events:
             if isinstance(event, BlockStart):
                 assert event.block == len(self.texts)

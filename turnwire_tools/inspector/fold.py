@@ -261,7 +261,10 @@ class Fold:
                 turn.end_block(event, now)
             case events.Interrupted():
                 tokens = len(event.token_ids) // 4
-                text = f"{event.worker} after {tokens} tokens: {event.error.message}"
+                reason = event.error.message
+                if event.broken_call is not None:
+                    reason = f"broken call, {event.broken_call.cause}"
+                text = f"{event.worker} after {tokens} tokens: {reason}"
                 turn.mark(now, "interrupted", text, trouble=True)
             case Failed(error):
                 turn.ms = turn.ms_at(now)
@@ -285,7 +288,7 @@ class Fold:
         turn.cached = usage.cached
         turn.output = usage.output
         turn.reasoning = usage.reasoning
-        del turn.ids[usage.output :]
+        del turn.ids[usage.kept :]
 
         if turn.placed_ms is not None and turn.ttft_ms is not None and turn.attempt == 1:
             prefill_s = (turn.ttft_ms - turn.placed_ms) / 1000

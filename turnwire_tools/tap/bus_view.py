@@ -177,6 +177,10 @@ def _of_turn(
             return f"failed: {event.error.kind}: {event.error.message}"
         case events.Interrupted():
             place = f"{len(event.token_ids) // 4} tokens on {event.worker}"
+            call = event.broken_call
+            if call is not None:
+                vain = f"{call.tokens} tokens are decoded again"
+                return f"broken call after {place}: {call.cause}, {vain}"
             return f"interrupted after {place}: {event.error.message}"
 
 

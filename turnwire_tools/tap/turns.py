@@ -79,7 +79,7 @@ class FollowedTurn(Struct, dict=True):
     @property
     def count(self) -> int:
         """How many tokens the last event counts."""
-        return self.last.usage.output if isinstance(self.last, Finish) else 0
+        return self.last.usage.kept if isinstance(self.last, Finish) else 0
 
     @property
     def is_whole(self) -> bool:

@@ -121,6 +121,7 @@ class Channels:
         """Reads a header; returns the kind of its message, None if the input ends in it, and the
         passed text."""
         scanner = turn.scanner
+        turn.in_call = True
         if first and not (yield from scanner.follows(*self._openings)):
             return self._without_header(scanner), ""
         text, limit = yield from self._header_text(scanner)
@@ -194,9 +195,11 @@ class Channels:
         input."""
         scanner = turn.scanner
         turn.reasoning = kind is MessageKind.REASONING
+        turn.in_call = isinstance(kind, ToolChannel) and turn.calls
         if isinstance(kind, ToolChannel) and turn.calls:
             reading = yield from kind.body.read(turn, self._opener(kind))
             if reading.text:
+                turn.blocks.broken_calls += 1
                 turn.add_prose(reading.text)
             return None if scanner.final else _Edge.END  # text at the end belongs to the call
         if kind is MessageKind.NOTHING:

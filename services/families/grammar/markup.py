@@ -151,10 +151,16 @@ class Markup:
                 context = yield from self._pass_marker(turn, context, marker.meaning, marker.match)
                 continue
             is_mention = turn.mentions_markers
+            before = turn.blocks.index
+            turn.in_call = True
             reading = yield from self._call(turn, marker.meaning, marker.match)
+            turn.in_call = False
             if not reading.is_call:
+                is_broken = marker.meaning.marked and not is_mention and not turn.in_code
+                turn.blocks.broken_calls += is_broken
                 self._add_unread(turn, reading.text, is_mention)
             elif turn.scanner.final:
+                turn.blocks.broken_calls += turn.blocks.index == before
                 return  # the input ended in the call; the rest belongs to it
             else:
                 turn.damaged = not turn.blocks.is_last_complete

@@ -186,6 +186,8 @@ class BlockWriter:
         in characters."""
         self.is_last_complete = True
         """Whether the last block that was closed is complete."""
+        self.broken_calls = 0
+        """The number of calls that are not complete, or were given up as text."""
         self._events: list[BlockEvent] = []
         self._parts: list[str] = []
         self.write: Write = self._parts.append
@@ -219,6 +221,7 @@ class BlockWriter:
             self._flush()
             self._events.append(BlockStop(self.index, complete, self.length))
             self.is_last_complete = complete
+            self.broken_calls += not complete
             self.kind = None
 
     @property
@@ -257,6 +260,7 @@ class BlockWriter:
             event = events[at]
             if isinstance(event, BlockStop) and event.block in calls:
                 complete = complete and event.complete
+                self.broken_calls += event.complete and not complete
                 events[at] = BlockStop(event.block, complete, event.length)
         self._events = [*self._ready, *events]
         self._ready = []

@@ -70,6 +70,7 @@ class TurnState:
         "calls",
         "code",
         "damaged",
+        "in_call",
         "quotes",
         "reasoning",
         "scanner",
@@ -94,6 +95,8 @@ class TurnState:
         self.after_thought: int | None = None
         """The input after the last thought's own closer when that was read, in characters; None:
         another marker ended the thought."""
+        self.in_call = False
+        """A call is being read after its opener, or the header of a message."""
         self.quotes = False
         """The open block mentions a marker without what must follow it, so a closer may be text,
         too."""
@@ -186,6 +189,7 @@ class TurnState:
             self.quote(text)
         else:
             self.damaged = True
+            self.blocks.broken_calls += 1
             self.drop(text)
 
     def drop(self, text: str) -> None:
@@ -483,6 +487,22 @@ class TurnParser:
     def after_thought(self) -> int | None:
         """As `TurnState.after_thought`."""
         return self._turn.after_thought
+
+    @property
+    def broken_calls(self) -> int:
+        """As `BlockWriter.broken_calls`."""
+        return self._blocks.broken_calls
+
+    @property
+    def is_outside_calls(self) -> bool:
+        """Whether all text so far is prose, or of calls that have ended: none of it may belong to a
+        call that follows, or to its opener."""
+        return not self._turn.in_call and self.scanner.position == len(self.scanner.text)
+
+    @property
+    def tools(self) -> Tools:
+        """The tools of the request."""
+        return self._turn.tools
 
     def feed(self, text: str) -> list[BlockEvent]:
         """Adds the next piece of the generation; returns the events that are now certain."""

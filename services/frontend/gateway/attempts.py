@@ -1,9 +1,9 @@
 """Makes the attempts of turns: until a worker has the turn, or there is no hope.
 
 If a preprocessor refuses a turn or dies, another one gets it. If a worker dies in mid-turn, its
-parser hands back the tokens, and another worker continues after them. A superseded attempt is
-cancelled. Where no process can take a turn, it waits for one: up to `recovery_s` if it is in
-progress, up to `wait_s` if it is new.
+parser hands back the tokens, and another worker continues after them. So does any worker after the
+tokens before a broken call. A superseded attempt is cancelled. Where no process can take a turn, it
+waits for one: up to `recovery_s` if it is in progress, up to `wait_s` if it is new.
 """
 
 import asyncio
@@ -92,9 +92,16 @@ class TurnAttempts:
                 raise unreachable_error() from outcome.error
 
     def continue_elsewhere(self, turn: BusTurn, lost: Interrupted) -> None:
-        """Continues a turn on another worker, after the tokens of the one that died."""
+        """Continues a turn on another worker, after the tokens of the one that died, or on any
+        before a broken call."""
         turn.observer.interrupted(lost)
         if not turn.enter(StateEvent.INTERRUPTED, self._resuming()):
+            return
+        if lost.broken_call is not None:
+            self._turns.supersede(turn, f"broken call: {lost.broken_call.cause}")
+            turn.resume = lost.token_ids
+            turn.broken_call = lost.broken_call
+            self._search_again(turn, lost.error)
             return
         # rare: a worker was lost in mid-turn, and its parser hands the tokens back
         self._turns.supersede(turn, "worker lost")
@@ -187,7 +194,10 @@ class TurnAttempts:
         turn.failures += 1
         if turn.failures >= self._config.attempts:
             self._turns.fail(turn, error)
-            return
+        else:
+            self._search_again(turn, error)
+
+    def _search_again(self, turn: BusTurn, error: ErrorInfo) -> None:
         turn.search.task = self._process.spawn(self._continue(turn, error), f"resume {turn.id}")
 
     async def _continue(self, turn: BusTurn, error: ErrorInfo) -> None:

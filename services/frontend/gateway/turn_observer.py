@@ -36,10 +36,20 @@ class BusTurnObserver:
         )
 
     def interrupted(self, lost: Interrupted) -> None:
-        """The worker was lost in mid-turn."""
-        self._log.warning(
-            "frontend.interrupted", turn=self._turn, worker=lost.worker, tokens=lost.token_count
-        )
+        """The worker was lost in mid-turn, or wrote a broken call."""
+        call = lost.broken_call
+        if call is None:
+            self._log.warning(
+                "frontend.interrupted", turn=self._turn, worker=lost.worker, tokens=lost.token_count
+            )
+        else:
+            self._log.info(
+                "frontend.broken_call",
+                turn=self._turn,
+                cause=call.cause,
+                tokens=lost.token_count,
+                discarded=call.tokens,
+            )
 
     def resume_failed(self, error: TurnwireError) -> None:
         """No process continued the turn."""

@@ -12,7 +12,15 @@ from typing_extensions import override
 
 from schemas.conversation import Conversation
 from schemas.errors import ErrorInfo
-from schemas.events import BlockStart, BlockStop, Failed, Finish, Prepared, TurnEvent
+from schemas.events import (
+    BlockStart,
+    BlockStop,
+    Failed,
+    Finish,
+    Interrupted,
+    Prepared,
+    TurnEvent,
+)
 from services.frontend.gateway.turn_observer import BusTurnObserver
 from services.frontend.turns.interfaces import CancelReason
 from services.runtime.observability.telemetry import FilteringBoundLogger
@@ -69,6 +77,12 @@ class TracedTurn(BusTurnObserver):
     def prepared(self, prepared: Prepared) -> None:
         self._worker = prepared.worker
         self._span.set({"turnwire.worker": prepared.worker, "turnwire.parser": prepared.parser})
+
+    @override
+    def interrupted(self, lost: Interrupted) -> None:
+        super().interrupted(lost)
+        if lost.broken_call is not None:
+            self._span.set({"turnwire.broken_call": lost.broken_call.cause})
 
     @override
     def events(self, events: list[TurnEvent]) -> None:

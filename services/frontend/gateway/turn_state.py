@@ -17,7 +17,7 @@ from typing_extensions import override
 from schemas.control import ModelCard, PromptSeen, StreamPosition
 from schemas.conversation import Conversation
 from schemas.errors import MEDIA_MISSING, ErrorInfo, TimedOut, TurnwireError, Unavailable
-from schemas.events import Prepared
+from schemas.events import BrokenCall, Prepared
 from schemas.frames import TurnRequest
 from services.frontend.gateway.turn_observer import BusTurnObserver
 from services.frontend.turns.interfaces import TurnSink
@@ -89,7 +89,7 @@ class StateEvent(Enum):
     TIMED_OUT = "the prompt was not ready in time"
     PROCESS_LEFT = "a process that may have the attempt was lost"
     RECONNECTED = "the connection to the bus was lost, with what was on its way"
-    INTERRUPTED = "the worker was lost; its parser hands back the tokens"
+    INTERRUPTED = "the worker was lost, or wrote a broken call; its parser hands back the tokens"
     TOKENS_LOST = "no process has the tokens of the turn"
     NO_SUCCESSOR = "no process took over in time"
     FINISHED = "the last event of the turn"
@@ -236,6 +236,8 @@ class BusTurn:
     """Output tokens of earlier attempts."""
     avoid: list[str] = field(default_factory=list)
     """Workers that failed this turn."""
+    broken_call: BrokenCall | None = None
+    """A call that an earlier attempt wrote after `resume`."""
     cursor: Cursor = field(default_factory=Cursor)
 
     @property
@@ -314,6 +316,7 @@ class BusTurn:
             timeout_s=self.deadline - asyncio.get_running_loop().time(),
             resume=self.resume,
             avoid=self.avoid,
+            broken_call=self.broken_call,
             trace=self.observer.trace_of(number),
             held_s=self.held_s,
             time=time.time(),

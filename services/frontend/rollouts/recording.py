@@ -199,7 +199,7 @@ class RecordedTurn(TurnSink):
             return
         if not isinstance(last, Finish) or failure_of(last) is not None:
             self._fail("failed")
-        elif self._record.output_tokens < last.usage.output:
+        elif self._record.output_tokens < last.usage.kept:
             self._fail("incomplete")
         else:
             turn = self._record.turn(last, time.time())

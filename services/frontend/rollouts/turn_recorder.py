@@ -75,7 +75,7 @@ class TurnRecorder:
     def turn(self, finish: Finish, ended: float) -> SampledTurn:
         """Returns the turn, which has ended at this Unix time."""
         assert self._prepared is not None, "a turn that ends by itself was prepared"
-        count = finish.usage.output
+        count = finish.usage.kept
         has_logprobs = any(logprob is not None for logprob in self._logprobs)
         return SampledTurn(
             id=self._id,

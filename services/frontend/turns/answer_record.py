@@ -118,6 +118,8 @@ class AnswerRecord:
             fields["cached_tokens"] = usage.cached
             fields["output_tokens"] = usage.output
             fields["reasoning_tokens"] = usage.reasoning
+            if usage.discarded:
+                fields["discarded_tokens"] = usage.discarded
         return fields
 
 
@@ -134,5 +136,6 @@ def answer_usage(usages: Mapping[int, Usage], choices_per_prompt: int) -> Usage:
             min(usage.cached for usage in choices),
             sum(usage.output for usage in choices),
             sum(usage.reasoning for usage in choices),
+            sum(usage.discarded for usage in choices),
         )
     return total

@@ -188,7 +188,7 @@ class HostedAnswer(TurnSink):
         if self._is_over or not events:
             return
         self._events += events
-        tokens += self._usage.output  # `tokens` counts the current turn only
+        tokens += self._usage.kept  # `tokens` counts the current turn only
         out = events
         if not self._is_plain_delta(events):
             out = self._translate(events)

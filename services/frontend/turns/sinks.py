@@ -321,4 +321,4 @@ def _merge(pending: list[Batch]) -> Iterator[tuple[int, list[TurnEvent]]]:
 
 def _all_tokens(last: LastEvent, tokens: int) -> int:
     """Returns the output tokens of a turn that ends, its end token included."""
-    return last.usage.output if isinstance(last, Finish) else tokens
+    return last.usage.kept if isinstance(last, Finish) else tokens

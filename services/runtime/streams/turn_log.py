@@ -232,11 +232,27 @@ class _Block:
             size += LOGPROB_BYTES * (1 + len(token.top))
         return text, tokens[first:end], size
 
+    def cut(self, length: int) -> None:
+        """Opens the block again, with the first `length` characters of its text."""
+        self.pieces[:] = [self.text()[:length]]
+        self.length = length
+        self.stop = None
+        del self.logprobs[bisect_left(self.logprobs, length, key=_place) :]
+
 
 class TurnLog:
-    """All events of a turn so far."""
+    """All events of a turn so far. Those of a call may be held back until it is whole."""
 
-    __slots__ = ("_blocks", "_ids", "_logprobs", "_weights", "size", "terminal")
+    __slots__ = (
+        "_blocks",
+        "_held",
+        "_ids",
+        "_logprobs",
+        "_weights",
+        "readable_ids",
+        "size",
+        "terminal",
+    )
 
     def __init__(self) -> None:
         self._blocks: list[_Block] = []
@@ -247,6 +263,35 @@ class TurnLog:
         self.size = 0
         """The number of events that were added."""
         self.terminal: Finish | Failed | Interrupted | None = None
+        self._held: tuple[int, int] | None = None
+        """The place (`Cursor.text_position`) after which events are held back."""
+        self.readable_ids: int | None = None
+        """How many ids can be read; None: all."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the events since `hold` are held back."""
+        return self._held is not None
+
+    def hold(self) -> None:
+        """Holds back the events of blocks that are added from now on."""
+        self._held = self.end
+
+    def release(self) -> None:
+        """Lets all events be read."""
+        self._held = None
+        self.readable_ids = None
+
+    def drop_held(self) -> None:
+        """Removes the events that are held back."""
+        if self._held is None:
+            return
+        block, length = self._held
+        self._held = None
+        if length:
+            self._blocks[block].cut(length)
+            block += 1
+        del self._blocks[block:]
 
     def add(self, text: str) -> None:
         """Adds text to the open block, as `append` does with a `Delta`."""
@@ -302,20 +347,23 @@ class TurnLog:
         Returns the events and the room that is left; if it is 0, there may be more to read.
         """
         out: list[LoggedEvent] = []
-        if cursor.tokens < len(self._ids):
-            out, room = self._read_tokens(cursor, room)
+        ids = len(self._ids) if self.readable_ids is None else self.readable_ids
+        if cursor.tokens < ids:
+            out, room = self._read_tokens(cursor, room, ids)
         first = cursor.blocks - (not cursor.stopped)
-        for index in range(first, len(self._blocks)):
+        open_block, open_length = self._held or (len(self._blocks), 0)
+        for index in range(first, open_block + (open_length > 0)):
             if room <= 0:
                 return out, 0
             block = self._blocks[index]
+            length = open_length if index == open_block else block.length
             if index >= cursor.blocks:
                 out.append(block.start)
                 cursor.blocks = index + 1
                 cursor.length = 0
                 cursor.stopped = False
-            if cursor.length < block.length:
-                text = block.text_from(cursor.length, room)
+            if cursor.length < length:
+                text = block.text_from(cursor.length, min(room, length - cursor.length))
                 logprobs = None
                 if block.logprobs:
                     text, logprobs, size = block.logprobs_of(cursor.length, text, room)
@@ -323,9 +371,9 @@ class TurnLog:
                 out.append(Delta(index, cursor.length, text, logprobs))
                 cursor.length += len(text)
                 room -= len(text)
-                if cursor.length < block.length:
+                if cursor.length < length:
                     return out, 0
-            if block.stop is not None:
+            if block.stop is not None and index != open_block:
                 dispatch = block.dispatch()
                 if dispatch is not None:
                     out.append(dispatch)
@@ -342,11 +390,11 @@ class TurnLog:
                 room -= len(self.terminal.token_ids) * 4 // 3  # in base64
         return out, max(room, 0)
 
-    def _read_tokens(self, cursor: Cursor, room: int) -> tuple[list[LoggedEvent], int]:
-        """Reads the ids after the cursor, before the events made of them: all of them, if there is
-        room left."""
+    def _read_tokens(self, cursor: Cursor, room: int, limit: int) -> tuple[list[LoggedEvent], int]:
+        """Reads the ids after the cursor, before the events made of them: up to number `limit`, if
+        there is room left."""
         at = end = cursor.tokens
-        while end < len(self._ids) and (room > 0 or end == at):
+        while end < limit and (room > 0 or end == at):
             room -= TOKEN_BYTES
             logprob = self._logprobs[end] if end < len(self._logprobs) else None
             if logprob is not None:
@@ -355,7 +403,7 @@ class TurnLog:
         cursor.tokens = end
         weights = spans_between(self._weights, at, end) if self._weights else []
         tokens = OutputTokens(at, self._ids[at:end], self._logprobs[at:end] or None, weights)
-        return [tokens], room if end == len(self._ids) else 0
+        return [tokens], room if end == limit else 0
 
     @property
     def end(self) -> tuple[int, int]:

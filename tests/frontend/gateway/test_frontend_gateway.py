@@ -23,6 +23,7 @@ from schemas.errors import (
 from schemas.events import (
     BlockStart,
     BlockStop,
+    BrokenCall,
     Delta,
     Failed,
     Finish,
@@ -161,6 +162,40 @@ async def test_sink_is_opened_once_and_first(stage: Stage) -> None:
     stage.prepare("a", Delta(0, 0, "x"), attempt=2, worker="2")
     assert sink.text == "x"
     assert len(sink.prepared) == 1
+    await asyncio.gather(*stage.process.tasks)
+
+
+async def test_broken_call_is_decoded_again_on_any_worker(stage: Stage) -> None:
+    """It is not a failure: with one attempt allowed, the turn goes on, and again after a death."""
+    stage = Stage(FrontendConfig(attempts=2))
+    await stage.gateway.start()
+    sink = await stage.open("a")
+    broken = BrokenCall("unreadable", 5, 2)
+    died = ErrorInfo(ErrorKind.ENGINE, "no worker")
+    stage.event("a", Delta(0, 0, "x"))
+    with structlog.testing.capture_logs() as log:
+        stage.event("a", Interrupted("worker-1", pack_ids([7]), died, 0, 1, broken))
+    again = await stage.request(2)
+    assert (again.attempt, again.resume, again.avoid) == (2, pack_ids([7]), [])
+    assert again.broken_call == broken
+    assert ("a", 1) in stage.cancels()
+    assert [line for line in log if line["event"] == "frontend.broken_call"] == [
+        {
+            "event": "frontend.broken_call",
+            "log_level": "info",
+            "turn": "a",
+            "cause": "unreadable",
+            "tokens": 1,
+            "discarded": 5,
+        }
+    ]
+    stage.prepare("a", BlockStart(0, "text"), Delta(0, 0, "xy"), attempt=2)
+    stage.event("a", Interrupted("worker-1", pack_ids([7, 8]), died, 0, 2), attempt=2)
+    third = await stage.request(3)
+    assert (third.resume, third.avoid) == (pack_ids([7, 8]), ["worker-1"])
+    assert third.broken_call == broken
+    stage.prepare("a", BlockStop(0, length=2), FINISH, attempt=3)
+    assert (sink.text, sink.end) == ("xy", FINISH)
     await asyncio.gather(*stage.process.tasks)
 
 
