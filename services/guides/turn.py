@@ -1,9 +1,8 @@
 """Writes the grammar of a whole turn: free reasoning and text, and calls that follow their tools'
 schemas."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import chain
 from typing import Final
 
 from msgspec import Struct
@@ -14,10 +13,9 @@ from services.families.grammar.channels import Channels
 from services.families.grammar.markup import Markup
 from services.families.writing import NAME
 from services.guides.calls import CallRules
+from services.guides.text import LEAST_MARKER, TextRules, plain_marker
 from services.guides.writer import RuleWriter, Unguidable
 
-_LEAST_MARKER: Final = 4
-"""Characters. Free text cannot do without shorter markers, such as a bare `[` or `{`."""
 _BLANKS: Final = r"/[ \t\r\n]{1,32}/"
 
 
@@ -73,13 +71,11 @@ def _turn(
 
 
 class _Turn:
-    """The rules that both kinds of families share. Text and reasoning cannot contain `markers`.
+    """The rules that both kinds of families share.
 
     A subclass has `free` for a turn from its beginning, and `forced` for a turn after a prompt that
     opened its first call.
     """
-
-    markers: tuple[str, ...]
 
     def __init__(
         self, form: TurnForm, family: Family, writer: RuleWriter, calls: CallRules
@@ -88,11 +84,6 @@ class _Turn:
         self.family = family
         self.writer = writer
         self.calls = calls
-
-    @cached_property
-    def words(self) -> str:
-        """Text or reasoning, not empty."""
-        return self.writer.text_without(self.markers)
 
     def any_call(self, written: str) -> str:
         """A call of any tool that begins with `written`."""
@@ -118,20 +109,28 @@ class _RunningText(_Turn):
         self, form: TurnForm, family: Family, grammar: Markup, writer: RuleWriter, calls: CallRules
     ) -> None:
         super().__init__(form, family, writer, calls)
-        thinks = [(_plain(opener), _plain(closer)) for opener, closer in grammar.think]
-        self.thinks = thinks[:1]
-        self.frames = [(_plain(opener), _plain(closer)) for opener, closer in grammar.frames]
+        self.thinks = [
+            (plain_marker(opener), plain_marker(closer)) for opener, closer in grammar.think[:1]
+        ]
+        self.frames = [
+            (plain_marker(opener), plain_marker(closer)) for opener, closer in grammar.frames
+        ]
         self.framed = grammar.framed
 
-        heads = [call.shape.head for call in grammar.calls]
+        shapes = [call.shape for call in grammar.calls]
         opening = family.style.call.partition(NAME)[0]
-        trigger = max(filter(opening.startswith, heads), key=len, default="")
+        heads = [shape.head for shape in shapes if opening.startswith(shape.head)]
+        trigger = max(heads, key=len, default="")
         self.trigger = writer.whole_tokens(opening, len(trigger))
-        shortest = min((len(head.strip()) for head in heads), default=0)
-        self.distinct = bool(trigger) and shortest >= _LEAST_MARKER
+        self.named = len(trigger.strip()) < LEAST_MARKER
+        """Only the name of a tool distinguishes a call from text."""
+        bare = [shape for shape in shapes if len(shape.head.strip()) < LEAST_MARKER]
+        self.distinct = bool(trigger) and all(shape.line_start for shape in bare)
 
-        markers = [*heads, *chain.from_iterable([*thinks, *self.frames])]
-        self.markers = tuple(dict.fromkeys(markers))
+        openings: Iterable[str] = ()
+        if self.named:
+            openings = map(calls.before_arguments, form.tools)
+        self.prose = TextRules(grammar, writer, openings)
 
     @cached_property
     def blanks(self) -> str:
@@ -150,8 +149,9 @@ class _RunningText(_Turn):
         rest = self.text() if self.form.format is None else self.formed()
         if not self.form.in_reasoning or not self.thinks:
             return rest
-        closed = f"{self.writer.until(self.words, self.thinks[0][1])} {rest}"
-        return self.writer.choice([closed, self.call(self.words) + self.more()])
+        thought = self.rest_of_thought(self.thinks[0][1])
+        called = self.call_in_thought()
+        return self.writer.choice([f"{thought} {rest}", called + self.more()])
 
     def more(self) -> str:
         """What may follow a call; "" if nothing may."""
@@ -161,43 +161,72 @@ class _RunningText(_Turn):
             return f" {self.text()}"
         return f" {self.bare_call()}*"
 
-    def call(self, before: str) -> str:
-        """A call after the terminal `before`, or after nothing."""
-        return f"{self.writer.until(before, self.trigger)} {self.any_call(self.trigger)}"
+    def call(self, words: str, lines: str) -> str:
+        """A call after text: the terminal `words`, or `lines` if calls begin a line; or after
+        nothing."""
+        if not self.named:
+            return f"{self.writer.until(words, self.trigger)} {self.any_call(self.trigger)}"
+        calls: list[str] = []
+        for tool in self.form.tools:
+            opening = self.calls.before_arguments(tool)
+            opened = self.writer.until(lines, opening)
+            calls.append(f"{opened} {self.calls.call(tool, opening)}")
+        return self.writer.choice(calls)
+
+    def called(self) -> str:
+        """A call after text, or after nothing."""
+        return self.call(self.prose.words, self.prose.lines)
 
     def bare_call(self) -> str:
         """A call with only blanks before it."""
-        return self.writer.rule(self.call(self.blanks))
+        return self.writer.rule(self.call(self.blanks, self.blanks))
 
     def text(self) -> str:
         """Text with calls in it."""
         until = self.writer.until
         choice = self.writer.choice
-        words = self.words
-        calls = [self.call(words), *self.thoughts_before_call()]
+        words = self.prose.words
+        calls = [self.called(), *self.thoughts_before_call()]
         opened = [until(self.blanks, opener) for opener, _ in self.frames]
         closed = [until(words, closer) for _, closer in self.frames]
-        other = [*self.thoughts(), *opened, *closed]
+        other = [*self.thoughts(), *opened, *closed, *self.prose.mentions]
+        other += self.prose.tag_mentions(closers=True)
         if self.form.parallel:
             return f"{choice([*calls, *other])}* {words}?"
 
         end = f"{choice([*calls, words])}?"
         return f"{choice(other)}* {end}" if other else end
 
+    def rest_of_thought(self, closer: str) -> str:
+        """Reasoning up to its closer."""
+        return f"{self.mentioned()} {self.writer.until(self.prose.words, closer)}"
+
+    def call_in_thought(self) -> str:
+        """Reasoning that a call ends."""
+        return f"{self.mentioned()} {self.called()}"
+
+    def mentioned(self) -> str:
+        """Reasoning up to the last marker that it mentions; "" if it can mention none."""
+        mentions = [*self.prose.mentions, *self.prose.tag_mentions(closers=False)]
+        return f"{self.writer.choice(mentions)}*" if mentions else ""
+
     def thoughts(self) -> list[str]:
         """Whole blocks of reasoning."""
-        until = self.writer.until
         return [
-            self.writer.rule(f"{until(self.blanks, opener)} {until(self.words, closer)}")
+            self.writer.rule(f"{self.opened(opener)} {self.rest_of_thought(closer)}")
             for opener, closer in self.thinks
         ]
 
     def thoughts_before_call(self) -> list[str]:
         """Blocks of reasoning that a call ends."""
         return [
-            self.writer.rule(f"{self.writer.until(self.blanks, opener)} {self.call(self.words)}")
+            self.writer.rule(f"{self.opened(opener)} {self.call_in_thought()}")
             for opener, _ in self.thinks
         ]
+
+    def opened(self, opener: str) -> str:
+        """The beginning of a block of reasoning."""
+        return self.writer.until(self.blanks, opener)
 
     def formed(self) -> str:
         """Calls, or an answer in its format; reasoning before either."""
@@ -229,7 +258,8 @@ class _Messages(_Turn):
         if family.think is None or not family.style.joint:
             raise Unguidable(f"the messages of {family.name} have a form of their own")
         self.opener, self.closer = family.think
-        self.markers = tuple(dict.fromkeys((*family.markers, *family.stops)))
+        markers = tuple(dict.fromkeys((*family.markers, *family.stops)))
+        self.words = writer.text_without(markers)
 
     def forced(self) -> str:
         return self.any_call(self.form.prefix)
@@ -256,8 +286,3 @@ class _Messages(_Turn):
         if self.form.in_reasoning:
             turn = f"{rest_of_thought} {turn}"
         return turn
-
-
-def _plain(marker: str) -> str:
-    """A marker without its holes."""
-    return marker.replace("{ws}", "").replace("{suffix}", "")

@@ -12,7 +12,8 @@ SPACING: Final = {"whitespace_pattern": r"[ \t\r\n]{0,32}"}
 """Allows for a deep indent. Without a limit, small models write white space to the end of the
 context window."""
 _NOTHING: Final = "(?!)"
-_ANY: Final = "/(?s:.+)/"
+ANY: Final = "/(?s:.+)/"
+"""The body of a terminal for any text, not empty."""
 
 
 class Unguidable(ValueError):
@@ -61,8 +62,8 @@ class RuleWriter:
     def text_without(self, markers: Sequence[str]) -> str:
         """Adds a terminal for non-empty text without any of `markers`; returns its name."""
         if not markers:
-            return self.terminal(_ANY)
-        return self.terminal(f"{_ANY} & {without(markers)}")
+            return self.terminal(ANY)
+        return self.terminal(f"{ANY} & {without(markers)}")
 
     def literal(self, text: str) -> str:
         """Exactly this text; "" for none."""
@@ -82,6 +83,18 @@ class RuleWriter:
             opened = self.rule(f"{before} {_string(first)}", "[lazy]")
         return " ".join([opened, *map(self._piece, rest)])
 
+    def until_any(self, before: str, markers: Sequence[str]) -> list[str]:
+        """Rules for the terminal `before` and one of the markers that ends it."""
+        rules: list[str] = []
+        spelled = [marker for marker in markers if not self._added.search(marker)]
+        if spelled:  # one rule for all is quicker for the library
+            any_marker = " | ".join(map(_string, spelled))
+            rules.append(self.rule(f"{before} ({any_marker})", "[lazy]"))
+        for marker in markers:
+            if marker not in spelled:
+                rules.append(self.rule(self.until(before, marker, optional=False)))
+        return rules
+
     def whole_tokens(self, text: str, length: int) -> str:
         """The first `length` characters of `text`, or more: an added token that begins there is
         whole."""
@@ -89,6 +102,10 @@ class RuleWriter:
             if match.start() < length < match.end():
                 length = match.end()
         return text[:length]
+
+    def is_token(self, text: str) -> bool:
+        """Whether a text is one added token."""
+        return text in self._tokens
 
     def token(self, ids: Sequence[int]) -> str:
         """One of these tokens."""
