@@ -5,8 +5,8 @@ of its tools has the same tools deferred in every request of a session, so that 
 prefix.
 """
 
-from collections.abc import Collection, Iterator, Sequence
-from itertools import chain, count, islice
+from collections.abc import Collection, Sequence
+from itertools import islice
 from typing import Final
 
 from msgspec.structs import replace
@@ -15,6 +15,7 @@ from schemas.conversation import Conversation, HostedTool, ToolChoice, ToolSpec,
 from services.frontend.content.hosted_tools import SEARCHES_OF_TOOLS, hosted_spec
 
 _SEARCH: Final = "tool_search"
+"""The name of the search. A client's tool of this name is a search of its own."""
 _CLIENT_SEARCHES: Final = frozenset({"toolsearch", "searchtools"})
 """Names of clients' own searches, without case and separators: Claude Code's, Codex's."""
 
@@ -38,8 +39,7 @@ def defer_tools(conversation: Conversation, listed: int) -> Conversation:
         replace(tool, deferred=True) if index in beyond else tool
         for index, tool in enumerate(tools)
     ]
-    name = _unused_name({rendered_name(tool.name, tool.namespace) for tool in tools})
-    search = hosted_spec(HostedTool("tool_search_bm25", hidden=True), name)
+    search = hosted_spec(HostedTool("tool_search_bm25", hidden=True), _SEARCH)
     return replace(conversation, tools=[*deferred, search])
 
 
@@ -77,11 +77,3 @@ def _deferrable(conversation: Conversation, listed: int) -> Collection[int]:
 
 def _name(tool: ToolSpec) -> str:
     return rendered_name(tool.name, tool.namespace)
-
-
-def _unused_name(names: Collection[str]) -> str:
-    return next(name for name in _search_names() if name not in names)
-
-
-def _search_names() -> Iterator[str]:
-    return chain([_SEARCH], (f"{_SEARCH}_{number}" for number in count(2)))

@@ -10,9 +10,8 @@ import pytest
 
 from schemas.conversation import Call, Message, Reasoning, Result, Text, ToolReference
 from schemas.events import TurnEvent
-from services.frontend.hosted.tool_search import MAX_FOUND
 from services.runtime.config import FrontendConfig
-from tests.frontend.hosted.hosted_frontend import IDS
+from tests.frontend.hosted.hosted_frontend import IDS, hosted
 from tests.kit.bodies import (
     Json,
     assistant,
@@ -27,11 +26,12 @@ from tests.kit.bodies import (
     tool_result,
     user,
 )
-from tests.kit.events import call, finish, reasoning, text
+from tests.kit.events import USAGE, call, finish, reasoning, text
 from tests.kit.frontend import FakeGateway, Served, in_turn, serving
 
 NAMES = ["read", "write", "send_mail", "read_mail", "book_room"]
 LISTED = 2
+STARTS = {"content_block_start", "response.output_item.added"}
 
 
 @dataclass(frozen=True)
@@ -127,4 +127,127 @@ async def test_search_is_hidden_now_and_there_next_time(api: str) -> None:
     assert [part.text for part in turn.parts if isinstance(part, Text)] == ["I send."]
     assert [part.call_id for part in turn.parts if isinstance(part, Call)] == [IDS[1]]
     assert result.role == "tool"
-    assert MAX_FOUND > 2
+
+
+@pytest.mark.parametrize("api", SESSIONS)
+async def test_stream_has_no_gap(api: str) -> None:
+    session = SESSIONS[api]
+    gateway = in_turn(LOOKING, CALLING)
+    async with deferring(gateway) as served:
+        tools = [session.tool(name) for name in NAMES]
+        body = session.request(user("Mail Ann."), tools=tools, stream=True)
+        if api == "chat":
+            body["stream_options"] = {"include_usage": True}
+        reply = await served.post(session.path, body)
+    events = [json.loads(line[6:]) for line in reply.text.splitlines() if line[:7] == "data: {"]
+    assert IDS[0] not in reply.text
+    assert "tool_search" not in reply.text
+    starts = [event for event in events if event.get("type") in STARTS]
+    indices = [event.get("index", event.get("output_index")) for event in starts]
+    assert indices == ([] if api == "chat" else [0, 1, 2, 3, 4])
+    usage = [event["usage"] for event in map(_holder_of_usage, events) if event.get("usage")][-1]
+    assert usage.get("output_tokens", usage.get("completion_tokens")) == 2 * USAGE.output
+    assert "server_tool_use" not in usage
+
+
+def _holder_of_usage(event: Any) -> Any:
+    return event.get("response", event)
+
+
+async def test_text_answer_is_found_by_its_text() -> None:
+    gateway = in_turn(LOOKING, DONE, DONE)
+    session = SESSIONS["chat"]
+    async with deferring(gateway) as served:
+        first = await ask(served, session, user("Mail Ann."))
+        live = gateway.conversations[-1].messages
+        returned = first["choices"][0]["message"]
+        assert returned["content"] == "I look.Sent."
+        changed = {"role": "assistant", "content": returned["content"] + "\n"}
+        await ask(served, session, user("Mail Ann."), changed, user("Thanks."))
+    again = gateway.conversations[-1].messages
+    assert again[: len(live)] == live
+    assert again[len(live)] == Message("assistant", [Text("Sent.\n")])
+
+
+async def test_search_beside_a_call_of_the_client() -> None:
+    both = [
+        *call(0, "read", "{}", call_id=IDS[1]),
+        *search(1, "mail", IDS[2]),
+        *call(2, "write", "{}", call_id=IDS[3]),
+        finish(3),
+    ]
+    gateway = in_turn(both, DONE)
+    session = SESSIONS["chat"]
+    async with deferring(gateway) as served:
+        first = await ask(served, session, user("Mail Ann."))
+        message = first["choices"][0]["message"]
+        assert [made["index"] for made in message["tool_calls"] if "index" in made] == []
+        assert [made["id"] for made in message["tool_calls"]] == [IDS[1], IDS[3]]
+        results = [session.result(IDS[1], "1"), session.result(IDS[3], "2")]
+        await ask(served, session, user("Mail Ann."), message, *results)
+    _, turn, seen = gateway.conversations[-1].messages
+    ids = [part.call_id for part in turn.parts if isinstance(part, Call)]
+    assert ids == IDS[1:4]
+    assert [part.call_id for part in seen.parts if isinstance(part, Result)] == ids
+
+
+async def test_required_call_is_one_of_the_client() -> None:
+    gateway = in_turn([*search(0, "mail", IDS[0]), finish(1)], CALLING)
+    session = SESSIONS["chat"]
+    async with deferring(gateway) as served:
+        await ask(served, session, user("Mail Ann."), tool_choice="required")
+    assert [one.tool_choice.mode for one in gateway.conversations] == ["any", "any"]
+
+
+async def test_last_round_calls_only_tools_of_the_client() -> None:
+    gateway = in_turn([*search(0, "mail", IDS[0]), finish(1)], DONE)
+    session = SESSIONS["messages"]
+    async with serving(gateway, FrontendConfig(defer_tools=LISTED, web_max_rounds=1)) as served:
+        await ask(served, session, user("Mail Ann."))
+    assert gateway.conversations[-1].tool_choice.allowed == NAMES
+
+
+@pytest.mark.parametrize("api", SESSIONS)
+async def test_counts_are_of_the_prompt_of_the_turn(api: str) -> None:
+    paths = {
+        "chat": "/tokenize",
+        "messages": "/v1/messages/count_tokens",
+        "responses": "/v1/responses/input_tokens",
+    }
+    session = SESSIONS[api]
+    gateway = in_turn(LOOKING, CALLING, DONE)
+    async with deferring(gateway) as served:
+        first = await ask(served, session, user("Mail Ann."))
+        history = [user("Mail Ann."), *session.returned(first), session.result(IDS[1], "ok")]
+        tools = [session.tool(name) for name in NAMES]
+        counted = session.request(*history, tools=tools)
+        counted.pop("max_tokens", None)
+        reply = await served.post(paths[api], counted)
+        assert reply.status == 200, reply.text
+        await ask(served, session, *history)
+    conversation = gateway.counted[0] if gateway.counted else gateway.tokenized[0][2]
+    assert conversation is not None
+    assert conversation.messages == gateway.conversations[-1].messages
+    assert conversation.tools == gateway.conversations[-1].tools
+
+
+async def test_token_ids_are_of_one_turn() -> None:
+    gateway = in_turn(DONE)
+    async with deferring(gateway) as served:
+        await ask(served, SESSIONS["chat"], user("Mail Ann."), return_token_ids=True)
+    assert not any(tool.deferred or tool.hosted for tool in gateway.conversations[-1].tools)
+
+
+async def test_web_search_of_chat_comes_back() -> None:
+    web = call(0, "web_search", '{"query": "tides"}', call_id=IDS[0])
+    gateway = in_turn([*web, finish(1)], DONE, DONE)
+    async with hosted(gateway) as (served, _):
+        body = chat(user("When?"), web_search_options={})
+        first = await served.post("/v1/chat/completions", body)
+        message = first.json["choices"][0]["message"]
+        assert message["content"] == "Sent."
+        live = gateway.conversations[-1].messages
+        again = chat(user("When?"), message, user("Sure?"), web_search_options={})
+        await served.post("/v1/chat/completions", again)
+    assert gateway.conversations[-1].messages[: len(live)] == live
+    assert len(live) == 3

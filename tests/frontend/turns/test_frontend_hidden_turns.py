@@ -1,0 +1,161 @@
+"""What clients do not see is put back into the histories of random answers, however a client
+spells what it got."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.conversation import (
+    Call,
+    HostedKind,
+    HostedTool,
+    Message,
+    Part,
+    Reasoning,
+    Result,
+    Text,
+)
+from schemas.events import Finish, FinishReason, HostedResult, Usage
+from services.frontend.turns.ended_turn import EndedTurn
+from services.frontend.turns.hidden_turns import HiddenTurns, put_back, turn_keys
+from services.frontend.turns.unseen_turns import UnseenTurns
+from services.ledger.evidence import call_id
+from services.ledger.keys import squeeze
+
+SEARCH: HostedKind = "tool_search_bm25"
+HOSTED = {"find": HostedTool(SEARCH, hidden=True)}
+END = Finish(FinishReason.STOP, 0, Usage())
+USER = Message("user", [Text("Do it.")])
+WORDS = st.text(alphabet="ab \n.", max_size=12)
+
+
+@dataclass
+class Answer:
+    """The turns of an answer, and what its client gets."""
+
+    turns: list[list[Part]]
+    hidden: HiddenTurns
+    shown: list[Part]
+
+
+@st.composite
+def answers(draw: st.DrawFn) -> Answer:
+    number = draw(st.integers(1, 4))
+    unseen = UnseenTurns(HOSTED)
+    turns: list[list[Part]] = []
+    for turn in range(number):
+        is_last = turn == number - 1
+        parts: list[Part] = []
+        for position in range(draw(st.integers(0, 3))):
+            words = draw(WORDS.filter(str.strip))
+            thought = Reasoning(words, f"seal-{turn}-{position}")
+            parts.append(draw(st.sampled_from([thought, Text(words)])))
+        names = draw(st.lists(st.sampled_from(["find", "look"]), max_size=3))
+        if not is_last:
+            names = ["find"] * (1 + len(names))
+        parts += [
+            Call(call_id(f"turn{turn}", block), name, "{}") for block, name in enumerate(names)
+        ]
+        if is_last and names and "look" not in names:
+            parts.append(Call(call_id(f"turn{turn}", 9), "look", "{}"))
+        turns.append(parts)
+        calls = [part for part in parts if isinstance(part, Call) and part.name == "find"]
+        ended = EndedTurn(END, parts, calls)
+        if calls:
+            results = [HostedResult(call.call_id, "find", SEARCH, "{}") for call in calls]
+            unseen.add(f"id-{turn}", ended, results)
+        else:
+            unseen.end(ended)
+    return Answer(turns, unseen.hidden, unseen.shown)
+
+
+def joined(parts: list[Part]) -> list[Part]:
+    """As clients with a field for each kind keep them."""
+    thought = "".join(part.text or "" for part in parts if isinstance(part, Reasoning))
+    text = "".join(part.text for part in parts if isinstance(part, Text))
+    calls = [part for part in parts if isinstance(part, Call)]
+    kept: list[Part] = [Reasoning(thought)] if thought else []
+    if text:
+        kept.append(Text(text))
+    return [*kept, *calls]
+
+
+def trimmed(parts: list[Part]) -> list[Part]:
+    return [Text(part.text.strip()) if isinstance(part, Text) else part for part in parts]
+
+
+def sealed(parts: list[Part]) -> list[Part]:
+    """Without the text of reasoning, as some clients keep only seals."""
+    return [Reasoning(None, part.seal) if isinstance(part, Reasoning) else part for part in parts]
+
+
+def thoughtless(parts: list[Part]) -> list[Part]:
+    return [part for part in parts if not isinstance(part, Reasoning)]
+
+
+SPELLINGS = st.sampled_from([list, joined, trimmed, sealed, thoughtless])
+
+
+def comparable(parts: list[Part], *, thoughts: bool) -> Any:
+    """What must be equal: text and thoughts however they are joined, and calls in their order."""
+    text = squeeze("".join(part.text for part in parts if isinstance(part, Text)))
+    reasoning = [part for part in parts if isinstance(part, Reasoning) and thoughts]
+    calls = [part for part in parts if isinstance(part, Call)]
+    return text, squeeze("".join(part.text or "" for part in reasoning)), calls
+
+
+@given(answers(), SPELLINGS)
+def test_hidden_turns_are_put_back(answer: Answer, spell: Any) -> None:
+    sent = spell(answer.shown)
+    history = [USER, *([Message("assistant", sent)] if sent else [])]
+    messages = put_back(history, {1: answer.hidden})
+    if not sent:
+        return
+    written = [message.parts for message in messages if message.role == "assistant"]
+    earlier = len(answer.turns) - 1
+    assert written[:earlier] == answer.turns[:earlier]
+    last = [part for parts in written[earlier:] for part in parts]
+    has_thoughts = spell in (list, joined, trimmed)
+    assert comparable(last, thoughts=has_thoughts) == comparable(
+        answer.turns[-1], thoughts=has_thoughts
+    )
+    assert {*_result_ids(messages)} == {
+        part.call_id
+        for parts in answer.turns
+        for part in parts
+        if isinstance(part, Call) and part.name == "find"
+    }
+
+
+def _result_ids(messages: list[Message]) -> list[str]:
+    return [
+        part.call_id for message in messages for part in message.parts if isinstance(part, Result)
+    ]
+
+
+@given(answers(), WORDS.filter(str.strip))
+def test_changed_turn_stays_as_it_is(answer: Answer, words: str) -> None:
+    hidden = squeeze("".join(part.text for part in answer.hidden.parts if isinstance(part, Text)))
+    if not hidden or hidden.startswith(squeeze(words)) or squeeze(words).startswith(hidden):
+        return
+    history = [USER, Message("assistant", [Text(words)])]
+    assert put_back(history, {1: answer.hidden}) == history
+
+
+def test_keys_are_of_calls_else_of_text_and_users() -> None:
+    first = Message("assistant", [Text("I look."), Call(call_id("a", 1), "look", "{}")])
+    result = Message("tool", [Result(call_id("a", 1), [Text("seen")])])
+    rest = Message("assistant", [Call(call_id("a", 2), "look", "{}")])
+    done = Message("assistant", [Text(" All done. ")])
+    joined_text = Message("assistant", [Text("All"), Text("\ndone.")])
+    keys = turn_keys([USER, first, result, rest, USER, done])
+    assert {*keys} == {1, 5}, "the third message is a part of the same turn"
+    again = turn_keys([USER, first, USER, joined_text])
+    assert again[3] == keys[5]
+    other_user = turn_keys([Message("user", [Text("Do that.")]), first, USER, done])
+    assert other_user[1] == keys[1]
+    assert other_user[3] != keys[5]
+    foreign = Message("assistant", [Call("call_1", "look", "{}")])
+    assert turn_keys([USER, foreign, USER, Message("assistant", [Reasoning("Hm")])]) == {}
