@@ -51,7 +51,8 @@ def answers(draw: st.DrawFn) -> Answer:
         for position in range(draw(st.integers(0, 3))):
             words = draw(WORDS.filter(str.strip))
             thought = Reasoning(words, f"seal-{turn}-{position}")
-            parts.append(draw(st.sampled_from([thought, Text(words)])))
+            said: list[Part] = [thought, Text(words)]
+            parts.append(draw(st.sampled_from(said)))
         names = draw(st.lists(st.sampled_from(["find", "look"]), max_size=3))
         if not is_last:
             names = ["find"] * (1 + len(names))
