@@ -1,9 +1,9 @@
 """A client of the Responses API: writes requests, reads answers."""
 
-from collections.abc import Set
 from typing import Any
 
 import msgspec
+from msgspec import Raw
 
 from schemas.conversation import (
     Call,
@@ -16,6 +16,7 @@ from schemas.conversation import (
     ToolChoice,
     ToolReference,
     ToolSpec,
+    rendered_name,
 )
 from turnwire_tools.clients import shared
 from turnwire_tools.clients.answer import AnswerBlock
@@ -23,18 +24,21 @@ from turnwire_tools.clients.shared import JsonObject, media_url, present, requir
 
 PATH = "/v1/responses"
 COUNT_PATH = "/v1/responses/input_tokens"
+_SEARCH = "tool_search"
+"""The tool that loads deferred ones."""
 
 
 def request(conversation: Conversation, *, stream: bool = True) -> bytes:
-    """The body for a conversation. The API has no errors of tools."""
+    """The body for a conversation. The API has no errors of tools. Tools that a server runs are
+    written as the client's: so a request is one turn of the model."""
     turns = conversation.messages
     system = conversation.system
     if len(system) > 1:  # `instructions` is one text
         turns = [*(Message("system", [text]) for text in system), *turns]
-    custom_calls = _custom_calls(turns)
+    results = _ResultWriter(conversation.tools, turns)
     items: list[JsonObject] = []
     for turn in turns:
-        items += _items(turn, custom_calls)
+        items += _items(turn, results)
 
     choice = conversation.tool_choice
     body: JsonObject = {
@@ -59,13 +63,36 @@ def request(conversation: Conversation, *, stream: bool = True) -> bytes:
     return msgspec.json.encode(body)
 
 
-def _custom_calls(turns: list[Message]) -> set[str]:
-    """The ids of freeform calls."""
-    ids: set[str] = set()
-    for turn in turns:
-        calls = [part for part in turn.parts if isinstance(part, Call)]
-        ids |= {call.call_id for call in calls if call.kind == "custom"}
-    return ids
+class _ResultWriter:
+    """Writes results. What kind of item one is depends on its call."""
+
+    def __init__(self, tools: list[ToolSpec], turns: list[Message]) -> None:
+        self._tools = {rendered_name(tool.name, tool.namespace): tool for tool in tools}
+        parts = [part for turn in turns for part in turn.parts]
+        self._calls = {part.call_id: part for part in parts if isinstance(part, Call)}
+
+    def write(self, result: Result) -> JsonObject:
+        call = self._calls.get(result.call_id)
+        if call is not None and call.name == _SEARCH:
+            return self._found(result)
+        is_custom = call is not None and call.kind == "custom"
+        return {
+            "type": "custom_tool_call_output" if is_custom else "function_call_output",
+            "call_id": result.call_id,
+            "output": [_content(inner) for inner in result.parts],
+        }
+
+    def _found(self, result: Result) -> JsonObject:
+        names = [part.name for part in result.parts if isinstance(part, ToolReference)]
+        found: list[JsonObject] = []
+        for name in filter(self._tools.get, names):
+            found += _tools([self._tools[name]])
+        return {
+            "type": "tool_search_output",
+            "call_id": result.call_id,
+            "execution": "client",
+            "tools": found,
+        }
 
 
 def _choice(choice: ToolChoice, tools: list[ToolSpec]) -> str | JsonObject:
@@ -84,12 +111,12 @@ def _choice(choice: ToolChoice, tools: list[ToolSpec]) -> str | JsonObject:
     return chosen
 
 
-def _items(turn: Message, custom_calls: Set[str]) -> list[JsonObject]:
+def _items(turn: Message, results: _ResultWriter) -> list[JsonObject]:
     items: list[JsonObject] = []
     ids = iter(turn.ids)
     for part in turn.parts:
         if not isinstance(part, Text | Media):
-            items.append(_item(part, custom_calls))
+            items.append(_item(part, results))
             continue
         if not items or items[-1]["type"] != "message":
             items.append(
@@ -100,19 +127,14 @@ def _items(turn: Message, custom_calls: Set[str]) -> list[JsonObject]:
     return items or [{"type": "message", "role": turn.role, "content": []}]
 
 
-def _item(part: Reasoning | Call | Result, custom_calls: Set[str]) -> JsonObject:
+def _item(part: Reasoning | Call | Result, results: _ResultWriter) -> JsonObject:
     match part:
         case Reasoning():
             return _thought(part)
         case Call():
             return _call(part)
         case Result():
-            is_custom = part.call_id in custom_calls
-            return {
-                "type": "custom_tool_call_output" if is_custom else "function_call_output",
-                "call_id": part.call_id,
-                "output": [_content(inner) for inner in part.parts],
-            }
+            return results.write(part)
 
 
 def _thought(thought: Reasoning) -> JsonObject:
@@ -124,6 +146,14 @@ def _thought(thought: Reasoning) -> JsonObject:
 
 
 def _call(call: Call) -> JsonObject:
+    if call.name == _SEARCH:
+        return {
+            "type": "tool_search_call",
+            "call_id": call.call_id,
+            "execution": "client",
+            "arguments": Raw(call.arguments.encode()),
+            **present(id=call.item_id),
+        }
     if call.kind == "custom":
         text = msgspec.json.decode(call.arguments)["input"]
         item = {"type": "custom_tool_call", "input": text}
@@ -166,6 +196,13 @@ def _tools(tools: list[ToolSpec]) -> list[JsonObject]:
 
 
 def _tool(tool: ToolSpec) -> JsonObject:
+    if tool.name == _SEARCH:
+        return {
+            "type": _SEARCH,
+            "execution": "client",
+            "description": tool.description,
+            "parameters": tool.schema,
+        }
     spec: JsonObject = {"type": tool.kind, "name": tool.name, "description": tool.description}
     if tool.kind == "function":
         spec |= {"parameters": tool.schema, **present(strict=tool.strict)}
@@ -316,6 +353,9 @@ def _block(item: Any) -> AnswerBlock:
             return AnswerBlock("reasoning", text, seal=item.get("encrypted_content"))
         case "message":
             return AnswerBlock("text", "".join(part["text"] for part in item["content"]))
+        case "tool_search_call":
+            arguments = msgspec.json.encode(item["arguments"]).decode()
+            return AnswerBlock("call", arguments, _SEARCH, item["call_id"])
     call = AnswerBlock("call", name=item["name"], call_id=item["call_id"])
     call.namespace = item.get("namespace")
     call.custom = item["type"] == "custom_tool_call"

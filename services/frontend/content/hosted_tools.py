@@ -94,12 +94,18 @@ def result_part(result: HostedResult) -> Result:
     if result.error is not None:
         text = f"Error: {result.error}"
         return Result(result.call_id, [Text(text)], is_error=True, name=result.name)
-    if result.tools:
-        parts: list[ResultPart] = [ToolReference(name) for name in result.tools]
-        return Result(result.call_id, parts, name=result.name)
+    if result.kind in SEARCHES_OF_TOOLS:
+        return Result(result.call_id, found_tools(result.tools), name=result.name)
     pages = [_page(number, source) for number, source in enumerate(result.sources, 1)]
     text = "\n\n".join(pages) or "No results."
     return Result(result.call_id, [Text(text)], name=result.name)
+
+
+def found_tools(names: Iterable[str]) -> list[ResultPart]:
+    """Returns the tools that a search found, by their names as the model sees them, for a
+    result."""
+    parts: list[ResultPart] = [ToolReference(name) for name in names]
+    return parts or [Text("No tools were found.")]
 
 
 def _page(number: int, source: WebSource) -> str:

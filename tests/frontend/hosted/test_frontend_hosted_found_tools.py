@@ -10,7 +10,9 @@ from schemas.conversation import Call, Message, Part, Reasoning, Result, Text, T
 from schemas.events import TurnEvent
 from services.runtime.config import FrontendConfig
 from tests.kit.bodies import (
+    MESSAGES,
     MODEL,
+    RESPONSES,
     Json,
     assistant,
     block,
@@ -24,6 +26,7 @@ from tests.kit.bodies import (
 )
 from tests.kit.events import call, finish, reasoning, text
 from tests.kit.frontend import FakeGateway, Served, in_turn, serving
+from turnwire_tools.clients.apis import CLIENTS
 
 REGEX = block("tool_search_tool_regex_20251119", name="tool_search_tool_regex")
 BM25 = block("tool_search_tool_bm25", name="tool_search_tool_bm25")
@@ -140,7 +143,7 @@ async def test_returned_searches_of_messages_are_rendered_as_new_ones() -> None:
     assert results[2] == block("tool_search_tool_search_result", tool_references=[])
     assert len(live) == 5
     assert last(gateway)[:5] == live
-    assert live[4].parts[0] == Result(IDS[2], [Text("No results.")], name=REGEX["name"])
+    assert live[4].parts[0] == Result(IDS[2], [Text("No tools were found.")], name=REGEX["name"])
     assert live[4].parts[1] == Result(
         IDS[3], [Text("Error: invalid_tool_input")], True, REGEX["name"]
     )
@@ -366,3 +369,19 @@ async def test_own_function_named_like_the_search_keeps_its_name() -> None:
     assert [spec.name for spec in gateway.conversations[0].tools] == [
         *("mail", "tool_search", "tool_search_2")
     ]
+
+
+async def test_request_written_from_a_conversation_has_its_prompt() -> None:
+    """As a replay writes it: one turn of the model, with tools of the client only."""
+    gateway = in_turn(searching({"pattern": "ship"}), LAST, asking(QUERY, {"query": "?"}), LAST)
+    async with serving(gateway, FrontendConfig()) as served:
+        await answered(served, messages(tools=[REGEX, SHIP, WEATHER]))
+        await answered(served, responses(user("Hi."), tools=[CRM, MAIL, SEARCH]), "/v1/responses")
+    for parser, writer, live in (
+        (MESSAGES, CLIENTS["messages"], gateway.conversations[1]),
+        (RESPONSES, CLIENTS["responses"], gateway.conversations[3]),
+    ):
+        again = parser.read(**json.loads(writer.request(live)))
+        assert comparable(again.messages) == comparable(live.messages)
+        shown = [[(one.name, one.deferred) for one in two.tools] for two in (again, live)]
+        assert shown[0] == shown[1]

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from schemas.conversation import Call, ResultPart, Text, ToolReference
+from schemas.conversation import Call, Text
 from schemas.events import HostedResult
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.request import content
@@ -17,6 +17,7 @@ from services.frontend.apis.responses.request.tool_specs import SEARCH_KIND, TOO
 from services.frontend.apis.responses.request.tools import RequestTools
 from services.frontend.content.hosted_tools import (
     TOO_MANY,
+    found_tools,
     hosted_argument,
     refused_search,
     result_part,
@@ -124,10 +125,7 @@ class ToolCallReader:
             self._tools.add(item.tools, f"{field_path}.tools")
             return
         names = self._tools.add(item.tools, f"{field_path}.tools", from_search=True)
-        parts: list[ResultPart] = [ToolReference(name) for name in names]
-        if not parts:
-            parts = [Text("No tools were found.")]
-        self._history.add_result(call_id, parts, field_path)
+        self._history.add_result(call_id, found_tools(names), field_path)
 
     def _read_own_result(self, item: wire.MoreTools, call: Call, field_path: str) -> None:
         """Adds the result of a search of this server, as it was when it ran."""
