@@ -3,7 +3,7 @@ operator's rule for calls, and the budget of its reasoning tokens. Pure and CPU-
 
 from typing import Literal, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, json
 from msgspec.structs import replace
 
 from schemas.conversation import Conversation
@@ -18,6 +18,9 @@ from services.preprocessor.prompt import LimitedPrompt
 
 CallRule: TypeAlias = Literal["", "syntax", "schema"]
 """What every call of a turn must satisfy, as in `ParseContext.check_calls`."""
+
+
+_encode = json.Encoder().encode
 
 
 class TurnGuide(Struct, frozen=True):
@@ -78,10 +81,6 @@ def promised_grammar(
     tools = prompt.tools
     if rendered.allowed_tools:
         tools = [tool for tool in tools if tool.name in rendered.allowed_tools]
-    if rule == "schema":
-        quoted = not isinstance(setup.family.style.arguments, Tags)
-        tools = [outlined_tool(tool, quoted=quoted) for tool in tools]
-
     form = TurnForm(
         tools=tools,
         format=conversation.format,
@@ -92,8 +91,21 @@ def promised_grammar(
     )
     if after_thought:
         form = replace(form, in_reasoning=False, forced=False, prefix="")
+
+    def make(_: bytes) -> str:
+        return _grammar(form, setup, prompt.stop_ids, outlined=rule == "schema")
+
+    return setup.grammars.get(_encode((form, prompt.stop_ids, rule)), make)
+
+
+def _grammar(form: TurnForm, setup: ModelSetup, stop_ids: list[int], *, outlined: bool) -> str:
+    """As `promised_grammar`. `outlined`: tools that are not strict are guided by their outlines."""
+    family = setup.family
+    if outlined:
+        quoted = not isinstance(family.style.arguments, Tags)
+        form = replace(form, tools=[outlined_tool(tool, quoted=quoted) for tool in form.tools])
     try:
-        grammar, _ = turn_grammar(form, setup.family, setup.tokenizer.added, prompt.stop_ids)
+        grammar, _ = turn_grammar(form, family, setup.tokenizer.added, stop_ids)
     except Unguidable:
         return ""
     return grammar

@@ -47,8 +47,8 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True)
 class ModelSetup:
-    """Everything that is needed to make prompts for one model: immutable settings, and a cache of
-    tools in their forms.
+    """Everything that is needed to make prompts for one model: immutable settings, and caches of
+    tools in their forms and of grammars.
 
     Shared by all threads."""
 
@@ -81,9 +81,12 @@ class ModelSetup:
     reasoning_markers: ThoughtBudget | None
     """The markers around its reasoning, as a budget without a limit; None: the family reads no
     reasoning."""
+    grammars: Memo[str] = field(init=False, repr=False, compare=False)
+    """The grammars of turns, by their forms as JSON."""
     _tools: Memo[PromptTools] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "grammars", Memo(self.cache_bytes))
         object.__setattr__(self, "_tools", Memo(self.cache_bytes))
 
     @classmethod
