@@ -60,6 +60,24 @@ async def test_a_bucket_that_does_not_exist_keeps_nothing_until_it_does(
     assert [entry["event"] for entry in capture.entries] == ["kv.missing", "kv.found"]
 
 
+async def test_value_is_replaced_only_after_the_expected_write(
+    bus: Bus, quiet_log: FilteringBoundLogger
+) -> None:
+    bucket = await make_bucket(bus, config("replaced"), quiet_log)
+    assert await bucket.entry("k") == (0, None)
+    assert await bucket.replace("k", b"a", 0)
+    assert not await bucket.replace("k", b"b", 0)
+    number, value = await bucket.entry("k")
+    assert value == b"a"
+    assert await bucket.replace("k", b"b", number)
+    await bucket.delete("k")
+    assert not await bucket.replace("k", b"c", 0)
+    number, value = await bucket.entry("k")
+    assert value is None
+    assert await bucket.replace("k", b"c", number)
+    assert await bucket.get("k") == b"c"
+
+
 async def test_no_writer_can_empty_a_bucket(bus: Bus, quiet_log: FilteringBoundLogger) -> None:
     old = config("rollup")
     bucket = await make_bucket(bus, config("rollup"), quiet_log)

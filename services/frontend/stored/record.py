@@ -19,6 +19,10 @@ _ITEM_OVERHEAD_BYTES = 120
 _OWN_ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{24}).*")
 
 
+def _null() -> Raw:
+    return Raw(b"null")
+
+
 class StoredRecord(Struct, frozen=True, omit_defaults=True, kw_only=True, tag_field="kind"):
     """What every record has."""
 
@@ -102,14 +106,14 @@ class StoredReply(StoredRecord, frozen=True, omit_defaults=True, kw_only=True, t
     """The reply that this one continues; None: it begins a thread."""
     messages: list[Raw] = []
     """The messages of its own request and the reply; earlier ones are those of `previous`."""
-    head: Raw | None = None
-    """Set in the first reply of a thread: the members of the request that hold for the whole
-    thread, as an object."""
+    head: Raw = msgspec.field(default_factory=_null)
+    """The members of the request that hold for the whole thread, as an object. Null in later
+    replies than the first."""
 
     @property
     @override
     def size(self) -> int:
-        return _OVERHEAD_BYTES + _size([*self.messages, self.head or Raw()])
+        return _OVERHEAD_BYTES + _size([*self.messages, self.head])
 
 
 class StoredHidden(StoredRecord, frozen=True, omit_defaults=True, kw_only=True, tag="hidden"):

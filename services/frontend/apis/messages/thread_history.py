@@ -89,7 +89,7 @@ def with_history(
     """
     if not replies:
         return request
-    head = _head.decode(replies[0].head or b"{}")
+    head = _head.decode(replies[0].head)
     declared = tools.read(bytes(head.tools))
     body = request.body
     _check_head(request, head, declared)
@@ -117,7 +117,7 @@ def thread_turn(request: DecodedBody, replies: Sequence[StoredReply]) -> ThreadT
         return None
     messages = [Raw(_encode(message)) for message in body.messages[request.held :]]
     if replies:
-        return ThreadTurn(replies[0].head or Raw(), messages, replies[-1])
+        return ThreadTurn(replies[0].head, messages, replies[-1])
     tools = Raw(_encode(request.declared.wire_tools))
     head = ThreadHead(body.model, body.system, tools)
     return ThreadTurn(Raw(_encode(head)), messages, None)

@@ -166,6 +166,7 @@ def _capabilities(card: ModelCard, hosted: Collection[str]) -> dict[str, Any]:
         | dict.fromkeys(
             ("clear_tool_uses_20250919", "clear_thinking_20251015", "compact_20260112"), yes
         ),
+        "compaction": {**yes, "summarize": yes},
         "effort": {"supported": bool(card.efforts)}
         | {level: {"supported": level in card.efforts} for level in _EFFORTS},
         "server_tools": {**search, "web_search": search, "code_execution": no},
