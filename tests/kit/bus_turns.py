@@ -20,7 +20,8 @@ class DecodedTurn:
     id: str
     prompt: list[int] = field(default_factory=list)
     output: list[int] = field(default_factory=list)
-    """Without the end token."""
+    """Without the end token, of the newest attempt and of those that it resumes."""
+    attempt: int = 1
     images: list[PromptImage] = field(default_factory=list)
     adapter: str = ""
     salt: str | None = None
@@ -74,6 +75,10 @@ class BusTurns:
         payload = messages.decode(message.subject, message.data)
         if isinstance(payload, GenerateRequest):
             decoded = self.turns.setdefault(payload.turn, DecodedTurn(payload.turn))
+            if payload.attempt > decoded.attempt:
+                decoded.attempt = payload.attempt
+                decoded.output = unpack_ids(payload.resume)
+                decoded.reason, decoded.stop_id = "", None
             decoded.prompt = unpack_ids(payload.prompt)
             decoded.images = payload.images
             decoded.adapter = payload.adapter
@@ -81,6 +86,8 @@ class BusTurns:
         elif isinstance(payload, TokenFrame):
             for entry in payload.entries:
                 decoded = self.turns.setdefault(entry.turn, DecodedTurn(entry.turn))
+                if entry.attempt < decoded.attempt:
+                    continue
                 decoded.taken = True
                 # A stream that is sent again begins at its receiver's position.
                 decoded.output[entry.at : entry.at + len(entry.ids)] = entry.ids
