@@ -15,6 +15,9 @@ from tests.kit.messages_client import TOOLS, Client, body, call, say
 from tests.kit.nats import NatsServer, free_port
 from tests.kit.stack import MODEL, Stack, busy
 from tests.kit.waiting import LIMIT_S, eventually
+from tests.pipeline.tap import Tap
+from tests.pipeline.test_pipeline_rollouts import checked as checked_samples
+from tests.pipeline.test_pipeline_rollouts import make, result_of
 from turnwire_tools.clients.answer import APIS, Api
 
 pytestmark = pytest.mark.slow
@@ -40,7 +43,7 @@ def checked(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Stack]:
     directory = tmp_path_factory.mktemp("checked")
-    times = {"beat_interval_s": 0.25, "dead_after_s": 1.5}
+    times: dict[str, Any] = {"beat_interval_s": 0.25, "dead_after_s": 1.5}
     running = Stack(make_nats(), demo_model, directory, **times)
     options: dict[str, dict[str, Any]] = {
         "worker": WARM,
@@ -148,6 +151,26 @@ async def test_choices_with_ids_and_log_probabilities(client: Client) -> None:
     more = broken["usage"]["completion_tokens"] - whole["usage"]["completion_tokens"]
     assert more > 10
     assert more % 2 == 0
+
+
+async def test_sample_of_a_rollout_has_the_kept_tokens(
+    checked: Stack, client: Client, tmp_path: Path
+) -> None:
+    trainer = await make(client)
+    tap = Tap(checked.nats.url, tmp_path)
+    try:
+        trainer.messages.append({"role": "user", "content": say(second(BROKEN, GOOD))})
+        answer = await trainer.agent.stream({**trainer.request, "temperature": 0})
+        trainer.messages.append(answer.message)
+        await trainer.ask(result_of(answer))
+        (sample,) = await checked_samples(trainer, tap)
+        (same,) = await asyncio.to_thread(tap.samples, checked.model)
+        assert same["ids"] == sample["ids"]
+    finally:
+        tap.stop()
+        await trainer.close()
+    first, _ = sample["turns"]
+    assert first["end"] - first["start"] < answer.usage["output_tokens"]
 
 
 async def test_worker_dies_in_the_second_attempt(checked: Stack, client: Client) -> None:

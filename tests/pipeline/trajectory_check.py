@@ -38,6 +38,7 @@ def recorded(path: str) -> dict[str, dict[str, Any]]:
             "images": [],
             "blocks": {},
             "attempts": 0,
+            "attempt": 1,
         }
     )
     with open(path, encoding="utf-8") as lines:
@@ -53,6 +54,7 @@ def recorded(path: str) -> dict[str, dict[str, Any]]:
                 turn["prompt"] = ids_of(payload["prompt"])
                 turn["images"] = payload.get("images", [])
                 turn["attempts"] += 1
+                start_attempt(turn, payload)
             elif kind == "tok":
                 for entry in payload["entries"]:
                     take_tokens(turns[entry["turn"]], entry)
@@ -71,7 +73,21 @@ def recorded(path: str) -> dict[str, dict[str, Any]]:
     return {name: turn for name, turn in begun.items() if turn["count"]}
 
 
+def start_attempt(turn: dict[str, Any], request: dict[str, Any]) -> None:
+    """Keeps the tokens that another attempt resumes."""
+    if request["attempt"] <= turn["attempt"]:
+        return
+    turn["attempt"] = request["attempt"]
+    resumed = len(ids_of(request.get("resume", "")))
+    for values in (turn["tokens"], turn["logprobs"], turn["versions"]):
+        for at in [at for at in values if at >= resumed]:
+            del values[at]
+    turn["stop"] = None
+
+
 def take_tokens(turn: dict[str, Any], entry: dict[str, Any]) -> None:
+    if entry["attempt"] < turn["attempt"]:
+        return
     finish = entry.get("finish") or {}
     end = entry["at"] + len(entry.get("ids", ()))
     for at, token in enumerate(entry.get("ids", ()), entry["at"]):
@@ -97,7 +113,8 @@ def take_tokens(turn: dict[str, Any], entry: dict[str, Any]) -> None:
 
 def take_event(turn: dict[str, Any], event: dict[str, Any]) -> None:
     if event["type"] == "finish":
-        turn["count"] = event["usage"].get("output", 0)
+        usage = event["usage"]
+        turn["count"] = usage.get("output", 0) - usage.get("discarded", 0)
     elif event["type"] == "block_start":
         turn["blocks"].setdefault(event["block"], {"text": ""}).update(event)
     elif event["type"] == "delta":

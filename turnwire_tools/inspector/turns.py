@@ -181,6 +181,8 @@ class InspectedTurn(TurnDetails):
     def try_again(self, request: frames.TurnRequest, now: float) -> None:
         """Takes the frontend's request for another attempt."""
         self.attempt = request.attempt
+        if request.broken_call is not None:
+            del self.ids[len(request.resume) // 4 :]
         if self.has_ended:
             self.state = "received"
             self.ms = None

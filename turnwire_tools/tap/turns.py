@@ -25,6 +25,8 @@ MAX_OPEN = 16_384
 CONTINUED = ("superseded", "stop_string", "calls")
 """Reasons of a `Cancel` after which the turn goes on, or has a `Finish`."""
 
+TOKEN_BYTES = 4
+"""Bytes of an id in `resume`."""
 NOT_PLACED = RecordedPrompt(0.0, attempt=0)
 
 _decode_context = msgspec.json.Decoder(frames.ParseContext).decode
@@ -167,16 +169,28 @@ class FollowedTurn(Struct, dict=True):
         )
 
     def _place_again(self, before: RecordedPrompt, request: frames.GenerateRequest) -> None:
-        """Drops the tokens of the attempt before, unless this one resumes them."""
+        """Drops the tokens of the attempt before, except those that this one resumes."""
         if request.resume:
             self.one_prompt &= before.ids == request.prompt
-        elif request.attempt > before.attempt:
-            self.steps = [step for step in self.steps if isinstance(step, RecordedEvents)]
-            self.tokens = 0
-            self.logprob_at = {}
-            self.weights = []
+        if request.attempt > before.attempt:
+            self._cut(len(request.resume) // TOKEN_BYTES)
             self.stop = None
             self.context = None
+
+    def _cut(self, count: int) -> None:
+        """Keeps the first `count` tokens."""
+        steps, self.steps = self.steps, []
+        self.tokens = 0
+        for step in steps:
+            if isinstance(step, RecordedEvents):
+                self.steps.append(step)
+                continue
+            kept = step.tokens[: count - self.tokens]
+            if kept:
+                self.steps.append(RecordedTokens(kept, step.at))
+                self.tokens += len(kept)
+        self.logprob_at = {at: value for at, value in self.logprob_at.items() if at < count}
+        self.weights = [span for span in self.weights if span.at < count]
 
     def add_tokens(self, entry: frames.TokenEntry, now: float) -> None:
         """Adds the tokens that are new."""

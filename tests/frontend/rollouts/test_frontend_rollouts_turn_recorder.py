@@ -94,6 +94,27 @@ def test_tokens_after_a_cut_are_left_out() -> None:
     assert turn.logprobs == [-0.5, -0.5]
 
 
+def test_tokens_of_a_broken_call_are_left_out() -> None:
+    tokens = [TokenLogprob(text, -0.5, at, index=at) for at, text in enumerate("ab")]
+    turn = recorded(
+        [
+            [
+                OutputTokens(0, [1], [tokens[0]]),
+                BlockStart(0, "text"),
+                Delta(0, 0, "a", tokens[:1]),
+            ],
+            [
+                OutputTokens(1, [2], [tokens[1]]),
+                Delta(0, 1, "b", tokens[1:]),
+                BlockStop(0, length=2),
+            ],
+            [Finish(FinishReason.STOP, 1, Usage(output=9, discarded=7), tokens=2)],
+        ]
+    )
+    assert turn.output == array("I", [1, 2])
+    assert turn.logprobs == [-0.5, -0.5]
+
+
 def test_tokens_of_an_earlier_attempt_have_no_log_probability() -> None:
     token = TokenLogprob("b", -0.5, 1, index=1)
     turn = recorded(
