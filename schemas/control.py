@@ -73,6 +73,17 @@ class ModelCard(Struct, frozen=True, omit_defaults=True):
         return f"{self.name}:{self.adapter}" if self.adapter else self.name
 
 
+class ToolWeight(Struct, frozen=True):
+    """What the definitions of tools take of a prompt."""
+
+    tokens: int
+    """Tokens of the definitions at its start, about."""
+    prompt: int
+    """Tokens of the whole prompt."""
+    client: str
+    """The first word of the client's user agent."""
+
+
 class Load(Struct, frozen=True, omit_defaults=True):
     """The load of a process. For workers `slots` is how many turns decode at once, `queue_limit`
     how many may wait."""
@@ -83,6 +94,8 @@ class Load(Struct, frozen=True, omit_defaults=True):
     queue_limit: int = 0
     kv_used: float | None = None
     """Share of the KV cache in use, 0 to 1."""
+    tools: ToolWeight | None = None
+    """The tools that took most in a prompt of the last hour, if the process makes prompts."""
 
 
 class Heartbeat(Struct, frozen=True, omit_defaults=True):

@@ -244,6 +244,8 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     reused: int = 0
     """Tokens at the prompt's start that were not encoded: those of a known prompt, and original
     tokens of turns."""
+    tool_tokens: int = 0
+    """Tokens of the definitions of tools at the prompt's start, about: for observers of the bus."""
     retain_s: int = 0
     """Seconds for which an engine with the feature `retention` should prefer to keep the prompt; 0:
     as others."""

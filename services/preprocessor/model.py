@@ -15,6 +15,7 @@ from services.families import Family, find_family, find_reasoning_family
 from services.families.detection import Detection
 from services.families.response_template import template_name
 from services.preprocessor.thoughts import unlimited_thoughts
+from services.preprocessor.tool_weights import tool_tokens
 from services.runtime.config import MIB, PreprocessorConfig
 from services.runtime.memo import Memo
 from services.templates.chat_template import ChatTemplate
@@ -150,7 +151,12 @@ class ModelSetup:
         RecursionError for schemas that are nested too deeply to be written."""
         marks = self.encoder.marks
         marker = marks.data if marks is not None else None
-        return self._tools.get(_encode(tools), lambda data: PromptTools.of(tools, data, marker))
+
+        def make(data: bytes) -> PromptTools:
+            forms = PromptTools.of(tools, data, marker)
+            return replace(forms, tokens=tool_tokens(forms.definitions, self.tokenizer))
+
+        return self._tools.get(_encode(tools), make)
 
     def effective_window(self, worker_window: int | None) -> int:
         """The context window of prompt and output, in tokens. The workers' window (None: not known

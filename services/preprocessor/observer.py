@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from schemas.control import AGENT_TOKENS, ModelCard
+from schemas.control import AGENT_TOKENS, ModelCard, ToolWeight
 from schemas.errors import EngineFailed, ErrorInfo, TurnwireError
 from schemas.frames import TurnRequest
 from services.preprocessor.ledger_reader import LedgerReader
 from services.preprocessor.prompt import Prompt
+from services.preprocessor.tool_weights import HeaviestTools
 from services.runtime.observability.metrics import step_histogram
 from services.runtime.observability.telemetry import FilteringBoundLogger
 from services.runtime.process import Process
@@ -45,6 +46,7 @@ class PreprocessorObserver:
         self.process = process
         self.log = process.log
         self.ledger = ledger
+        self.tools = HeaviestTools()
         self.prepare_s = step_histogram(
             "prepare", "From a turn's arrival to its prompt's ids.", process.metrics
         )
@@ -71,6 +73,7 @@ class AttemptObserver:
     def __init__(self, preprocessor: PreprocessorObserver, request: TurnRequest) -> None:
         self._preprocessor = preprocessor
         self._turn = request.turn
+        self._client = (request.conversation.client.user_agent or "").partition(" ")[0]
         self._since = perf_counter()  # the loop's time has milliseconds
         """When the present step began."""
 
@@ -83,6 +86,10 @@ class AttemptObserver:
         self._preprocessor.prepare_s.observe(now - self._since)
         self._since = now
         self._preprocessor.ledger.count(prompt.encoded)
+        tokens = prompt.rendered.tools.tokens
+        if tokens:
+            weight = ToolWeight(tokens, len(prompt.ids), self._client)
+            self._preprocessor.tools.note(weight, now)
 
     def held(self, turn: str, seconds: float) -> None:
         """Notes that the turn waited until another one had computed the beginning of its prompt."""
@@ -140,6 +147,8 @@ class TracedAttempt(AttemptObserver):
         super().prepared(prompt)
         details: dict[str, str | int] = {"gen_ai.usage.input_tokens": len(prompt.ids)}
         encoded = prompt.encoded
+        if prompt.rendered.tools.tokens:
+            details["turnwire.tools.tokens"] = prompt.rendered.tools.tokens
         if encoded.outcome:
             details["turnwire.ledger.outcome"] = encoded.outcome
             details["turnwire.ledger.tokens"] = encoded.reused

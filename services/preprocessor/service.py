@@ -12,6 +12,7 @@ import asyncio
 import math
 import os
 from functools import partial
+from time import perf_counter
 
 import msgspec
 
@@ -154,8 +155,8 @@ class Preprocessor(Service):
         self._subscriptions = [turns, *await self._questions.start()]
 
     def load(self) -> Load:
-        """Returns the number of turns without a worker."""
-        return Load(running=self._open.turns)
+        """Returns the number of turns without a worker, and the heaviest tools."""
+        return Load(running=self._open.turns, tools=self._observer.tools.at(perf_counter()))
 
     async def drain(self) -> None:
         """Takes no new requests; returns when every turn has a worker and every other request an

@@ -98,11 +98,13 @@ class PromptTools(Struct, frozen=True):
     """The tools at the start of the prompt, marked. They cache their JSON."""
     parser_json: bytes = b"[]"
     """`rendered` as JSON, with what parsers need."""
+    tokens: int = 0
+    """Tokens of the definitions, about: templates write them in several forms."""
 
     @classmethod
     def of(cls, tools: Sequence[ToolSpec], data: bytes, marker: DataMarker | None) -> "PromptTools":
-        """All forms. `data`: the tools as JSON; `marker`: marks the control tokens that they spell.
-        Raises RecursionError for schemas that are nested too deeply to be written."""
+        """All forms; `tokens` is 0. `data`: the tools as JSON; `marker`: marks the control tokens
+        that they spell. Raises RecursionError for schemas that are nested too deeply."""
         rendered = [rendered_tool(tool) for tool in tools]
         definitions = list_tools(tools)
         if marker is not None and not marker.is_clean(data.decode()):

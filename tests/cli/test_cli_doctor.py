@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from schemas import subjects
-from schemas.control import Heartbeat, Load, ModelCard
+from schemas.control import Heartbeat, Load, ModelCard, ToolWeight
 from services.cli.doctor import bus as doctor_bus
 from services.cli.doctor import machine as doctor_machine
 from services.cli.doctor import model as doctor_model
@@ -40,6 +40,10 @@ async def test_processes_on_the_bus_are_found(
     """On a server of its own, since other tests have processes on the shared one."""
     worker = await make_process("worker", "w", url=own_nats.url)
     worker.serve(Reported(ModelCard("m", max_model_len=4096), load=Load(running=1, slots=8)))
+    makers = [
+        Heartbeat("preprocessor", f"p{tokens}", load=Load(tools=ToolWeight(tokens, 66_000, client)))
+        for tokens, client in ((900, "pi"), (48_000, "opencode/1.18"))
+    ]
     times = {"early": -600.0, "late": 600.0, "near": 200.0}
     check = asyncio.ensure_future(doctor_bus.check(BusConfig(nats_url=own_nats.url), True, 1.2))
     while not check.done():
@@ -48,6 +52,8 @@ async def test_processes_on_the_bus_are_found(
         for name, off_s in times.items():
             heartbeat = Heartbeat("frontend", name, time=time.time() + off_s)
             worker.publish(subjects.heartbeat("frontend", name), heartbeat)
+        for maker in makers:
+            worker.publish(subjects.heartbeat("preprocessor", maker.id), maker)
         await asyncio.sleep(0.1)
     found = by_name(await check)
     assert found["bus"].status == "ok"
@@ -61,6 +67,10 @@ async def test_processes_on_the_bus_are_found(
     assert "frontend late by -600 s" in clocks.text
     assert "near" not in clocks.text
     assert "worker worker-1 (tw.v3)" in protocols.text
+    tools = found["tools"]
+    assert tools.status == "note"
+    assert tools.text.startswith("48,000 of 66,000 tokens")
+    assert "(opencode/1.18): --defer-tools" in tools.text
 
 
 @pytest.mark.usefixtures("quick_tokenizer")

@@ -150,7 +150,11 @@ class Fold:
             )
             turn.mark(now - request.held_s, "held", text)
 
-        text = f"{turn.prompt} tokens, on {worker}"
+        turn.tools = request.tool_tokens
+        text = f"{turn.prompt} tokens"
+        if turn.tools:
+            text += f", {turn.tools} of tools"
+        text += f", on {worker}"
         if was_refused:
             text += ", after a refusal"
         turn.mark(now, "placed", text, trouble=was_refused)

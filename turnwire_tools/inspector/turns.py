@@ -135,6 +135,8 @@ class TurnDetails(Row):
     reused: int | None = None
     """Prompt tokens that came from the ledger; None: there is no ledger, or it is unknown."""
     recall: str = ""
+    tools: int = 0
+    """Prompt tokens that define tools at its start, about."""
     expected: int = 0
     """Prompt tokens that the worker expected in the engine's cache."""
     max_tokens: int = 0

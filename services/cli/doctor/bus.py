@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from operator import attrgetter
 
 import msgspec
 
@@ -21,6 +22,9 @@ from services.runtime.heartbeat_auth import FRESH_S
 NEEDED_PAYLOAD = 8_000_000
 """A token id of a prompt takes 4 bytes: nats-server's default of 1 MiB is enough for 262,000 of
 them."""
+
+HEAVY_TOOLS = 10_000
+"""Tokens of tools in a prompt from which the report says what to do."""
 
 
 async def check(config: BusConfig, explicit: bool, listen_s: float) -> list[Finding]:
@@ -91,11 +95,29 @@ async def _peers(bus: Bus, listen_s: float) -> list[Finding]:
         living = [peer for peer in peers if peer.stage == stage and not peer.leaving]
         text = "; ".join(map(describe, living))
         findings.append(Finding("ok" if living else "warn", stage, text or "none"))
+    findings += _tools(peers)
     versions = {peer.version for peer in peers}
     if len(versions) > 1:
         text = f"several releases: {', '.join(sorted(versions))}"
         findings.append(Finding("warn", "versions", text))
     return [*findings, *_clocks(listener.behind_s)]
+
+
+def _tools(peers: Iterable[Heartbeat]) -> list[Finding]:
+    """Finds what the tools of the last hour's sessions take of their prompts."""
+    weights = [peer.load.tools for peer in peers if peer.load.tools is not None]
+    if not weights:
+        return []
+    heaviest = max(weights, key=attrgetter("tokens"))
+    text = (
+        f"{heaviest.tokens:,} of {heaviest.prompt:,} tokens, in the heaviest of the last hour's "
+        "prompts"
+    )
+    if heaviest.client:
+        text += f" ({heaviest.client})"
+    if heaviest.tokens < HEAVY_TOOLS:
+        return [Finding("ok", "tools", text)]
+    return [Finding("note", "tools", f"{text}: --defer-tools lists only the first ones")]
 
 
 def _clocks(behind_s: Mapping[str, float]) -> list[Finding]:

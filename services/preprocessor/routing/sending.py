@@ -203,6 +203,7 @@ def generate_request(
         trace=request.trace,
         reused=prompt.encoded.reused,
         recall=prompt.encoded.outcome.value,
+        tool_tokens=prompt.rendered.tools.tokens,
         notice=hold.notice,
         notice_tokens=hold.notice_tokens,
         held_s=hold.held_s,

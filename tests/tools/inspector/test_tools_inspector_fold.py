@@ -59,6 +59,12 @@ def test_turns_of_a_session_follow_each_other(bus: Bus) -> None:
     assert bus.fold.sessions == {first.id: [first.id, second.id, third.id]}
 
 
+def test_a_turn_has_the_tokens_of_its_tools(bus: Bus) -> None:
+    turn = bus.turn(asked(user("Q")), range(100), [7], Text("A"), tool_tokens=60)
+    assert turn.tools == 60
+    assert "100 tokens, 60 of tools, on worker-1" in [mark.text for mark in turn.marks]
+
+
 def test_without_a_session_id_the_history_decides(bus: Bus) -> None:
     """Sessions may have answers that are alike, and then differ in their first question."""
 

@@ -101,6 +101,7 @@ function prompt(turn) {
   if (at !== null && turn.difference.again) parts.push(h("i", { title: `departs from the previous prompt at token ${count(at)}`, at: { left: percent((100 * at) / total) } }));
   const legend = Object.entries(sums).map(([kind, sum]) => h("li", null, h("b", { class: kind }), `${KINDS[kind]} `, h("strong", { id: `sum-${kind}` }, count(sum))));
   if (answers) legend.push(h("li", null, h("b", { class: "answer" }), "original tokens of earlier answers ", h("strong", null, count(answers))));
+  if (turn.tools) legend.push(h("li", { id: "tools", title: "at the start of the prompt, about" }, "definitions of tools ", h("strong", null, `${count(turn.tools)} of ${count(total)}`)));
   const recall = { "": "", first: "", reused: "" }[turn.recall] ?? ` The ledger's outcome for the newest answer: ${turn.recall}.`;
   return h("section", null,
     h("h3", null, `Prompt, ${count(total)} tokens`),
