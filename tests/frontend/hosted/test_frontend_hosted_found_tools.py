@@ -5,10 +5,20 @@ import json
 from typing import Any
 
 import pytest
+from aiohttp import ClientWebSocketResponse
 
-from schemas.conversation import Call, Message, Part, Reasoning, Result, Text, ToolReference
+from schemas.conversation import Result, Text, ToolReference
 from schemas.events import TurnEvent
 from services.runtime.config import FrontendConfig
+from tests.frontend.hosted.searches import (
+    IDS,
+    answered,
+    calling,
+    comparable,
+    kinds,
+    last,
+    searching,
+)
 from tests.kit.bodies import (
     MESSAGES,
     MODEL,
@@ -25,67 +35,15 @@ from tests.kit.bodies import (
     user,
 )
 from tests.kit.events import call, finish, reasoning, text
-from tests.kit.frontend import FakeGateway, Served, in_turn, serving
+from tests.kit.frontend import in_turn, serving
+from tests.kit.waiting import LIMIT_S
 from turnwire_tools.clients.apis import CLIENTS
 
 REGEX = block("tool_search_tool_regex_20251119", name="tool_search_tool_regex")
 BM25 = block("tool_search_tool_bm25", name="tool_search_tool_bm25")
 SHIP = tool("ship", description="Sends a parcel.", defer_loading=True)
 WEATHER = tool("weather", description="Looks out of the window.", defer_loading=True)
-IDS = [f"toolu_{letter * 24}" for letter in "ABCDEFGH"]
 LAST: list[TurnEvent] = [*reasoning(0, "I know."), *text(1, "Done."), finish(2)]
-
-
-def searching(
-    *arguments: Json | str, name: str = "tool_search_tool_regex", ids: int = 0
-) -> list[TurnEvent]:
-    """A turn that ends in searches. `ids`: the first of their ids among `IDS`."""
-    turn: list[TurnEvent] = reasoning(0, "I search.")
-    for number, argument in enumerate(arguments, 1):
-        written = argument if isinstance(argument, str) else json.dumps(argument)
-        turn += call(number, name, written, call_id=IDS[ids + number - 1])
-    return [*turn, finish(len(arguments) + 1)]
-
-
-def calling(name: str, id: str = IDS[7]) -> list[TurnEvent]:
-    """A turn that calls a tool of the client."""
-    return [*call(0, name, "{}", call_id=id), finish(1)]
-
-
-def kinds(answer: Any) -> list[str]:
-    return [part["type"] for part in answer.get("content") or answer["output"]]
-
-
-async def answered(served: Served, request: Json, path: str = "/v1/messages") -> Any:
-    reply = await served.post(path, request)
-    assert reply.status == 200, reply.text
-    assert "x-turnwire-dropped-tools" not in reply.headers
-    return reply.json
-
-
-def last(gateway: FakeGateway) -> list[Message]:
-    """The messages that the model got last."""
-    return gateway.conversations[-1].messages
-
-
-def comparable(turns: list[Message]) -> list[Message]:
-    """Without what does not reach a prompt: ids, seals and the spelling of arguments."""
-    numbers: dict[str, str] = {}
-    bare: list[Message] = []
-    for turn in turns:
-        parts: list[Part] = []
-        for part in turn.parts:
-            if isinstance(part, Reasoning):
-                part = Reasoning(part.text)
-            elif isinstance(part, Call):
-                numbers[part.call_id] = str(len(numbers))
-                arguments = json.dumps(json.loads(part.arguments))
-                part = Call(numbers[part.call_id], part.name, arguments)
-            elif isinstance(part, Result):
-                part = Result(numbers[part.call_id], part.parts, part.is_error, part.name)
-            parts.append(part)
-        bare.append(Message(turn.role, parts))
-    return bare
 
 
 async def test_messages_streams_search_and_call_as_one_message() -> None:
@@ -385,3 +343,35 @@ async def test_request_written_from_a_conversation_has_its_prompt() -> None:
         assert comparable(again.messages) == comparable(live.messages)
         shown = [[(one.name, one.deferred) for one in two.tools] for two in (again, live)]
         assert shown[0] == shown[1]
+
+
+async def test_searches_in_the_background_and_by_web_socket() -> None:
+    gateway = in_turn(*[asking(QUERY), calling("crm__orders"), LAST] * 2)
+    asked = responses(user("Hi."), tools=[CRM, MAIL, SEARCH])
+    async with serving(gateway, FrontendConfig()) as served:
+        begun = await answered(served, asked | {"background": True}, "/v1/responses")
+        answer = begun
+        while answer["status"] in ("queued", "in_progress"):
+            answer = (await served.get(f"/v1/responses/{begun['id']}")).json
+        more = {"input": [function_output(IDS[7])], "previous_response_id": begun["id"]}
+        await answered(served, asked | more, "/v1/responses")
+
+        async with served.http.ws_connect("/v1/responses") as socket:
+            first = await by_socket(socket, asked | {"store": False})
+            more = {"input": [function_output(IDS[7])], "previous_response_id": first["id"]}
+            await by_socket(socket, asked | more)
+    expected = ["reasoning", "tool_search_call", "tool_search_output", "function_call"]
+    assert kinds(answer) == kinds(first) == expected
+    for number in (0, 3):
+        _, live, again = gateway.conversations[number : number + 3]
+        assert comparable(again.messages[: len(live.messages)]) == comparable(live.messages)
+
+
+async def by_socket(socket: ClientWebSocketResponse, request: Json) -> Json:
+    """The Response that a socket answers with."""
+    await socket.send_json({"type": "response.create", **request})
+    while True:
+        frame = await socket.receive_json(timeout=LIMIT_S)
+        if frame["type"] == "response.completed":
+            response: Json = frame["response"]
+            return response

@@ -10,7 +10,7 @@ import pytest
 
 from services.runtime.config import FrontendConfig
 from tests.frontend.rollouts.token_turns import HELLO, Agent, Block, TokenGateway, rollout
-from tests.kit.bodies import MODEL, Json, responses
+from tests.kit.bodies import MODEL, Json, function, responses
 from tests.kit.frontend import Served, serving
 from tests.kit.search_provider import provider
 from tests.kit.waiting import eventually
@@ -117,6 +117,23 @@ async def test_each_turn_of_a_hosted_tool_is_recorded(gateway: TokenGateway) -> 
             assert turns == [turn.id for turn in gateway.turns]
             refused = await agent.ask("More.", tools=tools, return_token_ids=True)
             assert refused.status == 400, "as without a rollout"
+
+
+async def test_each_turn_of_a_search_of_tools_is_recorded(gateway: TokenGateway) -> None:
+    arguments = json.dumps({"query": "look"})
+    search = Block("tool_use", arguments, "tool_search", "toolu_" + "A" * 24)
+    gateway.answers = [[Block("text", "I search"), search], HELLO]
+    async with serving(gateway) as served:
+        agent = await rollout(served)
+        tools = [{"type": "tool_search"}, function(defer_loading=True)]
+        answer = await respond(agent, tools=tools)
+        kinds = [item["type"] for item in answer["output"]]
+        assert kinds == ["message", "tool_search_call", "tool_search_output", "message"]
+        state = await agent.state()
+        assert (state["turns"], state["missing"]) == (2, [])
+        samples = await agent.samples()
+        turns = [turn["turn"] for sample in samples for turn in sample["turns"]]
+        assert turns == [turn.id for turn in gateway.turns]
 
 
 async def test_codex_gets_the_etag_of_its_models(served: Served) -> None:
