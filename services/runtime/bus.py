@@ -18,6 +18,7 @@ from urllib.parse import SplitResult
 import msgspec
 
 from schemas.errors import EngineFailed, NotFound, TimedOut, TooLarge, TurnwireError, Unavailable
+from services.runtime.bucket_problems import BucketProblems
 from services.runtime.config import BusConfig
 from services.runtime.config.masking import mask_servers
 from services.runtime.listeners import Listeners
@@ -137,17 +138,13 @@ class Bus(Requester):
         self._subscriptions: list[Subscription] = []
         self.published = 0
         self.received = 0
-        self.missing_buckets: set[str] = set()
-        """The buckets of JetStream that this process uses and does not find."""
+        self.buckets = BucketProblems()
+        """The buckets of JetStream that this process cannot use."""
 
     @property
     def connected(self) -> bool:
         """Whether the connection is up."""
         return self._client.is_connected
-
-    def count_missing_buckets(self) -> int:
-        """Returns the number of `missing_buckets`."""
-        return len(self.missing_buckets)
 
     @property
     def subjects(self) -> list[str]:
@@ -289,15 +286,17 @@ class Bus(Requester):
         self.received += 1
         return result
 
-    async def flush(self, timeout_s: float = STOP_S) -> None:
-        """Waits until the server has everything that was published. Takes two round trips: not for
-        the token path."""
+    async def flush(self, timeout_s: float = STOP_S) -> bool:
+        """Waits until the server has everything that was published. Returns whether it has
+        answered. Takes two round trips: not for the token path."""
         # nats-py sends a ping before pending messages: only the second ping follows them.
+        answered = False
         for _ in range(2):
             if self.connected:
-                await wait_within(
+                answered = await wait_within(
                     timeout_s, self._client.flush(timeout=PING_INTERVAL_S * (MAX_UNANSWERED + 2))
                 )
+        return answered and self.connected
 
     async def close(self, timeout_s: float = STOP_S) -> None:
         """Sends what is pending and closes. Requests without an answer end with Unavailable.

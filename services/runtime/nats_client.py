@@ -213,8 +213,8 @@ async def cancellable(work: Awaitable[T]) -> T:
     return task.result()
 
 
-async def wait_within(timeout_s: float, work: Awaitable[object]) -> None:
-    """Waits for nats-py, at most `timeout_s`, and ignores the outcome.
+async def wait_within(timeout_s: float, work: Awaitable[object]) -> bool:
+    """Waits for nats-py, at most `timeout_s`. Returns whether it has ended, whatever the outcome.
 
     The work continues afterwards: without a ping's waiter, nats-py's reader would end when the
     answer arrives.
@@ -222,6 +222,7 @@ async def wait_within(timeout_s: float, work: Awaitable[object]) -> None:
     task = asyncio.ensure_future(work)
     task.add_done_callback(_retrieve)
     await asyncio.wait({task}, timeout=timeout_s)
+    return task.done()
 
 
 def _retrieve(done: "asyncio.Future[Any]") -> None:

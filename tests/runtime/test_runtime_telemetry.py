@@ -1,5 +1,6 @@
 """Logs come out typed, at their level and in few writes; metrics and health answer over HTTP."""
 
+import errno
 import io
 
 import aiohttp
@@ -50,3 +51,25 @@ def test_a_client_cannot_write_to_the_operators_terminal() -> None:
     (line,) = stream.getvalue().splitlines()
     assert line.isprintable()
     assert "\\x9b31m" in line
+
+
+def test_log_on_a_full_disk_loses_lines_and_counts_them() -> None:
+    class Disk(io.StringIO):
+        full = False
+
+        def write(self, text: str) -> int:
+            if self.full:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(text)
+
+    disk = Disk()
+    log = open_log(FrontendConfig(log_format="json"), disk)
+    log.warning("first")
+    disk.full = True
+    log.warning("lost")  # no request fails for it
+    log.error("lost")
+    disk.full = False
+    log.warning("last")
+    events = [msgspec.json.decode(line) for line in disk.getvalue().splitlines() if line]
+    assert [event["event"] for event in events] == ["first", "log.lines_lost", "last"]
+    assert events[1]["lines"] == 2

@@ -165,6 +165,7 @@ class _UpRun:
             made = asyncio.Event()
             tasks.create_task(self._keep_buckets(nats_url, made))
             await made.wait()  # the stages, which are starting, need none before the first turn
+            tasks.create_task(self._keep_store(nats_url))
         tasks.create_task(self._announce_ends(nats_url))
 
         urls = [plan.url(port) for port in self._ports]
@@ -240,6 +241,16 @@ class _UpRun:
         # Without a server nothing runs, and its supervisor reports that.
         with suppress(TurnwireError):
             await keep_buckets(config, BUCKETS_S)
+
+    async def _keep_store(self, nats_url: str) -> None:
+        """Starts nats-server again where it stores nothing any more, after a full disk."""
+        from services.cli.up.store_keeper import StoreKeeper
+
+        assert self._nats is not None
+        keeper = StoreKeeper(self._nats.store, NATS, self._supervisor, self._screen)
+        bus = dataclasses.replace(self._plan.frontend.bus, nats_url=nats_url)
+        with suppress(TurnwireError):
+            await keeper.run(bus)
 
     async def _announce_ends(self, nats_url: str | None) -> None:
         """Tells the other processes at once that one has ended."""

@@ -33,7 +33,8 @@ class EmbeddedNats:
         """Raises FileNotFoundError, with the package to install, if there is no nats-server."""
         binary, config = find_nats_server(), directory / "nats.conf"
         self._lock = _lock(state_dir / "jetstream.lock")
-        store = (state_dir if self._lock else directory) / "jetstream"
+        self.store = (state_dir if self._lock else directory) / "jetstream"
+        """The directory of JetStream's files."""
         settings = {
             "host": "127.0.0.1",
             "port": port,
@@ -41,7 +42,7 @@ class EmbeddedNats:
             "write_deadline": "2s",
             "logtime": False,
             "jetstream": {
-                "store_dir": str(store),
+                "store_dir": str(self.store),
                 "max_file_store": MAX_STORE,
                 "max_memory_store": 64 << 20,
             },

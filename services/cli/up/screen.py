@@ -10,7 +10,7 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 
 import msgspec
@@ -103,10 +103,11 @@ class Screen(Display):
         """Shows a line of a child process; routine lines of nats-server only at log level debug."""
         if _level_of(line) in ("info", "debug") and not self._debug:
             return
-        if self._console.is_terminal:
-            self._console.print(log_text(name, line))
-        else:
-            print(log_line(name, line), file=sys.stderr, flush=True)
+        with suppress(OSError):  # a file on a full disk: the line is lost
+            if self._console.is_terminal:
+                self._console.print(log_text(name, line))
+            else:
+                print(log_line(name, line), file=sys.stderr, flush=True)
 
     @override
     def advance(self, name: str, text: str) -> None:
@@ -116,10 +117,12 @@ class Screen(Display):
     @override
     def report(self, text: str) -> None:
         """Shows a line of `up` itself."""
-        if self._console.is_terminal:
-            self._console.print(Text("turnwire up: ", style="bold").append(text, style="not bold"))
-        else:
-            print(_event_line("up", "info", text), file=sys.stderr, flush=True)
+        with suppress(OSError):
+            if self._console.is_terminal:
+                own = Text("turnwire up: ", style="bold").append(text, style="not bold")
+                self._console.print(own)
+            else:
+                print(_event_line("up", "info", text), file=sys.stderr, flush=True)
 
     @contextmanager
     def progress(self, what: str) -> Iterator["Progress"]:

@@ -102,6 +102,12 @@ class Supervisor:
         process = self._running.get(name)
         return process.pid if process else None
 
+    def restart(self, name: str) -> None:
+        """Ends a child, which is started again."""
+        process = self._running.get(name)
+        if process is not None:
+            process.terminate()
+
     async def stop(self, names: Sequence[str]) -> None:
         """Sends SIGTERM to these children and waits for their end."""
         self._ending.update(names)

@@ -25,6 +25,9 @@ REPEAT_S = 1.0
 EVERY_S = 0.05
 """Interval between writes of ordinary lines; a killed process may lose those of one interval."""
 
+LOST_LINES = '\n{{"level":"error","event":"log.lines_lost","lines":{}}}\n'
+"""Follows a gap. What was written before it may end within a line."""
+
 
 def printable(text: str) -> str:
     """Returns the text with escaped control characters: clients choose paths and names, and
@@ -104,7 +107,11 @@ class RateLimit:
 
 class LineWriter:
     """The logger that structlog wraps. Thread-safe. Lines keep their order; one of level warning or
-    above is written at once, with all before it."""
+    above is written at once, with all before it.
+
+    A stream that takes nothing, as a file on a full disk, never fails its process: the lines are
+    lost, and their number follows as soon as there is room.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -112,6 +119,7 @@ class LineWriter:
         self._last = -EVERY_S
         self._timer: asyncio.TimerHandle | None = None
         self._lock = threading.Lock()
+        self._lost = 0
         atexit.register(self._late)
 
     def info(self, line: str) -> None:
@@ -139,10 +147,7 @@ class LineWriter:
     def _late(self) -> None:
         with self._lock:
             self._timer = None
-            try:
-                self._write()
-            except (OSError, ValueError):
-                pass  # the reader has ended, and a timer has no caller to raise to
+            self._write()
 
     def _write(self) -> None:
         if not self._lines:
@@ -150,8 +155,15 @@ class LineWriter:
         lines = self._lines
         self._lines = []
         self._last = time.monotonic()
-        self._stream.write("\n".join(lines) + "\n")
-        self._stream.flush()
+        try:
+            self._stream.flush()  # of what a full disk did not take
+            if self._lost:
+                self._stream.write(LOST_LINES.format(self._lost))
+            self._stream.write("\n".join(lines) + "\n")
+            self._stream.flush()
+            self._lost = 0
+        except (OSError, ValueError):  # a full disk, or the reader has ended
+            self._lost += len(lines)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -70,7 +70,12 @@ def bus_readings(bus: Bus) -> dict[str, Reading]:
             "Whether the connection to NATS is up.", bus, "connected"
         ),
         "turnwire_missing_buckets": Reading(
-            "Buckets that this process uses and does not find.", bus, "count_missing_buckets"
+            "Buckets that this process uses and does not find.", bus.buckets, "count_missing"
+        ),
+        "turnwire_unwritable_buckets": Reading(
+            "Buckets that take no writes: the disk of nats-server is full, or was.",
+            bus.buckets,
+            "count_unwritable",
         ),
         "turnwire_bus_published_total": Reading("Messages published.", bus, "published"),
         "turnwire_bus_received_total": Reading("Messages received.", bus, "received"),

@@ -35,6 +35,7 @@ from schemas.errors import (
 from services.runtime.bus import Bus
 from services.runtime.config import MIB, LedgerStoreConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
+from services.runtime.storage.write_watch import WriteWatch
 
 TIMEOUT_S = 2.0
 PAUSE_S = 0.2
@@ -97,7 +98,7 @@ class Bucket:
     that another key, another release or a forger made counts as missing.
 
     A bucket that this process never found, or not for `LOST_S`, acts as an empty one: only `put`
-    fails. This is logged once and counted (`Bus.missing_buckets`), and the bucket is used as soon
+    fails. This is logged once and counted (`Bus.buckets`), and the bucket is used as soon
     as it exists.
     """
 
@@ -111,6 +112,7 @@ class Bucket:
         self._config = config
         self._log = log
         self._stream = subjects.stream_of(config.name)
+        self._writes = WriteWatch(bus, config.name, log)
         self._found = False
         self._reported = False
         self._look_again = 0.0
@@ -233,7 +235,15 @@ class Bucket:
         return nonce + _cipher(key).encrypt(nonce, value, None)
 
     async def _write(self, subject: str, value: bytes, headers: dict[str, str] | None) -> None:
-        await self._call(lambda js: js.publish(subject, value, headers=headers))
+        if self._writes.failed:
+            raise Unavailable(
+                f"the bucket {self._config.name} takes no writes", retry_after_s=RETRY_AFTER_S
+            )
+        try:
+            await self._call(lambda js: js.publish(subject, value, headers=headers))
+        except (TimedOut, EngineFailed) as error:
+            self._writes.record(error)
+            raise
 
     async def _call(self, call: JetStreamCall[T]) -> T | None:
         """Makes one call of JetStream, again for `patience_s`; None if nothing is found, or the
@@ -267,6 +277,7 @@ class Bucket:
         return result
 
     def _acknowledged(self, answer: bytes | TurnwireError) -> None:
+        self._writes.record(answer)
         if isinstance(answer, bytes):
             self._exists()
         elif isinstance(answer, Unavailable) and self._bus.connected:
@@ -289,12 +300,12 @@ class Bucket:
         if self._reported and not self._found:
             # rare: a bucket that was missing is found
             self._log.info("kv.found", bucket=self._config.name)
-        self._bus.missing_buckets.discard(self._config.name)
+        self._bus.buckets.missing.discard(self._config.name)
         self._found = True
         self._lost_at = None
 
     def _report_missing(self) -> None:
-        self._bus.missing_buckets.add(self._config.name)
+        self._bus.buckets.missing.add(self._config.name)
         if not self._reported:
             hint = (
                 "`turnwire buckets` creates it on a server with JetStream; a server whose disk was "
