@@ -150,3 +150,30 @@ def test_requests_in_plain_words_become_calls(
     session = Session(template, tools)
     session.messages[0]["content"] += "\nYour working directory: /w\n"
     assert session.user(request_text).turn()[2] == ([] if call is None else [call])
+
+
+SHIP = tool("send_parcel", "address")
+SEARCHES = [("query", "send parcel"), ("pattern", "send.*parcel|parcel.*send")]
+
+
+@pytest.mark.parametrize(("argument", "written"), SEARCHES)
+def test_tool_for_a_task_is_searched_and_called(
+    template: ChatTemplate, argument: str, written: str
+) -> None:
+    session = Session(template, [*CLAUDE, tool("tool_search", argument)])
+    session.user("Use a tool that sends the parcels.")
+    assert session.turn()[2] == [("tool_search", {argument: written})]
+    found = [json.dumps(one) for one in (tool("get_parcel", "id"), SHIP)]
+    assert session.results("\n".join(found)).turn()[2] == [("send_parcel", {"address": ""})]
+    _, text, calls = session.results("sent").turn()
+    assert (text, calls) == ("Done; 2 tools answered, the last of them: sent", [])
+
+
+def test_tool_for_a_task_may_be_listed_or_missing(template: ChatTemplate) -> None:
+    task = "Use a tool that sends a parcel."
+    assert Session(template, [*CLAUDE, SHIP]).user(task).turn()[2] == [
+        ("send_parcel", {"address": ""})
+    ]
+    session = Session(template, [*CLAUDE, tool("tool_search", "query")]).user(task)
+    session.turn()
+    assert session.results("No results.").turn()[2] == []

@@ -23,6 +23,7 @@ from turnwire_tools.script.agent_prompt import (
     without_additions,
 )
 from turnwire_tools.script.agent_schema import Schema, instance
+from turnwire_tools.script.agent_search import asked_task, calls_for_task
 from turnwire_tools.script.agent_steps import (
     Step,
     edits_as_text,
@@ -90,7 +91,8 @@ def decide(view: AgentPrompt, form: OutputFormat | None = None) -> Reply:
 
     word = _asked_word(view.request)
     steps = find_steps(view.request, word.span)
-    calls = _calls_for(steps, view)
+    task = asked_task(view.request)
+    calls = calls_for_task(task, view) if task else _calls_for(steps, view)
     todo = calls[len(view.results) :]
     if todo:
         at_once = together(view.request) and all(step.kind != "edit" for step in steps)

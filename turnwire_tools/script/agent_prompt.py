@@ -25,10 +25,12 @@ class PromptMessage(Struct, frozen=True):
 
 
 class OfferedTool(Struct, frozen=True):
-    """A tool that the prompt offers: its name and the JSON schema of its arguments."""
+    """A tool that the prompt offers: its name, the JSON schema of its arguments, and what it
+    does."""
 
     name: str
     schema: Schema
+    description: str = ""
 
 
 class AgentPrompt(Struct, frozen=True):
@@ -205,14 +207,14 @@ def _tools(messages: list[PromptMessage]) -> list[OfferedTool]:
     tools: dict[str, OfferedTool] = {}
     for message in messages:
         if message.role == "system":
-            for tool in (*_json_tools(message.text), *_xml_tools(message.text)):
+            for tool in (*json_tools(message.text), *_xml_tools(message.text)):
                 tools.setdefault(tool.name, tool)
     return list(tools.values())
 
 
-def _json_tools(text: str) -> list[OfferedTool]:
-    """JSON objects that describe a function, bare or as `{"type": "function", "function": …}`,
-    alone or in a list."""
+def json_tools(text: str) -> list[OfferedTool]:
+    """The tools that JSON objects describe: functions, bare or as `{"type": "function",
+    "function": …}`, alone or in a list."""
     tools = []
     at = 0
     brace = _OBJECT.search(text)
@@ -233,7 +235,9 @@ def _json_tool(value: dict[str, Any]) -> list[OfferedTool]:
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         return []
     schema = function.get("parameters", function.get("input_schema"))
-    return [OfferedTool(function["name"], schema)] if isinstance(schema, dict) else []
+    if not isinstance(schema, dict):
+        return []
+    return [OfferedTool(function["name"], schema, str(function.get("description", "")))]
 
 
 def _xml_tools(text: str) -> list[OfferedTool]:
@@ -246,7 +250,8 @@ def _xml_tools(text: str) -> list[OfferedTool]:
             for parameter in _XML_PARAMETER.finditer(body)
         }
         schema = {"type": "object", "properties": properties, "required": _xml_required(body)}
-        tools.append(OfferedTool(function[1].strip(), schema))
+        description = "".join(_inside("description", body)[:1])
+        tools.append(OfferedTool(function[1].strip(), schema, description))
     return tools
 
 
