@@ -12,18 +12,21 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from schemas.conversation import Call, ToolSpec
+from schemas.conversation import Call, Message, Text, ToolSpec
 from services.frontend.turns.hosted_turns import next_turn_id
 from tests.kit.bus_turns import BusTurns, DecodedTurn, prefix_break
 from tests.kit.messages_client import Client, say
 from tests.kit.model_output import written_call
 from tests.kit.nats import NatsServer
 from tests.kit.stack import Stack
+from tests.kit.tool_catalogue import catalogue, tasks
 from tests.pipeline.sessions import Session
 from turnwire_tools.clients.answer import APIS, Api
 
 pytestmark = pytest.mark.slow  # a stack of its own
 LISTED = 8
+MOST_TOKENS = 2000
+"""Tokens of the first prompt beyond those of the session without tools."""
 TENANTS = ("red", "blue")
 ROOM = {"ledger_store_mb": 64}
 PLACES = [f"place_{number}" for number in range(25)]
@@ -192,3 +195,26 @@ async def test_another_tenant_gets_nothing(
     in_request, in_search, in_definition = 1, 1, 2
     assert texts[0].count(words) == in_request + in_search + in_definition
     assert texts[1].count(words) == in_request
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_agent_finds_and_calls_tools(clients: list[Client], bus: BusTurns, api: Api) -> None:
+    """A scripted agent does 20 tasks in one session of 40 requests."""
+    asked = tasks()
+    tools = [ToolSpec(name, about, schema, strict=False) for name, about, schema in catalogue()]
+    first, *others = [f"Use a tool that {task}." for task in asked.values()]
+    session = Session(clients[0], api, first, result="it ran", reasons=True, tools=tools)
+    for question in [*others, ""]:
+        await session.turn()
+        await session.turn()
+        session.messages[-1] = Message("user", [Text(question)])
+    called = [names for names in calls(session) if names]
+    assert called == [[name] for name in asked]
+    turns = await decoded(bus, session)
+    assert breaks(turns) == []
+    assert len(turns) == 3 * len(asked)
+
+    bare = Session(clients[0], api, first, reasons=True, tools=())
+    await bare.turn()
+    own_tokens = len((await bus.ended(bare.turns[0])).prompt)
+    assert len(turns[0].prompt) - own_tokens <= MOST_TOKENS
