@@ -10,7 +10,7 @@ from services.families.family import Family
 from services.families.grammar.channels import Channels, Kind, MessageKind, Section, ToolChannel
 from services.families.grammar.markup import CallMarker, CallReader, Markup, TagPairs
 from services.families.grammar.shapes import END, Shape
-from services.families.readers.gemma import GemmaValues, gemma_style
+from services.families.readers.gemma import GemmaStyle, GemmaValues
 from services.families.readers.json_calls import Form, JsonCalls
 from services.families.readers.nested import Nested, NestedStyle
 from services.families.readers.parameters import BareCall, Parameters, UnreadableCall
@@ -31,6 +31,7 @@ __all__ = [
     "Channels",
     "Family",
     "Form",
+    "GemmaStyle",
     "JsonCalls",
     "Kind",
     "Markup",
@@ -48,7 +49,6 @@ __all__ = [
     "attribute_style",
     "attribute_tags",
     "function_tags",
-    "gemma_style",
     "invoke_tags",
     "key_value_tags",
     "object_calls",

@@ -3,7 +3,7 @@ one JSON object, or tags."""
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from schemas.conversation import ToolSpec
 from services.families.grammar.shapes import Shape
@@ -54,6 +54,13 @@ class FreeformGrammars:
             return ""
         self._writer.lines += lines
         return start
+
+
+class ArgumentRules(Protocol):
+    """The arguments of a family's calls."""
+
+    def rule(self, tool: ToolSpec) -> str:
+        """The arguments of a tool."""
 
 
 class JsonArguments:

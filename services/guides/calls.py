@@ -6,9 +6,19 @@ from collections.abc import Iterable, Sequence
 from schemas.conversation import ToolSpec
 from services.families import Family
 from services.families.grammar.markup import Markup
+from services.families.readers.gemma import GemmaStyle
+from services.families.readers.nested import NestedStyle
 from services.families.readers.parameters import Parameters
+from services.families.readers.pythonic import python_style
 from services.families.writing import ARGUMENTS, NAME, Tags, as_json
-from services.guides.arguments import FreeformGrammars, JsonArguments, TaggedArguments
+from services.guides.arguments import (
+    ArgumentRules,
+    FreeformGrammars,
+    JsonArguments,
+    TaggedArguments,
+)
+from services.guides.notation import GemmaArguments, NestedArguments, PythonArguments
+from services.guides.values import GemmaValues, NestedValues, PythonValues
 from services.guides.writer import RuleWriter, Unguidable
 
 
@@ -64,9 +74,7 @@ def _own_form(family: Family) -> Unguidable:
     return Unguidable(f"the calls of {family.name} have a form of their own")
 
 
-def _arguments_of(
-    family: Family, writer: RuleWriter, lost: list[str]
-) -> JsonArguments | TaggedArguments:
+def _arguments_of(family: Family, writer: RuleWriter, lost: list[str]) -> ArgumentRules:
     """The rules of a family's arguments. Raises Unguidable."""
     freeform = FreeformGrammars(writer, lost)
     arguments = family.style.arguments
@@ -76,4 +84,12 @@ def _arguments_of(
         for call in family.grammar.calls:
             if isinstance(call.body, Parameters):
                 return TaggedArguments(arguments, call.body, writer, freeform, lost)
+    if arguments is python_style:
+        return PythonArguments(PythonValues(writer), lost)
+    if isinstance(arguments, GemmaStyle):
+        before, _, after = family.style.call.partition(ARGUMENTS)
+        markers = (before.partition(NAME)[0], after)
+        return GemmaArguments(GemmaValues(writer, arguments.token, markers), lost)
+    if isinstance(arguments, NestedStyle):
+        return NestedArguments(NestedValues(writer, arguments.token), lost)
     raise _own_form(family)

@@ -1,16 +1,15 @@
 """Reduces the schemas of tools to what grammars can enforce: members, types, literals and limits of
 numbers and lengths. A library accepts each outline, and what fits a schema fits its outline."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from schemas.conversation import ToolSpec
 from services.families.tool_types import json_type, resolved, types_of
-from services.guides.tool_schemas import LITERAL, definitions
+from services.guides.tool_schemas import LITERAL, definitions, literals_of, stated_types
 
-_TYPES: Final = frozenset({"object", "array", "string", "integer", "number", "boolean", "null"})
 _UNIONS: Final = ("anyOf", "oneOf")
 _MAX_LENGTH: Final = 1024
 """Limits of lengths beyond it are left out: a grammar would have to count."""
@@ -71,8 +70,8 @@ class _Outline:
             options = schema.get(union)
             if isinstance(options, list) and not schema.keys() & {"type", "properties", *LITERAL}:
                 return self._union(options, is_choice=union in _UNIONS)
-        literals = _literals(schema)
-        types = _types(schema)
+        literals = literals_of(schema)
+        types = stated_types(schema)
         if types:
             literals = [value for value in literals if _is_of(value, types)]
         if literals:
@@ -130,22 +129,6 @@ class _Outline:
         if "prefixItems" not in schema and isinstance(schema.get("items"), Mapping):
             outline["items"] = self._any(schema["items"])
         return outline
-
-
-def _types(schema: Mapping[str, Any]) -> list[str]:
-    """The types that a schema states; [] for any."""
-    stated = schema.get("type")
-    if stated is None and "properties" in schema:
-        stated = "object"
-    names: Iterable[Any] = stated if isinstance(stated, list) else [stated]
-    return [name for name in names if isinstance(name, str) and name in _TYPES]
-
-
-def _literals(schema: Mapping[str, Any]) -> list[Any]:
-    if "const" in schema:
-        return [schema["const"]]
-    values = schema.get("enum")
-    return values if isinstance(values, list) else []
 
 
 def _is_of(value: Any, types: Sequence[str]) -> bool:

@@ -1,7 +1,7 @@
 """Reads and changes the JSON schemas of tools, for their arguments in a grammar."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from services.families.tool_types import types_of
@@ -14,6 +14,7 @@ CUSTOM_SCHEMA: Final = {
 }
 """The arguments of a freeform tool."""
 LITERAL: Final = frozenset({"enum", "const"})
+_TYPES: Final = frozenset({"object", "array", "string", "integer", "number", "boolean", "null"})
 _BEYOND_TYPES: Final = LITERAL | {"pattern", "format", "minLength", "maxLength"}
 """Keywords that restrict a string. For a string without quotes only its own `enum` or `const` can
 be enforced."""
@@ -34,6 +35,23 @@ _FORMATS: Final = frozenset(
     }
 )
 """The formats that llguidance supports. JSON Schema lets other formats restrict nothing."""
+
+
+def stated_types(schema: Mapping[str, Any]) -> list[str]:
+    """The types that a schema states; [] for any."""
+    stated = schema.get("type")
+    if stated is None and "properties" in schema:
+        stated = "object"
+    names: Iterable[Any] = stated if isinstance(stated, list) else [stated]
+    return [name for name in names if isinstance(name, str) and name in _TYPES]
+
+
+def literals_of(schema: Mapping[str, Any]) -> list[Any]:
+    """The values that a schema lists; [] if it lists none."""
+    if "const" in schema:
+        return [schema["const"]]
+    values = schema.get("enum")
+    return values if isinstance(values, list) else []
 
 
 def definitions(schema: Mapping[str, Any]) -> dict[str, Any]:

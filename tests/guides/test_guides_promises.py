@@ -52,7 +52,7 @@ def test_promises_of_a_request_are_found(
     assert sorted(promises(asked)) == found
     assert not_enforced(asked, ["guided"], "hermes") == missing
     assert not_enforced(asked, [GRAMMAR], "hermes") == []
-    assert not_enforced(asked, [GRAMMAR], "pythonic") == missing
+    assert not_enforced(asked, [GRAMMAR], "beam") == missing
     assert not_enforced(asked, [GRAMMAR], "nonesuch") == missing
 
 

@@ -22,7 +22,7 @@ TOOLS = [ToolSpec("weather", schema=CITY), ToolSpec("list", schema={"type": "obj
 MENTIONS = ("Write `{}`, please.", 'The "{}" opens it.', "It is ({}).", "- `{}`: opens it\n")
 QUOTED = ("`{}`", '"{}"', "{}", " {} ", "({})", "\n{}\n", "`{}", "'{}' ")
 WORDS = ("the ", "tag", " ", "\n", "`", '"', "(", ")", ". ", "is ", "x", "```\n", "{", "[", "'")
-UNMENTIONED = {"hy_v3", "hy_v4", "kimi_k2", "minicpm5", "rwkv"}
+UNMENTIONED = {"hy_v3", "hy_v4", "kimi_k2", "minicpm5", "minimax_m3", "rwkv"}
 """Their calls may have quotes, or anything, after the marker."""
 
 

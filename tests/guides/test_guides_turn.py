@@ -47,18 +47,21 @@ TOOLS = [
 MOOD = {"mood": {"enum": ["calm", "rough"]}}
 ANSWER = {"type": "object", "properties": MOOD, "required": ["mood"], "additionalProperties": False}
 FORM = OutputFormat("json_schema", ANSWER)
-UNHELD = {
-    *("beam", "deepseek_r1", "functiongemma", "gemma4", "kimi_thinking", "lfm2", "llama3_json"),
-    *("llama4_pythonic", "minimax_m3", "muse_glimmer", "olmo3", "plain", "pythonic", "xlam"),
-}
+UNHELD = {"beam", "deepseek_r1", "kimi_thinking", "llama3_json", "muse_glimmer", "plain", "xlam"}
 """The families of docs/guided-turns.md without a grammar for calls."""
-QUICK = ("qwen3_coder", "hermes", "gpt_oss", "kimi_k2")
+OWN_NOTATION = {
+    *("functiongemma", "gemma4", "lfm2", "llama4_pythonic", "minimax_m3", "olmo3", "pythonic"),
+}
+"""Families without grammars for the input of freeform tools."""
+QUICK = ("qwen3_coder", "hermes", "gpt_oss", "kimi_k2", "pythonic", "gemma4", "minimax_m3")
 HELD = [*QUICK, template_name(json.dumps(OWN["renamed"]))]
 PATCHES = ByteTokenizer(())
 
 
-def check_call(name: str, arguments: str) -> None:
+def check_call(found: Family, name: str, arguments: str) -> None:
     value = json.loads(arguments)
+    if name in ("apply_patch", "word") and found.name in OWN_NOTATION:
+        name = "text"
     assert name in {tool.name for tool in TOOLS}
     if name == "weather":
         jsonschema.validate(value, STRICT)
@@ -103,7 +106,7 @@ def turns(
             continue
         for called, arguments, complete in calls:
             if complete:
-                check_call(called, arguments)
+                check_call(found, called, arguments)
         yield found, text, ended, calls, prose
 
 
@@ -184,6 +187,10 @@ PATTERN = {"properties": {"a": {"type": "string", "pattern": "^x+$"}}}
         ("hermes", PATTERN, False),
         ("qwen3_coder", {"properties": {"a": {"type": "string", "enum": True}}}, True),
         ("qwen3_coder", {"properties": {"a": {"type": "string"}}, "required": 5}, True),
+        ("lfm2", PATTERN, True),
+        ("gemma4", PATTERN, True),
+        ("minimax_m3", PATTERN, True),
+        ("lfm2", {"properties": {"a": {"$ref": "#"}}}, True),
     ]
 )
 def test_promises_that_a_family_cannot_keep_are_named(
@@ -195,6 +202,39 @@ def test_promises_that_a_family_cannot_keep_are_named(
     ]
     named = turn_grammar(TurnForm(tools=tools), find_family(name))[1]
     assert named == (("strict t", "grammar r") if lost else ("grammar r",))
+
+
+@for_rows(
+    [
+        ("pythonic", "a=1, b='x'", "a='1'", "b='x', a=1"),
+        ("lfm2", 'a=1, b="it\'s", c=[\'y\', "z"]', "b='x'", "a=1, c=['y', 2]"),
+        ("gemma4", '{a:1,b:<|"|>x<|"|>}', '{a:<|"|>1<|"|>}', "{b:1}"),
+        ("gemma4", '{a:1,c:[<|"|>x<|"|>,<|"|>y<|"|>]}', "{}", "{a:1,c:[1]}"),
+        ("minimax_m3", "NS<a>1NS</a>NS<b>it's xNS</b>", "NS<a>xNS</a>", "NS<b>xNS</b>"),
+        ("minimax_m3", "NS<a>1NS</a>NS<c>NS<item>xNS</item>NS</c>", "", "NS<a>1NS</a>NS<c>xNS</c>"),
+    ]
+)
+def test_notations_of_their_own_follow_a_schema(
+    name: str, valid: str, broken: str, also_broken: str
+) -> None:
+    found = find_family(name)
+    members = {
+        "a": {"type": "integer"},
+        "b": {"type": "string"},
+        "c": {"type": "array", "items": {"type": "string"}},
+    }
+    schema = {"type": "object", "properties": members, "required": ["a"]}
+    grammar, lost = turn_grammar(TurnForm(tools=[ToolSpec("t", schema=schema, strict=True)]), found)
+    assert not lost
+
+    def admits(arguments: str) -> bool:
+        arguments = arguments.replace("NS", "]<]minimax[>[")
+        call = found.style.call.replace("{name}", "t").replace("{arguments}", arguments)
+        return PATCHES.accepts(grammar, call)
+
+    assert admits(valid)
+    assert not admits(broken)
+    assert not admits(also_broken)
 
 
 def test_marker_that_is_a_stop_token_is_left_to_the_engine() -> None:

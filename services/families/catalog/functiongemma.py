@@ -5,7 +5,7 @@ r"""FunctionGemma.
 Special: Gemma 4's objects with other tokens; no reasoning.
 """
 
-from services.families.authoring import Family, Style, gemma_style, object_calls
+from services.families.authoring import Family, GemmaStyle, Style, object_calls
 
 TOKEN = "<escape>"
 END = "<end_function_call>"
@@ -17,7 +17,7 @@ FAMILY = Family(
         "<start_function_call>", TOKEN, END, stops=("<end_of_turn>", "<start_function_response>")
     ),
     style=Style(
-        call="<start_function_call>call:{name}{arguments}" + END, arguments=gemma_style(TOKEN)
+        call="<start_function_call>call:{name}{arguments}" + END, arguments=GemmaStyle(TOKEN)
     ),
     markers=("<start_function_call>", END, TOKEN),
     evidence=("<start_function_call>",),

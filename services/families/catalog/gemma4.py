@@ -6,7 +6,7 @@ Special: its own syntax for argument objects; the model opens its reasoning, and
 With thinking off the prompt ends in an empty reasoning.
 """
 
-from services.families.authoring import Family, Style, gemma_style, object_calls
+from services.families.authoring import Family, GemmaStyle, Style, object_calls
 
 TOKEN = '<|"|>'
 END = "<tool_call|>"
@@ -22,7 +22,7 @@ FAMILY = Family(
     ),
     style=Style(
         call="<|tool_call>call:{name}{arguments}" + END,
-        arguments=gemma_style(TOKEN),
+        arguments=GemmaStyle(TOKEN),
         reasoning="<|channel>thought\n{text}<channel|>",
     ),
     markers=("<|tool_call>", END, TOKEN, "<|channel>", "<channel|>"),

@@ -24,7 +24,7 @@ from services.families.description.regions import Region
 from services.families.grammar import expressions
 from services.families.grammar.markup import CallMarker
 from services.families.grammar.shapes import Shape
-from services.families.readers.gemma import GemmaValues, gemma_style
+from services.families.readers.gemma import GemmaStyle, GemmaValues
 from services.families.readers.json_calls import Form, JsonCalls
 from services.families.readers.parameters import BareCall, Parameters
 from services.families.readers.pythonic import Pythonic, python_style
@@ -78,7 +78,7 @@ def _json_arguments(region: Region, opens: Sequence[str]) -> DescribedCalls:
     inner: list[str] = []
     if token is not None:
         values = GemmaValues(token, closes[0], opens[0])
-        style = replace(style, arguments=gemma_style(token))
+        style = replace(style, arguments=GemmaStyle(token))
         inner = [token]
     body = JsonCalls(form=Form.ARGUMENTS, call_closers=closes, stop_closes=True, values=values)
     then = ["{", *closes]

@@ -8,6 +8,7 @@ and strings without their opening token are read, too.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from json import dumps
 from re import compile, escape
 from typing import Any, ClassVar, Final
@@ -16,7 +17,6 @@ from services.families.grammar.scanner import Reader, Scanner, Write, quoted
 from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape
 from services.families.readers.bare_text import QuotedCalls, StringSink, Tag, copy_text
 from services.families.readers.values import CONSTANTS, Values, number_text
-from services.families.writing import WriteArguments
 
 _BARE: Final = compile(r"[^,}\]<]*+")
 _DAMAGED: Final = compile(r"""\A,|[:=](?! )|[{[<>|"']""").search
@@ -137,18 +137,20 @@ def _keys(quote: str, hole: str) -> list[str]:
     return [f"{quote}{{{hole}}}{quote}{{ws}}{colon}" for colon in ":="]
 
 
-def gemma_style(token: str) -> WriteArguments:
-    """Returns a writer of argument objects with `token` for quotes."""
+@dataclass(frozen=True)
+class GemmaStyle:
+    """Writes argument objects, with `token` for quotes."""
 
-    def write(value: Any) -> str:
+    token: str
+
+    def __call__(self, value: Any) -> str:
+        """Writes an object, or a value in it."""
         if isinstance(value, str):
-            return token + value + token
+            return self.token + value + self.token
         if isinstance(value, Mapping):
-            members = ",".join(f"{key}:{write(item)}" for key, item in value.items())
+            members = ",".join(f"{key}:{self(item)}" for key, item in value.items())
             return f"{{{members}}}"
         if isinstance(value, list):
-            items = ",".join(map(write, value))
+            items = ",".join(map(self, value))
             return f"[{items}]"
         return dumps(value)
-
-    return write
