@@ -129,7 +129,7 @@ class Heartbeat(Struct, frozen=True, omit_defaults=True):
     host: str = ""
     pid: int = 0
     time: float = 0.0
-    """When it was signed: Unix time in seconds."""
+    """When it was sent: Unix time in seconds."""
     mac: str = ""
     """HMAC-SHA256, in hexadecimal, of the message without this field, which is the last one."""
 

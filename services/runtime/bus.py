@@ -147,6 +147,12 @@ class Bus(Requester):
         return self._client.is_connected
 
     @property
+    def last_error(self) -> str:
+        """The last error that the server has reported; "" if there was none."""
+        error = self._client.last_error
+        return "" if error is None else reason(error)
+
+    @property
     def subjects(self) -> list[str]:
         """The subjects of all subscriptions."""
         return [subscription.subject for subscription in self._subscriptions]

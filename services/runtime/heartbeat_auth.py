@@ -74,9 +74,9 @@ class HeartbeatAuth:
 
     def encode(self, heartbeat: Heartbeat) -> bytes:
         """Encodes a heartbeat of this process."""
-        if not self._key:
-            return msgspec.json.encode(heartbeat)
         body = msgspec.json.encode(msgspec.structs.replace(heartbeat, time=self._clock()))
+        if not self._key:
+            return body
         return body[:-1] + _MAC + self._sign(body) + _END
 
     def decode(self, subject: str, data: bytes) -> Heartbeat | None:
@@ -104,6 +104,14 @@ class HeartbeatAuth:
                 raise Invalid(f"it was sent {age_s:.0f} s ago by this machine's clock")
         self._numbers[subject] = heartbeat.number
         return heartbeat
+
+    def is_signed(self, data: bytes) -> bool:
+        """Whether a heartbeat was signed with the key."""
+        try:
+            self._signed(data)
+        except Invalid:
+            return False
+        return True
 
     def _signed(self, data: bytes) -> bytes:
         """Returns the part that was signed, without the message's last member. Raises Invalid."""

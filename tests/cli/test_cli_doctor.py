@@ -44,7 +44,7 @@ async def test_processes_on_the_bus_are_found(
         Heartbeat("preprocessor", f"p{tokens}", load=Load(tools=ToolWeight(tokens, 66_000, client)))
         for tokens, client in ((900, "pi"), (48_000, "opencode/1.18"))
     ]
-    times = {"early": -600.0, "late": 600.0, "near": 200.0}
+    times = {"early": -600.0, "late": 600.0, "near": 0.5}
     check = asyncio.ensure_future(doctor_bus.check(BusConfig(nats_url=own_nats.url), True, 1.2))
     while not check.done():
         worker.heartbeats.send()
@@ -64,6 +64,8 @@ async def test_processes_on_the_bus_are_found(
     clocks, protocols = found["clocks"], found["protocols"]
     assert (clocks.status, protocols.status) == ("fail", "warn")
     assert "frontend early by +600 s" in clocks.text
+    assert found["store"].text == "there are no buckets: turns end with their processes"
+    assert "m has no preprocessor and no parser: nothing is sent to worker" in found["unused"].text
     assert "frontend late by -600 s" in clocks.text
     assert "near" not in clocks.text
     assert "worker worker-1 (tw.v3)" in protocols.text

@@ -36,7 +36,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_problems_of_a_write() -> None:
     assert write_problem(ACKNOWLEDGED) is None
     assert write_problem(REFUSED) == "insufficient storage"
-    assert write_problem(TimedOut("no answer")) == "no answer"
+    assert write_problem(TimedOut("no answer on $KV.x within 2 s")) == "no answer"
     assert write_problem(EngineFailed("no space left")) == "no space left"
     for elsewhere in (Unavailable("no connection"), NotFound("no bucket")):
         assert write_problem(elsewhere) is None

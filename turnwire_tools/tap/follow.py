@@ -27,7 +27,7 @@ async def follow(
     config: BusConfig, name: str, patterns: Sequence[str], take: Callable[[Delivery], None]
 ) -> int:
     """Passes messages to `take` until it is cancelled or stdout's reader ends (status 0), or the
-    bus is lost (1). Raises as `observing`."""
+    bus is lost or the disk is full (1). Raises as `observing`."""
     ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def end(status: int) -> None:
@@ -39,6 +39,9 @@ async def follow(
             take(message)
         except (BrokenPipeError, SystemExit):  # rich turns the first into the second
             end(0)
+        except OSError as error:  # a full disk: a record with gaps would be worse than its end
+            print(f"turnwire {name}: cannot write: {error.strerror or error}", file=sys.stderr)
+            end(1)
 
     async with observing(config, name, on_fatal=lambda _reason: end(1)) as bus:
         for subject in patterns:

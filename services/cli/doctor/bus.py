@@ -2,22 +2,27 @@
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from operator import attrgetter
-
-import msgspec
 
 from schemas import subjects
 from schemas.control import Heartbeat
 from schemas.errors import TurnwireError
+from services.cli.doctor.peers import (
+    HeartbeatListener,
+    check_clocks,
+    check_frontends,
+    check_models,
+    check_signatures,
+)
 from services.cli.doctor.report import Finding
+from services.cli.doctor.store import check as store_check
 from services.cli.instances import GUESS_S
 from services.cli.observer import observing
-from services.runtime.bus import Bus, Delivery
+from services.runtime.bus import Bus
 from services.runtime.config import STAGES, BusConfig
 from services.runtime.config.masking import mask_passwords, mask_servers
-from services.runtime.heartbeat_auth import FRESH_S
 
 NEEDED_PAYLOAD = 8_000_000
 """A token id of a prompt takes 4 bytes: nats-server's default of 1 MiB is enough for 262,000 of
@@ -27,14 +32,21 @@ HEAVY_TOOLS = 10_000
 """Tokens of tools in a prompt from which the report says what to do."""
 
 
-async def check(config: BusConfig, explicit: bool, listen_s: float) -> list[Finding]:
+async def check(
+    config: BusConfig, explicit: bool, listen_s: float, urls: Sequence[str] = ()
+) -> list[Finding]:
     """Checks the bus. `explicit`: the user named this server, so it is a failure if it cannot be
-    reached."""
+    reached. `urls`: frontends, which are asked which processes they see."""
     if not explicit:
         config = replace(config, connect_timeout_s=GUESS_S)
     try:
-        async with observing(config, "doctor") as bus:
-            return [await _server(config, bus), *await _peers(bus, listen_s)]
+        user = config.nats_user or "tap"
+        async with observing(config, "doctor", user=user, log_level="error") as bus:
+            server = await _server(config, bus)
+            listener = HeartbeatListener(config)
+            await bus.subscribe(subjects.heartbeats(), listener.receive)
+            store, _ = await asyncio.gather(store_check(bus, user), asyncio.sleep(listen_s))
+            return [server, store, *await asyncio.to_thread(_peers, listener, listen_s, urls)]
     except (TurnwireError, OSError, ValueError) as error:
         if explicit:
             return [Finding("fail", "bus", mask_passwords(error))]
@@ -53,33 +65,7 @@ async def _server(config: BusConfig, bus: Bus) -> Finding:
     return Finding("warn", "bus", f"{text}: {remedy}")
 
 
-class _Listener:
-    """Notes the heartbeats on the bus."""
-
-    def __init__(self) -> None:
-        self.heartbeats: dict[tuple[str, str], Heartbeat] = {}
-        self.others: dict[str, str] = {}
-        """Subject, which names the process → a process of another protocol, in words."""
-        self.behind_s: dict[str, float] = {}
-        """Process → this machine's time less the process's. Only signed heartbeats have a
-        time."""
-
-    def receive(self, delivery: Delivery) -> None:
-        """Notes a heartbeat."""
-        if not subjects.is_own(delivery.subject):
-            protocol, stage, process = subjects.heartbeat_sender(delivery.subject)
-            self.others[delivery.subject] = f"{stage} {process} ({protocol})"
-            return
-        heartbeat = msgspec.json.decode(delivery.data, type=Heartbeat)
-        self.heartbeats[heartbeat.stage, heartbeat.id] = heartbeat
-        if heartbeat.time:
-            self.behind_s[f"{heartbeat.stage} {heartbeat.id}"] = time.time() - heartbeat.time
-
-
-async def _peers(bus: Bus, listen_s: float) -> list[Finding]:
-    listener = _Listener()
-    await bus.subscribe(subjects.heartbeats(), listener.receive)
-    await asyncio.sleep(listen_s)
+def _peers(listener: HeartbeatListener, listen_s: float, urls: Sequence[str]) -> list[Finding]:
     findings: list[Finding] = []
     if listener.others:
         text = (
@@ -100,7 +86,11 @@ async def _peers(bus: Bus, listen_s: float) -> list[Finding]:
     if len(versions) > 1:
         text = f"several releases: {', '.join(sorted(versions))}"
         findings.append(Finding("warn", "versions", text))
-    return [*findings, *_clocks(listener.behind_s)]
+    findings += check_models(peers)
+    findings += check_signatures(listener)
+    findings += check_frontends(peers, urls)
+    findings += check_clocks(listener)
+    return findings
 
 
 def _tools(peers: Iterable[Heartbeat]) -> list[Finding]:
@@ -118,22 +108,6 @@ def _tools(peers: Iterable[Heartbeat]) -> list[Finding]:
     if heaviest.tokens < HEAVY_TOOLS:
         return [Finding("ok", "tools", text)]
     return [Finding("note", "tools", f"{text}: --defer-tools lists only the first ones")]
-
-
-def _clocks(behind_s: Mapping[str, float]) -> list[Finding]:
-    """Finds clocks that differ by so much that new processes refuse each other's heartbeats."""
-    wrong = [
-        f"{process} by {seconds:+.0f} s"
-        for process, seconds in sorted(behind_s.items())
-        if abs(seconds) > FRESH_S
-    ]
-    if not wrong:
-        return []
-    text = (
-        f"more than {FRESH_S:.0f} s from this machine's (+: slow), so that others refuse their "
-        f"heartbeats: {'; '.join(wrong)}. Set the clocks by NTP, and restart these processes"
-    )
-    return [Finding("fail", "clocks", text)]
 
 
 def describe(peer: Heartbeat) -> str:

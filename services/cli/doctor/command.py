@@ -81,7 +81,8 @@ def findings(
     if url is not None:
         yield check_server(url, key)
     explicit = instance is not None or loaded["frontend"].origins["nats_url"] != "default"
-    yield from run(doctor_bus.check(frontend.bus, explicit, listen_s))
+    urls = instance.urls if instance is not None else [url] if url is not None else []
+    yield from run(doctor_bus.check(frontend.bus, explicit, listen_s, urls))
     if instance is None:
         yield doctor_machine.check_port(frontend)
     # transformers reads this when it is imported; the findings report a missing torch themselves.

@@ -5,6 +5,7 @@ Otherwise the server would store nothing any more, also when there is room.
 
 import asyncio
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from schemas.errors import TurnwireError, Unavailable
@@ -26,12 +27,16 @@ ROOM_BYTES = 8 * MIB
 """Room with which a restart of the server helps."""
 RESTART_S = 60.0
 """The least time between two restarts: the problem may be another one."""
-SUBJECTS = (
-    probe_subject(LEDGER_BUCKET, has_members=True),
-    probe_subject(BUCKET, has_members=False),
-    probe_subject(IMAGE_BUCKET, has_members=False),
-    probe_subject(ROLLOUT_BUCKET, has_members=True),
-)
+PROBES: Mapping[str, str] = {
+    name: probe_subject(name, has_members=has_members)
+    for name, has_members in (
+        (LEDGER_BUCKET, True),
+        (BUCKET, False),
+        (IMAGE_BUCKET, False),
+        (ROLLOUT_BUCKET, True),
+    )
+}
+"""The subjects of values that only test whether the buckets take writes."""
 
 
 class StoreKeeper:
@@ -82,5 +87,7 @@ async def _takes_writes(bus: Bus) -> bool:
         return not bus.connected
     except TurnwireError:
         return False
-    problems = await asyncio.gather(*(write_problem_at(bus, subject) for subject in SUBJECTS))
+    problems = await asyncio.gather(
+        *(write_problem_at(bus, subject) for subject in PROBES.values())
+    )
     return not any(problems)

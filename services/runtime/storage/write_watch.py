@@ -50,7 +50,9 @@ async def write_problem_at(bus: Bus, subject: str) -> str | None:
 def write_problem(answer: bytes | TurnwireError) -> str | None:
     """Returns why a write was not taken, from its answer; None if it was, or if there is no bucket
     or no connection."""
-    if isinstance(answer, TimedOut | EngineFailed):
+    if isinstance(answer, TimedOut):
+        return "no answer"
+    if isinstance(answer, EngineFailed):
         return str(answer)
     if isinstance(answer, TurnwireError):
         return None

@@ -1,0 +1,130 @@
+"""Checks the processes on the bus by their heartbeats: clocks, and those that others do not use."""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+
+import msgspec
+import structlog
+from prometheus_client import CollectorRegistry
+
+from schemas import subjects
+from schemas.control import Heartbeat
+from services.cli.common import get
+from services.cli.doctor.report import Finding
+from services.runtime.bus import Delivery
+from services.runtime.config import BusConfig
+from services.runtime.heartbeat_auth import FRESH_S, HeartbeatAuth
+
+CLOCK_S = 2.0
+"""Difference of clocks that is reported. A heartbeat is on its way for milliseconds."""
+HEALTH_S = 5.0
+MODEL_STAGES = ("preprocessor", "worker", "parser")
+
+
+class HeartbeatListener:
+    """Notes the heartbeats on the bus."""
+
+    def __init__(self, config: BusConfig) -> None:
+        self.heartbeats: dict[tuple[str, str], Heartbeat] = {}
+        self.others: dict[str, str] = {}
+        """Subject, which names the process → a process of another protocol, in words."""
+        self.behind_s: dict[str, float] = {}
+        """Process → this machine's time less the process's, by the fastest heartbeat."""
+        self.wrong_key: dict[str, None] = {}
+        """The processes with heartbeats that were not signed with the configured key."""
+        self._auth: HeartbeatAuth | None = None
+        if config.heartbeat_key_file:
+            log = structlog.get_logger()
+            self._auth = HeartbeatAuth(config.heartbeat_key_file, CollectorRegistry(), log)
+
+    def receive(self, delivery: Delivery) -> None:
+        """Notes a heartbeat."""
+        if not subjects.is_own(delivery.subject):
+            protocol, stage, process = subjects.heartbeat_sender(delivery.subject)
+            self.others[delivery.subject] = f"{stage} {process} ({protocol})"
+            return
+        heartbeat = msgspec.json.decode(delivery.data, type=Heartbeat)
+        self.heartbeats[heartbeat.stage, heartbeat.id] = heartbeat
+        name = name_of(heartbeat)
+        if heartbeat.time:
+            behind_s = time.time() - heartbeat.time
+            self.behind_s[name] = min(behind_s, self.behind_s.get(name, behind_s), key=abs)
+        if self._auth is not None and not self._auth.is_signed(delivery.data):
+            self.wrong_key[name] = None
+
+
+def name_of(peer: Heartbeat) -> str:
+    """Returns stage, id and machine."""
+    return f"{peer.stage} {peer.id}" + (f" on {peer.host}" if peer.host else "")
+
+
+def check_clocks(listener: HeartbeatListener) -> Iterator[Finding]:
+    """Finds clocks that differ from this machine's."""
+    wrong = [
+        f"{process} by {seconds:+.0f} s"
+        for process, seconds in sorted(listener.behind_s.items())
+        if abs(seconds) > CLOCK_S
+    ]
+    if not wrong:
+        return
+    text = f"not this machine's time (+: slow): {'; '.join(wrong)}. Set the clocks by NTP"
+    if len(wrong) == len(listener.behind_s) > 1:
+        text += ", first this machine's: all others differ from it"
+    if max(map(abs, listener.behind_s.values())) <= FRESH_S:
+        text += "; times in logs, traces and the inspector are wrong by that, and the ends of keys"
+        yield Finding("warn", "clocks", text)
+        return
+    text += (
+        f". Processes with more than {FRESH_S:.0f} s refuse each other's signed heartbeats: "
+        "restart them"
+    )
+    yield Finding("fail", "clocks", text)
+
+
+def check_signatures(listener: HeartbeatListener) -> Iterator[Finding]:
+    """Finds processes that the others refuse, because they have another heartbeat key or none."""
+    if listener.wrong_key:
+        text = f"not signed with the key of --heartbeat-key-file: {'; '.join(listener.wrong_key)}"
+        yield Finding("fail", "refused", f"{text}. Processes with the key refuse these")
+        return
+    peers = listener.heartbeats.values()
+    unsigned = [name_of(peer) for peer in peers if not peer.mac]
+    if unsigned and len(unsigned) < len(peers):
+        text = f"no signed heartbeats, which the others have: {'; '.join(unsigned)}"
+        yield Finding("fail", "refused", f"{text}. The others refuse these (--heartbeat-key-file)")
+
+
+def check_models(peers: Iterable[Heartbeat]) -> Iterator[Finding]:
+    """Finds models that get no turns, because a stage is missing."""
+    stages: defaultdict[str, dict[str, list[str]]] = defaultdict(dict)
+    for peer in peers:
+        for card in peer.models:
+            if peer.stage in MODEL_STAGES and not peer.leaving:
+                stages[card.name].setdefault(peer.stage, []).append(peer.id)
+    for model, found in sorted(stages.items()):
+        missing = [stage for stage in MODEL_STAGES if stage not in found]
+        if missing:
+            waiting = "; ".join(f"{stage} {', '.join(ids)}" for stage, ids in found.items())
+            text = f"{model} has no {' and no '.join(missing)}: nothing is sent to {waiting}"
+            yield Finding("warn", "unused", f"{text}. Is --served-model-name the same?")
+
+
+def check_frontends(peers: Sequence[Heartbeat], urls: Sequence[str]) -> Iterator[Finding]:
+    """Finds processes that send heartbeats and that a frontend does not see: it refuses them."""
+    for url in urls:
+        seen: dict[str, list[dict[str, object]]] = {}
+        with suppress(OSError, msgspec.MsgspecError, AttributeError):
+            answer = msgspec.json.decode(get(f"{url.rstrip('/')}/health", HEALTH_S)[1])
+            seen = answer.get("stages") or {}
+        hidden = [
+            name_of(peer)
+            for peer in peers
+            if peer.stage in seen
+            and not peer.leaving
+            and peer.id not in [process["id"] for process in seen[peer.stage]]
+        ]
+        if hidden:
+            text = f"{url} does not see {'; '.join(hidden)}: another heartbeat key or a wrong clock"
+            yield Finding("fail", "refused", f"{text} (process.heartbeat_refused in its log)")
