@@ -19,6 +19,7 @@ from tests.frontend.hosted.searches import (
     last,
     searching,
 )
+from tests.kit.answers import events
 from tests.kit.bodies import (
     MESSAGES,
     MODEL,
@@ -54,9 +55,9 @@ async def test_messages_streams_search_and_call_as_one_message() -> None:
     async with serving(gateway, FrontendConfig()) as served:
         client = anthropic.AsyncAnthropic(base_url=served.url, api_key="any", max_retries=0)
         async with client, client.messages.stream(**asked) as stream:
-            events = [event.type async for event in stream]
+            types = [event.type async for event in stream]
             answer = await stream.get_final_message()
-    assert events.count("message_stop") == 1
+    assert types.count("message_stop") == 1
     assert kinds(answer.to_dict()) == [
         *("thinking", "server_tool_use", "tool_search_tool_result", "tool_use")
     ]
@@ -177,6 +178,21 @@ async def test_edits_of_the_context_keep_what_searches_found() -> None:
     ]
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_thread_keeps_what_searches_found(stream: bool) -> None:
+    gateway = in_turn(searching({"pattern": "ship"}), calling("ship"), LAST)
+    asked = messages(tools=[REGEX, SHIP], thread=block("create"), stream=stream)
+    async with serving(gateway, FrontendConfig()) as served:
+        reply = await served.post("/v1/messages", asked)
+        answer = events(reply.text.encode())[0]["message"] if stream else reply.json
+        more = block("continue", previous_message_id=answer["id"])
+        following = messages(user(tool_result(IDS[7])), tools=[REGEX, SHIP], thread=more)
+        await answered(served, following)
+    live = gateway.conversations[1]
+    assert last(gateway)[: len(live.messages)] == live.messages
+    assert gateway.conversations[2].tools == live.tools
+
+
 async def test_counting_sees_the_same_tools() -> None:
     gateway = in_turn(LAST, LAST)
     async with serving(gateway, FrontendConfig()) as served:
@@ -220,12 +236,12 @@ async def test_responses_streams_searches_and_their_tools() -> None:
             stream = await client.responses.create(
                 model=MODEL, input="Which?", tools=tools, stream=True
             )
-            events: list[Any] = [event async for event in stream]
-    assert [event.sequence_number for event in events] == [*range(len(events))]
-    answer = events[-1].response
+            streamed: list[Any] = [event async for event in stream]
+    assert [event.sequence_number for event in streamed] == [*range(len(streamed))]
+    answer = streamed[-1].response
     steps = [
         (event.type.rpartition(".")[2], event.item.type, event.item.status)
-        for event in events
+        for event in streamed
         if event.type.startswith("response.output_item") and "search" in event.item.type
     ]
     assert steps == [
