@@ -117,12 +117,7 @@ wheels: | $(BIN)/python
 	@$(BIN)/python distributions/build.py dist
 
 lint: $(TEST_ENV)
-	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check .
-	@$(BIN)/python .ci/words.py
-	@$(BIN)/python .ci/density.py
-	@$(BIN)/mypy
-	@$(BIN)/lint-imports
+	@.ci/lint $(BIN)
 
 # Both measure with a published chat template.
 bench bench-peer: $(RUN_ENV)

@@ -145,12 +145,12 @@ CLIENT = AgentClient("My client", make_settings, apis=("chat",))
 async def test_package_adds_a_client(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
-    install(tmp_path, "my_client", PLUGIN, ENTRY_POINTS, "mine = my_client:CLIENT")
+    install(tmp_path, "my_client", PLUGIN, ENTRY_POINTS, "theirs = my_client:CLIENT")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "services.cli.connect.command", raising=False)  # knew others
-    mine = ("connect", "mine", "--url", server.url)
-    assert await command.run(*mine) == 0
+    theirs = ("connect", "theirs", "--url", server.url)
+    assert await command.run(*theirs) == 0
     assert "start with: mine --now" in command.err + command.out
     assert f'"url": "{server.url}"' in command.out
-    assert await command.run(*mine, "--api", "messages") == 2
+    assert await command.run(*theirs, "--api", "messages") == 2
     assert command.err == "turnwire connect: My client uses chat, not messages\n"

@@ -17,7 +17,7 @@ from services.cli.registry import Command
 from services.runtime.config import BusConfig
 
 
-def count(sources, stage, /, *, fewest: int = 1):
+def tally(sources, stage, /, *, fewest: int = 1):
     """Counts the heartbeats on the bus.
 
     Args:
@@ -28,7 +28,7 @@ def count(sources, stage, /, *, fewest: int = 1):
     return 0
 
 
-COMMAND = Command(count, [BusConfig])
+COMMAND = Command(tally, [BusConfig])
 '''
 
 
@@ -44,21 +44,21 @@ def test_another_package_adds_commands(
     broken = {
         "gone": ("nowhere:COMMAND", "cannot be imported: No module named 'nowhere'"),
         "none": ("added:NONE", "cannot be imported: module 'added' has no attribute 'NONE'"),
-        "bare": ("added:count", "added:count is not a services.cli.registry.Command"),
+        "bare": ("added:tally", "added:tally is not a services.cli.registry.Command"),
     }
     entries = [f"{name} = {place}" for name, (place, _) in broken.items()]
-    entries += ["count = added:COMMAND", "tap = added:COMMAND"]
+    entries += ["tally = added:COMMAND", "tap = added:COMMAND"]
     install(tmp_path, "added", COUNT, GROUP, *entries)
     monkeypatch.syspath_prepend(tmp_path)
     _, overview = run(capsys, "--help")
-    assert "  count         Counts the heartbeats on the bus.\n" in overview
+    assert "  tally         Counts the heartbeats on the bus.\n" in overview
     for name, (_, message) in broken.items():
         assert run(capsys, name) == (1, f"turnwire {name}: {message}\n")
         assert message in overview
-    _, text = run(capsys, "count", "--help")
+    _, text = run(capsys, "tally", "--help")
     flags = ("--fewest", "--nats-url", "--connect-timeout-s")
     assert [flag for flag in flags if flag not in text] == []
-    counted = run(capsys, "count", "parser", "--nats-url", "nats://a", "--fewest", "2")
+    counted = run(capsys, "tally", "parser", "--nats-url", "nats://a", "--fewest", "2")
     assert counted == (0, "2 heartbeats of parser at nats://a\n")
     assert "--fewest" not in run(capsys, "tap", "--help")[1], "none is replaced"
 

@@ -13,13 +13,18 @@ _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def blocks() -> list[ast.Module]:
-    return [ast.parse(body) for body in _BLOCK.findall(PAGE.read_text(encoding="utf-8"))]
+    """Those that are whole: an indented one is a part of a class or table."""
+    bodies = _BLOCK.findall(PAGE.read_text(encoding="utf-8"))
+    return [ast.parse(body) for body in bodies if not body.startswith(" ")]
 
 
 def imports(block: ast.Module) -> Iterator[tuple[str, str, str]]:
-    """Module, name and local name of each import from this repository."""
+    """Module, name and local name of each import from this repository; not of a module that the page
+    makes."""
     for node in ast.walk(block):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in PACKAGES:
+            if f"`{(node.module or '').replace('.', '/')}.py`:\n" in PAGE.read_text():
+                continue
             for alias in node.names:
                 yield node.module or "", alias.name, alias.asname or alias.name
 

@@ -11,7 +11,14 @@ from schemas.conversation import OutputFormat
 from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
 from services.worker.admission import check
-from services.worker.engine import Engine, EngineDelta, EngineDied, EngineInfo, EngineRequest
+from services.worker.engine import (
+    SAMPLING_FIELDS,
+    Engine,
+    EngineDelta,
+    EngineDied,
+    EngineInfo,
+    EngineRequest,
+)
 from tests.kit import engines
 from tests.kit.engines import begun, rest
 from tests.kit.listening import Listener, listen
@@ -211,6 +218,9 @@ class Conformance:
             "salt": {"cache_salt": "tenant"},
             "priority": {"priority": 3},
         }
+        for name, field in SAMPLING_FIELDS.items():
+            value = (field.low + field.high) / 2
+            asked.setdefault(field.feature, {"temperature": 1.0, name: value})
         for feature, options in asked.items():
             if feature in bench.info.features:
                 deltas = await bench.run(bench.request(max_tokens=6, **options))

@@ -17,7 +17,15 @@ from schemas.errors import Invalid
 from schemas.events import FinishReason
 from services.worker.engine import LOWEST_LOGPROB, EngineDelta, EngineRequest
 
-HOST_FEATURES = frozenset({"penalties", "min_tokens", "logit_bias", "logprobs", "top_logprobs"})
+HOST_FEATURES = frozenset(
+    {
+        "penalties",
+        "min_tokens",
+        "logit_bias",
+        "logprobs",
+        "top_logprobs",
+    }
+)
 """Features that are computed between two steps (`rows.py`)."""
 ALL_FEATURES = HOST_FEATURES | {
     "sampling",
