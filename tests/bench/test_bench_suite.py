@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench import fanout, page, prefixes, record, report, suite
+from bench import fanout, page, prefixes, record, report, suite, threads
 from bench.parts import Sizes
 from bench.record import Record, SideFacts
 from bench.report import this_machine
@@ -165,3 +165,15 @@ async def test_held_siblings_compute_one_prompt(
     assert held.computed <= 1.15
     assert not_held.computed > 7
     assert held.p95_ms < not_held.p50_ms
+
+
+@pytest.mark.slow
+async def test_requests_of_a_thread_are_smaller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    assert await asyncio.to_thread(threads.main, ["--history", "3", "--turns", "2"]) == 0
+    (out,) = tmp_path.iterdir()
+    thread, whole = msgspec.json.decode(out.read_bytes(), type=threads.Result).figures
+    assert thread.request_bytes < 4000 < whole.request_bytes
+    assert min(thread.cpu_ms.values()) > 0
