@@ -295,6 +295,8 @@ class HostedResult(Struct, frozen=True, omit_defaults=True):
     """The names of the tools that a search found, best first, as the model sees them."""
     error: str | None = None
     """One of the error codes of Anthropic's tools."""
+    explanation: str | None = None
+    """What was wrong, for the client; the model reads the code."""
 
 
 class HostedResults(Struct, frozen=True, tag="hosted_results", tag_field="type"):

@@ -140,8 +140,9 @@ async def _search_tools(
 ) -> HostedResult:
     try:
         names = await asyncio.to_thread(find_tools, tool.kind, argument, tools)
-    except InvalidPattern:
-        return replace(call, error="invalid_tool_input")
+    except InvalidPattern as error:
+        explanation = f"Invalid regular expression pattern: {error}"
+        return replace(call, error="invalid_tool_input", explanation=explanation)
     except TimeoutError:
         return replace(call, error="execution_time_exceeded")
     return replace(call, tools=names)

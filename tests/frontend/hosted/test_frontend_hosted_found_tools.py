@@ -71,7 +71,9 @@ async def test_messages_streams_search_and_call_as_one_message() -> None:
     assert result.to_dict() == block("tool_search_tool_result", tool_use_id=use.id, content=found)
     assert isinstance(made, anthropic.types.ToolUseBlock)
     assert (made.name, answer.stop_reason) == ("ship", "tool_use")
-    assert answer.usage.server_tool_use is None, "the API has no count of searches"
+    counts = {"web_search_requests": 0, "web_fetch_requests": 0}
+    assert answer.usage.server_tool_use is not None
+    assert answer.usage.server_tool_use.to_dict() == counts, "the API does not count this search"
     assert answer.usage.output_tokens == 2 * 74
 
     first, second = gateway.conversations
@@ -99,6 +101,7 @@ async def test_returned_searches_of_messages_are_rendered_as_new_ones() -> None:
     results = [part["content"] for part in answer["content"] if "tool_use_id" in part]
     codes = [result.get("error_code") for result in results]
     assert codes == [None, "invalid_tool_input", None, *["invalid_tool_input"] * 3]
+    assert results[1]["error_message"].startswith("Invalid regular expression pattern: missing )")
     assert results[2] == block("tool_search_tool_search_result", tool_references=[])
     assert len(live) == 5
     assert last(gateway)[:5] == live

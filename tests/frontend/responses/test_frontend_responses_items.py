@@ -19,6 +19,7 @@ from tests.kit.bodies import (
     Json,
     assistant,
     block,
+    function,
     function_call,
     function_output,
     message,
@@ -208,6 +209,15 @@ def test_tools_from_a_search_are_available_after_it() -> None:
     assert (client.name, client.deferred) == ("tool_search", False)
     assert (loaded.namespace, loaded.name, loaded.deferred) == ("ns", "f", True)
     assert loaded.description == "ns: About.\n\nF."
+
+
+def test_call_of_a_function_that_openai_found_has_its_name() -> None:
+    """OpenAI's servers put it into a namespace of its own name."""
+    call = function_call("c", "look", namespace="look")
+    found = ask(USER, call, function_output("c"), body={"tools": [function("look")]})
+    (made,) = found.conversation.messages[1].parts
+    assert isinstance(made, Call)
+    assert (made.name, made.namespace) == ("look", None)
 
 
 def test_search_run_by_a_server_adds_only_its_tools() -> None:

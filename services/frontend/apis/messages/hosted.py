@@ -129,7 +129,7 @@ def _tools_content(result: HostedResult) -> dict[str, Any]:
         return {
             "type": "tool_search_tool_result_error",
             "error_code": result.error,
-            "error_message": None,
+            "error_message": result.explanation,
         }
     references = [{"type": "tool_reference", "tool_name": name} for name in result.tools]
     return {"type": "tool_search_tool_search_result", "tool_references": references}

@@ -164,9 +164,9 @@ class MessagesStream(TurnRenderer[wire_events.Event], Renderer):
         self._ids = TokenReport()
         self._hosted_uses: Counter[str] = Counter()
         """Searches and fetches that succeeded, by kind."""
-        self._has_web_results = False
-        """Whether a search or a fetch of the web ran, with success or not: only then are they
-        reported. The API does not report searches of tools."""
+        self._has_hosted_results = False
+        """Whether a tool ran here, with success or not: only then are they reported. The API does
+        not count searches of tools."""
 
     @override
     def start(self, prepared: Sequence[Prepared]) -> bytes:
@@ -300,7 +300,7 @@ class MessagesStream(TurnRenderer[wire_events.Event], Renderer):
 
     def _results(self, event: HostedResults, out: wire_events.Events) -> None:
         for result in event.results:
-            self._has_web_results |= result.kind in _WEB
+            self._has_hosted_results = True
             index = self._blocks
             self._blocks += 1
             if result.error is None:
@@ -312,7 +312,7 @@ class MessagesStream(TurnRenderer[wire_events.Event], Renderer):
         if self._block is not None:
             self._stop(BlockStop(self._block.start.block, complete=False), out)
         usage = _last_usage(event.usage)
-        if self._has_web_results:
+        if self._has_hosted_results:
             usage.server_tool_use = {f"{kind}_requests": self._hosted_uses[kind] for kind in _WEB}
         if self._compaction is not None:
             usage.iterations = _iterations(compaction=self._compaction.usage, message=event.usage)

@@ -137,7 +137,11 @@ class RequestTools(Struct):
         return name in self.specs and self.specs[name].hosted is not None
 
     def shown(self, call: Call) -> Call:
-        """A call under the name that the model sees, if that is an alias."""
+        """A call under the name that the model sees, if that is an alias. OpenAI's servers put a
+        function that a search found into a namespace of its own name."""
+        rendered = rendered_name(call.name, call.namespace)
+        if call.namespace == call.name in self.specs and rendered not in self.specs:
+            return replace(call, namespace=None)
         alias = self.aliases.get((call.name, call.namespace))
         return call if alias is None else replace(call, name=alias, namespace=None)
 
