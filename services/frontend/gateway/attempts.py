@@ -19,7 +19,7 @@ from schemas.errors import (
     raised,
     unexpected,
 )
-from schemas.events import Interrupted, Prepared
+from schemas.events import BrokenCall, Interrupted, Prepared
 from schemas.session import tenant_key
 from services.frontend.content.image import without_images
 from services.frontend.gateway.catalog import ModelCatalog
@@ -98,10 +98,7 @@ class TurnAttempts:
         if not turn.enter(StateEvent.INTERRUPTED, self._resuming()):
             return
         if lost.broken_call is not None:
-            self._turns.supersede(turn, f"broken call: {lost.broken_call.cause}")
-            turn.resume = lost.token_ids
-            turn.broken_call = lost.broken_call
-            self._search_again(turn, lost.error)
+            self._decode_again(turn, lost, lost.broken_call)
             return
         # rare: a worker was lost in mid-turn, and its parser hands the tokens back
         self._turns.supersede(turn, "worker lost")
@@ -116,6 +113,17 @@ class TurnAttempts:
         turn.resume = lost.token_ids
         turn.avoid = [*turn.avoid, lost.worker]
         self._resume(turn, lost.error)
+
+    def _decode_again(self, turn: BusTurn, lost: Interrupted, call: BrokenCall) -> None:
+        self._turns.supersede(turn, f"broken call: {call.cause}")
+        if _is_ahead(turn, lost):
+            # rare: a worker that guided calls died in one, and a part of it was sent
+            tokens = call.tokens + lost.token_count - turn.resumed_tokens
+            call = msgspec.structs.replace(call, tokens=tokens)
+        else:
+            turn.resume = lost.token_ids
+        turn.broken_call = call
+        self._search_again(turn, lost.error)
 
     def restart_or_fail(self, turn: BusTurn, reason: str) -> None:
         """Begins a turn again if nothing was sent to the client yet; ends it otherwise. No process

@@ -246,6 +246,11 @@ class BusTurn:
         assert isinstance(self.state, Searching)
         return self.state.search
 
+    @property
+    def resumed_tokens(self) -> int:
+        """The number of ids in `resume`, which has four bytes for each."""
+        return len(self.resume) // 4
+
     def enter(self, event: StateEvent, following: State) -> bool:
         """Enters the state that follows an event. Returns False if the turn has ended."""
         if isinstance(self.state, Ended):

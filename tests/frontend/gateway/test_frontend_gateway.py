@@ -199,6 +199,25 @@ async def test_broken_call_is_decoded_again_on_any_worker(stage: Stage) -> None:
     await asyncio.gather(*stage.process.tasks)
 
 
+async def test_call_that_was_sent_in_part_goes_on_where_it_is(stage: Stage) -> None:
+    """The first worker guided calls, and died in one; the next one does not guide them."""
+    sink = await stage.open("a")
+    call = BlockStart(1, "tool_use", "run", "c")
+    stage.event("a", Delta(0, 0, "x"), BlockStop(0, length=1), call, Delta(1, 0, "{"))
+    died = ErrorInfo(ErrorKind.ENGINE, "died")
+    stage.event("a", Interrupted("worker-1", pack_ids([7, 8, 9]), died, 1, 1))
+    await stage.request(2)
+    stage.prepare("a", attempt=2, worker="2")
+    broken = BrokenCall("unreadable", 5)  # from token 8 on
+    stage.event("a", Interrupted("worker-2", pack_ids([7]), died, 0, 1, broken), attempt=2)
+    again = await stage.request(3)
+    assert again.resume == pack_ids([7, 8, 9])
+    assert again.broken_call == BrokenCall("unreadable", 3)
+    stage.prepare("a", Delta(1, 1, "}"), BlockStop(1, True, 2), FINISH, attempt=3)
+    assert sink.text == "x{}"
+    await asyncio.gather(*stage.process.tasks)
+
+
 async def test_each_character_is_passed_once_and_a_gap_is_replayed(stage: Stage) -> None:
     sink = await stage.open("a")
     for at, text in ((0, "hel"), (0, "hel"), (1, "ello"), (5, "!")):
