@@ -55,10 +55,19 @@ class Opencode(Agent):
 
     def change_settings(self, change: Callable[[dict[str, Any]], None]) -> None:
         """Changes the settings of the provider."""
-        file = self.machine.home / ".config" / "opencode" / "opencode.json"
-        settings = json.loads(file.read_text())
+        settings = json.loads(self._settings.read_text())
         change(settings["provider"]["turnwire"])
-        file.write_text(json.dumps(settings))
+        self._settings.write_text(json.dumps(settings))
+
+    def add_mcp_server(self, name: str, *command: str) -> None:
+        """Adds a server that opencode starts."""
+        settings = json.loads(self._settings.read_text())
+        settings["mcp"] = {name: {"type": "local", "command": [*command], "enabled": True}}
+        self._settings.write_text(json.dumps(settings))
+
+    @property
+    def _settings(self) -> Path:
+        return self.machine.home / ".config" / "opencode" / "opencode.json"
 
     async def ask(self, prompt: str, *, resume: bool = False) -> str:
         options = ["--format", "json", *(["--continue"] if resume else [])]

@@ -37,6 +37,7 @@ def running(
     factory: pytest.TempPathFactory,
     counts: dict[str, int],
     window: int = WINDOW,
+    **frontend: Any,
 ) -> Iterator[Stack]:
     """A stack with a worker that outputs the texts in a request (`[[say]]…[[/say]]`), or else acts
     as the scripted agent."""
@@ -45,7 +46,7 @@ def running(
         "parser": named | ROOM,
         "preprocessor": named | ROOM,
         "worker": named | {"max_model_len": window, "token_delay_ms": 1},
-        "frontend": {"accept_any_model": True, "default_model": MODEL},
+        "frontend": {"accept_any_model": True, "default_model": MODEL, **frontend},
     }
     server = NatsServer(nats_binary, str(factory.mktemp("nats")))
     server.start()

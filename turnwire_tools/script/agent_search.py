@@ -4,6 +4,8 @@ search of the client or the server. Pure."""
 import re
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from turnwire_tools.script.agent_prompt import AgentPrompt, OfferedTool, json_tools
 from turnwire_tools.script.agent_tools import AgentCall, make_call
 
@@ -29,7 +31,7 @@ def calls_for_task(task: str, view: AgentPrompt) -> list[AgentCall]:
     for result in view.results:
         known += json_tools(result)
     fitting = [tool for tool in known if _fit(task, tool)]
-    best = max(fitting, key=lambda tool: _fit(task, tool), default=None)
+    best = max(fitting, key=lambda tool: (_fit(task, tool), _fit_of_name(task, tool)), default=None)
     search = next((tool for tool in view.tools if _searched_by(tool)), None)
     calls = [] if search is None else [_search(search, task)]
     if best is not None and (search is None or view.results):
@@ -59,6 +61,11 @@ def _fit(task: str, tool: OfferedTool) -> int:
     """How many words of a task a tool has."""
     known = set(_words([tool.name, tool.description]))
     return sum(word in known for word in _words([task]))
+
+
+def _fit_of_name(task: str, tool: OfferedTool) -> int:
+    """How many words of a task the tool's name has: a shell's description has any."""
+    return _fit(task, replace(tool, description=""))
 
 
 def _words(texts: Iterable[str]) -> list[str]:

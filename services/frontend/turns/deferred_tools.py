@@ -1,12 +1,15 @@
 """Defers the tools of requests that have many, for clients that cannot defer them. Pure.
 
-The model sees the first tools and a search, which finds the others. A client that keeps the order
-of its tools has the same tools deferred in every request of a session, so that prompts keep their
-prefix.
+The model sees the first tools and a search, which finds the others. Tools with a name of their own
+come before those with names that begin alike, as those of an MCP server do: opencode sorts all
+tools by name. A client that keeps its list has the same tools deferred in every request of a
+session, so that prompts keep their prefix.
 """
 
+import re
+from collections import Counter
 from collections.abc import Collection, Sequence
-from itertools import islice
+from operator import itemgetter
 from typing import Final
 
 from msgspec.structs import replace
@@ -16,6 +19,7 @@ from services.frontend.content.hosted_tools import SEARCHES_OF_TOOLS, hosted_spe
 
 _SEARCH: Final = "tool_search"
 """The name of the search. A client's tool of this name is a search of its own."""
+_FIRST_WORD: Final = re.compile(r"[^A-Za-z0-9]+")
 _CLIENT_SEARCHES: Final = frozenset({"toolsearch", "searchtools"})
 """Names of clients' own searches, without case and separators: Claude Code's, Codex's."""
 
@@ -67,12 +71,21 @@ def _deferrable(conversation: Conversation, listed: int) -> Collection[int]:
     named = {*choice.allowed}
     if choice.name is not None:
         named.add(rendered_name(choice.name, choice.namespace))
-    client_tools = (index for index, tool in enumerate(conversation.tools) if tool.hosted is None)
-    return {
-        index
-        for index in islice(client_tools, listed, None)
-        if _name(conversation.tools[index]) not in named
+    listed_first = sorted(_client_tools(conversation.tools), key=itemgetter(0))
+    beyond = (index for _, index in listed_first[listed:])
+    return {index for index in beyond if _name(conversation.tools[index]) not in named}
+
+
+def _client_tools(tools: Sequence[ToolSpec]) -> list[tuple[bool, int]]:
+    """Returns the indices of the client's tools, and whether each has a name that begins as
+    another's does."""
+    words = {
+        index: _FIRST_WORD.split(_name(tool), 1)[0]
+        for index, tool in enumerate(tools)
+        if tool.hosted is None
     }
+    counts = Counter(words.values())
+    return [(counts[word] > 1, index) for index, word in words.items()]
 
 
 def _name(tool: ToolSpec) -> str:

@@ -29,7 +29,7 @@ from tests.kit.bodies import (
 from tests.kit.events import USAGE, call, finish, reasoning, text
 from tests.kit.frontend import FakeGateway, Served, in_turn, serving
 
-NAMES = ["read", "write", "send_mail", "read_mail", "book_room"]
+NAMES = ["read", "write", "send_mail", "list_mail", "book_room"]
 LISTED = 2
 STARTS = {"content_block_start", "response.output_item.added"}
 
@@ -119,7 +119,7 @@ async def test_search_is_hidden_now_and_there_next_time(api: str) -> None:
             "assistant",
             [Reasoning("I need mail.", "c2VhbDE"), Text("I look."), searched("mail", IDS[0])],
         ),
-        found(IDS[0], "send_mail", "read_mail"),
+        found(IDS[0], "send_mail", "list_mail"),
     ]
     again = gateway.conversations[-1].messages
     assert again[: len(live.messages)] == live.messages

@@ -36,6 +36,14 @@ def test_tools_after_the_first_ones_are_deferred() -> None:
     assert deferred(conversation(), 4) == ["tool_4", "tool_search"]
 
 
+def test_tools_with_names_of_their_own_come_first() -> None:
+    """As in opencode's list, which is sorted by name."""
+    names = ["bash", "git_log", "git_push", "read", "read-all.files", "write"]
+    sorted_tools = [ToolSpec(name) for name in names]
+    assert deferred(conversation(sorted_tools)) == [*names[1:5], "tool_search"]
+    assert deferred(conversation(sorted_tools), 3) == [*names[2:5], "tool_search"]
+
+
 def test_tools_at_the_end_may_come_and_go() -> None:
     """The list at the start of the prompt stays the same."""
     assert deferred(conversation(TOOLS[:4])) == ["tool_2", "tool_3", "tool_search"]
