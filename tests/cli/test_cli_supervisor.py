@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from services.cli.up.supervisor import FIRST_BACKOFF_S, ChildFailed, ChildSpec, Display, Supervisor
-from tests.kit.waiting import gone, until_gone
+from tests.kit.waiting import LIMIT_S, gone, until_gone
 
 
 class Watched(Display):
@@ -113,6 +113,32 @@ async def test_child_that_does_not_start_is_reported(
         await watched.supervisor.raise_on_failure()
     assert len(watched.reports) == 2
     assert pauses == [0.5, 1.0]
+
+
+async def test_other_models_go_on_without_one_that_does_not_start(
+    watched: Watched, pauses: list[float]
+) -> None:
+    supervisor = watched.supervisor
+    await supervisor.start(ChildSpec("good", python(SLEEPER), group="good"))
+    await supervisor.start(ChildSpec("bad", python("raise SystemExit(1)"), group="bad"))
+    await supervisor.start(ChildSpec("wrong", python("raise SystemExit(2)"), group="wrong"))
+    await watched.until(1)
+    async with asyncio.timeout(LIMIT_S):
+        while supervisor.failed != {"bad", "wrong"} or len(pauses) < 5:
+            await asyncio.sleep(0.01)
+    assert "wrong does not run: status 2; the other models go on" in watched.reports
+    assert "bad does not run: status 1; the other models go on" in watched.reports
+    assert supervisor.pid("good") is not None
+    assert supervisor.pid("wrong") is None, "a wrong configuration is not tried again"
+
+
+async def test_failure_of_the_last_model_ends_all(watched: Watched, pauses: list[float]) -> None:
+    for name in ("a", "b"):
+        await watched.supervisor.start(ChildSpec(name, python("raise SystemExit(2)"), group=name))
+    async with asyncio.timeout(LIMIT_S):
+        with pytest.raises(ChildFailed, match="does not run: status 2"):
+            await watched.supervisor.raise_on_failure()
+    assert len(watched.reports) == 1
 
 
 async def test_wrong_configuration_is_not_tried_again(watched: Watched) -> None:

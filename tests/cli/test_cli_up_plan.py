@@ -25,7 +25,7 @@ from services.cli.up.plan import (
 )
 from services.cli.up.readiness import problem_of
 from services.cli.up.screen import Screen, ServedModelNotes, instructions, log_text
-from services.runtime.config import Config, FrontendConfig, WorkerConfig
+from services.runtime.config import Config, FrontendConfig, PreprocessorConfig, WorkerConfig
 from services.runtime.config.command_line import run_command
 from services.runtime.config.loader import ConfigError, Sources
 
@@ -48,7 +48,11 @@ def plan(*argv: str, env: Mapping[str, str] | None = None, state: Path = Path("/
     return make_plan(sources_of([f"--state-dir={state}", *argv], *COMMAND.settings, env=env))
 
 
-CONFIGS: dict[str, type[Config]] = {"frontend": FrontendConfig, "worker": WorkerConfig}
+CONFIGS: dict[str, type[Config]] = {
+    "frontend": FrontendConfig,
+    "preprocessor": PreprocessorConfig,
+    "worker": WorkerConfig,
+}
 
 
 def child(made: UpPlan, name: str, env: Mapping[str, str] | None = None) -> Any:
@@ -67,6 +71,86 @@ def test_demo_needs_nothing() -> None:
     assert (worker.engine, worker.log_format) == ("script", "json")
     assert (worker.id, worker.bus.nats_url) == ("worker-1", "nats://n:1")
     assert (frontend.port, frontend.id) == (81, "frontend-1")
+
+
+MODELS = """
+[coder-1]
+model = "acme/coder"
+aliases = ["coder", "best"]
+workers = 2
+slots = 3
+trust_remote_code = true
+template_kwargs = { enable_thinking = false }
+
+["acme/small"]
+model = "acme/small-it"
+engine = "vllm-server"
+engine_url = "http://a:1,http://b:1"
+"""
+
+
+def models_file(directory: Path, text: str = MODELS) -> str:
+    file = directory / "models.toml"
+    file.write_text(text)
+    return f"--models={file}"
+
+
+def test_each_model_of_a_file_has_processes_and_settings_of_its_own(tmp_path: Path) -> None:
+    made = plan(models_file(tmp_path), "--slots=9", "--parsers=2", "--frontends=2")
+    assert not made.demo
+    assert [model.name for model in made.models] == ["coder-1", "acme/small"]
+    specs = make_specs(made, "nats://n:1", [81, 82], {}, range(9000, 9020))
+    assert [spec.name for spec in specs] == [
+        *("preprocessor-coder_1-1", "preprocessor-acme_small-1"),
+        *("worker-coder_1-1", "worker-coder_1-2", "worker-acme_small-1", "worker-acme_small-2"),
+        *("frontend-1", "frontend-2"),
+        *("parser-coder_1-1", "parser-coder_1-2", "parser-acme_small-1", "parser-acme_small-2"),
+    ]
+    groups = {spec.name: spec.group for spec in specs}
+    assert (groups["worker-coder_1-1"], groups["frontend-1"]) == ("coder_1", "")
+
+    coder = child(made, "worker-coder_1-1")
+    assert (coder.model, coder.model_name, coder.slots) == ("acme/coder", "coder-1", 3)
+    assert coder.trust_remote_code
+    small = [child(made, f"worker-acme_small-{number}") for number in (1, 2)]
+    assert [worker.engine_url for worker in small] == ["http://a:1", "http://b:1"]
+    assert (small[0].model_name, small[0].slots) == ("acme/small", 9)
+    preprocessor = child(made, "preprocessor-coder_1-1")
+    assert preprocessor.aliases == ["coder", "best"]
+    assert preprocessor.template_kwargs == {"enable_thinking": False}
+
+
+def test_problems_of_a_file_of_models_are_all_reported(tmp_path: Path) -> None:
+    text = """
+[coder]
+slotz = 3
+[small]
+model = "acme/small"
+nats_url = "nats://x"
+"""
+    with pytest.raises(ConfigError) as caught:
+        plan(models_file(tmp_path, text), "--model=acme/other")
+    assert caught.value.problems == [
+        "--models: --model is for one model",
+        "--models [coder]: model is required, a directory or a hub id",
+        '--models [coder]: no setting "slotz" of a model; did you mean "slots"?',
+        '--models [small]: no setting "nats_url" of a model',
+    ]
+    for text, problem in (
+        ('coder = "acme/coder"', "--models [coder] is not a table of settings"),
+        (
+            "[small]\nmodel = 'a'\n[\"sm/all\"]\nmodel = 'a'\n[sm_all]\nmodel = 'a'",
+            "--models [sm_all]: another model has nearly the same name",
+        ),
+        (
+            "[a]\nmodel = 'm'\nserved_model_name = 'x'\n[b]\nmodel = 'm'\nserved_model_name = 'x'",
+            "the models have one name: x, x",
+        ),
+        ("[a]\nmodel = 'm'\nslots = 'x'", 'Invalid value for --models [a] slots: "x" is not'),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            plan(models_file(tmp_path, text))
+        assert caught.value.problems[0].startswith(problem)
 
 
 def test_environment_is_not_passed_as_flags() -> None:

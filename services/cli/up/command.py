@@ -11,6 +11,8 @@ from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
+from msgspec import structs
+
 from schemas.errors import TurnwireError
 from services.cli.common import CommandError, reachable_host, reserve_ports
 from services.cli.instances import Instance, announce, program, write_ready_file
@@ -19,6 +21,7 @@ from services.cli.signals import run
 from services.cli.up.check import CONNECT_S, require_model
 from services.cli.up.embedded_nats import NAME as NATS
 from services.cli.up.embedded_nats import EmbeddedNats
+from services.cli.up.models import ModelPlan
 from services.cli.up.plan import (
     INSPECTOR,
     UpPlan,
@@ -28,7 +31,7 @@ from services.cli.up.plan import (
     make_specs,
     prepare_state,
 )
-from services.cli.up.readiness import context_window, readiness_problem
+from services.cli.up.readiness import context_window, readiness_problem, unserved
 from services.cli.up.screen import Screen, ServedModelNotes, instructions
 from services.cli.up.supervisor import ChildFailed, Supervisor
 from services.runtime.config import (
@@ -74,6 +77,7 @@ COMMAND = Command(
     without=("id", "log_format"),
     essential=(
         *COMMON_SETTINGS,
+        "models",
         "workers",
         "state_dir",
         "metrics_port",
@@ -120,11 +124,30 @@ class _UpRun:
         """
         if not self._plan.embedded_nats:
             run(self._require_bus())
-        flags = dict.fromkeys(chain.from_iterable(self._plan.flags.values()))
         what = "preparing the demo model" if self._plan.demo else "trying the model"
         with self._screen.progress(what):
             prepare_state(self._plan)
-            self._tools = require_model(flags)
+            self._require_models()
+
+    def _require_models(self) -> None:
+        """Tries the models, and goes on without those that cannot be loaded. Raises CommandError if
+        none can."""
+        works: list[ModelPlan] = []
+        for model in self._plan.models:
+            flags = chain(self._plan.frontend_flags, *model.flags.values())
+            try:
+                tools = require_model(dict.fromkeys(flags))
+            except CommandError as error:
+                if len(self._plan.models) == 1:
+                    raise
+                self._screen.report(f"{model.name} is not served: {error}")
+                continue
+            if not works:
+                self._tools = tools
+            works.append(model)
+        if not works:
+            raise CommandError("no model can be served")
+        self._plan = structs.replace(self._plan, models=works)
 
     async def run(self) -> int:
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -220,7 +243,7 @@ class _UpRun:
             f"frontend-{number}": f"{plan.url(port)}/metrics"
             for number, port in enumerate(self._ports, 1)
         }
-        inner = zip(inner_processes(plan), self._metrics[1:], strict=True)
+        inner = zip(inner_processes(plan), self._metrics[1:], strict=False)
         urls |= {name: f"http://127.0.0.1:{port}/metrics" for name, port in inner}
         serve_metrics(host, self._metrics[0], urls)
         return f"http://{reachable_host(host)}:{self._metrics[0]}/metrics"
@@ -283,7 +306,15 @@ class _UpRun:
                 while True:
                     reason = await asyncio.to_thread(readiness_problem, url)
                     if reason is None:
-                        break
+                        waiting = [
+                            model.name
+                            for model in self._plan.models
+                            if model.label not in self._supervisor.failed
+                        ]
+                        missing = await asyncio.to_thread(unserved, url, waiting)
+                        if not missing:
+                            break
+                        reason = f"waiting for {', '.join(missing)}"
                     progress.update(reason)
                     await asyncio.sleep(POLL_S)
         return await asyncio.to_thread(context_window, urls[0], self._plan.model)

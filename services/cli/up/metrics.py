@@ -43,7 +43,7 @@ class ProcessMetrics(Collector):
         with ThreadPoolExecutor(len(self._urls)) as threads:  # all that hang take the time of one
             texts = threads.map(_read, self._urls.values())
             for process, text in zip(self._urls, texts, strict=True):
-                labels = {"stage": process.rpartition("-")[0], "process": process}
+                labels = {"stage": process.partition("-")[0], "process": process}
                 metrics["up"].add_sample("up", labels, float(bool(text)))
                 for metric in text_string_to_metric_families(text):
                     # OpenMetrics has a counter and its creation in one family.

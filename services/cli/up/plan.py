@@ -18,6 +18,7 @@ from msgspec import Struct
 from services.cli.common import create_file, make_private, reachable_host
 from services.cli.instances import default_state_dir
 from services.cli.up.check import PACKAGES, check_settings, place_problem
+from services.cli.up.models import INNER_STAGES, ModelPlan, model_sources, numbers_of
 from services.cli.up.supervisor import ChildSpec, quiet_variables
 from services.runtime.config import (
     STAGES,
@@ -44,23 +45,27 @@ class UpPlan(Struct, frozen=True):
     up: UpConfig
     buckets: BucketsConfig
     frontend: FrontendConfig
-    worker: WorkerConfig
-    model: str
-    """The served name."""
+    models: Sequence[ModelPlan]
+    """One or more."""
     demo: bool
     """No model was named: the demo model is built and served."""
     embedded_nats: bool
     """No server was named: one is started."""
     state_dir: Path
-    flags: dict[str, list[str]]
-    """Flags of the processes of each stage."""
+    frontend_flags: list[str]
+    """Flags of the frontends."""
     bus_flags: list[str]
     """Flags of processes that only watch the bus."""
 
-    def processes(self, stage: str) -> int:
-        """Returns the number of processes of a stage: one worker at least for each server."""
-        number: int = getattr(self.up, f"{stage}s")
-        return max(number, len(self.worker.engine_urls)) if stage == "worker" else number
+    @property
+    def worker(self) -> WorkerConfig:
+        """The worker of the first model, which the instructions show."""
+        return self.models[0].worker
+
+    @property
+    def model(self) -> str:
+        """The served name of the first model."""
+        return self.models[0].name
 
     def url(self, port: int) -> str:
         """Returns the base URL of a frontend, for clients on this machine."""
@@ -74,35 +79,53 @@ def make_plan(sources: Sources) -> UpPlan:
     tables: dict[str, type[Config]] = {**STAGES, "buckets": BucketsConfig, "up": UpConfig}
     loaded = sources.load_all(tables, {"model": None})
     up: UpConfig = loaded["up"].config
-    demo = loaded["worker"].origins["model"] == "default"
+    several = bool(up.models)
+    demo = loaded["worker"].origins["model"] == "default" and not several
     state_dir = default_state_dir(sources.env)
     if up.state_dir:
         state_dir = Path(up.state_dir).expanduser()
     defaults = _stage_defaults(up, state_dir, demo=demo)
-    stages = sources.load_all(STAGES, defaults)
-    worker: WorkerConfig = stages["worker"].config
+    if up.demo_vision and not demo:
+        origin = loaded["up"].origins["demo_vision"]
+        raise ConfigError([f"{origin} is for the demo model, and another model is named"])
+    of_models = [("", sources)]
+    if several:
+        of_models = [*model_sources(sources, loaded["up"])]
+    front = sources.load(FrontendConfig, defaults)
+    models = [_plan_model(label, own, defaults, front) for label, own in of_models]
+    names = [model.name for model in models]
+    if len(set(names)) < len(names):
+        raise ConfigError([f"the models have one name: {', '.join(names)}"])
+    worker = models[0].worker
     if demo and (worker.engine in PACKAGES or decodes_on_server(worker.engine)):
         raise ConfigError(
             [f"--engine {worker.engine} needs a --model: the demo model has no weights"]
         )
-    if up.demo_vision and not demo:
-        origin = loaded["up"].origins["demo_vision"]
-        raise ConfigError([f"{origin} is for the demo model, and another model is named"])
-    check_settings(stages.values())
-    frontend: FrontendConfig = stages["frontend"].config
-    _check_up_settings(loaded["up"], state_dir, frontend.port)
+    _check_up_settings(loaded["up"], state_dir, front.config.port)
     return UpPlan(
         up=up,
         buckets=loaded["buckets"].config,
-        frontend=frontend,
-        worker=worker,
-        model=worker.model_name,
+        frontend=front.config,
+        models=models,
         demo=demo,
-        embedded_nats=stages["frontend"].origins["nats_url"] == "default",
+        embedded_nats=front.origins["nats_url"] == "default",
         state_dir=state_dir,
-        flags={stage: _flags(stages[stage], sources, defaults) for stage in STAGES},
+        frontend_flags=_flags(front, sources, defaults),
         bus_flags=forwarded_arguments(sources.flags, BusConfig),
     )
+
+
+def _plan_model(
+    label: str, sources: Sources, defaults: Mapping[str, Any], front: LoadedConfig[Any]
+) -> ModelPlan:
+    """Checks the settings of a model's processes, and of the frontends. Raises ConfigError with all
+    problems."""
+    stages = sources.load_all(INNER_STAGES, defaults)
+    up = sources.load(UpConfig).config
+    check_settings([front, *stages.values()])
+    worker: WorkerConfig = stages["worker"].config
+    flags = {stage: _flags(loaded, sources, defaults) for stage, loaded in stages.items()}
+    return ModelPlan(label, worker, numbers_of(up, worker), flags)
 
 
 def _stage_defaults(up: UpConfig, state_dir: Path, *, demo: bool) -> dict[str, Any]:
@@ -179,12 +202,9 @@ def inner_processes(plan: UpPlan) -> list[str]:
     names: list[str] = []
     for stage in START_ORDER:
         if stage != "frontend":
-            names += _process_names(plan, stage)
+            for model in plan.models:
+                names += model.process_names(stage)
     return names
-
-
-def _process_names(plan: UpPlan, stage: str) -> list[str]:
-    return [f"{stage}-{number + 1}" for number in range(plan.processes(stage))]
 
 
 def inspector_spec(plan: UpPlan, bus_url: str, port: int) -> ChildSpec:
@@ -204,24 +224,33 @@ def make_specs(
     """Returns the specs of all service processes, in the order of their start. `metrics_ports`:
     those of the stages after the frontend; without them, these serve no metrics."""
     flags_of_all = [f"--nats-url={nats_url}"] if nats_url else []
-    variables = {} if plan.worker.engine in ("trtllm", "vllm") else quiet_variables(env)
-    # The hub's library shows the progress of downloads without a terminal, too.
-    variables["TQDM_POSITION"] = "-1"
     metrics: dict[str, int] = {}
     if metrics_ports:
         metrics = dict(zip(inner_processes(plan), metrics_ports, strict=False))
 
-    urls = plan.worker.engine_urls
     specs: list[ChildSpec] = []
     for stage in START_ORDER:
-        serve = [sys.executable, "-m", "services.cli.main", "serve", stage]
-        for number, name in enumerate(_process_names(plan, stage)):
-            command = [*serve, *plan.flags[stage], *flags_of_all, f"--id={name}"]
-            if stage == "worker" and urls:
-                command.append(f"--engine-url={urls[number % len(urls)]}")
-            if stage == "frontend":
-                command.append(f"--port={ports[number]}")
-            elif metrics:
-                command += ["--metrics-host=127.0.0.1", f"--metrics-port={metrics[name]}"]
-            specs.append(ChildSpec(name, command, variables))
+        if stage == "frontend":
+            for number, port in enumerate(ports, 1):
+                flags = [*plan.frontend_flags, *flags_of_all, f"--port={port}"]
+                specs.append(_spec(stage, f"{stage}-{number}", flags, quiet_variables(env)))
+            continue
+        for model in plan.models:
+            urls = model.worker.engine_urls
+            quiet = {} if model.worker.engine in ("trtllm", "vllm") else quiet_variables(env)
+            for number, name in enumerate(model.process_names(stage)):
+                flags = [*model.flags[stage], *flags_of_all]
+                if stage == "worker" and urls:
+                    flags.append(f"--engine-url={urls[number % len(urls)]}")
+                if metrics:
+                    flags += ["--metrics-host=127.0.0.1", f"--metrics-port={metrics[name]}"]
+                specs.append(_spec(stage, name, flags, quiet, model.label))
     return specs
+
+
+def _spec(
+    stage: str, name: str, flags: Sequence[str], variables: Mapping[str, str], group: str = ""
+) -> ChildSpec:
+    command = [sys.executable, "-m", "services.cli.main", "serve", stage, *flags, f"--id={name}"]
+    # The hub's library shows the progress of downloads without a terminal, too.
+    return ChildSpec(name, command, {**variables, "TQDM_POSITION": "-1"}, group)

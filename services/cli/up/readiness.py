@@ -1,5 +1,6 @@
 """Checks whether a frontend of this machine serves requests."""
 
+from collections.abc import Iterable
 from contextlib import suppress
 from http import HTTPStatus
 
@@ -18,6 +19,14 @@ def readiness_problem(url: str) -> str | None:
     except OSError:
         return "the frontend is starting"
     return None if status == HTTPStatus.OK else problem_of(body)
+
+
+def unserved(url: str, models: Iterable[str]) -> list[str]:
+    """Returns the models that a frontend does not serve at the moment. Blocks."""
+    served: list[str] = []
+    with suppress(OSError, msgspec.DecodeError, AttributeError):
+        served = msgspec.json.decode(get(f"{url}/health", TIMEOUT_S)[1]).get("models")
+    return [model for model in models if model not in served]
 
 
 def problem_of(body: bytes) -> str:

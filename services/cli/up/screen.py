@@ -184,7 +184,9 @@ def instructions(
 ) -> str:
     """Returns how to use the server, as lines for a shell. `program`: how the shell calls
     `turnwire`; `metrics_url`, `inspector_url`: where both are served, "" if they are not."""
-    lines = [f"{plan.model} is served at {' '.join(urls)}  (ready after {seconds:.1f} s)\n"]
+    names = ", ".join(model.name for model in plan.models)
+    verb = "are" if len(plan.models) > 1 else "is"
+    lines = [f"{names} {verb} served at {' '.join(urls)}  (ready after {seconds:.1f} s)\n"]
     if plan.demo:
         lines.append(DEMO_NOTE)
     lines += ["Try it:\n", _first_request(plan, urls[0]), ""]

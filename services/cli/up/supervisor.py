@@ -36,6 +36,8 @@ class ChildSpec(Struct, frozen=True):
     command: list[str]
     env: dict[str, str] = {}
     """Variables added to the supervisor's environment."""
+    group: str = ""
+    """The others go on if all of this group fail; "": they do not."""
 
 
 class ChildFailed(Exception):
@@ -71,6 +73,9 @@ class Supervisor:
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._ending: set[str] = set()
         self._last: dict[str, str] = {}
+        self._groups: set[str] = set()
+        self.failed: set[str] = set()
+        """Groups with a child that did not start. One that can be started again, is."""
         self._failures: asyncio.Queue[str] = asyncio.Queue()
         self.ready = False
         """Set by the owner when the server is ready. From then on, restarts are not limited."""
@@ -85,6 +90,8 @@ class Supervisor:
                 stdin=asyncio.subprocess.PIPE,
                 process_group=0,
             )
+        if spec.group:
+            self._groups.add(spec.group)
         child = await self._spawn(spec)
         self._keepers[spec.name] = asyncio.create_task(self._keep(spec, child), name=spec.name)
 
@@ -165,7 +172,12 @@ class Supervisor:
             failures += 1
             cannot_start = not self.ready and failures >= START_ATTEMPTS
             if status == USAGE or cannot_start:
-                self._failures.put_nowait(self._why_not_running(spec.name, status))
+                reason = self._why_not_running(spec.name, status)
+                if not spec.group:
+                    self._failures.put_nowait(reason)
+                    return
+                self._fail_group(spec.group, reason)
+            if status == USAGE:
                 return
             delay = min(FIRST_BACKOFF_S * 2 ** (failures - 1), MAX_BACKOFF_S)
             self._display.report(
@@ -177,6 +189,16 @@ class Supervisor:
             except OSError as error:
                 self._failures.put_nowait(f"{spec.name} cannot be started again: {error}")
                 return
+
+    def _fail_group(self, group: str, reason: str) -> None:
+        """Goes on without a group, unless it is the last one."""
+        if group in self.failed:
+            return
+        self.failed.add(group)
+        if self.failed >= self._groups:
+            self._failures.put_nowait(reason)
+        else:
+            self._display.report(f"{reason}; the other models go on")
 
     def _why_not_running(self, name: str, status: int) -> str:
         reason = f"{name} does not run: {describe_status(status)}"

@@ -568,6 +568,9 @@ class UpConfig(Config):
     """Number of parsers."""
     demo_vision: bool = False
     """Let the demo model get images, as a model with vision does; it calls them `image`."""
+    models: Table = field(default_factory=dict)
+    """File with several models to serve, a table of settings for each (docs/several-models.md):
+    TOML, YAML or JSON."""
     state_dir: str | None = None
     """Directory for the demo model and the sealing key; default: `turnwire` in the user's state
     directory."""

@@ -1,0 +1,119 @@
+"""Reads the models of `turnwire up --models FILE`: a table for each, with its settings.
+
+    [coder]                      # the name for clients, and of the deployment on the bus
+    model = "acme/coder"
+    aliases = ["best"]
+    workers = 2
+
+    [small]
+    model = "acme/small"
+    engine = "transformers"
+
+A table takes every setting of a preprocessor, a worker and a parser, and their numbers. It takes
+precedence over flags, variables and the configuration file, which hold for all models.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+from cyclopts import Token
+from msgspec import Struct
+
+from services.runtime.config import (
+    BusConfig,
+    Config,
+    ParserConfig,
+    PreprocessorConfig,
+    UpConfig,
+    WorkerConfig,
+)
+from services.runtime.config.loader import ConfigError, LoadedConfig, Sources
+from services.runtime.config.names import nearest, setting_names
+
+INNER_STAGES: Mapping[str, type[Config]] = {
+    "preprocessor": PreprocessorConfig,
+    "worker": WorkerConfig,
+    "parser": ParserConfig,
+}
+NUMBERS = ("preprocessors", "workers", "parsers")
+_OF_ALL = {"id", "log_format", "log_level", "metrics_host", "metrics_port", "seal_key_file"}
+"""Settings of these stages that are the same for all models."""
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.]+")
+
+
+class ModelPlan(Struct, frozen=True):
+    """What is started for one model."""
+
+    label: str
+    """Part of the names of its processes; "" for the only model."""
+    worker: WorkerConfig
+    numbers: Mapping[str, int]
+    """The number of processes of each stage."""
+    flags: Mapping[str, list[str]]
+    """Flags of the processes of each stage."""
+
+    @property
+    def name(self) -> str:
+        """The served name."""
+        return self.worker.model_name
+
+    def process_names(self, stage: str) -> list[str]:
+        """Returns the names of its processes of a stage."""
+        prefix = f"{stage}-{self.label}-" if self.label else f"{stage}-"
+        return [f"{prefix}{number + 1}" for number in range(self.numbers[stage])]
+
+
+def numbers_of(up: UpConfig, worker: WorkerConfig) -> dict[str, int]:
+    """Returns the number of processes of each stage: one worker at least for each server."""
+    workers = max(up.workers, len(worker.engine_urls))
+    return {"preprocessor": up.preprocessors, "worker": workers, "parser": up.parsers}
+
+
+def model_sources(sources: Sources, loaded: LoadedConfig[Any]) -> Iterator[tuple[str, Sources]]:
+    """Yields the label of each model of `--models`, and the sources with its settings first.
+
+    `loaded`: the configuration of `up`. Raises ConfigError with all problems.
+    """
+    tables: dict[str, Any] = loaded.config.models
+    place = loaded.origins["models"]
+    problems = [f"{place}: --model is for one model"] if "model" in sources.flags else []
+    labels: dict[str, str] = {}
+    for name, table in tables.items():
+        label = _UNSAFE.sub("_", name)
+        if label in labels.values():
+            problems.append(f"{place} [{name}]: another model has nearly the same name")
+        labels[name] = label
+        problems += _problems(f"{place} [{name}]", table)
+    if problems:
+        raise ConfigError(problems)
+    for name, table in tables.items():
+        settings = {"served_model_name": name, **table}
+        tokens = {
+            setting: [Token(keyword=f"{place} [{name}] {setting}", value=_text(value))]
+            for setting, value in settings.items()
+        }
+        yield labels[name], Sources({**sources.flags, **tokens}, sources.env, sources.file)
+
+
+def _problems(place: str, table: Any) -> Iterator[str]:
+    if not isinstance(table, dict):
+        yield f"{place} is not a table of settings"
+        return
+    if not table.get("model"):
+        yield f"{place}: model is required, a directory or a hub id"
+    known = set(NUMBERS).union(*map(setting_names, INNER_STAGES.values()))
+    known -= _OF_ALL | setting_names(BusConfig)
+    for setting in table:
+        if setting not in known:
+            yield f'{place}: no setting "{setting}" of a model{nearest(setting, known)}'
+
+
+def _text(value: Any) -> str:
+    """Returns a value as a flag has it."""
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    if isinstance(value, dict):
+        return msgspec.json.encode(value).decode()
+    return str(value)
