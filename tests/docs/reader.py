@@ -57,7 +57,7 @@ def environment(home: Path) -> dict[str, str]:
     pip = {"PIP_CACHE_DIR": str(own / ".cache" / "pip")}
     if (own / ".config" / "pip" / "pip.conf").is_file():
         pip["PIP_CONFIG_FILE"] = str(own / ".config" / "pip" / "pip.conf")
-    return {**pip, **kept, "HOME": str(home), "TURNWIRE_PORT": "0"}
+    return {**pip, **kept, "HOME": str(home), "TURNWIRE_PORT": "0", "TURNWIRE_INSPECT_PORT": "0"}
 
 
 class Reader:

@@ -208,7 +208,7 @@ def _first_request(plan: UpPlan, url: str) -> str:
         "model": plan.model,
         "max_tokens": 500,
         "stream": True,
-        "messages": [{"role": "user", "content": "Who are you?"}],
+        "messages": [{"role": "user", "content": "Hello."}],
     }
     key = ""
     if plan.frontend.api_keys_file:
