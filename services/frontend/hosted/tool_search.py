@@ -19,6 +19,12 @@ MAX_FOUND: Final = 5
 """The most tools that a search returns, as Anthropic's."""
 PATTERN_S: Final = 0.5
 """The most seconds that a regular expression may take: the model may write one that never ends."""
+MAX_REPEATS: Final = 1000
+"""The most repeats of a pattern's part, with those of the parts around it: each is compiled."""
+_COUNT = re.compile(r"\{[\d,]*\}")
+_NUMBER = re.compile(r"\d+")
+_FOREIGN = re.compile(r"\(\?(?:R|&|P>|[+-]?\d|\||[a-zA-Z]*[be])|(?<!\\)\{(?![\d,]*\})|\\L<")
+"""Recursion, alternatives that share groups, flags for the best match, fuzzy matches and lists."""
 _REPEATS: Final = 1.5
 """BM25's k1: how much a word counts that a tool repeats."""
 _LENGTH_WEIGHT: Final = 0.75
@@ -46,10 +52,7 @@ def find_tools(kind: HostedKind, argument: str, tools: Sequence[ToolSpec]) -> li
 def _matching(pattern: str, tools: Sequence[ToolSpec]) -> list[str]:
     """Returns the tools that a regular expression matches, first those with a matching name. Case
     does not count."""
-    try:
-        compiled = regex.compile(pattern, regex.IGNORECASE)
-    except (regex.error, RecursionError, OverflowError) as error:
-        raise InvalidPattern(str(error)) from error
+    compiled = _compiled(pattern)
     names = [_name(tool) for tool in tools]
     texts = ["\n".join(_texts(tool)) for tool in tools]
     deadline = time.monotonic() + PATTERN_S
@@ -57,6 +60,20 @@ def _matching(pattern: str, tools: Sequence[ToolSpec]) -> list[str]:
     by_text = _found_in(compiled, texts, deadline)
     found = dict.fromkeys([*by_name, *by_text])
     return [names[index] for index in found][:MAX_FOUND]
+
+
+def _compiled(pattern: str) -> "regex.Pattern[str]":
+    """Compiles a pattern of Python's re. Raises InvalidPattern, also for what would need much
+    memory or has no limit of time: many repeats, and what only `regex` knows."""
+    counts = [max(map(int, _NUMBER.findall(count)), default=1) for count in _COUNT.findall(pattern)]
+    if math.prod(max(count, 1) for count in counts) > MAX_REPEATS:
+        raise InvalidPattern("too many repeats")
+    if _FOREIGN.search(pattern):
+        raise InvalidPattern("unknown syntax")
+    try:
+        return regex.compile(pattern, regex.IGNORECASE)
+    except (regex.error, RecursionError, OverflowError) as error:
+        raise InvalidPattern(str(error)) from error
 
 
 def _found_in(compiled: "regex.Pattern[str]", texts: Sequence[str], deadline: float) -> list[int]:
@@ -103,8 +120,8 @@ def _word_counts(tool: ToolSpec) -> Counter[str]:
     counts: Counter[str] = Counter()
     for word in _words(_name(tool)):
         counts[word] += _NAME_WEIGHT
-    for text in _texts(tool):
-        counts.update(_words(text))
+    for word, times in Counter(_WORD.findall("\n".join(_texts(tool)))).items():
+        counts[_stem(word.lower())] += times
     return counts
 
 

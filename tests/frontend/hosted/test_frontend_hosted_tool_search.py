@@ -82,6 +82,26 @@ def test_invalid_patterns(pattern: str) -> None:
         find_tools("tool_search_regex", pattern, TOOLS)
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("((((a{99}){99}){99}){99})", "a{1,100000000}", "(?:a{0,40}){30}"),
+        *("(?R)(?R)", "(?1)(a(?1)?)", "(?&x)", "(?P>x)", "(?|(a)|(b))"),
+        *("(?:abc){e<=20}", "(?b)a", "(?ie:a)", r"\L<names>"),
+    ],
+)
+def test_expensive_patterns_and_those_of_no_re_are_refused(pattern: str) -> None:
+    with pytest.raises(InvalidPattern):
+        find_tools("tool_search_regex", pattern, TOOLS)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["get(?i:W)eather", "(?P<a>get)(?!x)W", r"w\w{2,9}r\{?", "(?<=get)w"]
+)
+def test_patterns_of_re_are_served(pattern: str) -> None:
+    assert find_tools("tool_search_regex", pattern, TOOLS)[0] == "getWeather"
+
+
 def test_pattern_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tool_search, "PATTERN_S", 0.05)
     slow = [tool("t", "a" * 5000 + "!")]
