@@ -55,12 +55,16 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 @asynccontextmanager
 async def own_stack(
-    arguments: Sequence[str] = (), start_s: float = START_S, root: Path = ROOT
+    arguments: Sequence[str] = (),
+    start_s: float = START_S,
+    root: Path = ROOT,
+    path: Sequence[Path] = (),
 ) -> AsyncIterator[Running]:
     """Starts `turnwire up` on a free port with `bench/scripts`, or another engine, and ends it.
 
     `arguments` follow its own; `root`: the checkout that runs; another one than this runs in its
-    own environment, if it has one. Raises StackFailed.
+    own environment, if it has one. `path`: folders with packages that take the place of installed
+    ones. Raises StackFailed.
     """
     STATE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="turnwire-bench-") as name:
@@ -80,7 +84,7 @@ async def own_stack(
         ]
         # `turnwire up` refuses variables of Turnwire that it does not know.
         env = {name: value for name, value in os.environ.items() if name != PEERS}
-        env["PYTHONPATH"] = str(root)
+        env["PYTHONPATH"] = os.pathsep.join(map(str, (root, *path)))
 
         async def is_ready() -> bool:
             return ready.exists()
