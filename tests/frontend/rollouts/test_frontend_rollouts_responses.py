@@ -10,7 +10,7 @@ import pytest
 
 from services.runtime.config import FrontendConfig
 from tests.frontend.rollouts.token_turns import HELLO, Agent, Block, TokenGateway, rollout
-from tests.kit.bodies import MODEL, Json, function, responses
+from tests.kit.bodies import MODEL, Json, function, messages, responses
 from tests.kit.frontend import Served, serving
 from tests.kit.search_provider import provider
 from tests.kit.waiting import eventually
@@ -143,3 +143,22 @@ async def test_codex_gets_the_etag_of_its_models(served: Served) -> None:
     for stream in (False, True):
         reply = await served.post(f"{prefix}/v1/responses", responses(stream=stream))
         assert (reply.status, reply.headers["x-models-etag"]) == (200, etag)
+
+
+async def test_thread_belongs_to_its_rollout(served: Served) -> None:
+    agent = await rollout(served)
+
+    async def send(path: str, thread: Json) -> Json:
+        reply = await served.post(f"{path}/v1/messages", messages(thread=thread))
+        document: Json = reply.json
+        return document
+
+    first = await send(f"/rollouts/{agent.id}", {"type": "create"})
+    following = {"type": "continue", "previous_message_id": first["id"]}
+    other = await rollout(served)
+    for path in ("", f"/rollouts/{other.id}"):
+        refused = await send(path, following)
+        assert refused["error"]["details"]["error_code"] == "thread_not_found"
+    assert (await send(f"/rollouts/{agent.id}", following))["type"] == "message"
+    (sample,) = await agent.samples()
+    assert len(sample["turns"]) == 2
