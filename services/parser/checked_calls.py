@@ -53,7 +53,10 @@ class CheckedCalls:
 
     def before(self, tokens: int) -> None:
         """Notes that text is parsed next that comes after the first `tokens` tokens."""
-        if self.may_repeat and not self._log.is_held and self._parser.is_outside_calls:
+        if not self.may_repeat or self._log.is_held:
+            return
+        # A blank token that is kept would come without its log probability in the second attempt.
+        if self._stream.context.logprobs is None and self._parser.is_outside_calls:
             self.kept = max(self.kept, tokens)
 
     def hold(self, events: Sequence[BlockEvent]) -> None:

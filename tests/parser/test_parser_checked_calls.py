@@ -84,6 +84,10 @@ class Client:
     cursor: Cursor = field(default_factory=Cursor)
     got: list[Any] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
+    scored: list[bool] = field(default_factory=list)
+    """For each id, whether its log probability came with it."""
+    places: list[tuple[int, int, int]] = field(default_factory=list)
+    """Block, place and number of each token of a block."""
     interrupted: Interrupted | None = None
 
     def read(self, parse: TurnParse) -> None:
@@ -102,8 +106,14 @@ class Client:
         elif isinstance(taken, OutputTokens):
             assert taken.at == len(self.ids)
             self.ids += taken.ids
+            self.scored += [
+                token is not None for token in taken.logprobs or [None] * len(taken.ids)
+            ]
         elif not isinstance(taken, Verdict):
             self.got.append(taken)
+            if isinstance(taken, Delta):
+                tokens = taken.logprobs or []
+                self.places += [(taken.block, token.at, token.index) for token in tokens]
 
     @property
     def blocks(self) -> list[Any]:
@@ -149,11 +159,16 @@ def decode(
     raw = msgspec.Raw(msgspec.json.encode(context))
     while at < len(ids) or not at:
         size = max(client.chance.choice((1, 1, 2, 9)), resumed - at)
-        shard.parse(TokenEntry("t", 1, at, list(ids[at : at + size]), raw, cached=2), "w")
+        new = list(ids[at : at + size])
+        rows = None
+        if context.logprobs is not None:
+            rows = [[(one, -0.5)] * (number >= resumed) for number, one in enumerate(new, at)]
+        shard.parse(TokenEntry("t", 1, at, new, raw, cached=2, logprobs=rows), "w")
         at += max(size, 1)
         if client.chance.random() < 0.5:
             client.read(shard.turns["t"])
-    finish = GONE if dies else TokenFinish(reason, stop_id)
+    scores = [(END, -0.5)] if context.logprobs is not None and stop_id else None
+    finish = GONE if dies else TokenFinish(reason, stop_id, logprobs=scores)
     shard.parse(TokenEntry("t", 1, len(ids), finish=finish), "w")
     client.read(shard.turns["t"])
     return shard.turns["t"]
@@ -186,41 +201,50 @@ def prose_of(family: Family, chance: random.Random) -> str:
 @for_each(CALLING)
 def test_client_gets_the_text_before_the_opener_and_the_second_attempt(family: Family) -> None:
     """Also where the opener is inside of a token, and the second worker dies, too."""
-    for chance in chances(f"again {family.name}", 120, quick=12):
+    for chance in chances(f"again {family.name}", 120, quick=4):
         turn = damaged_turn(family, chance)
         prose = prose_of(family, chance)
         vocabulary = Pieces()
         first = vocabulary.ids(cut(prose + turn.raw, chance))
         client = Client(chance)
         stop_id = chance.choice((None, END))
-        checked = context_of(family.name, check_calls=chance.choice(("syntax", "schema")))
-        plain = context_of(family.name)
+        options: dict[str, Any] = {"logprobs": chance.choice((None, 0))}
+        rule = chance.choice(("syntax", "schema"))
+        checked = context_of(family.name, check_calls=rule, **options)
+        plain = context_of(family.name, **options)
         decode(vocabulary, checked, first, client, stop_id=stop_id)
 
         output = first
-        discarded = 0
+        discarded = kept = 0
         if client.interrupted is not None:
             call = client.interrupted.broken_call
             assert call is not None
-            kept = unpack_ids(client.interrupted.token_ids)
-            assert kept == first[: len(kept)] == client.ids
+            before = unpack_ids(client.interrupted.token_ids)
+            kept = len(before)
+            assert before == first[:kept] == client.ids
             assert not [event for event in client.got if isinstance(event, Dispatch)]
-            output = kept + vocabulary.ids(cut(second_text(family, chance), chance))
+            output = before + vocabulary.ids(cut(second_text(family, chance), chance))
             again = replace(checked, broken_call=call)
             if chance.random() < 0.3:
-                half = chance.randint(len(kept), len(output))
-                decode(vocabulary, again, output[:half], client, resumed=len(kept), dies=True)
+                half = chance.randint(kept, len(output))
+                decode(vocabulary, again, output[:half], client, resumed=kept, dies=True)
                 assert client.interrupted.broken_call is None
                 assert unpack_ids(client.interrupted.token_ids) == output[:half]
-            parse = decode(vocabulary, again, output, client, resumed=len(kept), stop_id=stop_id)
+            parse = decode(vocabulary, again, output, client, resumed=kept, stop_id=stop_id)
             discarded = call.tokens
             for entry in entries(parse, vocabulary)[:1]:
-                assert entry.ids.startswith(pack_ids(kept))
+                assert entry.ids.startswith(pack_ids(before))
 
         whole = Client(chance)
         expected = decode(vocabulary, plain, output, whole, stop_id=stop_id)
         assert client.blocks == whole.blocks, (turn, prose)
         assert client.ids == whole.ids == output + [END] * (stop_id is not None)
+        assert client.scored == whole.scored
+        # A block may begin in the last token that was kept.
+        assert [place for place in whole.places if place not in client.places] in (
+            [],
+            [place for place in whole.places if place[2] == kept - 1],
+        )
         usage = client.finish.usage
         assert (usage.output, usage.discarded) == (len(client.ids) + discarded, discarded)
         assert replace(client.finish, usage=whole.finish.usage) == whole.finish
