@@ -2,7 +2,7 @@
 into an issue."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -81,7 +81,11 @@ def findings(
     if url is not None:
         yield check_server(url, key)
     explicit = instance is not None or loaded["frontend"].origins["nats_url"] != "default"
-    urls = instance.urls if instance is not None else [url] if url is not None else []
+    urls: Sequence[str] = []
+    if url is not None:
+        urls = [url]
+    elif instance is not None and instance.nats_url == frontend.bus.nats_url:
+        urls = instance.urls
     yield from run(doctor_bus.check(frontend.bus, explicit, listen_s, urls))
     if instance is None:
         yield doctor_machine.check_port(frontend)
