@@ -61,22 +61,14 @@ class ThreadTurn(Struct, frozen=True):
         """The record of the reply. A summary replaces everything before it, as in the client's
         history."""
         reply = Raw(_encode({"role": "assistant", "content": answer.content}))
-        if is_summary(answer):
-            return StoredReply(
-                id=answer.id, created=created, tenant=tenant, messages=[reply], head=self.head
-            )
-        messages = [*self.messages, reply]
-        if self.previous is None:
-            return StoredReply(
-                id=answer.id, created=created, tenant=tenant, messages=messages, head=self.head
-            )
-        return StoredReply(
-            id=answer.id,
-            created=created,
-            tenant=tenant,
-            messages=messages,
-            previous=self.previous.id,
+        record = StoredReply(
+            id=answer.id, created=created, tenant=tenant, messages=[*self.messages, reply]
         )
+        if is_summary(answer):
+            return replace(record, messages=[reply], head=self.head)
+        if self.previous is None:
+            return replace(record, head=self.head)
+        return replace(record, previous=self.previous.id)
 
 
 def with_history(
