@@ -81,8 +81,12 @@ def calls_of(api: str, answer: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def verdict(api: str, answer: Mapping[str, Any]) -> str:
-    """`valid`, or what is wrong first."""
-    calls = calls_of(api, answer)
+    """`valid`, or what is wrong first. `cut`: the turn ended at its limit of tokens."""
+    found = _judge(calls_of(api, answer))
+    return "cut" if found != "valid" and _is_cut(answer) else found
+
+
+def _judge(calls: Sequence[tuple[str, Any]]) -> str:
     if not calls:
         return "no call"
     for name, arguments in calls:
@@ -96,6 +100,12 @@ def verdict(api: str, answer: Mapping[str, Any]) -> str:
         except jsonschema.ValidationError:
             return "not of the schema"
     return "valid"
+
+
+def _is_cut(answer: Mapping[str, Any]) -> bool:
+    reasons = [answer.get("stop_reason"), answer.get("status")]
+    reasons += [choice.get("finish_reason") for choice in answer.get("choices", ())]
+    return not {"max_tokens", "incomplete", "length"}.isdisjoint(reasons)
 
 
 async def measure(

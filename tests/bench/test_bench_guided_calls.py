@@ -41,6 +41,7 @@ def test_calls_are_judged_alike_in_each_api(api: str) -> None:
 def test_unreadable_arguments_and_answers_without_a_call_are_not_valid() -> None:
     assert verdict("chat", answer("chat", TOOLS[0]["name"], '{"path"')) == "not JSON"
     assert verdict("messages", {"content": []}) == "no call"
+    assert verdict("messages", {"content": [], "stop_reason": "max_tokens"}) == "cut"
 
 
 @for_each(list(SCHEMAS))
