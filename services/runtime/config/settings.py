@@ -569,16 +569,14 @@ class UpConfig(Config):
     demo_vision: bool = False
     """Let the demo model get images, as a model with vision does; it calls them `image`."""
     models: Table = field(default_factory=dict)
-    """File with several models to serve, a table of settings for each (docs/several-models.md):
-    TOML, YAML or JSON."""
+    """File with several models (docs/several-models.md)."""
     state_dir: str | None = None
     """Directory for the demo model and the sealing key; default: `turnwire` in the user's state
     directory."""
     metrics_host: str = "127.0.0.1"
     """Address for the metrics of all processes."""
     metrics_port: Port | None = None
-    """Port that serves the metrics of all processes at /metrics; 0: a free one; default: they are
-    not served."""
+    """Port for the metrics of all processes; 0: a free one; default: they are not served."""
     inspect: bool = False
     """Serve the inspector too, a page that shows turns and sessions (`turnwire inspect`)."""
     inspect_port: Port = 8090
