@@ -1,7 +1,8 @@
 """Reduces the schemas of tools to what grammars can enforce: members, types, literals and limits of
 numbers and lengths. A library accepts each outline, and what fits a schema fits its outline."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -11,9 +12,24 @@ from services.families.tool_types import json_type, resolved, types_of
 from services.guides.tool_schemas import LITERAL, definitions, literals_of, stated_types
 
 _UNIONS: Final = ("anyOf", "oneOf")
+_MAX_OUTLINES: Final = 1 << 16
+"""Characters of the outlines in a grammar. llguidance refuses grammars of some ten times that, and
+takes seconds for them."""
 _MAX_LENGTH: Final = 1024
 """Limits of lengths beyond it are left out: a grammar would have to count."""
 _MAX_NUMBER: Final = 2**53
+
+
+def outlined_tools(tools: Iterable[ToolSpec], *, quoted: bool) -> list[ToolSpec]:
+    """The tools as `outlined_tool` returns them, as far as a grammar has room; the others stay."""
+    room = _MAX_OUTLINES
+    outlined: list[ToolSpec] = []
+    for tool in tools:
+        outline = outlined_tool(tool, quoted=quoted)
+        if outline is not tool:
+            room -= len(json.dumps(outline.schema))
+        outlined.append(outline if room >= 0 else tool)
+    return outlined
 
 
 def outlined_tool(tool: ToolSpec, *, quoted: bool) -> ToolSpec:

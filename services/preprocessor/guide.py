@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from schemas.conversation import Conversation
 from schemas.frames import ThoughtBudget
 from services.families.writing import Tags
-from services.guides.outline import outlined_tool
+from services.guides.outline import outlined_tools
 from services.guides.promises import may_call
 from services.guides.turn import TurnForm, turn_grammar
 from services.guides.writer import Unguidable
@@ -103,7 +103,7 @@ def _grammar(form: TurnForm, setup: ModelSetup, stop_ids: list[int], *, outlined
     family = setup.family
     if outlined:
         quoted = not isinstance(family.style.arguments, Tags)
-        form = replace(form, tools=[outlined_tool(tool, quoted=quoted) for tool in form.tools])
+        form = replace(form, tools=outlined_tools(form.tools, quoted=quoted))
     try:
         grammar, _ = turn_grammar(form, family, setup.tokenizer.added, stop_ids)
     except Unguidable:

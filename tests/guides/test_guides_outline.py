@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from schemas.conversation import ToolSpec
 from services.families import find_family
-from services.guides.outline import outlined_tool
+from services.guides.outline import outlined_tool, outlined_tools
 from services.guides.turn import TurnForm, turn_grammar
 from tests.guides.random_model import ByteTokenizer
 from tests.kit.every import for_rows
@@ -134,3 +134,15 @@ def test_strict_and_freeform_tools_stay() -> None:
         ToolSpec("t", kind="custom", schema=TYPICAL),
     ):
         assert outlined_tool(tool, quoted=True) is tool
+
+
+def test_schemas_beyond_the_room_of_a_grammar_are_left_out() -> None:
+    big = {"type": "object", "properties": {"a": {"enum": [f"v{n}" * 4 for n in range(500)]}}}
+    tools = [ToolSpec(f"t{n}", schema=big) for n in range(50)]
+    made = outlined_tools(tools, quoted=True)
+    count = sum(bool(tool.strict) for tool in made)
+    assert 3 < count < 25
+    assert [tool.strict for tool in made] == [True] * count + [None] * (50 - count)
+    grammar, _ = turn_grammar(TurnForm(tools=made), find_family("hermes"))
+    lark = llguidance.LLMatcher.grammar_from_lark(grammar)
+    assert not llguidance.LLMatcher(TOKENIZER.library, lark).is_error()
