@@ -19,17 +19,21 @@ from schemas import subjects
 from schemas.errors import TurnwireError
 from services.cli.common import UsageError, read_text, reserve_ports
 from services.cli.instances import load_bus, newest_instance
+from services.cli.observer import observing
 from services.cli.registry import BUS_SETTINGS, Command
 from services.cli.signals import run, status_of
+from services.images.store import ImageStore
 from services.runtime.bus import Delivery
-from services.runtime.config import BusConfig, Count, Port
+from services.runtime.config import BusConfig, Count, ImageStoreConfig, Port, ServiceConfig
 from services.runtime.config.loader import Sources
 from services.runtime.config.masking import mask_servers
+from services.runtime.observability.telemetry import open_log
 from services.runtime.request_headers import AllowedHosts, is_loopback, replace_invalid_bytes
 from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.tokenizer_files import load_backend
 from turnwire_tools.inspector import recording
 from turnwire_tools.inspector.fold import MIB, Fold
+from turnwire_tools.inspector.images import Images
 from turnwire_tools.inspector.server import InspectorServer
 from turnwire_tools.inspector.tokens import text_of
 from turnwire_tools.tap import messages
@@ -58,7 +62,10 @@ class InspectorFlags:
     max_turns: Count = 20_000
     """Turns that are kept; the oldest are dropped."""
     memory_mb: Count = 256
-    """Memory for prompts that the next ones are compared with, and again for answers."""
+    """Memory for prompts that the next ones are compared with, and again for texts."""
+    texts: bool = True
+    """Show the words of conversations. `--no-texts`: only sizes, times, names of tools and
+    causes."""
 
 
 def inspect(
@@ -67,8 +74,8 @@ def inspect(
     *file: Path,
     flags: Annotated[InspectorFlags, Parameter(name="*")] = InspectorFlags(),
 ) -> int:
-    """Serves a page that shows sessions and turns: time line, prompt, blocks, and what was computed
-    again and why.
+    """Serves a page that shows the conversations of agents, what each turn cost, and what was
+    computed again and why.
 
     Without a file it follows the bus until Ctrl-C.
 
@@ -85,7 +92,12 @@ async def _serve(sources: Sources, files: tuple[Path, ...], flags: InspectorFlag
     config = BusConfig() if files else load_bus(sources)
     vocabulary = await asyncio.to_thread(_vocabulary, flags.model, sources.env)
     decode = None if vocabulary is None else partial(text_of, vocabulary=vocabulary)
-    fold = Fold(max_turns=flags.max_turns, max_bytes=flags.memory_mb * MIB, decode=decode)
+    fold = Fold(
+        max_turns=flags.max_turns,
+        max_bytes=flags.memory_mb * MIB,
+        decode=decode if flags.texts else None,
+        texts=flags.texts,
+    )
     for path in files:
         for at, receiver, message in recording.read(str(path), read_text(path)):
             fold.take(message, at, receiver)
@@ -93,7 +105,10 @@ async def _serve(sources: Sources, files: tuple[Path, ...], flags: InspectorFlag
     source = ", ".join(path.name for path in files) or mask_servers(config.nats_url)
     key = required_key(flags)
     hosts = AllowedHosts.of(flags.allowed_hosts, flags.host, guarded=key is not None)
-    server = InspectorServer(fold, source, hosts, key=key, vocabulary=vocabulary)
+    images = Images()
+    server = InspectorServer(
+        fold, source, hosts, key=key, vocabulary=vocabulary, images=images, live=not files
+    )
 
     runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=0.1)
     await runner.setup()
@@ -103,21 +118,25 @@ async def _serve(sources: Sources, files: tuple[Path, ...], flags: InspectorFlag
         await site.start()
         print(f"turnwire inspect: {_address(runner, flags.host, key)}", flush=True)
         if not files:
-            return await _follow(config, fold)
+            return await _follow(config, fold, images)
         return await status_of(asyncio.get_running_loop().create_future())  # until Ctrl-C
     finally:
         await runner.cleanup()
 
 
-async def _follow(config: BusConfig, fold: Fold) -> int:
+async def _follow(config: BusConfig, fold: Fold, images: Images) -> int:
     def take(delivery: Delivery) -> None:
         message = messages.of_turn(delivery.subject, delivery.data)
-        fold.take(message, time.time(), messages.receiver_of(delivery.subject))
+        now = messages.sent_at(message, time.time())
+        fold.take(message, now, messages.receiver_of(delivery.subject))
 
     with suppress(OSError):
         os.nice(NICE)
-    # One subscription, which keeps the order of all messages.
-    return await follow(config, "inspect", [subjects.ALL], take)
+    log = open_log(ServiceConfig(log_level="error"))
+    async with observing(config, "inspect-images") as bus:
+        images.connect(ImageStore(bus, ImageStoreConfig(), log))
+        # One subscription, which keeps the order of all messages.
+        return await follow(config, "inspect", [subjects.ALL], take)
 
 
 def _vocabulary(model: str | None, env: Mapping[str, str]) -> Vocabulary | None:

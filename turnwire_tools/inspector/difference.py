@@ -4,11 +4,13 @@ that costs. Pure."""
 from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from schemas.conversation import Call, Part, Reasoning, Text
 from services.ledger.difference import Change, ComparedPrompt, difference, system_changes
 from services.preprocessor.strip import strip_preamble
-from turnwire_tools.inspector.turns import Departure, InspectedTurn, StoredPrompt
+from turnwire_tools.inspector.prompts import StoredPrompt
+from turnwire_tools.inspector.turns import Departure, InspectedTurn
 
 OPENING_TOKENS = 12
 """A prompt's last tokens open the answer. Templates write them differently once the answer is
@@ -102,6 +104,12 @@ def compare(
     shown = slice(max(0, found.at - AHEAD), found.at + AROUND)
     was = decode((before.ids + previous.ids)[shown])
     return found.departure(cause, reason, again=result.again, was=was, now=decode(now.ids[shown]))
+
+
+def without_texts(departure: Departure) -> Departure:
+    """The difference without words of either conversation."""
+    changes = [replace(change, was="", now="") for change in departure.changes]
+    return replace(departure, changes=changes, was="", now="")
 
 
 def _by_messages(found: _Found) -> Departure:

@@ -1,8 +1,8 @@
 """Folds the messages of a bus into sessions and turns, within a bound of memory. Pure.
 
-Messages come decoded (`turnwire_tools.tap.messages`), in their order, with the time of their
-arrival. Tokens and events may come twice or not at all: replays and repeats are dropped, and gaps
-are marked.
+Messages come decoded (`turnwire_tools.tap.messages`), in their order, with the time at which their
+process sent them. Tokens and events may come twice or not at all: replays and repeats are dropped,
+and gaps are marked.
 """
 
 from collections import OrderedDict, defaultdict
@@ -10,35 +10,53 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import msgspec
-from cachetools import LRUCache
-
 from schemas import events, frames
 from schemas.control import Cancel, Replay
+from schemas.conversation import Conversation
+from schemas.errors import ErrorInfo
 from schemas.events import Failed, Finish
+from services.preprocessor.strip import strip_preamble
 from services.runtime.streams.turn_log import LoggedEvent, Verdict
 from services.tokenization.block_keys import with_images
 from services.tokenization.segments import TokenIds
-from turnwire_tools.inspector.difference import Decode, answer_parts, compare, computed_again
+from turnwire_tools.inspector import labels
+from turnwire_tools.inspector.conversation import (
+    Heads,
+    addition,
+    latest_messages,
+    share_texts,
+)
+from turnwire_tools.inspector.difference import (
+    Decode,
+    answer_parts,
+    compare,
+    computed_again,
+    without_texts,
+)
 from turnwire_tools.inspector.prefill import PrefillRate
+from turnwire_tools.inspector.prompts import PromptStore, StoredPrompt
 from turnwire_tools.inspector.sessions import SessionFinder
-from turnwire_tools.inspector.turns import MAX_TEXT, InspectedBlock, InspectedTurn, StoredPrompt
+from turnwire_tools.inspector.turns import InspectedBlock, InspectedTurn
 from turnwire_tools.tap.turns import CONTINUED
 
 MAX_ANCESTORS = 2000
 MIB = 1024 * 1024
-
-_decode_context = msgspec.json.Decoder(frames.ParseContext).decode
 
 
 class Fold:
     """The turns of a deployment."""
 
     def __init__(
-        self, *, max_turns: int = 20_000, max_bytes: int = 256 * MIB, decode: Decode | None = None
+        self,
+        *,
+        max_turns: int = 20_000,
+        max_bytes: int = 256 * MIB,
+        decode: Decode | None = None,
+        texts: bool = True,
     ) -> None:
-        """`max_bytes`: for prompts that the next ones are compared with, and again for answers.
-        `decode`: text of tokens."""
+        """`max_bytes`: for prompts that the next ones are compared with, and again for texts.
+        `decode`: text of tokens. `texts`: False: no view has words of a conversation."""
+        self.texts = texts
         self.turns: OrderedDict[str, InspectedTurn] = OrderedDict()
         """Turns by id, oldest first."""
         self.sessions: dict[str, list[str]] = {}
@@ -49,13 +67,15 @@ class Fold:
         self._max_turns = max_turns
         self._max_bytes = max_bytes
         self._characters = 0
-        """Characters of all blocks."""
-        self._prompts: LRUCache[str, StoredPrompt] = LRUCache(max_bytes, lambda prompt: prompt.size)
+        """Characters of all questions, results and answers."""
+        self._heads = Heads(texts=texts)
+        self.prompts = PromptStore(max_bytes)
         self._finder = SessionFinder(self.turns, self.sessions, max_turns)
         self._decode = decode
 
     def take(self, message: Any, now: float, receiver: str = "") -> None:
-        """Takes a message that came at this Unix time. `receiver`: the last part of its subject."""
+        """Takes a message that was sent at this Unix time. `receiver`: the last part of its
+        subject."""
         match message:
             case frames.EventFrame():
                 for entry in message.entries:
@@ -92,13 +112,6 @@ class Fold:
             yield previous
             turn = previous
 
-    def context(self, turn: InspectedTurn) -> frames.ParseContext | None:
-        """How the turn's output is parsed, where that is still known."""
-        prompt = self._prompts.get(turn.id)
-        if prompt is None or not prompt.context:
-            return None
-        return _decode_context(prompt.context)
-
     def _changed(self, turn: InspectedTurn) -> None:
         turn.again = sum(computed_again(turn))
         for names in self._watchers.values():
@@ -116,9 +129,14 @@ class Fold:
             return
 
         conversation = request.conversation
-        client = (conversation.client.user_agent or "").partition(" ")[0]
+        client = conversation.client
         turn = InspectedTurn(
-            id=request.turn, time=now, model=conversation.model, client=client, session=request.turn
+            id=request.turn,
+            time=now,
+            model=conversation.model,
+            client=(client.user_agent or "").partition(" ")[0],
+            session=request.turn,
+            key=client.tenant or "",
         )
         messages = len(conversation.messages)
         tools = len(conversation.tools)
@@ -127,11 +145,32 @@ class Fold:
         self._finder.place(turn, conversation)
         for title in self._finder.find_parent(turn, conversation.client):
             self._changed(title)
+        conversation = self._add(turn, conversation)
 
         self.turns[turn.id] = turn
         self._changed(turn)
-        self._prompts[turn.id] = StoredPrompt(conversation, frames.unpack_array(b""))
+        self.prompts.put(turn.id, StoredPrompt(conversation, frames.unpack_array(b"")))
         self._forget_oldest()
+
+    def _add(self, turn: InspectedTurn, conversation: Conversation) -> Conversation:
+        """Finds what a request adds to its session. Returns the conversation, with the texts of the
+        previous one where they are the same."""
+        before = None
+        stored = self.prompts.get(turn.previous)
+        if stored is not None:
+            conversation = share_texts(conversation, stored.conversation)
+            before = strip_preamble(stored.conversation)
+        prompt = strip_preamble(conversation)
+        if before is None and turn.previous in self.turns:
+            before = latest_messages(prompt)
+
+        added = addition(prompt, before, self._heads.take(prompt), texts=self.texts)
+        turn.addition = added
+        words = labels.question(added.items)
+        turn.asks = any(item.kind == "user" for item in added.items)
+        turn.label = words or labels.results_label(added.items)
+        self._characters += added.characters
+        return conversation
 
     def _generate(
         self, turn: InspectedTurn, request: frames.GenerateRequest, now: float, worker: str
@@ -143,6 +182,8 @@ class Fold:
         ids = frames.unpack_array(with_images(request.prompt, request.images))
         if ids:
             turn.prompt = len(ids)
+        turn.held_for = request.held_for
+        turn.held_s = request.held_s
         if request.held_for and not was_refused:
             text = (
                 f"{request.held_s:.3f} s, until {request.held_for} had computed the beginning of "
@@ -165,21 +206,22 @@ class Fold:
     def _store_prompt(self, turn: InspectedTurn, ids: TokenIds, context: bytes) -> None:
         """Keeps the ids of a prompt, and compares them with the previous one, unless that is
         done."""
-        stored = self._prompts.get(turn.id)
+        stored = self.prompts.get(turn.id)
         if stored is None or (ids and stored.ids == ids):
             return
         prompt = StoredPrompt(stored.conversation, ids, context)
-        if prompt.size <= self._prompts.maxsize:
-            self._prompts[turn.id] = prompt
+        self.prompts.put(turn.id, prompt)
         self._compare(turn, prompt)
 
     def _compare(self, turn: InspectedTurn, prompt: StoredPrompt) -> None:
         previous = self.turns.get(turn.previous)
-        if previous is not None:
-            before = self._prompts.get(previous.id)
-            turn.difference = compare(
-                turn, prompt, previous, before, ancestors=self.ancestors(turn), decode=self._decode
-            )
+        if previous is None:
+            return
+        before = self.prompts.get(previous.id)
+        found = compare(
+            turn, prompt, previous, before, ancestors=self.ancestors(turn), decode=self._decode
+        )
+        turn.difference = found if self.texts else without_texts(found)
 
     def _cancel(self, turn: InspectedTurn, cancel: Cancel, now: float) -> None:
         if turn.has_ended or cancel.reason in CONTINUED:
@@ -221,7 +263,7 @@ class Fold:
 
         if entry.ids:
             turn.output = max(turn.output, len(turn.ids))
-            turn.first_output(now)
+            turn.first_token(now)
         self._changed(turn)
 
     def _events(self, entry: frames.EventEntry, now: float) -> None:
@@ -257,7 +299,7 @@ class Fold:
                     turn.calls += 1
             case events.Delta():
                 turn.first_output(now)
-                self._add_text(turn.blocks[-1], event.text)
+                self._characters += turn.blocks[-1].add(event.text)
             case events.Dispatch():
                 turn.blocks[-1].dispatch_ms = turn.ms_at(now)
                 turn.mark(now, "dispatch", f"{event.name} {event.call_id}")
@@ -265,23 +307,17 @@ class Fold:
                 turn.end_block(event, now)
             case events.Interrupted():
                 tokens = len(event.token_ids) // 4
-                reason = event.error.message
+                reason = _message(event.error, self.texts)
                 if event.broken_call is not None:
-                    reason = f"broken call, {event.broken_call.cause}"
-                text = f"{event.worker} after {tokens} tokens: {reason}"
+                    reason = f": broken call, {event.broken_call.cause}"
+                text = f"{event.worker} after {tokens} tokens{reason}"
                 turn.mark(now, "interrupted", text, trouble=True)
             case Failed(error):
                 turn.ms = turn.ms_at(now)
                 turn.state = "failed"
-                turn.finish = f"{error.kind}: {error.message}"
+                turn.finish = f"{error.kind}{_message(error, self.texts)}"
             case Finish():
                 self._finished(turn, event, now)
-
-    def _add_text(self, block: InspectedBlock, text: str) -> None:
-        if block.length < MAX_TEXT:
-            block.text += text
-            self._characters += len(text)
-        block.length += len(text)
 
     def _finished(self, turn: InspectedTurn, event: Finish, now: float) -> None:
         usage = event.usage
@@ -294,10 +330,14 @@ class Fold:
         turn.reasoning = usage.reasoning
         del turn.ids[usage.kept :]
 
-        if turn.placed_ms is not None and turn.ttft_ms is not None and turn.attempt == 1:
-            prefill_s = (turn.ttft_ms - turn.placed_ms) / 1000
+        first_ms = turn.decoded_ms or turn.ttft_ms
+        if turn.placed_ms is not None and first_ms is not None and turn.attempt == 1:
+            prefill_s = (first_ms - turn.placed_ms) / 1000
             self.rates[turn.model].add(turn.prompt - turn.cached, prefill_s)
-        prompt = self._prompts.get(turn.id)
+        if turn.kind == "background" and self.texts:
+            texts = (block.text for block in turn.blocks if block.kind == "text")
+            turn.title = labels.title("".join(texts))
+        prompt = self.prompts.get(turn.id)
         if prompt is not None:
             self._finder.answered(turn, prompt.conversation, answer_parts(turn))
 
@@ -307,18 +347,26 @@ class Fold:
     def _forget_oldest(self) -> None:
         """Drops turns until the others are within the bounds; the newest one stays."""
         while len(self.turns) > 1:
-            if len(self.turns) <= self._max_turns and self._characters <= self._max_bytes:
+            characters = self._characters + self._heads.characters
+            if len(self.turns) <= self._max_turns and characters <= self._max_bytes:
                 return
             self._forget()
 
     def _forget(self) -> None:
         """Drops the oldest turn."""
         name, turn = self.turns.popitem(last=False)
-        self._characters -= sum(len(block.text) for block in turn.blocks)
-        self._prompts.pop(name, None)
+        self._characters -= turn.characters
+        if turn.addition is not None:
+            self._heads.release(turn.addition.head)
+        self.prompts.drop(name)
         for waiting in self._watchers.values():
             waiting.pop(name, None)
         names = self.sessions[turn.session]
         names.remove(name)
         if not names:
             del self.sessions[turn.session]
+
+
+def _message(error: ErrorInfo, texts: bool) -> str:
+    """An error's message, which may quote the request."""
+    return f": {error.message}" if texts else ""

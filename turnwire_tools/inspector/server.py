@@ -6,24 +6,36 @@ The page has no content of its own: everything comes from `/api`. Each connectio
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
 import msgspec
 from aiohttp import web
+from msgspec import Struct
 
 from schemas.errors import Forbidden
 from services.runtime.request_headers import AllowedHosts
 from services.tokenization.detokenizer import Vocabulary
 from turnwire_tools.inspector.fold import Fold
+from turnwire_tools.inspector.images import Images
+from turnwire_tools.inspector.overview import Overview, overview
+from turnwire_tools.inspector.search import Hit, Query, hits
+from turnwire_tools.inspector.sections import Sections
 from turnwire_tools.inspector.tokens import tokens_of
-from turnwire_tools.inspector.turns import InspectedTurn
-from turnwire_tools.inspector.views import rows_of, search, session_view, turn_view
+from turnwire_tools.inspector.turns import InspectedTurn, Row
+from turnwire_tools.inspector.views import row_of, rows_of, session_view, turn_view
 
 TICK_S = 0.5
 ROWS_PER_TICK = 500
+MAX_SECTIONS = 40
+"""Turns of a conversation in one answer."""
+MAX_HITS = 100
+SEARCH_S = 0.02
+"""Time after which a search lets other requests pass."""
+MAX_MINUTES = 7 * 24 * 60
 PAGE = Path(__file__).parent / "page"
 TYPES = {
     ".html": "text/html",
@@ -44,6 +56,20 @@ _encode = msgspec.json.Encoder().encode
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+class FoundTurn(Struct, frozen=True):
+    """A turn that a search found."""
+
+    row: Row
+    hit: Hit
+
+
+class OverviewView(Struct, frozen=True):
+    """The overview with the rows of the turns that it names."""
+
+    overview: Overview
+    rows: dict[str, Row]
+
+
 class InspectorServer:
     """The web server of one fold."""
 
@@ -55,8 +81,14 @@ class InspectorServer:
         *,
         key: str | None,
         vocabulary: Vocabulary | None,
+        images: Images | None = None,
+        live: bool = True,
     ) -> None:
-        """`key`: what a browser has to present; None: nothing, for a loopback address."""
+        """`key`: what a browser has to present; None: nothing, for a loopback address. `live`:
+        turns come from a bus, not from files."""
+        self._images = images or Images()
+        self._live = live
+        self._sections = Sections(fold, vocabulary)
         self._fold = fold
         self._source = source
         self._hosts = hosts
@@ -74,7 +106,11 @@ class InspectorServer:
                 web.get("/", self._page),
                 web.get("/page/{name}", self._page),
                 web.get("/api/stream", self._stream),
+                web.get("/api/overview", self._overview),
                 web.get("/api/search", self._search),
+                web.get("/api/conversation", self._conversation),
+                web.get("/api/images/{hash}", self._image),
+                web.get("/api/turns/{id}/text", self._text),
                 web.get("/api/turns/{id}", self._turn),
                 web.get("/api/turns/{id}/tokens", self._tokens),
                 web.get("/api/sessions/{id}", self._session),
@@ -125,15 +161,67 @@ class InspectorServer:
             body=self._files[name], content_type=TYPES[Path(name).suffix], charset="utf-8"
         )
 
+    async def _overview(self, request: web.Request) -> web.Response:
+        """The turns of the last minutes; `minutes=0`: all."""
+        fold = self._fold
+        minutes = _number(request, "minutes", MAX_MINUTES)
+        newest = next(reversed(fold.turns.values()), None)
+        until = time.time() if self._live or newest is None else newest.time
+        since = until - 60.0 * minutes
+        if not minutes:
+            since = min((turn.time for turn in fold.turns.values()), default=until)
+        turns = fold.turns
+        found = overview(turns.values(), min(since, until), until)
+        names = {*found.slowest, *(row.worst for row in found.again)}
+        rows = {name: row_of(turns[name]) for name in names if name in turns}
+        return _json(OverviewView(found, rows))
+
     async def _search(self, request: web.Request) -> web.Response:
-        return _json(search(self._fold, request.query.get("q", "")))
+        query = Query(request.query.get("q", "")[:1000], texts=self._fold.texts)
+        found: list[FoundTurn] = []
+        pause_at = time.monotonic() + SEARCH_S
+        for hit in hits(self._fold, query) if query else ():
+            if hit is not None and hit.turn in self._fold.turns:
+                found.append(FoundTurn(row_of(self._fold.turns[hit.turn]), hit))
+            if len(found) == MAX_HITS:
+                break
+            if time.monotonic() > pause_at:
+                await asyncio.sleep(0)
+                pause_at = time.monotonic() + SEARCH_S
+        return _json(found)
+
+    async def _conversation(self, request: web.Request) -> web.Response:
+        """The sections of some turns of a session; those that are not kept are left out."""
+        names = request.query.get("turns", "").split(",")[:MAX_SECTIONS]
+        turns = (self._fold.turns.get(name) for name in names)
+        return _json([self._sections.section(turn) for turn in turns if turn is not None])
+
+    async def _text(self, request: web.Request) -> web.Response:
+        """All of one text of a turn: `of` is system, tools, parts or answer, `at` its index."""
+        turn = self._named(request)
+        texts = _texts(turn, request.query.get("of", "")) if self._fold.texts else []
+        at = _number(request, "at", len(texts))
+        if at >= len(texts):
+            raise web.HTTPNotFound(reason="this turn has no such text")
+        return _json({"text": texts[at]})
+
+    async def _image(self, request: web.Request) -> web.Response:
+        """An image of a request, if the bus has it and lets this command read it."""
+        found = None
+        if self._fold.texts:
+            found = await self._images.get(request.match_info["hash"])
+        if found is None:
+            raise web.HTTPNotFound(reason="this image cannot be read")
+        return web.Response(body=found.data, content_type=found.media_type)
 
     async def _turn(self, request: web.Request) -> web.Response:
         return _json(turn_view(self._fold, self._named(request)))
 
     async def _tokens(self, request: web.Request) -> web.Response:
         turn = self._named(request)
-        return _json(tokens_of(turn, self._fold.context(turn), self._vocabulary))
+        if not self._fold.texts:
+            raise web.HTTPForbidden(reason="turnwire inspect runs with --no-texts")
+        return _json(tokens_of(turn, self._fold.prompts.context(turn.id), self._vocabulary))
 
     def _named(self, request: web.Request) -> InspectedTurn:
         """The turn that a path names. Raises HTTPNotFound."""
@@ -163,6 +251,9 @@ class InspectorServer:
                     "source": self._source,
                     "turns": len(fold.turns),
                     "sessions": len(fold.sessions),
+                    "live": self._live,
+                    "texts": fold.texts,
+                    "images": self._images.available,
                 }
                 event = b"event: head\ndata: %b\n\nevent: rows\ndata: %b\n\n"
                 await response.write(event % (_encode(head), _encode(rows_of(fold, names))))
@@ -181,6 +272,23 @@ def _cookie(request: web.Request) -> str:
     """Browsers share cookies among the ports of a host. The port in the `Host` header may be
     anything."""
     return f"turnwire_inspect_{request.get_extra_info('sockname')[1]}"
+
+
+def _number(request: web.Request, name: str, most: int) -> int:
+    """A number in a query, from 0 to `most`; 0 where there is none."""
+    text = request.query.get(name, "")
+    return min(most, int(text)) if text.isascii() and text.isdigit() else 0
+
+
+def _texts(turn: InspectedTurn, of: str) -> Sequence[str]:
+    """The texts of one kind in a turn."""
+    if of == "answer":
+        return [block.text for block in turn.blocks]
+    if turn.addition is None:
+        return []
+    head = turn.addition.head
+    items = {"system": head.system, "tools": head.tools, "parts": turn.addition.items}
+    return [item.text for item in items.get(of, [])]
 
 
 def _json(value: object) -> web.Response:

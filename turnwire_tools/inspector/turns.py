@@ -4,13 +4,14 @@ from array import array
 from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from schemas import events, frames
-from schemas.conversation import Conversation
 from schemas.events import BlockKind
 from services.ledger.difference import Difference
 from services.runtime.streams.turn_log import Cursor
 from services.tokenization.segments import TokenIds
+from turnwire_tools.inspector.conversation import MAX_TEXT, Addition
 
 State: TypeAlias = Literal["received", "placed", "writing", "finished", "failed", "cancelled"]
 """`placed`: a worker was chosen and has sent no token; the last three are ends."""
@@ -43,8 +44,6 @@ cancelled.
 """
 ENDED: tuple[State, ...] = ("finished", "failed", "cancelled")
 MAX_MARKS = 400
-MAX_TEXT = 256 * 1024
-"""Characters of a block that are kept."""
 
 
 class TimeMark(Struct, frozen=True):
@@ -70,6 +69,14 @@ class InspectedBlock(Struct):
     length: int = 0
     """Characters that came; `text` has at most `MAX_TEXT`."""
     text: str = ""
+
+    def add(self, text: str) -> int:
+        """Adds text. Returns how many of its characters are kept."""
+        self.length += len(text)
+        if len(self.text) >= MAX_TEXT:
+            return 0
+        self.text += text
+        return len(text)
 
 
 class Departure(Difference, frozen=True, kw_only=True):
@@ -106,6 +113,14 @@ class Row(Struct, kw_only=True):
     """`Client.kind`."""
     parent: str = ""
     """The session of the agent that started this one; "": none is known."""
+    key: str = ""
+    """The name of the API key."""
+    label: str = ""
+    """The first words of the question; of a turn without one, what it received."""
+    asks: bool = False
+    """It has a question."""
+    title: str = ""
+    """The client requested a title for the session `parent`: this one."""
     state: State = "received"
     prompt: int = 0
     """Tokens, as `cached` and `output`."""
@@ -113,6 +128,7 @@ class Row(Struct, kw_only=True):
     """What the engine had of the prompt; before the end, what the worker reported or expects."""
     output: int = 0
     ttft_ms: float | None = None
+    """When the parser sent the first of the answer."""
     ms: float | None = None
     """The end."""
     calls: int = 0
@@ -137,6 +153,9 @@ class TurnDetails(Row):
     recall: str = ""
     tools: int = 0
     """Prompt tokens that define tools at its start, about."""
+    held_for: str = ""
+    """The turn that had to compute the beginning of the prompt first; "": none."""
+    held_s: float = 0.0
     expected: int = 0
     """Prompt tokens that the worker expected in the engine's cache."""
     max_tokens: int = 0
@@ -155,6 +174,10 @@ class InspectedTurn(TurnDetails):
     placed_attempt: int = 0
     """The newest attempt that was sent to a worker."""
     placed_ms: float | None = None
+    decoded_ms: float | None = None
+    """When the worker sent the first token."""
+    addition: Addition | None = None
+    """What the request adds to its session."""
     opened_by: tuple[int, str] = (0, "")
     """Attempt and parser of the newest stream."""
     ids: TokenIds = field(default_factory=lambda: array("I"))
@@ -166,13 +189,27 @@ class InspectedTurn(TurnDetails):
         return f"turn {self.id} {self.state}, {place}, {len(self.ids)} tokens"
 
     @property
+    def characters(self) -> int:
+        """Characters that are kept of its texts, without those of the head."""
+        own = 0 if self.addition is None else self.addition.characters
+        return own + sum(len(block.text) for block in self.blocks)
+
+    @property
+    def characters_per_token(self) -> float:
+        """An average of the session so far; 0: unknown."""
+        if self.addition is None or not self.prompt:
+            return 0.0
+        return self.addition.total / self.prompt
+
+    @property
     def has_ended(self) -> bool:
         """Whether nothing more will come."""
         return self.state in ENDED
 
     def ms_at(self, time: float) -> float:
-        """Milliseconds from the request to a Unix time."""
-        return round(1000.0 * (time - self.time), 2)
+        """Milliseconds from the request to a Unix time; 0 where the clock of another machine is
+        late."""
+        return max(0.0, round(1000.0 * (time - self.time), 2))
 
     def mark(self, time: float, kind: MarkKind, text: str = "", *, trouble: bool = False) -> None:
         """Adds a point to the time line, as long as there is room."""
@@ -205,17 +242,25 @@ class InspectedTurn(TurnDetails):
         self.parser = request.parser
         self.recall = request.recall
         self.reused = request.reused if request.recall else None
+        if self.addition is not None and request.images:
+            self.addition = replace(self.addition, images=request.images)
         if self.placed_ms is None:
             self.placed_ms = self.ms_at(now)
         if self.state == "received":
             self.state = "placed"
 
+    def first_token(self, now: float) -> None:
+        """The worker has decoded tokens."""
+        if self.decoded_ms is None:
+            self.decoded_ms = self.ms_at(now)
+        if not self.has_ended:
+            self.state = "writing"
+
     def first_output(self, now: float) -> None:
-        """The first output has come, if no other came before."""
-        if self.ttft_ms is not None:
-            return
-        self.ttft_ms = self.ms_at(now)
-        self.mark(now, "first")
+        """The parser has sent a part of the answer."""
+        if self.ttft_ms is None:
+            self.ttft_ms = self.ms_at(now)
+            self.mark(now, "first")
         if not self.has_ended:
             self.state = "writing"
 
@@ -246,18 +291,3 @@ class InspectedTurn(TurnDetails):
         if not event.complete:
             text += ", cut off"
         self.mark(now, "block", text)
-
-
-class StoredPrompt(Struct, frozen=True, eq=False):
-    """A prompt with which the next one is compared. Kept for the turns that were used last."""
-
-    conversation: Conversation
-    ids: TokenIds
-    """Empty: unknown."""
-    context: bytes = b""
-    """The parse context, as JSON."""
-
-    @property
-    def size(self) -> int:
-        """Bytes, about: an id, and the text that it stands for."""
-        return 12 * len(self.ids) + len(self.context) + 4096

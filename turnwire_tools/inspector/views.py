@@ -1,15 +1,17 @@
-"""Makes what the page shows: rows of the list, one turn, one session. Pure."""
+"""Makes what the page shows: rows of the list, one turn, one session with its helpers. Pure."""
 
-from collections.abc import Iterable
-from itertools import islice, pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, TypeVar
 
+import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from turnwire_tools.inspector.difference import computed_again
 from turnwire_tools.inspector.fold import Fold
-from turnwire_tools.inspector.turns import InspectedTurn, Row, TurnDetails
-from turnwire_tools.tap.turns import concerns
+from turnwire_tools.inspector.labels import first_words
+from turnwire_tools.inspector.turns import InspectedTurn, Row, State, TurnDetails
 
 MAX_SEGMENTS = 600
 
@@ -57,32 +59,64 @@ class TurnView(TurnDetails, kw_only=True):
     """Whether the output's tokens are known."""
 
 
+class Helper(Struct, frozen=True):
+    """A session that an agent started: of a helper, or of a background request."""
+
+    session: str
+    turn: str
+    """The turn of the agent after which it began; "": that is not kept."""
+    call_id: str
+    """The call in that turn with the helper's task; "": it is not known."""
+    first: Row
+    """Its first turn."""
+    turns: int
+    prompt: int
+    cached: int
+    output: int
+    state: State
+    """The state of its newest turn."""
+
+
 class SessionView(Struct, frozen=True):
-    """The turns of a session, oldest first."""
+    """The turns of a session, oldest first, and the sessions that they started."""
 
     id: str
+    title: str
+    """The client's own title; "": there is none."""
     turns: list[Row]
     reasons: dict[str, str]
     """For each turn: why its prompt does not extend the previous one."""
+    parent: Row | None
+    """The first turn of the agent that started this session."""
+    helpers: list[Helper]
+
+
+def row_of(turn: InspectedTurn) -> Row:
+    """The row of a turn."""
+    return _view(Row, turn)
 
 
 def rows_of(fold: Fold, names: Iterable[str]) -> list[Row]:
     """The rows of the turns that are kept."""
-    return [_view(Row, fold.turns[name]) for name in names if name in fold.turns]
+    return [row_of(fold.turns[name]) for name in names if name in fold.turns]
 
 
 def turn_view(fold: Fold, turn: InspectedTurn) -> TurnView:
     """All of a turn."""
     previous = None
     if turn.previous in fold.turns:
-        previous = _view(Row, fold.turns[turn.previous])
+        previous = row_of(fold.turns[turn.previous])
+    blocks = turn.blocks
+    if not fold.texts:
+        blocks = [replace(block, text="") for block in blocks]
     return _view(
         TurnView,
         turn,
+        blocks=blocks,
         segments=segments_of(turn, fold.ancestors(turn)),
         previous=previous,
-        cost=_cost(fold, turn),
-        tokens=bool(turn.ids),
+        cost=cost_of(fold, turn),
+        tokens=fold.texts and bool(turn.ids),
     )
 
 
@@ -100,14 +134,68 @@ def session_view(fold: Fold, name: str) -> SessionView | None:
         difference = fold.turns[turn_id].difference
         if difference is not None and difference.cause != "none":
             reasons[turn_id] = difference.reason
-    return SessionView(session, rows_of(fold, names), reasons)
+    first = fold.turns[names[0]]
+    return SessionView(
+        session,
+        _title(fold, session),
+        rows_of(fold, names),
+        reasons,
+        next(iter(rows_of(fold, fold.sessions.get(first.parent, [])[:1])), None),
+        [_helper(fold, child, names) for child in _children(fold, session)],
+    )
 
 
-def search(fold: Fold, query: str, limit: int = 50) -> list[Row]:
-    """The newest turns that a query concerns; it may begin as an API's ids do (`req_`, `msg_`)."""
-    query = query.strip().rpartition("_")[2]
-    matching = (turn for turn in reversed(fold.turns.values()) if concerns(turn.id, query))
-    return [_view(Row, turn) for turn in islice(matching, limit)]
+def _children(fold: Fold, parent: str) -> Iterator[str]:
+    for session, names in fold.sessions.items():
+        if session != parent and fold.turns[names[0]].parent == parent:
+            yield session
+
+
+def _title(fold: Fold, session: str) -> str:
+    """The newest title of a session."""
+    titles = (
+        fold.turns[name].title
+        for child in _children(fold, session)
+        for name in fold.sessions[child]
+    )
+    return next(filter(None, reversed(list(titles))), "")
+
+
+def _helper(fold: Fold, session: str, agent: Sequence[str]) -> Helper:
+    turns = [fold.turns[name] for name in fold.sessions[session]]
+    first = turns[0]
+    before = [name for name in agent if fold.turns[name].time <= first.time]
+    caller = "" if not before else before[-1]
+    return Helper(
+        session=session,
+        turn=caller,
+        call_id=_task_call(fold.turns[caller], first.label) if caller else "",
+        first=row_of(first),
+        turns=len(turns),
+        prompt=sum(turn.prompt for turn in turns),
+        cached=sum(turn.cached or 0 for turn in turns),
+        output=sum(turn.output for turn in turns),
+        state=turns[-1].state,
+    )
+
+
+def _task_call(turn: InspectedTurn, task: str) -> str:
+    """The call that has a helper's task among its arguments; "": none has."""
+    for block in turn.blocks:
+        if task and block.kind == "tool_use" and task in _arguments(block.text):
+            return block.call_id
+    return ""
+
+
+def _arguments(text: str) -> list[str]:
+    """The first words of each argument that is a text."""
+    try:
+        arguments = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return []
+    if not isinstance(arguments, dict):
+        return []
+    return [first_words(value) for value in arguments.values() if isinstance(value, str)]
 
 
 def segments_of(turn: InspectedTurn, ancestors: Iterable[InspectedTurn]) -> list[PromptSegment]:
@@ -175,7 +263,8 @@ def _answers_kept(turn: InspectedTurn, ancestors: Iterable[InspectedTurn]) -> li
     return answers
 
 
-def _cost(fold: Fold, turn: InspectedTurn) -> Cost | None:
+def cost_of(fold: Fold, turn: InspectedTurn) -> Cost | None:
+    """What a turn computed again; None: it has no previous one."""
     if turn.difference is None:
         return None
 

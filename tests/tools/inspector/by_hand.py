@@ -121,10 +121,9 @@ def asked(
     *turns: Message, session: str | None = "s", tools: list[ToolSpec] = TOOLS, **more: Any
 ) -> Conversation:
     """A request."""
-    more = {"system": [Text("You are an agent.")], **more}
-    return Conversation(
-        "m", list(turns), tools=tools, client=Client(session, "claude-cli/2.1 (x)"), **more
-    )
+    client = Client(session, "claude-cli/2.1 (x)")
+    more = {"system": [Text("You are an agent.")], "client": client, **more}
+    return Conversation("m", list(turns), tools=tools, **more)
 
 
 def result(call: Call, text: str) -> Message:

@@ -1,84 +1,20 @@
-"""The inspector's page in a real browser, over a running `turnwire up`.
-
-INSPECTOR_SCREENSHOTS=docs/inspector makes the pictures of docs/inspector.md again.
-"""
+"""The inspector's page in a real browser, over a running `turnwire up`."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.tools.inspector.browser import LIMIT_S, Browser, needs_chromium
 from tests.tools.inspector.walk import TURNS, play
 
-webdriver = pytest.importorskip("selenium.webdriver")
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-SCREENSHOTS = os.environ.get("INSPECTOR_SCREENSHOTS")
-LIMIT_S = 240.0
-"""Generous: starting everything on a loaded machine takes a minute."""
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not CHROMIUM or not DRIVER, reason="no chromium with chromedriver on this machine"
-    ),
-]
-
-
-class Browser:
-    """A page in Chromium."""
-
-    def __init__(self) -> None:
-        options = webdriver.ChromeOptions()
-        options.binary_location = CHROMIUM
-        for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
-            options.add_argument(flag)
-        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-        self.driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-        self.driver.set_window_size(1160, 900)
-
-    def script(self, text: str, *values: Any) -> Any:
-        return self.driver.execute_script(f"return {text}", *values)
-
-    def text(self, selector: str) -> str:
-        """The text of an element; "" where there is none."""
-        return str(self.script("document.querySelector(arguments[0])?.textContent ?? ''", selector))
-
-    def until(self, condition: Callable[[], Any]) -> Any:
-        """Polls until a condition is true; returns its value."""
-        deadline = time.monotonic() + LIMIT_S
-        while time.monotonic() < deadline:
-            if value := condition():
-                return value
-            time.sleep(0.05)
-        raise AssertionError(f"not within {LIMIT_S} s; the page has: {self.text('body')[:2000]}")
-
-    def shows(self, selector: str, text: str) -> str:
-        """Waits until an element has a text; returns all of it."""
-        self.until(lambda: text in self.text(selector))
-        return self.text(selector)
-
-    def press(self, keys: str) -> None:
-        webdriver.ActionChains(self.driver).send_keys(keys).perform()
-
-    def keep(self, name: str) -> None:
-        if SCREENSHOTS:
-            Path(SCREENSHOTS).mkdir(parents=True, exist_ok=True)
-            frames = "requestAnimationFrame(() => requestAnimationFrame(arguments[0]))"
-            self.driver.execute_async_script(frames)  # what was changed is painted
-            self.driver.save_screenshot(f"{SCREENSHOTS}/{name}.png")
-
-    def errors(self) -> list[str]:
-        """What the browser complained of: scripts that fail, and what the policy forbids."""
-        entries = self.driver.get_log("browser")
-        return [entry["message"] for entry in entries if entry["level"] == "SEVERE"]
+pytestmark = [pytest.mark.slow, needs_chromium]
 
 
 @pytest.fixture
@@ -117,12 +53,12 @@ def find_why_turn_seven_was_slow(browser: Browser, request: str) -> None:
     browser.until(lambda: browser.script("document.body.dataset.rows") == str(TURNS))
     browser.press("/")
     browser.press(f"req_{request}\ue007")  # Enter
-    assert browser.shows("#cause", ".") == "System text 1 changed (a date or time)."
-    assert "tokens of turn 6 and its answer could not be reused" in browser.text("#cost")
-    changes = browser.text("#changes")
+    assert browser.shows(".why .cause", ".") == "System text 1 changed (a date or time)."
+    assert "tokens of the turn before and its answer could not be reused" in browser.text(".price")
+    assert browser.place == f"#/turn/{request}?q=req_{request}"
+    changes = browser.text(".changes")
     assert "Today's date is 2026-11-23." in changes
     assert "Today's date is 2026-11-24." in changes
-    assert "Bash" in browser.text("#deliveries")
 
 
 def test_page_shows_why_turn_seven_computed_its_prompt_again(
@@ -135,18 +71,20 @@ def test_page_shows_why_turn_seven_computed_its_prompt_again(
         with running(tmp_path, "inspect", "inspect", "--port", "0", ready="listening on") as log:
             requests = play(url)
             address = next(word for word in log.split() if word.startswith("http://127.0.0.1:"))
-            browser.driver.get(address)
+            browser.open(address)
             find_why_turn_seven_was_slow(browser, requests[-1])
             browser.keep("turn")
             browser.shows(".was", "23")  # the tokenizer of the running instance was found
+            # It places the texts exactly, too.
+            assert browser.script("document.querySelector('.part.user .cost').title") == ""
 
-            browser.script("document.querySelector('#timeline').scrollIntoView()")
-            browser.keep("timeline")
+            browser.press("e")
+            assert "Bash" in browser.shows(".deliveries", "Bash")
+            browser.script("document.querySelector('.turn-details').scrollIntoView()")
+            browser.keep("details")
 
             browser.press("s")
             count = "document.querySelectorAll('#chart a').length"
             browser.until(lambda: browser.script(count) == TURNS)
-            assert "System text 1 changed" in browser.text("#turns").replace("system", "System")
-            browser.keep("session")
-
+            assert browser.place.startswith("#/session/")
             assert browser.errors() == []

@@ -7,20 +7,27 @@ from typing import Any
 import aiohttp
 from aiohttp.test_utils import TestClient, TestServer
 
-from schemas.conversation import Text
+from schemas.conversation import Call, Client, Media, Message, Reasoning, Text, ToolSpec
+from schemas.errors import MEDIA_MISSING, Overloaded, Unavailable
+from schemas.events import Failed
 from services.runtime.request_headers import AllowedHosts
 from tests.kit.waiting import LIMIT_S
-from tests.tools.inspector.by_hand import Bus, asked, user
+from tests.tools.inspector.by_hand import Bus, answer, asked, result, user
 from turnwire_tools.clients.shared import SseParser
 from turnwire_tools.inspector.fold import Fold
+from turnwire_tools.inspector.images import Images
 from turnwire_tools.inspector.server import PAGE, ROWS_PER_TICK, InspectorServer
 
 KEY = "a-key-of-sixteen-characters"
 
 
 @asynccontextmanager
-async def serving(fold: Fold, key: str | None = None) -> AsyncIterator[TestClient[Any, Any]]:
-    server = InspectorServer(fold, "the bus", AllowedHosts([]), key=key, vocabulary=None)
+async def serving(
+    fold: Fold, key: str | None = None, images: Images | None = None
+) -> AsyncIterator[TestClient[Any, Any]]:
+    server = InspectorServer(
+        fold, "the bus", AllowedHosts([]), key=key, vocabulary=None, images=images
+    )
     async with TestClient(TestServer(server.app())) as client:
         yield client
 
@@ -50,8 +57,101 @@ async def test_turns_sessions_tokens_and_searches_are_served(bus: Bus) -> None:
         assert tokens == {"ids": [1, 2], "texts": [], "blocks": []}
         session = await (await client.get("/api/sessions/turn0001")).json()
         assert session["turns"][0]["output"] == 3
-        rows = await (await client.get("/api/search?q=req_turn0001")).json()
-        assert [row["id"] for row in rows] == ["turn0001"]
+        found = await (await client.get("/api/search?q=req_turn0001")).json()
+        assert [one["row"]["id"] for one in found] == ["turn0001"]
+        (section,) = await (await client.get("/api/conversation?turns=turn0001,none")).json()
+        assert [part["text"] for part in section["parts"]] == ["Q"]
+        overview = await (await client.get("/api/overview?minutes=0")).json()
+        assert list(overview["rows"]) == overview["overview"]["slowest"] == ["turn0001"]
+
+
+async def test_all_of_a_long_text_is_served_on_demand(bus: Bus) -> None:
+    long = "word " * 20_000
+    bus.turn(asked(user(long)), range(9), [1], Text(long))
+    async with serving(bus.fold) as client:
+        for of, text in (("parts", long), ("answer", long), ("system", "You are an agent.")):
+            path = f"/api/turns/turn0001/text?of={of}&at=0"
+            assert (await (await client.get(path)).json())["text"] == text
+        for query in ("of=parts&at=1", "of=none&at=0", "of=answer&at=x1"):
+            status = (await client.get(f"/api/turns/turn0001/text?{query}")).status
+            assert status == (200 if query.endswith("x1") else 404), query
+
+
+async def test_without_texts_no_answer_has_words() -> None:
+    """Every path that the page reads, with a word in each kind of text."""
+    fold = Fold(texts=False)
+    bus = Bus(fold)
+    call = Call("toolu_1", "Bash", '{"command": "wordy"}')
+    tools = [ToolSpec("Bash", "wordy", {"properties": {"command": {"const": "wordy"}}})]
+    media = Media("image", "image/png", 10, url="http://wordy/", title="wordy", hash="aa" * 20)
+    question = Message("user", [Text("wordy"), media])
+    system = [Text("wordy 2026-01-01")]
+    bus.turn(
+        asked(question, tools=tools, system=system),
+        range(99),
+        [1],
+        Reasoning("wordy"),
+        Text("wordy"),
+        call,
+    )
+    history = (question, answer(Reasoning("wordy"), Text("wordy"), call), result(call, "wordy"))
+    changed = asked(*history, tools=tools, system=[Text("wordy 2026-01-02")])
+    bus.turn(changed, range(50, 250), [2], Text("wordy"))
+    title = Client("s", "claude-cli/2.1", kind="background")
+    bus.turn(asked(user("wordy"), tools=[], client=title), range(9), [3], Text("wordy"))
+    failed = bus.begin(asked(user("wordy"), session="f"), range(9))
+    bus.events(failed, Failed(Overloaded("wordy").info))
+
+    names = ",".join(fold.turns)
+    paths = ["overview?minutes=0", "search?q=wordy", "search?q=Bash", f"conversation?turns={names}"]
+    paths += [f"turns/{name}" for name in fold.turns]
+    paths += [f"sessions/{name}" for name in fold.turns]
+    async with serving(fold) as client:
+        for path in paths:
+            response = await client.get(f"/api/{path}")
+            assert response.status == 200, path
+            assert "wordy" not in await response.text(), path
+        assert await (await client.get("/api/search?q=wordy")).json() == []
+        for path in ("tokens", "text?of=parts&at=0"):
+            assert (await client.get(f"/api/turns/turn0001/{path}")).status in (403, 404)
+        stream = await client.get("/api/stream", timeout=aiohttp.ClientTimeout(LIMIT_S))
+        (rows,) = await rows_until(stream, bool)
+        assert len(rows) == len(fold.turns)
+        assert "wordy" not in str(rows)
+
+
+class Bucket:
+    """A bucket of images that are there, missing, or may not be read."""
+
+    def __init__(self, images: dict[str, bytes]) -> None:
+        self._images = images
+        self.requests = 0
+
+    async def get(self, image: str) -> bytes:
+        self.requests += 1
+        if image == "forbidden":
+            raise Unavailable("no answer")
+        if image not in self._images:
+            raise Unavailable("gone", code=MEDIA_MISSING)
+        return self._images[image]
+
+
+async def test_images_are_served_as_pixels_or_not_at_all(fold: Fold) -> None:
+    png = b"\x89PNG\r\n\x1a\n" + b"x" * 50
+    bucket = Bucket({"aa": png, "bb": b"<svg onload=alert(1)>"})
+    images = Images()
+    async with serving(fold, images=images) as client:
+        assert (await client.get("/api/images/aa")).status == 404  # a recording has no bucket
+        images.connect(bucket)  # type: ignore[arg-type]
+        for _ in range(2):
+            response = await client.get("/api/images/aa")
+            assert (response.status, response.content_type) == (200, "image/png")
+            assert await response.read() == png
+        assert bucket.requests == 1
+        for name in ("bb", "cc", "forbidden"):
+            assert (await client.get(f"/api/images/{name}")).status == 404
+        assert (await client.get("/api/images/dd")).status == 404
+        assert bucket.requests == 4  # none for a while after one that was refused
 
 
 async def test_request_without_the_key_is_refused(bus: Bus) -> None:

@@ -1,97 +1,230 @@
 // The page: the stream of rows, the address, the keys.
 
-import { count, get, h } from "/page/draw.js";
+import { Conversation } from "/page/conversation.js";
+import { address, get, h, plural } from "/page/draw.js";
 import { List } from "/page/list.js";
-import { sessionView } from "/page/session.js";
-import { turnView } from "/page/turn.js";
+import { SPANS, overviewPage } from "/page/overview.js";
+import { sessionHead } from "/page/session.js";
 
 const REFRESH_MS = 1000;
+const OVERVIEW_MS = 5000;
+const SEARCH_MS = 150;
+const SETTLED_MS = 250;
 const find = (id) => document.getElementById(id);
 const detail = find("detail");
-const list = new List(find("list"), find("rows"), (row, whole) => {
-  location.hash = whole ? `#/session/${encodeURIComponent(row.session)}` : `#/turn/${encodeURIComponent(row.id)}`;
-});
-const view = { kind: "", id: "", session: "", opened: new Set(), fetched: 0, stale: false, timer: 0, number: 0 };
+const list = new List(find("list"), find("rows"), (row, whole) => go(whole ? address("session", row.session) : address("turn", row.id)));
+const narrow = matchMedia("(max-width: 800px)"); // as in style.css: either the list or what is open
+let headKnown;
+const whenHeadKnown = new Promise((resolve) => { headKnown = resolve; });
+const head = { texts: true, live: true, images: false };
+const view = { page: "", id: "", session: "", conversation: null, number: 0, fetched: 0, timer: 0 };
+const query = { text: "", minutes: SPANS[1][0], timer: 0, searched: 0, number: 0 };
+
+// -- the address: #/  #/list  #/session/ID  #/turn/ID  #/turn/ID/details, each with ?q= &list=turns &minutes=
+
+function options() {
+  const values = new URLSearchParams();
+  if (query.text) values.set("q", query.text);
+  if (list.mode === "turns") values.set("list", "turns");
+  if (query.minutes !== SPANS[1][0]) values.set("minutes", query.minutes);
+  const text = values.toString();
+  return text ? `?${text}` : "";
+}
+
+function go(path) {
+  location.hash = path.replace(/^#/, "") + options();
+}
+
+function keep(path) {
+  history.replaceState(null, "", path + options());
+}
+
+const pathNow = () => location.hash.split("?")[0] || "#/";
+
+function route() {
+  const [path, text = ""] = location.hash.split("?");
+  const values = new URLSearchParams(text);
+  setMode(values.get("list") === "turns" ? "turns" : "sessions");
+  const minutes = Number(values.get("minutes") ?? SPANS[1][0]);
+  query.minutes = SPANS.some(([one]) => one === minutes) ? minutes : SPANS[1][0];
+  if ((values.get("q") ?? "") !== query.text) {
+    find("search").value = values.get("q") ?? "";
+    search();
+  }
+  const [, page = "", id = "", more = ""] = path.match(/^#\/(turn|session|list)?\/?([^/]*)\/?(.*)$/) ?? [];
+  show(page || "overview", decodeURIComponent(id), more === "details");
+}
+
+// -- what is open
+
+async function show(page, id, withDetails) {
+  const sameSession = view.conversation && page === "turn" && view.conversation.rows.has(id);
+  Object.assign(view, { page, id });
+  document.body.dataset.page = page;
+  for (const link of find("pages").children) link.classList.toggle("open", link.dataset.page === page);
+  if (sameSession) {
+    list.mark(view.session, id);
+    await view.conversation.goTo(id, withDetails);
+    detail.dataset.shown = id;
+    return;
+  }
+  view.conversation?.close();
+  view.conversation = null;
+  view.session = "";
+  delete detail.dataset.shown;
+  const number = ++view.number;
+  if (page === "overview" || page === "list") {
+    detail.scrollTop = 0;
+    await refresh();
+    return;
+  }
+  try {
+    const [session] = await Promise.all([get(`/api/sessions/${encodeURIComponent(id)}`), whenHeadKnown]);
+    if (number !== view.number) return; // something else was opened meanwhile
+    await open(session, page === "turn" ? id : "", withDetails);
+  } catch (error) {
+    if (number !== view.number) return;
+    detail.replaceChildren(h("p", { class: "problem" }, error.message));
+  }
+  detail.dataset.shown = id;
+}
+
+async function open(session, turn, withDetails) {
+  view.session = session.id;
+  view.head = sessionHead(session);
+  const isHelper = session.turns[0].kind === "helper";
+  view.conversation = new Conversation(detail, session.turns, session.helpers, { hidden: !head.texts, images: head.images, isHelper });
+  detail.replaceChildren(view.head, view.conversation.body);
+  detail.scrollTop = 0;
+  document.title = `${session.title || session.turns[0].label || "Session"} – Turnwire inspector`;
+  list.mark(session.id, turn);
+  if (turn) await view.conversation.goTo(turn, withDetails);
+}
+
+// What is open is fetched again when it has changed, at most once a second.
+async function refresh() {
+  const number = view.number;
+  view.fetched = performance.now();
+  if (view.conversation) {
+    const session = await get(`/api/sessions/${encodeURIComponent(view.session)}`);
+    if (number !== view.number || !view.conversation) return;
+    const fresh = sessionHead(session);
+    view.head.replaceWith(fresh);
+    view.head = fresh;
+    view.conversation.setHelpers(session.helpers);
+    return;
+  }
+  if (view.page !== "overview" && view.page !== "list") return; // a session is being fetched
+  const data = await get(`/api/overview?minutes=${query.minutes}`);
+  if (number !== view.number || view.conversation) return;
+  const choose = (minutes) => {
+    query.minutes = minutes;
+    keep(pathNow());
+    refresh();
+  };
+  const top = detail.scrollTop;
+  detail.replaceChildren(...overviewPage(data, query.minutes, choose, head.live).flat().filter(Boolean));
+  detail.scrollTop = top;
+  detail.dataset.shown = "overview";
+  document.title = "Turnwire inspector";
+}
+
+function refreshSoon() {
+  if (view.timer) return;
+  const every = view.conversation ? REFRESH_MS * Math.max(1, view.conversation.rows.size / 500) : OVERVIEW_MS;
+  const pause = detail.dataset.shown ? every : 200;
+  view.timer = setTimeout(() => {
+    view.timer = 0;
+    refresh().catch(() => {});
+  }, Math.max(0, view.fetched + pause - performance.now()));
+}
+
+// -- rows
 
 function connect() {
   const stream = new EventSource("/api/stream");
   stream.addEventListener("head", (event) => {
-    const head = JSON.parse(event.data);
-    find("source").textContent = head.source;
-    find("counts").textContent = `${count(head.turns)} turns, ${count(head.sessions)} sessions`;
+    const told = JSON.parse(event.data);
+    Object.assign(head, told);
+    headKnown();
+    const words = told.texts ? "" : " · texts are hidden";
+    find("status").textContent = `${told.live ? "live" : "recording"} · ${told.source}${words}`;
+    find("status").dataset.state = told.live ? "live" : "";
+    find("counts").textContent = `${plural(told.sessions, "session")}, ${plural(told.turns, "turn")}`;
+    document.body.dataset.turns = told.turns;
   });
   stream.addEventListener("rows", (event) => {
     const rows = JSON.parse(event.data);
     if (!rows.length) return;
     list.add(rows);
     document.body.dataset.rows = list.known.size;
-    const concerns = (row) => (view.kind === "turn" ? row.id === view.id : row.session === view.session);
-    if (view.kind && rows.some(concerns)) refresh();
+    if (query.text && performance.now() - query.searched > 3000) searchSoon();
+    if (view.conversation) {
+      const mine = rows.filter((row) => row.session === view.session);
+      for (const row of mine.sort((one, other) => one.number - other.number)) view.conversation.update(row);
+      if (mine.length || rows.some((row) => row.parent === view.session)) refreshSoon();
+    } else {
+      refreshSoon();
+    }
   });
   stream.addEventListener("error", () => {
-    find("counts").textContent = "not connected";
+    find("status").textContent = "not connected";
+    find("status").dataset.state = "lost";
   });
 }
 
-// What is open is fetched again when it has changed, at most once a second.
-function refresh() {
-  const wait = view.fetched + REFRESH_MS - performance.now();
-  if (view.timer) return;
-  view.timer = setTimeout(() => {
-    view.timer = 0;
-    show();
-  }, Math.max(0, wait));
-}
+// -- search
 
-function route() {
-  const [, kind, id] = location.hash.match(/^#\/(turn|session)\/(.+)$/) ?? [];
-  Object.assign(view, { kind: kind ?? "", id: id ? decodeURIComponent(id) : "", session: "", opened: new Set() });
-  document.body.classList.toggle("open", Boolean(kind));
-  detail.scrollTop = 0;
-  show();
-}
-
-async function show() {
-  const { kind, id } = view;
-  const number = ++view.number;
-  view.fetched = performance.now();
-  if (!kind) {
-    detail.replaceChildren(h("p", { class: "empty" }, "Choose a turn: time line, prompt, blocks, and what was computed again and why."));
-    return;
-  }
-  let content;
-  try {
-    const data = await get(`/api/${kind}s/${encodeURIComponent(id)}`);
-    view.session = kind === "turn" ? data.session : data.id;
-    content = kind === "turn" ? turnView(data, view.opened) : sessionView(data);
-  } catch (error) {
-    content = [h("p", { class: "problem" }, error.message)];
-  }
-  if (number !== view.number) return; // something else was opened meanwhile
-  const top = detail.scrollTop;
-  detail.replaceChildren(...content.filter(Boolean)); // a turn without calls has no deliveries
-  detail.scrollTop = top;
-  detail.dataset.shown = id;
+function searchSoon() {
+  clearTimeout(query.timer);
+  query.timer = setTimeout(search, SEARCH_MS);
 }
 
 async function search() {
-  list.filter = find("search").value.trim().replace(/^(req|msg|resp|chatcmpl|cmpl)[_-]/, "");
-  list.stale = true;
-  list.draw();
-  if (list.filter.length >= 4) {
-    const rows = await get(`/api/search?q=${encodeURIComponent(list.filter)}`);
-    if (rows.length) list.add(rows);
+  clearTimeout(query.timer);
+  query.text = find("search").value.trim();
+  query.searched = performance.now();
+  const number = ++query.number;
+  if (!query.text) {
+    list.find(null);
+    return;
+  }
+  const found = await get(`/api/search?q=${encodeURIComponent(query.text)}`).catch(() => []);
+  if (number === query.number) list.find(found.map(({ row, hit }) => ({ ...row, hit })));
+}
+
+async function typed(event) {
+  if (event.key === "Enter") {
+    await search();
+    keep(pathNow());
+    list.selected = null;
+    list.move(0);
+    find("list").focus();
+    list.choose(list.current());
+  } else if (event.key === "Escape") {
+    endSearch();
+    find("list").focus();
   }
 }
 
-function toggleMode() {
-  list.bySession = !list.bySession;
-  list.selected = null;
-  list.stale = true;
-  find("mode").textContent = list.bySession ? "Turns" : "Sessions";
-  find("list").setAttribute("aria-label", list.bySession ? "Sessions" : "Turns");
-  list.frame.scrollTop = 0;
-  list.draw();
+function endSearch() {
+  find("search").value = "";
+  search();
+  keep(pathNow());
+}
+
+// -- keys
+
+function setMode(mode) {
+  if (mode === list.mode) return;
+  list.show(mode);
+  find("list").setAttribute("aria-label", mode === "turns" ? "Turns" : "Sessions");
+  for (const button of find("modes").querySelectorAll("button")) button.setAttribute("aria-pressed", String(button.dataset.mode === mode));
+}
+
+function chooseMode(mode) {
+  setMode(mode);
+  keep(pathNow());
 }
 
 function toggleTheme() {
@@ -100,10 +233,17 @@ function toggleTheme() {
 }
 
 function neighbour(step) {
-  if (view.kind !== "turn") return;
-  const rows = list.turnsOf(view.session);
-  const row = rows[rows.findIndex((one) => one.id === view.id) + step];
-  if (row) location.hash = `#/turn/${encodeURIComponent(row.id)}`;
+  if (!view.conversation) return;
+  const ids = [...view.conversation.rows.keys()];
+  const now = view.page === "turn" ? view.id : view.conversation.current();
+  const id = ids[Math.max(0, Math.min(ids.length - 1, (now === null ? -1 : ids.indexOf(now)) + step))];
+  if (id) go(address("turn", id));
+}
+
+function toggleDetails() {
+  const id = view.page === "turn" ? view.id : view.conversation?.current();
+  if (!view.conversation || !id) return;
+  keep(`${address("turn", id)}${view.conversation.toggleDetails(id) ? "/details" : ""}`);
 }
 
 const keys = {
@@ -112,26 +252,25 @@ const keys = {
   k: () => list.move(-1),
   ArrowUp: () => list.move(-1),
   Enter: () => list.choose(list.current()),
-  "/": () => find("search").focus(),
-  t: toggleMode,
-  s: () => view.session && (location.hash = `#/session/${encodeURIComponent(view.session)}`),
+  "/": () => find("search").select(),
+  t: () => chooseMode(list.mode === "turns" ? "sessions" : "turns"),
+  s: () => view.session && go(address("session", view.session)),
+  e: () => toggleDetails(),
+  o: () => go("#/"),
   "[": () => neighbour(-1),
   "]": () => neighbour(1),
   d: toggleTheme,
   "?": () => find("keys").showModal(),
-  Escape: () => (location.hash = ""),
+  Escape: () => (query.text ? endSearch() : go("#/")),
 };
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || find("keys").open) return;
-  const typing = event.target === find("search");
-  if (typing && event.key === "Enter") {
-    list.move(0);
-    list.choose(list.current());
+  if (event.target === find("search")) {
+    typed(event);
+    return;
   }
-  if (typing && (event.key === "Escape" || event.key === "Enter")) find("list").focus();
-  if (typing) return;
-  const inDetail = detail.contains(event.target) || event.target.tagName === "BUTTON";
+  const inDetail = detail.contains(event.target) || ["BUTTON", "A", "SUMMARY"].includes(event.target.tagName);
   if (inDetail && ["Enter", "ArrowDown", "ArrowUp"].includes(event.key)) return; // its links, and scrolling
   const action = keys[event.key];
   if (action) {
@@ -139,8 +278,26 @@ document.addEventListener("keydown", (event) => {
     action();
   }
 });
-find("search").addEventListener("input", search);
-find("mode").addEventListener("click", toggleMode);
+// A place that was scrolled to is an address, too.
+let settled = 0;
+detail.addEventListener("scroll", () => {
+  clearTimeout(settled);
+  settled = setTimeout(() => {
+    if (!view.conversation) return;
+    const turn = view.conversation.current();
+    if (view.page === "turn" && turn === view.id) return;
+    Object.assign(view, turn ? { page: "turn", id: turn } : { page: "session", id: view.session });
+    keep(turn ? address("turn", turn) : address("session", view.session));
+    list.mark(view.session, turn);
+  }, SETTLED_MS);
+}, { passive: true });
+find("search").addEventListener("input", () => {
+  if (narrow.matches && view.page !== "list") go("#/list");
+  searchSoon();
+  query.text = find("search").value.trim();
+  keep(pathNow());
+});
+find("modes").addEventListener("click", (event) => event.target.dataset.mode && chooseMode(event.target.dataset.mode));
 find("theme").addEventListener("click", toggleTheme);
 find("help").addEventListener("click", () => find("keys").showModal());
 addEventListener("hashchange", route);

@@ -6,11 +6,11 @@ function fill(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes || {})) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else if (name === "at") Object.assign(element.style, value); // by CSSOM: the policy forbids style attributes
+    else if (name === "at") for (const [key, one] of Object.entries(value)) element.style.setProperty(key, one); // by CSSOM: the policy forbids style attributes
     else element.setAttribute(name, value === true ? "" : String(value));
   }
   for (const child of children.flat(Infinity)) {
-    if (child !== null && child !== undefined && child !== false) element.append(child);
+    if (child !== null && child !== undefined && child !== false && child !== "") element.append(child);
   }
   return element;
 }
@@ -21,16 +21,50 @@ export const svg = (tag, attributes, ...children) => fill(document.createElement
 const whole = new Intl.NumberFormat("en-US");
 export const count = (number) => (number === null || number === undefined ? "–" : whole.format(number));
 
+// A number of tokens in a row: 412, 3.4k, 34k, 1.2M.
+export function short(number) {
+  if (number === null || number === undefined) return "–";
+  for (const [size, unit] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
+    if (number >= size) return `${(number / size).toFixed(number < 10 * size ? 1 : 0).replace(/\.0$/, "")}${unit}`;
+  }
+  return String(number);
+}
+
 export function ms(value) {
   if (value === null || value === undefined) return "–";
+  if (value >= 60000) return `${Math.floor(value / 60000)} min ${Math.round((value % 60000) / 1000)} s`;
   if (value >= 1000) return `${(value / 1000).toFixed(value >= 10000 ? 1 : 2)} s`;
   return value >= 100 ? `${Math.round(value)} ms` : `${value.toFixed(1)} ms`;
 }
 
+export const plural = (number, word) => `${count(number)} ${word}${number === 1 ? "" : "s"}`;
 export const share = (part, all) => (part === null || part === undefined || !all ? "–" : `${Math.floor((100 * part) / all)} %`);
 export const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString("en-GB");
 export const percent = (value) => `${Math.max(0, Math.min(100, value)).toFixed(3)}%`;
-export const turnLink = (row, text) => h("a", { href: `#/turn/${encodeURIComponent(row.id)}` }, text ?? `turn ${row.number}`);
+export const computed = (turn) => (turn.cached === null ? null : Math.max(0, turn.prompt - turn.cached));
+export const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1) + (text.endsWith(".") ? "" : ".");
+export const running = (state) => ["received", "placed", "writing"].includes(state);
+
+export const address = (kind, id) => `#/${kind}/${encodeURIComponent(id)}`;
+export const turnLink = (row, text) => h("a", { href: address("turn", row.id) }, text ?? `turn ${row.number}`);
+export const searchLink = (field, value, text) => h("a", { href: `#/?q=${encodeURIComponent(`${field}:${/\s/.test(value) ? `"${value}"` : value}`)}` }, text ?? value);
+
+// What a row is called.
+export function nameOf(row) {
+  if (row.title) return row.title;
+  if (row.label) return row.label;
+  return row.asks ? `question ${row.number}` : `turn ${row.number} of ${row.session.slice(0, 8)}`;
+}
+
+// A prompt as a bar: from the cache, computed again, computed for the first time.
+export function cacheBar(turn) {
+  const total = turn.prompt || 1;
+  const cached = Math.min(turn.cached ?? 0, total);
+  const again = Math.min(turn.again, total - cached);
+  return h("span", { class: "cachebar", role: "img", "aria-label": `${share(turn.cached, turn.prompt)} cached` },
+    h("i", { class: "cached", at: { width: percent((100 * cached) / total) } }),
+    h("i", { class: "again", at: { width: percent((100 * again) / total) } }));
+}
 
 export async function get(path) {
   const response = await fetch(path, { headers: { accept: "application/json" } });
@@ -39,8 +73,8 @@ export async function get(path) {
   return body;
 }
 
-export function table(heads, rows, name) {
+export function table(heads, rows, attributes) {
   const head = h("tr", null, heads.map((text) => h("th", { scope: "col" }, text)));
   const lines = rows.map((cells) => h("tr", null, cells.map((cell) => h("td", null, cell))));
-  return h("div", { class: "scroll" }, h("table", { id: name }, h("thead", null, head), h("tbody", null, lines)));
+  return h("div", { class: "scroll" }, h("table", attributes, h("thead", null, head), h("tbody", null, lines)));
 }

@@ -1,10 +1,11 @@
-// The list of turns, or of sessions. Only the rows in view have elements, however many there are.
+// The list of sessions, of turns, or of what a search found. Only the rows in view have elements, however many there are.
 
-import { clock, count, h, ms, share } from "/page/draw.js";
+import { clock, computed, h, nameOf, plural, share, short } from "/page/draw.js";
 
-const HEIGHT = 46; // as in style.css
+const HEIGHT = 58; // as in style.css
 const SPARE = 6;
 const KEPT = 25000;
+const LEAST_AGAIN = 128;
 
 // Sessions in their order, each followed by those of the helpers that it started, oldest first.
 function tree(sessions) {
@@ -27,9 +28,11 @@ export class List {
     this.open = open;
     this.known = new Map(); // row by id
     this.sessions = new Map(); // ids of turns by session
+    this.titles = new Map(); // by session: the newest title that its client requested
+    this.summaries = new Map(); // by session, until it changes
     this.shown = []; // what the list has: rows, or summaries of sessions
-    this.bySession = false;
-    this.filter = "";
+    this.mode = "sessions"; // or turns
+    this.found = null; // rows that a search found, with the hit
     this.selected = null;
     this.pool = [];
     this.waiting = false;
@@ -44,6 +47,11 @@ export class List {
       const turns = this.sessions.get(row.session);
       if (turns === undefined) this.sessions.set(row.session, new Set([row.id]));
       else turns.add(row.id);
+      this.summaries.delete(row.session);
+      if (row.title && row.parent) {
+        this.titles.set(row.parent, row.title);
+        this.summaries.delete(row.parent);
+      }
     }
     if (this.known.size > KEPT) this.forget();
     this.stale = true;
@@ -56,7 +64,10 @@ export class List {
       this.known.delete(row.id);
       const turns = this.sessions.get(row.session);
       turns.delete(row.id);
-      if (!turns.size) this.sessions.delete(row.session);
+      this.summaries.delete(row.session);
+      if (turns.size) continue;
+      this.sessions.delete(row.session);
+      this.titles.delete(row.session);
     }
   }
 
@@ -66,21 +77,47 @@ export class List {
     return rows.sort((one, other) => one.number - other.number || one.time - other.time);
   }
 
+  show(mode) {
+    this.mode = mode;
+    this.stale = true;
+    this.frame.scrollTop = 0;
+    this.draw();
+  }
+
+  find(found) {
+    this.found = found;
+    this.stale = true;
+    this.frame.scrollTop = 0;
+    this.draw();
+  }
+
   compute() {
-    const words = this.filter.toLowerCase().split(/\s+/).filter(Boolean);
-    const fits = (row) => words.every((word) => `${row.id} ${row.model} ${row.client} ${row.state}`.toLowerCase().includes(word));
-    let rows = [...this.known.values()];
-    if (this.bySession) rows = [...this.sessions.keys()].map((session) => this.summary(session));
-    this.shown = (words.length ? rows.filter(fits) : rows).sort((one, other) => other.time - one.time);
-    if (this.bySession && !words.length) this.shown = tree(this.shown);
+    const byTime = (one, other) => other.time - one.time;
+    if (this.found) this.shown = this.found;
+    else if (this.mode === "turns") this.shown = [...this.known.values()].sort(byTime);
+    else {
+      const summaries = [...this.sessions.keys()].map((session) => this.summary(session));
+      const isTitle = (row) => row.kind === "background" && row.title && this.sessions.has(row.parent);
+      this.shown = tree(summaries.filter((row) => !isTitle(row)).sort(byTime));
+    }
     this.stale = false;
   }
 
   summary(session) {
+    const known = this.summaries.get(session);
+    if (known) return known;
     const rows = this.turnsOf(session);
     const last = rows[rows.length - 1];
     const total = (name) => rows.reduce((sum, row) => sum + (row[name] ?? 0), 0);
-    return { ...last, session, depth: 0, turns: rows.length, prompt: total("prompt"), cached: total("cached"), again: total("again"), output: total("output"), calls: total("calls"), trouble: rows.some((row) => row.trouble) };
+    const asking = rows.find((row) => row.label && row.asks) ?? rows.find((row) => row.label) ?? last;
+    const summary = {
+      ...last, session, depth: 0, turns: rows.length, label: asking.label, asks: asking.asks, number: asking.number,
+      title: last.kind === "background" ? last.title : this.titles.get(session) ?? "",
+      prompt: total("prompt"), cached: total("cached"), again: total("again"), output: total("output"),
+      trouble: rows.some((row) => row.trouble),
+    };
+    this.summaries.set(session, summary);
+    return summary;
   }
 
   // At most one drawing a frame, however many rows change.
@@ -99,6 +136,7 @@ export class List {
     const room = Math.ceil(this.frame.clientHeight / HEIGHT) + 2 * SPARE;
     const rows = this.shown.slice(first, first + room);
     this.body.style.height = `${this.shown.length * HEIGHT}px`;
+    this.body.dataset.empty = this.shown.length ? "" : this.found ? "Nothing found" : "No turns yet";
     while (this.pool.length < rows.length) this.pool.push(this.element());
     this.pool.forEach((element, at) => {
       element.hidden = at >= rows.length;
@@ -107,9 +145,11 @@ export class List {
   }
 
   element() {
-    const part = (name) => h("span", { class: name });
-    const parts = Object.fromEntries(["state", "title", "time", "note", "again", "figures"].map((name) => [name, part(name)]));
-    const element = h("div", { class: "row", role: "option", onclick: () => this.choose(element.row) }, Object.values(parts));
+    const names = ["state", "title", "time", "note", "again", "cache", "figures"];
+    const parts = Object.fromEntries(names.map((name) => [name, h("span", { class: name })]));
+    parts.bar = h("i", { class: "cached" });
+    parts.cache.append(parts.bar);
+    const element = h("div", { class: "row", role: "option", onclick: () => this.choose(element.row) }, names.map((name) => parts[name]));
     element.parts = parts;
     this.body.append(element);
     return element;
@@ -119,26 +159,47 @@ export class List {
     const parts = element.parts;
     element.row = row;
     element.style.transform = `translateY(${at * HEIGHT}px)`;
-    element.style.paddingLeft = `${10 + 16 * Math.min(row.depth ?? 0, 8)}px`;
+    element.style.paddingLeft = `${12 + 18 * Math.min(row.depth ?? 0, 6)}px`;
     element.dataset.state = row.state;
+    element.dataset.kind = row.kind;
+    element.classList.toggle("child", Boolean(row.depth));
+    element.classList.toggle("found", Boolean(row.hit));
     element.setAttribute("aria-selected", String(this.keyOf(row) === this.selected));
     parts.state.title = row.trouble ? `${row.state}, with trouble` : row.state;
-    parts.title.textContent = this.bySession ? `${row.turns} turn${row.turns === 1 ? "" : "s"} · ${row.model}` : `${row.number}. ${row.model}`;
+    const name = nameOf(row.hit && this.sessions.has(row.session) ? this.summary(row.session) : row);
+    parts.title.textContent = name;
+    parts.title.title = name;
     parts.time.textContent = clock(row.time);
-    parts.again.textContent = row.again >= 128 ? `${count(row.again)} again` : "";
-    parts.note.textContent = `${row.client || row.id.slice(0, 8)}${(row.kind ?? "main") === "main" ? "" : ` · ${row.kind}`}${row.trouble ? " ⚠" : ""}`;
-    const calls = row.calls ? ` · ${row.calls} call${row.calls === 1 ? "" : "s"}` : "";
-    parts.figures.textContent = `${count(row.prompt)} → ${count(row.output)} · ${share(row.cached, row.prompt)} cached · ${ms(row.ttft_ms)}${calls}`;
+    if (row.hit?.match) {
+      const { where, before, match, after } = row.hit;
+      parts.note.replaceChildren(`turn ${row.number} · `, h("b", null, where), ` …${before}`, h("mark", null, match), `${after}…`);
+    } else {
+      const kind = row.kind === "main" ? "" : row.title ? "title" : row.kind;
+      const turns = row.turns ? plural(row.turns, "turn") : `turn ${row.number}`;
+      const failed = ["failed", "cancelled"].includes(row.state) ? row.state : "";
+      parts.note.textContent = [kind, failed, row.key, row.client, turns, row.depth ? "" : row.model].filter(Boolean).join(" · ") + (row.trouble ? " ⚠" : "");
+    }
+    parts.again.textContent = row.again >= LEAST_AGAIN ? `${short(row.again)} again` : "";
+    parts.cache.title = `${share(row.cached, row.prompt)} of ${short(row.prompt)} prompt tokens from the cache`;
+    parts.bar.style.width = row.prompt ? `${(100 * Math.min(row.cached ?? 0, row.prompt)) / row.prompt}%` : "0";
+    parts.figures.textContent = row.prompt ? `${share(row.cached, row.prompt)} · ${short(computed(row))} → ${short(row.output)}` : row.state;
+    parts.figures.title = `${share(row.cached, row.prompt)} cached, ${short(computed(row))} tokens computed, ${short(row.output)} written`;
   }
 
   keyOf(row) {
-    return this.bySession ? row.session : row.id;
+    return row.turns ? `session ${row.session}` : row.id;
+  }
+
+  // What is open is marked, whichever rows the list has.
+  mark(session, turn) {
+    this.selected = this.mode === "sessions" && !this.found ? `session ${session}` : turn;
+    this.draw();
   }
 
   choose(row) {
     if (!row) return;
     this.selected = this.keyOf(row);
-    this.open(row, this.bySession);
+    this.open(row, Boolean(row.turns));
     this.draw();
   }
 

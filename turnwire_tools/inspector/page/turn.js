@@ -1,20 +1,23 @@
-// One turn: why it computed tokens again, prompt, time line, calls, blocks.
+// One turn: why it computed tokens again, and its details: prompt, time line, calls, tokens, events.
 
-import { clock, count, get, h, ms, percent, share, table, turnLink } from "/page/draw.js";
+import { count, get, h, ms, percent, sentence, share, table, turnLink } from "/page/draw.js";
 
 const MAX_LANES = 80;
 const MAX_TOKENS = 4000;
+const LEAST_AGAIN = 128; // tokens computed again that matter
 
-export function turnView(turn, opened) {
-  return [
-    heading(turn),
-    why(turn),
-    prompt(turn),
-    timeline(turn),
-    deliveries(turn),
-    blocks(turn, opened),
-    marks(turn),
-  ];
+// What a turn's line does not say. It is fetched when it is opened.
+export function turnDetails(id, view) {
+  const box = h("div", { class: "turn-details" });
+  const draw = (turn) => box.replaceChildren(...[facts(turn), prompt(turn), timeline(turn), deliveries(turn), tokensOf(turn, view), marks(turn)].filter(Boolean));
+  if (view.details.has(id)) draw(view.details.get(id));
+  const load = async () => {
+    const turn = await get(`/api/turns/${encodeURIComponent(id)}`);
+    view.details.set(id, turn);
+    draw(turn);
+  };
+  load().catch((error) => box.append(h("p", { class: "problem" }, error.message)));
+  return box;
 }
 
 function expected(turn) {
@@ -22,60 +25,53 @@ function expected(turn) {
   return missed > 0 ? `${count(turn.expected)}, of which the engine lacked ${count(missed)}` : count(turn.expected);
 }
 
-function heading(turn) {
-  const facts = [
-    ["state", turn.finish && turn.finish !== turn.state ? `${turn.state}: ${turn.finish}` : turn.state],
-    ["client", turn.client || "–"],
-    ["prompt", `${count(turn.prompt)} tokens`],
-    ["cached", `${count(turn.cached)} (${share(turn.cached, turn.prompt)})`],
+function facts(turn) {
+  const found = [
+    ["request", h("code", null, `req_${turn.id}`)],
     ["expected in the cache", expected(turn)],
-    ["first token", ms(turn.ttft_ms)],
     ["output", `${count(turn.output)} tokens${turn.reasoning ? `, ${count(turn.reasoning)} reasoning` : ""}`],
-    ["tool calls", count(turn.calls)],
-    ["took", ms(turn.ms)],
+    ["limit", count(turn.max_tokens)],
+    ["end", turn.finish || turn.state],
     ["worker", turn.worker || "–"],
     ["parser", turn.parser || "–"],
     ["attempts", count(turn.attempt)],
   ];
-  return h("section", null,
-    h("h2", null, `Turn ${turn.number} · ${turn.model}`, h("small", null, ` ${clock(turn.time)}`)),
-    h("p", { class: "ids" }, "request ", h("code", { id: "request" }, `req_${turn.id}`), " · ",
-      h("a", { href: `#/session/${encodeURIComponent(turn.session)}`, id: "session" }, "session")),
-    turn.incomplete && h("p", { class: "problem" }, "Messages of this turn were lost on the way to the inspector: its blocks are incomplete."),
-    h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value)))));
+  return h("dl", { class: "facts" }, found.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value))));
 }
 
 const estimate = (cost, tokens) => (cost.ms_per_token === null ? "" : `, about ${ms(tokens * cost.ms_per_token)}`);
 
-function why(turn) {
-  const { difference, cost, previous } = turn;
-  if (!difference) {
-    const text = turn.number === 1 ? "This is the first turn of its session." : "There is no earlier prompt to compare this one with.";
-    return h("section", null, h("h3", null, "Difference to the previous prompt"), h("p", { id: "why" }, text));
-  }
-  const bad = cost.changed > 0 || cost.lost > 0;
-  const lines = [h("p", { id: "cause" }, sentence(difference.reason))];
+const again = (cost) => (cost.changed < LEAST_AGAIN ? "but the worker had almost all of the new prompt from another turn" : `${count(cost.changed)} tokens were computed again${estimate(cost, cost.changed)}`);
+
+// Where the prompt does not begin with the one before it: why, and what that cost.
+export function why({ difference, cost, turn }) {
+  if (!difference || !cost || difference.extends && !cost.lost) return null;
+  const bad = cost.changed + cost.lost >= LEAST_AGAIN;
+  if (!bad && difference.cause === "none") return h("p", { class: "note why-not" }, sentence(difference.reason));
+  const lines = [];
+  const isLostOnly = difference.cause === "none";
+  if (!isLostOnly) lines.push(h("p", { class: "cause" }, sentence(difference.reason)));
   if (difference.again) {
-    lines.push(h("p", { id: "cost" }, `From token ${count(difference.at)} on, ${count(difference.again)} tokens of `, previous && turnLink(previous),
-      ` and its answer could not be reused: ${count(cost.changed)} tokens were computed again${estimate(cost, cost.changed)}.`));
+    lines.push(h("p", { class: "price" }, `From token ${count(difference.at)} on, ${count(difference.again)} tokens of the `,
+      turnLink({ id: difference.previous, number: turn.number - 1 }, "turn before"),
+      ` and its answer could not be reused: ${again(cost)}.`));
   }
   if (cost.lost) {
-    lines.push(h("p", { id: "lost" }, `${count(cost.lost)} tokens that both have in common were not in the worker's cache${estimate(cost, cost.lost)}: ${cost.lost_reason}.`));
-  }
-  if (bad && cost.ms_per_token !== null) {
-    lines.push(h("p", { class: "note" }, `Estimated from ${count(cost.turns)} turns: ${(1000 / cost.ms_per_token).toLocaleString("en-US", { maximumFractionDigits: 0 })} prompt tokens a second.`));
+    const text = `${count(cost.lost)} tokens that both have in common were not in the worker's cache${estimate(cost, cost.lost)}: ${cost.lost_reason}.`;
+    lines.push(h("p", { class: isLostOnly ? "cause" : "lost" }, text));
   }
   if (difference.changes.length) {
-    const rows = difference.changes.map((change) => [change.where, h("del", null, change.was || "nothing"), h("ins", null, change.now || "nothing")]);
-    lines.push(h("h4", null, "What the client changed"), table(["where", "before", "now"], rows, "changes"));
+    const rows = difference.changes.map((change) => [change.where, h("del", null, change.was || "–"), h("ins", null, change.now || "–")]);
+    lines.push(table(["what the client changed", "before", "now"], rows, { class: "changes" }));
   }
   if (difference.was || difference.now) {
-    lines.push(h("h4", null, "Tokens around the place"), h("pre", { class: "was" }, difference.was), h("pre", { class: "now" }, difference.now));
+    lines.push(h("details", null, h("summary", null, "Tokens around the place"), h("pre", { class: "was" }, difference.was), h("pre", { class: "now" }, difference.now)));
   }
-  return h("section", { class: bad ? "why bad" : "why", id: "why" }, h("h3", null, "Difference to the previous prompt"), lines);
+  if (bad && cost.ms_per_token !== null) {
+    lines.push(h("p", { class: "note" }, `Time estimated from ${count(cost.turns)} turns: ${(1000 / cost.ms_per_token).toLocaleString("en-US", { maximumFractionDigits: 0 })} prompt tokens a second.`));
+  }
+  return h("aside", { class: bad ? "why bad" : "why", "aria-label": "Difference to the prompt before" }, lines);
 }
-
-const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1) + (text.endsWith(".") ? "" : ".");
 
 const KINDS = {
   cached: "cached at the worker",
@@ -99,12 +95,12 @@ function prompt(turn) {
   const parts = turn.segments.map((segment) => h("span", { class: `${kindOf(segment)}${segment.answer === null ? "" : " answer"}`, title: text(segment), at: place(segment) }));
   const at = turn.difference && !turn.difference.extends ? turn.difference.at : null;
   if (at !== null && turn.difference.again) parts.push(h("i", { title: `departs from the previous prompt at token ${count(at)}`, at: { left: percent((100 * at) / total) } }));
-  const legend = Object.entries(sums).map(([kind, sum]) => h("li", null, h("b", { class: kind }), `${KINDS[kind]} `, h("strong", { id: `sum-${kind}` }, count(sum))));
+  const legend = Object.entries(sums).map(([kind, sum]) => h("li", null, h("b", { class: kind }), `${KINDS[kind]} `, h("strong", null, count(sum))));
   if (answers) legend.push(h("li", null, h("b", { class: "answer" }), "original tokens of earlier answers ", h("strong", null, count(answers))));
-  if (turn.tools) legend.push(h("li", { id: "tools", title: "at the start of the prompt, about" }, "definitions of tools ", h("strong", null, `${count(turn.tools)} of ${count(total)}`)));
+  if (turn.tools) legend.push(h("li", { title: "at the start of the prompt, about" }, "definitions of tools ", h("strong", null, `${count(turn.tools)} of ${count(total)}`)));
   const recall = { "": "", first: "", reused: "" }[turn.recall] ?? ` The ledger's outcome for the newest answer: ${turn.recall}.`;
-  return h("section", null,
-    h("h3", null, `Prompt, ${count(total)} tokens`),
+  return h("div", null,
+    h("h4", null, `Prompt, ${count(total)} tokens`),
     h("div", { class: "strip", role: "img", "aria-label": legend.map((item) => item.textContent).join(", ") }, parts),
     h("ul", { class: "legend" }, legend),
     recall && h("p", { class: "note" }, recall.trim()));
@@ -132,8 +128,8 @@ function timeline(turn) {
       trouble.map(ticks)),
     h("span", { class: "took" }, ms(to - from)));
   const more = turn.blocks.length - MAX_LANES;
-  return h("section", { id: "timeline" },
-    h("h3", null, `Time line, ${ms(turn.ms ?? end)}`),
+  return h("div", { class: "timeline" },
+    h("h4", null, `Time line, ${ms(turn.ms ?? end)}`),
     lanes.map(lane),
     more > 0 && h("p", { class: "note" }, `${count(more)} more blocks`));
 }
@@ -149,36 +145,30 @@ function deliveries(turn) {
     return [[block.name, ms(turn.ms), ms(next ? next.start_ms : turn.ms), ms(sent), turn.ms === null ? "–" : ms(turn.ms - sent)]];
   });
   if (!rows.length) return null;
-  return h("section", null,
-    h("h3", null, "When each call could run"),
-    table(["call", "buffered", "streamed", "dispatched", "dispatch saves"], rows, "deliveries"),
+  return h("div", null,
+    h("h4", null, "When each call could run"),
+    table(["call", "buffered", "streamed", "dispatched", "dispatch saves"], rows, { class: "deliveries" }),
     h("p", { class: "note" }, "Buffered: with the whole answer. Streamed: in pieces without an end, so when the next block begins or the answer ends. Dispatched: at the call's own last token, as here."));
 }
 
-function blocks(turn, opened) {
-  if (!turn.blocks.length) return null;
-  let fetched; // the tokens are the same for all blocks
-  const show = async (at, into) => {
+// The tokens of each block, on demand.
+function tokensOf(turn, view) {
+  if (!turn.tokens) return null;
+  const into = h("div", { class: "tokens" });
+  const key = `${turn.id} tokens`;
+  const show = async () => {
+    view.opened.add(key);
     into.replaceChildren(h("p", { class: "note" }, "loading"));
     try {
-      fetched ??= get(`/api/turns/${encodeURIComponent(turn.id)}/tokens`);
-      into.replaceChildren(...tokens(await fetched, at));
+      const found = await get(`/api/turns/${encodeURIComponent(turn.id)}/tokens`);
+      const groups = found.blocks.length ? turn.blocks.map((block, at) => [block.name || block.kind, tokens(found, at)]) : [["answer", tokens(found, 0)]];
+      into.replaceChildren(...groups.map(([name, parts]) => h("div", null, h("h5", null, name), parts)));
     } catch (error) {
       into.replaceChildren(h("p", { class: "problem" }, error.message));
     }
   };
-  const item = (block, at) => {
-    const into = h("div", { class: "tokens" });
-    const button = turn.tokens && h("button", { type: "button", onclick: () => { opened.add(`tokens ${at}`); show(at, into); } }, "Tokens");
-    if (opened.has(`tokens ${at}`)) show(at, into);
-    const cut = block.complete ? "" : " · cut off";
-    const title = `${at + 1}. ${block.kind}${block.name ? ` ${block.name}` : ""} · ${count(block.length)} characters · ${ms(block.start_ms)} to ${ms(block.end_ms)}${cut}`;
-    const toggled = (event) => (event.target.open ? opened.delete(`shut ${at}`) : opened.add(`shut ${at}`));
-    return h("details", { class: block.kind, open: !opened.has(`shut ${at}`), ontoggle: toggled },
-      h("summary", null, title), h("pre", null, block.text),
-      block.length > block.text.length && h("p", { class: "note" }, `${count(block.length - block.text.length)} more characters`), button, into);
-  };
-  return h("section", { id: "blocks" }, h("h3", null, "Answer"), turn.blocks.map(item));
+  if (view.opened.has(key)) show();
+  return h("div", null, h("h4", null, "Tokens of the answer"), h("button", { type: "button", onclick: show }, "Tokens"), into);
 }
 
 function tokens(found, at) {
@@ -192,5 +182,5 @@ function tokens(found, at) {
 function marks(turn) {
   const rows = turn.marks.map((mark) => [ms(mark.ms), mark.trouble ? h("strong", { class: "trouble" }, mark.kind) : mark.kind, mark.text]);
   if (turn.ms !== null) rows.push([ms(turn.ms), turn.state, turn.finish]);
-  return h("section", null, h("h3", null, "Events"), table(["after", "event", ""], rows, "marks"));
+  return h("div", null, h("h4", null, "Events"), table(["after", "event", ""], rows, { class: "marks" }));
 }

@@ -1,0 +1,279 @@
+"""Every view of the inspector's page in a real browser, over the recorded hour of a team."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from schemas.conversation import Text
+from tests.kit.conversations import user
+from tests.tools.inspector import team
+from tests.tools.inspector.browser import Browser, needs_chromium, serving
+from tests.tools.inspector.by_hand import Bus, answer, asked
+from turnwire_tools.inspector.fold import Fold
+from turnwire_tools.inspector.recording import read
+
+pytestmark = [pytest.mark.slow, needs_chromium]
+TITLE = "Fix the flaky login test"
+QUESTION = "The login test is flaky on CI"
+
+
+@dataclass
+class Page:
+    """The page of the recorded hour."""
+
+    fold: Fold
+    address: str
+    browser: Browser
+
+    def open(self, place: str = "#/") -> Browser:
+        """Opens a place, and waits for the list."""
+        self.browser.open(self.address + place)
+        self.browser.until(
+            lambda: self.browser.script("document.body.dataset.rows") == str(len(self.fold.turns))
+        )
+        return self.browser
+
+    def turn(self, words: str) -> str:
+        """The newest turn that asks this."""
+        turns = reversed(self.fold.turns.values())
+        return next(turn.id for turn in turns if words in turn.label and turn.kind != "background")
+
+
+def played(fold: Fold) -> Fold:
+    for at, receiver, message in read("team.jsonl", team.play().decode()):
+        fold.take(message, at, receiver)
+    return fold
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    opened = Browser()
+    yield opened
+    opened.driver.quit()
+
+
+@pytest.fixture(scope="module")
+def recorded(browser: Browser) -> Iterator[Page]:
+    fold = played(Fold())
+    with serving(fold) as address:
+        yield Page(fold, address, browser)
+
+
+@pytest.fixture
+def page(recorded: Page) -> Iterator[Page]:
+    """The page, which must not leave errors."""
+    recorded.browser.size(1280, 900)
+    yield recorded
+    assert recorded.browser.errors() == []
+
+
+def test_overview_sums_up_the_hour_and_its_links_search(page: Page) -> None:
+    browser = page.open()
+    browser.shows(".tiles", "turns a minute")
+    assert browser.script("document.querySelectorAll('.charts svg').length") == 3
+    assert "instructions changed" in browser.text("#again")
+    assert "system text 1 changed (a date or time)" in browser.text("#again")
+    assert len(browser.texts("#slowest tbody tr")) == 10
+    assert {"alice", "bob", "nightly"} <= set(browser.texts("#by-key td:first-child a"))
+    assert "Bash" in browser.texts("#tools td:first-child a")
+    browser.keep("overview")
+
+    browser.click("#by-key a[href*=alice]")
+    browser.until(lambda: any(QUESTION in text or TITLE in text for text in browser.texts(".row")))
+    assert not any("Ticket" in text for text in browser.texts(".row"))
+    assert browser.script("document.querySelector('#search').value") == "key:alice"
+    browser.press("\ue00c")  # Escape
+    browser.until(lambda: any("Ticket" in text for text in browser.texts(".row")))
+
+    browser.click(".page-head .segments button:first-child")  # 15 minutes
+    browser.until(lambda: "minutes=15" in browser.place)
+    browser.until(lambda: "bob" not in browser.texts("#by-key td:first-child a"))
+
+
+def test_list_has_the_tree_of_agents_by_question_or_title(page: Page) -> None:
+    browser = page.open()
+    browser.until(lambda: TITLE in browser.texts(".row .title"))
+    titles = browser.texts(".row .title")
+    assert titles[titles.index(TITLE) + 1].startswith("Search the git history")
+    assert browser.texts(".row.child .note")[0].startswith("helper · alice")
+    assert titles.count(TITLE) == 1  # the request for the title has no row
+    browser.press("t")
+    browser.until(lambda: any("turn 4" in text for text in browser.texts(".row .note")))
+    assert "list=turns" in browser.place
+    assert browser.script("document.querySelectorAll('.row').length") < 40
+
+
+def test_session_reads_as_a_conversation(page: Page) -> None:
+    browser = page.open(f"#/session/{page.turn(QUESTION)}")
+    browser.until(lambda: len(browser.texts(".turn .bar")) == 6)
+    assert browser.text(".session-head h2") == TITLE
+    heads = browser.texts(".part.head summary")
+    assert heads[0].startswith("Instructions")
+    assert "tokens" in heads[0]
+    assert "5: Bash, Read, Edit, Task, WebFetch" in heads[1]
+    assert browser.texts(".part.added summary")[0].startswith("Added")
+    assert browser.texts(".part.reasoning")[0].startswith("Reasoning")
+    shades = browser.script(
+        "[...document.querySelectorAll('.part.result')].map((one) => one.className)"
+    )
+    assert shades
+    assert all("computed" in shade or "partly" in shade for shade in shades)
+    assert "pytest -q tests/test_login.py --count 200" in browser.texts(".arguments dd")
+    browser.keep("session")
+
+    browser.click(".fold + .more")
+    assert "Show less" in browser.texts(".more")
+    browser.click(".part.head > summary")
+    browser.until(lambda: any("Never skip" in text for text in browser.texts(".inside pre")))
+
+
+def test_helpers_and_held_turns_are_links(page: Page) -> None:
+    agent = page.turn(QUESTION)
+    browser = page.open(f"#/session/{agent}")
+    browser.click(".part.tool_use .helper")  # below the call that has its task
+    helper = page.turn("Search the git history")
+    browser.until(lambda: browser.place == f"#/session/{helper}")
+    assert "Task" in browser.shows(".part.user .label b", "Task")
+    assert "Held for 212 ms" in browser.shows(".held", "Held")
+    browser.click(".held a")
+    browser.until(lambda: "/turn/" in browser.place)
+    browser.until(lambda: len(browser.texts(".turn .bar")) >= 6)
+    browser.driver.back()
+    browser.until(lambda: QUESTION in browser.text(".parent"))
+    browser.click(".parent a")
+    browser.until(lambda: browser.text(".session-head h2") == TITLE)
+
+
+def test_drift_is_shown_where_it_happened_and_an_image_as_a_thumbnail(page: Page) -> None:
+    turn = page.turn("Good. This is the dashboard")
+    browser = page.open(f"#/turn/{turn}/details")
+    browser.shows(f"#turn-{turn} .cause", "System text 1 changed (a date or time).")
+    assert browser.texts(".part.head.again summary b") == ["Instructions", "Tools"]
+    loaded = "document.querySelector('.image img').naturalWidth"
+    assert browser.until(lambda: browser.script(loaded)) == 640
+    assert "image/png, 1280 × 720, 48.2 kB" in browser.text(".image")
+    assert "700 tokens" in browser.text(".part.media .cost")
+    assert "cached at the worker" in browser.shows(".turn-details", "Events")
+    place = "document.querySelector('#turn-' + arguments[0]).getBoundingClientRect().top"
+    assert abs(browser.script(place, turn) - 48) < 60  # at the top, below the header
+    browser.keep("drift")
+
+
+def test_an_address_restores_the_view(page: Page) -> None:
+    third = page.fold.sessions[page.turn(QUESTION)][2]
+    browser = page.open(f"#/turn/{third}?q=math.ceil&list=turns")
+    browser.until(lambda: len(browser.texts(".row mark")) == 2)
+    assert set(browser.texts(".row mark")) == {"math.ceil"}
+    browser.until(
+        lambda: browser.script("document.querySelector('#detail').dataset.shown") == third
+    )
+    assert browser.script("document.querySelector('#search').value") == "math.ceil"
+    browser.keep("search")
+    browser.press("[")
+    second = page.fold.sessions[page.turn(QUESTION)][1]
+    browser.until(lambda: browser.place == f"#/turn/{second}?q=math.ceil&list=turns")
+
+    # So does a place that was scrolled to.
+    browser.until(lambda: browser.texts(f"#turn-{second}.target"))
+    browser.script("document.querySelector('#detail').scrollTo(0, 0)")
+    browser.until(lambda: browser.place.startswith(f"#/session/{page.turn(QUESTION)}"))
+
+
+def test_search_opens_the_first_hit(page: Page) -> None:
+    browser = page.open()
+    browser.press("/")
+    browser.press("apply_patch line 14\ue007")
+    browser.until(lambda: browser.place.startswith("#/turn/"))
+    found = "error: patch does not apply at line 14"
+    browser.until(lambda: found in browser.texts(".part.result pre"))
+    assert any("error" in text for text in browser.texts(".part.result .label"))
+
+
+def test_all_content_is_text(page: Page) -> None:
+    browser = page.open(f"#/session/{page.turn('Escape this')}")
+    browser.until(lambda: len(browser.texts(".turn .bar")) == 2)
+    browser.click(".part.head:nth-of-type(2) > summary")
+    for place in ("#/?q=Escape", "#/", f"#/turn/{page.turn('Escape this')}/details"):
+        browser.driver.get(page.address + place)
+        browser.until(lambda: browser.texts(".row"))
+        browser.until(lambda: browser.texts("#detail *"))
+    assert team.HOSTILE in browser.shows(".part.user pre", "Escape")
+    assert team.HOSTILE in browser.texts(".part.reasoning pre")
+    assert "Turnwire inspector" in str(browser.script("document.title"))
+    inside = "main :is(script, i > img, b > img, [onerror], a[href^=javascript], iframe)"
+    assert browser.script("document.querySelectorAll(arguments[0]).length", inside) == 0
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_narrow_screen_shows_the_list_or_what_is_open(page: Page, dark: bool) -> None:
+    page.browser.size(420, 860, dark=dark)
+    suffix = "-dark" if dark else ""
+    wide = "document.documentElement.scrollWidth"
+    browser = page.open()
+    browser.shows(".tiles", "from the cache")
+    assert (browser.script(wide), browser.texts(".row")) == (420, [])
+    browser.keep(f"narrow-overview{suffix}")
+    browser.click("#pages a[data-page=list]")
+    browser.until(lambda: TITLE in browser.texts(".row .title"))
+    assert browser.texts(".tiles") == []
+    browser.script(
+        "[...document.querySelectorAll('.row')].find((row) => "
+        "row.textContent.includes(arguments[0])).click()",
+        TITLE,
+    )
+    browser.until(lambda: len(browser.texts(".turn .bar")) > 1)
+    assert browser.script(wide) == 420
+    browser.keep(f"narrow{suffix}")
+    background = browser.script("getComputedStyle(document.body).backgroundColor")
+    assert (background == "rgb(18, 22, 23)") is dark
+
+
+def test_dark_pages(page: Page) -> None:
+    page.browser.size(1280, 900, dark=True)
+    browser = page.open(f"#/session/{page.turn(QUESTION)}")
+    browser.until(lambda: len(browser.texts(".turn .bar")) == 6)
+    browser.keep("session-dark")
+    browser.press("d")
+    background = browser.script("getComputedStyle(document.body).backgroundColor")
+    assert background == "rgb(247, 247, 245)"
+
+
+def test_without_texts_the_page_has_no_words(browser: Browser) -> None:
+    fold = played(Fold(texts=False))
+    with serving(fold) as address:
+        page = Page(fold, address, browser)
+        agent = next(turn for turn in fold.turns.values() if turn.key == "alice" and turn.calls)
+        page.open(f"#/session/{agent.id}")
+        browser.until(lambda: len(browser.texts(".turn .bar")) == 6)
+        assert "texts are hidden" in browser.text("#status")
+        assert "characters, not shown" in browser.text(".part.user .content")
+        words = browser.text("body")
+        for secret in ("flaky", "login", "rg -n", "Claude Code", "2026-11-23"):
+            assert secret not in words, secret
+        assert browser.errors() == []
+
+
+def test_ten_thousand_turns_have_elements_only_in_view(browser: Browser) -> None:
+    """Sessions of a turn, and one of 300."""
+    fold = Fold()
+    bus = Bus(fold)
+    for number in range(9700):
+        bus.turn(asked(user(f"Question {number}"), session=f"s{number}"), range(40), [1], Text("x"))
+    history = [user("Begin")]
+    for number in range(300):
+        turn = bus.turn(asked(*history, session="long"), range(200), [1], Text(f"Answer {number}"))
+        history += [answer(Text(f"Answer {number}")), user(f"Step {number}")]
+    with serving(fold) as address:
+        page = Page(fold, address, browser)
+        page.open()
+        assert browser.script("document.querySelectorAll('.row').length") < 60
+        browser.script("document.querySelector('#list').scrollTo(0, 58 * 9000)")
+        browser.until(lambda: "Question 701" in browser.texts(".row .title"))
+        page.open(f"#/turn/{turn.id}")
+        browser.shows(f"#turn-{turn.id}", "Answer 299")
+        for at in range(0, 100, 4):
+            browser.script("document.querySelector('#detail').scrollTo(0, arguments[0])", at * 2000)
+            browser.until(lambda: browser.texts(".turn .bar"))
+        filled = "[...document.querySelectorAll('.turn')].filter((one) => one.children.length)"
+        assert browser.script(f"{filled}.length") < 200

@@ -1,0 +1,85 @@
+"""The conversation of a session, as the page shows it."""
+
+import json
+
+from schemas.conversation import Call, Client, Conversation, Reasoning, Text
+from schemas.events import PromptImage
+from tests.kit.conversations import user
+from tests.tools.inspector.by_hand import TOOLS, Bus, answer, asked, result
+from turnwire_tools.inspector.fold import Fold
+from turnwire_tools.inspector.sections import Section, Sections
+from turnwire_tools.inspector.turns import InspectedTurn
+from turnwire_tools.inspector.views import session_view
+
+TASK = Call("toolu_9", "Task", json.dumps({"prompt": "Search the\nhistory.", "n": 1}))
+PROMPT = list(range(1000, 1200))
+
+
+def section(fold: Fold, turn: InspectedTurn) -> Section:
+    return Sections(fold, None).section(turn)
+
+
+def of(kind: str, question: str, session: str, parent: str | None = None) -> Conversation:
+    client = Client(session, "claude-cli/2.1", parent=parent, kind=kind)  # type: ignore[arg-type]
+    tools = [] if kind == "background" else TOOLS
+    return asked(user(question), client=client, tools=tools)
+
+
+def test_a_section_has_what_a_turn_adds_and_what_it_answers(bus: Bus) -> None:
+    first = bus.turn(asked(user("Q")), PROMPT, [1, 2, 3, 4], Reasoning("Hm"), TASK)
+    history = (user("Q"), answer(Reasoning("Hm"), TASK), result(TASK, "Done."))
+    ids = [*PROMPT, 1, 2, 3, 4, *range(50)]
+    second = bus.turn(asked(*history), ids, [5], Text("Yes."), cached=204)
+    one, two = section(bus.fold, first), section(bus.fold, second)
+    assert [part.name for part in one.tools] == ["Bash", "Read"]
+    assert [part.kind for part in one.answer] == ["reasoning", "tool_use"]
+    placed = [*one.system, *one.tools, *one.parts]
+    assert sum(part.tokens or 0 for part in placed) == len(PROMPT)
+    assert sum(part.tokens or 0 for part in one.answer) == first.output
+    assert (two.system, two.tools) == ([], [])  # as before
+    (given,) = two.parts
+    assert (given.kind, given.text, given.start, given.tokens) == ("result", "Done.", 204, 50)
+
+
+def test_instructions_are_shown_again_where_they_changed(bus: Bus) -> None:
+    bus.turn(asked(user("Q")), PROMPT, [1], TASK)
+    changed = asked(user("Q"), answer(TASK), result(TASK, "x"), system=[Text("New.")])
+    found = section(bus.fold, bus.turn(changed, range(5000, 5100), [2], Text("y")))
+    assert [part.text for part in found.system] == ["New."]
+    assert found.difference is not None
+    assert found.difference.cause == "system"
+
+
+def test_a_helper_is_linked_with_the_call_that_started_it(bus: Bus) -> None:
+    agent = bus.turn(of("main", "Q", "s"), PROMPT, [1], TASK)
+    helper = bus.turn(of("helper", "Search the\nhistory.", "s/1", "s"), range(9), [2], Text("ok"))
+    title = bus.turn(of("background", "Q", "s"), range(9), [3], Text('{"title": "A title"}'))
+    view = session_view(bus.fold, agent.id)
+    assert view is not None
+    assert view.title == "A title"
+    links = {link.session: (link.turn, link.call_id) for link in view.helpers}
+    assert links == {helper.id: (agent.id, "toolu_9"), title.id: (agent.id, "")}
+    child = session_view(bus.fold, helper.id)
+    assert child is not None
+    assert child.parent is not None
+    assert child.parent.id == agent.id
+
+
+def test_held_turns_and_images_have_what_the_bus_says_of_them(bus: Bus) -> None:
+    first = bus.turn(asked(user("Q"), session="a"), PROMPT, [1], Text("x"))
+    images = [PromptImage("4d1e" * 10, 40, 100)]
+    name = bus.begin(
+        asked(user("Q"), session="b"), PROMPT, held_for=first.id, held_s=0.25, images=images
+    )
+    found = section(bus.fold, bus.fold.turns[name])
+    assert (found.held_for, found.held_s) == (first.id, 0.25)
+    assert bus.fold.turns[name].addition is not None
+    assert bus.fold.turns[name].addition.images == images  # type: ignore[union-attr]
+
+
+def test_long_texts_are_cut_in_a_section(bus: Bus) -> None:
+    turn = bus.turn(asked(user("q" * 50_000)), PROMPT, [1], Text("a" * 50_000))
+    found = section(bus.fold, turn)
+    for part in (*found.parts, *found.answer):
+        assert len(part.text) < 10_000
+        assert part.length == 50_000

@@ -1,0 +1,317 @@
+"""What a request adds to the conversation of its session, in items that the page shows. Pure.
+
+Each request of an agent has the whole history. Only what a session did not have before is kept of
+it, so that a session takes memory for each text once. Instructions and tools, which many sessions
+have in common, are kept once for all of them.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+from typing import Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct
+from xxhash import xxh3_128_digest
+
+from schemas.conversation import (
+    Call,
+    Conversation,
+    Media,
+    Message,
+    Part,
+    Reasoning,
+    Result,
+    ResultPart,
+    Role,
+    Text,
+    ToolReference,
+    ToolSpec,
+)
+from schemas.events import PromptImage
+from services.ledger.difference import content_of
+from services.templates.messages import is_answer
+
+ItemKind: TypeAlias = Literal[
+    "system", "tool", "user", "text", "reasoning", "tool_use", "result", "media"
+]
+"""system: instructions.  tool: its definition.  text, reasoning, tool_use: an answer in the
+history that was not seen as a turn.  media: an image, document or sound, in a question or a
+result."""
+MAX_TEXT = 256 * 1024
+"""Characters of a text that are kept."""
+ADDED = "added by the client"
+_TAGGED = re.compile(r"\s*<([A-Za-z][\w-]*)>.*?</\1>\s*", re.DOTALL)
+"""A part that a client adds to a question: `<system-reminder>`, `<environment_context>`."""
+_ADDED = re.compile(r"\s*# AGENTS\.md instructions\b.*", re.DOTALL)
+"""Codex sends the project's instructions as a message of the user."""
+_encode = msgspec.json.Encoder().encode
+
+
+class Item(Struct, frozen=True, omit_defaults=True):
+    """One part of a conversation."""
+
+    kind: ItemKind
+    text: str = ""
+    """At most `MAX_TEXT` characters; of a tool its description and schema."""
+    length: int = 0
+    """Characters of the whole text."""
+    name: str = ""
+    """Of a tool, or the file name of a medium."""
+    call_id: str = ""
+    error: bool = False
+    """The tool failed."""
+    image: str = ""
+    """`Media.hash`."""
+    facts: str = ""
+    """Kind and size of a medium, or `ADDED`."""
+
+
+class Head(Struct, frozen=True, eq=False):
+    """The instructions and tools at the start of a prompt."""
+
+    key: bytes
+    system: list[Item]
+    tools: list[Item]
+
+    @property
+    def characters(self) -> int:
+        """Characters of all texts."""
+        return sum(item.length for item in [*self.system, *self.tools])
+
+
+class Addition(Struct, frozen=True, eq=False):
+    """What a request adds to its session."""
+
+    head: Head
+    items: list[Item]
+    rewritten: int = 0
+    """Earlier messages that the client changed or left out."""
+    total: int = 0
+    """Characters of all texts of the request."""
+    images: list[PromptImage] = []
+    """The images in the prompt, once it is known."""
+
+    @property
+    def characters(self) -> int:
+        """Characters that are kept of the items."""
+        return sum(len(item.text) for item in self.items)
+
+
+class Heads:
+    """The heads of all turns that are kept, each of them once."""
+
+    def __init__(self, *, texts: bool) -> None:
+        """`texts`: whether texts are kept."""
+        self._texts = texts
+        self._heads: dict[bytes, tuple[Head, int]] = {}
+        """Heads with the number of their turns."""
+        self.characters = 0
+
+    def take(self, conversation: Conversation) -> Head:
+        """The head of a turn's prompt. `release` it when the turn is dropped."""
+        key = xxh3_128_digest(_encode((conversation.system, conversation.tools)))
+        head, turns = self._heads.get(key, (None, 0))
+        if head is None:
+            system = [_text("system", part.text, self._texts) for part in conversation.system]
+            tools = [_tool(tool, self._texts) for tool in conversation.tools]
+            head = Head(key, system, tools)
+            self.characters += head.characters
+        self._heads[key] = head, turns + 1
+        return head
+
+    def release(self, head: Head) -> None:
+        """Drops the head after its last turn."""
+        turns = self._heads[head.key][1] - 1
+        if turns:
+            self._heads[head.key] = head, turns
+        else:
+            del self._heads[head.key]
+            self.characters -= head.characters
+
+
+def addition(
+    conversation: Conversation, before: Conversation | None, head: Head, *, texts: bool
+) -> Addition:
+    """What a request adds to the previous one of its session.
+
+    `before`: None: there is none, and all messages are new. `texts`: whether texts are kept.
+    """
+    messages = conversation.messages
+    rewritten = 0
+    new: Sequence[Message] = messages
+    if before is not None:
+        new, rewritten = _new_messages(before.messages, messages)
+    items = list(_items(new, _call_names(messages), texts))
+    return Addition(head, items, rewritten, head.characters + _length_of(messages))
+
+
+def latest_messages(conversation: Conversation) -> Conversation:
+    """The conversation up to the newest answer, for a session with an unknown previous request."""
+    messages = conversation.messages
+    following = list(takewhile(lambda message: not is_answer(message), reversed(messages)))
+    return msgspec.structs.replace(conversation, messages=messages[: -len(following) or None])
+
+
+def share_texts(conversation: Conversation, before: Conversation) -> Conversation:
+    """The conversation with the objects of an earlier one where both are equal, so that two
+    requests of a session take the memory of one."""
+    messages = conversation.messages
+    shared = _common(before.messages, messages)
+    kept = before.messages[:shared] + messages[shared:]
+    tools, system = conversation.tools, conversation.system
+    if tools == before.tools:
+        tools = before.tools
+    if system == before.system:
+        system = before.system
+    return msgspec.structs.replace(conversation, messages=kept, tools=tools, system=system)
+
+
+def _common(before: Sequence[Message], now: Sequence[Message]) -> int:
+    """How many messages at the start are the same."""
+    pairs = zip(before, now, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _new_messages(before: Sequence[Message], now: Sequence[Message]) -> tuple[list[Message], int]:
+    """The messages that are not of the history, and how many of the history have changed. The
+    answer to the previous request, which its turn has, is not new."""
+    if len(now) < len(before):  # a summary
+        same = _common(before, now)
+        return list(now[same:]), len(before) - same
+    changed = [
+        after for earlier, after in zip(before, now, strict=False) if not _is_same(earlier, after)
+    ]
+    following = now[len(before) :]
+    answer = takewhile(is_answer, following)
+    return [*changed, *following[sum(1 for _ in answer) :]], len(changed)
+
+
+def _is_same(before: Message, now: Message) -> bool:
+    """Whether two messages have the same content, apart from reasoning."""
+    if before == now:
+        return True
+    if before.role != now.role:
+        return False
+    if before.role == "assistant":
+        return content_of(before.parts) == content_of(now.parts)
+    return before.parts == now.parts
+
+
+def _call_names(messages: Sequence[Message]) -> dict[str, str]:
+    calls = (part for message in messages for part in message.parts if isinstance(part, Call))
+    return {call.call_id: call.name for call in calls}
+
+
+def _items(messages: Sequence[Message], names: dict[str, str], texts: bool) -> Iterator[Item]:
+    for message in messages:
+        for part in message.parts:
+            if isinstance(part, Result):
+                yield from _result(part, part.name or names.get(part.call_id, ""), texts)
+            else:
+                yield _part(part, message.role, texts)
+
+
+_OF_ROLE: dict[Role, ItemKind] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "text",
+    "tool": "result",
+}
+
+
+def _part(part: Text | Media | Reasoning | Call, role: Role, texts: bool) -> Item:
+    match part:
+        case Text():
+            item = _text(_OF_ROLE[role], part.text, texts)
+            is_added = role == "user" and not without_additions(part.text)
+            return msgspec.structs.replace(item, facts=ADDED) if is_added else item
+        case Reasoning():
+            return _text("reasoning", part.text or "", texts)
+        case Call():
+            call = _text("tool_use", part.arguments, texts)
+            return msgspec.structs.replace(call, name=part.name, call_id=part.call_id)
+        case Media():
+            return _media(part, texts)
+
+
+def _result(result: Result, name: str, texts: bool) -> Iterator[Item]:
+    text = "\n".join(_words(part) for part in result.parts if not isinstance(part, Media))
+    item = _text("result", text, texts)
+    yield msgspec.structs.replace(
+        item, name=name, call_id=result.call_id, error=bool(result.is_error)
+    )
+    for part in result.parts:
+        if isinstance(part, Media):
+            yield _media(part, texts, result.call_id)
+
+
+def _words(part: ResultPart) -> str:
+    match part:
+        case Text():
+            return part.text
+        case ToolReference():
+            return f"[the tool {part.name}]"
+        case Media():
+            return ""
+
+
+def _media(media: Media, texts: bool, call_id: str = "") -> Item:
+    facts = [media.media_type or media.kind]
+    if media.width:
+        facts.append(f"{media.width} × {media.height}")
+    if media.size_bytes is not None:
+        facts.append(f"{media.size_bytes / 1000:,.1f} kB")
+    if not texts:
+        return Item("media", call_id=call_id, facts=", ".join(facts))
+    if media.url:
+        facts.append(media.url[:200])
+    if media.problem:
+        facts.append(media.problem)
+    return Item(
+        "media",
+        name=media.title or "",
+        call_id=call_id,
+        image=media.hash,
+        facts=", ".join(facts),
+    )
+
+
+def _tool(tool: ToolSpec, texts: bool) -> Item:
+    schema = _encode(tool.schema).decode()
+    item = _text("tool", f"{tool.description}\n\n{schema}", texts)
+    name = f"{tool.namespace}.{tool.name}" if tool.namespace else tool.name
+    return msgspec.structs.replace(item, name=name, facts="deferred" if tool.deferred else "")
+
+
+def _text(kind: ItemKind, text: str, texts: bool) -> Item:
+    return Item(kind, text[:MAX_TEXT] if texts else "", len(text))
+
+
+def without_additions(text: str) -> str:
+    """A user's text without the parts that a client adds to it."""
+    text = _ADDED.sub("", text)
+    at = 0
+    while tagged := _TAGGED.match(text, at):
+        at = tagged.end()
+    return text[at:].strip()
+
+
+def _length_of(messages: Sequence[Message]) -> int:
+    """Characters of all texts of these messages."""
+    return sum(_length(part) for message in messages for part in message.parts)
+
+
+def _length(part: Part) -> int:
+    match part:
+        case Text():
+            return len(part.text)
+        case Reasoning():
+            return len(part.text or "")
+        case Call():
+            return len(part.arguments)
+        case Result():
+            return sum(len(_words(one)) for one in part.parts)
+        case Media():
+            return 0

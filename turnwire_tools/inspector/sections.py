@@ -1,0 +1,221 @@
+"""Makes the conversation of a session that the page shows: for each turn, what its request adds and
+what the model answers, with the tokens of every part. Pure."""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from cachetools import LRUCache
+from msgspec import Struct
+
+from services.tokenization.detokenizer import Vocabulary
+from turnwire_tools.inspector.conversation import Item
+from turnwire_tools.inspector.fold import Fold
+from turnwire_tools.inspector.places import Place, PromptText, estimated, located
+from turnwire_tools.inspector.turns import Departure, InspectedBlock, InspectedTurn, Row
+from turnwire_tools.inspector.views import Cost, PromptSegment, cost_of, row_of, segments_of
+
+SHOWN = 6000
+"""Characters of a text that the page gets at first."""
+HEAD_SHOWN = 1500
+"""Characters of instructions and of a tool, which are folded."""
+KEPT = 4096
+"""Turns with known places of their items."""
+
+Groups: TypeAlias = list[list[Item]]
+
+
+class Part(Struct, frozen=True, kw_only=True):
+    """A part of the conversation. `Item` describes most fields."""
+
+    kind: str
+    text: str = ""
+    length: int = 0
+    name: str = ""
+    call_id: str = ""
+    error: bool = False
+    image: str = ""
+    facts: str = ""
+    start: int | None = None
+    """Its first token in the prompt, or in the answer."""
+    tokens: int | None = None
+    exact: bool = False
+    """False: its tokens are estimated."""
+    ms: float | None = None
+    """How long the model wrote it."""
+    sent_ms: float | None = None
+    """When a client could run the call."""
+    cut: bool = False
+    """It is not complete."""
+
+
+class Section(Struct, frozen=True, kw_only=True):
+    """A turn in the conversation of its session."""
+
+    turn: Row
+    system: list[Part]
+    tools: list[Part]
+    """Both empty: they are those of the turn before."""
+    parts: list[Part]
+    """What the request adds."""
+    answer: list[Part]
+    rewritten: int
+    """Earlier messages that the client changed or left out."""
+    finish: str
+    worker: str
+    incomplete: bool
+    held_for: str
+    held_s: float
+    difference: Departure | None
+    cost: Cost | None
+    segments: list[PromptSegment]
+
+
+class Sections:
+    """Makes the sections of one fold."""
+
+    def __init__(self, fold: Fold, vocabulary: Vocabulary | None) -> None:
+        self._fold = fold
+        self._vocabulary = vocabulary
+        self._places: LRUCache[str, list[list[Place]]] = LRUCache(KEPT)
+
+    def section(self, turn: InspectedTurn) -> Section:
+        """A turn as a part of its session's conversation."""
+        groups = _groups(turn, self._fold.turns.get(turn.previous))
+        system, tools, parts = (
+            [_part(item, place, HEAD_SHOWN if at < 2 else SHOWN) for item, place in pairs]
+            for at, pairs in enumerate(self._placed(turn, groups))
+        )
+        return Section(
+            turn=row_of(turn),
+            system=system,
+            tools=tools,
+            parts=parts,
+            answer=_answer(turn, texts=self._fold.texts),
+            rewritten=0 if turn.addition is None else turn.addition.rewritten,
+            finish=turn.finish,
+            worker=turn.worker,
+            incomplete=turn.incomplete,
+            held_for=turn.held_for,
+            held_s=turn.held_s,
+            difference=turn.difference,
+            cost=cost_of(self._fold, turn),
+            segments=segments_of(turn, self._fold.ancestors(turn)),
+        )
+
+    def _placed(self, turn: InspectedTurn, groups: Groups) -> list[list[tuple[Item, Place | None]]]:
+        places: Sequence[Sequence[Place | None]] = [[None] * len(group) for group in groups]
+        if turn.prompt and turn.addition is not None:
+            places = self._places_of(turn, groups)
+        return [
+            list(zip(group, found, strict=True))
+            for group, found in zip(groups, places, strict=True)
+        ]
+
+    def _places_of(self, turn: InspectedTurn, groups: Groups) -> list[list[Place]]:
+        known = self._places.get(turn.id)
+        if known is not None and [len(group) for group in known] == [len(one) for one in groups]:
+            return known
+        places = _estimates(turn, self._fold.turns.get(turn.previous), groups)
+        ids = self._fold.prompts.ids(turn.id)
+        if self._vocabulary is not None and ids is not None and self._fold.texts:
+            has_head = bool(groups[0] or groups[1])
+            first = 0 if has_head else min((one.start for one in places[2]), default=0)
+            text = PromptText.of(ids, self._vocabulary, first)
+            places = [
+                located(group, text, found) for group, found in zip(groups, places, strict=True)
+            ]
+        places[2] = _with_images(turn, groups[2], places[2])
+        if turn.placed_ms is not None:
+            self._places[turn.id] = places
+        return places
+
+
+def _groups(turn: InspectedTurn, previous: InspectedTurn | None) -> Groups:
+    """Instructions, tools and messages that a turn adds."""
+    added = turn.addition
+    if added is None:
+        return [[], [], []]
+    before = None if previous is None else previous.addition
+    if before is not None and before.head is added.head:
+        return [[], [], added.items]
+    return [added.head.system, added.head.tools, added.items]
+
+
+def _estimates(
+    turn: InspectedTurn, previous: InspectedTurn | None, groups: Groups
+) -> list[list[Place]]:
+    """The places of items by their lengths: of the first turn in all of the prompt, of others in
+    what they add to it."""
+    end = turn.prompt
+    if previous is None:
+        flat = estimated([item for group in groups for item in group], 0, end)
+    else:
+        ratio = turn.characters_per_token or 4.0
+        added = round(sum(item.length for item in groups[2]) / ratio)
+        start = max(0, end - added)
+        if turn.difference is not None and turn.difference.extends:
+            start = min(end, previous.prompt + len(previous.ids))
+        heads = [*groups[0], *groups[1]]
+        head_end = min(end, round(sum(item.length for item in heads) / ratio))
+        flat = estimated(heads, 0, head_end) + estimated(groups[2], start, end)
+    system, tools = len(groups[0]), len(groups[1])
+    return [flat[:system], flat[system : system + tools], flat[system + tools :]]
+
+
+def _with_images(
+    turn: InspectedTurn, items: Sequence[Item], places: Sequence[Place]
+) -> list[Place]:
+    """The places with those of images, which are known."""
+    images = [] if turn.addition is None else turn.addition.images
+    known = {image.hash: Place(image.at, image.tokens, exact=True) for image in images}
+    return [
+        known.get(item.image, place) if item.image else place
+        for item, place in zip(items, places, strict=True)
+    ]
+
+
+def _part(item: Item, place: Place | None, shown: int) -> Part:
+    start, tokens, exact = None, None, False
+    if place is not None:
+        start, tokens, exact = place.start, place.tokens, place.exact
+    return Part(
+        kind=item.kind,
+        text=item.text[:shown],
+        length=item.length,
+        name=item.name,
+        call_id=item.call_id,
+        error=item.error,
+        image=item.image,
+        facts=item.facts,
+        start=start,
+        tokens=tokens,
+        exact=exact,
+    )
+
+
+def _answer(turn: InspectedTurn, *, texts: bool) -> list[Part]:
+    """The blocks, which share the tokens of the answer by their lengths."""
+    items = [Item("text", length=block.length + len(block.name)) for block in turn.blocks]
+    places = estimated(items, 0, turn.output)
+    return [
+        _block(block, place, texts=texts) for block, place in zip(turn.blocks, places, strict=True)
+    ]
+
+
+def _block(block: InspectedBlock, place: Place, *, texts: bool) -> Part:
+    ms = None if block.end_ms is None else max(0.0, block.end_ms - block.start_ms)
+    sent_ms = None
+    if block.kind == "tool_use" and block.complete:
+        sent_ms = block.dispatch_ms or block.end_ms
+    return Part(
+        kind=block.kind,
+        text=block.text[:SHOWN] if texts else "",
+        length=block.length,
+        name=block.name,
+        call_id=block.call_id,
+        start=place.start,
+        tokens=place.tokens,
+        ms=ms,
+        sent_ms=sent_ms,
+        cut=not block.complete,
+    )
