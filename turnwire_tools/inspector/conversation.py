@@ -6,8 +6,8 @@ have in common, are kept once for all of them.
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from itertools import takewhile
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, takewhile
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -57,7 +57,7 @@ class Item(Struct, frozen=True, omit_defaults=True):
     length: int = 0
     """Characters of the whole text."""
     name: str = ""
-    """Of a tool, or the file name of a medium."""
+    """The name of a tool, or the file name of a medium."""
     call_id: str = ""
     error: bool = False
     """The tool failed."""
@@ -96,6 +96,9 @@ class Addition(Struct, frozen=True, eq=False):
     def characters(self) -> int:
         """Characters that are kept of the items."""
         return sum(len(item.text) for item in self.items)
+
+
+NOTHING_ADDED = Addition(Head(b"", [], []), [])
 
 
 class Heads:
@@ -199,7 +202,7 @@ def _is_same(before: Message, now: Message) -> bool:
 
 
 def _call_names(messages: Sequence[Message]) -> dict[str, str]:
-    calls = (part for message in messages for part in message.parts if isinstance(part, Call))
+    calls = (part for part in _parts(messages) if isinstance(part, Call))
     return {call.call_id: call.name for call in calls}
 
 
@@ -300,7 +303,11 @@ def without_additions(text: str) -> str:
 
 def _length_of(messages: Sequence[Message]) -> int:
     """Characters of all texts of these messages."""
-    return sum(_length(part) for message in messages for part in message.parts)
+    return sum(map(_length, _parts(messages)))
+
+
+def _parts(messages: Iterable[Message]) -> Iterator[Part]:
+    return chain.from_iterable(message.parts for message in messages)
 
 
 def _length(part: Part) -> int:

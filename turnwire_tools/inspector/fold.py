@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from msgspec.structs import replace
+
 from schemas import events, frames
 from schemas.control import Cancel, Replay
 from schemas.conversation import Conversation
@@ -177,6 +179,8 @@ class Fold:
     ) -> None:
         was_refused = request.attempt == turn.placed_attempt and turn.worker != worker
         turn.place(request, now, worker)
+        if request.images:
+            turn.addition = replace(turn.addition, images=request.images)
 
         # Two images of one size have the same tokens, and are not the same prompt.
         ids = frames.unpack_array(with_images(request.prompt, request.images))
@@ -263,7 +267,10 @@ class Fold:
 
         if entry.ids:
             turn.output = max(turn.output, len(turn.ids))
-            turn.first_token(now)
+            if turn.decoded_ms is None:
+                turn.decoded_ms = turn.ms_at(now)
+            if not turn.has_ended:
+                turn.state = "writing"
         self._changed(turn)
 
     def _events(self, entry: frames.EventEntry, now: float) -> None:
@@ -356,8 +363,7 @@ class Fold:
         """Drops the oldest turn."""
         name, turn = self.turns.popitem(last=False)
         self._characters -= turn.characters
-        if turn.addition is not None:
-            self._heads.release(turn.addition.head)
+        self._heads.release(turn.addition.head)
         self.prompts.drop(name)
         for waiting in self._watchers.values():
             waiting.pop(name, None)

@@ -67,7 +67,7 @@ class ToolUse(Struct):
     name: str
     calls: int = 0
     definition: int = 0
-    """Tokens of its definition in a prompt, on average and estimated by length."""
+    """Tokens of its definition in a prompt, on average: its share of all definitions by length."""
     prompts: int = 0
     """Prompts with its definition."""
     results: int = 0
@@ -96,7 +96,7 @@ class Overview(Struct, kw_only=True):
 
 
 def overview(turns: Iterable[InspectedTurn], since: float, until: float) -> Overview:
-    """Sums up the turns whose requests came between two Unix times."""
+    """Sums up the turns with requests between two Unix times."""
     found = [turn for turn in turns if since <= turn.time <= until]
     bar_s = max(60.0, math.ceil((until - since) / BARS / 60) * 60.0)
     timed = [turn for turn in found if turn.ttft_ms is not None]
@@ -208,15 +208,22 @@ def _weight(tool: ToolUse) -> int:
 
 def _weigh(turn: InspectedTurn, tools: dict[str, ToolUse]) -> None:
     """Adds the definitions and results of a turn's request."""
-    if turn.addition is None or not turn.characters_per_token:
+    ratio = turn.characters_per_token
+    if not ratio:
         return
-    for item in turn.addition.head.tools:
+    head = turn.addition.head
+    # The preprocessor knows the tokens of all definitions together, which are for the model in
+    # another form than for the client.
+    weight = 1 / ratio
+    if turn.tools and head.tools:
+        weight = turn.tools / sum(item.length for item in head.tools)
+    for item in head.tools:
         tool = tools.setdefault(item.name, ToolUse(item.name))
         tool.prompts += 1
-        tool.definition += round(item.length / turn.characters_per_token)
+        tool.definition += round(item.length * weight)
     for item in turn.addition.items:
         if item.kind == "result":
             tool = tools.setdefault(item.name, ToolUse(item.name))
             tool.results += 1
             tool.errors += item.error
-            tool.result_tokens += round(item.length / turn.characters_per_token)
+            tool.result_tokens += round(item.length / ratio)

@@ -46,15 +46,13 @@ class PromptText(Struct, frozen=True):
 
 def estimated(items: Sequence[Item], start: int, end: int) -> list[Place]:
     """Divides the tokens from `start` to `end` among items by the lengths of their texts."""
-    total = sum(item.length for item in items) or 1
-    bounds = [
-        start + (end - start) * length // total
-        for length in accumulate((item.length for item in items), initial=0)
-    ]
+    lengths = list(accumulate((item.length for item in items), initial=0))
+    total = lengths[-1] or 1
+    bounds = [start + (end - start) * length // total for length in lengths]
     return [Place(at, until - at, exact=False) for at, until in pairwise(bounds)]
 
 
-def located(items: Sequence[Item], text: PromptText, estimates: Sequence[Place]) -> list[Place]:
+def located(items: Sequence[Item], estimates: Sequence[Place], text: PromptText) -> list[Place]:
     """The places of items in the text of a prompt, which has them in this order; where one is not
     found, its estimate stays. A tool's place reaches to the next item, because templates write its
     schema in their own form."""

@@ -15,7 +15,7 @@ from turnwire_tools.inspector.turns import InspectedTurn
 from turnwire_tools.tap.turns import concerns
 
 FIELDS = ("tool", "key", "client", "model", "state", "kind")
-BEFORE = 40
+BEFORE = 24
 AFTER = 100
 """Characters around a match that are shown."""
 _PREFIX = re.compile(r"(?:req|msg|resp|chatcmpl|cmpl|call|toolu)[_-]")
@@ -90,9 +90,8 @@ def _has_field(turn: InspectedTurn, name: str, value: str) -> bool:
 def _tools(turn: InspectedTurn) -> Iterator[str]:
     for block in turn.blocks:
         yield block.name
-    if turn.addition is not None:
-        for item in turn.addition.items:
-            yield item.name
+    for item in turn.addition.items:
+        yield item.name
 
 
 def _find(turn: InspectedTurn, word: str, pattern: re.Pattern[str], texts: bool) -> Hit | None:
@@ -112,10 +111,9 @@ def _find(turn: InspectedTurn, word: str, pattern: re.Pattern[str], texts: bool)
 
 def _names(turn: InspectedTurn) -> Iterator[tuple[str, str]]:
     """Names and ids of calls, with names for them."""
-    if turn.addition is not None:
-        for item in turn.addition.items:
-            yield item.kind, item.name
-            yield item.kind, item.call_id
+    for item in turn.addition.items:
+        yield item.kind, item.name
+        yield item.kind, item.call_id
     for block in turn.blocks:
         yield "call", block.name
         yield "call", block.call_id
@@ -124,12 +122,11 @@ def _names(turn: InspectedTurn) -> Iterator[tuple[str, str]]:
 def _texts(turn: InspectedTurn) -> Iterator[tuple[str, str]]:
     """The texts of a turn, with names for them."""
     yield "title", turn.title
-    if turn.addition is not None:
-        for item in turn.addition.items:
-            yield _WHERE.get(item.kind, f"result of {item.name}"), item.text
+    for item in turn.addition.items:
+        yield _WHERE.get(item.kind, f"result of {item.name}"), item.text
     for block in turn.blocks:
         yield f"call of {block.name}" if block.name else block.kind, block.text
     yield "end", turn.finish
-    if turn.number == 1 and turn.addition is not None:
+    if turn.number == 1:
         for item in turn.addition.head.system:
             yield "instructions", item.text

@@ -22,6 +22,11 @@ KEPT = 4096
 """Turns with known places of their items."""
 
 Groups: TypeAlias = list[list[Item]]
+"""Instructions, tools and messages."""
+Places: TypeAlias = list[list[Place]]
+"""The places of their items."""
+NOWHERE = Place(0, 0, exact=False)
+"""The place in a prompt that is not made so far."""
 
 
 class Part(Struct, frozen=True, kw_only=True):
@@ -76,22 +81,19 @@ class Sections:
     def __init__(self, fold: Fold, vocabulary: Vocabulary | None) -> None:
         self._fold = fold
         self._vocabulary = vocabulary
-        self._places: LRUCache[str, list[list[Place]]] = LRUCache(KEPT)
+        self._places: LRUCache[str, Places] = LRUCache(KEPT)
 
     def section(self, turn: InspectedTurn) -> Section:
         """A turn as a part of its session's conversation."""
         groups = _groups(turn, self._fold.turns.get(turn.previous))
-        system, tools, parts = (
-            [_part(item, place, HEAD_SHOWN if at < 2 else SHOWN) for item, place in pairs]
-            for at, pairs in enumerate(self._placed(turn, groups))
-        )
+        places = self._places_of(turn, groups) if turn.prompt else _no_places(groups)
         return Section(
             turn=row_of(turn),
-            system=system,
-            tools=tools,
-            parts=parts,
+            system=_parts(groups[0], places[0], HEAD_SHOWN),
+            tools=_parts(groups[1], places[1], HEAD_SHOWN),
+            parts=_parts(groups[2], places[2], SHOWN),
             answer=_answer(turn, texts=self._fold.texts),
-            rewritten=0 if turn.addition is None else turn.addition.rewritten,
+            rewritten=turn.addition.rewritten,
             finish=turn.finish,
             worker=turn.worker,
             incomplete=turn.incomplete,
@@ -102,30 +104,20 @@ class Sections:
             segments=segments_of(turn, self._fold.ancestors(turn)),
         )
 
-    def _placed(self, turn: InspectedTurn, groups: Groups) -> list[list[tuple[Item, Place | None]]]:
-        places: Sequence[Sequence[Place | None]] = [[None] * len(group) for group in groups]
-        if turn.prompt and turn.addition is not None:
-            places = self._places_of(turn, groups)
-        return [
-            list(zip(group, found, strict=True))
-            for group, found in zip(groups, places, strict=True)
-        ]
-
-    def _places_of(self, turn: InspectedTurn, groups: Groups) -> list[list[Place]]:
+    def _places_of(self, turn: InspectedTurn, groups: Groups) -> Places:
         known = self._places.get(turn.id)
-        if known is not None and [len(group) for group in known] == [len(one) for one in groups]:
+        if known and list(map(len, known)) == list(map(len, groups)):
             return known
         places = _estimates(turn, self._fold.turns.get(turn.previous), groups)
         ids = self._fold.prompts.ids(turn.id)
-        if self._vocabulary is not None and ids is not None and self._fold.texts:
+        if self._vocabulary and ids and self._fold.texts:
             has_head = bool(groups[0] or groups[1])
             first = 0 if has_head else min((one.start for one in places[2]), default=0)
             text = PromptText.of(ids, self._vocabulary, first)
-            places = [
-                located(group, text, found) for group, found in zip(groups, places, strict=True)
-            ]
+            # Templates have instructions and tools in any order.
+            places = [located(*group, text) for group in zip(groups, places, strict=True)]
         places[2] = _with_images(turn, groups[2], places[2])
-        if turn.placed_ms is not None:
+        if ids:
             self._places[turn.id] = places
         return places
 
@@ -133,40 +125,47 @@ class Sections:
 def _groups(turn: InspectedTurn, previous: InspectedTurn | None) -> Groups:
     """Instructions, tools and messages that a turn adds."""
     added = turn.addition
-    if added is None:
-        return [[], [], []]
-    before = None if previous is None else previous.addition
-    if before is not None and before.head is added.head:
+    if previous is not None and previous.addition.head is added.head:
         return [[], [], added.items]
     return [added.head.system, added.head.tools, added.items]
 
 
-def _estimates(
-    turn: InspectedTurn, previous: InspectedTurn | None, groups: Groups
-) -> list[list[Place]]:
+def _no_places(groups: Groups) -> Places:
+    """The places in a prompt that is not made so far."""
+    return [[NOWHERE] * len(group) for group in groups]
+
+
+def _estimates(turn: InspectedTurn, previous: InspectedTurn | None, groups: Groups) -> Places:
     """The places of items by their lengths: of the first turn in all of the prompt, of others in
     what they add to it."""
-    end = turn.prompt
+    system, tools, items = groups
+    ratio = turn.characters_per_token or 4.0
+    weight_of_tools = min(turn.prompt, turn.tools or round(_length(tools) / ratio))
     if previous is None:
-        flat = estimated([item for group in groups for item in group], 0, end)
+        rest = turn.prompt - weight_of_tools
+        weight = rest * _length(system) // (_length([*system, *items]) or 1)
+        start = weight + weight_of_tools
     else:
-        ratio = turn.characters_per_token or 4.0
-        added = round(sum(item.length for item in groups[2]) / ratio)
-        start = max(0, end - added)
+        weight = min(turn.prompt, round(_length(system) / ratio))
+        start = max(0, turn.prompt - round(_length(items) / ratio))
         if turn.difference is not None and turn.difference.extends:
-            start = min(end, previous.prompt + len(previous.ids))
-        heads = [*groups[0], *groups[1]]
-        head_end = min(end, round(sum(item.length for item in heads) / ratio))
-        flat = estimated(heads, 0, head_end) + estimated(groups[2], start, end)
-    system, tools = len(groups[0]), len(groups[1])
-    return [flat[:system], flat[system : system + tools], flat[system + tools :]]
+            start = min(turn.prompt, previous.prompt + len(previous.ids))
+    return [
+        estimated(system, 0, weight),
+        estimated(tools, weight, min(turn.prompt, weight + weight_of_tools)),
+        estimated(items, start, turn.prompt),
+    ]
+
+
+def _length(items: Sequence[Item]) -> int:
+    return sum(item.length for item in items)
 
 
 def _with_images(
     turn: InspectedTurn, items: Sequence[Item], places: Sequence[Place]
 ) -> list[Place]:
     """The places with those of images, which are known."""
-    images = [] if turn.addition is None else turn.addition.images
+    images = turn.addition.images
     known = {image.hash: Place(image.at, image.tokens, exact=True) for image in images}
     return [
         known.get(item.image, place) if item.image else place
@@ -174,10 +173,13 @@ def _with_images(
     ]
 
 
-def _part(item: Item, place: Place | None, shown: int) -> Part:
-    start, tokens, exact = None, None, False
-    if place is not None:
-        start, tokens, exact = place.start, place.tokens, place.exact
+def _parts(items: Sequence[Item], places: Sequence[Place], shown: int) -> list[Part]:
+    """Items with their places, and at most `shown` characters of each."""
+    return [_part(item, place, shown) for item, place in zip(items, places, strict=True)]
+
+
+def _part(item: Item, place: Place, shown: int) -> Part:
+    is_placed = place is not NOWHERE
     return Part(
         kind=item.kind,
         text=item.text[:shown],
@@ -187,9 +189,9 @@ def _part(item: Item, place: Place | None, shown: int) -> Part:
         error=item.error,
         image=item.image,
         facts=item.facts,
-        start=start,
-        tokens=tokens,
-        exact=exact,
+        start=place.start if is_placed else None,
+        tokens=place.tokens if is_placed else None,
+        exact=place.exact,
     )
 
 

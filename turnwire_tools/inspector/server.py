@@ -284,8 +284,6 @@ def _texts(turn: InspectedTurn, of: str) -> Sequence[str]:
     """The texts of one kind in a turn."""
     if of == "answer":
         return [block.text for block in turn.blocks]
-    if turn.addition is None:
-        return []
     head = turn.addition.head
     items = {"system": head.system, "tools": head.tools, "parts": turn.addition.items}
     return [item.text for item in items.get(of, [])]

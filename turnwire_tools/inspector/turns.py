@@ -4,14 +4,13 @@ from array import array
 from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from schemas import events, frames
 from schemas.events import BlockKind
 from services.ledger.difference import Difference
 from services.runtime.streams.turn_log import Cursor
 from services.tokenization.segments import TokenIds
-from turnwire_tools.inspector.conversation import MAX_TEXT, Addition
+from turnwire_tools.inspector.conversation import MAX_TEXT, NOTHING_ADDED, Addition
 
 State: TypeAlias = Literal["received", "placed", "writing", "finished", "failed", "cancelled"]
 """`placed`: a worker was chosen and has sent no token; the last three are ends."""
@@ -176,7 +175,7 @@ class InspectedTurn(TurnDetails):
     placed_ms: float | None = None
     decoded_ms: float | None = None
     """When the worker sent the first token."""
-    addition: Addition | None = None
+    addition: Addition = NOTHING_ADDED
     """What the request adds to its session."""
     opened_by: tuple[int, str] = (0, "")
     """Attempt and parser of the newest stream."""
@@ -191,15 +190,12 @@ class InspectedTurn(TurnDetails):
     @property
     def characters(self) -> int:
         """Characters that are kept of its texts, without those of the head."""
-        own = 0 if self.addition is None else self.addition.characters
-        return own + sum(len(block.text) for block in self.blocks)
+        return self.addition.characters + sum(len(block.text) for block in self.blocks)
 
     @property
     def characters_per_token(self) -> float:
         """An average of the session so far; 0: unknown."""
-        if self.addition is None or not self.prompt:
-            return 0.0
-        return self.addition.total / self.prompt
+        return self.addition.total / self.prompt if self.prompt else 0.0
 
     @property
     def has_ended(self) -> bool:
@@ -242,19 +238,10 @@ class InspectedTurn(TurnDetails):
         self.parser = request.parser
         self.recall = request.recall
         self.reused = request.reused if request.recall else None
-        if self.addition is not None and request.images:
-            self.addition = replace(self.addition, images=request.images)
         if self.placed_ms is None:
             self.placed_ms = self.ms_at(now)
         if self.state == "received":
             self.state = "placed"
-
-    def first_token(self, now: float) -> None:
-        """The worker has decoded tokens."""
-        if self.decoded_ms is None:
-            self.decoded_ms = self.ms_at(now)
-        if not self.has_ended:
-            self.state = "writing"
 
     def first_output(self, now: float) -> None:
         """The parser has sent a part of the answer."""

@@ -153,12 +153,11 @@ def _children(fold: Fold, parent: str) -> Iterator[str]:
 
 def _title(fold: Fold, session: str) -> str:
     """The newest title of a session."""
-    titles = (
-        fold.turns[name].title
-        for child in _children(fold, session)
-        for name in fold.sessions[child]
-    )
-    return next(filter(None, reversed(list(titles))), "")
+    title = ""
+    for child in _children(fold, session):
+        newest = fold.turns[fold.sessions[child][-1]]
+        title = newest.title or title
+    return title
 
 
 def _helper(fold: Fold, session: str, agent: Sequence[str]) -> Helper:

@@ -22,7 +22,7 @@ def test_texts_are_found_among_the_tokens() -> None:
     """Here each token is two bytes, and the stretch begins at token 1000 of the prompt."""
     ends = [*range(2, len(TEXT), 2), len(TEXT)]
     text = PromptText(TEXT, ends, 1000)
-    found = located(ITEMS, text, estimated(ITEMS, 1000, 1042))
+    found = located(ITEMS, estimated(ITEMS, 1000, 1042), text)
     system, tool, question = (
         TEXT[2 * (place.start - 1000) : 2 * (place.start - 1000 + place.tokens)] for place in found
     )
@@ -36,4 +36,4 @@ def test_texts_are_found_among_the_tokens() -> None:
 def test_a_text_that_is_not_found_keeps_its_estimate() -> None:
     text = PromptText(b"something else", [4, 9, 14])
     estimates = estimated(ITEMS, 0, 3)
-    assert located(ITEMS, text, estimates) == estimates
+    assert located(ITEMS, estimates, text) == estimates

@@ -73,8 +73,7 @@ def test_held_turns_and_images_have_what_the_bus_says_of_them(bus: Bus) -> None:
     )
     found = section(bus.fold, bus.fold.turns[name])
     assert (found.held_for, found.held_s) == (first.id, 0.25)
-    assert bus.fold.turns[name].addition is not None
-    assert bus.fold.turns[name].addition.images == images  # type: ignore[union-attr]
+    assert bus.fold.turns[name].addition.images == images
 
 
 def test_long_texts_are_cut_in_a_section(bus: Bus) -> None:
