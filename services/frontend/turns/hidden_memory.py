@@ -22,6 +22,8 @@ from services.frontend.turns.hidden_turns import HiddenTurns, put_back, turn_key
 
 WRITE_S: Final = 0.5
 """The longest time that the end of an answer waits until other frontends can read what it hid."""
+READ_S: Final = 0.5
+"""The longest time for all look-ups of a request."""
 _KNOWN_TURNS: Final = 1 << 16
 """Turns without hidden parts that this process remembers, so that it does not look for them in
 the bucket again."""
@@ -61,7 +63,7 @@ class HiddenMemory:
             record = records.get(key)
             if record is not None:
                 hidden[index] = _hidden.decode(record.turns)
-            elif index != newest:
+            elif key in records and index != newest:
                 self._plain[owner, key] = True
         if not hidden:
             return conversation
@@ -97,20 +99,24 @@ class HiddenMemory:
     def _is_plain(self, owner: str | None, key: str) -> bool:
         return self._plain.get((owner, key), False)
 
-    async def _find(self, keys: Iterable[str], owner: str | None) -> dict[str, StoredHidden]:
-        """Returns the records with these keys."""
+    async def _find(self, keys: Iterable[str], owner: str | None) -> dict[str, StoredHidden | None]:
+        """Returns the record of each key; None for a key without one. A key is left out if the
+        shared store does not answer."""
         records: dict[str, StoredHidden | None] = {}
         elsewhere: list[str] = []
         for key in keys:
-            records[key] = self._store.find(StoredHidden, _id(key, owner), owner)
-            if records[key] is None:
+            record = self._store.find(StoredHidden, _id(key, owner), owner)
+            if record is None:
                 elsewhere.append(key)
+            else:
+                records[key] = record
         reads = (self._read(key, owner) for key in elsewhere)
         try:
-            records |= zip(elsewhere, await asyncio.gather(*reads), strict=True)
-        except TurnwireError:
-            pass  # the shared store does not answer
-        return {key: record for key, record in records.items() if record is not None}
+            async with asyncio.timeout(READ_S):
+                records |= zip(elsewhere, await asyncio.gather(*reads), strict=True)
+        except (TurnwireError, TimeoutError):
+            pass  # the prompt is longer, and the next request looks again
+        return records
 
     async def _read(self, key: str, owner: str | None) -> StoredHidden | None:
         return await self._store.get(StoredHidden, _id(key, owner), owner, wait=False)

@@ -1,0 +1,87 @@
+"""What clients do not see is found in the store, looked up once, and again if the store did not
+answer."""
+
+from collections import Counter
+
+from typing_extensions import override
+
+from schemas.conversation import Call, Conversation, HostedTool, Message, Result, Text
+from schemas.errors import Unavailable
+from services.frontend.content.hosted_tools import hosted_spec
+from services.frontend.stored.store import MemoryStore, R, StoreLimits
+from services.frontend.turns.hidden_memory import HiddenMemory
+from services.frontend.turns.hidden_turns import HiddenTurns
+from services.ledger.evidence import call_id
+
+SEARCH = hosted_spec(HostedTool("tool_search_bm25", hidden=True), "tool_search")
+HIDDEN = HiddenTurns(
+    ["first"],
+    [
+        Message("assistant", [Call(call_id("first", 0), "tool_search", "{}")]),
+        Message("tool", [Result(call_id("first", 0), [Text("No results.")])]),
+    ],
+)
+ASKED = Message("user", [Text("Do it.")])
+SHOWN = Message("assistant", [Call(call_id("second", 0), "look", "{}")])
+SEEN = Message("tool", [Result(call_id("second", 0), [Text("seen")])])
+DONE = Message("assistant", [Text("Done.")])
+
+
+class CountingStore(MemoryStore):
+    """Counts the look-ups that would read the bucket."""
+
+    def __init__(self) -> None:
+        super().__init__(StoreLimits(60.0, 100, 1 << 20), lambda: 5.0)
+        self.reads: Counter[str] = Counter()
+        self.answers = True
+
+    @override
+    async def get(
+        self,
+        kind: type[R],
+        id: str,
+        tenant: str | None,
+        *,
+        ended: bool = False,
+        wait: bool = True,
+    ) -> R | None:
+        self.reads[id] += 1
+        if not self.answers:
+            raise Unavailable("no answer")
+        return await super().get(kind, id, tenant, ended=ended, wait=wait)
+
+
+def conversation(*messages: Message) -> Conversation:
+    return Conversation("m", [*messages], tools=[SEARCH])
+
+
+async def test_hidden_turns_are_of_one_owner() -> None:
+    memory = HiddenMemory(CountingStore(), lambda: 5.0)
+    await memory.keep([ASKED], SHOWN, HIDDEN, "red")
+    history = conversation(ASKED, SHOWN, SEEN)
+    restored = await memory.add(history, "red")
+    assert restored.messages == [ASKED, *HIDDEN.messages, SHOWN, SEEN]
+    for other in ("blue", None):
+        assert await memory.add(history, other) == history
+
+
+async def test_turns_without_hidden_parts_are_looked_up_once() -> None:
+    store = CountingStore()
+    memory = HiddenMemory(store, lambda: 5.0)
+    history = conversation(ASKED, SHOWN, SEEN, DONE, ASKED)
+    for _ in range(3):
+        await memory.add(history, None)
+    assert sorted(store.reads.values()) == [1, 3], "the newest may be on its way"
+
+
+async def test_store_that_does_not_answer_is_asked_again() -> None:
+    store = CountingStore()
+    memory = HiddenMemory(store, lambda: 5.0)
+    history = conversation(ASKED, SHOWN, SEEN, DONE, ASKED)
+    store.answers = False
+    assert await memory.add(history, None) == history
+    store.answers = True
+    other = HiddenMemory(store, lambda: 5.0)
+    await other.keep([ASKED], SHOWN, HIDDEN, None)
+    restored = await memory.add(history, None)
+    assert restored.messages[1:3] == HIDDEN.messages
