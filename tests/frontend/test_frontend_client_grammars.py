@@ -53,7 +53,8 @@ GRAMMAR = ["guided", "grammar"]
 UNENFORCED: list[tuple[Api, list[str], str, Json, str | None]] = [
     (MESSAGES, ["guided"], "hermes", STRICT, "format,strict"),
     (MESSAGES, GRAMMAR, "hermes", STRICT, None),
-    (MESSAGES, GRAMMAR, "pythonic", STRICT, "format,strict"),
+    (MESSAGES, GRAMMAR, "pythonic", STRICT, None),
+    (MESSAGES, GRAMMAR, "beam", STRICT, "format,strict"),
     (CHAT, GRAMMAR, "hermes", {"thinking_budget": 64}, "thinking_budget"),
     (CHAT, GRAMMAR, "hermes", {"thinking_budget": 0}, None),
 ]
