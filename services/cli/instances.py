@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -106,9 +105,8 @@ def load_bus(sources: Sources) -> BusConfig:
     loaded = sources.load(BusConfig, bus_defaults(sources.env))
     config = loaded.config
     if loaded.origins["nats_url"] == "default" and newest_instance(sources.env) is None:
-        address = urlsplit(config.nats_url)
         try:
-            socket.create_connection((address.hostname or "", address.port or 0), GUESS_S).close()
+            socket.create_connection(("127.0.0.1", 4222), GUESS_S).close()
         except OSError:
             raise CommandError(
                 f"no `turnwire up` runs on this machine, and no NATS server at {config.nats_url}; "

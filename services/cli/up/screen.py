@@ -21,7 +21,7 @@ from rich.text import Text
 from typing_extensions import override
 
 from schemas.control import AGENT_TOKENS
-from services.cli.connect.client import Target, client_names
+from services.cli.connect.client import Target
 from services.cli.connect.clients import claude
 from services.cli.connect.server import ServedModel
 from services.cli.up.plan import UpPlan
@@ -31,6 +31,11 @@ from services.runtime.observability.log_lines import printable, request_text
 DEMO_NOTE = (
     "This is the demo: a small rule-based agent that calls real tools. For a real model: --model, "
     "--engine.\n"
+)
+_FIRST_REQUEST = (
+    "  curl -N {url}/v1/messages{key} \\\n"
+    """    -d '{{"model":"{model}","max_tokens":500,"stream":true,"""
+    """"messages":[{{"role":"user","content":"Hello."}}]}}'"""
 )
 LONGEST_VALUE = 120
 """Characters of a value in a log line."""
@@ -49,16 +54,9 @@ _LEVELS: Mapping[str, str] = {
     "error": "bold red",
     "critical": "bold red",
 }
-_HIDDEN = frozenset({"time", "level", "event", "stage", "process", "exception"})
-_DETAILS = frozenset({"evidence", "features", "lacking", "tokenizer_reason", "template_reason"})
-"""Long fields that only files get; `turnwire doctor` shows them too."""
-_NATS_LINE = re.compile(r"\[\d+\] (?:\S+ \S+ )?\[(INF|DBG|TRC|WRN|ERR|FTL)\] ")
-_NATS_LEVELS: Mapping[str, str] = {
-    "INF": "info",
-    "DBG": "debug",
-    "TRC": "debug",
-    "WRN": "warning",
-}
+_HIDDEN = re.compile("time|level|event|stage|process|exception|evidence|features|lacking|.*_reason")
+"""Fields without a place on a terminal, or too long for one; `turnwire doctor` shows the latter."""
+_NATS_INFO = re.compile(r"\[\d+\] (?:\S+ \S+ )?\[(INF|DBG|TRC)\] ")
 
 
 class ServedModelNotes(Struct, frozen=True):
@@ -101,7 +99,7 @@ class Screen(Display):
     @override
     def relay(self, name: str, line: str) -> None:
         """Shows a line of a child process; routine lines of nats-server only at log level debug."""
-        if _level_of(line) in ("info", "debug") and not self._debug:
+        if _NATS_INFO.match(line) and not self._debug:
             return
         with suppress(OSError):  # a file on a full disk: the line is lost
             if self._console.is_terminal:
@@ -204,17 +202,10 @@ def instructions(
 
 def _first_request(plan: UpPlan, url: str) -> str:
     """Returns a command that streams a turn."""
-    body = {
-        "model": plan.model,
-        "max_tokens": 500,
-        "stream": True,
-        "messages": [{"role": "user", "content": "Hello."}],
-    }
     key = ""
     if plan.frontend.api_keys_file:
         key = ' -H "x-api-key: $TURNWIRE_API_KEY"'
-    data = shlex.quote(msgspec.json.encode(body).decode())
-    return f"  curl -N {url}/v1/messages{key} \\\n    -d {data}"
+    return _FIRST_REQUEST.format(url=url, key=key, model=plan.model)
 
 
 def _client_settings(plan: UpPlan, url: str, model: ServedModelNotes, program: str) -> list[str]:
@@ -241,7 +232,7 @@ def _client_settings(plan: UpPlan, url: str, model: ServedModelNotes, program: s
         *settings,
         "  claude\n",
         f"Settings for another client:  {program} connect codex",
-        f"  also: {', '.join(client_names())}\n",
+        f"  all of them:  {program} connect --help\n",
     ]
 
 
@@ -254,11 +245,11 @@ def log_text(name: str, line: str) -> Text:
         return text.append(line, style="default")
     style = _LEVELS.get(str(fields.get("level", "info")), "default")
     request = request_text(fields)
-    if request is not None:
+    if request:
         return text.append(request, style=style)
     text.append(f"{fields['event']!s:<24}", style=style)
     for key, value in fields.items():
-        if key not in _HIDDEN | _DETAILS and value is not None:
+        if not _HIDDEN.fullmatch(key) and value is not None:
             text.append(f" {key}=", style="dim").append(shorten(value), style="default")
     if "exception" in fields:
         text.append("\n" + str(fields["exception"]), style="red")
@@ -270,21 +261,13 @@ def log_line(name: str, line: str) -> str:
     event."""
     if _log_fields(line) is not None:
         return line
-    return _event_line(name, _level_of(line), line)
+    return _event_line(name, "warning", line)
 
 
 def _event_line(process: str, level: str, text: str) -> str:
-    now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
     fields = {"time": now, "level": level, "event": "output", "process": process, "text": text}
     return msgspec.json.encode(fields).decode()
-
-
-def _level_of(line: str) -> str:
-    """Returns the level of a line of nats-server; of another line that is not JSON: warning."""
-    tag = _NATS_LINE.match(line)
-    if tag is None:
-        return "warning"
-    return _NATS_LEVELS.get(tag[1], "error")
 
 
 def shorten(value: object) -> str:

@@ -52,7 +52,7 @@ def open_log(
     if console:
         plain = structlog.dev.plain_traceback
         renderer = structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=plain)
-        last = [_short_request, _printable, renderer]
+        last = [_printable, renderer]
     log: FilteringBoundLogger = structlog.wrap_logger(
         LineWriter(stream),
         processors=[*shared, *last],
@@ -81,14 +81,10 @@ class _TracebackLimit:
         return event
 
 
-def _short_request(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    text = request_text(event)
-    if text is None:
-        return event
-    return {"timestamp": event["timestamp"], "level": event["level"], "event": text}
-
-
 def _printable(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    request = request_text(event)
+    if request:
+        return {"timestamp": event["timestamp"], "level": event["level"], "event": request}
     return {
         name: printable(value) if isinstance(value, str) else value for name, value in event.items()
     }
