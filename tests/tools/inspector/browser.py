@@ -98,6 +98,7 @@ class Browser:
     def keep(self, name: str) -> None:
         if _SCREENSHOTS:
             Path(_SCREENSHOTS).mkdir(parents=True, exist_ok=True)
+            self.until(lambda: not self.texts(".turn.target"))  # marked for a moment
             frames = "requestAnimationFrame(() => requestAnimationFrame(arguments[0]))"
             self.driver.execute_async_script(frames)  # what was changed is painted
             self.driver.save_screenshot(f"{_SCREENSHOTS}/{name}.png")

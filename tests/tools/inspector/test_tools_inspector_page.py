@@ -213,7 +213,6 @@ def test_a_narrow_screen_shows_the_list_or_what_is_open(page: Page, dark: bool) 
     browser = page.open()
     browser.shows(".tiles", "from the cache")
     assert (browser.script(wide), browser.texts(".row")) == (420, [])
-    browser.keep(f"narrow-overview{suffix}")
     browser.click("#pages a[data-page=list]")
     browser.until(lambda: TITLE in browser.texts(".row .title"))
     assert browser.texts(".tiles") == []

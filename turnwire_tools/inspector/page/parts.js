@@ -88,18 +88,18 @@ function body(part, where, view) {
   return text(part, where, view);
 }
 
-// Text that a client adds to a question, which is folded.
-function drawAdded(part, where, section, view) {
+// Text that a client adds to a question, and instructions inside the conversation, which are folded.
+function drawFolded(part, where, section, view) {
   const shade = shadeOf(part, section);
   return h("details", { class: `part added ${shade.name}` },
-    h("summary", { class: "label" }, h("b", null, "Added"), h("small", null, first([part])), costOf(part, shade, false)),
+    h("summary", { class: "label" }, h("b", null, part.kind === "user" ? "Added" : LABELS[part.kind]), h("small", null, first([part])), costOf(part, shade, false)),
     h("div", { class: "content" }, text(part, where, view)));
 }
 
 // `section` null: the part belongs to the answer.
 export function drawPart(part, where, section, view, extra) {
   const written = section === null;
-  if (part.kind === "user" && part.facts) return drawAdded(part, where, section, view);
+  if (part.kind === "system" || (part.kind === "user" && part.facts)) return drawFolded(part, where, section, view);
   const shade = written ? { name: "written", text: "" } : shadeOf(part, section);
   const isCall = part.kind === "tool_use" || part.kind === "hosted";
   const name = isCall ? part.name || "call" : part.kind === "result" ? part.name || "result" : part.kind === "user" && view.isHelper ? "Task" : LABELS[part.kind] ?? part.kind;
