@@ -6,7 +6,6 @@ import msgspec
 from msgspec import Struct, field
 
 from schemas.errors import ErrorInfo
-from schemas.events import Usage
 
 Stage: TypeAlias = Literal["frontend", "preprocessor", "worker", "parser"]
 THINKING_BUDGET: Final = "thinking_budget"
@@ -216,13 +215,6 @@ class RolloutChanged(Struct, frozen=True, omit_defaults=True, tag="rollout", tag
     """That run."""
 
 
-class UsedTokens(Struct, frozen=True, omit_defaults=True):
-    """What the turns of one key have used of one model."""
-
-    turns: int = 0
-    usage: Usage = Usage()
-
-
 class UsageRequested(Struct, frozen=True, omit_defaults=True, tag="usage", tag_field="action"):
     """Fan-out among frontends: each is asked for what a key has used there."""
 
@@ -240,7 +232,8 @@ class UsageReported(Struct, frozen=True, omit_defaults=True, tag="used", tag_fie
     frontend: str
     since: float
     """When this frontend began to count: Unix time in seconds."""
-    models: dict[str, UsedTokens] = {}
+    models: dict[str, dict[str, int]] = {}
+    """Model → what was used: `turns`, `prompt_tokens` …"""
 
 
 ResponseNotice: TypeAlias = ResponseDeleted | ResponseCancelled

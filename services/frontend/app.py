@@ -41,13 +41,7 @@ from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.hidden_memory import HiddenMemory
 from services.frontend.turns.hosted_turns import HostedToolGateway
 from services.frontend.turns.interfaces import Pipeline, TurnGateway
-from services.frontend.turns.key_usage import (
-    KEY_USAGE,
-    KeyCounts,
-    KeyUsage,
-    NoOthers,
-    OtherFrontends,
-)
+from services.frontend.turns.key_usage import KEY_USAGE, KeyUsage
 from services.frontend.turns.metrics import FrontendMetrics
 from services.frontend.turns.turn_service import TurnService
 from services.runtime.config import FrontendConfig
@@ -102,7 +96,6 @@ def make_app(
     pipeline: Pipeline,
     telemetry: Telemetry,
     buckets: Buckets = Buckets(),
-    others: OtherFrontends | None = None,
     *,
     apis: tuple[Api, ...] = APIS,
 ) -> web.Application:
@@ -155,8 +148,8 @@ def make_app(
     admission = Admission(
         pipeline, gateway, limits, pdfs, images, hidden=hidden, notices=config.media_notice
     )
-    usage = KeyUsage(KeyCounts(config.key_metrics), others or NoOthers())
-    registry.register(usage.counts)
+    usage = KeyUsage(config.key_metrics)
+    registry.register(usage)
     app[KEY_USAGE] = usage
     turns = TurnService(admission, config, FrontendMetrics(registry), usage, log)
 

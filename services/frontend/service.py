@@ -179,8 +179,9 @@ def _make_app(process: Process, pipeline: BusPipeline, config: FrontendConfig) -
     if config.rollout_store_mb:
         rollouts = _RolloutProcess(process, pipeline, config, images)
     buckets = Buckets(images.put, _sharing(process, pipeline, config), rollouts)
-    others = _OtherFrontends(process, pipeline)
-    return make_app(config, pipeline, telemetry, buckets, others)
+    app = make_app(config, pipeline, telemetry, buckets)
+    app[KEY_USAGE].others = _OtherFrontends(process, pipeline)
+    return app
 
 
 async def _listen(site: web.TCPSite) -> None:

@@ -30,7 +30,7 @@ async def test_usage_is_the_sum_of_what_answers_report(tmp_path: Path) -> None:
     }
     assert expected["prompt_tokens"] > 0
     assert mine["total"] == expected
-    assert mine["models"] == [{**expected, "model": MODEL}]
+    assert mine["models"] == {MODEL: expected}
     assert (mine["key"], mine["frontends"], mine["complete"]) == ("alpha", 1, True)
     assert (theirs["key"], theirs["total"]["turns"]) == ("beta", 1)
     assert refused.status == 401
@@ -38,7 +38,7 @@ async def test_usage_is_the_sum_of_what_answers_report(tmp_path: Path) -> None:
 
 async def test_usage_without_keys_is_that_of_all_clients() -> None:
     async with serving() as served:
-        assert (await served.get("/v1/usage")).json["models"] == []
+        assert (await served.get("/v1/usage")).json["models"] == {}
         await served.ask()
         report = (await served.get("/v1/usage")).json
     assert (report["key"], report["total"]["turns"]) == (None, 1)

@@ -1,14 +1,15 @@
 """Answers what the caller's own key has used: GET /v1/usage."""
 
+from collections import Counter, defaultdict
+
 from aiohttp import web
 from msgspec import Struct
 
-from schemas.control import UsedTokens
 from schemas.errors import Forbidden
 from services.frontend.apis.shared.api import Api, ApiSetup, Operation, json_response
 from services.frontend.apis.shared.shared_errors import SHARED
 from services.frontend.http.middleware import REQUEST_CONTEXT
-from services.frontend.turns.key_usage import KEY_USAGE, add
+from services.frontend.turns.key_usage import KEY_USAGE
 
 PATH = "/v1/usage"
 
@@ -16,19 +17,13 @@ PATH = "/v1/usage"
 class UsageCounts(Struct):
     """Turns, and their tokens as the answers have counted them."""
 
-    turns: int
-    prompt_tokens: int
-    cached_tokens: int
+    turns: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
     """The part of `prompt_tokens` that was not computed again."""
-    output_tokens: int
-    reasoning_tokens: int
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
     """The part of `output_tokens` inside reasoning."""
-
-
-class ModelUsage(UsageCounts):
-    """What was used of one model."""
-
-    model: str
 
 
 class KeyReport(Struct):
@@ -44,43 +39,35 @@ class KeyReport(Struct):
     complete: bool
     """Whether these are all frontends that run."""
     total: UsageCounts
-    models: list[ModelUsage]
+    models: dict[str, UsageCounts]
 
 
-class UsageRoute:
-    """The handler."""
-
-    def __init__(self, setup: ApiSetup) -> None:
-        self._usage = setup.app[KEY_USAGE]
-
-    async def handle(self, http: web.Request) -> web.Response:
-        """`GET /v1/usage`. Raises RateLimited, and Forbidden for the agent of a rollout."""
-        caller = http[REQUEST_CONTEXT].caller
-        if caller.rollout is not None:
-            raise Forbidden("A rollout's agent has no key of its own.", "rollout")
-        caller.limiter.count()
-        used = await self._usage.total(caller.tenant)
-        total = UsedTokens()
-        for model in used.models.values():
-            total = add(total, model.turns, model.usage)
-        report = KeyReport(
-            key=caller.tenant,
-            since=int(used.since),
-            frontends=used.frontends,
-            complete=not used.missing,
-            total=UsageCounts(*_counts(total)),
-            models=[ModelUsage(*_counts(used.models[name]), name) for name in sorted(used.models)],
-        )
-        return json_response(report)
-
-
-def _counts(used: UsedTokens) -> tuple[int, int, int, int, int]:
-    usage = used.usage
-    return used.turns, usage.prompt, usage.cached, usage.output, usage.reasoning
+async def _report(http: web.Request) -> web.Response:
+    """Raises RateLimited, and Forbidden for the agent of a rollout."""
+    caller = http[REQUEST_CONTEXT].caller
+    if caller.rollout is not None:
+        raise Forbidden("A rollout's agent has no key of its own.", "rollout")
+    caller.limiter.count()
+    reports, complete = await http.app[KEY_USAGE].read(caller.tenant)
+    total: Counter[str] = Counter()
+    models: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for report in reports:
+        for model, counts in report.models.items():
+            models[model].update(counts)
+            total.update(counts)
+    answer = KeyReport(
+        key=caller.tenant,
+        since=int(min(report.since for report in reports)),
+        frontends=len(reports),
+        complete=complete,
+        total=UsageCounts(**total),
+        models={model: UsageCounts(**counts) for model, counts in sorted(models.items())},
+    )
+    return json_response(answer)
 
 
 def _add_routes(setup: ApiSetup) -> None:
-    setup.app.router.add_get(PATH, UsageRoute(setup).handle)
+    setup.app.router.add_get(PATH, _report)
 
 
 API = Api(

@@ -107,8 +107,7 @@ class RunningAnswer:
             record.close(self.dialect, _now())
             self.context.caller.spend(record.tokens)
             if record.model and record.prompt_tokens is not None:
-                usages = self.turns.usage.counts
-                usages.count(self.context.tenant, record.model, record.usage)
+                self.turns.usage.count(self.context.tenant, record.model, record.usage)
 
     async def admit(self, request: ParsedRequest) -> AdmittedAnswer:
         """Admits a request, and reports what its answer will lack. Raises as `Admission.admit`."""

@@ -1,15 +1,14 @@
 """Counts what each key has used, by model: for metrics, and for the key's own holder.
 
-Each frontend counts for itself, since its start. A holder gets the sum over all frontends: they
+Each frontend counts for itself, since its start. A holder gets the numbers of all frontends: they
 answer each other's requests by notices.
 """
 
 import asyncio
 import secrets
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 
 from aiohttp import web
 from prometheus_client.core import CounterMetricFamily
@@ -17,160 +16,107 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-from schemas.control import UsageNotice, UsageReported, UsageRequested, UsedTokens
+from schemas.control import UsageNotice, UsageReported, UsageRequested
 from schemas.events import Usage
 
 ANSWER_S = 1.0
 """How long a frontend waits for the others' numbers."""
 OTHER = "other"
 """The label of keys that have none of their own."""
-_COUNTERS = (
-    ("turnwire_key_turns", "Turns of a key."),
-    ("turnwire_key_prompt_tokens", "Tokens of a key's prompts."),
-    ("turnwire_key_cached_tokens", "Those of them that engines found in their caches."),
-    ("turnwire_key_generation_tokens", "Tokens decoded for a key."),
-    ("turnwire_key_reasoning_tokens", "Those of them inside reasoning."),
-)
+_METRICS = {
+    "turns": ("turnwire_key_turns", "Turns of a key."),
+    "prompt_tokens": ("turnwire_key_prompt_tokens", "Tokens of a key's prompts."),
+    "cached_tokens": ("turnwire_key_cached_tokens", "Those that engines found in their caches."),
+    "output_tokens": ("turnwire_key_generation_tokens", "Tokens decoded for a key."),
+    "reasoning_tokens": ("turnwire_key_reasoning_tokens", "Those inside reasoning."),
+}
+"""Name and help of the metric of each count."""
 
 
-def add(one: UsedTokens, turns: int, usage: Usage) -> UsedTokens:
-    """Returns the sum."""
-    return UsedTokens(one.turns + turns, one.usage + usage)
+class OtherFrontends:
+    """The other frontends of the deployment: none, of the only one."""
 
-
-class KeyCounts(Collector):
-    """The counts of one frontend, by key holder and model. Those of removed keys stay."""
-
-    def __init__(self, max_names: int) -> None:
-        """`max_names`: how many holders have their names in metrics; later ones are `OTHER`."""
-        self.since = time.time()
-        self._max_names = max_names
-        self._used: dict[str | None, dict[str, UsedTokens]] = {}
-
-    def count(self, tenant: str | None, model: str, usage: Usage) -> None:
-        """Counts a turn. `tenant`: the holder of the key; None without keys."""
-        models = self._used.setdefault(tenant, {})
-        models[model] = add(models.get(model, UsedTokens()), 1, usage)
-
-    def of(self, tenant: str | None) -> Mapping[str, UsedTokens]:
-        """Returns what a holder has used of each model."""
-        return self._used.get(tenant, {})
-
-    @override
-    def collect(self) -> Iterator[Metric]:
-        labelled: dict[tuple[str, str], UsedTokens] = {}
-        for number, (tenant, models) in enumerate(self._used.items()):
-            key = OTHER
-            if tenant is None:
-                key = ""
-            elif number < self._max_names:
-                key = tenant
-            for model, used in models.items():
-                before = labelled.get((key, model), UsedTokens())
-                labelled[key, model] = add(before, used.turns, used.usage)
-        for place, (name, text) in enumerate(_COUNTERS):
-            family = CounterMetricFamily(name, text, labels=["key", "model"])
-            for labels, used in labelled.items():
-                usage = used.usage
-                values = (used.turns, usage.prompt, usage.cached, usage.output, usage.reasoning)
-                family.add_metric(labels, values[place])
-            yield family
-
-
-class OtherFrontends(ABC):
-    """The other frontends of the deployment."""
-
-    id: str
+    id = ""
     """The name of this frontend on the bus."""
 
-    @abstractmethod
-    def living(self) -> Sequence[str]:
+    def living(self) -> list[str]:
         """Returns the ids of the others that run."""
+        return []
 
-    @abstractmethod
     def publish_notice(self, notice: UsageNotice) -> None:
         """Sends a notice to all of them."""
 
 
-class NoOthers(OtherFrontends):
-    """Stands for them where there is one frontend."""
+class KeyUsage(Collector):
+    """What keys have used in this frontend, and in all. The counts of removed keys stay."""
 
-    id = ""
+    def __init__(self, max_names: int) -> None:
+        """`max_names`: how many holders have their names in metrics; later ones are `OTHER`."""
+        self._since = time.time()
+        self._max_names = max_names
+        self._used: dict[str | None, defaultdict[str, Counter[str]]] = {}
+        """Holder, None without keys → model → counts."""
+        self.others = OtherFrontends()
+        self._open: dict[str, asyncio.Queue[UsageReported]] = {}
+        """The answers of other frontends, by the id of the request."""
 
-    @override
-    def living(self) -> Sequence[str]:
-        return ()
+    def count(self, tenant: str | None, model: str, usage: Usage) -> None:
+        """Counts a turn. `tenant`: the holder of the key; None without keys."""
+        self._used.setdefault(tenant, defaultdict(Counter))[model].update(
+            turns=1,
+            prompt_tokens=usage.prompt,
+            cached_tokens=usage.cached,
+            output_tokens=usage.output,
+            reasoning_tokens=usage.reasoning,
+        )
 
-    @override
-    def publish_notice(self, notice: UsageNotice) -> None:
-        raise NotImplementedError
-
-
-@dataclass
-class TotalUsage:
-    """What a key has used, over all frontends."""
-
-    since: float
-    """When the first of them began to count: Unix time in seconds."""
-    models: dict[str, UsedTokens] = field(default_factory=dict)
-    frontends: int = 0
-    """How many are included."""
-    missing: set[str] = field(default_factory=set)
-    """The frontends that have not answered."""
-    complete: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when none is missing."""
-
-    def add(self, report: UsageReported) -> None:
-        """Adds the numbers of one frontend."""
-        self.frontends += 1
-        self.since = min(self.since, report.since)
-        for model, used in report.models.items():
-            before = self.models.get(model, UsedTokens())
-            self.models[model] = add(before, used.turns, used.usage)
-        self.missing.discard(report.frontend)
-        if not self.missing:
-            self.complete.set()
-
-
-class KeyUsage:
-    """What keys have used, in this frontend and in all."""
-
-    def __init__(self, counts: KeyCounts, others: OtherFrontends) -> None:
-        self.counts = counts
-        self._others = others
-        self._open: dict[str, TotalUsage] = {}
-        """Requests that wait for other frontends, by id."""
-
-    async def total(self, tenant: str | None) -> TotalUsage:
-        """Returns what a holder has used. Waits for the other frontends, at most `ANSWER_S`."""
-        total = TotalUsage(self.counts.since, missing=set(self._others.living()))
-        total.add(self._report("", tenant))
-        if total.complete.is_set():
-            return total
+    async def read(self, tenant: str | None) -> tuple[list[UsageReported], bool]:
+        """Returns what a holder has used in each frontend, and whether these are all. Waits for the
+        others at most `ANSWER_S`."""
+        reports = [self._report("", tenant)]
+        missing = set(self.others.living())
         id = secrets.token_hex(8)
-        self._open[id] = total
+        answers = self._open[id] = asyncio.Queue()
         try:
-            self._others.publish_notice(UsageRequested(id, tenant))
+            self.others.publish_notice(UsageRequested(id, tenant))
             async with asyncio.timeout(ANSWER_S):
-                await total.complete.wait()
+                while missing:
+                    report = await answers.get()
+                    reports.append(report)
+                    missing.discard(report.frontend)
         except TimeoutError:
             pass
         finally:
             del self._open[id]
-        return total
+        return reports, not missing
 
     def apply(self, notice: UsageNotice) -> None:
-        """Answers another frontend, or takes its answer. Own notices, which come back, have no
+        """Answers another frontend, or takes its answer. Own requests, which come back, have no
         effect."""
         if isinstance(notice, UsageRequested):
             if notice.id not in self._open:
-                self._others.publish_notice(self._report(notice.id, notice.tenant))
-        elif notice.id in self._open and notice.frontend in self._open[notice.id].missing:
-            self._open[notice.id].add(notice)
+                self.others.publish_notice(self._report(notice.id, notice.tenant))
+        elif notice.id in self._open:
+            self._open[notice.id].put_nowait(notice)
 
     def _report(self, id: str, tenant: str | None) -> UsageReported:
-        models = dict(self.counts.of(tenant))
-        return UsageReported(id, self._others.id, self.counts.since, models)
+        models = {model: dict(counts) for model, counts in self._used.get(tenant, {}).items()}
+        return UsageReported(id, self.others.id, self._since, models)
+
+    @override
+    def collect(self) -> Iterator[Metric]:
+        labelled: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        for number, (tenant, models) in enumerate(self._used.items()):
+            key = tenant or ""
+            if tenant is not None and number >= self._max_names:
+                key = OTHER
+            for model, counts in models.items():
+                labelled[key, model].update(counts)
+        for name, (metric, text) in _METRICS.items():
+            family = CounterMetricFamily(metric, text, labels=["key", "model"])
+            for labels, counts in labelled.items():
+                family.add_metric(labels, counts[name])
+            yield family
 
 
 KEY_USAGE: web.AppKey[KeyUsage] = web.AppKey("key_usage", KeyUsage)
