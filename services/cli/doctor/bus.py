@@ -13,7 +13,6 @@ from services.cli.doctor.peers import (
     HeartbeatListener,
     check_clocks,
     check_frontends,
-    check_models,
     check_signatures,
 )
 from services.cli.doctor.report import Finding
@@ -45,7 +44,7 @@ async def check(
             server = await _server(config, bus)
             listener = HeartbeatListener(config)
             await bus.subscribe(subjects.heartbeats(), listener.receive)
-            store, _ = await asyncio.gather(store_check(bus, user), asyncio.sleep(listen_s))
+            store, _ = await asyncio.gather(store_check(bus), asyncio.sleep(listen_s))
             return [server, store, *await asyncio.to_thread(_peers, listener, listen_s, urls)]
     except (TurnwireError, OSError, ValueError) as error:
         if explicit:
@@ -86,7 +85,6 @@ def _peers(listener: HeartbeatListener, listen_s: float, urls: Sequence[str]) ->
     if len(versions) > 1:
         text = f"several releases: {', '.join(sorted(versions))}"
         findings.append(Finding("warn", "versions", text))
-    findings += check_models(peers)
     findings += check_signatures(listener)
     findings += check_frontends(peers, urls)
     findings += check_clocks(listener)

@@ -1,8 +1,7 @@
 """Checks the processes on the bus by their heartbeats: clocks, and those that others do not use."""
 
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 import msgspec
@@ -20,7 +19,6 @@ from services.runtime.heartbeat_auth import FRESH_S, HeartbeatAuth
 CLOCK_S = 2.0
 """Difference of clocks that is reported. A heartbeat is on its way for milliseconds."""
 HEALTH_S = 5.0
-MODEL_STAGES = ("preprocessor", "worker", "parser")
 
 
 class HeartbeatListener:
@@ -55,6 +53,10 @@ class HeartbeatListener:
             self.wrong_key[name] = None
 
 
+class _Health(msgspec.Struct):
+    stages: dict[str, list[object]] = {}
+
+
 def name_of(peer: Heartbeat) -> str:
     """Returns stage, id and machine."""
     return f"{peer.stage} {peer.id}" + (f" on {peer.host}" if peer.host else "")
@@ -72,58 +74,32 @@ def check_clocks(listener: HeartbeatListener) -> Iterator[Finding]:
     text = f"not this machine's time (+: slow): {'; '.join(wrong)}. Set the clocks by NTP"
     if len(wrong) == len(listener.behind_s) > 1:
         text += ", first this machine's: all others differ from it"
-    if max(map(abs, listener.behind_s.values())) <= FRESH_S:
-        text += "; times in logs, traces and the inspector are wrong by that, and the ends of keys"
+    if max(map(abs, listener.behind_s.values())) > FRESH_S:
+        text += ", and restart the processes: others refuse their signed heartbeats"
+        yield Finding("fail", "clocks", text)
+    else:
+        text += "; times in logs, traces and the inspector are wrong by that"
         yield Finding("warn", "clocks", text)
-        return
-    text += (
-        f". Processes with more than {FRESH_S:.0f} s refuse each other's signed heartbeats: "
-        "restart them"
-    )
-    yield Finding("fail", "clocks", text)
 
 
 def check_signatures(listener: HeartbeatListener) -> Iterator[Finding]:
-    """Finds processes that the others refuse, because they have another heartbeat key or none."""
+    """Finds processes that those with the configured heartbeat key refuse."""
     if listener.wrong_key:
         text = f"not signed with the key of --heartbeat-key-file: {'; '.join(listener.wrong_key)}"
         yield Finding("fail", "refused", f"{text}. Processes with the key refuse these")
-        return
-    peers = listener.heartbeats.values()
-    unsigned = [name_of(peer) for peer in peers if not peer.mac]
-    if unsigned and len(unsigned) < len(peers):
-        text = f"no signed heartbeats, which the others have: {'; '.join(unsigned)}"
-        yield Finding("fail", "refused", f"{text}. The others refuse these (--heartbeat-key-file)")
 
 
-def check_models(peers: Iterable[Heartbeat]) -> Iterator[Finding]:
-    """Finds models that get no turns, because a stage is missing."""
-    stages: defaultdict[str, dict[str, list[str]]] = defaultdict(dict)
-    for peer in peers:
-        for card in peer.models:
-            if peer.stage in MODEL_STAGES and not peer.leaving:
-                stages[card.name].setdefault(peer.stage, []).append(peer.id)
-    for model, found in sorted(stages.items()):
-        missing = [stage for stage in MODEL_STAGES if stage not in found]
-        if missing:
-            waiting = "; ".join(f"{stage} {', '.join(ids)}" for stage, ids in found.items())
-            text = f"{model} has no {' and no '.join(missing)}: nothing is sent to {waiting}"
-            yield Finding("warn", "unused", f"{text}. Is --served-model-name the same?")
-
-
-def check_frontends(peers: Sequence[Heartbeat], urls: Sequence[str]) -> Iterator[Finding]:
+def check_frontends(peers: Iterable[Heartbeat], urls: Iterable[str]) -> Iterator[Finding]:
     """Finds processes that send heartbeats and that a frontend does not see: it refuses them."""
     for url in urls:
-        seen: dict[str, list[dict[str, object]]] = {}
-        with suppress(OSError, msgspec.MsgspecError, AttributeError):
-            answer = msgspec.json.decode(get(f"{url.rstrip('/')}/health", HEALTH_S)[1])
-            seen = answer.get("stages") or {}
+        health = _Health()
+        with suppress(OSError, msgspec.MsgspecError):
+            body = get(f"{url.rstrip('/')}/health", HEALTH_S)[1]
+            health = msgspec.json.decode(body, type=_Health)
         hidden = [
             name_of(peer)
             for peer in peers
-            if peer.stage in seen
-            and not peer.leaving
-            and peer.id not in [process["id"] for process in seen[peer.stage]]
+            if peer.stage in health.stages and peer.id not in str(health.stages[peer.stage])
         ]
         if hidden:
             text = f"{url} does not see {'; '.join(hidden)}: another heartbeat key or a wrong clock"

@@ -267,13 +267,12 @@ class _UpRun:
 
     async def _keep_store(self, nats_url: str) -> None:
         """Starts nats-server again where it stores nothing any more, after a full disk."""
-        from services.cli.up.store_keeper import StoreKeeper
+        from services.cli.up.store_keeper import keep_store
 
         assert self._nats is not None
-        keeper = StoreKeeper(self._nats.store, NATS, self._supervisor, self._screen)
         bus = dataclasses.replace(self._plan.frontend.bus, nats_url=nats_url)
         with suppress(TurnwireError):
-            await keeper.run(bus)
+            await keep_store(bus, self._nats.store, NATS, self._supervisor, self._screen)
 
     async def _announce_ends(self, nats_url: str | None) -> None:
         """Tells the other processes at once that one has ended."""

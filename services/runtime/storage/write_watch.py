@@ -7,9 +7,6 @@ server answers pings: a server that hangs, or has no leader for a moment, is ano
 
 import asyncio
 
-import msgspec
-from msgspec import Struct
-
 from schemas import subjects
 from schemas.errors import EngineFailed, TimedOut, TurnwireError
 from services.runtime.bus import Bus
@@ -21,14 +18,6 @@ ATTEMPTS = 2
 """Attempts without success after which the bucket counts as one that takes no writes."""
 TIMEOUT_S = 2.0
 _KEY = "probe"
-
-
-class _Refusal(Struct):
-    description: str = "refused"
-
-
-class _Acknowledgement(Struct):
-    error: _Refusal | None = None
 
 
 def probe_subject(bucket: str, *, has_members: bool) -> str:
@@ -50,14 +39,11 @@ async def write_problem_at(bus: Bus, subject: str) -> str | None:
 def write_problem(answer: bytes | TurnwireError) -> str | None:
     """Returns why a write was not taken, from its answer; None if it was, or if there is no bucket
     or no connection."""
+    if isinstance(answer, bytes):
+        return answer.decode() if b'"error"' in answer else None
     if isinstance(answer, TimedOut):
         return "no answer"
-    if isinstance(answer, EngineFailed):
-        return str(answer)
-    if isinstance(answer, TurnwireError):
-        return None
-    error = msgspec.json.decode(answer, type=_Acknowledgement).error
-    return None if error is None else error.description
+    return str(answer) if isinstance(answer, EngineFailed) else None
 
 
 class WriteWatch:
