@@ -1,8 +1,8 @@
 """Tiny vision models with random weights: the demo's tokenizer and two schemes of placeholders.
 
-`qwen` (Qwen2.5-VL): an image is `<|vision_start|>`, one `<|image_pad|>` for each token,
-`<|vision_end|>`, which the chat template writes. `idefics` (Idefics3): rows and tiles with tokens
-of their own, which the processor writes.
+`qwen` (Qwen2.5-VL) is the demo model with vision: an image is `<|vision_start|>`, one
+`<|image_pad|>` for each token, `<|vision_end|>`, which the chat template writes. `idefics`
+(Idefics3): rows and tiles with tokens of their own, which the processor writes.
 """
 
 import json
@@ -18,17 +18,12 @@ from turnwire_tools.script.demo_model import build_demo_model
 
 Scheme = Literal["qwen", "idefics"]
 
-_TOKENS: dict[Scheme, list[str]] = {
-    "qwen": ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"],
-    "idefics": [
-        "<fake_token_around_image>",
-        "<image>",
-        "<global-img>",
-        *(f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)),
-    ],
-}
-_IMAGE = {"qwen": "<|vision_start|><|image_pad|><|vision_end|>", "idefics": "<image>"}
-"""What the chat template writes for an image."""
+_IDEFICS_TOKENS = [
+    "<fake_token_around_image>",
+    "<image>",
+    "<global-img>",
+    *(f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)),
+]
 
 
 def build_vision_model(
@@ -38,13 +33,15 @@ def build_vision_model(
     also random ones."""
     import transformers
 
-    build_demo_model(path)
-    _write_template(path, _IMAGE[scheme])
-    tokenizer = transformers.AutoTokenizer.from_pretrained(path)
-    tokenizer.add_special_tokens({"additional_special_tokens": _TOKENS[scheme]})
-    tokenizer.save_pretrained(path)
+    build_demo_model(path, vision=scheme == "qwen")
     generation = (path / "generation_config.json").read_bytes()
-    config = _qwen(path, tokenizer) if scheme == "qwen" else _idefics(path, tokenizer)
+    config = transformers.AutoConfig.from_pretrained(path)
+    if scheme == "idefics":
+        _write_template(path, "<image>")
+        tokenizer = transformers.AutoTokenizer.from_pretrained(path)
+        tokenizer.add_special_tokens({"additional_special_tokens": _IDEFICS_TOKENS})
+        tokenizer.save_pretrained(path)
+        config = _idefics(path, tokenizer)
     config.text_config.max_position_embeddings = window
     own = json.loads((path / "config.json").read_bytes())
     kept = {"eos_token_id": own["eos_token_id"], "pad_token_id": own["pad_token_id"]}
@@ -106,41 +103,6 @@ def _text_config(tokenizer: Any, *, heads: int) -> dict[str, Any]:
         "num_attention_heads": heads,
         "num_key_value_heads": heads // 2,
     }
-
-
-def _qwen(path: Path, tokenizer: Any) -> Any:
-    import transformers
-
-    document = {
-        "image_processor_type": "Qwen2VLImageProcessor",
-        "processor_class": "Qwen2_5_VLProcessor",
-        "patch_size": 14,
-        "merge_size": 2,
-        "temporal_patch_size": 2,
-        "min_pixels": 56 * 56,
-        "max_pixels": 28 * 28 * 256,
-    }
-    (path / "preprocessor_config.json").write_text(json.dumps(document, indent=2) + "\n")
-    rope = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 1e6}
-    ids = {token: tokenizer.convert_tokens_to_ids(token) for token in _TOKENS["qwen"]}
-    return transformers.Qwen2_5_VLConfig(
-        architectures=["Qwen2_5_VLForConditionalGeneration"],
-        text_config=_text_config(tokenizer, heads=4) | {"rope_parameters": rope},
-        vision_config={
-            "depth": 2,
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "num_heads": 2,
-            "out_hidden_size": 64,
-            "fullatt_block_indexes": [1],
-            "patch_size": 14,
-            "window_size": 112,
-        },
-        image_token_id=ids["<|image_pad|>"],
-        video_token_id=ids["<|video_pad|>"],
-        vision_start_token_id=ids["<|vision_start|>"],
-        vision_end_token_id=ids["<|vision_end|>"],
-    )
 
 
 def _idefics(path: Path, tokenizer: Any) -> Any:

@@ -86,8 +86,7 @@ def make_plan(sources: Sources) -> UpPlan:
         state_dir = Path(up.state_dir).expanduser()
     defaults = _stage_defaults(up, state_dir, demo=demo)
     if up.demo_vision and not demo:
-        origin = loaded["up"].origins["demo_vision"]
-        raise ConfigError([f"{origin} is for the demo model, and another model is named"])
+        raise ConfigError(["--demo-vision is for the demo model, and another one is named"])
     of_models = [("", sources)]
     if several:
         of_models = [*model_sources(sources, loaded["up"])]

@@ -36,16 +36,15 @@ def _escaped(char: str) -> str:
 def request_text(fields: Mapping[str, Any]) -> str:
     """Returns the log line of a request as text of at most 96 columns; "" for another line."""
     try:
-        text = "{method} {path:.20} ".format_map(fields)
-        text += str(fields["status"] or fields["outcome"])
-        text += "  {seconds:.2f} s".format_map(fields)
+        status = fields["status"] or fields["outcome"]
+        text = "{method} {path:.25} {0}  {seconds:.2f} s".format(status, **fields)
         if "output_tokens" in fields:
             text += ", first {ttft:.2f} s  {prompt_tokens}+{output_tokens} tokens".format_map(
                 fields
             )
             text += f", {fields['cached_tokens'] / fields['prompt_tokens']:.0%} cached"
         id_part = fields["request"][4:12]  # that `turnwire tap --request` finds
-        return printable(f"{text}  {id_part}")
+        return printable(f"{text:.86}  {id_part}")
     except (LookupError, ArithmeticError, TypeError, ValueError):
         return ""
 
