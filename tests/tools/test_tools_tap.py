@@ -128,3 +128,14 @@ def test_each_event_is_described() -> None:
     }
     frame = EventFrame("p1", 1, [EventEntry("t1", 1, [*events.values()])])
     assert lines_of(subjects.events("f1"), frame) == [f"evt | f1 | t1 | {text}" for text in events]
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [(999.5, 999.5), (1000.5, 1000.5), (0.0, 1000.0), (-5.0, 1000.0), (1e6, 1000.0)],
+)
+def test_a_message_counts_from_its_sender_s_time_if_that_is_credible(
+    sent: float, expected: float
+) -> None:
+    assert messages.sent_at(EventFrame("p1", 1, time=sent), 1000.0) == expected
+    assert messages.sent_at(Cancel("t", 1, "hangup"), 1000.0) == 1000.0

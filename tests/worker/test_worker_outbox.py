@@ -196,3 +196,11 @@ def test_an_entry_that_cannot_be_encoded_ends_only_its_stream() -> None:
     assert {one.turn: one.ids for one in again} == {"a": [3], "b": [], "c": [3]}
     errors = {one.turn: one.finish and one.finish.error for one in again}
     assert errors == {"a": None, "b": UNSENDABLE, "c": None}
+
+
+def test_a_frame_has_the_time_at_which_it_is_sent() -> None:
+    box = outbox()
+    send(opened(box, "a", "p1"), EngineDelta([1]))
+    frame = box.fill("p1", 1, 1795976051.5)
+    assert frame is not None
+    assert frame.time == 1795976051.5

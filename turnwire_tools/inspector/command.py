@@ -63,9 +63,9 @@ class InspectorFlags:
     """Turns that are kept; the oldest are dropped."""
     memory_mb: Count = 256
     """Memory for prompts that the next ones are compared with, and again for texts."""
-    texts: bool = True
-    """Show the words of conversations. `--no-texts`: only sizes, times, names of tools and
-    causes."""
+    no_texts: bool = False
+    """Show no words of conversations: only sizes, times, causes, and names of tools, clients and
+    keys."""
 
 
 def inspect(
@@ -95,8 +95,8 @@ async def _serve(sources: Sources, files: tuple[Path, ...], flags: InspectorFlag
     fold = Fold(
         max_turns=flags.max_turns,
         max_bytes=flags.memory_mb * MIB,
-        decode=decode if flags.texts else None,
-        texts=flags.texts,
+        decode=None if flags.no_texts else decode,
+        texts=not flags.no_texts,
     )
     for path in files:
         for at, receiver, message in recording.read(str(path), read_text(path)):

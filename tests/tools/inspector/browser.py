@@ -3,6 +3,9 @@
 import asyncio
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -158,3 +161,27 @@ def serving(fold: Fold, *, live: bool = False) -> Iterator[str]:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+@contextmanager
+def running(state: Path, name: str, *argv: str, ready: str) -> Iterator[str]:
+    """A command of `turnwire`; gives its output up to a line that contains `ready`. The instances
+    of the machine are out of its sight."""
+    environment = {**os.environ, "XDG_STATE_HOME": str(state)}
+    command = [sys.executable, "-m", "services.cli.main", *argv]
+    log = state / f"{name}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
+    try:
+        deadline = time.monotonic() + LIMIT_S
+        while ready not in log.read_text():
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+        yield log.read_text()
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(LIMIT_S)
+        finally:
+            process.kill()

@@ -1,19 +1,17 @@
 """The inspector's page in a real browser, over a running `turnwire up`."""
 
-import os
-import signal
-import subprocess
-import sys
-import time
+import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.tools.inspector.browser import LIMIT_S, Browser, needs_chromium
+from tests.tools.inspector.browser import Browser, needs_chromium, running
 from tests.tools.inspector.walk import TURNS, play
 
+CLOSE_S = 0.3
+"""Generous: reading a request takes milliseconds, and more on a loaded machine."""
 pytestmark = [pytest.mark.slow, needs_chromium]
 
 
@@ -24,28 +22,11 @@ def browser() -> Iterator[Browser]:
     opened.driver.quit()
 
 
-@contextmanager
-def running(state: Path, name: str, *argv: str, ready: str) -> Iterator[str]:
-    """A command of `turnwire`; gives its output up to a line that contains `ready`. The instances
-    of the machine are out of its sight."""
-    environment = {**os.environ, "XDG_STATE_HOME": str(state)}
-    command = [sys.executable, "-m", "services.cli.main", *argv]
-    log = state / f"{name}.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
-    try:
-        deadline = time.monotonic() + LIMIT_S
-        while ready not in log.read_text():
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.05)
-        yield log.read_text()
-    finally:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(LIMIT_S)
-        finally:
-            process.kill()
+def logged(log: Path, request: str) -> dict[str, Any]:
+    """The log line of a request."""
+    lines = [line for line in log.read_text().split("\n") if line.startswith("{")]
+    entries = map(json.loads, lines)
+    return next(entry for entry in entries if entry.get("request") == f"req_{request}")
 
 
 def find_why_turn_seven_was_slow(browser: Browser, request: str) -> None:
@@ -82,6 +63,14 @@ def test_page_shows_why_turn_seven_computed_its_prompt_again(
             assert "Bash" in browser.shows(".deliveries", "Bash")
             browser.script("document.querySelector('.turn-details').scrollIntoView()")
             browser.keep("details")
+
+            # Its times are those of the log, which begins a little earlier.
+            row = browser.script(
+                "fetch('/api/turns/' + arguments[0]).then((found) => found.json())", requests[-1]
+            )
+            line = logged(tmp_path / "up.log", requests[-1])
+            assert 0 <= line["ttft"] - row["ttft_ms"] / 1000 < CLOSE_S
+            assert 0 <= line["seconds"] - row["ms"] / 1000 < CLOSE_S
 
             browser.press("s")
             count = "document.querySelectorAll('#chart a').length"

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from schemas.conversation import Text
 from tests.kit.conversations import user
 from tests.tools.inspector import team
-from tests.tools.inspector.browser import Browser, needs_chromium, serving
+from tests.tools.inspector.browser import Browser, needs_chromium, running, serving
 from tests.tools.inspector.by_hand import Bus, answer, asked
 from turnwire_tools.inspector.fold import Fold
 from turnwire_tools.inspector.recording import read
@@ -238,10 +239,13 @@ def test_dark_pages(page: Page) -> None:
     assert background == "rgb(247, 247, 245)"
 
 
-def test_without_texts_the_page_has_no_words(browser: Browser) -> None:
+def test_without_texts_the_page_of_a_file_has_no_words(browser: Browser, tmp_path: Path) -> None:
     fold = played(Fold(texts=False))
-    with serving(fold) as address:
-        page = Page(fold, address, browser)
+    file = tmp_path / "team.jsonl"
+    file.write_bytes(team.play())
+    command = ("inspect", str(file), "--no-texts", "--port", "0")
+    with running(tmp_path, "inspect", *command, ready="http://127.0.0.1:") as log:
+        page = Page(fold, log.partition("turnwire inspect: ")[2].strip(), browser)
         agent = next(turn for turn in fold.turns.values() if turn.key == "alice" and turn.calls)
         page.open(f"#/session/{agent.id}")
         browser.until(lambda: len(browser.texts(".turn .bar")) == 6)
