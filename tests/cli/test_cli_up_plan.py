@@ -120,32 +120,30 @@ def test_each_model_of_a_file_has_processes_and_settings_of_its_own(tmp_path: Pa
     assert preprocessor.template_kwargs == {"enable_thinking": False}
 
 
-def test_problems_of_a_file_of_models_are_all_reported(tmp_path: Path) -> None:
+def test_problems_of_a_file_of_models_are_reported(tmp_path: Path) -> None:
     text = """
 [coder]
 slotz = 3
-[small]
-model = "acme/small"
-nats_url = "nats://x"
 """
     with pytest.raises(ConfigError) as caught:
-        plan(models_file(tmp_path, text), "--model=acme/other")
+        plan(models_file(tmp_path, text))
     assert caught.value.problems == [
-        "--models: --model is for one model",
         "--models [coder]: model is required, a directory or a hub id",
         '--models [coder]: no setting "slotz" of a model; did you mean "slots"?',
-        '--models [small]: no setting "nats_url" of a model',
     ]
+    with pytest.raises(ConfigError, match="--models: --model is for one model"):
+        plan(models_file(tmp_path), "--model=acme/other")
     for text, problem in (
         ('coder = "acme/coder"', "--models [coder] is not a table of settings"),
         (
             "[small]\nmodel = 'a'\n[\"sm/all\"]\nmodel = 'a'\n[sm_all]\nmodel = 'a'",
-            "--models [sm_all]: another model has nearly the same name",
+            "models have nearly the same name: small, sm/all, sm_all",
         ),
         (
             "[a]\nmodel = 'm'\nserved_model_name = 'x'\n[b]\nmodel = 'm'\nserved_model_name = 'x'",
-            "the models have one name: x, x",
+            "models have nearly the same name: x, x",
         ),
+        ("[a]\nmodel = 'm'\nnats_url = 'x'", '--models [a]: no setting "nats_url" of a model'),
         ("[a]\nmodel = 'm'\nslots = 'x'", 'Invalid value for --models [a] slots: "x" is not'),
     ):
         with pytest.raises(ConfigError) as caught:

@@ -31,7 +31,7 @@ from services.cli.up.plan import (
     make_specs,
     prepare_state,
 )
-from services.cli.up.readiness import context_window, readiness_problem, unserved
+from services.cli.up.readiness import context_window, readiness_problem
 from services.cli.up.screen import Screen, ServedModelNotes, instructions
 from services.cli.up.supervisor import ChildFailed, Supervisor
 from services.runtime.config import (
@@ -303,17 +303,14 @@ class _UpRun:
         with self._screen.progress("starting") as progress:
             for url in urls:
                 while True:
-                    reason = await asyncio.to_thread(readiness_problem, url)
+                    models = [
+                        model.name
+                        for model in self._plan.models
+                        if model.label not in self._supervisor.failed
+                    ]
+                    reason = await asyncio.to_thread(readiness_problem, url, models)
                     if reason is None:
-                        waiting = [
-                            model.name
-                            for model in self._plan.models
-                            if model.label not in self._supervisor.failed
-                        ]
-                        missing = await asyncio.to_thread(unserved, url, waiting)
-                        if not missing:
-                            break
-                        reason = f"waiting for {', '.join(missing)}"
+                        break
                     progress.update(reason)
                     await asyncio.sleep(POLL_S)
         return await asyncio.to_thread(context_window, urls[0], self._plan.model)

@@ -74,27 +74,19 @@ def numbers_of(up: UpConfig, worker: WorkerConfig) -> dict[str, int]:
 def model_sources(sources: Sources, loaded: LoadedConfig[Any]) -> Iterator[tuple[str, Sources]]:
     """Yields the label of each model of `--models`, and the sources with its settings first.
 
-    `loaded`: the configuration of `up`. Raises ConfigError with all problems.
+    `loaded`: the configuration of `up`. Raises ConfigError with the problems of a table.
     """
-    tables: dict[str, Any] = loaded.config.models
     place = loaded.origins["models"]
-    problems = [f"{place}: --model is for one model"] if "model" in sources.flags else []
-    labels: dict[str, str] = {}
-    for name, table in tables.items():
-        label = _UNSAFE.sub("_", name)
-        if label in labels.values():
-            problems.append(f"{place} [{name}]: another model has nearly the same name")
-        labels[name] = label
-        problems += _problems(f"{place} [{name}]", table)
-    if problems:
-        raise ConfigError(problems)
-    for name, table in tables.items():
-        settings = {"served_model_name": name, **table}
-        tokens = {
-            setting: [Token(keyword=f"{place} [{name}] {setting}", value=_text(value))]
-            for setting, value in settings.items()
-        }
-        yield labels[name], Sources({**sources.flags, **tokens}, sources.env, sources.file)
+    if "model" in sources.flags:
+        raise ConfigError([f"{place}: --model is for one model"])
+    for name, table in loaded.config.models.items():
+        problems = [*_problems(f"{place} [{name}]", table)]
+        if problems:
+            raise ConfigError(problems)
+        flags = dict(sources.flags)
+        for setting, value in {"served_model_name": name, **table}.items():
+            flags[setting] = [Token(keyword=f"{place} [{name}] {setting}", value=_text(value))]
+        yield _UNSAFE.sub("_", name), Sources(flags, sources.env, sources.file)
 
 
 def _problems(place: str, table: Any) -> Iterator[str]:

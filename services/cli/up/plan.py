@@ -93,8 +93,9 @@ def make_plan(sources: Sources) -> UpPlan:
     front = sources.load(FrontendConfig, defaults)
     models = [_plan_model(label, own, defaults, front) for label, own in of_models]
     names = [model.name for model in models]
-    if len(set(names)) < len(names):
-        raise ConfigError([f"the models have one name: {', '.join(names)}"])
+    labels = {model.label for model in models}
+    if min(len(set(names)), len(labels)) < len(names):
+        raise ConfigError([f"models have nearly the same name: {', '.join(names)}"])
     worker = models[0].worker
     if demo and (worker.engine in PACKAGES or decodes_on_server(worker.engine)):
         raise ConfigError(

@@ -12,21 +12,17 @@ from services.cli.connect.server import Server
 TIMEOUT_S = 5.0
 
 
-def readiness_problem(url: str) -> str | None:
-    """Returns why a frontend is not ready; None if it is. Blocks."""
+def readiness_problem(url: str, models: Iterable[str] = ()) -> str | None:
+    """Returns why a frontend is not ready, or does not serve one of the models; None if it does.
+    Blocks."""
     try:
         status, body = get(f"{url}/health", TIMEOUT_S)
     except OSError:
         return "the frontend is starting"
-    return None if status == HTTPStatus.OK else problem_of(body)
-
-
-def unserved(url: str, models: Iterable[str]) -> list[str]:
-    """Returns the models that a frontend does not serve at the moment. Blocks."""
-    served: list[str] = []
-    with suppress(OSError, msgspec.DecodeError, AttributeError):
-        served = msgspec.json.decode(get(f"{url}/health", TIMEOUT_S)[1]).get("models")
-    return [model for model in models if model not in served]
+    if status != HTTPStatus.OK:
+        return problem_of(body)
+    missing = [model for model in models if msgspec.json.encode(model) not in body]
+    return f"waiting for {', '.join(missing)}" if missing else None
 
 
 def problem_of(body: bytes) -> str:
