@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from schemas import subjects
-from schemas.conversation import Call, Text
+from schemas.conversation import Call, Client, Text
 from schemas.frames import EventFrame, GenerateRequest, TokenFrame, TurnRequest, encode_generate
 from tests.tools.inspector.by_hand import Bus, answer, asked, result, user
 from turnwire_tools.inspector.command import InspectorFlags, required_key
@@ -83,6 +83,24 @@ def test_recordings_give_the_same_turns_without_their_client(fold: Fold) -> None
             assert getattr(other, name) == ("" if name == "client" else getattr(one, name)), name
     assert replayed[1].difference is not None
     assert replayed[1].difference.reason == "system text 1 changed"
+
+
+def test_a_recording_has_the_tree_of_agents_and_no_ids_of_clients(fold: Fold) -> None:
+    bus = Recording(fold)
+    agent = Client("secret-session", "claude-cli/2.1", "alice")
+    helper = Client(
+        "secret-session/1", "claude-cli/2.1", "alice", parent="secret-session", kind="helper"
+    )
+    title = Client("secret-session", "claude-cli/2.1", "alice", kind="background")
+    bus.turn(asked(user("Question"), client=agent), range(9), [1], LS)
+    bus.turn(asked(user("Task"), client=helper), range(9), [2], Text("Done."))
+    bus.turn(asked(user("Question"), client=title, tools=[]), range(9), [3], Text("A title"))
+    assert b"secret" not in bus.turns
+    assert b"alice" not in bus.turns
+    first, second, third = played(bus.turns)
+    assert [view.kind for view in (first, second, third)] == ["main", "helper", "background"]
+    assert second.parent == third.parent == first.session
+    assert third.title == "A title"
 
 
 def test_a_key_is_required_on_any_other_than_a_loopback_address(tmp_path: Path) -> None:

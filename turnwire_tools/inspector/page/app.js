@@ -52,7 +52,15 @@ function route() {
     search();
   }
   const [, page = "", id = "", more = ""] = path.match(/^#\/(turn|session|list)?\/?([^/]*)\/?(.*)$/) ?? [];
-  show(page || "overview", decodeURIComponent(id), more === "details");
+  show(page || "overview", decoded(id), more === "details");
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text; // an address that was typed by hand
+  }
 }
 
 // -- what is open

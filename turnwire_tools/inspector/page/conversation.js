@@ -124,6 +124,8 @@ export class Conversation {
         this.content.set(section.turn.id, section);
         this.draw(section.turn.id);
       }
+      const found = new Set(sections.map((section) => section.turn.id));
+      for (const id of ids) if (!found.has(id)) this.sections.get(id)?.replaceChildren(h("p", { class: "note" }, "This turn is not kept any more."));
       if (atEnd && sections.some((section) => running(section.turn.state) || section.turn.id === [...this.rows.keys()].at(-1))) this.frame.scrollTop = this.frame.scrollHeight;
     } catch (error) {
       for (const id of ids) this.sections.get(id)?.replaceChildren(h("p", { class: "problem" }, error.message));
