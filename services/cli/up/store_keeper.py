@@ -42,14 +42,18 @@ async def keep_store(
     `directory`: where JetStream has its files; `nats`: the name of the server's process.
     """
     async with observing(config, "up", user="setup", log_level="error") as bus:
+        is_full = False
         while True:
             await asyncio.sleep(CHECK_S)
             writes = [write_problem_at(bus, subject) for subject in PROBES.values()]
             if not any(await asyncio.gather(*writes)) or not await bus.flush():
                 continue
             if shutil.disk_usage(directory).free < ROOM_BYTES:
-                display.report(f"nats-server stores nothing: the disk of {directory} is full")
+                if not is_full:
+                    display.report(f"nats-server stores nothing: the disk of {directory} is full")
+                is_full = True
                 continue
+            is_full = False
             display.report(
                 "nats-server stores nothing, as after a full disk; there is room now, so it is "
                 "started again: streams pause for a second"
