@@ -62,7 +62,7 @@ export function why({ difference, cost, turn }) {
   }
   if (difference.changes.length) {
     const rows = difference.changes.map((change) => [change.where, h("del", null, change.was || "–"), h("ins", null, change.now || "–")]);
-    lines.push(table(["what the client changed", "before", "now"], rows, { class: "changes" }));
+    lines.push(table(["the client changed", "before", "now"], rows, { class: "changes" }));
   }
   if (difference.was || difference.now) {
     lines.push(h("details", null, h("summary", null, "Tokens around the place"), h("pre", { class: "was" }, difference.was), h("pre", { class: "now" }, difference.now)));
