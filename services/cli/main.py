@@ -73,10 +73,7 @@ def _run(name: str, arguments: Sequence[str]) -> int:
 
 def usage() -> str:
     """Returns the overview of all commands."""
-    from services.cli.connect.client import client_names  # other commands do not need it
-
     texts = summaries()
-    texts["connect"] += f": {', '.join(client_names())}"
     width = max(map(len, texts))
     commands = "\n".join(f"  {name:<{width}}  {text}" for name, text in texts.items())
     return (
