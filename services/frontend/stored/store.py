@@ -159,6 +159,9 @@ class MemoryStore:
         """Drops a record of any tenant from this process."""
         self._records.pop(id, None)
 
+    async def wait_for_write(self, id: str) -> None:
+        """Waits until the last state of a record that was put is stored."""
+
     async def wait_for_writes(self) -> None:
         """Waits until every record that was put before this call is stored."""
 
@@ -363,6 +366,10 @@ class SharedStore(MemoryStore):
     @override
     def cancel_elsewhere(self, id: str) -> None:
         self._sharing.publish_notice(ResponseCancelled(id))
+
+    @override
+    async def wait_for_write(self, id: str) -> None:
+        await _wait_for(self._writes.get(id))
 
     @override
     async def wait_for_writes(self) -> None:

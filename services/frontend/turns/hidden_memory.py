@@ -24,6 +24,8 @@ WRITE_S: Final = 0.5
 """The longest time that the end of an answer waits until other frontends can read what it hid."""
 READ_S: Final = 0.5
 """The longest time for all look-ups of a request."""
+_READS_AT_ONCE: Final = 16
+"""Look-ups of a request that are in flight at the same time."""
 _KNOWN_TURNS: Final = 1 << 16
 """Turns without hidden parts that this process remembers, so that it does not look for them in
 the bucket again."""
@@ -56,14 +58,14 @@ class HiddenMemory:
         sought = {index: key for index, key in keys.items() if not self._is_plain(owner, key)}
         if not sought:
             return conversation
-        records = await self._find(sought.values(), owner)
+        found = await self._find(sought.values(), owner)
         newest = max(keys)  # its record may be on its way from another frontend
         hidden: dict[int, HiddenTurns] = {}
         for index, key in sought.items():
-            record = records.get(key)
-            if record is not None:
-                hidden[index] = _hidden.decode(record.turns)
-            elif key in records and index != newest:
+            turns = found.get(key)
+            if turns is not None:
+                hidden[index] = turns
+            elif key in found and index != newest:
                 self._plain[owner, key] = True
         if not hidden:
             return conversation
@@ -92,34 +94,46 @@ class HiddenMemory:
         self._store.put(record)
         try:
             async with asyncio.timeout(WRITE_S):
-                await self._store.wait_for_writes()
+                await self._store.wait_for_write(record.id)
         except TimeoutError:
             pass  # it is in this process; another frontend may miss it
 
     def _is_plain(self, owner: str | None, key: str) -> bool:
         return self._plain.get((owner, key), False)
 
-    async def _find(self, keys: Iterable[str], owner: str | None) -> dict[str, StoredHidden | None]:
-        """Returns the record of each key; None for a key without one. A key is left out if the
-        shared store does not answer."""
-        records: dict[str, StoredHidden | None] = {}
+    async def _find(self, keys: Iterable[str], owner: str | None) -> dict[str, HiddenTurns | None]:
+        """Returns what was hidden of the turn of each key: None if nothing. A key is left out if
+        the shared store does not answer."""
+        found: dict[str, HiddenTurns | None] = {}
         elsewhere: list[str] = []
         for key in keys:
             record = self._store.find(StoredHidden, _id(key, owner), owner)
             if record is None:
                 elsewhere.append(key)
             else:
-                records[key] = record
-        reads = (self._read(key, owner) for key in elsewhere)
-        try:
-            async with asyncio.timeout(READ_S):
-                records |= zip(elsewhere, await asyncio.gather(*reads), strict=True)
-        except (TurnwireError, TimeoutError):
-            pass  # the prompt is longer, and the next request looks again
-        return records
+                found[key] = _decode(record)
+        places = asyncio.Semaphore(_READS_AT_ONCE)
 
-    async def _read(self, key: str, owner: str | None) -> StoredHidden | None:
-        return await self._store.get(StoredHidden, _id(key, owner), owner, wait=False)
+        async def read(key: str) -> None:
+            async with places:
+                record = await self._store.get(StoredHidden, _id(key, owner), owner, wait=False)
+            found[key] = _decode(record)
+
+        try:
+            async with asyncio.timeout(READ_S), asyncio.TaskGroup() as reads:
+                for key in elsewhere:
+                    reads.create_task(read(key))
+        except* (TurnwireError, TimeoutError):
+            pass  # the prompt is longer, and the next request looks again
+        return found
+
+
+def _decode(record: StoredHidden | None) -> HiddenTurns | None:
+    """Returns what a record has; None for one of another release, too."""
+    try:
+        return None if record is None else _hidden.decode(record.turns)
+    except msgspec.DecodeError:
+        return None
 
 
 def _id(key: str, owner: str | None) -> str:

@@ -250,8 +250,6 @@ class HostedAnswer(TurnSink):
         """Remembers what the client did not see of the answer, and ends it."""
         try:
             await self._remember()
-        except Exception:  # the client gets its answer
-            self._tools.log.exception("hosted.not_remembered", turn=self.id)
         finally:
             self._push_last(last)
 
@@ -259,11 +257,15 @@ class HostedAnswer(TurnSink):
         """Remembers what the client did not see of what it will send back as one message."""
         unseen = self._unseen
         self._unseen = UnseenTurns(self._hosted)
-        if unseen:
-            shown = Message("assistant", unseen.shown)
-            admitted = self._admitted
-            history = admitted.conversation.messages
+        if not unseen:
+            return
+        shown = Message("assistant", unseen.shown)
+        admitted = self._admitted
+        history = admitted.conversation.messages
+        try:
             await self._tools.hidden.keep(history, shown, unseen.hidden, admitted.owner)
+        except Exception:  # the client gets its answer
+            self._tools.log.exception("hosted.not_remembered", turn=self.id)
 
     async def _continue(self, turn: EndedTurn) -> None:
         """Runs the turn's calls, then opens the next turn. Unless the client cancels, the sink gets

@@ -10,6 +10,7 @@ import pytest
 
 from schemas.conversation import Call, Message, Reasoning, Result, Text, ToolReference
 from schemas.events import TurnEvent
+from services.frontend.turns.hidden_memory import HiddenMemory
 from services.runtime.config import FrontendConfig
 from tests.frontend.hosted.hosted_frontend import IDS, hosted
 from tests.kit.bodies import (
@@ -189,6 +190,19 @@ async def test_search_beside_a_call_of_the_client() -> None:
     ids = [part.call_id for part in turn.parts if isinstance(part, Call)]
     assert ids == IDS[1:4]
     assert [part.call_id for part in seen.parts if isinstance(part, Result)] == ids
+
+
+@pytest.mark.parametrize("reason", ["stop", "tool_calls"])
+async def test_answer_does_not_need_the_store(reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: Any) -> None:
+        raise RuntimeError("the store is broken")
+
+    monkeypatch.setattr(HiddenMemory, "keep", fail)
+    beside = [*call(0, "read", "{}", call_id=IDS[1]), *search(1, "mail", IDS[2]), finish(2)]
+    gateway = in_turn(LOOKING, DONE) if reason == "stop" else in_turn(beside)
+    async with deferring(gateway) as served:
+        answer = await ask(served, SESSIONS["chat"], user("Mail Ann."))
+    assert answer["choices"][0]["finish_reason"] == reason
 
 
 async def test_required_call_is_one_of_the_client() -> None:

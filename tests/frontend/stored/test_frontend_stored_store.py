@@ -164,6 +164,32 @@ async def test_response_that_is_deleted_while_it_is_read_does_not_come_back(
     assert (shared.find(StoredResponse, "resp_a", None) is None) == deleted
 
 
+async def test_write_of_a_record_does_not_wait_for_others(quiet_log: FilteringBoundLogger) -> None:
+    class PutBucket:
+        def __init__(self) -> None:
+            self.written: list[str] = []
+            self.go = asyncio.Event()
+
+        async def put(self, key: str, value: bytes) -> None:
+            if b"large" in value:
+                await self.go.wait()
+            self.written.append(key)
+
+    bucket: Any = PutBucket()
+    sharing = Sharing(
+        bucket, "a", lambda _: True, lambda _: None, lambda work, _name: asyncio.create_task(work)
+    )
+    shared = SharedStore(StoreLimits(3600.0, 10, 1 << 20), Clock(), sharing, quiet_log)
+    shared.put(record("large"))
+    shared.put(record("small"))
+    await asyncio.wait_for(shared.wait_for_write("small"), LIMIT_S)
+    assert len(bucket.written) == 1
+    bucket.go.set()
+    await asyncio.wait_for(shared.wait_for_writes(), LIMIT_S)
+    assert len(bucket.written) == 2
+    await shared.wait_for_write("unknown")
+
+
 async def test_a_chain_has_a_limit_which_is_not_that_of_a_lost_response() -> None:
     kept = store(entries=MAX_CHAIN + 1, bytes=1 << 30)
     for number in range(MAX_CHAIN + 1):

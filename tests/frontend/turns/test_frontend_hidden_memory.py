@@ -1,13 +1,17 @@
 """What clients do not see is found in the store, looked up once, and again if the store did not
 answer."""
 
+import asyncio
 from collections import Counter
 
+from msgspec import Raw
+from msgspec.structs import replace
 from typing_extensions import override
 
 from schemas.conversation import Call, Conversation, HostedTool, Message, Result, Text
 from schemas.errors import Unavailable
 from services.frontend.content.hosted_tools import hosted_spec
+from services.frontend.stored.record import Record, StoredHidden
 from services.frontend.stored.store import MemoryStore, R, StoreLimits
 from services.frontend.turns.hidden_memory import HiddenMemory
 from services.frontend.turns.hidden_turns import HiddenTurns
@@ -85,3 +89,58 @@ async def test_store_that_does_not_answer_is_asked_again() -> None:
     await other.keep([ASKED], SHOWN, HIDDEN, None)
     restored = await memory.add(history, None)
     assert restored.messages[1:3] == HIDDEN.messages
+
+
+async def test_reads_of_a_long_history_are_few_at_once() -> None:
+    store = SlowStore()
+    memory = HiddenMemory(store, lambda: 5.0)
+    turns = [
+        message
+        for number in range(100)
+        for message in (ASKED, Message("assistant", [Call(call_id(str(number), 0), "look", "{}")]))
+    ]
+    await memory.add(conversation(*turns), None)
+    assert store.most_at_once <= 16
+    assert store.ended == 100
+    await memory.add(conversation(*turns), None)
+    assert store.ended == 101, "only the newest is looked up again"
+
+
+class SlowStore(CountingStore):
+    """Counts the look-ups in flight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at_once = 0
+        self.most_at_once = 0
+        self.ended = 0
+
+    @override
+    async def get(
+        self,
+        kind: type[R],
+        id: str,
+        tenant: str | None,
+        *,
+        ended: bool = False,
+        wait: bool = True,
+    ) -> R | None:
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        await asyncio.sleep(0)
+        self.at_once -= 1
+        self.ended += 1
+        return None
+
+
+async def test_record_of_another_release_is_forgotten() -> None:
+    class OtherRelease(CountingStore):
+        @override
+        def put(self, record: Record) -> None:
+            assert isinstance(record, StoredHidden)
+            super().put(replace(record, turns=Raw(b'{"turns": [{"id": 1}]}')))
+
+    memory = HiddenMemory(OtherRelease(), lambda: 5.0)
+    await memory.keep([ASKED], SHOWN, HIDDEN, None)
+    history = conversation(ASKED, SHOWN, SEEN)
+    assert await memory.add(history, None) == history
