@@ -86,7 +86,7 @@ class StoredResponse(StoredRecord, frozen=True, omit_defaults=True, kw_only=True
     @override
     def size(self) -> int:
         items = [*self.input, *self.output, *(self.context or ()), self.response]
-        return _OVERHEAD_BYTES + _size(items) + len(self.events)
+        return _OVERHEAD_BYTES + raw_size(items) + len(self.events)
 
     @override
     def items(self) -> Iterator[tuple[str, Raw]]:
@@ -113,7 +113,7 @@ class StoredReply(StoredRecord, frozen=True, omit_defaults=True, kw_only=True, t
     @property
     @override
     def size(self) -> int:
-        return _OVERHEAD_BYTES + _size([*self.messages, self.head])
+        return _OVERHEAD_BYTES + raw_size([*self.messages, self.head])
 
 
 class StoredHidden(StoredRecord, frozen=True, omit_defaults=True, kw_only=True, tag="hidden"):
@@ -125,7 +125,7 @@ class StoredHidden(StoredRecord, frozen=True, omit_defaults=True, kw_only=True, 
     @property
     @override
     def size(self) -> int:
-        return _OVERHEAD_BYTES + _size([self.turns])
+        return _OVERHEAD_BYTES + raw_size([self.turns])
 
 
 class Claim(Struct, frozen=True):
@@ -177,7 +177,8 @@ def failed_view(record: StoredResponse) -> StoredResponse:
     return replace(record, status="failed", response=response, owner="")
 
 
-def _size(raws: Iterable[Raw]) -> int:
+def raw_size(raws: Iterable[Raw]) -> int:
+    """The approximate size of items in memory, in bytes."""
     return sum(len(memoryview(raw)) + _ITEM_OVERHEAD_BYTES for raw in raws)
 
 

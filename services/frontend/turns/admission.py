@@ -85,20 +85,17 @@ class Admission:
         caller: Caller,
         card: ModelCard | None = None,
         *,
-        charge: bool = False,
         is_turn: bool = True,
     ) -> Admitted:
         """Admits a conversation with the model's name as the client spelled it.
 
         Args:
             card: the model, if this request has already looked it up.
-            charge: count the request against the caller's rate of counting. Turns are counted by
-                `RequestContext.open_request`.
             is_turn: the images are stored for a worker.
 
         Raises as `resolve`; Invalid for a conversation over a limit, for an image that cannot be
-        used, and for tools that the model's template would drop; RateLimited; TurnwireError if the
-        images cannot be stored.
+        used, and for tools that the model's template would drop; TurnwireError if the images cannot
+        be stored.
         """
         if card is None:
             card = self.resolve(conversation.model, caller, conversation)
@@ -106,9 +103,6 @@ class Admission:
             caller.permit(card, conversation.model)
         _check_tools(conversation, card)
         media = await run_in_thread_if_long(self._limits.check, conversation)
-        if charge:
-            caller.limiter.count()
-
         conversation, images = await self._read_media(
             conversation, media, caller, card, store=is_turn
         )
@@ -124,26 +118,21 @@ class Admission:
         return await _describe_sizes(self._gateway.open(admitted, sink, turn_id=turn_id))
 
     async def count(
-        self,
-        conversation: Conversation,
-        caller: Caller,
-        card: ModelCard | None = None,
-        *,
-        charge: bool = False,
+        self, conversation: Conversation, caller: Caller, card: ModelCard | None = None
     ) -> int:
-        """Returns the exact number of a conversation's prompt tokens. `card` and `charge`: see
-        `admit`.
+        """Returns the exact number of a conversation's prompt tokens. `card`: see `admit`.
 
         Raises as `admit`, and TurnwireError.
         """
-        admitted = await self.admit(conversation, caller, card, charge=charge, is_turn=False)
+        admitted = await self.admit(conversation, caller, card, is_turn=False)
         return await _describe_sizes(self._texts.count(admitted))
 
     async def tokenize(
         self, conversation: Conversation, caller: Caller, add_special_tokens: bool
     ) -> TextReply:
-        """Returns the token ids of a conversation's prompt. Raises as `count`."""
-        admitted = await self.admit(conversation, caller, charge=True, is_turn=False)
+        """Returns the token ids of a conversation's prompt. Raises as `count`, and RateLimited."""
+        caller.limiter.count()
+        admitted = await self.admit(conversation, caller, is_turn=False)
         return await _describe_sizes(self._texts.tokenize(admitted, None, add_special_tokens))
 
     async def tokenize_text(

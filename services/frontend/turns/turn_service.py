@@ -64,16 +64,14 @@ class ModelAccess:
         none. Raises as `card_for`."""
         return conversation.model or self.card_for(conversation).served_name
 
-    async def count(self, conversation: Conversation, *, charge: bool = False) -> int:
-        """Returns the exact number of prompt tokens. `charge`: the client asked for it, and not
-        this server for a request of its own. Raises as `Admission.count`."""
+    async def count(self, conversation: Conversation) -> int:
+        """Returns the exact number of prompt tokens. Raises as `Admission.count`."""
         card = self.card_for(conversation)
-        caller = self.context.caller
-        return await self.turns.admission.count(conversation, caller, card, charge=charge)
+        return await self.turns.admission.count(conversation, self.context.caller, card)
 
     async def count_for_client(self, conversation: Conversation) -> int:
         """`count`, for a request that asks only for the number: the access log gets it."""
-        tokens = await self.count(conversation, charge=True)
+        tokens = await self.count(conversation)
         self.context.fields |= {"model": conversation.model, "prompt_tokens": tokens}
         return tokens
 

@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Raw
+from msgspec.structs import replace
 
 from schemas.conversation import Call, Text
 from schemas.errors import EngineFailed
 from schemas.events import Failed, FinishReason, TurnEvent
+from services.frontend.stored.record import StoredReply
 from services.runtime.config import FrontendConfig
 from tests.frontend.hosted.hosted_frontend import SEARCH, hosted, search
 from tests.kit.answers import events as stream_events
@@ -30,7 +33,16 @@ from tests.kit.bodies import (
     text as words,
 )
 from tests.kit.events import Step, call, finish, hello, reasoning, text
-from tests.kit.frontend import FakeGateway, Reply, Served, in_turn, key_line, serving
+from tests.kit.frontend import (
+    KEY,
+    FakeGateway,
+    Reply,
+    Served,
+    guarded,
+    in_turn,
+    key_line,
+    serving,
+)
 from tests.kit.waiting import LIMIT_S, eventually
 
 CREATE = block("create")
@@ -227,6 +239,36 @@ async def test_replies_and_responses_are_not_taken_for_each_other() -> None:
         asked = {"model": MODEL, "input": "Hi.", "previous_response_id": reply["id"]}
         assert (await served.post("/v1/responses", asked)).status == 400
         await send(served, USER, thread=following(reply))
+
+
+@pytest.mark.parametrize("member", ["head", "messages"])
+async def test_thread_of_another_release_is_not_found(member: str) -> None:
+    unreadable: Json = {"head": Raw(b'{"model": 1}'), "messages": [Raw(b'{"role": "oracle"}')]}
+    async with serving() as served:
+        first = await send(served, USER, thread=CREATE)
+        store = served.responses.store
+        record = store.find(StoredReply, first["id"], None)
+        assert record is not None
+        store.put(replace(record, **{member: unreadable[member]}))
+        assert await refused(served, USER, thread=following(first)) == NOT_FOUND
+
+
+async def test_thread_is_no_larger_than_a_body_may_be() -> None:
+    async with serving(config=FrontendConfig(max_body_bytes=4096)) as served:
+        first = await send(served, user("x" * 2000), thread=CREATE)
+        second = await send(served, user("x" * 2000), thread=following(first))
+        for path in ("/v1/messages", "/v1/messages/count_tokens"):
+            reply = await served.post(path, messages(thread=following(second)))
+            assert (reply.status, reply.json["error"]["type"]) == (413, "request_too_large")
+            assert "more than 4096 bytes" in reply.json["error"]["message"]
+
+
+async def test_limit_of_counting_holds_before_the_thread_is_read(tmp_path: Path) -> None:
+    async with serving(config=guarded(tmp_path, "rpm=1")) as served:
+        body = messages(thread=following({"id": "msg_0"}))
+        for status in (404, 429):
+            reply = await served.post("/v1/messages/count_tokens", body, headers=KEY)
+            assert reply.status == status
 
 
 async def test_answers_without_a_thread_are_not_stored() -> None:

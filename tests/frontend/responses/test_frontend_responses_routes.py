@@ -13,6 +13,7 @@ from schemas.errors import ContextOverflow, ErrorInfo, ErrorKind
 from schemas.events import Failed
 from services.frontend.apis.responses.dialect import ConvertedRequest
 from services.frontend.stored.record import StoredResponse
+from services.runtime.config import FrontendConfig
 from tests.frontend.responses.responses_client import ANSWER, Client, agent, keyed, said, types
 from tests.kit.bodies import MODEL, block, function_call, function_output, message, user
 from tests.kit.events import text
@@ -98,6 +99,16 @@ async def test_output_that_names_no_call_is_accepted_in_a_chain_too(client: Clie
     call = block("local_shell_call", id="l", call_id="c", action=block("exec", command=["ls"]))
     made = await client.create(input=[call, block("local_shell_call_output", output="x")])
     await client.create(previous_response_id=made["id"], input="two")
+
+
+async def test_chain_is_no_larger_than_a_body_may_be() -> None:
+    async with serving(config=FrontendConfig(max_body_bytes=4096)) as served:
+        client = Client(served)
+        made = await client.create(input="x" * 3000)
+        longer = await client.create(input="x" * 3000, previous_response_id=made["id"])
+        for path in ("", "/input_tokens", "/compact"):
+            error = await client.refuse(path, 413, previous_response_id=longer["id"])
+            assert (error["code"], error["param"]) == ("request_too_large", "previous_response_id")
 
 
 OF_ONE = [("GET", ""), ("DELETE", ""), ("GET", "/input_items"), ("POST", "/cancel")]

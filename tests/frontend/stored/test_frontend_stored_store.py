@@ -9,7 +9,7 @@ import pytest
 from msgspec import Raw
 from structlog.typing import FilteringBoundLogger
 
-from schemas.errors import Invalid
+from schemas.errors import Invalid, TooLarge
 from services.frontend.apis.responses.state.expand import MAX_CHAIN, chain_items
 from services.frontend.apis.responses.state.input_items import list_page
 from services.frontend.stored.record import Claim, StoredReply, StoredResponse
@@ -194,6 +194,15 @@ async def test_a_chain_has_a_limit_which_is_not_that_of_a_lost_response() -> Non
     kept = store(entries=MAX_CHAIN + 1, bytes=1 << 30)
     for number in range(MAX_CHAIN + 1):
         kept.put(record(f"r{number}", f"r{number - 1}" if number else None))
-    assert len(await chain_items(kept, f"r{MAX_CHAIN - 1}", None)) == 2 * MAX_CHAIN
+    assert len(await chain_items(kept, f"r{MAX_CHAIN - 1}", None, 1 << 30)) == 2 * MAX_CHAIN
     with pytest.raises(Invalid, match=f"continues more than {MAX_CHAIN} others"):
-        await chain_items(kept, f"r{MAX_CHAIN}", None)
+        await chain_items(kept, f"r{MAX_CHAIN}", None, 1 << 30)
+
+
+async def test_items_of_a_chain_are_bounded_in_bytes() -> None:
+    kept = store()
+    kept.put(record("a", input=[item("i", "x" * 1000)]))
+    kept.put(record("b", "a", input=[item("j", "x" * 1000)], events=b"x" * 5000))
+    assert len(await chain_items(kept, "b", None, 4000)) == 4
+    with pytest.raises(TooLarge, match="more than 2000 bytes"):
+        await chain_items(kept, "b", None, 2000)

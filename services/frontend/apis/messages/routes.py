@@ -80,7 +80,7 @@ class MessagesRoutes:
         self._turns = setup.turns
         self._max_bytes = setup.config.max_body_bytes
         self._messages = Messages(setup.config.served_tools)
-        self._threads = Threads(setup.app[STORE], setup.log)
+        self._threads = Threads(setup.app[STORE], self._max_bytes, setup.log)
 
     async def create_message(self, http: web.Request) -> web.StreamResponse:
         """`POST /v1/messages`: one turn, streamed or as a document."""
@@ -93,7 +93,9 @@ class MessagesRoutes:
 
     async def count_tokens(self, http: web.Request) -> web.Response:
         """`POST /v1/messages/count_tokens`: the exact size of a message's prompt."""
-        model = ModelAccess(self._turns, http[REQUEST_CONTEXT])
+        context = http[REQUEST_CONTEXT]
+        context.caller.limiter.count()
+        model = ModelAccess(self._turns, context)
         request = await self._read(http, counting=True)
         request = await apply_context_edits(request, model)
 

@@ -15,12 +15,13 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from schemas.errors import Invalid
+from schemas.errors import Invalid, NotFound
 from services.frontend.apis.messages import wire, wire_answers
 from services.frontend.apis.messages.tools import MessagesTools, ToolsReader
 from services.frontend.apis.shared.decode import NULL
 from services.frontend.stored.record import StoredReply
 
+PREVIOUS = "thread.previous_message_id"
 _BILLING = re.compile(r"\s*x-anthropic-billing-header:", re.IGNORECASE)
 """Begins a block of Claude Code that changes between requests."""
 
@@ -77,16 +78,19 @@ def with_history(
     """The whole request, with the head and the messages of the thread that it continues.
 
     `replies`: those of the thread, oldest first; empty: it continues none. Raises Invalid for a
-    member that differs from the thread's.
+    member that differs from the thread's, NotFound for replies of another release that cannot be
+    read.
     """
     if not replies:
         return request
-    head = _head.decode(replies[0].head)
-    declared = tools.read(bytes(head.tools))
     body = request.body
+    try:
+        head = _head.decode(replies[0].head)
+        declared = tools.read(bytes(head.tools))
+        messages = list(map(_message.decode, held_messages(replies)))
+    except (msgspec.DecodeError, Invalid):
+        raise not_found() from None
     _check_head(request, head, declared)
-
-    messages = list(map(_message.decode, held_messages(replies)))
     whole = replace(
         body,
         messages=[*messages, *body.messages],
@@ -94,6 +98,16 @@ def with_history(
         tools=declared.wire_tools,
     )
     return replace(request, body=whole, declared=declared, held=len(messages))
+
+
+def not_found() -> NotFound:
+    """The error for a thread that is not stored; on its code the SDK sends the whole
+    conversation."""
+    return NotFound(
+        "No thread state was found for the requested `previous_message_id`.",
+        param=PREVIOUS,
+        code="thread_not_found",
+    )
 
 
 def held_messages(replies: Sequence[StoredReply]) -> list[Raw]:

@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager
 
 from typing_extensions import override
 
-from schemas.errors import ErrorInfo, Invalid, NotFound
+from schemas.errors import ErrorInfo, Invalid, TooLarge
 from schemas.events import Finish, Prepared, TurnEvent
 from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.document import MessageCollector
 from services.frontend.apis.messages.request import MessagesRequest
-from services.frontend.apis.messages.thread_history import ThreadTurn
+from services.frontend.apis.messages.thread_history import PREVIOUS, ThreadTurn, not_found
 from services.frontend.http.middleware import RequestContext
 from services.frontend.stored.record import StoredReply
 from services.frontend.stored.store import MemoryStore
@@ -27,8 +27,10 @@ COLLECT_FROM = 256
 class Threads:
     """The message threads of a deployment."""
 
-    def __init__(self, store: MemoryStore, log: FilteringBoundLogger) -> None:
+    def __init__(self, store: MemoryStore, max_bytes: int, log: FilteringBoundLogger) -> None:
+        """`max_bytes`: of the replies of a thread, with their messages."""
         self._store = store
+        self._max_bytes = max_bytes
         self._log = log
 
     async def replies(
@@ -38,24 +40,25 @@ class Threads:
         none.
 
         Raises NotFound where one of them is not stored, Invalid where they are more than
-        `MAX_REPLIES`, TurnwireError where the store does not answer.
+        `MAX_REPLIES`, TooLarge where they have more bytes than a body may, TurnwireError where the
+        store does not answer.
         """
         if not isinstance(thread, wire.ThreadContinue):
             return []
         newest_first: list[StoredReply] = []
+        size = 0
         next_id: str | None = thread.previous_message_id
         while next_id is not None:
             reply = await self._store.get(StoredReply, next_id, context.owner)
             if reply is None:
-                raise NotFound(
-                    "No thread state was found for the requested `previous_message_id`.",
-                    param="thread.previous_message_id",
-                    code="thread_not_found",
-                )
+                raise not_found()
             if len(newest_first) == MAX_REPLIES:
-                raise Invalid(
-                    f"The thread has more than {MAX_REPLIES} replies.",
-                    param="thread.previous_message_id",
+                raise Invalid(f"The thread has more than {MAX_REPLIES} replies.", param=PREVIOUS)
+            size += reply.size
+            if size > self._max_bytes:
+                raise TooLarge(
+                    f"The thread has more than {self._max_bytes} bytes, the limit of a request.",
+                    param=PREVIOUS,
                 )
             newest_first.append(reply)
             next_id = reply.previous
@@ -94,18 +97,17 @@ class Threads:
         claim = await self._store.claim(previous, answer_id)
         if claim is None:
             return
-        field_path = "thread.previous_message_id"
         successor = await self._store.get(StoredReply, claim.successor, previous.tenant, wait=False)
         if successor is None:
             raise Invalid(
                 "Another request is already continuing the requested `previous_message_id`.",
-                param=field_path,
+                param=PREVIOUS,
                 code="thread_continue_in_flight",
             )
         raise Invalid(
             "The requested `previous_message_id` has already been continued. Each response `id` "
             "may be continued at most once; continue from the Thread's most recent response `id`.",
-            param=field_path,
+            param=PREVIOUS,
             code="thread_already_continued",
         )
 

@@ -89,8 +89,10 @@ class ResponsesServer:
 
     async def input_tokens(self, http: web.Request) -> web.Response:
         """`POST /v1/responses/input_tokens`: the exact size of a request's prompt."""
+        context = http[REQUEST_CONTEXT]
+        context.caller.limiter.count()
         request = await self._decode(http)
-        model = ModelAccess(self._turns, http[REQUEST_CONTEXT])
+        model = ModelAccess(self._turns, context)
         conversation = await self._intake.prompt(request, http.headers, model)
 
         tokens = await model.count_for_client(conversation)
@@ -155,7 +157,12 @@ class ResponsesServer:
         before: list[Raw] = []
         if record.previous is not None:
             with suppress(Invalid):  # deleted or expired since
-                before = await chain_items(self.store, record.previous, record.tenant)
+                before = await chain_items(
+                    self.store,
+                    record.previous,
+                    record.tenant,
+                    self._turns.config.max_body_bytes,
+                )
         return json_response(list_page([*before, *record.input], *page))
 
     def apply_notice(self, notice: ResponseNotice) -> None:
