@@ -98,7 +98,10 @@ def _find(turn: InspectedTurn, word: str, pattern: re.Pattern[str], texts: bool)
     if concerns(turn.id, _PREFIX.sub("", word, count=1)):
         return Hit(turn.id)
     searched = chain(_names(turn), _texts(turn) if texts else ())
+    lowered = word.lower()
     for where, text in searched:
+        if lowered not in text.lower():  # ten times as fast as the pattern
+            continue
         found = pattern.search(text)
         if found is not None:
             start, end = found.span()

@@ -87,7 +87,7 @@ class SessionView(Struct, frozen=True):
     reasons: dict[str, str]
     """For each turn: why its prompt does not extend the previous one."""
     parent: Row | None
-    """The first turn of the agent that started this session."""
+    """The first turn of the agent that started this session, with that session's title."""
     helpers: list[Helper]
 
 
@@ -140,9 +140,15 @@ def session_view(fold: Fold, name: str) -> SessionView | None:
         _title(fold, session),
         rows_of(fold, names),
         reasons,
-        next(iter(rows_of(fold, fold.sessions.get(first.parent, [])[:1])), None),
+        _agent(fold, first.parent),
         [_helper(fold, child, names) for child in _children(fold, session)],
     )
+
+
+def _agent(fold: Fold, session: str) -> Row | None:
+    """The first turn of a session with its title; None where there is none."""
+    names = fold.sessions.get(session)
+    return replace(row_of(fold.turns[names[0]]), title=_title(fold, session)) if names else None
 
 
 def _children(fold: Fold, parent: str) -> Iterator[str]:

@@ -141,7 +141,7 @@ def test_helpers_and_held_turns_are_links(page: Page) -> None:
     browser.until(lambda: "/turn/" in browser.place)
     browser.until(lambda: len(browser.texts(".turn .bar")) >= 6)
     browser.driver.back()
-    browser.until(lambda: QUESTION in browser.text(".parent"))
+    browser.until(lambda: TITLE in browser.text(".parent"))
     browser.click(".parent a")
     browser.until(lambda: browser.text(".session-head h2") == TITLE)
 
