@@ -6,7 +6,7 @@ translation.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from msgspec import Struct, field
 
@@ -122,6 +122,7 @@ class Grammar(Struct, frozen=True):
 
 
 HostedKind: TypeAlias = Literal["web_search", "web_fetch", "tool_search_regex", "tool_search_bm25"]
+TOOL_SEARCHES: Final[frozenset[HostedKind]] = frozenset({"tool_search_regex", "tool_search_bm25"})
 
 
 class HostedTool(Struct, frozen=True, omit_defaults=True):
@@ -143,6 +144,11 @@ class HostedTool(Struct, frozen=True, omit_defaults=True):
     hidden: bool = False
     """The client sees neither its calls nor their results, so this server remembers them for the
     next prompts of the session."""
+
+    @property
+    def searches_tools(self) -> bool:
+        """Whether it searches the request's deferred tools, for which no provider is needed."""
+        return self.kind in TOOL_SEARCHES
 
 
 class ToolSpec(Struct, frozen=True, omit_defaults=True, weakref=True):

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
-from schemas.conversation import HostedKind
+from schemas.conversation import TOOL_SEARCHES, HostedKind
 from schemas.errors import ErrorInfo, ErrorKind
 
 BlockKind: TypeAlias = Literal["reasoning", "text", "tool_use", "hosted"]
@@ -297,6 +297,11 @@ class HostedResult(Struct, frozen=True, omit_defaults=True):
     """One of the error codes of Anthropic's tools."""
     explanation: str | None = None
     """What was wrong, for the client; the model reads the code."""
+
+    @property
+    def is_of_tool_search(self) -> bool:
+        """Whether it is the result of a search of deferred tools."""
+        return self.kind in TOOL_SEARCHES
 
 
 class HostedResults(Struct, frozen=True, tag="hosted_results", tag_field="type"):

@@ -38,7 +38,7 @@ from services.frontend.rollouts.turn_writer import TurnWriter
 from services.frontend.stored.store import STORE, Sharing, open_store
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.conversation_limits import ConversationLimits
-from services.frontend.turns.hidden_memory import HiddenMemory
+from services.frontend.turns.hidden.memory import HiddenMemory
 from services.frontend.turns.hosted_turns import HostedToolGateway
 from services.frontend.turns.interfaces import Pipeline, TurnGateway
 from services.frontend.turns.key_usage import KEY_USAGE, KeyUsage

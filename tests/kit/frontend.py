@@ -33,7 +33,7 @@ from services.frontend.rollouts.rollouts import ROLLOUTS, RolloutProcess, Rollou
 from services.frontend.stored.store import MemoryStore, Sharing, StoreLimits
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.conversation_limits import ConversationLimits
-from services.frontend.turns.hidden_memory import HiddenMemory
+from services.frontend.turns.hidden.memory import HiddenMemory
 from services.frontend.turns.interfaces import Admitted, CancelReason, Pipeline, TurnSink
 from services.runtime.config import FrontendConfig
 from tests.kit.bodies import MODEL, messages

@@ -8,37 +8,24 @@ their prefix.
 import base64
 import binascii
 import re
-from bisect import bisect_left
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from itertools import islice
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from schemas.conversation import (
-    Call,
-    HostedKind,
     HostedTool,
-    Message,
-    Part,
     Result,
-    ResultPart,
     Text,
-    ToolReference,
     ToolSpec,
 )
 from schemas.events import HostedResult, WebSource
+from services.frontend.content.tool_search import found_tools
 
 _PACKED = "turnwire.1."
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 _MAX_NAMED = 16
-SEARCHES_OF_TOOLS: Final[frozenset[HostedKind]] = frozenset(
-    {"tool_search_regex", "tool_search_bm25"}
-)
-_MAX_SEARCH_CHARS = {"tool_search_regex": 200, "tool_search_bm25": 500}
-"""The longest pattern and query, as Anthropic's."""
-TOO_MANY: Final = "too_many_requests"
 _FUNCTIONS: dict[str, tuple[str, str, str]] = {
     "web_search": (
         "Searches the web. Returns pages with title, URL and text.",
@@ -82,30 +69,16 @@ def hosted_argument(kind: str, arguments: str) -> str:
     return value.strip() if isinstance(value, str) else ""
 
 
-def refused_search(kind: str, argument: str) -> str | None:
-    """Returns the error code of a search of tools that may not run; None if it may."""
-    if 0 < len(argument) <= _MAX_SEARCH_CHARS[kind]:
-        return None
-    return "invalid_tool_input"
-
-
 def result_part(result: HostedResult) -> Result:
     """Returns a result as the model reads it."""
     if result.error is not None:
         text = f"Error: {result.error}"
         return Result(result.call_id, [Text(text)], is_error=True, name=result.name)
-    if result.kind in SEARCHES_OF_TOOLS:
+    if result.is_of_tool_search:
         return Result(result.call_id, found_tools(result.tools), name=result.name)
     pages = [_page(number, source) for number, source in enumerate(result.sources, 1)]
     text = "\n\n".join(pages) or "No results."
     return Result(result.call_id, [Text(text)], name=result.name)
-
-
-def found_tools(names: Iterable[str]) -> list[ResultPart]:
-    """Returns the tools that a search found, by their names as the model sees them, for a
-    result."""
-    parts: list[ResultPart] = [ToolReference(name) for name in names]
-    return parts or [Text("No tools were found.")]
 
 
 def _page(number: int, source: WebSource) -> str:
@@ -114,73 +87,6 @@ def _page(number: int, source: WebSource) -> str:
         url += f" ({source.age})"
     lines = (f"[{number}] {source.title}", url, source.text)
     return "\n".join(line for line in lines if line)
-
-
-def add_results(messages: Sequence[Message], results: Iterable[Result]) -> list[Message]:
-    """Returns the messages with further results: after the last message with their calls, in the
-    order of the calls."""
-    return insert_results(messages, [(result, len(messages)) for result in results])
-
-
-def insert_results(
-    messages: Sequence[Message], arrivals: Iterable[tuple[Result, int]]
-) -> list[Message]:
-    """Returns the messages as if each result had been added when it came (`add_results`).
-
-    `arrivals`: each result with the number of messages that came before it.
-    """
-    added = _by_message(messages, arrivals)
-    out: list[Message] = []
-    merged: Message | None = None
-    for index, message in enumerate(messages):
-        if message is merged:
-            continue
-        out.append(message)
-        if index not in added:
-            continue
-        results = added[index].results
-        if index + 1 < added[index].messages_before and messages[index + 1].role == "tool":
-            merged = messages[index + 1]
-            results = [part for part in merged.parts if isinstance(part, Result)] + results
-        out.append(Message("tool", _in_order_of_calls(results, message)))
-    return out
-
-
-@dataclass(slots=True)
-class _NewResults:
-    """Results for the calls of one message."""
-
-    messages_before: int
-    """The number of messages that came before the first of them."""
-    results: list[Result]
-
-
-def _by_message(
-    messages: Sequence[Message], arrivals: Iterable[tuple[Result, int]]
-) -> dict[int, _NewResults]:
-    """Returns the results by the index of the last message with their call that came before them.
-    One without a call is left out."""
-    call_indices: dict[str, list[int]] = {}
-    for index, message in enumerate(messages):
-        for call in _calls_of(message):
-            call_indices.setdefault(call.call_id, []).append(index)
-    added: dict[int, _NewResults] = {}
-    for result, end in arrivals:
-        indices = call_indices.get(result.call_id, [])
-        before = bisect_left(indices, end)
-        if before:
-            new = added.setdefault(indices[before - 1], _NewResults(end, []))
-            new.results.append(result)
-    return added
-
-
-def _in_order_of_calls(results: list[Result], message: Message) -> list[Part]:
-    order = {call.call_id: index for index, call in enumerate(_calls_of(message))}
-    return [*sorted(results, key=lambda result: order.get(result.call_id, len(order)))]
-
-
-def _calls_of(message: Message) -> list[Call]:
-    return [part for part in message.parts if isinstance(part, Call)]
 
 
 def missing_tools(kinds: Iterable[str]) -> list[Text]:

@@ -11,7 +11,8 @@ from prometheus_client import Counter as MetricCounter
 
 from schemas.conversation import Call, Conversation, HostedTool, ToolSpec
 from schemas.events import HostedResult, WebSource
-from services.frontend.content.hosted_tools import SEARCHES_OF_TOOLS, TOO_MANY, hosted_argument
+from services.frontend.content.hosted_tools import hosted_argument
+from services.frontend.content.tool_search import TOO_MANY
 from services.frontend.hosted.contract import Provider, ProviderError
 from services.frontend.hosted.policy import permitted_sources, refusal_code
 from services.frontend.hosted.tool_search import InvalidPattern, find_tools
@@ -118,7 +119,7 @@ class AnswerCalls:
         code = self._refusal_code(call.name, tool, argument, conversation)
         if code is not None:
             return self._runner.refuse(result, code)
-        if tool.kind in SEARCHES_OF_TOOLS:
+        if tool.searches_tools:
             return await self._runner.search_tools(result, tool, argument, conversation.tools)
         return await self._runner.search_web(result, tool, argument, self._turn)
 
@@ -130,7 +131,7 @@ class AnswerCalls:
         is_over = tool.max_uses is not None and self._uses[name] > tool.max_uses
         if not is_over and self._uses.total() <= config.web_max_calls:
             return code
-        if tool.kind in SEARCHES_OF_TOOLS:
+        if tool.searches_tools:
             return code or TOO_MANY
         return "max_uses_exceeded"
 

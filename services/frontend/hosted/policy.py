@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from schemas.conversation import Conversation, HostedTool, Result, Text
 from schemas.events import WebSource
-from services.frontend.content.hosted_tools import SEARCHES_OF_TOOLS, refused_search
+from services.frontend.content.tool_search import refused_search
 from services.frontend.content.urls import MAX_URL_CHARS, host_of, is_public, path_of
 
 MAX_QUERY_CHARS = 1000
@@ -21,7 +21,7 @@ def refusal_code(
     model send data to another. Literal private addresses and local names are refused. The provider
     must check what names resolve to.
     """
-    if tool.kind in SEARCHES_OF_TOOLS:
+    if tool.searches_tools:
         return refused_search(tool.kind, argument)
     if not argument:
         return "invalid_tool_input"

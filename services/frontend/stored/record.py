@@ -1,6 +1,6 @@
 """The records of what is stored: responses, for showing them, replaying their streams and
-continuing from them; the replies of message threads, for continuing from them; and what clients
-did not see of answers, for their next prompts."""
+continuing from them; the replies of message threads, for continuing from them; and what is
+hidden of answers, for the next prompts of their clients."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -117,10 +117,10 @@ class StoredReply(StoredRecord, frozen=True, omit_defaults=True, kw_only=True, t
 
 
 class StoredHidden(StoredRecord, frozen=True, omit_defaults=True, kw_only=True, tag="hidden"):
-    """What a client did not see of an answer."""
+    """What is hidden of an answer from its client."""
 
     turns: Raw
-    """`hidden_turns.HiddenTurns` as JSON."""
+    """`hidden.history.HiddenTurns` as JSON."""
 
     @property
     @override

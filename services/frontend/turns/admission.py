@@ -20,7 +20,7 @@ from services.frontend.http.bodies import run_in_thread_if_long
 from services.frontend.media.image_reader import ImageReader, RequestImages
 from services.frontend.media.pdf_reader import PdfReader
 from services.frontend.turns.conversation_limits import ConversationLimits
-from services.frontend.turns.hidden_memory import HiddenMemory
+from services.frontend.turns.hidden.memory import HiddenMemory
 from services.frontend.turns.interfaces import Admitted, OpenTurn, Pipeline, TurnGateway, TurnSink
 from services.frontend.turns.notice import NoticeSink, make_notice, may_have_notice, without_notices
 from services.images.parts import media_of

@@ -32,13 +32,15 @@ from schemas.events import (
     TurnEvent,
     Usage,
 )
-from services.frontend.content.hosted_tools import SEARCHES_OF_TOOLS, add_results, result_part
+from services.frontend.content.added_results import add_results
+from services.frontend.content.hosted_tools import result_part
 from services.frontend.hosted.calls import AnswerCalls, CallRunner
 from services.frontend.hosted.contract import Provider
 from services.frontend.turns.answer_blocks import AnswerBlocks
-from services.frontend.turns.deferred_tools import without_hosted
 from services.frontend.turns.ended_turn import EndedTurn, read_turn, unanswered_calls
-from services.frontend.turns.hidden_memory import HiddenMemory
+from services.frontend.turns.hidden.builder import HiddenTurnsBuilder
+from services.frontend.turns.hidden.deferred_tools import without_hosted
+from services.frontend.turns.hidden.memory import HiddenMemory
 from services.frontend.turns.interfaces import (
     Admitted,
     CancelReason,
@@ -47,7 +49,6 @@ from services.frontend.turns.interfaces import (
     TurnGateway,
     TurnSink,
 )
-from services.frontend.turns.unseen_turns import UnseenTurns
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
@@ -119,9 +120,9 @@ class HostedToolGateway(TurnGateway):
 class HostedAnswer(TurnSink):
     """One answer of several turns, and the sink of each.
 
-    `open` opens the first turn. `push` gets the events of every turn, and `_end_turn` its end:
-    either the answer ends, too, or a task runs the turn's calls and opens the next turn
-    (`_continue`).
+    `open` opens the first turn. `push` gets the events of every turn, and `_end_turn` its end: the
+    answer ends, too, if there is nothing left to do; else a task (`_continue`) runs the turn's
+    calls, remembers what is hidden, and opens the next turn or ends the answer.
     """
 
     def __init__(
@@ -151,7 +152,7 @@ class HostedAnswer(TurnSink):
         self._usage = Usage()
         """The usage of these turns."""
         self._blocks = AnswerBlocks(hosted)
-        self._unseen = UnseenTurns(hosted)
+        self._hidden = HiddenTurnsBuilder(hosted)
         self._events: list[TurnEvent] = []
         """Events of the current turn."""
 
@@ -219,23 +220,20 @@ class HostedAnswer(TurnSink):
         return out
 
     def _end_turn(self, finish: Finish) -> Sequence[Finish]:
-        """Returns the end of the answer; none if it continues after the turn's calls, or ends
-        later."""
+        """Returns the end of the answer; none if a task ends or continues it."""
         turn = read_turn(self._events, finish, self._hosted, self.id)
         self._events = []
         self._turns += 1
         self._usage += finish.usage
         self._blocks.end_turn(finish)
-        is_last = finish.reason is not FinishReason.STOP or not turn.calls
-        if not is_last and not (turn.has_client_calls and self._has_deferred(turn)):
-            self._task = self._tools.spawn(self._continue(turn))
-            return ()
-
-        last = self._end(turn, finish.reason)
-        if not self._unseen:
-            return [last]
-        self._unseen.end(turn)
-        self._task = self._tools.spawn(self._finish(last))
+        runs_calls = finish.reason is FinishReason.STOP and bool(turn.calls)
+        if turn.has_client_calls and self._has_deferred(turn):
+            runs_calls = False
+        if not runs_calls:
+            self._hidden.end(turn.parts)
+            if not self._hidden:
+                return [self._end(turn, finish.reason)]
+        self._task = self._tools.spawn(self._continue(turn, runs_calls))
         return ()
 
     def _has_deferred(self, turn: EndedTurn) -> bool:
@@ -246,39 +244,22 @@ class HostedAnswer(TurnSink):
         """Returns the end of the answer, which ends with this turn."""
         return replace(turn.finish, reason=reason, blocks=self._blocks.count, usage=self._usage)
 
-    async def _finish(self, last: Finish) -> None:
-        """Remembers what the client did not see of the answer, and ends it."""
+    async def _continue(self, turn: EndedTurn, runs_calls: bool) -> None:
+        """Opens the next turn, or ends the answer. Unless the client cancels, the sink gets a
+        terminal event in every case, from here or from the next turn."""
+        last: LastEvent | None = None if runs_calls else self._end(turn, turn.finish.reason)
         try:
-            await self._remember()
-        finally:
-            self._push_last(last)
-
-    async def _remember(self) -> None:
-        """Remembers what the client did not see of what it will send back as one message."""
-        unseen = self._unseen
-        self._unseen = UnseenTurns(self._hosted)
-        if not unseen:
-            return
-        shown = Message("assistant", unseen.shown)
-        admitted = self._admitted
-        history = admitted.conversation.messages
-        try:
-            await self._tools.hidden.keep(history, shown, unseen.hidden, admitted.owner)
-        except Exception:  # the client gets its answer
-            self._tools.log.exception("hosted.not_remembered", turn=self.id)
-
-    async def _continue(self, turn: EndedTurn) -> None:
-        """Runs the turn's calls, then opens the next turn. Unless the client cancels, the sink gets
-        a terminal event in every case, from here or from the next turn."""
-        try:
-            last = await self._run_calls(turn)
+            if runs_calls:
+                last = await self._run_calls(turn)
+            if last is not None:
+                await self._remember()
         except ContextOverflow:
             last = self._end(turn, FinishReason.CONTEXT)
         except TurnwireError as error:
             last = Failed(error.info)
         except asyncio.CancelledError:
-            if not self._is_over:  # the process is ending
-                self._push_last(Failed(EngineFailed("this server was shut down").info))
+            # the process is ending, if the client has not cancelled
+            self._push_last(last or Failed(EngineFailed("this server was shut down").info))
             raise
         except Exception:
             self._tools.log.exception("hosted.answer_failed", turn=self.id)
@@ -291,23 +272,37 @@ class HostedAnswer(TurnSink):
             self._is_over = True
             self._sink.push([event])
 
-    async def _run_calls(self, turn: EndedTurn) -> LastEvent | None:
-        """Runs the turn's calls, then opens the next turn. Returns the event that ends the answer
-        instead; None if there is a next turn."""
+    async def _run_calls(self, turn: EndedTurn) -> Finish | None:
+        """Runs the turn's calls, then opens the next turn. Returns the end of the answer instead,
+        if it has one now. Raises TurnwireError."""
         results = await self._calls.run(turn.calls, self._admitted.conversation)
         turn_id = next_turn_id(self.id, self._turns)
         shown = [result for result in results if not self._hosted[result.name].hidden]
         self._sink.push([HostedResults(shown, turn_id)])
-        self._unseen.add(next_turn_id(self.id, self._turns - 1), turn, results)
+        self._hidden.add(next_turn_id(self.id, self._turns - 1), turn.parts, results)
         reason = self._reason_to_end(turn)
-        if reason is not None or self._unseen.ends:
-            await self._remember()
         if reason is not None:
             return self._end(turn, reason)
 
+        if self._hidden.ends:
+            await self._remember()
         self._admitted = self._next_request(turn, results)
         self._turn = await self._tools.gateway.open(self._admitted, self, turn_id=turn_id)
         return None
+
+    async def _remember(self) -> None:
+        """Remembers what is hidden of what the client will send back as one message."""
+        built = self._hidden
+        self._hidden = HiddenTurnsBuilder(self._hosted)
+        if not built:
+            return
+        shown = Message("assistant", built.shown)
+        admitted = self._admitted
+        history = admitted.conversation.messages
+        try:
+            await self._tools.hidden.keep(history, shown, built.hidden, admitted.owner)
+        except Exception:  # the client gets its answer
+            self._tools.log.exception("hosted.not_remembered", turn=self.id)
 
     @property
     def _is_last_round(self) -> bool:
@@ -350,7 +345,7 @@ class HostedAnswer(TurnSink):
 
     def _is_hidden_search(self, name: str) -> bool:
         tool = self._hosted[name]
-        return tool.hidden and tool.kind in SEARCHES_OF_TOOLS
+        return tool.hidden and tool.searches_tools
 
 
 def next_turn_id(id: str, number: int) -> str:

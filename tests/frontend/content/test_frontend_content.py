@@ -2,12 +2,8 @@
 raises, and private addresses are found in every form."""
 
 from schemas.conversation import Call, HostedTool, Message, Result, Text
-from services.frontend.content.hosted_tools import (
-    add_results,
-    hosted_argument,
-    insert_results,
-    missing_tools,
-)
+from services.frontend.content.added_results import add_results, insert_results
+from services.frontend.content.hosted_tools import hosted_argument, missing_tools
 from services.frontend.content.urls import host_of, is_public, is_url, path_of
 from services.frontend.hosted.policy import is_permitted
 from tests.kit.conversations import user

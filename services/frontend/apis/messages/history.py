@@ -17,7 +17,8 @@ from services.frontend.apis.messages.hosted import plain_id, result_of
 from services.frontend.apis.messages.summary import LocatedBlock
 from services.frontend.apis.messages.tools import ToolSet
 from services.frontend.apis.shared.content import CallHistory
-from services.frontend.content.hosted_tools import insert_results, result_part
+from services.frontend.content.added_results import insert_results
+from services.frontend.content.hosted_tools import result_part
 
 _ASSISTANT_ONLY = (wire.ThinkingBlock, wire.RedactedThinkingBlock, wire.ToolUseBlock)
 

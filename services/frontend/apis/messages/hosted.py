@@ -11,7 +11,7 @@ from schemas.conversation import HostedKind, HostedTool, ToolSpec
 from schemas.errors import Invalid
 from schemas.events import HostedResult, WebSource
 from services.frontend.apis.messages import wire, wire_answers
-from services.frontend.content.hosted_tools import SEARCHES_OF_TOOLS, hosted_spec, pack, unpack
+from services.frontend.content.hosted_tools import hosted_spec, pack, unpack
 
 TOOL_SEARCH = "tool_search"
 """The searches of tools, among the kinds of hosted tools that are served."""
@@ -108,7 +108,7 @@ def plain_id(id: str) -> str:
 
 def result_block(result: HostedResult) -> wire_answers.HostedContent:
     """The content block of a result."""
-    if result.kind in SEARCHES_OF_TOOLS:
+    if result.is_of_tool_search:
         return wire_answers.ToolSearchContent(hosted_id(result.call_id), _tools_content(result))
     content: Any
     if result.error is not None:

@@ -9,13 +9,12 @@ session, so that prompts keep their prefix.
 import re
 from collections import Counter
 from collections.abc import Collection, Sequence
-from operator import itemgetter
 from typing import Final
 
 from msgspec.structs import replace
 
 from schemas.conversation import Conversation, HostedTool, ToolChoice, ToolSpec, rendered_name
-from services.frontend.content.hosted_tools import SEARCHES_OF_TOOLS, hosted_spec
+from services.frontend.content.hosted_tools import hosted_spec
 
 _SEARCH: Final = "tool_search"
 """The name of the search. A client's tool of this name is a search of its own."""
@@ -59,7 +58,7 @@ def without_hosted(choice: ToolChoice, tools: Sequence[ToolSpec]) -> ToolChoice:
 def _is_of_search(tool: ToolSpec) -> bool:
     """Returns whether a tool shows that the client searches tools, or has them searched."""
     if tool.hosted is not None:
-        return tool.hosted.kind in SEARCHES_OF_TOOLS
+        return tool.hosted.searches_tools
     bare_name = tool.name.replace("_", "").replace("-", "").lower()
     return tool.deferred or bare_name in _CLIENT_SEARCHES
 
@@ -71,21 +70,19 @@ def _deferrable(conversation: Conversation, listed: int) -> Collection[int]:
     named = {*choice.allowed}
     if choice.name is not None:
         named.add(rendered_name(choice.name, choice.namespace))
-    listed_first = sorted(_client_tools(conversation.tools), key=itemgetter(0))
-    beyond = (index for _, index in listed_first[listed:])
+    beyond = _in_order(conversation.tools)[listed:]
     return {index for index in beyond if _name(conversation.tools[index]) not in named}
 
 
-def _client_tools(tools: Sequence[ToolSpec]) -> list[tuple[bool, int]]:
-    """Returns the indices of the client's tools, and whether each has a name that begins as
-    another's does."""
-    words = {
+def _in_order(tools: Sequence[ToolSpec]) -> list[int]:
+    """Returns the indices of the client's tools, those with a name of their own first."""
+    first_words = {
         index: _FIRST_WORD.split(_name(tool), 1)[0]
         for index, tool in enumerate(tools)
         if tool.hosted is None
     }
-    counts = Counter(words.values())
-    return [(counts[word] > 1, index) for index, word in words.items()]
+    counts = Counter(first_words.values())
+    return sorted(first_words, key=lambda index: counts[first_words[index]] > 1)
 
 
 def _name(tool: ToolSpec) -> str:

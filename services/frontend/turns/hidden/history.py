@@ -1,5 +1,5 @@
-"""Puts what clients did not see back into their histories: calls of hidden tools, their results,
-and the turns in which the model made them. Pure.
+"""Puts hidden turns back into the histories of clients: calls of hidden tools, their results, and
+the turns in which the model made them. Pure.
 
 The turns of an answer up to a call that the client sees, or up to the end of the answer, come back
 as one message:
@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from schemas.conversation import Call, Message, Part, Reasoning, Result, Text
-from services.frontend.content.hosted_tools import add_results
+from services.frontend.content.added_results import add_results
 from services.ledger.chain import parts_of
 from services.ledger.evidence import call_order
 from services.ledger.keys import squeeze
@@ -27,23 +27,17 @@ from services.ledger.keys import squeeze
 _WORD = re.compile(r"\S+")
 
 
-class HiddenTurns(Struct, frozen=True, omit_defaults=True):
-    """What a client did not see of the turns that it sends back as one message."""
+class HiddenTurns(Struct, omit_defaults=True):
+    """What is hidden of the turns that a client sends back as one message."""
 
     turns: list[str] = []
     """The ids of the turns before the last one."""
     messages: list[Message] = []
     """What the model wrote in these turns, each with its results."""
     beside: list[tuple[int, Call]] = []
-    """Hidden calls of the last turn, each with the number of calls before it that the client
-    sees."""
+    """Hidden calls of the last turn, each with the number of shown calls before it."""
     results: list[Result] = []
     """The results of these calls."""
-
-    @property
-    def parts(self) -> list[Part]:
-        """What the model wrote in the turns before the last one."""
-        return parts_of(message for message in self.messages if message.role == "assistant")
 
 
 def turn_keys(messages: Sequence[Message]) -> dict[int, str]:
@@ -76,8 +70,8 @@ def _key(turn: Sequence[Message], history: "hashlib.blake2b") -> str:
 
 
 def put_back(messages: Sequence[Message], hidden: Mapping[int, HiddenTurns]) -> list[Message]:
-    """Returns the messages with what their client did not see. `hidden`: by the index of the first
-    message of a turn. A turn that the client changed stays as it is."""
+    """Returns the messages with what is hidden. `hidden`: by the index of the first message of a
+    turn. A turn that the client changed stays as it is."""
     out: list[Message] = []
     results: list[Result] = []
     for index, group in _groups(messages):
@@ -108,57 +102,45 @@ def _restored(turn: Sequence[Message], hidden: HiddenTurns) -> list[Message] | N
 
 def _without_hidden(parts: Sequence[Part], hidden: HiddenTurns) -> list[Part] | None:
     """Returns the parts of a turn without those of the hidden turns before it; None if the client
-    changed these."""
-    texts = _Remainder(part.text for part in hidden.parts if isinstance(part, Text))
-    thoughts = [part for part in hidden.parts if isinstance(part, Reasoning)]
+    changed these. Clients may join texts, and may omit reasoning, its text or its seal."""
+    thoughts = [part for part in parts_of(hidden.messages) if isinstance(part, Reasoning)]
     seals = {thought.seal for thought in thoughts if thought.seal}
-    thought_texts = _Remainder(thought.text or "" for thought in thoughts)
+    others: list[Part] = []
+    has_bare_thoughts = False
+    for part in parts:
+        if isinstance(part, Reasoning):
+            if part.seal in seals or _is_of(part.id or "", hidden.turns):
+                continue
+            if part.text and not (part.seal or part.id):
+                has_bare_thoughts = True
+        others.append(part)
+    own = _cut(others, Text, _texts(hidden.messages))
+    if own is None or not has_bare_thoughts:
+        return own
+    return _cut(own, Reasoning, (thought.text or "" for thought in thoughts))
+
+
+def _cut(
+    parts: Sequence[Part], kind: type[Text] | type[Reasoning], texts: Iterable[str]
+) -> list[Part] | None:
+    """Returns the parts without the texts with which those of this kind begin; None if they begin
+    with others. White space does not count."""
+    start = squeeze("".join(texts))
+    written = "".join(part.text or "" for part in parts if isinstance(part, kind))
+    if not squeeze(written).startswith(start):
+        return None
+    characters = len(start)
     own: list[Part] = []
     for part in parts:
-        if isinstance(part, Text):
-            text = texts.cut(part.text)
-            if text:
-                own.append(Text(text))
-        elif not isinstance(part, Reasoning):
+        if not characters or not isinstance(part, kind):
             own.append(part)
-        elif part.seal in seals or _is_of(part.id or "", hidden.turns):
             continue
-        elif part.seal or part.id or not part.text:
-            own.append(part)
-        else:
-            text = thought_texts.cut(part.text)
-            if text:
-                own.append(replace(part, text=text))
-    if texts.left or (thought_texts.is_started and thought_texts.left):
-        return None
+        text = part.text or ""
+        rest = text[_index_after(text, characters) :]
+        characters -= min(characters, len(squeeze(text)))
+        if rest.strip():
+            own.append(replace(part, text=rest))
     return own
-
-
-class _Remainder:
-    """What is left of the text of hidden turns, which a client's text begins with. White space does
-    not count."""
-
-    def __init__(self, texts: Iterable[str]) -> None:
-        self.left = squeeze("".join(texts))
-        self.is_started = False
-        """Whether there was text of the client."""
-        self._is_changed = False
-
-    def cut(self, text: str) -> str:
-        """Returns the rest of a text."""
-        self.is_started = True
-        bare = squeeze(text)
-        if self._is_changed or not self.left:
-            return text
-        if self.left.startswith(bare):
-            self.left = self.left[len(bare) :]
-            return ""
-        if not bare.startswith(self.left):
-            self._is_changed = True
-            return text
-        characters = len(self.left)
-        self.left = ""
-        return text[_index_after(text, characters) :]
 
 
 def _index_after(text: str, characters: int) -> int:

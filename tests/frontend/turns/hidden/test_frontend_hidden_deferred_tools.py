@@ -14,7 +14,7 @@ from schemas.conversation import (
     ToolSpec,
 )
 from services.frontend.content.hosted_tools import hosted_spec
-from services.frontend.turns.deferred_tools import defer_tools, without_hosted
+from services.frontend.turns.hidden.deferred_tools import defer_tools, without_hosted
 
 TOOLS = [ToolSpec(f"tool_{number}") for number in range(5)]
 WEB = hosted_spec(HostedTool("web_search"))

@@ -17,16 +17,15 @@ from schemas.conversation import (
     Result,
     Text,
 )
-from schemas.events import Finish, FinishReason, HostedResult, Usage
-from services.frontend.turns.ended_turn import EndedTurn
-from services.frontend.turns.hidden_turns import HiddenTurns, put_back, turn_keys
-from services.frontend.turns.unseen_turns import UnseenTurns
+from schemas.events import HostedResult
+from services.frontend.turns.hidden.builder import HiddenTurnsBuilder
+from services.frontend.turns.hidden.history import HiddenTurns, put_back, turn_keys
+from services.ledger.chain import parts_of
 from services.ledger.evidence import call_id
 from services.ledger.keys import squeeze
 
 SEARCH: HostedKind = "tool_search_bm25"
 HOSTED = {"find": HostedTool(SEARCH, hidden=True)}
-END = Finish(FinishReason.STOP, 0, Usage())
 USER = Message("user", [Text("Do it.")])
 WORDS = st.text(alphabet="ab \n.", max_size=12)
 
@@ -43,7 +42,7 @@ class Answer:
 @st.composite
 def answers(draw: st.DrawFn) -> Answer:
     number = draw(st.integers(1, 4))
-    unseen = UnseenTurns(HOSTED)
+    builder = HiddenTurnsBuilder(HOSTED)
     turns: list[list[Part]] = []
     for turn in range(number):
         is_last = turn == number - 1
@@ -63,13 +62,12 @@ def answers(draw: st.DrawFn) -> Answer:
             parts.append(Call(call_id(f"turn{turn}", 9), "look", "{}"))
         turns.append(parts)
         calls = [part for part in parts if isinstance(part, Call) and part.name == "find"]
-        ended = EndedTurn(END, parts, calls)
         if calls:
             results = [HostedResult(call.call_id, "find", SEARCH, "{}") for call in calls]
-            unseen.add(f"id-{turn}", ended, results)
+            builder.add(f"id-{turn}", parts, results)
         else:
-            unseen.end(ended)
-    return Answer(turns, unseen.hidden, unseen.shown)
+            builder.end(parts)
+    return Answer(turns, builder.hidden, builder.shown)
 
 
 def joined(parts: list[Part]) -> list[Part]:
@@ -138,7 +136,9 @@ def _result_ids(messages: list[Message]) -> list[str]:
 
 @given(answers(), WORDS.filter(str.strip))
 def test_changed_turn_stays_as_it_is(answer: Answer, words: str) -> None:
-    hidden = squeeze("".join(part.text for part in answer.hidden.parts if isinstance(part, Text)))
+    hidden = squeeze(
+        "".join(part.text for part in parts_of(answer.hidden.messages) if isinstance(part, Text))
+    )
     if not hidden or hidden.startswith(squeeze(words)) or squeeze(words).startswith(hidden):
         return
     history = [USER, Message("assistant", [Text(words)])]

@@ -13,8 +13,8 @@ from schemas.errors import Unavailable
 from services.frontend.content.hosted_tools import hosted_spec
 from services.frontend.stored.record import Record, StoredHidden
 from services.frontend.stored.store import MemoryStore, R, StoreLimits
-from services.frontend.turns.hidden_memory import HiddenMemory
-from services.frontend.turns.hidden_turns import HiddenTurns
+from services.frontend.turns.hidden.history import HiddenTurns
+from services.frontend.turns.hidden.memory import HiddenMemory
 from services.ledger.evidence import call_id
 
 SEARCH = hosted_spec(HostedTool("tool_search_bm25", hidden=True), "tool_search")

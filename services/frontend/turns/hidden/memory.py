@@ -1,4 +1,4 @@
-"""Remembers what clients do not see of answers, and puts it back into their next requests.
+"""Remembers what is hidden of answers, and puts it back into the next requests of their clients.
 
 It is in the store of responses. A turn with a hidden part that is forgotten is rendered as the
 client sent it: the prompt then begins with fewer tokens of the last one.
@@ -17,8 +17,8 @@ from schemas.conversation import Conversation, Message
 from schemas.errors import TurnwireError
 from services.frontend.stored.record import StoredHidden
 from services.frontend.stored.store import Clock, MemoryStore
-from services.frontend.turns.deferred_tools import defer_tools
-from services.frontend.turns.hidden_turns import HiddenTurns, put_back, turn_keys
+from services.frontend.turns.hidden.deferred_tools import defer_tools
+from services.frontend.turns.hidden.history import HiddenTurns, put_back, turn_keys
 
 WRITE_S: Final = 0.5
 """The longest time that the end of an answer waits until other frontends can read what it hid."""
@@ -33,7 +33,7 @@ _hidden = msgspec.json.Decoder(HiddenTurns)
 
 
 class HiddenMemory:
-    """What the clients of a frontend did not see."""
+    """What is hidden of the answers of a frontend."""
 
     def __init__(self, store: MemoryStore, clock: Clock, listed_tools: int | None = None) -> None:
         """`clock` returns Unix time. `listed_tools`: the tools at the start of a prompt, as in
@@ -45,8 +45,8 @@ class HiddenMemory:
         """Turns without hidden parts, by owner and key."""
 
     async def add(self, conversation: Conversation, owner: str | None) -> Conversation:
-        """Returns the conversation with its tools deferred if they are many, and with what its
-        client does not see of earlier answers."""
+        """Returns the conversation with its tools deferred if they are many, and with what is
+        hidden of its earlier answers."""
         if self._listed_tools is not None:
             conversation = defer_tools(conversation, self._listed_tools)
         if any(tool.hosted is not None and tool.hosted.hidden for tool in conversation.tools):
@@ -74,11 +74,11 @@ class HiddenMemory:
     async def keep(
         self, history: Sequence[Message], shown: Message, hidden: HiddenTurns, owner: str | None
     ) -> None:
-        """Remembers what a client did not see. Returns when other frontends can read it.
+        """Remembers what is hidden of an answer. Returns when other frontends can read it.
 
         Args:
             history: the messages before.
-            shown: what the client sees, as one message.
+            shown: what the client gets, as one message.
         """
         messages = [*history, shown]
         key = turn_keys(messages).get(len(history))

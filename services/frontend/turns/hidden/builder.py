@@ -1,0 +1,61 @@
+"""Collects what is hidden of the turns of an answer, for each message that its client will send
+back. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeGuard
+
+from schemas.conversation import Call, HostedTool, Message, Part
+from schemas.events import HostedResult
+from services.frontend.content.added_results import add_results
+from services.frontend.content.hosted_tools import result_part
+from services.frontend.turns.hidden.history import HiddenTurns
+
+
+class HiddenTurnsBuilder:
+    """The turns of an answer that their client sends back as one message."""
+
+    def __init__(self, hosted: Mapping[str, HostedTool]) -> None:
+        """`hosted`: the hosted tools of the answer by name."""
+        self.shown: list[Part] = []
+        """What the client sees of them."""
+        self.hidden = HiddenTurns()
+        self._hosted = hosted
+
+    def __bool__(self) -> bool:
+        """Whether anything is hidden."""
+        return bool(self.hidden.messages or self.hidden.beside)
+
+    @property
+    def ends(self) -> bool:
+        """Whether the client sees a call, which ends its message."""
+        return any(isinstance(part, Call) for part in self.shown)
+
+    def add(self, turn: str, parts: Sequence[Part], results: Sequence[HostedResult]) -> None:
+        """Adds what the model wrote in a turn with calls of hosted tools, and the results of all of
+        them. `turn`: its id."""
+        self.end(parts)
+        hidden = [result_part(result) for result in results if self._hosted[result.name].hidden]
+        if self.ends:
+            self.hidden.beside = list(self._places(parts))
+            self.hidden.results = hidden
+        else:
+            self.hidden.turns.append(turn)
+            self.hidden.messages += add_results([Message("assistant", [*parts])], hidden)
+
+    def end(self, parts: Sequence[Part]) -> None:
+        """Adds what the model wrote in the last turn of the answer."""
+        self.shown += [part for part in parts if not self._is_hidden(part)]
+
+    def _places(self, parts: Sequence[Part]) -> Iterator[tuple[int, Call]]:
+        """Yields the hidden calls of a turn, each with the number of shown calls before it."""
+        shown = 0
+        for part in parts:
+            if self._is_hidden(part):
+                yield shown, part
+            elif isinstance(part, Call):
+                shown += 1
+
+    def _is_hidden(self, part: Part) -> TypeGuard[Call]:
+        if not isinstance(part, Call) or part.name not in self._hosted:
+            return False
+        return self._hosted[part.name].hidden
