@@ -344,6 +344,9 @@ class Interrupted(Struct, frozen=True, omit_defaults=True, tag="interrupted", ta
     """Characters in `block`. A receiver that has shown more cannot continue from here."""
     broken_call: BrokenCall | None = None
     """None: the worker died."""
+    rest: "list[TurnEvent]" = []
+    """What the client gets if a broken call cannot be decoded again: the events from `block` and
+    `offset` on, with the call as it is and the end of the turn. Empty: they are too long."""
 
     @property
     def token_count(self) -> int:

@@ -1,10 +1,10 @@
 """Reads the text of a turn into the blocks of its log, and counts the tokens of its reasoning.
 Pure."""
 
-from schemas.events import BlockEvent, BlockStop, FinishReason
+from schemas.events import BlockEvent, BlockStart, BlockStop, FinishReason
 from services.families import TurnParser
 from services.families.grammar.scanner import escaped
-from services.parser.checked_calls import CheckedCalls
+from services.parser.checked_calls import CallState, FirstCall
 from services.parser.event_builder import EventBuilder
 from services.parser.turn_stream import TurnStream
 
@@ -20,6 +20,8 @@ class BlockReader:
         "calls",
         "cut",
         "ends",
+        "first_call",
+        "open_calls",
         "parser",
         "reasoning_tokens",
     )
@@ -28,7 +30,15 @@ class BlockReader:
         self._stream = stream
         self.parser = parser
         self._builder = builder
-        self.calls = CheckedCalls(stream, parser)
+        self.first_call: FirstCall | None = None
+        """The first call, while it may be decoded again."""
+        context = stream.context
+        if context.check_calls and context.broken_call is None:
+            self.first_call = FirstCall(stream, parser)
+        self.calls: dict[int, str] = {}
+        """For each call that has begun, its block and tool."""
+        self.open_calls = 0
+        """The number of calls that had no end when the engine ended the turn."""
         self.cut: FinishReason | None = None
         """Why the turn has ended before the engine's end."""
         self.ends: list[int] = []
@@ -42,15 +52,29 @@ class BlockReader:
         """The stop string that has cut the turn."""
         return self._builder.stop_string
 
+    @property
+    def has_broken_call(self) -> bool:
+        """Whether this attempt must end, because a call is decoded again."""
+        return self.first_call is not None and self.first_call.state is CallState.BROKEN
+
     def read(self, text: str) -> None:
         """Reads text, up to the end of the last token's."""
-        self.calls.before(len(self._stream.ids) - 1)
+        if self.first_call is not None:
+            self.first_call.before_text(len(self._stream.ids) - 1)
         self._add(self._parsed(text))
 
     def finish(self, reason: FinishReason) -> None:
         """Closes all blocks, because the engine has ended the turn."""
-        self.calls.before(len(self._stream.ids))
-        self._add(self.parser.finish(reason), reason)
+        if self.first_call is not None:
+            self.first_call.before_text(len(self._stream.ids))
+        broken_calls = self.parser.broken_calls
+        events = self.parser.finish(reason)
+        self.open_calls = self.parser.broken_calls - broken_calls
+        self._add(events, reason)
+
+    def close(self) -> None:
+        """Closes all blocks, because the turn is cut here."""
+        self._builder.add(self.parser.finish(FinishReason.STOP_STRING), self.reasoning_tokens)
 
     def skip(self, text: str) -> bool:
         """Adds text in a plain stretch to the open block, without the parser. Returns False, and
@@ -113,7 +137,14 @@ class BlockReader:
         for event in events:
             if isinstance(event, BlockStop):
                 self.ends.append(len(self._stream.ids))
-        self.calls.hold(events)
+            elif isinstance(event, BlockStart) and event.kind == "tool_use":
+                self.calls[event.block] = event.name or ""
+        call = self.first_call
+        if call is not None:
+            call.before_events(events)
         self._builder.add(events, self.reasoning_tokens)
-        self.calls.add(events, reason)
         self.cut = self._builder.cut
+        if call is not None:
+            call.after_events(events, reason)
+            if call.state is CallState.SENT:
+                self.first_call = None

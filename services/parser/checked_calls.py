@@ -1,132 +1,132 @@
-"""Finds the broken calls of a turn, and decides which of them is decoded again. Pure.
+"""Holds the first call of a turn back until it is known whether the call is broken. Pure.
 
-A turn with `ParseContext.check_calls` holds its first call back until it is whole: so nothing of a
-broken one was sent, and decoding can begin again before its opener. After the first call that was
-sent, and in an attempt after a broken call, nothing is held back.
+A turn with `ParseContext.check_calls` has a `FirstCall`. Nothing of a broken call was sent, so
+decoding can begin again before its opener.
 """
 
 from collections.abc import Sequence
+from enum import Enum
 
 import msgspec
 
 from schemas.events import BlockEvent, BlockStart, BlockStop, BrokenCallCause, FinishReason
+from schemas.frames import ParseContext
 from services.families import TurnParser
 from services.families.argument_types import fits
 from services.parser.turn_stream import TurnStream
 
 
-class CheckedCalls:
-    """The calls of one attempt."""
+class CallState(Enum):
+    """The state of a turn's first call.
 
-    __slots__ = (
-        "_given_up",
-        "_log",
-        "_name",
-        "_names",
-        "_parser",
-        "_stream",
-        "again",
-        "broken",
-        "kept",
-        "may_repeat",
-    )
+    | state   | what the log lets out    | next                                                |
+    |---------|--------------------------|-----------------------------------------------------|
+    | AWAITED | all                      | HELD: the call begins, or is given up as text       |
+    | HELD    | all before the call      | SENT: the call is good, or another one has no room, |
+    |         |                          | or the turn ends in it; BROKEN: the call is broken  |
+    | BROKEN  | all before the call      | none: the attempt ends here, and is made again      |
+    | SENT    | all; nothing is held any | none: a client may run the call, so no later one is |
+    |         | more                     | decoded again                                       |
+    """
+
+    AWAITED = "awaited"
+    HELD = "held"
+    BROKEN = "broken"
+    SENT = "sent"
+
+
+class FirstCall:
+    """The first call of a turn. For each piece of text, `before_text` is called, then
+    `before_events` with the events made of it, and `after_events` once they are in the log."""
+
+    __slots__ = ("_log", "_name", "_parser", "_stream", "cause", "kept", "state")
 
     def __init__(self, stream: TurnStream, parser: TurnParser) -> None:
-        context = stream.context
         self._stream = stream
         self._log = stream.log
         self._parser = parser
-        self._names = frozenset(context.allowed) or frozenset(tool.name for tool in context.tools)
         self._name = ""
-        """The tool of the last call."""
-        self._given_up = 0
-        """How many of the parser's `broken_calls` were recorded."""
-        self.broken: list[BrokenCallCause] = []
-        """Why calls of this attempt are broken, for each."""
-        self.again = False
-        """The last broken call is decoded again: nothing of it may be sent, nor of what follows."""
-        self.may_repeat = bool(context.check_calls) and context.broken_call is None
-        """The next call can be decoded again if it is broken."""
+        """The tool, once the call has begun."""
+        self.state = CallState.AWAITED
+        self.cause: BrokenCallCause = "unreadable"
+        """Why the call is broken; meaningful if it is."""
         self.kept = 0
-        """The number of tokens that stay if the next call is decoded again: all that the client may
-        have text of, and all before the call's opener."""
+        """The number of tokens that stay if the call is decoded again: all that the client may have
+        text of, and all before the call's opener."""
 
-    def before(self, tokens: int) -> None:
+    def before_text(self, tokens: int) -> None:
         """Notes that text is parsed next that comes after the first `tokens` tokens."""
-        if not self.may_repeat or self._log.is_held:
+        if self.state is not CallState.AWAITED:
             return
         # A blank token that is kept would come without its log probability in the second attempt.
         if self._stream.context.logprobs is None and self._parser.is_outside_calls:
             self.kept = max(self.kept, tokens)
 
-    def hold(self, events: Sequence[BlockEvent]) -> None:
-        """Holds back the next events of the log, if they begin a call or give one up."""
-        if self.may_repeat and not self._log.is_held and (_begins_call(events) or self._has_news):
+    def before_events(self, events: Sequence[BlockEvent]) -> None:
+        """Holds events back that are added to the log next, if the call is among them."""
+        if self.state is CallState.AWAITED and (self._is_given_up or any(map(_tool, events))):
+            self.state = CallState.HELD
             self._log.hold()
 
-    def add(self, events: Sequence[BlockEvent], reason: FinishReason | None = None) -> None:
-        """Takes events that are in the log. `reason`: why the turn has ended; a call that was cut
-        off is not broken."""
+    def after_events(self, events: Sequence[BlockEvent], end: FinishReason | None) -> None:
+        """Checks the call, if it is among these events, which are in the log. `end`: why the turn
+        has ended; a call that was cut off is not broken."""
+        if self.state is CallState.AWAITED and events:
+            self.kept = len(self._stream.ids)
+        if self.state is not CallState.HELD:
+            return
         for event in events:
             if isinstance(event, BlockStart):
-                self._start(event)
+                self._name = _tool(event)
+                if self._name and not is_tool(self._stream.context, self._name):
+                    self._break("unknown_tool")
+                    return
             elif isinstance(event, BlockStop) and event.complete and self._name:
-                self._complete(event.block)
-        if self._has_news and reason is None:
-            self._record("unreadable")
-        elif self._has_news and reason is FinishReason.STOP:
-            self._record("unfinished")
-        self._given_up = self._parser.broken_calls
-        if events and self.may_repeat and not self._log.is_held:
-            self.kept = len(self._stream.ids)
+                if has_wrong_arguments(self._stream, self._parser, event.block, self._name):
+                    self._break("schema")
+                else:
+                    self._send()
+                return
+        if self._is_given_up and end in (None, FinishReason.STOP):
+            self._break("unreadable" if end is None else "unfinished")
 
-    def accept(self) -> None:
-        """Lets everything be sent, from now on as it is written."""
-        self.may_repeat = False
+    @property
+    def _is_given_up(self) -> bool:
+        return self._parser.broken_calls > 0
+
+    def _break(self, cause: BrokenCallCause) -> None:
+        used = len(self._stream.ids)
+        # Another call as long as this one must fit into the turn's limit.
+        if self._stream.context.max_tokens - used > used - self.kept > 0:
+            self.state = CallState.BROKEN
+            self.cause = cause
+        else:
+            self._send()
+
+    def _send(self) -> None:
+        self.state = CallState.SENT
         self._log.release()
 
-    @property
-    def _has_news(self) -> bool:
-        return self._parser.broken_calls > self._given_up
 
-    def _start(self, event: BlockStart) -> None:
-        self._name = ""
-        if event.kind == "tool_use":
-            self._name = event.name or ""
-            if self._name not in self._names:
-                self._name = ""
-                self._record("unknown_tool")
-
-    def _complete(self, block: int) -> None:
-        """Checks the arguments of a call that its parser could read."""
-        context = self._stream.context
-        if context.check_calls == "schema" and not self._fits(block):
-            self._record("schema")
-        elif not self.again:
-            self.accept()
-        self._name = ""
-
-    def _fits(self, block: int) -> bool:
-        schema = self._parser.tools.schema(self._name)
-        try:
-            arguments = msgspec.json.decode(self._log.text(block))
-        except (ValueError, RecursionError):  # JSON that only this decoder refuses
-            return True
-        return fits(arguments, schema)
-
-    def _record(self, cause: BrokenCallCause) -> None:
-        self.broken.append(cause)
-        if self.may_repeat and not self.again:
-            self.again = self._has_room
-            if not self.again:
-                self.accept()
-
-    @property
-    def _has_room(self) -> bool:
-        """Whether another call as long as this one fits into the turn's limit."""
-        used = len(self._stream.ids)
-        return self._stream.context.max_tokens - used > used - self.kept > 0
+def _tool(event: BlockEvent) -> str:
+    """Returns the tool of a call that begins; "" for any other event."""
+    if isinstance(event, BlockStart) and event.kind == "tool_use":
+        return event.name or ""
+    return ""
 
 
-def _begins_call(events: Sequence[BlockEvent]) -> bool:
-    return any(isinstance(event, BlockStart) and event.kind == "tool_use" for event in events)
+def is_tool(context: ParseContext, name: str) -> bool:
+    """Returns whether a turn may call this tool."""
+    return name in (context.allowed or [tool.name for tool in context.tools])
+
+
+def has_wrong_arguments(stream: TurnStream, parser: TurnParser, block: int, name: str) -> bool:
+    """Returns whether the arguments of a whole call lack what its tool requires. They are checked
+    in turns with the rule `schema`."""
+    if stream.context.check_calls != "schema":
+        return False
+    try:
+        arguments = msgspec.json.decode(stream.log.text(block))
+    except (ValueError, RecursionError):  # JSON that only this decoder refuses
+        return False
+    return not fits(arguments, parser.tools.schema(name))

@@ -20,6 +20,7 @@ from schemas.errors import ENGINE_DIED, ErrorInfo, ErrorKind
 from schemas.events import FinishReason
 from schemas.frames import EventFrame, TokenEntry, TokenFrame
 from services.ledger.signer import EntrySigner
+from services.parser.broken_calls import broken_calls
 from services.parser.closed_turns import ClosedTurns
 from services.parser.event_outbox import EventOutbox
 from services.parser.ledger_writer import NO_LEDGER_WRITER, BusLedgerWriter, LedgerWriter
@@ -122,12 +123,12 @@ class Parser(Service, FrameSource):
         """Records a turn that its tokens have ended. If the parser has cut it, the engine still
         decodes."""
         stream = parse.stream
-        self._observer.finished(stream, parse.blocks.calls.broken)
+        self._observer.finished(stream, broken_calls(parse))
         self._ledger.write(parse)
         cut = parse.blocks.cut
         if cut is FinishReason.STOP_STRING:
             self._closed.cancel(Cancel(stream.turn, stream.attempt, "stop_string"))
-        elif cut is not None or parse.blocks.calls.again:
+        elif cut is not None or parse.blocks.has_broken_call:
             self._closed.cancel(Cancel(stream.turn, stream.attempt, "calls"))
 
     def _fail(

@@ -137,11 +137,14 @@ class TurnParse:
             self.feed(ids, logprobs)
             if stream.context.prompt_ids:
                 self._report(stream.ids[have:], logprobs)
-                if self.blocks.calls.may_repeat:
-                    stream.log.readable_ids = self.blocks.calls.kept
+                call = self.blocks.first_call
+                if call is not None and not self.ended:
+                    stream.log.readable_ids = call.kept
 
-        if entry.finish is not None and not self.ended:
+        if entry.finish is not None and not (self.ended or self.blocks.has_broken_call):
             self.finish(entry.finish)
+        if self.blocks.has_broken_call:
+            self._interrupt_call()
         is_held = was_held and stream.log.is_held
         return stream.log.size != events_before and not is_held
 
@@ -189,7 +192,8 @@ class TurnParse:
         if self.ended:
             return
         self.blocks.finish(finish.reason)
-        if self._end_if_cut(finish):
+        self._end_if_cut()
+        if self.ended:
             return
 
         context = self.stream.context
@@ -213,18 +217,22 @@ class TurnParse:
         stream = self.stream
         stream.log.append(Interrupted(stream.worker, pack_ids(stream.ids), error, *stream.log.end))
 
-    def _interrupt_call(self, end: TokenFinish) -> None:
-        """Ends this attempt after a broken call; the frontend gets the tokens before it."""
+    def _interrupt_call(self) -> None:
+        """Ends this attempt after a broken call. The frontend gets the tokens before it, and the
+        rest of the turn, for the case that no worker decodes the call again."""
         stream = self.stream
-        calls = self.blocks.calls
-        tokens = len(stream.ids) - calls.kept
-        if end.stop_id is not None:
-            tokens += 1
-        call = BrokenCall(calls.broken[-1], tokens, _cached(stream))
-        stream.log.drop_held()
+        call = self.blocks.first_call
+        assert call is not None
+        if not self.ended:
+            self.blocks.close()
+            self._end(FinishReason.STOP)
+        end = stream.log.terminal
+        assert isinstance(end, Finish)
+        broken = BrokenCall(call.cause, end.usage.output - call.kept, end.usage.cached)
+        rest = stream.log.drop_held(call.kept)
+        kept = pack_ids(stream.ids[: call.kept])
         place = stream.log.end
-        kept = pack_ids(stream.ids[: calls.kept])
-        stream.log.append(Interrupted(stream.worker, kept, _BROKEN, *place, broken_call=call))
+        stream.log.append(Interrupted(stream.worker, kept, _BROKEN, *place, broken, [*rest]))
 
     def fail(self, error: ErrorInfo) -> None:
         """Ends a turn that no process can continue."""
@@ -240,22 +248,19 @@ class TurnParse:
             self.blocks.read(text)
             self._end_if_cut()
 
-    def _end_if_cut(self, end: TokenFinish = _CUT) -> bool:
-        """Ends the turn if its text has cut it, or this attempt if a call is decoded again. Returns
-        whether it has. `end`: the engine's, if the turn has ended."""
-        if self.blocks.calls.again:
-            self._interrupt_call(end)
-            return True
-        if self.blocks.cut is None:
-            return False
-        self._end(self.blocks.cut, stop_string=self.blocks.stop_string)
-        return True
+    def _end_if_cut(self) -> bool:
+        """Ends the turn if its text has cut it. Returns whether no more tokens are read; none are
+        after a broken call, either."""
+        if self.blocks.cut is not None:
+            self._end(self.blocks.cut, stop_string=self.blocks.stop_string)
+        return self.ended or self.blocks.has_broken_call
 
     def _end(
         self, reason: FinishReason, end: TokenFinish = _CUT, stop_string: str | None = None
     ) -> None:
         stream = self.stream
-        self.blocks.calls.accept()
+        if not self.blocks.has_broken_call:
+            stream.log.release()
         output = len(stream.ids)
         if end.stop_id is not None:
             output += 1

@@ -3,6 +3,7 @@ what the second attempt decodes."""
 
 import random
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +26,7 @@ from schemas.frames import ParseContext, TokenEntry, TokenFinish, pack_ids, unpa
 from schemas.ledger import LedgerContext, LedgerEntry
 from services.families import Family, find_family, open_parser
 from services.families.bare_tools import reduced_json
+from services.parser.broken_calls import broken_calls
 from services.parser.ledger_entry import entries_of
 from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
@@ -201,7 +203,7 @@ def prose_of(family: Family, chance: random.Random) -> str:
 @for_each(CALLING)
 def test_client_gets_the_text_before_the_opener_and_the_second_attempt(family: Family) -> None:
     """Also where the opener is inside of a token, and the second worker dies, too."""
-    for chance in chances(f"again {family.name}", 120, quick=4):
+    for chance in chances(f"again {family.name}", 120, quick=1):
         turn = damaged_turn(family, chance)
         prose = prose_of(family, chance)
         vocabulary = Pieces()
@@ -223,6 +225,20 @@ def test_client_gets_the_text_before_the_opener_and_the_second_attempt(family: F
             kept = len(before)
             assert before == first[:kept] == client.ids
             assert not [event for event in client.got if isinstance(event, Dispatch)]
+            unrepeated = deepcopy(client)
+            for event in client.interrupted.rest:
+                unrepeated._take(event)
+            assert unrepeated.finish.usage.output == kept + call.tokens == len(unrepeated.ids)
+            ids = first[: kept + call.tokens]
+            ended_by = END if len(unrepeated.ids) > len(ids) else None
+            outcomes = []
+            for reason in (FinishReason.STOP, FinishReason.LENGTH):
+                sent = Client(chance)
+                decode(vocabulary, plain, ids, sent, stop_id=ended_by, reason=reason)
+                assert unrepeated.ids == sent.ids
+                assert unrepeated.scored == sent.scored
+                outcomes.append(sent.blocks)
+            assert unrepeated.blocks in outcomes
             output = before + vocabulary.ids(cut(second_text(family, chance), chance))
             again = replace(checked, broken_call=call)
             if chance.random() < 0.3:
@@ -296,7 +312,7 @@ def cause(family: str, text: str, **options: Any) -> str:
         return ""
     call = client.interrupted.broken_call
     assert call is not None
-    assert parse.blocks.calls.broken == [call.cause]
+    assert broken_calls(parse) == [call.cause]
     return call.cause
 
 
@@ -337,7 +353,7 @@ def test_cause_of_a_broken_call(family: str, text: str, expected: str) -> None:
 def test_call_that_is_cut_off_is_not_decoded_again() -> None:
     client, parse = first_attempt("hermes", HERMES[:-20], reason=FinishReason.LENGTH)
     assert client.finish.reason is FinishReason.LENGTH
-    assert parse.blocks.calls.broken == []
+    assert broken_calls(parse) == []
     assert [event for event in client.got if isinstance(event, BlockStop)] != []
 
 
@@ -390,7 +406,7 @@ def test_whole_call_is_sent_with_its_last_token() -> None:
     shard.parse(TokenEntry("t", 1, len(ids), finish=TokenFinish(FinishReason.STOP, END)), "w")
     client.read(shard.turns["t"])
     assert client.interrupted is None
-    assert shard.turns["t"].blocks.calls.broken == ["unknown_tool"]
+    assert broken_calls(shard.turns["t"]) == ["unknown_tool"]
     assert kinds == ["text", "tool_use", "tool_use"]
 
 

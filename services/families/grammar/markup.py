@@ -156,11 +156,12 @@ class Markup:
             reading = yield from self._call(turn, marker.meaning, marker.match)
             turn.in_call = False
             if not reading.is_call:
-                is_broken = marker.meaning.marked and not is_mention and not turn.in_code
-                turn.blocks.broken_calls += is_broken
+                if marker.meaning.marked and not is_mention and not turn.in_code:
+                    turn.blocks.broken_calls += 1
                 self._add_unread(turn, reading.text, is_mention)
             elif turn.scanner.final:
-                turn.blocks.broken_calls += turn.blocks.index == before
+                if turn.blocks.index == before:
+                    turn.blocks.broken_calls += 1
                 return  # the input ended in the call; the rest belongs to it
             else:
                 turn.damaged = not turn.blocks.is_last_complete

@@ -221,7 +221,8 @@ class BlockWriter:
             self._flush()
             self._events.append(BlockStop(self.index, complete, self.length))
             self.is_last_complete = complete
-            self.broken_calls += not complete
+            if not complete:
+                self.broken_calls += 1
             self.kind = None
 
     @property
@@ -260,7 +261,8 @@ class BlockWriter:
             event = events[at]
             if isinstance(event, BlockStop) and event.block in calls:
                 complete = complete and event.complete
-                self.broken_calls += event.complete and not complete
+                if event.complete and not complete:
+                    self.broken_calls += 1
                 events[at] = BlockStop(event.block, complete, event.length)
         self._events = [*self._ready, *events]
         self._ready = []

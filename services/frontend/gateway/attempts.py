@@ -7,6 +7,7 @@ waits for one: up to `recovery_s` if it is in progress, up to `wait_s` if it is 
 """
 
 import asyncio
+from collections.abc import Sequence
 
 import msgspec
 
@@ -19,7 +20,7 @@ from schemas.errors import (
     raised,
     unexpected,
 )
-from schemas.events import BrokenCall, Interrupted, Prepared
+from schemas.events import BrokenCall, Finish, Interrupted, Prepared, TurnEvent
 from schemas.session import tenant_key
 from services.frontend.content.image import without_images
 from services.frontend.gateway.catalog import ModelCatalog
@@ -39,6 +40,7 @@ from services.frontend.gateway.turn_table import TurnTable
 from services.frontend.media.image_reader import RequestImages
 from services.runtime.config import FrontendConfig
 from services.runtime.process import Process
+from services.runtime.streams.turn_log import LoggedEvent, Verdict
 
 BOTH_LOST = "the worker and the parser of this turn were lost"
 
@@ -123,7 +125,7 @@ class TurnAttempts:
         else:
             turn.resume = lost.token_ids
         turn.broken_call = call
-        self._search_again(turn, lost.error)
+        self._search_again(turn, lost.error, lost.rest)
 
     def restart_or_fail(self, turn: BusTurn, reason: str) -> None:
         """Begins a turn again if nothing was sent to the client yet; ends it otherwise. No process
@@ -205,14 +207,21 @@ class TurnAttempts:
         else:
             self._search_again(turn, error)
 
-    def _search_again(self, turn: BusTurn, error: ErrorInfo) -> None:
-        turn.search.task = self._process.spawn(self._continue(turn, error), f"resume {turn.id}")
+    def _search_again(
+        self, turn: BusTurn, error: ErrorInfo, rest: Sequence[TurnEvent] = ()
+    ) -> None:
+        search = self._continue(turn, error, rest)
+        turn.search.task = self._process.spawn(search, f"resume {turn.id}")
 
-    async def _continue(self, turn: BusTurn, error: ErrorInfo) -> None:
+    async def _continue(self, turn: BusTurn, error: ErrorInfo, rest: Sequence[TurnEvent]) -> None:
+        """Searches for processes that continue a turn. If there are none, the client gets `rest`,
+        or else `error`."""
         try:
             await self.search(turn)
         except TurnwireError as refusal:
             turn.observer.resume_failed(refusal)
+            if self._end_with(turn, rest):
+                return
             message = f"{error.message}; {refusal}"
             if asyncio.get_running_loop().time() >= turn.search.until:
                 limit = f"it could not be continued within {self._config.bus.recovery_s:g} s"
@@ -221,6 +230,17 @@ class TurnAttempts:
         except Exception as unforeseen:
             self._process.log.exception("gateway.search_failed", turn=turn.id)
             self._turns.fail(turn, unexpected(unforeseen))
+
+    def _end_with(self, turn: BusTurn, rest: Sequence[TurnEvent]) -> bool:
+        """Ends a turn with the events of an earlier attempt. Returns False if they have no end."""
+        logged = [event for event in rest if isinstance(event, LoggedEvent)]
+        accepted = [turn.cursor.accept(event) for event in logged]
+        new: list[TurnEvent] = [event for event in accepted if not isinstance(event, Verdict)]
+        if not new or not isinstance(new[-1], Finish):
+            return False
+        # rare: a call is broken, and no process decodes it again
+        self._turns.push(turn, new, new[-1].usage.output, end=StateEvent.GIVEN_UP)
+        return True
 
 
 def _is_ahead(turn: BusTurn, lost: Interrupted) -> bool:

@@ -62,6 +62,14 @@ class Cursor:
         self.stopped = True
         self.ended = False
 
+    @staticmethod
+    def at(block: int, length: int, tokens: int) -> "Cursor":
+        """Returns the cursor at a `text_position`, after `tokens` ids."""
+        cursor = Cursor()
+        cursor._move(block, length)
+        cursor.tokens = tokens
+        return cursor
+
     def accept(self, event: LoggedEvent) -> LoggedEvent | Verdict:
         """Returns the new part of `event` and moves the cursor past it, or returns why there is
         none."""
@@ -166,12 +174,15 @@ class Cursor:
         there."""
         received = (max(position.block, 0), max(position.offset, 0))
         if received <= self.text_position:
-            block, self.length = received
-            # A receiver without text of a block may lack its start.
-            self.stopped = self.length == 0
-            self.blocks = block if self.stopped else block + 1
+            self._move(*received)
         self.tokens = min(self.tokens, max(position.tokens, 0))
         self.ended = False
+
+    def _move(self, block: int, length: int) -> None:
+        self.length = length
+        # A receiver without text of a block may lack its start.
+        self.stopped = length == 0
+        self.blocks = block if self.stopped else block + 1
 
 
 class _Block:
@@ -282,16 +293,20 @@ class TurnLog:
         self._held = None
         self.readable_ids = None
 
-    def drop_held(self) -> None:
-        """Removes the events that are held back."""
-        if self._held is None:
-            return
-        block, length = self._held
-        self._held = None
+    def drop_held(self, ids: int) -> list[LoggedEvent]:
+        """Removes the events that are held back, and all output tokens but the first `ids`. Returns
+        them, with the last event; or nothing, if they are too long for a frame."""
+        block, length = self._held or self.end
+        self.release()
+        cursor = Cursor.at(block, length, ids)
+        dropped, room = self.read(cursor, MAX_DISPATCH)
         if length:
             self._blocks[block].cut(length)
             block += 1
         del self._blocks[block:]
+        del self._ids[ids:]
+        del self._logprobs[ids:]
+        return dropped if room else []
 
     def add(self, text: str) -> None:
         """Adds text to the open block, as `append` does with a `Delta`."""

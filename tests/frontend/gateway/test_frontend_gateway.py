@@ -199,6 +199,33 @@ async def test_broken_call_is_decoded_again_on_any_worker(stage: Stage) -> None:
     await asyncio.gather(*stage.process.tasks)
 
 
+async def test_broken_call_that_no_process_decodes_again_is_sent(stage: Stage) -> None:
+    """Its parser has handed over what the client would have got without the second attempt."""
+    rest: list[TurnEvent] = [
+        BlockStop(0, length=1),
+        BlockStart(1, "tool_use", "run", "c"),
+        Delta(1, 0, "{"),
+        BlockStop(1, complete=False, length=1),
+        Finish(FinishReason.STOP, 2, Usage(1, output=9)),
+    ]
+    died = ErrorInfo(ErrorKind.ENGINE, "broken")
+    nothing: list[TurnEvent] = []
+    for turn, events in (("a", rest), ("b", nothing)):
+        before = len(stage.process.bus.requests)
+        sink = await stage.open(turn)
+        stage.event(turn, Delta(0, 0, "x"))
+        broken = BrokenCall("unreadable", 5)
+        stage.event(turn, Interrupted("worker-1", pack_ids([7]), died, 0, 1, broken, events))
+        await stage.request(before + 2)
+        stage.refuse(turn, attempt=2, kind=ErrorKind.OVERLOADED)
+        await asyncio.gather(*stage.process.tasks)
+        assert stage.gateway.running == 0
+        if events:
+            assert (sink.text, sink.end) == ("x{", rest[-1])
+        else:
+            assert isinstance(sink.end, Failed)
+
+
 async def test_call_that_was_sent_in_part_goes_on_where_it_is(stage: Stage) -> None:
     """The first worker guided calls, and died in one; the next one does not guide them."""
     sink = await stage.open("a")
