@@ -108,16 +108,14 @@ class TaggedArguments:
 
     def rule(self, tool: ToolSpec) -> str:
         """The arguments of a tool."""
-        schema: Mapping[str, Any] = CUSTOM_SCHEMA
-        if tool.kind != "custom":
-            schema = known_formats(tool.schema)
+        schema: Mapping[str, Any] = CUSTOM_SCHEMA if tool.kind == "custom" else tool.schema
         properties = schema.get("properties")
         if not isinstance(properties, Mapping):
             properties = {}
         if tool.kind != "custom" and not tool.strict:
             return self._free(properties)
         try:
-            return self._strict(tool, schema, properties)
+            return self._strict(tool, known_formats(schema), properties)
         except Unguidable:
             self._lost.append(f"strict {tool.name}")
             return self._free(properties)

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterable, Sequence
 
+from msgspec.structs import replace
+
 from schemas.conversation import ToolSpec
 from services.families import Family
 from services.families.grammar.markup import Markup
@@ -18,7 +20,7 @@ from services.guides.arguments import (
     TaggedArguments,
 )
 from services.guides.notation import GemmaArguments, NestedArguments, PythonArguments
-from services.guides.values import GemmaValues, NestedValues, PythonValues
+from services.guides.tool_schemas import is_deep
 from services.guides.writer import RuleWriter, Unguidable
 
 
@@ -45,11 +47,17 @@ class CallRules:
     def call(self, tool: ToolSpec, written: str) -> str:
         """The rest of a call that begins with `written`."""
         if tool.name not in self._bodies:
-            self._bodies[tool.name] = self._arguments.rule(tool)
+            self._bodies[tool.name] = self._arguments_of(tool)
         before = self.before_arguments(tool).removeprefix(written)
         after = self._after_arguments.replace(NAME, tool.name)
         parts = [self._counted(before), self._bodies[tool.name], self._counted(after)]
         return self._writer.rule(" ".join(filter(None, parts)))
+
+    def _arguments_of(self, tool: ToolSpec) -> str:
+        if tool.strict and is_deep(tool.schema):
+            self.lost.append(f"strict {tool.name}")
+            tool = replace(tool, strict=None)
+        return self._arguments.rule(tool)
 
     def _counted(self, text: str) -> str:
         """Literal text, except that the call's number may be any."""
@@ -85,11 +93,11 @@ def _arguments_of(family: Family, writer: RuleWriter, lost: list[str]) -> Argume
             if isinstance(call.body, Parameters):
                 return TaggedArguments(arguments, call.body, writer, freeform, lost)
     if arguments is python_style:
-        return PythonArguments(PythonValues(writer), lost)
+        return PythonArguments(writer, lost)
     if isinstance(arguments, GemmaStyle):
         before, _, after = family.style.call.partition(ARGUMENTS)
         markers = (before.partition(NAME)[0], after)
-        return GemmaArguments(GemmaValues(writer, arguments.token, markers), lost)
+        return GemmaArguments(writer, lost, arguments.token, markers)
     if isinstance(arguments, NestedStyle):
-        return NestedArguments(NestedValues(writer, arguments.token), lost)
+        return NestedArguments(writer, lost, arguments.token)
     raise _own_form(family)

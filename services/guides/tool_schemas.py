@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from services.families.tool_types import types_of
+from services.runtime.long_work import levels
 
 INPUT: Final = "input"
 CUSTOM_SCHEMA: Final = {
@@ -18,6 +19,7 @@ _TYPES: Final = frozenset({"object", "array", "string", "integer", "number", "bo
 _BEYOND_TYPES: Final = LITERAL | {"pattern", "format", "minLength", "maxLength"}
 """Keywords that restrict a string. For a string without quotes only its own `enum` or `const` can
 be enforced."""
+_MAX_DEPTH: Final = 64
 _DEFINITIONS: Final = ("$defs", "definitions")
 _FORMATS: Final = frozenset(
     {
@@ -52,6 +54,12 @@ def literals_of(schema: Mapping[str, Any]) -> list[Any]:
         return [schema["const"]]
     values = schema.get("enum")
     return values if isinstance(values, list) else []
+
+
+def is_deep(schema: Mapping[str, Any]) -> bool:
+    """Whether a schema is nested too deeply for the recursion of what follows it. Raises LongWork
+    as `levels`."""
+    return any(depth > _MAX_DEPTH for depth, _ in enumerate(levels(schema)))
 
 
 def definitions(schema: Mapping[str, Any]) -> dict[str, Any]:
