@@ -129,12 +129,13 @@ class StoredHidden(StoredRecord, frozen=True, omit_defaults=True, kw_only=True, 
 
 
 class Claim(Struct, frozen=True):
-    """The right of one request to continue a reply."""
+    """The right of one request to continue a reply. It holds while the request runs, and for good
+    once its own reply is stored."""
 
     successor: str
-    """The id of the reply that it makes. Once this is stored, the claim holds for good."""
+    """The id of the request's own reply."""
     owner: str
-    """The process of the request. If it ends without the successor, the claim is void."""
+    """The process of the request."""
 
 
 Record: TypeAlias = StoredResponse | StoredReply | StoredHidden
@@ -162,7 +163,7 @@ def decode(data: bytes) -> Record | None:
 
 
 def decode_claim(data: bytes | None) -> Claim | None:
-    """Decodes a claim from JSON; None for other data."""
+    """Decodes a claim from JSON; None for one that was withdrawn, and for other data."""
     try:
         return None if data is None else _claim.decode(data)
     except msgspec.DecodeError:
@@ -187,5 +188,5 @@ class _Named(Struct):
 
 
 _record: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
-_claim = msgspec.json.Decoder(Claim)
+_claim: msgspec.json.Decoder[Claim | None] = msgspec.json.Decoder(Claim | None)
 _named = msgspec.json.Decoder(_Named)

@@ -44,6 +44,8 @@ MAX_VALUE_BYTES = 7 * 1024 * 1024
 WAITS_S = (0.02, 0.05, 0.1, 0.2)
 """Pauses before reading the bucket again for a record that may be on its way. Replicas get 1 MB
 within 30 ms."""
+_WITHDRAWN = b"null"
+"""In place of a claim."""
 
 R = TypeVar("R", bound=StoredRecord)
 Clock: TypeAlias = Callable[[], float]
@@ -68,8 +70,8 @@ class MemoryStore:
         self._limits = limits
         self._clock = clock
         self._records = _Records(limits.bytes)
-        self._claims: LRUCache[str, Claim] = LRUCache(limits.entries)
-        """The claims of replies, by the reply's id."""
+        self._successors: LRUCache[str, str] = LRUCache(limits.entries)
+        """The reply that continues another one, or is being made to, by the other's id."""
 
     def __len__(self) -> int:
         return len(self._records)
@@ -139,18 +141,18 @@ class MemoryStore:
         self.forget(id)
         return True
 
-    async def claim(self, reply: StoredReply, successor: str) -> Claim | None:
-        """Claims a reply for the one request that continues it. Returns the claim of another
-        request if there is one. `successor`: the id of the reply that the request makes. Raises as
-        `get`."""
-        earlier = self._claims.get(reply.id)
-        if earlier is None:
-            self._claims[reply.id] = Claim(successor, self.owner)
-        return earlier
+    async def claim(self, reply: StoredReply, successor: str) -> str:
+        """Claims a reply for the one request that continues it. Raises as `get`.
 
-    def release(self, reply: StoredReply) -> None:
-        """Withdraws the claim of a request of this process that made no reply."""
-        self._claims.pop(reply.id, None)
+        `successor`: the id of the reply that the request makes. Returns the successor with the
+        claim: this one, or that of an earlier request.
+        """
+        return self._successors.setdefault(reply.id, successor)
+
+    def release(self, reply: StoredReply, successor: str) -> None:
+        """Withdraws a claim of this process, if `successor` has it."""
+        if self._successors.get(reply.id) == successor:
+            del self._successors[reply.id]
 
     def cancel_elsewhere(self, id: str) -> None:
         """Has the process that runs a response cancel it, if that is not this one."""
@@ -288,7 +290,14 @@ class SharedStore(MemoryStore):
 
     @override
     def put(self, record: Record) -> None:
-        """Writes to the bucket in the background, the states of one response in order."""
+        """Writes to the bucket in the background, the states of one response in order.
+
+        A reply that is too large for the bucket is not kept here either. So its thread goes on from
+        the reply before, in whichever frontend.
+        """
+        if isinstance(record, StoredReply) and record.size > MAX_VALUE_BYTES:
+            self._report_too_large(record.id, record.size)
+            return
         super().put(record)
         before = self._writes.get(record.id)
         task = self._sharing.spawn(self._write(record, before), f"keep {record.id}")
@@ -344,24 +353,23 @@ class SharedStore(MemoryStore):
         return True
 
     @override
-    async def claim(self, reply: StoredReply, successor: str) -> Claim | None:
-        earlier = await super().claim(reply, successor)
-        if earlier is not None:
-            return earlier
+    async def claim(self, reply: StoredReply, successor: str) -> str:
+        holder = await super().claim(reply, successor)
+        if holder != successor:
+            return holder
+        holder = ""
         try:
-            earlier = await self._claim_in_bucket(reply, Claim(successor, self.owner))
-        except BaseException:
-            super().release(reply)
-            raise
-        if earlier is not None:
-            super().release(reply)
-        return earlier
+            holder = await self._claim_in_bucket(reply, successor)
+        finally:
+            if holder != successor:  # an error may follow a write that took place
+                self.release(reply, successor)
+        return holder
 
     @override
-    def release(self, reply: StoredReply) -> None:
+    def release(self, reply: StoredReply, successor: str) -> None:
         """Withdraws the claim in the bucket in the background."""
-        super().release(reply)
-        self._sharing.spawn(self._release_in_bucket(reply), f"release {reply.id}")
+        super().release(reply, successor)
+        self._sharing.spawn(self._release_in_bucket(reply, successor), f"release {reply.id}")
 
     @override
     def cancel_elsewhere(self, id: str) -> None:
@@ -376,27 +384,33 @@ class SharedStore(MemoryStore):
         if self._writes:
             await asyncio.wait(list(self._writes.values()))
 
-    async def _claim_in_bucket(self, reply: StoredReply, claim: Claim) -> Claim | None:
-        """Claims a reply among all frontends; returns the claim of another one."""
+    async def _claim_in_bucket(self, reply: StoredReply, successor: str) -> str:
+        """Claims a reply among all frontends. Returns the successor with the claim."""
         bucket = self._sharing.bucket
         key = _claim_key(reply)
+        claim = msgspec.json.encode(Claim(successor, self.owner))
         while True:
             number, value = await bucket.entry(key)
             earlier = decode_claim(value)
-            if earlier is not None and not await self._is_void(earlier, reply.tenant):
-                return earlier
-            if await bucket.replace(key, msgspec.json.encode(claim), number):
-                return None
+            if earlier is not None and await self._holds(earlier, reply.tenant):
+                return earlier.successor
+            if await bucket.replace(key, claim, number):
+                return successor
 
-    async def _is_void(self, claim: Claim, tenant: str | None) -> bool:
-        """Whether the request of a claim has ended without its reply."""
+    async def _holds(self, claim: Claim, tenant: str | None) -> bool:
+        """Whether a claim in the bucket holds. One of this process does not run any more."""
         if claim.owner != self.owner and self._sharing.alive(claim.owner):
-            return False
-        return await self.get(StoredReply, claim.successor, tenant, wait=False) is None
+            return True
+        return await self.get(StoredReply, claim.successor, tenant, wait=False) is not None
 
-    async def _release_in_bucket(self, reply: StoredReply) -> None:
+    async def _release_in_bucket(self, reply: StoredReply, successor: str) -> None:
+        """Withdraws a claim in place: a delete that arrives late would withdraw a later one."""
+        bucket = self._sharing.bucket
+        key = _claim_key(reply)
         try:
-            await self._sharing.bucket.delete(_claim_key(reply))
+            number, value = await bucket.entry(key)
+            if decode_claim(value) == Claim(successor, self.owner):
+                await bucket.replace(key, _WITHDRAWN, number)
         except TurnwireError as error:  # another frontend gets `in flight`, and begins a thread
             self._log.warning("stored.not_released", id=reply.id, reason=error.info.message)
 
@@ -422,11 +436,12 @@ class SharedStore(MemoryStore):
         try:
             await self._sharing.bucket.put(key, value)
         except TooLarge:
-            self._log.warning(
-                "stored.not_shared", id=record.id, bytes=len(value), reason="too large"
-            )
+            self._report_too_large(record.id, len(value))
         except TurnwireError as error:
             self._log.warning("stored.not_shared", id=record.id, reason=error.info.message)
+
+    def _report_too_large(self, id: str, size: int) -> None:
+        self._log.warning("stored.not_shared", id=id, bytes=size, reason="too large")
 
     def _written(self, id: str, task: "asyncio.Task[None]") -> None:
         if self._writes.get(id) is task:

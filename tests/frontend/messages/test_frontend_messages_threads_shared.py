@@ -78,6 +78,16 @@ async def refused(served: Served, thread: Json) -> Any:
     return reply.json["error"]["details"]["error_code"]
 
 
+async def until_continued(served: Served, answer: Json) -> None:
+    """Continues a reply as soon as its claim is withdrawn, in the background."""
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            reply = await served.post("/v1/messages", messages(thread=following(answer)))
+            if reply.status == 200:
+                return
+            assert reply.json["error"]["details"]["error_code"] == "thread_continue_in_flight"
+
+
 def following(answer: Json) -> Json:
     return block("continue", previous_message_id=answer["id"])
 
@@ -138,12 +148,20 @@ async def test_reply_can_be_continued_elsewhere_after_a_turn_that_failed(pair: P
     pair.one.gateway.refusal = EngineFailed("no")
     assert (await pair.one.post("/v1/messages", messages(thread=following(first)))).status == 500
 
-    async with asyncio.timeout(LIMIT_S):  # the claim is withdrawn in the background
-        while True:
-            reply = await pair.other.post("/v1/messages", messages(thread=following(first)))
-            if reply.status == 200:
-                break
-            assert reply.json["error"]["details"]["error_code"] == "thread_continue_in_flight"
+    await until_continued(pair.other, first)
+
+
+async def test_thread_goes_on_from_the_reply_before_one_that_is_too_large(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.go.set()
+    first = await send(pair.one, USER, thread=CREATE)
+    large = await send(pair.one, user("x" * store.MAX_VALUE_BYTES), thread=following(first))
+    await pair.one.responses.store.wait_for_writes()
+    monkeypatch.setattr(store, "WAITS_S", ())
+    for served in (pair.one, pair.other):
+        assert await refused(served, following(large)) == "thread_not_found"
+    await until_continued(pair.other, first)
 
 
 async def test_threads_stay_in_their_frontend_without_the_bucket(

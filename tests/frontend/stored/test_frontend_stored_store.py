@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Coroutine
 from typing import Any
 
 import msgspec
@@ -9,18 +10,19 @@ import pytest
 from msgspec import Raw
 from structlog.typing import FilteringBoundLogger
 
-from schemas.errors import Invalid, TooLarge
+from schemas.errors import Invalid, TimedOut, TooLarge
 from services.frontend.apis.responses.state.expand import MAX_CHAIN, chain_items
 from services.frontend.apis.responses.state.input_items import list_page
-from services.frontend.stored.record import Claim, StoredReply, StoredResponse
+from services.frontend.stored.record import StoredReply, StoredResponse
 from services.frontend.stored.store import (
+    MAX_VALUE_BYTES,
     MemoryStore,
     SharedStore,
     Sharing,
     StoreLimits,
 )
 from tests.kit.clock import Clock
-from tests.kit.waiting import LIMIT_S
+from tests.kit.waiting import LIMIT_S, eventually
 
 
 def store(clock: Clock | None = None, **limits: Any) -> MemoryStore:
@@ -116,10 +118,12 @@ async def test_reply_of_a_thread_is_kept_as_a_response_is() -> None:
 async def test_reply_is_claimed_once_until_it_is_released() -> None:
     kept = store()
     reply = StoredReply(id="a", created=1000.0)
-    assert await kept.claim(reply, "b") is None
-    assert await kept.claim(reply, "c") == Claim("b", "here")
-    kept.release(reply)
-    assert await kept.claim(reply, "c") is None
+    assert await kept.claim(reply, "b") == "b"
+    assert await kept.claim(reply, "c") == "b"
+    kept.release(reply, "c")  # has no claim
+    assert await kept.claim(reply, "c") == "b"
+    kept.release(reply, "b")
+    assert await kept.claim(reply, "c") == "c"
 
 
 def test_repeated_item_is_listed_once() -> None:
@@ -144,6 +148,88 @@ class SlowBucket:
         self.reading.set()
         await self.go.wait()
         return self.value
+
+
+class ClaimBucket:
+    """A bucket with one key, which two frontends share."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.value: bytes | None = None
+        self.waiting = 0
+        """Writes that have not taken place."""
+        self.answers = True
+        """Whether a write is acknowledged."""
+        self.tasks: list[asyncio.Task[None]] = []
+        self.hold_writes().set()
+
+    def hold_writes(self) -> asyncio.Event:
+        """The event for which the writes that follow wait."""
+        self._go = asyncio.Event()
+        return self._go
+
+    async def get(self, _key: str) -> None:
+        """Finds nothing: no reply is stored."""
+
+    async def entry(self, _key: str) -> tuple[int, bytes | None]:
+        return self.number, self.value
+
+    async def replace(self, _key: str, value: bytes, number: int) -> bool:
+        self.waiting += 1
+        await self._go.wait()
+        self.waiting -= 1
+        if self.number != number:
+            return False
+        self.number, self.value = number + 1, value
+        if not self.answers:
+            raise TimedOut("no answer")
+        return True
+
+    def frontend(self, name: str, log: FilteringBoundLogger) -> SharedStore:
+        """The store of a frontend; all frontends are alive."""
+        bucket: Any = self
+        sharing = Sharing(bucket, name, lambda _id: True, lambda _notice: None, self._spawn)
+        return SharedStore(StoreLimits(3600.0, 10, 2 * MAX_VALUE_BYTES), Clock(), sharing, log)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], _name: str) -> "asyncio.Task[None]":
+        self.tasks.append(asyncio.create_task(work))
+        return self.tasks[-1]
+
+
+async def test_late_release_leaves_the_claim_of_a_retry(quiet_log: FilteringBoundLogger) -> None:
+    bucket = ClaimBucket()
+    one, other = bucket.frontend("f1", quiet_log), bucket.frontend("f2", quiet_log)
+    reply = StoredReply(id="a", created=1000.0)
+    assert await one.claim(reply, "b") == "b"
+    late = bucket.hold_writes()
+    one.release(reply, "b")
+    await eventually(lambda: bucket.waiting == 1)
+    bucket.hold_writes().set()
+    assert await one.claim(reply, "c") == "c"
+    late.set()
+    await asyncio.gather(*bucket.tasks)
+    assert await other.claim(reply, "d") == "c"
+
+
+async def test_claim_that_is_stored_without_an_answer_is_withdrawn(
+    quiet_log: FilteringBoundLogger,
+) -> None:
+    bucket = ClaimBucket()
+    one, other = bucket.frontend("f1", quiet_log), bucket.frontend("f2", quiet_log)
+    reply = StoredReply(id="a", created=1000.0)
+    bucket.answers = False
+    with pytest.raises(TimedOut):
+        await one.claim(reply, "b")
+    await asyncio.gather(*bucket.tasks)
+    bucket.answers = True
+    assert await other.claim(reply, "c") == "c"
+    assert await one.claim(reply, "d") == "c"
+
+
+async def test_reply_that_cannot_be_shared_is_not_kept(quiet_log: FilteringBoundLogger) -> None:
+    kept = ClaimBucket().frontend("f1", quiet_log)
+    kept.put(StoredReply(id="a", created=1000.0, messages=[item("i", "x" * MAX_VALUE_BYTES)]))
+    assert await kept.get(StoredReply, "a", None) is None
 
 
 @pytest.mark.parametrize("deleted", [True, False])

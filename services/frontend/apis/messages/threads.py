@@ -76,12 +76,14 @@ class Threads:
         if previous is None:
             yield
             return
-        await self._claim(previous, answer_id)
+        holder = await self._store.claim(previous, answer_id)
+        if holder != answer_id:
+            raise await self._conflict(holder, previous.tenant)
         try:
             yield
         finally:
             if self._store.find(StoredReply, answer_id, previous.tenant) is None:
-                self._store.release(previous)
+                self._store.release(previous, answer_id)
 
     def keep(self, turn: ThreadTurn, reply: MessageCollector, context: RequestContext) -> None:
         """Stores a whole reply. Never raises: the client must still get it."""
@@ -93,18 +95,15 @@ class Threads:
         except Exception:
             self._log.exception("threads.not_stored", request=context.request_id)
 
-    async def _claim(self, previous: StoredReply, answer_id: str) -> None:
-        claim = await self._store.claim(previous, answer_id)
-        if claim is None:
-            return
-        successor = await self._store.get(StoredReply, claim.successor, previous.tenant, wait=False)
-        if successor is None:
-            raise Invalid(
+    async def _conflict(self, holder: str, tenant: str | None) -> Invalid:
+        """The error for a reply that another one continues. `holder`: its id."""
+        if await self._store.get(StoredReply, holder, tenant, wait=False) is None:
+            return Invalid(
                 "Another request is already continuing the requested `previous_message_id`.",
                 param=PREVIOUS,
                 code="thread_continue_in_flight",
             )
-        raise Invalid(
+        return Invalid(
             "The requested `previous_message_id` has already been continued. Each response `id` "
             "may be continued at most once; continue from the Thread's most recent response `id`.",
             param=PREVIOUS,
