@@ -9,7 +9,9 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, Final
+from unicodedata import normalize
 
 import regex
 
@@ -23,15 +25,18 @@ MAX_REPEATS: Final = 1000
 """The most repeats of a pattern's part, with those of the parts around it: each is compiled."""
 _COUNT = re.compile(r"\{[\d,]*\}")
 _NUMBER = re.compile(r"\d+")
-_FOREIGN = re.compile(r"\(\?(?:R|&|P>|[+-]?\d|\||[a-zA-Z]*[be])|(?<!\\)\{(?![\d,]*\})|\\L<")
-"""Recursion, alternatives that share groups, flags for the best match, fuzzy matches and lists."""
-_REPEATS: Final = 1.5
+_BRACE = re.compile(r"(?<!\\)\{(?![\d,]*\})")
+"""A brace that `re` reads as text, and `regex` as a fuzzy match."""
+_REPEATS: Final = 1000
 """BM25's k1: how much a word counts that a tool repeats."""
 _LENGTH_WEIGHT: Final = 0.75
 """BM25's b: how much a long description counts against a tool."""
 _NAME_WEIGHT: Final = 3
 """How often the words of a name count: descriptions mention other tools."""
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+|[^\W\d_a-zA-Z]+")
+_ACCENT = re.compile("[\u0300-\u036f]")
+_UNSPACED = re.compile("[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
+"""Scripts without spaces between words, and Korean, which has particles after them."""
 
 
 class InvalidPattern(ValueError):
@@ -64,15 +69,16 @@ def _matching(pattern: str, tools: Sequence[ToolSpec]) -> list[str]:
 
 def _compiled(pattern: str) -> "regex.Pattern[str]":
     """Compiles a pattern of Python's re. Raises InvalidPattern, also for what would need much
-    memory or has no limit of time: many repeats, and what only `regex` knows."""
+    memory or has no limit of time: many repeats, and what only `regex` knows, such as recursion."""
     counts = [max(map(int, _NUMBER.findall(count)), default=1) for count in _COUNT.findall(pattern)]
     if math.prod(max(count, 1) for count in counts) > MAX_REPEATS:
         raise InvalidPattern("too many repeats")
-    if _FOREIGN.search(pattern):
+    if _BRACE.search(pattern):
         raise InvalidPattern("unknown syntax")
     try:
+        re.compile(pattern)
         return regex.compile(pattern, regex.IGNORECASE)
-    except (regex.error, RecursionError, OverflowError) as error:
+    except (re.error, regex.error, RecursionError, OverflowError) as error:
         raise InvalidPattern(str(error)) from error
 
 
@@ -117,22 +123,33 @@ def _scores(wanted: set[str], counts: Sequence[Counter[str]]) -> list[float]:
 
 
 def _word_counts(tool: ToolSpec) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for word in _words(_name(tool)):
-        counts[word] += _NAME_WEIGHT
-    for word, times in Counter(_WORD.findall("\n".join(_texts(tool)))).items():
-        counts[_stem(word.lower())] += times
-    return counts
+    names = [_name(tool)] * _NAME_WEIGHT
+    return Counter(_words("\n".join([*names, *_texts(tool)])))
 
 
 def _words(text: str) -> list[str]:
-    """Returns the words of a text, without case and a plural's s; those of `snake_case` and
-    `camelCase` are apart."""
-    return [_stem(word.lower()) for word in _WORD.findall(text)]
+    """Returns the words of a text, without case, accents and a plural's ending; those of
+    `snake_case` and `camelCase` are apart. In scripts without spaces, each character and each pair
+    is a word."""
+    if not text.isascii():
+        text = normalize("NFC", _ACCENT.sub("", normalize("NFD", text)))
+    words: list[str] = []
+    for word in _WORD.findall(text):
+        if _UNSPACED.match(word):
+            words += [*word, *map("".join, pairwise(word))]
+        else:
+            words.append(_stem(word.lower()))
+    return words
 
 
 def _stem(word: str) -> str:
-    if len(word) > 3 and word.endswith("s") and not word.endswith("ss"):
+    if len(word) <= 3:
+        return word
+    if word.endswith("s") and not word.endswith("ss"):
+        word = word[:-1]
+    if word.endswith("ie"):
+        return word[:-2] + "y"
+    if word.endswith(("xe", "se", "ze", "che", "she")):  # of boxes as of caches
         return word[:-1]
     return word
 

@@ -1,6 +1,7 @@
 """Searches of deferred tools: by words, and by regular expressions that may be hostile."""
 
 import pytest
+import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,6 +39,26 @@ TOOLS = [
 )
 def test_words_find_tools(query: str, first: str) -> None:
     assert find_tools("tool_search_bm25", query, TOOLS)[0] == first
+
+
+@pytest.mark.parametrize(
+    ("query", "description"),
+    [
+        *[("copy", "Copies files."), ("categories", "The category."), ("box", "Opens boxes.")],
+        *[("cache", "Clears caches."), ("resume", "Reads a r\u00e9sum\u00e9.")],
+        *[
+            ("\u9501\u5b9a\u95e8\u7684\u5de5\u5177", "\u9501\u95e8"),
+            ("\u5929\u6c14", "\u67e5\u8be2\u5929\u6c14"),
+        ],
+        *[
+            ("\u30ed\u30c3\u30af", "\u30c9\u30a2\u3092\u30ed\u30c3\u30af\u3059\u308b"),
+            ("\ub0a0\uc528\ub97c", "\ub0a0\uc528"),
+        ],
+    ],
+)
+def test_words_have_many_forms(query: str, description: str) -> None:
+    tools = [*TOOLS, tool("sought", description)]
+    assert find_tools("tool_search_bm25", query, tools) == ["sought"]
 
 
 def test_no_word_is_known() -> None:
@@ -87,7 +108,8 @@ def test_invalid_patterns(pattern: str) -> None:
     [
         *("((((a{99}){99}){99}){99})", "a{1,100000000}", "(?:a{0,40}){30}"),
         *("(?R)(?R)", "(?1)(a(?1)?)", "(?&x)", "(?P>x)", "(?|(a)|(b))"),
-        *("(?:abc){e<=20}", "(?b)a", "(?ie:a)", r"\L<names>"),
+        *("(?:abc){e<=20}", "(?b)a", "(?ie:a)", r"\L<names>", r"\mget", r"\p{L}", "(?V1)a"),
+        *("(?<a>f)", "(*SKIP)a"),
     ],
 )
 def test_expensive_patterns_and_those_of_no_re_are_refused(pattern: str) -> None:
@@ -109,12 +131,19 @@ def test_pattern_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         find_tools("tool_search_regex", r"^(a|aa)+$", slow)
 
 
-@given(st.text(max_size=200), st.lists(st.text(max_size=30), max_size=5))
-def test_any_text_finds_tools_or_is_refused(argument: str, descriptions: list[str]) -> None:
-    tools = [tool(f"t{number}", text) for number, text in enumerate(descriptions)]
-    names = {known.name for known in tools}
-    assert set(find_tools("tool_search_bm25", argument, tools)) <= names
+@given(st.lists(st.text(min_size=1, max_size=30), min_size=1, max_size=5), st.data())
+def test_each_tool_is_found_by_its_description(texts: list[str], data: st.DataObject) -> None:
+    tools = [tool(f"t{number}", text) for number, text in enumerate(texts)]
+    number = data.draw(st.integers(0, len(texts) - 1))
+    if any(character.isalnum() for character in texts[number]):
+        assert f"t{number}" in find_tools("tool_search_bm25", texts[number], tools)
+    assert f"t{number}" in find_tools("tool_search_regex", regex.escape(texts[number]), tools)
+
+
+@given(st.text(max_size=200))
+def test_any_pattern_finds_tools_or_is_refused(pattern: str) -> None:
     try:
-        assert set(find_tools("tool_search_regex", argument, tools)) <= names
+        found = find_tools("tool_search_regex", pattern, TOOLS)
     except (InvalidPattern, TimeoutError):
-        pass
+        return
+    assert set(found) <= {"getWeather", "slack_send_message", "slack_list_channels", "create_issue"}
