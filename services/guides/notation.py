@@ -127,7 +127,7 @@ class Separated(NotationArguments):
                 first = begun
                 following = rule(f"{separator} {begun}")
             else:
-                first = f"({begun} | {first})" if first else f"{begun}?"
+                first = rule(f"{begun} | {first}") if first else f"{begun}?"
                 following = rule(f"({separator} {item})? {following}")
         return self._between(self.opener, first, self.closer)
 

@@ -129,6 +129,15 @@ def test_definitions_that_share_others_take_no_time(name: str) -> None:
     assert time.thread_time() - begun < 0.5
 
 
+@for_each(["hermes", "qwen3_coder", *OWN_NOTATION])
+def test_schema_with_many_members_is_guided(name: str) -> None:
+    properties = {f"a{n}": {"type": ["integer", "null"]} for n in range(500)}
+    for required in ([], list(properties)[::7]):
+        schema = {"type": "object", "properties": properties, "required": required}
+        tool = outlined_tool(ToolSpec("t", schema=schema), quoted=name == "hermes")
+        compiles(TurnForm(tools=[tool]), name)
+
+
 def test_schema_that_is_nested_too_deeply_has_syntax() -> None:
     schema: Any = {"type": "string"}
     for _ in range(900):
