@@ -264,6 +264,8 @@ class Finish(Struct, frozen=True, omit_defaults=True, tag="finish", tag_field="t
     """As in `TokenFinish`, in place of spans in the `OutputTokens`."""
     experts: str = ""
     """As in `TokenFinish`."""
+    hidden_usage: Usage = Usage()
+    """The prompts of turns that the client does not see, beyond `usage`. Never on the bus."""
 
 
 class Failed(Struct, frozen=True, tag="failed", tag_field="type"):

@@ -27,7 +27,7 @@ _COUNT = re.compile(r"\{[\d,]*\}")
 _NUMBER = re.compile(r"\d+")
 _BRACE = re.compile(r"(?<!\\)\{(?![\d,]*\})")
 """A brace that `re` reads as text, and `regex` as a fuzzy match."""
-_REPEATS: Final = 1000
+_REPEATS: Final = 1.5
 """BM25's k1: how much a word counts that a tool repeats."""
 _LENGTH_WEIGHT: Final = 0.75
 """BM25's b: how much a long description counts against a tool."""

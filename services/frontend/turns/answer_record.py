@@ -67,8 +67,8 @@ class AnswerRecord:
             self.outcome = str(failure.kind)
         if isinstance(last, Finish):
             self.conclude(str(last.reason))
-            self._usages[choice] = last.usage
-            self._metrics.of(self.model).count_tokens(last.usage)
+            usage = self._usages[choice] = last.usage + last.hidden_usage
+            self._metrics.of(self.model).count_tokens(usage)
 
     def conclude(self, outcome: str) -> None:
         """Records the outcome, if none is known so far."""

@@ -39,7 +39,7 @@ from services.frontend.hosted.contract import Provider
 from services.frontend.turns.answer_blocks import AnswerBlocks
 from services.frontend.turns.ended_turn import EndedTurn, read_turn, unanswered_calls
 from services.frontend.turns.hidden.builder import HiddenTurnsBuilder
-from services.frontend.turns.hidden.deferred_tools import without_hosted
+from services.frontend.turns.hidden.deferred_tools import last_choice
 from services.frontend.turns.hidden.memory import HiddenMemory
 from services.frontend.turns.interfaces import (
     Admitted,
@@ -226,9 +226,7 @@ class HostedAnswer(TurnSink):
         self._turns += 1
         self._usage += finish.usage
         self._blocks.end_turn(finish)
-        runs_calls = finish.reason is FinishReason.STOP and bool(turn.calls)
-        if turn.has_client_calls and self._has_deferred(turn):
-            runs_calls = False
+        runs_calls = self._runs_calls(turn)
         if not runs_calls:
             self._hidden.end(turn.parts)
             if not self._hidden:
@@ -236,13 +234,31 @@ class HostedAnswer(TurnSink):
         self._task = self._tools.spawn(self._continue(turn, runs_calls))
         return ()
 
+    def _runs_calls(self, turn: EndedTurn) -> bool:
+        """Returns whether the calls of hosted tools in a turn are run now."""
+        if turn.finish.reason is not FinishReason.STOP or not turn.calls:
+            return False
+        if self._turns > self._tools.config.web_max_rounds:
+            return False
+        return not (turn.has_client_calls and self._has_deferred(turn))
+
     def _has_deferred(self, turn: EndedTurn) -> bool:
         """Returns whether the client may send the answer back with calls that are not run yet."""
         return any(self._hosted[call.name].deferred for call in turn.calls)
 
     def _end(self, turn: EndedTurn, reason: FinishReason) -> Finish:
-        """Returns the end of the answer, which ends with this turn."""
-        return replace(turn.finish, reason=reason, blocks=self._blocks.count, usage=self._usage)
+        """Returns the end of the answer, which ends with this turn. If all tools are hidden, the
+        client gets the size of one prompt: it may take that for the length of its conversation."""
+        end = replace(turn.finish, reason=reason, blocks=self._blocks.count, usage=self._usage)
+        if not all(tool.hidden for tool in self._hosted.values()):
+            return end
+        last = turn.finish.usage
+        total = self._usage
+        return replace(
+            end,
+            usage=replace(total, prompt=last.prompt, cached=last.cached),
+            hidden_usage=Usage(total.prompt - last.prompt, total.cached - last.cached),
+        )
 
     async def _continue(self, turn: EndedTurn, runs_calls: bool) -> None:
         """Opens the next turn, or ends the answer. Unless the client cancels, the sink gets a
@@ -306,7 +322,7 @@ class HostedAnswer(TurnSink):
 
     @property
     def _is_last_round(self) -> bool:
-        """Whether the next turn may call no more tools."""
+        """Whether the calls of the next turn are not run."""
         return self._turns >= self._tools.config.web_max_rounds
 
     def _reason_to_end(self, turn: EndedTurn) -> FinishReason | None:
@@ -336,7 +352,7 @@ class HostedAnswer(TurnSink):
         """Returns the choice of tools in the turn after a turn's calls."""
         choice = conversation.tool_choice
         if self._is_last_round:
-            return without_hosted(choice, conversation.tools)
+            return last_choice(choice, conversation.tools)
         is_hidden_search = all(self._is_hidden_search(call.name) for call in turn.calls)
         if choice.mode in ("any", "tool") and not is_hidden_search:
             # the first turn has made the required call

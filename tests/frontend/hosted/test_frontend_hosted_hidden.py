@@ -213,12 +213,45 @@ async def test_required_call_is_one_of_the_client() -> None:
     assert [one.tool_choice.mode for one in gateway.conversations] == ["any", "any"]
 
 
-async def test_last_round_calls_only_tools_of_the_client() -> None:
-    gateway = in_turn([*search(0, "mail", IDS[0]), finish(1)], DONE)
-    session = SESSIONS["messages"]
+@pytest.mark.parametrize("api", SESSIONS)
+async def test_search_of_the_last_round_is_left_out(api: str) -> None:
+    gateway = in_turn([*search(0, "mail", IDS[0]), finish(1)], LOOKING)
     async with serving(gateway, FrontendConfig(defer_tools=LISTED, web_max_rounds=1)) as served:
-        await ask(served, session, user("Mail Ann."))
+        answer = await ask(served, SESSIONS[api], user("Mail Ann."))
+    assert len(gateway.turns) == 2
+    assert "tool_search" not in json.dumps(answer)
+    assert "I look." in json.dumps(answer)
+    assert answer.get("stop_reason", "end_turn") == "end_turn"
+    if api == "chat":
+        assert answer["choices"][0]["finish_reason"] == "stop"
+
+
+async def test_last_round_of_a_required_call_has_no_search() -> None:
+    gateway = in_turn([*search(0, "mail", IDS[0]), finish(1)], CALLING)
+    async with serving(gateway, FrontendConfig(defer_tools=LISTED, web_max_rounds=1)) as served:
+        await ask(served, SESSIONS["chat"], user("Mail Ann."), tool_choice="required")
     assert gateway.conversations[-1].tool_choice.allowed == NAMES
+
+
+async def test_allowed_tools_may_be_searched() -> None:
+    gateway = in_turn([*search(0, "mail", IDS[0]), finish(1)], CALLING)
+    allowed = [{"type": "function", "name": name} for name in ("read", "send_mail")]
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": allowed}
+    async with deferring(gateway) as served:
+        answer = await ask(served, SESSIONS["responses"], user("Mail Ann."), tool_choice=choice)
+    assert len(gateway.turns) == 2
+    assert "tool_search" not in json.dumps(answer["output"])
+
+
+async def test_usage_has_the_prompt_of_the_last_turn() -> None:
+    gateway = in_turn(LOOKING, CALLING)
+    async with deferring(gateway) as served:
+        answer = await ask(served, SESSIONS["chat"], user("Mail Ann."))
+        metrics = await served.get("/metrics")
+    usage = answer["usage"]
+    assert usage["prompt_tokens"] == USAGE.prompt
+    assert usage["completion_tokens"] == 2 * USAGE.output
+    assert f"{2.0 * USAGE.prompt}" in metrics.text
 
 
 @pytest.mark.parametrize("api", SESSIONS)

@@ -43,16 +43,23 @@ def defer_tools(conversation: Conversation, listed: int) -> Conversation:
         for index, tool in enumerate(tools)
     ]
     search = hosted_spec(HostedTool("tool_search_bm25", hidden=True), _SEARCH)
-    return replace(conversation, tools=[*deferred, search])
+    choice = conversation.tool_choice
+    if choice.allowed:
+        choice = replace(choice, allowed=[*choice.allowed, _SEARCH])
+    return replace(conversation, tools=[*deferred, search], tool_choice=choice)
 
 
-def without_hosted(choice: ToolChoice, tools: Sequence[ToolSpec]) -> ToolChoice:
-    """Returns the choice for a last turn of an answer, which calls no hosted tool: one of the
-    client, if the client does not see the hosted ones, else none."""
+def last_choice(choice: ToolChoice, tools: Sequence[ToolSpec]) -> ToolChoice:
+    """Returns the choice for the last turn of an answer, in which hosted tools are not run. A
+    required call is one of the client; one of a hidden tool that is not required is left out."""
     names = [_name(tool) for tool in tools if tool.hosted is None]
     if not names or any(tool.hosted is not None and not tool.hosted.hidden for tool in tools):
         return ToolChoice("none")
-    return choice if choice.allowed else replace(choice, allowed=names)
+    if choice.mode != "any":
+        return choice
+    hosted = {tool.name for tool in tools if tool.hosted is not None}
+    allowed = [name for name in choice.allowed if name not in hosted]
+    return replace(choice, allowed=allowed or names)
 
 
 def _is_of_search(tool: ToolSpec) -> bool:

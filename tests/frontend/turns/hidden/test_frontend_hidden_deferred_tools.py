@@ -14,7 +14,7 @@ from schemas.conversation import (
     ToolSpec,
 )
 from services.frontend.content.hosted_tools import hosted_spec
-from services.frontend.turns.hidden.deferred_tools import defer_tools, without_hosted
+from services.frontend.turns.hidden.deferred_tools import defer_tools, last_choice
 
 TOOLS = [ToolSpec(f"tool_{number}") for number in range(5)]
 WEB = hosted_spec(HostedTool("web_search"))
@@ -74,18 +74,30 @@ def test_tools_that_a_choice_names_stay_listed() -> None:
     assert deferred(conversation(tool_choice=allowed)) == ["tool_2", "tool_4", "tool_search"]
 
 
-def test_search_has_a_name_of_its_own() -> None:
-    similar = [*TOOLS, ToolSpec("search", namespace="tool"), ToolSpec("tool_searches")]
-    assert deferred(conversation(similar))[-1] == "tool_search"
+def test_choice_allows_the_search() -> None:
+    allowed = ToolChoice(allowed=["tool_3", "tool_0"])
+    choice = defer_tools(conversation(tool_choice=allowed), 2).tool_choice
+    assert choice.allowed == ["tool_3", "tool_0", "tool_search"]
+    assert defer_tools(conversation(), 2).tool_choice == ToolChoice()
 
 
-def test_last_turn_may_call_only_tools_of_the_client() -> None:
+def test_names_like_that_of_a_search_are_tools() -> None:
+    """Only a tool with exactly this name is the client's own search."""
+    for name in ("tool_searches", "tool_search_2", "search", "toolbox_search"):
+        assert deferred(conversation([*TOOLS, ToolSpec(name)]))[-1] == "tool_search"
+    spaced = ToolSpec("search", namespace="tool")
+    assert deferred(conversation([*TOOLS, spaced]))[-1] == "tool_search"
+
+
+def test_required_call_of_the_last_turn_is_one_of_the_client() -> None:
     hidden = hosted_spec(HostedTool("tool_search_bm25", hidden=True), "tool_search")
     forced = ToolChoice("any", parallel=False)
-    assert without_hosted(forced, [*TOOLS[:2], hidden]) == ToolChoice(
+    assert last_choice(forced, [*TOOLS[:2], hidden]) == ToolChoice(
         "any", parallel=False, allowed=["tool_0", "tool_1"]
     )
-    assert without_hosted(ToolChoice(), [*TOOLS, WEB]) == ToolChoice("none")
-    assert without_hosted(ToolChoice(), [hidden]) == ToolChoice("none")
-    kept = ToolChoice(allowed=["tool_1"])
-    assert without_hosted(kept, [*TOOLS, hidden]) == kept
+    narrow = ToolChoice("any", allowed=["tool_1", "tool_search"])
+    assert last_choice(narrow, [*TOOLS, hidden]) == ToolChoice("any", allowed=["tool_1"])
+    assert last_choice(ToolChoice(), [*TOOLS, WEB]) == ToolChoice("none")
+    assert last_choice(ToolChoice(), [hidden]) == ToolChoice("none")
+    for free in (ToolChoice(), ToolChoice(allowed=["tool_1", "tool_search"])):
+        assert last_choice(free, [*TOOLS, hidden]) == free
