@@ -237,6 +237,9 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     """Grammar of the whole output, in llguidance's dialect of Lark. An engine without the feature
     `grammar` ignores it; the frontend then reports in a header that the request's promises are not
     enforced."""
+    optional_grammar: bool = False
+    """Nothing is promised to the client: if the engine refuses the grammar, the turn runs
+    without."""
     thought_budget: ThoughtBudget | None = field(default=None, name="thoughts")
     """None: the turn's reasoning has no limit of its own."""
     trace: dict[str, str] = {}

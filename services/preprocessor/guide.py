@@ -1,6 +1,7 @@
 """Finds what constrains a turn's output: the grammar that enforces the request's promises and the
 operator's rule for calls, and the budget of its reasoning tokens. Pure and CPU-bound."""
 
+from collections.abc import Collection
 from typing import Literal, TypeAlias
 
 from msgspec import Struct, json
@@ -10,7 +11,7 @@ from schemas.conversation import Conversation
 from schemas.frames import ThoughtBudget
 from services.families.writing import Tags
 from services.guides.outline import outlined_tools
-from services.guides.promises import may_call
+from services.guides.promises import may_call, promises
 from services.guides.turn import TurnForm, turn_grammar
 from services.guides.writer import Unguidable
 from services.preprocessor.model import ModelSetup
@@ -18,9 +19,23 @@ from services.preprocessor.prompt import LimitedPrompt
 
 CallRule: TypeAlias = Literal["", "syntax", "schema"]
 """What every call of a turn must satisfy, as in `ParseContext.check_calls`."""
-
-
 _encode = json.Encoder().encode
+
+
+class Guided(Struct, frozen=True):
+    """A grammar guides the turn in some engine that may take it."""
+
+    rule: CallRule = ""
+    is_promised: bool = True
+    """The request promises something; otherwise the turn may run without the grammar."""
+    covers_turn: bool = True
+    """Every engine that may take the turn guides all of it."""
+
+
+class Checked(Struct, frozen=True):
+    """No grammar guides the turn; the parser checks its calls if there is a rule."""
+
+    rule: CallRule = ""
 
 
 class TurnGuide(Struct, frozen=True):
@@ -32,37 +47,45 @@ class TurnGuide(Struct, frozen=True):
     """As in `GenerateRequest`."""
     check_calls: CallRule = ""
     """As in `ParseContext`."""
+    optional_grammar: bool = False
+    """As in `GenerateRequest`."""
 
 
-def call_rule(
-    conversation: Conversation, guide_calls: Literal["off", "syntax", "schema"]
-) -> CallRule:
-    """The rule for the calls of a turn, by the operator's setting; "": there is none."""
-    if guide_calls == "off" or not may_call(conversation):
-        return ""
-    return guide_calls
+def enforcement(
+    conversation: Conversation,
+    guide_calls: Literal["off", "syntax", "schema"],
+    engines: Collection[bool],
+    *,
+    resumed: bool,
+) -> Guided | Checked:
+    """How the request's promises and the operator's setting for calls are enforced. `engines`:
+    whether each one that may take the turn has grammars; some of them start one at the first token
+    that they decode, so that it does not guide all of a resumed turn."""
+    rule: CallRule = ""
+    if guide_calls != "off" and may_call(conversation):
+        rule = guide_calls
+    is_promised = bool(promises(conversation))
+    if any(engines) and (rule or is_promised):
+        return Guided(rule, is_promised, all(engines) and not resumed)
+    return Checked(rule)
 
 
 def turn_guide(
     conversation: Conversation,
     prompt: LimitedPrompt,
     setup: ModelSetup,
-    *,
-    with_grammar: bool,
-    rule: CallRule = "",
-    covers_turn: bool = True,
+    how: Guided | Checked,
 ) -> TurnGuide:
-    """The guide of a turn. `with_grammar` takes some milliseconds of CPU, and is of no use where
-    nothing is promised and there is no rule, or no engine can enforce it. `covers_turn`: whichever
-    worker takes the turn, the grammar guides all of it; otherwise the parser checks the calls."""
+    """The guide of a turn. A grammar takes some milliseconds of CPU."""
     budget = thought_budget(conversation, prompt, setup)
-    grammar = ""
-    if with_grammar:
-        grammar = promised_grammar(conversation, prompt, setup, rule=rule)
-        if budget is not None:
-            rest = promised_grammar(conversation, prompt, setup, rule=rule, after_thought=True)
-            budget = replace(budget, grammar=rest)
-    return TurnGuide(grammar, budget, "" if grammar and covers_turn else rule)
+    if isinstance(how, Checked):
+        return TurnGuide("", budget, how.rule)
+    grammar = promised_grammar(conversation, prompt, setup, rule=how.rule)
+    if budget is not None:
+        rest = promised_grammar(conversation, prompt, setup, rule=how.rule, after_thought=True)
+        budget = replace(budget, grammar=rest)
+    check_calls = "" if grammar and how.covers_turn else how.rule
+    return TurnGuide(grammar, budget, check_calls, bool(grammar) and not how.is_promised)
 
 
 def promised_grammar(

@@ -9,10 +9,10 @@ from typing import TypeVar
 from schemas.control import ModelCard
 from schemas.conversation import Conversation, Unseal
 from schemas.frames import TurnRequest
-from services.guides.promises import GRAMMAR, promises
+from services.guides.promises import GRAMMAR
 from services.ledger.recall import Ledger
 from services.preprocessor.fingerprints import Fingerprints
-from services.preprocessor.guide import TurnGuide, call_rule, turn_guide
+from services.preprocessor.guide import Guided, TurnGuide, enforcement, turn_guide
 from services.preprocessor.ledger_reader import (
     NO_LEDGER_READER,
     LedgerReader,
@@ -128,20 +128,10 @@ class Preparation:
 
     async def _guide(self, request: TurnRequest, prompt: LimitedPrompt) -> TurnGuide:
         conversation = request.conversation
-        rule = call_rule(conversation, self._guide_calls)
-        can_guide = [GRAMMAR in card.features for card in self._workers()]
-        with_grammar = any(can_guide) and bool(rule or promises(conversation))
-        guide = partial(
-            turn_guide,
-            conversation,
-            prompt,
-            self.setup,
-            with_grammar=with_grammar,
-            rule=rule,
-            # Some engines start a grammar at the first token that they decode.
-            covers_turn=all(can_guide) and not request.resume,
-        )
-        return await self.threads.run(guide) if with_grammar else guide()
+        engines = [GRAMMAR in card.features for card in self._workers()]
+        how = enforcement(conversation, self._guide_calls, engines, resumed=bool(request.resume))
+        guide = partial(turn_guide, conversation, prompt, self.setup, how)
+        return await self.threads.run(guide) if isinstance(how, Guided) else guide()
 
     def _features(self) -> Collection[str]:
         """The features that all engines have."""

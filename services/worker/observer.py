@@ -87,6 +87,10 @@ class WorkerObserver:
         """Logs the exception that is being handled, which a request has raised."""
         self._log.exception("worker.request_failed", turn=turn)
 
+    def grammar_refused(self, turn: str, error: TurnwireError) -> None:
+        """Logs that a turn runs without the grammar of the operator's rule for calls."""
+        self._log.warning("worker.grammar_refused", turn=turn, error=str(error))
+
     def prefill_failed(self, turn: str, error: TurnwireError) -> None:
         """Logs the error of a prefill without a turn."""
         self._log.info("worker.prefill_failed", turn=turn, error=str(error))

@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from schemas import errors
 from schemas.errors import TurnwireError
 from schemas.frames import GenerateRequest
@@ -92,6 +94,15 @@ class TurnOpener:
             decoding.fail(errors.EngineFailed(f"the turn could not be opened again: {name}"))
 
     def _open_in_engine(self, decoding: Decoding, start: DecodingStart) -> None:
+        try:
+            self._open_guided(decoding, start)
+        except errors.Invalid as refusal:
+            if not start.first.grammar or not start.request.optional_grammar:
+                raise
+            self._observer.grammar_refused(start.request.turn, refusal)
+            self._open_guided(decoding, replace(start, first=replace(start.first, grammar="")))
+
+    def _open_guided(self, decoding: Decoding, start: DecodingStart) -> None:
         sink: Sink = decoding
         if start.counter is not None:
             limit = start.request.sampling.max_tokens or 0

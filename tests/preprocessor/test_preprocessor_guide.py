@@ -23,7 +23,9 @@ from services.families import find_family
 from services.guides.promises import promises
 from services.preprocessor.guide import (
     CallRule,
-    call_rule,
+    Checked,
+    Guided,
+    enforcement,
     promised_grammar,
     thought_budget,
     turn_guide,
@@ -35,6 +37,7 @@ from services.preprocessor.routing.placement import Assignment
 from services.preprocessor.routing.sending import generate_request
 from services.preprocessor.turn_builder import prepare_turn
 from tests.kit.conversations import user
+from tests.kit.every import for_rows
 from tests.kit.model_output import written_call
 
 llguidance: Any = pytest.importorskip("llguidance")
@@ -99,7 +102,7 @@ def test_worker_gets_keys_of_tenant_and_session(setup: ModelSetup) -> None:
         )
         prompt = assemble(conversation, setup)
         request = TurnRequest("t", "f", conversation)
-        guide = turn_guide(conversation, prompt, setup, with_grammar=False)
+        guide = turn_guide(conversation, prompt, setup, Checked())
         turn = prepare_turn(request, prompt, setup, guide)
         return generate_request("m", turn, Assignment("w", "p", None), None, HoldReport())
 
@@ -120,7 +123,7 @@ def test_request_without_promises_has_no_grammar(setup: ModelSetup) -> None:
     ):
         assert not promises(conversation)
         prompt = assemble(conversation, setup)
-        assert turn_guide(conversation, prompt, setup, with_grammar=False).grammar == ""
+        assert turn_guide(conversation, prompt, setup, Checked()).grammar == ""
 
 
 def test_grammar_of_a_forced_call_has_only_allowed_tools(setup: ModelSetup) -> None:
@@ -167,33 +170,56 @@ def test_operators_rule_guides_calls_of_all_tools(setup: ModelSetup) -> None:
         assert not guide.takes(written_call("fetch", any="thing"))
 
 
-def test_rule_is_for_turns_that_may_call(setup: ModelSetup) -> None:
+def test_rule_is_for_turns_that_may_call() -> None:
+    def rule(asked: Conversation, switch: Any) -> str:
+        return enforcement(asked, switch, [], resumed=False).rule
+
     for switch in ("syntax", "schema"):
-        assert call_rule(asked(TOOLS), switch) == switch
-    assert call_rule(asked(TOOLS), "off") == ""
-    assert call_rule(asked([]), "schema") == ""
-    assert call_rule(asked(TOOLS, ToolChoice("none")), "schema") == ""
-    assert call_rule(asked(TOOLS, prompt=RawPrompt(text="x")), "schema") == ""
+        assert rule(asked(TOOLS), switch) == switch
+    assert rule(asked(TOOLS), "off") == ""
+    assert rule(asked([]), "schema") == ""
+    assert rule(asked(TOOLS, ToolChoice("none")), "schema") == ""
+    assert rule(asked(TOOLS, prompt=RawPrompt(text="x")), "schema") == ""
+
+
+FREE = [ToolSpec("f")]
+
+
+@for_rows(
+    [
+        (TOOLS, "off", [True], False, Guided("")),
+        (TOOLS, "schema", [True, False], False, Guided("schema", covers_turn=False)),
+        (TOOLS, "schema", [True], True, Guided("schema", covers_turn=False)),
+        (TOOLS, "schema", [False], False, Checked("schema")),
+        (FREE, "off", [True], False, Checked()),
+        (FREE, "syntax", [True], False, Guided("syntax", is_promised=False)),
+        (FREE, "syntax", [], False, Checked("syntax")),
+    ]
+)
+def test_turn_is_guided_where_an_engine_can(
+    tools: list[ToolSpec], switch: Any, engines: list[bool], resumed: bool, how: Guided | Checked
+) -> None:
+    assert enforcement(asked(tools), switch, engines, resumed=resumed) == how
 
 
 def test_calls_without_a_grammar_are_checked(setup: ModelSetup) -> None:
     conversation = asked(TOOLS)
     prompt = assemble(conversation, setup)
 
-    def checks(setup: ModelSetup = setup, **how: Any) -> str:
-        guide = turn_guide(conversation, prompt, setup, **how)
+    def checks(how: Guided | Checked, setup: ModelSetup = setup) -> str:
+        guide = turn_guide(conversation, prompt, setup, how)
         turn = prepare_turn(TurnRequest("t", "f", conversation), prompt, setup, guide)
         context = msgspec.json.decode(turn.context, type=ParseContext)
         assert context.check_calls == guide.check_calls
         return guide.check_calls
 
-    assert checks(with_grammar=True, rule="schema") == ""
-    assert checks(with_grammar=True) == ""
-    assert checks(with_grammar=False) == ""
-    assert checks(with_grammar=False, rule="syntax") == "syntax"
-    assert checks(with_grammar=True, rule="schema", covers_turn=False) == "schema"
+    assert checks(Guided("schema")) == ""
+    assert checks(Guided()) == ""
+    assert checks(Checked()) == ""
+    assert checks(Checked("syntax")) == "syntax"
+    assert checks(Guided("schema", covers_turn=False)) == "schema"
     unguidable = dataclasses.replace(setup, family=find_family("xlam"))
-    assert checks(unguidable, with_grammar=True, rule="schema") == "schema"
+    assert checks(Guided("schema"), unguidable) == "schema"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from schemas.conversation import Conversation, Sampling
 from schemas.events import PromptImage
 from schemas.frames import ParseContext, TurnRequest, unpack_ids
-from services.preprocessor.guide import turn_guide
+from services.preprocessor.guide import Checked, turn_guide
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import assemble
 from services.preprocessor.turn_builder import prepare_turn
@@ -20,7 +20,7 @@ IMAGES = [PromptImage("ab" * 32, 1, 2)]
 def context(setup: ModelSetup, **sampling: Any) -> ParseContext:
     conversation = Conversation("m", [user("hi")], sampling=Sampling(**sampling))
     prompt = replace(assemble(conversation, setup), images=IMAGES)
-    guide = turn_guide(conversation, prompt, setup, with_grammar=False)
+    guide = turn_guide(conversation, prompt, setup, Checked())
     turn = prepare_turn(TurnRequest("t", "f", conversation), prompt, setup, guide)
     return msgspec.json.decode(turn.context, type=ParseContext)
 

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from schemas.conversation import Sampling
-from schemas.errors import ENGINE_DIED, EngineFailed, ErrorKind
+from schemas.errors import ENGINE_DIED, EngineFailed, ErrorKind, Invalid
 from schemas.events import FinishReason
 from schemas.frames import GenerateReply, PrefillNotice, ThoughtBudget, pack_ids
 from services.runtime.process import Process
@@ -17,9 +17,12 @@ from services.worker.engine import (
     BlocksStored,
     EngineDelta,
     EngineDied,
+    EngineRequest,
     GroupStored,
+    Handle,
     KvEvent,
     LayerGroup,
+    Sink,
 )
 from services.worker.kv.judge import MOST_WRONG
 from services.worker.retention import MIN_TOKENS
@@ -199,6 +202,30 @@ async def test_turn_continues_in_its_stream_after_an_ended_thought(trial: Trial)
     assert {entry.cached for entry in entries} <= {None, 0}, (
         "the cached part of the prompt, not of the turn so far"
     )
+
+
+class GrammarlessEngine(HeldEngine):
+    """Says that it has grammars, and refuses each."""
+
+    def open(self, request: EngineRequest, sink: Sink) -> Handle:
+        self.refuses = Invalid("the tools cannot be kept to") if request.grammar else None
+        return super().open(request, sink)
+
+
+async def test_turn_runs_without_a_refused_grammar_unless_something_is_promised(
+    idle: Trial,
+) -> None:
+    idle.engine = GrammarlessEngine()
+    idle.engine.features |= {"grammar"}
+    await idle.start(idle.engine, await idle.engine.start())
+    promised = await idle.generate("promised", None, grammar="start: x")
+    assert promised.error is not None
+    assert promised.error.kind is ErrorKind.INVALID
+    free = await idle.generate("free", None, grammar="start: x", optional_grammar=True)
+    assert free.error is None
+    idle.engine.open_turns["free.1"].put(EngineDelta([11], finish=FinishReason.STOP, stop_id=2))
+    await idle.end_of("free")
+    assert idle.ids("free") == [11]
 
 
 async def test_turn_that_fails_at_its_budget_is_not_continued(trial: Trial) -> None:

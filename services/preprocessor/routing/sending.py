@@ -199,6 +199,7 @@ def generate_request(
         session=tenant_key(request.conversation, client.session),
         guided=turn.output_format,
         grammar=turn.guide.grammar,
+        optional_grammar=turn.guide.optional_grammar,
         thought_budget=turn.guide.thought_budget,
         trace=request.trace,
         reused=prompt.encoded.reused,

@@ -16,9 +16,9 @@ from schemas.errors import Invalid
 from services.guides.writer import SPACING
 from services.worker.engine import EngineRequest
 
-_COMPILED = 16
-"""Grammars of turns that are kept. Compiling one for 30 tools takes 6 to 25 ms, in which no turn of
-the engine decodes; copying takes 10 us."""
+_COMPILED = 32
+"""Grammars of turns that are kept, each of up to 4 MiB. Compiling one for 30 tools takes 6 to
+25 ms, in which no turn of the engine decodes; copying takes 10 us."""
 
 
 class Guide:
