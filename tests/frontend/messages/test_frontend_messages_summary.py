@@ -165,6 +165,11 @@ async def test_block_has_the_changes_of_tools_that_hold_at_the_end() -> None:
     assert names == {"look": False, "late": False, "gone": False, "new": False}
 
 
+BOTH_CALLS = [
+    USER,
+    assistant(tool_use("toolu_1"), tool_use("toolu_2")),
+    user(tool_result("toolu_1")),
+]
 LAST_CALL = [USER, assistant(tool_use())]
 REFUSED: list[tuple[str, str | None, Json]] = [
     ("context_management: cannot be used", None, messages(context_management={"edits": []})),
@@ -186,6 +191,7 @@ REFUSED: list[tuple[str, str | None, Json]] = [
         messages(message("system", "Be kind.")),
     ),
     ("compaction: the last", "compaction_incomplete_turn", messages(*LAST_CALL)),
+    ("compaction: the last", "compaction_incomplete_turn", messages(*BOTH_CALLS)),
     (
         "compaction: the last",
         "compaction_incomplete_turn",
@@ -209,11 +215,18 @@ async def test_finished_turns_of_all_kinds_are_summarized() -> None:
     ends: list[list[Json]] = [
         [USER, assistant("Done. ")],
         [USER, assistant(tool_use()), user(tool_result())],
+        [*BOTH_CALLS[:2], user(tool_result("toolu_2"), tool_result("toolu_1"))],
         [USER, assistant("So."), changes(removal("look"))],
     ]
     async with serving(in_turn(*[SUMMARY] * len(ends))) as served:
         for history in ends:
             await summarized(served, *history, tools=[tool()])
+
+
+async def test_kind_of_compaction_is_required() -> None:
+    async with serving() as served:
+        expected = "compaction: Unable to extract tag using discriminator 'type'"
+        assert (await error(served, USER, compaction={}))[0] == expected
 
 
 async def test_counting_ignores_the_field() -> None:
@@ -236,7 +249,8 @@ async def test_block_that_was_changed_or_moved_is_refused() -> None:
         def altered(**members: Any) -> Json:
             return assistant(good | members)
 
-        assert await fault(altered(content="Tea."), USER) == "compaction_content_mismatch"
+        for content in ("Tea.", None):
+            assert await fault(altered(content=content), USER) == "compaction_content_mismatch"
         assert await fault(altered(tool_changes=[]), USER) == "compaction_tool_changes_mismatch"
         signature = good["signature"][:-1] + ("0" if good["signature"][-1] != "0" else "1")
         assert await fault(altered(signature=signature), USER) == "compaction_signature_invalid"

@@ -33,7 +33,7 @@ class MessagesHistoryReader(CallHistory):
         self._hosted: list[tuple[Result, int]] = []
         """Results of tools that this server ran, and the number of messages before each."""
         self.compactions: list[LocatedBlock] = []
-        """The compaction blocks with content."""
+        """The compaction blocks with content or a signature."""
         self._first_path = ""
         """The place of the conversation's first block."""
 
@@ -174,10 +174,11 @@ class MessagesHistoryReader(CallHistory):
         )
 
     def _add_compaction(self, block: wire.CompactionBlock, field_path: str) -> None:
+        if block.content or block.signature:
+            is_first = field_path == self._first_path
+            self.compactions.append(LocatedBlock(field_path, is_first, block))
         if not block.content:
             return
-        is_first = field_path == self._first_path
-        self.compactions.append(LocatedBlock(field_path, is_first, block))
         self.messages = [Message("user", [Text(block.content)])]
         self._hosted.clear()
         self.tools.compact(block.tool_changes or [], field_path)

@@ -89,14 +89,12 @@ class MessagesRequest(Struct, frozen=True):
         return MessageCollector(self._stream(answer), answer)
 
     def _stream(self, answer: AnswerInfo) -> MessagesStream:
-        make: type[MessagesStream] = MessagesStream
-        if self.pausing:
-            make = CompactionStream
+        if self.summary is not None:
+            return SummaryStream(answer, self.summary)
         applied_edits = None
         if self.edits is not None:
             applied_edits = self.edits.applied
-        if self.summary is not None:
-            return SummaryStream(answer, self.summary)
+        make = CompactionStream if self.pausing else MessagesStream
         return make(
             answer,
             omit_thinking=self.conversation.thinking.display == "omitted",

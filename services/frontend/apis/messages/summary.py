@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from schemas.conversation import Call, Conversation
+from schemas.conversation import Call, Conversation, Message, Result
 from schemas.errors import Invalid
 from services.frontend.apis.messages import wire, wire_answers
 from services.frontend.apis.messages.tools import ToolChange
@@ -124,13 +124,24 @@ def _check_messages(conversation: Conversation) -> None:
             param="messages",
             code="compaction_nothing_to_summarize",
         )
-    if any(isinstance(part, Call) for part in messages[-1].parts):
+    if _has_open_call(messages):
         raise Invalid(
             "compaction: the last `assistant` turn has tool calls without results. Send the "
             "results, then compact.",
             param="messages",
             code="compaction_incomplete_turn",
         )
+
+
+def _has_open_call(messages: Sequence[Message]) -> bool:
+    """Whether the conversation ends in calls, or in the results of some of them."""
+    answered: set[str] = set()
+    for message in reversed(messages):
+        if message.role != "tool":
+            calls = {part.call_id for part in message.parts if isinstance(part, Call)}
+            return not calls <= answered
+        answered |= {part.call_id for part in message.parts if isinstance(part, Result)}
+    return False
 
 
 def _net_changes(

@@ -20,8 +20,6 @@ from services.runtime.observability.telemetry import FilteringBoundLogger
 
 MAX_REPLIES = 10_000
 """The most replies of one thread. Agents make one for each tool call."""
-COLLECT_FROM = 256
-"""The number of events that are collected at once: their deltas are joined."""
 
 
 class Threads:
@@ -97,7 +95,7 @@ class Threads:
 
     async def _conflict(self, holder: str, tenant: str | None) -> Invalid:
         """The error for a reply that another one continues. `holder`: its id."""
-        if await self._store.get(StoredReply, holder, tenant, wait=False) is None:
+        if await self._store.get(StoredReply, holder, tenant) is None:
             return Invalid(
                 "Another request is already continuing the requested `previous_message_id`.",
                 param=PREVIOUS,
@@ -126,7 +124,7 @@ class ReplyStream(Renderer):
         self._turn = turn
         self._stream = request.renderer(info)
         self._collector = request.collector(info)
-        self._uncollected: list[TurnEvent] = []
+        self._events: list[TurnEvent] = []
         self._threads = threads
         self._context = context
 
@@ -137,12 +135,9 @@ class ReplyStream(Renderer):
 
     @override
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
-        self._uncollected += events
-        has_ended = isinstance(events[-1], Finish)
-        if has_ended or len(self._uncollected) >= COLLECT_FROM:
-            self._collector.events(self._uncollected)
-            self._uncollected.clear()
-        if has_ended:
+        self._events += events
+        if isinstance(events[-1], Finish):
+            self._collector.events(self._events)
             self._threads.keep(self._turn, self._collector, self._context)
         return self._stream.events(events, choice)
 

@@ -409,9 +409,10 @@ class Diagnostics(Struct):
     previous_message_id: str | None = None
 
 
-class Summarize(Struct, tag="summarize"):
+class Summarize(Struct):
     """The answer is only a summary of the conversation."""
 
+    type: Literal["summarize"]
     instructions: str | None = None
 
 
