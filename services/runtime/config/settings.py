@@ -326,7 +326,7 @@ class FrontendConfig(ResponseStoreConfig, ImageStoreConfig, RolloutStoreConfig, 
     """Let the model fetch literal private addresses and local names."""
     defer_tools: Count | None = None
     """Tools at the start of the prompt of a request that has more, and no search of its own: the
-    model finds the others by a search, which clients do not see (docs/hosted-tools.md); default: no
+    model finds the others by a search, which clients do not see (docs/tool-search.md); default: no
     limit."""
 
     def __post_init__(self) -> None:
