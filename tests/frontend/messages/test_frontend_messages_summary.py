@@ -160,6 +160,7 @@ async def test_block_has_the_changes_of_tools_that_hold_at_the_end() -> None:
         following = [sent(first), user("On."), changes(addition("gone"))]
         second = await summarized(served, *following, tools=tools)
         assert second.content[0].to_dict()["tool_changes"] == [*found[1:], addition("gone")]
+        assert "gone" in {spec.name for spec in gateway.conversations[1].tools}
         await summarized(served, sent(second), USER, tools=tools, compaction=None)
     names = {spec.name: spec.deferred for spec in gateway.conversations[-1].tools}
     assert names == {"look": False, "late": False, "gone": False, "new": False}

@@ -392,8 +392,7 @@ class Messages(Dialect):
         check_blocks(history.compactions, has_compact_edit=compact_edit is not None)
         if request.compaction is None or counting:
             return parsed
-        names = {tool.name for tool in declared.specs}
-        summary = read_summary_request(request, conversation, names)
+        summary = read_summary_request(request, conversation, history.tools.changes)
         return replace(parsed, conversation=summary.conversation(conversation), summary=summary)
 
     def count_answer(self, request: MessagesRequest, tokens: int) -> wire_answers.MessagesTokens:

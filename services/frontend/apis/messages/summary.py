@@ -7,7 +7,7 @@ may write any message.
 """
 
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -53,18 +53,18 @@ class LocatedBlock(Struct, frozen=True):
 
 
 def read_summary_request(
-    request: wire.MessagesBody, conversation: Conversation, declared: Collection[str]
+    request: wire.MessagesBody, conversation: Conversation, tool_changes: list[ToolChange]
 ) -> SummaryRequest:
     """Reads the request for a summary. Raises Invalid.
 
-    `request`: one with `compaction`. `declared`: the names of its tools.
+    `request`: one with `compaction`. `tool_changes`: see `SummaryRequest`.
     """
     _check_fields(request)
     _check_messages(conversation)
     instructions = None
     if request.compaction is not None:
         instructions = (request.compaction.instructions or "").strip() or None
-    return SummaryRequest(instructions, _net_changes(request.messages, declared))
+    return SummaryRequest(instructions, tool_changes)
 
 
 def check_blocks(blocks: Sequence[LocatedBlock], *, has_compact_edit: bool) -> None:
@@ -142,48 +142,6 @@ def _has_open_call(messages: Sequence[Message]) -> bool:
             return not calls <= answered
         answered |= {part.call_id for part in message.parts if isinstance(part, Result)}
     return False
-
-
-def _net_changes(
-    messages: Sequence[wire.MessagesMessage], declared: Collection[str]
-) -> list[ToolChange]:
-    """The changes of tools that hold at the end, one for each tool."""
-    latest: dict[str, ToolChange] = {}
-    definitions: dict[str, ToolChange] = {}
-    for block in _change_blocks(messages):
-        if isinstance(block, wire.CompactionBlock):  # its changes follow
-            latest.clear()
-            definitions.clear()
-            continue
-        name = _name(block)
-        if name is None:
-            continue
-        if isinstance(block.tool, wire.ToolDefinition):
-            definitions[name] = block
-        latest.pop(name, None)  # the order is that of the last changes
-        latest[name] = block
-
-    changes: list[ToolChange] = []
-    for name, block in latest.items():
-        if isinstance(block, wire.ToolAdditionBlock):
-            changes.append(definitions.get(name, block))
-        elif name in declared:
-            changes.append(block)
-    return changes
-
-
-def _change_blocks(
-    messages: Sequence[wire.MessagesMessage],
-) -> Iterator[ToolChange | wire.CompactionBlock]:
-    """The changes of tools in messages; those of a compaction follow its block."""
-    for message in messages:
-        if isinstance(message.content, list):
-            for block in message.content:
-                if isinstance(block, wire.ToolAdditionBlock | wire.ToolRemovalBlock):
-                    yield block
-                elif isinstance(block, wire.CompactionBlock) and block.content:
-                    yield block
-                    yield from block.tool_changes or ()
 
 
 def _name(change: ToolChange) -> str | None:

@@ -290,6 +290,11 @@ class ToolSet:
         self._by_name = {spec.name: spec for spec in self._declared}
         self._listed = sum(not spec.deferred for spec in self._declared)
         """The number of tools in the prompt's head."""
+        self._removed: dict[str, ToolSpec] = {}
+        """The tools that a compaction withdrew: the prompt does not describe them."""
+        self._changes: dict[str, ToolChange] = {}
+        """The latest change of each tool, in order."""
+        self._definitions: dict[str, ToolChange] = {}
 
     @property
     def specs(self) -> list[ToolSpec]:
@@ -305,6 +310,16 @@ class ToolSet:
     def offered(self) -> list[ToolSpec]:
         """The tools that may be called at the end of the conversation."""
         return [spec for spec in self.specs if spec.name not in self._withdrawn]
+
+    @property
+    def changes(self) -> list[ToolChange]:
+        """The changes that take the request's tools to those at the end of the conversation."""
+        declared = {spec.name for spec in self._declared}
+        return [
+            change
+            for name, change in self._changes.items()
+            if name in declared or isinstance(change, wire.ToolAdditionBlock)
+        ]
 
     def change(self, block: ToolChange, field_path: str) -> list[Text]:
         """Applies a change, and returns the text that describes it. Raises Invalid for an invalid
@@ -338,22 +353,33 @@ class ToolSet:
             if spec is not None and isinstance(block, wire.ToolAdditionBlock):
                 self._put(replace(spec, deferred=False))
             elif spec is not None:
-                del self._by_name[spec.name]
+                self._removed[spec.name] = self._by_name.pop(spec.name)
                 self._listed -= not spec.deferred
 
     def _find_change(self, block: ToolChange, field_path: str) -> ToolSpec | None:
+        """Finds the tool of a change, and notes the change."""
         changed = block.tool
+        found = None
         if isinstance(changed, wire.ToolDefinition):
             if (changed.definition.type or CUSTOM).startswith(HOSTED):
                 return None
-            added = replace(
+            found = replace(
                 spec(changed.definition, f"{field_path}.tool.definition"), deferred=True
             )
-            self._put(added)
-            return added
-        if isinstance(changed, wire.NamedTool):
-            return self._by_name.get(changed.name)
-        return None
+            self._put(found)
+            self._definitions[found.name] = block
+        elif isinstance(changed, wire.NamedTool):
+            name = changed.name
+            found = self._by_name.get(name)
+            if isinstance(block, wire.ToolAdditionBlock):
+                if found is None and name in self._removed:
+                    found = replace(self._removed[name], deferred=True)
+                    self._put(found)
+                block = self._definitions.get(name, block)
+        if found is not None:
+            self._changes.pop(found.name, None)  # the order is that of the latest changes
+            self._changes[found.name] = block
+        return found
 
     def _put(self, spec: ToolSpec) -> None:
         former = self._by_name.get(spec.name)
