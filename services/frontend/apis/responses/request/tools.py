@@ -139,9 +139,10 @@ class RequestTools(Struct):
     def shown(self, call: Call) -> Call:
         """A call under the name that the model sees, if that is an alias. OpenAI's servers put a
         function that a search found into a namespace of its own name."""
-        rendered = rendered_name(call.name, call.namespace)
-        if call.namespace == call.name in self.specs and rendered not in self.specs:
-            return replace(call, namespace=None)
+        if call.namespace == call.name:
+            is_known = rendered_name(call.name, call.namespace) in self.specs
+            if call.name in self.specs and not is_known:
+                return replace(call, namespace=None)
         alias = self.aliases.get((call.name, call.namespace))
         return call if alias is None else replace(call, name=alias, namespace=None)
 
