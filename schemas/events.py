@@ -346,7 +346,7 @@ class Interrupted(Struct, frozen=True, omit_defaults=True, tag="interrupted", ta
     """Characters in `block`. A receiver that has shown more cannot continue from here."""
     broken_call: BrokenCall | None = None
     """None: the worker died."""
-    rest: "list[TurnEvent]" = []
+    rest: "list[LoggedEvent]" = []
     """What the client gets if a broken call cannot be decoded again: the events from `block` and
     `offset` on, with the call as it is and the end of the turn. Empty: they are too long."""
 
@@ -359,18 +359,8 @@ class Interrupted(Struct, frozen=True, omit_defaults=True, tag="interrupted", ta
 BlockEvent: TypeAlias = BlockStart | Delta | BlockStop
 EventInBlock: TypeAlias = BlockEvent | Dispatch
 LastEvent: TypeAlias = Finish | Failed
-TurnEvent: TypeAlias = (
-    Prepared
-    | OutputTokens
-    | BlockStart
-    | Delta
-    | Dispatch
-    | BlockStop
-    | HostedResults
-    | Finish
-    | Failed
-    | Interrupted
-)
+LoggedEvent: TypeAlias = OutputTokens | EventInBlock | LastEvent | Interrupted
+TurnEvent: TypeAlias = Prepared | HostedResults | LoggedEvent
 
 
 def failure_of(event: TurnEvent) -> ErrorInfo | None:

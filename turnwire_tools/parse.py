@@ -12,13 +12,13 @@ import msgspec
 from cyclopts import Parameter
 
 from schemas.conversation import ToolSpec
-from schemas.events import FinishReason
+from schemas.events import FinishReason, LoggedEvent
 from services.cli.common import UsageError
 from services.cli.registry import Command
 from services.families import open_parser
 from services.families.response_template import template_name
 from services.runtime.config import Count
-from services.runtime.streams.turn_log import LoggedEvent, TurnLog, with_dispatches
+from services.runtime.streams.turn_log import TurnLog, with_dispatches
 from turnwire_tools.tap import bus_view
 
 

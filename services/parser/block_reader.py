@@ -1,7 +1,7 @@
 """Reads the text of a turn into the blocks of its log, and counts the tokens of its reasoning.
 Pure."""
 
-from schemas.events import BlockEvent, BlockStart, BlockStop, FinishReason
+from schemas.events import BlockEvent, BlockStop, FinishReason
 from services.families import TurnParser
 from services.families.grammar.scanner import escaped
 from services.parser.checked_calls import CallState, FirstCall
@@ -17,6 +17,7 @@ class BlockReader:
         "_builder",
         "_counted",
         "_stream",
+        "broken_call",
         "calls",
         "cut",
         "ends",
@@ -30,13 +31,14 @@ class BlockReader:
         self._stream = stream
         self.parser = parser
         self._builder = builder
+        self.calls = builder.calls
         self.first_call: FirstCall | None = None
-        """The first call, while it may be decoded again."""
+        """The first call, while it may still be decoded again."""
+        self.broken_call: FirstCall | None = None
+        """The first call, if it is decoded again: this attempt ends."""
         context = stream.context
         if context.check_calls and context.broken_call is None:
-            self.first_call = FirstCall(stream, parser)
-        self.calls: dict[int, str] = {}
-        """For each call that has begun, its block and tool."""
+            self.first_call = FirstCall(stream, parser, builder.calls)
         self.open_calls = 0
         """The number of calls that had no end when the engine ended the turn."""
         self.cut: FinishReason | None = None
@@ -51,11 +53,6 @@ class BlockReader:
     def stop_string(self) -> str | None:
         """The stop string that has cut the turn."""
         return self._builder.stop_string
-
-    @property
-    def has_broken_call(self) -> bool:
-        """Whether this attempt must end, because a call is decoded again."""
-        return self.first_call is not None and self.first_call.state is CallState.BROKEN
 
     def read(self, text: str) -> None:
         """Reads text, up to the end of the last token's."""
@@ -137,14 +134,15 @@ class BlockReader:
         for event in events:
             if isinstance(event, BlockStop):
                 self.ends.append(len(self._stream.ids))
-            elif isinstance(event, BlockStart) and event.kind == "tool_use":
-                self.calls[event.block] = event.name or ""
         call = self.first_call
-        if call is not None:
-            call.before_events(events)
-        self._builder.add(events, self.reasoning_tokens)
-        self.cut = self._builder.cut
-        if call is not None:
-            call.after_events(events, reason)
+        if call is None:
+            self._builder.add(events, self.reasoning_tokens)
+        else:
+            place = self._stream.log.end
+            self._builder.add(events, self.reasoning_tokens)
+            call.check(events, place, reason)
             if call.state is CallState.SENT:
                 self.first_call = None
+            elif call.state is CallState.BROKEN:
+                self.broken_call = call
+        self.cut = self._builder.cut

@@ -4,13 +4,12 @@ A turn with `ParseContext.check_calls` has a `FirstCall`. Nothing of a broken ca
 decoding can begin again before its opener.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 
 import msgspec
 
-from schemas.events import BlockEvent, BlockStart, BlockStop, BrokenCallCause, FinishReason
-from schemas.frames import ParseContext
+from schemas.events import BlockEvent, BrokenCallCause, FinishReason
 from services.families import TurnParser
 from services.families.argument_types import fits
 from services.parser.turn_stream import TurnStream
@@ -19,14 +18,14 @@ from services.parser.turn_stream import TurnStream
 class CallState(Enum):
     """The state of a turn's first call.
 
-    | state   | what the log lets out    | next                                                |
-    |---------|--------------------------|-----------------------------------------------------|
-    | AWAITED | all                      | HELD: the call begins, or is given up as text       |
-    | HELD    | all before the call      | SENT: the call is good, or another one has no room, |
-    |         |                          | or the turn ends in it; BROKEN: the call is broken  |
-    | BROKEN  | all before the call      | none: the attempt ends here, and is made again      |
-    | SENT    | all; nothing is held any | none: a client may run the call, so no later one is |
-    |         | more                     | decoded again                                       |
+    | state   | what can be read of the log | next                                             |
+    |---------|-----------------------------|--------------------------------------------------|
+    | AWAITED | all                         | HELD: the call begins, or is given up as text    |
+    | HELD    | all before the call         | SENT: it is whole and good, or another has no    |
+    |         |                             | room, or the turn ends; BROKEN: it is broken     |
+    | BROKEN  | all before the call         | none: another attempt decodes the call again     |
+    | SENT    | all                         | none: a client may run the call, so nothing that |
+    |         |                             | follows is decoded again                         |
     """
 
     AWAITED = "awaited"
@@ -36,17 +35,16 @@ class CallState(Enum):
 
 
 class FirstCall:
-    """The first call of a turn. For each piece of text, `before_text` is called, then
-    `before_events` with the events made of it, and `after_events` once they are in the log."""
+    """The first call of a turn. For each piece of text, `before_text` is called before it is
+    parsed, and `check` once its events are in the log."""
 
-    __slots__ = ("_log", "_name", "_parser", "_stream", "cause", "kept", "state")
+    __slots__ = ("_calls", "_parser", "_stream", "cause", "kept", "state")
 
-    def __init__(self, stream: TurnStream, parser: TurnParser) -> None:
+    def __init__(self, stream: TurnStream, parser: TurnParser, calls: Mapping[int, str]) -> None:
+        """`calls`: the block and tool of each call in the log, also of those that begin later."""
         self._stream = stream
-        self._log = stream.log
         self._parser = parser
-        self._name = ""
-        """The tool, once the call has begun."""
+        self._calls = calls
         self.state = CallState.AWAITED
         self.cause: BrokenCallCause = "unreadable"
         """Why the call is broken; meaningful if it is."""
@@ -62,37 +60,31 @@ class FirstCall:
         if self._stream.context.logprobs is None and self._parser.is_outside_calls:
             self.kept = max(self.kept, tokens)
 
-    def before_events(self, events: Sequence[BlockEvent]) -> None:
-        """Holds events back that are added to the log next, if the call is among them."""
-        if self.state is CallState.AWAITED and (self._is_given_up or any(map(_tool, events))):
-            self.state = CallState.HELD
-            self._log.hold()
-
-    def after_events(self, events: Sequence[BlockEvent], end: FinishReason | None) -> None:
-        """Checks the call, if it is among these events, which are in the log. `end`: why the turn
-        has ended; a call that was cut off is not broken."""
-        if self.state is CallState.AWAITED and events:
-            self.kept = len(self._stream.ids)
+    def check(
+        self, events: Sequence[BlockEvent], place: tuple[int, int], end: FinishReason | None
+    ) -> None:
+        """Checks the call. `events`: the newest, which were added to the log at `place`; `end`: why
+        the turn has ended. A call that was cut off is not broken."""
+        stream = self._stream
+        is_given_up = self._parser.broken_calls > 0
+        if self.state is CallState.AWAITED:
+            if self._calls or is_given_up:
+                self.state = CallState.HELD
+                stream.log.hold(place)
+            elif events:
+                self.kept = len(stream.ids)
         if self.state is not CallState.HELD:
             return
-        for event in events:
-            if isinstance(event, BlockStart):
-                self._name = _tool(event)
-                if self._name and not is_tool(self._stream.context, self._name):
-                    self._break("unknown_tool")
-                    return
-            elif isinstance(event, BlockStop) and event.complete and self._name:
-                if has_wrong_arguments(self._stream, self._parser, event.block, self._name):
-                    self._break("schema")
-                else:
-                    self._send()
+        for block, name in self._calls.items():
+            cause = fault_of(stream, self._parser, block, name)
+            if cause is not None:
+                self._break(cause)
                 return
-        if self._is_given_up and end in (None, FinishReason.STOP):
+            if stream.log.is_whole(block):
+                self._send()
+                return
+        if is_given_up and end in (None, FinishReason.STOP):
             self._break("unreadable" if end is None else "unfinished")
-
-    @property
-    def _is_given_up(self) -> bool:
-        return self._parser.broken_calls > 0
 
     def _break(self, cause: BrokenCallCause) -> None:
         used = len(self._stream.ids)
@@ -105,28 +97,21 @@ class FirstCall:
 
     def _send(self) -> None:
         self.state = CallState.SENT
-        self._log.release()
+        self._stream.log.release()
 
 
-def _tool(event: BlockEvent) -> str:
-    """Returns the tool of a call that begins; "" for any other event."""
-    if isinstance(event, BlockStart) and event.kind == "tool_use":
-        return event.name or ""
-    return ""
-
-
-def is_tool(context: ParseContext, name: str) -> bool:
-    """Returns whether a turn may call this tool."""
-    return name in (context.allowed or [tool.name for tool in context.tools])
-
-
-def has_wrong_arguments(stream: TurnStream, parser: TurnParser, block: int, name: str) -> bool:
-    """Returns whether the arguments of a whole call lack what its tool requires. They are checked
-    in turns with the rule `schema`."""
-    if stream.context.check_calls != "schema":
-        return False
+def fault_of(
+    stream: TurnStream, parser: TurnParser, block: int, name: str
+) -> BrokenCallCause | None:
+    """Returns why no tool can run a call that its parser can read. The arguments of a whole one are
+    checked in turns with the rule `schema`."""
+    context = stream.context
+    if name not in (context.allowed or parser.tools):
+        return "unknown_tool"
+    if context.check_calls != "schema" or not stream.log.is_whole(block):
+        return None
     try:
         arguments = msgspec.json.decode(stream.log.text(block))
     except (ValueError, RecursionError):  # JSON that only this decoder refuses
-        return False
-    return not fits(arguments, parser.tools.schema(name))
+        return None
+    return None if fits(arguments, parser.tools.schema(name)) else "schema"

@@ -24,6 +24,8 @@ class EventBuilder:
         self._allowed = frozenset(context.allowed)
         self._text = SearchedText(context, log)
         """The text blocks, for a request with stop strings."""
+        self.calls: dict[int, str] = {}
+        """The tool of each call, by its block, also of barred ones."""
         self.cut: FinishReason | None = None
         """Why the turn has ended before the engine's end."""
         self.stop_string: str | None = None
@@ -66,9 +68,14 @@ class EventBuilder:
             self._text.open(event)
         elif event.kind != "tool_use":
             self._log.append(event)
-        elif self._allowed and event.name not in self._allowed:
+        else:
+            self._start_call(event, event.name or "")
+
+    def _start_call(self, event: BlockStart, name: str) -> None:
+        self.calls[event.block] = name
+        if self._allowed and name not in self._allowed:
             self._log.append(BlockStart(event.block, "text"))
-            self._log.add(f"{event.name}(")
+            self._log.add(f"{name}(")
             self._suffix = ")"
         else:
             id = call_id(self._turn, event.block)

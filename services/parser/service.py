@@ -128,7 +128,7 @@ class Parser(Service, FrameSource):
         cut = parse.blocks.cut
         if cut is FinishReason.STOP_STRING:
             self._closed.cancel(Cancel(stream.turn, stream.attempt, "stop_string"))
-        elif cut is not None or parse.blocks.has_broken_call:
+        elif cut is not None or parse.blocks.broken_call is not None:
             self._closed.cancel(Cancel(stream.turn, stream.attempt, "calls"))
 
     def _fail(

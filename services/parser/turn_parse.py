@@ -11,17 +11,17 @@ from msgspec import structs
 
 from schemas.control import StreamPosition
 from schemas.errors import ENGINE_DIED, STREAM_GONE, EngineFailed, ErrorInfo
-from schemas.events import BrokenCall, Failed, Finish, FinishReason, Interrupted, Usage
+from schemas.events import BrokenCall, Failed, Finish, FinishReason, Interrupted, LoggedEvent, Usage
 from schemas.frames import ParseContext, TokenEntry, TokenFinish, pack_ids
 from services.families import Family, TurnParser, open_parser
 from services.families.grammar.scanner import BlockWriter, Scanner
 from services.parser.block_reader import BlockReader
+from services.parser.checked_calls import FirstCall
 from services.parser.event_builder import EventBuilder
 from services.parser.fast_path import NO_FAST_PATH, FastPath, NoFastPath
 from services.parser.trace import ReportedLogprobs, logprobs_of_each, token_logprob
 from services.parser.turn_stream import TurnStream
 from services.runtime.storage.seal import Sealer
-from services.runtime.streams.turn_log import LoggedEvent
 from services.tokenization.detokenizer import Vocabulary
 
 _STOPPED: Final = EngineFailed("the worker stopped before the turn was done").info
@@ -102,7 +102,7 @@ class TurnParse:
     def enter_fast_path(self) -> None:
         """Enters the fast path if the turn is in a plain stretch. To be called when all events were
         read."""
-        if not self._may_skip or self.ended or self.stream.log.is_held:
+        if not self._may_skip or self.ended or self.stream.log.held is not None:
             return
         scanner = self.blocks.parser.scanner
         stretches = self._detokenizer.stretches
@@ -124,7 +124,6 @@ class TurnParse:
         events."""
         stream = self.stream
         events_before = stream.log.size
-        was_held = stream.log.is_held
         if entry.cached is not None:
             stream.cached = entry.cached
 
@@ -141,12 +140,11 @@ class TurnParse:
                 if call is not None and not self.ended:
                     stream.log.readable_ids = call.kept
 
-        if entry.finish is not None and not (self.ended or self.blocks.has_broken_call):
+        if entry.finish is not None and not (self.ended or self.blocks.broken_call):
             self.finish(entry.finish)
-        if self.blocks.has_broken_call:
-            self._interrupt_call()
-        is_held = was_held and stream.log.is_held
-        return stream.log.size != events_before and not is_held
+        if self.blocks.broken_call is not None:
+            self._interrupt_call(self.blocks.broken_call)
+        return stream.log.size != events_before
 
     def feed(self, ids: Sequence[int], logprobs: Sequence[ReportedLogprobs] = ()) -> None:
         """Takes further tokens. Those after a cut are not counted. `logprobs`: of each token, if
@@ -217,12 +215,10 @@ class TurnParse:
         stream = self.stream
         stream.log.append(Interrupted(stream.worker, pack_ids(stream.ids), error, *stream.log.end))
 
-    def _interrupt_call(self) -> None:
+    def _interrupt_call(self, call: FirstCall) -> None:
         """Ends this attempt after a broken call. The frontend gets the tokens before it, and the
         rest of the turn, for the case that no worker decodes the call again."""
         stream = self.stream
-        call = self.blocks.first_call
-        assert call is not None
         if not self.ended:
             self.blocks.close()
             self._end(FinishReason.STOP)
@@ -232,7 +228,7 @@ class TurnParse:
         rest = stream.log.drop_held(call.kept)
         kept = pack_ids(stream.ids[: call.kept])
         place = stream.log.end
-        stream.log.append(Interrupted(stream.worker, kept, _BROKEN, *place, broken, [*rest]))
+        stream.log.append(Interrupted(stream.worker, kept, _BROKEN, *place, broken, rest))
 
     def fail(self, error: ErrorInfo) -> None:
         """Ends a turn that no process can continue."""
@@ -251,15 +247,16 @@ class TurnParse:
     def _end_if_cut(self) -> bool:
         """Ends the turn if its text has cut it. Returns whether no more tokens are read; none are
         after a broken call, either."""
-        if self.blocks.cut is not None:
-            self._end(self.blocks.cut, stop_string=self.blocks.stop_string)
-        return self.ended or self.blocks.has_broken_call
+        if self.blocks.cut is None:
+            return self.blocks.broken_call is not None
+        self._end(self.blocks.cut, stop_string=self.blocks.stop_string)
+        return True
 
     def _end(
         self, reason: FinishReason, end: TokenFinish = _CUT, stop_string: str | None = None
     ) -> None:
         stream = self.stream
-        if not self.blocks.has_broken_call:
+        if self.blocks.broken_call is None:
             stream.log.release()
         output = len(stream.ids)
         if end.stop_id is not None:

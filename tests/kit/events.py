@@ -12,11 +12,12 @@ from schemas.events import (
     Finish,
     FinishReason,
     HostedResults,
+    LoggedEvent,
     Prepared,
     TurnEvent,
     Usage,
 )
-from services.runtime.streams.turn_log import LoggedEvent, TurnLog, with_dispatches
+from services.runtime.streams.turn_log import TurnLog, with_dispatches
 
 USAGE = Usage(prompt=656, cached=600, output=74, reasoning=12)
 

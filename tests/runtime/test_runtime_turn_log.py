@@ -17,12 +17,13 @@ from schemas.events import (
     Finish,
     FinishReason,
     Interrupted,
+    LoggedEvent,
     OutputTokens,
     TokenLogprob,
     TopLogprob,
     Usage,
 )
-from services.runtime.streams.turn_log import Cursor, LoggedEvent, TurnLog, Verdict
+from services.runtime.streams.turn_log import Cursor, TurnLog, Verdict
 
 KINDS = ("reasoning", "text", "tool_use")
 

@@ -16,9 +16,9 @@ from schemas import events, frames
 from schemas.control import Cancel, Replay
 from schemas.conversation import Conversation
 from schemas.errors import ErrorInfo
-from schemas.events import Failed, Finish
+from schemas.events import Failed, Finish, LoggedEvent
 from services.preprocessor.strip import strip_preamble
-from services.runtime.streams.turn_log import LoggedEvent, Verdict
+from services.runtime.streams.turn_log import Verdict
 from services.tokenization.block_keys import with_images
 from services.tokenization.segments import TokenIds
 from turnwire_tools.inspector import labels

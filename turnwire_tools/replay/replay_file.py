@@ -14,10 +14,9 @@ from msgspec import Struct
 
 from schemas.conversation import Conversation, Sampling, ToolSpec
 from schemas.errors import ErrorInfo
-from schemas.events import FinishReason, Usage
+from schemas.events import FinishReason, LoggedEvent, Usage
 from schemas.frames import ParseContext
 from services.cli.common import UsageError
-from services.runtime.streams.turn_log import LoggedEvent
 from turnwire_tools.clients.answer import APIS, Api, End, Story
 
 VERSION = 1

@@ -13,9 +13,8 @@ import msgspec
 from msgspec.structs import replace
 
 from schemas.conversation import Client, Hints
-from schemas.events import Failed, Finish, Usage
+from schemas.events import Failed, Finish, LoggedEvent, Usage
 from schemas.session import session_digest
-from services.runtime.streams.turn_log import LoggedEvent
 from turnwire_tools.clients.answer import End, Story, story_of
 from turnwire_tools.replay import replay_file
 from turnwire_tools.tap.redaction import redact

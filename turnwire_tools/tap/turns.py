@@ -16,8 +16,8 @@ from msgspec import Struct, field
 from schemas import events, frames
 from schemas.control import Cancel
 from schemas.conversation import Call, Conversation, Text
-from schemas.events import Failed, Finish, FinishReason, corrected
-from services.runtime.streams.turn_log import Cursor, LoggedEvent, TurnLog, Verdict
+from schemas.events import Failed, Finish, FinishReason, LoggedEvent, corrected
+from services.runtime.streams.turn_log import Cursor, TurnLog, Verdict
 from turnwire_tools.replay.replay_file import RecordedEvents, RecordedPrompt, RecordedTokens
 
 MAX_OPEN = 16_384

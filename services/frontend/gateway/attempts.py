@@ -20,7 +20,7 @@ from schemas.errors import (
     raised,
     unexpected,
 )
-from schemas.events import BrokenCall, Finish, Interrupted, Prepared, TurnEvent
+from schemas.events import BrokenCall, Finish, Interrupted, LoggedEvent, Prepared, TurnEvent
 from schemas.session import tenant_key
 from services.frontend.content.image import without_images
 from services.frontend.gateway.catalog import ModelCatalog
@@ -40,7 +40,7 @@ from services.frontend.gateway.turn_table import TurnTable
 from services.frontend.media.image_reader import RequestImages
 from services.runtime.config import FrontendConfig
 from services.runtime.process import Process
-from services.runtime.streams.turn_log import LoggedEvent, Verdict
+from services.runtime.streams.turn_log import Verdict
 
 BOTH_LOST = "the worker and the parser of this turn were lost"
 
@@ -208,12 +208,12 @@ class TurnAttempts:
             self._search_again(turn, error)
 
     def _search_again(
-        self, turn: BusTurn, error: ErrorInfo, rest: Sequence[TurnEvent] = ()
+        self, turn: BusTurn, error: ErrorInfo, rest: Sequence[LoggedEvent] = ()
     ) -> None:
         search = self._continue(turn, error, rest)
         turn.search.task = self._process.spawn(search, f"resume {turn.id}")
 
-    async def _continue(self, turn: BusTurn, error: ErrorInfo, rest: Sequence[TurnEvent]) -> None:
+    async def _continue(self, turn: BusTurn, error: ErrorInfo, rest: Sequence[LoggedEvent]) -> None:
         """Searches for processes that continue a turn. If there are none, the client gets `rest`,
         or else `error`."""
         try:
@@ -231,10 +231,9 @@ class TurnAttempts:
             self._process.log.exception("gateway.search_failed", turn=turn.id)
             self._turns.fail(turn, unexpected(unforeseen))
 
-    def _end_with(self, turn: BusTurn, rest: Sequence[TurnEvent]) -> bool:
+    def _end_with(self, turn: BusTurn, rest: Sequence[LoggedEvent]) -> bool:
         """Ends a turn with the events of an earlier attempt. Returns False if they have no end."""
-        logged = [event for event in rest if isinstance(event, LoggedEvent)]
-        accepted = [turn.cursor.accept(event) for event in logged]
+        accepted = [turn.cursor.accept(event) for event in rest]
         new: list[TurnEvent] = [event for event in accepted if not isinstance(event, Verdict)]
         if not new or not isinstance(new[-1], Finish):
             return False

@@ -24,14 +24,11 @@ from schemas.events import (
     Failed,
     Finish,
     Interrupted,
+    LoggedEvent,
     OutputTokens,
     TokenLogprob,
     WeightsSpan,
     spans_between,
-)
-
-LoggedEvent = (
-    OutputTokens | BlockStart | Delta | Dispatch | BlockStop | Finish | Failed | Interrupted
 )
 
 TOKEN_BYTES = 8
@@ -61,14 +58,6 @@ class Cursor:
         """The version of the weights that decoded the last id that was accepted."""
         self.stopped = True
         self.ended = False
-
-    @staticmethod
-    def at(block: int, length: int, tokens: int) -> "Cursor":
-        """Returns the cursor at a `text_position`, after `tokens` ids."""
-        cursor = Cursor()
-        cursor._move(block, length)
-        cursor.tokens = tokens
-        return cursor
 
     def accept(self, event: LoggedEvent) -> LoggedEvent | Verdict:
         """Returns the new part of `event` and moves the cursor past it, or returns why there is
@@ -174,15 +163,12 @@ class Cursor:
         there."""
         received = (max(position.block, 0), max(position.offset, 0))
         if received <= self.text_position:
-            self._move(*received)
+            block, self.length = received
+            # A receiver without text of a block may lack its start.
+            self.stopped = self.length == 0
+            self.blocks = block if self.stopped else block + 1
         self.tokens = min(self.tokens, max(position.tokens, 0))
         self.ended = False
-
-    def _move(self, block: int, length: int) -> None:
-        self.length = length
-        # A receiver without text of a block may lack its start.
-        self.stopped = length == 0
-        self.blocks = block if self.stopped else block + 1
 
 
 class _Block:
@@ -201,12 +187,16 @@ class _Block:
         self.pieces[:] = ["".join(self.pieces)]
         return self.pieces[0]
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the block has ended and is complete."""
+        return self.stop is not None and self.stop.complete
+
     def dispatch(self) -> Dispatch | None:
         """Returns the `Dispatch` of a complete call; None for any other block, and for a call that
         is too long."""
         start = self.start
-        complete = self.stop is not None and self.stop.complete
-        if start.kind != "tool_use" or not complete or self.length > MAX_DISPATCH:
+        if start.kind != "tool_use" or not self.is_whole or self.length > MAX_DISPATCH:
             return None
         return Dispatch(start.block, start.call_id or "", start.name or "", self.text())
 
@@ -256,10 +246,10 @@ class TurnLog:
 
     __slots__ = (
         "_blocks",
-        "_held",
         "_ids",
         "_logprobs",
         "_weights",
+        "held",
         "readable_ids",
         "size",
         "terminal",
@@ -274,31 +264,28 @@ class TurnLog:
         self.size = 0
         """The number of events that were added."""
         self.terminal: Finish | Failed | Interrupted | None = None
-        self._held: tuple[int, int] | None = None
-        """The place (`Cursor.text_position`) after which events are held back."""
+        self.held: tuple[int, int] | None = None
+        """As for `hold`; None: no events are held back."""
         self.readable_ids: int | None = None
         """How many ids can be read; None: all."""
 
-    @property
-    def is_held(self) -> bool:
-        """Whether the events since `hold` are held back."""
-        return self._held is not None
-
-    def hold(self) -> None:
-        """Holds back the events of blocks that are added from now on."""
-        self._held = self.end
+    def hold(self, place: tuple[int, int]) -> None:
+        """Holds back the events after a place (`Cursor.text_position`)."""
+        self.held = place
 
     def release(self) -> None:
         """Lets all events be read."""
-        self._held = None
+        self.held = None
         self.readable_ids = None
 
     def drop_held(self, ids: int) -> list[LoggedEvent]:
         """Removes the events that are held back, and all output tokens but the first `ids`. Returns
         them, with the last event; or nothing, if they are too long for a frame."""
-        block, length = self._held or self.end
+        block, length = self.held or self.end
         self.release()
-        cursor = Cursor.at(block, length, ids)
+        cursor = Cursor()
+        self.read(cursor)
+        cursor.rewind(StreamPosition("", 0, length, block, ids))
         dropped, room = self.read(cursor, MAX_DISPATCH)
         if length:
             self._blocks[block].cut(length)
@@ -366,7 +353,7 @@ class TurnLog:
         if cursor.tokens < ids:
             out, room = self._read_tokens(cursor, room, ids)
         first = cursor.blocks - (not cursor.stopped)
-        open_block, open_length = self._held or (len(self._blocks), 0)
+        open_block, open_length = self.held or (len(self._blocks), 0)
         for index in range(first, open_block + (open_length > 0)):
             if room <= 0:
                 return out, 0
@@ -378,7 +365,9 @@ class TurnLog:
                 cursor.length = 0
                 cursor.stopped = False
             if cursor.length < length:
-                text = block.text_from(cursor.length, min(room, length - cursor.length))
+                text = block.text_from(cursor.length, room)
+                if index == open_block:
+                    text = text[: length - cursor.length]
                 logprobs = None
                 if block.logprobs:
                     text, logprobs, size = block.logprobs_of(cursor.length, text, room)
@@ -446,6 +435,10 @@ class TurnLog:
     def bounds(self, block: int) -> tuple[BlockStart, BlockStop | None]:
         """Returns the start of a block, and its stop if it has one."""
         return self._blocks[block].start, self._blocks[block].stop
+
+    def is_whole(self, block: int) -> bool:
+        """Returns whether a block has ended and is complete."""
+        return self._blocks[block].is_whole
 
     def dispatch(self, block: int) -> Dispatch | None:
         """Returns the `Dispatch` of a block that is a complete call; None: it is not."""

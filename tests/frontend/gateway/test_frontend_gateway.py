@@ -29,6 +29,7 @@ from schemas.events import (
     Finish,
     FinishReason,
     Interrupted,
+    LoggedEvent,
     Prepared,
     TurnEvent,
     Usage,
@@ -201,7 +202,7 @@ async def test_broken_call_is_decoded_again_on_any_worker(stage: Stage) -> None:
 
 async def test_broken_call_that_no_process_decodes_again_is_sent(stage: Stage) -> None:
     """Its parser has handed over what the client would have got without the second attempt."""
-    rest: list[TurnEvent] = [
+    rest: list[LoggedEvent] = [
         BlockStop(0, length=1),
         BlockStart(1, "tool_use", "run", "c"),
         Delta(1, 0, "{"),
@@ -209,7 +210,7 @@ async def test_broken_call_that_no_process_decodes_again_is_sent(stage: Stage) -
         Finish(FinishReason.STOP, 2, Usage(1, output=9)),
     ]
     died = ErrorInfo(ErrorKind.ENGINE, "broken")
-    nothing: list[TurnEvent] = []
+    nothing: list[LoggedEvent] = []
     for turn, events in (("a", rest), ("b", nothing)):
         before = len(stage.process.bus.requests)
         sink = await stage.open(turn)
