@@ -118,18 +118,19 @@ class Separated(NotationArguments):
     def typed(self, arguments: Sequence[Argument], schema: Mapping[str, Any]) -> str:
         rule = self.writer.rule
         separator = self._separator
-        first = ""  # the arguments from here on, if none is written yet
-        following = ""  # the same, if one is
+        following = ""  # the arguments from here on, after another one
+        begun: list[str] = []  # the same, from each that may be the first
         for argument in reversed(arguments):
             item = f"{self.key(argument.key)} {self._value(argument.types)}"
-            begun = rule(f"{item} {following}")
             if argument.is_required:
-                first = begun
-                following = rule(f"{separator} {begun}")
-            else:
-                first = rule(f"{begun} | {first}") if first else f"{begun}?"
-                following = rule(f"({separator} {item})? {following}")
-        return self._between(self.opener, first, self.closer)
+                begun = []
+            begun.append(rule(f"{item} {following}"))
+            count = "" if argument.is_required else "?"
+            following = rule(f"({separator} {item}){count} {following}")
+        written = f"({' | '.join(begun)})" if begun else ""
+        if begun and not any(argument.is_required for argument in arguments):
+            written += "?"
+        return self._between(self.opener, written, self.closer)
 
     @override
     def free(self, schema: Mapping[str, Any]) -> str:

@@ -88,8 +88,18 @@ def check_random_texts(name: str, count: int, seed: int) -> None:
             assert all(complete for _, _, complete in calls), (text, calls)
 
 
-@for_each(sorted({*guidable()} - UNMENTIONED))
+@for_each(["hermes", "qwen3_coder", "gemma4"])
 def test_text_may_mention_the_marker_of_a_call(name: str) -> None:
+    check_mentions(name)
+
+
+@pytest.mark.slow
+@for_each(sorted({*guidable()} - UNMENTIONED))
+def test_text_of_any_family_may_mention_the_marker_of_a_call(name: str) -> None:
+    check_mentions(name)
+
+
+def check_mentions(name: str) -> None:
     for special in (True, False):
         guided = Guided(name, special=special)
         opening = guided.family.style.call.partition("{name}")[0]

@@ -65,7 +65,7 @@ OWN_NOTATION = {
     *("functiongemma", "gemma4", "lfm2", "llama4_pythonic", "minimax_m3", "olmo3", "pythonic"),
 }
 """Families with types of arguments only, and without grammars for the input of freeform tools."""
-QUICK = ("qwen3_coder", "hermes", "gpt_oss", "kimi_k2", "pythonic", "gemma4", "minimax_m3")
+QUICK = ("qwen3_coder", "gpt_oss", "gemma4")
 HELD = [*QUICK, template_name(json.dumps(OWN["renamed"]))]
 PATCHES = ByteTokenizer(())
 
