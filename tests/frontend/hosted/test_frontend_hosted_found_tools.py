@@ -208,6 +208,16 @@ async def test_counting_sees_the_same_tools() -> None:
     assert [one.tools for one in gateway.counted] == [one.tools for one in gateway.conversations]
 
 
+async def test_search_that_is_not_listed_cannot_be_chosen() -> None:
+    async with serving(in_turn(), FrontendConfig()) as served:
+        asked = responses(tools=[function()], tool_choice=block("tool_search"))
+        reply = await served.post("/v1/responses", asked)
+    assert reply.status == 400
+    assert reply.json["error"]["message"] == (
+        "Tool choice 'tool_search' not found in 'tools' parameter."
+    )
+
+
 SEARCH = block("tool_search")
 CRM = block(
     "namespace",

@@ -171,7 +171,7 @@ def _shape(
     include = request.body.include or ()
     return ResponsesShape(
         names=tools.names,
-        deferred=tools.deferred,
+        namespaces=tools.namespaces,
         echo=request.echo,
         sealed=REASONING_SEALED in include,
         summary=request.reasoning.summary not in (None, "none"),

@@ -14,7 +14,6 @@ from typing_extensions import override
 
 from schemas.events import BlockStop, TokenLogprob, Usage
 from services.frontend.apis.responses import wire_answers, wire_events
-from services.frontend.apis.responses.request.deferred_tools import DeferredTools
 from services.frontend.apis.responses.request.tools import ToolName
 from services.frontend.apis.shared.answer import Plain
 from services.frontend.turns.interfaces import AnswerInfo
@@ -32,8 +31,8 @@ class ResponsesShape(Struct, frozen=True):
 
     names: Mapping[str, ToolName]
     """Tools by their rendered names."""
-    deferred: DeferredTools
-    """The tools that this server searches."""
+    namespaces: Mapping[str, str]
+    """The descriptions of the namespaces of the tools that this server searches."""
     echo: Mapping[str, Any]
     """The members of the Response object that repeat the request."""
     sealed: bool = False

@@ -1,6 +1,10 @@
 """Renders the output items of searches of tools that this server runs: a call, and then its
 result."""
 
+from collections.abc import Iterable
+from itertools import groupby
+from operator import attrgetter
+
 import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
@@ -9,7 +13,7 @@ from typing_extensions import override
 from schemas.events import BlockStop, HostedResult
 from services.frontend.apis.responses import wire_answers, wire_events
 from services.frontend.apis.responses.render.built_in import object_on_one_line
-from services.frontend.apis.responses.render.items import ItemPlace, OpenItem
+from services.frontend.apis.responses.render.items import ItemPlace, OpenItem, ResponsesShape
 
 _NOTHING = Raw(b"{}")
 
@@ -43,9 +47,28 @@ class OpenToolSearch(OpenItem):
 
 def search_output(place: ItemPlace, result: HostedResult) -> wire_answers.OutputToolSearchOutput:
     """The item of a result. The API has no errors of searches: one that failed is incomplete."""
-    definitions = place.shape.deferred.definitions(result.tools)
     return wire_answers.OutputToolSearchOutput(
         id=place.item_id("tso"),
         status="incomplete" if result.error else "completed",
-        tools=[Raw(msgspec.json.encode(definition)) for definition in definitions],
+        tools=_definitions(result.tools, place.shape),
     )
+
+
+def _definitions(names: Iterable[str], shape: ResponsesShape) -> list[Raw]:
+    """The definitions of tools by their rendered names, in this order. Neighbours of one namespace
+    are in one object, as clients define them."""
+    found: list[Raw] = []
+    tools = (shape.names[name] for name in names)
+    for namespace, group in groupby(tools, attrgetter("namespace")):
+        definitions = [tool.definition for tool in group if tool.definition is not None]
+        if namespace is None:
+            found += definitions
+            continue
+        in_namespace = {
+            "type": "namespace",
+            "name": namespace,
+            "description": shape.namespaces[namespace],
+            "tools": definitions,
+        }
+        found.append(Raw(msgspec.json.encode(in_namespace)))
+    return found

@@ -52,8 +52,8 @@ def _named_tool(
         return ToolChoice("tool", name=name.alias, parallel=parallel)
     if name is not None:
         return ToolChoice("tool", name=name.name, namespace=name.namespace, parallel=parallel)
-    if chosen.type in _NAMED:
-        raise _not_offered(chosen.name or "", "tool_choice")
+    if chosen.type in _NAMED or chosen.type in tools.served:
+        raise _not_offered(chosen.name or chosen.type, "tool_choice")
     raise unsupported("tool_choice", f"asks for '{chosen.type}', which this server does not run")
 
 

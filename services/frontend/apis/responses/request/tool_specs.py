@@ -4,6 +4,7 @@ Tools that the client runs and that OpenAI's models use without a schema (local_
 apply_patch, a client's tool_search) get a schema here.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 from msgspec.structs import replace
@@ -123,12 +124,17 @@ def web_search_specs(tool: wire.ResponsesTool, served: frozenset[str]) -> list[T
     return specs
 
 
-def tool_search_spec(name: str, overview: str) -> ToolSpec:
-    """The search of deferred tools that this server runs. `overview`: what the model knows of them
-    before it searches."""
+def tool_search_spec(name: str, namespaces: Mapping[str, str]) -> ToolSpec:
+    """The search of deferred tools that this server runs. `namespaces`: those of the tools with
+    their descriptions, which the model knows before it searches."""
     spec = hosted_spec(HostedTool(SEARCH_KIND), name)
-    if not overview:
+    if not namespaces:
         return spec
+    lines = [
+        f"- {namespace}: {about}" if about else f"- {namespace}"
+        for namespace, about in namespaces.items()
+    ]
+    overview = "\n".join(["Their namespaces:", *lines])
     return replace(spec, description=f"{spec.description} {overview}")
 
 

@@ -9,14 +9,12 @@ a 400 would end its session.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
-import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from schemas.conversation import Call, ToolSpec, rendered_name
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.request.deferred_tools import DeferredTools
 from services.frontend.apis.responses.request.members import convert
 from services.frontend.apis.responses.request.tool_specs import (
     BUILT_IN,
@@ -30,6 +28,7 @@ from services.frontend.apis.responses.request.tool_specs import (
     tool_search_spec,
     web_search_specs,
 )
+from services.frontend.apis.shared.decode import one_line
 from services.runtime.memo import Memo
 
 CallKind: TypeAlias = Literal[
@@ -47,6 +46,8 @@ class ToolName(Struct, frozen=True):
     alias: str | None = None
     """The name that the model sees, if the tool before it has the usual one: `a__b__c` may be `c`
     of `a__b`, or `b__c` of `a`."""
+    definition: Raw | None = None
+    """Its definition as the client wrote it, if this server's search may find it."""
 
     @property
     def rendered(self) -> str:
@@ -90,8 +91,8 @@ class RequestTools(Struct):
     """The client searches for tools, and loads deferred ones."""
     search: str | None = None
     """The rendered name of this server's search of deferred tools, if the request has one."""
-    deferred: DeferredTools = msgspec.field(default_factory=DeferredTools)
-    """The tools that it searches."""
+    namespaces: dict[str, str] = {}
+    """The descriptions of the namespaces of the tools that it searches, by name."""
     grammars: int = 0
     aliases: dict[tuple[str, str | None], str] = {}
     """The aliases of tools by name and namespace."""
@@ -121,7 +122,7 @@ class RequestTools(Struct):
             dropped=shared.dropped.copy(),
             search_results=shared.search_results.copy(),
             aliases=shared.aliases.copy(),
-            deferred=shared.deferred.copy(),
+            namespaces=shared.namespaces.copy(),
         )
 
     def add(self, raws: Iterable[Raw], list_path: str, *, from_search: bool = False) -> list[str]:
@@ -171,21 +172,24 @@ class RequestTools(Struct):
             if kind in _SERVED:
                 added = self._add(convert(wire.ResponsesTool, raw, field_path), field_path, source)
                 rendered += added
-                if kind != "namespace":
-                    source = self._note_added(added, raw, source)
+                if added and kind != "namespace":
+                    source = self._describe(added[0], raw, source)
             elif kind in WEB_SEARCH_TYPES and WEB_SEARCH in self.served:
                 self._add_web_search(convert(wire.ResponsesTool, raw, field_path))
             else:  # only the type is decoded
                 self.dropped.append(kind)
         return rendered
 
-    def _note_added(self, names: Sequence[str], raw: Raw, source: ToolSource) -> ToolSource:
-        """Notes the definition of a tool that was added, if a search may find it. Returns the
+    def _describe(self, rendered: str, raw: Raw, source: ToolSource) -> ToolSource:
+        """Keeps the definition of a tool that was added, if a search may find it. Returns the
         source of the tools that follow."""
-        for name in names:
-            if not self._is_hidden(self.specs[name]):
-                return replace(source, is_described=True)
-            self.deferred.add(name, raw, source.namespace, source.about)
+        if not self._is_hidden(self.specs[rendered]):
+            return replace(source, is_described=True)
+        name = self.names[rendered]
+        if name.definition is None:
+            self.names[rendered] = replace(name, definition=one_line(raw))
+        if source.namespace is not None:
+            self.namespaces.setdefault(source.namespace, source.about)
         return source
 
     def _is_hidden(self, spec: ToolSpec) -> bool:
@@ -198,7 +202,7 @@ class RequestTools(Struct):
             return
         if self._is_taken(self.search):
             self.search = self._unused_name(self.search)
-        self.specs[self.search] = tool_search_spec(self.search, self.deferred.overview)
+        self.specs[self.search] = tool_search_spec(self.search, self.namespaces)
         self.names[self.search] = ToolName("tool_search", self.search)
 
     def _add(self, tool: wire.ResponsesTool, field_path: str, source: ToolSource) -> list[str]:
