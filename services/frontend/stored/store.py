@@ -34,7 +34,7 @@ from services.frontend.stored.record import (
     failed_view,
     response_of_item,
 )
-from services.runtime.config import FrontendConfig, ResponseStoreConfig
+from services.runtime.config import MIB, FrontendConfig, ResponseStoreConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 from services.runtime.storage.kv import Bucket, BucketConfig, digest_key
 
@@ -58,6 +58,18 @@ class StoreLimits(Struct, frozen=True):
     ttl_s: float
     entries: int
     bytes: int
+    chain_bytes: int = 64 * MIB
+    """Of all records that a request continues, as many as the body of a request may have."""
+
+    def check_chain(self, size: int, param: str) -> None:
+        """Raises TooLarge for records that a request continues. `param`: the member that names the
+        last one."""
+        if size > self.chain_bytes:
+            raise TooLarge(
+                f"{param}: the conversation has more than {self.chain_bytes} bytes, the limit of a "
+                "request.",
+                param=param,
+            )
 
 
 class MemoryStore:
@@ -67,7 +79,7 @@ class MemoryStore:
     """The process in which responses of this store run."""
 
     def __init__(self, limits: StoreLimits, clock: Clock) -> None:
-        self._limits = limits
+        self.limits = limits
         self._clock = clock
         self._records = _Records(limits.bytes)
         self._successors: LRUCache[str, str] = LRUCache(limits.entries)
@@ -89,7 +101,7 @@ class MemoryStore:
             self._records[record.id] = record
         except ValueError:  # too large
             return
-        while len(self._records) > self._limits.entries:
+        while len(self._records) > self.limits.entries:
             self._records.popitem()
         self._forget_expired()
 
@@ -168,7 +180,7 @@ class MemoryStore:
         """Waits until every record that was put before this call is stored."""
 
     def _is_expired(self, record: StoredRecord) -> bool:
-        return self._clock() - record.created > self._limits.ttl_s
+        return self._clock() - record.created > self.limits.ttl_s
 
     def _forget_expired(self) -> None:
         """Drops the first records, as long as they have expired."""
@@ -477,7 +489,10 @@ def open_store(
 ) -> MemoryStore:
     """Makes the store of a frontend. `sharing`: set if frontends share it."""
     limits = StoreLimits(
-        config.response_store_ttl_s, config.response_store_entries, config.response_store_bytes
+        config.response_store_ttl_s,
+        config.response_store_entries,
+        config.response_store_bytes,
+        config.max_body_bytes,
     )
     if sharing is None:
         return MemoryStore(limits, time.time)

@@ -280,15 +280,16 @@ async def test_a_chain_has_a_limit_which_is_not_that_of_a_lost_response() -> Non
     kept = store(entries=MAX_CHAIN + 1, bytes=1 << 30)
     for number in range(MAX_CHAIN + 1):
         kept.put(record(f"r{number}", f"r{number - 1}" if number else None))
-    assert len(await chain_items(kept, f"r{MAX_CHAIN - 1}", None, 1 << 30)) == 2 * MAX_CHAIN
+    assert len(await chain_items(kept, f"r{MAX_CHAIN - 1}", None)) == 2 * MAX_CHAIN
     with pytest.raises(Invalid, match=f"continues more than {MAX_CHAIN} others"):
-        await chain_items(kept, f"r{MAX_CHAIN}", None, 1 << 30)
+        await chain_items(kept, f"r{MAX_CHAIN}", None)
 
 
 async def test_items_of_a_chain_are_bounded_in_bytes() -> None:
-    kept = store()
+    kept = store(chain_bytes=3000)
     kept.put(record("a", input=[item("i", "x" * 1000)]))
     kept.put(record("b", "a", input=[item("j", "x" * 1000)], events=b"x" * 5000))
-    assert len(await chain_items(kept, "b", None, 4000)) == 4
-    with pytest.raises(TooLarge, match="more than 2000 bytes"):
-        await chain_items(kept, "b", None, 2000)
+    assert len(await chain_items(kept, "b", None)) == 4
+    kept.put(record("c", "b", input=[item("k", "x" * 1000)]))
+    with pytest.raises(TooLarge, match="more than 3000 bytes"):
+        await chain_items(kept, "c", None)

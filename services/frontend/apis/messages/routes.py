@@ -80,7 +80,7 @@ class MessagesRoutes:
         self._turns = setup.turns
         self._max_bytes = setup.config.max_body_bytes
         self._messages = Messages(setup.config.served_tools)
-        self._threads = Threads(setup.app[STORE], self._max_bytes, setup.log)
+        self._threads = Threads(setup.app[STORE], setup.log)
 
     async def create_message(self, http: web.Request) -> web.StreamResponse:
         """`POST /v1/messages`: one turn, streamed or as a document."""

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from typing_extensions import override
 
-from schemas.errors import ErrorInfo, Invalid, TooLarge
+from schemas.errors import ErrorInfo, Invalid
 from schemas.events import Finish, Prepared, TurnEvent
 from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.document import MessageCollector
@@ -25,10 +25,8 @@ MAX_REPLIES = 10_000
 class Threads:
     """The message threads of a deployment."""
 
-    def __init__(self, store: MemoryStore, max_bytes: int, log: FilteringBoundLogger) -> None:
-        """`max_bytes`: of the replies of a thread, with their messages."""
+    def __init__(self, store: MemoryStore, log: FilteringBoundLogger) -> None:
         self._store = store
-        self._max_bytes = max_bytes
         self._log = log
 
     async def replies(
@@ -53,11 +51,7 @@ class Threads:
             if len(newest_first) == MAX_REPLIES:
                 raise Invalid(f"The thread has more than {MAX_REPLIES} replies.", param=PREVIOUS)
             size += reply.size
-            if size > self._max_bytes:
-                raise TooLarge(
-                    f"The thread has more than {self._max_bytes} bytes, the limit of a request.",
-                    param=PREVIOUS,
-                )
+            self._store.limits.check_chain(size, PREVIOUS)
             newest_first.append(reply)
             next_id = reply.previous
         return newest_first[::-1]

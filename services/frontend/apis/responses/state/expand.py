@@ -6,7 +6,7 @@ from itertools import chain
 
 from msgspec import Raw
 
-from schemas.errors import Invalid, TooLarge
+from schemas.errors import Invalid
 from services.frontend.apis.responses.errors import previous_not_found
 from services.frontend.apis.responses.request.body import ResponsesRequest
 from services.frontend.http.bodies import is_large
@@ -30,14 +30,14 @@ class ExpandedRequest:
 
 
 async def expand(
-    request: ResponsesRequest, store: MemoryStore, tenant: str | None, max_bytes: int
+    request: ResponsesRequest, store: MemoryStore, tenant: str | None
 ) -> ExpandedRequest:
     """Reads what a request refers to. Raises NotFound for an item that is not stored, and as
-    `chain_items`. `max_bytes`: of the responses that it continues."""
+    `chain_items`."""
     history: list[Raw] = []
     previous = request.body.previous_response_id
     if previous is not None:
-        history = await chain_items(store, previous, tenant, max_bytes)
+        history = await chain_items(store, previous, tenant)
     if request.references:
         stored = await store.items(set(request.references), tenant)
         request = request.with_references(stored)
@@ -45,15 +45,13 @@ async def expand(
     return ExpandedRequest(request, history, large)
 
 
-async def chain_items(
-    store: MemoryStore, previous: str, tenant: str | None, max_bytes: int
-) -> list[Raw]:
+async def chain_items(store: MemoryStore, previous: str, tenant: str | None) -> list[Raw]:
     """The inputs and outputs of the responses up to `previous`, in order, beginning with the last
     compaction.
 
     Raises Invalid where one of them is not stored or has not ended, or where they are more than
-    `MAX_CHAIN`, TooLarge where they have more than `max_bytes`, TurnwireError where the store does
-    not answer.
+    `MAX_CHAIN`, TooLarge where they have more bytes than a request may, TurnwireError where the
+    store does not answer.
     """
     newest_first: list[list[Raw]] = []
     size = 0
@@ -73,12 +71,7 @@ async def chain_items(
             )
         items = record.chain_items
         size += raw_size(items)
-        if size > max_bytes:
-            raise TooLarge(
-                f"The response with id '{previous}' and those before it have more than {max_bytes} "
-                "bytes, the limit of a request.",
-                param="previous_response_id",
-            )
+        store.limits.check_chain(size, "previous_response_id")
         newest_first.append(items)
         next_id = record.chain_previous
     return [*chain(*reversed(newest_first))]

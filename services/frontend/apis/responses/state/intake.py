@@ -22,7 +22,6 @@ from services.frontend.apis.responses.state.recording import AcceptedRequest, In
 from services.frontend.apis.responses.state.sealing import Sealers
 from services.frontend.apis.shared.client import Headers
 from services.frontend.http.bodies import is_large, run_in_thread_if
-from services.frontend.http.middleware import RequestContext
 from services.frontend.stored.store import MemoryStore
 from services.frontend.turns.turn_service import ModelAccess, TurnService
 
@@ -52,7 +51,8 @@ class Intake:
         an item that is not stored, and TurnwireError where a store does not answer.
         """
         context = model.context
-        expanded = await self._expand(request, context, self.store if store is None else store)
+        store = self.store if store is None else store
+        expanded = await expand(request, store, context.owner)
         converted = await self._convert(expanded, headers, model)
 
         input_items = InputItems(expanded.request, context.id)
@@ -72,7 +72,7 @@ class Intake:
     ) -> ConvertedRequest:
         """Converts a request for the summary of its conversation. Raises as `accept`."""
         context = model.context
-        expanded = await self._expand(request, context, self.store)
+        expanded = await expand(request, self.store, context.owner)
         converted = await self._convert(expanded, headers, model, compacting=True)
 
         input_items = await run_in_thread_if(
@@ -85,14 +85,9 @@ class Intake:
         self, request: ResponsesRequest, headers: Headers, model: ModelAccess
     ) -> Conversation:
         """The conversation of a request for counting. Raises as `accept`."""
-        expanded = await self._expand(request, model.context, self.store)
+        expanded = await expand(request, self.store, model.context.owner)
         converted = await self._convert(expanded, headers, model, counting=True)
         return converted.conversation
-
-    async def _expand(
-        self, request: ResponsesRequest, context: RequestContext, store: MemoryStore
-    ) -> ExpandedRequest:
-        return await expand(request, store, context.owner, self.turns.config.max_body_bytes)
 
     async def _convert(
         self,

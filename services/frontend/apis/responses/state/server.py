@@ -157,12 +157,7 @@ class ResponsesServer:
         before: list[Raw] = []
         if record.previous is not None:
             with suppress(Invalid):  # deleted or expired since
-                before = await chain_items(
-                    self.store,
-                    record.previous,
-                    record.tenant,
-                    self._turns.config.max_body_bytes,
-                )
+                before = await chain_items(self.store, record.previous, record.tenant)
         return json_response(list_page([*before, *record.input], *page))
 
     def apply_notice(self, notice: ResponseNotice) -> None:

@@ -89,7 +89,9 @@ class Socket:
         self._http = http
         self._context = http[REQUEST_CONTEXT]
         self._intake = intake
-        limits = StoreLimits(MAX_AGE_S * 2, MEMORY_ENTRIES, MEMORY_BYTES)
+        limits = StoreLimits(
+            MAX_AGE_S * 2, MEMORY_ENTRIES, MEMORY_BYTES, intake.turns.config.max_body_bytes
+        )
         self._memory = ConnectionStore(limits, time.time, intake.store)
         self._writer = SocketWriter(ws, intake.turns.config, self._disconnect)
         self._lanes: dict[str | None, deque[LaneRequest]] = {}
