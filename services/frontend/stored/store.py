@@ -59,7 +59,7 @@ class StoreLimits(Struct, frozen=True):
     entries: int
     bytes: int
     chain_bytes: int = 64 * MIB
-    """Of all records that a request continues, as many as the body of a request may have."""
+    """The most bytes of what one request continues, which count like those of its body."""
 
     def check_chain(self, size: int, param: str) -> None:
         """Raises TooLarge for records that a request continues. `param`: the member that names the
