@@ -282,16 +282,14 @@ class ToolSet:
     """
 
     def __init__(self, specs: list[ToolSpec]) -> None:
-        self._declared = specs
+        self._declared = {spec.name: spec for spec in specs}
         self._reset()
 
     def _reset(self) -> None:
         self._withdrawn: set[str] = set()
-        self._by_name = {spec.name: spec for spec in self._declared}
-        self._listed = sum(not spec.deferred for spec in self._declared)
+        self._by_name = self._declared.copy()
+        self._listed = sum(not spec.deferred for spec in self._declared.values())
         """The number of tools in the prompt's head."""
-        self._removed: dict[str, ToolSpec] = {}
-        """The tools that a compaction withdrew: the prompt does not describe them."""
         self._changes: dict[str, ToolChange] = {}
         """The latest change of each tool, in order."""
         self._definitions: dict[str, ToolChange] = {}
@@ -314,11 +312,10 @@ class ToolSet:
     @property
     def changes(self) -> list[ToolChange]:
         """The changes that take the request's tools to those at the end of the conversation."""
-        declared = {spec.name for spec in self._declared}
         return [
             change
             for name, change in self._changes.items()
-            if name in declared or isinstance(change, wire.ToolAdditionBlock)
+            if name in self._declared or isinstance(change, wire.ToolAdditionBlock)
         ]
 
     def change(self, block: ToolChange, field_path: str) -> list[Text]:
@@ -353,7 +350,7 @@ class ToolSet:
             if spec is not None and isinstance(block, wire.ToolAdditionBlock):
                 self._put(replace(spec, deferred=False))
             elif spec is not None:
-                self._removed[spec.name] = self._by_name.pop(spec.name)
+                del self._by_name[spec.name]
                 self._listed -= not spec.deferred
 
     def _find_change(self, block: ToolChange, field_path: str) -> ToolSpec | None:
@@ -372,8 +369,8 @@ class ToolSet:
             name = changed.name
             found = self._by_name.get(name)
             if isinstance(block, wire.ToolAdditionBlock):
-                if found is None and name in self._removed:
-                    found = replace(self._removed[name], deferred=True)
+                if found is None and name in self._declared:  # a compaction withdrew it
+                    found = replace(self._declared[name], deferred=True)
                     self._put(found)
                 block = self._definitions.get(name, block)
         if found is not None:
