@@ -55,7 +55,7 @@ class HiddenMemory:
 
     async def _restore(self, conversation: Conversation, owner: str | None) -> Conversation:
         keys = turn_keys(conversation.messages)
-        sought = {index: key for index, key in keys.items() if not self._is_plain(owner, key)}
+        sought = {index: key for index, key in keys.items() if not self._plain.get((owner, key))}
         if not sought:
             return conversation
         found = await self._find(sought.values(), owner)
@@ -97,9 +97,6 @@ class HiddenMemory:
                 await self._store.wait_for_write(record.id)
         except TimeoutError:
             pass  # it is in this process; another frontend may miss it
-
-    def _is_plain(self, owner: str | None, key: str) -> bool:
-        return self._plain.get((owner, key), False)
 
     async def _find(self, keys: Iterable[str], owner: str | None) -> dict[str, HiddenTurns | None]:
         """Returns what was hidden of the turn of each key: None if nothing. A key is left out if
