@@ -68,7 +68,12 @@ def schemas(inner: Any, names: Any) -> Any:
     limits = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
     lengths = ("minLength", "maxLength", "minItems", "maxItems", "minProperties")
     keywords |= dict.fromkeys((*limits, *lengths), NUMBERS)
-    return st.fixed_dictionaries({}, optional=keywords)
+    return st.fixed_dictionaries({}, optional=keywords).map(with_type)
+
+
+def with_type(schema: dict[str, Any]) -> dict[str, Any]:
+    """States what everyone means who lists members."""
+    return {"type": "object", **schema} if "properties" in schema else schema
 
 
 PARTS = st.recursive(

@@ -220,47 +220,6 @@ def test_promises_that_a_family_cannot_keep_are_named(
     assert named == (("strict t", "grammar r") if lost else ("grammar r",))
 
 
-@for_rows(
-    [
-        ("pythonic", "a=1, b='x'", "a='1'", "b='x', a=1"),
-        ("pythonic", "a=1, d={'x': [None, 2.5]}", "a=1, d=[]", "a=1, d={1: 2}"),
-        ("lfm2", "a=1, b=\"it's\", c=['y', 2]", "b='x'", "a=1, c={'y': 2}"),
-        ("gemma4", '{a:1,b:<|"|>x<|"|>}', '{a:<|"|>1<|"|>}', "{b:1}"),
-        ("gemma4", '{a:1,c:[<|"|>x<|"|>,{k:[true]}]}', "{}", "{a:1,c:1}"),
-        ("minimax_m3", "NS<a>1NS</a>NS<b>it's xNS</b>", "NS<a>xNS</a>", "NS<b>xNS</b>"),
-        ("minimax_m3", "NS<a>1NS</a>NS<c>NS<item>xNS</item>NS</c>", "", "NS<a>1NS</a>NS<c>xNS</c>"),
-        (
-            "minimax_m3",
-            'NS<a>1NS</a>NS<d>{"x": 1}NS</d>',
-            "NS<d>{}NS</d>",
-            "NS<a>1NS</a>NS<d>1NS</d>",
-        ),
-    ]
-)
-def test_notations_of_their_own_follow_the_types_of_arguments(
-    name: str, valid: str, broken: str, also_broken: str
-) -> None:
-    found = find_family(name)
-    members = {
-        "a": {"type": "integer"},
-        "b": {"type": "string"},
-        "c": {"type": "array"},
-        "d": {"type": "object"},
-    }
-    schema = {"type": "object", "properties": members, "required": ["a"]}
-    grammar, lost = turn_grammar(TurnForm(tools=[ToolSpec("t", schema=schema, strict=True)]), found)
-    assert not lost
-
-    def admits(arguments: str) -> bool:
-        arguments = arguments.replace("NS", "]<]minimax[>[")
-        call = found.style.call.replace("{name}", "t").replace("{arguments}", arguments)
-        return PATCHES.accepts(grammar, call)
-
-    assert admits(valid)
-    assert not admits(broken)
-    assert not admits(also_broken)
-
-
 def test_marker_that_is_a_stop_token_is_left_to_the_engine() -> None:
     """gpt-oss ends a call with `<|call|>`, on which engines stop: masks leave it out inside a
     grammar."""
