@@ -18,6 +18,7 @@ from services.cli.registry import Command
 from services.families import open_parser
 from services.families.response_template import template_name
 from services.runtime.config import Count
+from services.runtime.config.names import nearest_file
 from services.runtime.streams.turn_log import TurnLog, with_dispatches
 from turnwire_tools.tap import bus_view
 
@@ -47,11 +48,11 @@ def parse(
         json: Print events as JSON.
     """
     try:
-        tool_specs = read_tools(tools.read_bytes()) if tools else []
+        tool_specs = read_tools(_read(tools)) if tools else []
         if response_template is not None:
-            described = template_name(response_template.read_text(encoding="utf-8"))
+            described = template_name(_read(response_template).decode())
         if (family is None) == (response_template is None):
-            raise ValueError("either --family or --response-template")
+            raise ValueError("pass either --family or --response-template")
         machine = open_parser(family or described, tools=tool_specs, in_reasoning=in_reasoning)
     except (OSError, ValueError) as error:
         raise UsageError(error) from None
@@ -65,6 +66,14 @@ def parse(
 
 
 COMMAND = Command(parse)
+
+
+def _read(file: Path) -> bytes:
+    """Returns the content of a file. Raises UsageError, OSError."""
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        raise UsageError(f'there is no file "{file}"{nearest_file(str(file))}') from None
 
 
 def read_tools(data: bytes) -> list[ToolSpec]:

@@ -91,7 +91,7 @@ def _find(name: str, aliases: Mapping[str, Family]) -> Family:
         match = by_name.get(spelling) or aliases.get(spelling)
         if match is not None:
             return match
-    near = get_close_matches(plain, dict.fromkeys((*by_name, *aliases)), n=4, cutoff=0.5)
+    near = get_close_matches(plain, dict.fromkeys((*by_name, *aliases)), n=4, cutoff=0.65)
     hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(by_name)}"
     raise UnknownFamily(f"no parser is called {name!r}; {hint}")
 

@@ -21,6 +21,7 @@ from services.runtime.config.command_line import FAILURE, USAGE
 from services.runtime.config.loader import ConfigError
 from services.runtime.config.options import options
 from services.runtime.health import HealthServer
+from services.worker.engines.registry import BUILT_IN as ENGINES
 from tests.kit.every import for_each
 
 
@@ -59,6 +60,7 @@ def test_help_of_up_is_short_or_whole(
     short = help_of()
     flags = [f"--{name.replace('_', '-')} " for name in UP.essential]
     assert [flag for flag in flags if flag not in short] == []
+    assert [name for name in ENGINES if name not in short] == []
     assert "--http-port" not in short, "other names are in the whole help"
     monkeypatch.setenv("COLUMNS", "300")
     every = help_of("all")
@@ -88,6 +90,10 @@ def test_overview_lists_every_command(capsys: pytest.CaptureFixture[str]) -> Non
         (2, ["replay", "f", "--api", "x"], 'Invalid value "x" for --api. Choose from: "messages"'),
         (2, ["key", "my laptop"], "a name has letters, digits and . _ @ - only, not 'my laptop'"),
         (2, ["tap", "tw.v2.>", "a b"], "turnwire tap: not a subject of NATS: 'a b'\n"),
+        (2, ["connect", "claude", "--port", "3"], "turnwire connect: Unknown option: --port.\n"),
+        (2, ["parse", "--family", "nope"], "no parser is called 'nope'; did you mean none?\n"),
+        (2, ["parse", "--tools", f"{__file__}x"], f'yx"; did you mean "{__file__}"?\n'),
+        (2, ["parse"], "turnwire parse: pass either --family or --response-template\n"),
         (2, ["inspect", sys.executable], "is not a text file: "),
         (2, ["serve", "parser", "--model", "/nowhere"], "there is no directory /nowhere"),
         (2, ["trajectories", __file__], ":1: not a line of `turnwire tap --json`: "),

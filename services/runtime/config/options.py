@@ -2,6 +2,7 @@
 their values, by cyclopts."""
 
 import copy
+import difflib
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from functools import cache
@@ -10,7 +11,16 @@ from typing import Any, cast, get_args, get_origin
 
 import cyclopts
 import msgspec
-from cyclopts import UNSET, App, Argument, CycloptsError, Parameter, Token, UnusedCliTokensError
+from cyclopts import (
+    UNSET,
+    App,
+    Argument,
+    CycloptsError,
+    Parameter,
+    Token,
+    UnknownOptionError,
+    UnusedCliTokensError,
+)
 
 from services.runtime.config.masking import mask_passwords, mask_servers
 from services.runtime.config.names import nearest_file
@@ -61,8 +71,18 @@ def one_line(error: CycloptsError) -> str:
     """Returns an error's message on one line, without details for developers."""
     if isinstance(error, UnusedCliTokensError):
         return f"unexpected argument: {mask_servers(' '.join(error.unused_tokens or ()))}"
+    if isinstance(error, UnknownOptionError):
+        return _unknown_option(error)
     error.verbose = False
     return mask_passwords(" ".join(str(error).split()))
+
+
+def _unknown_option(error: UnknownOptionError) -> str:
+    """Names the nearest flag. The dashes are not compared: by them short names are similar."""
+    name = (error.token.keyword or error.token.value).partition("=")[0]
+    flags = {flag.lstrip("-"): flag for each in error.argument_collection for flag in each.names}
+    close = difflib.get_close_matches(name.lstrip("-"), flags, n=1)
+    return f"Unknown option: {name}." + (f" Did you mean {flags[close[0]]}?" if close else "")
 
 
 def value_of(option: Argument, tokens: Sequence[Token]) -> Any:
