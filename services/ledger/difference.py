@@ -286,6 +286,8 @@ def _history_changes(
         shorter = f"{len(was)} messages", f"{len(now)} messages"
         changes.append(Change("history", "the history", *shorter))
     for number, (before, after) in enumerate(zip(was, now, strict=False), 1):
+        if before == after:
+            continue
         change = _message_change(f"message {number} ({before.role})", before, after)
         if change is not None:
             changes.append(change)

@@ -344,9 +344,7 @@ class Fold:
         if turn.kind == "background" and self.texts:
             texts = (block.text for block in turn.blocks if block.kind == "text")
             turn.title = labels.title("".join(texts))
-        prompt = self.prompts.get(turn.id)
-        if prompt is not None:
-            self._finder.answered(turn, prompt.conversation, answer_parts(turn))
+        self._finder.answered(turn, answer_parts(turn))
 
     # -- memory
     # ----------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from itertools import accumulate
 
 from cachetools import LRUCache
 
-from schemas.conversation import Client, Conversation, Part
+from schemas.conversation import Call, Client, Conversation, Part, Text
 from schemas.session import first_question
 from services.ledger.difference import answers_in, content_of
 from turnwire_tools.inspector.turns import InspectedTurn
@@ -26,6 +26,9 @@ class SessionFinder:
         self._sessions = sessions
         self._histories: LRUCache[int, list[str]] = LRUCache(8 * max_turns)
         """Turns by the history that the next request of their session has."""
+        self._contents: LRUCache[int, int] = LRUCache(max_turns)
+        """Hashes of what answers have in every form, by those of their parts as they are: each
+        request of a session has all answers again."""
         self._latest: LRUCache[int, str] = LRUCache(max_turns)
         """The newest turn by the key of a session's beginning."""
         self._agents: LRUCache[int, str] = LRUCache(max_turns)
@@ -36,7 +39,8 @@ class SessionFinder:
 
     def place(self, turn: InspectedTurn, conversation: Conversation) -> None:
         """Puts a new turn into the session of the turn that it follows, or into one of its own."""
-        keys = _history_keys(conversation)
+        keys = self._history_keys(conversation)
+        turn.history = keys[-1] if len(keys) > 1 else _start_key(conversation)
 
         previous = self._previous(keys, has_id=bool(conversation.client.session))
         if previous is not None:
@@ -104,12 +108,36 @@ class SessionFinder:
             turn.parent = parent
         return adopted
 
-    def answered(
-        self, turn: InspectedTurn, conversation: Conversation, answer: Sequence[Part]
-    ) -> None:
-        """The next request of the session has this answer after this history."""
-        keys = _history_keys(conversation, hash(content_of(answer)))
-        self._remember(keys[-1], turn.id)
+    def answered(self, turn: InspectedTurn, answer: Sequence[Part]) -> None:
+        """The next request of the session has this answer after the history of this one."""
+        self._remember(hash((turn.history, self._content_hash(answer))), turn.id)
+
+    def _history_keys(self, conversation: Conversation) -> list[int]:
+        """Returns a key for the history after each answer; the first one for none.
+
+        Requests with a session id and the same tools and first question are of one session. Agents
+        send the requests of their helpers under the same id. Without an id, the answers and the
+        first question have to be the same: sessions may have answers that are alike.
+        """
+        start = _start_key(conversation)
+        tools = tuple(tool.name for tool in conversation.tools)
+        answers = map(self._content_hash, answers_in(conversation.messages))
+        histories = accumulate(answers, lambda state, answer: hash((state, answer)), initial=start)
+        _, *after_answers = histories
+        return [hash((start, first_question(conversation), tools)), *after_answers]
+
+    def _content_hash(self, answer: Sequence[Part]) -> int:
+        texts = [part.text for part in answer if isinstance(part, Text)]
+        calls = [
+            (part.name, part.namespace, part.kind, part.arguments)
+            for part in answer
+            if isinstance(part, Call)
+        ]
+        key = hash((*texts, *calls))
+        found = self._contents.get(key)
+        if found is None:
+            found = self._contents[key] = hash(content_of(answer))
+        return found
 
     def _best(self, names: Sequence[str]) -> InspectedTurn | None:
         """The newest turn that has an answer, else the newest."""
@@ -129,22 +157,8 @@ def _caller_key(client: Client) -> int:
     return hash((client.tenant, caller))
 
 
-def _history_keys(conversation: Conversation, *more: int) -> list[int]:
-    """Returns a key for the history after each answer; the first one for none. `more`: hashes of
-    further answers.
-
-    Requests with a session id and the same tools and first question are of one session. Agents send
-    the requests of their helpers under the same id. Without an id, the answers and the first
-    question have to be the same: sessions may have answers that are alike.
-    """
+def _start_key(conversation: Conversation) -> int:
+    """The key of a history without an answer, on which those of its answers are based."""
     client = conversation.client
-    question = first_question(conversation)
-    tools = tuple(tool.name for tool in conversation.tools)
-
-    start = hash((conversation.model, client.tenant, client.session or question))
-    answers = [hash(content_of(answer)) for answer in answers_in(conversation.messages)]
-    histories = accumulate(
-        [*answers, *more], lambda state, answer: hash((state, answer)), initial=start
-    )
-    _, *after_answers = histories
-    return [hash((start, question, tools)), *after_answers]
+    session = client.session or first_question(conversation)
+    return hash((conversation.model, client.tenant, session))

@@ -170,6 +170,8 @@ class InspectedTurn(TurnDetails):
 
     previous: str = ""
     """The previous turn of its session."""
+    history: int = 0
+    """The key of the history in its request (`SessionFinder`)."""
     placed_attempt: int = 0
     """The newest attempt that was sent to a worker."""
     placed_ms: float | None = None
