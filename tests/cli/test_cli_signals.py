@@ -54,6 +54,23 @@ async def test_command_that_runs_until_it_is_interrupted_has_status_0(
     assert await task == 0
 
 
+async def test_inspector_without_a_bus_prints_no_address() -> None:
+    inspect = await start(["inspect", "--port", "0", "--nats-url", "nats://127.0.0.1:1"])
+    async with asyncio.timeout(LIMIT_S):
+        stdout, stderr = await inspect.communicate()
+    assert (inspect.returncode, stdout) == (1, b"")
+    assert b"127.0.0.1:1" in stderr
+
+
+async def test_tap_of_one_turn_says_that_it_waits_for_it(nats: NatsServer) -> None:
+    tap = await start(["tap", "--request", "req_none", "--nats-url", nats.url])
+    assert tap.stderr is not None
+    async with asyncio.timeout(LIMIT_S):
+        assert b"listening on" in await tap.stderr.readline()
+        assert b"only what comes from now on" in await tap.stderr.readline()
+    assert (await end(tap, signal.SIGINT))[0] == 0
+
+
 HANGS = """
 import ctypes, socket, sys
 

@@ -147,10 +147,12 @@ async def test_up_serves_restarts_dead_processes_and_drains(up: Start) -> None:
             assert {sample.labels["process"] for sample in metrics[name].samples} == processes, name
             assert {sample.value for sample in metrics[name].samples} == {1.0}, name
 
-        await running.printed("turnwire inspect: http://127.0.0.1:")
+        await running.printed("See the turns in a browser:")
         (line,) = [line for line in running.lines if "See the turns in a browser:" in line]
-        async with aiohttp.ClientSession() as session, session.get(line.split()[-1]) as response:
-            assert response.status == 200
+        page = f"{line.split()[-1]}api/overview?minutes=0"
+        async with aiohttp.ClientSession() as session, session.get(page) as response:
+            overview = (await response.json())["overview"]
+        assert overview["total"]["turns"] == 1  # the first one, right after the start
 
         (worker,) = (pid for pid, command in running.children().items() if " worker " in command)
         os.kill(worker, signal.SIGKILL)

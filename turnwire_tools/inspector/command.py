@@ -5,7 +5,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -113,18 +113,25 @@ async def _serve(sources: Sources, files: tuple[Path, ...], flags: InspectorFlag
     runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     replace_invalid_bytes(runner.server)
-    try:
-        site = web.TCPSite(runner, flags.host, *reserve_ports(flags.host, flags.port, 1))
-        await site.start()
+    (port,) = reserve_ports(flags.host, flags.port, 1)
+
+    async def listen() -> None:
+        await web.TCPSite(runner, flags.host, port).start()
         print(f"turnwire inspect: {_address(runner, flags.host, key)}", flush=True)
+
+    try:
         if not files:
-            return await _follow(config, fold, images)
+            # Who finds the page can rely on it to have every turn from then on.
+            return await _follow(config, fold, images, listen)
+        await listen()
         return await status_of(asyncio.get_running_loop().create_future())  # until Ctrl-C
     finally:
         await runner.cleanup()
 
 
-async def _follow(config: BusConfig, fold: Fold, images: Images) -> int:
+async def _follow(
+    config: BusConfig, fold: Fold, images: Images, on_listening: Callable[[], Awaitable[None]]
+) -> int:
     def take(delivery: Delivery) -> None:
         message = messages.of_turn(delivery.subject, delivery.data)
         now = messages.sent_at(message, time.time())
@@ -136,7 +143,7 @@ async def _follow(config: BusConfig, fold: Fold, images: Images) -> int:
     async with observing(config, "inspect-images") as bus:
         images.connect(ImageStore(bus, ImageStoreConfig(), log))
         # One subscription, which keeps the order of all messages.
-        return await follow(config, "inspect", [subjects.ALL], take)
+        return await follow(config, "inspect", [subjects.ALL], take, on_listening=on_listening)
 
 
 def _vocabulary(model: str | None, env: Mapping[str, str]) -> Vocabulary | None:

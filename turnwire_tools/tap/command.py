@@ -35,6 +35,7 @@ COLOURS = {
     "cancel": "red",
     "replay": "red",
 }
+EARLIER = "only what comes from now on; earlier turns are in a running turnwire inspect"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,7 @@ class TapFlags:
     """The flags of `turnwire tap`."""
 
     request: str | None = None
-    """Show only messages of this turn: its id, or a part of it."""
+    """Show only messages of this turn from now on: its id, or a part of it."""
     all: bool = False
     """Show also heartbeats, flow control and KV cache updates."""
     json: bool = False
@@ -65,15 +66,21 @@ def tap(
     check_subjects(shown)
     config = load_bus(sources)
     upkeep = flags.all or bool(subject)
+
+    async def note() -> None:
+        if flags.request is not None:
+            print(EARLIER, file=sys.stderr)
+
     if flags.record is None:
-        return run(follow(config, "tap", shown, Tap(flags, upkeep, None).take))
+        viewer = Tap(flags, upkeep, None)
+        return run(follow(config, "tap", shown, viewer.take, on_listening=note))
 
     # Only its owner can read a recording, since it contains users' texts.
     with append_to_file(Path(flags.record)) as record:
         if record.tell() == 0:
             record.write(BusRecorder.head())
         viewer = Tap(flags, upkeep, record)
-        status = run(follow(config, "tap", shown, viewer.take))
+        status = run(follow(config, "tap", shown, viewer.take, on_listening=note))
     if viewer.recorder.unfinished:
         print(
             f"{viewer.recorder.unfinished} turns were not recorded: they have not ended",

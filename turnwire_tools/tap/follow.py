@@ -3,7 +3,7 @@
 import asyncio
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from services.cli.common import UsageError
 from services.cli.observer import observing
@@ -23,11 +23,21 @@ def check_subjects(patterns: Sequence[str]) -> None:
         raise UsageError(f"not a subject of NATS: {mask_servers(wrong[0])!r}")
 
 
+async def _nothing() -> None:
+    """Nothing is to be done when messages arrive."""
+
+
 async def follow(
-    config: BusConfig, name: str, patterns: Sequence[str], take: Callable[[Delivery], None]
+    config: BusConfig,
+    name: str,
+    patterns: Sequence[str],
+    take: Callable[[Delivery], None],
+    *,
+    on_listening: Callable[[], Awaitable[None]] = _nothing,
 ) -> int:
     """Passes messages to `take` until it is cancelled or stdout's reader ends (status 0), or the
-    bus is lost or the disk is full (1). Raises as `observing`."""
+    bus is lost or the disk is full (1). `on_listening` is called once every message arrives. Raises
+    as `observing`, and what `on_listening` raises."""
     ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def end(status: int) -> None:
@@ -51,4 +61,5 @@ async def follow(
             f"listening on {', '.join(patterns)} at {mask_servers(config.nats_url)}",
             file=sys.stderr,
         )
+        await on_listening()
         return await status_of(ended)

@@ -31,7 +31,7 @@ from services.cli.up.plan import (
     make_specs,
     prepare_state,
 )
-from services.cli.up.readiness import context_window, readiness_problem
+from services.cli.up.readiness import answers, context_window, readiness_problem
 from services.cli.up.screen import Screen, ServedModelNotes, instructions
 from services.cli.up.supervisor import ChildFailed, Supervisor
 from services.runtime.config import (
@@ -190,18 +190,17 @@ class _UpRun:
             await made.wait()  # the stages, which are starting, need none before the first turn
             tasks.create_task(self._keep_store(nats_url))
         tasks.create_task(self._announce_ends(nats_url))
+        bus_url = nats_url or plan.frontend.bus.nats_url
+        if self._inspector:
+            await self._supervisor.start(inspector_spec(plan, bus_url, self._inspector))
 
         urls = [plan.url(port) for port in self._ports]
         window = await self._wait_until_ready(urls)
+        inspector_url = await self._inspector_address()
         self._supervisor.ready = True
-        bus_url = nats_url or plan.frontend.bus.nats_url
         instance = Instance(urls[0], urls, plan.model, os.getpid(), bus_url, plan.worker.model)
         if plan.up.ready_file:
             write_ready_file(Path(plan.up.ready_file), instance)
-        inspector_url = ""
-        if self._inspector:
-            await self._supervisor.start(inspector_spec(plan, bus_url, self._inspector))
-            inspector_url = f"http://127.0.0.1:{self._inspector}/"
         model = ServedModelNotes(window, self._tools)
         with announce(instance, os.environ):
             seconds = time.monotonic() - self._started
@@ -314,6 +313,17 @@ class _UpRun:
                     progress.update(reason)
                     await asyncio.sleep(POLL_S)
         return await asyncio.to_thread(context_window, urls[0], self._plan.model)
+
+    async def _inspector_address(self) -> str:
+        """Waits until the inspector listens on the bus; it then has the first turn, too. Returns
+        its address, or "" if it is not served."""
+        if not self._inspector:
+            return ""
+        url = f"http://127.0.0.1:{self._inspector}/"
+        while True:
+            if await asyncio.to_thread(answers, url):
+                return url
+            await asyncio.sleep(POLL_S)
 
     async def _end(self, drain: bool) -> None:
         if drain:

@@ -25,6 +25,14 @@ def readiness_problem(url: str, models: Iterable[str] = ()) -> str | None:
     return f"waiting for {', '.join(missing)}" if missing else None
 
 
+def answers(url: str) -> bool:
+    """Returns whether a server of this machine answers. Blocks."""
+    try:
+        return get(url, TIMEOUT_S)[0] == HTTPStatus.OK
+    except OSError:
+        return False
+
+
 def problem_of(body: bytes) -> str:
     """Returns the problem in an answer of /health."""
     with suppress(msgspec.DecodeError):
