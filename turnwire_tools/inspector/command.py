@@ -5,7 +5,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -37,7 +37,7 @@ from turnwire_tools.inspector.images import Images
 from turnwire_tools.inspector.server import InspectorServer
 from turnwire_tools.inspector.tokens import text_of
 from turnwire_tools.tap import messages
-from turnwire_tools.tap.follow import follow
+from turnwire_tools.tap.follow import OnListening, follow
 
 NICE = 10
 """The pipeline's processes on this machine come first."""
@@ -129,9 +129,7 @@ async def _serve(sources: Sources, files: tuple[Path, ...], flags: InspectorFlag
         await runner.cleanup()
 
 
-async def _follow(
-    config: BusConfig, fold: Fold, images: Images, on_listening: Callable[[], Awaitable[None]]
-) -> int:
+async def _follow(config: BusConfig, fold: Fold, images: Images, on_listening: OnListening) -> int:
     def take(delivery: Delivery) -> None:
         message = messages.of_turn(delivery.subject, delivery.data)
         now = messages.sent_at(message, time.time())

@@ -4,16 +4,18 @@ import asyncio
 import re
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
 
 from services.cli.common import UsageError
 from services.cli.observer import observing
 from services.cli.signals import status_of
-from services.runtime.bus import Delivery
+from services.runtime.bus import Delivery, Handler
 from services.runtime.config import BusConfig
 from services.runtime.config.masking import mask_servers
 
 PATTERN = re.compile(r"(?:(?:\*|[^\s.*>]+)\.)*(?:\*|>|[^\s.*>]+)")
 """A subject of NATS with wildcards: `tw.v2.*.worker`, `tw.v2.>`."""
+OnListening: TypeAlias = Callable[[], Awaitable[None]]
 
 
 def check_subjects(patterns: Sequence[str]) -> None:
@@ -31,9 +33,9 @@ async def follow(
     config: BusConfig,
     name: str,
     patterns: Sequence[str],
-    take: Callable[[Delivery], None],
+    take: Handler,
     *,
-    on_listening: Callable[[], Awaitable[None]] = _nothing,
+    on_listening: OnListening = _nothing,
 ) -> int:
     """Passes messages to `take` until it is cancelled or stdout's reader ends (status 0), or the
     bus is lost or the disk is full (1). `on_listening` is called once every message arrives. Raises
