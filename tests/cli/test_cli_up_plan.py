@@ -309,6 +309,10 @@ def test_request_fits_a_terminal() -> None:
     line = log_text("frontend-1", json.dumps(longer)).plain
     assert len(line) <= 120
     assert " hangup  1.40 s" in line
+    unknown = fields | {"status": 404, "requested_model": "gpt-4"}
+    del unknown["output_tokens"]
+    line = log_text("frontend-1", json.dumps(unknown)).plain
+    assert " 404  1.40 s, no model gpt-4  5a3a7189" in line
     unlike = log_text("worker-1", '{"event":"request","path":7,"evidence":["long"]}').plain
     assert unlike[24:].split() == ["request", "path=7"]
 

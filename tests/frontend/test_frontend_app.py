@@ -99,7 +99,7 @@ UNKNOWN = (
     ("GET", "/v1/nothing", 404, "Invalid URL (GET /v1/nothing)"),
     ("POST", "/v1/messages/batches", 404, "Not found"),
     ("GET", "/v1/messages", 405, "Method GET is not allowed here"),
-    ("GET", "/v1/models/nobody", 404, "model: nobody"),
+    ("GET", "/v1/models/nobody", 404, f"model: nobody. Served models: {MODEL}"),
 )
 
 
@@ -114,6 +114,35 @@ async def test_unknown_path_is_404(served: Served, cases: Cases) -> None:
     message = "Invalid URL (POST /v1/embeddings)"
     error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
     assert (reply.status, reply.json) == (404, {"error": error})
+
+
+OPENAI_URL = "The base URL of OpenAI's clients is the server's address with one /v1."
+ANTHROPIC_URL = "The base URL of Anthropic's clients is the server's address, without /v1."
+WRONG_BASE = (
+    ("/v1/v1/messages", f"Not found. Did you mean /v1/messages? {ANTHROPIC_URL}"),
+    ("/messages", f"Not found. Did you mean /v1/messages? {ANTHROPIC_URL}"),
+    (
+        "/chat/completions",
+        f"Invalid URL (POST /chat/completions). Did you mean /v1/chat/completions? {OPENAI_URL}",
+    ),
+    (
+        "/v1/v1/responses",
+        f"Invalid URL (POST /v1/v1/responses). Did you mean /v1/responses? {OPENAI_URL}",
+    ),
+)
+
+
+async def test_path_with_a_wrong_number_of_v1_is_explained(served: Served, cases: Cases) -> None:
+    for path, message in WRONG_BASE:
+        with cases.case(path=path):
+            reply = await served.post(path, {})
+            is_messages = "messages" in path
+            kind = "not_found_error" if is_messages else "invalid_request_error"
+            assert reply.error == (404, kind, message)
+            assert ("request_id" in reply.json) is is_messages
+    assert "mean" not in (await served.post("/embeddings", {})).error[2], "it is not served"
+    listed = await served.send("GET", "/models")
+    assert "Did you mean /v1/models? Base URLs of OpenAI's clients end in /v1;" in listed.error[2]
 
 
 async def test_stream_has_its_headers_and_ids(served: Served) -> None:

@@ -1,13 +1,30 @@
 """Defines the HTTP form of errors. Each API has one, and so have paths outside all APIs."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
-from schemas.errors import RETRY_AFTER_S, ErrorInfo
+from schemas.errors import RETRY_AFTER_S, ErrorInfo, NotFound
+
+SERVED_MODELS = ". Served models: "
+"""Precedes the names of models in the message of `UnknownModel`."""
+MOST_NAMED = 10
+"""Most models that the message of `UnknownModel` names."""
+
+
+class UnknownModel(NotFound):
+    """No model has the name that a request has."""
+
+    def __init__(self, name: str, served: Sequence[str]) -> None:
+        """`served`: the models that the sender may use."""
+        listed = ", ".join(served[:MOST_NAMED])
+        if len(served) > MOST_NAMED:
+            listed += f" and {len(served) - MOST_NAMED} more, which GET /v1/models lists"
+        super().__init__(f"model: {name}{SERVED_MODELS}{listed}" if served else f"model: {name}")
+        self.name = name
 
 
 class ErrorReply(Struct, frozen=True):
@@ -47,3 +64,5 @@ class ErrorFormat(Struct, frozen=True):
     reply: ErrorShape
     unknown_path: str = "Not found"
     """The message for a path that does not exist, with places for `{method}` and `{path}`."""
+    base_url: str = "Base URLs of OpenAI's clients end in /v1; those of Anthropic's have no /v1."
+    """The rule for a client's base URL, for a path with too many or too few `/v1`."""

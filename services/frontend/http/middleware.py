@@ -26,7 +26,13 @@ from schemas.errors import (
 )
 from services.frontend.http.auth import OPEN_PATHS, Caller, Callers, anyone, key_texts
 from services.frontend.http.cors import Cors
-from services.frontend.http.errors import ErrorFormat, ErrorReply, ErrorShape, FormatName
+from services.frontend.http.errors import (
+    ErrorFormat,
+    ErrorReply,
+    ErrorShape,
+    FormatName,
+    UnknownModel,
+)
 from services.frontend.http.rate_limits import rate_headers
 from services.frontend.http.refusal_metrics import RefusalMetrics
 from services.frontend.http.rollout_paths import ROLLOUT_ID, is_rollout, mask_rollouts
@@ -35,6 +41,11 @@ from services.runtime.observability.telemetry import FilteringBoundLogger
 from services.runtime.request_headers import AllowedHosts
 
 _SAFE_ID = re.compile(r"[A-Za-z0-9._:@/+=-]{1,128}")
+_UNSAFE_IN_NAME = re.compile(r"[^A-Za-z0-9._:@/+-]")
+MAX_LOGGED_NAME = 64
+"""Most characters of the name of a model that is not served, in the log."""
+_VERSIONS = re.compile(r"/*(v1/+)*")
+"""The beginning of a path, whether `/v1` is missing, doubled or right."""
 _PROBES = OPEN_PATHS - {"/"}
 _SECURITY_HEADERS = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
 """Set on every response that does not set them itself: no MIME sniffing, no caching."""
@@ -180,9 +191,14 @@ class RequestMiddleware:
             if isinstance(error, Refused):
                 self._refusals.count(error)
                 context.fields |= {"reason": error.reason, "address": request.remote}
+            if isinstance(error, UnknownModel):
+                name = _UNSAFE_IN_NAME.sub("", error.name)
+                context.fields["requested_model"] = name[:MAX_LOGGED_NAME]
             return _response(_refusal(error, context, format.reply))
         except web.HTTPException as error:
-            return _response(_http_refusal(error, request, context, format))
+            if isinstance(error, web.HTTPNotFound):
+                return _response(self._unknown_path(request, context, format))
+            return _response(_http_refusal(error, context, format))
         except (asyncio.CancelledError, ConnectionError):
             context.outcome = context.outcome or "hangup"
             raise
@@ -201,6 +217,21 @@ class RequestMiddleware:
         if not prefixes:
             return self._shared
         return self._formats[max(prefixes, key=len)]
+
+    def _unknown_path(
+        self, request: web.Request, context: RequestContext, format: ErrorFormat
+    ) -> ErrorReply:
+        """The answer for a path that does not exist; for one with a wrong number of `/v1`, that of
+        the API that the client means."""
+        context.outcome = "404"
+        hint = ""
+        meant = f"/v1/{_VERSIONS.sub('', request.path, count=1)}"
+        served = {resource.canonical for resource in request.app.router.resources()}
+        if meant != request.path and meant in served:
+            format = self._format_of(meant)
+            hint = f". Did you mean {meant}? {format.base_url}"
+        message = format.unknown_path.format(method=request.method, path=request.path)
+        return format.reply(NotFound(message + hint).info, context.request_id, 404)
 
     async def _admit(self, request: web.Request, context: RequestContext) -> None:
         """Identifies the caller. Raises RateLimited, Forbidden, Unauthorized, and NotFound for an
@@ -285,14 +316,10 @@ def _refusal(error: TurnwireError, context: RequestContext, shape: ErrorShape) -
 
 
 def _http_refusal(
-    error: web.HTTPException, request: web.Request, context: RequestContext, format: ErrorFormat
+    error: web.HTTPException, context: RequestContext, format: ErrorFormat
 ) -> ErrorReply:
     context.outcome = str(error.status)
-    info = _http_error(error)
-    if isinstance(error, web.HTTPNotFound):
-        message = format.unknown_path.format(method=request.method, path=request.path)
-        info = NotFound(message).info
-    reply = format.reply(info, context.request_id, error.status)
+    reply = format.reply(_http_error(error), context.request_id, error.status)
     if isinstance(error, web.HTTPMethodNotAllowed):
         reply.headers["allow"] = ",".join(sorted(error.allowed_methods))
     return reply

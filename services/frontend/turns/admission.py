@@ -17,6 +17,7 @@ from schemas.frames import TextReply
 from services.frontend.content.pdf_document import PdfDocument
 from services.frontend.http.auth import Caller
 from services.frontend.http.bodies import run_in_thread_if_long
+from services.frontend.http.errors import UnknownModel
 from services.frontend.media.image_reader import ImageReader, RequestImages
 from services.frontend.media.pdf_reader import PdfReader
 from services.frontend.turns.conversation_limits import ConversationLimits
@@ -67,15 +68,16 @@ class Admission:
     ) -> ModelCard:
         """Returns the model with this name, as `Catalog.resolve`.
 
-        Raises NotFound, Forbidden, and Invalid for an empty name.
+        Raises UnknownModel, Forbidden, and Invalid for an empty name.
         """
         model = caller.model_for(model)
         try:
             card = self._catalog.resolve(model, conversation)
         except NotFound:
-            if model:
-                raise
-            raise Invalid("model: Field required", param="model") from None
+            if not model:
+                raise Invalid("model: Field required", param="model") from None
+            names = dict.fromkeys(served.served_name for served in self.models(caller))
+            raise UnknownModel(model, [*names]) from None
         caller.permit(card, model)
         return card
 

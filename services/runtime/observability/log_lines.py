@@ -43,6 +43,8 @@ def request_text(fields: Mapping[str, Any]) -> str:
                 fields
             )
             text += f", {fields['cached_tokens'] / fields['prompt_tokens']:.0%} cached"
+        if "requested_model" in fields:
+            text += f", no model {fields['requested_model']}"
         id_part = fields["request"][4:12]  # that `turnwire tap --request` finds
         return printable(f"{text:.86}  {id_part}")
     except (LookupError, ArithmeticError, TypeError, ValueError):

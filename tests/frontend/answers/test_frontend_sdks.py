@@ -35,7 +35,10 @@ async def test_errors_are_raised_as_anthropics_classes() -> None:
             await sdk.messages.create(**ASK | {"model": "nobody"})
         assert unknown.value.body == {
             "type": "error",
-            "error": {"type": "not_found_error", "message": "model: nobody"},
+            "error": {
+                "type": "not_found_error",
+                "message": f"model: nobody. Served models: {MODEL}",
+            },
             "request_id": unknown.value.request_id,
         }
         assert str(unknown.value.request_id).startswith("req_")

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from schemas.control import ModelCard
 from schemas.conversation import Conversation, Message, ToolChoice
+from schemas.errors import NotFound
 from services.frontend.http.auth import anyone
 from services.frontend.turns.compaction import request_summary
 from tests.kit.bodies import (
@@ -107,6 +108,30 @@ async def test_request_without_a_model_is_refused_and_one_with_it_has_a_tenant(
                 assert reply.json["error"].get("param", "model") == "model"
     asked = [*gateway.conversations, *gateway.counted]
     assert [conversation.client.tenant for conversation in asked] == ["alpha"] * 7
+
+
+async def test_unknown_model_is_refused_with_the_models_of_the_key(
+    tmp_path: Path, cases: Cases
+) -> None:
+    cards = [ModelCard(name) for name in ("acme/small", "acme/large", "other")]
+    async with serving(
+        FakeGateway(cards=cards), guarded(tmp_path, "models=acme/*"), headers=KEY
+    ) as served:
+        for path, whole in ROUTES:
+            with cases.case(path=path, fields=[*whole]):
+                reply = await served.post(path, whole | {"model": "gpt\n" + "4" * 99})
+                assert reply.status == (400 if "/responses" in path else 404)
+                message = reply.json["error"]["message"]
+                assert message.endswith(". Served models: acme/small, acme/large")
+                assert served.lines[-1]["requested_model"] == "gpt" + "4" * 61
+
+
+async def test_of_many_models_a_refusal_names_ten() -> None:
+    cards = [ModelCard(f"m{number}") for number in range(12)]
+    with pytest.raises(NotFound, match="m8, m9 and 2 more, which GET /v1/models lists"):
+        admission(FakeGateway(cards=cards)).resolve("nobody", anyone())
+    with pytest.raises(NotFound, match=r"^model: nobody$"):
+        admission(FakeGateway(cards=[])).resolve("nobody", anyone())
 
 
 async def test_tools_of_a_model_without_them_are_refused_everywhere(cases: Cases) -> None:

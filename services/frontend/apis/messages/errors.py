@@ -75,7 +75,8 @@ def error_document(info: ErrorInfo, request_id: str) -> AnthropicError:
 
 
 STATUSES = frozenset({408, *(status for status, _ in KINDS.values())})
-ANTHROPIC = ErrorFormat("anthropic", AnthropicError, STATUSES, error_reply)
+_BASE_URL = "The base URL of Anthropic's clients is the server's address, without /v1."
+ANTHROPIC = ErrorFormat("anthropic", AnthropicError, STATUSES, error_reply, base_url=_BASE_URL)
 
 _SIDES = {
     ">=": "greater than or equal to",

@@ -3,7 +3,11 @@
 import math
 
 from schemas.errors import ErrorInfo, ErrorKind, Invalid, NotFound
-from services.frontend.apis.shared.shared_errors import UnknownModel, openai_error, openai_format
+from services.frontend.apis.shared.shared_errors import (
+    UnknownModelWording,
+    openai_error,
+    openai_format,
+)
 
 _FAILURE_CODES: dict[ErrorKind, str] = {
     ErrorKind.CONTEXT_OVERFLOW: "context_length_exceeded",
@@ -16,7 +20,7 @@ _FAILURE_CODES: dict[ErrorKind, str] = {
 }
 """Codes of a response that failed in mid-stream, chosen for Codex' reaction to them; otherwise
 `invalid_prompt`."""
-_UNKNOWN_MODEL = UnknownModel(400, "The requested model '{name}' does not exist.")
+_UNKNOWN_MODEL = UnknownModelWording(400, "The requested model '{name}' does not exist.")
 FORMAT = openai_format(
     {
         "messages": "input",

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from schemas.errors import ErrorInfo, ErrorKind
 from services.frontend.apis.messages import errors as messages
-from services.frontend.http.errors import ErrorFormat, ErrorReply, json_error
+from services.frontend.http.errors import SERVED_MODELS, ErrorFormat, ErrorReply, json_error
 
 OPENAI_KINDS: dict[ErrorKind, tuple[int, str, str | None]] = {
     ErrorKind.INVALID: (400, "invalid_request_error", None),
@@ -58,7 +58,7 @@ class SharedError(Struct):
     request_id: str
 
 
-class UnknownModel(Struct, frozen=True):
+class UnknownModelWording(Struct, frozen=True):
     """How an API refuses a model that is not served."""
 
     status: int
@@ -67,7 +67,8 @@ class UnknownModel(Struct, frozen=True):
 
 
 UNKNOWN_PATH = "Invalid URL ({method} {path})"
-_UNKNOWN_MODEL = UnknownModel(
+_BASE_URL = "The base URL of OpenAI's clients is the server's address with one /v1."
+_UNKNOWN_MODEL = UnknownModelWording(
     404, "The model `{name}` does not exist or you do not have access to it."
 )
 _CHAT_PARAMS = {"stop_sequences": "stop", "format": "response_format", "prompt": "messages"}
@@ -79,7 +80,7 @@ _REQUIRED = ": Field required"
 def openai_error(
     info: ErrorInfo,
     params: Mapping[str, str] = _CHAT_PARAMS,
-    unknown_model: UnknownModel = _UNKNOWN_MODEL,
+    unknown_model: UnknownModelWording = _UNKNOWN_MODEL,
 ) -> OpenAIErrorDetail:
     """An error of the OpenAI APIs in a response or in a stream. `params`: see
     `openai_format`."""
@@ -92,7 +93,7 @@ def openai_error(
 
 
 def openai_format(
-    params: Mapping[str, str], unknown_model: UnknownModel = _UNKNOWN_MODEL
+    params: Mapping[str, str], unknown_model: UnknownModelWording = _UNKNOWN_MODEL
 ) -> ErrorFormat:
     """The format of one of the OpenAI APIs. `params`: its fields, by the names that the pipeline
     uses for them."""
@@ -104,7 +105,7 @@ def openai_format(
         error = openai_error(info, params, unknown_model)
         return json_error(info, status or own_status, OpenAIError(error))
 
-    return ErrorFormat("openai", OpenAIError, STATUSES, reply, UNKNOWN_PATH)
+    return ErrorFormat("openai", OpenAIError, STATUSES, reply, UNKNOWN_PATH, _BASE_URL)
 
 
 def union_reply(info: ErrorInfo, request_id: str, status: int | None = None) -> ErrorReply:
@@ -122,12 +123,15 @@ def _is_unknown_model(info: ErrorInfo) -> bool:
     return info.kind is ErrorKind.NOT_FOUND and info.message.startswith(_MODEL)
 
 
-def _openai_wording(info: ErrorInfo, unknown_model: UnknownModel) -> ErrorInfo:
+def _openai_wording(info: ErrorInfo, unknown_model: UnknownModelWording) -> ErrorInfo:
     """The error with texts that clients of OpenAI's APIs parse, in place of Anthropic's."""
     if info.kind is ErrorKind.CONTEXT_OVERFLOW and info.details is not None:
         return _overflow(info, info.details)
     if _is_unknown_model(info):
-        message = unknown_model.message.format(name=info.message.removeprefix(_MODEL))
+        name, mark, served = info.message.removeprefix(_MODEL).partition(SERVED_MODELS)
+        message = unknown_model.message.format(name=name)
+        if mark:
+            message += SERVED_MODELS.removeprefix(".") + served
         return ErrorInfo(info.kind, message, "model", "model_not_found")
     if info.kind is ErrorKind.FORBIDDEN and info.param == "model":
         return ErrorInfo(info.kind, info.message, None, "model_not_found")
