@@ -70,6 +70,15 @@ def test_unknown_parts_are_left_out_and_named(api: Api) -> None:
     assert changed.conversations == plain.conversations
 
 
+@for_each(CONVERSING)
+def test_question_of_unknown_parts_only_is_refused(api: Api) -> None:
+    refused = api.refusal(user(block("poem"), block("verse")))
+    assert "poem" in refused.message
+    assert "verse" not in refused.message
+    later = [user(block("poem")), message("assistant", "A"), USER]
+    assert api.ask(*later).notes == ["poem"], "in the history it stays without effect"
+
+
 def test_rest_of_the_request_is_unchanged_beside_an_unknown_part() -> None:
     system = [text("A"), block("poem"), text("B")]
     body = MESSAGES.body(USER, assistant(tool_use(input="§")), system=system)

@@ -20,6 +20,7 @@ from services.frontend.apis.shared.decode import tags_of
 from services.frontend.apis.shared.unknown_parts import (
     RequestParts,
     elements,
+    is_unknown_question,
     members,
     with_member,
 )
@@ -35,6 +36,8 @@ class ChatParts(RequestParts):
     def replace_all(self, body: bytes) -> bytes:
         messages = elements(members(body).get("messages"))
         known = [self.replace_in(message, "content", _KNOWN) for message in messages]
+        if messages and is_unknown_question(messages[-1], _KNOWN):
+            known[-1] = messages[-1]
         return bytes(with_member(body, "messages", known))
 
 

@@ -24,6 +24,7 @@ from services.frontend.apis.shared.decode import tags_of
 from services.frontend.apis.shared.unknown_parts import (
     RequestParts,
     elements,
+    is_unknown_question,
     members,
     part_type,
     with_member,
@@ -59,6 +60,8 @@ class MessagesBlocks(RequestParts):
         body = bytes(self.replace_in(Raw(body), "system", _BLOCKS))
         messages = elements(members(body).get("messages"))
         known = [self._known_content(message, _BLOCKS) for message in messages]
+        if messages and is_unknown_question(messages[-1], _BLOCKS):
+            known[-1] = messages[-1]
         return bytes(with_member(body, "messages", known))
 
     def _known_content(self, holder: Raw, known: Collection[str]) -> Raw:

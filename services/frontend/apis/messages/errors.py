@@ -98,6 +98,7 @@ _TAGS = {
     "thinking": get_args(wire.MessagesThinking.__annotations__["type"]),
     "tool_choice": get_args(wire.MessagesToolChoice.__annotations__["type"]),
     "system": ("text",),
+    "content": tags_of(wire.Block),
     "format": ("json_schema",),
     "output_format": ("json_schema",),
     "cache_control": ("ephemeral",),

@@ -1,7 +1,8 @@
 """Leaves out content parts of types that an API lacks.
 
 A client that is newer than the server sends such a part again with every request of its session: a
-refusal would end the session. All else keeps its spelling and its index.
+refusal would end the session. All else keeps its spelling and its index. Only a question of which
+nothing would remain is refused, as by the vendors: the answer would be to an empty message.
 """
 
 from abc import ABC, abstractmethod
@@ -54,6 +55,15 @@ class RequestParts(UnknownParts, ABC):
     @abstractmethod
     def replace_all(self, body: bytes) -> bytes:
         """The request without unknown parts."""
+
+
+def is_unknown_question(message: Raw, known: Collection[str]) -> bool:
+    """Whether a message is the user's, and each of its parts is of a type that is not `known`."""
+    fields = members(message)
+    parts = elements(fields.get("content"))
+    if not parts or bytes(fields.get("role", b"")) != b'"user"':
+        return False
+    return all(kind is not None and kind not in known for kind in map(part_type, parts))
 
 
 def part_type(part: Raw) -> str | None:

@@ -15,9 +15,10 @@ from services.frontend.apis.responses.request.history import ItemHistory
 from services.frontend.apis.responses.request.members import convert, convert_item
 from services.frontend.apis.responses.request.reasoning import ReasoningReader
 from services.frontend.apis.responses.request.tools import RequestTools
-from services.frontend.apis.shared.decode import is_set
-from services.frontend.apis.shared.unknown_parts import members, part_type
+from services.frontend.apis.shared.decode import is_set, tags_of
+from services.frontend.apis.shared.unknown_parts import is_unknown_question, members, part_type
 
+_PARTS = frozenset(tags_of(wire.Part))
 _SCREENSHOT = "computer_screenshot"
 
 
@@ -58,7 +59,12 @@ class ItemReader:
         self, items: Sequence[Raw], kinds: Sequence[wire.ItemKind], list_path: str
     ) -> None:
         for index, (item, kind) in enumerate(zip(items, kinds, strict=True)):
-            self._read(kind.type or MESSAGE, item, f"{list_path}[{index}]")
+            field_path = f"{list_path}[{index}]"
+            noted = len(self.notes)
+            self._read(kind.type or MESSAGE, item, field_path)
+            is_last = index == len(items) - 1
+            if is_last and len(self.notes) > noted and is_unknown_question(item, _PARTS):
+                convert(wire.ResponsesMessage, item, field_path)  # which refuses it
 
     def _read(self, kind: str, raw: Raw, field_path: str) -> None:
         match kind:
