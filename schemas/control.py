@@ -222,6 +222,8 @@ class UsageRequested(Struct, frozen=True, omit_defaults=True, tag="usage", tag_f
     """Names the request."""
     tenant: str | None = None
     """The holder of the key; None: of a server without keys."""
+    every: bool = False
+    """All holders are asked for, whatever `tenant` is."""
 
 
 class UsageReported(Struct, frozen=True, omit_defaults=True, tag="used", tag_field="action"):
@@ -234,6 +236,9 @@ class UsageReported(Struct, frozen=True, omit_defaults=True, tag="used", tag_fie
     """When this frontend began to count: Unix time in seconds."""
     models: dict[str, dict[str, int]] = {}
     """Model → what was used: `turns`, `prompt_tokens` …"""
+    keys: dict[str, dict[str, dict[str, int]]] | None = None
+    """Holder, "" without keys → model → what was used. None where one holder was asked for, and of
+    older releases."""
 
 
 ResponseNotice: TypeAlias = ResponseDeleted | ResponseCancelled

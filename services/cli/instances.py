@@ -38,6 +38,10 @@ class Instance(msgspec.Struct, frozen=True):
     nats_url: str
     model_dir: str = ""
     """Directory or hub id of the model, with its tokenizer."""
+    models: list[str] = []
+    """The names of all models; `model` is the first one."""
+    own_bus: bool = False
+    """Whether it runs nats-server, and makes the buckets."""
 
 
 @contextmanager
@@ -86,11 +90,20 @@ def newest_instance(env: Mapping[str, str]) -> Instance | None:
     return next(running_instances(env), None)
 
 
-def bus_defaults(env: Mapping[str, str]) -> dict[str, Any]:
-    """Returns defaults of `BusConfig` for interactive commands: the bus of the newest instance, and
-    a short timeout."""
+def instance_at(url: str | None, env: Mapping[str, str]) -> Instance | None:
+    """Returns the instance that serves this address; else, and for None, the newest one."""
+    instances = list(running_instances(env))
+    if url:
+        address = url.replace("//localhost", "//127.0.0.1").rstrip("/").removesuffix("/v1")
+        instances.sort(key=lambda instance: address not in instance.urls)
+    return instances[0] if instances else None
+
+
+def bus_defaults(env: Mapping[str, str], url: str | None = None) -> dict[str, Any]:
+    """Returns defaults of `BusConfig` for interactive commands: the bus of the instance at `url`,
+    else of the newest one, and a short timeout."""
     defaults: dict[str, Any] = {"connect_timeout_s": CONNECT_S}
-    instance = newest_instance(env)
+    instance = instance_at(url, env)
     if instance is not None:
         defaults["nats_url"] = instance.nats_url
     return defaults

@@ -129,6 +129,7 @@ def make_app(
     app[STORE] = open_store(config, buckets.responses, log)
     app.on_response_prepare.append(add_headers)
 
+    callers.warn_of_expired(log)
     if config.api_keys_file:
         keys = FileWatch([config.api_keys_file], lambda: callers.reload(log), log)
         app.cleanup_ctx.append(keys.context)

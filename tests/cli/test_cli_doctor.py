@@ -1,6 +1,7 @@
 """The findings of the doctor: ok, note, warn and fail."""
 
 import asyncio
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,6 +16,7 @@ from services.cli.doctor import machine as doctor_machine
 from services.cli.doctor import model as doctor_model
 from services.cli.doctor.report import Finding
 from services.cli.doctor.server import check_server
+from services.cli.instances import Instance, announce
 from services.cli.main import main
 from services.runtime.config import BusConfig, FrontendConfig, PreprocessorConfig, WorkerConfig
 from services.worker.engines.remote import engine as remote
@@ -155,6 +157,23 @@ def test_port_in_use_is_reported(nats: NatsServer) -> None:
     assert finding.status == "note"
     assert f"port {nats.port} on 127.0.0.1 is in use" in finding.text
     assert doctor_machine.check_port(FrontendConfig(port=0)).status == "ok"
+
+
+def test_running_servers_are_named_with_all_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    dead = f"http://127.0.0.1:{free_port()}"
+    old = Instance(dead, [dead], "m", 1, "nats://127.0.0.1:1", models=["m", "small"])
+    new = Instance("http://h", ["http://h"], "other", 2, "nats://127.0.0.1:2")
+    with announce(old, os.environ), announce(new, os.environ):
+        assert main(["doctor", "--url", dead, "--connect-timeout-s", "0.2"]) == 1
+    printed = capsys.readouterr().out
+    assert f"turnwire up serves m, small at {dead}\n" in printed
+    assert "turnwire up serves other at http://h; not examined, unless with --url" in printed
+    assert "nats://127.0.0.1:1" in printed
+    assert "nats://127.0.0.1:2" not in printed
+    assert "none configured" not in printed
 
 
 def test_report_has_no_secrets_and_no_colours(capsys: pytest.CaptureFixture[str]) -> None:

@@ -101,13 +101,23 @@ def test_process_that_a_frontend_does_not_see_is_refused(monkeypatch: pytest.Mon
     assert finding.text.startswith("http://a/ does not see worker w-2 on node-1: another")
 
 
+def test_server_of_another_bus_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    health = {"stages": {"worker": [{"id": "w-far"}], "parser": []}}
+    monkeypatch.setattr(peers, "get", lambda *_: (200, msgspec.json.encode(health)))
+    (finding,) = peers.check_frontends([heartbeat("worker", "w-near")], ["http://a"])
+    assert (finding.status, finding.about) == ("warn", "another bus")
+
+
 async def test_store_that_takes_no_writes_fails(
     own_nats: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "TIMEOUT_S", 0.2)
     async with connected(own_nats.url) as client, connected(own_nats.url) as stream:
         bus = client.bus
-        assert (await store.check(bus)).text.endswith("tw_rollouts: is missing")
+        missing = await store.check(bus)
+        assert (missing.status, missing.text[-10:]) == ("note", "is missing")
+        unmade = await store.check(bus, makes_buckets=True)
+        assert (unmade.status, "Is the disk of nats-server full" in unmade.text) == ("fail", True)
         await stream.bus.subscribe("$KV.tw_ledger.>", lambda _: None)  # hangs
         await stream.bus.flush()
         hung = await store.check(bus)

@@ -11,6 +11,7 @@ from services.cli.instances import (
     Instance,
     announce,
     bus_defaults,
+    instance_at,
     load_bus,
     newest_instance,
     server_url,
@@ -53,6 +54,15 @@ def test_commands_use_its_bus_unless_another_is_named(env: dict[str, str]) -> No
         named = Sources(env={"TURNWIRE_NATS_URL": "nats://n:1"})
         assert named.load(FrontendConfig, bus_defaults(env)).config.bus.nats_url == "nats://n:1"
     assert Sources().load(BusConfig, bus_defaults(env)).config.nats_url == BusConfig().nats_url
+
+
+def test_instance_at_an_address_comes_before_the_newest(env: dict[str, str]) -> None:
+    here = replace(ONE, pid=8, url="http://127.0.0.1:9", urls=["http://127.0.0.1:9"])
+    with announce(here, env), announce(ONE, env):
+        for url in ("http://127.0.0.1:9", "http://localhost:9/v1"):
+            assert instance_at(url, env) == here
+        assert instance_at(None, env) == instance_at("http://elsewhere:1", env) == ONE
+        assert bus_defaults(env, here.url)["nats_url"] == here.nats_url
 
 
 def test_default_bus_that_does_not_run_names_what_starts_one(

@@ -26,8 +26,8 @@ class Watched(Display):
         self.lines.append((name, line))
         self._news.set()
 
-    def report(self, text: str) -> None:
-        self.reports.append(text)
+    def report(self, text: str, level: str = "info") -> None:
+        self.reports.append(f"{level}: {text}")
         self._news.set()
 
     def advance(self, name: str, text: str) -> None:
@@ -99,7 +99,8 @@ async def test_child_that_dies_is_started_again(
     assert len({*children, watched.supervisor.pid("a"), None}) == 5
     assert pauses == expected
     assert watched.reports == [
-        f"a ended (killed by SIGKILL); starting it again in {pause:g} s" for pause in expected
+        f"warning: a ended (killed by SIGKILL); starting it again in {pause:g} s"
+        for pause in expected
     ]
 
 
@@ -126,8 +127,8 @@ async def test_other_models_go_on_without_one_that_does_not_start(
     async with asyncio.timeout(LIMIT_S):
         while supervisor.failed != {"bad", "wrong"} or len(pauses) < 5:
             await asyncio.sleep(0.01)
-    assert "wrong does not run: status 2; the other models go on" in watched.reports
-    assert "bad does not run: status 1; the other models go on" in watched.reports
+    assert "error: wrong does not run: status 2; the other models go on" in watched.reports
+    assert "error: bad does not run: status 1; the other models go on" in watched.reports
     assert supervisor.pid("good") is not None
     assert supervisor.pid("wrong") is None, "a wrong configuration is not tried again"
 

@@ -175,6 +175,18 @@ async def test_up_serves_restarts_dead_processes_and_drains(up: Start) -> None:
         assert newest_instance(os.environ) is None
 
 
+@pytest.mark.slow
+async def test_up_sends_no_request_without_a_key_where_there_are_keys(
+    up: Start, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(f"a:{'0' * 64}\n")
+    async with up("--api-keys-file", str(keys)) as running:
+        await running.ready()
+        assert await running.end(signal.SIGINT) == 0
+    assert not [line for line in running.lines if "no_key" in line]
+
+
 async def test_ctrl_c_while_it_starts(up: Start) -> None:
     async with up() as running:
         await running.printed("starting: ")

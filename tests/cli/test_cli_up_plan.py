@@ -322,17 +322,21 @@ def test_screen_hides_routine_lines_of_nats(capsys: pytest.CaptureFixture[str]) 
     screen.relay("nats", "[7] [INF] Starting nats-server")
     screen.relay("nats", "[7] [ERR] Cannot bind")
     screen.relay("worker-1", "a library's words")
+    screen.relay("inspector", "turnwire inspect: http://127.0.0.1:8900/")
     screen.relay("worker-1", '{"event":"worker.loaded"}')
     screen.report("hello")
+    screen.report("the disk is full", "error")
     with screen.progress("starting") as progress:
         for reason in ("waiting for worker", "waiting for worker", "not ready yet"):
             progress.update(reason)
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-    assert lines.pop(2) == {"event": "worker.loaded"}
+    assert lines.pop(3) == {"event": "worker.loaded"}
     assert [(line["process"], line["level"], line["text"].split(" (")[0]) for line in lines] == [
         ("nats", "warning", "[7] [ERR] Cannot bind"),
         ("worker-1", "warning", "a library's words"),
+        ("inspector", "info", "turnwire inspect: http://127.0.0.1:8900/"),
         ("up", "info", "hello"),
+        ("up", "error", "the disk is full"),
         ("up", "info", "starting: waiting for worker"),
         ("up", "info", "starting: not ready yet"),
     ]

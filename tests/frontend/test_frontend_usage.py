@@ -36,6 +36,26 @@ async def test_usage_is_the_sum_of_what_answers_report(tmp_path: Path) -> None:
     assert refused.status == 401
 
 
+async def test_only_an_operator_reads_what_all_keys_used(tmp_path: Path) -> None:
+    config = guarded(tmp_path)
+    keys = tmp_path / "keys"
+    keys.write_text(
+        keys.read_text() + key_line("beta", "beta") + key_line("boss", "boss", "operator=yes")
+    )
+    async with serving(config=config) as served:
+        for key in ("alpha", "beta", "beta"):
+            await served.post("/v1/chat/completions", chat(), headers={"x-api-key": key})
+        refused = await served.get("/v1/usage?all", headers=KEY)
+        report = (await served.get("/v1/usage?all", headers={"x-api-key": "boss"})).json
+        own = (await served.get("/v1/usage", headers={"x-api-key": "boss"})).json
+    assert refused.status == 403
+    turns = {key: models[MODEL]["turns"] for key, models in report["keys"].items()}
+    assert turns == {"alpha": 1, "beta": 2}
+    assert (report["key"], report["total"]["turns"]) == (None, 3)
+    assert report["models"][MODEL]["turns"] == 3
+    assert (own["key"], own["total"]["turns"], "keys" in own) == ("boss", 0, False)
+
+
 async def test_usage_without_keys_is_that_of_all_clients() -> None:
     async with serving() as served:
         assert (await served.get("/v1/usage")).json["models"] == {}

@@ -124,7 +124,7 @@ class Quiet(Display):
     def relay(self, name: str, line: str) -> None:
         pass
 
-    def report(self, text: str) -> None:
+    def report(self, text: str, level: str = "info") -> None:
         self.reports.append(text)
 
     def advance(self, name: str, text: str) -> None:

@@ -32,10 +32,16 @@ HEAVY_TOOLS = 10_000
 
 
 async def check(
-    config: BusConfig, explicit: bool, listen_s: float, urls: Sequence[str] = ()
+    config: BusConfig,
+    explicit: bool,
+    listen_s: float,
+    urls: Sequence[str] = (),
+    *,
+    makes_buckets: bool = False,
 ) -> list[Finding]:
     """Checks the bus. `explicit`: the user named this server, so it is a failure if it cannot be
-    reached. `urls`: frontends, which are asked which processes they see."""
+    reached. `urls`: frontends, which are asked which processes they see. `makes_buckets`: a
+    `turnwire up` makes its buckets, so a missing one is a failure."""
     if not explicit:
         config = replace(config, connect_timeout_s=GUESS_S)
     try:
@@ -44,7 +50,9 @@ async def check(
             server = await _server(config, bus)
             listener = HeartbeatListener(config)
             await bus.subscribe(subjects.heartbeats(), listener.receive)
-            store, _ = await asyncio.gather(store_check(bus), asyncio.sleep(listen_s))
+            store, _ = await asyncio.gather(
+                store_check(bus, makes_buckets=makes_buckets), asyncio.sleep(listen_s)
+            )
             return [server, store, *await asyncio.to_thread(_peers, listener, listen_s, urls)]
     except (TurnwireError, OSError, ValueError) as error:
         if explicit:

@@ -11,7 +11,7 @@ from services.cli.doctor import bus as doctor_bus
 from services.cli.doctor import machine as doctor_machine
 from services.cli.doctor.report import Finding, print_report
 from services.cli.doctor.server import check_server
-from services.cli.instances import bus_defaults, newest_instance
+from services.cli.instances import bus_defaults, instance_at, running_instances
 from services.cli.registry import COMMON_SETTINGS, Command
 from services.cli.signals import run
 from services.runtime.config import (
@@ -65,7 +65,7 @@ def findings(
     yield from doctor_machine.check()
     # Without a model, all other settings are checked.
     try:
-        defaults = {"model": None, **bus_defaults(sources.env)}
+        defaults = {"model": None, **bus_defaults(sources.env, url)}
         loaded = sources.load_all({**STAGES, "up": UpConfig}, defaults)
     except ConfigError as error:
         yield from (Finding("fail", "settings", problem) for problem in error.problems)
@@ -73,22 +73,32 @@ def findings(
     yield _settings(loaded.values())
     frontend: FrontendConfig = loaded["frontend"].config
     worker: WorkerConfig = loaded["worker"].config
-    instance = newest_instance(sources.env)
-    if instance is not None:
-        yield Finding(
-            "ok", "running", f"turnwire up serves {instance.model} at {' '.join(instance.urls)}"
-        )
+    instance = instance_at(url, sources.env)
+    for running in running_instances(sources.env):
+        names = ", ".join(running.models or [running.model])
+        text = f"turnwire up serves {names} at {' '.join(running.urls)}"
+        if running != instance:
+            text += f"; not examined, unless with --url {running.url}"
+        yield Finding("ok", "running", text)
     if url is not None:
         yield check_server(url, key)
     explicit = instance is not None or loaded["frontend"].origins["nats_url"] != "default"
+    is_its_bus = instance is not None and instance.nats_url == frontend.bus.nats_url
     urls: Sequence[str] = []
     if url is not None:
         urls = [url]
-    elif instance is not None and instance.nats_url == frontend.bus.nats_url:
+    elif instance is not None and is_its_bus:
         urls = instance.urls
-    yield from run(doctor_bus.check(frontend.bus, explicit, listen_s, urls))
+    makes_buckets = instance is not None and is_its_bus and instance.own_bus
+    yield from run(
+        doctor_bus.check(frontend.bus, explicit, listen_s, urls, makes_buckets=makes_buckets)
+    )
     if instance is None:
         yield doctor_machine.check_port(frontend)
+    elif worker.model is None and loaded["worker"].origins["engine"] == "default":
+        text = "not examined: they are in none of these settings; pass the flags of turnwire up"
+        yield Finding("note", "model, engine", text)
+        return
     # transformers reads this when it is imported; the findings report a missing torch themselves.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     served = yield from doctor_machine.check_engine(worker)

@@ -90,7 +90,8 @@ def check_signatures(listener: HeartbeatListener) -> Iterator[Finding]:
 
 
 def check_frontends(peers: Iterable[Heartbeat], urls: Iterable[str]) -> Iterator[Finding]:
-    """Finds processes that send heartbeats and that a frontend does not see: it refuses them."""
+    """Finds processes that send heartbeats and that a frontend does not see: it refuses them, or is
+    on another bus."""
     for url in urls:
         health = _Health()
         with suppress(OSError, msgspec.MsgspecError):
@@ -101,6 +102,10 @@ def check_frontends(peers: Iterable[Heartbeat], urls: Iterable[str]) -> Iterator
             for peer in peers
             if peer.stage in health.stages and peer.id not in str(health.stages[peer.stage])
         ]
-        if hidden:
+        text = str(health.stages)
+        if hidden and any(health.stages.values()) and all(peer.id not in text for peer in peers):
+            text = f"{url} has other processes, on another bus: name it with --nats-url"
+            yield Finding("warn", "another bus", text)
+        elif hidden:
             text = f"{url} does not see {'; '.join(hidden)}: another heartbeat key or a wrong clock"
             yield Finding("fail", "refused", f"{text} (process.heartbeat_refused in its log)")

@@ -140,7 +140,7 @@ class _UpRun:
             except CommandError as error:
                 if len(self._plan.models) == 1:
                     raise
-                self._screen.report(f"{model.name} is not served: {error}")
+                self._screen.report(f"{model.name} is not served: {error}", "error")
                 continue
             if not works:
                 self._tools = tools
@@ -162,7 +162,7 @@ class _UpRun:
             except* UpInterrupted:
                 pass
             except* (ChildFailed, OSError) as errors:
-                self._screen.report(str(errors.exceptions[0]))
+                self._screen.report(str(errors.exceptions[0]), "error")
                 status = FAILURE
             finally:
                 await self._end(drain=status == CLEAN)
@@ -198,7 +198,16 @@ class _UpRun:
         window = await self._wait_until_ready(urls)
         inspector_url = await self._inspector_address()
         self._supervisor.ready = True
-        instance = Instance(urls[0], urls, plan.model, os.getpid(), bus_url, plan.worker.model)
+        instance = Instance(
+            urls[0],
+            urls,
+            plan.model,
+            os.getpid(),
+            bus_url,
+            plan.worker.model,
+            [model.name for model in plan.models],
+            plan.embedded_nats,
+        )
         if plan.up.ready_file:
             write_ready_file(Path(plan.up.ready_file), instance)
         model = ServedModelNotes(window, self._tools)
@@ -258,7 +267,8 @@ class _UpRun:
         try:
             await make_buckets(config)
         except TurnwireError as error:
-            self._screen.report(f"turns are kept in memory only: {error.info.message}")
+            text = f"turns are kept in memory only: {error.info.message}"
+            self._screen.report(text, "error")
         made.set()
         # Without a server nothing runs, and its supervisor reports that.
         with suppress(TurnwireError):
@@ -298,7 +308,7 @@ class _UpRun:
             raise CommandError(f"{mask_passwords(error)} (--nats-url)") from error
 
     async def _wait_until_ready(self, urls: Sequence[str]) -> int:
-        """Waits until all frontends are ready. Returns the model's context window."""
+        """Waits until all frontends are ready. Returns the model's context window; 0: unknown."""
         with self._screen.progress("starting") as progress:
             for url in urls:
                 while True:
@@ -312,6 +322,8 @@ class _UpRun:
                         break
                     progress.update(reason)
                     await asyncio.sleep(POLL_S)
+        if self._plan.frontend.api_keys_file:  # the request would be refused, logged and counted
+            return 0
         return await asyncio.to_thread(context_window, urls[0], self._plan.model)
 
     async def _inspector_address(self) -> str:

@@ -56,6 +56,8 @@ _LEVELS: Mapping[str, str] = {
 }
 _HIDDEN = re.compile("time|level|event|stage|process|exception|evidence|features|lacking|.*_reason")
 """Fields without a place on a terminal, or too long for one; `turnwire doctor` shows the latter."""
+_ADDRESS = re.compile(r"turnwire inspect: https?://\S+|listening on \S+ at \S+")
+"""The lines with which the inspector reports that it is ready."""
 _NATS_INFO = re.compile(r"\[\d+\] (?:\S+ \S+ )?\[(INF|DBG|TRC)\] ")
 
 
@@ -113,14 +115,14 @@ class Screen(Display):
         self.state = f" · {name}: {shorten(text)}"
 
     @override
-    def report(self, text: str) -> None:
+    def report(self, text: str, level: str = "info") -> None:
         """Shows a line of `up` itself."""
         with suppress(OSError):
             if self._console.is_terminal:
-                own = Text("turnwire up: ", style="bold").append(text, style="not bold")
-                self._console.print(own)
+                own = Text("turnwire up: ", style="bold")
+                self._console.print(own.append(text, style=f"not bold {_LEVELS.get(level, '')}"))
             else:
-                print(_event_line("up", "info", text), file=sys.stderr, flush=True)
+                print(_event_line("up", level, text), file=sys.stderr, flush=True)
 
     @contextmanager
     def progress(self, what: str) -> Iterator["Progress"]:
@@ -261,7 +263,7 @@ def log_line(name: str, line: str) -> str:
     event."""
     if _log_fields(line) is not None:
         return line
-    return _event_line(name, "warning", line)
+    return _event_line(name, "info" if _ADDRESS.fullmatch(line) else "warning", line)
 
 
 def _event_line(process: str, level: str, text: str) -> str:

@@ -50,13 +50,15 @@ async def keep_store(
                 continue
             if shutil.disk_usage(directory).free < ROOM_BYTES:
                 if not is_full:
-                    display.report(f"nats-server stores nothing: the disk of {directory} is full")
+                    text = f"nats-server stores nothing: the disk of {directory} is full"
+                    display.report(text, "error")
                 is_full = True
                 continue
             is_full = False
             display.report(
                 "nats-server stores nothing, as after a full disk; there is room now, so it is "
-                "started again: streams pause for a second"
+                "started again: streams pause for a second",
+                "warning",
             )
             supervisor.restart(nats)
             await asyncio.sleep(RESTART_S)

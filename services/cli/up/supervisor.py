@@ -52,8 +52,8 @@ class Display(ABC):
         """Shows a line of a child."""
 
     @abstractmethod
-    def report(self, text: str) -> None:
-        """Shows a line of the supervisor, such as a restart."""
+    def report(self, text: str, level: str = "info") -> None:
+        """Shows a line of the supervisor, such as a restart. `level`: as in logs."""
 
     @abstractmethod
     def advance(self, name: str, text: str) -> None:
@@ -181,7 +181,8 @@ class Supervisor:
                 return
             delay = min(FIRST_BACKOFF_S * 2 ** (failures - 1), MAX_BACKOFF_S)
             self._display.report(
-                f"{spec.name} ended ({describe_status(status)}); starting it again in {delay:g} s"
+                f"{spec.name} ended ({describe_status(status)}); starting it again in {delay:g} s",
+                "warning",
             )
             await asyncio.sleep(delay)
             try:
@@ -198,7 +199,7 @@ class Supervisor:
         if self.failed >= self._groups:
             self._failures.put_nowait(reason)
         else:
-            self._display.report(f"{reason}; the other models go on")
+            self._display.report(f"{reason}; the other models go on", "error")
 
     def _why_not_running(self, name: str, status: int) -> str:
         reason = f"{name} does not run: {describe_status(status)}"

@@ -1,17 +1,19 @@
-"""Answers what the caller's own key has used: GET /v1/usage."""
+"""Answers what the caller's own key has used, and operators what all have: GET /v1/usage."""
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 
 from aiohttp import web
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from schemas.errors import Forbidden
-from services.frontend.apis.shared.api import Api, ApiSetup, Operation, json_response
+from services.frontend.apis.shared.api import Api, ApiSetup, Operation, Query, json_response
 from services.frontend.apis.shared.shared_errors import SHARED
 from services.frontend.http.middleware import REQUEST_CONTEXT
 from services.frontend.turns.key_usage import KEY_USAGE
 
 PATH = "/v1/usage"
+ALL = Query("all", {"type": "boolean"}, "With any value, of an operator's key: what all keys used.")
 
 
 class UsageCounts(Struct):
@@ -30,7 +32,7 @@ class KeyReport(Struct):
     """What the key of the request has used, with all keys of its name."""
 
     key: str | None
-    """The key's name; null on a server without keys."""
+    """The key's name; null on a server without keys, and for all."""
     since: int
     """When the first of the counting frontends was started: Unix time in seconds. Those that have
     ended since then are not included."""
@@ -40,30 +42,48 @@ class KeyReport(Struct):
     """Whether these are all frontends that run."""
     total: UsageCounts
     models: dict[str, UsageCounts]
+    keys: dict[str, dict[str, UsageCounts]] | UnsetType = UNSET
+    """With `all`: the counts of each key's name, by model. `total` and `models` are their sums."""
 
 
 async def _report(http: web.Request) -> web.Response:
-    """Raises RateLimited, and Forbidden for the agent of a rollout."""
+    """Raises RateLimited; Forbidden for the agent of a rollout, and for others than operators who
+    ask for all."""
     caller = http[REQUEST_CONTEXT].caller
     if caller.rollout is not None:
         raise Forbidden("A rollout's agent has no key of its own.", "rollout")
+    every = "all" in http.query
+    if every and not caller.is_operator:
+        raise Forbidden("Your API key is not an operator's (operator=yes).", "operator")
     caller.limiter.count()
-    reports, complete = await http.app[KEY_USAGE].read(caller.tenant)
+    reports, complete = await http.app[KEY_USAGE].read(caller.tenant, every=every)
     total: Counter[str] = Counter()
     models: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    keys: defaultdict[str, defaultdict[str, Counter[str]]] = defaultdict(_by_model)
     for report in reports:
-        for model, counts in report.models.items():
-            models[model].update(counts)
-            total.update(counts)
+        for key, used in (report.keys or {"": report.models}).items():
+            for model, counts in used.items():
+                for sums in (keys[key][model], models[model], total):
+                    sums.update(counts)
     answer = KeyReport(
-        key=caller.tenant,
+        key=None if every else caller.tenant,
         since=int(min(report.since for report in reports)),
         frontends=len(reports),
         complete=complete,
         total=UsageCounts(**total),
-        models={model: UsageCounts(**counts) for model, counts in sorted(models.items())},
+        models=_counts(models),
     )
+    if every:
+        answer.keys = {key: _counts(used) for key, used in sorted(keys.items())}
     return json_response(answer)
+
+
+def _by_model() -> defaultdict[str, Counter[str]]:
+    return defaultdict(Counter)
+
+
+def _counts(models: Mapping[str, Counter[str]]) -> dict[str, UsageCounts]:
+    return {model: UsageCounts(**counts) for model, counts in sorted(models.items())}
 
 
 def _add_routes(setup: ApiSetup) -> None:
@@ -74,6 +94,8 @@ API = Api(
     name="Usage",
     title="Usage",
     errors=SHARED,
-    operations=(Operation(PATH, "What this key has used", method="get", answer=KeyReport),),
+    operations=(
+        Operation(PATH, "What this key has used", method="get", answer=KeyReport, query=(ALL,)),
+    ),
     add_routes=_add_routes,
 )

@@ -130,6 +130,12 @@ class Callers:
             if not self._keys:
                 raise ValueError(f"{path} holds no keys")
 
+    def warn_of_expired(self, log: FilteringBoundLogger) -> None:
+        """Logs which keys had expired when the file was read: their dates may be mistakes."""
+        expired = [key.name for key in self._keys or () if self._is_expired(key)]
+        if expired:
+            log.warning("keys.expired", file=self.path, names=expired)
+
     @property
     def open_to_all(self) -> bool:
         """Whether the frontend has no keys, so that everyone who reaches the port may use it."""
@@ -153,6 +159,7 @@ class Callers:
             self._keys = []
         if not self._keys:
             log.warning("keys.none_valid", file=self.path)
+        self.warn_of_expired(log)
 
     def identify(self, request: web.Request, *, openai: bool = False) -> Caller:
         """Returns the caller of a request. Raises Unauthorized, with OpenAI's texts if `openai`.

@@ -14,7 +14,8 @@ One key a line: its name and the SHA-256 of its text, then its options:
     expires=DATE    from when on the key is refused: 2027-01-31 (the start of the day, UTC) or
                     2027-01-31T18:00Z
     priority=N      priority of all turns of the key, whatever their requests set
-    operator=yes    the key may pause engines and change their weights (`/engines`)
+    operator=yes    the key may pause engines and change their weights (`/engines`), and read what
+                    all keys have used
 
 `none` in place of a number lifts a limit that is set for all keys. The name may be left out. Empty
 lines and lines that begin with `#` are skipped. Several lines with one name are keys of one holder

@@ -1,4 +1,4 @@
-"""Counts what each key has used, by model: for metrics, and for the key's own holder.
+"""Counts what each key has used, by model: for metrics, its own holder, and operators.
 
 Each frontend counts for itself, since its start. A holder gets the numbers of all frontends: they
 answer each other's requests by notices.
@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from aiohttp import web
+from msgspec.structs import replace
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -70,24 +71,28 @@ class KeyUsage(Collector):
             reasoning_tokens=usage.reasoning,
         )
 
-    async def read(self, tenant: str | None) -> tuple[list[UsageReported], bool]:
-        """Returns what a holder has used in each frontend, and whether these are all. Waits for the
-        others at most `ANSWER_S`."""
-        reports = [self._report("", tenant)]
+    async def read(
+        self, tenant: str | None, *, every: bool = False
+    ) -> tuple[list[UsageReported], bool]:
+        """Returns what a holder has used in each frontend, with `every` what each has, and whether
+        these are all frontends. Waits for the others at most `ANSWER_S`."""
+        request = UsageRequested(secrets.token_hex(8), tenant, every)
+        reports = [self._report(request)]
         missing = set(self.others.living())
-        id = secrets.token_hex(8)
-        answers = self._open[id] = asyncio.Queue()
+        answers = self._open[request.id] = asyncio.Queue()
         try:
-            self.others.publish_notice(UsageRequested(id, tenant))
+            self.others.publish_notice(request)
             async with asyncio.timeout(ANSWER_S):
                 while missing:
                     report = await answers.get()
+                    if every and report.keys is None:
+                        continue
                     reports.append(report)
                     missing.discard(report.frontend)
         except TimeoutError:
             pass
         finally:
-            del self._open[id]
+            del self._open[request.id]
         return reports, not missing
 
     def apply(self, notice: UsageNotice) -> None:
@@ -95,13 +100,19 @@ class KeyUsage(Collector):
         effect."""
         if isinstance(notice, UsageRequested):
             if notice.id not in self._open:
-                self.others.publish_notice(self._report(notice.id, notice.tenant))
+                self.others.publish_notice(self._report(notice))
         elif notice.id in self._open:
             self._open[notice.id].put_nowait(notice)
 
-    def _report(self, id: str, tenant: str | None) -> UsageReported:
-        models = {model: dict(counts) for model, counts in self._used.get(tenant, {}).items()}
-        return UsageReported(id, self.others.id, self._since, models)
+    def _report(self, request: UsageRequested) -> UsageReported:
+        report = UsageReported(request.id, self.others.id, self._since)
+        if request.every:
+            keys = {tenant or "": self._models(tenant) for tenant in self._used}
+            return replace(report, keys=keys)
+        return replace(report, models=self._models(request.tenant))
+
+    def _models(self, tenant: str | None) -> dict[str, dict[str, int]]:
+        return {model: dict(counts) for model, counts in self._used.get(tenant, {}).items()}
 
     @override
     def collect(self) -> Iterator[Metric]:

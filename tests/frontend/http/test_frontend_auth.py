@@ -206,6 +206,16 @@ async def test_of_two_keys_the_valid_one_counts(keys: Path, config: FrontendConf
     assert find_key(load_keys(str(keys), NONE), "\udcff") is None, "bytes that are not UTF-8"
 
 
+async def test_keys_that_have_expired_when_the_file_is_read_are_logged_once(
+    keys: Path, config: FrontendConfig
+) -> None:
+    keys.write_text(f"old:{HASHES['alpha']} expires=2001-01-01\nnew:{HASHES['beta']}\n")
+    async with serving(config=config) as served:
+        await served.get("/v1/models", headers={"x-api-key": "alpha"})
+    expired = [entry for entry in served.lines if entry["event"] == "keys.expired"]
+    assert [entry["names"] for entry in expired] == [["old"]]
+
+
 def test_renewed_caller_has_the_rights_of_now(keys: Path) -> None:
     now = [1e9]
     callers = Callers(str(keys), NONE, lambda: 0.0, lambda: now[0])
