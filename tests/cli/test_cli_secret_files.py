@@ -149,3 +149,11 @@ def test_invalid_option_and_other_limits_change_nothing(
         assert (status, out) == (2, "")
         assert "turnwire key: " in err
     assert file.read_text() == before
+
+
+def test_key_that_has_expired_already_is_made_with_a_warning(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for date, expired in (("2020-01-31", True), ("2999-01-31", False)):
+        status, _, err = made(capsys, "ci", f"expires={date}")
+        assert (status, "it has expired already" in err) == (0, expired)

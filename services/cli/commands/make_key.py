@@ -5,6 +5,7 @@ import os
 import re
 import secrets
 import sys
+import time
 from pathlib import Path
 
 from services.cli.common import UsageError, read_text
@@ -37,7 +38,7 @@ def make(name: str, /, *option: str, file: Path | None = None) -> int:
     line = " ".join([f"{name}:{hashlib.sha256(key.encode()).hexdigest()}", *option])
     before = read_text(file) + "\n" if file and file.exists() else ""
     try:
-        parse_keys(before + line, "the key", Limits())
+        expires = parse_keys(before + line, "the key", Limits())[-1].expires
     except ValueError as error:
         raise UsageError(error) from None
     if file:
@@ -45,6 +46,8 @@ def make(name: str, /, *option: str, file: Path | None = None) -> int:
         print(f"its hash was appended to {file}", file=sys.stderr)
     else:
         print(f"for the key file:  {line}", file=sys.stderr)
+    if expires is not None and expires <= time.time():
+        print("it has expired already, so servers refuse it", file=sys.stderr)
     print("the key, which is stored nowhere:", file=sys.stderr)
     print(key)
     return 0
