@@ -32,8 +32,11 @@ TARGET = re.compile(r"turnwire tap.* (?:>|--record) ?(\S+)")
 """The file that a tap writes."""
 ADDRESS = "http://127.0.0.1:8000"
 """The address of `make up`, which takes a free port here."""
-PLACEHOLDERS = {"--model DIR": "--model ~/.local/state/turnwire/demo-model"}
-"""The values that a reader fills in."""
+PLACEHOLDERS = {
+    "--model DIR": "--model ~/.local/state/turnwire/demo-model",
+    "--metrics-port 9100": "--metrics-port 0",
+}
+"""The values that a reader fills in, and a port that another process may have."""
 
 
 def copy_repository(to: Path) -> None:
