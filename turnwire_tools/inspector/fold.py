@@ -65,6 +65,8 @@ class Fold:
         """The turns of each session, by its first turn."""
         self.rates: defaultdict[str, PrefillRate] = defaultdict(PrefillRate)
         """Prefill rates by model."""
+        self.dropped_until = 0.0
+        """Unix time of the newest turn that was dropped; 0: none was."""
         self._watchers: dict[int, dict[str, None]] = {}
         self._max_turns = max_turns
         self._max_bytes = max_bytes
@@ -360,6 +362,7 @@ class Fold:
     def _forget(self) -> None:
         """Drops the oldest turn."""
         name, turn = self.turns.popitem(last=False)
+        self.dropped_until = max(self.dropped_until, turn.time)
         self._characters -= turn.characters
         self._heads.release(turn.addition.head)
         self.prompts.drop(name)

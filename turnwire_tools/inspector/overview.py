@@ -83,6 +83,8 @@ class Overview(Struct, kw_only=True):
     since: float
     until: float
     """Unix time in seconds."""
+    observed: float
+    """When the inspector began to see turns, at the earliest `since`."""
     bar_s: float
     sessions: int
     total: Sums
@@ -95,8 +97,11 @@ class Overview(Struct, kw_only=True):
     clients: list[NamedSums]
 
 
-def overview(turns: Iterable[InspectedTurn], since: float, until: float) -> Overview:
-    """Sums up the turns with requests between two Unix times."""
+def overview(
+    turns: Iterable[InspectedTurn], since: float, until: float, observed: float = 0.0
+) -> Overview:
+    """Sums up the turns with requests between two Unix times. `observed`: from when on all turns
+    are known."""
     found = [turn for turn in turns if since <= turn.time <= until]
     bar_s = max(60.0, math.ceil((until - since) / BARS / 60) * 60.0)
     timed = [turn for turn in found if turn.ttft_ms is not None]
@@ -104,6 +109,7 @@ def overview(turns: Iterable[InspectedTurn], since: float, until: float) -> Over
     return Overview(
         since=since,
         until=until,
+        observed=min(max(since, observed), until),
         bar_s=bar_s,
         sessions=len({turn.session for turn in found}),
         total=_summed(Sums(), found),

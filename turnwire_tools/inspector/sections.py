@@ -41,7 +41,7 @@ class Part(Struct, frozen=True, kw_only=True):
     image: str = ""
     facts: str = ""
     start: int | None = None
-    """Its first token in the prompt, or in the answer."""
+    """Its first token in the prompt; None: that is not known, or it is of the answer."""
     tokens: int | None = None
     exact: bool = False
     """False: its tokens are estimated."""
@@ -60,6 +60,9 @@ class Section(Struct, frozen=True, kw_only=True):
     system: list[Part]
     tools: list[Part]
     """Both empty: they are those of the turn before."""
+    tools_tokens: int
+    """What the definitions of all tools take, about, with what the template writes around them; 0:
+    unknown."""
     parts: list[Part]
     """What the request adds."""
     answer: list[Part]
@@ -91,6 +94,7 @@ class Sections:
             turn=row_of(turn),
             system=_parts(groups[0], places[0], HEAD_SHOWN),
             tools=_parts(groups[1], places[1], HEAD_SHOWN),
+            tools_tokens=turn.tools,
             parts=_parts(groups[2], places[2], SHOWN),
             answer=_answer(turn, texts=self._fold.texts),
             rewritten=turn.addition.rewritten,
@@ -196,15 +200,25 @@ def _part(item: Item, place: Place, shown: int) -> Part:
 
 
 def _answer(turn: InspectedTurn, *, texts: bool) -> list[Part]:
-    """The blocks, which share the tokens of the answer by their lengths."""
-    items = [Item("text", length=block.length + len(block.name)) for block in turn.blocks]
-    places = estimated(items, 0, turn.output)
+    """The blocks with their tokens. Those of reasoning are known once the turn has ended; others
+    share the rest of the answer by their lengths."""
+    known = [block for block in turn.blocks if turn.reasoning and block.kind == "reasoning"]
+    others = [block for block in turn.blocks if block not in known]
+    sizes = _shares(known, turn.reasoning) | _shares(others, turn.output - turn.reasoning)
     return [
-        _block(block, place, texts=texts) for block, place in zip(turn.blocks, places, strict=True)
+        _block(block, sizes[id(block)], exact=known == [block], texts=texts)
+        for block in turn.blocks
     ]
 
 
-def _block(block: InspectedBlock, place: Place, *, texts: bool) -> Part:
+def _shares(blocks: Sequence[InspectedBlock], tokens: int) -> dict[int, int]:
+    """Divides tokens among blocks by their lengths; the keys are the blocks' identities."""
+    items = [Item("text", length=block.length + len(block.name)) for block in blocks]
+    places = estimated(items, 0, tokens)
+    return {id(block): place.tokens for block, place in zip(blocks, places, strict=True)}
+
+
+def _block(block: InspectedBlock, tokens: int, *, exact: bool, texts: bool) -> Part:
     ms = None if block.end_ms is None else max(0.0, block.end_ms - block.start_ms)
     sent_ms = None
     if block.kind == "tool_use" and block.complete:
@@ -215,8 +229,8 @@ def _block(block: InspectedBlock, place: Place, *, texts: bool) -> Part:
         length=block.length,
         name=block.name,
         call_id=block.call_id,
-        start=place.start,
-        tokens=place.tokens,
+        tokens=tokens,
+        exact=exact,
         ms=ms,
         sent_ms=sent_ms,
         cut=not block.complete,

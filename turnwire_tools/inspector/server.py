@@ -88,6 +88,7 @@ class InspectorServer:
         turns come from a bus, not from files."""
         self._images = images or Images()
         self._live = live
+        self._started = time.time()
         self._sections = Sections(fold, vocabulary)
         self._fold = fold
         self._source = source
@@ -167,12 +168,13 @@ class InspectorServer:
         minutes = _number(request, "minutes", MAX_MINUTES)
         newest = next(reversed(fold.turns.values()), None)
         until = time.time() if self._live or newest is None else newest.time
-        since = until - 60.0 * minutes
-        if not minutes:
-            since = min((turn.time for turn in fold.turns.values()), default=until)
         turns = fold.turns
+        oldest = min((turn.time for turn in turns.values()), default=until)
+        since = until - 60.0 * minutes if minutes else oldest
+        observed = max(fold.dropped_until, min(self._started, oldest) if self._live else oldest)
         # 20,000 turns take half a second, in which messages and other requests go on.
-        found = await asyncio.to_thread(overview, list(turns.values()), min(since, until), until)
+        kept = list(turns.values())
+        found = await asyncio.to_thread(overview, kept, min(since, until), until, observed)
         names = {*found.slowest, *(row.worst for row in found.again)}
         rows = {name: row_of(turns[name]) for name in names if name in turns}
         return _json(OverviewView(found, rows))

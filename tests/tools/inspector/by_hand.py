@@ -88,9 +88,12 @@ class Bus:
         for block, part in enumerate(parts):
             self.events(turn, *block_events(block, part))
 
-    def finish(self, turn: str, blocks: int, *, cached: int = 0, output: int = 0) -> None:
+    def finish(
+        self, turn: str, blocks: int, *, cached: int = 0, output: int = 0, reasoning: int = 0
+    ) -> None:
         prompt = self.fold.turns[turn].prompt
-        self.events(turn, Finish(FinishReason.STOP, blocks, Usage(prompt, cached, output)))
+        usage = Usage(prompt, cached, output, reasoning=reasoning)
+        self.events(turn, Finish(FinishReason.STOP, blocks, usage))
 
     def turn(
         self,
@@ -99,12 +102,14 @@ class Bus:
         output: Sequence[int],
         *parts: Part,
         cached: int = 0,
+        reasoning: int = 0,
         **more: Any,
     ) -> InspectedTurn:
         """A whole turn."""
         turn = self.begin(conversation, prompt, **more)
         self.write(turn, output, *parts, cached=cached)
-        self.finish(turn, len(parts), cached=cached, output=len(output) + 1)
+        count = len(output) + 1
+        self.finish(turn, len(parts), cached=cached, output=count, reasoning=reasoning)
         return self.fold.turns[turn]
 
 

@@ -43,6 +43,12 @@ def test_only_turns_of_the_span_count(bus: Bus) -> None:
     assert overview([], 5.0, 5.0).total.turns == 0
 
 
+def test_the_time_before_the_first_turn_was_seen_does_not_count(bus: Bus) -> None:
+    turns = bus.fold.turns.values()
+    for observed, expected in ((0.0, 500.0), (900.0, 900.0), (2000.0, 1000.0)):
+        assert overview(turns, 500.0, 1000.0, observed).observed == expected
+
+
 def test_what_was_computed_again_is_listed_by_cause_and_client(bus: Bus) -> None:
     bus.turn(asked(user("Q")), PROMPT, [1, 2], LS)
     history = (user("Q"), answer(LS), result(LS, "a.txt"))

@@ -1,7 +1,9 @@
 """Every view of the inspector's page in a real browser, over the recorded hour of a team."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,14 @@ def played(fold: Fold) -> Fold:
     for at, receiver, message in read("team.jsonl", team.play().decode()):
         fold.take(message, at, receiver)
     return fold
+
+
+@contextmanager
+def page_of(fold: Fold, browser: Browser) -> Iterator[Page]:
+    """The page of other turns, which is left before its server ends."""
+    with serving(fold) as address:
+        yield Page(fold, address, browser)
+        browser.driver.get("about:blank")
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +169,66 @@ def test_drift_is_shown_where_it_happened_and_an_image_as_a_thumbnail(page: Page
     place = "document.querySelector('#turn-' + arguments[0]).getBoundingClientRect().top"
     assert abs(browser.script(place, turn) - 48) < 60  # at the top, below the header
     browser.keep("drift")
+
+
+def test_instructions_that_changed_at_their_end_are_cached_and_the_history_is_not(
+    browser: Browser,
+) -> None:
+    fold = Fold()
+    bus = Bus(fold)
+    system, question = "Always run the tests. " * 300, user("Why? " * 400)
+    bus.turn(asked(question, system=[Text(system)]), range(2200), [1, 2], Text("x"))
+    history = (question, answer(Text("x")), user("And now?"))
+    ids = [*range(1600), *range(5000, 5630)]
+    turn = bus.turn(
+        asked(*history, system=[Text(system + "2026")]), ids, [3], Text("y"), cached=1584
+    )
+    with page_of(fold, browser) as page:
+        page.open(f"#/turn/{turn.id}")
+        head = browser.shows(".part.head.partly.again summary", "Instructions")
+        assert head.endswith("93 % cached, the rest again")
+        computed = browser.text(".part.history .cost")
+        assert "computed again" in computed
+        assert 400 < int(computed.split()[1]) <= turn.again
+        # Its background has one color: words are as readable everywhere.
+        style = "getComputedStyle(document.querySelector('.part.head')).backgroundImage"
+        assert browser.script(style) == "none"
+
+
+def test_keys_scroll_the_conversation_that_was_opened(page: Page) -> None:
+    browser = page.open()
+    browser.script(
+        "[...document.querySelectorAll('.row')].find((row) => "
+        "row.textContent.includes(arguments[0])).click()",
+        TITLE,
+    )
+    browser.until(lambda: browser.texts(".turn .bar"))
+    browser.until(lambda: browser.script("document.activeElement.id") == "detail")
+    browser.press("\ue010")  # End
+    browser.until(lambda: browser.script("document.querySelector('#detail').scrollTop") > 500)
+    place = browser.place
+    browser.press("jj\ue007")  # the list is one key away
+    browser.until(lambda: browser.place != place)
+
+
+def test_the_time_line_has_no_gaps(browser: Browser) -> None:
+    fold = Fold()
+    bus = Bus(fold)
+    turn = bus.turn(asked(user("Q")), range(40), [1], Text("x"), Text("y"))
+    with page_of(fold, browser) as page:
+        page.open(f"#/turn/{turn.id}/details")
+        lanes = browser.shows(".timeline", "end of the answer")
+        assert "2. text" in lanes
+        bars = browser.script(
+            "[...document.querySelectorAll('.timeline .track b')].map((one) => "
+            "[one.offsetLeft, one.offsetLeft + one.offsetWidth])"
+        )
+        edges = sorted(bars)
+        width = browser.script("document.querySelector('.timeline .track').offsetWidth")
+        assert edges[0][0] == 0
+        assert edges[-1][1] >= width - 2
+        for (_, end), (start, _) in pairwise(edges):
+            assert start - end <= 2
 
 
 def test_an_address_restores_the_view(page: Page) -> None:

@@ -41,6 +41,15 @@ def test_a_section_has_what_a_turn_adds_and_what_it_answers(bus: Bus) -> None:
     assert (given.kind, given.text, given.start, given.tokens) == ("result", "Done.", 204, 50)
 
 
+def test_the_tokens_of_reasoning_are_those_that_the_turn_counts(bus: Bus) -> None:
+    parts = (Reasoning("A long thought. " * 20), Text("Yes."), TASK)
+    turn = bus.turn(asked(user("Q")), PROMPT, range(40), *parts, reasoning=18)
+    thought, *others = section(bus.fold, turn).answer
+    assert (thought.tokens, thought.exact) == (18, True)
+    assert sum(part.tokens or 0 for part in others) == turn.output - 18
+    assert not any(part.exact for part in others)
+
+
 def test_instructions_are_shown_again_where_they_changed(bus: Bus) -> None:
     bus.turn(asked(user("Q")), PROMPT, [1], TASK)
     changed = asked(user("Q"), answer(TASK), result(TASK, "x"), system=[Text("New.")])

@@ -62,6 +62,7 @@ async def test_turns_sessions_tokens_and_searches_are_served(bus: Bus) -> None:
         (section,) = await (await client.get("/api/conversation?turns=turn0001,none")).json()
         assert [part["text"] for part in section["parts"]] == ["Q"]
         overview = await (await client.get("/api/overview?minutes=0")).json()
+        assert overview["overview"]["observed"] == bus.fold.turns["turn0001"].time
         assert list(overview["rows"]) == overview["overview"]["slowest"] == ["turn0001"]
 
 

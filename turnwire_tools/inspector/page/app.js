@@ -106,6 +106,7 @@ async function open(session, turn, withDetails) {
   detail.scrollTop = 0;
   document.title = `${session.title || session.turns[0].label || "Session"} – Turnwire inspector`;
   list.mark(session.id, turn);
+  if (document.activeElement !== find("search")) detail.focus({ preventScroll: true }); // End and PageDown scroll it
   if (turn) await view.conversation.goTo(turn, withDetails);
 }
 
@@ -254,11 +255,16 @@ function toggleDetails() {
   keep(`${address("turn", id)}${view.conversation.toggleDetails(id) ? "/details" : ""}`);
 }
 
+function moveInList(step) {
+  find("list").focus(); // so that Enter opens what is selected
+  list.move(step);
+}
+
 const keys = {
-  j: () => list.move(1),
-  ArrowDown: () => list.move(1),
-  k: () => list.move(-1),
-  ArrowUp: () => list.move(-1),
+  j: () => moveInList(1),
+  ArrowDown: () => moveInList(1),
+  k: () => moveInList(-1),
+  ArrowUp: () => moveInList(-1),
   Enter: () => list.choose(list.current()),
   "/": () => find("search").select(),
   t: () => chooseMode(list.mode === "turns" ? "sessions" : "turns"),

@@ -1,7 +1,7 @@
 // A session as a conversation: a section for each turn. Only those near the view have content, however many there are.
 
 import { address, cacheBar, clock, computed, count, get, h, ms, plural, running, share, short, turnLink } from "/page/draw.js";
-import { drawHead, drawPart, helperLink } from "/page/parts.js";
+import { drawHead, drawHistory, drawPart, helperLink } from "/page/parts.js";
 import { turnDetails, why } from "/page/turn.js";
 
 const NEAR = "1200px 0px";
@@ -20,7 +20,7 @@ export class Conversation {
     this.content = new Map(); // data by turn, of sections with content, oldest use first
     this.wanted = new Set();
     this.timer = 0;
-    this.target = ""; // the turn to which it scrolls
+    this.target = ""; // the turn to which it is scrolling
     this.fetched = 0;
     this.opened = new Set();
     this.helpers = Map.groupBy(helpers, (helper) => helper.turn);
@@ -118,7 +118,7 @@ export class Conversation {
     this.fetched = performance.now();
     try {
       const sections = await get(`/api/conversation?turns=${ids.map(encodeURIComponent).join(",")}`);
-      const atEnd = this.frame.scrollTop > 0 && this.frame.scrollHeight - this.frame.scrollTop - this.frame.clientHeight < 60;
+      const atEnd = !this.target && this.frame.scrollTop > 0 && this.frame.scrollHeight - this.frame.scrollTop - this.frame.clientHeight < 60;
       for (const section of sections) {
         if (!this.sections.has(section.turn.id)) continue;
         this.content.set(section.turn.id, section);
@@ -193,6 +193,7 @@ export class Conversation {
       if (this.content.has(id) && !this.wanted.size && (near || atEnd) && tries > 3) break;
     }
     stop.abort();
+    if (this.target === id) this.target = "";
     element.classList.add("target");
     setTimeout(() => element.classList.remove("target"), 1600);
   }
@@ -224,6 +225,7 @@ function drawSection(section, view, helpers) {
     why(section),
     drawHead("Instructions", "system", section.system, section, view),
     drawHead("Tools", "tools", section.tools, section, view),
+    drawHistory(section),
     section.parts.map((part, at) => drawPart(part, `${turn.id} parts ${at}`, section, view)),
     answer,
     others.length > 0 && h("div", { class: "helpers" }, others),

@@ -41,6 +41,7 @@ export const plural = (number, word) => `${count(number)} ${word}${number === 1 
 export const share = (part, all) => (part === null || part === undefined || !all ? "–" : `${Math.floor((100 * part) / all)} %`);
 export const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString("en-GB");
 export const percent = (value) => `${Math.max(0, Math.min(100, value)).toFixed(3)}%`;
+export const LEAST_AGAIN = 128; // tokens computed again that matter
 export const computed = (turn) => (turn.cached === null ? null : Math.max(0, turn.prompt - turn.cached));
 export const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1) + (text.endsWith(".") ? "" : ".");
 export const running = (state) => ["received", "placed", "writing"].includes(state);

@@ -15,7 +15,7 @@ const CAUSES = {
 export function overviewPage(data, minutes, choose, live) {
   const { overview, rows } = data;
   const { total } = overview;
-  const spanMinutes = Math.max(1, (overview.until - overview.since) / 60);
+  const spanMinutes = Math.max(1, (overview.until - overview.observed) / 60);
   const last = overview.bars.at(-1);
   const spans = h("div", { class: "segments", role: "group", "aria-label": "Span of time" }, SPANS.map(([value, name]) =>
     h("button", { type: "button", "aria-pressed": String(value === minutes), onclick: () => choose(value) }, name)));
@@ -24,7 +24,7 @@ export function overviewPage(data, minutes, choose, live) {
   return [
     head,
     tiles([
-      ["turns a minute", rate(total.turns / spanMinutes), `${plural(total.turns, "turn")} in ${plural(overview.sessions, "session")}${live && last ? `; now ${rate((60 * last.turns) / overview.bar_s)}` : ""}`],
+      ["turns a minute", rate(total.turns / spanMinutes), `${plural(total.turns, "turn")} in ${plural(overview.sessions, "session")}${overview.observed > overview.since ? ` since ${minute(overview.observed)}` : ""}${live && last ? `; now ${rate((60 * last.turns) / overview.bar_s)}` : ""}`],
       ["from the cache", share(total.cached, total.prompt), `${short(total.cached)} of ${short(total.prompt)} prompt tokens`],
       ["first token, p50", ms(total.p50_ms), `p95 ${ms(total.p95_ms)}`],
       ["computed again", short(total.again), `${share(total.again, total.prompt - total.cached)} of ${short(total.prompt - total.cached)} computed`, total.again >= 128 ? "bad" : ""],

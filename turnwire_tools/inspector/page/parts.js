@@ -1,22 +1,40 @@
 // The parts of a conversation: instructions, tools, questions, reasoning, text, calls, results, images.
 
-import { address, cacheBar, clock, count, get, h, ms, nameOf, plural, share, short } from "/page/draw.js";
+import { LEAST_AGAIN, address, cacheBar, clock, computed, count, get, h, ms, nameOf, plural, share, short } from "/page/draw.js";
 
 const LINES = 14; // of a text that is not open
 const WIDE = 110; // characters of a line, about
 
 const LABELS = { system: "Instructions", user: "User", text: "Answer", reasoning: "Reasoning", media: "Image" };
 
-// How a part of a request came into the engine: cached, computed, partly cached, or computed again.
-export function shadeOf(part, section) {
+// How parts of a request came into the engine: cached, computed or computed again, or partly cached and the rest one of both.
+export function shadeOf(parts, section) {
   const { turn, difference } = section;
-  if (part.start === null || turn.cached === null) return { name: "unknown", text: "" };
-  const cached = Math.max(0, Math.min(part.tokens, turn.cached - part.start));
-  if (cached >= part.tokens && part.tokens) return { name: "cached", text: "cached" };
-  const isAgain = difference !== null && difference.again > 0 && difference.at !== null && part.start + part.tokens > difference.at && ["system", "tool"].includes(part.kind);
-  if (isAgain) return { name: "again", text: "computed again" };
-  if (cached) return { name: "partly", text: `${share(cached, part.tokens)} cached`, part: cached / part.tokens };
-  return { name: "computed", text: "computed" };
+  if (turn.cached === null || parts.some((part) => part.start === null)) return { name: "unknown", text: "" };
+  const size = sum(parts, "tokens");
+  const cached = parts.reduce((total, part) => total + cachedOf(part, turn), 0);
+  if (size && cached >= size) return { name: "cached", text: "cached" };
+  const departs = difference !== null && difference.again > 0 && difference.at !== null;
+  const isAgain = departs && parts.some((part) => ["system", "tool"].includes(part.kind) && cachedOf(part, turn) < part.tokens && part.start + part.tokens > difference.at);
+  const rest = isAgain ? "again" : "computed";
+  if (cached < 0.01 * size) return { name: rest, text: isAgain ? "computed again" : "computed" };
+  return { name: `partly ${rest}`, text: `${share(cached, size)} cached${isAgain ? ", the rest again" : ""}`, part: cached / size };
+}
+
+const cachedOf = (part, turn) => Math.max(0, Math.min(part.tokens, turn.cached - part.start));
+const missing = (parts, turn) => parts.reduce((total, part) => total + part.tokens - cachedOf(part, turn), 0);
+
+// The messages and answers of the turns above, where they were computed again.
+export function drawHistory(section) {
+  const { turn, cost } = section;
+  const heads = [...section.system, ...section.tools];
+  const shown = [...heads, ...section.parts];
+  if (!cost || turn.cached === null || shown.some((part) => part.start === null)) return null;
+  const again = cost.changed + cost.lost - missing(heads, turn);
+  const tokens = Math.min(again, computed(turn) - missing(shown, turn));
+  if (tokens < LEAST_AGAIN) return null;
+  return h("div", { class: "part history again" },
+    h("div", { class: "label" }, h("b", null, heads.length ? "Earlier messages" : "The prompt so far"), h("small", null, "of the turns above"), h("span", { class: "cost" }, `≈ ${count(tokens)} tokens · computed again`)));
 }
 
 const tokens = (part) => (part.tokens === null ? "" : `${part.exact ? "" : "≈ "}${count(part.tokens)} tokens`);
@@ -90,8 +108,8 @@ function body(part, where, view) {
 
 // Text that a client adds to a question, and instructions inside the conversation, which are folded.
 function drawFolded(part, where, section, view) {
-  const shade = shadeOf(part, section);
-  return h("details", { class: `part added ${shade.name}` },
+  const shade = shadeOf([part], section);
+  return h("details", { class: `part added ${shade.name}`, at: extent(shade) },
     h("summary", { class: "label" }, h("b", null, part.kind === "user" ? "Added" : LABELS[part.kind]), h("small", null, first([part])), costOf(part, shade, false)),
     h("div", { class: "content" }, text(part, where, view)));
 }
@@ -100,7 +118,7 @@ function drawFolded(part, where, section, view) {
 export function drawPart(part, where, section, view, extra) {
   const written = section === null;
   if (part.kind === "system" || (part.kind === "user" && part.facts)) return drawFolded(part, where, section, view);
-  const shade = written ? { name: "written", text: "" } : shadeOf(part, section);
+  const shade = written ? { name: "written", text: "" } : shadeOf([part], section);
   const isCall = part.kind === "tool_use" || part.kind === "hosted";
   const name = isCall ? part.name || "call" : part.kind === "result" ? part.name || "result" : part.kind === "user" && view.isHelper ? "Task" : LABELS[part.kind] ?? part.kind;
   const notes = [];
@@ -112,32 +130,31 @@ export function drawPart(part, where, section, view, extra) {
     raw.addEventListener("click", () => { view.toggle(`raw ${where}`); });
     notes.push(raw);
   }
-  const at = shade.part ? { "--part": percentOf(shade.part) } : null;
-  return h("div", { class: `part ${part.kind} ${shade.name}`, at },
+  return h("div", { class: `part ${part.kind} ${shade.name}`, at: extent(shade) },
     h("div", { class: "label" }, part.kind === "result" && h("small", null, "result "), h("b", null, name), notes, costOf(part, shade, written)),
     h("div", { class: "content" }, body(part, where, view), extra));
 }
 
-const percentOf = (value) => `${(100 * value).toFixed(1)}%`;
+const extent = (shade) => (shade.part ? { "--part": `${(100 * shade.part).toFixed(1)}%` } : null);
 const sum = (parts, name) => parts.reduce((total, part) => total + (part[name] ?? 0), 0);
 
 // Instructions or tools, which are folded.
 export function drawHead(title, of, parts, section, view) {
   if (!parts.length) return null;
-  const shades = new Set(parts.map((part) => shadeOf(part, section).name));
-  const shade = shades.size === 1 ? [...shades][0] : shades.has("again") ? "again" : "partly";
-  const exact = parts.every((part) => part.exact);
-  const size = parts[0].tokens === null ? plural(sum(parts, "length"), "character") : `${exact ? "" : "≈ "}${count(sum(parts, "tokens"))} tokens`;
+  const shade = shadeOf(parts, section);
+  const known = of === "tools" ? section.tools_tokens : 0; // as in the details of the turn
+  const exact = !known && parts.every((part) => part.exact);
+  const size = parts[0].tokens === null ? plural(sum(parts, "length"), "character") : `${exact ? "" : "≈ "}${count(known || sum(parts, "tokens"))} tokens`;
   const key = `${section.turn.id} ${of}`;
   const inside = h("div", { class: "inside" });
   const fillIn = () => inside.childElementCount || inside.append(...parts.map((part, at) => headItem(part, `${key} ${at}`, section, view)));
-  const details = h("details", { class: `part head ${shade}`, open: view.opened.has(key), ontoggle: (event) => {
+  const details = h("details", { class: `part head ${shade.name}`, at: extent(shade), open: view.opened.has(key), ontoggle: (event) => {
     if (event.target !== details) return;
     if (details.open) view.opened.add(key);
     else view.opened.delete(key);
     if (details.open) fillIn();
   } },
-    h("summary", { class: "label" }, h("b", null, title), h("small", null, of === "tools" ? `${parts.length}: ${names(parts)}` : first(parts)), h("span", { class: "cost" }, size)),
+    h("summary", { class: "label" }, h("b", null, title), h("small", null, of === "tools" ? `${parts.length}: ${names(parts)}` : first(parts)), h("span", { class: "cost" }, [size, shade.text].filter(Boolean).join(" · "))),
     inside);
   if (details.open) fillIn();
   return details;
@@ -147,10 +164,10 @@ const names = (parts) => parts.slice(0, 12).map((part) => part.name).join(", ") 
 const first = (parts) => (parts.find((part) => part.text)?.text ?? "").trim().slice(0, 140).replace(/\s+/g, " ");
 
 function headItem(part, where, section, view) {
-  const shade = shadeOf(part, section);
+  const shade = shadeOf([part], section);
   const label = [h("b", null, part.name || "text"), part.facts && h("small", null, part.facts), costOf(part, shade, false)];
-  if (part.kind === "tool") return h("details", { class: `tool ${shade.name}` }, h("summary", { class: "label" }, label), text(part, where, view));
-  return h("div", { class: `part system ${shade.name}` }, h("div", { class: "label" }, label), h("div", { class: "content" }, text(part, where, view)));
+  if (part.kind === "tool") return h("details", { class: `tool ${shade.name}`, at: extent(shade) }, h("summary", { class: "label" }, label), text(part, where, view));
+  return h("div", { class: `part system ${shade.name}`, at: extent(shade) }, h("div", { class: "label" }, label), h("div", { class: "content" }, text(part, where, view)));
 }
 
 // A session that an agent started.

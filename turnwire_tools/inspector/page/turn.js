@@ -1,10 +1,9 @@
 // One turn: why it computed tokens again, and its details: prompt, time line, calls, tokens, events.
 
-import { count, get, h, ms, percent, sentence, share, table, turnLink } from "/page/draw.js";
+import { LEAST_AGAIN, count, get, h, ms, percent, sentence, share, table, turnLink } from "/page/draw.js";
 
 const MAX_LANES = 80;
 const MAX_TOKENS = 4000;
-const LEAST_AGAIN = 128; // tokens computed again that matter
 
 // What a turn's line does not say. It is fetched when it is opened.
 export function turnDetails(id, view) {
@@ -97,7 +96,7 @@ function prompt(turn) {
   if (at !== null && turn.difference.again) parts.push(h("i", { title: `departs from the previous prompt at token ${count(at)}`, at: { left: percent((100 * at) / total) } }));
   const legend = Object.entries(sums).map(([kind, sum]) => h("li", null, h("b", { class: kind }), `${KINDS[kind]} `, h("strong", null, count(sum))));
   if (answers) legend.push(h("li", null, h("b", { class: "answer" }), "original tokens of earlier answers ", h("strong", null, count(answers))));
-  if (turn.tools) legend.push(h("li", { title: "at the start of the prompt, about" }, "definitions of tools ", h("strong", null, `${count(turn.tools)} of ${count(total)}`)));
+  if (turn.tools) legend.push(h("li", { title: "at the start of the prompt, about" }, "definitions of tools ", h("strong", null, `≈ ${count(turn.tools)} of ${count(total)}`)));
   const recall = { "": "", first: "", reused: "" }[turn.recall] ?? ` The ledger's outcome for the newest answer: ${turn.recall}.`;
   return h("div", null,
     h("h4", null, `Prompt, ${count(total)} tokens`),
@@ -115,14 +114,19 @@ function timeline(turn) {
   if (held) lanes.push([`held: ${held.text}`, "prepare", held.ms, placed.ms]);
   if (placed && turn.ttft_ms !== null) lanes.push(["queue and prefill", "prefill", placed.ms, turn.ttft_ms]);
   turn.blocks.slice(0, MAX_LANES).forEach((block, at) => {
-    lanes.push([`${at + 1}. ${block.kind === "tool_use" ? block.name : block.kind}`, block.kind, block.start_ms, block.end_ms ?? end, dispatched(block)]);
+    const before = at ? turn.blocks[at - 1].end_ms ?? block.start_ms : block.start_ms;
+    lanes.push([`${at + 1}. ${block.kind === "tool_use" ? block.name : block.kind}`, block.kind, block.start_ms, block.end_ms ?? end, dispatched(block), before]);
   });
+  const written = turn.blocks.at(-1)?.end_ms ?? null;
+  if (written !== null && turn.ms !== null && turn.ms - written >= 0.01 * end) lanes.push(["end of the answer", "rest", written, turn.ms]);
+  const hasMarkup = lanes.some(([, , from, , , before]) => before !== undefined && from - before >= 0.01 * end);
   const x = (time) => percent((100 * time) / end);
   const trouble = turn.marks.filter((mark) => mark.trouble);
   const ticks = (mark) => h("i", { class: "trouble", title: `${mark.kind}: ${mark.text}`, at: { left: x(mark.ms) } });
-  const lane = ([name, kind, from, to, sent]) => h("div", { class: "lane" },
+  const lane = ([name, kind, from, to, sent, before = from]) => h("div", { class: "lane" },
     h("span", null, name),
     h("div", { class: "track" },
+      before < from && h("b", { class: `${kind} markup`, title: `${ms(before)} to ${ms(from)}: the tokens before it`, at: { left: x(before), width: x(from - before) } }),
       h("b", { class: kind, title: `${ms(from)} to ${ms(to)}`, at: { left: x(from), width: x(to - from) } }),
       sent && h("i", { class: "dispatch", title: `dispatched at ${ms(sent)}`, at: { left: x(sent) } }),
       trouble.map(ticks)),
@@ -131,6 +135,7 @@ function timeline(turn) {
   return h("div", { class: "timeline" },
     h("h4", null, `Time line, ${ms(turn.ms ?? end)}`),
     lanes.map(lane),
+    hasMarkup && h("p", { class: "note" }, "Pale: the tokens with which the model begins a block, such as the name of a call."),
     more > 0 && h("p", { class: "note" }, `${count(more)} more blocks`));
 }
 
