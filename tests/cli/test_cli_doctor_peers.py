@@ -1,5 +1,6 @@
 """What heartbeats show of clocks, keys and models, and what writes show of the store."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -99,6 +100,25 @@ def test_process_that_a_frontend_does_not_see_is_refused(monkeypatch: pytest.Mon
     (finding,) = peers.check_frontends(found, ["http://a/", "http://b"])
     assert finding.status == "fail"
     assert finding.text.startswith("http://a/ does not see worker w-2 on node-1: another")
+
+
+def test_process_that_has_left_is_not_looked_for(
+    deliver: Callable[[HeartbeatListener, Heartbeat, bytes], None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """As after each step of a rolling restart, whatever its clock and its key."""
+    health = {"stages": {"worker": [{"id": "new"}], "parser": []}}
+    monkeypatch.setattr(peers, "get", lambda *_: (200, msgspec.json.encode(health)))
+    key = tmp_path / "key"
+    key.write_text("the key of heartbeats")
+    listener = HeartbeatListener(BusConfig(heartbeat_key_file=str(key)))
+    old, new = heartbeat("worker", "old"), heartbeat("worker", "new")
+    for sent in (old, msgspec.structs.replace(old, leaving=True)):
+        deliver(listener, sent, auth(None, lambda: NOW).encode(sent))
+    deliver(listener, new, auth(key, time.time).encode(new))
+    assert not [*peers.check_frontends(listener.heartbeats.values(), ["http://a"])]
+    assert not [*peers.check_signatures(listener), *peers.check_clocks(listener)]
 
 
 def test_server_of_another_bus_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

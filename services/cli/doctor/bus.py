@@ -85,7 +85,7 @@ def _peers(listener: HeartbeatListener, listen_s: float, urls: Sequence[str]) ->
     if not peers:
         return [*findings, Finding("note", "processes", f"no heartbeat within {listen_s:g} s")]
     for stage in STAGES:
-        living = [peer for peer in peers if peer.stage == stage and not peer.leaving]
+        living = [peer for peer in peers if peer.stage == stage]
         text = "; ".join(map(describe, living))
         findings.append(Finding("ok" if living else "warn", stage, text or "none"))
     findings += _tools(peers)

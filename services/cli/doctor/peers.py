@@ -38,14 +38,19 @@ class HeartbeatListener:
             self._auth = HeartbeatAuth(config.heartbeat_key_file, CollectorRegistry(), log)
 
     def receive(self, delivery: Delivery) -> None:
-        """Notes a heartbeat."""
+        """Notes a heartbeat. Forgets a process that leaves: frontends no longer see it either."""
         if not subjects.is_own(delivery.subject):
             protocol, stage, process = subjects.heartbeat_sender(delivery.subject)
             self.others[delivery.subject] = f"{stage} {process} ({protocol})"
             return
         heartbeat = msgspec.json.decode(delivery.data, type=Heartbeat)
-        self.heartbeats[heartbeat.stage, heartbeat.id] = heartbeat
         name = name_of(heartbeat)
+        if heartbeat.leaving:
+            self.heartbeats.pop((heartbeat.stage, heartbeat.id), None)
+            self.behind_s.pop(name, None)
+            self.wrong_key.pop(name, None)
+            return
+        self.heartbeats[heartbeat.stage, heartbeat.id] = heartbeat
         if heartbeat.time:
             behind_s = time.time() - heartbeat.time
             self.behind_s[name] = min(behind_s, self.behind_s.get(name, behind_s), key=abs)
