@@ -208,7 +208,8 @@ class ResponseCancelled(Struct, frozen=True, tag="cancel", tag_field="action"):
 class RolloutChanged(Struct, frozen=True, omit_defaults=True, tag="rollout", tag_field="action"):
     """Fan-out among frontends: what is stored of a rollout has changed."""
 
-    id: str
+    place: str
+    """Names the rollout without its id, which is a key: everyone on the bus may hear this."""
     cancels: Literal["", "aborted", "restarted", "deleted"] = ""
     """Why the open turns of a run are cancelled; "": they are not."""
     run: int = 0

@@ -7,6 +7,7 @@ from typing import Protocol
 from weakref import WeakValueDictionary
 
 from schemas.control import RolloutChanged
+from services.runtime.storage.kv import place_of
 
 NEWS_S = 1.0
 """How long a follower waits for a notice before it looks itself: a notice may be lost."""
@@ -22,7 +23,7 @@ class Abortable(Protocol):
 
 
 class RolloutNotices:
-    """The followers and the open turns of all rollouts in one frontend."""
+    """The followers and the open turns of all rollouts in one frontend, by the places of these."""
 
     def __init__(self) -> None:
         self._news: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
@@ -31,29 +32,31 @@ class RolloutNotices:
 
     def apply(self, notice: RolloutChanged) -> None:
         """Applies a notice of this or another frontend."""
-        news = self._news.pop(notice.id, None)
+        news = self._news.pop(notice.place, None)
         if news is not None:
             news.set()
         if notice.cancels:
-            for turn in [*self._open.get(notice.id, ())]:
+            for turn in [*self._open.get(notice.place, ())]:
                 turn.abort(notice.cancels, notice.run)
 
     def news_of(self, id: str) -> asyncio.Event:
         """Returns an event that the next change of a rollout sets."""
-        news = self._news.get(id)
+        place = place_of(id)
+        news = self._news.get(place)
         if news is None:
-            news = self._news[id] = asyncio.Event()
+            news = self._news[place] = asyncio.Event()
         return news
 
     def add_turn(self, id: str, turn: Abortable) -> None:
         """Has a turn end when its rollout is aborted."""
-        self._open[id].add(turn)
+        self._open[place_of(id)].add(turn)
 
     def remove_turn(self, id: str, turn: Abortable) -> None:
         """Notes that a turn has ended."""
-        self._open[id].discard(turn)
-        if not self._open[id]:
-            del self._open[id]
+        place = place_of(id)
+        self._open[place].discard(turn)
+        if not self._open[place]:
+            del self._open[place]
 
 
 async def wait_for_news(news: asyncio.Event) -> None:

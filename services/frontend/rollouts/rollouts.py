@@ -25,7 +25,7 @@ from services.frontend.rollouts.view import RolloutView
 from services.rollouts.rollout import ROLLOUT_PREFIX, Rewards, Rollout, RolloutState
 from services.rollouts.sample_lines import MissingTurn
 from services.runtime.config import MIB
-from services.runtime.storage.kv import Bucket
+from services.runtime.storage.kv import Bucket, place_of
 
 MAX_VIEW_BYTES = 64 * MIB
 """Limit of what a frontend remembers of rollouts, without their tokens."""
@@ -71,6 +71,7 @@ class Rollouts(RolloutCallers):
         self.notices = RolloutNotices()
         self._callers = callers
         self._views: LRUCache[str, RolloutView] = LRUCache(MAX_VIEW_BYTES, _size)
+        """Views by the places of their rollouts, as in notices."""
 
     @override
     async def caller(self, id: str) -> Caller:
@@ -86,7 +87,7 @@ class Rollouts(RolloutCallers):
     async def find(self, id: str) -> RolloutView:
         """Returns a rollout with what is stored of it now. Raises NotFound, and TurnwireError if
         the store does not answer."""
-        view = self._views.get(id)
+        view = self._views.get(place_of(id))
         if view is not None:
             await self.refresh(view)
             return view
@@ -96,7 +97,7 @@ class Rollouts(RolloutCallers):
             view = await self._load(id)
         if view is None:
             raise _not_found(id)
-        return self._views.setdefault(id, view)  # another request may have loaded it, too
+        return self._views.setdefault(place_of(id), view)  # another request may have loaded it, too
 
     async def find_own(self, id: str, caller: Caller) -> RolloutView:
         """Returns a rollout of the caller's, for its trainer. Raises as `find`."""
@@ -116,7 +117,7 @@ class Rollouts(RolloutCallers):
             view.is_stale = False
             id = view.rollout.id
             if not await self.store.has(id, view.first):
-                self._views.pop(id, None)
+                self._views.pop(place_of(id), None)
                 raise _not_found(id)
             async for number, record in self.store.read(id, view.read_to):
                 view.apply(number, record)
@@ -138,7 +139,7 @@ class Rollouts(RolloutCallers):
             state = replace(view.state, status=status, ended=time.time())
             await self.set_state(view, state, "aborted" if status == "aborted" else "")
         elif status == "aborted":  # the notice of an earlier call may be lost
-            self.announce(RolloutChanged(view.rollout.id, "aborted", run))
+            self.announce(view, "aborted", run)
         until = asyncio.get_running_loop().time() + SETTLE_S
         while self.has_running_turns(view) and asyncio.get_running_loop().time() < until:
             await asyncio.sleep(POLL_S)
@@ -161,7 +162,7 @@ class Rollouts(RolloutCallers):
         run = view.state.run
         await self.store.put(view.rollout.id, state)
         view.take(state)
-        self.announce(RolloutChanged(view.rollout.id, cancels, run))
+        self.announce(view, cancels, run)
         await self.refresh(view, 0.0)
 
     async def reward(self, view: RolloutView, rewards: Rewards) -> None:
@@ -174,23 +175,30 @@ class Rollouts(RolloutCallers):
                 raise Invalid(f"turns: the rollout has no turn {turn}", param="turns")
         await self.store.put(view.rollout.id, rewards)
         view.take(rewards)
-        self.announce(RolloutChanged(view.rollout.id))
+        self.announce(view)
         await self.refresh(view, 0.0)
 
     async def delete(self, view: RolloutView) -> None:
         """Deletes a rollout and its turns. Raises TurnwireError."""
         await self.store.delete(view.rollout.id)
-        self._views.pop(view.rollout.id, None)
-        self.announce(RolloutChanged(view.rollout.id, "deleted", view.state.run))
+        self._views.pop(place_of(view.rollout.id), None)
+        self.announce(view, "deleted", view.state.run)
 
-    def announce(self, notice: RolloutChanged) -> None:
-        """Reports a change to everyone who waits for it, here and in other frontends."""
+    def announce(
+        self,
+        view: RolloutView,
+        cancels: Literal["", "aborted", "restarted", "deleted"] = "",
+        run: int = 0,
+    ) -> None:
+        """Reports a change to everyone who waits for it, here and in other frontends. `cancels`,
+        `run`: as in `RolloutChanged`."""
+        notice = RolloutChanged(place_of(view.rollout.id), cancels, run)
         self.process.publish_notice(notice)
         self.apply(notice)
 
     def apply(self, notice: RolloutChanged) -> None:
         """Applies a notice, of this or another frontend."""
-        view = self._views.get(notice.id)
+        view = self._views.get(notice.place)
         if view is not None:
             view.is_stale = True
         self.notices.apply(notice)

@@ -4,7 +4,6 @@ import asyncio
 
 from prometheus_client import CollectorRegistry
 
-from schemas.control import RolloutChanged
 from schemas.errors import TooLarge
 from services.frontend.rollouts.last_turns import LastTurns
 from services.frontend.rollouts.rollouts import Rollouts
@@ -88,7 +87,7 @@ class TurnWriter:
             self._last.add(f"{view.rollout.id}/{record.run}", turn)
         self.stored += isinstance(stored, StoredTurn)
         self.failed += isinstance(stored, FailedTurn)
-        self._rollouts.announce(RolloutChanged(view.rollout.id))
+        self._rollouts.announce(view)
 
     async def _put(
         self, view: RolloutView, record: StoredTurn | FailedTurn

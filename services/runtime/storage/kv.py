@@ -145,7 +145,7 @@ class Bucket:
                 yield message.seq, value
 
     async def _member_messages(self, key: str, seq: int) -> AsyncIterator[Any]:
-        subject = subjects.bucket_members(self._config.name, _place(key))
+        subject = subjects.bucket_members(self._config.name, place_of(key))
 
         def get_next(js: Any) -> Awaitable[Any]:
             message = js.get_msg(self._stream, seq + 1, subject, direct=True, next=True)
@@ -161,7 +161,7 @@ class Bucket:
     async def any_members(self, keys: Sequence[str]) -> bool:
         """Returns whether any of these keys has values (`members`), with one request; also True if
         the server does not answer."""
-        filters = [subjects.bucket_members(self._config.name, _place(key)) for key in keys]
+        filters = [subjects.bucket_members(self._config.name, place_of(key)) for key in keys]
         # The first answer decides.
         request = msgspec.json.encode({"multi_last": filters, "batch": 1})
         try:
@@ -354,12 +354,13 @@ async def create_bucket(bus: Bus, config: BucketConfig) -> None:
 
 def _subject(bucket: str, key: str, member: str | None = None) -> str:
     if member is None:
-        return subjects.bucket_key(bucket, _place(key))
-    return subjects.bucket_member(bucket, _place(key), member)
+        return subjects.bucket_key(bucket, place_of(key))
+    return subjects.bucket_member(bucket, place_of(key), member)
 
 
-def _place(key: str) -> str:
-    """Returns the name under which the values of a key are stored. It does not show the key."""
+def place_of(key: str) -> str:
+    """Returns the name under which the values of a key are stored. It does not show the key: others
+    may have it."""
     return hashlib.blake2b(key.encode(), digest_size=20, person=b"turnwire-place").hexdigest()
 
 

@@ -5,14 +5,17 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from aiohttp import ClientWebSocketResponse
 
+from services.rollouts.rollout import ROLLOUT_PREFIX
 from services.runtime.config import FrontendConfig
 from tests.frontend.rollouts.token_turns import Agent, TokenGateway, rollout
 from tests.kit.bodies import MODEL, chat, messages, responses
 from tests.kit.frontend import Reply, Served, key_line, serving
 from tests.kit.raw_http import answer_to, get
+from tests.kit.rollouts import MemoryRollouts
 from tests.kit.waiting import eventually
 
 FOREIGN = "ro_" + "0" * 32
@@ -251,3 +254,18 @@ async def test_log_has_no_whole_id(served: Served) -> None:
     assert agent.id.removeprefix("ro_") not in text
     assert agent.id[:9] + "…" in text
     assert "/v1/messages" in text
+
+
+async def test_no_notice_has_the_id() -> None:
+    """Everyone on the bus may hear notices, and the id is a key."""
+    process = MemoryRollouts()
+    async with serving(TokenGateway(), rollouts=process) as server:
+        agent = await rollout(server)
+        await agent.ask()
+        await eventually(lambda: process.notices != [])
+        for method, path in (("POST", "/restart"), ("POST", "/abort"), ("DELETE", "")):
+            assert (await agent.call(method, path)).status == 200
+        sent = msgspec.json.encode(process.notices).decode()
+    assert "aborted" in sent
+    assert agent.id not in sent
+    assert agent.id.removeprefix(ROLLOUT_PREFIX) not in sent
