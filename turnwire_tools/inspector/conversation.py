@@ -43,8 +43,8 @@ MAX_TEXT = 256 * 1024
 ADDED = "added by the client"
 _TAGGED = re.compile(r"\s*<([A-Za-z][\w-]*)>.*?</\1>\s*", re.DOTALL)
 """A part that a client adds to a question: `<system-reminder>`, `<environment_context>`."""
-_ADDED = re.compile(r"\s*# AGENTS\.md instructions\b.*", re.DOTALL)
-"""Codex sends the project's instructions as a message of the user."""
+_ADDED = re.compile(r"# AGENTS\.md instructions\b")
+"""Begins the project's instructions, which Codex sends as a message of the user."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -294,7 +294,7 @@ def _text(kind: ItemKind, text: str, texts: bool) -> Item:
 
 def without_additions(text: str) -> str:
     """A user's text without the parts that a client adds to it."""
-    text = _ADDED.sub("", text)
+    text = _ADDED.split(text, maxsplit=1)[0]
     at = 0
     while tagged := _TAGGED.match(text, at):
         at = tagged.end()

@@ -36,6 +36,8 @@ MAX_HITS = 100
 SEARCH_S = 0.02
 """Time after which a search lets other requests pass."""
 MAX_MINUTES = 7 * 24 * 60
+MAX_DIGITS = 18
+"""Digits of a number in a query, at most."""
 PAGE = Path(__file__).parent / "page"
 TYPES = {
     ".html": "text/html",
@@ -278,8 +280,11 @@ def _cookie(request: web.Request) -> str:
 
 
 def _number(request: web.Request, name: str, most: int) -> int:
-    """A number in a query, from 0 to `most`; 0 where there is none."""
+    """A number in a query, from 0 to `most`; 0 where there is none. Raises HTTPBadRequest for more
+    than `MAX_DIGITS` digits."""
     text = request.query.get(name, "")
+    if len(text) > MAX_DIGITS:
+        raise web.HTTPBadRequest(reason=f"{name} has more than {MAX_DIGITS} digits")
     return min(most, int(text)) if text.isascii() and text.isdigit() else 0
 
 

@@ -1,5 +1,9 @@
 """What each request adds to its session, and how much of it is kept."""
 
+import time
+
+import pytest
+
 from schemas.conversation import Call, Media, Message, Part, Reasoning, Result, Text
 from tests.kit.conversations import user
 from tests.tools.inspector.by_hand import TOOLS, Bus, answer, asked, result
@@ -57,6 +61,20 @@ def test_text_that_a_client_adds_to_a_question_is_marked(bus: Bus) -> None:
     turn = bus.turn(asked(Message("user", parts)), range(9), [1])
     assert [item.facts for item in items(turn)] == [ADDED, ""]
     assert turn.label == "Q <b>?</b>"
+
+
+@pytest.mark.parametrize("text", [f"x{' ' * 40_000}y", "<a>" * 15_000, "<a></a>" * 6000 + "<b>"])
+def test_the_time_for_a_question_grows_with_its_length_only(bus: Bus, text: str) -> None:
+    start = time.process_time()
+    bus.turn(asked(user(text)), range(9), [1], Text("x"))
+    assert time.process_time() - start < 2.0  # 0.01; one that grew with the square took 13 s
+
+
+def test_instructions_of_codex_are_no_question(bus: Bus) -> None:
+    added = user("# AGENTS.md instructions for /repo\n\nBe brief.")
+    turn = bus.turn(asked(added, user("Q")), range(9), [1])
+    assert [item.facts for item in items(turn)] == [ADDED, ""]
+    assert turn.label == "Q"
 
 
 def test_without_texts_no_item_has_words(fold: Fold) -> None:

@@ -78,6 +78,14 @@ async def test_all_of_a_long_text_is_served_on_demand(bus: Bus) -> None:
             assert status == (200 if query.endswith("x1") else 404), query
 
 
+async def test_a_number_of_too_many_digits_is_refused(bus: Bus) -> None:
+    bus.turn(asked(user("Q")), range(9), [1], Text("x"))
+    async with serving(bus.fold) as client:
+        for path in ("overview?minutes=", "turns/turn0001/text?of=parts&at="):
+            assert (await client.get(f"/api/{path}{'9' * 5000}")).status == 400, path
+        assert (await client.get(f"/api/overview?minutes={'9' * 12}")).status == 200
+
+
 async def test_without_texts_no_answer_has_words() -> None:
     """Every path that the page reads, with a word in each kind of text."""
     fold = Fold(texts=False)
