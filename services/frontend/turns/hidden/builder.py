@@ -4,11 +4,12 @@ back. Pure."""
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeGuard
 
-from schemas.conversation import Call, HostedTool, Message, Part
+from schemas.conversation import Call, HostedTool, Message, Part, Reasoning, Text
 from schemas.events import HostedResult
 from services.frontend.content.added_results import add_results
 from services.frontend.content.hosted_tools import result_part
-from services.frontend.turns.hidden.history import HiddenTurns
+from services.frontend.turns.hidden.history import HiddenCall, HiddenTurns
+from services.ledger.keys import squeeze
 
 
 class HiddenTurnsBuilder:
@@ -46,14 +47,18 @@ class HiddenTurnsBuilder:
         """Adds what the model wrote in the last turn of the answer."""
         self.shown += [part for part in parts if not self._is_hidden(part)]
 
-    def _places(self, parts: Sequence[Part]) -> Iterator[tuple[int, Call]]:
-        """Yields the hidden calls of a turn, each with the number of shown calls before it."""
-        shown = 0
+    def _places(self, parts: Sequence[Part]) -> Iterator[HiddenCall]:
+        """Yields the hidden calls of a turn with their places."""
+        calls = characters = thoughts = 0
         for part in parts:
             if self._is_hidden(part):
-                yield shown, part
-            elif isinstance(part, Call):
-                shown += 1
+                yield HiddenCall(part, calls, characters, thoughts)
+            elif isinstance(part, Reasoning):
+                thoughts += 1
+            else:
+                thoughts = 0
+                calls += isinstance(part, Call)
+                characters += len(squeeze(part.text)) if isinstance(part, Text) else 0
 
     def _is_hidden(self, part: Part) -> TypeGuard[Call]:
         if not isinstance(part, Call) or part.name not in self._hosted:

@@ -12,7 +12,7 @@ as one message:
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, groupby, islice
+from itertools import chain, groupby, islice, takewhile
 from operator import attrgetter
 
 from msgspec import Struct
@@ -27,6 +27,19 @@ from services.ledger.keys import squeeze
 _WORD = re.compile(r"\S+")
 
 
+class HiddenCall(Struct, omit_defaults=True):
+    """A hidden call of a turn that the client sees, with its place in what the client sees of the
+    turn, which holds however the client joins texts."""
+
+    call: Call
+    calls: int = 0
+    """The number of calls before it."""
+    characters: int = 0
+    """The number of characters of text before it, without white space."""
+    thoughts: int = 0
+    """The number of parts of reasoning before it that follow these calls and characters."""
+
+
 class HiddenTurns(Struct, omit_defaults=True):
     """What is hidden of the turns that a client sends back as one message."""
 
@@ -34,8 +47,8 @@ class HiddenTurns(Struct, omit_defaults=True):
     """The ids of the turns before the last one."""
     messages: list[Message] = []
     """What the model wrote in these turns, each with its results."""
-    beside: list[tuple[int, Call]] = []
-    """Hidden calls of the last turn, each with the number of shown calls before it."""
+    beside: list[HiddenCall] = []
+    """Hidden calls of the last turn."""
     results: list[Result] = []
     """The results of these calls."""
 
@@ -91,8 +104,8 @@ def _restored(turn: Sequence[Message], hidden: HiddenTurns) -> list[Message] | N
     own = _without_hidden(parts_of(turn), hidden)
     if own is None:
         return None
-    for place, call in reversed(hidden.beside):
-        own.insert(_index_of_call(own, place), call)
+    for beside in reversed(hidden.beside):
+        own = _with_call(own, beside)
     if not own:
         return hidden.messages
     ids = chain.from_iterable(message.ids for message in turn)
@@ -152,10 +165,31 @@ def _index_after(text: str, characters: int) -> int:
     return len(text)
 
 
-def _index_of_call(parts: Sequence[Part], number: int) -> int:
-    """Returns the index of the call with this number; the end, if there are fewer."""
-    calls = (index for index, part in enumerate(parts) if isinstance(part, Call))
-    return next(islice(calls, number, None), len(parts))
+def _with_call(parts: Sequence[Part], beside: HiddenCall) -> list[Part]:
+    """Returns the parts of a turn with a hidden call in its place; at the end, if they lack what
+    was before it."""
+    calls = beside.calls
+    characters = beside.characters
+    out: list[Part] = []
+    rest = [*parts]
+    while rest and (calls > 0 or characters > 0):
+        part = rest.pop(0)
+        out.append(part)
+        if isinstance(part, Call):
+            calls -= 1
+        elif isinstance(part, Text):
+            end = _index_after(part.text, characters)
+            characters -= len(squeeze(part.text))
+            if characters < 0 and calls <= 0:  # joined with text that came after the call
+                out[-1] = replace(part, text=part.text[:end])
+                rest.insert(0, replace(part, text=part.text[end:]))
+    thoughts = takewhile(_is_reasoning, islice(rest, beside.thoughts))
+    place = len(list(thoughts))
+    return [*out, *rest[:place], beside.call, *rest[place:]]
+
+
+def _is_reasoning(part: Part) -> bool:
+    return isinstance(part, Reasoning)
 
 
 def _is_of(item_id: str, turns: Sequence[str]) -> bool:

@@ -4,6 +4,7 @@ spells what it got."""
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -160,3 +161,31 @@ def test_keys_are_of_calls_else_of_text_and_users() -> None:
     assert other_user[3] != keys[5]
     foreign = Message("assistant", [Call("call_1", "look", "{}")])
     assert turn_keys([USER, foreign, USER, Message("assistant", [Reasoning("Hm")])]) == {}
+
+
+LOOK = Call(call_id("one", 1), "look", "{}")
+FIND = Call(call_id("one", 2), "find", "{}")
+TURNS: list[list[Part]] = [
+    [Text("A. "), FIND, Text("B. "), LOOK],
+    [Reasoning("Hm."), Text("A. "), Reasoning("Or?"), FIND, Text("B."), LOOK],
+    [Reasoning("Hm."), FIND, Reasoning("So."), LOOK, Text("A.")],
+    [Reasoning("Hm."), Text("A."), LOOK, FIND],
+    [FIND, Text("A."), LOOK],
+]
+
+
+@pytest.mark.parametrize("turn", TURNS)
+def test_hidden_call_keeps_its_place_among_texts(turn: list[Part]) -> None:
+    builder = HiddenTurnsBuilder(HOSTED)
+    builder.add("id", turn, [HostedResult(FIND.call_id, "find", SEARCH, "{}")])
+    history = [USER, Message("assistant", builder.shown)]
+    _, restored, _ = put_back(history, {1: builder.hidden})
+    assert restored.parts == turn
+
+
+def test_hidden_call_keeps_its_place_in_joined_text() -> None:
+    builder = HiddenTurnsBuilder(HOSTED)
+    builder.add("id", TURNS[0], [HostedResult(FIND.call_id, "find", SEARCH, "{}")])
+    history = [USER, Message("assistant", joined(builder.shown))]
+    _, restored, _ = put_back(history, {1: builder.hidden})
+    assert restored.parts == [Text("A."), FIND, Text(" B. "), LOOK]
