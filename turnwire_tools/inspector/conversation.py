@@ -6,7 +6,8 @@ have in common, are kept once for all of them.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from difflib import SequenceMatcher
 from itertools import chain, takewhile
 from typing import Literal, TypeAlias
 
@@ -152,8 +153,8 @@ def addition(
 def latest_messages(conversation: Conversation) -> Conversation:
     """The conversation up to the newest answer, for a session with an unknown previous request."""
     messages = conversation.messages
-    following = list(takewhile(lambda message: not is_answer(message), reversed(messages)))
-    return msgspec.structs.replace(conversation, messages=messages[: -len(following) or None])
+    answered = messages[: -_unanswered(messages) or None]
+    return msgspec.structs.replace(conversation, messages=answered)
 
 
 def share_texts(conversation: Conversation, before: Conversation) -> Conversation:
@@ -179,26 +180,41 @@ def _common(before: Sequence[Message], now: Sequence[Message]) -> int:
 def _new_messages(before: Sequence[Message], now: Sequence[Message]) -> tuple[list[Message], int]:
     """The messages that are not of the history, and how many of the history have changed. The
     answer to the previous request, which its turn has, is not new."""
-    if len(now) < len(before):  # a summary
-        same = _common(before, now)
-        return list(now[same:]), len(before) - same
-    changed = [
-        after for earlier, after in zip(before, now, strict=False) if not _is_same(earlier, after)
-    ]
-    following = now[len(before) :]
+    pairs = zip(before, now, strict=False)
+    start = sum(1 for _ in takewhile(lambda pair: _is_same(*pair), pairs))
+    was, messages = before[start:], now[start:]
+    # A client may repeat its newest question word for word: it is not the one before.
+    answered = messages[: -_unanswered(messages) or None]
+    matcher = SequenceMatcher(None, list(map(_content, was)), list(map(_content, answered)))
+
+    new: list[Message] = []
+    rest = at = same = 0
+    for block in matcher.get_matching_blocks()[:-1]:
+        new += messages[at : block.b]
+        rest, at = block.a + block.size, block.b + block.size
+        same += block.size
+    end = at + len(was) - rest  # these replace the rest of the history
+    following = messages[end:]
     answer = takewhile(is_answer, following)
-    return [*changed, *following[sum(1 for _ in answer) :]], len(changed)
+    new += messages[at:end]
+    return [*new, *following[sum(1 for _ in answer) :]], len(was) - same
+
+
+def _unanswered(messages: Sequence[Message]) -> int:
+    """How many messages come after the newest answer."""
+    return sum(1 for _ in takewhile(lambda message: not is_answer(message), reversed(messages)))
 
 
 def _is_same(before: Message, now: Message) -> bool:
     """Whether two messages have the same content, apart from reasoning."""
-    if before == now:
-        return True
-    if before.role != now.role:
-        return False
-    if before.role == "assistant":
-        return content_of(before.parts) == content_of(now.parts)
-    return before.parts == now.parts
+    return before == now or _content(before) == _content(now)
+
+
+def _content(message: Message) -> Hashable:
+    """What is the same of a message in every form in which clients send it back."""
+    if message.role == "assistant":
+        return content_of(message.parts)
+    return message.role, _encode(message.parts)
 
 
 def _call_names(messages: Sequence[Message]) -> dict[str, str]:

@@ -45,6 +45,30 @@ def test_an_edited_message_is_added_again_and_a_summary_replaces_the_history(bus
     assert cut.addition.rewritten == 4
 
 
+def test_a_message_that_is_inserted_or_left_out_changes_no_other_one(bus: Bus) -> None:
+    history: list[Message] = []
+    for number in range(5):
+        history.append(user(f"Q{number}"))
+        bus.turn(asked(*history), range(9 + number), [1], Text(f"A{number}"))
+        history.append(answer(Text(f"A{number}")))
+    history[2:2] = [user("A note")]
+    longer = bus.turn(asked(*history, user("Q5")), range(30), [1], Text("A5"))
+    assert kinds(longer) == [("user", "A note"), ("user", "Q5")]
+    assert longer.addition.rewritten == 0
+    history += [user("Q5"), answer(Text("A5"))]
+    del history[3:5]
+    shorter = bus.turn(asked(*history, user("Q6")), range(40), [1], Text("A6"))
+    assert kinds(shorter) == [("user", "Q6")]
+    assert shorter.addition.rewritten == 2
+
+
+def test_a_question_that_is_repeated_is_new(bus: Bus) -> None:
+    bus.turn(asked(user("Note"), user("Go on")), range(9), [1], Text("A"))
+    messages = (user("Note"), user("Go on, edited"), answer(Text("A")), user("Go on"))
+    turn = bus.turn(asked(*messages), range(20), [1], Text("B"))
+    assert kinds(turn) == [("user", "Go on, edited"), ("user", "Go on")]
+
+
 def test_images_of_a_result_follow_it(bus: Bus) -> None:
     picture = Media("image", "image/png", 2000, hash="4d1e", width=64, height=32)
     shot = Result(LS.call_id, [Text("Taken."), picture], is_error=False)
