@@ -337,8 +337,9 @@ class UpdatableWeights(Protocol):
         Unavailable, else they wait. Further turns can be opened, and wait. Idempotent."""
         ...
 
-    async def resume(self) -> None:
-        """Goes on. Idempotent."""
+    async def resume(self, *, only_own: bool = False) -> None:
+        """Goes on. Idempotent. `only_own`: an engine that somebody else had paused before `pause`
+        stays paused."""
         ...
 
     async def update_weights(self, source: str, version: int) -> None:

@@ -86,7 +86,7 @@ class EngineControls:
         if control.action == "pause":
             await self._pause(engine, abort=control.mode == "abort")
         elif control.action == "resume":
-            await self._resume(engine)
+            await self._resume(engine, only_own=False)
         else:
             await self._update(control, engine)
 
@@ -94,8 +94,8 @@ class EngineControls:
         await engine.pause(abort=abort)
         self._paused = True
 
-    async def _resume(self, engine: UpdatableWeights) -> None:
-        await engine.resume()
+    async def _resume(self, engine: UpdatableWeights, *, only_own: bool) -> None:
+        await engine.resume(only_own=only_own)
         self._paused = False
 
     async def _update(self, control: EngineControl, engine: UpdatableWeights) -> None:
@@ -117,7 +117,7 @@ class EngineControls:
             raise
         finally:
             if resumes:
-                await self._resume(engine)
+                await self._resume(engine, only_own=True)
 
 
 def allowed_source(source: str, weights_dir: str | None) -> str:

@@ -6,14 +6,18 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from schemas import subjects
+from schemas.control import EngineControl, EngineState
 from schemas.errors import EngineFailed, Invalid, Unavailable
 from schemas.events import UNKNOWN_WEIGHTS
 from services.runtime.config import WorkerConfig
 from services.worker.engine import EngineDelta, EngineDied, UpdatableWeights
 from services.worker.engines.registry import open_engine
 from services.worker.engines.remote import server_watch, server_weights
+from services.worker.weights import EngineControls
 from tests.kit.engines import (
     EMPTY_MODEL,
     PROMPT,
@@ -27,6 +31,7 @@ from tests.kit.engines import (
     versions_of,
 )
 from tests.kit.listening import listen
+from tests.kit.processes import MakeProcess
 from tests.kit.waiting import LIMIT_S, eventually
 from tests.worker.fake_server import Event
 from tests.worker.fake_sglang_server import fake_sglang_server
@@ -252,6 +257,41 @@ async def test_pause_by_somebody_else_is_not_a_hang(fleet: Fleet) -> None:
     fleet.server.weights.paused = False
     fleet.server.engine.gate.set()
     await rest(stream)
+
+
+async def test_update_leaves_a_server_paused_that_somebody_else_has_paused(
+    fleet: Fleet, make_process: MakeProcess
+) -> None:
+    engine = await fleet.start()
+    worker = await make_process("worker", f"{fleet.kind}-w")
+    controls = EngineControls(worker, engine, fleet.kind, "/weights", lambda: None)
+    await controls.start("m")
+    await worker.bus.flush()
+
+    async def control(action: Any, **more: Any) -> EngineState:
+        data = msgspec.json.encode(EngineControl(action, **more))
+        reply = await worker.bus.request(subjects.engine("m", worker.id), data, LIMIT_S)
+        return msgspec.json.decode(reply, type=EngineState)
+
+    stopped = fleet.server.weights
+    stopped.paused = True
+    fleet.server.engine.gate.clear()
+    for version in (1, 2):
+        state = await control("weights", source=str(version), version=version)
+        assert (state.weights_version, state.error) == (version, None)
+        assert stopped.paused
+    waiting = asyncio.create_task(run(engine, request("later")))
+    await asyncio.sleep(4 * SHORT_S)
+    assert not waiting.done()
+    stopped.paused = False  # by whoever has paused it
+    fleet.server.engine.gate.set()
+    assert set(versions_of(await waiting)) == {2}
+
+    await control("weights", source="3", version=3)
+    assert not stopped.paused
+    stopped.paused = True
+    await control("resume")
+    assert not stopped.paused, "an operator resumes it, whoever has paused it"
 
 
 async def test_server_that_is_paused_at_the_start_is_an_error(fleet: Fleet) -> None:

@@ -35,8 +35,8 @@ class UpdatableEngine(HeldEngine):
     async def pause(self, *, abort: bool) -> None:
         self.calls.append("abort" if abort else "keep")
 
-    async def resume(self) -> None:
-        self.calls.append("resume")
+    async def resume(self, *, only_own: bool = False) -> None:
+        self.calls.append("go on" if only_own else "resume")
 
     async def update_weights(self, source: str, version: int) -> None:
         self.calls.append(Path(source).name)
@@ -123,7 +123,7 @@ async def test_controls_are_applied_one_after_the_other(trial: Trial) -> None:
     assert second.error is not None
     assert second.error.message == "version 1 is not greater than 1, which is in use"
     assert (await pause).paused
-    assert trial.engine.calls == ["keep", "v1", "resume", "keep"]
+    assert trial.engine.calls == ["keep", "v1", "go on", "keep"]
 
 
 async def test_update_that_is_sent_again_is_done_once(trial: Trial) -> None:
@@ -134,7 +134,7 @@ async def test_update_that_is_sent_again_is_done_once(trial: Trial) -> None:
     for _ in range(2):
         state = await trial.control("weights", source="v1", version=2)
         assert state == EngineState(trial.bus.worker.id, 2)
-    assert trial.engine.calls == ["keep", "v1", "resume"] * 2
+    assert trial.engine.calls == ["keep", "v1", "go on"] * 2
     trial.engine.weights_version = 3  # by somebody else
     assert "not greater than 3" in await trial.refusal("weights", source="v1", version=2)
 
@@ -149,7 +149,7 @@ async def test_version_that_the_server_has_at_the_start_is_not_loaded_again(tria
 async def test_engine_that_could_not_be_resumed_is_still_paused(
     trial: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def resume() -> None:
+    async def resume(*, only_own: bool) -> None:
         raise EngineFailed("no answer")
 
     with monkeypatch.context() as patched:
@@ -167,7 +167,7 @@ async def test_failed_update_leaves_version_and_pause(trial: Trial) -> None:
         assert state.error is not None
         assert str(error) in state.error.message
         assert (state.weights_version, state.paused) == (0, False)
-        assert trial.engine.calls[-1] == "resume"
+        assert trial.engine.calls[-1] == "go on"
     trial.engine.error = EngineDied("half of the weights")
     state = await trial.control("weights", source="v1", version=1)
     assert state.error is not None

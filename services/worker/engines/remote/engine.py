@@ -282,8 +282,8 @@ class UpdatableEngine(RemoteEngine, UpdatableWeights):
         await self._weights.pause(self._updatable, abort=abort)
 
     @override
-    async def resume(self) -> None:
-        await self._weights.resume(self._updatable)
+    async def resume(self, *, only_own: bool = False) -> None:
+        await self._weights.resume(self._updatable, only_own=only_own)
 
     @override
     async def update_weights(self, source: str, version: int) -> None:

@@ -33,6 +33,8 @@ class ServerWeights:
         self._goes_on = asyncio.Event()
         self._goes_on.set()
         self._is_stopped_elsewhere = False
+        self._was_stopped_elsewhere = False
+        """Whether somebody else had paused the server before the last pause of this worker."""
         self._loaded = 0, ""
         """Version and source of the weights that were loaded last."""
         self._updates = 0
@@ -69,6 +71,9 @@ class ServerWeights:
         if abort:
             self._turns.abort("the engine was paused")
         try:
+            if not was_paused:
+                state = await server.weights(self._http)
+                self._was_stopped_elsewhere = state is not None and state.paused
             await server.pause(self._http, abort=abort)
         except (Refused, Unreachable) as error:
             if not was_paused:
@@ -76,10 +81,11 @@ class ServerWeights:
                 self._hold()
             raise EngineFailed(f"the inference server was not paused: {error}") from error
 
-    async def resume(self, server: UpdatableServer) -> None:
+    async def resume(self, server: UpdatableServer, *, only_own: bool) -> None:
         """As `UpdatableWeights.resume`."""
         try:
-            await server.resume(self._http)
+            if not (only_own and self._was_stopped_elsewhere):
+                await server.resume(self._http)
             await self._look(server)
         except (Refused, Unreachable) as error:
             raise EngineFailed(f"the inference server was not resumed: {error}") from error

@@ -194,8 +194,8 @@ class TransformersEngine(Engine, ExplainsDeath, UpdatableWeights):
             self._turns.abort("the engine was paused")
 
     @override
-    async def resume(self) -> None:
-        self._weights.resume()
+    async def resume(self, *, only_own: bool = False) -> None:
+        self._weights.resume()  # nobody else can pause it
 
     @override
     async def update_weights(self, source: str, version: int) -> None:
