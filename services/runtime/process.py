@@ -7,6 +7,7 @@ ends the process within `END_S`.
 """
 
 import asyncio
+import os
 import secrets
 import signal
 import socket
@@ -21,6 +22,7 @@ from schemas.errors import EngineFailed, Invalid, TurnwireError, Unavailable
 from services.runtime.bus import NO_MEMORY, STOP_S, Bus, Handler, Subscription
 from services.runtime.config import ServiceConfig, StageConfig
 from services.runtime.config.loader import ConfigError
+from services.runtime.config.names import START_VARIABLE
 from services.runtime.heartbeats import Heartbeats, Service
 from services.runtime.observability.metrics import (
     CountCollector,
@@ -57,7 +59,8 @@ class Process:
     ) -> None:
         self.stage: Stage = stage
         self.config = config
-        self.id = f"{config.id or socket.gethostname()}-{secrets.token_hex(3)}"
+        start = os.environ.get(START_VARIABLE) or secrets.token_hex(3)
+        self.id = f"{config.id or socket.gethostname()}-{start}"
         self.log = (log or open_log(config)).bind(stage=stage, process=self.id)
         self.tracer = _tracer(config, stage, self.id, self.log)
         """None if tracing is off."""

@@ -42,12 +42,14 @@ async def test_end_of_a_killed_process_is_announced_in_its_place(
     ends = ProcessEnds(BusConfig(nats_url=nats.url))
     following = asyncio.create_task(ends.follow())
     elsewhere = msgspec.structs.replace(HERE, id="w-2", host="elsewhere", pid=4243)
+    twin = msgspec.structs.replace(HERE, id="w-3")  # in another container
 
     def announced() -> bool:
         publish(bus, HERE)
         publish(bus, elsewhere)
-        for pid in (4242, 4243, 1):
-            ends.announce(pid)
+        publish(bus, twin)
+        for id in ("w-1", "w-2", "w-9"):
+            ends.announce(id)
         return any(heartbeat.leaving for heartbeat in received)
 
     await eventually(announced)
@@ -61,4 +63,4 @@ async def test_nothing_is_announced_without_a_bus() -> None:
     config = BusConfig(nats_url="nats://127.0.0.1:1", connect_timeout_s=0.01)
     ends = ProcessEnds(config)
     await ends.follow()
-    ends.announce(4242)
+    ends.announce("w-1")

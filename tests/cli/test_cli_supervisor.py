@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from services.cli.up.supervisor import FIRST_BACKOFF_S, ChildFailed, ChildSpec, Display, Supervisor
-from tests.kit.waiting import LIMIT_S, gone, until_gone
+from tests.kit.waiting import LIMIT_S, eventually, gone, until_gone
 
 
 class Watched(Display):
@@ -59,6 +59,23 @@ async def test_lines_of_both_streams_have_the_name(watched: Watched) -> None:
     await watched.until(2)
     assert watched.lines[0] == ("a", "1")
     assert watched.lines[1][1].startswith("xxx"), "a long line comes in pieces"
+
+
+async def test_end_is_told_with_the_id_that_the_process_has(watched: Watched) -> None:
+    """Another one after each start, as ids of processes on the bus are."""
+    ended: list[str] = []
+    watched.supervisor.on_end.append(ended.append)
+    watched.supervisor.ready = True
+    code = """
+from services.runtime.config import ServiceConfig
+from services.runtime.process import Process
+print(Process("worker", ServiceConfig(id="a", log_level="error")).id)
+"""
+    await watched.supervisor.start(ChildSpec("a", python(code)))
+    await watched.until(2)
+    await eventually(lambda: len(ended) >= 2)
+    assert ended[:2] == [line for _, line in watched.lines[:2]]
+    assert ended[0] != ended[1]
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from services.runtime.heartbeat_auth import HeartbeatAuth
 
 
 class ProcessEnds:
-    """The processes of this machine, by their heartbeats."""
+    """The processes of this machine and others of its name, by their heartbeats."""
 
     def __init__(self, config: BusConfig) -> None:
         self._config = config
@@ -30,7 +30,7 @@ class ProcessEnds:
         self._host = socket.gethostname()
         registry = CollectorRegistry()
         self._auth = HeartbeatAuth(config.heartbeat_key_file, registry, structlog.get_logger())
-        self._last: dict[int, Heartbeat] = {}
+        self._last: dict[str, Heartbeat] = {}
         """Process id → its last heartbeat."""
 
     async def follow(self) -> None:
@@ -48,13 +48,13 @@ class ProcessEnds:
         if heartbeat is None or heartbeat.host != self._host:
             return
         if heartbeat.leaving:
-            self._last.pop(heartbeat.pid, None)
+            self._last.pop(heartbeat.id, None)
         else:
-            self._last[heartbeat.pid] = heartbeat
+            self._last[heartbeat.id] = heartbeat
 
-    def announce(self, pid: int) -> None:
+    def announce(self, id: str) -> None:
         """Sends the last heartbeat of a process that has ended, unless it has sent one itself."""
-        last = self._last.pop(pid, None)
+        last = self._last.pop(id, None)
         if last is None or self._bus is None:
             return
         number = last.number + 1000  # later than those that are under way

@@ -7,6 +7,7 @@ which ends them in order. If the supervisor is killed, the leader of the group e
 
 import asyncio
 import os
+import secrets
 import signal
 import sys
 from abc import ABC, abstractmethod
@@ -14,6 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from services.runtime.config.names import START_VARIABLE
 from services.runtime.listeners import Listeners, raise_error
 
 FIRST_BACKOFF_S = 0.5
@@ -66,12 +68,14 @@ class Supervisor:
 
     def __init__(self, display: Display) -> None:
         self._display = display
-        self.on_end = Listeners[int](raise_error)
-        """Called with the id of each process that has ended, at once."""
+        self.on_end = Listeners[str](raise_error)
+        """Called at once with the id of each process that has ended, as on the bus."""
         self._leader: asyncio.subprocess.Process | None = None
         self._running: dict[str, asyncio.subprocess.Process] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._ending: set[str] = set()
+        self._ids: dict[str, str] = {}
+        """Name → id of its last process: process ids and host names repeat across containers."""
         self._last: dict[str, str] = {}
         self._groups: set[str] = set()
         self.failed: set[str] = set()
@@ -142,12 +146,14 @@ class Supervisor:
 
     async def _spawn(self, spec: ChildSpec) -> asyncio.subprocess.Process:
         assert self._leader is not None
+        start = secrets.token_hex(3)
+        self._ids[spec.name] = f"{spec.name}-{start}"
         process = await asyncio.create_subprocess_exec(
             *spec.command,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            env={**os.environ, **spec.env},
+            env={**os.environ, **spec.env, START_VARIABLE: start},
             process_group=self._leader.pid,
             limit=LINE_BYTES,
         )
@@ -162,7 +168,7 @@ class Supervisor:
             output = asyncio.ensure_future(self._read(spec.name, child))
             status = await child.wait()
             self._running.pop(spec.name, None)
-            self.on_end.call(child.pid)
+            self.on_end.call(self._ids[spec.name])
             await asyncio.wait({output}, timeout=LAST_LINES_S)
             if spec.name in self._ending:
                 return

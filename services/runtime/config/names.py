@@ -11,6 +11,8 @@ from services.runtime.config.settings import TABLES, BusConfig, Config
 
 PREFIX = "TURNWIRE_"
 CONFIG_VARIABLE = "TURNWIRE_CONFIG"
+START_VARIABLE = "TURNWIRE_START"
+"""The random part of a process's id. A supervisor sets it, to know the process on the bus."""
 KEY_VARIABLE = "TURNWIRE_API_KEY"
 """The user's own key, which no service reads: `turnwire connect`, `catalog` and `replay` send
 it."""
@@ -67,7 +69,7 @@ def _unknown_in_table(table: Mapping[str, Any], names: set[str], place: str) -> 
 
 def unknown_in_env(env: Mapping[str, str]) -> Iterator[str]:
     """Yields a line for each variable with this project's prefix that sets nothing."""
-    variables = {CONFIG_VARIABLE, KEY_VARIABLE}
+    variables = {CONFIG_VARIABLE, KEY_VARIABLE, START_VARIABLE}
     for table, config in TABLES.items():
         for name in setting_names(config):
             variables |= {PREFIX + name.upper(), f"{PREFIX}{table}_{name}".upper()}
