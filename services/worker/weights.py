@@ -38,8 +38,9 @@ class EngineControls:
         self._name = name
         self._weights_dir = weights_dir
         self._on_change = on_change
-        self._source = ""
-        """That of the weights that were loaded last; "": not known, since the start."""
+        self._loaded = 0, ""
+        """Version and source of the weights that were loaded last; the source of others is not
+        known."""
         self._paused = False
         self._lock = asyncio.Lock()
 
@@ -101,16 +102,18 @@ class EngineControls:
     async def _update(self, control: EngineControl, engine: UpdatableWeights) -> None:
         source = await asyncio.to_thread(allowed_source, control.source, self._weights_dir)
         version = engine.weights_version
-        if control.version == version and self._source in (source, ""):
+        loaded, known = self._loaded
+        if (control.version, source) == (version, known) and version == loaded:
             return  # it is sent again because another worker has not done it
-        if control.version <= version:
+        # The current number is loaded again where its source is not known.
+        if control.version < version or control.version == version == loaded:
             text = f"version {control.version} is not greater than {version}, which is in use"
             raise Invalid(text)
         resumes = not self._paused
         await self._pause(engine, abort=False)
         try:
             await engine.update_weights(source, control.version)
-            self._source = source
+            self._loaded = control.version, source
             self._on_change()
         except EngineDied:
             resumes = False

@@ -139,11 +139,22 @@ async def test_update_that_is_sent_again_is_done_once(trial: Trial) -> None:
     assert "not greater than 3" in await trial.refusal("weights", source="v1", version=2)
 
 
-async def test_version_that_the_server_has_at_the_start_is_not_loaded_again(trial: Trial) -> None:
+async def test_version_of_an_unknown_source_is_loaded_again(trial: Trial) -> None:
+    """The server has it since before the worker's start, or somebody else has loaded it."""
     trial.engine.weights_version = 5
-    state = await trial.control("weights", source="v1", version=5)
-    assert (state, trial.engine.calls) == (EngineState(trial.bus.worker.id, 5), [])
+    trial.engine.error = EngineFailed("no such file")
+    assert "no such file" in await trial.refusal("weights", source="none", version=5)
+    trial.engine.error = None
     assert "not greater than 5" in await trial.refusal("weights", source="v1", version=4)
+    for version in (5, 6):
+        trial.engine.weights_version = version
+        trial.engine.calls.clear()
+        for _ in range(2):
+            state = await trial.control("weights", source="v1", version=version)
+            assert state == EngineState(trial.bus.worker.id, version)
+        assert trial.engine.calls == ["keep", "v1", "go on"]
+        refusal = await trial.refusal("weights", source="v2", version=version)
+        assert f"not greater than {version}" in refusal
 
 
 async def test_engine_that_could_not_be_resumed_is_still_paused(
