@@ -42,6 +42,7 @@ result."""
 MAX_TEXT = 256 * 1024
 """Characters of a text that are kept."""
 ADDED = "added by the client"
+DEFERRED = "deferred"
 _TAGGED = re.compile(r"\s*<([A-Za-z][\w-]*)>.*?</\1>\s*", re.DOTALL)
 """A part that a client adds to a question: `<system-reminder>`, `<environment_context>`."""
 _ADDED = re.compile(r"# AGENTS\.md instructions\b")
@@ -65,7 +66,7 @@ class Item(Struct, frozen=True, omit_defaults=True):
     image: str = ""
     """`Media.hash`."""
     facts: str = ""
-    """Kind and size of a medium, or `ADDED`."""
+    """Kind and size of a medium, `ADDED`, or of a tool `DEFERRED`."""
 
 
 class Head(Struct, frozen=True, eq=False):
@@ -89,7 +90,7 @@ class Addition(Struct, frozen=True, eq=False):
     rewritten: int = 0
     """Earlier messages that the client changed or left out."""
     total: int = 0
-    """Characters of all texts of the request."""
+    """Characters of all texts of the request, without deferred tools."""
     images: list[PromptImage] = []
     """The images in the prompt, once it is known."""
 
@@ -147,7 +148,13 @@ def addition(
     if before is not None:
         new, rewritten = _new_messages(before.messages, messages)
     items = list(_items(new, _call_names(messages), texts))
-    return Addition(head, items, rewritten, head.characters + _length_of(messages))
+    shown = sum(item.length for item in [*head.system, *listed(head.tools)])
+    return Addition(head, items, rewritten, shown + _length_of(messages))
+
+
+def listed(tools: Iterable[Item]) -> list[Item]:
+    """The tools at the start of a prompt: the result that finds a deferred one has it."""
+    return [tool for tool in tools if tool.facts != DEFERRED]
 
 
 def latest_messages(conversation: Conversation) -> Conversation:
@@ -301,7 +308,7 @@ def _tool(tool: ToolSpec, texts: bool) -> Item:
     schema = _encode(tool.schema).decode()
     item = _text("tool", f"{tool.description}\n\n{schema}", texts)
     name = f"{tool.namespace}.{tool.name}" if tool.namespace else tool.name
-    return msgspec.structs.replace(item, name=name, facts="deferred" if tool.deferred else "")
+    return msgspec.structs.replace(item, name=name, facts=DEFERRED if tool.deferred else "")
 
 
 def _text(kind: ItemKind, text: str, texts: bool) -> Item:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
+from turnwire_tools.inspector.conversation import listed
 from turnwire_tools.inspector.difference import computed_again
 from turnwire_tools.inspector.turns import InspectedTurn
 
@@ -217,13 +218,13 @@ def _weigh(turn: InspectedTurn, tools: dict[str, ToolUse]) -> None:
     ratio = turn.characters_per_token
     if not ratio:
         return
-    head = turn.addition.head
-    # The preprocessor knows the tokens of all definitions together, which are for the model in
+    definitions = listed(turn.addition.head.tools)
+    # The preprocessor knows the tokens of these definitions together, which are for the model in
     # another form than for the client.
     weight = 1 / ratio
-    if turn.tools and head.tools:
-        weight = turn.tools / sum(item.length for item in head.tools)
-    for item in head.tools:
+    if turn.tools and definitions:
+        weight = turn.tools / sum(item.length for item in definitions)
+    for item in definitions:
         tool = tools.setdefault(item.name, ToolUse(item.name))
         tool.prompts += 1
         tool.definition += round(item.length * weight)

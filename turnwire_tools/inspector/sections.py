@@ -1,14 +1,14 @@
 """Makes the conversation of a session that the page shows: for each turn, what its request adds and
 what the model answers, with the tokens of every part. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from cachetools import LRUCache
 from msgspec import Struct
 
 from services.tokenization.detokenizer import Vocabulary
-from turnwire_tools.inspector.conversation import Item
+from turnwire_tools.inspector.conversation import DEFERRED, Item, listed
 from turnwire_tools.inspector.fold import Fold
 from turnwire_tools.inspector.places import Place, PromptText, estimated, located
 from turnwire_tools.inspector.turns import Departure, InspectedBlock, InspectedTurn, Row
@@ -26,7 +26,7 @@ Groups: TypeAlias = list[list[Item]]
 Places: TypeAlias = list[list[Place]]
 """The places of their items."""
 NOWHERE = Place(0, 0, exact=False)
-"""The place in a prompt that is not made so far."""
+"""The place in a prompt that is not made so far, and that of a deferred tool."""
 
 
 class Part(Struct, frozen=True, kw_only=True):
@@ -88,14 +88,15 @@ class Sections:
 
     def section(self, turn: InspectedTurn) -> Section:
         """A turn as a part of its session's conversation."""
-        groups = _groups(turn, self._fold.turns.get(turn.previous))
-        places = self._places_of(turn, groups) if turn.prompt else _no_places(groups)
+        system, tools, items = _groups(turn, self._fold.turns.get(turn.previous))
+        placed = [system, listed(tools), items]
+        places = self._places_of(turn, placed) if turn.prompt else _no_places(placed)
         return Section(
             turn=row_of(turn),
-            system=_parts(groups[0], places[0], HEAD_SHOWN),
-            tools=_parts(groups[1], places[1], HEAD_SHOWN),
+            system=_parts(system, places[0], HEAD_SHOWN),
+            tools=_parts(tools, _with_deferred(tools, places[1]), HEAD_SHOWN),
             tools_tokens=turn.tools,
-            parts=_parts(groups[2], places[2], SHOWN),
+            parts=_parts(items, places[2], SHOWN),
             answer=_answer(turn, texts=self._fold.texts),
             rewritten=turn.addition.rewritten,
             finish=turn.finish,
@@ -132,6 +133,12 @@ def _groups(turn: InspectedTurn, previous: InspectedTurn | None) -> Groups:
     if previous is not None and previous.addition.head is added.head:
         return [[], [], added.items]
     return [added.head.system, added.head.tools, added.items]
+
+
+def _with_deferred(tools: Sequence[Item], places: Iterable[Place]) -> list[Place]:
+    """The places of all tools, with those of the listed ones."""
+    of_listed = iter(places)
+    return [NOWHERE if tool.facts == DEFERRED else next(of_listed) for tool in tools]
 
 
 def _no_places(groups: Groups) -> Places:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from schemas.conversation import Call, Client, Text
+from schemas.conversation import Call, Client, Text, ToolSpec
 from schemas.errors import Overloaded
 from schemas.events import Failed
 from tests.kit.conversations import user
-from tests.tools.inspector.by_hand import Bus, answer, asked, result
+from tests.tools.inspector.by_hand import TOOLS, Bus, answer, asked, result
 from turnwire_tools.inspector.overview import LOST, Overview, overview
 
 LS = Call("toolu_1", "Bash", '{"command": "ls"}')
@@ -70,6 +70,14 @@ def test_tools_are_weighed_by_definition_and_results(bus: Bus) -> None:
     assert (bash.name, bash.prompts, bash.calls, bash.results, bash.errors) == ("Bash", 2, 1, 1, 0)
     assert bash.result_tokens > bash.definition > 0
     assert (read.name, read.calls, read.results) == ("Read", 0, 0)
+
+
+def test_a_deferred_tool_weighs_nothing_in_a_prompt(bus: Bus) -> None:
+    tools = [ToolSpec(f"mcp{at}", "x" * 1400, deferred=True) for at in range(9)]
+    bus.turn(asked(user("Q"), tools=[*TOOLS, *tools]), PROMPT, [1], Text("x"), tool_tokens=300)
+    found = summed(bus).tools
+    assert {tool.name for tool in found} == {"Bash", "Read"}
+    assert sum(tool.definition for tool in found) == pytest.approx(300, abs=2)
 
 
 def test_keys_and_clients_have_sums_of_their_own(bus: Bus) -> None:

@@ -2,7 +2,7 @@
 
 import json
 
-from schemas.conversation import Call, Client, Conversation, Reasoning, Text
+from schemas.conversation import Call, Client, Conversation, Reasoning, Text, ToolSpec
 from schemas.events import PromptImage
 from tests.kit.conversations import user
 from tests.tools.inspector.by_hand import TOOLS, Bus, answer, asked, result
@@ -83,6 +83,14 @@ def test_held_turns_and_images_have_what_the_bus_says_of_them(bus: Bus) -> None:
     found = section(bus.fold, bus.fold.turns[name])
     assert (found.held_for, found.held_s) == (first.id, 0.25)
     assert bus.fold.turns[name].addition.images == images
+
+
+def test_a_deferred_tool_has_no_tokens_in_the_prompt(bus: Bus) -> None:
+    tools = [ToolSpec("search_mail", "x" * 9000, deferred=True), *TOOLS]
+    turn = bus.turn(asked(user("Q"), tools=tools), PROMPT, [1], Text("x"), tool_tokens=60)
+    deferred, *others = section(bus.fold, turn).tools
+    assert (deferred.name, deferred.facts, deferred.tokens) == ("search_mail", "deferred", None)
+    assert sum(part.tokens or 0 for part in others) == 60
 
 
 def test_long_texts_are_cut_in_a_section(bus: Bus) -> None:

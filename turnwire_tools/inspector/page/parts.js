@@ -8,9 +8,10 @@ const WIDE = 110; // characters of a line, about
 const LABELS = { system: "Instructions", user: "User", text: "Answer", reasoning: "Reasoning", media: "Image" };
 
 // How parts of a request came into the engine: cached, computed or computed again, or partly cached and the rest one of both.
-export function shadeOf(parts, section) {
+export function shadeOf(all, section) {
   const { turn, difference } = section;
-  if (turn.cached === null || parts.some((part) => part.start === null)) return { name: "unknown", text: "" };
+  const parts = all.filter(inPrompt);
+  if (turn.cached === null || !parts.length || parts.some((part) => part.start === null)) return { name: "unknown", text: "" };
   const size = sum(parts, "tokens");
   const cached = parts.reduce((total, part) => total + cachedOf(part, turn), 0);
   if (size && cached >= size) return { name: "cached", text: "cached" };
@@ -21,13 +22,14 @@ export function shadeOf(parts, section) {
   return { name: `partly ${rest}`, text: `${share(cached, size)} cached${isAgain ? ", the rest again" : ""}`, part: cached / size };
 }
 
+const inPrompt = (part) => part.facts !== "deferred"; // a tool that a search has to find first
 const cachedOf = (part, turn) => Math.max(0, Math.min(part.tokens, turn.cached - part.start));
 const missing = (parts, turn) => parts.reduce((total, part) => total + part.tokens - cachedOf(part, turn), 0);
 
 // The messages and answers of the turns above, where they were computed again.
 export function drawHistory(section) {
   const { turn, cost } = section;
-  const heads = [...section.system, ...section.tools];
+  const heads = [...section.system, ...section.tools].filter(inPrompt);
   const shown = [...heads, ...section.parts];
   if (!cost || turn.cached === null || shown.some((part) => part.start === null)) return null;
   const again = cost.changed + cost.lost - missing(heads, turn);
@@ -143,8 +145,8 @@ export function drawHead(title, of, parts, section, view) {
   if (!parts.length) return null;
   const shade = shadeOf(parts, section);
   const known = of === "tools" ? section.tools_tokens : 0; // as in the details of the turn
-  const exact = !known && parts.every((part) => part.exact);
-  const size = parts[0].tokens === null ? plural(sum(parts, "length"), "character") : `${exact ? "" : "≈ "}${count(known || sum(parts, "tokens"))} tokens`;
+  const exact = !known && parts.filter(inPrompt).every((part) => part.exact);
+  const size = parts.every((part) => part.tokens === null) ? plural(sum(parts, "length"), "character") : `${exact ? "" : "≈ "}${count(known || sum(parts, "tokens"))} tokens`;
   const key = `${section.turn.id} ${of}`;
   const inside = h("div", { class: "inside" });
   const fillIn = () => inside.childElementCount || inside.append(...parts.map((part, at) => headItem(part, `${key} ${at}`, section, view)));
