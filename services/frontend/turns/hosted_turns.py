@@ -152,7 +152,7 @@ class HostedAnswer(TurnSink):
         self._usage = Usage()
         """The usage of these turns."""
         self._blocks = AnswerBlocks(hosted)
-        self._hidden = HiddenTurnsBuilder(hosted)
+        self._hidden = HiddenTurnsBuilder(hosted, admitted.conversation)
         self._events: list[TurnEvent] = []
         """Events of the current turn."""
 
@@ -300,23 +300,22 @@ class HostedAnswer(TurnSink):
         if reason is not None:
             return self._end(turn, reason)
 
+        self._admitted = self._next_request(turn, results)
         if self._hidden.ends:
             await self._remember()
-        self._admitted = self._next_request(turn, results)
         self._turn = await self._tools.gateway.open(self._admitted, self, turn_id=turn_id)
         return None
 
     async def _remember(self) -> None:
         """Remembers what is hidden of what the client will send back as one message."""
         built = self._hidden
-        self._hidden = HiddenTurnsBuilder(self._hosted)
+        admitted = self._admitted
+        self._hidden = HiddenTurnsBuilder(self._hosted, admitted.conversation)
         if not built:
             return
         shown = Message("assistant", built.shown)
-        admitted = self._admitted
-        history = admitted.conversation.messages
         try:
-            await self._tools.hidden.keep(history, shown, built.hidden, admitted.owner)
+            await self._tools.hidden.keep(built.before, shown, built.hidden, admitted.owner)
         except Exception:  # the client gets its answer
             self._tools.log.exception("hosted.not_remembered", turn=self.id)
 

@@ -170,6 +170,37 @@ async def test_text_answer_is_found_by_its_text() -> None:
     assert again[len(live)] == Message("assistant", [Text("Sent.\n")])
 
 
+async def test_text_answer_after_calls_is_found_by_its_history() -> None:
+    """Each session searches before its call, and in the turn that ends its answer."""
+    session = SESSIONS["chat"]
+    again: list[TurnEvent] = [*text(0, "Once more."), *search(1, "mail", IDS[2]), finish(2)]
+    gateway = in_turn(LOOKING, CALLING, again, DONE, DONE)
+    async with deferring(gateway) as served:
+        first = await ask(served, session, user("Mail Ann."))
+        history = [user("Mail Ann."), *session.returned(first), session.result(IDS[1], "ok")]
+        second = await ask(served, session, *history)
+        live = gateway.conversations[-1].messages
+        pruned = [*history[:-1], session.result(IDS[1], "cleared")]
+        await ask(served, session, *pruned, *session.returned(second), user("Thanks."))
+    restored = gateway.conversations[-1].messages
+    assert restored[len(live) - 2 : len(live)] == live[-2:]
+    assert restored[len(live)] == Message("assistant", [Text("Sent.")])
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+async def test_answer_of_another_session_is_not_put_back(order: tuple[int, int]) -> None:
+    found_it: list[TurnEvent] = [*search(0, "mail", IDS[0]), finish(1)]
+    answers = [[found_it, DONE], [DONE]]
+    gateway = in_turn(*answers[order[0]], *answers[order[1]], DONE)
+    session = SESSIONS["chat"]
+    async with deferring(gateway) as served:
+        for _ in order:
+            last = await ask(served, session, user("Mail Ann."))
+        await ask(served, session, user("Mail Ann."), *session.returned(last), user("Thanks."))
+    texts = [Message("assistant", [Text("Sent.")])]
+    assert gateway.conversations[-1].messages[1:-1] == texts
+
+
 async def test_search_beside_a_call_of_the_client() -> None:
     both = [
         *call(0, "read", "{}", call_id=IDS[1]),

@@ -4,7 +4,7 @@ back. Pure."""
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeGuard
 
-from schemas.conversation import Call, HostedTool, Message, Part, Reasoning, Text
+from schemas.conversation import Call, Conversation, HostedTool, Message, Part, Reasoning, Text
 from schemas.events import HostedResult
 from services.frontend.content.added_results import add_results
 from services.frontend.content.hosted_tools import result_part
@@ -15,16 +15,21 @@ from services.ledger.keys import squeeze
 class HiddenTurnsBuilder:
     """The turns of an answer that their client sends back as one message."""
 
-    def __init__(self, hosted: Mapping[str, HostedTool]) -> None:
-        """`hosted`: the hosted tools of the answer by name."""
+    def __init__(self, hosted: Mapping[str, HostedTool], before: Conversation) -> None:
+        """`hosted`: the hosted tools of the answer by name. `before`: the conversation up to this
+        message."""
+        self.before = before
         self.shown: list[Part] = []
         """What the client sees of them."""
         self.hidden = HiddenTurns()
         self._hosted = hosted
 
     def __bool__(self) -> bool:
-        """Whether anything is hidden."""
-        return bool(self.hidden.messages or self.hidden.beside)
+        """Whether the message is to be remembered: something of it is hidden, or it has no call, so
+        that it may look like one with a hidden part."""
+        if self.hidden.messages or self.hidden.beside:
+            return True
+        return not self.ends and any(tool.hidden for tool in self._hosted.values())
 
     @property
     def ends(self) -> bool:

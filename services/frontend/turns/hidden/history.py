@@ -18,7 +18,7 @@ from operator import attrgetter
 from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.conversation import Call, Message, Part, Reasoning, Result, Text
+from schemas.conversation import Call, Conversation, Message, Part, Reasoning, Result, Text
 from services.frontend.content.added_results import add_results
 from services.ledger.chain import parts_of
 from services.ledger.evidence import call_order
@@ -53,33 +53,45 @@ class HiddenTurns(Struct, omit_defaults=True):
     """The results of these calls."""
 
 
-def turn_keys(messages: Sequence[Message]) -> dict[int, str]:
+def turn_keys(conversation: Conversation) -> dict[int, str]:
     """Returns the keys of the model's turns, by the index of the first message of each.
 
-    A key is the tag of the first call's id, else a digest of the text and of what users have
-    written before. A turn without either has none, nor has a part of a turn that came before.
+    A key is the tag of the first call's id, else a digest of the session's id and of all texts and
+    calls up to the end of the turn. A turn without text and call has none, nor has a part of a turn
+    that came before.
+
+    The texts of users, those of the model, and its calls are digested apart: a client may join
+    texts. Calls of hosted tools do not count: the client may not have them.
     """
     keys: dict[str, int] = {}
-    history = hashlib.blake2b(digest_size=16)
-    for index, group in _groups(messages):
+    hosted = {tool.name for tool in conversation.tools if tool.hosted is not None}
+    asked = hashlib.blake2b(_bytes(conversation.client.session or "") + b"\0")
+    said = hashlib.blake2b()
+    called = hashlib.blake2b()
+    for index, group in _groups(conversation.messages):
         role = group[0].role
         if role == "assistant":
-            keys.setdefault(_key(group, history.copy()), index)
+            text = squeeze("".join(_texts(group)))
+            calls = [part for part in parts_of(group) if isinstance(part, Call)]
+            said.update(_bytes(text))
+            for call in calls:
+                if call.name not in hosted:
+                    called.update(_bytes(call_order(call.call_id)[0]))
+            key = ""
+            if calls:
+                key = call_order(calls[0].call_id)[0]
+            elif text:
+                digests = asked.digest() + said.digest() + called.digest()
+                key = hashlib.blake2b(digests, digest_size=16).hexdigest()
+            keys.setdefault(key, index)
         elif role != "tool":
             for text in _texts(group):
-                history.update(text.encode("utf-8", "surrogatepass") + b"\0")
+                asked.update(_bytes(text) + b"\0")
     return {index: key for key, index in keys.items() if key}
 
 
-def _key(turn: Sequence[Message], history: "hashlib.blake2b") -> str:
-    for part in parts_of(turn):
-        if isinstance(part, Call):
-            return call_order(part.call_id)[0]
-    text = squeeze("".join(_texts(turn)))
-    if not text:
-        return ""
-    history.update(text.encode("utf-8", "surrogatepass"))
-    return history.hexdigest()
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
 
 
 def put_back(messages: Sequence[Message], hidden: Mapping[int, HiddenTurns]) -> list[Message]:

@@ -5,7 +5,7 @@ client sent it: the prompt then begins with fewer tokens of the last one.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -13,7 +13,7 @@ from cachetools import LRUCache
 from msgspec import Raw
 from msgspec.structs import replace
 
-from schemas.conversation import Conversation, Message
+from schemas.conversation import Call, Conversation, Message
 from schemas.errors import TurnwireError
 from services.frontend.stored.record import StoredHidden
 from services.frontend.stored.store import Clock, MemoryStore
@@ -29,6 +29,7 @@ _READS_AT_ONCE: Final = 16
 _KNOWN_TURNS: Final = 1 << 16
 """Turns without hidden parts that this process remembers, so that it does not look for them in
 the bucket again."""
+_NOTHING: Final = HiddenTurns()
 _hidden = msgspec.json.Decoder(HiddenTurns)
 
 
@@ -54,7 +55,7 @@ class HiddenMemory:
         return conversation
 
     async def _restore(self, conversation: Conversation, owner: str | None) -> Conversation:
-        keys = turn_keys(conversation.messages)
+        keys = turn_keys(conversation)
         sought = {index: key for index, key in keys.items() if not self._plain.get((owner, key))}
         if not sought:
             return conversation
@@ -72,31 +73,54 @@ class HiddenMemory:
         return replace(conversation, messages=put_back(conversation.messages, hidden))
 
     async def keep(
-        self, history: Sequence[Message], shown: Message, hidden: HiddenTurns, owner: str | None
+        self, before: Conversation, shown: Message, hidden: HiddenTurns, owner: str | None
     ) -> None:
-        """Remembers what is hidden of an answer. Returns when other frontends can read it.
+        """Remembers what is hidden of an answer, or that nothing is. Returns when other frontends
+        can read it.
+
+        Nothing is, too, of answers that cannot be told from each other when they come back: they
+        have no call, and the same history.
 
         Args:
-            history: the messages before.
+            before: the conversation before the answer.
             shown: what the client gets, as one message.
         """
-        messages = [*history, shown]
-        key = turn_keys(messages).get(len(history))
+        messages = [*before.messages, shown]
+        key = turn_keys(replace(before, messages=messages)).get(len(before.messages))
         if key is None:  # the client gets nothing that comes back
             return
+        id = _id(key, owner)
+        deadline = asyncio.get_running_loop().time() + WRITE_S
+        has_calls = any(isinstance(part, Call) for part in shown.parts)
+        if not has_calls and await self._is_ambiguous(id, hidden, owner, deadline):
+            hidden = _NOTHING
         self._plain.pop((owner, key), None)
         record = StoredHidden(
-            id=_id(key, owner),
+            id=id,
             created=self._clock(),
             tenant=owner,
             turns=Raw(msgspec.json.encode(hidden)),
         )
         self._store.put(record)
         try:
-            async with asyncio.timeout(WRITE_S):
-                await self._store.wait_for_write(record.id)
+            async with asyncio.timeout_at(deadline):
+                await self._store.wait_for_write(id)
         except TimeoutError:
             pass  # it is in this process; another frontend may miss it
+
+    async def _is_ambiguous(
+        self, id: str, hidden: HiddenTurns, owner: str | None, deadline: float
+    ) -> bool:
+        """Returns whether another answer has this id, or may have it. `deadline`: the loop's
+        time."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                stored = await self._store.get(StoredHidden, id, owner, wait=False)
+        except (TurnwireError, TimeoutError):
+            return True
+        # another answer may have been kept here while the bucket was read
+        earlier = self._store.find(StoredHidden, id, owner) or stored
+        return earlier is not None and _decode(earlier) != hidden
 
     async def _find(self, keys: Iterable[str], owner: str | None) -> dict[str, HiddenTurns | None]:
         """Returns what was hidden of the turn of each key: None if nothing. A key is left out if
@@ -126,11 +150,14 @@ class HiddenMemory:
 
 
 def _decode(record: StoredHidden | None) -> HiddenTurns | None:
-    """Returns what a record has; None for one of another release, too."""
+    """Returns what a record has; None for nothing, and for one of another release."""
+    if record is None:
+        return None
     try:
-        return None if record is None else _hidden.decode(record.turns)
+        hidden = _hidden.decode(record.turns)
     except msgspec.DecodeError:
         return None
+    return None if hidden == _NOTHING else hidden
 
 
 def _id(key: str, owner: str | None) -> str:

@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from schemas.conversation import (
     Call,
+    Client,
+    Conversation,
     HostedKind,
     HostedTool,
     Message,
@@ -19,6 +22,7 @@ from schemas.conversation import (
     Text,
 )
 from schemas.events import HostedResult
+from services.frontend.content.hosted_tools import hosted_spec
 from services.frontend.turns.hidden.builder import HiddenTurnsBuilder
 from services.frontend.turns.hidden.history import HiddenTurns, put_back, turn_keys
 from services.ledger.chain import parts_of
@@ -43,7 +47,7 @@ class Answer:
 @st.composite
 def answers(draw: st.DrawFn) -> Answer:
     number = draw(st.integers(1, 4))
-    builder = HiddenTurnsBuilder(HOSTED)
+    builder = HiddenTurnsBuilder(HOSTED, conversation(USER))
     turns: list[list[Part]] = []
     for turn in range(number):
         is_last = turn == number - 1
@@ -146,21 +150,35 @@ def test_changed_turn_stays_as_it_is(answer: Answer, words: str) -> None:
     assert put_back(history, {1: answer.hidden}) == history
 
 
-def test_keys_are_of_calls_else_of_text_and_users() -> None:
+def conversation(*messages: Message, session: str | None = None) -> Conversation:
+    search = hosted_spec(HOSTED["find"], "find")
+    return Conversation("m", [*messages], tools=[search], client=Client(session))
+
+
+def test_keys_are_of_calls_else_of_all_before() -> None:
     first = Message("assistant", [Text("I look."), Call(call_id("a", 1), "look", "{}")])
     result = Message("tool", [Result(call_id("a", 1), [Text("seen")])])
     rest = Message("assistant", [Call(call_id("a", 2), "look", "{}")])
     done = Message("assistant", [Text(" All done. ")])
     joined_text = Message("assistant", [Text("All"), Text("\ndone.")])
-    keys = turn_keys([USER, first, result, rest, USER, done])
+    history = [USER, first, result, rest, USER]
+    keys = turn_keys(conversation(*history, done))
     assert {*keys} == {1, 5}, "the third message is a part of the same turn"
-    again = turn_keys([USER, first, USER, joined_text])
-    assert again[3] == keys[5]
-    other_user = turn_keys([Message("user", [Text("Do that.")]), first, USER, done])
-    assert other_user[1] == keys[1]
-    assert other_user[3] != keys[5]
+    pruned = [USER, first, Message("tool", [Result(call_id("a", 1), [])]), rest, USER]
+    assert turn_keys(conversation(*pruned, joined_text)) == keys
+
+    other_user = [Message("user", [Text("Do that.")]), *history[1:]]
+    other_text = [USER, replace(first, parts=[Text("Hm."), *first.parts[1:]]), *history[2:]]
+    other_call = [*history[:3], Message("assistant", [Call(call_id("b", 2), "look", "{}")]), USER]
+    for other in (other_user, other_text, other_call):
+        got = turn_keys(conversation(*other, done))
+        assert got[1] == keys[1]
+        assert got[5] != keys[5]
+    assert turn_keys(conversation(*history, done, session="s"))[5] != keys[5]
+
     foreign = Message("assistant", [Call("call_1", "look", "{}")])
-    assert turn_keys([USER, foreign, USER, Message("assistant", [Reasoning("Hm")])]) == {}
+    thought = Message("assistant", [Reasoning("Hm")])
+    assert turn_keys(conversation(USER, foreign, USER, thought)) == {}
 
 
 LOOK = Call(call_id("one", 1), "look", "{}")
@@ -176,7 +194,7 @@ TURNS: list[list[Part]] = [
 
 @pytest.mark.parametrize("turn", TURNS)
 def test_hidden_call_keeps_its_place_among_texts(turn: list[Part]) -> None:
-    builder = HiddenTurnsBuilder(HOSTED)
+    builder = HiddenTurnsBuilder(HOSTED, conversation(USER))
     builder.add("id", turn, [HostedResult(FIND.call_id, "find", SEARCH, "{}")])
     history = [USER, Message("assistant", builder.shown)]
     _, restored, _ = put_back(history, {1: builder.hidden})
@@ -184,7 +202,7 @@ def test_hidden_call_keeps_its_place_among_texts(turn: list[Part]) -> None:
 
 
 def test_hidden_call_keeps_its_place_in_joined_text() -> None:
-    builder = HiddenTurnsBuilder(HOSTED)
+    builder = HiddenTurnsBuilder(HOSTED, conversation(USER))
     builder.add("id", TURNS[0], [HostedResult(FIND.call_id, "find", SEARCH, "{}")])
     history = [USER, Message("assistant", joined(builder.shown))]
     _, restored, _ = put_back(history, {1: builder.hidden})

@@ -3,12 +3,14 @@ answer."""
 
 import asyncio
 from collections import Counter
+from itertools import permutations
 
+import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 from typing_extensions import override
 
-from schemas.conversation import Call, Conversation, HostedTool, Message, Result, Text
+from schemas.conversation import Call, Client, Conversation, HostedTool, Message, Result, Text
 from schemas.errors import Unavailable
 from services.frontend.content.hosted_tools import hosted_spec
 from services.frontend.stored.record import Record, StoredHidden
@@ -55,18 +57,57 @@ class CountingStore(MemoryStore):
         return await super().get(kind, id, tenant, ended=ended, wait=wait)
 
 
-def conversation(*messages: Message) -> Conversation:
-    return Conversation("m", [*messages], tools=[SEARCH])
+def conversation(*messages: Message, session: str | None = None) -> Conversation:
+    return Conversation("m", [*messages], tools=[SEARCH], client=Client(session))
+
+
+def hidden_of(turn: str) -> HiddenTurns:
+    """A hidden search, with other ids and results in each turn."""
+    id = call_id(turn, 0)
+    found = Message("tool", [Result(id, [Text(turn)])])
+    return HiddenTurns([turn], [Message("assistant", [Call(id, "tool_search", "{}")]), found])
 
 
 async def test_hidden_turns_are_of_one_owner() -> None:
     memory = HiddenMemory(CountingStore(), lambda: 5.0)
-    await memory.keep([ASKED], SHOWN, HIDDEN, "red")
+    await memory.keep(conversation(ASKED), SHOWN, HIDDEN, "red")
     history = conversation(ASKED, SHOWN, SEEN)
     restored = await memory.add(history, "red")
     assert restored.messages == [ASKED, *HIDDEN.messages, SHOWN, SEEN]
     for other in ("blue", None):
         assert await memory.add(history, other) == history
+
+
+async def test_sessions_with_the_same_words_keep_apart() -> None:
+    memory = HiddenMemory(CountingStore(), lambda: 5.0)
+    for session in ("a", "b"):
+        await memory.keep(conversation(ASKED, session=session), DONE, hidden_of(session), None)
+    for session in ("a", "b"):
+        history = conversation(ASKED, DONE, ASKED, session=session)
+        restored = await memory.add(history, None)
+        assert restored.messages[1:3] == hidden_of(session).messages
+
+
+@pytest.mark.parametrize("other", [hidden_of("b"), HiddenTurns()])
+async def test_nothing_is_put_back_into_answers_that_look_alike(other: HiddenTurns) -> None:
+    for kept in permutations([hidden_of("a"), other]):
+        memory = HiddenMemory(CountingStore(), lambda: 5.0)
+        for hidden in kept:
+            await memory.keep(conversation(ASKED), DONE, hidden, None)
+        history = conversation(ASKED, DONE, ASKED)
+        assert await memory.add(history, None) == history
+        await memory.keep(conversation(ASKED), DONE, hidden_of("a"), None)
+        assert await memory.add(history, None) == history, "a third one does not change that"
+
+
+async def test_nothing_is_put_back_into_answers_that_may_look_alike() -> None:
+    store = CountingStore()
+    memory = HiddenMemory(store, lambda: 5.0)
+    store.answers = False
+    await memory.keep(conversation(ASKED), DONE, HIDDEN, None)
+    store.answers = True
+    history = conversation(ASKED, DONE, ASKED)
+    assert await memory.add(history, None) == history
 
 
 async def test_turns_without_hidden_parts_are_looked_up_once() -> None:
@@ -86,7 +127,7 @@ async def test_store_that_does_not_answer_is_asked_again() -> None:
     assert await memory.add(history, None) == history
     store.answers = True
     other = HiddenMemory(store, lambda: 5.0)
-    await other.keep([ASKED], SHOWN, HIDDEN, None)
+    await other.keep(conversation(ASKED), SHOWN, HIDDEN, None)
     restored = await memory.add(history, None)
     assert restored.messages[1:3] == HIDDEN.messages
 
@@ -141,6 +182,6 @@ async def test_record_of_another_release_is_forgotten() -> None:
             super().put(replace(record, turns=Raw(b'{"turns": [{"id": 1}]}')))
 
     memory = HiddenMemory(OtherRelease(), lambda: 5.0)
-    await memory.keep([ASKED], SHOWN, HIDDEN, None)
+    await memory.keep(conversation(ASKED), SHOWN, HIDDEN, None)
     history = conversation(ASKED, SHOWN, SEEN)
     assert await memory.add(history, None) == history
