@@ -16,7 +16,13 @@ from cachetools import LRUCache
 from msgspec import Struct
 
 from schemas.conversation import Call, Client, Text
-from schemas.events import UNKNOWN_WEIGHTS, FinishReason, PromptImage, WeightsSpan
+from schemas.events import (
+    UNKNOWN_WEIGHTS,
+    FinishReason,
+    PromptImage,
+    WeightsSpan,
+    spans_between,
+)
 from schemas.frames import pack_ids, unpack_array
 from services.rollouts.turn import SampleBlock, SampledTurn
 from services.tokenization.block_keys import TOKEN_ID_BYTES
@@ -84,6 +90,8 @@ class StoredTurn(Struct, frozen=True, omit_defaults=True, tag="turn"):
     images: list[PromptImage] = []
     weights: list[WeightsSpan] = []
     experts: str = ""
+    newest_weights: int = 0
+    """The newest version of the weights of all workers when the turn began; negative: not known."""
 
     @property
     def output_tokens(self) -> int:
@@ -91,16 +99,21 @@ class StoredTurn(Struct, frozen=True, omit_defaults=True, tag="turn"):
         return len(self.output) // TOKEN_ID_BYTES
 
     @property
-    def first_version(self) -> int | None:
-        """The version of the weights that decoded its first token; None: unknown."""
-        if not self.weights or self.weights[0].at > 0:
-            return 0
-        version = self.weights[0].version
-        return None if version == UNKNOWN_WEIGHTS else version
+    def oldest_version(self) -> int | None:
+        """The oldest version of the weights that decoded it. Tokens of unknown weights count as of
+        the newest ones when it began. None: these are not known."""
+        spans = spans_between(self.weights, 0, max(self.output_tokens, 1))
+        versions = [
+            self.newest_weights if span.version == UNKNOWN_WEIGHTS else span.version
+            for span in spans
+        ]
+        return min((version for version in versions if version >= 0), default=None)
 
 
-def pack_turn(turn: SampledTurn, base: SampledTurn | None, run: int) -> StoredTurn:
-    """Packs a turn.
+def pack_turn(
+    turn: SampledTurn, base: SampledTurn | None, run: int, newest_weights: int = 0
+) -> StoredTurn:
+    """Packs a turn. `newest_weights`: as in `StoredTurn`.
 
     `base`: an earlier turn of the same run that is stored, too; the more ids its prompt and output
     share with the turn's prompt, the shorter the result.
@@ -138,6 +151,7 @@ def pack_turn(turn: SampledTurn, base: SampledTurn | None, run: int) -> StoredTu
         turn.images,
         turn.weights,
         turn.experts,
+        newest_weights,
     )
 
 

@@ -132,15 +132,22 @@ def test_turn_is_read_however_many_turns_lie_between_it_and_its_base() -> None:
     assert is_equal(last, main[1])
 
 
-def test_version_of_the_first_token() -> None:
-    for spans, version in (
-        ([], 0),
-        ([WeightsSpan(0, 3)], 3),
-        ([WeightsSpan(2, 3)], 0),
-        ([WeightsSpan(0, UNKNOWN_WEIGHTS), WeightsSpan(2, 3)], None),
+def test_oldest_version_that_may_have_decoded_a_turn() -> None:
+    """Tokens of unknown weights count as of the newest ones when it began."""
+    unknown = WeightsSpan(0, UNKNOWN_WEIGHTS)
+    for spans, newest, version in (
+        ([], 5, 0),
+        ([WeightsSpan(0, 3)], 5, 3),
+        ([WeightsSpan(2, 3)], 5, 0),
+        ([WeightsSpan(0, 5), WeightsSpan(1, 1)], 5, 1),
+        ([unknown], 5, 5),
+        ([unknown, WeightsSpan(2, 6)], 5, 5),
+        ([unknown, WeightsSpan(2, 3)], 5, 3),
+        ([unknown, WeightsSpan(2, 3)], -7, 3),
+        ([unknown], -7, None),
     ):
         made = turn("t", [1], [2, 3, 4], 1.0, weights=spans)
-        assert pack_turn(made, None, 1).first_version == version
+        assert pack_turn(made, None, 1, newest).oldest_version == version
 
 
 def test_turn_of_a_long_session_takes_a_few_kilobytes() -> None:

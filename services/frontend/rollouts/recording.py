@@ -203,7 +203,8 @@ class RecordedTurn(TurnSink):
             self._fail("incomplete")
         else:
             turn = self._record.turn(last, time.time())
-            self._recording.writer.write(self._view, self._run, turn)
+            newest = self._admitted.card.weights_version
+            self._recording.writer.write(self._view, self._run, turn, newest)
             self._leave()
 
     def _fail(self, why: WhyMissing) -> None:

@@ -52,10 +52,10 @@ class TurnWriter:
         view.note(record)
         await self._rollouts.store.put(view.rollout.id, record)
 
-    def write(self, view: RolloutView, run: int, turn: SampledTurn) -> None:
-        """Stores a turn with its tokens."""
+    def write(self, view: RolloutView, run: int, turn: SampledTurn, newest_weights: int) -> None:
+        """Stores a turn with its tokens. `newest_weights`: as in `StoredTurn`."""
         key = f"{view.rollout.id}/{run}"
-        record = pack_turn(turn, self._last.nearest(key, turn), run)
+        record = pack_turn(turn, self._last.nearest(key, turn), run, newest_weights)
         self._start(view, record, turn)
 
     def fail(self, view: RolloutView, record: FailedTurn) -> None:

@@ -22,7 +22,7 @@ class TurnView(Struct, frozen=True):
     why: WhyMissing | None = None
     """Why it has no tokens; None: it has, or it runs."""
     version: int | None = None
-    """The version of the weights that decoded its first token; None: unknown, or no token."""
+    """As `StoredTurn.oldest_version`; None also for a turn without tokens."""
 
 
 class RolloutView:
@@ -130,7 +130,7 @@ class RolloutView:
 
     @property
     def versions(self) -> list[int]:
-        """The versions of the weights that decoded the first tokens of its turns."""
+        """The oldest version of the weights of each turn with tokens."""
         return sorted({turn.version for turn in self.turns_with_tokens if turn.version is not None})
 
     def has_image(self, hash: str) -> bool:
@@ -144,6 +144,6 @@ def turn_view(record: BegunTurn | StoredTurn | FailedTurn) -> TurnView:
         case BegunTurn():
             return TurnView(record.run, frontend=record.frontend)
         case StoredTurn():
-            return TurnView(record.run, record.output_tokens, version=record.first_version)
+            return TurnView(record.run, record.output_tokens, version=record.oldest_version)
         case FailedTurn():
             return TurnView(record.run, record.output_tokens, why=record.why)

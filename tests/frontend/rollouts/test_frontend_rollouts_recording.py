@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from schemas.errors import Overloaded
-from schemas.events import Failed, Finish, FinishReason, Usage, WeightsSpan
+from schemas.events import UNKNOWN_WEIGHTS, Failed, Finish, FinishReason, Usage, WeightsSpan
 from services.frontend.rollouts import rollouts as rollouts_module
 from services.frontend.rollouts import turn_writer
 from services.runtime.config import FrontendConfig
@@ -262,6 +262,19 @@ async def test_stale_rollout_begins_again(served: Served, gateway: TokenGateway)
     assert [turn["turn"] for turn in sample["turns"]] == [gateway.turns[-1].id]
     assert await agent.missing() == []
     assert {span["version"] for span in sample["weights"]} == {3}
+
+
+async def test_turn_of_unknown_weights_counts_for_the_lag(
+    served: Served, gateway: TokenGateway
+) -> None:
+    """An inference server did not say which ones, or a worker has continued it for another."""
+    agent = await rollout(served, weights={"max_version_lag": 1})
+    set_version(gateway, 3)
+    gateway.weights = [WeightsSpan(0, UNKNOWN_WEIGHTS)]
+    assert (await agent.ask("One.")).status == 200
+    assert (await agent.state())["weights_versions"] == [3]
+    set_version(gateway, 5)
+    assert "weights" in (await agent.ask("Two.")).json["error"]["message"]
 
 
 def set_version(gateway: TokenGateway, version: int) -> None:

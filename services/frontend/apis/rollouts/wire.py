@@ -115,7 +115,7 @@ class RolloutDocument(Struct, frozen=True):
     """Turns without tokens, those that run among them."""
     output_tokens: int
     weights_versions: list[int]
-    """The versions that decoded the first tokens of its turns."""
+    """The oldest version of the weights of each turn with tokens."""
     reward: float | None
     turn_rewards: dict[str, float]
 
