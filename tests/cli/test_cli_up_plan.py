@@ -215,6 +215,16 @@ def test_inspector_follows_the_same_bus() -> None:
     ]
 
 
+def test_inspector_has_the_tokenizer_of_each_model(tmp_path: Path) -> None:
+    made = plan(models_file(tmp_path), "--inspect")
+    flags = inspector_spec(made, "nats://n:1", 8090).command
+    paths = [model.worker.model for model in made.models]
+    assert [flag for flag in flags if flag.startswith("--model=")] == [
+        f"--model=coder-1={paths[0]}",
+        f"--model=acme/small={paths[1]}",
+    ]
+
+
 def test_ports_are_free_and_reserved() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

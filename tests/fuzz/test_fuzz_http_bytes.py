@@ -37,8 +37,8 @@ async def frontend(directory: Path) -> AsyncIterator[int]:
 
 @asynccontextmanager
 async def inspector(key: str | None, hosts: list[str]) -> AsyncIterator[int]:
-    fold = Fold(max_turns=10, max_bytes=MIB, decode=None)
-    server = InspectorServer(fold, "the bus", AllowedHosts(hosts), key=key, vocabulary=None)
+    fold = Fold(max_turns=10, max_bytes=MIB)
+    server = InspectorServer(fold, "the bus", AllowedHosts(hosts), key=key)
     runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     replace_invalid_bytes(runner.server)

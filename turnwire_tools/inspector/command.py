@@ -5,10 +5,9 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -35,7 +34,7 @@ from turnwire_tools.inspector import recording
 from turnwire_tools.inspector.fold import MIB, Fold
 from turnwire_tools.inspector.images import Images
 from turnwire_tools.inspector.server import InspectorServer
-from turnwire_tools.inspector.tokens import text_of
+from turnwire_tools.inspector.tokens import NO_VOCABULARIES, Vocabularies
 from turnwire_tools.tap import messages
 from turnwire_tools.tap.follow import OnListening, follow
 
@@ -56,9 +55,10 @@ class InspectorFlags:
     new one."""
     allowed_hosts: tuple[str, ...] = ()
     """Host names under which a browser may open the page, besides localhost and addresses."""
-    model: str | None = None
-    """Directory or hub id of the served model: its tokenizer shows tokens as text; default: that of
-    the running `turnwire up`, or TURNWIRE_MODEL."""
+    model: tuple[str, ...] = ()
+    """Directory or hub id of the served model: its tokenizer shows tokens as text; NAME=DIRECTORY
+    for the turns of one of several models; default: the first model of the running `turnwire up`,
+    or TURNWIRE_MODEL."""
     max_turns: Count = 20_000
     """Turns that are kept; the oldest are dropped."""
     memory_mb: Count = 256
@@ -90,12 +90,11 @@ COMMAND = Command(inspect, (BusConfig,), essential=BUS_SETTINGS)
 
 async def _serve(sources: Sources, files: tuple[Path, ...], flags: InspectorFlags) -> int:
     config = BusConfig() if files else load_bus(sources)
-    vocabulary = await asyncio.to_thread(_vocabulary, flags.model, sources.env)
-    decode = None if vocabulary is None else partial(text_of, vocabulary=vocabulary)
+    vocabularies = await asyncio.to_thread(load_vocabularies, flags.model, sources.env)
     fold = Fold(
         max_turns=flags.max_turns,
         max_bytes=flags.memory_mb * MIB,
-        decode=None if flags.no_texts else decode,
+        vocabularies=vocabularies,
         texts=not flags.no_texts,
     )
     for path in files:
@@ -107,7 +106,7 @@ async def _serve(sources: Sources, files: tuple[Path, ...], flags: InspectorFlag
     hosts = AllowedHosts.of(flags.allowed_hosts, flags.host, guarded=key is not None)
     images = Images()
     server = InspectorServer(
-        fold, source, hosts, key=key, vocabulary=vocabulary, images=images, live=not files
+        fold, source, hosts, key=key, vocabularies=vocabularies, images=images, live=not files
     )
 
     runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=0.1)
@@ -144,24 +143,37 @@ async def _follow(config: BusConfig, fold: Fold, images: Images, on_listening: O
         return await follow(config, "inspect", [subjects.ALL], take, on_listening=on_listening)
 
 
-def _vocabulary(model: str | None, env: Mapping[str, str]) -> Vocabulary | None:
-    """Loads the vocabulary of the served model; None where no model is named and no tokenizer can
-    be read.
+def load_vocabularies(models: Sequence[str], env: Mapping[str, str]) -> Vocabularies:
+    """Loads the vocabularies of the models that `--model` names, else of the running `turnwire up`
+    or TURNWIRE_MODEL, as far as they can be read.
 
     Raises TurnwireError, OSError or ValueError for a named model without a readable tokenizer.
     """
+    if models:
+        loaded = {name: _vocabulary(path) for name, path in map(_named_model, models)}
+        return Vocabularies(loaded, loaded.get(""))
     instance = newest_instance(env)
-    running = "" if instance is None else instance.model_dir
-    name = model or running or env.get("TURNWIRE_MODEL")
-    if not name:
-        return None
+    path = instance.model_dir if instance is not None else env.get("TURNWIRE_MODEL")
+    if not path:
+        return NO_VOCABULARIES
     try:
-        return Vocabulary(load_backend(name, trust_remote_code=False))
+        vocabulary = _vocabulary(path)
     except (TurnwireError, OSError, ValueError) as error:
-        if model is not None:
-            raise
         print(f"turnwire inspect: tokens are shown without their text: {error}", file=sys.stderr)
-        return None
+        return NO_VOCABULARIES
+    if instance is not None and len(instance.models) > 1:
+        return Vocabularies({instance.model: vocabulary})
+    return Vocabularies(of_others=vocabulary)
+
+
+def _named_model(value: str) -> tuple[str, str]:
+    """The served name and the path in a value of `--model`; "": it is for all turns."""
+    name, is_named, path = value.partition("=")
+    return ("", value) if not is_named or Path(value).is_dir() else (name, path)
+
+
+def _vocabulary(path: str) -> Vocabulary:
+    return Vocabulary(load_backend(path, trust_remote_code=False))
 
 
 def required_key(flags: InspectorFlags) -> str | None:

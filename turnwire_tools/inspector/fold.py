@@ -29,7 +29,6 @@ from turnwire_tools.inspector.conversation import (
     share_texts,
 )
 from turnwire_tools.inspector.difference import (
-    Decode,
     answer_parts,
     compare,
     computed_again,
@@ -38,6 +37,7 @@ from turnwire_tools.inspector.difference import (
 from turnwire_tools.inspector.prefill import PrefillRate
 from turnwire_tools.inspector.prompts import PromptStore, StoredPrompt
 from turnwire_tools.inspector.sessions import SessionFinder
+from turnwire_tools.inspector.tokens import NO_VOCABULARIES, Vocabularies
 from turnwire_tools.inspector.turns import InspectedBlock, InspectedTurn
 from turnwire_tools.tap.turns import CONTINUED
 
@@ -53,11 +53,12 @@ class Fold:
         *,
         max_turns: int = 20_000,
         max_bytes: int = 256 * MIB,
-        decode: Decode | None = None,
+        vocabularies: Vocabularies = NO_VOCABULARIES,
         texts: bool = True,
     ) -> None:
         """`max_bytes`: for prompts that the next ones are compared with, and again for texts.
-        `decode`: text of tokens. `texts`: False: no view has words of a conversation."""
+        `vocabularies`: for the text of tokens. `texts`: False: no view has words of a
+        conversation."""
         self.texts = texts
         self.turns: OrderedDict[str, InspectedTurn] = OrderedDict()
         """Turns by id, oldest first."""
@@ -75,7 +76,7 @@ class Fold:
         self._heads = Heads(texts=texts)
         self.prompts = PromptStore(max_bytes)
         self._finder = SessionFinder(self.turns, self.sessions, max_turns)
-        self._decode = decode
+        self._vocabularies = vocabularies
 
     def take(self, message: Any, now: float, receiver: str = "") -> None:
         """Takes a message that was sent at this Unix time. `receiver`: the last part of its
@@ -224,9 +225,9 @@ class Fold:
         if previous is None:
             return
         before = self.prompts.get(previous.id)
-        found = compare(
-            turn, prompt, previous, before, ancestors=self.ancestors(turn), decode=self._decode
-        )
+        decode = self._vocabularies.decode(turn.model) if self.texts else None
+        ancestors = self.ancestors(turn)
+        found = compare(turn, prompt, previous, before, ancestors=ancestors, decode=decode)
         turn.difference = found if self.texts else without_texts(found)
 
     def _cancel(self, turn: InspectedTurn, cancel: Cancel, now: float) -> None:

@@ -7,10 +7,10 @@ from typing import TypeAlias
 from cachetools import LRUCache
 from msgspec import Struct
 
-from services.tokenization.detokenizer import Vocabulary
 from turnwire_tools.inspector.conversation import DEFERRED, Item, listed
 from turnwire_tools.inspector.fold import Fold
 from turnwire_tools.inspector.places import Place, PromptText, estimated, located
+from turnwire_tools.inspector.tokens import Vocabularies
 from turnwire_tools.inspector.turns import Departure, InspectedBlock, InspectedTurn, Row
 from turnwire_tools.inspector.views import Cost, PromptSegment, cost_of, row_of, segments_of
 
@@ -81,9 +81,9 @@ class Section(Struct, frozen=True, kw_only=True):
 class Sections:
     """Makes the sections of one fold."""
 
-    def __init__(self, fold: Fold, vocabulary: Vocabulary | None) -> None:
+    def __init__(self, fold: Fold, vocabularies: Vocabularies) -> None:
         self._fold = fold
-        self._vocabulary = vocabulary
+        self._vocabularies = vocabularies
         self._places: LRUCache[str, Places] = LRUCache(KEPT)
 
     def section(self, turn: InspectedTurn) -> Section:
@@ -115,10 +115,11 @@ class Sections:
             return known
         places = _estimates(turn, self._fold.turns.get(turn.previous), groups)
         ids = self._fold.prompts.ids(turn.id)
-        if self._vocabulary and ids and self._fold.texts:
+        vocabulary = self._vocabularies.of(turn.model)
+        if vocabulary and ids and self._fold.texts:
             has_head = bool(groups[0] or groups[1])
             first = 0 if has_head else min((one.start for one in places[2]), default=0)
-            text = PromptText.of(ids, self._vocabulary, first)
+            text = PromptText.of(ids, vocabulary, first)
             # Templates have instructions and tools in any order.
             places = [located(*group, text) for group in zip(groups, places, strict=True)]
         places[2] = _with_images(turn, groups[2], places[2])

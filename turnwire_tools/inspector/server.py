@@ -18,13 +18,12 @@ from msgspec import Struct
 
 from schemas.errors import Forbidden
 from services.runtime.request_headers import AllowedHosts
-from services.tokenization.detokenizer import Vocabulary
 from turnwire_tools.inspector.fold import Fold
 from turnwire_tools.inspector.images import Images
 from turnwire_tools.inspector.overview import Overview, overview
 from turnwire_tools.inspector.search import Hit, Query, hits
 from turnwire_tools.inspector.sections import Sections
-from turnwire_tools.inspector.tokens import tokens_of
+from turnwire_tools.inspector.tokens import NO_VOCABULARIES, Vocabularies, tokens_of
 from turnwire_tools.inspector.turns import InspectedTurn, Row
 from turnwire_tools.inspector.views import row_of, rows_of, session_view, turn_view
 
@@ -82,7 +81,7 @@ class InspectorServer:
         hosts: AllowedHosts,
         *,
         key: str | None,
-        vocabulary: Vocabulary | None,
+        vocabularies: Vocabularies = NO_VOCABULARIES,
         images: Images | None = None,
         live: bool = True,
     ) -> None:
@@ -91,12 +90,12 @@ class InspectorServer:
         self._images = images or Images()
         self._live = live
         self._started = time.time()
-        self._sections = Sections(fold, vocabulary)
+        self._sections = Sections(fold, vocabularies)
         self._fold = fold
         self._source = source
         self._hosts = hosts
         self._key = key
-        self._vocabulary = vocabulary
+        self._vocabularies = vocabularies
         self._files = {
             path.name: path.read_bytes() for path in PAGE.iterdir() if path.suffix in TYPES
         }
@@ -226,7 +225,8 @@ class InspectorServer:
         turn = self._named(request)
         if not self._fold.texts:
             raise web.HTTPForbidden(reason="turnwire inspect runs with --no-texts")
-        return _json(tokens_of(turn, self._fold.prompts.context(turn.id), self._vocabulary))
+        context = self._fold.prompts.context(turn.id)
+        return _json(tokens_of(turn, context, self._vocabularies.of(turn.model)))
 
     def _named(self, request: web.Request) -> InspectedTurn:
         """The turn that a path names. Raises HTTPNotFound."""

@@ -1,14 +1,40 @@
-"""Makes text of token ids, with the tokenizer of the served model. Pure."""
+"""Makes text of token ids, with the tokenizer of its model. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 from msgspec import Struct
 
 from schemas.events import FinishReason
 from schemas.frames import ParseContext, TokenFinish
 from services.tokenization.detokenizer import Vocabulary
+from turnwire_tools.inspector.difference import Decode
 from turnwire_tools.inspector.turns import InspectedTurn
 from turnwire_tools.trajectories.blocks import blocks_of
+
+
+class Vocabularies:
+    """The vocabularies of the served models."""
+
+    def __init__(
+        self, of_models: Mapping[str, Vocabulary] = {}, of_others: Vocabulary | None = None
+    ) -> None:
+        """`of_models`: by served name. `of_others`: for turns of any other model; None: their
+        tokens have no text."""
+        self._of_models = of_models
+        self._of_others = of_others
+
+    def of(self, model: str) -> Vocabulary | None:
+        """The vocabulary of a model; None: it is unknown."""
+        return self._of_models.get(model, self._of_others)
+
+    def decode(self, model: str) -> Decode | None:
+        """What makes text of a model's tokens; None: its vocabulary is unknown."""
+        vocabulary = self.of(model)
+        return None if vocabulary is None else partial(text_of, vocabulary=vocabulary)
+
+
+NO_VOCABULARIES = Vocabularies()
 
 
 class TokenList(Struct, frozen=True):

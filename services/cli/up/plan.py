@@ -209,7 +209,10 @@ def inner_processes(plan: UpPlan) -> list[str]:
 
 def inspector_spec(plan: UpPlan, bus_url: str, port: int) -> ChildSpec:
     """Returns the spec of the process that serves the inspector."""
-    flags = [*plan.bus_flags, f"--nats-url={bus_url}", f"--model={plan.worker.model}"]
+    models = [f"{model.name}={model.worker.model}" for model in plan.models]
+    if len(models) == 1:
+        models = [plan.worker.model]
+    flags = [*plan.bus_flags, f"--nats-url={bus_url}", *(f"--model={model}" for model in models)]
     command = [sys.executable, "-m", "services.cli.main", "inspect", *flags, f"--port={port}"]
     return ChildSpec(INSPECTOR, command)
 

@@ -142,7 +142,6 @@ def serving(fold: Fold, *, live: bool = False) -> Iterator[str]:
         "team.jsonl",
         AllowedHosts([]),
         key=None,
-        vocabulary=None,
         images=images,
         live=live,
     )

@@ -25,9 +25,7 @@ KEY = "a-key-of-sixteen-characters"
 async def serving(
     fold: Fold, key: str | None = None, images: Images | None = None
 ) -> AsyncIterator[TestClient[Any, Any]]:
-    server = InspectorServer(
-        fold, "the bus", AllowedHosts([]), key=key, vocabulary=None, images=images
-    )
+    server = InspectorServer(fold, "the bus", AllowedHosts([]), key=key, images=images)
     async with TestClient(TestServer(server.app())) as client:
         yield client
 
