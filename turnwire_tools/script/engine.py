@@ -200,7 +200,7 @@ class ScriptEngine:
         if abort:
             self._turns.abort("the engine was paused")
 
-    async def resume(self) -> None:
+    async def resume(self, *, only_own: bool = False) -> None:
         """Steps again."""
         if self._steps.paused and not self._turns.over:
             self._steps.resume()
