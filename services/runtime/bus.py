@@ -21,7 +21,7 @@ from schemas.errors import EngineFailed, NotFound, TimedOut, TooLarge, TurnwireE
 from services.runtime.bucket_problems import BucketProblems
 from services.runtime.config import BusConfig
 from services.runtime.config.masking import mask_servers
-from services.runtime.listeners import Listeners
+from services.runtime.listeners import Listeners, raise_error
 from services.runtime.nats_client import (
     MAX_UNANSWERED,
     NOWHERE,
@@ -124,12 +124,13 @@ class Bus(Requester):
         """
         super().__init__(inbox_prefix)
         self._config = config
-        self._url = mask_servers(config.nats_url)
         self._name = name
         self._log = log
         self._on_fatal = on_fatal
         self.on_reconnect = Listeners[()](self._reconnect_failed)
         """Called after each reconnect."""
+        self.on_refused = Listeners[str](raise_error)
+        """Called with each message that permissions forbid, in the server's words."""
         self._inbox_prefix = inbox_prefix
         self._client = NatsClient(NOWHERE, self._report_refusal)
         self._reconnecting: asyncio.Task[None] | None = None
@@ -142,15 +143,13 @@ class Bus(Requester):
         """The buckets of JetStream that this process cannot use."""
 
     @property
+    def _url(self) -> str:
+        return mask_servers(self._config.nats_url)
+
+    @property
     def connected(self) -> bool:
         """Whether the connection is up."""
         return self._client.is_connected
-
-    @property
-    def last_error(self) -> str:
-        """The last error that the server has reported; "" if there was none."""
-        error = self._client.last_error
-        return "" if error is None else reason(error)
 
     @property
     def subjects(self) -> list[str]:
@@ -383,3 +382,4 @@ class Bus(Requester):
 
     def _report_refusal(self, error: Exception) -> None:
         self._log.warning("bus.refused", reason=reason(error))
+        self.on_refused.call(reason(error))

@@ -18,7 +18,7 @@ from services.runtime.config import BusConfig
 from services.runtime.heartbeat_auth import HeartbeatAuth
 from tests.kit.nats import NatsServer
 from tests.kit.waiting import eventually
-from tests.runtime.bus_clients import connected
+from tests.runtime.bus_clients import connected, serving
 
 NOW = 1_000_000.0
 
@@ -131,7 +131,7 @@ def test_server_of_another_bus_refuses_nothing(monkeypatch: pytest.MonkeyPatch) 
 async def test_store_that_takes_no_writes_fails(
     own_nats: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr("services.runtime.storage.write_watch.TIMEOUT_S", 0.2)
     async with connected(own_nats.url) as client, connected(own_nats.url) as stream:
         bus = client.bus
         missing = await store.check(bus)
@@ -148,3 +148,26 @@ async def test_store_that_takes_no_writes_fails(
         await eventually(lambda: client.bus.connected)
         taken = await store.check(client.bus)
         assert taken.status == "ok"
+
+
+RIGHTS = """authorization { users: [
+  { user: all, password: "s3cret" }
+  { user: some, password: "s3cret", permissions: {
+      publish: ["$KV.tw_responses.*", "$KV.tw_rollouts.*.*"], subscribe: [">"] } } ] }"""
+
+
+async def test_bucket_that_hangs_is_told_from_those_that_permissions_forbid(
+    nats_binary: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.runtime.storage.write_watch.TIMEOUT_S", 0.5)
+    with serving(nats_binary, tmp_path, RIGHTS) as address:
+        async with (
+            connected(f"nats://some:s3cret@{address}") as client,
+            connected(f"nats://all:s3cret@{address}") as stream,
+        ):
+            await stream.bus.subscribe("$KV.tw_responses.>", lambda _: None)
+            await stream.bus.flush()
+            found = await store.check(client.bus)
+    assert found.status == "fail"
+    forbidden = f"tw_ledger, tw_media: {store.FORBIDDEN}"
+    assert found.text.startswith(f"{forbidden}; tw_responses: no answer; tw_rollouts: is missing.")

@@ -39,7 +39,7 @@ def test_problems_of_a_write() -> None:
     assert write_problem(TimedOut("no answer on $KV.x within 2 s")) == "no answer"
     assert write_problem(EngineFailed("no space left")) == "no space left"
     for elsewhere in (Unavailable("no connection"), NotFound("no bucket")):
-        assert write_problem(elsewhere) is None
+        assert write_problem(elsewhere) == str(elsewhere), "only None is a write that was taken"
 
 
 def logging() -> tuple[FilteringBoundLogger, list[MutableMapping[str, Any]]]:
@@ -82,6 +82,24 @@ async def test_unanswered_writes_are_reported_until_one_is_taken(
     await eventually(lambda: bus.buckets.count_unwritable() == 0)
     events = [entry["event"] for entry in entries]
     assert events == ["kv.unwritable", "kv.writable"]
+
+
+async def test_store_that_goes_away_has_not_healed(bus: Bus, other: Bus) -> None:
+    """As when the server turns JetStream off, after writes that it did not answer."""
+    hanging = await other.subscribe("$KV.gone.>", lambda _: None)
+    await other.flush()
+    log, entries = logging()
+    bucket = Bucket(bus, config("gone"), log)
+    bucket.offer("k", b"v")
+    await eventually(lambda: bus.buckets.count_unwritable() == 1)
+    await hanging.stop()
+    await other.flush()
+    await asyncio.sleep(0.3)  # several attempts
+    assert bus.buckets.count_unwritable() == 1
+    assert [entry["event"] for entry in entries] == ["kv.unwritable"]
+
+    await other.subscribe("$KV.gone.>", lambda delivery: delivery.reply(ACKNOWLEDGED))
+    await eventually(lambda: bus.buckets.count_unwritable() == 0)
 
 
 async def test_one_slow_write_is_not_reported(bus: Bus, other: Bus) -> None:
@@ -166,3 +184,28 @@ async def test_up_starts_the_server_again_when_a_full_disk_has_room(
     assert any("it is started again" in report for report in screen.reports)
     keeping.cancel()
     await supervisor.kill()
+
+
+@pytest.mark.parametrize("jetstream", ["", "max_file_store: 4GB"])
+async def test_up_starts_a_server_again_that_has_turned_jetstream_off(
+    jetstream: str, nats_binary: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And none that only has not all buckets: settings leave some out."""
+    monkeypatch.setattr("services.cli.up.store_keeper.CHECK_S", 0.05)
+    monkeypatch.setattr("services.runtime.storage.write_watch.TIMEOUT_S", 5.0)
+    server = NatsServer(nats_binary, str(tmp_path), jetstream=jetstream)
+    server.start()
+    screen = Quiet()
+    supervisor = Supervisor(screen)
+    checks: list[Delivery] = []
+    async with connected(server.url) as client:
+        if jetstream:
+            await client.bus.subscribe("$JS.API.INFO", checks.append)
+            await client.bus.flush()
+        keeping = asyncio.create_task(
+            keep_store(BusConfig(nats_url=server.url), tmp_path, "nats", supervisor, screen)
+        )
+        await eventually(lambda: len(checks) >= 3 or bool(screen.reports))
+    keeping.cancel()
+    server.kill()
+    assert any("it is started again" in report for report in screen.reports) == (not jetstream)

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Sequence
 
-from schemas.errors import TurnwireError, Unavailable
+from schemas.errors import Unavailable
 from services.cli.doctor.report import Finding
 from services.cli.up.store_keeper import PROBES
 from services.frontend.stored.store import BUCKET
 from services.runtime.bus import Bus
-from services.runtime.storage.write_watch import TIMEOUT_S, write_problem
+from services.runtime.storage.write_watch import write_problem_at
 
 TAKEN = "takes writes"
 MISSING = "is missing"
@@ -19,7 +20,9 @@ async def check(bus: Bus, *, makes_buckets: bool = False) -> Finding:
     """Checks all buckets. `makes_buckets`: a `turnwire up` makes them, so that a missing one is a
     failure, except for those that its settings leave out."""
     results: defaultdict[str, list[str]] = defaultdict(list)
-    tried = await asyncio.gather(*(_try(bus, subject) for subject in PROBES.values()))
+    refusals: list[str] = []
+    bus.on_refused.append(refusals.append)
+    tried = await asyncio.gather(*(_try(bus, subject, refusals) for subject in PROBES.values()))
     for bucket, result in zip(PROBES, tried, strict=True):
         results[result].append(bucket)
     text = "; ".join(f"{', '.join(buckets)}: {result}" for result, buckets in results.items())
@@ -30,12 +33,12 @@ async def check(bus: Bus, *, makes_buckets: bool = False) -> Finding:
     return Finding("fail", "store", f"{text}. {remedy}")
 
 
-async def _try(bus: Bus, subject: str) -> str:
+async def _try(bus: Bus, subject: str, refusals: Sequence[str]) -> str:
+    """Writes into a bucket. `refusals`: what the server does not permit, in its words, so far."""
     try:
-        return write_problem(await bus.request(subject, b"probe", TIMEOUT_S)) or TAKEN
+        problem = await write_problem_at(bus, subject)
     except Unavailable:
         return MISSING
-    except TurnwireError as error:
-        if "permissions violation" in bus.last_error.lower():
-            return FORBIDDEN
-        return write_problem(error) or str(error)
+    if any(f'"{subject.lower()}"' in refusal.lower() for refusal in refusals):
+        return FORBIDDEN
+    return problem or TAKEN

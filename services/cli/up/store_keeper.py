@@ -8,14 +8,16 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from schemas.errors import TurnwireError
 from services.cli.observer import observing
 from services.cli.up.supervisor import Display, Supervisor
 from services.frontend.rollouts.store import ROLLOUT_BUCKET
 from services.frontend.stored.store import BUCKET
 from services.images.store import IMAGE_BUCKET
+from services.runtime.bus import Bus
 from services.runtime.config import MIB, BusConfig
 from services.runtime.storage.kv import LEDGER_BUCKET
-from services.runtime.storage.write_watch import probe_subject, write_problem_at
+from services.runtime.storage.write_watch import TIMEOUT_S, probe_subject, write_problem_at
 
 CHECK_S = 10.0
 ROOM_BYTES = 8 * MIB
@@ -45,8 +47,7 @@ async def keep_store(
         is_full = False
         while True:
             await asyncio.sleep(CHECK_S)
-            writes = [write_problem_at(bus, subject) for subject in PROBES.values()]
-            if not any(await asyncio.gather(*writes)) or not await bus.flush():
+            if await _stores(bus) or not await bus.flush():
                 continue
             if shutil.disk_usage(directory).free < ROOM_BYTES:
                 if not is_full:
@@ -62,3 +63,15 @@ async def keep_store(
             )
             supervisor.restart(nats)
             await asyncio.sleep(RESTART_S)
+
+
+async def _stores(bus: Bus) -> bool:
+    """Returns whether the server has JetStream, which it may turn off on a full disk, and all
+    buckets that there are take writes."""
+    try:
+        await bus.jetstream(lambda js: js.account_info(), TIMEOUT_S)
+    except TurnwireError:
+        return False
+    writes = [write_problem_at(bus, subject) for subject in PROBES.values()]
+    problems = await asyncio.gather(*writes, return_exceptions=True)
+    return not any(isinstance(problem, str) for problem in problems)

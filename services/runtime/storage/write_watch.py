@@ -8,7 +8,7 @@ server answers pings: a server that hangs, or has no leader for a moment, is ano
 import asyncio
 
 from schemas import subjects
-from schemas.errors import EngineFailed, TimedOut, TurnwireError
+from schemas.errors import EngineFailed, TimedOut, TurnwireError, Unavailable
 from services.runtime.bus import Bus
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
@@ -28,22 +28,23 @@ def probe_subject(bucket: str, *, has_members: bool) -> str:
 
 
 async def write_problem_at(bus: Bus, subject: str) -> str | None:
-    """Writes a small value. Returns why it was not taken; None if it was, or if there is no bucket
-    or no connection."""
+    """Writes a small value. Returns why it was not taken; None if it was. Raises Unavailable if
+    there is no bucket or no connection."""
     try:
         return write_problem(await bus.request(subject, b"probe", TIMEOUT_S))
+    except Unavailable:
+        raise
     except TurnwireError as error:
         return write_problem(error)
 
 
 def write_problem(answer: bytes | TurnwireError) -> str | None:
-    """Returns why a write was not taken, from its answer; None if it was, or if there is no bucket
-    or no connection."""
+    """Returns why a write was not taken, from its answer; None if it was."""
     if isinstance(answer, bytes):
         return answer.decode() if b'"error"' in answer else None
     if isinstance(answer, TimedOut):
         return "no answer"
-    return str(answer) if isinstance(answer, EngineFailed) else None
+    return str(answer)
 
 
 class WriteWatch:
@@ -63,11 +64,12 @@ class WriteWatch:
         return self._bucket in self._bus.buckets.unwritable
 
     def record(self, answer: bytes | TurnwireError) -> None:
-        """Notes the answer to a write."""
-        problem = write_problem(answer)
-        if problem is None and isinstance(answer, bytes):
+        """Notes the answer to a write. One that there is no bucket decides nothing."""
+        if not isinstance(answer, bytes | TimedOut | EngineFailed):
+            return
+        if write_problem(answer) is None:
             self._end()
-        elif problem is not None and self._probing is None:
+        elif self._probing is None:
             subject = probe_subject(self._bucket, has_members=self.has_members)
             self._probing = asyncio.get_running_loop().create_task(self._probe(subject))
 
@@ -77,7 +79,10 @@ class WriteWatch:
             await asyncio.sleep(PROBE_S)
             if not await self._bus.flush(TIMEOUT_S):
                 continue
-            problem = await write_problem_at(self._bus, subject)
+            try:
+                problem = await write_problem_at(self._bus, subject)
+            except Unavailable:  # it may come back, and not take writes then either
+                continue
             if problem is None:
                 break
             failures += 1
