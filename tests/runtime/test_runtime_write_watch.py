@@ -20,7 +20,7 @@ from services.runtime.config import BusConfig
 from services.runtime.storage.kv import Bucket, BucketConfig
 from services.runtime.storage.write_watch import write_problem
 from tests.kit.nats import NatsServer
-from tests.kit.waiting import eventually
+from tests.kit.waiting import LIMIT_S, eventually
 from tests.runtime.bus_clients import connected
 
 ACKNOWLEDGED = b'{"stream":"KV_x","seq":1}'
@@ -102,7 +102,10 @@ async def test_store_that_goes_away_has_not_healed(bus: Bus, other: Bus) -> None
     await eventually(lambda: bus.buckets.count_unwritable() == 0)
 
 
-async def test_one_slow_write_is_not_reported(bus: Bus, other: Bus) -> None:
+async def test_one_slow_write_is_not_reported(
+    bus: Bus, other: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.runtime.storage.write_watch.TIMEOUT_S", LIMIT_S)
     probed = asyncio.Event()
 
     def answer(delivery: Delivery) -> None:
