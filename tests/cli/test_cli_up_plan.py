@@ -273,6 +273,14 @@ def test_instructions_are_shell_lines(tmp_path: Path) -> None:
     assert "MAX_OUTPUT_TOKENS" not in shown(plan(), ServedModelNotes(262144))
 
 
+def test_a_model_without_its_weights_is_named() -> None:
+    notes = ServedModelNotes(32768)
+    assert "No weights are loaded: the engine is script" in shown(plan("--model", "m"), notes)
+    assert "No weights" not in shown(plan(), notes), "that is the demo"
+    real = plan("--model", "m", "--engine", "transformers")
+    assert "No weights" not in shown(real, notes)
+
+
 def test_clients_that_cannot_work_are_not_recommended() -> None:
     for model, warning in (
         (ServedModelNotes(4096), "Its window of 4,096 tokens is too small for coding agents"),

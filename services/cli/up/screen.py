@@ -32,6 +32,10 @@ DEMO_NOTE = (
     "This is the demo: a small rule-based agent that calls real tools. For a real model: --model, "
     "--engine.\n"
 )
+_SCRIPT_NOTE = (
+    "No weights are loaded: the engine is script, the demo's rule-based agent. To decode with the "
+    "model: --engine.\n"
+)
 _FIRST_REQUEST = (
     "  curl -N {url}/v1/messages{key} \\\n"
     """    -d '{{"model":"{model}","max_tokens":500,"stream":true,"""
@@ -189,6 +193,8 @@ def instructions(
     lines = [f"{names} {verb} served at {' '.join(urls)}  (ready after {seconds:.1f} s)\n"]
     if plan.demo:
         lines.append(DEMO_NOTE)
+    elif any(model.worker.engine == "script" for model in plan.models):
+        lines.append(_SCRIPT_NOTE)
     lines += ["Try it:\n", _first_request(plan, urls[0]), ""]
     if model.warnings:
         lines += [f"{warning}\n" for warning in model.warnings]
