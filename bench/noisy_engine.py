@@ -54,7 +54,7 @@ class NoisyModel:
         self._noise = noise
 
     def find_script(self, request: EngineRequest) -> None:
-        """There are no scripts."""
+        """Has nothing to read: the engine has no scripts."""
 
     def output(self, request: EngineRequest) -> tuple[PlayDirective, Playback]:
         """Writes a turn."""

@@ -36,7 +36,7 @@ class Figures(msgspec.Struct, frozen=True):
     turns: int
     request_bytes: int
     cpu_ms: dict[str, float]
-    """Of each stage."""
+    """CPU of each stage."""
 
 
 class Result(msgspec.Struct, frozen=True):

@@ -1,5 +1,5 @@
-"""Keeps responses and replies of message threads in memory, bounded in count, bytes and time; each
-tenant sees only its own.
+"""Keeps responses, replies of message threads and what is hidden of answers in memory, bounded in
+count, bytes and time; each tenant sees only its own.
 
 Several frontends share a `SharedStore`: each has its own memory, and all use one JetStream bucket.
 

@@ -59,41 +59,46 @@ _SEARCHES: dict[str, HostedKind] = {
     "tool_search_tool_bm25": "tool_search_bm25",
 }
 """The searches of tools by their types, which may also have a date."""
+_WEB_TOOLS: tuple[HostedKind, ...] = ("web_search", "web_fetch")
 
 
 def tool_spec(tool: wire.MessagesTool, served: frozenset[str], field_path: str) -> ToolSpec | None:
     """The tool as the model sees it; None for one that is not served. Raises Invalid."""
+    type_name = tool.type or ""
     if TOOL_SEARCH in served:
         for name, search in _SEARCHES.items():
-            if (tool.type or "").startswith(name):
+            if type_name.startswith(name):
                 return hosted_spec(HostedTool(search, deferred=True), tool.name or name)
-    for kind in ("web_search", "web_fetch"):
-        if kind not in served or not (tool.type or "").startswith(f"{kind}_"):
-            continue
-        if tool.allowed_domains and tool.blocked_domains:
-            raise Invalid(
-                f"{field_path}: Only one of `allowed_domains` and `blocked_domains` may be given.",
-                param=field_path,
-            )
-        if tool.url_sources is not None:
-            raise Invalid(
-                f"{field_path}.url_sources: not supported by this server",
-                param=f"{field_path}.url_sources",
-            )
-        max_chars = None
-        if tool.max_content_tokens is not None:
-            max_chars = tool.max_content_tokens * _CHARS_PER_TOKEN
-        hosted = HostedTool(
-            kind,
-            max_uses=tool.max_uses,
-            allowed_domains=tool.allowed_domains or [],
-            blocked_domains=tool.blocked_domains or [],
-            location=tool.user_location or {},
-            max_chars=max_chars,
-            deferred=True,
-        )
-        return hosted_spec(hosted, tool.name)
+    for kind in _WEB_TOOLS:
+        if kind in served and type_name.startswith(f"{kind}_"):
+            return hosted_spec(_web_tool(tool, kind, field_path), tool.name)
     return None
+
+
+def _web_tool(tool: wire.MessagesTool, kind: HostedKind, field_path: str) -> HostedTool:
+    """A tool of the web with the limits of the request. Raises Invalid."""
+    if tool.allowed_domains and tool.blocked_domains:
+        raise Invalid(
+            f"{field_path}: Only one of `allowed_domains` and `blocked_domains` may be given.",
+            param=field_path,
+        )
+    if tool.url_sources is not None:
+        raise Invalid(
+            f"{field_path}.url_sources: not supported by this server",
+            param=f"{field_path}.url_sources",
+        )
+    max_chars = None
+    if tool.max_content_tokens is not None:
+        max_chars = tool.max_content_tokens * _CHARS_PER_TOKEN
+    return HostedTool(
+        kind,
+        max_uses=tool.max_uses,
+        allowed_domains=tool.allowed_domains or [],
+        blocked_domains=tool.blocked_domains or [],
+        location=tool.user_location or {},
+        max_chars=max_chars,
+        deferred=True,
+    )
 
 
 def hosted_id(call_id: str) -> str:
