@@ -2,7 +2,7 @@
 NATS_URL [TURNS]
 
 `turnwire tap` prints the address of the bus. Event frames are JSON, as are all messages but one: a
-request to a worker has the prompt's token ids after a zero byte (`frames.decode_generate` reads
+request to a worker has the prompt's token ids after a zero byte (`requests.decode_generate` reads
 it). See schemas/ and docs/bus.md.
 """
 

@@ -279,7 +279,7 @@ class RawPrompt(Struct, frozen=True, omit_defaults=True):
 
     text: str | None = None
     token_ids: bytes = b""
-    """Packed (`frames.pack_ids`); used where `text` is None."""
+    """Packed (`token_ids.pack_ids`); used where `text` is None."""
     add_special_tokens: bool = True
 
 

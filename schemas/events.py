@@ -237,7 +237,7 @@ class Prepared(Struct, frozen=True, omit_defaults=True, tag="prepared", tag_fiel
     worker: str = ""
     parser: str = ""
     prompt_ids: bytes = b""
-    """The prompt (`frames.pack_ids`), if the request asked for ids."""
+    """The prompt (`token_ids.pack_ids`), if the request asked for ids."""
     cached: int = 0
     """Prompt tokens that the worker expects in its KV cache. `Finish.usage` has the exact
     number."""
@@ -336,8 +336,8 @@ class Interrupted(Struct, frozen=True, omit_defaults=True, tag="interrupted", ta
 
     worker: str
     token_ids: bytes
-    """All output tokens that were decoded, packed (`frames.pack_ids`); those before the opener of
-    a broken call."""
+    """All output tokens that were decoded, packed (`token_ids.pack_ids`). Of a broken call: those
+    before its opener."""
     error: ErrorInfo
     """The error for the client if no other worker can continue."""
     block: int = 0

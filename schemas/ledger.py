@@ -56,8 +56,8 @@ class LedgerEntry(Struct, frozen=True, omit_defaults=True):
     """Chain hash of the conversation up to and including the turn."""
     context: LedgerContext
     ids: bytes
-    """The original tokens: as the engine decoded them, packed (`frames.pack_ids`), without the end
-    token."""
+    """The original tokens, as the engine decoded them, without the end token; packed
+    (`token_ids.pack_ids`)."""
     closed: bool = True
     """The model ended the turn itself. Otherwise it was cut off, and lacks its closing."""
     tail: str = ""

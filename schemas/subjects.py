@@ -24,7 +24,6 @@ There are no queue groups: the sender chooses the receiver.
 """
 
 import re
-from collections.abc import Callable
 
 PREFIX = "tw.v2"
 """Begins every subject, with the number of the protocol. A release with messages that this one
@@ -57,32 +56,69 @@ def unescape(token: str) -> str:
     return out.decode()
 
 
-def _for_name(kind: str) -> Callable[[str], str]:
-    """Returns a function that builds `tw.v2.<kind>.<name>`."""
-    return lambda name: f"{PREFIX}.{kind}.{escape(name)}"
+def _subject(kind: str, *names: str) -> str:
+    """Builds `tw.v2.<kind>.<name>…`."""
+    return ".".join((PREFIX, kind, *map(escape, names)))
 
 
-def _in_group(kind: str) -> Callable[[str, str], str]:
-    """Returns a function that builds `tw.v2.<kind>.<group>.<name>`; the group is a model or a
-    stage."""
-    return lambda group, name: f"{PREFIX}.{kind}.{escape(group)}.{escape(name)}"
+def turn(model: str, preprocessor: str) -> str:
+    return _subject("turn", model, preprocessor)
 
 
-turn = _in_group("turn")
-count = _in_group("count")
-tokenize = _in_group("tokenize")
-detokenize = _in_group("detokenize")
-generate = _in_group("gen")
-kv = _in_group("kv")
-kv_snapshot = _in_group("kvall")
-engine = _in_group("engine")
-replay = _in_group("replay")
-credit = _in_group("credit")
-heartbeat = _in_group("beat")
-tokens = _for_name("tok")
-events = _for_name("evt")
-cancel = _for_name("cancel")
-ledger = _for_name("ledger")
+def count(model: str, preprocessor: str) -> str:
+    return _subject("count", model, preprocessor)
+
+
+def tokenize(model: str, preprocessor: str) -> str:
+    return _subject("tokenize", model, preprocessor)
+
+
+def detokenize(model: str, preprocessor: str) -> str:
+    return _subject("detokenize", model, preprocessor)
+
+
+def generate(model: str, worker: str) -> str:
+    return _subject("gen", model, worker)
+
+
+def kv(model: str, worker: str) -> str:
+    return _subject("kv", model, worker)
+
+
+def kv_snapshot(model: str, worker: str) -> str:
+    return _subject("kvall", model, worker)
+
+
+def engine(model: str, worker: str) -> str:
+    return _subject("engine", model, worker)
+
+
+def replay(stage: str, process: str) -> str:
+    return _subject("replay", stage, process)
+
+
+def credit(stage: str, process: str) -> str:
+    return _subject("credit", stage, process)
+
+
+def heartbeat(stage: str, process: str) -> str:
+    return _subject("beat", stage, process)
+
+
+def tokens(parser: str) -> str:
+    return _subject("tok", parser)
+
+
+def events(frontend: str) -> str:
+    return _subject("evt", frontend)
+
+
+def cancel(model: str) -> str:
+    return _subject("cancel", model)
+
+
+def ledger(model: str) -> str:
+    return _subject("ledger", model)
 
 
 def own_heartbeats() -> str:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from schemas.events import BlockStart, BlockStop, Delta, FinishReason
-from schemas.frames import ParseContext, TokenFinish
+from schemas.frames import TokenFinish
 from schemas.ledger import LedgerEntry
+from schemas.requests import ParseContext
 from services.families.writing import as_json
 from services.ledger.recall import TurnLedger
 from services.ledger.signer import EntrySigner

@@ -6,8 +6,8 @@ from aiohttp import web
 from typing_extensions import override
 
 from schemas import subjects
-from schemas.control import (
-    Load,
+from schemas.control import Load
+from schemas.notices import (
     PromptSeen,
     ResponseCancelled,
     ResponseDeleted,

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from schemas.conversation import Conversation, Media
 from schemas.errors import EngineFailed
 from schemas.events import PromptImage
-from schemas.frames import pack_ids
+from schemas.token_ids import pack_ids
 from services.images.parts import media_of
 from services.templates.wording import IMAGE_MARK, image_marks, media_note
 from services.tokenization.block_keys import TOKEN_ID_BYTES

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from schemas.conversation import Call, Text, ToolSpec
 from schemas.events import BlockStart, BlockStop
-from schemas.frames import unpack_ids
+from schemas.token_ids import unpack_ids
 from services.families import TurnParser
 from services.ledger.keys import canonical_arguments, squeeze
 from services.ledger.model import LedgerModel

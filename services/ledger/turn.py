@@ -6,8 +6,8 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from schemas.conversation import Call, Message, Reasoning, Text, Unseal
-from schemas.frames import unpack_array
 from schemas.ledger import LedgerEntry
+from schemas.token_ids import unpack_array
 from services.ledger.keys import add_record, new_hasher
 from services.tokenization.segments import TokenIds
 

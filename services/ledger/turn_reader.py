@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from schemas.conversation import Call, Reasoning, Text, ToolSpec
 from schemas.events import BlockStart, FinishReason, blocks_of
-from schemas.frames import unpack_ids
 from schemas.ledger import LedgerEntry
+from schemas.token_ids import unpack_ids
 from services.families import Family, TurnParser, open_parser
 from services.ledger.chain import text_and_calls
 from services.ledger.keys import squeeze, turn_key

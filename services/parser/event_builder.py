@@ -4,7 +4,7 @@ ids. Pure."""
 from collections.abc import Sequence
 
 from schemas.events import BlockEvent, BlockStart, BlockStop, Delta, FinishReason
-from schemas.frames import ParseContext
+from schemas.requests import ParseContext
 from services.ledger.evidence import call_id
 from services.parser.searched_text import SearchedText
 from services.runtime.storage.seal import TenantSealer

@@ -6,8 +6,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from schemas.events import Finish, FinishReason, Interrupted
-from schemas.frames import pack_ids
 from schemas.ledger import LedgerContext, LedgerEntry
+from schemas.token_ids import pack_ids
 from services.ledger.evidence import reasoning_digests, turn_marks
 from services.ledger.keys import key_arguments, turn_key
 from services.parser.turn_parse import TurnParse

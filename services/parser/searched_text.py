@@ -2,7 +2,7 @@
 string begins, and one without visible text is left out. Pure."""
 
 from schemas.events import BlockStart, BlockStop, TokenLogprob
-from schemas.frames import ParseContext
+from schemas.requests import ParseContext
 from services.families.family import VERBATIM
 from services.parser.stop_strings import StopStrings
 from services.runtime.streams.turn_log import TurnLog

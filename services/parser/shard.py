@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from schemas.control import Replay, StreamPosition
 from schemas.conversation import ToolSpec
 from schemas.errors import STREAM_GONE
-from schemas.frames import ABSENT, ParseContext, TokenEntry
+from schemas.frames import TokenEntry
+from schemas.requests import ABSENT, ParseContext
 from services.families import Family, find_family
 from services.families.family import VERBATIM
 from services.parser.traced_parse import TracedParse

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing_extensions import override
 
 from schemas.events import BlockEvent
-from schemas.frames import ParseContext
+from schemas.requests import ParseContext
 from services.families import Family
 from services.parser.block_reader import BlockReader
 from services.parser.event_builder import EventBuilder

@@ -12,7 +12,9 @@ from msgspec import structs
 from schemas.control import StreamPosition
 from schemas.errors import ENGINE_DIED, STREAM_GONE, EngineFailed, ErrorInfo
 from schemas.events import BrokenCall, Failed, Finish, FinishReason, Interrupted, LoggedEvent, Usage
-from schemas.frames import ParseContext, TokenEntry, TokenFinish, pack_ids
+from schemas.frames import TokenEntry, TokenFinish
+from schemas.requests import ParseContext
+from schemas.token_ids import pack_ids
 from services.families import Family, TurnParser, open_parser
 from services.families.grammar.scanner import BlockWriter, Scanner
 from services.parser.block_reader import BlockReader

@@ -7,7 +7,7 @@ from sys import intern
 
 from schemas.control import StreamPosition
 from schemas.events import Prepared
-from schemas.frames import ParseContext
+from schemas.requests import ParseContext
 from services.runtime.streams.turn_log import Cursor, TurnLog
 
 

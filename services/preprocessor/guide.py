@@ -8,7 +8,7 @@ from msgspec import Struct, json
 from msgspec.structs import replace
 
 from schemas.conversation import Conversation
-from schemas.frames import ThoughtBudget
+from schemas.requests import ThoughtBudget
 from services.families.writing import Tags
 from services.guides.outline import outlined_tools
 from services.guides.promises import may_call, promises

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from schemas.control import THINKING_BUDGET, VISION, ModelCard
 from schemas.conversation import EFFORTS, Sampling, ToolSpec
-from schemas.frames import ThoughtBudget
+from schemas.requests import ThoughtBudget
 from services.families import Family, find_family, find_reasoning_family
 from services.families.detection import Detection
 from services.families.response_template import template_name

@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from schemas.control import AGENT_TOKENS, ModelCard, ToolWeight
 from schemas.errors import EngineFailed, ErrorInfo, TurnwireError
-from schemas.frames import TurnRequest
+from schemas.requests import TurnRequest
 from services.preprocessor.ledger_reader import LedgerReader
 from services.preprocessor.prompt import Prompt
 from services.preprocessor.tool_weights import HeaviestTools

@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from typing import Any, NamedTuple
 
 from schemas.control import Cancel
-from schemas.frames import TurnRequest
+from schemas.requests import TurnRequest
 from services.runtime.process import Process
 from services.runtime.recent_turns import RecentTurns
 

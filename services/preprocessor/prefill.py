@@ -18,9 +18,10 @@ from typing_extensions import override
 from schemas.conversation import Call, Conversation, Message, Part, Result, Sampling, Text, ToolSpec
 from schemas.errors import TurnwireError
 from schemas.events import PromptImage
-from schemas.frames import GenerateRequest, pack_ids
 from schemas.ledger import LedgerContext, LedgerEntry
+from schemas.requests import GenerateRequest
 from schemas.session import tenant_key
+from schemas.token_ids import pack_ids
 from services.preprocessor.ledger_reader import LedgerReader
 from services.preprocessor.preparation import Preparation
 from services.preprocessor.prepared_turn import PreparedTurn

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from schemas.control import ModelCard
 from schemas.conversation import Conversation, Unseal
-from schemas.frames import TurnRequest
+from schemas.requests import TurnRequest
 from services.guides.promises import GRAMMAR
 from services.ledger.recall import Ledger
 from services.preprocessor.fingerprints import Fingerprints

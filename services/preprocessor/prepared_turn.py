@@ -5,8 +5,8 @@ import math
 from msgspec import Raw, Struct
 
 from schemas.errors import DEADLINE_PASSED, TimedOut
-from schemas.frames import TurnRequest
 from schemas.ledger import LedgerContext
+from schemas.requests import TurnRequest
 from services.preprocessor.guide import TurnGuide
 from services.preprocessor.prompt import LimitedPrompt
 

@@ -4,7 +4,7 @@ from array import array
 
 from schemas.conversation import Conversation, RawPrompt
 from schemas.errors import Invalid
-from schemas.frames import unpack_ids
+from schemas.token_ids import unpack_ids
 from services.ledger.encode import EncodedPrompt
 from services.ledger.match import Outcome
 from services.preprocessor.render import RenderedPrompt, allowed_tools, enforced_format

@@ -6,7 +6,8 @@ import msgspec
 
 from schemas import subjects
 from schemas.errors import ErrorInfo, TurnwireError, Unavailable
-from schemas.frames import EventFrame, TurnRequest
+from schemas.frames import EventFrame
+from schemas.requests import TurnRequest
 from services.runtime.process import Process
 
 REFUSE_TIMEOUT_S = 1.0

@@ -19,7 +19,7 @@ import msgspec
 from schemas import subjects
 from schemas.control import Cancel, Load
 from schemas.errors import Invalid
-from schemas.frames import Accepted, TurnRequest
+from schemas.requests import Accepted, TurnRequest
 from services.ledger.signer import EntrySigner
 from services.preprocessor.checks import PromptChecks
 from services.preprocessor.ledger_model import open_ledger

@@ -3,7 +3,8 @@ CPU-bound."""
 
 import sys
 
-from schemas.frames import FENCE, ThoughtBudget, pack_ids
+from schemas.requests import FENCE, ThoughtBudget
+from schemas.token_ids import pack_ids
 from services.families import Family
 from services.families.thoughts import thought_markers
 from services.tokenization.detokenizer import Vocabulary

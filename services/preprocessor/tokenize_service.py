@@ -7,14 +7,8 @@ import msgspec
 
 from schemas import subjects
 from schemas.errors import EngineFailed, TurnwireError
-from schemas.frames import (
-    CountRequest,
-    DetokenizeRequest,
-    TextReply,
-    TokenizeRequest,
-    pack_ids,
-    unpack_ids,
-)
+from schemas.requests import CountRequest, DetokenizeRequest, TextReply, TokenizeRequest
+from schemas.token_ids import pack_ids, unpack_ids
 from services.preprocessor.open_work import OpenWork
 from services.preprocessor.preparation import Preparation
 from services.runtime.bus import Delivery, Subscription

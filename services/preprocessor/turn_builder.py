@@ -7,8 +7,9 @@ import msgspec
 
 from schemas.conversation import Conversation
 from schemas.events import PromptComparison
-from schemas.frames import ParseContext, TurnRequest, pack_ids
 from schemas.ledger import LedgerContext
+from schemas.requests import ParseContext, TurnRequest
+from schemas.token_ids import pack_ids
 from services.families.family import VERBATIM
 from services.preprocessor.guide import TurnGuide
 from services.preprocessor.model import ModelSetup

@@ -27,7 +27,7 @@ def block_keys(
     """The keys of the whole blocks of a prompt, from its start or after the block with key
     `parent`.
 
-    `packed`: token ids (`frames.pack_ids`).
+    `packed`: token ids (`token_ids.pack_ids`).
     """
     key = root(salt) if parent is None else parent  # replaced by the key of each block
     step = block_tokens * TOKEN_ID_BYTES
@@ -48,7 +48,7 @@ def with_images(packed: bytes, images: Iterable[PromptImage]) -> bytes:
 
 
 def image_word(image: str) -> bytes:
-    """The id (`frames.pack_ids`) that stands for an image with this hash in block keys."""
+    """The id (`token_ids.pack_ids`) that stands for an image with this hash in block keys."""
     return bytes.fromhex(image[: 2 * TOKEN_ID_BYTES])
 
 
@@ -62,7 +62,7 @@ class KeyMemo:
         self._cache: LRUCache[int, array[int]] = LRUCache(max_stretches)
 
     def keys(self, packed: bytes, *, salt: str | None = None) -> "array[int]":
-        """The keys of the whole blocks of a prompt (`frames.pack_ids`), equal to those of
+        """The keys of the whole blocks of a prompt (`token_ids.pack_ids`), equal to those of
         `block_keys`."""
         keys = array("Q")
         for stretch in self.stretches(packed, salt=salt):

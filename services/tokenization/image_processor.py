@@ -12,7 +12,7 @@ from cachetools import LRUCache
 from msgspec import Struct
 from PIL import Image
 
-from schemas.frames import pack_ids
+from schemas.token_ids import pack_ids
 from services.tokenization.model_files import read_json
 
 _SIZES = 1024
@@ -26,7 +26,7 @@ class Expansion(Struct, frozen=True):
     text: str
     """Placeholders, and between them what the model has for rows and tiles."""
     ids: bytes
-    """Its tokens (`frames.pack_ids`)."""
+    """Its tokens (`token_ids.pack_ids`)."""
 
 
 class ImageProcessor:

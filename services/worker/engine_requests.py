@@ -7,7 +7,8 @@ import msgspec
 from msgspec import Struct
 
 from schemas.conversation import OutputFormat, Sampling
-from schemas.frames import GenerateRequest, pack_ids, unpack_array, unpack_ids
+from schemas.requests import GenerateRequest
+from schemas.token_ids import pack_ids, unpack_array, unpack_ids
 from services.tokenization.block_keys import TOKEN_ID_BYTES, weights_salt, with_images
 from services.worker.admission import check
 from services.worker.engine import (

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from schemas.errors import TurnwireError
-from schemas.frames import PrefillNotice
+from schemas.requests import PrefillNotice
 from services.runtime.process import Process
 from services.runtime.requests import after_sending
 from services.worker.engine import EngineDelta

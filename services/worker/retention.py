@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from schemas.frames import GenerateRequest
+from schemas.requests import GenerateRequest
 
 TENANT_SHARE = 0.25
 """Share of the KV cache that a tenant's retained prompts may take."""

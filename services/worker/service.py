@@ -15,7 +15,8 @@ import msgspec
 
 from schemas import errors, subjects
 from schemas.control import THINKING_BUDGET, Cancel, Load, ModelCard
-from schemas.frames import EventFrame, GenerateReply, GenerateRequest, decode_generate
+from schemas.frames import EventFrame
+from schemas.requests import GenerateReply, GenerateRequest, decode_generate
 from services.images.stored_images import StoredImages
 from services.runtime.bus import Delivery
 from services.runtime.config import WorkerConfig

@@ -27,7 +27,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
-from schemas.frames import FENCE, ThoughtBudget, unpack_ids
+from schemas.requests import FENCE, ThoughtBudget
+from schemas.token_ids import unpack_ids
 
 _OTHER = "\0"
 _BLANKS = " \t\r\n"

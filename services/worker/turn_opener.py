@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from schemas import errors
 from schemas.errors import TurnwireError
-from schemas.frames import GenerateRequest
+from schemas.requests import GenerateRequest
 from services.runtime.process import Process
 from services.worker.budgeted_turn import BudgetedTurn, Continuation
 from services.worker.engine import Engine, EngineDied, EngineImage, EngineInfo, Sink

@@ -17,7 +17,7 @@ from schemas import subjects
 from schemas.conversation import Sampling
 from schemas.errors import MEDIA_MISSING
 from schemas.events import PromptImage
-from schemas.frames import GenerateReply, GenerateRequest
+from schemas.requests import GenerateReply, GenerateRequest
 from services.images.store import ImageStore
 from services.runtime.config import ImageStoreConfig
 from tests.deploy.deployed import CONF, DeployedNats, rights, stop, unused, users

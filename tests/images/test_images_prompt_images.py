@@ -22,7 +22,7 @@ from schemas.conversation import (
     ToolSpec,
 )
 from schemas.errors import EngineFailed
-from schemas.frames import pack_ids
+from schemas.token_ids import pack_ids
 from services.images.prompt_images import place_images
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble

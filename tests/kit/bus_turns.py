@@ -8,7 +8,9 @@ import nats
 
 from schemas import subjects
 from schemas.events import PromptImage
-from schemas.frames import GenerateRequest, TokenFrame, unpack_ids
+from schemas.frames import TokenFrame
+from schemas.requests import GenerateRequest
+from schemas.token_ids import unpack_ids
 from tests.kit.waiting import LIMIT_S
 from turnwire_tools.tap import messages
 

@@ -19,7 +19,8 @@ from schemas.control import EngineControl, EngineState, ModelCard
 from schemas.conversation import Conversation, Message
 from schemas.errors import NotFound, TurnwireError
 from schemas.events import Prepared, TurnEvent
-from schemas.frames import TextReply, pack_ids, unpack_ids
+from schemas.requests import TextReply
+from schemas.token_ids import pack_ids, unpack_ids
 from services.frontend.apis.responses.state.server import RESPONSES, ResponsesServer
 from services.frontend.app import Buckets, Telemetry, make_app, make_runner
 from services.frontend.content.image import without_images

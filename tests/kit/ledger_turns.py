@@ -13,8 +13,9 @@ from schemas.conversation import (
     ToolSpec,
 )
 from schemas.events import FinishReason
-from schemas.frames import ParseContext, TokenFinish
+from schemas.frames import TokenFinish
 from schemas.ledger import LedgerEntry
+from schemas.requests import ParseContext
 from services.ledger.recall import TurnLedger
 from services.ledger.signer import EntrySigner
 from services.parser.ledger_entry import entries_of

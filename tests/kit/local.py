@@ -29,7 +29,8 @@ from schemas.events import (
     TurnEvent,
     WeightsSpan,
 )
-from schemas.frames import GenerateRequest, TokenFrame, decode_generate, encode_generate
+from schemas.frames import TokenFrame
+from schemas.requests import GenerateRequest, decode_generate, encode_generate
 from services.frontend.gateway.gateway import BusGateway
 from services.frontend.gateway.pipeline import BusPipeline
 from services.frontend.http.auth import anyone

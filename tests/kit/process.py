@@ -9,7 +9,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from schemas.control import Heartbeat, ModelCard, Stage
-from schemas.frames import TurnRequest
+from schemas.requests import TurnRequest
 from services.runtime.bus import Delivery
 from services.runtime.config import FrontendConfig
 from services.runtime.registry import ProcessRegistry

@@ -6,8 +6,8 @@ from itertools import count
 
 from typing_extensions import override
 
-from schemas.control import RolloutChanged
 from schemas.errors import TimedOut, TooLarge, Unavailable
+from schemas.notices import RolloutChanged
 from services.frontend.rollouts.rollouts import RolloutProcess, Rollouts
 from services.runtime.config import MIB
 

@@ -9,7 +9,9 @@ from schemas import subjects
 from schemas.control import Load
 from schemas.conversation import Sampling
 from schemas.errors import TurnwireError
-from schemas.frames import GenerateReply, GenerateRequest, TokenEntry, TokenFrame, pack_ids
+from schemas.frames import TokenEntry, TokenFrame
+from schemas.requests import GenerateReply, GenerateRequest
+from schemas.token_ids import pack_ids
 from services.runtime.process import Process
 from services.worker.engine import Engine, EngineInfo, EngineRequest, Handle, Sink
 from services.worker.engines.support import EngineTurn, OpenTurns

@@ -18,8 +18,9 @@ from schemas.conversation import (
 )
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import FinishReason
-from schemas.frames import TokenFinish, pack_ids
+from schemas.frames import TokenFinish
 from schemas.ledger import LedgerEntry
+from schemas.token_ids import pack_ids
 from services.ledger.evidence import call_id
 from services.ledger.signer import EntrySigner
 from services.preprocessor.model import ModelSetup

@@ -6,7 +6,8 @@ import msgspec
 
 from schemas.conversation import ToolSpec
 from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, TokenLogprob
-from schemas.frames import ABSENT, ParseContext, TokenEntry, TokenFinish
+from schemas.frames import TokenEntry, TokenFinish
+from schemas.requests import ABSENT, ParseContext
 from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
 from services.runtime.storage.seal import Sealer

@@ -4,7 +4,8 @@ import re
 
 from schemas.conversation import ToolSpec
 from schemas.events import BlockStart, FinishReason
-from schemas.frames import ParseContext, TokenFinish
+from schemas.frames import TokenFinish
+from schemas.requests import ParseContext
 from services.families import find_family
 from services.parser.turn_parse import TurnParse
 from services.parser.turn_stream import TurnStream

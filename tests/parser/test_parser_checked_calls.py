@@ -22,8 +22,10 @@ from schemas.events import (
     Interrupted,
     OutputTokens,
 )
-from schemas.frames import ParseContext, TokenEntry, TokenFinish, pack_ids, unpack_ids
+from schemas.frames import TokenEntry, TokenFinish
 from schemas.ledger import LedgerContext, LedgerEntry
+from schemas.requests import ParseContext
+from schemas.token_ids import pack_ids, unpack_ids
 from services.families import Family, find_family, open_parser
 from services.families.bare_tools import reduced_json
 from services.parser.broken_calls import broken_calls

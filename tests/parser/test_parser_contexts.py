@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 
 from schemas.conversation import ToolSpec
-from schemas.frames import ParseContext
 from schemas.ledger import LedgerContext
+from schemas.requests import ParseContext
 from services.parser.shard import TOOLS_BYTES, ContextDecoder
 from tests.kit.every import for_each
 

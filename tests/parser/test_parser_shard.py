@@ -19,8 +19,9 @@ from schemas.events import (
     PromptImage,
     TokenLogprob,
 )
-from schemas.frames import TokenEntry, TokenFinish, pack_ids, unpack_ids
+from schemas.frames import TokenEntry, TokenFinish
 from schemas.ledger import LedgerContext
+from schemas.token_ids import pack_ids, unpack_ids
 from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
 from services.worker.output.outbox import GONE

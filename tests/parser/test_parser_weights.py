@@ -19,7 +19,9 @@ from schemas.events import (
     corrected,
     spans_between,
 )
-from schemas.frames import ParseContext, TokenEntry, TokenFrame, pack_ids, unpack_ids
+from schemas.frames import TokenEntry, TokenFrame
+from schemas.requests import ParseContext
+from schemas.token_ids import pack_ids, unpack_ids
 from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
 from services.runtime.streams.turn_log import Cursor, Verdict

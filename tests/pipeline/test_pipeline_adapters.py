@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas.frames import pack_ids
+from schemas.token_ids import pack_ids
 from services.tokenization.block_keys import block_keys
 from tests.kit.bus_turns import BusTurns, DecodedTurn, prefix_break
 from tests.kit.messages_client import Client, call, say

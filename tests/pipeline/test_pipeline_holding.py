@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from schemas.events import Finish
-from schemas.frames import GenerateRequest, decode_generate
+from schemas.requests import GenerateRequest, decode_generate
 from services.preprocessor.routing.leads import MAX_HOLD_S
 from tests.kit.counting import Plan
 from tests.kit.local import Local, Running, is_gone, other

@@ -10,7 +10,7 @@ import pytest
 
 from schemas.conversation import Conversation, RawPrompt, Sampling
 from schemas.events import BlockStart, Delta, Finish, FinishReason, Prepared, TokenLogprob
-from schemas.frames import pack_ids, unpack_ids
+from schemas.token_ids import pack_ids, unpack_ids
 from tests.kit.bus_turns import BusTurns, DecodedTurn
 from tests.kit.counting import Plan
 from tests.kit.local import Local, Running

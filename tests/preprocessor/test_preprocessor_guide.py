@@ -18,7 +18,8 @@ from schemas.conversation import (
     ToolChoice,
     ToolSpec,
 )
-from schemas.frames import GenerateRequest, ParseContext, TurnRequest, unpack_ids
+from schemas.requests import GenerateRequest, ParseContext, TurnRequest
+from schemas.token_ids import unpack_ids
 from services.families import find_family
 from services.guides.promises import promises
 from services.preprocessor.guide import (

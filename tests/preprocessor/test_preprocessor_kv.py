@@ -10,7 +10,7 @@ from prometheus_client import generate_latest
 
 from schemas import subjects
 from schemas.control import KvUpdate, ModelCard
-from schemas.frames import pack_ids
+from schemas.token_ids import pack_ids
 from services.preprocessor.routing.kv_index import KvIndex
 from services.preprocessor.routing.kv_reader import KvEventReader
 from services.runtime.bus import Delivery

@@ -4,7 +4,7 @@ import asyncio
 
 from schemas.control import Cancel
 from schemas.conversation import Conversation
-from schemas.frames import TurnRequest
+from schemas.requests import TurnRequest
 from services.preprocessor.open_work import OpenWork
 from tests.kit.processes import MakeProcess
 from tests.kit.waiting import LIMIT_S

@@ -9,16 +9,9 @@ from schemas import subjects
 from schemas.conversation import Conversation
 from schemas.errors import ErrorKind
 from schemas.events import Failed
-from schemas.frames import (
-    Accepted,
-    DetokenizeRequest,
-    EventEntry,
-    EventFrame,
-    TextReply,
-    TokenizeRequest,
-    TurnRequest,
-    pack_ids,
-)
+from schemas.frames import EventEntry, EventFrame
+from schemas.requests import Accepted, DetokenizeRequest, TextReply, TokenizeRequest, TurnRequest
+from schemas.token_ids import pack_ids
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import assemble, prompt_ids
 from services.preprocessor.service import Preprocessor

@@ -24,7 +24,7 @@ from schemas.conversation import (
     ToolSpec,
 )
 from schemas.errors import ContextOverflow, Invalid
-from schemas.frames import pack_ids
+from schemas.token_ids import pack_ids
 from services.frontend.apis.messages.request import Messages
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import assemble, encode_prompt

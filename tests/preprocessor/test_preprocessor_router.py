@@ -10,7 +10,8 @@ from msgspec import Raw
 from schemas.control import Heartbeat, Load, ModelCard
 from schemas.conversation import Client, Conversation, Hints, Sampling
 from schemas.errors import NotFound, Overloaded, Unavailable
-from schemas.frames import GenerateRequest, TurnRequest, decode_generate, pack_ids
+from schemas.requests import GenerateRequest, TurnRequest, decode_generate
+from schemas.token_ids import pack_ids
 from services.preprocessor.routing.kv_view import KvView
 from services.preprocessor.routing.placement import Assignment, Placement
 from services.preprocessor.routing.router import Router, TurnProfile

@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from schemas.conversation import Conversation, Sampling
 from schemas.events import PromptImage
-from schemas.frames import ParseContext, TurnRequest, unpack_ids
+from schemas.requests import ParseContext, TurnRequest
+from schemas.token_ids import unpack_ids
 from services.preprocessor.guide import Checked, turn_guide
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import assemble

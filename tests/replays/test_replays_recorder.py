@@ -34,15 +34,8 @@ from schemas.events import (
     TurnEvent,
     Usage,
 )
-from schemas.frames import (
-    EventEntry,
-    EventFrame,
-    GenerateRequest,
-    ParseContext,
-    TokenEntry,
-    TokenFrame,
-    TurnRequest,
-)
+from schemas.frames import EventEntry, EventFrame, TokenEntry, TokenFrame
+from schemas.requests import GenerateRequest, ParseContext, TurnRequest
 from tests.kit import events
 from turnwire_tools.clients.answer import APIS
 from turnwire_tools.replay.gateway import ReplayGateway, serving

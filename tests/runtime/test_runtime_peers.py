@@ -5,7 +5,7 @@ import pytest
 
 from schemas.control import Heartbeat, ModelCard
 from schemas.errors import TimedOut
-from schemas.frames import GenerateReply
+from schemas.requests import GenerateReply
 from services.runtime import recent_turns
 from services.runtime.config import BusConfig
 from services.runtime.liveness import Liveness

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from schemas.frames import pack_ids
+from schemas.token_ids import pack_ids
 from services.tokenization.block_keys import (
     _STRETCH,
     KeyMemo,

@@ -14,7 +14,8 @@ from msgspec import json as codec
 
 from schemas import subjects
 from schemas.events import TurnEvent
-from schemas.frames import EventEntry, EventFrame, TurnRequest
+from schemas.frames import EventEntry, EventFrame
+from schemas.requests import TurnRequest
 from services.cli.main import main
 from tests.kit.conversations import conversation
 from tests.kit.events import call, finish

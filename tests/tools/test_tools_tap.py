@@ -23,7 +23,8 @@ from schemas.events import (
     TurnEvent,
     Usage,
 )
-from schemas.frames import EventEntry, EventFrame, TurnRequest
+from schemas.frames import EventEntry, EventFrame
+from schemas.requests import TurnRequest
 from services.cli.main import main
 from services.runtime.bus import Delivery
 from tests.kit.conversations import conversation, user

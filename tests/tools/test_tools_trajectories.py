@@ -12,17 +12,9 @@ from schemas.control import Cancel
 from schemas.conversation import Client, Sampling, Text
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import UNKNOWN_WEIGHTS, Failed, FinishReason, Usage, WeightsSpan
-from schemas.frames import (
-    EventEntry,
-    EventFrame,
-    GenerateRequest,
-    ParseContext,
-    TokenEntry,
-    TokenFinish,
-    TokenFrame,
-    TurnRequest,
-    pack_ids,
-)
+from schemas.frames import EventEntry, EventFrame, TokenEntry, TokenFinish, TokenFrame
+from schemas.requests import GenerateRequest, ParseContext, TurnRequest
+from schemas.token_ids import pack_ids
 from services.cli.main import main
 from services.rollouts.samples import Sampler
 from tests.kit.conversations import assistant, conversation, user

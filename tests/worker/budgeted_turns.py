@@ -10,7 +10,8 @@ import msgspec
 
 from schemas.conversation import ToolSpec
 from schemas.events import Finish, FinishReason
-from schemas.frames import ParseContext, ThoughtBudget, TokenFinish
+from schemas.frames import TokenFinish
+from schemas.requests import ParseContext, ThoughtBudget
 from services.families import Family, families, find_family
 from services.parser.turn_parse import TurnParse
 from services.parser.turn_stream import TurnStream

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from schemas.frames import unpack_ids
+from schemas.token_ids import unpack_ids
 from services.tokenization.image_processor import ImageProcessor
 from tests.kit.waiting import LIMIT_S
 from tests.worker.fake_cache import FakeCache

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from schemas.errors import EngineFailed, Invalid, NotFound
-from schemas.frames import pack_ids
+from schemas.token_ids import pack_ids
 from services.runtime.config import WorkerConfig
 from services.tokenization.block_keys import adapter_salt, block_keys
 from services.worker.engine import AdapterSource, BlocksStored, Engine, KvEventSource

@@ -14,7 +14,8 @@ from schemas.control import Cancel
 from schemas.conversation import Sampling
 from schemas.errors import MEDIA_MISSING, ErrorInfo, ErrorKind
 from schemas.events import PromptImage
-from schemas.frames import GenerateReply, GenerateRequest, ThoughtBudget, pack_ids
+from schemas.requests import GenerateReply, GenerateRequest, ThoughtBudget
+from schemas.token_ids import pack_ids
 from services.images.image import image_hash
 from services.images.store import ImageStore, image_bucket
 from services.runtime.config import ImageStoreConfig, WorkerConfig

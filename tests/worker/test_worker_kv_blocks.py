@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from schemas.events import PromptImage
-from schemas.frames import pack_ids, unpack_ids
+from schemas.token_ids import pack_ids, unpack_ids
 from services.tokenization.block_keys import (
     KeyMemo,
     PromptKeys,

@@ -12,7 +12,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.frames import pack_ids
+from schemas.token_ids import pack_ids
 from services.tokenization.block_keys import block_keys
 from services.worker.engine import BlockHash, BlocksStored, LayerGroup
 from services.worker.engines.vllm.events import VllmKvTranslator

@@ -7,7 +7,8 @@ from msgspec import Raw
 
 from schemas.control import Replay, StreamPosition
 from schemas.events import FinishReason
-from schemas.frames import ABSENT, TokenEntry
+from schemas.frames import TokenEntry
+from schemas.requests import ABSENT
 from services.worker.engine import LOWEST_LOGPROB, EngineDelta
 from services.worker.output.outbox import GONE, UNSENDABLE, Outbox
 from services.worker.output.token_stream import TOKEN_BYTES, TokenStream

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from schemas.conversation import Sampling
-from schemas.frames import GenerateRequest
+from schemas.requests import GenerateRequest
 from services.worker.retention import SLACK, TENANT_SHARE, TOTAL_SHARE, RetentionQuota
 
 CAPACITY = 100_000

@@ -11,7 +11,8 @@ from prometheus_client import generate_latest
 from schemas.conversation import Sampling
 from schemas.errors import ENGINE_DIED, EngineFailed, ErrorKind, Invalid
 from schemas.events import FinishReason
-from schemas.frames import GenerateReply, PrefillNotice, ThoughtBudget, pack_ids
+from schemas.requests import GenerateReply, PrefillNotice, ThoughtBudget
+from schemas.token_ids import pack_ids
 from services.runtime.process import Process
 from services.worker.engine import (
     BlocksStored,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from schemas.events import BlockStart, BlockStop, Finish, FinishReason, spans_between
-from schemas.frames import unpack_ids
+from schemas.token_ids import unpack_ids
 from services.families import families
 from services.families.thoughts import thought_markers
 from services.tokenization.prompt_tokenizer import PromptTokenizer

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from schemas.events import PromptImage
-from schemas.frames import pack_ids
+from schemas.token_ids import pack_ids
 from services.tokenization.block_keys import block_keys, with_images
 from services.worker.engine import (
     BlocksOffloaded,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from schemas.frames import pack_ids
+from schemas.token_ids import pack_ids
 from services.runtime.config import WorkerConfig
 from services.tokenization.block_keys import block_keys
 from services.worker.engine import BlocksStored

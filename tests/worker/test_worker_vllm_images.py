@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from PIL import Image
 
 from schemas.errors import EngineFailed, Invalid
-from schemas.frames import unpack_ids
+from schemas.token_ids import unpack_ids
 from services.images.image import image_hash
 from services.runtime.config import WorkerConfig
 from services.worker.engine import EngineImage, EngineRequest

@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from bench.random_model import build_random_model
 from schemas.errors import EngineFailed, Unavailable
-from schemas.frames import pack_ids
+from schemas.token_ids import pack_ids
 from services.runtime.config import WorkerConfig
 from services.tokenization.block_keys import block_keys
 from services.worker.engine import EngineDelta, EngineRequest

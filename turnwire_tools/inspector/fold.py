@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from schemas import events, frames
+from schemas import events, frames, requests, token_ids
 from schemas.control import Cancel, Replay
 from schemas.conversation import Conversation
 from schemas.errors import ErrorInfo
@@ -88,9 +88,9 @@ class Fold:
             case frames.TokenFrame():
                 for token_entry in message.entries:
                     self._tokens(token_entry, now)
-            case frames.TurnRequest():
+            case requests.TurnRequest():
                 self._request(message, now)
-            case frames.GenerateRequest(turn=name) if message.parser and name in self.turns:
+            case requests.GenerateRequest(turn=name) if message.parser and name in self.turns:
                 self._generate(self.turns[name], message, now, receiver)
             case Cancel(turn=name) if name in self.turns:
                 self._cancel(self.turns[name], message, now)
@@ -125,7 +125,7 @@ class Fold:
     # -- requests
     # ----------------------------------------------------------------------------------------------
 
-    def _request(self, request: frames.TurnRequest, now: float) -> None:
+    def _request(self, request: requests.TurnRequest, now: float) -> None:
         if request.turn in self.turns:
             known = self.turns[request.turn]
             if request.attempt > known.attempt:
@@ -154,7 +154,7 @@ class Fold:
 
         self.turns[turn.id] = turn
         self._changed(turn)
-        self.prompts.put(turn.id, StoredPrompt(conversation, frames.unpack_array(b"")))
+        self.prompts.put(turn.id, StoredPrompt(conversation, token_ids.unpack_array(b"")))
         self._forget_oldest()
 
     def _add(self, turn: InspectedTurn, conversation: Conversation) -> Conversation:
@@ -178,7 +178,7 @@ class Fold:
         return conversation
 
     def _generate(
-        self, turn: InspectedTurn, request: frames.GenerateRequest, now: float, worker: str
+        self, turn: InspectedTurn, request: requests.GenerateRequest, now: float, worker: str
     ) -> None:
         was_refused = request.attempt == turn.placed_attempt and turn.worker != worker
         turn.place(request, now, worker)
@@ -186,7 +186,7 @@ class Fold:
             turn.addition = replace(turn.addition, images=request.images)
 
         # Two images of one size have the same tokens, and are not the same prompt.
-        ids = frames.unpack_array(with_images(request.prompt, request.images))
+        ids = token_ids.unpack_array(with_images(request.prompt, request.images))
         if ids:
             turn.prompt = len(ids)
         turn.held_for = request.held_for

@@ -5,7 +5,7 @@ from cachetools import LRUCache
 from msgspec import Struct
 
 from schemas.conversation import Conversation
-from schemas.frames import ParseContext
+from schemas.requests import ParseContext
 from services.tokenization.segments import TokenIds
 
 _decode_context = msgspec.json.Decoder(ParseContext).decode

@@ -6,7 +6,8 @@ from functools import partial
 from msgspec import Struct
 
 from schemas.events import FinishReason
-from schemas.frames import ParseContext, TokenFinish
+from schemas.frames import TokenFinish
+from schemas.requests import ParseContext
 from services.tokenization.detokenizer import Vocabulary
 from turnwire_tools.inspector.difference import Decode
 from turnwire_tools.inspector.turns import InspectedTurn

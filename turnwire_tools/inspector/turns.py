@@ -5,7 +5,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
 
-from schemas import events, frames
+from schemas import events, requests
 from schemas.events import BlockKind
 from services.ledger.difference import Difference
 from services.runtime.streams.turn_log import Cursor
@@ -215,7 +215,7 @@ class InspectedTurn(TurnDetails):
         if len(self.marks) < MAX_MARKS:
             self.marks.append(TimeMark(self.ms_at(time), kind, text, trouble))
 
-    def try_again(self, request: frames.TurnRequest, now: float) -> None:
+    def try_again(self, request: requests.TurnRequest, now: float) -> None:
         """Takes the frontend's request for another attempt."""
         self.attempt = request.attempt
         if request.broken_call is not None:
@@ -232,7 +232,7 @@ class InspectedTurn(TurnDetails):
             text += f", avoids {', '.join(request.avoid)}"
         self.mark(now, "attempt", text, trouble=True)
 
-    def place(self, request: frames.GenerateRequest, now: float, worker: str) -> None:
+    def place(self, request: requests.GenerateRequest, now: float, worker: str) -> None:
         """Takes the request to a worker."""
         self.attempt = request.attempt
         self.placed_attempt = request.attempt

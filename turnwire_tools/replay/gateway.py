@@ -21,7 +21,8 @@ from schemas.control import EngineControl, EngineState, ModelCard
 from schemas.conversation import Conversation, ToolChoice
 from schemas.errors import EngineFailed, NotFound, Unavailable, raised
 from schemas.events import Failed, Finish, FinishReason, Prepared, TurnEvent
-from schemas.frames import ParseContext, TextReply, TokenFinish
+from schemas.frames import TokenFinish
+from schemas.requests import ParseContext, TextReply
 from services.families import find_family
 from services.frontend.app import Telemetry, make_app, make_runner
 from services.frontend.turns.interfaces import Admitted, CancelReason, Pipeline, TurnSink

@@ -15,7 +15,7 @@ from msgspec import Struct
 from schemas.conversation import Conversation, Sampling, ToolSpec
 from schemas.errors import ErrorInfo
 from schemas.events import FinishReason, LoggedEvent, Usage
-from schemas.frames import ParseContext
+from schemas.requests import ParseContext
 from services.cli.common import UsageError
 from turnwire_tools.clients.answer import APIS, Api, End, Story
 
@@ -100,7 +100,7 @@ class RecordedPrompt(Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
     at: float
     ids: bytes = b""
-    """Packed (`frames.pack_ids`)."""
+    """Packed (`token_ids.pack_ids`)."""
     worker: str = ""
     parser: str = ""
     attempt: int = 1

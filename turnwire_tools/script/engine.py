@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 
 from schemas.control import Load
 from schemas.errors import EngineFailed, Invalid, TurnwireError
-from schemas.frames import pack_ids, unpack_array
+from schemas.token_ids import pack_ids, unpack_array
 from services.families import Family, find_family
 from services.families.response_template import template_name
 from services.runtime.config import WorkerConfig

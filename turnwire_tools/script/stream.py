@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import exp, log
 
 from schemas.events import FinishReason
-from schemas.frames import pack_ids
+from schemas.token_ids import pack_ids
 from services.worker.engine import EngineDelta
 from services.worker.engines.support import EngineTurn
 from services.worker.kv.cached_blocks import extend_keys

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from schemas import control, events, frames, ledger
+from schemas import control, events, frames, ledger, requests, token_ids
 from services.runtime.streams.links import GENERATION_BITS
 from turnwire_tools.tap.messages import kind_of, target_of
 
@@ -54,13 +54,15 @@ def lines(subject: str, message: Any) -> list[Line]:
 def _describe(message: Any) -> str:
     """Describes a message that is one line."""
     match message:
-        case frames.TurnRequest():
+        case requests.TurnRequest():
             return _turn_request(message)
-        case frames.GenerateRequest():
+        case requests.GenerateRequest():
             return _generate_request(message)
         case control.Heartbeat():
             return _heartbeat(message)
-    if isinstance(message, frames.CountRequest | frames.TokenizeRequest | frames.DetokenizeRequest):
+    if isinstance(
+        message, requests.CountRequest | requests.TokenizeRequest | requests.DetokenizeRequest
+    ):
         return _question(message)
     if isinstance(message, control.Cancel | control.Credit | control.Replay):
         return _control(message)
@@ -69,7 +71,7 @@ def _describe(message: Any) -> str:
     return msgspec.json.encode(message).decode()
 
 
-def _turn_request(request: frames.TurnRequest) -> str:
+def _turn_request(request: requests.TurnRequest) -> str:
     conversation = request.conversation
     text = _attempt(request.attempt) + f"{len(conversation.messages)} messages"
     if conversation.tools:
@@ -79,8 +81,8 @@ def _turn_request(request: frames.TurnRequest) -> str:
     return f"{text}, from {request.frontend}"
 
 
-def _generate_request(request: frames.GenerateRequest) -> str:
-    text = _attempt(request.attempt) + f"prompt {ids(frames.unpack_ids(request.prompt))}"
+def _generate_request(request: requests.GenerateRequest) -> str:
+    text = _attempt(request.attempt) + f"prompt {ids(token_ids.unpack_ids(request.prompt))}"
     if request.images:
         text += f" with {len(request.images)} images"
     text += f", max_tokens {request.sampling.max_tokens}, tokens to {request.parser}"
@@ -90,17 +92,17 @@ def _generate_request(request: frames.GenerateRequest) -> str:
 
 
 def _question(
-    message: frames.CountRequest | frames.TokenizeRequest | frames.DetokenizeRequest,
+    message: requests.CountRequest | requests.TokenizeRequest | requests.DetokenizeRequest,
 ) -> str:
     match message:
-        case frames.CountRequest():
+        case requests.CountRequest():
             return f"count {len(message.conversation.messages)} messages"
-        case frames.TokenizeRequest(text=None):
+        case requests.TokenizeRequest(text=None):
             return "tokenize a conversation"
-        case frames.TokenizeRequest(text=str(text)):
+        case requests.TokenizeRequest(text=str(text)):
             return f"tokenize {len(text)} characters"
-        case frames.DetokenizeRequest():
-            return f"detokenize {ids(frames.unpack_ids(message.token_ids))}"
+        case requests.DetokenizeRequest():
+            return f"detokenize {ids(token_ids.unpack_ids(message.token_ids))}"
     raise AssertionError(message)
 
 
@@ -119,7 +121,7 @@ def _stored(message: control.KvUpdate | ledger.LedgerEntry) -> str:
     if isinstance(message, control.KvUpdate):
         stored = f"{len(message.stored)} bytes of keys stored"
         return f"#{message.seq} of {message.worker}: {stored}, {len(message.removed)} removed"
-    text = f"a turn of {len(frames.unpack_ids(message.ids))} tokens"
+    text = f"a turn of {len(token_ids.unpack_ids(message.ids))} tokens"
     if not message.closed:
         text += ", cut off"
     return text

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from schemas import subjects
-from schemas.frames import TurnRequest
+from schemas.requests import TurnRequest
 from services.cli.common import append_to_file
 from services.cli.instances import load_bus
 from services.cli.registry import BUS_SETTINGS, Command

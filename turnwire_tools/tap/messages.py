@@ -9,15 +9,15 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from schemas import control, frames, ledger, subjects
+from schemas import control, frames, ledger, requests, subjects
 from services.cli.common import UsageError
 
 TYPES: Mapping[str, type[Struct]] = {
-    "turn": frames.TurnRequest,
-    "count": frames.CountRequest,
-    "tokenize": frames.TokenizeRequest,
-    "detokenize": frames.DetokenizeRequest,
-    "gen": frames.GenerateRequest,
+    "turn": requests.TurnRequest,
+    "count": requests.CountRequest,
+    "tokenize": requests.TokenizeRequest,
+    "detokenize": requests.DetokenizeRequest,
+    "gen": requests.GenerateRequest,
     "tok": frames.TokenFrame,
     "evt": frames.EventFrame,
     "cancel": control.Cancel,
@@ -75,7 +75,7 @@ def decode(subject: str, data: bytes) -> Any:
     msgspec.MsgspecError."""
     kind = kind_of(subject)
     if kind == "gen":
-        return frames.decode_generate(data)
+        return requests.decode_generate(data)
     return msgspec.json.decode(data, type=TYPES.get(kind, Any))
 
 
@@ -99,7 +99,7 @@ def line_of(time: float, subject: str, data: bytes) -> MessageLine:
     """A message as a line."""
     try:
         if kind_of(subject) == "gen":
-            data = msgspec.json.encode(frames.decode_generate(data))
+            data = msgspec.json.encode(requests.decode_generate(data))
         msgspec.json.decode(data)
     except msgspec.DecodeError:
         return MessageLine(time, subject, payload_b64=base64.b64encode(data).decode())

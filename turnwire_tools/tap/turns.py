@@ -13,7 +13,7 @@ import msgspec
 from cachetools import LRUCache
 from msgspec import Struct, field
 
-from schemas import events, frames
+from schemas import events, frames, requests, token_ids
 from schemas.control import Cancel
 from schemas.conversation import Call, Conversation, Text
 from schemas.events import Failed, Finish, FinishReason, LoggedEvent, corrected
@@ -29,7 +29,7 @@ TOKEN_BYTES = 4
 """Bytes of an id in `resume`."""
 NOT_PLACED = RecordedPrompt(0.0, attempt=0)
 
-_decode_context = msgspec.json.Decoder(frames.ParseContext).decode
+_decode_context = msgspec.json.Decoder(requests.ParseContext).decode
 
 
 class FollowedTurn(Struct, dict=True):
@@ -42,7 +42,7 @@ class FollowedTurn(Struct, dict=True):
     attempt: int = 1
     placed: RecordedPrompt = NOT_PLACED
     """The prompt of the newest attempt, as its worker received it."""
-    context: frames.ParseContext | None = None
+    context: requests.ParseContext | None = None
     """How the tokens are parsed."""
     steps: list[RecordedTokens | RecordedEvents] = []
     """Tokens of the attempt that ended the turn, and of those that it resumes; events of all
@@ -101,7 +101,7 @@ class FollowedTurn(Struct, dict=True):
     @cached_property
     def prompt(self) -> "array[int]":
         """The ids of the prompt."""
-        return frames.unpack_array(self.placed.ids)
+        return token_ids.unpack_array(self.placed.ids)
 
     @cached_property
     def output(self) -> "array[int]":
@@ -148,7 +148,7 @@ class FollowedTurn(Struct, dict=True):
                 written.append(Call(start.call_id or "", start.name or "", text))
         return written
 
-    def place(self, request: frames.GenerateRequest, worker: str, now: float) -> None:
+    def place(self, request: requests.GenerateRequest, worker: str, now: float) -> None:
         """Takes the request to a worker."""
         if request.attempt < self.attempt:
             return
@@ -168,7 +168,7 @@ class FollowedTurn(Struct, dict=True):
             request.recall,
         )
 
-    def _place_again(self, before: RecordedPrompt, request: frames.GenerateRequest) -> None:
+    def _place_again(self, before: RecordedPrompt, request: requests.GenerateRequest) -> None:
         """Drops the tokens of the attempt before, except those that this one resumes."""
         if request.resume:
             self.one_prompt &= before.ids == request.prompt
@@ -264,9 +264,9 @@ class TurnFollower:
         """Takes a message that came to `receiver` at this Unix time; returns the turns that it
         ends."""
         match message:
-            case frames.TurnRequest():
+            case requests.TurnRequest():
                 self._begin(message, now)
-            case frames.GenerateRequest(turn=name) if message.parser and name in self._open:
+            case requests.GenerateRequest(turn=name) if message.parser and name in self._open:
                 self._open[name].place(message, receiver, now)
             case frames.TokenFrame() | frames.EventFrame():
                 ended = []
@@ -279,7 +279,7 @@ class TurnFollower:
                 self.cancelled += 1
         return []
 
-    def _begin(self, request: frames.TurnRequest, now: float) -> None:
+    def _begin(self, request: requests.TurnRequest, now: float) -> None:
         if request.turn in self._open:
             turn = self._open[request.turn]
             turn.attempt = max(turn.attempt, request.attempt)

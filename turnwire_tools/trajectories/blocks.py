@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from schemas.events import BlockStart, Delta, FinishReason
-from schemas.frames import ParseContext, TokenFinish
+from schemas.frames import TokenFinish
+from schemas.requests import ParseContext
 from services.families import find_family
 from services.parser.traced_parse import TracedParse
 from services.parser.turn_stream import TurnStream

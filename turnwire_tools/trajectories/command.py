@@ -11,7 +11,8 @@ import msgspec
 from cyclopts import Parameter
 
 from schemas import subjects
-from schemas.frames import ParseContext, TokenFinish
+from schemas.frames import TokenFinish
+from schemas.requests import ParseContext
 from services.cli.instances import load_bus
 from services.cli.registry import BUS_SETTINGS, Command
 from services.cli.signals import run

@@ -17,8 +17,8 @@ from schemas.conversation import (
     ToolSpec,
 )
 from schemas.errors import Invalid
-from schemas.frames import pack_ids
 from schemas.ledger import LedgerEntry
+from schemas.token_ids import pack_ids
 from services.ledger.chain import text_and_calls
 from services.ledger.evidence import reasoning_digests
 from services.ledger.keys import turn_key

@@ -14,7 +14,7 @@ from msgspec import Meta, Raw, Struct
 
 from schemas.conversation import Conversation
 from schemas.errors import Invalid
-from schemas.frames import unpack_ids
+from schemas.token_ids import unpack_ids
 from services.frontend.apis.chat import wire as chat
 from services.frontend.apis.chat.render import ChatSettings
 from services.frontend.apis.chat.request import Chat, ChatRequest

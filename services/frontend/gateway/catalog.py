@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from schemas.control import THINKING_BUDGET, VISION, Heartbeat, ModelCard, SessionPlaced, Stage
+from schemas.control import THINKING_BUDGET, VISION, Heartbeat, ModelCard, Stage
 from schemas.conversation import Conversation
 from schemas.errors import RETRY_AFTER_S, NotFound, Unavailable
+from schemas.notices import SessionPlaced
 from services.frontend.gateway.shared_names import Publish, SharedNames
 from services.frontend.gateway.stage_wait import INNER_STAGES
 from services.runtime.registry import ProcessRegistry

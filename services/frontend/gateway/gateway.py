@@ -9,7 +9,6 @@ from functools import partial
 
 from typing_extensions import override
 
-from schemas.control import PromptSeen
 from schemas.conversation import Conversation
 from schemas.errors import (
     RETRY_AFTER_S,
@@ -20,6 +19,7 @@ from schemas.errors import (
     unexpected,
 )
 from schemas.events import Prepared
+from schemas.notices import PromptSeen
 from services.frontend.gateway.attempts import TurnAttempts
 from services.frontend.gateway.catalog import ModelCatalog
 from services.frontend.gateway.event_receiver import EventReceiver

@@ -8,7 +8,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from schemas import subjects
-from schemas.control import FrontendNotice
+from schemas.notices import FrontendNotice
 from services.frontend.gateway.catalog import ModelCatalog
 from services.frontend.gateway.engine_client import EngineClient
 from services.frontend.gateway.gateway import BusGateway

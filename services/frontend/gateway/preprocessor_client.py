@@ -13,7 +13,8 @@ from typing_extensions import override
 from schemas import subjects
 from schemas.control import Stage
 from schemas.errors import RETRY_AFTER_S, TimedOut, TurnwireError, Unavailable, raised
-from schemas.frames import CountRequest, DetokenizeRequest, TextReply, TokenizeRequest, pack_ids
+from schemas.requests import CountRequest, DetokenizeRequest, TextReply, TokenizeRequest
+from schemas.token_ids import pack_ids
 from services.frontend.gateway.stage_wait import INNER_STAGES, StageWait
 from services.frontend.gateway.turn_state import AttemptOutcome, BusTurn, StateEvent, outcome_of
 from services.frontend.turns.interfaces import Admitted, TextService

@@ -12,9 +12,9 @@ from cachetools import TTLCache
 from msgspec.structs import replace
 
 from schemas import subjects
-from schemas.control import PromptSeen
 from schemas.conversation import Conversation
 from schemas.events import Prepared, PromptComparison
+from schemas.notices import PromptSeen
 from services.frontend.gateway.turn_state import BusTurn
 from services.runtime.process import Process
 

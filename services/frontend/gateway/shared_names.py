@@ -15,8 +15,9 @@ from typing import TypeAlias
 import xxhash
 from cachetools import LRUCache
 
-from schemas.control import ModelCard, SessionPlaced
+from schemas.control import ModelCard
 from schemas.conversation import Conversation
+from schemas.notices import SessionPlaced
 from schemas.session import helper_key, placement_key
 
 Publish: TypeAlias = Callable[[SessionPlaced], object]

@@ -14,11 +14,12 @@ from typing import TypeAlias
 
 from typing_extensions import override
 
-from schemas.control import ModelCard, PromptSeen, StreamPosition
+from schemas.control import ModelCard, StreamPosition
 from schemas.conversation import Conversation
 from schemas.errors import MEDIA_MISSING, ErrorInfo, TimedOut, TurnwireError, Unavailable
 from schemas.events import BrokenCall, Prepared
-from schemas.frames import TurnRequest
+from schemas.notices import PromptSeen
+from schemas.requests import TurnRequest
 from services.frontend.gateway.turn_observer import BusTurnObserver
 from services.frontend.turns.interfaces import TurnSink
 from services.runtime.streams.turn_log import Cursor

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Protocol
 from weakref import WeakValueDictionary
 
-from schemas.control import RolloutChanged
+from schemas.notices import RolloutChanged
 from services.runtime.storage.kv import place_of
 
 NEWS_S = 1.0

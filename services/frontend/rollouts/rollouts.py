@@ -14,8 +14,8 @@ from cachetools import LRUCache
 from msgspec.structs import replace
 from typing_extensions import override
 
-from schemas.control import RolloutChanged
 from schemas.errors import Invalid, NotFound
+from schemas.notices import RolloutChanged
 from services.frontend.http.auth import Caller, Callers
 from services.frontend.http.middleware import RolloutCallers
 from services.frontend.rollouts.limits import reached_limit

@@ -15,7 +15,7 @@ from schemas.events import (
     WeightsSpan,
     corrected,
 )
-from schemas.frames import unpack_array
+from schemas.token_ids import unpack_array
 from services.rollouts.turn import SampleBlock, SampledTurn, answers_of, question_of
 
 

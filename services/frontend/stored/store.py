@@ -21,8 +21,8 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 from typing_extensions import override
 
-from schemas.control import ResponseCancelled, ResponseDeleted, ResponseNotice
 from schemas.errors import TooLarge, TurnwireError
+from schemas.notices import ResponseCancelled, ResponseDeleted, ResponseNotice
 from services.frontend.stored.record import (
     Claim,
     Record,

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from schemas.control import VISION, ModelCard
 from schemas.conversation import Conversation, Media
 from schemas.errors import Invalid, NotFound, TooLarge
-from schemas.frames import TextReply
+from schemas.requests import TextReply
 from services.frontend.content.pdf_document import PdfDocument
 from services.frontend.http.auth import Caller
 from services.frontend.http.bodies import run_in_thread_if_long

@@ -16,7 +16,7 @@ from schemas.control import EngineControl, EngineState, ModelCard
 from schemas.conversation import Conversation, Message, ToolChoice
 from schemas.errors import ErrorInfo
 from schemas.events import Prepared, TurnEvent
-from schemas.frames import TextReply
+from schemas.requests import TextReply
 from services.frontend.media.image_reader import RequestImages
 from services.rollouts.rollout import Rollout
 

@@ -17,8 +17,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-from schemas.control import UsageNotice, UsageReported, UsageRequested
 from schemas.events import Usage
+from schemas.notices import UsageNotice, UsageReported, UsageRequested
 
 ANSWER_S = 1.0
 """How long a frontend waits for the others' numbers."""

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from schemas.control import Heartbeat
 from schemas.errors import TurnwireError
-from schemas.frames import NOT_HELD_S, GenerateReply, PrefillNotice
+from schemas.requests import NOT_HELD_S, GenerateReply, PrefillNotice
 from services.preprocessor.observer import AttemptObserver
 from services.preprocessor.prepared_turn import PreparedTurn, seconds_left
 from services.preprocessor.routing.leads import (

@@ -11,7 +11,7 @@ from prometheus_client import Counter
 from schemas.control import Heartbeat, ModelCard, Stage
 from schemas.conversation import Conversation
 from schemas.errors import NotFound
-from schemas.frames import GenerateRequest, encode_generate
+from schemas.requests import GenerateRequest, encode_generate
 from services.preprocessor.prepared_turn import PreparedTurn
 from services.preprocessor.routing.kv_view import KvView
 from services.preprocessor.routing.router import Router, TurnProfile

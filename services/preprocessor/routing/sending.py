@@ -31,7 +31,7 @@ from schemas.errors import (
     Unavailable,
     raised,
 )
-from schemas.frames import GenerateReply, GenerateRequest
+from schemas.requests import GenerateReply, GenerateRequest
 from schemas.session import tenant_key
 from services.preprocessor.observer import AttemptObserver
 from services.preprocessor.prepared_turn import PreparedTurn, seconds_left

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from schemas.frames import pack_ids
+from schemas.token_ids import pack_ids
 from services.tokenization.block_keys import block_keys, root
 from services.worker.engine import (
     BlockHash,

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from math import lcm
 
-from schemas.frames import pack_ids
+from schemas.token_ids import pack_ids
 from services.tokenization.block_keys import block_keys, root
 from services.worker.engine import BlockHash, BlocksStored, LayerGroup
 from services.worker.kv.block_chains import Block, BlockChain

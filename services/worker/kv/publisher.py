@@ -10,7 +10,7 @@ from prometheus_client import Gauge
 
 from schemas import subjects
 from schemas.control import KvSnapshot, KvUpdate
-from schemas.frames import pack_ids
+from schemas.token_ids import pack_ids
 from services.runtime.bus import Delivery
 from services.runtime.process import Process
 from services.runtime.requests import after_sending

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from schemas.conversation import Grammar, Hints, RawPrompt, ToolChoice, ToolSpec
-from schemas.frames import pack_ids
+from schemas.token_ids import pack_ids
 from services.frontend.apis.chat.render import ChatSettings
 from services.frontend.apis.chat.request import Chat, ChatRequest
 from tests.kit.bodies import (

@@ -5,9 +5,10 @@ from collections import Counter
 
 import pytest
 
-from schemas.control import ModelCard, SessionPlaced
+from schemas.control import ModelCard
 from schemas.conversation import Client, Conversation, Message, Text
 from schemas.errors import NotFound, Unavailable
+from schemas.notices import SessionPlaced
 from schemas.session import placement_key
 from services.frontend.gateway.catalog import ModelCatalog
 from services.frontend.gateway.shared_names import SharedNames

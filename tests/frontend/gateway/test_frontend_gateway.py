@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from schemas import subjects
-from schemas.control import VISION, Cancel, ModelCard, Replay, SessionPlaced
+from schemas.control import VISION, Cancel, ModelCard, Replay
 from schemas.conversation import Client, Conversation, Media, Message
 from schemas.errors import (
     DEADLINE_PASSED,
@@ -34,8 +34,11 @@ from schemas.events import (
     TurnEvent,
     Usage,
 )
-from schemas.frames import EventEntry, EventFrame, TurnRequest, pack_ids
+from schemas.frames import EventEntry, EventFrame
+from schemas.notices import SessionPlaced
+from schemas.requests import TurnRequest
 from schemas.session import placement_key
+from schemas.token_ids import pack_ids
 from services.frontend.content.image import ImageSource, InlineImage
 from services.frontend.gateway import preprocessor_client, turn_table
 from services.frontend.gateway.gateway import BusGateway

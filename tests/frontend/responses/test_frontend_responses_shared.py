@@ -11,7 +11,7 @@ import pytest
 from structlog.typing import FilteringBoundLogger
 
 from schemas import subjects
-from schemas.control import ResponseCancelled, ResponseDeleted, decode_notice
+from schemas.notices import ResponseCancelled, ResponseDeleted, decode_notice
 from services.frontend.stored import store
 from services.frontend.stored.store import Sharing, bucket_config
 from services.runtime.bus import Delivery

@@ -20,7 +20,7 @@ from schemas.events import (
     Usage,
     WeightsSpan,
 )
-from schemas.frames import pack_ids
+from schemas.token_ids import pack_ids
 from services.frontend.rollouts.turn_recorder import TurnRecorder
 from services.rollouts.turn import SampleBlock, SampledTurn
 from tests.frontend.rollouts.token_turns import AGENT, END, MARKUP, decoded, logprob_of, text_ids

@@ -27,7 +27,7 @@ from schemas.events import (
     Usage,
     WeightsSpan,
 )
-from schemas.frames import pack_ids
+from schemas.token_ids import pack_ids
 from services.runtime.config import FrontendConfig
 from tests.kit.bodies import MODEL, Json
 from tests.kit.events import Step

@@ -6,8 +6,8 @@ from collections import Counter
 import msgspec
 import pytest
 
-from schemas.control import UsageNotice, UsageReported, UsageRequested, decode_notice
 from schemas.events import Usage
+from schemas.notices import UsageNotice, UsageReported, UsageRequested, decode_notice
 from services.frontend.turns import key_usage
 from services.frontend.turns.key_usage import KeyUsage, OtherFrontends
 

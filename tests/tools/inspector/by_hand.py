@@ -18,16 +18,9 @@ from schemas.conversation import (
     ToolSpec,
 )
 from schemas.events import Finish, FinishReason, Prepared, TurnEvent, Usage
-from schemas.frames import (
-    EventEntry,
-    EventFrame,
-    GenerateRequest,
-    ParseContext,
-    TokenEntry,
-    TokenFrame,
-    TurnRequest,
-    pack_ids,
-)
+from schemas.frames import EventEntry, EventFrame, TokenEntry, TokenFrame
+from schemas.requests import GenerateRequest, ParseContext, TurnRequest
+from schemas.token_ids import pack_ids
 from tests.kit import events
 from tests.kit.conversations import assistant as answer
 from tests.kit.conversations import user

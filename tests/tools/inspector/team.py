@@ -34,17 +34,9 @@ from schemas.conversation import (
 )
 from schemas.errors import Overloaded
 from schemas.events import Failed, Finish, FinishReason, Prepared, PromptImage, TurnEvent, Usage
-from schemas.frames import (
-    EventEntry,
-    EventFrame,
-    GenerateRequest,
-    ParseContext,
-    TokenEntry,
-    TokenFrame,
-    TurnRequest,
-    encode_generate,
-    pack_ids,
-)
+from schemas.frames import EventEntry, EventFrame, TokenEntry, TokenFrame
+from schemas.requests import GenerateRequest, ParseContext, TurnRequest, encode_generate
+from schemas.token_ids import pack_ids
 from tests.kit.conversations import assistant
 from tests.tools.inspector.by_hand import block_events
 from turnwire_tools.tap.messages import line_of

@@ -8,7 +8,8 @@ from schemas.control import Cancel, Replay, StreamPosition
 from schemas.conversation import Call, Message, Reasoning, Sampling, Text
 from schemas.errors import EngineFailed, Overloaded
 from schemas.events import Delta, Failed, Interrupted, Prepared
-from schemas.frames import GenerateRequest, TurnRequest, pack_ids
+from schemas.requests import GenerateRequest, TurnRequest
+from schemas.token_ids import pack_ids
 from tests.tools.inspector.by_hand import Bus, answer, asked, block_events, result, user
 from turnwire_tools.inspector.fold import Fold
 from turnwire_tools.inspector.turns import InspectedTurn

@@ -7,7 +7,8 @@ import msgspec
 
 from schemas import subjects
 from schemas.conversation import Call, Client, Text
-from schemas.frames import EventFrame, GenerateRequest, TokenFrame, TurnRequest, encode_generate
+from schemas.frames import EventFrame, TokenFrame
+from schemas.requests import GenerateRequest, TurnRequest, encode_generate
 from tests.tools.inspector.by_hand import Bus, answer, asked, result, user
 from turnwire_tools.inspector.command import InspectorFlags, required_key
 from turnwire_tools.inspector.fold import Fold

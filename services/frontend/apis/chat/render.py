@@ -29,7 +29,7 @@ from schemas.events import (
     Prepared,
     TokenLogprob,
 )
-from schemas.frames import unpack_ids
+from schemas.token_ids import unpack_ids
 from services.frontend.apis.chat import wire
 from services.frontend.apis.chat.calls import CallWriter
 from services.frontend.apis.chat.history import DETAILS

@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from schemas.events import BlockStart, Finish, OutputTokens, Prepared, TokenLogprob
-from schemas.frames import unpack_ids
+from schemas.token_ids import unpack_ids
 from services.frontend.apis.completions import wire
 from services.frontend.apis.shared.openai.chunks import (
     ChoiceRenderer,

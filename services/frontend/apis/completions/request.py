@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from schemas.conversation import Conversation, RawPrompt
 from schemas.errors import Invalid
-from schemas.frames import pack_ids
+from schemas.token_ids import pack_ids
 from services.frontend.apis.completions import wire
 from services.frontend.apis.completions.render import (
     CompletionsCollector,

@@ -24,7 +24,7 @@ from schemas.events import (
     TurnEvent,
     failure_of,
 )
-from schemas.frames import unpack_ids
+from schemas.token_ids import unpack_ids
 
 E = TypeVar("E")
 Plain: TypeAlias = tuple[bytes, bytes]

@@ -12,7 +12,7 @@ from io import BytesIO
 from PIL import Image
 
 from schemas.conversation import Sampling
-from schemas.frames import unpack_ids
+from schemas.token_ids import unpack_ids
 from services.images.image import image_hash
 from services.runtime.config import WorkerConfig
 from services.tokenization.image_processor import ImageProcessor

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from schemas.frames import unpack_ids
+from schemas.token_ids import unpack_ids
 from services.tokenization.block_keys import image_word
 from services.worker.engine import (
     BlockHash,

@@ -18,7 +18,7 @@ from PIL import Image
 
 from schemas.conversation import Sampling
 from schemas.errors import EngineFailed, Invalid
-from schemas.frames import unpack_ids
+from schemas.token_ids import unpack_ids
 from services.images.image import UnreadableImage, image_hash, read_pixels
 from services.runtime.config import WorkerConfig
 from services.tokenization.image_processor import ImageProcessor

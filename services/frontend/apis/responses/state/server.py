@@ -6,8 +6,8 @@ from contextlib import ExitStack, suppress
 from aiohttp import web
 from msgspec import Raw
 
-from schemas.control import ResponseCancelled, ResponseDeleted, ResponseNotice
 from schemas.errors import Invalid, TurnwireError
+from schemas.notices import ResponseCancelled, ResponseDeleted, ResponseNotice
 from services.frontend.apis.responses import wire_answers
 from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.responses.errors import not_found

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from schemas.control import (
+from schemas.notices import (
     FrontendNotice,
     PromptSeen,
     ResponseCancelled,
