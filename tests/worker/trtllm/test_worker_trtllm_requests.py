@@ -24,7 +24,7 @@ from tests.kit.every import for_each, for_rows
 from tests.worker.fake_tensorrt_llm import VERSIONS, Package
 
 ALL = for_each(VERSIONS)
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TABLE = ROOT / "services/worker/engines/trtllm/releases.toml"
 OWN = Sampling(temperature=0.6, top_p=0.95)
 PENALTIES = {"penalties", "min_p"}

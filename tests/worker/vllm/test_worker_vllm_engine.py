@@ -149,7 +149,7 @@ if __name__ == "__main__":
 async def test_a_process_of_the_engine_dies_with_its_parent(tmp_path: Path) -> None:
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     command = [sys.executable, str(script)]
     ran = await asyncio.to_thread(
         subprocess.run, command, capture_output=True, text=True, timeout=LIMIT_S, env=environment
