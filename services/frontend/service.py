@@ -18,7 +18,7 @@ from schemas.notices import (
     UsageRequested,
     decode_notice,
 )
-from services.frontend.apis.responses.state.server import RESPONSES
+from services.frontend.apis.responses.state.running_responses import RESPONSES
 from services.frontend.app import GATEWAY, Buckets, Telemetry, make_app, make_runner
 from services.frontend.gateway.gateway import BusGateway
 from services.frontend.gateway.pipeline import BusPipeline

@@ -21,7 +21,7 @@ from schemas.errors import NotFound, TurnwireError
 from schemas.events import Prepared, TurnEvent
 from schemas.requests import TextReply
 from schemas.token_ids import pack_ids, unpack_ids
-from services.frontend.apis.responses.state.server import RESPONSES, ResponsesServer
+from services.frontend.apis.responses.state.running_responses import RESPONSES, RunningResponses
 from services.frontend.app import Buckets, Telemetry, make_app, make_runner
 from services.frontend.content.image import without_images
 from services.frontend.http.auth import CALLERS, Callers
@@ -270,7 +270,7 @@ class Served:
     registry: CollectorRegistry
     lines: list[MutableMapping[str, Any]]
     callers: Callers
-    responses: ResponsesServer
+    responses: RunningResponses
     rollouts: Rollouts
     http: ClientSession
 

@@ -11,7 +11,7 @@ import pytest
 from schemas.conversation import Reasoning, Result
 from schemas.errors import ContextOverflow, ErrorInfo, ErrorKind
 from schemas.events import Failed
-from services.frontend.apis.responses.dialect import ConvertedRequest
+from services.frontend.apis.responses.dialect import ConvertedRequest, Responses
 from services.frontend.stored.record import StoredResponse
 from services.runtime.config import FrontendConfig
 from tests.frontend.responses.responses_client import ANSWER, Client, agent, keyed, said, types
@@ -271,13 +271,13 @@ async def test_large_request_and_long_chain_are_converted_in_a_thread(
 ) -> None:
     """A request with 100,000 items does not delay other streams."""
     on_loop: list[bool] = []
-    convert = served.responses.dialect.convert
+    convert = Responses.convert
 
     def watched(*args: Any, **options: Any) -> ConvertedRequest:
         on_loop.append(threading.current_thread() is threading.main_thread())
         return convert(*args, **options)
 
-    monkeypatch.setattr(served.responses.dialect, "convert", watched)
+    monkeypatch.setattr(Responses, "convert", watched)
     await client.create()
     long = await client.create(input=[{"role": "user", "content": "x" * 100}] * 6000)
     await client.create(previous_response_id=long["id"])

@@ -1,10 +1,42 @@
 """The operations of the Responses API."""
 
-from services.frontend.apis.responses import wire, wire_answers, wire_events
-from services.frontend.apis.responses.errors import FORMAT
-from services.frontend.apis.responses.state.server import PATH, RESPONSES, ResponsesServer
-from services.frontend.apis.shared.api import WEATHER_PARAMETERS, Api, ApiSetup, Operation, Query
+from contextlib import ExitStack, suppress
 
+from aiohttp import web
+from msgspec import Raw
+
+from schemas.errors import Invalid, TurnwireError
+from services.frontend.apis.responses import wire, wire_answers, wire_events
+from services.frontend.apis.responses.dialect import Responses
+from services.frontend.apis.responses.errors import FORMAT, not_found
+from services.frontend.apis.responses.request.body import ResponsesRequest
+from services.frontend.apis.responses.state.background import Background, Job
+from services.frontend.apis.responses.state.expand import chain_items
+from services.frontend.apis.responses.state.follow import send_events, stored_events, wait_for_end
+from services.frontend.apis.responses.state.input_items import integer, list_page, page_of
+from services.frontend.apis.responses.state.intake import Intake
+from services.frontend.apis.responses.state.recording import AcceptedRequest, StoredStream
+from services.frontend.apis.responses.state.running_responses import RESPONSES, RunningResponses
+from services.frontend.apis.responses.state.sealing import Sealers
+from services.frontend.apis.responses.state.socket import Connections
+from services.frontend.apis.shared.api import (
+    WEATHER_PARAMETERS,
+    Api,
+    ApiSetup,
+    Operation,
+    Query,
+    encoded_response,
+    json_response,
+)
+from services.frontend.apis.shared.http_answer import HttpAnswer, http_answer, read_request
+from services.frontend.http.auth import CALLERS
+from services.frontend.http.middleware import REQUEST_CONTEXT
+from services.frontend.stored.record import StoredResponse
+from services.frontend.stored.store import STORE
+from services.frontend.turns.turn_service import ModelAccess
+
+PATH = "/v1/responses"
+_RESPONSE = f"{PATH}/{{id}}"
 _ID = "The id of a response."
 _WEATHER = {
     "type": "function",
@@ -31,14 +63,196 @@ _FOLLOW = (
         "Leave out the events up to this sequence number.",
     ),
 )
-_RESPONSE = f"{PATH}/{{id}}"
+
+
+class ResponsesRoutes:
+    """The handlers of the Responses API."""
+
+    def __init__(self, setup: ApiSetup) -> None:
+        """Raises OSError where the sealing key cannot be read."""
+        config = setup.config
+        store = setup.app[STORE]
+        sealers = Sealers(config.seal_key_file)
+        self._turns = setup.turns
+        self._store = store
+        self._dialect = Responses(config.served_tools)
+        self._intake = Intake(self._dialect, store, sealers, setup.turns)
+        self._background = Background(store, setup.turns, setup.app[CALLERS])
+        self._connections = Connections(self._intake)
+        self.running = RunningResponses(store, self._background, self._connections)
+
+    async def create(self, http: web.Request) -> web.StreamResponse:
+        """`POST /v1/responses`: a response, as a document, as a stream, or in the background."""
+        request = await self._decode(http)
+        if request.body.background:
+            return await self._create_in_background(http, request)
+
+        async with http_answer(self._turns, http, self._dialect) as answer:
+            accepted = await self._intake.accept(request, http.headers, answer.model)
+            if request.store:
+                return await self._send_stored(answer, accepted)
+
+            converted = accepted.converted.without_input()
+            del request, accepted  # their items keep the bytes of the whole request in memory
+            return await answer.respond(converted)
+
+    async def connect(self, http: web.Request) -> web.StreamResponse:
+        """`GET /v1/responses`: a WebSocket for many responses."""
+        return await self._connections.handle(http)
+
+    async def compact(self, http: web.Request) -> web.StreamResponse:
+        """`POST /v1/responses/compact`: a conversation's user messages and one sealed summary."""
+        request = await self._decode(http)
+        if request.body.input is None:
+            request.body.input = []  # optional here: an empty conversation is compacted too
+
+        async with http_answer(self._turns, http, self._dialect) as answer:
+            converted = await self._intake.compact(request, http.headers, answer.model)
+            return await answer.respond(converted)
+
+    async def input_tokens(self, http: web.Request) -> web.Response:
+        """`POST /v1/responses/input_tokens`: the exact size of a request's prompt."""
+        context = http[REQUEST_CONTEXT]
+        context.caller.limiter.count()
+        request = await self._decode(http)
+        model = ModelAccess(self._turns, context)
+        conversation = await self._intake.prompt(request, http.headers, model)
+
+        tokens = await model.count_for_client(conversation)
+        return json_response(wire_answers.ResponsesTokens(input_tokens=tokens))
+
+    async def retrieve(self, http: web.Request) -> web.StreamResponse:
+        """`GET /v1/responses/{id}`: a stored response, or its stream after some event."""
+        follow = http.query.get("stream", "").lower() in ("true", "1")
+        number = integer(http.query, "starting_after")
+        after = -1 if number is None else number
+
+        job = self._running_job(http)
+        if job is not None:
+            if follow:
+                return await send_events(http, job.follow(after), self._turns.config)
+            return json_response(job.document())
+
+        record = await self._stored_record(http)
+        if not follow:
+            return json_response(record.response)
+        if record.ended and not record.events:
+            raise Invalid(
+                "This response was not streamed, and has no stream to send again.", param="stream"
+            )
+        events = stored_events(self._store, record, after)
+        return await send_events(http, events, self._turns.config)
+
+    async def delete(self, http: web.Request) -> web.Response:
+        """`DELETE /v1/responses/{id}`: deletes a response; one that still runs is cancelled
+        first."""
+        id = http.match_info["id"]
+        job = self._running_job(http)
+        if job is not None:
+            self._background.cancel(id)
+            await job.wait()
+        if not await self._store.delete(id, http[REQUEST_CONTEXT].owner):
+            raise not_found("Response", id, "response_id")
+        return json_response(wire_answers.Deleted(id))
+
+    async def cancel(self, http: web.Request) -> web.Response:
+        """`POST /v1/responses/{id}/cancel`: cancels a background response. A response that has
+        ended is returned unchanged."""
+        job = self._running_job(http)
+        if job is not None:
+            self._background.cancel(job.id)
+            ended = await job.wait()
+            return json_response(ended.response)
+
+        record = await self._stored_record(http)
+        if not record.background:
+            raise Invalid("Cannot cancel a synchronous response.", param="response_id")
+        if not record.ended:
+            self._store.cancel_elsewhere(record.id)
+            record = await wait_for_end(self._store, record)
+        return json_response(record.response)
+
+    async def input_items(self, http: web.Request) -> web.Response:
+        """`GET /v1/responses/{id}/input_items`: the items that a response was made from, with the
+        chain before it."""
+        page = page_of(http.query)
+        record = await self._stored_record(http)
+        before: list[Raw] = []
+        if record.previous is not None:
+            with suppress(Invalid):  # deleted or expired since
+                before = await chain_items(self._store, record.previous, record.tenant)
+        return json_response(list_page([*before, *record.input], *page))
+
+    async def _decode(self, http: web.Request) -> ResponsesRequest:
+        try:
+            return await read_request(
+                http, self._turns.config.max_body_bytes, lambda body, _: self._dialect.decode(body)
+            )
+        except TurnwireError as error:  # `http_answer` counts later refusals
+            self._turns.metrics.count_refusal(self._dialect.name, str(error.info.kind))
+            raise
+
+    async def _send_stored(
+        self, answer: HttpAnswer, accepted: AcceptedRequest
+    ) -> web.StreamResponse:
+        """Sends an answer that is stored before the client gets its end."""
+        converted = accepted.converted
+        if converted.stream:
+            log = self._turns.log
+            return await answer.stream(
+                converted,
+                lambda info: StoredStream(converted.renderer(info), accepted, self._store, log),
+            )
+        collector = await answer.collect(converted, converted.collector)
+        document = collector.body()
+        self._store.put(accepted.record(collector.stream))
+        return encoded_response(document)
+
+    async def _create_in_background(
+        self, http: web.Request, request: ResponsesRequest
+    ) -> web.StreamResponse:
+        """Starts a response that the client polls or follows."""
+        context = http[REQUEST_CONTEXT]
+        model = ModelAccess(self._turns, context)
+        with ExitStack() as open_request:
+            open_request.enter_context(context.open_request())
+            accepted = await self._intake.accept(request, http.headers, model)
+            # A request that must be refused is refused now. The job admits it again when its time
+            # has come, because rights and stored images may have changed while it waited.
+            await model.admit(accepted.converted.conversation)
+            await model.report(accepted.converted)
+
+            job = self._background.start(accepted, model, open_request)
+        if request.body.stream:
+            return await send_events(http, job.follow(-1), self._turns.config)
+        return json_response(job.document())
+
+    def _running_job(self, http: web.Request) -> Job | None:
+        """The response that a path names, if it runs in the background of this process."""
+        return self._background.find(http.match_info["id"], http[REQUEST_CONTEXT].owner)
+
+    async def _stored_record(self, http: web.Request) -> StoredResponse:
+        """The response that a path names. Raises NotFound."""
+        id = http.match_info["id"]
+        record = await self._store.get(StoredResponse, id, http[REQUEST_CONTEXT].owner)
+        if record is None:
+            raise not_found("Response", id, "response_id")
+        return record
 
 
 def _add_routes(setup: ApiSetup) -> None:
-    server = ResponsesServer(setup)
-    setup.app[RESPONSES] = server
-    setup.app.on_shutdown.append(server.close)
-    server.add_to(setup.app.router)
+    routes = ResponsesRoutes(setup)
+    setup.app[RESPONSES] = routes.running
+    setup.app.on_shutdown.append(routes.running.close)
+    router = setup.app.router
+    router.add_post(PATH, routes.create)
+    router.add_get(PATH, routes.connect, allow_head=False)
+    router.add_post(f"{PATH}/compact", routes.compact)
+    router.add_post(f"{PATH}/input_tokens", routes.input_tokens)
+    router.add_get(_RESPONSE, routes.retrieve, allow_head=False)
+    router.add_delete(_RESPONSE, routes.delete)
+    router.add_post(f"{_RESPONSE}/cancel", routes.cancel)
+    router.add_get(f"{_RESPONSE}/input_items", routes.input_items, allow_head=False)
 
 
 API = Api(

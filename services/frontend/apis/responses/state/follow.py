@@ -1,4 +1,4 @@
-"""Sends the events of a running or stored response: GET /v1/responses/{id}?stream=true."""
+"""Follows a running or stored response to its end: GET /v1/responses/{id}?stream=true."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -16,6 +16,9 @@ from services.runtime.config import FrontendConfig
 
 POLL_S = 0.5
 """The pause between two reads of a response that runs in another process."""
+CANCEL_POLLS = 20
+CANCEL_POLL_S = 0.1
+"""How often a response is read while another process cancels it, and the pause before each read."""
 EventPayloads: TypeAlias = AsyncIterator[Sequence[bytes]]
 """Payloads of events, in batches, as they come."""
 
@@ -46,6 +49,16 @@ async def stored_events(store: MemoryStore, record: StoredResponse, after: int) 
     if latest is not None and latest.events:
         first = after + 1
         yield payloads(unpack_events(latest.events))[first:]
+
+
+async def wait_for_end(store: MemoryStore, record: StoredResponse) -> StoredResponse:
+    """Waits for a moment until a response has ended that another process cancels."""
+    for _ in range(CANCEL_POLLS):
+        await asyncio.sleep(CANCEL_POLL_S)
+        record = await store.get(StoredResponse, record.id, record.tenant) or record
+        if record.ended:
+            break
+    return record
 
 
 async def _feed(writer: SseWriter, events: EventPayloads) -> None:
