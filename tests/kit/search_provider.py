@@ -25,6 +25,8 @@ class ProviderStub:
         self.url = ""
         self.calls: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
+        self.cookies: list[str] = []
+        """The names of cookies that calls had."""
         self.answer: dict[str, Any] | None = None
         self.status = 200
         self.hold: asyncio.Event | None = None
@@ -36,6 +38,7 @@ class ProviderStub:
         call = await request.json()
         self.calls.append(call)
         self.keys.append(request.headers.get("authorization"))
+        self.cookies += request.cookies
         self.called.set()
         if self.hold is not None:
             try:
@@ -51,7 +54,9 @@ class ProviderStub:
                 else [page for page in PAGES if page["url"] == call["url"]]
             )
             answer = {"results": found}
-        return web.json_response(answer, status=self.status)
+        return web.json_response(
+            answer, status=self.status, headers={"set-cookie": "session=one; Path=/"}
+        )
 
 
 @asynccontextmanager

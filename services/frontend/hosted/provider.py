@@ -62,7 +62,10 @@ class HttpProvider(Provider):
     async def _post(self, tool: HostedTool, argument: str) -> tuple[int, bytes]:
         """Returns the status and the body of an answer. Raises ProviderError."""
         if self._client is None:
-            self._client = aiohttp.ClientSession()
+            self._client = aiohttp.ClientSession(
+                # a cookie that is set for one tenant's call must not be sent with another's
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
         headers = {"content-type": "application/json"}
         if self._key_file is not None:
             headers["authorization"] = f"Bearer {read_key(self._key_file)}"

@@ -9,6 +9,7 @@ from typing import Any
 from schemas.conversation import Call, Message, Part, Reasoning, Result, Text
 from schemas.errors import ContextOverflow, Overloaded
 from services.frontend.turns.hosted_turns import next_turn_id
+from services.runtime.config import FrontendConfig
 from tests.frontend.hosted.hosted_frontend import (
     FETCH,
     FIRST,
@@ -26,8 +27,8 @@ from tests.frontend.hosted.hosted_frontend import (
 )
 from tests.kit.bodies import MODEL, assistant, chat, responses, text, user
 from tests.kit.events import call, finish
-from tests.kit.frontend import FakeGateway, in_turn
-from tests.kit.search_provider import PAGES
+from tests.kit.frontend import FakeGateway, in_turn, serving
+from tests.kit.search_provider import PAGES, provider
 from tests.kit.waiting import LIMIT_S, eventually
 
 RESPONSE = responses(tools=[{"type": "web_search"}])
@@ -218,6 +219,17 @@ async def test_provider_gets_key_domains_and_place(tmp_path: Path) -> None:
     assert stub.calls[0]["allowed_domains"] == ["example.com"]
     assert stub.calls[0]["user_location"] == location
     assert stub.keys == ["Bearer secret"]
+
+
+async def test_provider_gets_no_cookie_of_an_earlier_call() -> None:
+    async with provider() as stub:
+        # Clients keep no cookies of addresses.
+        url = stub.url.replace("127.0.0.1", "localhost")
+        gateway = in_turn(FIRST, LAST, FIRST, LAST)
+        async with serving(gateway, FrontendConfig(web_provider=url)) as served:
+            for _ in range(2):
+                await message(served, body(SEARCH))
+    assert (len(stub.calls), stub.cookies) == (2, [])
 
 
 async def test_web_fetch_reads_pages_of_the_conversation() -> None:
