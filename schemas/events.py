@@ -212,7 +212,7 @@ class PromptComparison(Struct, frozen=True, omit_defaults=True):
     """Tokens of the earlier prompt after the first difference; 0: this prompt begins with it."""
     changed: list[str] = []
     """Parts of the request that differ, if tokens are missed: `model`, or names of
-    `ledger.difference.PARTS`. Empty: the request is not the cause, for example where the chat
+    `prompt_diff.prompts.PARTS`. Empty: the request is not the cause, for example where the chat
     template drops earlier reasoning."""
 
 

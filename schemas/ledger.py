@@ -71,7 +71,7 @@ class LedgerEntry(Struct, frozen=True, omit_defaults=True):
     turn back. Only ids and seals choose this entry."""
     marks: list[bytes] = []
     """Digests of the ids and seals that only this turn's client received
-    (`services/ledger/evidence.py`)."""
+    (`services/ledger/turns/evidence.py`)."""
     reasoning_digests: list[bytes] = field(default_factory=list, name="thoughts")
     """Digests of the turn's reasoning: of the whole, then of each block; empty: it has none."""
     mac: bytes = b""

@@ -12,7 +12,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 
 from services.families import families
-from services.ledger.model import LedgerModel
+from services.ledger.prompt.model import LedgerModel
 from services.ledger.recall import TurnLedger
 from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup

@@ -2,11 +2,11 @@
 
 A `LedgerRecall` looks up one request's turns. It is used in two steps around the rendering:
 
-| step      | file         | result                                                              |
+| step      | folder       | result                                                              |
 |-----------|--------------|---------------------------------------------------------------------|
-| look up   | `choice.py`  | of each turn of the conversation its match, or why there is none    |
-| `restore` | `restore.py` | the conversation with its turns as the model wrote them             |
-| `encode`  | `encode.py`  | the rendered text's ids, with original tokens as far as it has them |
+| look up   | `lookup/`    | of each turn of the conversation its match, or why there is none    |
+| `restore` | `lookup/`    | the conversation with its turns as the model wrote them             |
+| `encode`  | `prompt/`    | the rendered text's ids, with original tokens as far as it has them |
 """
 
 from typing import ClassVar
@@ -15,14 +15,14 @@ from typing_extensions import override
 
 from schemas.conversation import Conversation, ToolSpec, Unseal, opens_nothing
 from schemas.ledger import LedgerEntry
-from services.ledger.chain import Chain, ChainCache
-from services.ledger.choice import choose
-from services.ledger.encode import EncodedPrompt, PromptEncoder
-from services.ledger.match import MatchedHistory, Outcome
-from services.ledger.model import LedgerModel
-from services.ledger.restore import Restorer
-from services.ledger.store import EntryStore, PromptCache
-from services.ledger.turn_reader import TurnReader
+from services.ledger.lookup.choice import choose
+from services.ledger.lookup.match import MatchedHistory, Outcome
+from services.ledger.lookup.restore import Restorer
+from services.ledger.lookup.store import EntryStore, PromptCache
+from services.ledger.prompt.encode import EncodedPrompt, PromptEncoder
+from services.ledger.prompt.model import LedgerModel
+from services.ledger.turns.chain import Chain, ChainCache
+from services.ledger.turns.turn_reader import TurnReader
 from services.tokenization.encoder import Encoder
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from schemas.events import BlockEvent, BlockStart, BlockStop, Delta, FinishReason
 from schemas.requests import ParseContext
-from services.ledger.evidence import call_id
+from services.ledger.turns.evidence import call_id
 from services.parser.searched_text import SearchedText
 from services.runtime.storage.seal import TenantSealer
 from services.runtime.streams.turn_log import TurnLog

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from schemas.events import Finish, FinishReason, Interrupted
 from schemas.ledger import LedgerContext, LedgerEntry
 from schemas.token_ids import pack_ids
-from services.ledger.evidence import reasoning_digests, turn_marks
-from services.ledger.keys import key_arguments, turn_key
+from services.ledger.turns.evidence import reasoning_digests, turn_marks
+from services.ledger.turns.keys import key_arguments, turn_key
 from services.parser.turn_parse import TurnParse
 from services.parser.turn_stream import TurnStream
 from services.runtime.streams.turn_log import TurnLog

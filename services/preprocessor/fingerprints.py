@@ -12,11 +12,11 @@ from cachetools import TTLCache
 
 from schemas.conversation import Conversation
 from schemas.events import PromptComparison
-from services.ledger.difference import ComparedPrompt, difference, digests_of
-from services.ledger.encode import HeadHasher
+from services.ledger.prompt.encode import HeadHasher
 from services.preprocessor.prompt import Prompt
 from services.preprocessor.strip import strip_preamble
 from services.preprocessor.threads import Clock
+from services.prompt_diff.prompts import ComparedPrompt, difference, digests_of
 
 KEPT_S = 3600.0
 MIN_BYTES = 2048

@@ -4,9 +4,9 @@ import hashlib
 from collections.abc import Collection
 
 from schemas.conversation import Message, Text
-from services.ledger.model import LedgerModel
+from services.ledger.prompt.model import LedgerModel
 from services.ledger.recall import TurnLedger
-from services.ledger.turn_reader import TurnReader
+from services.ledger.turns.turn_reader import TurnReader
 from services.preprocessor.model import ModelSetup
 from services.templates.assistant import AssistantWriter
 from services.templates.messages import render_messages

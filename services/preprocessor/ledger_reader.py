@@ -18,10 +18,10 @@ from schemas import subjects
 from schemas.conversation import Conversation, ToolSpec, Unseal, opens_nothing
 from schemas.errors import TurnwireError
 from schemas.ledger import LedgerEntry
-from services.ledger.encode import EncodedPrompt
+from services.ledger.prompt.encode import EncodedPrompt
 from services.ledger.recall import NO_LEDGER, Ledger, LedgerRecall, TurnLedger
 from services.ledger.signer import EntrySigner
-from services.ledger.turn import TurnOutput
+from services.ledger.turns.turn import TurnOutput
 from services.runtime.bus import Delivery
 from services.runtime.observability.metrics import CountCollector, Reading, register
 from services.runtime.process import Process

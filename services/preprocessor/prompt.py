@@ -4,9 +4,9 @@ CPU-bound.
 | step    | file                                | result                                    |
 |---------|-------------------------------------|-------------------------------------------|
 | strip   | `strip.py`                          | the conversation that the model is to see |
-| restore | `services/ledger/restore.py`        | its earlier turns as the model wrote them |
+| restore | `services/ledger/lookup/restore.py`        | its earlier turns as the model wrote them |
 | render  | `render.py`                         | the text, by the chat template, whole     |
-| encode  | `services/ledger/encode.py`         | ids: original ones of turns, others of    |
+| encode  | `services/ledger/prompt/encode.py`         | ids: original ones of turns, others of    |
 |         |                                     | the text                                  |
 | limit   | `limit.py`                          | how many tokens may be decoded            |
 
@@ -31,7 +31,7 @@ from schemas.conversation import Conversation, Sampling, ToolSpec, Unseal, opens
 from schemas.errors import Invalid
 from schemas.events import PromptImage
 from services.images.prompt_images import place_images
-from services.ledger.encode import EncodedPrompt
+from services.ledger.prompt.encode import EncodedPrompt
 from services.ledger.recall import NO_LEDGER, Ledger
 from services.preprocessor.limit import check_sampling, limit_output
 from services.preprocessor.model import ModelSetup

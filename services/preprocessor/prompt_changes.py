@@ -20,8 +20,8 @@ from prometheus_client import CollectorRegistry, Counter
 
 from schemas.conversation import Call, Conversation, Message, Part, Text, rendered_name
 from schemas.session import SessionKey, session_key
-from services.ledger.difference import ComparedPrompt, Difference, difference
 from services.preprocessor.prompt import Prompt
+from services.prompt_diff.prompts import ComparedPrompt, Difference, difference
 from services.runtime.branch_cache import BranchCache
 from services.runtime.observability.telemetry import FilteringBoundLogger
 from services.tokenization.segments import common_prefix

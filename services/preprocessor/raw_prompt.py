@@ -5,8 +5,8 @@ from array import array
 from schemas.conversation import Conversation, RawPrompt
 from schemas.errors import Invalid
 from schemas.token_ids import unpack_ids
-from services.ledger.encode import EncodedPrompt
-from services.ledger.match import Outcome
+from services.ledger.lookup.match import Outcome
+from services.ledger.prompt.encode import EncodedPrompt
 from services.preprocessor.render import RenderedPrompt, allowed_tools, enforced_format
 from services.tokenization.prompt_tokenizer import PromptTokenizer
 

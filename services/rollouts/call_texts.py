@@ -5,7 +5,7 @@ from msgspec import Struct
 from xxhash import xxh3_64_intdigest
 
 from schemas.conversation import Call
-from services.ledger.keys import squeeze
+from services.ledger.turns.keys import squeeze
 
 
 class CallTexts(Struct, frozen=True):

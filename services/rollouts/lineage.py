@@ -9,7 +9,7 @@ back in the first message of the conversation that goes on with it.
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from services.ledger.keys import squeeze
+from services.ledger.turns.keys import squeeze
 from services.rollouts.call_texts import CallTexts, text_key, texts_in
 from services.rollouts.open_sample import AddedTurn, OpenSample
 from services.rollouts.sample_lines import Parent, ParentCause

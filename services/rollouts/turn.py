@@ -9,7 +9,7 @@ from xxhash import xxh3_64_digest
 
 from schemas.conversation import Call, Client, Conversation, Part, Text
 from schemas.events import BlockKind, FinishReason, PromptImage, WeightsSpan
-from services.ledger.difference import answers_in, content_of
+from services.ledger.turns.chain import answers_in, content_of
 from services.templates.messages import is_answer
 
 

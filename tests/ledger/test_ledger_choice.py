@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from schemas.conversation import Client, Message, Reasoning, Text
-from services.ledger.choice import MAX_COMPARED
-from services.ledger.evidence import call_id
+from services.ledger.lookup.choice import MAX_COMPARED
+from services.ledger.turns.evidence import call_id
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt
 from sessions.models import empty_ledger

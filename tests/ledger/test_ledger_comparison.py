@@ -21,8 +21,8 @@ from schemas.events import FinishReason
 from schemas.frames import TokenFinish
 from schemas.ledger import LedgerEntry
 from schemas.token_ids import pack_ids
-from services.ledger.evidence import call_id
 from services.ledger.signer import EntrySigner
+from services.ledger.turns.evidence import call_id
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt
 from tests.kit.conversations import assistant

@@ -8,7 +8,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from services.families import find_family
-from services.ledger.encode import PromptEncoder
+from services.ledger.prompt.encode import PromptEncoder
 from services.tokenization.encoder import Encoder
 from tests.kit.every import for_rows
 from tests.kit.tokenizer_zoo import make

@@ -1,7 +1,7 @@
 """The ids and reasoning that identify a turn."""
 
 from schemas.conversation import Message, Reasoning, Text
-from services.ledger.evidence import call_id, evidence_of, reasoning_digests, turn_marks
+from services.ledger.turns.evidence import call_id, evidence_of, reasoning_digests, turn_marks
 from tests.kit.conversations import assistant, call
 
 TURN = "0123456789abcdef01234567"

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from services.ledger.keys import canonical_arguments, key_arguments
+from services.ledger.turns.keys import canonical_arguments, key_arguments
 from tests.kit.every import for_each, for_rows
 
 PLAN = {"plan": "# Plan\n\n1. Fix the parser."}

@@ -1,7 +1,7 @@
 """Siblings in memory are found by their marks, and bounded like all entries."""
 
 from schemas.ledger import LedgerContext, LedgerEntry
-from services.ledger.store import EntryStore
+from services.ledger.lookup.store import EntryStore
 
 CONTEXT = LedgerContext(b"state", 0, b"hash")
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from services.ledger.model import LedgerModel
+from services.ledger.prompt.model import LedgerModel
 from services.ledger.recall import NO_LEDGER, Ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble

@@ -6,8 +6,9 @@ from prometheus_client import CollectorRegistry
 from structlog import get_logger
 
 from schemas.conversation import Conversation
-from services.ledger.difference import Change, Difference
 from services.preprocessor.prompt_changes import PromptChangeReporter, SeenPrompt, answers_of
+from services.prompt_diff.change import Change
+from services.prompt_diff.prompts import Difference
 from tests.kit.conversations import assistant, user
 
 OPENING = "<assistant>"

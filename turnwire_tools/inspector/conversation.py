@@ -30,7 +30,7 @@ from schemas.conversation import (
     ToolSpec,
 )
 from schemas.events import PromptImage
-from services.ledger.difference import content_of
+from services.ledger.turns.chain import content_of
 from services.templates.messages import is_answer
 
 ItemKind: TypeAlias = Literal[

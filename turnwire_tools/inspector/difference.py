@@ -7,8 +7,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from schemas.conversation import Call, Part, Reasoning, Text
-from services.ledger.difference import Change, ComparedPrompt, difference, system_changes
 from services.preprocessor.strip import strip_preamble
+from services.prompt_diff.change import Change
+from services.prompt_diff.conversations import system_changes
+from services.prompt_diff.prompts import ComparedPrompt, difference
 from turnwire_tools.inspector.prompts import StoredPrompt
 from turnwire_tools.inspector.turns import Departure, InspectedTurn
 
@@ -33,7 +35,7 @@ RECALL = {
     "": "there is no ledger",
 }
 """Why the newest turn's original tokens are not in the prompt
-(`services.ledger.match.Outcome`)."""
+(`services.ledger.lookup.match.Outcome`)."""
 
 
 class _Found(Struct, frozen=True):

@@ -7,7 +7,7 @@ from cachetools import LRUCache
 
 from schemas.conversation import Call, Client, Conversation, Part, Text
 from schemas.session import first_question
-from services.ledger.difference import answers_in, content_of
+from services.ledger.turns.chain import answers_in, content_of
 from turnwire_tools.inspector.turns import InspectedTurn
 
 MAX_ALIKE = 16

@@ -19,11 +19,11 @@ from schemas.conversation import (
 from schemas.errors import Invalid
 from schemas.ledger import LedgerEntry
 from schemas.token_ids import pack_ids
-from services.ledger.chain import text_and_calls
-from services.ledger.evidence import reasoning_digests
-from services.ledger.keys import turn_key
-from services.ledger.match import Outcome
-from services.ledger.turn_reader import ParseMode
+from services.ledger.lookup.match import Outcome
+from services.ledger.turns.chain import text_and_calls
+from services.ledger.turns.evidence import reasoning_digests
+from services.ledger.turns.keys import turn_key
+from services.ledger.turns.turn_reader import ParseMode
 from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, encode_prompt

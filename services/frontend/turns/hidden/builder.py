@@ -9,7 +9,7 @@ from schemas.events import HostedResult
 from services.frontend.content.added_results import add_results
 from services.frontend.content.hosted_tools import result_part
 from services.frontend.turns.hidden.history import HiddenCall, HiddenTurns
-from services.ledger.keys import squeeze
+from services.ledger.turns.keys import squeeze
 
 
 class HiddenTurnsBuilder:

@@ -20,9 +20,9 @@ from msgspec.structs import replace
 
 from schemas.conversation import Call, Conversation, Message, Part, Reasoning, Result, Text
 from services.frontend.content.added_results import add_results
-from services.ledger.chain import parts_of
-from services.ledger.evidence import call_order
-from services.ledger.keys import squeeze
+from services.ledger.turns.chain import parts_of
+from services.ledger.turns.evidence import call_order
+from services.ledger.turns.keys import squeeze
 
 _WORD = re.compile(r"\S+")
 

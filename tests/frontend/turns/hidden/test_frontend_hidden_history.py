@@ -25,9 +25,9 @@ from schemas.events import HostedResult
 from services.frontend.content.hosted_tools import hosted_spec
 from services.frontend.turns.hidden.builder import HiddenTurnsBuilder
 from services.frontend.turns.hidden.history import HiddenTurns, put_back, turn_keys
-from services.ledger.chain import parts_of
-from services.ledger.evidence import call_id
-from services.ledger.keys import squeeze
+from services.ledger.turns.chain import parts_of
+from services.ledger.turns.evidence import call_id
+from services.ledger.turns.keys import squeeze
 
 SEARCH: HostedKind = "tool_search_bm25"
 HOSTED = {"find": HostedTool(SEARCH, hidden=True)}

@@ -17,7 +17,7 @@ from services.frontend.stored.record import Record, StoredHidden
 from services.frontend.stored.store import MemoryStore, R, StoreLimits
 from services.frontend.turns.hidden.history import HiddenTurns
 from services.frontend.turns.hidden.memory import HiddenMemory
-from services.ledger.evidence import call_id
+from services.ledger.turns.evidence import call_id
 
 SEARCH = hosted_spec(HostedTool("tool_search_bm25", hidden=True), "tool_search")
 HIDDEN = HiddenTurns(

@@ -9,7 +9,7 @@ from itertools import islice
 from cachetools import LRUCache
 
 from schemas.ledger import LedgerEntry
-from services.ledger.turn import Turn
+from services.ledger.turns.turn import Turn
 from services.tokenization.segments import TokenIds
 
 _ENTRY_OVERHEAD = 1024

@@ -18,11 +18,11 @@ from schemas.conversation import Call, Text, ToolSpec
 from schemas.events import BlockStart, BlockStop
 from schemas.token_ids import unpack_ids
 from services.families import TurnParser
-from services.ledger.keys import canonical_arguments, squeeze
-from services.ledger.model import LedgerModel
-from services.ledger.turn import Turn, TurnPart
-from services.ledger.turn_ends import TurnEnds, pattern_of
-from services.ledger.turn_reader import ParseMode, TurnReader
+from services.ledger.prompt.model import LedgerModel
+from services.ledger.prompt.turn_ends import TurnEnds, pattern_of
+from services.ledger.turns.keys import canonical_arguments, squeeze
+from services.ledger.turns.turn import Turn, TurnPart
+from services.ledger.turns.turn_reader import ParseMode, TurnReader
 from services.templates.tools import arguments_of
 from services.templates.wording import join_blocks
 from services.tokenization.segments import TokenIds, common_prefix

@@ -12,8 +12,8 @@ from operator import attrgetter, itemgetter
 from msgspec import Struct
 
 from schemas.conversation import Call, Message, Part, Reasoning, Result
-from services.ledger.chain import parts_of
-from services.ledger.evidence import call_order, item_tags
+from services.ledger.turns.chain import parts_of
+from services.ledger.turns.evidence import call_order, item_tags
 
 
 def join_pairs(messages: list[Message]) -> list[Message]:

@@ -27,7 +27,7 @@ from schemas.conversation import (
     rendered_name,
 )
 from schemas.session import SessionKey, session_key
-from services.ledger.keys import add_record, key_arguments, new_hasher, turn_key
+from services.ledger.turns.keys import add_record, key_arguments, new_hasher, squeeze, turn_key
 from services.runtime.branch_cache import BranchCache
 from services.templates.messages import is_answer, is_instruction, leading_instructions
 
@@ -123,6 +123,19 @@ def text_and_calls(parts: Sequence[Part]) -> tuple[str, list[tuple[str, str]]]:
 def _name_and_arguments(call: Call) -> tuple[str, str]:
     name = rendered_name(call.name, call.namespace)
     return name, key_arguments(name, call.arguments, freeform=call.kind == "custom")
+
+
+def content_of(parts: Sequence[Part]) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Returns what is the same of an answer in every form in which clients send it back: its text
+    without white space, and its calls by name and value."""
+    text, calls = text_and_calls(parts)
+    return squeeze(text), tuple(sorted(calls))
+
+
+def answers_in(messages: Sequence[Message]) -> list[list[Part]]:
+    """Returns the answers of the model in a history: the parts of each run of its messages."""
+    runs = groupby(messages, is_answer)
+    return [parts_of(run) for of_model, run in runs if of_model]
 
 
 class ChainCache:

@@ -13,12 +13,8 @@ from schemas.conversation import (
     Thinking,
     ToolSpec,
 )
-from services.ledger.difference import (
-    Change,
-    ComparedPrompt,
-    Difference,
-    difference,
-)
+from services.prompt_diff.change import Change
+from services.prompt_diff.prompts import ComparedPrompt, Difference, difference
 from tests.kit.conversations import assistant, result, user
 from tests.kit.every import for_rows
 

@@ -38,12 +38,12 @@ from msgspec import Struct
 
 from schemas.conversation import Call, Conversation, Message, Unseal
 from schemas.session import session_digest
-from services.ledger.chain import SentTurn, parts_of
-from services.ledger.evidence import Evidence, Proof, evidence_of
-from services.ledger.match import Match, Outcome
-from services.ledger.restore import Restorer
-from services.ledger.store import EntryStore
-from services.ledger.turn import Turn
+from services.ledger.lookup.match import Match, Outcome
+from services.ledger.lookup.restore import Restorer
+from services.ledger.lookup.store import EntryStore
+from services.ledger.turns.chain import SentTurn, parts_of
+from services.ledger.turns.evidence import Evidence, Proof, evidence_of
+from services.ledger.turns.turn import Turn
 
 MAX_COMPARED = 256
 """Siblings that are compared where no id or seal names one. If there are more, none is chosen."""

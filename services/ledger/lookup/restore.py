@@ -18,12 +18,12 @@ from schemas.conversation import (
     Unseal,
     rendered_name,
 )
-from services.ledger.chain import parts_of
-from services.ledger.evidence import call_mark
-from services.ledger.keys import key_arguments, squeeze
-from services.ledger.tidied_calls import changes_directory
-from services.ledger.turn import RestoredTurn, SentForm, Turn, TurnOutput
-from services.ledger.turn_reader import TurnReader
+from services.ledger.turns.chain import parts_of
+from services.ledger.turns.evidence import call_mark
+from services.ledger.turns.keys import key_arguments, squeeze
+from services.ledger.turns.tidied_calls import changes_directory
+from services.ledger.turns.turn import RestoredTurn, SentForm, Turn, TurnOutput
+from services.ledger.turns.turn_reader import TurnReader
 from services.templates.messages import thought_of
 
 _JOINS = ("", "\n", "\n\n", " ")

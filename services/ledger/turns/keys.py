@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from services.ledger.tidied_calls import tidied_arguments
+from services.ledger.turns.tidied_calls import tidied_arguments
 from services.templates.tools import read_arguments
 from services.tokenization.data_marks import has_surrogates, replace_surrogates
 

@@ -15,14 +15,14 @@ from msgspec.structs import replace
 from schemas.conversation import ToolSpec
 from schemas.ledger import LedgerContext
 from schemas.session import session_digest
-from services.ledger.chain import parts_of, text_and_calls
-from services.ledger.comparison import KeptTurn, TurnComparison
-from services.ledger.keys import DIGEST_BYTES, add_record, new_hasher, squeeze
-from services.ledger.match import Match, MatchedHistory, Outcome
-from services.ledger.model import LedgerModel
-from services.ledger.store import EntryStore, PromptCache
-from services.ledger.turn import Turn
-from services.ledger.turn_reader import TurnReader
+from services.ledger.lookup.match import Match, MatchedHistory, Outcome
+from services.ledger.lookup.store import EntryStore, PromptCache
+from services.ledger.prompt.comparison import KeptTurn, TurnComparison
+from services.ledger.prompt.model import LedgerModel
+from services.ledger.turns.chain import parts_of, text_and_calls
+from services.ledger.turns.keys import DIGEST_BYTES, add_record, new_hasher, squeeze
+from services.ledger.turns.turn import Turn
+from services.ledger.turns.turn_reader import TurnReader
 from services.tokenization.encoder import Encoder
 from services.tokenization.segments import TokenIds
 

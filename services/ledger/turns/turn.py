@@ -8,7 +8,7 @@ from msgspec import Struct
 from schemas.conversation import Call, Message, Reasoning, Text, Unseal
 from schemas.ledger import LedgerEntry
 from schemas.token_ids import unpack_array
-from services.ledger.keys import add_record, new_hasher
+from services.ledger.turns.keys import add_record, new_hasher
 from services.tokenization.segments import TokenIds
 
 TurnPart: TypeAlias = Text | Reasoning | Call

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from schemas.conversation import Call, Message, Reasoning, Unseal
 from schemas.ledger import LedgerEntry
-from services.ledger.keys import squeeze
+from services.ledger.turns.keys import squeeze
 
 _MARK_BYTES = 8
 _ALPHABET: Final = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 
 from schemas.conversation import Text
-from services.ledger.model import LedgerModel
-from services.ledger.turn import TurnOutput
+from services.ledger.prompt.model import LedgerModel
+from services.ledger.turns.turn import TurnOutput
 from services.tokenization.segments import alternatives, common_prefix
 
 MAX_ENDS = 16

@@ -7,8 +7,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from schemas.conversation import Conversation, Message
-from services.ledger.chain import Chain, SentTurn
-from services.ledger.turn import Turn
+from services.ledger.turns.chain import Chain, SentTurn
+from services.ledger.turns.turn import Turn
 
 
 class Outcome(StrEnum):

@@ -10,9 +10,9 @@ from schemas.events import BlockStart, FinishReason, blocks_of
 from schemas.ledger import LedgerEntry
 from schemas.token_ids import unpack_ids
 from services.families import Family, TurnParser, open_parser
-from services.ledger.chain import text_and_calls
-from services.ledger.keys import squeeze, turn_key
-from services.ledger.turn import Turn, TurnOutput, TurnPart
+from services.ledger.turns.chain import text_and_calls
+from services.ledger.turns.keys import squeeze, turn_key
+from services.ledger.turns.turn import Turn, TurnOutput, TurnPart
 from services.tokenization.detokenizer import Vocabulary, tokens_within
 
 _NOTHING = re.compile("(?!)")

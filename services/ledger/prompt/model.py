@@ -7,7 +7,7 @@ from msgspec import Struct
 from schemas.conversation import Call
 from schemas.errors import Invalid
 from services.families import Family
-from services.ledger.keys import add_record, new_hasher
+from services.ledger.turns.keys import add_record, new_hasher
 from services.templates.assistant import AssistantWriter
 from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.encoder import Encoder

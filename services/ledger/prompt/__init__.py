@@ -1,0 +1,1 @@
+"""Makes a prompt's ids of its text and of the original tokens of earlier turns."""
