@@ -35,7 +35,7 @@ from services.frontend.stored.store import MemoryStore, Sharing, StoreLimits
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.hidden.memory import HiddenMemory
-from services.frontend.turns.interfaces import Admitted, CancelReason, Pipeline, TurnSink
+from services.frontend.turns.interfaces import Admitted, CancelReason, OpenTurn, Pipeline, TurnSink
 from services.runtime.config import FrontendConfig
 from tests.kit.bodies import MODEL, messages
 from tests.kit.events import Step, hello
@@ -94,7 +94,7 @@ class FakeGateway:
         on_resolve: Callable[[str, Conversation | None], ModelCard] | None = None,
         size: Callable[[Conversation], int] = lambda _: 4321,
     ) -> None:
-        self.catalog = self.gateway = self.texts = self.engines = self
+        self.gateway = self
         self.controls: list[tuple[str, EngineControl]] = []
         self.engine_states: list[EngineState] = []
         self.steps = steps
@@ -117,7 +117,7 @@ class FakeGateway:
         """What each turn was opened with."""
         return [turn.conversation for turn in self.turns]
 
-    async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> FakeTurn:
+    async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> OpenTurn:
         self.opening.set()
         self._refuse()
         turn = FakeTurn(turn_id, admitted.card, admitted.conversation, sink)
@@ -130,7 +130,7 @@ class FakeGateway:
             self.open_cancelled.set()
             raise
         turn.player = asyncio.get_running_loop().create_task(turn.play(self.steps_of(turn)))
-        return turn
+        return OpenTurn(turn.prepared, turn.cancel)
 
     def steps_of(self, _turn: FakeTurn) -> list[Step]:
         """What an open turn does."""

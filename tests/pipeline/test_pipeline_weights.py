@@ -129,7 +129,7 @@ async def test_hundred_updates_under_sixteen_streams(pipeline: ScriptLocal) -> N
     streams = [asyncio.create_task(stream(number)) for number in range(STREAMS)]
     for version in range(1, UPDATES + 1):
         control = EngineControl("weights", source="new", version=version)
-        states = await pipeline.frontend.engines.control(pipeline.model.name, control)
+        states = await pipeline.frontend.control(pipeline.model.name, control)
         assert [(state.weights_version, state.error) for state in states] == [(version, None)] * 2
         await asyncio.sleep(0.06)
     updated.set()
@@ -174,7 +174,7 @@ async def test_prompt_that_may_reuse_any_blocks_finds_them(pipeline: ScriptLocal
         assert isinstance(await turn.finished(), Finish)
         found.append(bool(engine.logs[-1].cached))
         control = EngineControl("weights", source="new", version=len(found))
-        await pipeline.frontend.engines.control(pipeline.model.name, control)
+        await pipeline.frontend.control(pipeline.model.name, control)
     assert found == [False, False, True, False]
 
 
@@ -183,11 +183,11 @@ async def test_turn_of_a_lost_worker_has_the_versions_that_the_client_has_seen(
     pipeline: ScriptLocal,
 ) -> None:
     await pipeline.start(workers=2)
-    name, engines = pipeline.model.name, pipeline.frontend.engines
-    await engines.control(name, EngineControl("weights", source="new", version=1))
+    name, frontend = pipeline.model.name, pipeline.frontend
+    await frontend.control(name, EngineControl("weights", source="new", version=1))
     turn = pipeline.say(0, 400, "Begin.")
     await turn.sink.words_at_least(50)
-    await engines.control(name, EngineControl("weights", source="new", version=2))
+    await frontend.control(name, EngineControl("weights", source="new", version=2))
     await turn.sink.words_at_least(150)
     (worker,) = (w for w in pipeline.of("worker") if any(log.versions for log in w.engine.logs))
     await worker.kill()

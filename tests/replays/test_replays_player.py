@@ -7,9 +7,9 @@ import aiohttp
 import pytest
 
 from schemas.events import BlockStop, Prepared, TurnEvent
-from services.frontend.turns.interfaces import Admitted, TurnSink
+from services.frontend.turns.interfaces import Admitted, OpenTurn, TurnSink
 from turnwire_tools.clients.answer import APIS, Api
-from turnwire_tools.replay.gateway import ReplayGateway, ReplayTurn, serving
+from turnwire_tools.replay.gateway import ReplayGateway, serving
 from turnwire_tools.replay.player import Played, Session
 from turnwire_tools.replay.replay_file import BadReplay, read
 
@@ -26,7 +26,7 @@ GATED = """
 class LateStops(ReplayGateway):
     """Delivers the end of each block with the next event, as a faulty pipeline would."""
 
-    async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> ReplayTurn:
+    async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> OpenTurn:
         held: list[TurnEvent] = []
 
         class DelayingSink:

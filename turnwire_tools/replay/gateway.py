@@ -25,7 +25,7 @@ from schemas.frames import TokenFinish
 from schemas.requests import ParseContext, TextReply
 from services.families import find_family
 from services.frontend.app import Telemetry, make_app, make_runner
-from services.frontend.turns.interfaces import Admitted, CancelReason, Pipeline, TurnSink
+from services.frontend.turns.interfaces import Admitted, CancelReason, OpenTurn, Pipeline, TurnSink
 from services.parser.turn_parse import TurnParse
 from services.parser.turn_stream import TurnStream
 from services.runtime.config import FrontendConfig
@@ -93,20 +93,6 @@ def _is_received(block: AnswerBlock) -> bool:
     return block.complete or (block.kind == "text" and block.text != "")
 
 
-class ReplayTurn(msgspec.Struct):
-    """An `OpenTurn` of a replay."""
-
-    id: str
-    card: ModelCard
-    prepared: Prepared
-    task: asyncio.Task[None] | None = None
-
-    def cancel(self, reason: CancelReason) -> None:
-        """Ends the turn."""
-        if self.task is not None:
-            self.task.cancel()
-
-
 class ReplayGateway:
     """Plays the turns of one file; `select` chooses the next one.
 
@@ -121,8 +107,8 @@ class ReplayGateway:
         vocabulary: Vocabulary | None = None,
         speed: float | None = None,
     ) -> None:
-        self.catalog = self.gateway = self.texts = self.engines = self
-        """It is all parts of a `Pipeline`."""
+        self.gateway = self
+        """It is a `Pipeline` and its `TurnGateway`."""
         self.conversations: list[Conversation] = []
         """The frontend's conversation for each request."""
         self._replay = replay
@@ -138,17 +124,21 @@ class ReplayGateway:
         self._turn = turn
         self._progress = progress
 
-    async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> ReplayTurn:
+    async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> OpenTurn:
         """Plays the chosen turn."""
         conversation = admitted.conversation
         self.conversations.append(conversation)
         if self._turn.refuse is not None:
             raise raised(self._turn.refuse)
 
-        opened = ReplayTurn(turn_id, self._card, self._prepared(conversation))
-        parse = self._parse(self._turn, conversation, opened)
-        opened.task = asyncio.create_task(self._play(self._turn, self._progress, parse, sink))
-        return opened
+        prepared = self._prepared(conversation)
+        parse = self._parse(self._turn, turn_id, conversation, prepared)
+        playing = asyncio.create_task(self._play(self._turn, self._progress, parse, sink))
+
+        def cancel(_reason: CancelReason) -> None:
+            playing.cancel()
+
+        return OpenTurn(prepared, cancel)
 
     async def drain(self) -> None:
         """Does nothing: the player waits for the end of each turn."""
@@ -224,16 +214,16 @@ class ReplayGateway:
         return []
 
     def _parse(
-        self, turn: RecordedTurn, conversation: Conversation, opened: ReplayTurn
+        self, turn: RecordedTurn, turn_id: str, conversation: Conversation, prepared: Prepared
     ) -> TurnParse | None:
         """The parse of a turn's output; None if the turn consists of recorded events."""
-        context = parse_context(self._replay, conversation, opened.prepared)
+        context = parse_context(self._replay, conversation, prepared)
         if self._model_vocabulary is not None:
             context = msgspec.structs.replace(turn.context or context, logprobs=None)
         elif any(isinstance(step, RecordedEvents) for step in turn.steps):
             return None
         cached = turn.usage.cached
-        stream = TurnStream(opened.id, 1, context, _SENDER, cached=cached)
+        stream = TurnStream(turn_id, 1, context, _SENDER, cached=cached)
         vocabulary = self._model_vocabulary or self._vocabulary
         return TurnParse.open(stream, find_family(context.family), vocabulary, Sealer(b"replay"))
 

@@ -27,8 +27,8 @@ class EngineClient:
         process.registry.on_leave(self._process_left)
 
     async def control(self, model: str, control: EngineControl) -> list[EngineState]:
-        """Returns the states of all workers of a model, each with an error if it has not done it.
-        Raises Unavailable if there are no workers."""
+        """Returns the states of all workers of a model, each with an error if the control failed.
+        Raises Unavailable if the model has no workers."""
         workers = [
             heartbeat.id
             for heartbeat in self._process.registry.living("worker")

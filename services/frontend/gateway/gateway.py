@@ -30,7 +30,7 @@ from services.frontend.gateway.turn_span import observe_turn
 from services.frontend.gateway.turn_state import BusTurn, Ended, Search, StateEvent, Waiting
 from services.frontend.gateway.turn_table import TurnTable
 from services.frontend.media.image_reader import RequestImages
-from services.frontend.turns.interfaces import Admitted, OpenedTurn, OpenTurn, TurnGateway, TurnSink
+from services.frontend.turns.interfaces import Admitted, OpenTurn, TurnGateway, TurnSink
 from services.runtime.config import FrontendConfig
 from services.runtime.process import Process
 
@@ -84,7 +84,7 @@ class BusGateway(TurnGateway):
         if isinstance(outcome, ErrorInfo):
             self.turns.end(turn, StateEvent.GIVEN_UP, error=outcome)
             raise raised(outcome)
-        return OpenedTurn(outcome, partial(self.turns.cancel, turn))
+        return OpenTurn(outcome, partial(self.turns.cancel, turn))
 
     @override
     async def drain(self) -> None:

@@ -6,20 +6,25 @@ from typing import Any
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+from typing_extensions import override
 
 from schemas import subjects
+from schemas.control import EngineControl, EngineState, ModelCard
+from schemas.conversation import Conversation
 from schemas.notices import FrontendNotice
+from schemas.requests import TextReply
 from services.frontend.gateway.catalog import ModelCatalog
 from services.frontend.gateway.engine_client import EngineClient
 from services.frontend.gateway.gateway import BusGateway
 from services.frontend.gateway.preprocessor_client import PreprocessorClient
+from services.frontend.turns.interfaces import Admitted, Pipeline
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.metrics import register
 from services.runtime.process import Process
 
 
-class BusPipeline:
-    """The `Pipeline` of a frontend process."""
+class BusPipeline(Pipeline):
+    """The pipeline of a frontend process."""
 
     def __init__(self, process: Process, config: FrontendConfig) -> None:
         self._process = process
@@ -30,14 +35,46 @@ class BusPipeline:
             publish=self.publish_notice,
         )
         register(process.metrics, ModelProcesses(self.catalog))
-        self.texts = PreprocessorClient(process, config)
-        self.gateway = BusGateway(process, config, self.catalog, self.texts)
-        self.engines = EngineClient(process, config.engine_control_s)
+        self._preprocessors = PreprocessorClient(process, config)
+        self._gateway = BusGateway(process, config, self.catalog, self._preprocessors)
+        self._engines = EngineClient(process, config.engine_control_s)
+
+    @property
+    @override
+    def gateway(self) -> BusGateway:
+        return self._gateway
+
+    @override
+    def models(self) -> list[ModelCard]:
+        return self.catalog.models()
+
+    @override
+    def resolve(self, model: str, conversation: Conversation | None = None) -> ModelCard:
+        return self.catalog.resolve(model, conversation)
+
+    @override
+    async def count(self, admitted: Admitted) -> int:
+        return await self._preprocessors.count(admitted)
+
+    @override
+    async def tokenize(
+        self, admitted: Admitted, text: str | None, add_special_tokens: bool
+    ) -> TextReply:
+        return await self._preprocessors.tokenize(admitted, text, add_special_tokens)
+
+    @override
+    async def detokenize(self, admitted: Admitted, token_ids: list[int]) -> TextReply:
+        return await self._preprocessors.detokenize(admitted, token_ids)
+
+    @override
+    async def control(self, model: str, control: EngineControl) -> list[EngineState]:
+        return await self._engines.control(model, control)
 
     def publish_notice(self, notice: FrontendNotice) -> None:
         """Sends a notice to the other frontends."""
         self._process.publish(subjects.frontends(), notice)
 
+    @override
     def readiness(self) -> dict[str, Any]:
         """Returns the models that take turns, and every process and its load."""
         ready = self.catalog.ready_models()
@@ -52,6 +89,7 @@ class BusPipeline:
             "stages": self.catalog.stages(),
         }
 
+    @override
     def live(self) -> bool:
         """Returns False once the process has failed."""
         return self._process.failure is None

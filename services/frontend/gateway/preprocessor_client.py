@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 import xxhash
-from typing_extensions import override
 
 from schemas import subjects
 from schemas.control import Stage
@@ -17,7 +16,7 @@ from schemas.requests import CountRequest, DetokenizeRequest, TextReply, Tokeniz
 from schemas.token_ids import pack_ids
 from services.frontend.gateway.stage_wait import INNER_STAGES, StageWait
 from services.frontend.gateway.turn_state import AttemptOutcome, BusTurn, StateEvent, outcome_of
-from services.frontend.turns.interfaces import Admitted, TextService
+from services.frontend.turns.interfaces import Admitted
 from services.runtime.config import FrontendConfig
 from services.runtime.process import Process
 from services.runtime.replies import decode_reply
@@ -67,7 +66,7 @@ class _AttemptRequest:
             self._timer.cancel()
 
 
-class PreprocessorClient(TextService):
+class PreprocessorClient:
     """One frontend's client of all preprocessors."""
 
     def __init__(self, process: Process, config: FrontendConfig) -> None:
@@ -163,22 +162,22 @@ class PreprocessorClient(TextService):
             if not self._preparing[preprocessor]:
                 del self._preparing[preprocessor]
 
-    @override
     async def count(self, admitted: Admitted) -> int:
+        """Returns the exact number of a conversation's prompt tokens. Raises TurnwireError."""
         request = CountRequest(admitted.conversation)
         reply = await self._request(subjects.count, admitted, request)
         return reply.count
 
-    @override
     async def tokenize(
         self, admitted: Admitted, text: str | None, add_special_tokens: bool
     ) -> TextReply:
+        """Returns the token ids of a text, or of a conversation's prompt. Raises TurnwireError."""
         conversation = admitted.conversation if text is None else None
         request = TokenizeRequest(text, conversation, add_special_tokens)
         return await self._request(subjects.tokenize, admitted, request)
 
-    @override
     async def detokenize(self, admitted: Admitted, token_ids: list[int]) -> TextReply:
+        """Returns the text of token ids. Raises TurnwireError."""
         return await self._request(
             subjects.detokenize, admitted, DetokenizeRequest(pack_ids(token_ids))
         )

@@ -30,7 +30,6 @@ from services.frontend.rollouts.view import RolloutView
 from services.frontend.turns.interfaces import (
     Admitted,
     CancelReason,
-    OpenedTurn,
     OpenTurn,
     TurnGateway,
     TurnSink,
@@ -134,7 +133,7 @@ class RecordedTurn(TurnSink):
         if self._aborted:  # just before the turn was open
             self._turn.cancel("failed")
             raise ended_error(self._aborted)
-        return OpenedTurn(self._for_client(self._turn.prepared), self.cancel)
+        return OpenTurn(self._for_client(self._turn.prepared), self.cancel)
 
     async def _begin(self) -> None:
         """Stores that the turn is open: if this process dies, it is known to be missing. Raises

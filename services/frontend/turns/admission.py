@@ -50,8 +50,7 @@ class Admission:
             notices: add a note to the answer about media that the model does not receive, once in a
                 session.
         """
-        self._catalog = pipeline.catalog
-        self._texts = pipeline.texts
+        self._pipeline = pipeline
         self._gateway = gateway
         self._limits = limits
         self._pdfs = pdfs
@@ -61,18 +60,18 @@ class Admission:
 
     def models(self, caller: Caller) -> list[ModelCard]:
         """Returns the served models that the caller may use."""
-        return [card for card in self._catalog.models() if caller.sees(card)]
+        return [card for card in self._pipeline.models() if caller.sees(card)]
 
     def resolve(
         self, model: str, caller: Caller, conversation: Conversation | None = None
     ) -> ModelCard:
-        """Returns the model with this name, as `Catalog.resolve`.
+        """Returns the model with this name, as `Pipeline.resolve`.
 
         Raises UnknownModel, Forbidden, and Invalid for an empty name.
         """
         model = caller.model_for(model)
         try:
-            card = self._catalog.resolve(model, conversation)
+            card = self._pipeline.resolve(model, conversation)
         except NotFound:
             if not model:
                 raise Invalid("model: Field required", param="model") from None
@@ -127,7 +126,7 @@ class Admission:
         Raises as `admit`, and TurnwireError.
         """
         admitted = await self.admit(conversation, caller, card, is_turn=False)
-        return await _describe_sizes(self._texts.count(admitted))
+        return await _describe_sizes(self._pipeline.count(admitted))
 
     async def tokenize(
         self, conversation: Conversation, caller: Caller, add_special_tokens: bool
@@ -135,19 +134,19 @@ class Admission:
         """Returns the token ids of a conversation's prompt. Raises as `count`, and RateLimited."""
         caller.limiter.count()
         admitted = await self.admit(conversation, caller, is_turn=False)
-        return await _describe_sizes(self._texts.tokenize(admitted, None, add_special_tokens))
+        return await _describe_sizes(self._pipeline.tokenize(admitted, None, add_special_tokens))
 
     async def tokenize_text(
         self, model: str, text: str, caller: Caller, add_special_tokens: bool
     ) -> TextReply:
         """Returns the token ids of a text. Raises as `resolve`, RateLimited and TurnwireError."""
         admitted = self._without_conversation(model, caller)
-        return await _describe_sizes(self._texts.tokenize(admitted, text, add_special_tokens))
+        return await _describe_sizes(self._pipeline.tokenize(admitted, text, add_special_tokens))
 
     async def detokenize(self, model: str, token_ids: list[int], caller: Caller) -> TextReply:
         """Returns the text of token ids. Raises as `tokenize_text`."""
         admitted = self._without_conversation(model, caller)
-        return await _describe_sizes(self._texts.detokenize(admitted, token_ids))
+        return await _describe_sizes(self._pipeline.detokenize(admitted, token_ids))
 
     def _without_conversation(self, model: str, caller: Caller) -> Admitted:
         card = self.resolve(model, caller)

@@ -44,7 +44,6 @@ from services.frontend.turns.hidden.memory import HiddenMemory
 from services.frontend.turns.interfaces import (
     Admitted,
     CancelReason,
-    OpenedTurn,
     OpenTurn,
     TurnGateway,
     TurnSink,
@@ -168,7 +167,7 @@ class HostedAnswer(TurnSink):
             self._admitted = self._admitted.with_messages(messages)
         turn = await self._tools.gateway.open(self._admitted, self, turn_id=self.id)
         self._turn = turn
-        return OpenedTurn(turn.prepared, self.cancel)
+        return OpenTurn(turn.prepared, self.cancel)
 
     def cancel(self, reason: CancelReason) -> None:
         """Stops the answer as `OpenTurn.cancel`."""

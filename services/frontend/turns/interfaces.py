@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeAlias, final
 
 from msgspec import Struct, structs
-from typing_extensions import override
 
 from schemas.control import EngineControl, EngineState, ModelCard
 from schemas.conversation import Conversation, Message, ToolChoice
@@ -104,27 +103,14 @@ class TurnSink(Protocol):
         ...
 
 
-class OpenTurn(Protocol):
+@final
+@dataclass(frozen=True, slots=True)
+class OpenTurn:
     """A turn that a worker has accepted."""
 
     prepared: Prepared
-
-    def cancel(self, reason: CancelReason) -> None:
-        """Stops the turn everywhere. Idempotent; afterwards nothing more is pushed."""
-        ...
-
-
-@final
-@dataclass(slots=True)
-class OpenedTurn(OpenTurn):
-    """An open turn that another object runs, and cancels."""
-
-    prepared: Prepared
-    on_cancel: Callable[[CancelReason], None]
-
-    @override
-    def cancel(self, reason: CancelReason) -> None:
-        self.on_cancel(reason)
+    cancel: Callable[[CancelReason], None]
+    """Stops the turn everywhere. Idempotent; afterwards nothing more is pushed."""
 
 
 class TurnGateway(Protocol):
@@ -143,8 +129,21 @@ class TurnGateway(Protocol):
         ...
 
 
-class TextService(Protocol):
-    """Answers admitted requests about text and tokens."""
+class Pipeline(Protocol):
+    """The other stages, as this frontend uses them."""
+
+    @property
+    def gateway(self) -> TurnGateway:
+        """Opens turns."""
+
+    def models(self) -> list[ModelCard]:
+        """Returns the models that are served at the moment."""
+        ...
+
+    def resolve(self, model: str, conversation: Conversation | None = None) -> ModelCard:
+        """Returns the model with this name or alias; of models that share an alias, the one of the
+        conversation's session. Raises NotFound("model: X")."""
+        ...
 
     async def count(self, admitted: Admitted) -> int:
         """Returns the exact number of a conversation's prompt tokens. Raises TurnwireError."""
@@ -161,47 +160,10 @@ class TextService(Protocol):
         """Returns the text of token ids. Raises TurnwireError."""
         ...
 
-
-class Catalog(Protocol):
-    """The served models."""
-
-    def models(self) -> list[ModelCard]:
-        """Returns the models that are served at the moment."""
-        ...
-
-    def resolve(self, model: str, conversation: Conversation | None = None) -> ModelCard:
-        """Returns the model with this name or alias; of models that share an alias, the one of the
-        conversation's session. Raises NotFound("model: X")."""
-        ...
-
-
-class Engines(Protocol):
-    """The engines of all workers."""
-
     async def control(self, model: str, control: EngineControl) -> list[EngineState]:
-        """Returns the state of each worker of a model after a control, with an error if it has not
-        done it. Raises Unavailable if there are no workers."""
+        """Returns the state of each worker of a model after a control of its engine, with an error
+        if the control failed. Raises Unavailable if the model has no workers."""
         ...
-
-
-class Pipeline(Protocol):
-    """The other stages, as this frontend uses them."""
-
-    @property
-    def catalog(self) -> Catalog:
-        """Lists the models."""
-
-    @property
-    def gateway(self) -> TurnGateway:
-        """Opens turns."""
-
-    @property
-    def texts(self) -> TextService:
-        """Counts and converts text and tokens."""
-
-    @property
-    def engines(self) -> Engines:
-        """Pauses engines and changes their weights."""
 
     def readiness(self) -> dict[str, Any]:
         """Returns the detail of /health; `ready` is whether a turn can be served now."""

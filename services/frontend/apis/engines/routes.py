@@ -37,7 +37,7 @@ class EngineRoute:
     """One of the operations."""
 
     def __init__(self, setup: ApiSetup, action: EngineAction) -> None:
-        self._engines = setup.pipeline.engines
+        self._pipeline = setup.pipeline
         self._admission = setup.turns.admission
         self._action: EngineAction = action
         self._body = PlainBody(_BODIES[action])
@@ -55,7 +55,7 @@ class EngineRoute:
 
         fields = asdict(body)
         del fields["model"]
-        states = await self._engines.control(card.name, EngineControl(self._action, **fields))
+        states = await self._pipeline.control(card.name, EngineControl(self._action, **fields))
         if any(state.error for state in states):
             error = ErrorInfo(ErrorKind.ENGINE, "; ".join(map(_describe, states)))
             reply = union_reply(error, context.request_id, FAILED)
