@@ -91,8 +91,8 @@ class ServerEngine(Engine):
         return self._server.load()
 
     @override
-    def healthy(self) -> bool:
-        return self._server.healthy()
+    def death(self) -> str | None:
+        return self._server.death()
 
     @override
     async def stop(self, grace_s: float) -> None:

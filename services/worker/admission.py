@@ -15,13 +15,8 @@ from schemas.control import VISION
 from schemas.conversation import Sampling
 from schemas.errors import ContextOverflow, Invalid
 from schemas.events import PromptImage
-from services.worker.engine import (
-    SAMPLING_FIELDS,
-    EngineInfo,
-    EngineRequest,
-    required_features,
-    sampling_values,
-)
+from services.worker.engine import EngineInfo, EngineRequest
+from services.worker.features import SAMPLING_FIELDS, required_features, sampling_values
 
 
 def check(request: EngineRequest, info: EngineInfo) -> None:

@@ -15,15 +15,17 @@ checks the rules for every engine:
 - the end token is not among `ids`: it is reported as `stop_id`.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, final
 
 from msgspec import Struct
 
-from schemas.control import VISION, Load
+from schemas.control import Load
 from schemas.conversation import OutputFormat, Sampling
 from schemas.errors import ENGINE_DIED, EngineFailed, TurnwireError
 from schemas.events import FinishReason, PromptImage, WeightsSpan
+from services.worker.kv_events import KvEvent
 
 KV_LIMIT = "the KV cache holds no more tokens"
 LOWEST_LOGPROB = -9999.0
@@ -40,72 +42,6 @@ class EngineDied(EngineFailed):
 
 # -- requests
 # --------------------------------------------------------------------------------------------------
-
-
-class SamplingField(NamedTuple):
-    """What a field of `Sampling` requires of engine and value."""
-
-    feature: str
-    """Must be in `EngineInfo.features`, unless the value is absent or neutral."""
-    low: float
-    high: float
-    neutral: tuple[Any, ...] = ()
-    """Values that change nothing."""
-
-
-SAMPLING_FIELDS: Mapping[str, SamplingField] = {
-    "temperature": SamplingField("sampling", 0.0, 100.0, (0.0,)),
-    "top_p": SamplingField("sampling", 0.0, 1.0, (1.0,)),
-    "top_k": SamplingField("sampling", -1, 2**31 - 1, (0, -1, 1)),
-    "min_p": SamplingField("min_p", 0.0, 1.0, (0.0,)),
-    "seed": SamplingField("seed", -(2**63), 2**64 - 1),
-    "presence_penalty": SamplingField("penalties", -100.0, 100.0, (0.0,)),
-    "frequency_penalty": SamplingField("penalties", -100.0, 100.0, (0.0,)),
-    "repetition_penalty": SamplingField("penalties", 1e-3, 100.0, (1.0,)),
-    "min_tokens": SamplingField("min_tokens", 0, 2**31 - 1, (0,)),
-    "logit_bias": SamplingField("logit_bias", -100.0, 100.0, ({},)),
-    "logprobs": SamplingField("logprobs", 0, 1000),
-}
-"""The fields of `Sampling` that change which tokens an engine chooses or reports. Outside the
-ranges engines fail in different ways; some die. `max_tokens` is always set, stop ids have their own
-field in `EngineRequest`, and the parser handles stop strings."""
-
-
-FEATURES = frozenset(
-    {field.feature for field in SAMPLING_FIELDS.values()}
-    | {
-        "top_logprobs",
-        "guided",
-        "grammar",
-        "prefix_cache",
-        "kv_events",
-        "priority",
-        "salt",
-        "retention",
-        VISION,
-    }
-)
-"""All features of engines. top_logprobs: log probabilities of other tokens than the chosen one;
-guided: JSON, and JSON of a schema; grammar: a whole turn by a grammar of llguidance; retention:
-prompts that are evicted after others; vision: images in prompts."""
-
-
-def sampling_values(sampling: Sampling) -> dict[str, Any]:
-    """Returns the fields of `SAMPLING_FIELDS` that are set."""
-    values = {name: getattr(sampling, name) for name in SAMPLING_FIELDS}
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def required_features(sampling: Sampling) -> list[tuple[str, str]]:
-    """Returns (field, feature) for every field that is set and not neutral."""
-    required = [
-        (name, SAMPLING_FIELDS[name].feature)
-        for name, value in sampling_values(sampling).items()
-        if value not in SAMPLING_FIELDS[name].neutral
-    ]
-    if sampling.logprobs:
-        required.append(("top_logprobs", "top_logprobs"))
-    return required
 
 
 class EngineInfo(Struct, frozen=True):
@@ -194,7 +130,7 @@ class EngineRequest(Struct, frozen=True):
     images: Sequence[EngineImage] = ()
     """The images in the prompt, in order; only for an engine with `vision`."""
     adapter: str = ""
-    """A LoRA adapter that decodes, one of `AdapterSource.adapters`; "": none. It is also part of
+    """A LoRA adapter that decodes, one of `Engine.adapters`; "": none. It is also part of
     `cache_salt`."""
 
 
@@ -252,40 +188,75 @@ class Handle(Protocol):
         ...
 
 
-class Engine(Protocol):
+class Engine(ABC):
     """One engine in one process. `open` and `stop` are called on the loop on which `start` was
     awaited."""
 
+    @abstractmethod
     async def start(self) -> EngineInfo:
         """Loads everything; returns when the first request can be decoded. Blocking work runs off
         the loop."""
-        ...
 
+    @abstractmethod
     def open(self, request: EngineRequest, sink: Sink) -> Handle:
         """Starts a turn. Raises Invalid, EngineFailed or EngineDied if the error is found at once;
         the sink is then never called."""
-        ...
 
+    @abstractmethod
     def load(self) -> Load:
         """Returns the current load. Cheap: called for every heartbeat."""
-        ...
 
-    def healthy(self) -> bool:
-        """Returns False once the engine has died. Cheap."""
-        ...
-
+    @abstractmethod
     async def stop(self, grace_s: float) -> None:
         """Releases everything within `grace_s` seconds; open turns end with CANCELLED."""
-        ...
-
-
-@runtime_checkable
-class ExplainsDeath(Protocol):
-    """An engine that can say why it died."""
 
     def death(self) -> str | None:
-        """Returns why the engine is dead, for the log; None while it lives."""
-        ...
+        """Returns why the engine has died, for the log; None while it lives. Cheap."""
+        return None
+
+    @final
+    def healthy(self) -> bool:
+        """Returns whether the engine lives."""
+        return self.death() is None
+
+    def adapters(self) -> Sequence[str]:
+        """Returns the names of the LoRA adapters that requests may have now. Cheap: called twice a
+        second."""
+        return ()
+
+    def kv_events(self) -> AsyncGenerator[KvEvent, None]:
+        """Yields the changes of the KV cache until the engine stops, for one reader. Only called if
+        the engine has the feature `kv_events`."""
+        raise NotImplementedError
+
+
+class UpdatableEngine(Engine):
+    """An engine with weights that can change while it runs. All calls are made on the loop, one at
+    a time. An engine without the feature `salt` drops its KV cache with the old weights."""
+
+    @property
+    @abstractmethod
+    def weights_version(self) -> int:
+        """The number of the current weights; 0: those of the start."""
+
+    @abstractmethod
+    async def pause(self, *, abort: bool) -> None:
+        """Returns when no step runs, and none will before `resume`. `abort`: open turns fail with
+        Unavailable, else they wait. Further turns can be opened, and wait. Idempotent."""
+
+    @abstractmethod
+    async def resume(self, *, only_own: bool = False) -> None:
+        """Goes on. Idempotent. `only_own`: an engine that somebody else had paused before `pause`
+        stays paused."""
+
+    @abstractmethod
+    async def update_weights(self, source: str, version: int) -> None:
+        """Loads the weights of `source` while the engine is paused. Tokens decoded afterwards are
+        of `version`.
+
+        Raises Invalid for a source that does not fit the model, EngineFailed if it could not be
+        loaded: the old weights are then still in use; EngineDied if they are not.
+        """
 
 
 class EngineSupport(Struct, frozen=True):
@@ -303,152 +274,3 @@ class EngineSupport(Struct, frozen=True):
     """Why the engine lacks a feature, by feature."""
     max_model_len: int | None = None
     """As in `EngineInfo`; None: unknown before the start."""
-
-
-# -- LoRA adapters
-# --------------------------------------------------------------------------------------------------
-
-
-@runtime_checkable
-class AdapterSource(Protocol):
-    """An engine that may have LoRA adapters."""
-
-    def adapters(self) -> Sequence[str]:
-        """Returns the names that requests may have now. Cheap: called twice a second."""
-        ...
-
-
-# -- weights that change
-# --------------------------------------------------------------------------------------------------
-
-
-@runtime_checkable
-class UpdatableWeights(Protocol):
-    """An engine with weights that can change while it runs. All calls are made on the loop, one at
-    a time. An engine without the feature `salt` drops its KV cache with the old weights."""
-
-    @property
-    def weights_version(self) -> int:
-        """The number of the current weights; 0: those of the start."""
-        ...
-
-    async def pause(self, *, abort: bool) -> None:
-        """Returns when no step runs, and none will before `resume`. `abort`: open turns fail with
-        Unavailable, else they wait. Further turns can be opened, and wait. Idempotent."""
-        ...
-
-    async def resume(self, *, only_own: bool = False) -> None:
-        """Goes on. Idempotent. `only_own`: an engine that somebody else had paused before `pause`
-        stays paused."""
-        ...
-
-    async def update_weights(self, source: str, version: int) -> None:
-        """Loads the weights of `source` while the engine is paused. Tokens decoded afterwards are
-        of `version`.
-
-        Raises Invalid for a source that does not fit the model, EngineFailed if it could not be
-        loaded: the old weights are then still in use; EngineDied if they are not.
-        """
-        ...
-
-
-# -- KV events
-# --------------------------------------------------------------------------------------------------
-
-BlockHash: TypeAlias = int | str
-"""An engine's own hash, which only relates events to each other: indexes across engines hash the
-tokens."""
-
-
-class BlocksStored(Struct, frozen=True):
-    """Consecutive blocks, after `parent` (None: from the prompt's start), can be shared from now
-    on."""
-
-    parent: BlockHash | None
-    blocks: list[tuple[BlockHash, list[int]]]
-    """Each block's hash and all its token ids."""
-    salt: str | None = None
-    rank: int = 0
-    """Attention data-parallel rank: each has its own cache."""
-
-
-class BlocksRemoved(Struct, frozen=True):
-    """Blocks were removed."""
-
-    hashes: list[BlockHash]
-    rank: int = 0
-
-
-class CacheCleared(Struct, frozen=True):
-    """The content of the cache is unknown or empty: it was cleared, or events were lost."""
-
-    rank: int | None = None
-    """None: all ranks."""
-
-
-class LayerGroup(Struct, frozen=True):
-    """Layers with blocks of their own, besides those of `BlocksStored`: the states of a recurrent
-    model, a sliding window, or more layers with full attention. A beginning of a prompt can be
-    reused only where every group has the blocks that it needs."""
-
-    number: int
-    block_tokens: int
-    needed: int | None
-    """The blocks that must be there at the end of the beginning, or all of them if it has fewer: 1
-    for states, those of the window otherwise. None: all."""
-
-
-class GroupStored(Struct, frozen=True):
-    """Blocks of a group can be shared from now on. A group's first event is applied before the
-    `BlocksStored` of the same prompt."""
-
-    group: LayerGroup
-    hashes: list[BlockHash]
-    """The hashes of the blocks of `BlocksStored` that end at the same tokens; they may be none."""
-
-
-class GroupRemoved(Struct, frozen=True):
-    """Blocks of a group were removed."""
-
-    group: int
-    hashes: list[BlockHash]
-
-
-class BlocksOffloaded(Struct, frozen=True):
-    """A slower memory, from which the engine loads them again, has blocks of `BlocksStored`, too.
-    They may have left the cache since."""
-
-    hashes: list[BlockHash]
-
-
-class OffloadedRemoved(Struct, frozen=True):
-    """Blocks left the slower memory."""
-
-    hashes: list[BlockHash]
-
-
-class CacheUnpredictable(Struct, frozen=True):
-    """What prompts can reuse does not follow from the events of this engine."""
-
-    reason: str
-
-
-KvEvent: TypeAlias = (
-    BlocksStored
-    | BlocksRemoved
-    | CacheCleared
-    | GroupStored
-    | GroupRemoved
-    | BlocksOffloaded
-    | OffloadedRemoved
-    | CacheUnpredictable
-)
-
-
-@runtime_checkable
-class KvEventSource(Protocol):
-    """An engine with the feature `kv_events`."""
-
-    def kv_events(self) -> AsyncGenerator[KvEvent, None]:
-        """Yields the changes of the KV cache until the engine stops, for one reader."""
-        ...

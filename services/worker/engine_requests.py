@@ -16,7 +16,7 @@ from services.worker.engine import (
     EngineImage,
     EngineInfo,
     EngineRequest,
-    UpdatableWeights,
+    UpdatableEngine,
 )
 from services.worker.kv.publisher import Kv, PromptBlocks
 from services.worker.retention import RetentionQuota
@@ -59,8 +59,8 @@ class EngineRequests:
     def __init__(self, engine: Engine, info: EngineInfo, kv: Kv) -> None:
         """`info`: that of the engine."""
         self._info = info
-        self._weights: UpdatableWeights | None = None
-        if isinstance(engine, UpdatableWeights) and "salt" in info.features:
+        self._weights: UpdatableEngine | None = None
+        if isinstance(engine, UpdatableEngine) and "salt" in info.features:
             self._weights = engine
         self._kv = kv
         self._retention = RetentionQuota(0)
@@ -171,3 +171,12 @@ class EngineRequests:
             bias = {**sampling.logit_bias, **counter.bans}
             sampling = msgspec.structs.replace(sampling, logit_bias=bias)
         return sampling
+
+
+def offered_adapters(engine: Engine, info: EngineInfo) -> list[str]:
+    """Returns the LoRA adapters that requests may name. Adapters may come and go while the engine
+    runs."""
+    shares_all = info.block_tokens is not None and "salt" not in info.features
+    if shares_all:  # blocks whatever their salts, so also those of different adapters
+        return []
+    return [name for name in engine.adapters() if name and name.isprintable()]

@@ -27,16 +27,14 @@ from services.runtime.observability.memory import relax_gc_and_trim_heap
 from services.runtime.process import Process
 from services.runtime.recent_turns import RecentTurns
 from services.runtime.requests import after_sending
-from services.worker.adapters import OfferedAdapters
 from services.worker.admission import check_images
 from services.worker.engine import (
     Engine,
     EngineImage,
     EngineInfo,
-    ExplainsDeath,
-    UpdatableWeights,
+    UpdatableEngine,
 )
-from services.worker.engine_requests import DecodingStart, prompt_tokens
+from services.worker.engine_requests import DecodingStart, offered_adapters, prompt_tokens
 from services.worker.engines.registry import open_engine
 from services.worker.kv.publisher import open_publisher
 from services.worker.observer import WorkerObserver
@@ -75,8 +73,7 @@ class Worker(Service):
         )
         self._images = StoredImages(process)
         self._cancelled = RecentTurns()
-        self._adapters = OfferedAdapters(engine, info)
-        self.models = [_model_card(info, model, self._adapters.names())]
+        self.models = [_model_card(info, model, offered_adapters(engine, info))]
 
     # -- a turn
     # ----------------------------------------------------------------------------------------------
@@ -109,7 +106,7 @@ class Worker(Service):
         newest = self._turns.find(request.turn)
         if newest is not None and newest.stream.attempt >= request.attempt:
             raise errors.Unavailable("this worker has the turn already")
-        if request.adapter and request.adapter not in self._adapters.names():
+        if request.adapter and request.adapter not in offered_adapters(self._engine, self._info):
             # rare: it was unloaded a moment ago
             raise errors.NotFound(f"model: {self._model}:{request.adapter}")
         if request.timeout_s is not None and request.timeout_s <= 0:
@@ -248,16 +245,15 @@ class Worker(Service):
         while self._engine.healthy() or self._turns:
             self.follow_engine()
             await asyncio.sleep(HEALTH_INTERVAL_S)
-        reason = self._engine.death() if isinstance(self._engine, ExplainsDeath) else None
-        self._process.stop(failure=f"the engine died: {reason}" if reason else "the engine died")
+        self._process.stop(failure=f"the engine died: {self._engine.death()}")
 
     def follow_engine(self) -> None:
         """Describes the engine with the adapters and weights that it has now. With other weights,
         turns that have not started are opened again."""
         card = self.models[0]
-        adapters = self._adapters.names()
+        adapters = offered_adapters(self._engine, self._info)
         version = card.weights_version
-        if isinstance(self._engine, UpdatableWeights):
+        if isinstance(self._engine, UpdatableEngine):
             version = self._engine.weights_version
         self.models = [msgspec.structs.replace(card, adapters=adapters, weights_version=version)]
         if adapters != card.adapters:

@@ -14,7 +14,7 @@ from schemas.control import EngineControl, EngineState
 from schemas.errors import EngineFailed, ErrorInfo, Invalid, TurnwireError
 from services.runtime.bus import Delivery
 from services.runtime.process import Process
-from services.worker.engine import Engine, EngineDied, UpdatableWeights
+from services.worker.engine import Engine, EngineDied, UpdatableEngine
 from services.worker.engines.support import Callback
 
 _decode = msgspec.json.Decoder(EngineControl).decode
@@ -34,7 +34,7 @@ class EngineControls:
         """`name`: the engine's; `weights_dir`: holds all weights that it may load; None: it may
         load none; `on_change`: called between two steps, when the weights have changed."""
         self._process = process
-        self._engine = engine if isinstance(engine, UpdatableWeights) else None
+        self._engine = engine if isinstance(engine, UpdatableEngine) else None
         self._name = name
         self._weights_dir = weights_dir
         self._on_change = on_change
@@ -82,7 +82,7 @@ class EngineControls:
         )
         return EngineState(worker, engine.weights_version, self._paused, error)
 
-    async def _apply(self, control: EngineControl, engine: UpdatableWeights) -> None:
+    async def _apply(self, control: EngineControl, engine: UpdatableEngine) -> None:
         """Raises as the engine, and Invalid for weights that it may not load."""
         if control.action == "pause":
             await self._pause(engine, abort=control.mode == "abort")
@@ -91,15 +91,15 @@ class EngineControls:
         else:
             await self._update(control, engine)
 
-    async def _pause(self, engine: UpdatableWeights, *, abort: bool) -> None:
+    async def _pause(self, engine: UpdatableEngine, *, abort: bool) -> None:
         await engine.pause(abort=abort)
         self._paused = True
 
-    async def _resume(self, engine: UpdatableWeights, *, only_own: bool) -> None:
+    async def _resume(self, engine: UpdatableEngine, *, only_own: bool) -> None:
         await engine.resume(only_own=only_own)
         self._paused = False
 
-    async def _update(self, control: EngineControl, engine: UpdatableWeights) -> None:
+    async def _update(self, control: EngineControl, engine: UpdatableEngine) -> None:
         source = await asyncio.to_thread(allowed_source, control.source, self._weights_dir)
         version = engine.weights_version
         loaded, known = self._loaded

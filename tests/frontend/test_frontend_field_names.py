@@ -13,7 +13,7 @@ from services.frontend.apis.chat.wire import ChatBody
 from services.frontend.apis.completions.wire import CompletionsBody
 from services.frontend.apis.messages.wire import MessagesBody
 from services.frontend.apis.responses.wire import ResponsesBody
-from services.worker.engine import SAMPLING_FIELDS
+from services.worker.features import SAMPLING_FIELDS
 from tests.kit.bodies import chat, completions, messages, responses
 from tests.kit.every import Cases
 from tests.kit.frontend import FakeGateway, serving

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 from tokenizers import Tokenizer
+from typing_extensions import override
 
 from schemas.control import Load
 from schemas.errors import EngineFailed
@@ -77,8 +78,8 @@ class EngineTurn:
         self._task.cancel()
 
 
-class CountingEngine:
-    """An `Engine` that writes numbered words."""
+class CountingEngine(contract.Engine):
+    """An engine that writes numbered words."""
 
     def __init__(
         self,
@@ -103,6 +104,7 @@ class CountingEngine:
         """Whether an attempt at this turn runs."""
         return any(request.startswith(f"{turn}.") for request in self.running)
 
+    @override
     async def start(self) -> contract.EngineInfo:
         features = frozenset(
             {"logprobs", "min_tokens", "seed"} | ({"prefix_cache"} if self.block_tokens else set())
@@ -113,6 +115,7 @@ class CountingEngine:
         )
         return structs.replace(info, shares_queued=self.shares_queued)
 
+    @override
     def open(self, request: contract.EngineRequest, sink: contract.Sink) -> EngineTurn:
         self.seen.append(request)
         task = asyncio.create_task(self._run(request, sink))
@@ -159,12 +162,15 @@ class CountingEngine:
         else:
             yield contract.EngineDelta(finish=FinishReason.STOP, stop_id=self.model.eos)
 
+    @override
     def load(self) -> Load:
         return Load(running=len(self.running), slots=SLOTS, queue_limit=QUEUE)
 
-    def healthy(self) -> bool:
-        return self.alive
+    @override
+    def death(self) -> str | None:
+        return None if self.alive else "the test ended it"
 
+    @override
     async def stop(self, grace_s: float) -> None:
         self.alive = False
         for task in self._tasks:

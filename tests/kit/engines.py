@@ -15,7 +15,7 @@ from services.worker.engine import (
     EngineDelta,
     EngineDied,
     EngineRequest,
-    UpdatableWeights,
+    UpdatableEngine,
 )
 from tests.kit.listening import listen
 from tests.kit.waiting import LIMIT_S
@@ -57,7 +57,7 @@ async def rest(deltas: AsyncIterable[EngineDelta]) -> list[EngineDelta]:
         return [delta async for delta in deltas]
 
 
-async def update(engine: UpdatableWeights, source: str | Path, version: int) -> None:
+async def update(engine: UpdatableEngine, source: str | Path, version: int) -> None:
     """Changes the weights between two steps, as a worker does."""
     await engine.pause(abort=False)
     try:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from typing_extensions import override
 
 from schemas import subjects
 from schemas.control import Load
@@ -21,7 +22,7 @@ from tests.kit.waiting import LIMIT_S, eventually
 VOCABULARY = 100_000
 
 
-class HeldEngine:
+class HeldEngine(Engine):
     """An engine with turns that get their tokens from the test."""
 
     def __init__(self) -> None:
@@ -31,10 +32,12 @@ class HeldEngine:
         self.requests: list[EngineRequest] = []
         self.refuses: TurnwireError | None = None
 
+    @override
     async def start(self) -> EngineInfo:
         block_tokens = 2 if "prefix_cache" in self.features else None
         return EngineInfo("held", "1", 1000, 1, block_tokens, None, [2], self.features, VOCABULARY)
 
+    @override
     def open(self, request: EngineRequest, sink: Sink) -> Handle:
         def released() -> None:
             self.open_turns.pop(request.id, None)
@@ -46,13 +49,12 @@ class HeldEngine:
         self.open_turns[request.id] = turn
         return turn
 
+    @override
     def load(self) -> Load:
         waiting = max(0, len(self.turns) - 1)
         return Load(running=min(1, len(self.turns)), waiting=waiting, slots=1, queue_limit=9)
 
-    def healthy(self) -> bool:
-        return True
-
+    @override
     async def stop(self, grace_s: float) -> None:
         self.turns.stop()
 

@@ -15,7 +15,11 @@ from services.preprocessor.routing.kv_index import KvIndex
 from services.preprocessor.routing.kv_reader import KvEventReader
 from services.runtime.bus import Delivery
 from services.tokenization.block_keys import block_keys, pack
-from services.worker.engine import (
+from services.worker.kv import publisher as kv_publisher
+from services.worker.kv.blocks import KvBlockIndex
+from services.worker.kv.judge import MOST_WRONG
+from services.worker.kv.publisher import KvPublisher, PromptBlocks
+from services.worker.kv_events import (
     BlocksOffloaded,
     BlocksRemoved,
     BlocksStored,
@@ -24,10 +28,6 @@ from services.worker.engine import (
     LayerGroup,
     OffloadedRemoved,
 )
-from services.worker.kv import publisher as kv_publisher
-from services.worker.kv.blocks import KvBlockIndex
-from services.worker.kv.judge import MOST_WRONG
-from services.worker.kv.publisher import KvPublisher, PromptBlocks
 from tests.kit.processes import MakeProcess, Reported
 from tests.kit.waiting import eventually
 

@@ -11,14 +11,8 @@ from schemas.conversation import OutputFormat
 from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
 from services.worker.admission import check
-from services.worker.engine import (
-    SAMPLING_FIELDS,
-    Engine,
-    EngineDelta,
-    EngineDied,
-    EngineInfo,
-    EngineRequest,
-)
+from services.worker.engine import Engine, EngineDelta, EngineDied, EngineInfo, EngineRequest
+from services.worker.features import SAMPLING_FIELDS
 from tests.kit import engines
 from tests.kit.engines import begun, rest
 from tests.kit.listening import Listener, listen

@@ -4,7 +4,7 @@ its own blocks and its own keys."""
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,10 +13,11 @@ from schemas.errors import EngineFailed, Invalid, NotFound
 from schemas.token_ids import pack_ids
 from services.runtime.config import WorkerConfig
 from services.tokenization.block_keys import adapter_salt, block_keys
-from services.worker.engine import AdapterSource, BlocksStored, Engine, KvEventSource
+from services.worker.engine import Engine
 from services.worker.engines.registry import open_engine
 from services.worker.engines.vllm.events import VllmKvTranslator
 from services.worker.kv.blocks import KvBlockIndex
+from services.worker.kv_events import BlocksStored
 from tests.kit.engines import EMPTY_MODEL, PROMPT, cached_of, ids_of, request, run
 from tests.kit.waiting import eventually
 from tests.worker.fake_sglang_server import fake_sglang_server
@@ -27,11 +28,7 @@ ADAPTERS = ("", "sql", "docs")
 PATHS = {"sql": "/adapters/sql", "docs": "/adapters/docs"}
 
 
-class AdaptedEngine(Engine, KvEventSource, AdapterSource, Protocol):
-    """An engine under test."""
-
-
-Start = Callable[..., Awaitable[AdaptedEngine]]
+Start = Callable[..., Awaitable[Engine]]
 
 
 @pytest.fixture
@@ -40,11 +37,11 @@ async def start(fake_vllm: Any, tmp_path: Path) -> AsyncIterator[Start]:
     (tmp_path / "config.json").write_text(EMPTY_MODEL)
     started: list[Engine] = []
 
-    async def make(name: str, **options: Any) -> AdaptedEngine:
-        engine: Any = open_engine(name, WorkerConfig(model=str(tmp_path), **options))
+    async def make(name: str, **options: Any) -> Engine:
+        engine = open_engine(name, WorkerConfig(model=str(tmp_path), **options))
         started.append(engine)
         await engine.start()
-        return engine  # type: ignore[no-any-return]
+        return engine
 
     yield make
     for engine in started:
@@ -60,7 +57,7 @@ async def server() -> AsyncIterator[FakeVllmServer]:
 @pytest.fixture(params=["vllm", "vllm-server", "sglang-server"])
 async def engine(
     request: pytest.FixtureRequest, start: Start, server: FakeVllmServer
-) -> AsyncIterator[AdaptedEngine]:
+) -> AsyncIterator[Engine]:
     """Each engine with the same two adapters."""
     if request.param == "vllm":
         yield await start("vllm", engine_args={"lora_modules": PATHS}, max_model_len=4096)
@@ -85,7 +82,7 @@ async def outputs(engine: Engine, adapter: str, turns: int = 3) -> list[list[int
     return found
 
 
-async def test_sessions_side_by_side_are_those_of_their_adapters(engine: AdaptedEngine) -> None:
+async def test_sessions_side_by_side_are_those_of_their_adapters(engine: Engine) -> None:
     """The prompts are equal, so that every shared block would be found."""
     assert list(engine.adapters()) == ["sql", "docs"]
     base, sql, docs = await asyncio.gather(*(outputs(engine, name) for name in ADAPTERS))

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from schemas.conversation import OutputFormat
 from schemas.errors import ContextOverflow, Invalid
 from services.worker.admission import check
-from services.worker.engine import SAMPLING_FIELDS, EngineImage, EngineInfo, EngineRequest
+from services.worker.engine import EngineImage, EngineInfo, EngineRequest
+from services.worker.features import SAMPLING_FIELDS
 from tests.kit import engines
 from tests.kit.every import for_rows
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from schemas.errors import Invalid
 from services.runtime.config import WorkerConfig
 from services.runtime.config.loader import ConfigError
 from services.worker.engines.registry import (
@@ -39,6 +40,16 @@ async def test_an_installed_package_brings_an_engine(
     bench = Bench(engine, info, list(range(10, 20)), kill=lambda: None)
     await Conformance().test_one_terminal_delta_at_the_end(bench)
     await engine.stop(1.0)
+
+
+def test_class_that_does_not_derive_from_engine_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "class Unrelated:\n    def __init__(self, config):\n        pass\n"
+    install(tmp_path, "unrelated_engine", source, GROUP, "unrelated = unrelated_engine:Unrelated")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(Invalid, match=r"must derive from services\.worker\.engine\.Engine"):
+        open_engine("unrelated", WorkerConfig(model="none"))
 
 
 def test_an_unknown_name_is_one_clear_error_with_all_names() -> None:

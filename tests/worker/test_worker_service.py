@@ -14,18 +14,9 @@ from schemas.events import FinishReason
 from schemas.requests import GenerateReply, PrefillNotice, ThoughtBudget
 from schemas.token_ids import pack_ids
 from services.runtime.process import Process
-from services.worker.engine import (
-    BlocksStored,
-    EngineDelta,
-    EngineDied,
-    EngineRequest,
-    GroupStored,
-    Handle,
-    KvEvent,
-    LayerGroup,
-    Sink,
-)
+from services.worker.engine import EngineDelta, EngineDied, EngineRequest, Handle, Sink
 from services.worker.kv.judge import MOST_WRONG
+from services.worker.kv_events import BlocksStored, GroupStored, KvEvent, LayerGroup
 from services.worker.retention import MIN_TOKENS
 from tests.kit.processes import MakeProcess
 from tests.kit.waiting import eventually

@@ -13,20 +13,21 @@ from schemas import subjects
 from schemas.control import EngineControl, EngineState, ModelCard
 from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
-from services.worker.engine import Engine, EngineDelta, EngineDied
+from services.worker.engine import Engine, EngineDelta, EngineDied, UpdatableEngine
 from services.worker.weights import EngineControls, allowed_source
 from tests.kit.processes import MakeProcess
 from tests.kit.waiting import LIMIT_S, eventually
 from tests.kit.worker import HeldEngine, WorkerTrial
 
 
-class UpdatableEngine(HeldEngine):
+class HeldWeightsEngine(HeldEngine, UpdatableEngine):
     """An engine that loads weights when the test lets it."""
+
+    weights_version = 0
 
     def __init__(self) -> None:
         super().__init__()
         self.features |= {"prefix_cache", "salt"}
-        self.weights_version = 0
         self.calls: list[str] = []
         self.may_load = asyncio.Event()
         self.may_load.set()
@@ -92,7 +93,7 @@ async def trial(
     make_process: MakeProcess, request: pytest.FixtureRequest, tmp_path: Path
 ) -> AsyncIterator[Trial]:
     (tmp_path / "v1").mkdir()
-    engine = UpdatableEngine()
+    engine = HeldWeightsEngine()
     yield await started(make_process, request.node.name, engine, tmp_path)
     await engine.stop(1.0)
 

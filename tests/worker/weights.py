@@ -1,15 +1,14 @@
-"""What every engine with weights that change must do: `UpdatableWeights` as tests."""
+"""What every engine with weights that change must do: `UpdatableEngine` as tests."""
 
 import asyncio
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
 from schemas.errors import EngineFailed, Invalid, Unavailable
 from schemas.events import UNKNOWN_WEIGHTS
 from services.tokenization.block_keys import weights_salt
-from services.worker.engine import Engine, EngineDelta, UpdatableWeights
+from services.worker.engine import EngineDelta, UpdatableEngine
 from tests.kit.engines import begun, cached_of, ids_of, rest, update, versions_of
 from tests.worker.conformance import Bench
 
@@ -17,22 +16,17 @@ QUIET_S = 0.3
 """How long no step may come of a paused engine."""
 
 
-class WeightsEngine(Engine, UpdatableWeights, Protocol):
-    """An engine with weights that change."""
-
-
 class WeightsConformance:
     """The suite. A subclass has a fixture `bench`, and a fixture `sources`: weights that can be
     loaded, and such as cannot."""
 
     @pytest.fixture
-    def engine(self, bench: Bench) -> WeightsEngine:
-        assert isinstance(bench.engine, UpdatableWeights)
-        engine: WeightsEngine = bench.engine
-        return engine
+    def engine(self, bench: Bench) -> UpdatableEngine:
+        assert isinstance(bench.engine, UpdatableEngine)
+        return bench.engine
 
     async def test_paused_engine_takes_turns_and_decodes_nothing(
-        self, bench: Bench, engine: WeightsEngine
+        self, bench: Bench, engine: UpdatableEngine
     ) -> None:
         early = asyncio.create_task(rest(await begun(bench.engine, bench.request(max_tokens=400))))
         await engine.pause(abort=False)
@@ -48,7 +42,7 @@ class WeightsConformance:
         await bench.idle()
 
     async def test_pause_can_end_all_turns_with_an_error_that_is_retried(
-        self, bench: Bench, engine: WeightsEngine
+        self, bench: Bench, engine: UpdatableEngine
     ) -> None:
         open_turns = [await begun(bench.engine, bench.request(max_tokens=2000)) for _ in range(2)]
         await engine.pause(abort=True)
@@ -60,7 +54,7 @@ class WeightsConformance:
         assert len(await bench.ids(bench.request(max_tokens=8))) == 8
 
     async def test_tokens_after_an_update_are_of_the_new_version(
-        self, bench: Bench, engine: WeightsEngine, sources: tuple[Path, Path]
+        self, bench: Bench, engine: UpdatableEngine, sources: tuple[Path, Path]
     ) -> None:
         """An engine that is sure only at the end says them then."""
         taken: list[EngineDelta] = []
@@ -79,7 +73,7 @@ class WeightsConformance:
         assert set(versions_of(deltas)) == {3}
 
     async def test_engine_stays_paused_after_an_update(
-        self, bench: Bench, engine: WeightsEngine, sources: tuple[Path, Path]
+        self, bench: Bench, engine: UpdatableEngine, sources: tuple[Path, Path]
     ) -> None:
         await engine.pause(abort=False)
         waiting = asyncio.create_task(bench.run(bench.request()))
@@ -92,7 +86,7 @@ class WeightsConformance:
             assert set(versions_of(await waiting)) == {2}
 
     async def test_failed_update_leaves_the_old_weights(
-        self, bench: Bench, engine: WeightsEngine, sources: tuple[Path, Path]
+        self, bench: Bench, engine: UpdatableEngine, sources: tuple[Path, Path]
     ) -> None:
         turn = await begun(bench.engine, bench.request(max_tokens=400))
         ids = await bench.ids(bench.request())
@@ -103,7 +97,7 @@ class WeightsConformance:
         assert await bench.ids(bench.request()) == ids
 
     async def test_prompt_finds_no_blocks_of_another_version(
-        self, bench: Bench, engine: WeightsEngine, sources: tuple[Path, Path]
+        self, bench: Bench, engine: UpdatableEngine, sources: tuple[Path, Path]
     ) -> None:
         if bench.info.block_tokens is None:
             pytest.skip("no prefix sharing")

@@ -20,6 +20,7 @@ from threading import Condition
 import msgspec
 from cachetools import cached
 from tokenizers import Tokenizer
+from typing_extensions import override
 
 from schemas.control import Load
 from schemas.errors import EngineFailed, Invalid, TurnwireError
@@ -40,14 +41,15 @@ from services.tokenization.model_files import (
 )
 from services.tokenization.tokenizer_files import load_tokenizer
 from services.worker.engine import (
-    FEATURES,
     EngineDelta,
     EngineInfo,
     EngineRequest,
     EngineSupport,
     Sink,
+    UpdatableEngine,
 )
 from services.worker.engines.support import EngineTurn, OpenTurns
+from services.worker.features import FEATURES
 from services.worker.kv.cached_blocks import CachedBlocks
 from turnwire_tools.script.output_source import OutputSource
 from turnwire_tools.script.player import Action, Playback, PlayDirective, Script, parse_file
@@ -78,8 +80,8 @@ class WeightsScript(msgspec.Struct):
     """Why the engine dies of them."""
 
 
-class ScriptEngine:
-    """`Engine` over written output."""
+class ScriptEngine(UpdatableEngine):
+    """An engine over written output."""
 
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
@@ -96,6 +98,7 @@ class ScriptEngine:
         self._vocabulary_size = 0
         self._weights = 0
 
+    @override
     async def start(self) -> EngineInfo:
         """Loads the tokenizer and the scripts. Raises OSError or ValueError where they cannot be
         read."""
@@ -135,6 +138,7 @@ class ScriptEngine:
         """Every feature, and why grammars and KV events are not among them."""
         return EngineSupport("1", FEATURES - LACKING.keys(), LACKING)
 
+    @override
     def open(self, request: EngineRequest, sink: Sink) -> EngineTurn:
         """Opens a turn, which plays from the next tick on."""
         keys = request.block_keys
@@ -182,6 +186,7 @@ class ScriptEngine:
         insort(self._waiting, (-priority, stream), key=itemgetter(0))
         self._admit()
 
+    @override
     def adapters(self) -> Sequence[str]:
         """Names of LoRA adapters (`engine_args.adapters`), which share no cache."""
         names: Sequence[str] = (self._config.engine_args or {}).get("adapters", ())
@@ -190,22 +195,26 @@ class ScriptEngine:
     # -- weights
 
     @property
+    @override
     def weights_version(self) -> int:
         """The version that decodes now."""
         return self._weights
 
+    @override
     async def pause(self, *, abort: bool) -> None:
         """Stops all steps and prefills."""
         self._steps.pause()
         if abort:
             self._turns.abort("the engine was paused")
 
+    @override
     async def resume(self, *, only_own: bool = False) -> None:
         """Steps again."""
         if self._steps.paused and not self._turns.over:
             self._steps.resume()
             self._admit()
 
+    @override
     async def update_weights(self, source: str, version: int) -> None:
         """Takes a directory as weights, which change nothing but the version. Its `script.json`, if
         it has one, is a `WeightsScript`."""
@@ -220,6 +229,7 @@ class ScriptEngine:
         for stream in self._running:
             stream.plain_until = 0
 
+    @override
     def load(self) -> Load:
         """Turns that play, and the simulated cache."""
         tokens = sum(stream.prompt_tokens + stream.pos for stream in self._running)
@@ -231,10 +241,11 @@ class ScriptEngine:
             kv_used=min(1.0, tokens / self._capacity),
         )
 
-    def healthy(self) -> bool:
-        """Whether nothing has failed."""
-        return self._turns.death is None
+    @override
+    def death(self) -> str | None:
+        return self._turns.death
 
+    @override
     async def stop(self, grace_s: float) -> None:
         """Ends all turns."""
         self._steps.stop()

@@ -20,7 +20,6 @@ from schemas.errors import Invalid
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import local_folder, read_facts, with_defaults
 from services.worker.engine import (
-    FEATURES,
     Engine,
     EngineDelta,
     EngineInfo,
@@ -36,6 +35,7 @@ from services.worker.engines.support import (
     load_failure,
     run_for,
 )
+from services.worker.features import FEATURES
 
 from .decoder import Decoder, EngineArgs, Turn
 
@@ -163,8 +163,8 @@ class LlamaCppEngine(Engine):
         return self._turns.load(slots, self._config.queue_limit, used)
 
     @override
-    def healthy(self) -> bool:
-        return self._turns.death is None
+    def death(self) -> str | None:
+        return self._turns.death
 
     @override
     async def stop(self, grace_s: float) -> None:

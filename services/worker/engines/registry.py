@@ -10,7 +10,7 @@ from services.runtime.config import WorkerConfig
 from services.runtime.config.loader import ConfigError
 from services.worker.engine import Engine
 
-MakeEngine: TypeAlias = Callable[[WorkerConfig], Engine]
+MakeEngine: TypeAlias = Callable[[WorkerConfig], object]
 GROUP = "turnwire.engines"
 BUILT_IN = {
     "llama-server": "services.worker.engines.remote.llama:LlamaServer",
@@ -74,5 +74,13 @@ def load_engine(name: str) -> MakeEngine:
 
 
 def open_engine(name: str, config: WorkerConfig) -> Engine:
-    """Makes the engine called `name` without starting it. Raises as `load_engine`."""
-    return load_engine(name)(config)
+    """Makes the engine called `name` without starting it. Raises as `load_engine`, and Invalid if
+    its class does not derive from `Engine`."""
+    engine = load_engine(name)(config)
+    if not isinstance(engine, Engine):
+        raise Invalid(
+            f"the {name} engine cannot be used: its class must derive from "
+            "services.worker.engine.Engine",
+            param="engine",
+        )
+    return engine

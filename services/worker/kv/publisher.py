@@ -15,10 +15,11 @@ from services.runtime.bus import Delivery
 from services.runtime.process import Process
 from services.runtime.requests import after_sending
 from services.tokenization.block_keys import TOKEN_ID_BYTES, KeyMemo, PromptKeys, pack
-from services.worker.engine import Engine, EngineInfo, KvEvent, KvEventSource
+from services.worker.engine import Engine, EngineInfo
 from services.worker.kv.blocks import KvBlockIndex
 from services.worker.kv.cached_blocks import extend_keys
 from services.worker.kv.judge import Prediction, PredictionJudge
+from services.worker.kv_events import KvEvent
 
 MAX_KEYS = 32768
 """Keys in one update; the others are sent in further ones."""
@@ -308,7 +309,7 @@ def open_publisher(process: Process, engine: Engine, info: EngineInfo, model: st
     if info.block_tokens is None or "prefix_cache" not in info.features:
         return NO_KV
     events = None
-    if isinstance(engine, KvEventSource) and "kv_events" in info.features:
+    if "kv_events" in info.features:
         events = engine.kv_events()
     index = KvBlockIndex(info.block_tokens, info.kv_tokens, info.recomputed_blocks)
     return KvPublisher(process, model, index, events)

@@ -14,9 +14,9 @@ from services.tokenization.block_keys import (
     image_word,
     with_images,
 )
-from services.worker.engine import BlocksRemoved, BlocksStored, CacheCleared, KvEvent
 from services.worker.kv.blocks import KvBlockIndex
 from services.worker.kv.cached_blocks import CachedBlocks, extend_keys
+from services.worker.kv_events import BlocksRemoved, BlocksStored, CacheCleared, KvEvent
 from tests.kit.every import for_rows
 
 SIZE = 4

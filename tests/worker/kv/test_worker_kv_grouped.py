@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from schemas.token_ids import pack_ids
 from services.tokenization.block_keys import block_keys
-from services.worker.engine import BlockHash, BlocksStored, LayerGroup
 from services.worker.engines.vllm.events import VllmKvTranslator
 from services.worker.kv.blocks import KvBlockIndex
 from services.worker.kv.grouped_blocks import GroupedBlocks
 from services.worker.kv.judge import MOST_WRONG, WATCHED_TURNS, PredictionJudge
+from services.worker.kv_events import BlockHash, BlocksStored, LayerGroup
 from tests.kit.every import for_rows
 from tests.worker.fake_hybrid import FULL, STATES, WINDOW, FakeGroup, FakeHybridCache
 

@@ -12,11 +12,12 @@ import msgspec
 import pytest
 
 from services.runtime.config import WorkerConfig
-from services.worker.engine import BlocksStored, EngineInfo
+from services.worker.engine import EngineInfo
 from services.worker.engines.registry import open_engine
 from services.worker.engines.remote import trials
 from services.worker.engines.remote.dialect import event_host
 from services.worker.engines.vllm.kv_reader import VllmKvReader
+from services.worker.kv_events import BlocksStored
 from tests.kit.engines import EMPTY_MODEL
 from tests.kit.waiting import LIMIT_S, eventually
 from tests.worker.fake_sglang_server import fake_sglang_server

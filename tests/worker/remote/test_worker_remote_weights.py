@@ -14,7 +14,7 @@ from schemas.control import EngineControl, EngineState
 from schemas.errors import EngineFailed, Invalid, Unavailable
 from schemas.events import UNKNOWN_WEIGHTS
 from services.runtime.config import WorkerConfig
-from services.worker.engine import EngineDelta, EngineDied, UpdatableWeights
+from services.worker.engine import EngineDelta, EngineDied, UpdatableEngine
 from services.worker.engines.registry import open_engine
 from services.worker.engines.remote import server_watch, server_weights
 from services.worker.weights import EngineControls
@@ -360,8 +360,8 @@ async def test_vllm_without_its_routes_says_what_it_needs(tmp_path: Path) -> Non
 
 def test_llama_server_has_no_such_weights(tmp_path: Path) -> None:
     config = WorkerConfig(model=str(tmp_path), engine_url="http://127.0.0.1:1")
-    assert not isinstance(open_engine("llama-server", config), UpdatableWeights)
-    assert isinstance(open_engine("vllm-server", config), UpdatableWeights)
+    assert not isinstance(open_engine("llama-server", config), UpdatableEngine)
+    assert isinstance(open_engine("vllm-server", config), UpdatableEngine)
 
 
 # -- experts

@@ -16,12 +16,13 @@ from schemas.conversation import OutputFormat
 from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
-from services.worker.engine import BlocksStored, CacheCleared, EngineDied, EngineInfo
+from services.worker.engine import EngineDied, EngineInfo
 from services.worker.engines import support
 from services.worker.engines.trtllm import engine as trtllm
 from services.worker.engines.trtllm import pollers, readings
 from services.worker.engines.trtllm.engine import TrtllmEngine
 from services.worker.engines.trtllm.pollers import KvEventQueue, LoopGuard
+from services.worker.kv_events import BlocksStored, CacheCleared
 from tests.kit.engines import EMPTY_MODEL, PROMPT, begun, request, rest, run
 from tests.kit.waiting import LIMIT_S, eventually
 from tests.worker.fake_tensorrt_llm import VERSIONS

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from services.worker.engine import BlocksRemoved, BlocksStored, CacheCleared
 from services.worker.engines.trtllm.events import TrtllmKvTranslator
+from services.worker.kv_events import BlocksRemoved, BlocksStored, CacheCleared
 
 
 def block(block_hash: int, tokens: list[Any], **more: Any) -> dict[str, Any]:

@@ -13,8 +13,9 @@ import pytest
 
 from schemas.errors import EngineFailed, Invalid
 from services.runtime.config import WorkerConfig
-from services.worker.engine import BlocksStored, EngineDied
+from services.worker.engine import EngineDied
 from services.worker.engines.vllm.engine import VllmEngine
+from services.worker.kv_events import BlocksStored
 from tests.kit.engines import EMPTY_MODEL, PROMPT, begun, request, run
 from tests.kit.waiting import LIMIT_S, eventually, until_gone
 

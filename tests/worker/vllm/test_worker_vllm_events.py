@@ -8,7 +8,9 @@ import pytest
 from schemas.events import PromptImage
 from schemas.token_ids import pack_ids
 from services.tokenization.block_keys import block_keys, with_images
-from services.worker.engine import (
+from services.worker.engines.vllm.events import VllmKvTranslator
+from services.worker.kv.blocks import KvBlockIndex
+from services.worker.kv_events import (
     BlocksOffloaded,
     BlocksRemoved,
     BlocksStored,
@@ -18,8 +20,6 @@ from services.worker.engine import (
     LayerGroup,
     OffloadedRemoved,
 )
-from services.worker.engines.vllm.events import VllmKvTranslator
-from services.worker.kv.blocks import KvBlockIndex
 from tests.worker.fake_vllm import stored
 
 BLOCK = 4

@@ -18,17 +18,12 @@ from schemas.errors import EngineFailed, Invalid
 from services.runtime.config import WorkerConfig, read_key
 from services.tokenization.model_files import ModelFacts, read_facts
 from services.worker.engine import (
-    FEATURES,
-    AdapterSource,
     Engine,
     EngineInfo,
     EngineRequest,
     EngineSupport,
-    ExplainsDeath,
-    KvEvent,
-    KvEventSource,
     Sink,
-    UpdatableWeights,
+    UpdatableEngine,
 )
 from services.worker.engines.remote.answer import AnswerJudge
 from services.worker.engines.remote.dialect import Dialect, ServerFacts, UpdatableServer
@@ -42,6 +37,8 @@ from services.worker.engines.remote.trials import Trials
 from services.worker.engines.remote.turn_stream import TurnStream
 from services.worker.engines.support import EngineTurn, OpenTurns, prompt_ids
 from services.worker.engines.vllm.kv_reader import VllmKvReader
+from services.worker.features import FEATURES
+from services.worker.kv_events import KvEvent
 
 START_S = 60.0
 """How long a start waits for a server that does not answer yet."""
@@ -54,7 +51,7 @@ _LONGEST_WINDOW = 1 << 20
 """Context window of a model and a server that name none."""
 
 
-class RemoteEngine(Engine, KvEventSource, AdapterSource, ExplainsDeath):
+class RemoteEngine(Engine):
     """An engine over one server."""
 
     def __init__(self, config: WorkerConfig, dialect: Dialect) -> None:
@@ -163,10 +160,6 @@ class RemoteEngine(Engine, KvEventSource, AdapterSource, ExplainsDeath):
         )
 
     @override
-    def healthy(self) -> bool:
-        return self._turns.death is None
-
-    @override
     def death(self) -> str | None:
         return self._turns.death
 
@@ -264,7 +257,7 @@ class RemoteEngine(Engine, KvEventSource, AdapterSource, ExplainsDeath):
         return self._images.with_placeholders(prompt, request.images)
 
 
-class UpdatableEngine(RemoteEngine, UpdatableWeights):
+class UpdatableServerEngine(RemoteEngine, UpdatableEngine):
     """An engine over a server with weights that can change."""
 
     def __init__(self, config: WorkerConfig, dialect: Dialect, server: UpdatableServer) -> None:
@@ -287,7 +280,7 @@ class UpdatableEngine(RemoteEngine, UpdatableWeights):
 
     @override
     async def update_weights(self, source: str, version: int) -> None:
-        """As `UpdatableWeights`. `source`: a path on the server's machine."""
+        """As `UpdatableEngine`. `source`: a path on the server's machine."""
         await self._weights.update(self._updatable, source, version)
 
     @override

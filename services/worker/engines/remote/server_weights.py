@@ -62,7 +62,7 @@ class ServerWeights:
         await self._goes_on.wait()
 
     async def pause(self, server: UpdatableServer, *, abort: bool) -> None:
-        """As `UpdatableWeights.pause`."""
+        """As `UpdatableEngine.pause`."""
         if self._following is None:
             raise Invalid(f"the inference server cannot be paused: it needs {server.weights_need}")
         was_paused = not self._goes_on.is_set()
@@ -82,7 +82,7 @@ class ServerWeights:
             raise EngineFailed(f"the inference server was not paused: {error}") from error
 
     async def resume(self, server: UpdatableServer, *, only_own: bool) -> None:
-        """As `UpdatableWeights.resume`."""
+        """As `UpdatableEngine.resume`."""
         try:
             if not (only_own and self._was_stopped_elsewhere):
                 await server.resume(self._http)
@@ -93,7 +93,7 @@ class ServerWeights:
         self._hold()
 
     async def update(self, server: UpdatableServer, source: str, version: int) -> None:
-        """As `UpdatableWeights.update_weights`."""
+        """As `UpdatableEngine.update_weights`."""
         await asyncio.to_thread(check_checkpoint, source, self._loaded[1])
         self._watch.is_loading = True
         try:

@@ -34,7 +34,7 @@ from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import ModelFacts, with_defaults
-from services.worker.engine import EngineDied, EngineRequest, sampling_values
+from services.worker.engine import EngineDied, EngineRequest
 from services.worker.engines.remote.dialect import (
     NO_EXPERTS,
     PAUSE_S,
@@ -55,10 +55,11 @@ from services.worker.engines.remote.dialect import (
     list_adapters,
     version_of,
 )
-from services.worker.engines.remote.engine import UpdatableEngine
+from services.worker.engines.remote.engine import UpdatableServerEngine
 from services.worker.engines.remote.http import Refused, ServerHttp
 from services.worker.engines.support import guided_arguments
 from services.worker.engines.vllm.requests import engine_priority
+from services.worker.features import sampling_values
 
 PATH = "/generate"
 OLDEST = (0, 5, 20)
@@ -429,7 +430,7 @@ class _SglangReader:
         return [_pair(chosen), *others[: self._top]]
 
 
-class SglangServer(UpdatableEngine):
+class SglangServer(UpdatableServerEngine):
     """The engine `sglang-server`."""
 
     def __init__(self, config: WorkerConfig) -> None:

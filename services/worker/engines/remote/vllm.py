@@ -39,7 +39,7 @@ from services.worker.engines.remote.dialect import (
     list_models,
     version_of,
 )
-from services.worker.engines.remote.engine import UpdatableEngine
+from services.worker.engines.remote.engine import UpdatableServerEngine
 from services.worker.engines.remote.http import Refused, ServerHttp, Unreachable
 from services.worker.engines.remote.images import data_url
 from services.worker.engines.support import guided_arguments
@@ -341,7 +341,7 @@ def _error(error: _Error) -> Exception:
     return EngineDied(message) if error.code >= 500 else Refused(error.code, error.message)
 
 
-class VllmServer(UpdatableEngine):
+class VllmServer(UpdatableServerEngine):
     """The engine `vllm-server`."""
 
     def __init__(self, config: WorkerConfig) -> None:

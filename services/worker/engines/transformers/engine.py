@@ -29,12 +29,10 @@ from schemas.errors import EngineFailed, Invalid, TurnwireError
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import with_defaults
 from services.worker.engine import (
-    Engine,
     EngineInfo,
     EngineRequest,
-    ExplainsDeath,
     Sink,
-    UpdatableWeights,
+    UpdatableEngine,
 )
 from services.worker.engines.support import (
     EngineTurn,
@@ -72,7 +70,7 @@ class _LibraryRequest:
     """The version that decoded the last token."""
 
 
-class TransformersEngine(Engine, ExplainsDeath, UpdatableWeights):
+class TransformersEngine(UpdatableEngine):
     """An engine over `ContinuousBatchingManager`."""
 
     explain = staticmethod(explain)
@@ -159,14 +157,10 @@ class TransformersEngine(Engine, ExplainsDeath, UpdatableWeights):
         return self._turns.load(self._config.slots, self._config.queue_limit, used)
 
     @override
-    def healthy(self) -> bool:
-        # Not `fatal_error`: it stays None after some of the library's deaths.
-        return self._turns.death is None and (
-            self._stopping or self._manager is None or self._manager.is_running()
-        )
-
-    @override
     def death(self) -> str | None:
+        if self._turns.death is None and self._manager is not None and not self._stopping:
+            # Not `fatal_error`: it stays None after some of the library's deaths.
+            return None if self._manager.is_running() else THREAD_ENDED
         return self._turns.death
 
     @override

@@ -12,10 +12,11 @@ from typing import Any
 import torch
 
 from schemas.conversation import Sampling
-from services.worker.engine import EngineRequest, required_features
+from services.worker.engine import EngineRequest
 from services.worker.engines.guide import NO_GUIDE, Guide, Guides
 from services.worker.engines.transformers.adapter import HOST_FEATURES
 from services.worker.engines.transformers.sampler import Column
+from services.worker.features import required_features
 
 
 class HostRow:

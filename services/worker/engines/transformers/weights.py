@@ -53,7 +53,7 @@ class RunningWeights:
         self._gate.open()
 
     async def update(self, source: str, version: int) -> None:
-        """Loads the checkpoint of a directory. Raises as `UpdatableWeights.update_weights`."""
+        """Loads the checkpoint of a directory. Raises as `UpdatableEngine.update_weights`."""
         model = self._manager.model
         try:
             pairs = await in_daemon_thread("transformers-read", read_weights, source, model)

@@ -29,14 +29,10 @@ from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import ModelFacts, read_facts
 from services.worker.engine import (
-    FEATURES,
     Engine,
     EngineInfo,
     EngineRequest,
     EngineSupport,
-    ExplainsDeath,
-    KvEvent,
-    KvEventSource,
     Sink,
 )
 from services.worker.engines.support import (
@@ -53,6 +49,8 @@ from services.worker.engines.trtllm.library import TrtllmLibrary, WorkerWindow
 from services.worker.engines.trtllm.pollers import LoopGuard
 from services.worker.engines.trtllm.readings import EngineReaders
 from services.worker.engines.trtllm.releases import known_release
+from services.worker.features import FEATURES
+from services.worker.kv_events import KvEvent
 
 WATCH_INTERVAL_S = 0.5
 ABORT_SHARE = 0.25
@@ -61,7 +59,7 @@ REFUSAL_TIMEOUT_S = 30.0
 GUARD_S = 60.0
 
 
-class TrtllmEngine(Engine, KvEventSource, ExplainsDeath):
+class TrtllmEngine(Engine):
     """An engine over `tensorrt_llm.LLM`."""
 
     def __init__(self, config: WorkerConfig) -> None:
@@ -219,10 +217,6 @@ class TrtllmEngine(Engine, KvEventSource, ExplainsDeath):
     def load(self) -> Load:
         config = self._config
         return self._turns.load(config.slots, config.queue_limit, self._readings.kv_used)
-
-    @override
-    def healthy(self) -> bool:
-        return self._turns.death is None
 
     @override
     def death(self) -> str | None:

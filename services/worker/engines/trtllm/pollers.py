@@ -12,7 +12,7 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterable, Callable
 from typing import Any, TypeAlias
 
-from services.worker.engine import CacheCleared, KvEvent
+from services.worker.kv_events import CacheCleared, KvEvent
 
 MAX_EVENTS = 65_536
 GUARD_INTERVAL_S = 1.0

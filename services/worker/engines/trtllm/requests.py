@@ -9,9 +9,10 @@ from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import with_defaults
-from services.worker.engine import SAMPLING_FIELDS, EngineDelta, EngineRequest, sampling_values
+from services.worker.engine import EngineDelta, EngineRequest
 from services.worker.engines.support import chosen_first
 from services.worker.engines.trtllm.releases import Release
+from services.worker.features import SAMPLING_FIELDS, sampling_values
 
 BLOCK_TOKENS = 32
 """TensorRT-LLM's default for `tokens_per_block`."""

@@ -20,15 +20,10 @@ from schemas.errors import EngineFailed, Invalid, TurnwireError
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import ModelFacts, read_facts
 from services.worker.engine import (
-    FEATURES,
-    AdapterSource,
     Engine,
     EngineInfo,
     EngineRequest,
     EngineSupport,
-    ExplainsDeath,
-    KvEvent,
-    KvEventSource,
     Sink,
 )
 from services.worker.engines.support import (
@@ -53,13 +48,15 @@ from services.worker.engines.vllm.requests import (
     publishes_events,
     sampling_arguments,
 )
+from services.worker.features import FEATURES
+from services.worker.kv_events import KvEvent
 
 STOP_SHARE = 0.5
 """Share of the time to stop in which vLLM's processes may end by themselves."""
 DEATH = "its process has ended; the log has vLLM's own error"
 
 
-class VllmEngine(Engine, KvEventSource, AdapterSource, ExplainsDeath):
+class VllmEngine(Engine):
     """An engine over `AsyncLLM`."""
 
     def __init__(self, config: WorkerConfig) -> None:
@@ -137,10 +134,6 @@ class VllmEngine(Engine, KvEventSource, AdapterSource, ExplainsDeath):
     @override
     def load(self) -> Load:
         return self._turns.load(self._info.slots, self._config.queue_limit, self._kv_used)
-
-    @override
-    def healthy(self) -> bool:
-        return self._turns.death is None
 
     @override
     def death(self) -> str | None:

@@ -10,8 +10,8 @@ from typing import Any
 
 from typing_extensions import override
 
-from services.worker.engine import BlocksStored, CacheUnpredictable, GroupStored, KvEvent
 from services.worker.engines.vllm.events import VllmKvTranslator
+from services.worker.kv_events import BlocksStored, CacheUnpredictable, GroupStored, KvEvent
 
 BUFFERED_BATCHES = 100_000
 """The number that vLLM itself keeps for a slow reader (`KVEventsConfig.hwm`)."""

@@ -13,8 +13,9 @@ from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import with_defaults
-from services.worker.engine import SAMPLING_FIELDS, EngineDelta, EngineRequest, sampling_values
+from services.worker.engine import EngineDelta, EngineRequest
 from services.worker.engines.support import chosen_first, guided_arguments
+from services.worker.features import SAMPLING_FIELDS, sampling_values
 
 PRIORITY_STEPS = 1000
 """Difference of vLLM's integer priorities for a difference of 1 between ours."""
