@@ -135,7 +135,7 @@ def _responses(body: bytes, *, counting: bool) -> Any:
     request = decode(body).with_references({"known": Raw(encode(message("user", "Hi.")))})
     ask = Responses().convert(request, {}, sealer=Sealer(), counting=counting)
     encode(stored_items(request, "t1"))
-    renderer = ask.renderer(AnswerInfo("t1", "req", ask.request.model, 1))
+    renderer = ask.renderer(AnswerInfo("t1", "req", ask.decoded.model, 1))
     rendered = renderer.start([Prepared(1, 1)]) + renderer.events(TURN)
     for number, payload in enumerate(payloads(rendered)):
         assert json.loads(payload)["sequence_number"] == number, payload

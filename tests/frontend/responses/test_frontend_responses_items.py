@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from schemas.conversation import Call, Media, Message, Part, Reasoning, Result, Text, ToolReference
 from schemas.errors import Invalid, NotFound
-from services.frontend.apis.responses.dialect import ConvertedRequest, Responses
+from services.frontend.apis.responses.dialect import Responses, ResponsesRequest
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.responses.request.compaction import COMPACTED, seal_summary
 from services.frontend.content.pdf_document import make_document
@@ -44,7 +44,7 @@ class Box:
 
 def ask(
     *items: Any, body: Json | None = None, stored: Any = None, **options: Any
-) -> ConvertedRequest:
+) -> ResponsesRequest:
     request = decode(json.dumps(responses(*items, **(body or {}))).encode())
     if stored is not None:
         request = request.with_references(stored)

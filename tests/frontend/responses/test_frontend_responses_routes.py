@@ -11,7 +11,7 @@ import pytest
 from schemas.conversation import Reasoning, Result
 from schemas.errors import ContextOverflow, ErrorInfo, ErrorKind
 from schemas.events import Failed
-from services.frontend.apis.responses.dialect import ConvertedRequest, Responses
+from services.frontend.apis.responses.dialect import Responses, ResponsesRequest
 from services.frontend.stored.record import StoredResponse
 from services.runtime.config import FrontendConfig
 from tests.frontend.responses.responses_client import ANSWER, Client, agent, keyed, said, types
@@ -273,7 +273,7 @@ async def test_large_request_and_long_chain_are_converted_in_a_thread(
     on_loop: list[bool] = []
     convert = Responses.convert
 
-    def watched(*args: Any, **options: Any) -> ConvertedRequest:
+    def watched(*args: Any, **options: Any) -> ResponsesRequest:
         on_loop.append(threading.current_thread() is threading.main_thread())
         return convert(*args, **options)
 

@@ -22,7 +22,7 @@ from services.frontend.apis.responses.request import conversation
 from services.frontend.apis.responses.request.body import (
     REASONING_SEALED,
     SOURCES,
-    ResponsesRequest,
+    DecodedRequest,
     decode,
 )
 from services.frontend.apis.responses.request.compaction import (
@@ -39,10 +39,10 @@ from services.frontend.turns.interfaces import AnswerInfo, Dialect
 from services.runtime.memo import Memo
 
 
-class ConvertedRequest(Struct, frozen=True):
+class ResponsesRequest(Struct, frozen=True):
     """A request with its conversation; it makes the renderer of its answer."""
 
-    request: ResponsesRequest
+    decoded: DecodedRequest
     conversation: Conversation
     notes: list[str]
     shape: ResponsesShape
@@ -63,11 +63,11 @@ class ConvertedRequest(Struct, frozen=True):
     @property
     def stream(self) -> bool:
         """Whether the answer is streamed; a compaction by POST /v1/responses/compact never is."""
-        return bool(self.request.body.stream) and self.user_messages is None
+        return bool(self.decoded.body.stream) and self.user_messages is None
 
-    def without_input(self) -> "ConvertedRequest":
+    def without_input(self) -> "ResponsesRequest":
         """Returns the request of a response that is not stored."""
-        return replace(self, request=self.request.without_input())
+        return replace(self, decoded=self.decoded.without_input())
 
     def renderer(self, answer: AnswerInfo) -> ResponsesStream:
         """Returns the renderer of a streamed answer, or of a compaction."""
@@ -92,20 +92,20 @@ class Responses(Dialect):
         self._tools: Memo[RequestTools] = Memo()
         self._echoes: Memo[Raw] = Memo()
 
-    def decode(self, data: bytes) -> ResponsesRequest:
+    def decode(self, data: bytes) -> DecodedRequest:
         """Decodes a request and remembers the echo of its tools. Raises Invalid."""
         return decode(data, self._echoes)
 
     def convert(
         self,
-        request: ResponsesRequest,
+        decoded: DecodedRequest,
         headers: Headers,
         history: Sequence[Raw] = (),
         *,
         sealer: TextSealer | None = None,
         counting: bool = False,
         compacting: bool = False,
-    ) -> ConvertedRequest:
+    ) -> ResponsesRequest:
         """Converts a request to a conversation. Raises Invalid; NotFound for a reference that was
         not resolved.
 
@@ -115,11 +115,11 @@ class Responses(Dialect):
                 `compaction_trigger` or `compacting` is set.
             counting: only the size of the prompt is needed.
         """
-        body = request.body
+        body = decoded.body
         tools = RequestTools.read(body.tools or [], self._tools, self._served)
-        if request.references:
-            raise not_found("Item", request.references[0], "input")
-        compacting = ends_in_trigger(request) or compacting
+        if decoded.references:
+            raise not_found("Item", decoded.references[0], "input")
+        compacting = ends_in_trigger(decoded) or compacting
         if compacting and sealer is None and not counting:
             raise Invalid(
                 "This server cannot compact: it has no key to seal with.",
@@ -128,31 +128,31 @@ class Responses(Dialect):
             )
 
         items = ItemReader(tools, sealer, pairing=not counting)
-        items.read(request, history)
-        built = conversation.build(request, headers, tools, items)
+        items.read(decoded, history)
+        built = conversation.build(decoded, headers, tools, items)
         if compacting:
             built = request_summary(built)
 
         notes = [*tools.dropped, *items.notes, *_ignored(body)]
-        return ConvertedRequest(
-            request,
+        return ResponsesRequest(
+            decoded,
             built,
             notes,
-            _shape(request, tools, built, compacted=items.compacted),
+            _shape(decoded, tools, built, compacted=items.compacted),
             may_shorten=body.truncation == "auto",
             sealer=sealer if compacting else None,
         )
 
-    def parse(self, body: bytes, headers: Headers) -> ConvertedRequest:
+    def parse(self, body: bytes, headers: Headers) -> ResponsesRequest:
         """Converts a request without a store, as tests and benchmarks do; the server's requests go
         through `Intake`.
 
         Raises Invalid.
         """
-        request = self.decode(body)
-        if request.body.previous_response_id is not None:
-            raise previous_not_found(request.body.previous_response_id)
-        return self.convert(request, headers)
+        decoded = self.decode(body)
+        if decoded.body.previous_response_id is not None:
+            raise previous_not_found(decoded.body.previous_response_id)
+        return self.convert(decoded, headers)
 
 
 def _ignored(body: wire.ResponsesBody) -> list[str]:
@@ -166,18 +166,18 @@ def _ignored(body: wire.ResponsesBody) -> list[str]:
 
 
 def _shape(
-    request: ResponsesRequest, tools: RequestTools, built: Conversation, *, compacted: bool
+    decoded: DecodedRequest, tools: RequestTools, built: Conversation, *, compacted: bool
 ) -> ResponsesShape:
-    include = request.body.include or ()
+    include = decoded.body.include or ()
     return ResponsesShape(
         names=tools.names,
         namespaces=tools.namespaces,
-        echo=request.echo,
+        echo=decoded.echo,
         sealed=REASONING_SEALED in include,
-        summary=request.reasoning.summary not in (None, "none"),
+        summary=decoded.reasoning.summary not in (None, "none"),
         sources=SOURCES in include,
         logprobs=built.sampling.logprobs is not None,
-        prefill=request.prefill,
-        compared=request.comparison is not None,
+        prompt_only=decoded.prompt_only,
+        compared=decoded.comparison is not None,
         compacted=compacted,
     )

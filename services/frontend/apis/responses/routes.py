@@ -9,7 +9,7 @@ from schemas.errors import Invalid, TurnwireError
 from services.frontend.apis.responses import wire, wire_answers, wire_events
 from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.responses.errors import FORMAT, not_found
-from services.frontend.apis.responses.request.body import ResponsesRequest
+from services.frontend.apis.responses.request.body import DecodedRequest
 from services.frontend.apis.responses.state.background import Background, Job
 from services.frontend.apis.responses.state.expand import chain_items
 from services.frontend.apis.responses.state.follow import send_events, stored_events, wait_for_end
@@ -83,18 +83,18 @@ class ResponsesRoutes:
 
     async def create(self, http: web.Request) -> web.StreamResponse:
         """`POST /v1/responses`: a response, as a document, as a stream, or in the background."""
-        request = await self._decode(http)
-        if request.body.background:
-            return await self._create_in_background(http, request)
+        decoded = await self._decode(http)
+        if decoded.body.background:
+            return await self._create_in_background(http, decoded)
 
         async with http_answer(self._turns, http, self._dialect) as answer:
-            accepted = await self._intake.accept(request, http.headers, answer.model)
-            if request.store:
+            accepted = await self._intake.accept(decoded, http.headers, answer.model)
+            if decoded.store:
                 return await self._send_stored(answer, accepted)
 
-            converted = accepted.converted.without_input()
-            del request, accepted  # their items keep the bytes of the whole request in memory
-            return await answer.respond(converted)
+            request = accepted.request.without_input()
+            del decoded, accepted  # their items keep the bytes of the whole request in memory
+            return await answer.respond(request)
 
     async def connect(self, http: web.Request) -> web.StreamResponse:
         """`GET /v1/responses`: a WebSocket for many responses."""
@@ -102,21 +102,21 @@ class ResponsesRoutes:
 
     async def compact(self, http: web.Request) -> web.StreamResponse:
         """`POST /v1/responses/compact`: a conversation's user messages and one sealed summary."""
-        request = await self._decode(http)
-        if request.body.input is None:
-            request.body.input = []  # optional here: an empty conversation is compacted too
+        decoded = await self._decode(http)
+        if decoded.body.input is None:
+            decoded.body.input = []  # optional here: an empty conversation is compacted too
 
         async with http_answer(self._turns, http, self._dialect) as answer:
-            converted = await self._intake.compact(request, http.headers, answer.model)
-            return await answer.respond(converted)
+            request = await self._intake.compact(decoded, http.headers, answer.model)
+            return await answer.respond(request)
 
     async def input_tokens(self, http: web.Request) -> web.Response:
         """`POST /v1/responses/input_tokens`: the exact size of a request's prompt."""
         context = http[REQUEST_CONTEXT]
         context.caller.limiter.count()
-        request = await self._decode(http)
+        decoded = await self._decode(http)
         model = ModelAccess(self._turns, context)
-        conversation = await self._intake.prompt(request, http.headers, model)
+        conversation = await self._intake.prompt(decoded, http.headers, model)
 
         tokens = await model.count_for_client(conversation)
         return json_response(wire_answers.ResponsesTokens(input_tokens=tokens))
@@ -183,7 +183,7 @@ class ResponsesRoutes:
                 before = await chain_items(self._store, record.previous, record.tenant)
         return json_response(list_page([*before, *record.input], *page))
 
-    async def _decode(self, http: web.Request) -> ResponsesRequest:
+    async def _decode(self, http: web.Request) -> DecodedRequest:
         try:
             return await read_request(
                 http, self._turns.config.max_body_bytes, lambda body, _: self._dialect.decode(body)
@@ -196,34 +196,34 @@ class ResponsesRoutes:
         self, answer: HttpAnswer, accepted: AcceptedRequest
     ) -> web.StreamResponse:
         """Sends an answer that is stored before the client gets its end."""
-        converted = accepted.converted
-        if converted.stream:
+        request = accepted.request
+        if request.stream:
             log = self._turns.log
             return await answer.stream(
-                converted,
-                lambda info: StoredStream(converted.renderer(info), accepted, self._store, log),
+                request,
+                lambda info: StoredStream(request.renderer(info), accepted, self._store, log),
             )
-        collector = await answer.collect(converted, converted.collector)
+        collector = await answer.collect(request, request.collector)
         document = collector.body()
         self._store.put(accepted.record(collector.stream))
         return encoded_response(document)
 
     async def _create_in_background(
-        self, http: web.Request, request: ResponsesRequest
+        self, http: web.Request, decoded: DecodedRequest
     ) -> web.StreamResponse:
         """Starts a response that the client polls or follows."""
         context = http[REQUEST_CONTEXT]
         model = ModelAccess(self._turns, context)
         with ExitStack() as open_request:
             open_request.enter_context(context.open_request())
-            accepted = await self._intake.accept(request, http.headers, model)
+            accepted = await self._intake.accept(decoded, http.headers, model)
             # A request that must be refused is refused now. The job admits it again when its time
             # has come, because rights and stored images may have changed while it waited.
-            await model.admit(accepted.converted.conversation)
-            await model.report(accepted.converted)
+            await model.admit(accepted.request.conversation)
+            await model.report(accepted.request)
 
             job = self._background.start(accepted, model, open_request)
-        if request.body.stream:
+        if decoded.body.stream:
             return await send_events(http, job.follow(-1), self._turns.config)
         return json_response(job.document())
 

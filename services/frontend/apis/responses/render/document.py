@@ -95,9 +95,9 @@ class ResponseState:
         ]
 
     def cut_by(self, finish: Finish) -> bool:
-        """Whether a limit ended the turn early. A prefill, which generates nothing, is not cut."""
+        """Whether a limit ended the turn early. A turn that generates nothing is not cut."""
         at_limit = finish.reason in (FinishReason.LENGTH, FinishReason.CONTEXT)
-        return at_limit and not self.shape.prefill
+        return at_limit and not self.shape.prompt_only
 
     def finish(self, usage: Usage, *, cut: bool) -> None:
         """Ends the Response of a finished turn. `cut`: a limit ended it early.

@@ -42,7 +42,7 @@ class ResponsesShape(Struct, frozen=True):
     sources: bool = False
     """Web searches carry the URLs that they found."""
     logprobs: bool = False
-    prefill: bool = False
+    prompt_only: bool = False
     """Nothing is generated, and an answer without output is complete."""
     compared: bool = False
     """The prompt is compared with another response's."""

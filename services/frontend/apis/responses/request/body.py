@@ -37,8 +37,8 @@ _MOVED = {
 S = TypeVar("S", wire.ResponsesReasoning, wire.TextConfig, wire.CacheOptions)
 
 
-class ResponsesRequest(Struct, frozen=True):
-    """A request as the client sent it, with every check that needs no history."""
+class DecodedRequest(Struct, frozen=True):
+    """A decoded request, with every check that needs no history."""
 
     body: wire.ResponsesBody
     items: list[Raw]
@@ -49,7 +49,7 @@ class ResponsesRequest(Struct, frozen=True):
     text: wire.TextConfig
     echo: dict[str, Any]
     """The members of a Response object that repeat the request."""
-    prefill: bool
+    prompt_only: bool
     """Only compute the prompt, generate nothing (`generate: false`,
     `prompt_cache_options.prewarm`)."""
     cache_ttl: str | None = None
@@ -73,11 +73,11 @@ class ResponsesRequest(Struct, frozen=True):
         ids = [reference_of(kind) for kind in self.kinds]
         return [id for id in ids if id is not None]
 
-    def with_items(self, items: list[Raw]) -> "ResponsesRequest":
+    def with_items(self, items: list[Raw]) -> "DecodedRequest":
         """Returns the request with other input items. Raises Invalid."""
         return replace(self, items=items, kinds=item_kinds(items, "input"))
 
-    def with_references(self, stored: Mapping[str, Raw]) -> "ResponsesRequest":
+    def with_references(self, stored: Mapping[str, Raw]) -> "DecodedRequest":
         """Returns the request with stored items in place of the references to them. Raises
         NotFound."""
         items = [*self.items]
@@ -90,7 +90,7 @@ class ResponsesRequest(Struct, frozen=True):
             items[index] = stored[id]
         return self.with_items(items)
 
-    def without_input(self) -> "ResponsesRequest":
+    def without_input(self) -> "DecodedRequest":
         """Returns the part that rendering the answer needs: the items would keep the bytes of the
         whole request in memory."""
         body = wire.ResponsesBody(
@@ -99,7 +99,7 @@ class ResponsesRequest(Struct, frozen=True):
         return replace(self, body=body, items=[], kinds=[])
 
 
-def decode(data: bytes, memo: Memo[Raw] | None = None) -> ResponsesRequest:
+def decode(data: bytes, memo: Memo[Raw] | None = None) -> DecodedRequest:
     """Decodes a request. Raises Invalid in the native wording. `memo` remembers the echo of
     tools."""
     body = decode_body(_decode, data, explain)
@@ -109,14 +109,14 @@ def decode(data: bytes, memo: Memo[Raw] | None = None) -> ResponsesRequest:
     reasoning.summary = reasoning.summary or reasoning.generate_summary
     text = _settings(wire.TextConfig, body.text, "text")
     cache = _settings(wire.CacheOptions, body.prompt_cache_options, "prompt_cache_options")
-    return ResponsesRequest(
+    return DecodedRequest(
         body=body,
         items=items,
         kinds=item_kinds(items, "input"),
         reasoning=reasoning,
         text=text,
         echo=echo_of(body, reasoning, text, Memo() if memo is None else memo),
-        prefill=body.generate is False or bool(cache.prewarm),
+        prompt_only=body.generate is False or bool(cache.prewarm),
         cache_ttl=cache.ttl,
         comparison=cache.comparison_response_id,
     )

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.request.body import ResponsesRequest
+from services.frontend.apis.responses.request.body import DecodedRequest
 
 TRIGGER = "compaction_trigger"
 COMPACTED = "The conversation before this point was compacted. Summary of it:\n\n"
@@ -26,16 +26,16 @@ class TextSealer(Protocol):
         """The text; None for a blob that is foreign, damaged or made with another key."""
 
 
-def ends_in_trigger(request: ResponsesRequest) -> bool:
+def ends_in_trigger(decoded: DecodedRequest) -> bool:
     """Whether the last item is a compaction trigger. Raises Invalid for one in another place."""
-    for index, kind in enumerate(request.kinds[:-1]):
+    for index, kind in enumerate(decoded.kinds[:-1]):
         if kind.type == TRIGGER:
             raise Invalid(
                 "A compaction_trigger must be the last item.",
                 param=f"input[{index}]",
                 code="invalid_value",
             )
-    return bool(request.kinds) and request.kinds[-1].type == TRIGGER
+    return bool(decoded.kinds) and decoded.kinds[-1].type == TRIGGER
 
 
 def seal_summary(sealer: TextSealer, summary: str) -> str:

@@ -15,7 +15,7 @@ from schemas.conversation import (
 )
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.request.body import LOGPROBS, ResponsesRequest
+from services.frontend.apis.responses.request.body import LOGPROBS, DecodedRequest
 from services.frontend.apis.responses.request.items import ItemReader
 from services.frontend.apis.responses.request.members import convert
 from services.frontend.apis.responses.request.tool_choice import choice_of
@@ -30,45 +30,45 @@ _HISTORY: dict[str | None, Any] = {"all_turns": "keep", "current_turn": "drop"}
 
 
 def build(
-    request: ResponsesRequest, headers: Headers, tools: RequestTools, items: ItemReader
+    decoded: DecodedRequest, headers: Headers, tools: RequestTools, items: ItemReader
 ) -> Conversation:
     """Builds the conversation from the items that `items` has read. Raises Invalid."""
-    body = request.body
-    if not items.messages and not body.instructions and request.model and body.input is None:
+    body = decoded.body
+    if not items.messages and not body.instructions and decoded.model and body.input is None:
         raise missing_parameter("input")
-    reasoning = _reasoning(request, items)
-    text = _text(request, items)
+    reasoning = _reasoning(decoded, items)
+    text = _text(decoded, items)
     conversation = Conversation(
-        request.model,
+        decoded.model,
         items.messages or [Message("user", [])],
-        system=_system(request, tools),
-        tools=_specs(request, tools),
-        tool_choice=choice_of(request, tools),
+        system=_system(decoded, tools),
+        tools=_specs(decoded, tools),
+        tool_choice=choice_of(decoded, tools),
         thinking=_thinking(reasoning),
-        sampling=_sampling(request),
+        sampling=_sampling(decoded),
         format=_format(text),
         template_kwargs=body.chat_template_kwargs or {},
         verbosity=text.verbosity,
         hints=hints(
-            body.nvext, priority=body.priority, cache_salt=body.cache_salt, ttl=request.cache_ttl
+            body.nvext, priority=body.priority, cache_salt=body.cache_salt, ttl=decoded.cache_ttl
         ),
         prefill=False,
     )
-    compare = _compared_turn(request)
+    compare = _compared_turn(decoded)
     return with_client(conversation, headers, body.prompt_cache_key, compare=compare)
 
 
-def _system(request: ResponsesRequest, tools: RequestTools) -> list[Text]:
+def _system(decoded: DecodedRequest, tools: RequestTools) -> list[Text]:
     texts = missing_tools(tools.dropped)
-    if request.body.instructions:
-        return [Text(request.body.instructions), *texts]
+    if decoded.body.instructions:
+        return [Text(decoded.body.instructions), *texts]
     return texts
 
 
-def _specs(request: ResponsesRequest, tools: RequestTools) -> list[ToolSpec]:
+def _specs(decoded: DecodedRequest, tools: RequestTools) -> list[ToolSpec]:
     """The tools; `max_tool_calls` limits those that this server runs."""
     specs = tools.final_specs()
-    limit = request.body.max_tool_calls
+    limit = decoded.body.max_tool_calls
     if limit is None:
         return specs
     return [_limited(spec, limit) for spec in specs]
@@ -80,17 +80,17 @@ def _limited(spec: ToolSpec, calls: int) -> ToolSpec:
     return replace(spec, hosted=replace(spec.hosted, max_uses=calls))
 
 
-def _compared_turn(request: ResponsesRequest) -> str:
+def _compared_turn(decoded: DecodedRequest) -> str:
     """The id of the turn that the prompt is compared with; "" for none."""
-    if request.comparison is None:
+    if decoded.comparison is None:
         return ""
     # An empty id would mean that there is nothing to compare with; no turn has the id `resp_`.
-    return request.comparison.removeprefix("resp_") or "resp_"
+    return decoded.comparison.removeprefix("resp_") or "resp_"
 
 
-def _reasoning(request: ResponsesRequest, items: ItemReader) -> wire.ResponsesReasoning:
+def _reasoning(decoded: DecodedRequest, items: ItemReader) -> wire.ResponsesReasoning:
     """The reasoning settings, with the changes of a configuration update."""
-    settings = request.reasoning
+    settings = decoded.reasoning
     if not is_set(items.reasoning):
         return settings
     update = convert(wire.ResponsesReasoning, items.reasoning, "input.reasoning")
@@ -98,9 +98,9 @@ def _reasoning(request: ResponsesRequest, items: ItemReader) -> wire.ResponsesRe
     return replace(settings, effort=update.effort or settings.effort, max_tokens=limit)
 
 
-def _text(request: ResponsesRequest, items: ItemReader) -> wire.TextConfig:
+def _text(decoded: DecodedRequest, items: ItemReader) -> wire.TextConfig:
     """The text settings, with the changes of a configuration update."""
-    settings = request.text
+    settings = decoded.text
     if not is_set(items.text):
         return settings
     update = convert(wire.TextConfig, items.text, "input.text")
@@ -118,12 +118,12 @@ def _thinking(settings: wire.ResponsesReasoning) -> Thinking:
     return Thinking("enabled", budget, effort, history=history)
 
 
-def _sampling(request: ResponsesRequest) -> Sampling:
-    body = request.body
+def _sampling(decoded: DecodedRequest) -> Sampling:
+    body = decoded.body
     stop = body.stop
     return sampling_of(
         body,
-        max_tokens=0 if request.prefill else body.max_output_tokens,
+        max_tokens=0 if decoded.prompt_only else body.max_output_tokens,
         logprobs=_logprobs(body),
         stop=[stop] if isinstance(stop, str) else stop,
         stop_token_ids=body.stop_token_ids,

@@ -7,7 +7,7 @@ from msgspec import Raw
 from schemas.conversation import Media, Message, Text
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.request import content
-from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest, item_kinds
+from services.frontend.apis.responses.request.body import MESSAGE, DecodedRequest, item_kinds
 from services.frontend.apis.responses.request.calls import ToolCallReader
 from services.frontend.apis.responses.request.compaction import COMPACTED, TextSealer, open_summary
 from services.frontend.apis.responses.request.content import AS_TEXT, IGNORED, hosted_text
@@ -46,13 +46,13 @@ class ItemReader:
         """The messages, once everything was read."""
         return self._history.messages
 
-    def read(self, request: ResponsesRequest, history: Sequence[Raw]) -> None:
+    def read(self, decoded: DecodedRequest, history: Sequence[Raw]) -> None:
         """Reads the items of the responses that a request continues, then its own. Raises
         Invalid."""
         # Outputs of earlier requests were accepted when they came; the store gave them ids.
         self._read_items(history, item_kinds(history, "history"), "history")
         self._history.pair(self._pairing)
-        self._read_items(request.items, request.kinds, "input")
+        self._read_items(decoded.items, decoded.kinds, "input")
         self._history.close()
 
     def _read_items(

@@ -6,7 +6,7 @@ from typing import Any
 from schemas.conversation import ToolChoice
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.request.body import ResponsesRequest
+from services.frontend.apis.responses.request.body import DecodedRequest
 from services.frontend.apis.responses.request.members import convert
 from services.frontend.apis.responses.request.tool_specs import WEB_SEARCH, WEB_SEARCH_TYPES
 from services.frontend.apis.responses.request.tools import RequestTools, ToolName
@@ -22,9 +22,9 @@ _NAMED = ("function", "custom")
 """Types of tools that have a name of their own."""
 
 
-def choice_of(request: ResponsesRequest, tools: RequestTools) -> ToolChoice:
+def choice_of(decoded: DecodedRequest, tools: RequestTools) -> ToolChoice:
     """The request's `tool_choice`. Raises Invalid where it cannot be met."""
-    body = request.body
+    body = decoded.body
     parallel = body.parallel_tool_calls is not False
     if not is_set(body.tool_choice):
         return ToolChoice(parallel=parallel)

@@ -13,9 +13,9 @@ from msgspec import Raw
 from schemas.conversation import Conversation
 from schemas.errors import raised
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.dialect import ConvertedRequest, Responses
+from services.frontend.apis.responses.dialect import Responses, ResponsesRequest
 from services.frontend.apis.responses.render.document import ResponseState
-from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest, item_kinds
+from services.frontend.apis.responses.request.body import MESSAGE, DecodedRequest, item_kinds
 from services.frontend.turns.compaction import write_summary
 from services.frontend.turns.turn_service import ModelAccess
 
@@ -24,25 +24,25 @@ _INSTRUCTORS = ("system", "developer")
 
 
 async def exceeds_threshold(
-    request: ResponsesRequest, conversation: Conversation, model: ModelAccess
+    decoded: DecodedRequest, conversation: Conversation, model: ModelAccess
 ) -> bool:
     """Whether a conversation is to be compacted. Raises TurnwireError if its prompt cannot be
     counted."""
-    edits = request.body.context_management or ()
+    edits = decoded.body.context_management or ()
     threshold = next((edit.compact_threshold for edit in edits), None)
-    if threshold is None or request.prefill:
+    if threshold is None or decoded.prompt_only:
         return False
     return await model.count(conversation) >= threshold
 
 
-async def summarize(converted: ConvertedRequest, model: ModelAccess) -> ResponseState:
+async def summarize(request: ResponsesRequest, model: ModelAccess) -> ResponseState:
     """Has the summary of a conversation written, and returns the response that consists of it. The
     caller pays for the tokens. Raises TurnwireError.
 
-    `converted`: one that requests a summary.
+    `request`: one that requests a summary.
     """
-    stream = converted.renderer(model.answer_info(model.name_for(converted.conversation)))
-    stream.events(await write_summary(converted.conversation, model, Responses.name))
+    stream = request.renderer(model.answer_info(model.name_for(request.conversation)))
+    stream.events(await write_summary(request.conversation, model, Responses.name))
     if stream.state.failure is not None:
         raise raised(stream.state.failure)
     return stream.state

@@ -1,15 +1,13 @@
 """Reads what a request refers to from the store: the items of the responses that it continues, and
 single items in its input."""
 
-from dataclasses import dataclass
 from itertools import chain
 
 from msgspec import Raw
 
 from schemas.errors import Invalid
 from services.frontend.apis.responses.errors import previous_not_found
-from services.frontend.apis.responses.request.body import ResponsesRequest
-from services.frontend.http.bodies import is_large
+from services.frontend.apis.responses.request.body import DecodedRequest
 from services.frontend.stored.record import StoredResponse, raw_size
 from services.frontend.stored.store import MemoryStore
 
@@ -17,32 +15,23 @@ MAX_CHAIN = 10_000
 """The most responses in one chain. Agents create one for each tool call."""
 
 
-@dataclass(frozen=True)
-class ExpandedRequest:
-    """A request with everything that it refers to."""
-
-    request: ResponsesRequest
-    """The request with stored items in place of the references to them."""
-    history: list[Raw]
-    """The items of the responses that it continues."""
-    is_large: bool
-    """Whether it is converted in a thread."""
-
-
 async def expand(
-    request: ResponsesRequest, store: MemoryStore, tenant: str | None
-) -> ExpandedRequest:
+    decoded: DecodedRequest, store: MemoryStore, tenant: str | None
+) -> tuple[DecodedRequest, list[Raw]]:
     """Reads what a request refers to. Raises NotFound for an item that is not stored, and as
-    `chain_items`."""
+    `chain_items`.
+
+    Returns the request with stored items in place of the references to them, and the items of the
+    responses that it continues.
+    """
     history: list[Raw] = []
-    previous = request.body.previous_response_id
+    previous = decoded.body.previous_response_id
     if previous is not None:
         history = await chain_items(store, previous, tenant)
-    if request.references:
-        stored = await store.items(set(request.references), tenant)
-        request = request.with_references(stored)
-    large = is_large(*history, *request.items, *(request.body.tools or ()))
-    return ExpandedRequest(request, history, large)
+    if decoded.references:
+        stored = await store.items(set(decoded.references), tenant)
+        decoded = decoded.with_references(stored)
+    return decoded, history
 
 
 async def chain_items(store: MemoryStore, previous: str, tenant: str | None) -> list[Raw]:

@@ -8,7 +8,7 @@ from msgspec import Raw
 
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire, wire_answers
-from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest
+from services.frontend.apis.responses.request.body import MESSAGE, DecodedRequest
 from services.frontend.apis.shared.openai.wording import invalid_value, out_of_range
 from services.frontend.stored.record import item_id
 
@@ -46,13 +46,13 @@ _PART_DEFAULTS: dict[bytes, tuple[str, Any]] = {
 }
 
 
-def stored_items(request: ResponsesRequest, turn: str) -> list[Raw]:
+def stored_items(decoded: DecodedRequest, turn: str) -> list[Raw]:
     """The request's own input, item by item, for GET …/input_items and for the turns that follow.
 
     Everything that the client sent is kept. Members that the SDK's strict types require are added:
     an id made from the turn's id, a type, a message's text as a part, a status.
     """
-    pairs = zip(request.items, request.kinds, strict=True)
+    pairs = zip(decoded.items, decoded.kinds, strict=True)
     return [
         _stored_item(item, kind, f"{turn}i{index:03d}") for index, (item, kind) in enumerate(pairs)
     ]

@@ -2,21 +2,23 @@
 conversation if necessary."""
 
 import asyncio
+from collections.abc import Sequence
+from functools import partial
 
 from msgspec import Raw
 from msgspec.structs import replace
 
 from schemas.conversation import Conversation
 from schemas.events import Usage
-from services.frontend.apis.responses.dialect import ConvertedRequest, Responses
-from services.frontend.apis.responses.request.body import ResponsesRequest
+from services.frontend.apis.responses.dialect import Responses, ResponsesRequest
+from services.frontend.apis.responses.request.body import DecodedRequest
 from services.frontend.apis.responses.state.compaction import (
     exceeds_threshold,
     instructions,
     summarize,
     user_messages,
 )
-from services.frontend.apis.responses.state.expand import ExpandedRequest, expand
+from services.frontend.apis.responses.state.expand import expand
 from services.frontend.apis.responses.state.input_items import stored_items
 from services.frontend.apis.responses.state.recording import AcceptedRequest, InputItems
 from services.frontend.apis.responses.state.sealing import Sealers
@@ -39,7 +41,7 @@ class Intake:
 
     async def accept(
         self,
-        request: ResponsesRequest,
+        decoded: DecodedRequest,
         headers: Headers,
         model: ModelAccess,
         *,
@@ -52,85 +54,86 @@ class Intake:
         """
         context = model.context
         store = self.store if store is None else store
-        expanded = await expand(request, store, context.owner)
-        converted = await self._convert(expanded, headers, model)
+        decoded, history = await expand(decoded, store, context.owner)
+        request = await self._convert(decoded, history, headers, model)
 
-        input_items = InputItems(expanded.request, context.id)
-        if expanded.is_large and request.store:
+        input_items = InputItems(decoded, context.id)
+        if decoded.store and _takes_long(decoded, history):
             await asyncio.to_thread(input_items.read)
 
         compacted: list[Raw] | None = None
-        if converted.sealer is not None:  # the answer is a summary
-            compacted = instructions([*expanded.history, *input_items.read()])
-        elif await exceeds_threshold(expanded.request, converted.conversation, model):
-            items = [*expanded.history, *input_items.read()]
-            compacted, converted = await self._compact_before(converted, items, headers, model)
-        return AcceptedRequest(converted, context.id, context.owner, input_items, compacted)
+        if request.sealer is not None:  # the answer is a summary
+            compacted = instructions([*history, *input_items.read()])
+        elif await exceeds_threshold(decoded, request.conversation, model):
+            items = [*history, *input_items.read()]
+            compacted, request = await self._compact_before(request, items, headers, model)
+        return AcceptedRequest(request, context.id, context.owner, input_items, compacted)
 
     async def compact(
-        self, request: ResponsesRequest, headers: Headers, model: ModelAccess
-    ) -> ConvertedRequest:
+        self, decoded: DecodedRequest, headers: Headers, model: ModelAccess
+    ) -> ResponsesRequest:
         """Converts a request for the summary of its conversation. Raises as `accept`."""
         context = model.context
-        expanded = await expand(request, self.store, context.owner)
-        converted = await self._convert(expanded, headers, model, compacting=True)
+        decoded, history = await expand(decoded, self.store, context.owner)
+        request = await self._convert(decoded, history, headers, model, compacting=True)
 
-        input_items = await run_in_thread_if(
-            expanded.is_large, stored_items, expanded.request, context.id
-        )
-        items = [*expanded.history, *input_items]
-        return replace(converted, user_messages=user_messages(items))
+        takes_long = _takes_long(decoded, history)
+        input_items = await run_in_thread_if(takes_long, stored_items, decoded, context.id)
+        items = [*history, *input_items]
+        return replace(request, user_messages=user_messages(items))
 
     async def prompt(
-        self, request: ResponsesRequest, headers: Headers, model: ModelAccess
+        self, decoded: DecodedRequest, headers: Headers, model: ModelAccess
     ) -> Conversation:
         """The conversation of a request for counting. Raises as `accept`."""
-        expanded = await expand(request, self.store, model.context.owner)
-        converted = await self._convert(expanded, headers, model, counting=True)
-        return converted.conversation
+        decoded, history = await expand(decoded, self.store, model.context.owner)
+        request = await self._convert(decoded, history, headers, model, counting=True)
+        return request.conversation
 
     async def _convert(
         self,
-        expanded: ExpandedRequest,
+        decoded: DecodedRequest,
+        history: Sequence[Raw],
         headers: Headers,
         model: ModelAccess,
         *,
         counting: bool = False,
         compacting: bool = False,
-    ) -> ConvertedRequest:
+    ) -> ResponsesRequest:
         """Converts the client's request, or one that a compaction makes of it. Raises as
         `Responses.convert`."""
-        request = expanded.request
-        return await run_in_thread_if(
-            expanded.is_large,
-            lambda: self.dialect.convert(
-                request,
-                headers,
-                expanded.history,
-                sealer=self._sealers.sealer(request.model, model),
-                counting=counting,
-                compacting=compacting,
-            ),
+        convert = partial(
+            self.dialect.convert,
+            sealer=self._sealers.sealer(decoded.model, model),
+            counting=counting,
+            compacting=compacting,
         )
+        takes_long = _takes_long(decoded, history)
+        return await run_in_thread_if(takes_long, convert, decoded, headers, history)
 
     async def _compact_before(
-        self, converted: ConvertedRequest, items: list[Raw], headers: Headers, model: ModelAccess
-    ) -> tuple[list[Raw], ConvertedRequest]:
+        self, request: ResponsesRequest, items: list[Raw], headers: Headers, model: ModelAccess
+    ) -> tuple[list[Raw], ResponsesRequest]:
         """Replaces the conversation by a summary before it is answered. Raises TurnwireError.
 
         `items`: the whole conversation. Returns the items that replace it, and the request with
         them.
         """
-        request = converted.request
-        whole = ExpandedRequest(request.with_items(items), [], is_large(*items))
-        summary_request = await self._convert(whole, headers, model, compacting=True)
+        decoded = request.decoded
+        whole = decoded.with_items(items)
+        summary_request = await self._convert(whole, [], headers, model, compacting=True)
         summary = await summarize(summary_request, model)
 
         last_question = user_messages(items)[-1:]
         compacted = [*instructions(items), *summary.items, *last_question]
-        short = ExpandedRequest(request.with_items(compacted), [], is_large=False)
-        shortened = await self._convert(short, headers, model)
+        short = decoded.with_items(compacted)
+        shortened = await self._convert(short, [], headers, model)
 
         shape = replace(shortened.shape, before=summary.items, spent=summary.usage or Usage())
-        answered = replace(shortened, request=request, notes=converted.notes, shape=shape)
+        answered = replace(shortened, decoded=decoded, notes=request.notes, shape=shape)
         return compacted, answered
+
+
+def _takes_long(decoded: DecodedRequest, history: Sequence[Raw]) -> bool:
+    """Whether a request is converted in a thread."""
+    return is_large(*history, *decoded.items, *(decoded.body.tools or ()))

@@ -11,9 +11,9 @@ from typing_extensions import override
 from schemas.errors import ErrorInfo
 from schemas.events import Failed, Finish, Prepared, TurnEvent
 from services.frontend.apis.responses import wire_answers
-from services.frontend.apis.responses.dialect import ConvertedRequest
+from services.frontend.apis.responses.dialect import ResponsesRequest
 from services.frontend.apis.responses.render.stream import ResponsesStream
-from services.frontend.apis.responses.request.body import ResponsesRequest
+from services.frontend.apis.responses.request.body import DecodedRequest
 from services.frontend.apis.responses.state.input_items import stored_items
 from services.frontend.stored.record import StoredResponse
 from services.frontend.stored.store import MemoryStore
@@ -107,23 +107,23 @@ class InputItems:
     waits.
     """
 
-    def __init__(self, request: ResponsesRequest, turn_id: str) -> None:
-        self._request = request
+    def __init__(self, decoded: DecodedRequest, turn_id: str) -> None:
+        self._decoded = decoded
         self._turn_id = turn_id
         self._items: list[Raw] | None = None
 
     def read(self) -> list[Raw]:
         """Returns the items; makes them the first time."""
         if self._items is None:
-            self._items = stored_items(self._request, self._turn_id)
+            self._items = stored_items(self._decoded, self._turn_id)
         return self._items
 
 
 @dataclass(frozen=True)
 class AcceptedRequest:
-    """A converted request, with the data for storing its response."""
+    """A request, with the data for storing its response."""
 
-    converted: ConvertedRequest
+    request: ResponsesRequest
     id: str
     """The turn's id."""
     tenant: str | None
@@ -135,10 +135,10 @@ class AcceptedRequest:
     def recorder(self, answer: AnswerInfo) -> StreamRecorder:
         """Returns a renderer that records its stream if the response is kept: clients follow a
         background response even if they do not ask to store it."""
-        request = self.converted.request
-        is_kept = request.store or request.body.background
+        decoded = self.request.decoded
+        is_kept = decoded.store or decoded.body.background
         packer = EventPacker() if is_kept else NoPacker()
-        return StreamRecorder(self.converted.renderer(answer), packer)
+        return StreamRecorder(self.request.renderer(answer), packer)
 
     def record(
         self,
@@ -155,7 +155,7 @@ class AcceptedRequest:
             status: overrides the status of the stream.
             owner: the process in which the response still runs.
         """
-        body = self.converted.request.body
+        body = self.request.decoded.body
         document = stream.state.document(status)
         output = list(stream.state.items)
         return StoredResponse(
@@ -177,7 +177,7 @@ class AcceptedRequest:
         """The items with which a chain starts at this response; None if it was not compacted."""
         if self.compacted is None:
             return None
-        summary_items = len(self.converted.shape.before)
+        summary_items = len(self.request.shape.before)
         return [*self.compacted, *output[summary_items:]]
 
 

@@ -24,7 +24,7 @@ class RunningResponse(StreamWriter):
 
     def __init__(self, accepted: AcceptedRequest, model: ModelAccess) -> None:
         """Raises as `ModelAccess.name_for`."""
-        answer = model.answer_info(model.name_for(accepted.converted.conversation))
+        answer = model.answer_info(model.name_for(accepted.request.conversation))
         self.id = response_id(answer.turn)
         self.accepted = accepted
         self.recorder = accepted.recorder(answer)
@@ -52,7 +52,7 @@ class RunningResponse(StreamWriter):
         """
         answer = RunningAnswer(self._model, Responses.name)
         async with logged(answer, "response"):
-            admitted = await answer.admit(self.accepted.converted)
+            admitted = await answer.admit(self.accepted.request)
             sink = StreamSink(
                 answer.record, self._renderer, answer.info(admitted), self, answer.turns.flusher
             )

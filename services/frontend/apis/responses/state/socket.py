@@ -35,7 +35,7 @@ from schemas.errors import (
 from schemas.events import Finish, FinishReason, Usage
 from services.frontend.apis.responses.errors import FORMAT
 from services.frontend.apis.responses.render.events import payloads
-from services.frontend.apis.responses.request.body import ResponsesRequest
+from services.frontend.apis.responses.request.body import DecodedRequest
 from services.frontend.apis.responses.state import frames
 from services.frontend.apis.responses.state.intake import Intake
 from services.frontend.apis.responses.state.recording import AcceptedRequest
@@ -76,7 +76,7 @@ WRITE_BYTES = 32 * 1024
 class LaneRequest(NamedTuple):
     """A request that runs or waits in a lane."""
 
-    request: ResponsesRequest
+    decoded: DecodedRequest
     size: int
     """The bytes of its frame."""
 
@@ -155,8 +155,8 @@ class Socket:
                     raise Invalid(message, param="type", code="invalid_value")
                 if self._ending:
                     raise raised(_closing(self._ending))
-                request = await run_in_thread_if(large, self._intake.dialect.decode, data)
-                self._enqueue(lane, LaneRequest(request, len(data)))
+                decoded = await run_in_thread_if(large, self._intake.dialect.decode, data)
+                self._enqueue(lane, LaneRequest(decoded, len(data)))
 
     def _refuse_to_steer(self, envelope: frames.Envelope) -> None:
         response = envelope.previous_response_id
@@ -178,7 +178,7 @@ class Socket:
             self._refuse(unexpected(error), lane)
 
     def _enqueue(self, lane: str | None, request: LaneRequest) -> None:
-        if request.request.body.background:
+        if request.decoded.body.background:
             raise Invalid(
                 "'background' is not for WebSockets; send it over HTTP.", param="background"
             )
@@ -214,34 +214,34 @@ class Socket:
         try:
             while waiting:
                 with self._errors_sent(lane):
-                    await self._respond(lane, waiting[0].request)
+                    await self._respond(lane, waiting[0].decoded)
                 self._held.free(waiting.popleft().size)
         finally:
             del self._lanes[lane]
         if self._ending:
             self.end(self._ending)
 
-    async def _respond(self, lane: str | None, request: ResponsesRequest) -> None:
+    async def _respond(self, lane: str | None, decoded: DecodedRequest) -> None:
         context = RequestContext(secrets.token_hex(12), None, asyncio.get_running_loop().time())
         # The key may have been removed, or have expired, since the connection was opened.
         context.caller = self._http.app[CALLERS].renew(self._context.caller)
         model = ModelAccess(self._intake.turns, context)
         with context.open_request():
             accepted = await self._intake.accept(
-                request, self._http.headers, model, store=self._memory
+                decoded, self._http.headers, model, store=self._memory
             )
             response = LaneResponse(self, lane, accepted, model)
             if lane is not None:
                 self._lane_of[response.id] = lane
-            await self._make(response, request)
+            await self._make(response, decoded)
 
-    async def _make(self, response: "LaneResponse", request: ResponsesRequest) -> None:
+    async def _make(self, response: "LaneResponse", decoded: DecodedRequest) -> None:
         """Runs a response's turn. Codex warms up with instructions only, which some templates
         cannot render: that is an empty response."""
         try:
             await response.make()
         except Invalid as error:
-            if not request.prefill or error.kind is not ErrorKind.INVALID:
+            if not decoded.prompt_only or error.kind is not ErrorKind.INVALID:
                 raise
             response.end_empty()
 
@@ -283,11 +283,11 @@ class LaneResponse(RunningResponse):
         it."""
         record = self.accepted.record(self.recorder.stream)
         self._socket.keep(record)
-        if self.accepted.converted.request.store:
+        if self.accepted.request.decoded.store:
             self._socket.share(replace(record, events=self.recorder.recording()))
 
     def end_empty(self) -> None:
-        """Ends the response to a prefill that could not start: Codex warms up with instructions
+        """Ends the response to a warm-up that could not start: Codex warms up with instructions
         only, which some templates cannot render."""
         self.emit_opening()
         last = self.recorder.events([Finish(FinishReason.LENGTH, 0, Usage())])
