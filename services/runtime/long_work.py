@@ -1,15 +1,18 @@
 """Lets work that turns out to be long leave the event loop: it stops, and starts again in a
 thread."""
 
+import asyncio
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 
 LOOP_VALUES = 20_000
 """Limit of the values of JSON that are examined on the event loop. Each takes about 50 ns."""
+A = TypeVarTuple("A")
+T = TypeVar("T")
 _NESTED = frozenset({dict, list})
 _LOOP_END: ContextVar[float | None] = ContextVar("loop_end", default=None)
 """The CPU time of this thread at which work must leave the event loop; None: not on the loop."""
@@ -49,6 +52,22 @@ def long_so_far() -> None:
     end = _LOOP_END.get()
     if end is not None and time.thread_time() > end:
         raise LongWork
+
+
+async def run_in_thread_if(large: bool, work: Callable[[*A], T], *args: *A) -> T:
+    """Calls `work`, in a thread if it is `large` or calls `long_work`. Returns its result or raises
+    its error."""
+    if large:
+        return await asyncio.to_thread(work, *args)
+    return await run_in_thread_if_long(work, *args)
+
+
+async def run_in_thread_if_long(work: Callable[[*A], T], *args: *A) -> T:
+    """Calls `work`; again, in a thread, if it calls `long_work`. Returns its result or raises its
+    error."""
+    with suppress(LongWork), on_loop():
+        return work(*args)
+    return await asyncio.to_thread(work, *args)
 
 
 def levels(value: Any) -> Iterator[list[Any]]:

@@ -7,8 +7,7 @@ off, so that all encodings are handled and limited in one place.
 import asyncio
 import zlib
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from typing import TypeVar, TypeVarTuple
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import brotli
 import zstandard
@@ -17,7 +16,6 @@ from msgspec import Raw
 
 from schemas.errors import Invalid, TooLarge
 from services.frontend.http.middleware import REQUEST_CONTEXT
-from services.runtime.long_work import LongWork, on_loop
 
 THREAD_FROM_BYTES = 32 * 1024
 """Compressed bodies of this size or more are decoded in a thread."""
@@ -33,8 +31,6 @@ UNCOUNTED_BYTES = 1024 * 1024
 _PIECE_BYTES = 1024 * 1024
 _MAX_MEMBERS = 4096
 """Limit of a gzip body's members. Parallel compressors write one for each 64 KiB or more."""
-A = TypeVarTuple("A")
-T = TypeVar("T")
 
 _INVALID = "request_body_encoding_invalid"
 _UNSUPPORTED = "request_body_encoding_unsupported"
@@ -106,22 +102,6 @@ def is_large(*pieces: bytes | Raw) -> bool:
     if sum(len(memoryview(piece)) for piece in pieces) >= PARSE_IN_THREAD_FROM_BYTES:
         return True
     return sum(bytes(piece).count(b"{") for piece in pieces) >= PARSE_IN_THREAD_FROM_OBJECTS
-
-
-async def run_in_thread_if(large: bool, work: Callable[[*A], T], *args: *A) -> T:
-    """Calls `work`, in a thread if it is `large` or calls `long_work`. Returns its result or raises
-    its error."""
-    if large:
-        return await asyncio.to_thread(work, *args)
-    return await run_in_thread_if_long(work, *args)
-
-
-async def run_in_thread_if_long(work: Callable[[*A], T], *args: *A) -> T:
-    """Calls `work`; again, in a thread, if it calls `long_work`. Returns its result or raises its
-    error."""
-    with suppress(LongWork), on_loop():
-        return work(*args)
-    return await asyncio.to_thread(work, *args)
 
 
 def decode(body: bytes, encoding: str, limit: int) -> bytes:

@@ -16,7 +16,6 @@ from schemas.errors import Invalid, NotFound, TooLarge
 from schemas.requests import TextReply
 from services.frontend.content.pdf_document import PdfDocument
 from services.frontend.http.auth import Caller
-from services.frontend.http.bodies import run_in_thread_if_long
 from services.frontend.http.errors import UnknownModel
 from services.frontend.media.image_reader import ImageReader, RequestImages
 from services.frontend.media.pdf_reader import PdfReader
@@ -25,6 +24,7 @@ from services.frontend.turns.hidden.memory import HiddenMemory
 from services.frontend.turns.interfaces import Admitted, OpenTurn, Pipeline, TurnGateway, TurnSink
 from services.frontend.turns.notice import NoticeSink, make_notice, may_have_notice, without_notices
 from services.images.parts import media_of
+from services.runtime.long_work import run_in_thread_if_long
 
 T = TypeVar("T")
 

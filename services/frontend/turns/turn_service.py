@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from schemas.control import ModelCard
 from schemas.conversation import Conversation
-from services.frontend.http.bodies import run_in_thread_if_long
 from services.frontend.http.middleware import RequestContext
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.flusher import Flusher
@@ -17,6 +16,7 @@ from services.frontend.turns.key_usage import KeyUsage
 from services.frontend.turns.metrics import FrontendMetrics
 from services.guides.promises import not_enforced
 from services.runtime.config import FrontendConfig
+from services.runtime.long_work import run_in_thread_if_long
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 MAX_DROPPED = 16

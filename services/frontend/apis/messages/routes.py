@@ -18,11 +18,12 @@ from services.frontend.apis.shared.api import (
     json_response,
 )
 from services.frontend.apis.shared.http_answer import HttpAnswer, http_answer, read_request
-from services.frontend.http.bodies import is_large, run_in_thread_if
+from services.frontend.http.bodies import is_large
 from services.frontend.http.middleware import REQUEST_CONTEXT
 from services.frontend.stored.store import STORE
 from services.frontend.turns.turn_service import ModelAccess
 from services.runtime.config import FrontendConfig
+from services.runtime.long_work import run_in_thread_if
 
 PATH = "/v1/messages"
 COUNT_PATH = "/v1/messages/count_tokens"

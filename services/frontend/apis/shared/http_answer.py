@@ -16,13 +16,14 @@ from typing_extensions import override
 
 from services.frontend.apis.shared.api import encoded_response
 from services.frontend.apis.shared.client import Headers, header_flag
-from services.frontend.http.bodies import is_large, reading_body, run_in_thread_if
+from services.frontend.http.bodies import is_large, reading_body
 from services.frontend.http.middleware import REQUEST_CONTEXT
 from services.frontend.http.sse import EventStream, SseWriter
 from services.frontend.turns.answer import AdmittedAnswer, RunningAnswer
 from services.frontend.turns.interfaces import AnswerInfo, Collector, Dialect, ParsedRequest
 from services.frontend.turns.sinks import EventBuffer, MakeRenderer, StreamSink
 from services.frontend.turns.turn_service import ModelAccess, TurnService
+from services.runtime.long_work import run_in_thread_if
 
 DISPATCH_HEADER = "x-turnwire-tool-dispatch"
 REASONING_DISPATCH_HEADER = "x-turnwire-reasoning-dispatch"

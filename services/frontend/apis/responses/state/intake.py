@@ -23,9 +23,10 @@ from services.frontend.apis.responses.state.input_items import stored_items
 from services.frontend.apis.responses.state.recording import AcceptedRequest, InputItems
 from services.frontend.apis.responses.state.sealing import Sealers
 from services.frontend.apis.shared.client import Headers
-from services.frontend.http.bodies import is_large, run_in_thread_if
+from services.frontend.http.bodies import is_large
 from services.frontend.stored.store import MemoryStore
 from services.frontend.turns.turn_service import ModelAccess, TurnService
+from services.runtime.long_work import run_in_thread_if
 
 
 class Intake:

@@ -42,12 +42,13 @@ from services.frontend.apis.responses.state.recording import AcceptedRequest
 from services.frontend.apis.responses.state.running import RunningResponse
 from services.frontend.apis.responses.state.socket_writer import SocketWriter
 from services.frontend.http.auth import CALLERS
-from services.frontend.http.bodies import is_large, run_in_thread_if
+from services.frontend.http.bodies import is_large
 from services.frontend.http.held_bytes import HeldBytes
 from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
 from services.frontend.stored.record import StoredResponse
 from services.frontend.stored.store import ConnectionStore, StoreLimits
 from services.frontend.turns.turn_service import ModelAccess
+from services.runtime.long_work import run_in_thread_if
 
 MAX_AGE_S = 60 * 60.0
 """The maximum age of a connection, as in the native API."""
