@@ -1,10 +1,17 @@
 """Reads the text of a turn into the blocks of its log, and counts the tokens of its reasoning.
 Pure."""
 
-from schemas.events import BlockEvent, BlockStop, FinishReason
+from schemas.events import (
+    BlockEvent,
+    BlockStop,
+    BrokenCallCause,
+    Finish,
+    FinishReason,
+    Interrupted,
+)
 from services.families import TurnParser
 from services.families.grammar.scanner import escaped
-from services.parser.checked_calls import CallState, FirstCall
+from services.parser.checked_calls import CallState, FirstCall, fault_of
 from services.parser.event_builder import EventBuilder
 from services.parser.turn_stream import TurnStream
 
@@ -72,6 +79,23 @@ class BlockReader:
     def close(self) -> None:
         """Closes all blocks, because the turn is cut here."""
         self._builder.add(self.parser.finish(FinishReason.STOP_STRING), self.reasoning_tokens)
+
+    def broken_calls(self) -> list[BrokenCallCause]:
+        """Returns why calls of a turn that has ended are broken, for the metric. Empty if another
+        attempt repeats its calls."""
+        end = self._stream.log.terminal
+        if isinstance(end, Interrupted) and end.broken_call is not None:
+            return [end.broken_call.cause]
+        if not isinstance(end, Finish):
+            return []
+
+        parser = self.parser
+        faults = [fault_of(self._stream, parser, block, name) for block, name in self.calls.items()]
+        causes = [cause for cause in faults if cause is not None]
+        causes += ["unreadable"] * (parser.broken_calls - self.open_calls)
+        if end.reason is FinishReason.STOP:
+            causes += ["unfinished"] * self.open_calls
+        return causes
 
     def skip(self, text: str) -> bool:
         """Adds text in a plain stretch to the open block, without the parser. Returns False, and

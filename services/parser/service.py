@@ -20,7 +20,6 @@ from schemas.errors import ENGINE_DIED, ErrorInfo, ErrorKind
 from schemas.events import FinishReason
 from schemas.frames import EventFrame, TokenEntry, TokenFrame
 from services.ledger.signer import EntrySigner
-from services.parser.broken_calls import broken_calls
 from services.parser.closed_turns import ClosedTurns
 from services.parser.event_outbox import EventOutbox
 from services.parser.ledger_writer import NO_LEDGER_WRITER, BusLedgerWriter, LedgerWriter
@@ -86,44 +85,44 @@ class Parser(Service, FrameSource):
         try:
             for entry in frame.entries:
                 parse = turns.get(entry.turn)
-                if parse is not None and parse.fast.append(entry):
+                if parse is None or not parse.fast.append(entry):
+                    parse = self._parse_entry(entry, frame.sender)
+                if parse is not None:
                     parsed.append(parse)
-                else:
-                    self._parse(entry, frame.sender, parsed)
         finally:
             self._send_soon(parsed)
         self._receiver.arrived(frame.sender, frame.seq, len(delivery.data))
 
-    def _parse(self, entry: TokenEntry, worker: str, parsed: list[TurnParse]) -> None:
-        """Parses an entry that the fast path does not take. `parsed` gets its turn if there are new
+    def _parse_entry(self, entry: TokenEntry, worker: str) -> TurnParse | None:
+        """Parses an entry that the fast path does not take. Returns its turn if there are new
         events."""
         if self._closed.has(entry.turn, entry.attempt):
             if entry.finish is None:
                 self._closed.cancel_again(entry.turn)
-            return
+            return None
 
         arrived_ns = time_ns()
         try:
             outcome = self._shard.parse(entry, worker)
+            if isinstance(outcome, TurnParse):
+                self._observer.opened(outcome.stream, arrived_ns)
+                if outcome.ended:
+                    self._finish(outcome)
         except Exception as error:
             # One turn's failure (an unknown family in its context, a defect) must not affect other
             # turns.
-            self._fail(entry, worker, error, parsed)
-            return
+            return self._fail(entry, worker, error)
 
         if isinstance(outcome, StreamPosition):
             self._receiver.gap(worker, outcome)
-        elif outcome is not None:
-            parsed.append(outcome)
-            self._observer.opened(outcome.stream, arrived_ns)
-            if outcome.ended:
-                self._finish(outcome)
+            return None
+        return outcome
 
     def _finish(self, parse: TurnParse) -> None:
         """Records a turn that its tokens have ended. If the parser has cut it, the engine still
         decodes."""
         stream = parse.stream
-        self._observer.finished(stream, broken_calls(parse))
+        self._observer.finished(stream, parse.blocks.broken_calls())
         self._ledger.write(parse)
         cut = parse.blocks.cut
         if cut is FinishReason.STOP_STRING:
@@ -131,25 +130,23 @@ class Parser(Service, FrameSource):
         elif cut is not None or parse.blocks.broken_call is not None:
             self._closed.cancel(Cancel(stream.turn, stream.attempt, "calls"))
 
-    def _fail(
-        self, entry: TokenEntry, worker: str, error: Exception, parsed: list[TurnParse]
-    ) -> None:
-        """Fails the turn of an entry that could not be parsed. `parsed` gets it if its frontend is
-        known, and can get the error from here."""
+    def _fail(self, entry: TokenEntry, worker: str, error: Exception) -> TurnParse | None:
+        """Fails the turn of an entry that could not be parsed, unless it has ended. Returns it if
+        its frontend is known, and can get its end from here."""
         self._observer.failed(entry, error)
         parse = self._shard.turns.get(entry.turn)
         if parse is None or parse.stream.attempt != entry.attempt:
             parse = self._shard.unreadable(entry, worker)
         if parse is None:
             self._closed.close_unreadable(entry.turn, entry.attempt)
-            return
+            return None
 
         self._closed.cancel_failed(entry.turn, entry.attempt)
         if not parse.ended:
             text = f"the output could not be parsed: {type(error).__name__}"
             parse.fail(ErrorInfo(ErrorKind.ENGINE, text))
-            parsed.append(parse)
             self._observer.ended(parse.stream)
+        return parse
 
     def _send_soon(self, parsed: Sequence[TurnParse]) -> None:
         """Sends the new events of turns at the end of this tick, or once there is credit."""

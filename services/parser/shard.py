@@ -105,12 +105,12 @@ class Shard:
         context = self._contexts.decode(entry.context)
         stream = TurnStream(entry.turn, entry.attempt, context, worker, entry.expected_cached)
         try:
-            return self._parse(stream, find_family(context.family))
+            return self._open_parse(stream, find_family(context.family))
         except Exception:
-            self._parse(stream, VERBATIM)
+            self._open_parse(stream, VERBATIM)
             raise
 
-    def _parse(self, stream: TurnStream, family: Family) -> TurnParse:
+    def _open_parse(self, stream: TurnStream, family: Family) -> TurnParse:
         kind = TurnParse if stream.context.logprobs is None else TracedParse
         parse = kind.open(stream, family, self._vocabulary, self._sealer)
         self.turns[stream.turn] = parse
@@ -125,7 +125,7 @@ class Shard:
             return None
         context = ParseContext(model="", family=VERBATIM.name, frontend=frontend, prompt_tokens=0)
         stream = TurnStream(entry.turn, entry.attempt, context, worker)
-        return self._parse(stream, VERBATIM)
+        return self._open_parse(stream, VERBATIM)
 
     def remove(self, parse: TurnParse) -> None:
         """Removes a turn, unless another attempt has taken its place."""

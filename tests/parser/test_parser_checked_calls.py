@@ -28,7 +28,6 @@ from schemas.requests import ParseContext
 from schemas.token_ids import pack_ids, unpack_ids
 from services.families import Family, find_family, open_parser
 from services.families.bare_tools import reduced_json
-from services.parser.broken_calls import broken_calls
 from services.parser.ledger_entry import entries_of
 from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
@@ -314,7 +313,7 @@ def cause(family: str, text: str, **options: Any) -> str:
         return ""
     call = client.interrupted.broken_call
     assert call is not None
-    assert broken_calls(parse) == [call.cause]
+    assert parse.blocks.broken_calls() == [call.cause]
     return call.cause
 
 
@@ -355,7 +354,7 @@ def test_cause_of_a_broken_call(family: str, text: str, expected: str) -> None:
 def test_call_that_is_cut_off_is_not_decoded_again() -> None:
     client, parse = first_attempt("hermes", HERMES[:-20], reason=FinishReason.LENGTH)
     assert client.finish.reason is FinishReason.LENGTH
-    assert broken_calls(parse) == []
+    assert parse.blocks.broken_calls() == []
     assert [event for event in client.got if isinstance(event, BlockStop)] != []
 
 
@@ -408,7 +407,7 @@ def test_whole_call_is_sent_with_its_last_token() -> None:
     shard.parse(TokenEntry("t", 1, len(ids), finish=TokenFinish(FinishReason.STOP, END)), "w")
     client.read(shard.turns["t"])
     assert client.interrupted is None
-    assert broken_calls(shard.turns["t"]) == ["unknown_tool"]
+    assert shard.turns["t"].blocks.broken_calls() == ["unknown_tool"]
     assert kinds == ["text", "tool_use", "tool_use"]
 
 

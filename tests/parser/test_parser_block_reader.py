@@ -4,7 +4,6 @@ from typing import Any
 
 from schemas.conversation import ToolSpec
 from schemas.events import BrokenCall, BrokenCallCause, FinishReason
-from services.parser.broken_calls import broken_calls
 from tests.kit.every import for_rows
 from tests.parser.shard_turns import RUN, parsed
 
@@ -52,4 +51,4 @@ def test_call_that_is_decoded_again_is_counted_alone() -> None:
 
 def causes(text: str, **options: Any) -> list[BrokenCallCause]:
     tools = [RUN, ToolSpec("stop")]
-    return broken_calls(parsed(text, scored=False, tools=tools, **options))
+    return parsed(text, scored=False, tools=tools, **options).blocks.broken_calls()
