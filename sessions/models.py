@@ -16,7 +16,7 @@ from services.ledger.prompt.model import LedgerModel
 from services.ledger.recall import TurnLedger
 from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
-from services.runtime.config import PreprocessorConfig
+from services.runtime.config.stages import PreprocessorConfig
 from services.templates.jinja import environment
 from turnwire_tools.script.demo_model import build_demo_model
 

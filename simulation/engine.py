@@ -6,7 +6,7 @@ from typing import Any
 from typing_extensions import override
 
 from schemas.errors import EngineFailed
-from services.runtime.config import WorkerConfig
+from services.runtime.config.stages import WorkerConfig
 from services.worker.engine import EngineRequest, Sink
 from services.worker.engines.support import EngineTurn
 from turnwire_tools.script.engine import ScriptEngine

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from services.runtime.config.settings import MIB
+from services.runtime.config.base import MIB
 from simulation.clients import Agent
 from simulation.faults import Fault, Injector, draw, draw_lies
 from simulation.judges.answers import Reference, differences, unstored

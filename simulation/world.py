@@ -32,15 +32,11 @@ from services.parser import service as parser_service
 from services.preprocessor import service as preprocessor_service
 from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
-from services.runtime.config import (
-    BucketsConfig,
-    BusConfig,
-    FrontendConfig,
-    ParserConfig,
-    PreprocessorConfig,
-    WorkerConfig,
-)
-from services.runtime.config.settings import MIB
+from services.runtime.config.base import MIB
+from services.runtime.config.frontend import FrontendConfig
+from services.runtime.config.service import BusConfig
+from services.runtime.config.stages import ParserConfig, PreprocessorConfig, WorkerConfig
+from services.runtime.config.stores import BucketsConfig
 from services.runtime.heartbeats import Service
 from services.runtime.observability import telemetry
 from services.runtime.process import Process

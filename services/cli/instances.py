@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 
 from services.cli.common import CommandError, replace_file
-from services.runtime.config import BusConfig
 from services.runtime.config.loader import Sources
+from services.runtime.config.service import BusConfig
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 """The default address of a frontend."""

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from typing import Literal
 
 from services.runtime.bus import Bus
-from services.runtime.config import BusConfig, ServiceConfig
+from services.runtime.config.service import BusConfig, ServiceConfig
 from services.runtime.observability.telemetry import open_log
 
 ANSWER_S = 0.15

@@ -9,8 +9,8 @@ from typing import Any
 from msgspec import Struct
 
 from services.cli.common import CommandError
+from services.runtime.config.base import Config
 from services.runtime.config.command_line import CommandFunction
-from services.runtime.config.settings import Config
 
 GROUP = "turnwire.commands"
 BUILT_IN: Mapping[str, tuple[str, str]] = {

@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 from schemas.errors import TurnwireError
 from services.cli.registry import BUS_SETTINGS, COMMON_SETTINGS, Command
 from services.cli.up.check import check_settings
-from services.runtime.config import STAGES, ServiceConfig
 from services.runtime.config.command_line import (
     CLEAN,
     FAILURE,
@@ -23,6 +22,8 @@ from services.runtime.config.command_line import (
 from services.runtime.config.loader import ConfigError, Sources
 from services.runtime.config.masking import mask_passwords
 from services.runtime.config.names import nearest
+from services.runtime.config.service import ServiceConfig
+from services.runtime.config.tables import STAGES
 from services.runtime.observability.memory import keep_freed_memory
 
 RunService: TypeAlias = Callable[[ServiceConfig], Coroutine[Any, Any, None]]

@@ -44,7 +44,7 @@ from services.frontend.turns.interfaces import Pipeline, TurnGateway
 from services.frontend.turns.key_usage import KEY_USAGE, KeyUsage
 from services.frontend.turns.metrics import FrontendMetrics
 from services.frontend.turns.turn_service import TurnService
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from services.frontend.stored.store import Sharing, bucket_config
 from services.frontend.turns.key_usage import KEY_USAGE, OtherFrontends
 from services.images.store import ImageStore
 from services.runtime.bus import Delivery
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from services.runtime.config.loader import ConfigError
 from services.runtime.heartbeats import Service
 from services.runtime.observability.memory import relax_gc_and_trim_heap

@@ -8,7 +8,8 @@ from cachetools import LRUCache
 from schemas.errors import RETRY_AFTER_S, TimedOut, Unavailable
 from schemas.events import PromptImage
 from services.images.store import ImageStore
-from services.runtime.config import MIB, ImageStoreConfig
+from services.runtime.config.base import MIB
+from services.runtime.config.stores import ImageStoreConfig
 from services.runtime.process import Process
 
 CACHE_BYTES = 64 * MIB

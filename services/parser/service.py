@@ -27,7 +27,7 @@ from services.parser.observer import ParserObserver
 from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
 from services.runtime.bus import Delivery
-from services.runtime.config import ParserConfig
+from services.runtime.config.stages import ParserConfig
 from services.runtime.heartbeats import LinkStates, Service
 from services.runtime.observability.memory import relax_gc_and_trim_heap
 from services.runtime.process import Process

@@ -38,7 +38,7 @@ from services.preprocessor.model import ModelSetup
 from services.preprocessor.raw_prompt import encode_raw, render_raw
 from services.preprocessor.render import RenderedPrompt, render
 from services.preprocessor.strip import strip
-from services.runtime.config import PreprocessorConfig
+from services.runtime.config.stages import PreprocessorConfig
 from services.tokenization.model_files import with_defaults
 from services.tokenization.segments import TokenIds
 

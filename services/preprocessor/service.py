@@ -43,7 +43,8 @@ from services.preprocessor.routing.router import Router
 from services.preprocessor.routing.sending import NO_PREFILLS, Prefills, WorkerSender
 from services.preprocessor.tokenize_service import TokenizeService
 from services.runtime.bus import Delivery, Subscription
-from services.runtime.config import MIB, PreprocessorConfig
+from services.runtime.config.base import MIB
+from services.runtime.config.stages import PreprocessorConfig
 from services.runtime.heartbeats import Service
 from services.runtime.observability.memory import relax_gc_and_trim_heap
 from services.runtime.observability.metrics import CountCollector, Reading, register

@@ -19,8 +19,8 @@ import msgspec
 
 from schemas.errors import EngineFailed, NotFound, TimedOut, TooLarge, TurnwireError, Unavailable
 from services.runtime.bucket_problems import BucketProblems
-from services.runtime.config import BusConfig
 from services.runtime.config.masking import mask_servers
+from services.runtime.config.service import BusConfig
 from services.runtime.listeners import Listeners, raise_error
 from services.runtime.nats_client import (
     MAX_UNANSWERED,

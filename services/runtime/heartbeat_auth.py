@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry
 from schemas import subjects
 from schemas.control import Heartbeat
 from schemas.errors import Invalid
-from services.runtime.config import read_secret
+from services.runtime.config.base import read_secret
 from services.runtime.observability.log_lines import RateLimit
 from services.runtime.observability.metrics import CountCollector, Reading, register
 from services.runtime.observability.telemetry import FilteringBoundLogger

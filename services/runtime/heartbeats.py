@@ -15,7 +15,7 @@ from schemas import subjects
 from schemas.control import Heartbeat, Load, ModelCard, Stage
 from services import __version__
 from services.runtime.bus import Bus, Delivery
-from services.runtime.config import BusConfig
+from services.runtime.config.service import BusConfig
 from services.runtime.heartbeat_auth import HeartbeatAuth
 from services.runtime.listeners import Listeners
 from services.runtime.liveness import Liveness

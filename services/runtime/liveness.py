@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 
-from services.runtime.config import BusConfig
+from services.runtime.config.service import BusConfig
 
 MAX_UNDER_WAY = 256
 """The number of own heartbeats that may be under way: those of some minutes."""

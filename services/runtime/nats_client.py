@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar, cast
 from urllib.parse import SplitResult
 
-from services.runtime.config import BusConfig
+from services.runtime.config.service import BusConfig
 from services.runtime.nats_login import read_login, read_tls
 from services.runtime.observability.memory import without
 

@@ -5,7 +5,8 @@ import re
 import ssl
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from services.runtime.config import BusConfig, read_secret
+from services.runtime.config.base import read_secret
+from services.runtime.config.service import BusConfig
 from services.runtime.tls_files import TlsFiles
 
 _HOST = re.compile(r"[\w.-]+|[0-9a-f:.]+(%\w+)?")

@@ -20,9 +20,9 @@ import msgspec
 from schemas.control import Stage
 from schemas.errors import EngineFailed, Invalid, TurnwireError, Unavailable
 from services.runtime.bus import NO_MEMORY, STOP_S, Bus, Handler, Subscription
-from services.runtime.config import ServiceConfig, StageConfig
 from services.runtime.config.loader import ConfigError
 from services.runtime.config.names import START_VARIABLE
+from services.runtime.config.service import ServiceConfig, StageConfig
 from services.runtime.heartbeats import Heartbeats, Service
 from services.runtime.observability.metrics import (
     CountCollector,

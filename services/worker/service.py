@@ -19,8 +19,8 @@ from schemas.frames import EventFrame
 from schemas.requests import GenerateReply, GenerateRequest, decode_generate
 from services.images.stored_images import StoredImages
 from services.runtime.bus import Delivery
-from services.runtime.config import WorkerConfig
 from services.runtime.config.masking import mask_passwords
+from services.runtime.config.stages import WorkerConfig
 from services.runtime.heartbeats import LinkStates, Service
 from services.runtime.observability.log_lines import EVERY_S
 from services.runtime.observability.memory import relax_gc_and_trim_heap

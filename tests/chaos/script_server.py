@@ -12,7 +12,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from schemas.conversation import Sampling
-from services.runtime.config import WorkerConfig
+from services.runtime.config.stages import WorkerConfig
 from services.worker.engine import EngineDelta, EngineInfo, EngineRequest
 from tests.kit.listening import listen
 from tests.worker.fake_vllm_server import FakeVllmServer

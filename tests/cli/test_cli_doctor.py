@@ -18,7 +18,9 @@ from services.cli.doctor.report import Finding
 from services.cli.doctor.server import check_server
 from services.cli.instances import Instance, announce
 from services.cli.main import main
-from services.runtime.config import BusConfig, FrontendConfig, PreprocessorConfig, WorkerConfig
+from services.runtime.config.frontend import FrontendConfig
+from services.runtime.config.service import BusConfig
+from services.runtime.config.stages import PreprocessorConfig, WorkerConfig
 from services.worker.engines.remote import engine as remote
 from tests.kit.engines import EMPTY_MODEL
 from tests.kit.frontend import serving

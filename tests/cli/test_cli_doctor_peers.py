@@ -14,7 +14,7 @@ from schemas.control import Heartbeat, ModelCard, Stage
 from services.cli.doctor import peers, store
 from services.cli.doctor.peers import HeartbeatListener
 from services.runtime.bus import Bus, Delivery
-from services.runtime.config import BusConfig
+from services.runtime.config.service import BusConfig
 from services.runtime.heartbeat_auth import HeartbeatAuth
 from tests.kit.nats import NatsServer
 from tests.kit.waiting import eventually

@@ -16,8 +16,9 @@ from services.cli.instances import (
     newest_instance,
     server_url,
 )
-from services.runtime.config import BusConfig, FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from services.runtime.config.loader import Sources
+from services.runtime.config.service import BusConfig
 
 ONE = Instance("http://h:1", ["http://h:1", "http://h:2"], "m", 7, "nats://h:3")
 

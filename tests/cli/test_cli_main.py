@@ -16,10 +16,10 @@ from services.cli.main import main
 from services.cli.registry import BUILT_IN
 from services.cli.serve import serve_stage
 from services.cli.up.command import COMMAND as UP
-from services.runtime.config import STAGES
 from services.runtime.config.command_line import FAILURE, USAGE
 from services.runtime.config.loader import ConfigError
 from services.runtime.config.options import options
+from services.runtime.config.tables import STAGES
 from services.runtime.health import HealthServer
 from services.worker.engines.registry import BUILT_IN as ENGINES
 from tests.kit.every import for_each

@@ -11,7 +11,8 @@ from schemas.errors import TimedOut
 from services.cli.commands import make_buckets as commands
 from services.cli.commands.make_buckets import keep_buckets, make_buckets
 from services.cli.main import main
-from services.runtime.config import BucketsConfig, BusConfig
+from services.runtime.config.service import BusConfig
+from services.runtime.config.stores import BucketsConfig
 from tests.kit.nats import NatsServer, free_port
 from tests.kit.waiting import until
 

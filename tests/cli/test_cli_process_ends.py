@@ -12,7 +12,7 @@ from schemas.control import Heartbeat
 from services.cli.observer import observing
 from services.cli.up.process_ends import ProcessEnds
 from services.runtime.bus import Bus, Delivery
-from services.runtime.config import BusConfig
+from services.runtime.config.service import BusConfig
 from tests.kit.nats import NatsServer
 from tests.kit.waiting import eventually
 

@@ -14,7 +14,7 @@ from tests.kit.installing import install
 REPOSITORY = Path(__file__).parents[2]
 COUNT = '''
 from services.cli.registry import Command
-from services.runtime.config import BusConfig
+from services.runtime.config.service import BusConfig
 
 
 def tally(sources, stage, /, *, fewest: int = 1):

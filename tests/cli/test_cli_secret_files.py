@@ -11,7 +11,7 @@ import pytest
 from services.cli.instances import Instance, announce, newest_instance, write_ready_file
 from services.cli.main import main
 from services.frontend.http.keys import Limits
-from services.runtime.config import STAGES
+from services.runtime.config.tables import STAGES
 
 
 @pytest.fixture(autouse=True)

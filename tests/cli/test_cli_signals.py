@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from services.runtime.config import BusConfig
+from services.runtime.config.service import BusConfig
 from tests.kit.nats import NatsServer
 from tests.kit.stack import MAIN
 from tests.kit.waiting import LIMIT_S, eventually

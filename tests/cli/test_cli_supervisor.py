@@ -67,7 +67,7 @@ async def test_end_is_told_with_the_id_that_the_process_has(watched: Watched) ->
     watched.supervisor.on_end.append(ended.append)
     watched.supervisor.ready = True
     code = """
-from services.runtime.config import ServiceConfig
+from services.runtime.config.service import ServiceConfig
 from services.runtime.process import Process
 print(Process("worker", ServiceConfig(id="a", log_level="error")).id)
 """

@@ -25,9 +25,11 @@ from services.cli.up.plan import (
 )
 from services.cli.up.readiness import problem_of
 from services.cli.up.screen import Screen, ServedModelNotes, instructions, log_text
-from services.runtime.config import Config, FrontendConfig, PreprocessorConfig, WorkerConfig
+from services.runtime.config.base import Config
 from services.runtime.config.command_line import run_command
+from services.runtime.config.frontend import FrontendConfig
 from services.runtime.config.loader import ConfigError, Sources
+from services.runtime.config.stages import PreprocessorConfig, WorkerConfig
 
 
 def sources_of(

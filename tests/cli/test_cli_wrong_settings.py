@@ -11,8 +11,8 @@ from cyclopts import Token
 from services.cli.main import main
 from services.cli.up.plan import make_plan
 from services.cli.up.servers import examine_servers
-from services.runtime.config import WorkerConfig
 from services.runtime.config.loader import ConfigError, LoadedConfig, Sources
+from services.runtime.config.stages import WorkerConfig
 from services.worker.engines.registry import GROUP
 from tests.kit.every import Cases
 from tests.kit.installing import install

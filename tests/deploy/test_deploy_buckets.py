@@ -16,7 +16,9 @@ from services.frontend.rollouts.store import rollout_bucket
 from services.frontend.stored.store import bucket_config
 from services.images.store import ImageStore
 from services.runtime.bus import Bus
-from services.runtime.config import FrontendConfig, ImageStoreConfig, ParserConfig
+from services.runtime.config.frontend import FrontendConfig
+from services.runtime.config.stages import ParserConfig
+from services.runtime.config.stores import ImageStoreConfig
 from services.runtime.storage.kv import Bucket, digest_key, ledger_bucket
 from tests.deploy.deployed import DeployedNats
 from tests.kit.waiting import LIMIT_S, until

@@ -12,8 +12,11 @@ import msgspec
 import pytest
 
 from services.cli.commands.make_secrets import make_secrets
-from services.runtime.config import STAGES, BucketsConfig, StageConfig, WorkerConfig
 from services.runtime.config.loader import Sources
+from services.runtime.config.service import StageConfig
+from services.runtime.config.stages import WorkerConfig
+from services.runtime.config.stores import BucketsConfig
+from services.runtime.config.tables import STAGES
 from tests.kit.every import for_each
 from tests.kit.waiting import LIMIT_S
 

@@ -15,13 +15,10 @@ import pytest
 
 from schemas.control import Load
 from services.cli.main import main
-from services.runtime.config import (
-    STAGES,
-    FrontendConfig,
-    ServiceConfig,
-    StageConfig,
-)
+from services.runtime.config.frontend import FrontendConfig
 from services.runtime.config.loader import Sources
+from services.runtime.config.service import ServiceConfig, StageConfig
+from services.runtime.config.tables import STAGES
 from services.runtime.observability.metrics import LoadCollector
 from tests.deploy.deployed import CONF
 from tests.deploy.local_nats import LocalNats

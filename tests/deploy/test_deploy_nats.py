@@ -10,7 +10,7 @@ import nats
 import pytest
 
 from deploy.audit import PUBLISHERS, SUBSCRIBERS, USERS, Audit
-from services.runtime.config import read_secret
+from services.runtime.config.base import read_secret
 from tests.deploy.deployed import DeployedNats
 from tests.kit.waiting import LIMIT_S
 

@@ -19,7 +19,7 @@ from schemas.errors import MEDIA_MISSING
 from schemas.events import PromptImage
 from schemas.requests import GenerateReply, GenerateRequest
 from services.images.store import ImageStore
-from services.runtime.config import ImageStoreConfig
+from services.runtime.config.stores import ImageStoreConfig
 from tests.deploy.deployed import CONF, DeployedNats, rights, stop, unused, users
 from tests.kit.messages_client import Answer, Client, body, call, say
 from tests.kit.stack import MAIN, MODEL, Stack

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from services.cli.up.command import STOP_ORDER
-from services.runtime.config import STAGES, ServiceConfig
+from services.runtime.config.service import ServiceConfig
+from services.runtime.config.tables import STAGES
 from tests.kit.every import for_each
 from tests.kit.stack import MAIN
 from tests.kit.waiting import LIMIT_S

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from services.cli.registry import load_command
-from services.runtime.config import STAGES
 from services.runtime.config.command_line import CommandFunction, run_command
+from services.runtime.config.tables import STAGES
 from tests.docs.test_docs_commands import ALL
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]+=.*", re.DOTALL)

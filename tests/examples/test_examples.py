@@ -13,7 +13,7 @@ import pytest
 from schemas.conversation import HostedTool
 from services.frontend.hosted.contract import ProviderError
 from services.frontend.hosted.provider import HttpProvider
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from services.runtime.observability.telemetry import open_log
 from services.runtime.observability.tracing import open_tracer
 from tests.kit.nats import NatsServer, free_port

@@ -13,7 +13,7 @@ from structlog import get_logger
 
 from schemas.conversation import Message, Text
 from services.frontend.app import APIS, Telemetry, make_app
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from tests.kit.bodies import MODEL
 from tests.kit.frontend import FakeGateway
 

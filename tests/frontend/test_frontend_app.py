@@ -28,7 +28,7 @@ from services.frontend.apis.messages.render import MessagesStream
 from services.frontend.apis.responses.errors import FORMAT
 from services.frontend.apis.shared.shared_errors import CHAT as CHAT_ERRORS
 from services.frontend.apis.shared.shared_errors import union_reply
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from tests.kit.bodies import APIS, CHAT, MESSAGES, MODEL, messages
 from tests.kit.events import USAGE, Step, call, finish, reasoning, text
 from tests.kit.every import Cases, for_each

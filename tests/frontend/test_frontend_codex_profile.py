@@ -8,7 +8,7 @@ from typing import Any
 from schemas.control import ModelCard
 from services.frontend.apis.models.codex_instructions import INSTRUCTIONS
 from services.frontend.apis.models.codex_profile import entry
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from tests.kit.bodies import MODEL
 from tests.kit.every import for_rows
 from tests.kit.frontend import CARD, serving

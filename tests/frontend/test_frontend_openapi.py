@@ -6,7 +6,7 @@ from structlog import get_logger
 
 from services.frontend.apis.shared.openapi import document
 from services.frontend.app import APIS, Buckets, Telemetry, make_app
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from tests.kit.bodies import MODEL, Json, chat, completions, messages, responses
 from tests.kit.events import Step, call, finish, reasoning, text
 from tests.kit.every import Cases

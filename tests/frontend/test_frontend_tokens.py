@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from tests.kit.bodies import (
     MODEL,
     USER,

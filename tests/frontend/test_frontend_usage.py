@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from tests.kit.bodies import MODEL, chat
 from tests.kit.frontend import KEY, FakeGateway, guarded, key_line, serving
 from tests.kit.rollouts import MemoryRollouts

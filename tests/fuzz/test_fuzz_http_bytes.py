@@ -11,7 +11,7 @@ from random import Random
 import pytest
 from aiohttp import web
 
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from services.runtime.request_headers import AllowedHosts, replace_invalid_bytes
 from tests.kit.examples import chances
 from tests.kit.frontend import serving

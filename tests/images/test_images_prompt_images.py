@@ -26,7 +26,7 @@ from schemas.token_ids import pack_ids
 from services.images.prompt_images import place_images
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
-from services.runtime.config import PreprocessorConfig
+from services.runtime.config.stages import PreprocessorConfig
 from services.templates.wording import image_mark, media_note
 from services.tokenization.image_processor import Expansion
 from tests.kit.vision_model import noise, reference_processor

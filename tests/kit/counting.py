@@ -12,7 +12,7 @@ from schemas.control import Load
 from schemas.errors import EngineFailed
 from schemas.events import FinishReason
 from services.preprocessor.model import ModelSetup
-from services.runtime.config import PreprocessorConfig
+from services.runtime.config.stages import PreprocessorConfig
 from services.runtime.storage.seal import Sealer
 from services.tokenization.detokenizer import Vocabulary
 from services.worker import engine as contract

@@ -40,7 +40,9 @@ from services.parser.service import Parser
 from services.parser.shard import Shard
 from services.preprocessor.service import Preprocessor
 from services.runtime.bus import Delivery, Handler, Subscription
-from services.runtime.config import BusConfig, FrontendConfig, PreprocessorConfig, ServiceConfig
+from services.runtime.config.frontend import FrontendConfig
+from services.runtime.config.service import BusConfig, ServiceConfig
+from services.runtime.config.stages import PreprocessorConfig
 from services.runtime.heartbeats import Service as StageService
 from services.runtime.process import Process
 from services.worker.service import Worker

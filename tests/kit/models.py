@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from services.preprocessor.model import ModelSetup
-from services.runtime.config import PreprocessorConfig
+from services.runtime.config.stages import PreprocessorConfig
 from services.templates.chat_template import ChatTemplate
 from services.tokenization.tokenizer_files import FileTokenizer, TokenizerReport
 from sessions.published import of_trl

@@ -17,7 +17,8 @@ import pytest
 
 from services.cli.commands.make_buckets import make_buckets
 from services.cli.up.embedded_nats import find_nats_server
-from services.runtime.config import BucketsConfig, BusConfig
+from services.runtime.config.service import BusConfig
+from services.runtime.config.stores import BucketsConfig
 from tests.kit.waiting import LIMIT_S
 
 PORTS = range(10_000, 32_768)

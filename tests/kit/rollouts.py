@@ -9,7 +9,7 @@ from typing_extensions import override
 from schemas.errors import TimedOut, TooLarge, Unavailable
 from schemas.notices import RolloutChanged
 from services.frontend.rollouts.rollouts import RolloutProcess, Rollouts
-from services.runtime.config import MIB
+from services.runtime.config.base import MIB
 
 
 class MemoryBucket:

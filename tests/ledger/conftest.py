@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from services.preprocessor.model import ModelSetup
-from services.runtime.config import PreprocessorConfig
+from services.runtime.config.stages import PreprocessorConfig
 from sessions.models import LedgerSetup
 from tests.kit.ledger_turns import Session
 from tests.ledger.walks import Models

@@ -16,7 +16,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from schemas.conversation import OutputFormat
-from services.runtime.config import WorkerConfig
+from services.runtime.config.stages import WorkerConfig
 from services.worker.engines.registry import open_engine
 from tests.kit.nats import free_port
 from tests.kit.waiting import ENGINE_LIMIT_S

@@ -13,7 +13,7 @@ from typing_extensions import override
 from schemas.control import EngineControl
 from schemas.conversation import Conversation, Hints, Message, Sampling, Text
 from schemas.events import UNKNOWN_WEIGHTS, Finish, spans_between
-from services.runtime.config import WorkerConfig
+from services.runtime.config.stages import WorkerConfig
 from services.worker.engine import EngineDelta, EngineRequest, Sink
 from services.worker.engines.support import EngineTurn
 from tests.kit.counting import Model

@@ -16,7 +16,7 @@ from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.ledger_reader import BusLedgerReader
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.preparation import Preparation
-from services.runtime.config import PreprocessorConfig
+from services.runtime.config.stages import PreprocessorConfig
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket, BucketConfig
 from services.runtime.storage.seal import Sealer

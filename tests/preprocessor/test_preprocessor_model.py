@@ -11,7 +11,7 @@ import pytest
 from schemas.conversation import Sampling
 from services.families import UnknownFamily
 from services.preprocessor.model import ModelSetup
-from services.runtime.config import PreprocessorConfig
+from services.runtime.config.stages import PreprocessorConfig
 from services.tokenization.tokenizer_files import FileTokenizer
 from tests.preprocessor.described_model import DESCRIPTION, describe_model
 

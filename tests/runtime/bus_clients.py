@@ -12,7 +12,7 @@ import structlog
 
 from schemas.errors import Unavailable
 from services.runtime.bus import Bus
-from services.runtime.config import BusConfig
+from services.runtime.config.service import BusConfig
 from tests.kit.nats import free_port
 from tests.kit.waiting import LIMIT_S, eventually
 

@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from schemas.errors import Unavailable
-from services.runtime.config import BusConfig
+from services.runtime.config.service import BusConfig
 from services.runtime.nats_login import read_tls
 from tests.kit.certificates import Authority
 from tests.kit.nats import free_port

@@ -6,14 +6,11 @@ from typing import Any
 import pytest
 from cyclopts import Token
 
-from services.runtime.config import (
-    Config,
-    FrontendConfig,
-    PreprocessorConfig,
-    WorkerConfig,
-)
+from services.runtime.config.base import Config
 from services.runtime.config.command_line import forwarded_arguments, run_command
+from services.runtime.config.frontend import FrontendConfig
 from services.runtime.config.loader import ConfigError, LoadedConfig, Sources
+from services.runtime.config.stages import PreprocessorConfig, WorkerConfig
 
 
 def load(

@@ -17,13 +17,9 @@ from services.frontend import service as frontend
 from services.parser import service as parser
 from services.preprocessor import service as preprocessor
 from services.preprocessor.model import ModelSetup
-from services.runtime.config import (
-    BusConfig,
-    FrontendConfig,
-    ParserConfig,
-    PreprocessorConfig,
-    WorkerConfig,
-)
+from services.runtime.config.frontend import FrontendConfig
+from services.runtime.config.service import BusConfig
+from services.runtime.config.stages import ParserConfig, PreprocessorConfig, WorkerConfig
 from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.tokenizer_files import load_backend
 from services.worker import service as worker

@@ -7,7 +7,7 @@ from schemas.control import Heartbeat, ModelCard
 from schemas.errors import TimedOut
 from schemas.requests import GenerateReply
 from services.runtime import recent_turns
-from services.runtime.config import BusConfig
+from services.runtime.config.service import BusConfig
 from services.runtime.liveness import Liveness
 from services.runtime.recent_turns import RecentTurns
 from services.runtime.registry import ProcessRegistry

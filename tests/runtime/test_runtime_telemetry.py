@@ -6,7 +6,7 @@ import io
 import aiohttp
 import msgspec
 
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from services.runtime.health import HealthServer
 from services.runtime.observability.telemetry import new_registry, open_log
 

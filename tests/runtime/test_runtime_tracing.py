@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from schemas.errors import Invalid
-from services.runtime.config import FrontendConfig, ServiceConfig
+from services.runtime.config.frontend import FrontendConfig
+from services.runtime.config.service import ServiceConfig
 from services.runtime.observability.telemetry import open_log
 from services.runtime.observability.tracing import Attributes, OpenSpan, Tracer, open_tracer
 from services.runtime.process import Process

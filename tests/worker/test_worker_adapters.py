@@ -11,7 +11,7 @@ import pytest
 
 from schemas.errors import EngineFailed, Invalid, NotFound
 from schemas.token_ids import pack_ids
-from services.runtime.config import WorkerConfig
+from services.runtime.config.stages import WorkerConfig
 from services.tokenization.block_keys import adapter_salt, block_keys
 from services.worker.engine import Engine
 from services.worker.engines.registry import open_engine

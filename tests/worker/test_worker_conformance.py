@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from schemas.conversation import Sampling
-from services.runtime.config import WorkerConfig
+from services.runtime.config.stages import WorkerConfig
 from services.worker.engine import EngineRequest
 from services.worker.engines.registry import open_engine
 from tests.kit.engines import EMPTY_MODEL, PROMPT, with_torch

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import Invalid
-from services.runtime.config import WorkerConfig
 from services.runtime.config.loader import ConfigError
+from services.runtime.config.stages import WorkerConfig
 from services.worker.engines.registry import (
     BUILT_IN,
     GROUP,

@@ -18,7 +18,8 @@ from schemas.requests import GenerateReply, GenerateRequest, ThoughtBudget
 from schemas.token_ids import pack_ids
 from services.images.image import image_hash
 from services.images.store import ImageStore, image_bucket
-from services.runtime.config import ImageStoreConfig, WorkerConfig
+from services.runtime.config.stages import WorkerConfig
+from services.runtime.config.stores import ImageStoreConfig
 from services.runtime.process import Process
 from services.runtime.storage.kv import create_bucket
 from services.worker.engines.registry import open_engine

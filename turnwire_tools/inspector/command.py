@@ -23,9 +23,11 @@ from services.cli.registry import BUS_SETTINGS, Command
 from services.cli.signals import run, status_of
 from services.images.store import ImageStore
 from services.runtime.bus import Delivery
-from services.runtime.config import BusConfig, Count, ImageStoreConfig, Port, ServiceConfig
+from services.runtime.config.base import Count, Port
 from services.runtime.config.loader import Sources
 from services.runtime.config.masking import mask_servers
+from services.runtime.config.service import BusConfig, ServiceConfig
+from services.runtime.config.stores import ImageStoreConfig
 from services.runtime.observability.telemetry import open_log
 from services.runtime.request_headers import AllowedHosts, is_loopback, replace_invalid_bytes
 from services.tokenization.detokenizer import Vocabulary

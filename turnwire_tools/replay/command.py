@@ -19,7 +19,7 @@ from services.cli.common import CommandError, read_text
 from services.cli.connect.server import read_models
 from services.cli.registry import Command
 from services.cli.signals import run
-from services.runtime.config import Positive
+from services.runtime.config.base import Positive
 from services.runtime.config.names import KEY_VARIABLE
 from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.tokenizer_files import load_backend

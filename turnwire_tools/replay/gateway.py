@@ -28,7 +28,7 @@ from services.frontend.app import Telemetry, make_app, make_runner
 from services.frontend.turns.interfaces import Admitted, CancelReason, OpenTurn, Pipeline, TurnSink
 from services.parser.turn_parse import TurnParse
 from services.parser.turn_stream import TurnStream
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from services.runtime.storage.seal import Sealer
 from services.runtime.streams.turn_log import TurnLog, with_dispatches
 from services.templates.tools import rendered_tool

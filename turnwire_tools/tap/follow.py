@@ -10,8 +10,8 @@ from services.cli.common import UsageError
 from services.cli.observer import observing
 from services.cli.signals import status_of
 from services.runtime.bus import Delivery, Handler
-from services.runtime.config import BusConfig
 from services.runtime.config.masking import mask_servers
+from services.runtime.config.service import BusConfig
 
 PATTERN = re.compile(r"(?:(?:\*|[^\s.*>]+)\.)*(?:\*|>|[^\s.*>]+)")
 """A subject of NATS with wildcards: `tw.v2.*.worker`, `tw.v2.>`."""

@@ -19,8 +19,9 @@ from services.cli.signals import run
 from services.rollouts.samples import Sampler
 from services.rollouts.turn import SampleBlock, SampledTurn, answers_of, question_of
 from services.runtime.bus import Delivery
-from services.runtime.config import BusConfig, Seconds
+from services.runtime.config.base import Seconds
 from services.runtime.config.loader import Sources
+from services.runtime.config.service import BusConfig
 from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.tokenizer_files import load_backend
 from turnwire_tools.tap import messages

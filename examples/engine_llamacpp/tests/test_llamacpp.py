@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from schemas.conversation import OutputFormat
 from schemas.errors import EngineFailed, Invalid
-from services.runtime.config import WorkerConfig
+from services.runtime.config.stages import WorkerConfig
 from services.worker.engines.registry import open_engine
 from tests.worker.conformance import Bench, Conformance, cached, output
 

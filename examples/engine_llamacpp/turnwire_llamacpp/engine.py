@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from schemas.control import Load
 from schemas.errors import Invalid
-from services.runtime.config import WorkerConfig
+from services.runtime.config.stages import WorkerConfig
 from services.tokenization.model_files import local_folder, read_facts, with_defaults
 from services.worker.engine import (
     Engine,

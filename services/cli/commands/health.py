@@ -10,8 +10,11 @@ import sys
 from schemas.control import Stage
 from services.cli.common import get, reachable_host
 from services.cli.registry import Command
-from services.runtime.config import STAGES, FrontendConfig, Positive, StageConfig
+from services.runtime.config.base import Positive
+from services.runtime.config.frontend import FrontendConfig
 from services.runtime.config.loader import Sources
+from services.runtime.config.service import StageConfig
+from services.runtime.config.tables import STAGES
 
 
 def check(

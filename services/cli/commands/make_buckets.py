@@ -17,8 +17,9 @@ from services.frontend.rollouts.store import rollout_bucket
 from services.frontend.stored.store import bucket_config
 from services.images.store import image_bucket
 from services.runtime.bus import Bus
-from services.runtime.config import BucketsConfig, BusConfig
 from services.runtime.config.loader import Sources
+from services.runtime.config.service import BusConfig
+from services.runtime.config.stores import BucketsConfig
 from services.runtime.storage.kv import BucketConfig, create_bucket, ledger_bucket
 
 RETRY_S = 0.5

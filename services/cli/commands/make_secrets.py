@@ -6,7 +6,7 @@ from pathlib import Path
 
 from services.cli.common import make_private, replace_file
 from services.cli.registry import Command
-from services.runtime.config import STAGES
+from services.runtime.config.tables import STAGES
 
 USERS = (*STAGES, "setup", "tap")
 

@@ -9,9 +9,10 @@ from rich.console import Console
 from rich.table import Table
 
 from services.cli.registry import COMMON_SETTINGS, Command
-from services.runtime.config import STAGES, Config, UpConfig
+from services.runtime.config.base import Config
 from services.runtime.config.loader import Sources
 from services.runtime.config.options import as_text
+from services.runtime.config.tables import STAGES, UpConfig
 
 _TABLES: Mapping[str, type[Config]] = {**STAGES, "up": UpConfig}
 

@@ -30,8 +30,9 @@ from services.frontend.apis.models.codex_profile import (
     profiles_of,
     with_profile,
 )
-from services.runtime.config import Count, PreprocessorConfig
+from services.runtime.config.base import Count
 from services.runtime.config.names import KEY_VARIABLE
+from services.runtime.config.stages import PreprocessorConfig
 
 DEFAULT_PROFILE = "gpt-5.5"
 """The newest profile of Codex with plain tools: later ones require a model that calls tools in

@@ -14,19 +14,14 @@ from services.cli.doctor.server import check_server
 from services.cli.instances import bus_defaults, instance_at, running_instances
 from services.cli.registry import COMMON_SETTINGS, Command
 from services.cli.signals import run
-from services.runtime.config import (
-    STAGES,
-    BusConfig,
-    FrontendConfig,
-    ParserConfig,
-    PreprocessorConfig,
-    Seconds,
-    UpConfig,
-    WorkerConfig,
-)
+from services.runtime.config.base import Seconds
+from services.runtime.config.frontend import FrontendConfig
 from services.runtime.config.loader import ConfigError, LoadedConfig, Sources
 from services.runtime.config.names import KEY_VARIABLE
 from services.runtime.config.options import as_text
+from services.runtime.config.service import BusConfig
+from services.runtime.config.stages import ParserConfig, PreprocessorConfig, WorkerConfig
+from services.runtime.config.tables import STAGES, UpConfig
 
 
 def examine(

@@ -15,9 +15,10 @@ from services.cli.common import reserve_ports
 from services.cli.doctor.report import Finding, first_line
 from services.cli.up.embedded_nats import find_nats_server
 from services.cli.up.servers import path_hint, read_engine_url
-from services.runtime.config import FrontendConfig, WorkerConfig
+from services.runtime.config.frontend import FrontendConfig
 from services.runtime.config.loader import ConfigError
 from services.runtime.config.masking import mask_servers
+from services.runtime.config.stages import WorkerConfig
 from services.worker.engine import EngineSupport
 from services.worker.engines.registry import load_engine
 

@@ -7,7 +7,7 @@ from schemas.errors import TurnwireError
 from services.cli.doctor.report import Finding, FindingStatus, first_line
 from services.cli.doctor.turn_keeping import try_turns
 from services.preprocessor.model import ModelSetup
-from services.runtime.config import PreprocessorConfig, WorkerConfig
+from services.runtime.config.stages import PreprocessorConfig, WorkerConfig
 from services.templates.traits import TemplateTraits
 from services.tokenization.image_processor import ImageProcessor
 from services.tokenization.model_files import read_facts

@@ -13,7 +13,7 @@ from schemas.control import Heartbeat
 from services.cli.common import get
 from services.cli.doctor.report import Finding
 from services.runtime.bus import Delivery
-from services.runtime.config import BusConfig
+from services.runtime.config.service import BusConfig
 from services.runtime.heartbeat_auth import FRESH_S, HeartbeatAuth
 
 CLOCK_S = 2.0

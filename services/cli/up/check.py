@@ -23,11 +23,13 @@ from services.cli.common import CommandError, UsageError
 from services.cli.registry import COMMON_SETTINGS, Command
 from services.cli.up.servers import examine_servers, read_engine_url, read_url
 from services.cli.up.supervisor import describe_status
-from services.runtime.config import STAGES, PreprocessorConfig, read_key, read_secret
+from services.runtime.config.base import read_key, read_secret
 from services.runtime.config.command_line import CLEAN, USAGE
 from services.runtime.config.loader import ConfigError, LoadedConfig, Sources
 from services.runtime.config.masking import mask_servers
 from services.runtime.config.names import nearest, nearest_file
+from services.runtime.config.stages import PreprocessorConfig
+from services.runtime.config.tables import STAGES
 from services.runtime.nats_login import parse_servers, read_login, read_tls
 from services.tokenization.model_files import find_file, local_folder, read_response_template
 

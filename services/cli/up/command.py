@@ -34,17 +34,13 @@ from services.cli.up.plan import (
 from services.cli.up.readiness import answers, context_window, readiness_problem
 from services.cli.up.screen import Screen, ServedModelNotes, instructions
 from services.cli.up.supervisor import ChildFailed, Supervisor
-from services.runtime.config import (
-    BusConfig,
-    FrontendConfig,
-    ParserConfig,
-    PreprocessorConfig,
-    UpConfig,
-    WorkerConfig,
-)
 from services.runtime.config.command_line import CLEAN, FAILURE, INTERRUPTED
+from services.runtime.config.frontend import FrontendConfig
 from services.runtime.config.loader import Sources
 from services.runtime.config.masking import mask_passwords
+from services.runtime.config.service import BusConfig
+from services.runtime.config.stages import ParserConfig, PreprocessorConfig, WorkerConfig
+from services.runtime.config.tables import UpConfig
 
 POLL_S = 0.05
 NATS_START_S = 15.0

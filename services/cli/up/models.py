@@ -21,16 +21,12 @@ import msgspec
 from cyclopts import Token
 from msgspec import Struct
 
-from services.runtime.config import (
-    BusConfig,
-    Config,
-    ParserConfig,
-    PreprocessorConfig,
-    UpConfig,
-    WorkerConfig,
-)
+from services.runtime.config.base import Config
 from services.runtime.config.loader import ConfigError, LoadedConfig, Sources
 from services.runtime.config.names import nearest, setting_names
+from services.runtime.config.service import BusConfig
+from services.runtime.config.stages import ParserConfig, PreprocessorConfig, WorkerConfig
+from services.runtime.config.tables import UpConfig
 
 INNER_STAGES: Mapping[str, type[Config]] = {
     "preprocessor": PreprocessorConfig,

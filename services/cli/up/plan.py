@@ -20,17 +20,14 @@ from services.cli.instances import default_state_dir
 from services.cli.up.check import PACKAGES, check_settings, place_problem
 from services.cli.up.models import INNER_STAGES, ModelPlan, model_sources, numbers_of
 from services.cli.up.supervisor import ChildSpec, quiet_variables
-from services.runtime.config import (
-    STAGES,
-    BucketsConfig,
-    BusConfig,
-    Config,
-    FrontendConfig,
-    UpConfig,
-    WorkerConfig,
-)
+from services.runtime.config.base import Config
 from services.runtime.config.command_line import forwarded_arguments
+from services.runtime.config.frontend import FrontendConfig
 from services.runtime.config.loader import ConfigError, LoadedConfig, Sources
+from services.runtime.config.service import BusConfig
+from services.runtime.config.stages import WorkerConfig
+from services.runtime.config.stores import BucketsConfig
+from services.runtime.config.tables import STAGES, UpConfig
 from services.worker.engines.registry import decodes_on_server
 
 DEMO_MODEL = "turnwire-demo"

@@ -17,7 +17,7 @@ from schemas.control import Heartbeat
 from schemas.errors import TurnwireError
 from services.cli.observer import observing
 from services.runtime.bus import Bus, Delivery
-from services.runtime.config import BusConfig
+from services.runtime.config.service import BusConfig
 from services.runtime.heartbeat_auth import HeartbeatAuth
 
 

@@ -5,8 +5,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from schemas.errors import TurnwireError
-from services.runtime.config import WorkerConfig
 from services.runtime.config.loader import ConfigError, LoadedConfig
+from services.runtime.config.stages import WorkerConfig
 
 _PORTS = {"http": 80, "https": 443}
 

@@ -15,7 +15,8 @@ from services.frontend.rollouts.store import ROLLOUT_BUCKET
 from services.frontend.stored.store import BUCKET
 from services.images.store import IMAGE_BUCKET
 from services.runtime.bus import Bus
-from services.runtime.config import MIB, BusConfig
+from services.runtime.config.base import MIB
+from services.runtime.config.service import BusConfig
 from services.runtime.storage.kv import LEDGER_BUCKET
 from services.runtime.storage.write_watch import TIMEOUT_S, probe_subject, write_problem_at
 

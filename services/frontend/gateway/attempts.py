@@ -38,7 +38,7 @@ from services.frontend.gateway.turn_state import (
 )
 from services.frontend.gateway.turn_table import TurnTable
 from services.frontend.media.image_reader import RequestImages
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from services.runtime.process import Process
 from services.runtime.streams.turn_log import Verdict
 

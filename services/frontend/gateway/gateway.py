@@ -31,7 +31,7 @@ from services.frontend.gateway.turn_state import BusTurn, Ended, Search, StateEv
 from services.frontend.gateway.turn_table import TurnTable
 from services.frontend.media.image_reader import RequestImages
 from services.frontend.turns.interfaces import Admitted, OpenTurn, TurnGateway, TurnSink
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from services.runtime.process import Process
 
 FLUSH_S = 0.5

@@ -18,7 +18,7 @@ from services.frontend.gateway.engine_client import EngineClient
 from services.frontend.gateway.gateway import BusGateway
 from services.frontend.gateway.preprocessor_client import PreprocessorClient
 from services.frontend.turns.interfaces import Admitted, Pipeline
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from services.runtime.observability.metrics import register
 from services.runtime.process import Process
 

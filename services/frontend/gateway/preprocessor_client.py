@@ -17,7 +17,7 @@ from schemas.token_ids import pack_ids
 from services.frontend.gateway.stage_wait import INNER_STAGES, StageWait
 from services.frontend.gateway.turn_state import AttemptOutcome, BusTurn, StateEvent, outcome_of
 from services.frontend.turns.interfaces import Admitted
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from services.runtime.process import Process
 from services.runtime.replies import decode_reply
 

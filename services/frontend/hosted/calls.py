@@ -16,7 +16,7 @@ from services.frontend.content.tool_search import TOO_MANY
 from services.frontend.hosted.contract import Provider, ProviderError
 from services.frontend.hosted.policy import permitted_sources, refusal_code
 from services.frontend.hosted.tool_search import InvalidPattern, find_tools
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 CALL_S = (0.05, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 5, 7.5, 10, 15, 20, 30, 60)

@@ -19,7 +19,7 @@ from typing_extensions import override
 from schemas.conversation import HostedTool
 from schemas.events import WebSource
 from services.frontend.hosted.contract import Provider, ProviderError, argument_name
-from services.runtime.config import read_key
+from services.runtime.config.base import read_key
 
 _URL = re.compile(r"https?://[^\s<>\"'()\[\]{}]+[^\s<>\"'()\[\]{}.,;:!?]")
 _MAX_LINKS = 20

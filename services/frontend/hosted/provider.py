@@ -17,7 +17,8 @@ from services.frontend.hosted.contract import (
     ProviderError,
     argument_name,
 )
-from services.runtime.config import FrontendConfig, read_key
+from services.runtime.config.base import read_key
+from services.runtime.config.frontend import FrontendConfig
 
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 """Limit of one answer of a provider."""

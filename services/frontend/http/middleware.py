@@ -36,7 +36,7 @@ from services.frontend.http.errors import (
 from services.frontend.http.rate_limits import rate_headers
 from services.frontend.http.refusal_metrics import RefusalMetrics
 from services.frontend.http.rollout_paths import ROLLOUT_ID, is_rollout, mask_rollouts
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 from services.runtime.request_headers import AllowedHosts
 

@@ -23,7 +23,7 @@ from services.frontend.http.masks import MaskedFrames
 from services.frontend.http.middleware import OVER_LIMIT, refuse_malformed
 from services.frontend.http.rollout_paths import ROLLOUT_ID, take_rollout
 from services.frontend.http.sse import keep_buffers_small
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from services.runtime.request_headers import replace_invalid_bytes
 
 MAX_URL_BYTES = 32 * 1024

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from aiohttp import HttpVersion11, web
 
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 
 SLICE_BYTES = 64 * 1024
 HIGH_WATER_BYTES = 32 * 1024

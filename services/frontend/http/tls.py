@@ -3,7 +3,7 @@
 import ssl
 from pathlib import Path
 
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from services.runtime.tls_files import TlsFiles
 
 

@@ -23,7 +23,7 @@ from services.frontend.media.image_fetch import ImageFetcher
 from services.frontend.media.pdf_reader import data_key
 from services.images.image import ImageFacts, image_hash
 from services.images.parts import media_of, replace_media
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 
 MAX_CACHED = 16384
 """Number of images with cached facts."""

@@ -24,7 +24,7 @@ from services.frontend.rollouts.store import RolloutStore
 from services.frontend.rollouts.view import RolloutView
 from services.rollouts.rollout import ROLLOUT_PREFIX, Rewards, Rollout, RolloutState
 from services.rollouts.sample_lines import MissingTurn
-from services.runtime.config import MIB
+from services.runtime.config.base import MIB
 from services.runtime.storage.kv import Bucket, place_of
 
 MAX_VIEW_BYTES = 64 * MIB

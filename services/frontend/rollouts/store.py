@@ -14,7 +14,8 @@ import msgspec
 
 from services.rollouts.rollout import Rewards, Rollout, RolloutState
 from services.rollouts.stored_turns import BegunTurn, FailedTurn, StoredTurn
-from services.runtime.config import MIB, RolloutStoreConfig
+from services.runtime.config.base import MIB
+from services.runtime.config.stores import RolloutStoreConfig
 from services.runtime.storage.kv import Bucket, BucketConfig
 
 ROLLOUT_BUCKET = "tw_rollouts"

@@ -34,7 +34,9 @@ from services.frontend.stored.record import (
     failed_view,
     response_of_item,
 )
-from services.runtime.config import MIB, FrontendConfig, ResponseStoreConfig
+from services.runtime.config.base import MIB
+from services.runtime.config.frontend import FrontendConfig
+from services.runtime.config.stores import ResponseStoreConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 from services.runtime.storage.kv import Bucket, BucketConfig, digest_key
 

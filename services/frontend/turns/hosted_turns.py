@@ -48,7 +48,7 @@ from services.frontend.turns.interfaces import (
     TurnGateway,
     TurnSink,
 )
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 

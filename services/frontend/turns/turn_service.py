@@ -15,7 +15,7 @@ from services.frontend.turns.interfaces import Admitted, AnswerInfo, ParsedReque
 from services.frontend.turns.key_usage import KeyUsage
 from services.frontend.turns.metrics import FrontendMetrics
 from services.guides.promises import not_enforced
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from services.runtime.long_work import run_in_thread_if_long
 from services.runtime.observability.telemetry import FilteringBoundLogger
 

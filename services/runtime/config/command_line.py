@@ -23,10 +23,11 @@ from cyclopts import (
     Token,
 )
 
+from services.runtime.config.base import Config
 from services.runtime.config.loader import ConfigError, Sources
 from services.runtime.config.names import CONFIG_VARIABLE, nearest
 from services.runtime.config.options import as_text, one_line, options
-from services.runtime.config.settings import BusConfig, Config
+from services.runtime.config.service import BusConfig
 
 CommandFunction: TypeAlias = Callable[..., int]
 """A command: its parameters are the flags, its docstring is the help. Returns the exit status."""

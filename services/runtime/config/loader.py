@@ -23,6 +23,7 @@ import msgspec
 from cyclopts import Argument, CycloptsError, Token
 from msgspec import Struct
 
+from services.runtime.config.base import Config
 from services.runtime.config.masking import mask_passwords, mask_servers
 from services.runtime.config.names import (
     PREFIX,
@@ -33,7 +34,8 @@ from services.runtime.config.names import (
     unknown_in_file,
 )
 from services.runtime.config.options import one_line, options, value_of
-from services.runtime.config.settings import TABLES, BusConfig, Config
+from services.runtime.config.service import BusConfig
+from services.runtime.config.tables import TABLES
 
 C = TypeVar("C", bound=Config)
 

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from services.runtime.config.settings import TABLES, BusConfig, Config
+from services.runtime.config.base import Config
+from services.runtime.config.service import BusConfig
+from services.runtime.config.tables import TABLES
 
 PREFIX = "TURNWIRE_"
 CONFIG_VARIABLE = "TURNWIRE_CONFIG"

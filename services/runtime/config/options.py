@@ -22,9 +22,10 @@ from cyclopts import (
     UnusedCliTokensError,
 )
 
+from services.runtime.config.base import Config
 from services.runtime.config.masking import mask_passwords, mask_servers
 from services.runtime.config.names import nearest_file
-from services.runtime.config.settings import BusConfig, Config
+from services.runtime.config.service import BusConfig
 
 _DECIMAL_UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}

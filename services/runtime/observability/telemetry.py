@@ -22,7 +22,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from services import __version__
-from services.runtime.config import ServiceConfig
+from services.runtime.config.service import ServiceConfig
 from services.runtime.observability.log_lines import LineWriter, RateLimit, printable, request_text
 from services.runtime.observability.memory import without
 

@@ -46,8 +46,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from schemas.control import Stage
 from services import __version__
-from services.runtime.config import ServiceConfig
 from services.runtime.config.masking import mask_passwords
+from services.runtime.config.service import ServiceConfig
 from services.runtime.observability.log_lines import RateLimit
 from services.runtime.observability.telemetry import FilteringBoundLogger
 

@@ -33,7 +33,8 @@ from schemas.errors import (
     Unavailable,
 )
 from services.runtime.bus import Bus
-from services.runtime.config import MIB, LedgerStoreConfig
+from services.runtime.config.base import MIB
+from services.runtime.config.stores import LedgerStoreConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 from services.runtime.storage.write_watch import WriteWatch
 

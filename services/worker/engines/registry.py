@@ -6,8 +6,8 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TypeAlias
 
 from schemas.errors import Invalid
-from services.runtime.config import WorkerConfig
 from services.runtime.config.loader import ConfigError
+from services.runtime.config.stages import WorkerConfig
 from services.worker.engine import Engine
 
 MakeEngine: TypeAlias = Callable[[WorkerConfig], object]

@@ -46,7 +46,7 @@ from services.frontend.gateway.pipeline import BusPipeline
 from services.frontend.http.auth import anyone
 from services.frontend.media.image_reader import PutImage
 from services.frontend.turns.interfaces import Admitted, OpenTurn
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from tests.kit.clock import LoopClock
 from tests.kit.frontend import admission
 from tests.kit.pdf_files import PNG

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from schemas.events import TurnEvent
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from tests.kit.bodies import MODEL
 from tests.kit.events import call, finish, reasoning, text
 from tests.kit.frontend import FakeGateway, Served, serving

@@ -9,7 +9,7 @@ from aiohttp import ClientWebSocketResponse
 
 from schemas.conversation import Result, Text, ToolReference
 from schemas.events import TurnEvent
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from tests.frontend.hosted.searches import (
     IDS,
     answered,

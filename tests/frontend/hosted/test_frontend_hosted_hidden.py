@@ -11,7 +11,7 @@ import pytest
 from schemas.conversation import Call, Message, Reasoning, Result, Text, ToolReference
 from schemas.events import TurnEvent
 from services.frontend.turns.hidden.memory import HiddenMemory
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from tests.frontend.hosted.hosted_frontend import IDS, hosted
 from tests.kit.bodies import (
     Json,

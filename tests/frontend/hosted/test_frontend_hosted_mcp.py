@@ -13,7 +13,7 @@ from schemas.events import WebSource
 from services.frontend.hosted.contract import ProviderError
 from services.frontend.hosted.mcp_provider import McpProvider
 from services.frontend.hosted.provider import provider_of
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 
 TIDES = {"url": "https://example.org/tides", "title": "Tides", "content": "High water is at noon."}
 

@@ -14,7 +14,7 @@ from schemas.control import ModelCard
 from schemas.errors import Unauthorized
 from services.frontend.http.auth import Callers, anyone, find_key, load_keys
 from services.frontend.http.keys import Key, Limits, parse_keys
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from tests.kit.bodies import messages
 from tests.kit.every import Cases, for_rows
 from tests.kit.frontend import log_into, serving

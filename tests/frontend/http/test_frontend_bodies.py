@@ -17,7 +17,7 @@ from services.frontend.app import BODIES_HELD
 from services.frontend.http import bodies
 from services.frontend.http.bodies import decode
 from services.frontend.http.held_bytes import HeldBytes
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from tests.kit.bodies import MODEL, messages
 from tests.kit.every import Cases, for_each
 from tests.kit.frontend import Reply, Served, serving

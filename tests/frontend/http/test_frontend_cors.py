@@ -7,7 +7,7 @@ from aiohttp import WSServerHandshakeError
 
 from schemas.errors import Forbidden
 from services.frontend.http.cors import Cors
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from tests.kit.bodies import CONVERSING, messages
 from tests.kit.every import Cases, for_rows
 from tests.kit.frontend import Served, guarded, serving

@@ -8,7 +8,7 @@ from typing import Any
 from schemas.control import ModelCard
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import Failed
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from tests.kit.bodies import (
     MODEL,
     USER,

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from services.frontend.http.server import client_of
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from tests.kit.bodies import CONVERSING
 from tests.kit.every import Cases, for_rows
 from tests.kit.frontend import serving

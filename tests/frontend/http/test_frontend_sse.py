@@ -12,7 +12,7 @@ import pytest
 
 from schemas.events import BlockStart, Delta
 from services.frontend.http.sse import HIGH_WATER_BYTES, SLICE_BYTES, SseWriter
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from tests.kit.bodies import MODEL, messages
 from tests.kit.clock import LoopClock
 from tests.kit.events import Step, finish, text

@@ -10,7 +10,7 @@ from aiohttp import ClientSession, TCPConnector
 
 from services.cli.main import main
 from services.frontend.http.tls import Tls
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from tests.kit.bodies import messages
 from tests.kit.certificates import Authority, pem
 from tests.kit.frontend import Served, serving

@@ -14,7 +14,7 @@ from schemas.conversation import Call, Text
 from schemas.errors import EngineFailed
 from schemas.events import Failed, FinishReason, TurnEvent
 from services.frontend.stored.record import StoredReply
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from tests.frontend.hosted.hosted_frontend import SEARCH, hosted, search
 from tests.kit.answers import events as stream_events
 from tests.kit.bodies import (

@@ -12,7 +12,7 @@ from structlog.typing import FilteringBoundLogger
 from schemas.errors import EngineFailed
 from services.frontend.stored import store
 from services.frontend.stored.store import Sharing, bucket_config
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from services.runtime.storage import kv
 from services.runtime.storage.kv import Bucket
 from tests.kit.bodies import USER, Json, block, messages, user

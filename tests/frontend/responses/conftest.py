@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from tests.frontend.responses.responses_client import Client
 from tests.kit.frontend import FakeGateway, Served, serving
 

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from tests.kit.answers import events
 from tests.kit.bodies import MODEL
 from tests.kit.events import Step, call, finish, reasoning, text

@@ -10,7 +10,7 @@ import structlog
 
 from schemas.control import ModelCard
 from schemas.errors import ContextOverflow
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from tests.frontend.responses.responses_client import Client, keyed, types
 from tests.kit.bodies import MODEL
 from tests.kit.events import call, finish, text

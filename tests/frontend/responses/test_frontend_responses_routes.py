@@ -13,7 +13,7 @@ from schemas.errors import ContextOverflow, ErrorInfo, ErrorKind
 from schemas.events import Failed
 from services.frontend.apis.responses.dialect import Responses, ResponsesRequest
 from services.frontend.stored.record import StoredResponse
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from tests.frontend.responses.responses_client import ANSWER, Client, agent, keyed, said, types
 from tests.kit.bodies import MODEL, block, function_call, function_output, message, user
 from tests.kit.events import text

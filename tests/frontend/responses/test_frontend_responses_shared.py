@@ -15,7 +15,7 @@ from schemas.notices import ResponseCancelled, ResponseDeleted, decode_notice
 from services.frontend.stored import store
 from services.frontend.stored.store import Sharing, bucket_config
 from services.runtime.bus import Delivery
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from services.runtime.process import Process
 from services.runtime.storage import kv
 from services.runtime.storage.kv import Bucket, digest_key

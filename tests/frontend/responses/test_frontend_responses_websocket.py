@@ -16,7 +16,7 @@ from aiohttp import ClientWebSocketResponse, WSMsgType, WSServerHandshakeError
 from schemas.errors import ContextOverflow, Invalid, Overloaded
 from schemas.events import FinishReason
 from services.frontend.apis.responses.state import socket as socket_limits
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from tests.frontend.responses.responses_client import Client, agent, keyed, said
 from tests.kit.bodies import MODEL
 from tests.kit.events import Step, finish, text

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import ClientWebSocketResponse
 
 from services.rollouts.rollout import ROLLOUT_PREFIX
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from tests.frontend.rollouts.token_turns import Agent, TokenGateway, rollout
 from tests.kit.bodies import MODEL, chat, messages, responses
 from tests.kit.frontend import Reply, Served, key_line, serving

@@ -11,7 +11,7 @@ from schemas.errors import Overloaded
 from schemas.events import UNKNOWN_WEIGHTS, Failed, Finish, FinishReason, Usage, WeightsSpan
 from services.frontend.rollouts import rollouts as rollouts_module
 from services.frontend.rollouts import turn_writer
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from tests.frontend.rollouts.token_turns import (
     AGENT,
     END,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from tests.frontend.rollouts.token_turns import HELLO, Agent, Block, TokenGateway, rollout
 from tests.kit.bodies import MODEL, Json, function, messages, responses
 from tests.kit.frontend import Served, serving

@@ -28,7 +28,7 @@ from schemas.events import (
     WeightsSpan,
 )
 from schemas.token_ids import pack_ids
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from tests.kit.bodies import MODEL, Json
 from tests.kit.events import Step
 from tests.kit.frontend import CARD, FakeGateway, FakeTurn, Reply, Served, serving

@@ -7,7 +7,7 @@ import pytest
 
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import BlockStart, Delta, Failed, TurnEvent
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from tests.kit.bodies import messages
 from tests.kit.clock import LoopClock
 from tests.kit.events import finish, text

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.runtime.config import WorkerConfig
+from services.runtime.config.stages import WorkerConfig
 from services.worker.engine import EngineInfo
 from services.worker.engines.registry import open_engine
 from services.worker.engines.remote import trials

@@ -20,7 +20,7 @@ from schemas.errors import (
     TooLarge,
     TurnwireError,
 )
-from services.runtime.config import WorkerConfig
+from services.runtime.config.stages import WorkerConfig
 from services.worker.engine import EngineDied, EngineInfo
 from services.worker.engines.remote import engine as remote
 from services.worker.engines.remote import server_watch, turn_stream

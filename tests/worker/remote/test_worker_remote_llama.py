@@ -13,7 +13,7 @@ from aiohttp import web
 from schemas.conversation import OutputFormat
 from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
-from services.runtime.config import WorkerConfig
+from services.runtime.config.stages import WorkerConfig
 from services.tokenization.detokenizer import Vocabulary
 from services.worker.engine import EngineDied
 from services.worker.engines.registry import open_engine

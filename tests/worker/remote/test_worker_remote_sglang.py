@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from schemas.conversation import OutputFormat
 from schemas.errors import EngineFailed, Invalid, Overloaded
 from schemas.events import FinishReason
-from services.runtime.config import WorkerConfig
+from services.runtime.config.stages import WorkerConfig
 from services.worker.engine import EngineDied
 from services.worker.engines.registry import open_engine
 from services.worker.engines.remote.answer import AnswerJudge

@@ -13,7 +13,7 @@ from schemas import subjects
 from schemas.control import EngineControl, EngineState
 from schemas.errors import EngineFailed, Invalid, Unavailable
 from schemas.events import UNKNOWN_WEIGHTS
-from services.runtime.config import WorkerConfig
+from services.runtime.config.stages import WorkerConfig
 from services.worker.engine import EngineDelta, EngineDied, UpdatableEngine
 from services.worker.engines.registry import open_engine
 from services.worker.engines.remote import server_watch, server_weights

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from schemas.errors import EngineFailed, Invalid
-from services.runtime.config import WorkerConfig
+from services.runtime.config.stages import WorkerConfig
 from services.worker.engine import EngineDied, EngineInfo, EngineRequest
 from services.worker.engines.transformers.engine import TransformersEngine
 from tests.kit import engines

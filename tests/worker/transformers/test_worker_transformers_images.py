@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from schemas.errors import Invalid
 from services.images.image import read_pixels
-from services.runtime.config import WorkerConfig
+from services.runtime.config.stages import WorkerConfig
 from services.worker.engine import EngineDelta, EngineImage, EngineRequest
 from services.worker.engines.transformers.engine import TransformersEngine
 from services.worker.engines.transformers.loader import explain

@@ -13,7 +13,7 @@ from bench.random_model import build_random_model
 from schemas.conversation import OutputFormat
 from schemas.errors import Invalid
 from schemas.events import FinishReason
-from services.runtime.config import WorkerConfig
+from services.runtime.config.stages import WorkerConfig
 from services.worker.engine import EngineDelta
 from services.worker.engines.transformers.engine import TransformersEngine
 from tests.kit import engines

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from schemas.errors import Invalid, Unavailable
-from services.runtime.config import WorkerConfig
+from services.runtime.config.stages import WorkerConfig
 from services.worker.engine import EngineDelta, EngineDied
 from services.worker.engines.transformers.engine import TransformersEngine
 from tests.kit import engines

@@ -15,7 +15,7 @@ import pytest
 from schemas.conversation import OutputFormat
 from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
-from services.runtime.config import WorkerConfig
+from services.runtime.config.stages import WorkerConfig
 from services.worker.engine import EngineDied, EngineInfo
 from services.worker.engines import support
 from services.worker.engines.trtllm import engine as trtllm

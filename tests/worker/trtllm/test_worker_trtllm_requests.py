@@ -9,7 +9,7 @@ import pytest
 from schemas.conversation import Sampling
 from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
-from services.runtime.config import WorkerConfig
+from services.runtime.config.stages import WorkerConfig
 from services.worker.engine import EngineDelta
 from services.worker.engines.trtllm.releases import known_release
 from services.worker.engines.trtllm.requests import (

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from schemas.errors import EngineFailed, Invalid
-from services.runtime.config import WorkerConfig
+from services.runtime.config.stages import WorkerConfig
 from services.worker.engine import EngineDied
 from services.worker.engines.vllm.engine import VllmEngine
 from services.worker.kv_events import BlocksStored

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from schemas.token_ids import pack_ids
-from services.runtime.config import WorkerConfig
+from services.runtime.config.stages import WorkerConfig
 from services.tokenization.block_keys import block_keys
 from services.worker.engines.registry import open_engine
 from services.worker.kv.blocks import KvBlockIndex

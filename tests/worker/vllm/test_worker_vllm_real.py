@@ -18,7 +18,7 @@ from bench.random_model import build_random_model
 from schemas.conversation import OutputFormat
 from schemas.errors import Invalid
 from schemas.token_ids import pack_ids
-from services.runtime.config import WorkerConfig
+from services.runtime.config.stages import WorkerConfig
 from services.tokenization.block_keys import block_keys
 from services.worker.engine import EngineInfo
 from services.worker.engines.registry import open_engine

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from services.runtime.config import WorkerConfig
+from services.runtime.config.stages import WorkerConfig
 from services.worker.engines.vllm.engine import VllmEngine
 from tests.kit.engines import with_vllm
 from tests.kit.vision_model import build_vision_model

@@ -9,7 +9,7 @@ import pytest
 from schemas.conversation import OutputFormat, Sampling
 from schemas.errors import EngineFailed
 from schemas.events import FinishReason
-from services.runtime.config import WorkerConfig
+from services.runtime.config.stages import WorkerConfig
 from services.worker.engines.vllm.requests import (
     VllmProgress,
     engine_arguments,

@@ -16,7 +16,7 @@ import pytest_asyncio
 from bench.random_model import build_random_model
 from schemas.errors import EngineFailed, Unavailable
 from schemas.token_ids import pack_ids
-from services.runtime.config import WorkerConfig
+from services.runtime.config.stages import WorkerConfig
 from services.tokenization.block_keys import block_keys
 from services.worker.engine import EngineDelta, EngineRequest
 from services.worker.engines.registry import open_engine

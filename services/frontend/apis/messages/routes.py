@@ -22,7 +22,7 @@ from services.frontend.http.bodies import is_large
 from services.frontend.http.middleware import REQUEST_CONTEXT
 from services.frontend.stored.store import STORE
 from services.frontend.turns.turn_service import ModelAccess
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from services.runtime.long_work import run_in_thread_if
 
 PATH = "/v1/messages"

@@ -21,7 +21,7 @@ from services.frontend.apis.shared.api import Api, ApiSetup, Operation, Query
 from services.frontend.apis.shared.shared_errors import SHARED
 from services.frontend.http.middleware import REQUEST_CONTEXT
 from services.frontend.turns.admission import Admission
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 
 MAX_ETAGS = 256
 CODEX_PATH = "/codex/models.json"

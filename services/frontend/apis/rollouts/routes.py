@@ -20,7 +20,7 @@ from services.frontend.rollouts.rollouts import ROLLOUTS
 from services.frontend.rollouts.view import RolloutView
 from services.rollouts.rollout import Rewards, Rollout
 from services.rollouts.sample_lines import LastLine, MissingTurn, RolloutSample
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 
 PATH = "/rollouts"
 MAX_BODY_BYTES = 64 * 1024

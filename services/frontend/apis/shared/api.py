@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from services.frontend.http.errors import ErrorFormat
 from services.frontend.turns.interfaces import Pipeline
 from services.frontend.turns.turn_service import TurnService
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 WEATHER_PARAMETERS = {

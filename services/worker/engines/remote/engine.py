@@ -15,7 +15,8 @@ from typing_extensions import override
 
 from schemas.control import VISION, Load
 from schemas.errors import EngineFailed, Invalid
-from services.runtime.config import WorkerConfig, read_key
+from services.runtime.config.base import read_key
+from services.runtime.config.stages import WorkerConfig
 from services.tokenization.model_files import ModelFacts, read_facts
 from services.worker.engine import (
     Engine,

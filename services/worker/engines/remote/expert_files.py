@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec import Raw
 
-from services.runtime.config import MIB
+from services.runtime.config.base import MIB
 
 _PIECE = 1 << 20
 """Characters of base64 that are decoded at once; a multiple of 4."""

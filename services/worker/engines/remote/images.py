@@ -14,7 +14,7 @@ from PIL import Image
 from schemas.conversation import Sampling
 from schemas.token_ids import unpack_ids
 from services.images.image import image_hash
-from services.runtime.config import WorkerConfig
+from services.runtime.config.stages import WorkerConfig
 from services.tokenization.image_processor import ImageProcessor
 from services.worker.engine import EngineImage, EngineRequest
 

@@ -29,7 +29,7 @@ from typing_extensions import override
 from schemas.control import VISION
 from schemas.errors import Invalid
 from schemas.events import FinishReason
-from services.runtime.config import WorkerConfig
+from services.runtime.config.stages import WorkerConfig
 from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.model_files import ModelFacts, read_facts, with_defaults
 from services.tokenization.tokenizer_files import load_backend

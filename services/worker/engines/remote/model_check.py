@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from schemas.errors import Invalid
-from services.runtime.config import WorkerConfig
+from services.runtime.config.stages import WorkerConfig
 from services.tokenization.model_files import ModelFacts, read_facts
 from services.tokenization.tokenizer_files import load_backend
 from services.worker.engines.remote.dialect import Dialect, ServerFacts

@@ -32,7 +32,7 @@ from typing_extensions import override
 from schemas.control import VISION
 from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
-from services.runtime.config import WorkerConfig
+from services.runtime.config.stages import WorkerConfig
 from services.tokenization.model_files import ModelFacts, with_defaults
 from services.worker.engine import EngineDied, EngineRequest
 from services.worker.engines.remote.dialect import (

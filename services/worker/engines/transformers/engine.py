@@ -26,7 +26,7 @@ from typing_extensions import override
 from schemas.control import Load
 from schemas.conversation import Sampling
 from schemas.errors import EngineFailed, Invalid, TurnwireError
-from services.runtime.config import WorkerConfig
+from services.runtime.config.stages import WorkerConfig
 from services.tokenization.model_files import with_defaults
 from services.worker.engine import (
     EngineInfo,

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from schemas.errors import Invalid
-from services.runtime.config import WorkerConfig
+from services.runtime.config.stages import WorkerConfig
 from services.tokenization.image_processor import ImageProcessor
 from services.tokenization.model_files import ModelFacts, read_facts, read_json
 from services.worker.engine import KV_LIMIT, EngineInfo, EngineSupport

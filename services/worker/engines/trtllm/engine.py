@@ -26,7 +26,7 @@ from typing_extensions import override
 from schemas.control import Load
 from schemas.errors import ContextOverflow, EngineFailed, Invalid, TurnwireError
 from schemas.events import FinishReason
-from services.runtime.config import WorkerConfig
+from services.runtime.config.stages import WorkerConfig
 from services.tokenization.model_files import ModelFacts, read_facts
 from services.worker.engine import (
     Engine,

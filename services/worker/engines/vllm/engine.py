@@ -17,7 +17,7 @@ from typing_extensions import override
 from schemas.control import VISION, Load
 from schemas.conversation import Sampling
 from schemas.errors import EngineFailed, Invalid, TurnwireError
-from services.runtime.config import WorkerConfig
+from services.runtime.config.stages import WorkerConfig
 from services.tokenization.model_files import ModelFacts, read_facts
 from services.worker.engine import (
     Engine,

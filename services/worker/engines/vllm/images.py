@@ -20,7 +20,7 @@ from schemas.conversation import Sampling
 from schemas.errors import EngineFailed, Invalid
 from schemas.token_ids import unpack_ids
 from services.images.image import UnreadableImage, image_hash, read_pixels
-from services.runtime.config import WorkerConfig
+from services.runtime.config.stages import WorkerConfig
 from services.tokenization.image_processor import ImageProcessor
 from services.worker.engine import EngineImage, EngineRequest
 

@@ -11,7 +11,7 @@ from schemas.control import VISION
 from schemas.conversation import Sampling
 from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
-from services.runtime.config import WorkerConfig
+from services.runtime.config.stages import WorkerConfig
 from services.tokenization.model_files import with_defaults
 from services.worker.engine import EngineDelta, EngineRequest
 from services.worker.engines.support import chosen_first, guided_arguments

@@ -12,7 +12,7 @@ from services.frontend.apis.shared.openai.chunks import DONE
 from services.frontend.http.sse import EventStream, SseWriter
 from services.frontend.stored.record import StoredResponse
 from services.frontend.stored.store import MemoryStore
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 
 POLL_S = 0.5
 """The pause between two reads of a response that runs in another process."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from aiohttp import WSMsgType, web
 
-from services.runtime.config import FrontendConfig
+from services.runtime.config.frontend import FrontendConfig
 
 
 class SocketWriter:
