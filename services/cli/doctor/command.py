@@ -90,16 +90,16 @@ def findings(
     )
     if instance is None:
         yield doctor_machine.check_port(frontend)
-    elif worker.model is None and loaded["worker"].origins["engine"] == "default":
+    elif not worker.model and loaded["worker"].origins["engine"] == "default":
         text = "not examined: they are in none of these settings; pass the flags of turnwire up"
         yield Finding("note", "model, engine", text)
         return
     # transformers reads this when it is imported; the findings report a missing torch themselves.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     served = yield from doctor_machine.check_engine(worker)
-    if worker.model is None and worker.engine != "script":
+    if not worker.model and worker.engine != "script":
         yield Finding("warn", "model", f"none configured: --engine {worker.engine} needs a --model")
-    elif worker.model is None:
+    elif not worker.model:
         yield Finding("note", "model", "none configured: turnwire up serves the demo model")
     else:
         from services.cli.doctor import model as doctor_model
