@@ -13,11 +13,12 @@ from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import not_found, previous_not_found
 from services.frontend.apis.responses.render.events import KEEPALIVE
 from services.frontend.apis.responses.render.items import ResponsesShape
-from services.frontend.apis.responses.render.stream import (
+from services.frontend.apis.responses.render.response_renderer import (
+    ResponseRenderer,
     ResponsesCollector,
-    ResponsesStream,
-    SummaryStream,
 )
+from services.frontend.apis.responses.render.stream import ResponsesStream
+from services.frontend.apis.responses.render.summary_stream import SummaryStream
 from services.frontend.apis.responses.request import conversation
 from services.frontend.apis.responses.request.body import (
     REASONING_SEALED,
@@ -69,7 +70,7 @@ class ResponsesRequest(Struct, frozen=True):
         """Returns the request of a response that is not stored."""
         return replace(self, decoded=self.decoded.without_input())
 
-    def renderer(self, answer: AnswerInfo) -> ResponsesStream:
+    def renderer(self, answer: AnswerInfo) -> ResponseRenderer:
         """Returns the renderer of a streamed answer, or of a compaction."""
         if self.sealer is not None:
             return SummaryStream(answer, self.shape, self.sealer)

@@ -84,13 +84,13 @@ class ResponseState:
         """Whether the Response has ended."""
         return self.status != "in_progress"
 
-    def add_item(self, item: Raw, begun: Raw | None = None) -> wire_events.Events:
-        """Adds an item that is complete, and returns its events. `begun`: the item as it begins, if
-        that is another."""
+    def add_item(self, item: Raw, opening: Raw | None = None) -> wire_events.Events:
+        """Adds an item that is complete, and returns its events. `opening`: the item as it begins,
+        if that is another."""
         index = len(self.items)
         self.items.append(item)
         return [
-            wire_events.OutputItemAdded(output_index=index, item=begun or item),
+            wire_events.OutputItemAdded(output_index=index, item=opening or item),
             wire_events.OutputItemDone(output_index=index, item=item),
         ]
 

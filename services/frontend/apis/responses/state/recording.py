@@ -12,7 +12,7 @@ from schemas.errors import ErrorInfo
 from schemas.events import Failed, Finish, Prepared, TurnEvent
 from services.frontend.apis.responses import wire_answers
 from services.frontend.apis.responses.dialect import ResponsesRequest
-from services.frontend.apis.responses.render.stream import ResponsesStream
+from services.frontend.apis.responses.render.response_renderer import ResponseRenderer
 from services.frontend.apis.responses.request.body import DecodedRequest
 from services.frontend.apis.responses.state.input_items import stored_items
 from services.frontend.stored.record import StoredResponse
@@ -70,7 +70,7 @@ def unpack_events(packed: bytes) -> bytes:
 class StreamRecorder(Renderer):
     """Renders a stream and keeps a compressed copy of it."""
 
-    def __init__(self, stream: ResponsesStream, packer: EventPacker) -> None:
+    def __init__(self, stream: ResponseRenderer, packer: EventPacker) -> None:
         self.stream = stream
         self._packer = packer
 
@@ -142,7 +142,7 @@ class AcceptedRequest:
 
     def record(
         self,
-        stream: ResponsesStream,
+        stream: ResponseRenderer,
         recording: bytes = b"",
         *,
         status: wire_answers.Status | None = None,
@@ -187,7 +187,7 @@ class StoredStream(StreamRecorder):
 
     def __init__(
         self,
-        stream: ResponsesStream,
+        stream: ResponseRenderer,
         accepted: AcceptedRequest,
         store: MemoryStore,
         log: FilteringBoundLogger,
