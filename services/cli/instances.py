@@ -42,6 +42,9 @@ class Instance(msgspec.Struct, frozen=True):
     """The names of all models; `model` is the first one."""
     own_bus: bool = False
     """Whether it runs nats-server, and makes the buckets."""
+    model_dirs: dict[str, str] = {}
+    """Directory or hub id of each model, by its name."""
+    state_dir: str = ""
 
 
 @contextmanager
@@ -97,6 +100,20 @@ def instance_at(url: str | None, env: Mapping[str, str]) -> Instance | None:
         address = url.replace("//localhost", "//127.0.0.1").rstrip("/").removesuffix("/v1")
         instances.sort(key=lambda instance: address not in instance.urls)
     return instances[0] if instances else None
+
+
+def instance_on(nats_url: str, env: Mapping[str, str]) -> Instance | None:
+    """Returns the instance on this bus; None if there is none."""
+    return next((one for one in running_instances(env) if one.nats_url == nats_url), None)
+
+
+def successor_of(ended: Instance, env: Mapping[str, str]) -> Instance | None:
+    """Returns the newest instance with the state directory of one that has ended; None while that
+    one runs, or if there is none."""
+    running = list(running_instances(env))
+    if any(one.pid == ended.pid for one in running):
+        return None
+    return next((one for one in running if one.state_dir == ended.state_dir), None)
 
 
 def bus_defaults(env: Mapping[str, str], url: str | None = None) -> dict[str, Any]:

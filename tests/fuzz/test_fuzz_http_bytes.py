@@ -16,6 +16,7 @@ from services.runtime.request_headers import AllowedHosts, replace_invalid_bytes
 from tests.kit.examples import chances
 from tests.kit.frontend import serving
 from tests.kit.waiting import LIMIT_S
+from turnwire_tools.inspector.bus_follower import TurnSource
 from turnwire_tools.inspector.fold import MIB, Fold
 from turnwire_tools.inspector.server import InspectorServer
 
@@ -38,7 +39,7 @@ async def frontend(directory: Path) -> AsyncIterator[int]:
 @asynccontextmanager
 async def inspector(key: str | None, hosts: list[str]) -> AsyncIterator[int]:
     fold = Fold(max_turns=10, max_bytes=MIB)
-    server = InspectorServer(fold, "the bus", AllowedHosts(hosts), key=key)
+    server = InspectorServer(fold, TurnSource("the bus"), AllowedHosts(hosts), key=key)
     runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     replace_invalid_bytes(runner.server)

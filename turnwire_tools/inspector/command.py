@@ -4,7 +4,6 @@ import asyncio
 import os
 import secrets
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,31 +13,24 @@ from typing import Annotated
 from aiohttp import web
 from cyclopts import Parameter
 
-from schemas import subjects
 from schemas.errors import TurnwireError
 from services.cli.common import UsageError, read_text, reserve_ports
-from services.cli.instances import load_bus, newest_instance
-from services.cli.observer import observing
+from services.cli.instances import Instance, instance_on, load_bus, newest_instance
 from services.cli.registry import BUS_SETTINGS, Command
 from services.cli.signals import run, status_of
-from services.images.store import ImageStore
-from services.runtime.bus import Delivery
 from services.runtime.config.base import Count, Port
 from services.runtime.config.loader import Sources
 from services.runtime.config.masking import mask_servers
-from services.runtime.config.service import BusConfig, ServiceConfig
-from services.runtime.config.stores import ImageStoreConfig
-from services.runtime.observability.telemetry import open_log
+from services.runtime.config.service import BusConfig
 from services.runtime.request_headers import AllowedHosts, is_loopback, replace_invalid_bytes
 from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.tokenizer_files import load_backend
 from turnwire_tools.inspector import recording
+from turnwire_tools.inspector.bus_follower import BusFollower, TurnSource
 from turnwire_tools.inspector.fold import MIB, Fold
 from turnwire_tools.inspector.images import Images
 from turnwire_tools.inspector.server import InspectorServer
-from turnwire_tools.inspector.tokens import NO_VOCABULARIES, Vocabularies
-from turnwire_tools.tap import messages
-from turnwire_tools.tap.follow import OnListening, follow
+from turnwire_tools.inspector.tokens import Vocabularies
 
 NICE = 10
 """The pipeline's processes on this machine come first."""
@@ -59,8 +51,8 @@ class InspectorFlags:
     """Host names under which a browser may open the page, besides localhost and addresses."""
     model: tuple[str, ...] = ()
     """Directory or hub id of the served model: its tokenizer shows tokens as text; NAME=DIRECTORY
-    for the turns of one of several models; default: the first model of the running `turnwire up`,
-    or TURNWIRE_MODEL."""
+    for the turns of one of several models; default: the models of the running `turnwire up`, or
+    TURNWIRE_MODEL."""
     max_turns: Count = 20_000
     """Turns that are kept; the oldest are dropped."""
     memory_mb: Count = 256
@@ -92,7 +84,9 @@ COMMAND = Command(inspect, (BusConfig,), essential=BUS_SETTINGS)
 
 async def _serve(sources: Sources, files: tuple[Path, ...], flags: InspectorFlags) -> int:
     config = BusConfig() if files else load_bus(sources)
-    vocabularies = await asyncio.to_thread(load_vocabularies, flags.model, sources.env)
+    env = sources.env
+    instance = instance_on(config.nats_url, env) or newest_instance(env)
+    vocabularies = await asyncio.to_thread(load_vocabularies, flags.model, env, instance)
     fold = Fold(
         max_turns=flags.max_turns,
         max_bytes=flags.memory_mb * MIB,
@@ -103,13 +97,12 @@ async def _serve(sources: Sources, files: tuple[Path, ...], flags: InspectorFlag
         for at, receiver, message in recording.read(str(path), read_text(path)):
             fold.take(message, at, receiver)
 
-    source = ", ".join(path.name for path in files) or mask_servers(config.nats_url)
+    names = ", ".join(path.name for path in files) or mask_servers(config.nats_url)
+    source = TurnSource(names, live=not files)
     key = required_key(flags)
     hosts = AllowedHosts.of(flags.allowed_hosts, flags.host, guarded=key is not None)
     images = Images()
-    server = InspectorServer(
-        fold, source, hosts, key=key, vocabularies=vocabularies, images=images, live=not files
-    )
+    server = InspectorServer(fold, source, hosts, key=key, vocabularies=vocabularies, images=images)
 
     runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=0.1)
     await runner.setup()
@@ -120,52 +113,58 @@ async def _serve(sources: Sources, files: tuple[Path, ...], flags: InspectorFlag
         await web.TCPSite(runner, flags.host, port).start()
         print(f"turnwire inspect: {_address(runner, flags.host, key)}", flush=True)
 
+    def learn(successor: Instance) -> None:
+        vocabularies.add(_of_instance(successor))
+
     try:
-        if not files:
+        if files:
+            await listen()
+            return await status_of(asyncio.get_running_loop().create_future())  # until Ctrl-C
+        with suppress(OSError):
+            os.nice(NICE)
+        async with BusFollower(config, env, fold, images, source, on_next=learn) as follower:
             # Who finds the page can rely on it to have every turn from then on.
-            return await _follow(config, fold, images, listen)
-        await listen()
-        return await status_of(asyncio.get_running_loop().create_future())  # until Ctrl-C
+            await listen()
+            return await status_of(asyncio.ensure_future(follower.stay()))
     finally:
         await runner.cleanup()
 
 
-async def _follow(config: BusConfig, fold: Fold, images: Images, on_listening: OnListening) -> int:
-    def take(delivery: Delivery) -> None:
-        message = messages.of_turn(delivery.subject, delivery.data)
-        now = messages.sent_at(message, time.time())
-        fold.take(message, now, messages.receiver_of(delivery.subject))
-
-    with suppress(OSError):
-        os.nice(NICE)
-    log = open_log(ServiceConfig(log_level="error"))
-    async with observing(config, "inspect-images") as bus:
-        images.connect(ImageStore(bus, ImageStoreConfig(), log))
-        # One subscription, which keeps the order of all messages.
-        return await follow(config, "inspect", [subjects.ALL], take, on_listening=on_listening)
-
-
-def load_vocabularies(models: Sequence[str], env: Mapping[str, str]) -> Vocabularies:
-    """Loads the vocabularies of the models that `--model` names, else of the running `turnwire up`
-    or TURNWIRE_MODEL, as far as they can be read.
+def load_vocabularies(
+    models: Sequence[str], env: Mapping[str, str], instance: Instance | None
+) -> Vocabularies:
+    """Loads the vocabularies of the models that `--model` names, else of the instance or
+    TURNWIRE_MODEL, as far as they can be read.
 
     Raises TurnwireError, OSError or ValueError for a named model without a readable tokenizer.
     """
     if models:
         loaded = {name: _vocabulary(path) for name, path in map(_named_model, models)}
         return Vocabularies(loaded, loaded.get(""))
-    instance = newest_instance(env)
+    if instance is not None and len(instance.models) > 1:
+        return Vocabularies(_of_instance(instance))
     path = instance.model_dir if instance is not None else env.get("TURNWIRE_MODEL")
-    if not path:
-        return NO_VOCABULARIES
+    return Vocabularies(of_others=_readable_vocabulary(path)) if path else Vocabularies()
+
+
+def _of_instance(instance: Instance) -> dict[str, Vocabulary]:
+    """The vocabularies of an instance's models, by name."""
+    found: dict[str, Vocabulary] = {}
+    paths = {path: _readable_vocabulary(path) for path in set(instance.model_dirs.values())}
+    for name, path in instance.model_dirs.items():
+        vocabulary = paths[path]
+        if vocabulary is not None:
+            found[name] = vocabulary
+    return found
+
+
+def _readable_vocabulary(path: str) -> Vocabulary | None:
+    """The vocabulary of a model; None, with a warning, if it cannot be read."""
     try:
-        vocabulary = _vocabulary(path)
+        return _vocabulary(path)
     except (TurnwireError, OSError, ValueError) as error:
         print(f"turnwire inspect: tokens are shown without their text: {error}", file=sys.stderr)
-        return NO_VOCABULARIES
-    if instance is not None and len(instance.models) > 1:
-        return Vocabularies({instance.model: vocabulary})
-    return Vocabularies(of_others=vocabulary)
+        return None
 
 
 def _named_model(value: str) -> tuple[str, str]:

@@ -37,7 +37,7 @@ from turnwire_tools.inspector.difference import (
 from turnwire_tools.inspector.prefill import PrefillRate
 from turnwire_tools.inspector.prompts import PromptStore, StoredPrompt
 from turnwire_tools.inspector.sessions import SessionFinder
-from turnwire_tools.inspector.tokens import NO_VOCABULARIES, Vocabularies
+from turnwire_tools.inspector.tokens import Vocabularies
 from turnwire_tools.inspector.turns import InspectedBlock, InspectedTurn
 from turnwire_tools.tap.turns import CONTINUED
 
@@ -53,7 +53,7 @@ class Fold:
         *,
         max_turns: int = 20_000,
         max_bytes: int = 256 * MIB,
-        vocabularies: Vocabularies = NO_VOCABULARIES,
+        vocabularies: Vocabularies | None = None,
         texts: bool = True,
     ) -> None:
         """`max_bytes`: for prompts that the next ones are compared with, and again for texts.
@@ -76,7 +76,7 @@ class Fold:
         self._heads = Heads(texts=texts)
         self.prompts = PromptStore(max_bytes)
         self._finder = SessionFinder(self.turns, self.sessions, max_turns)
-        self._vocabularies = vocabularies
+        self._vocabularies = vocabularies or Vocabularies()
 
     def take(self, message: Any, now: float, receiver: str = "") -> None:
         """Takes a message that was sent at this Unix time. `receiver`: the last part of its

@@ -18,12 +18,13 @@ from msgspec import Struct
 
 from schemas.errors import Forbidden
 from services.runtime.request_headers import AllowedHosts
+from turnwire_tools.inspector.bus_follower import TurnSource
 from turnwire_tools.inspector.fold import Fold
 from turnwire_tools.inspector.images import Images
 from turnwire_tools.inspector.overview import Overview, overview
 from turnwire_tools.inspector.search import Hit, Query, hits
 from turnwire_tools.inspector.sections import Sections
-from turnwire_tools.inspector.tokens import NO_VOCABULARIES, Vocabularies, tokens_of
+from turnwire_tools.inspector.tokens import Vocabularies, tokens_of
 from turnwire_tools.inspector.turns import InspectedTurn, Row
 from turnwire_tools.inspector.views import row_of, rows_of, session_view, turn_view
 
@@ -77,25 +78,22 @@ class InspectorServer:
     def __init__(
         self,
         fold: Fold,
-        source: str,
+        source: TurnSource,
         hosts: AllowedHosts,
         *,
         key: str | None,
-        vocabularies: Vocabularies = NO_VOCABULARIES,
+        vocabularies: Vocabularies | None = None,
         images: Images | None = None,
-        live: bool = True,
     ) -> None:
-        """`key`: what a browser has to present; None: nothing, for a loopback address. `live`:
-        turns come from a bus, not from files."""
+        """`key`: what a browser has to present; None: nothing, for a loopback address."""
         self._images = images or Images()
-        self._live = live
         self._started = time.time()
-        self._sections = Sections(fold, vocabularies)
         self._fold = fold
         self._source = source
         self._hosts = hosts
         self._key = key
-        self._vocabularies = vocabularies
+        self._vocabularies = vocabularies or Vocabularies()
+        self._sections = Sections(fold, self._vocabularies)
         self._files = {
             path.name: path.read_bytes() for path in PAGE.iterdir() if path.suffix in TYPES
         }
@@ -168,11 +166,12 @@ class InspectorServer:
         fold = self._fold
         minutes = _number(request, "minutes", MAX_MINUTES)
         newest = next(reversed(fold.turns.values()), None)
-        until = time.time() if self._live or newest is None else newest.time
+        until = time.time() if self._source.live or newest is None else newest.time
         turns = fold.turns
         oldest = min((turn.time for turn in turns.values()), default=until)
         since = until - 60.0 * minutes if minutes else oldest
-        observed = max(fold.dropped_until, min(self._started, oldest) if self._live else oldest)
+        start = min(self._started, oldest) if self._source.live else oldest
+        observed = max(start, fold.dropped_until)
         # 20,000 turns take half a second, in which messages and other requests go on.
         kept = list(turns.values())
         found = await asyncio.to_thread(overview, kept, min(since, until), until, observed)
@@ -253,10 +252,11 @@ class InspectorServer:
                 for name in names:
                     del waiting[name]
                 head = {
-                    "source": self._source,
+                    "source": self._source.name,
                     "turns": len(fold.turns),
                     "sessions": len(fold.sessions),
-                    "live": self._live,
+                    "live": self._source.live,
+                    "lost_at": self._source.lost_at,
                     "texts": fold.texts,
                     "images": self._images.available,
                 }

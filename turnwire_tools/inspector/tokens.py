@@ -22,8 +22,12 @@ class Vocabularies:
     ) -> None:
         """`of_models`: by served name. `of_others`: for turns of any other model; None: their
         tokens have no text."""
-        self._of_models = of_models
+        self._of_models = dict(of_models)
         self._of_others = of_others
+
+    def add(self, of_models: Mapping[str, Vocabulary]) -> None:
+        """Adds those of other models, by served name."""
+        self._of_models |= of_models
 
     def of(self, model: str) -> Vocabulary | None:
         """The vocabulary of a model; None: it is unknown."""
@@ -33,9 +37,6 @@ class Vocabularies:
         """What makes text of a model's tokens; None: its vocabulary is unknown."""
         vocabulary = self.of(model)
         return None if vocabulary is None else partial(text_of, vocabulary=vocabulary)
-
-
-NO_VOCABULARIES = Vocabularies()
 
 
 class TokenList(Struct, frozen=True):

@@ -203,6 +203,8 @@ class _UpRun:
             plan.worker.model,
             [model.name for model in plan.models],
             plan.embedded_nats,
+            {model.name: model.worker.model for model in plan.models},
+            str(plan.state_dir.absolute()),
         )
         if plan.up.ready_file:
             write_ready_file(Path(plan.up.ready_file), instance)

@@ -19,6 +19,7 @@ from aiohttp import web
 from PIL import Image, ImageDraw
 
 from services.runtime.request_headers import AllowedHosts
+from turnwire_tools.inspector.bus_follower import TurnSource
 from turnwire_tools.inspector.fold import Fold
 from turnwire_tools.inspector.images import Images
 from turnwire_tools.inspector.server import InspectorServer
@@ -131,7 +132,7 @@ class Pictures:
 
 
 @contextmanager
-def serving(fold: Fold, *, live: bool = False) -> Iterator[str]:
+def serving(fold: Fold, source: TurnSource | None = None) -> Iterator[str]:
     """Serves the page of a fold from a thread; gives its address."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
@@ -139,11 +140,10 @@ def serving(fold: Fold, *, live: bool = False) -> Iterator[str]:
     images.connect(Pictures())  # type: ignore[arg-type]
     server = InspectorServer(
         fold,
-        "team.jsonl",
+        source or TurnSource("team.jsonl", live=False),
         AllowedHosts([]),
         key=None,
         images=images,
-        live=live,
     )
     runner = web.AppRunner(server.app(), shutdown_timeout=0.1)
 

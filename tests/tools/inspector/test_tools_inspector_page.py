@@ -13,6 +13,7 @@ from tests.kit.conversations import user
 from tests.tools.inspector import team
 from tests.tools.inspector.browser import Browser, needs_chromium, running, serving
 from tests.tools.inspector.by_hand import Bus, answer, asked
+from turnwire_tools.inspector.bus_follower import TurnSource
 from turnwire_tools.inspector.fold import Fold
 from turnwire_tools.inspector.recording import read
 
@@ -283,6 +284,7 @@ def test_a_narrow_screen_shows_the_list_or_what_is_open(page: Page, dark: bool) 
     browser = page.open()
     browser.shows(".tiles", "from the cache")
     assert (browser.script(wide), browser.texts(".row")) == (420, [])
+    assert browser.texts("#status b") == ["recording"]
     browser.click("#pages a[data-page=list]")
     browser.until(lambda: TITLE in browser.texts(".row .title"))
     assert browser.texts(".tiles") == []
@@ -297,6 +299,22 @@ def test_a_narrow_screen_shows_the_list_or_what_is_open(page: Page, dark: bool) 
         browser.keep("narrow-dark")
     background = browser.script("getComputedStyle(document.body).backgroundColor")
     assert (background == "rgb(18, 22, 23)") is dark
+
+
+def test_status_shows_since_when_the_bus_is_lost(browser: Browser, fold: Fold) -> None:
+    source = TurnSource("nats://h:1", lost_at=1764414000.0)
+    with serving(fold, source) as address:
+        for width in (1280, 420):
+            browser.size(width, 860)
+            browser.open(address)
+            browser.shows("#status", "bus lost since ")
+            assert browser.texts("#status[data-state=lost] b")[0].count(":") == 2
+            assert browser.script("document.documentElement.scrollWidth") == width
+        source.lost_at = None
+        assert browser.shows("#status", "live") == "live · nats://h:1"
+    assert browser.shows("#status", "inspector lost since ").count(":") == 2
+    browser.driver.get("about:blank")
+    browser.driver.get_log("browser")  # the connection that was refused
 
 
 def test_dark_pages(page: Page) -> None:

@@ -8,7 +8,7 @@ from tests.kit.conversations import user
 from tests.tools.inspector.by_hand import TOOLS, Bus, answer, asked, result
 from turnwire_tools.inspector.fold import Fold
 from turnwire_tools.inspector.sections import Section, Sections
-from turnwire_tools.inspector.tokens import NO_VOCABULARIES
+from turnwire_tools.inspector.tokens import Vocabularies
 from turnwire_tools.inspector.turns import InspectedTurn
 from turnwire_tools.inspector.views import session_view
 
@@ -17,7 +17,7 @@ PROMPT = list(range(1000, 1200))
 
 
 def section(fold: Fold, turn: InspectedTurn) -> Section:
-    return Sections(fold, NO_VOCABULARIES).section(turn)
+    return Sections(fold, Vocabularies()).section(turn)
 
 
 def of(kind: str, question: str, session: str, parent: str | None = None) -> Conversation:

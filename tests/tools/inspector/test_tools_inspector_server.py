@@ -14,6 +14,7 @@ from services.runtime.request_headers import AllowedHosts
 from tests.kit.waiting import LIMIT_S
 from tests.tools.inspector.by_hand import Bus, answer, asked, result, user
 from turnwire_tools.clients.shared import SseParser
+from turnwire_tools.inspector.bus_follower import TurnSource
 from turnwire_tools.inspector.fold import Fold
 from turnwire_tools.inspector.images import Images
 from turnwire_tools.inspector.server import PAGE, ROWS_PER_TICK, InspectorServer
@@ -25,7 +26,7 @@ KEY = "a-key-of-sixteen-characters"
 async def serving(
     fold: Fold, key: str | None = None, images: Images | None = None
 ) -> AsyncIterator[TestClient[Any, Any]]:
-    server = InspectorServer(fold, "the bus", AllowedHosts([]), key=key, images=images)
+    server = InspectorServer(fold, TurnSource("the bus"), AllowedHosts([]), key=key, images=images)
     async with TestClient(TestServer(server.app())) as client:
         yield client
 

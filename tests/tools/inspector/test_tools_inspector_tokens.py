@@ -5,6 +5,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from schemas.conversation import Text
+from services.cli.instances import Instance
 from services.tokenization.tokenizer_files import load_backend
 from tests.kit.conversations import user
 from tests.tools.inspector.by_hand import Bus, asked
@@ -22,10 +23,21 @@ def test_a_vocabulary_is_used_for_turns_of_its_model_only(bus: Bus, demo_dir: Pa
         for model in ("coder", "other")
     }
     for flag, known in ((f"coder={demo_dir}", {"coder"}), (str(demo_dir), {"coder", "other"})):
-        vocabularies = load_vocabularies([flag], {})
+        vocabularies = load_vocabularies([flag], {}, None)
         sections = Sections(bus.fold, vocabularies)
         for model, turn in turns.items():
             (part,) = sections.section(turn).parts
             assert part.exact == (model in known), (flag, model)
             found = tokens_of(turn, None, vocabularies.of(model))
             assert bool(found.texts) == (model in known), (flag, model)
+
+
+def test_an_instance_has_a_vocabulary_for_each_of_its_models(demo_dir: Path) -> None:
+    one = Instance("http://h", [], "coder", 1, "nats://h", str(demo_dir), ["coder"])
+    assert load_vocabularies([], {}, one).of("any adapter") is not None
+
+    models = {"coder": str(demo_dir), "small": str(demo_dir), "lost": "/none"}
+    several = replace(one, models=list(models), model_dirs=models)
+    vocabularies = load_vocabularies([], {}, several)
+    known = [name for name in (*models, "other") if vocabularies.of(name) is not None]
+    assert known == ["coder", "small"]

@@ -1,7 +1,7 @@
 // The page: the stream of rows, the address, the keys.
 
 import { Conversation } from "/page/conversation.js";
-import { address, get, h, plural } from "/page/draw.js";
+import { address, clock, get, h, plural } from "/page/draw.js";
 import { List } from "/page/list.js";
 import { SPANS, overviewPage } from "/page/overview.js";
 import { sessionHead } from "/page/session.js";
@@ -157,8 +157,8 @@ function connect() {
     Object.assign(head, told);
     headKnown();
     const words = told.texts ? "" : " · texts are hidden";
-    find("status").textContent = `${told.live ? "live" : "recording"} · ${told.source}${words}`;
-    find("status").dataset.state = told.live ? "live" : "";
+    const state = told.lost_at ? `bus lost since ${clock(told.lost_at)}` : told.live ? "live" : "recording";
+    showStatus(state, `${told.source}${words}`, told.lost_at ? "lost" : told.live ? "live" : "");
     find("counts").textContent = `${plural(told.sessions, "session")}, ${plural(told.turns, "turn")}`;
     document.body.dataset.turns = told.turns;
   });
@@ -177,9 +177,20 @@ function connect() {
     }
   });
   stream.addEventListener("error", () => {
-    find("status").textContent = "not connected";
-    find("status").dataset.state = "lost";
+    if (find("status").dataset.lost) return;
+    showStatus(`inspector lost since ${clock(Date.now() / 1000)}`, "", "lost");
+    find("status").dataset.lost = "inspector";
   });
+}
+
+function showStatus(state, source, kind) {
+  const status = find("status");
+  const more = source && ` · ${source}`;
+  if (status.textContent === state + more) return; // a change is announced to screen readers
+  status.replaceChildren(h("b", null, state), h("span", null, more));
+  status.title = source;
+  status.dataset.state = kind;
+  delete status.dataset.lost;
 }
 
 // -- search
