@@ -32,10 +32,12 @@ from services.frontend.media.image_decoder import ImageDecoder
 from services.frontend.media.image_fetch import ImageFetcher, public_connector
 from services.frontend.media.image_reader import ImageReader, PutImage
 from services.frontend.media.pdf_reader import PdfReader
+from services.frontend.peers import NO_PEERS, Peers
 from services.frontend.rollouts.recording import RecordingGateway
-from services.frontend.rollouts.rollouts import ROLLOUTS, RolloutProcess, Rollouts
+from services.frontend.rollouts.rollouts import ROLLOUTS, Rollouts
+from services.frontend.rollouts.store import RolloutStore
 from services.frontend.rollouts.turn_writer import TurnWriter
-from services.frontend.stored.store import STORE, Sharing, open_store
+from services.frontend.stored.store import STORE, MemoryStore, SharedStore, StoreLimits
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.hidden.memory import HiddenMemory
@@ -85,10 +87,10 @@ class Buckets:
 
     put_image: PutImage | None = None
     """Stores an image for the workers. None if no model gets images."""
-    responses: Sharing | None = None
-    """Access to the shared store of Responses. None if responses are not shared."""
-    rollouts: RolloutProcess | None = None
-    """Access to the store of rollouts. None if there are no rollouts."""
+    stored: SharedStore | None = None
+    """The store of responses and threads that all frontends share. None if each has its own."""
+    rollouts: RolloutStore | None = None
+    """None if there are no rollouts."""
 
 
 def make_app(
@@ -97,6 +99,7 @@ def make_app(
     telemetry: Telemetry,
     buckets: Buckets = Buckets(),
     *,
+    peers: Peers = NO_PEERS,
     apis: tuple[Api, ...] = APIS,
 ) -> web.Application:
     """Makes the application for a pipeline. `make_runner` runs it.
@@ -113,7 +116,7 @@ def make_app(
         middlewares.append(tracing_middleware(telemetry.tracer))
     rollouts = None
     if buckets.rollouts is not None:
-        rollouts = Rollouts(buckets.rollouts, callers)
+        rollouts = Rollouts(buckets.rollouts, peers, callers)
     requests = RequestMiddleware(
         config,
         _formats(apis),
@@ -126,7 +129,10 @@ def make_app(
     middlewares.append(requests.handle)
     app = web.Application(middlewares=middlewares, client_max_size=config.max_body_bytes)
     app[CALLERS] = callers
-    app[STORE] = open_store(config, buckets.responses, log)
+    store: MemoryStore | None = buckets.stored
+    if store is None:
+        store = MemoryStore(StoreLimits.of(config), time.time)
+    app[STORE] = store
     app.on_response_prepare.append(add_headers)
 
     callers.warn_of_expired(log)
@@ -138,7 +144,7 @@ def make_app(
     if rollouts is not None:
         app[ROLLOUTS] = rollouts
         gateway = RecordingGateway(gateway, rollouts, TurnWriter(rollouts, log, registry), log)
-    hidden = HiddenMemory(app[STORE], time.time, config.defer_tools)
+    hidden = HiddenMemory(store, time.time, config.defer_tools)
     gateway = _with_hosted_tools(gateway, hidden, app, config, telemetry)
     app[GATEWAY] = gateway
     images = _image_reader(app, config, buckets.put_image, log)
@@ -149,7 +155,7 @@ def make_app(
     admission = Admission(
         pipeline, gateway, limits, pdfs, images, hidden=hidden, notices=config.media_notice
     )
-    usage = KeyUsage(config.key_metrics)
+    usage = KeyUsage(config.key_metrics, peers)
     registry.register(usage)
     app[KEY_USAGE] = usage
     turns = TurnService(admission, config, FrontendMetrics(registry), usage, log)

@@ -1,9 +1,9 @@
 """Runs the frontend process, between HTTP and the bus."""
 
 import asyncio
+import time
 
 from aiohttp import web
-from typing_extensions import override
 
 from schemas import subjects
 from schemas.control import Load
@@ -13,7 +13,6 @@ from schemas.notices import (
     ResponseDeleted,
     RolloutChanged,
     SessionPlaced,
-    UsageNotice,
     UsageReported,
     UsageRequested,
     decode_notice,
@@ -24,10 +23,11 @@ from services.frontend.gateway.gateway import BusGateway
 from services.frontend.gateway.pipeline import BusPipeline
 from services.frontend.http.file_watch import FileWatch
 from services.frontend.http.tls import Tls
-from services.frontend.rollouts.rollouts import ROLLOUTS, RolloutProcess
-from services.frontend.rollouts.store import rollout_bucket
-from services.frontend.stored.store import Sharing, bucket_config
-from services.frontend.turns.key_usage import KEY_USAGE, OtherFrontends
+from services.frontend.peers import BusPeers, Peers
+from services.frontend.rollouts.rollouts import ROLLOUTS
+from services.frontend.rollouts.store import RolloutStore, rollout_bucket
+from services.frontend.stored.store import SharedStore, StoreLimits, bucket_config
+from services.frontend.turns.key_usage import KEY_USAGE
 from services.images.store import ImageStore
 from services.runtime.bus import Delivery
 from services.runtime.config.frontend import FrontendConfig
@@ -35,7 +35,7 @@ from services.runtime.config.loader import ConfigError
 from services.runtime.heartbeats import Service
 from services.runtime.observability.memory import relax_gc_and_trim_heap
 from services.runtime.process import Process
-from services.runtime.storage.kv import Bucket
+from services.runtime.storage.kv import Bucket, BucketConfig
 
 BACKLOG = 1024
 LAST_BYTES_S = 2.0
@@ -70,9 +70,12 @@ async def run(config: FrontendConfig) -> None:
         EngineFailed: the bus was lost for good.
     """
     process = Process("frontend", config)
-    pipeline = BusPipeline(process, config)
+    peers = BusPeers(process)
+    pipeline = BusPipeline(process, config, peers)
+    telemetry = Telemetry(process.metrics, process.log, process.tracer)
+    buckets = _open_buckets(process, peers, config)
     try:
-        app = _make_app(process, pipeline, config)
+        app = make_app(config, pipeline, telemetry, buckets, peers=peers)
         tls = Tls.of(config)
     except (ValueError, OSError) as error:
         raise ConfigError([str(error)]) from error
@@ -126,62 +129,27 @@ class _NoticeReceiver:
                 self._usage.apply(notice)
 
 
-class _OtherFrontends(OtherFrontends):
-    """The other frontends on the bus."""
-
-    def __init__(self, process: Process, pipeline: BusPipeline) -> None:
-        self.id = process.id
-        self._registry = process.registry
-        self._pipeline = pipeline
-
-    @override
-    def living(self) -> list[str]:
-        return [frontend.id for frontend in self._registry.living("frontend")]
-
-    @override
-    def publish_notice(self, notice: UsageNotice) -> None:
-        self._pipeline.publish_notice(notice)
-
-
-class _RolloutProcess(RolloutProcess):
-    """What rollouts need of this process."""
-
-    def __init__(
-        self, process: Process, pipeline: BusPipeline, config: FrontendConfig, images: ImageStore
-    ) -> None:
-        self.id = process.id
-        self.bucket = Bucket(
-            process.bus, rollout_bucket(config), process.log, patience_s=config.wait_s
-        )
-        self._process = process
-        self._pipeline = pipeline
-        self._images = images
-
-    @override
-    def is_alive(self, frontend: str) -> bool:
-        if frontend == self.id or self._process.cut_off:  # it cannot know
-            return True
-        return self._process.registry.get("frontend", frontend) is not None
-
-    @override
-    def publish_notice(self, notice: RolloutChanged) -> None:
-        self._pipeline.publish_notice(notice)
-
-    @override
-    async def read_image(self, hash: str) -> bytes:
-        return await self._images.get(hash)
-
-
-def _make_app(process: Process, pipeline: BusPipeline, config: FrontendConfig) -> web.Application:
+def _open_buckets(process: Process, peers: Peers, config: FrontendConfig) -> Buckets:
     images = ImageStore(process.bus, config, process.log, patience_s=config.wait_s)
-    telemetry = Telemetry(process.metrics, process.log, process.tracer)
+    stored = None
+    if config.response_store == "shared":
+        stored = SharedStore(
+            StoreLimits.of(config),
+            time.time,
+            _open_bucket(process, bucket_config(config), config),
+            peers,
+            process.log,
+            spawn=process.spawn,
+        )
     rollouts = None
     if config.rollout_store_mb:
-        rollouts = _RolloutProcess(process, pipeline, config, images)
-    buckets = Buckets(images.put, _sharing(process, pipeline, config), rollouts)
-    app = make_app(config, pipeline, telemetry, buckets)
-    app[KEY_USAGE].others = _OtherFrontends(process, pipeline)
-    return app
+        bucket = _open_bucket(process, rollout_bucket(config), config)
+        rollouts = RolloutStore(bucket, images)
+    return Buckets(images.put, stored, rollouts)
+
+
+def _open_bucket(process: Process, bucket: BucketConfig, config: FrontendConfig) -> Bucket:
+    return Bucket(process.bus, bucket, process.log, patience_s=config.wait_s)
 
 
 async def _listen(site: web.TCPSite) -> None:
@@ -190,16 +158,3 @@ async def _listen(site: web.TCPSite) -> None:
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError([f"{reason}; choose another address with --host and --port"]) from error
-
-
-def _sharing(process: Process, pipeline: BusPipeline, config: FrontendConfig) -> Sharing | None:
-    """Opens the shared store of Responses; None if they are not shared."""
-    if config.response_store != "shared":
-        return None
-    return Sharing(
-        bucket=Bucket(process.bus, bucket_config(config), process.log, patience_s=config.wait_s),
-        id=process.id,
-        alive=lambda id: process.registry.get("frontend", id) is not None,
-        publish_notice=pipeline.publish_notice,
-        spawn=process.spawn,
-    )

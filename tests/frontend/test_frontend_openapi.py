@@ -24,7 +24,9 @@ def everything_said() -> list[Step]:
 
 def test_document_describes_every_route_and_no_other() -> None:
     telemetry = Telemetry(CollectorRegistry(), get_logger())
-    app = make_app(FrontendConfig(), FakeGateway(), telemetry, Buckets(rollouts=MemoryRollouts()))
+    app = make_app(
+        FrontendConfig(), FakeGateway(), telemetry, Buckets(rollouts=MemoryRollouts().store)
+    )
     described = {(operation.method, operation.path) for operation in OPERATIONS}
     served = {
         (route.method.lower(), route.resource.canonical)

@@ -30,8 +30,9 @@ from services.frontend.media.image_decoder import ImageDecoder
 from services.frontend.media.image_fetch import ImageFetcher, public_connector
 from services.frontend.media.image_reader import ImageReader, PutImage
 from services.frontend.media.pdf_reader import PdfReader
-from services.frontend.rollouts.rollouts import ROLLOUTS, RolloutProcess, Rollouts
-from services.frontend.stored.store import MemoryStore, Sharing, StoreLimits
+from services.frontend.peers import Peers
+from services.frontend.rollouts.rollouts import ROLLOUTS, Rollouts
+from services.frontend.stored.store import MemoryStore, SharedStore, StoreLimits
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.hidden.memory import HiddenMemory
@@ -303,9 +304,10 @@ async def serving(
     config: FrontendConfig | None = None,
     *,
     tls: Tls | None = None,
-    sharing: Sharing | None = None,
+    stored: SharedStore | None = None,
     put_image: PutImage | None = None,
-    rollouts: RolloutProcess | None = None,
+    rollouts: MemoryRollouts | None = None,
+    peers: Peers | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Served]:
     """The application on a real port, as `make_runner` runs it. `headers`: what its client sends
@@ -315,8 +317,9 @@ async def serving(
     lines: list[MutableMapping[str, Any]] = []
     log = log_into(lines)
     config = config or FrontendConfig()
-    buckets = Buckets(put_image, sharing, rollouts or MemoryRollouts())
-    app = make_app(config, gateway, Telemetry(registry, log), buckets)
+    rollouts = rollouts or MemoryRollouts()
+    buckets = Buckets(put_image, stored, rollouts.store)
+    app = make_app(config, gateway, Telemetry(registry, log), buckets, peers=peers or rollouts)
     runner = make_runner(app, config, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls.context if tls else None)

@@ -34,6 +34,7 @@ from schemas.requests import GenerateRequest, decode_generate, encode_generate
 from services.frontend.gateway.gateway import BusGateway
 from services.frontend.gateway.pipeline import BusPipeline
 from services.frontend.http.auth import anyone
+from services.frontend.peers import BusPeers
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.interfaces import OpenTurn
 from services.parser.service import Parser
@@ -293,7 +294,7 @@ class Local:
         if stage == "frontend":
             frontend = FrontendConfig(**common)
             process = Process(stage, frontend, self.log)
-            core: Any = BusPipeline(process, frontend)
+            core: Any = BusPipeline(process, frontend, BusPeers(process))
         else:
             process = Process(stage, ServiceConfig(**common), self.log)
             if stage == "preprocessor":

@@ -3,12 +3,15 @@
 import asyncio
 from collections.abc import AsyncIterator
 from itertools import count
+from typing import Any
 
 from typing_extensions import override
 
 from schemas.errors import TimedOut, TooLarge, Unavailable
-from schemas.notices import RolloutChanged
-from services.frontend.rollouts.rollouts import RolloutProcess, Rollouts
+from schemas.notices import FrontendNotice, RolloutChanged
+from services.frontend.peers import Peers
+from services.frontend.rollouts.rollouts import Rollouts
+from services.frontend.rollouts.store import RolloutStore
 from services.runtime.config.base import MIB
 
 
@@ -54,15 +57,17 @@ class MemoryBucket:
         self.values.pop(key, None)
 
 
-class MemoryRollouts(RolloutProcess):
-    """What rollouts need of a process."""
+class MemoryRollouts(Peers):
+    """A frontend's store of rollouts, and its peers."""
 
     def __init__(self, bucket: MemoryBucket | None = None, id: str = "frontend-1") -> None:
         self.id = id
         self.memory = bucket or MemoryBucket()
-        self.bucket = self.memory  # type: ignore[assignment]
+        memory: Any = self.memory
+        images: Any = self
+        self.store = RolloutStore(memory, images)
         self.dead: set[str] = set()
-        self.notices: list[RolloutChanged] = []
+        self.notices: list[FrontendNotice] = []
         self.images: dict[str, bytes] = {}
         self.peers: list[Rollouts] = []
         """Other frontends, which get its notices."""
@@ -72,13 +77,14 @@ class MemoryRollouts(RolloutProcess):
         return frontend not in self.dead
 
     @override
-    def publish_notice(self, notice: RolloutChanged) -> None:
+    def publish(self, notice: FrontendNotice) -> None:
         self.notices.append(notice)
         for peer in self.peers:
-            peer.apply(notice)
+            if isinstance(notice, RolloutChanged):
+                peer.apply(notice)
 
-    @override
-    async def read_image(self, hash: str) -> bytes:
+    async def get(self, hash: str) -> bytes:
+        """An image, as from `ImageStore`."""
         if hash not in self.images:
             raise Unavailable("an image is not stored any more")
         return self.images[hash]

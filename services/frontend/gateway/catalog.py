@@ -12,8 +12,9 @@ from schemas.control import THINKING_BUDGET, VISION, Heartbeat, ModelCard, Stage
 from schemas.conversation import Conversation
 from schemas.errors import RETRY_AFTER_S, NotFound, Unavailable
 from schemas.notices import SessionPlaced
-from services.frontend.gateway.shared_names import Publish, SharedNames
+from services.frontend.gateway.shared_names import SharedNames
 from services.frontend.gateway.stage_wait import INNER_STAGES
+from services.frontend.peers import Peers
 from services.runtime.registry import ProcessRegistry
 
 
@@ -23,13 +24,14 @@ class ModelCatalog:
     def __init__(
         self,
         registry: ProcessRegistry,
+        peers: Peers,
         *,
         default_model: str | None,
         accept_any_model: bool,
-        publish: Publish,
     ) -> None:
         self._registry = registry
-        self._shared = SharedNames(publish)
+        self._peers = peers
+        self._shared = SharedNames()
         self._default_model = default_model
         self._accept_any_model = accept_any_model
         self._served: list[ModelCard] | None = None
@@ -115,7 +117,10 @@ class ModelCatalog:
             return None
         # Also with one match: its sessions must stay when another model with this alias starts.
         able = [card for card in matches if self.takes_turns(card.name)]
-        return self._shared.choose(name, able or matches, conversation)
+        chosen, placed = self._shared.choose(name, able or matches, conversation)
+        for notice in placed:
+            self._peers.publish(notice)
+        return chosen
 
     def apply(self, notice: SessionPlaced) -> None:
         """Applies another frontend's notice of a session's model."""

@@ -30,6 +30,7 @@ from services.frontend.gateway.turn_span import observe_turn
 from services.frontend.gateway.turn_state import BusTurn, Ended, Search, StateEvent, Waiting
 from services.frontend.gateway.turn_table import TurnTable
 from services.frontend.media.image_reader import RequestImages
+from services.frontend.peers import Peers
 from services.frontend.turns.interfaces import Admitted, OpenTurn, TurnGateway, TurnSink
 from services.runtime.config.frontend import FrontendConfig
 from services.runtime.process import Process
@@ -44,10 +45,11 @@ class BusGateway(TurnGateway):
         self,
         process: Process,
         config: FrontendConfig,
+        peers: Peers,
         catalog: ModelCatalog,
         preprocessors: PreprocessorClient,
     ) -> None:
-        self.prompts = PromptOrigins(process)
+        self.prompts = PromptOrigins(peers)
         self.turns = TurnTable(process)
         """The open turns."""
         self._process = process

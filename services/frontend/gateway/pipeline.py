@@ -8,15 +8,14 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-from schemas import subjects
 from schemas.control import EngineControl, EngineState, ModelCard
 from schemas.conversation import Conversation
-from schemas.notices import FrontendNotice
 from schemas.requests import TextReply
 from services.frontend.gateway.catalog import ModelCatalog
 from services.frontend.gateway.engine_client import EngineClient
 from services.frontend.gateway.gateway import BusGateway
 from services.frontend.gateway.preprocessor_client import PreprocessorClient
+from services.frontend.peers import Peers
 from services.frontend.turns.interfaces import Admitted, Pipeline
 from services.runtime.config.frontend import FrontendConfig
 from services.runtime.observability.metrics import register
@@ -26,17 +25,17 @@ from services.runtime.process import Process
 class BusPipeline(Pipeline):
     """The pipeline of a frontend process."""
 
-    def __init__(self, process: Process, config: FrontendConfig) -> None:
+    def __init__(self, process: Process, config: FrontendConfig, peers: Peers) -> None:
         self._process = process
         self.catalog = ModelCatalog(
             process.registry,
+            peers,
             default_model=config.default_model,
             accept_any_model=config.accept_any_model,
-            publish=self.publish_notice,
         )
         register(process.metrics, ModelProcesses(self.catalog))
         self._preprocessors = PreprocessorClient(process, config)
-        self._gateway = BusGateway(process, config, self.catalog, self._preprocessors)
+        self._gateway = BusGateway(process, config, peers, self.catalog, self._preprocessors)
         self._engines = EngineClient(process, config.engine_control_s)
 
     @property
@@ -69,10 +68,6 @@ class BusPipeline(Pipeline):
     @override
     async def control(self, model: str, control: EngineControl) -> list[EngineState]:
         return await self._engines.control(model, control)
-
-    def publish_notice(self, notice: FrontendNotice) -> None:
-        """Sends a notice to the other frontends."""
-        self._process.publish(subjects.frontends(), notice)
 
     @override
     def readiness(self) -> dict[str, Any]:

@@ -11,12 +11,11 @@ import hashlib
 from cachetools import TTLCache
 from msgspec.structs import replace
 
-from schemas import subjects
 from schemas.conversation import Conversation
 from schemas.events import Prepared, PromptComparison
 from schemas.notices import PromptSeen
 from services.frontend.gateway.turn_state import BusTurn
-from services.runtime.process import Process
+from services.frontend.peers import Peers
 
 KEPT_S = 3600.0
 MAX_TURNS = 65_536
@@ -25,8 +24,8 @@ MAX_TURNS = 65_536
 class PromptOrigins:
     """The origins of prompts that may be compared, bounded in number and time."""
 
-    def __init__(self, process: Process) -> None:
-        self._process = process
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
         clock = asyncio.get_running_loop().time
         self._origins: TTLCache[str, PromptSeen] = TTLCache(MAX_TURNS, KEPT_S, clock)
 
@@ -42,7 +41,7 @@ class PromptOrigins:
         key = _key(turn.conversation, turn.id)
         seen = PromptSeen(key, model, turn.attempt.preprocessor, prepared.prompt_tokens)
         self.apply(seen)
-        self._process.publish(subjects.frontends(), seen)
+        self._peers.publish(seen)
         return replace(prepared, comparison=_comparison(turn.compared, model, prepared.comparison))
 
     def apply(self, seen: PromptSeen) -> None:

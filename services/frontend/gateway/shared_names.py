@@ -8,9 +8,8 @@ agents began with.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
-from typing import TypeAlias
 
 import xxhash
 from cachetools import LRUCache
@@ -20,8 +19,6 @@ from schemas.conversation import Conversation
 from schemas.notices import SessionPlaced
 from schemas.session import helper_key, placement_key
 
-Publish: TypeAlias = Callable[[SessionPlaced], object]
-"""Sends a notice to the other frontends."""
 MAX_SESSIONS = 65_536
 """Placements that are kept; the least recently used ones are dropped."""
 
@@ -29,41 +26,39 @@ MAX_SESSIONS = 65_536
 class SharedNames:
     """The placements of sessions on models that share names, of one frontend."""
 
-    def __init__(self, publish: Publish) -> None:
-        self._publish = publish
+    def __init__(self) -> None:
         self._placements: LRUCache[tuple[str, str], str] = LRUCache(MAX_SESSIONS)
         """The model of a session under a name; under the name "", the session that a helper's tree
         began with."""
 
     def choose(
         self, name: str, cards: Sequence[ModelCard], conversation: Conversation | None
-    ) -> ModelCard:
-        """Returns the model for a conversation; without a conversation, the model with the largest
-        weight.
+    ) -> tuple[ModelCard, list[SessionPlaced]]:
+        """Returns the model for a conversation, and the new placements, which the other frontends
+        must get. Without a conversation it is the model with the largest weight.
 
         `cards`: the models that share `name` and take turns, at least one.
         """
         if conversation is None:
-            return max(cards, key=attrgetter("weight"))
+            return max(cards, key=attrgetter("weight")), []
+        placed: list[SessionPlaced] = []
         starter = placement_key(conversation)
         root = self._placements.get(("", starter), starter)
         previous = self._placements.get((name, root))
         chosen = next((card for card in cards if card.name == previous), None)
         if chosen is None:
             chosen = max(cards, key=lambda card: _score(card, root))
-            self._store(SessionPlaced(root, name, chosen.name))
+            placed.append(SessionPlaced(root, name, chosen.name))
         helper = helper_key(conversation)
         # Only of a new session, because anyone may claim a parent for another one.
         if helper is not None and self._is_new(name, helper):
-            self._store(SessionPlaced(helper, name, chosen.name, root))
-        return chosen
+            placed.append(SessionPlaced(helper, name, chosen.name, root))
+        for notice in placed:
+            self.apply(notice)
+        return chosen, placed
 
     def _is_new(self, name: str, session: str) -> bool:
         return ("", session) not in self._placements and (name, session) not in self._placements
-
-    def _store(self, notice: SessionPlaced) -> None:
-        self.apply(notice)
-        self._publish(notice)
 
     def apply(self, notice: SessionPlaced) -> None:
         """Stores where a session was placed, by this or another frontend."""

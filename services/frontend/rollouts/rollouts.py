@@ -7,7 +7,7 @@ limits and the end of a rollout hold everywhere, also where a notice was lost.
 import asyncio
 import secrets
 import time
-from typing import Literal, Protocol
+from typing import Literal
 
 from aiohttp import web
 from cachetools import LRUCache
@@ -18,6 +18,7 @@ from schemas.errors import Invalid, NotFound
 from schemas.notices import RolloutChanged
 from services.frontend.http.auth import Caller, Callers
 from services.frontend.http.middleware import RolloutCallers
+from services.frontend.peers import Peers
 from services.frontend.rollouts.limits import reached_limit
 from services.frontend.rollouts.notices import RolloutNotices
 from services.frontend.rollouts.store import RolloutStore
@@ -25,7 +26,7 @@ from services.frontend.rollouts.view import RolloutView
 from services.rollouts.rollout import ROLLOUT_PREFIX, Rewards, Rollout, RolloutState
 from services.rollouts.sample_lines import MissingTurn
 from services.runtime.config.base import MIB
-from services.runtime.storage.kv import Bucket, place_of
+from services.runtime.storage.kv import place_of
 
 MAX_VIEW_BYTES = 64 * MIB
 """Limit of what a frontend remembers of rollouts, without their tokens."""
@@ -41,33 +42,12 @@ AGAIN_S = 0.1
 for a moment."""
 
 
-class RolloutProcess(Protocol):
-    """What rollouts need of their process."""
-
-    id: str
-    """This frontend's id."""
-    bucket: Bucket
-
-    def is_alive(self, frontend: str) -> bool:
-        """Returns whether this or another frontend is alive, so that its turns will end."""
-        ...
-
-    def publish_notice(self, notice: RolloutChanged) -> None:
-        """Publishes a notice to every other frontend."""
-        ...
-
-    async def read_image(self, hash: str) -> bytes:
-        """Returns the data of an image in prompts. Raises Unavailable if it is not stored any
-        more."""
-        ...
-
-
 class Rollouts(RolloutCallers):
     """The rollouts, as one frontend sees them."""
 
-    def __init__(self, process: RolloutProcess, callers: Callers) -> None:
-        self.process = process
-        self.store = RolloutStore(process.bucket)
+    def __init__(self, store: RolloutStore, peers: Peers, callers: Callers) -> None:
+        self.store = store
+        self.peers = peers
         self.notices = RolloutNotices()
         self._callers = callers
         self._views: LRUCache[str, RolloutView] = LRUCache(MAX_VIEW_BYTES, _size)
@@ -193,7 +173,7 @@ class Rollouts(RolloutCallers):
         """Reports a change to everyone who waits for it, here and in other frontends. `cancels`,
         `run`: as in `RolloutChanged`."""
         notice = RolloutChanged(place_of(view.rollout.id), cancels, run)
-        self.process.publish_notice(notice)
+        self.peers.publish(notice)
         self.apply(notice)
 
     def apply(self, notice: RolloutChanged) -> None:
@@ -205,7 +185,7 @@ class Rollouts(RolloutCallers):
 
     def has_running_turns(self, view: RolloutView) -> bool:
         """Returns whether turns of a rollout will still end, or are being stored."""
-        alive = any(self.process.is_alive(turn.frontend) for turn in view.open_turns)
+        alive = any(self.peers.is_alive(turn.frontend) for turn in view.open_turns)
         return alive or view.is_writing
 
     def missing_turns(self, view: RolloutView) -> list[MissingTurn]:
@@ -215,14 +195,14 @@ class Rollouts(RolloutCallers):
             if turn.why is not None:
                 missing.append(MissingTurn(id, turn.why))
             elif turn.frontend or view.is_unstored(id):
-                is_running = self.process.is_alive(turn.frontend or self.process.id)
+                is_running = self.peers.is_alive(turn.frontend or self.peers.id)
                 missing.append(MissingTurn(id, "running" if is_running else "lost"))
         return missing
 
     def turns_before(self, view: RolloutView, id: str) -> int:
         """Returns how many turns were decoded, or run and began before this one."""
         running = view.began_before(id).values()
-        alive = [turn for turn in running if self.process.is_alive(turn.frontend)]
+        alive = [turn for turn in running if self.peers.is_alive(turn.frontend)]
         return view.decoded_turns + len(alive)
 
     async def _load(self, id: str) -> RolloutView | None:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
+from services.images.store import ImageStore
 from services.rollouts.rollout import Rewards, Rollout, RolloutState
 from services.rollouts.stored_turns import BegunTurn, FailedTurn, StoredTurn
 from services.runtime.config.base import MIB
@@ -41,10 +42,12 @@ def rollout_bucket(config: RolloutStoreConfig) -> BucketConfig:
 
 
 class RolloutStore:
-    """All rollouts. Reading one takes its id, which is as hard to guess as a password."""
+    """All rollouts, and the images of their prompts. Reading one takes its id, which is as hard to
+    guess as a password."""
 
-    def __init__(self, bucket: Bucket) -> None:
+    def __init__(self, bucket: Bucket, images: ImageStore) -> None:
         self._bucket = bucket
+        self._images = images
 
     async def put(self, id: str, record: Record) -> None:
         """Stores a record; when this returns, every frontend can read it. Raises as
@@ -56,6 +59,11 @@ class RolloutStore:
         number. Raises TurnwireError."""
         async for number, value in self._bucket.members_after(id, after):
             yield number, _decode(value)
+
+    async def read_image(self, hash: str) -> bytes:
+        """Returns the data of an image in prompts. Raises Unavailable if it is not stored any
+        more."""
+        return await self._images.get(hash)
 
     async def has(self, id: str, number: int) -> bool:
         """Returns whether the record with this number is still there. Raises TurnwireError."""

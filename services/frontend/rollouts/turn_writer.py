@@ -48,7 +48,7 @@ class TurnWriter:
     async def begin(self, view: RolloutView, turn: str, now: float) -> None:
         """Stores that a turn is open: if this process dies, it is known to be missing. Raises
         TurnwireError."""
-        record = BegunTurn(turn, view.state.run, self._rollouts.process.id, now)
+        record = BegunTurn(turn, view.state.run, self._rollouts.peers.id, now)
         view.note(record)
         await self._rollouts.store.put(view.rollout.id, record)
 

@@ -9,10 +9,9 @@ Deletions are published, so that every frontend drops the response.
 """
 
 import asyncio
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from operator import attrgetter
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -22,7 +21,8 @@ from msgspec.structs import replace
 from typing_extensions import override
 
 from schemas.errors import TooLarge, TurnwireError
-from schemas.notices import ResponseCancelled, ResponseDeleted, ResponseNotice
+from schemas.notices import ResponseCancelled, ResponseDeleted
+from services.frontend.peers import Peers
 from services.frontend.stored.record import (
     Claim,
     Record,
@@ -52,6 +52,8 @@ _WITHDRAWN = b"null"
 R = TypeVar("R", bound=StoredRecord)
 Clock: TypeAlias = Callable[[], float]
 """Unix time in seconds."""
+Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
+"""Runs a task under a name, as `Process.spawn`."""
 
 
 class StoreLimits(Struct, frozen=True):
@@ -62,6 +64,16 @@ class StoreLimits(Struct, frozen=True):
     bytes: int
     chain_bytes: int = 64 * MIB
     """The most bytes of what one request continues, which count like those of its body."""
+
+    @staticmethod
+    def of(config: FrontendConfig) -> "StoreLimits":
+        """The limits of a frontend's store."""
+        return StoreLimits(
+            config.response_store_ttl_s,
+            config.response_store_entries,
+            config.response_store_bytes,
+            config.max_body_bytes,
+        )
 
     def check_chain(self, size: int, param: str) -> None:
         """Raises TooLarge for records that a request continues. `param`: the member that names the
@@ -253,20 +265,6 @@ class _Records(LRUCache[str, Record]):
                 del self.responses[record.tenant, item]
 
 
-class Sharing(Struct, frozen=True):
-    """Access to the bucket that several frontends share, and to functions of the process."""
-
-    bucket: Bucket
-    id: str
-    """This process's id."""
-    alive: Callable[[str], bool]
-    """Whether a frontend with this id is alive."""
-    publish_notice: Callable[[ResponseNotice], object]
-    """Publishes a notice to every other frontend."""
-    spawn: Callable[..., "asyncio.Task[None]"]
-    """`Process.spawn`."""
-
-
 def bucket_config(config: ResponseStoreConfig) -> BucketConfig:
     """The bucket of all records."""
     return BucketConfig(
@@ -286,12 +284,18 @@ class SharedStore(MemoryStore):
         self,
         limits: StoreLimits,
         clock: Clock,
-        sharing: Sharing,
+        bucket: Bucket,
+        peers: Peers,
         log: FilteringBoundLogger,
+        *,
+        spawn: Spawn,
     ) -> None:
+        """`spawn`: runs the writes in the background."""
         super().__init__(limits, clock)
-        self.owner = sharing.id
-        self._sharing = sharing
+        self.owner = peers.id
+        self._bucket = bucket
+        self._peers = peers
+        self._spawn = spawn
         self._log = log
         self._writes: dict[str, asyncio.Task[None]] = {}
         self._reads: dict[str, object] = {}
@@ -314,7 +318,7 @@ class SharedStore(MemoryStore):
             return
         super().put(record)
         before = self._writes.get(record.id)
-        task = self._sharing.spawn(self._write(record, before), f"keep {record.id}")
+        task = self._spawn(self._write(record, before), f"keep {record.id}")
         self._writes[record.id] = task
         task.add_done_callback(lambda done: self._written(record.id, done))
 
@@ -343,7 +347,7 @@ class SharedStore(MemoryStore):
         if stored.ended:
             if is_current:
                 super().put(stored)
-        elif isinstance(stored, StoredResponse) and not self._sharing.alive(stored.owner):
+        elif isinstance(stored, StoredResponse) and not self._peers.is_alive(stored.owner):
             stored = failed_view(stored)
         return stored if isinstance(stored, kind) else None
 
@@ -362,8 +366,8 @@ class SharedStore(MemoryStore):
             return False
         self.forget(id)
         await _wait_for(self._writes.get(id))
-        await self._sharing.bucket.delete(digest_key(tenant, id))
-        self._sharing.publish_notice(ResponseDeleted(id))
+        await self._bucket.delete(digest_key(tenant, id))
+        self._peers.publish(ResponseDeleted(id))
         return True
 
     @override
@@ -383,11 +387,11 @@ class SharedStore(MemoryStore):
     def release(self, reply: StoredReply, successor: str) -> None:
         """Withdraws the claim in the bucket in the background."""
         super().release(reply, successor)
-        self._sharing.spawn(self._release_in_bucket(reply, successor), f"release {reply.id}")
+        self._spawn(self._release_in_bucket(reply, successor), f"release {reply.id}")
 
     @override
     def cancel_elsewhere(self, id: str) -> None:
-        self._sharing.publish_notice(ResponseCancelled(id))
+        self._peers.publish(ResponseCancelled(id))
 
     @override
     async def wait_for_write(self, id: str) -> None:
@@ -400,31 +404,29 @@ class SharedStore(MemoryStore):
 
     async def _claim_in_bucket(self, reply: StoredReply, successor: str) -> str:
         """Claims a reply among all frontends. Returns the successor with the claim."""
-        bucket = self._sharing.bucket
         key = _claim_key(reply)
         claim = msgspec.json.encode(Claim(successor, self.owner))
         while True:
-            number, value = await bucket.entry(key)
+            number, value = await self._bucket.entry(key)
             earlier = decode_claim(value)
             if earlier is not None and await self._holds(earlier, reply.tenant):
                 return earlier.successor
-            if await bucket.replace(key, claim, number):
+            if await self._bucket.replace(key, claim, number):
                 return successor
 
     async def _holds(self, claim: Claim, tenant: str | None) -> bool:
         """Whether a claim in the bucket holds. One of this process does not run any more."""
-        if claim.owner != self.owner and self._sharing.alive(claim.owner):
+        if claim.owner != self.owner and self._peers.is_alive(claim.owner):
             return True
         return await self.get(StoredReply, claim.successor, tenant, wait=False) is not None
 
     async def _release_in_bucket(self, reply: StoredReply, successor: str) -> None:
         """Withdraws a claim in place: a delete that arrives late would withdraw a later one."""
-        bucket = self._sharing.bucket
         key = _claim_key(reply)
         try:
-            number, value = await bucket.entry(key)
+            number, value = await self._bucket.entry(key)
             if decode_claim(value) == Claim(successor, self.owner):
-                await bucket.replace(key, _WITHDRAWN, number)
+                await self._bucket.replace(key, _WITHDRAWN, number)
         except TurnwireError as error:  # another frontend gets `in flight`, and begins a thread
             self._log.warning("stored.not_released", id=reply.id, reason=error.info.message)
 
@@ -436,7 +438,7 @@ class SharedStore(MemoryStore):
         record: Record | None = None
         for pause in (0.0, *pauses):
             await asyncio.sleep(pause)
-            record = _of_tenant(await self._sharing.bucket.get(key), id, tenant)
+            record = _of_tenant(await self._bucket.get(key), id, tenant)
             if record is not None and (record.ended or not ended):
                 break
         return record
@@ -448,7 +450,7 @@ class SharedStore(MemoryStore):
         if len(value) > MAX_VALUE_BYTES and isinstance(record, StoredResponse):
             value = msgspec.json.encode(replace(record, events=b""))
         try:
-            await self._sharing.bucket.put(key, value)
+            await self._bucket.put(key, value)
         except TooLarge:
             self._report_too_large(record.id, len(value))
         except TurnwireError as error:
@@ -484,21 +486,6 @@ def _of_tenant(value: bytes | None, id: str, tenant: str | None) -> Record | Non
     if record is None or record.id != id or record.tenant != tenant:
         return None
     return record
-
-
-def open_store(
-    config: FrontendConfig, sharing: Sharing | None, log: FilteringBoundLogger
-) -> MemoryStore:
-    """Makes the store of a frontend. `sharing`: set if frontends share it."""
-    limits = StoreLimits(
-        config.response_store_ttl_s,
-        config.response_store_entries,
-        config.response_store_bytes,
-        config.max_body_bytes,
-    )
-    if sharing is None:
-        return MemoryStore(limits, time.time)
-    return SharedStore(limits, time.time, sharing, log)
 
 
 STORE: web.AppKey[MemoryStore] = web.AppKey("store", MemoryStore)

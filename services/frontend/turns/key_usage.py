@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from schemas.events import Usage
 from schemas.notices import UsageNotice, UsageReported, UsageRequested
+from services.frontend.peers import Peers
 
 ANSWER_S = 1.0
 """How long a frontend waits for the others' numbers."""
@@ -34,30 +35,16 @@ _METRICS = {
 """Name and help of the metric of each count."""
 
 
-class OtherFrontends:
-    """The other frontends of the deployment: none, of the only one."""
-
-    id = ""
-    """The name of this frontend on the bus."""
-
-    def living(self) -> list[str]:
-        """Returns the ids of the others that run."""
-        return []
-
-    def publish_notice(self, notice: UsageNotice) -> None:
-        """Sends a notice to all of them."""
-
-
 class KeyUsage(Collector):
     """What keys have used in this frontend, and in all. The counts of removed keys stay."""
 
-    def __init__(self, max_names: int) -> None:
+    def __init__(self, max_names: int, peers: Peers) -> None:
         """`max_names`: how many holders have their names in metrics; later ones are `OTHER`."""
+        self._peers = peers
         self._since = time.time()
         self._max_names = max_names
         self._used: dict[str | None, defaultdict[str, Counter[str]]] = {}
         """Holder, None without keys → model → counts."""
-        self.others = OtherFrontends()
         self._open: dict[str, asyncio.Queue[UsageReported]] = {}
         """The answers of other frontends, by the id of the request."""
 
@@ -78,10 +65,10 @@ class KeyUsage(Collector):
         these are all frontends. Waits for the others at most `ANSWER_S`."""
         request = UsageRequested(secrets.token_hex(8), tenant, every)
         reports = [self._report(request)]
-        missing = set(self.others.living())
+        missing = set(self._peers.living())
         answers = self._open[request.id] = asyncio.Queue()
         try:
-            self.others.publish_notice(request)
+            self._peers.publish(request)
             async with asyncio.timeout(ANSWER_S):
                 while missing:
                     report = await answers.get()
@@ -100,12 +87,12 @@ class KeyUsage(Collector):
         effect."""
         if isinstance(notice, UsageRequested):
             if notice.id not in self._open:
-                self.others.publish_notice(self._report(notice))
+                self._peers.publish(self._report(notice))
         elif notice.id in self._open:
             self._open[notice.id].put_nowait(notice)
 
     def _report(self, request: UsageRequested) -> UsageReported:
-        report = UsageReported(request.id, self.others.id, self._since)
+        report = UsageReported(request.id, self._peers.id, self._since)
         if request.every:
             keys = {tenant or "": self._models(tenant) for tenant in self._used}
             return replace(report, keys=keys)

@@ -12,6 +12,7 @@ from schemas.notices import SessionPlaced
 from schemas.session import placement_key
 from services.frontend.gateway.catalog import ModelCatalog
 from services.frontend.gateway.shared_names import SharedNames
+from services.frontend.peers import NO_PEERS
 from services.runtime.registry import ProcessRegistry
 from tests.kit.process import announce
 
@@ -19,9 +20,7 @@ DEAD_AFTER_S = 3.5
 
 
 def catalog(registry: ProcessRegistry) -> ModelCatalog:
-    return ModelCatalog(
-        registry, default_model=None, accept_any_model=False, publish=lambda _: None
-    )
+    return ModelCatalog(registry, NO_PEERS, default_model=None, accept_any_model=False)
 
 
 def served(registry: ProcessRegistry, name: str, *, max_model_len: int = 1000) -> None:
@@ -135,9 +134,7 @@ def test_unknown_name_may_mean_the_only_model_and_never_its_adapter() -> None:
     registry = ProcessRegistry(DEAD_AFTER_S)
     adapted(registry, "m", "sql")
     for default, adapter in ((None, ""), ("sql", "sql")):
-        models = ModelCatalog(
-            registry, default_model=default, accept_any_model=True, publish=lambda _: None
-        )
+        models = ModelCatalog(registry, NO_PEERS, default_model=default, accept_any_model=True)
         assert models.resolve("claude-opus").adapter == adapter
 
 
@@ -150,22 +147,18 @@ def session(number: int) -> Conversation:
 
 
 def choices(frontend: SharedNames, cards: list[ModelCard], count: int = 1000) -> list[str]:
-    return [frontend.choose("coder", cards, session(number)).name for number in range(count)]
-
-
-def new() -> SharedNames:
-    return SharedNames(lambda _: None)
+    return [frontend.choose("coder", cards, session(number))[0].name for number in range(count)]
 
 
 def test_new_sessions_follow_the_weights() -> None:
-    found = Counter(choices(new(), [card("v1", 9), card("v2", 1)]))
+    found = Counter(choices(SharedNames(), [card("v1", 9), card("v2", 1)]))
     assert 50 < found["v2"] < 150
-    assert set(choices(new(), [card("v1", 0), card("v2", 0.1)])) == {"v2"}
+    assert set(choices(SharedNames(), [card("v1", 0), card("v2", 0.1)])) == {"v2"}
 
 
 def test_frontends_agree_on_a_session_that_none_has_seen() -> None:
     cards = [card("v1", 2), card("v2"), card("v3")]
-    assert choices(new(), cards) == choices(new(), cards[::-1])
+    assert choices(SharedNames(), cards) == choices(SharedNames(), cards[::-1])
 
 
 def test_session_without_an_id_is_identified_by_its_first_message() -> None:
@@ -179,19 +172,20 @@ def test_session_without_an_id_is_identified_by_its_first_message() -> None:
 
 def test_whole_tree_of_agents_stays_with_one_model_while_it_takes_turns() -> None:
     """At several frontends, while weights change and models leave."""
-    frontends: list[SharedNames] = []
+    frontends = [SharedNames() for _ in range(2)]
     notices: list[SessionPlaced] = []
 
-    def publish(notice: SessionPlaced) -> None:
-        notices.append(notice)
-        for frontend in frontends:
-            frontend.apply(notice)
-
-    frontends += [SharedNames(publish) for _ in range(2)]
+    def choose(frontend: SharedNames, cards: list[ModelCard], asked: Conversation) -> str:
+        card, placed = frontend.choose("coder", cards, asked)
+        notices.extend(placed)
+        for notice in placed:
+            for other in frontends:
+                other.apply(notice)
+        return card.name
 
     def ask(name: str, *cards: ModelCard, parent: str | None = None) -> set[str]:
         asked = Conversation("coder", [], client=Client(name, parent=parent))
-        return {frontend.choose("coder", [*cards], asked).name for frontend in frontends}
+        return {choose(frontend, [*cards], asked) for frontend in frontends}
 
     for tree in range(20):
         root, helper, inner = f"root-{tree}", f"helper-{tree}", f"inner-{tree}"

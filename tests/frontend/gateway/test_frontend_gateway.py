@@ -45,6 +45,7 @@ from services.frontend.gateway.gateway import BusGateway
 from services.frontend.gateway.pipeline import BusPipeline
 from services.frontend.http.auth import anyone
 from services.frontend.media.image_reader import PutImage
+from services.frontend.peers import BusPeers
 from services.frontend.turns.interfaces import Admitted, OpenTurn
 from services.runtime.config.frontend import FrontendConfig
 from tests.kit.clock import LoopClock
@@ -64,7 +65,7 @@ class Stage:
     def __init__(self, config: FrontendConfig | None = None) -> None:
         self.process = FakeProcess(config)
         process: Any = self.process
-        self.pipeline = BusPipeline(process, self.process.config)
+        self.pipeline = BusPipeline(process, self.process.config, BusPeers(process))
         self.gateway: BusGateway = self.pipeline.gateway
         self.put_image: PutImage | None = None
         self.frames = count(1)

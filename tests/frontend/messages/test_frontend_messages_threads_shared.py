@@ -10,8 +10,9 @@ import pytest
 from structlog.typing import FilteringBoundLogger
 
 from schemas.errors import EngineFailed
+from services.frontend.peers import BusPeers
 from services.frontend.stored import store
-from services.frontend.stored.store import Sharing, bucket_config
+from services.frontend.stored.store import bucket_config
 from services.runtime.config.frontend import FrontendConfig
 from services.runtime.storage import kv
 from services.runtime.storage.kv import Bucket
@@ -19,6 +20,7 @@ from tests.kit.bodies import USER, Json, block, messages, user
 from tests.kit.events import finish, text
 from tests.kit.frontend import FakeGateway, Served, serving
 from tests.kit.processes import MakeProcess, make_bucket
+from tests.kit.stored import KnownPeers, shared_store
 from tests.kit.waiting import LIMIT_S, eventually
 
 CONFIG = FrontendConfig(response_store="shared")
@@ -45,19 +47,18 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 async def pair(make_process: MakeProcess, quiet_log: FilteringBoundLogger) -> AsyncIterator[Pair]:
     """Two frontends that share their store."""
-    living = ["f1", "f2"]
+    living: list[str] = []
     go = asyncio.Event()
-    shares = []
-    for name in living:
+    stores = []
+    for name in ("f1", "f2"):
         process = await make_process("frontend", name)
+        living.append(process.id)
         bucket = await make_bucket(process.bus, bucket_config(CONFIG), quiet_log)
-        shares.append(
-            Sharing(bucket, name, living.__contains__, lambda _notice: None, process.spawn)
-        )
-    gateways = [FakeGateway(lambda: [[*text(0, "So far")], go, [finish(1)]]) for _ in shares]
+        stores.append(shared_store(process, bucket, KnownPeers(process, living), CONFIG))
+    gateways = [FakeGateway(lambda: [[*text(0, "So far")], go, [finish(1)]]) for _ in stores]
     async with (
-        serving(gateways[0], CONFIG, sharing=shares[0]) as one,
-        serving(gateways[1], CONFIG, sharing=shares[1]) as other,
+        serving(gateways[0], CONFIG, stored=stores[0]) as one,
+        serving(gateways[1], CONFIG, stored=stores[1]) as other,
     ):
         yield Pair(one, other, go, living)
         go.set()
@@ -134,7 +135,7 @@ async def test_thread_of_a_frontend_that_died_goes_on_from_its_last_whole_reply(
     pair.go.clear()
     dying = asyncio.create_task(send(pair.one, user("Lost."), thread=following(first)))
     await eventually(lambda: len(pair.one.gateway.turns) == 2)
-    pair.living.remove("f1")
+    del pair.living[0]
     running = asyncio.create_task(send(pair.other, user("Again."), thread=following(first)))
     await eventually(lambda: len(pair.other.gateway.turns) == 1)
     assert len(pair.other.gateway.conversations[0].messages) == 3
@@ -171,8 +172,8 @@ async def test_threads_stay_in_their_frontend_without_the_bucket(
     process = await make_process("frontend", "alone")
     config = msgspec.structs.replace(bucket_config(CONFIG), name="absent")
     absent = Bucket(process.bus, config, quiet_log)
-    sharing = Sharing(absent, process.id, lambda _id: True, lambda _notice: None, process.spawn)
-    async with serving(config=CONFIG, sharing=sharing) as served:
+    stored = shared_store(process, absent, BusPeers(process), CONFIG)
+    async with serving(config=CONFIG, stored=stored) as served:
         first = await send(served, USER, thread=CREATE)
         await send(served, USER, thread=following(first))
         assert await refused(served, following(first)) == "thread_already_continued"

@@ -12,17 +12,18 @@ from structlog.typing import FilteringBoundLogger
 
 from schemas import subjects
 from schemas.notices import ResponseCancelled, ResponseDeleted, decode_notice
+from services.frontend.peers import BusPeers
 from services.frontend.stored import store
-from services.frontend.stored.store import Sharing, bucket_config
+from services.frontend.stored.store import bucket_config
 from services.runtime.bus import Delivery
 from services.runtime.config.frontend import FrontendConfig
-from services.runtime.process import Process
 from services.runtime.storage import kv
 from services.runtime.storage.kv import Bucket, digest_key
 from tests.frontend.responses.responses_client import Client, said
 from tests.kit.events import finish, text
 from tests.kit.frontend import FakeGateway, Served, serving
 from tests.kit.processes import MakeProcess, make_bucket
+from tests.kit.stored import KnownPeers, shared_store
 from tests.kit.waiting import LIMIT_S, eventually
 
 CONFIG = FrontendConfig(response_store="shared")
@@ -42,19 +43,6 @@ class Pair:
     living: list[str]
 
 
-async def share(process: Process, log: FilteringBoundLogger, living: list[str]) -> Sharing:
-    """Creates the bucket, and returns a process's access to it."""
-    bucket = await make_bucket(process.bus, bucket_config(CONFIG), log)
-    living.append(process.id)
-    return Sharing(
-        bucket,
-        process.id,
-        lambda id: id in living,
-        lambda notice: process.publish(subjects.frontends(), notice),
-        process.spawn,
-    )
-
-
 @asynccontextmanager
 async def pairing(
     make_process: MakeProcess,
@@ -62,15 +50,19 @@ async def pairing(
     reader: Callable[[Bucket], Bucket] = lambda bucket: bucket,
 ) -> AsyncIterator[Pair]:
     """Runs both frontends. `reader`: makes the bucket as the second one sees it."""
-    living: list[str] = []
     go = asyncio.Event()
     processes = [await make_process("frontend", "f1"), await make_process("frontend", "f2")]
-    shares = [await share(process, log, living) for process in processes]
-    shares[1] = msgspec.structs.replace(shares[1], bucket=reader(shares[1].bucket))
-    gateways = [FakeGateway(lambda: [[*text(0, "So far")], go, [finish(1)]]) for _ in shares]
+    living = [process.id for process in processes]
+    buckets = [await make_bucket(process.bus, bucket_config(CONFIG), log) for process in processes]
+    buckets[1] = reader(buckets[1])
+    stores = [
+        shared_store(process, bucket, KnownPeers(process, living), CONFIG)
+        for process, bucket in zip(processes, buckets, strict=True)
+    ]
+    gateways = [FakeGateway(lambda: [[*text(0, "So far")], go, [finish(1)]]) for _ in stores]
     async with (
-        serving(gateways[0], CONFIG, sharing=shares[0]) as one,
-        serving(gateways[1], CONFIG, sharing=shares[1]) as other,
+        serving(gateways[0], CONFIG, stored=stores[0]) as one,
+        serving(gateways[1], CONFIG, stored=stores[1]) as other,
     ):
         for process, served in zip(processes, (one, other), strict=True):
 
@@ -82,7 +74,7 @@ async def pairing(
             await process.subscribe(subjects.frontends(), apply)
             await process.bus.flush()
         clients = (Client(one), Client(other))
-        yield Pair(one, other, *clients, shares[1].bucket, go, living)
+        yield Pair(one, other, *clients, buckets[1], go, living)
         go.set()
 
 
@@ -175,8 +167,8 @@ async def test_store_keeps_own_responses_without_the_bucket(
     process = await make_process("frontend", "alone")
     config = msgspec.structs.replace(bucket_config(CONFIG), name="absent")
     absent = Bucket(process.bus, config, quiet_log)
-    sharing = Sharing(absent, process.id, lambda _id: True, lambda _notice: None, process.spawn)
-    async with serving(config=CONFIG, sharing=sharing) as one:
+    stored = shared_store(process, absent, BusPeers(process), CONFIG)
+    async with serving(config=CONFIG, stored=stored) as one:
         client = Client(one)
         made = await client.create()
         assert await client.get(made["id"]) == made

@@ -13,12 +13,12 @@ from structlog.typing import FilteringBoundLogger
 from schemas.errors import Invalid, TimedOut, TooLarge
 from services.frontend.apis.responses.state.expand import MAX_CHAIN, chain_items
 from services.frontend.apis.responses.state.input_items import list_page
+from services.frontend.peers import Peers
 from services.frontend.stored.record import StoredReply, StoredResponse
 from services.frontend.stored.store import (
     MAX_VALUE_BYTES,
     MemoryStore,
     SharedStore,
-    Sharing,
     StoreLimits,
 )
 from tests.kit.clock import Clock
@@ -150,6 +150,13 @@ class SlowBucket:
         return self.value
 
 
+class NamedPeers(Peers):
+    """The frontends, all of them alive. `id`: of this one."""
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+
+
 class ClaimBucket:
     """A bucket with one key, which two frontends share."""
 
@@ -188,8 +195,9 @@ class ClaimBucket:
     def frontend(self, name: str, log: FilteringBoundLogger) -> SharedStore:
         """The store of a frontend; all frontends are alive."""
         bucket: Any = self
-        sharing = Sharing(bucket, name, lambda _id: True, lambda _notice: None, self._spawn)
-        return SharedStore(StoreLimits(3600.0, 10, 2 * MAX_VALUE_BYTES), Clock(), sharing, log)
+        limits = StoreLimits(3600.0, 10, 2 * MAX_VALUE_BYTES)
+        peers = NamedPeers(name)
+        return SharedStore(limits, Clock(), bucket, peers, log, spawn=self._spawn)
 
     def _spawn(self, work: Coroutine[Any, Any, None], _name: str) -> "asyncio.Task[None]":
         self.tasks.append(asyncio.create_task(work))
@@ -239,8 +247,8 @@ async def test_response_that_is_deleted_while_it_is_read_does_not_come_back(
     kept = record("resp_a")
     bucket: Any = SlowBucket(msgspec.json.encode(kept))
     spawn: Any = None
-    sharing = Sharing(bucket, "here", lambda _id: True, lambda _notice: None, spawn)
-    shared = SharedStore(StoreLimits(3600.0, 10, 1 << 20), Clock(), sharing, quiet_log)
+    limits = StoreLimits(3600.0, 10, 1 << 20)
+    shared = SharedStore(limits, Clock(), bucket, NamedPeers("here"), quiet_log, spawn=spawn)
     reading = asyncio.create_task(shared.get(StoredResponse, "resp_a", None))
     await asyncio.wait_for(bucket.reading.wait(), LIMIT_S)
     if deleted:
@@ -262,10 +270,14 @@ async def test_write_of_a_record_does_not_wait_for_others(quiet_log: FilteringBo
             self.written.append(key)
 
     bucket: Any = PutBucket()
-    sharing = Sharing(
-        bucket, "a", lambda _: True, lambda _: None, lambda work, _name: asyncio.create_task(work)
+    shared = SharedStore(
+        StoreLimits(3600.0, 10, 1 << 20),
+        Clock(),
+        bucket,
+        NamedPeers("a"),
+        quiet_log,
+        spawn=lambda work, _name: asyncio.create_task(work),
     )
-    shared = SharedStore(StoreLimits(3600.0, 10, 1 << 20), Clock(), sharing, quiet_log)
     shared.put(record("large"))
     shared.put(record("small"))
     await asyncio.wait_for(shared.wait_for_write("small"), LIMIT_S)

@@ -7,9 +7,16 @@ import msgspec
 import pytest
 
 from schemas.events import Usage
-from schemas.notices import UsageNotice, UsageReported, UsageRequested, decode_notice
+from schemas.notices import (
+    FrontendNotice,
+    UsageNotice,
+    UsageReported,
+    UsageRequested,
+    decode_notice,
+)
+from services.frontend.peers import NO_PEERS, Peers
 from services.frontend.turns import key_usage
-from services.frontend.turns.key_usage import KeyUsage, OtherFrontends
+from services.frontend.turns.key_usage import KeyUsage
 
 
 class Silent(KeyUsage):
@@ -19,7 +26,7 @@ class Silent(KeyUsage):
         pass
 
 
-class Bus(OtherFrontends):
+class Bus(Peers):
     """Passes a frontend's notices to all frontends, itself included, as the bus does."""
 
     def __init__(self, id: str, members: dict[str, KeyUsage]) -> None:
@@ -29,7 +36,7 @@ class Bus(OtherFrontends):
     def living(self) -> list[str]:
         return [id for id in self.members if id != self.id]
 
-    def publish_notice(self, notice: UsageNotice) -> None:
+    def publish(self, notice: FrontendNotice) -> None:
         sent = decode_notice(msgspec.json.encode(notice))
         assert isinstance(sent, UsageRequested | UsageReported)
         for member in self.members.values():
@@ -37,9 +44,10 @@ class Bus(OtherFrontends):
 
 
 def frontends(*kinds: type[KeyUsage]) -> list[KeyUsage]:
-    members = {f"f{number}": kind(0) for number, kind in enumerate(kinds)}
-    for id, member in members.items():
-        member.others = Bus(id, members)
+    members: dict[str, KeyUsage] = {}
+    for number, kind in enumerate(kinds):
+        id = f"f{number}"
+        members[id] = kind(0, Bus(id, members))
     return list(members.values())
 
 
@@ -113,7 +121,7 @@ async def test_a_silent_frontend_is_missing(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_metrics_show_as_many_names_as_they_may() -> None:
-    counts = KeyUsage(2)
+    counts = KeyUsage(2, NO_PEERS)
     for key in ("a", "b", "c", "d", "a"):
         counts.count(key, "m", Usage(10, 4, 3, 1))
     turns = samples(counts, "turnwire_key_turns")
@@ -123,9 +131,9 @@ def test_metrics_show_as_many_names_as_they_may() -> None:
 
 
 def test_metrics_show_no_names_by_default() -> None:
-    counts = KeyUsage(0)
+    counts = KeyUsage(0, NO_PEERS)
     counts.count("a", "m", Usage())
     assert samples(counts, "turnwire_key_turns") == {("other", "m"): 1}
-    without_keys = KeyUsage(0)
+    without_keys = KeyUsage(0, NO_PEERS)
     without_keys.count(None, "m", Usage())
     assert samples(without_keys, "turnwire_key_turns") == {("", "m"): 1}

@@ -116,7 +116,7 @@ class RolloutRoutes:
         hash = http.match_info["hash"]
         if not view.has_image(hash):
             raise NotFound("The rollout has no image with this hash.")
-        data = await self._rollouts.process.read_image(hash)
+        data = await self._rollouts.store.read_image(hash)
         return web.Response(body=data, content_type="application/octet-stream")
 
     async def delete(self, http: web.Request) -> web.Response:
