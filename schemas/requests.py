@@ -220,7 +220,7 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     """A key of the turn's session (`schemas.session.tenant_key`), for engines with several
     caches."""
     recall: str = ""
-    """The ledger's result for the newest earlier turn (`services.ledger.match.Outcome`); ""
+    """The ledger's result for the newest earlier turn (`services.ledger.lookup.match.Outcome`); ""
     without a ledger."""
     notice: str = ""
     """Subject for a `PrefillNotice` of this turn; "": none."""
