@@ -16,7 +16,7 @@ from typing_extensions import override
 from schemas.conversation import Conversation, ToolSpec, Unseal, opens_nothing
 from schemas.ledger import LedgerEntry
 from services.ledger.lookup.choice import choose
-from services.ledger.lookup.match import MatchedHistory, Outcome
+from services.ledger.lookup.match import Outcome
 from services.ledger.lookup.restore import Restorer
 from services.ledger.lookup.store import EntryStore, PromptCache
 from services.ledger.prompt.encode import EncodedPrompt, PromptEncoder
@@ -125,10 +125,9 @@ class LedgerRecall(Recall):
         with_reasoning = conversation.thinking.history != "drop"
         restorer = Restorer(ledger.reader, tools, unseal, with_reasoning=with_reasoning)
         chain = ledger.chain_of(conversation)
-        choice = choose(conversation, chain.turns, ledger.entries, restorer, unseal)
-        self.missing = choice.missing
+        self._history = choose(conversation, chain, ledger.entries, restorer, unseal)
+        self.missing = self._history.missing
         """Keys of turns with entries that memory may lack."""
-        self._history = MatchedHistory(conversation, chain, choice.matches)
         self._prompts = ledger.encoder
         self._tools = tools
 

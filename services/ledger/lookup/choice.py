@@ -25,8 +25,8 @@ Siblings are narrowed down to those of the conversation's session:
 Siblings differ where the model wrote other tokens, in this turn or in an earlier one of its
 session. Sessions that are equal to the token do not, whatever their ids.
 
-One that no evidence proves is certain if it adds no reasoning which the client did not send, or if
-its session id is the client's and memory is known to have all siblings.
+A sibling without proof is certain in two cases: it adds no reasoning that the client did not send;
+or its session id is the client's, and memory is known to have all siblings.
 
 The turns before a decided one follow from it: its entry names the one that its own prompt restored
 last, and so on.
@@ -34,14 +34,12 @@ last, and so on.
 
 from collections.abc import Iterator, Sequence
 
-from msgspec import Struct
-
 from schemas.conversation import Call, Conversation, Message, Unseal
 from schemas.session import session_digest
-from services.ledger.lookup.match import Match, Outcome
+from services.ledger.lookup.match import Match, MatchedHistory, Outcome
 from services.ledger.lookup.restore import Restorer
 from services.ledger.lookup.store import EntryStore
-from services.ledger.turns.chain import SentTurn, parts_of
+from services.ledger.turns.chain import Chain, SentTurn, parts_of
 from services.ledger.turns.evidence import Evidence, Proof, evidence_of
 from services.ledger.turns.turn import Turn
 
@@ -53,27 +51,19 @@ _CLIENT = Match(Outcome.CLIENT)
 _AMBIGUOUS = Match(Outcome.AMBIGUOUS)
 
 
-class ChosenMatches(Struct, frozen=True):
-    """The matches of one conversation."""
-
-    matches: list[Match]
-    """One for each turn of the model, oldest first."""
-    missing: list[bytes]
-    """Keys for which the store may lack the right entry, oldest first."""
-
-
 def choose(
     conversation: Conversation,
-    sent_turns: Sequence[SentTurn],
+    chain: Chain,
     store: EntryStore,
     restorer: Restorer,
     unseal: Unseal,
-) -> ChosenMatches:
+) -> MatchedHistory:
     """Chooses the matches of all turns of a conversation. Entries that are chosen count as used."""
-    history = _SentHistory(conversation, sent_turns, store, unseal)
+    history = _SentHistory(conversation, chain.turns, store, unseal)
     chooser = _Chooser(history, restorer)
     chooser.choose()
-    return ChosenMatches(chooser.matches, [*reversed(chooser.missing)])
+    missing = [*reversed(chooser.missing)]
+    return MatchedHistory(conversation, chain, chooser.matches, missing)
 
 
 class _SentHistory:

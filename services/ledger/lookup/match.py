@@ -50,6 +50,9 @@ class MatchedHistory(Struct, frozen=True):
     conversation: Conversation
     chain: Chain
     matches: Sequence[Match]
+    """One for each turn of the chain."""
+    missing: Sequence[bytes] = ()
+    """Keys for which the store may lack the right entry, oldest first."""
 
     @property
     def open_turn(self) -> SentTurn | None:

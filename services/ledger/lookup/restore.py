@@ -22,7 +22,7 @@ from services.ledger.turns.chain import parts_of
 from services.ledger.turns.evidence import call_mark
 from services.ledger.turns.keys import key_arguments, squeeze
 from services.ledger.turns.tidied_calls import changes_directory
-from services.ledger.turns.turn import RestoredTurn, SentForm, Turn, TurnOutput
+from services.ledger.turns.turn import RestoredTurn, Turn, TurnOutput
 from services.ledger.turns.turn_reader import TurnReader
 from services.templates.messages import thought_of
 
@@ -59,43 +59,52 @@ class Restorer:
             return None
         if turn.entry.context.started:
             return sent  # the client started this turn: its text is not all the model's
-        form = SentForm(self._with_reasoning, self._unseal, sent)
-        if turn.restored is None or turn.restored.form != form:
-            parts = restored_parts(form, output, turn.entry.marks)
+        restored = turn.restored
+        if restored is None or not self._is_in_form(restored, sent):
+            parts = self._parts(output, parts_of(sent), turn.entry.marks)
             if parts is None:
                 return None
             message = Message("assistant", parts, sent[0].name)
-            turn.restored = RestoredTurn(form, [message])
-        return turn.restored.messages
+            restored = RestoredTurn(message, sent, self._unseal, self._with_reasoning)
+            turn.restored = restored
+        return [restored.message]
 
+    def _is_in_form(self, restored: RestoredTurn, sent: list[Message]) -> bool:
+        """Whether a turn was restored for the form in which this request has it."""
+        return (
+            restored.with_reasoning == self._with_reasoning
+            and restored.unseal == self._unseal
+            and restored.sent == sent
+        )
 
-def restored_parts(form: SentForm, output: TurnOutput, marks: Sequence[bytes]) -> list[Part] | None:
-    """The original turn's parts, if the client sent back that turn; None where the client changed
-    it.
+    def _parts(
+        self, output: TurnOutput, sent: Sequence[Part], marks: Sequence[bytes]
+    ) -> list[Part] | None:
+        """The original turn's parts, if the client sent back that turn; None where the client
+        changed it.
 
-    Ids and kinds of calls are the client's, since its results refer to them; templates show the
-    model's own ids. The key guarantees that the arguments of calls are equal, and texts nearly so.
-    `marks`: the turn's (`LedgerEntry.marks`).
-    """
-    sent = parts_of(form.sent)
-    if not _are_same_texts(sent, output.parts):
-        return None
+        Ids and kinds of calls are the client's, since its results refer to them; templates show the
+        model's own ids. The key guarantees that the arguments of calls are equal, and texts nearly
+        so. `marks`: the turn's (`LedgerEntry.marks`).
+        """
+        if not _are_same_texts(sent, output.parts):
+            return None
+        thoughts = _thoughts(sent, self._unseal)
+        if thoughts and not _is_reasoning_of(thoughts, output):
+            return None
+        sent_calls = [part for part in sent if isinstance(part, Call)]
+        calls = _restored_calls(output.calls, sent_calls, marks)
+        if calls is None:
+            return None
 
-    thoughts = _thoughts(sent, form.unseal)
-    if thoughts and not _is_reasoning_of(thoughts, output):
-        return None
-
-    calls = _restored_calls(output.calls, [part for part in sent if isinstance(part, Call)], marks)
-    if calls is None:
-        return None
-    following = iter(calls)
-    parts: list[Part] = []
-    for part in output.parts:
-        if isinstance(part, Call):
-            parts.append(next(following))
-        elif isinstance(part, Text) or thoughts or form.with_reasoning:
-            parts.append(part)
-    return parts
+        following = iter(calls)
+        parts: list[Part] = []
+        for part in output.parts:
+            if isinstance(part, Call):
+                parts.append(next(following))
+            elif isinstance(part, Text) or thoughts or self._with_reasoning:
+                parts.append(part)
+        return parts
 
 
 def _restored_calls(

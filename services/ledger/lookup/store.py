@@ -80,8 +80,8 @@ class EntryStore:
     def find_marked(
         self, key: bytes, marks: Iterable[bytes], without: Collection[bytes] = frozenset()
     ) -> Turn | None:
-        """The entry of a key with one of these marks, and with none of `without`. Of a turn and its
-        beginnings, the longest."""
+        """Finds an entry of this key that has one of these marks and none of `without`. If a turn
+        and its beginnings fit, returns the longest."""
         with self._lock:
             siblings = self._siblings.get(key)
             if siblings is None:

@@ -27,21 +27,15 @@ class TurnOutput(Struct, frozen=True):
         return [part for part in self.parts if isinstance(part, Call)]
 
 
-class SentForm(Struct, frozen=True):
-    """What the restored form of a turn depends on, beside the turn."""
+class RestoredTurn(Struct, frozen=True):
+    """A turn as the model wrote it, restored for one form in which its client sent it back."""
 
-    with_reasoning: bool
-    """Whether reasoning is restored that the client did not send."""
-    unseal: Unseal
+    message: Message
     sent: list[Message]
     """The turn as the client sent it back."""
-
-
-class RestoredTurn(Struct, frozen=True):
-    """A turn as the model wrote it, made for one form in which it was sent."""
-
-    form: SentForm
-    messages: list[Message]
+    unseal: Unseal
+    with_reasoning: bool
+    """Whether reasoning was restored that the client did not send."""
 
 
 class Turn(Struct):
