@@ -1,0 +1,205 @@
+"""Compares a turn that was cut off with the text that a template renders for it: up to where they
+agree.
+
+The template closes the turn's last part. After it the turn may lack text, or have what no template
+writes: a separator, the beginning of a call.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from schemas.conversation import Call, ToolSpec
+from schemas.events import BlockStart, BlockStop
+from services.families import TurnParser
+from services.ledger.prompt.model import LedgerModel
+from services.ledger.prompt.normalized_parts import normalized
+from services.ledger.prompt.rendered_turns import OriginalTurn, RenderedTurns
+from services.ledger.prompt.turn_ends import MAX_ENDS, pattern_of
+from services.ledger.turns.turn import TurnPart
+from services.ledger.turns.turn_reader import ParseMode, TurnReader
+from services.tokenization.segments import common_prefix
+
+_MOST_RENDERED = 8
+"""Characters of a turn that a template renders, at most, for each that the model wrote: it may
+escape them."""
+_SPARE_CHARS = 256
+"""Characters that a template renders beside those: its turn opening."""
+_PIECE_CHARS = 512
+_MAX_SEPARATOR_CHARS = 16
+"""Limit of the characters after a call that are examined one by one, without white space."""
+
+
+class Agreement(NamedTuple):
+    """The characters that a turn which was cut off and its rendered text have in common."""
+
+    written: int
+    """In the text that the model wrote, with white space after them."""
+    without_blanks: int
+    """Leaves out white space that the template does not render."""
+    rendered: int
+    """In the text that the template rendered."""
+
+
+class CutTurns:
+    """Compares turns of one model that were cut off. Thread-safe."""
+
+    def __init__(self, model: LedgerModel, reader: TurnReader, turns: RenderedTurns) -> None:
+        self._reader = reader
+        self._turns = turns
+        self._control_text = pattern_of(model.encoder.cuts.tokens)
+
+    def agreement(self, original: OriginalTurn, rendered: str) -> Agreement | None:
+        """Up to where a turn that was cut off agrees with the text that the template renders for
+        it. None where the template renders another turn.
+
+        `rendered` begins where the prompt's turn opening began, and may go on after the turn.
+        """
+        rendered = rendered[: _MOST_RENDERED * len(original.output.text) + _SPARE_CHARS]
+        written_rest = self._after_written_parts(original)
+        if written_rest is None or not rendered:
+            return None
+        rendered_rest = self._after_rendered_parts(original, rendered)
+        if rendered_rest is None:
+            return None
+
+        same = len(common_prefix(written_rest, rendered_rest))
+        same = self._outside_control(rendered_rest, same)
+        not_rendered = written_rest[same:]
+        not_written = rendered_rest[same:]
+        return Agreement(
+            written=len(original.output.text) - len(not_rendered.lstrip()),
+            without_blanks=len(original.output.text) - len(not_rendered),
+            rendered=len(rendered) - len(not_written),
+        )
+
+    def _after_written_parts(self, original: OriginalTurn) -> str | None:
+        """The text that the model wrote after the last part of its turn."""
+        parts = normalized(original.output.parts)
+        for end in self._ends_of_parts(original, original.output.text, original.mode):
+            written = original.output.text[:end]
+            read = self._reader.read(written, original.tools, original.mode)
+            if normalized(read or []) == parts:
+                return original.output.text[end:]
+        return None
+
+    def _after_rendered_parts(self, original: OriginalTurn, rendered: str) -> str | None:
+        """The text that the template rendered after the last part of the turn."""
+        for form in self._turns.forms(original, rendered):
+            rest = self._after_parts_of_form(original, form, rendered)
+            if rest is not None:
+                return rest
+        return None
+
+    def _after_parts_of_form(self, original: OriginalTurn, form: str, rendered: str) -> str | None:
+        """The text after the last part of the turn in a form of `rendered`, which has the same
+        text there."""
+        turn, mode = self._reader.after_opening(form, original.opening, original.mode)
+        start = len(form) - len(turn)
+        for end in self._ends_of_parts(original, turn, mode):
+            rest = turn[end:]
+            if rendered.endswith(rest) and self._turns.is_read_as(original, form[: start + end]):
+                return rest
+        return None
+
+    def _outside_control(self, text: str, offset: int) -> int:
+        """The offset, or the start of the control token of the text that it would split."""
+        for match in self._control_text.finditer(text[: offset + _SPARE_CHARS]):
+            if match.start() < offset < match.end():
+                return match.start()
+        return offset
+
+    def _ends_of_parts(self, original: OriginalTurn, text: str, mode: ParseMode) -> Iterator[int]:
+        """Where the last part of a turn may end in a text that begins with it; a call before its
+        wrapper's end."""
+        calls, texts = _calls_and_texts_after(original.output.parts)
+        end = self._end_of_calls(text, calls, original.tools, mode)
+        if end is None:
+            return
+        for words in texts:
+            offset = text.find(words, end)
+            if offset < 0:
+                return
+            end = offset + len(words)
+        yield end
+
+        if not texts:
+            return
+        last_words = texts[-1]
+        for _ in range(MAX_ENDS - 1):
+            offset = text.find(last_words, end - len(last_words) + 1)
+            if offset < 0:
+                return
+            end = offset + len(last_words)
+            yield end
+
+    def _end_of_calls(
+        self, text: str, number: int, tools: list[ToolSpec], mode: ParseMode
+    ) -> int | None:
+        """Where a turn's text completes this number of calls, at its first such character, as far
+        as that is near; None: it does not. A parser may report the end of a call only with what
+        follows, or with the end of the turn."""
+        if not number:
+            return 0
+        end = self._read_end_of_calls(text, number, tools, mode)
+        cut_off = mode._replace(closed=False)
+        shorter = text if end is None else text[: end - 1]
+        calls: list[TurnPart] | None = None
+        for _ in range(_MAX_SEPARATOR_CHARS):
+            shorter = shorter.rstrip()
+            parts = self._reader.read(shorter, tools, cut_off) or []
+            if calls is None and _count_calls(parts) == number:
+                calls = parts
+            if not calls or parts != calls:
+                break
+            end = len(shorter)
+            shorter = shorter[:-1]
+        return end
+
+    def _read_end_of_calls(
+        self, text: str, number: int, tools: list[ToolSpec], mode: ParseMode
+    ) -> int | None:
+        """Where a parser reports the end of this number of calls, before the end of the text; None:
+        it does not. The text is parsed in pieces, and the piece that completes the last call again,
+        by characters."""
+        starts = range(0, len(text), _PIECE_CHARS)
+        pieces = [text[start : start + _PIECE_CHARS] for start in starts]
+        piece = _completing(self._reader.open(tools, mode), pieces, number)
+        if piece is None:
+            return None
+        before_piece = piece * _PIECE_CHARS
+        steps = [text[:before_piece], *pieces[piece]]
+        characters = _completing(self._reader.open(tools, mode), steps, number)
+        assert characters is not None  # the same text completed it before
+        return before_piece + characters
+
+
+def _count_calls(parts: Iterable[TurnPart]) -> int:
+    return sum(isinstance(part, Call) for part in parts)
+
+
+def _calls_and_texts_after(parts: Iterable[TurnPart]) -> tuple[int, list[str]]:
+    """The number of a turn's calls, and the texts after the last one."""
+    calls = 0
+    texts: list[str] = []
+    for part in parts:
+        if isinstance(part, Call):
+            calls += 1
+            texts.clear()
+            continue
+        text = (part.text or "").strip()
+        if text:
+            texts.append(text)
+    return calls, texts
+
+
+def _completing(parser: TurnParser, pieces: Iterable[str], number: int) -> int | None:
+    """The index of the piece that completes the call with this number, before its wrapper's end;
+    None: no piece does."""
+    started = 0
+    for index, piece in enumerate(pieces):
+        for event in parser.feed(piece):
+            if isinstance(event, BlockStart) and event.kind == "tool_use":
+                started += 1
+            elif isinstance(event, BlockStop) and started == number:
+                return index
+    return None
