@@ -25,7 +25,7 @@ from services.frontend.http.errors import ErrorFormat
 from services.frontend.http.file_watch import FileWatch
 from services.frontend.http.keys import Limits
 from services.frontend.http.middleware import RequestMiddleware, RolloutCallers, add_headers
-from services.frontend.http.refusal_metrics import RefusalMetrics
+from services.frontend.http.request_log import RefusalMetrics
 from services.frontend.http.request_span import tracing_middleware
 from services.frontend.http.server import HttpRunner, ServerLog
 from services.frontend.media.image_decoder import ImageDecoder

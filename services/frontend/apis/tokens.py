@@ -34,7 +34,7 @@ from services.frontend.apis.shared.decode import (
 )
 from services.frontend.apis.shared.http_answer import read_request
 from services.frontend.apis.shared.shared_errors import SHARED
-from services.frontend.http.middleware import REQUEST_CONTEXT
+from services.frontend.http.request_context import REQUEST_CONTEXT
 from services.frontend.turns.turn_service import ModelAccess
 
 

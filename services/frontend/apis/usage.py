@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct, UnsetType
 from schemas.errors import Forbidden
 from services.frontend.apis.shared.api import Api, ApiSetup, Operation, Query, json_response
 from services.frontend.apis.shared.shared_errors import SHARED
-from services.frontend.http.middleware import REQUEST_CONTEXT
+from services.frontend.http.request_context import REQUEST_CONTEXT
 from services.frontend.turns.key_usage import KEY_USAGE
 
 PATH = "/v1/usage"

@@ -15,7 +15,7 @@ from aiohttp import web
 from msgspec import Raw
 
 from schemas.errors import Invalid, TooLarge
-from services.frontend.http.middleware import REQUEST_CONTEXT
+from services.frontend.http.request_context import REQUEST_CONTEXT
 
 THREAD_FROM_BYTES = 32 * 1024
 """Compressed bodies of this size or more are decoded in a thread."""

@@ -4,9 +4,7 @@ the access log."""
 import asyncio
 import re
 import secrets
-import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
 
 from aiohttp import HttpVersion11, web
 from aiohttp.typedefs import Handler
@@ -24,7 +22,7 @@ from schemas.errors import (
     Unauthorized,
     unexpected,
 )
-from services.frontend.http.auth import OPEN_PATHS, Caller, Callers, anyone, key_texts
+from services.frontend.http.auth import OPEN_PATHS, Caller, Callers, key_texts
 from services.frontend.http.cors import Cors
 from services.frontend.http.errors import (
     ErrorFormat,
@@ -33,8 +31,13 @@ from services.frontend.http.errors import (
     FormatName,
     UnknownModel,
 )
-from services.frontend.http.rate_limits import rate_headers
-from services.frontend.http.refusal_metrics import RefusalMetrics
+from services.frontend.http.request_context import (
+    OVER_LIMIT,
+    REQUEST_CONTEXT,
+    TRACE_ID,
+    RequestContext,
+)
+from services.frontend.http.request_log import RefusalMetrics, log_access
 from services.frontend.http.rollout_paths import ROLLOUT_ID, is_rollout, mask_rollouts
 from services.runtime.config.frontend import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
@@ -46,75 +49,8 @@ MAX_LOGGED_NAME = 64
 """Most characters of the name of a model that is not served, in the log."""
 _VERSIONS = re.compile(r"/*(v1/+)*")
 """The beginning of a path, whether `/v1` is missing, doubled or right."""
-_PROBES = OPEN_PATHS - {"/"}
 _SECURITY_HEADERS = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
 """Set on every response that does not set them itself: no MIME sniffing, no caching."""
-
-
-class RequestContext:
-    """One request's ids, caller and outcome, for its response headers and its line in the access
-    log."""
-
-    def __init__(self, id: str, client_id: str | None, started: float) -> None:
-        self.id = id
-        """Hexadecimal. The turn has the same id, and ids of objects contain it."""
-        self.request_id = f"req_{id}"
-        self.client_id = client_id
-        self.started = started
-        self.api: FormatName = "shared"
-        self.caller = anyone()
-        """Identified before the handler is called."""
-        self.body_timeout_s: float | None = None
-        self.outcome = ""
-        self.reports: dict[str, str] = {}
-        """Further headers of the response. Set by `report`."""
-        self.fields: dict[str, object] = {}
-        """Further fields of the log line."""
-        self.cors: dict[str, str] = {}
-        self.trace_id: str | None = None
-        """Set if the request is traced."""
-
-    @property
-    def tenant(self) -> str | None:
-        """The holder of the key; None where there are no keys."""
-        return self.caller.tenant
-
-    @property
-    def owner(self) -> str | None:
-        """Who may read what the request stores: its rollout, or its tenant."""
-        return self.caller.owner
-
-    def open_request(self) -> AbstractContextManager[None]:
-        """Counts a request that decodes tokens as open while entered. Raises RateLimited on
-        entering."""
-        return self.caller.limiter.request()
-
-    def report(self, header: str, field: str, values: Sequence[str]) -> None:
-        """Reports something about the request in a header of the response and in the log line.
-        `values` must be safe for a header."""
-        self.reports[header] = ",".join(values)
-        self.fields[field] = values
-
-    def headers(self) -> dict[str, str]:
-        """Returns the headers that every response to this request has."""
-        headers = {
-            "server": "turnwire",
-            "request-id": self.request_id,
-            "x-request-id": self.client_id or self.request_id,
-            **self.cors,
-        }
-        if self.api != "shared":
-            headers |= rate_headers(self.caller.limiter.rates(), self.api, time.time())
-        if self.trace_id is not None:
-            headers["x-trace-id"] = self.trace_id
-        return headers | self.reports
-
-
-REQUEST_CONTEXT: web.RequestKey[RequestContext] = web.RequestKey("request_context", RequestContext)
-TRACE_ID: web.RequestKey[str] = web.RequestKey("trace_id", str)
-"""Set if the request is traced."""
-OVER_LIMIT: web.RequestKey[bool] = web.RequestKey("over_limit", bool)
-"""Whether the connection exceeds the limit of its address. Set by the server."""
 
 
 class RolloutCallers:
@@ -166,7 +102,7 @@ class RequestMiddleware:
             return response
         finally:
             now = asyncio.get_running_loop().time()
-            _log_access(self._log, request, context, status, now)
+            log_access(self._log, request, context, status, now)
 
     def _context(self, request: web.Request, api: FormatName) -> RequestContext:
         now = asyncio.get_running_loop().time()
@@ -333,27 +269,3 @@ def _http_error(error: web.HTTPException) -> ErrorInfo:
     if error.status >= 500:
         return ErrorInfo(ErrorKind.ENGINE, error.reason)
     return Invalid(error.reason).info
-
-
-def _log_access(
-    log: FilteringBoundLogger,
-    request: web.Request,
-    context: RequestContext,
-    status: int | None,
-    now: float,
-) -> None:
-    fields: dict[str, object] = {
-        "method": request.method,
-        "path": mask_rollouts(request.path),
-        "status": status,
-        "outcome": context.outcome or "ok",
-        "request": context.request_id,
-        "client_request": context.client_id,
-        "tenant": context.tenant,
-        "seconds": round(now - context.started, 4),
-        "user_agent": request.headers.get("user-agent"),
-    }
-    if context.trace_id is not None:
-        fields["trace_id"] = context.trace_id
-    write = log.debug if request.path in _PROBES else log.info
-    write("request", **fields, **context.fields)

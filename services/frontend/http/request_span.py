@@ -9,7 +9,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from schemas.errors import ErrorKind
 from services.frontend.http.auth import OPEN_PATHS
-from services.frontend.http.middleware import REQUEST_CONTEXT, TRACE_ID, RequestContext
+from services.frontend.http.request_context import REQUEST_CONTEXT, TRACE_ID, RequestContext
 from services.frontend.http.rollout_paths import mask_rollouts
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from services.frontend.http.errors import ErrorShape
 from services.frontend.http.masks import MaskedFrames
-from services.frontend.http.middleware import OVER_LIMIT, refuse_malformed
+from services.frontend.http.middleware import refuse_malformed
+from services.frontend.http.request_context import OVER_LIMIT
 from services.frontend.http.rollout_paths import ROLLOUT_ID, take_rollout
 from services.frontend.http.sse import keep_buffers_small
 from services.runtime.config.frontend import FrontendConfig

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from schemas.control import ModelCard
 from schemas.conversation import Conversation
-from services.frontend.http.middleware import RequestContext
+from services.frontend.http.request_context import RequestContext
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.flusher import Flusher
 from services.frontend.turns.interfaces import Admitted, AnswerInfo, ParsedRequest

@@ -18,7 +18,7 @@ from services.frontend.apis.shared.api import Api, ApiSetup, Operation, json_res
 from services.frontend.apis.shared.decode import PlainBody
 from services.frontend.apis.shared.http_answer import read_request
 from services.frontend.apis.shared.shared_errors import SHARED, union_reply
-from services.frontend.http.middleware import REQUEST_CONTEXT
+from services.frontend.http.request_context import REQUEST_CONTEXT
 
 PATH = "/engines"
 MAX_BODY_BYTES = 64 * 1024

@@ -12,7 +12,7 @@ from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.document import MessageCollector
 from services.frontend.apis.messages.request import MessagesRequest
 from services.frontend.apis.messages.thread_history import PREVIOUS, ThreadTurn, not_found
-from services.frontend.http.middleware import RequestContext
+from services.frontend.http.request_context import RequestContext
 from services.frontend.stored.record import StoredReply
 from services.frontend.stored.store import MemoryStore
 from services.frontend.turns.interfaces import AnswerInfo, Renderer

@@ -15,7 +15,7 @@ from services.frontend.apis.shared.decode import PlainBody
 from services.frontend.apis.shared.http_answer import read_request
 from services.frontend.apis.shared.shared_errors import SHARED
 from services.frontend.http.auth import Caller
-from services.frontend.http.middleware import REQUEST_CONTEXT
+from services.frontend.http.request_context import REQUEST_CONTEXT
 from services.frontend.rollouts.rollouts import ROLLOUTS
 from services.frontend.rollouts.view import RolloutView
 from services.rollouts.rollout import Rewards, Rollout

@@ -17,7 +17,7 @@ from typing_extensions import override
 from services.frontend.apis.shared.api import encoded_response
 from services.frontend.apis.shared.client import Headers, header_flag
 from services.frontend.http.bodies import is_large, reading_body
-from services.frontend.http.middleware import REQUEST_CONTEXT
+from services.frontend.http.request_context import REQUEST_CONTEXT
 from services.frontend.http.sse import EventStream, SseWriter
 from services.frontend.turns.answer import AdmittedAnswer, RunningAnswer
 from services.frontend.turns.interfaces import AnswerInfo, Collector, Dialect, ParsedRequest

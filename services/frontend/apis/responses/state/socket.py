@@ -44,7 +44,7 @@ from services.frontend.apis.responses.state.socket_writer import SocketWriter
 from services.frontend.http.auth import CALLERS
 from services.frontend.http.bodies import is_large
 from services.frontend.http.held_bytes import HeldBytes
-from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
+from services.frontend.http.request_context import REQUEST_CONTEXT, RequestContext
 from services.frontend.stored.record import StoredResponse
 from services.frontend.stored.store import ConnectionStore, StoreLimits
 from services.frontend.turns.turn_service import ModelAccess
