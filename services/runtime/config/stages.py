@@ -125,7 +125,8 @@ class WorkerConfig(StageConfig):
 
     engine: str = "script"
     """The engine: `script` (without weights), `transformers`, `trtllm`, `vllm`; `vllm-server`,
-    `sglang-server`, `llama-server`; or a plugin."""
+    `sglang-server`, `llama-server`;
+    or a plugin."""
     slots: Annotated[Count, also("--max-num-seqs", "--max-batch-size")] = 256
     """Most turns that decode concurrently."""
     queue_limit: Annotated[int, Parameter(validator=Number(gte=0))] = 1024
