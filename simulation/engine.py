@@ -8,7 +8,7 @@ from typing_extensions import override
 from schemas.errors import EngineFailed
 from services.runtime.config.stages import WorkerConfig
 from services.worker.engine import EngineRequest, Sink
-from services.worker.engines.support import EngineTurn
+from services.worker.engines.open_turns import EngineTurn
 from turnwire_tools.script.engine import ScriptEngine
 from turnwire_tools.script.ticker import now_us
 

@@ -40,6 +40,11 @@ class EngineDied(EngineFailed):
         super().__init__(message, code=ENGINE_DIED)
 
 
+def load_failure(model: str, error: Exception) -> EngineFailed:
+    """Makes the error of an engine with a library that cannot load the model."""
+    return EngineFailed(f"cannot load {model}: {type(error).__name__}: {error}")
+
+
 # -- requests
 # --------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from schemas.errors import EngineFailed, ErrorInfo, Invalid, TurnwireError
 from services.runtime.bus import Delivery
 from services.runtime.process import Process
 from services.worker.engine import Engine, EngineDied, UpdatableEngine
-from services.worker.engines.support import Callback
+from services.worker.engines.open_turns import Callback
 
 _decode = msgspec.json.Decoder(EngineControl).decode
 

@@ -15,7 +15,7 @@ from schemas.requests import GenerateReply, GenerateRequest
 from schemas.token_ids import pack_ids
 from services.runtime.process import Process
 from services.worker.engine import Engine, EngineInfo, EngineRequest, Handle, Sink
-from services.worker.engines.support import EngineTurn, OpenTurns
+from services.worker.engines.open_turns import EngineTurn, OpenTurns
 from services.worker.service import Worker
 from tests.kit.waiting import LIMIT_S, eventually
 

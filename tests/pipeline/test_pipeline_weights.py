@@ -15,7 +15,7 @@ from schemas.conversation import Conversation, Hints, Message, Sampling, Text
 from schemas.events import UNKNOWN_WEIGHTS, Finish, spans_between
 from services.runtime.config.stages import WorkerConfig
 from services.worker.engine import EngineDelta, EngineRequest, Sink
-from services.worker.engines.support import EngineTurn
+from services.worker.engines.open_turns import EngineTurn
 from tests.kit.counting import Model
 from tests.kit.local import Local, Running
 from tests.kit.messages_client import Client

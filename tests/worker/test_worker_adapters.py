@@ -15,7 +15,7 @@ from services.runtime.config.stages import WorkerConfig
 from services.tokenization.block_keys import adapter_salt, block_keys
 from services.worker.engine import Engine
 from services.worker.engines.registry import open_engine
-from services.worker.engines.vllm.events import VllmKvTranslator
+from services.worker.engines.zmq_events.translator import ZmqKvTranslator
 from services.worker.kv.blocks import KvBlockIndex
 from services.worker.kv_events import BlocksStored
 from tests.kit.engines import EMPTY_MODEL, PROMPT, cached_of, ids_of, request, run
@@ -127,7 +127,7 @@ async def test_adapters_that_vllm_cannot_load_end_the_start(start: Start) -> Non
 def test_the_keys_of_an_adapter_are_those_of_the_preprocessor() -> None:
     """As vLLM reports blocks: their names and salts in the first block, then the names only."""
     salts = [adapter_salt(name, salt) for name in ADAPTERS for salt in (None, "tenant")]
-    translator, index, expected = VllmKvTranslator(BLOCK), KvBlockIndex(BLOCK, None), set[int]()
+    translator, index, expected = ZmqKvTranslator(BLOCK), KvBlockIndex(BLOCK, None), set[int]()
     for number, salt in enumerate(salts):
         name = ADAPTERS[number // 2] or None
         blocks = [PROMPT[:BLOCK], PROMPT[BLOCK : 2 * BLOCK]]
@@ -142,7 +142,7 @@ def test_the_keys_of_an_adapter_are_those_of_the_preprocessor() -> None:
 
 
 def test_blocks_of_another_clients_adapter_are_not_taken_for_those_of_the_model() -> None:
-    translator = VllmKvTranslator(BLOCK)
+    translator = ZmqKvTranslator(BLOCK)
     batch = [0.0, [stored(1, None, PROMPT[:BLOCK], None, "sql")], 0]
     assert translator.translate(0, msgspec.msgpack.encode(batch)) == []
     batch = [0.0, [stored(2, None, PROMPT[:BLOCK], "s", "sql")], 0]

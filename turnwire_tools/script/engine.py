@@ -48,7 +48,7 @@ from services.worker.engine import (
     Sink,
     UpdatableEngine,
 )
-from services.worker.engines.support import EngineTurn, OpenTurns
+from services.worker.engines.open_turns import EngineTurn, OpenTurns
 from services.worker.features import FEATURES
 from services.worker.kv.cached_blocks import CachedBlocks
 from turnwire_tools.script.output_source import OutputSource

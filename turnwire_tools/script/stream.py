@@ -9,7 +9,7 @@ from math import exp, log
 from schemas.events import FinishReason
 from schemas.token_ids import pack_ids
 from services.worker.engine import EngineDelta
-from services.worker.engines.support import EngineTurn
+from services.worker.engines.open_turns import EngineTurn
 from services.worker.kv.cached_blocks import extend_keys
 from turnwire_tools.script.player import Action, Playback, PlayDirective
 

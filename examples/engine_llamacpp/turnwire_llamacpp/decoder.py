@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 from schemas.conversation import Sampling
 from schemas.events import FinishReason
 from services.worker.engine import EngineDelta, EngineRequest
+from services.worker.engines.arguments import chosen_first
 from services.worker.engines.guide import Guide
 from services.worker.engines.memory import available_bytes, cpu_kv_tokens
-from services.worker.engines.support import chosen_first
 
 IDLE = 2
 """Least number of sequences without an open turn: one that a new turn begins as, and one to copy it

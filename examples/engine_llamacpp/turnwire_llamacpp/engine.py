@@ -26,15 +26,11 @@ from services.worker.engine import (
     EngineRequest,
     EngineSupport,
     Sink,
-)
-from services.worker.engines.guide import load_guides
-from services.worker.engines.support import (
-    EngineTurn,
-    OpenTurns,
-    in_daemon_thread,
     load_failure,
-    run_for,
 )
+from services.worker.engines.daemon_threads import in_daemon_thread, run_for
+from services.worker.engines.guide import load_guides
+from services.worker.engines.open_turns import EngineTurn, OpenTurns
 from services.worker.features import FEATURES
 
 from .decoder import Decoder, EngineArgs, Turn

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from schemas.token_ids import pack_ids
 from services.tokenization.block_keys import block_keys
-from services.worker.engines.vllm.events import VllmKvTranslator
+from services.worker.engines.zmq_events.translator import ZmqKvTranslator
 from services.worker.kv.blocks import KvBlockIndex
 from services.worker.kv.grouped_blocks import GroupedBlocks
 from services.worker.kv.judge import MOST_WRONG, WATCHED_TURNS, PredictionJudge
@@ -34,7 +34,7 @@ class Follower:
     def __init__(self, cache: FakeHybridCache) -> None:
         self.cache = cache
         self.index = KvBlockIndex(SIZE, None)
-        self._translator = VllmKvTranslator(SIZE)
+        self._translator = ZmqKvTranslator(SIZE)
         self._batches = 0
 
     def read(self, *events: dict[str, Any]) -> None:

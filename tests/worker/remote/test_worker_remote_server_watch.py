@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from services.worker.engine import EngineDied
+from services.worker.engines.open_turns import OpenTurns
 from services.worker.engines.remote import server_watch
 from services.worker.engines.remote.dialect import Pulse
 from services.worker.engines.remote.http import NotListening, Refused, Unreachable
 from services.worker.engines.remote.server_watch import MISSED_PULSES, ServerWatch
-from services.worker.engines.support import OpenTurns
 from tests.kit.listening import Listener
 from tests.kit.waiting import LIMIT_S
 

@@ -17,7 +17,7 @@ from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
 from services.runtime.config.stages import WorkerConfig
 from services.worker.engine import EngineDied, EngineInfo
-from services.worker.engines import support
+from services.worker.engines import open_turns
 from services.worker.engines.trtllm import engine as trtllm
 from services.worker.engines.trtllm import pollers, readings
 from services.worker.engines.trtllm.engine import TrtllmEngine
@@ -165,7 +165,7 @@ async def test_idleness_is_not_silence(
         reads[0] += 1
         return time.monotonic() + ahead[0]
 
-    monkeypatch.setattr(support, "time", SimpleNamespace(monotonic=monotonic))
+    monkeypatch.setattr(open_turns, "time", SimpleNamespace(monotonic=monotonic))
     monkeypatch.setattr(trtllm, "WATCH_INTERVAL_S", 0.01)
     async with started(model, watchdog_s=600.0) as (engine, _):
         runtime = fake_trtllm.LLM.last.runtime

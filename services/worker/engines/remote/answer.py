@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from schemas.events import UNKNOWN_WEIGHTS, FinishReason, WeightsSpan
 from services.worker.engine import EngineDelta, EngineDied, EngineRequest
+from services.worker.engines.arguments import guided_arguments
 from services.worker.engines.remote.dialect import (
     BadAnswer,
     Chunk,
@@ -12,7 +13,6 @@ from services.worker.engines.remote.dialect import (
     TurnEnd,
     version_of,
 )
-from services.worker.engines.support import guided_arguments
 
 NO_LIMIT = 1 << 32
 

@@ -26,6 +26,8 @@ from services.worker.engine import (
     Sink,
     UpdatableEngine,
 )
+from services.worker.engines.arguments import prompt_ids
+from services.worker.engines.open_turns import EngineTurn, OpenTurns
 from services.worker.engines.remote.answer import AnswerJudge
 from services.worker.engines.remote.dialect import Dialect, ServerFacts, UpdatableServer
 from services.worker.engines.remote.expert_files import ExpertFiles
@@ -36,8 +38,7 @@ from services.worker.engines.remote.server_watch import ServerWatch
 from services.worker.engines.remote.server_weights import ServerWeights
 from services.worker.engines.remote.trials import Trials
 from services.worker.engines.remote.turn_stream import TurnStream
-from services.worker.engines.support import EngineTurn, OpenTurns, prompt_ids
-from services.worker.engines.vllm.kv_reader import VllmKvReader
+from services.worker.engines.zmq_events.reader import ZmqKvReader
 from services.worker.features import FEATURES
 from services.worker.kv_events import KvEvent
 
@@ -59,7 +60,7 @@ class RemoteEngine(Engine):
         self._config = config
         self._dialect = dialect
         self._turns = OpenTurns(dialect.name)
-        self._reader: VllmKvReader | None = None
+        self._reader: ZmqKvReader | None = None
         self._images: ImagePrompts | None = None
         self._http: ServerHttp
         self._watch: ServerWatch
@@ -116,7 +117,7 @@ class RemoteEngine(Engine):
                 await check_model(self._http, self._dialect, self._server, self._config)
             )
             if self._server.kv_endpoint is not None:
-                self._reader = VllmKvReader(self._server.kv_endpoint)
+                self._reader = ZmqKvReader(self._server.kv_endpoint)
             await self._read_images()
             self._info = self._make_info()
             await self._try_features()

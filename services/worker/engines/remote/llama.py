@@ -34,6 +34,7 @@ from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.model_files import ModelFacts, read_facts, with_defaults
 from services.tokenization.tokenizer_files import load_backend
 from services.worker.engine import LOWEST_LOGPROB, EngineRequest
+from services.worker.engines.arguments import guided_arguments
 from services.worker.engines.remote.dialect import (
     BadAnswer,
     Call,
@@ -48,7 +49,6 @@ from services.worker.engines.remote.dialect import (
 from services.worker.engines.remote.engine import RemoteEngine
 from services.worker.engines.remote.http import Refused, ServerHttp, Unreachable
 from services.worker.engines.remote.unsent_tokens import UnsentTokens
-from services.worker.engines.support import guided_arguments
 
 PATH = "/completion"
 NEEDS = "start it with `llama-server -m FILE.gguf`"

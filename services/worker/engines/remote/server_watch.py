@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from services.worker.engine import EngineDied
+from services.worker.engines.open_turns import EngineTurn, OpenTurns
 from services.worker.engines.remote.dialect import Call, Dialect, Pulse
 from services.worker.engines.remote.http import (
     NotListening,
@@ -18,7 +19,6 @@ from services.worker.engines.remote.http import (
     ServerHttp,
     Unreachable,
 )
-from services.worker.engines.support import EngineTurn, OpenTurns
 
 T = TypeVar("T")
 

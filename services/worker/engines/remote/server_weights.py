@@ -11,11 +11,11 @@ from contextlib import suppress
 from schemas.errors import EngineFailed, Invalid
 from schemas.events import UNKNOWN_WEIGHTS
 from services.worker.engine import EngineDelta, EngineDied
+from services.worker.engines.open_turns import OpenTurns
 from services.worker.engines.remote.checkpoint import check_checkpoint
 from services.worker.engines.remote.dialect import UpdatableServer
 from services.worker.engines.remote.http import Refused, ServerHttp, Unreachable
 from services.worker.engines.remote.server_watch import ServerWatch
-from services.worker.engines.support import OpenTurns
 
 LOOK_S = 1.0
 """Interval in which a server is asked for its weights."""

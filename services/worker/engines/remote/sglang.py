@@ -33,8 +33,9 @@ from schemas.control import VISION
 from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
 from services.runtime.config.stages import WorkerConfig
-from services.tokenization.model_files import ModelFacts, with_defaults
+from services.tokenization.model_files import ModelFacts
 from services.worker.engine import EngineDied, EngineRequest
+from services.worker.engines.arguments import guided_arguments, integer_priority, limited_sampling
 from services.worker.engines.remote.dialect import (
     NO_EXPERTS,
     PAUSE_S,
@@ -57,17 +58,17 @@ from services.worker.engines.remote.dialect import (
 )
 from services.worker.engines.remote.engine import UpdatableServerEngine
 from services.worker.engines.remote.http import Refused, ServerHttp
-from services.worker.engines.support import guided_arguments
-from services.worker.engines.vllm.requests import engine_priority
-from services.worker.features import sampling_values
 
 PATH = "/generate"
 OLDEST = (0, 5, 20)
 LEAST_BLOCK = 16
 """Blocks in tokens for the pages of 1 that SGLang often has: an index of single tokens would be
 large, and a prompt's whole blocks are in the cache if all its pages are."""
-_MAX_SEED = 2**63 - 1
-_NAMES = {"min_tokens": "min_new_tokens", "seed": "sampling_seed"}
+_NAMES = {
+    "max_tokens": "max_new_tokens",
+    "min_tokens": "min_new_tokens",
+    "seed": "sampling_seed",
+}
 """SGLang's names of fields of `Sampling`, where they differ."""
 _NEUTRAL: dict[str, Any] = {
     "temperature": 1.0,
@@ -282,7 +283,7 @@ class SglangDialect(Dialect, UpdatableServer):
         if request.adapter:
             body["lora_path"] = request.adapter
         if "priority" not in server.lacking:
-            body["priority"] = -engine_priority(request)
+            body["priority"] = integer_priority(request)
         if server.experts:
             body["return_routed_experts"] = True
         return Call(PATH, body)
@@ -444,23 +445,17 @@ class SglangServer(UpdatableServerEngine):
 
 def _sampling(request: EngineRequest, model: ModelFacts) -> dict[str, Any]:
     """SGLang's `sampling_params`. Raises Invalid for stop ids beside `ignore_eos`."""
-    sampling = with_defaults(request.sampling, model.sampling)
-    most = max(1, sampling.max_tokens or 0)  # the token of a prefill is dropped
-    values = sampling_values(sampling)
+    if request.sampling.ignore_eos and request.stop_ids:
+        raise Invalid("SGLang honours no stop tokens with ignore_eos", param="ignore_eos")
+    values = limited_sampling(request, model.sampling)
     values.pop("logprobs", None)
     arguments = _NEUTRAL | {_NAMES.get(name, name): value for name, value in values.items()}
-    arguments["min_new_tokens"] = min(arguments["min_new_tokens"], most)
     arguments["top_k"] = arguments["top_k"] or -1
-    if "sampling_seed" in arguments:
-        arguments["sampling_seed"] &= _MAX_SEED
-    if sampling.ignore_eos and request.stop_ids:
-        raise Invalid("SGLang honours no stop tokens with ignore_eos", param="ignore_eos")
     grammar = _grammar(request)
     return (
         arguments
         | grammar
         | {
-            "max_new_tokens": most,
             "stop_token_ids": list(request.stop_ids),
             # Without stop ids nothing but the length ends a turn, or the end of a grammar.
             "ignore_eos": not request.stop_ids and not grammar,

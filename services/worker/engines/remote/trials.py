@@ -4,21 +4,19 @@ Interfaces ignore fields that they do not know, and a feature may depend on a se
 So each feature is requested once, and judged by its effect where it has one that can be seen.
 """
 
-import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from msgspec import Struct
-
 from schemas.control import VISION
 from schemas.conversation import OutputFormat, Sampling
 from schemas.errors import EngineFailed, Invalid, Overloaded, TurnwireError
 from services.tokenization.model_files import ModelFacts
-from services.worker.engine import Engine, EngineDelta, EngineInfo, EngineRequest
+from services.worker.engine import Engine, EngineInfo, EngineRequest
 from services.worker.engines.remote.dialect import BadAnswer
-from services.worker.engines.vllm.kv_reader import VllmKvReader
+from services.worker.engines.trial import TrialOutput, decode_trial
+from services.worker.engines.zmq_events.reader import ZmqKvReader
 
 PROMPT_TOKENS = 33
 """Prompt of a server without prefix sharing."""
@@ -37,36 +35,6 @@ _NO_CACHED = (
 _BANNED = -100.0
 _NOISE = 0.1
 """Difference of two log probabilities that the arithmetic of a batch explains."""
-
-
-class Output(Struct, frozen=True):
-    """What a trial returned."""
-
-    ids: list[int]
-    logprobs: list[list[tuple[int, float]]]
-    cached: int | None
-
-
-class _Trial:
-    """The sink of a trial. To be made on the loop."""
-
-    def __init__(self) -> None:
-        self.ended: asyncio.Future[Output] = asyncio.get_running_loop().create_future()
-        self._output = Output([], [], None)
-
-    def put(self, delta: EngineDelta) -> None:
-        output = self._output
-        self._output = Output(
-            output.ids + delta.ids,
-            output.logprobs + (delta.logprobs or []),
-            output.cached if delta.cached is None else delta.cached,
-        )
-        if delta.finish is not None and not self.ended.done():
-            self.ended.set_result(self._output)
-
-    def fail(self, error: TurnwireError) -> None:
-        if not self.ended.done():
-            self.ended.set_exception(error)
 
 
 class Trials:
@@ -119,14 +87,14 @@ class Trials:
         """Tries a request with an image. Returns what the server lacks, and why. Raises as `run`
         does."""
         try:
-            await self._run(request)
+            await decode_trial(self._engine, request)
         except Overloaded as error:
             raise _not_tried(VISION, error) from error
         except TurnwireError as error:
             return {VISION: str(error)}
         return {}
 
-    async def run_events(self, reader: VllmKvReader) -> dict[str, str]:
+    async def run_events(self, reader: ZmqKvReader) -> dict[str, str]:
         """Sends new prompts until the KV events have the blocks of one: what a server publishes
         before the connection is there is lost. Returns what the server lacks, and why. Raises as
         `run` does."""
@@ -241,23 +209,16 @@ class Trials:
 
     async def _decode(
         self, fields: Mapping[str, Any] | None = None, prompt: Sequence[int] | None = None
-    ) -> Output:
+    ) -> TrialOutput:
         """Decodes one request. Raises its error."""
         self._number += 1
         made = {"sampling": _greedy_sampling(), "stop_ids": [], **(fields or {})}
         ids = list(prompt or self._prompt)
-        return await self._run(EngineRequest(f"trial-{self._number}", ids, **made))
-
-    async def _run(self, request: EngineRequest) -> Output:
-        trial = _Trial()
-        handle = self._engine.open(request, trial)
-        try:
-            return await trial.ended
-        finally:
-            handle.close()
+        request = EngineRequest(f"trial-{self._number}", ids, **made)
+        return await decode_trial(self._engine, request)
 
 
-Honours = Callable[[Output, Sequence[int]], bool]
+Honours = Callable[[TrialOutput, Sequence[int]], bool]
 """Whether an output, beside the greedy tokens, shows that the feature was honoured."""
 
 
@@ -270,23 +231,23 @@ def _greedy_sampling(**more: Any) -> Sampling:
     return Sampling(**{"max_tokens": OUTPUT_TOKENS, "temperature": 0.0, **more})
 
 
-def _has_logprobs(output: Output, _: Sequence[int]) -> bool:
+def _has_logprobs(output: TrialOutput, _: Sequence[int]) -> bool:
     return len(output.logprobs) == len(output.ids)
 
 
-def _has_others(output: Output, _: Sequence[int]) -> bool:
+def _has_others(output: TrialOutput, _: Sequence[int]) -> bool:
     return bool(output.logprobs) and len(output.logprobs[0]) > 1
 
 
-def _differs(output: Output, greedy: Sequence[int]) -> bool:
+def _differs(output: TrialOutput, greedy: Sequence[int]) -> bool:
     return output.ids[:1] != list(greedy[:1])
 
 
-def _is_whole(output: Output, _: Sequence[int]) -> bool:
+def _is_whole(output: TrialOutput, _: Sequence[int]) -> bool:
     return len(output.ids) == OUTPUT_TOKENS
 
 
-def _is_greedy(output: Output, greedy: Sequence[int]) -> bool:
+def _is_greedy(output: TrialOutput, greedy: Sequence[int]) -> bool:
     return output.ids == list(greedy)
 
 

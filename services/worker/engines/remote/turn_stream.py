@@ -22,6 +22,7 @@ from schemas.errors import (
 )
 from services.tokenization.model_files import ModelFacts
 from services.worker.engine import EngineDied, EngineRequest
+from services.worker.engines.open_turns import EngineTurn
 from services.worker.engines.remote.answer import AnswerJudge
 from services.worker.engines.remote.dialect import Call, Chunk, ServerFacts
 from services.worker.engines.remote.expert_files import ExpertFiles
@@ -33,7 +34,6 @@ from services.worker.engines.remote.http import (
 )
 from services.worker.engines.remote.server_watch import ServerWatch
 from services.worker.engines.remote.server_weights import ServerWeights, TurnWeights
-from services.worker.engines.support import EngineTurn
 
 BUSY_S = 5.0
 """How long a turn is sent again to a server that refuses it for now."""

@@ -17,6 +17,7 @@ from schemas.events import FinishReason
 from services.runtime.config.stages import WorkerConfig
 from services.tokenization.model_files import ModelFacts
 from services.worker.engine import EngineDied, EngineRequest
+from services.worker.engines.arguments import guided_arguments, integer_priority
 from services.worker.engines.remote.dialect import (
     NO_EXPERTS,
     PAUSE_S,
@@ -42,8 +43,7 @@ from services.worker.engines.remote.dialect import (
 from services.worker.engines.remote.engine import UpdatableServerEngine
 from services.worker.engines.remote.http import Refused, ServerHttp, Unreachable
 from services.worker.engines.remote.images import data_url
-from services.worker.engines.support import guided_arguments
-from services.worker.engines.vllm.requests import engine_priority, sampling_arguments
+from services.worker.engines.vllm.requests import sampling_arguments
 
 PATH = "/inference/v1/generate"
 NEEDS = "start it with `vllm serve … --enable-scale-out` (0.32 or newer)"
@@ -200,7 +200,7 @@ class VllmDialect(Dialect, UpdatableServer):
         if request.cache_salt:
             body["cache_salt"] = request.cache_salt
         if "priority" not in server.lacking:
-            body["priority"] = engine_priority(request)
+            body["priority"] = -integer_priority(request)  # smaller ones are sooner
         if request.images:
             body["content_parts"] = [
                 {"type": "image_url", "url": data_url(image), "uuid": image.hash}

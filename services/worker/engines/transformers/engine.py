@@ -33,15 +33,10 @@ from services.worker.engine import (
     EngineRequest,
     Sink,
     UpdatableEngine,
-)
-from services.worker.engines.support import (
-    EngineTurn,
-    OpenTurns,
-    decode_first_token,
-    in_daemon_thread,
     load_failure,
-    run_for,
 )
+from services.worker.engines.daemon_threads import in_daemon_thread, run_for
+from services.worker.engines.open_turns import EngineTurn, OpenTurns
 from services.worker.engines.transformers.adapter import (
     MAX_SEED,
     TransformersProgress,
@@ -49,6 +44,7 @@ from services.worker.engines.transformers.adapter import (
     row_arguments,
 )
 from services.worker.engines.transformers.loader import LoadedModel, explain, load_model
+from services.worker.engines.trial import decode_trial
 
 THREAD_ENDED = "the generation thread has ended"
 _SHARE_BLOCKS = ("mark_complete_blocks", "mark_shareable_blocks_as_complete")
@@ -122,7 +118,7 @@ class TransformersEngine(UpdatableEngine):
         self._weights = RunningWeights(loaded.manager, self._turns, loaded.images)
         self._turns.watch(self._config.watchdog_s, self._check)
         try:
-            await decode_first_token(self, Sampling(max_tokens=1))
+            await decode_trial(self, EngineRequest("start", [0], Sampling(max_tokens=1), []))
         except EngineFailed:
             await self.stop(1.0)
             raise

@@ -4,7 +4,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any
 
-from services.worker.engines.support import Callback
+from services.worker.engines.open_turns import Callback
 
 
 class StepGate:

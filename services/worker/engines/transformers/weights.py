@@ -16,7 +16,8 @@ from safetensors import SafetensorError
 
 from schemas.errors import EngineFailed, Invalid
 from services.worker.engine import EngineDied
-from services.worker.engines.support import Callback, OpenTurns, in_daemon_thread
+from services.worker.engines.daemon_threads import in_daemon_thread
+from services.worker.engines.open_turns import Callback, OpenTurns
 from services.worker.engines.transformers.step_gate import StepGate
 
 TensorPair: TypeAlias = tuple[torch.Tensor, torch.Tensor]

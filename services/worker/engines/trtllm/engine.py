@@ -34,16 +34,11 @@ from services.worker.engine import (
     EngineRequest,
     EngineSupport,
     Sink,
-)
-from services.worker.engines.support import (
-    EngineTurn,
-    OpenTurns,
-    guided_arguments,
-    in_daemon_thread,
     load_failure,
-    prompt_ids,
-    run_for,
 )
+from services.worker.engines.arguments import guided_arguments, prompt_ids
+from services.worker.engines.daemon_threads import in_daemon_thread, run_for
+from services.worker.engines.open_turns import EngineTurn, OpenTurns
 from services.worker.engines.trtllm import requests
 from services.worker.engines.trtllm.library import TrtllmLibrary, WorkerWindow
 from services.worker.engines.trtllm.pollers import LoopGuard

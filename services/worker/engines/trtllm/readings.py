@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from services.worker.engine import EngineInfo
-from services.worker.engines.support import OpenTurns
+from services.worker.engines.open_turns import OpenTurns
 from services.worker.engines.trtllm.events import KvUse, TrtllmKvTranslator
 from services.worker.engines.trtllm.pollers import Deliver, Follower, KvEventQueue, Poller
 from services.worker.engines.trtllm.releases import Release

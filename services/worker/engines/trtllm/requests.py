@@ -10,7 +10,7 @@ from schemas.events import FinishReason
 from services.runtime.config.stages import WorkerConfig
 from services.tokenization.model_files import with_defaults
 from services.worker.engine import EngineDelta, EngineRequest
-from services.worker.engines.support import chosen_first
+from services.worker.engines.arguments import chosen_first
 from services.worker.engines.trtllm.releases import Release
 from services.worker.features import SAMPLING_FIELDS, sampling_values
 

@@ -25,29 +25,23 @@ from services.worker.engine import (
     EngineRequest,
     EngineSupport,
     Sink,
-)
-from services.worker.engines.support import (
-    EngineTurn,
-    OpenTurns,
-    decode_first_token,
-    guided_arguments,
-    in_daemon_thread,
     load_failure,
-    prompt_ids,
-    run_for,
 )
+from services.worker.engines.arguments import guided_arguments, integer_priority, prompt_ids
+from services.worker.engines.daemon_threads import in_daemon_thread, run_for
+from services.worker.engines.open_turns import EngineTurn, OpenTurns
+from services.worker.engines.trial import decode_trial
 from services.worker.engines.vllm.images import ImageRenderer, load_processor
-from services.worker.engines.vllm.kv_reader import LocalKvReader
 from services.worker.engines.vllm.parent import set_environment
 from services.worker.engines.vllm.requests import (
     VllmProgress,
     adapter_paths,
     engine_arguments,
-    engine_priority,
     lacking,
     publishes_events,
     sampling_arguments,
 )
+from services.worker.engines.zmq_events.reader import LocalKvReader
 from services.worker.features import FEATURES
 from services.worker.kv_events import KvEvent
 
@@ -108,7 +102,8 @@ class VllmEngine(Engine):
                 await self._llm.add_lora(adapter)
             # Some code is compiled at the first request. For log probabilities this takes minutes
             # on a slow CPU.
-            await decode_first_token(self, Sampling(max_tokens=1, logprobs=0))
+            first = Sampling(max_tokens=1, logprobs=0)
+            await decode_trial(self, EngineRequest("start", [0], first, []))
         except Exception as error:
             await self.stop(1.0)
             if isinstance(error, ImportError):
@@ -186,7 +181,7 @@ class VllmEngine(Engine):
             sampling,
             request.id,
             lora_request=self._adapters[request.adapter] if request.adapter else None,
-            priority=engine_priority(request),
+            priority=-integer_priority(request),  # smaller ones are sooner
         )
 
     async def _generate_with_images(

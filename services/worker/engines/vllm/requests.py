@@ -12,20 +12,16 @@ from schemas.conversation import Sampling
 from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
 from services.runtime.config.stages import WorkerConfig
-from services.tokenization.model_files import with_defaults
 from services.worker.engine import EngineDelta, EngineRequest
-from services.worker.engines.support import chosen_first, guided_arguments
-from services.worker.features import SAMPLING_FIELDS, sampling_values
+from services.worker.engines.arguments import chosen_first, guided_arguments, limited_sampling
+from services.worker.features import SAMPLING_FIELDS
 
-PRIORITY_STEPS = 1000
-"""Difference of vLLM's integer priorities for a difference of 1 between ours."""
 _BLOCK_TOKENS = 16
 """vLLM's default on a GPU (`CacheConfig.DEFAULT_BLOCK_SIZE`)."""
 _LARK_BACKEND = "guidance"
 """llguidance, which reads all of Lark; the other backends and the automatic choice do not."""
 _ADAPTERS = "lora_modules"
 """An option of vLLM's server, not of its engine."""
-_MAX_SEED = 2**63 - 1
 _FINISH = {
     "stop": FinishReason.STOP,
     "length": FinishReason.LENGTH,
@@ -137,26 +133,13 @@ def guided_backend(arguments: Mapping[str, Any]) -> str:
     return str(getattr(config, "backend", None) or "auto")
 
 
-def engine_priority(request: EngineRequest) -> int:
-    """Returns vLLM's priority, an integer; smaller ones are sooner."""
-    return -round(request.priority * PRIORITY_STEPS)
-
-
 def sampling_arguments(request: EngineRequest, defaults: Sampling) -> dict[str, Any]:
     """Makes keyword arguments for `SamplingParams`, except those with classes of vLLM. `defaults`:
     the model's."""
-    sampling = with_defaults(request.sampling, defaults)
-    most = max(1, sampling.max_tokens or 0)  # 0 is refused; the token is dropped
-    arguments = sampling_values(sampling)
-    if not sampling.logit_bias:
+    arguments = limited_sampling(request, defaults)
+    if not request.sampling.logit_bias:
         del arguments["logit_bias"]
-    if "seed" in arguments:
-        # In the range of every sampler, and never -1, which means no seed.
-        arguments["seed"] &= _MAX_SEED
-    if "min_tokens" in arguments:
-        arguments["min_tokens"] = min(arguments["min_tokens"], most)
     return arguments | {
-        "max_tokens": most,
         "stop_token_ids": list(request.stop_ids),
         # Only the stop ids end a turn, except that a grammar ends with the tokenizer's end token.
         "ignore_eos": guided_arguments(request) is None,

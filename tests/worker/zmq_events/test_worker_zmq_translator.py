@@ -8,7 +8,7 @@ import pytest
 from schemas.events import PromptImage
 from schemas.token_ids import pack_ids
 from services.tokenization.block_keys import block_keys, with_images
-from services.worker.engines.vllm.events import VllmKvTranslator
+from services.worker.engines.zmq_events.translator import ZmqKvTranslator
 from services.worker.kv.blocks import KvBlockIndex
 from services.worker.kv_events import (
     BlocksOffloaded,
@@ -34,11 +34,11 @@ def removed(*blocks: int | bytes, **more: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def translator() -> VllmKvTranslator:
-    return VllmKvTranslator(BLOCK)
+def translator() -> ZmqKvTranslator:
+    return ZmqKvTranslator(BLOCK)
 
 
-def test_blocks_come_with_their_tokens_parent_and_salt(translator: VllmKvTranslator) -> None:
+def test_blocks_come_with_their_tokens_parent_and_salt(translator: ZmqKvTranslator) -> None:
     first = stored(11, None, [1, 2, 3, 4], "tenant")
     both = {**stored(12, 11, list(range(8)), None), "block_hashes": [12, 13], "block_size": 4}
     both["extra_keys"] = [None, None]
@@ -49,7 +49,7 @@ def test_blocks_come_with_their_tokens_parent_and_salt(translator: VllmKvTransla
     ]
 
 
-def test_blocks_of_sglang_have_their_salt_in_each_event(translator: VllmKvTranslator) -> None:
+def test_blocks_of_sglang_have_their_salt_in_each_event(translator: ZmqKvTranslator) -> None:
     """As `disaggregation/kv_events.py` of 0.5.23 packs them: fields without a value are omitted."""
     first: dict[str, Any] = {"type": "BlockStored", "block_hashes": [-5], "parent_block_hash": None}
     first |= {"token_ids": [1, 2, 3, 4], "block_size": 4, "lora_id": None, "medium": "GPU"}
@@ -68,7 +68,7 @@ def test_blocks_of_sglang_have_their_salt_in_each_event(translator: VllmKvTransl
 
 @pytest.mark.parametrize(("at", "salt"), [((0, 3), "tenant"), ((1, 7), None), ((4, 11), None)])
 def test_the_keys_of_images_are_those_of_the_preprocessor(
-    translator: VllmKvTranslator, at: tuple[int, int], salt: str | None
+    translator: ZmqKvTranslator, at: tuple[int, int], salt: str | None
 ) -> None:
     images = [PromptImage(digit * 40, start, 3) for digit, start in zip("7f", at, strict=True)]
     ids = list(range(16))
@@ -90,14 +90,14 @@ def test_the_keys_of_images_are_those_of_the_preprocessor(
     assert index.keys() == list(block_keys(with_images(pack_ids(ids), images), BLOCK, salt=salt))
 
 
-def test_hashes_may_be_bytes(translator: VllmKvTranslator) -> None:
+def test_hashes_may_be_bytes(translator: ZmqKvTranslator) -> None:
     event = {**stored(0, None, [1, 2, 3, 4], None), "block_hashes": [b"\x0a\xff"]}
     (translated,) = translator.translate(0, packed(event))
     assert translated == BlocksStored(None, [("0aff", [1, 2, 3, 4])])
     assert translator.translate(1, packed(removed(b"\x0a\xff"))) == [BlocksRemoved(["0aff"])]
 
 
-def test_a_gap_clears_what_is_known(translator: VllmKvTranslator) -> None:
+def test_a_gap_clears_what_is_known(translator: ZmqKvTranslator) -> None:
     assert translator.translate(5, packed()) == []
     assert translator.translate(6, packed()) == []
     assert translator.translate(9, packed(removed(1))) == [CacheCleared(), BlocksRemoved([1])]
@@ -107,7 +107,7 @@ def test_a_gap_clears_what_is_known(translator: VllmKvTranslator) -> None:
     assert len(translator.translate(12, packed(newer))) == 1
 
 
-def test_events_of_other_layers_and_media_are_told_apart(translator: VllmKvTranslator) -> None:
+def test_events_of_other_layers_and_media_are_told_apart(translator: ZmqKvTranslator) -> None:
     """A window and states, offloaded blocks, and the beginning of a block."""
     whole = stored(1, None, [1, 2, 3, 4], None)
     window = {**whole, "group_idx": 1, "kv_cache_spec_kind": "sliding_window"}
@@ -129,7 +129,7 @@ def test_events_of_other_layers_and_media_are_told_apart(translator: VllmKvTrans
     ]
 
 
-def test_offloaded_blocks_have_the_keys_of_the_cache(translator: VllmKvTranslator) -> None:
+def test_offloaded_blocks_have_the_keys_of_the_cache(translator: ZmqKvTranslator) -> None:
     """As vLLM's `OffloadingConnector` reports them: without tokens, parent and kind."""
     whole = stored(1, None, [1, 2, 3, 4], "tenant")
     placeholder = {**whole, "token_ids": [], "block_size": 0, "medium": "CPU", "extra_keys": None}

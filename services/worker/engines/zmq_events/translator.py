@@ -74,7 +74,7 @@ class _Batch(Struct, array_like=True):
 _decode = msgspec.msgpack.Decoder(_Batch).decode
 
 
-class VllmKvTranslator:
+class ZmqKvTranslator:
     """Turns batches into `KvEvent`s, in order.
 
     In the step that caches a prompt's first blocks, vLLM publishes an event of each group of

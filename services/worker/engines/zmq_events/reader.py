@@ -10,14 +10,14 @@ from typing import Any
 
 from typing_extensions import override
 
-from services.worker.engines.vllm.events import VllmKvTranslator
+from services.worker.engines.zmq_events.translator import ZmqKvTranslator
 from services.worker.kv_events import BlocksStored, CacheUnpredictable, GroupStored, KvEvent
 
 BUFFERED_BATCHES = 100_000
 """The number that vLLM itself keeps for a slow reader (`KVEventsConfig.hwm`)."""
 
 
-class VllmKvReader:
+class ZmqKvReader:
     """One subscription to a publisher. To be made on the event loop."""
 
     def __init__(self, endpoint: str) -> None:
@@ -37,7 +37,7 @@ class VllmKvReader:
 
     async def read(self, block_tokens: int) -> AsyncGenerator[KvEvent, None]:
         """Yields the events until `close`."""
-        translator = VllmKvTranslator(block_tokens)
+        translator = ZmqKvTranslator(block_tokens)
         for number, payload in self._early:
             for event in translator.translate(number, payload):
                 yield event
@@ -54,7 +54,7 @@ class VllmKvReader:
     async def finds(self, prompt: Sequence[int], block_tokens: int, limit_s: float) -> bool:
         """Whether the engine reports the first block of a prompt within a time. To be called before
         `read`, which yields these events, too."""
-        translator = VllmKvTranslator(block_tokens)
+        translator = ZmqKvTranslator(block_tokens)
         first = list(prompt[:block_tokens])
         with suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
@@ -83,7 +83,7 @@ def _shows(event: KvEvent, first: list[int]) -> bool:
     return isinstance(event, GroupStored | CacheUnpredictable)
 
 
-class LocalKvReader(VllmKvReader):
+class LocalKvReader(ZmqKvReader):
     """A subscription to an engine in this process, to be made before the engine: events without a
     subscriber are lost."""
 

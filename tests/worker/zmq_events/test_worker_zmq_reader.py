@@ -16,7 +16,7 @@ from services.worker.engine import EngineInfo
 from services.worker.engines.registry import open_engine
 from services.worker.engines.remote import trials
 from services.worker.engines.remote.dialect import event_host
-from services.worker.engines.vllm.kv_reader import VllmKvReader
+from services.worker.engines.zmq_events.reader import ZmqKvReader
 from services.worker.kv_events import BlocksStored
 from tests.kit.engines import EMPTY_MODEL
 from tests.kit.waiting import LIMIT_S, eventually
@@ -72,7 +72,7 @@ def _has_ipv6() -> bool:
 )
 async def test_events_that_are_looked_for_are_also_read(url: str) -> None:
     with publishing(event_host(url)) as publisher:
-        reader = VllmKvReader(f"tcp://{event_host(url)}:{publisher.port}")
+        reader = ZmqKvReader(f"tcp://{event_host(url)}:{publisher.port}")
         finding = asyncio.create_task(reader.finds([1, 2, 3], 2, LIMIT_S))
 
         def finds() -> bool:

@@ -1,23 +1,15 @@
-"""The parts that engines share: open turns with a watchdog, daemon threads for blocking work, and
-arguments."""
+"""The open turns of an engine, and the watchdog that declares it dead."""
 
 import asyncio
-import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import Future
-from contextlib import suppress
-from operator import itemgetter
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeAlias
 
 from schemas.control import Load
-from schemas.conversation import Sampling
-from schemas.errors import EngineFailed, Invalid, TurnwireError, Unavailable
+from schemas.errors import Invalid, TurnwireError, Unavailable
 from schemas.events import FinishReason
-from services.worker.engine import Engine, EngineDelta, EngineDied, EngineRequest, Sink
+from services.worker.engine import EngineDelta, EngineDied, Sink
 
-T = TypeVar("T")
-P = ParamSpec("P")
 Callback: TypeAlias = Callable[[], object]
 
 
@@ -77,35 +69,6 @@ class EngineTurn:
         released = self._released
         del self._released  # it may hold the turn, which then only the garbage collector finds
         released()
-
-
-class _TrialSink:
-    """The sink of a turn that tests an engine before it serves. To be made on the loop."""
-
-    def __init__(self) -> None:
-        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the turn has ended, with its error if it failed."""
-
-    def put(self, delta: EngineDelta) -> None:
-        """Notes a terminal delta."""
-        if delta.finish is not None and not self.ended.done():
-            self.ended.set_result(None)
-
-    def fail(self, error: TurnwireError) -> None:
-        """Notes the error."""
-        if not self.ended.done():
-            self.ended.set_exception(error)
-
-
-async def decode_first_token(engine: Engine, sampling: Sampling) -> None:
-    """Decodes one token before the engine serves. Raises as `Engine.open`, or the error of the
-    turn."""
-    first = _TrialSink()
-    handle = engine.open(EngineRequest("start", [0], sampling, []), first)
-    try:
-        await first.ended
-    finally:
-        handle.close()
 
 
 class OpenTurns:
@@ -201,80 +164,3 @@ class OpenTurns:
             self._watcher.cancel()
         for turn in list(self._turns.values()):
             turn.put(EngineDelta(finish=FinishReason.CANCELLED))
-
-
-async def in_daemon_thread(
-    name: str, work: Callable[P, T], *args: P.args, **options: P.kwargs
-) -> T:
-    """Runs `work(*args, **options)` on a daemon thread; returns its result or raises its error.
-
-    Threads of asyncio's executor are not daemons, but Ctrl-C while a model loads must not wait for
-    the load. Threads that `work` starts are daemons by default, too.
-    """
-    future: Future[T] = Future()
-    future.set_running_or_notify_cancel()
-
-    def run() -> None:
-        try:
-            future.set_result(work(*args, **options))
-        except Exception as error:
-            future.set_exception(error)
-        # Also SystemExit: without a result the caller would wait forever.
-        except BaseException as error:
-            future.set_exception(RuntimeError(f"{name}: {error!r}"))
-
-    threading.Thread(target=run, name=name, daemon=True).start()
-    return await asyncio.wrap_future(future)
-
-
-async def run_for(
-    limit_s: float, name: str, work: Callable[P, object], *args: P.args, **options: P.kwargs
-) -> None:
-    """Runs `work(*args, **options)` on a daemon thread and waits for it, at most `limit_s`
-    seconds."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(limit_s):
-            await in_daemon_thread(name, work, *args, **options)
-
-
-def load_failure(model: str, error: Exception) -> EngineFailed:
-    """Makes the error of an engine with a library that cannot load the model."""
-    return EngineFailed(f"cannot load {model}: {type(error).__name__}: {error}")
-
-
-def prompt_ids(request: EngineRequest, max_model_len: int) -> list[int]:
-    """Returns the prompt for a library that decodes one token at least, and refuses a prompt that
-    fills the window. A prefill of such a prompt omits its last token, which is never found in the
-    cache anyway."""
-    ids = list(request.token_ids)
-    if len(ids) == max_model_len:
-        ids.pop()
-    return ids
-
-
-def guided_arguments(request: EngineRequest) -> dict[str, Any] | None:
-    """Returns the one keyword argument for the library's parameters of guided decoding; None:
-    decoding is free.
-
-    The libraries start a grammar at the first token that they decode, so that the grammar of a turn
-    cannot guide the rest of an interrupted one.
-    """
-    form = request.guided
-    if form is None:
-        grammar = request.rest_grammar if request.resumed else request.grammar
-        if not grammar:
-            return None
-        return {"grammar": grammar}
-    if form.kind == "json_schema" and form.schema is not None:
-        return {"json": form.schema}
-    return {"json_object": True}
-
-
-def chosen_first(
-    token: int, values: Mapping[int, float], top: int | None
-) -> list[tuple[int, float]]:
-    """Returns (token, log probability) of the chosen token, then of the `top` likeliest others
-    (None: all)."""
-    others = [pair for pair in values.items() if pair[0] != token]
-    others.sort(key=itemgetter(1), reverse=True)
-    return [(token, values.get(token, float("-inf"))), *others[:top]]

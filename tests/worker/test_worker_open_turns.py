@@ -1,18 +1,11 @@
-"""What engines share: open turns, work on daemon threads, guided decoding, log probabilities."""
-
-from typing import Any
+"""Open turns of engines: one end each, and nothing after it."""
 
 import pytest
 
-from schemas.conversation import OutputFormat
 from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
 from services.worker.engine import EngineDelta
-from services.worker.engines.support import (
-    OpenTurns,
-    guided_arguments,
-)
-from tests.kit.engines import request
+from services.worker.engines.open_turns import OpenTurns
 from tests.kit.listening import Listener
 
 
@@ -37,17 +30,3 @@ def test_deltas_come_in_order_and_the_engine_is_done_before_the_end_arrives() ->
     assert released == ["a"]
     assert len(turns) == 1
     assert not second.ended
-
-
-def test_guided_decoding_is_one_argument_and_a_grammar_is_of_whole_turns() -> None:
-    schema, grammar = {"type": "object"}, 'start: "x"'
-    asked: dict[str, Any] = {"grammar": grammar, "resumed": 1}
-    for made, arguments in (
-        (request(), None),
-        (request(guided=OutputFormat("json_schema", schema)), {"json": schema}),
-        (request(guided=OutputFormat("json_object")), {"json_object": True}),
-        (request(grammar=grammar), {"grammar": grammar}),
-        (request(**asked), None),  # it would start again
-        (request(**asked, rest_grammar='start: "y"'), {"grammar": 'start: "y"'}),
-    ):
-        assert guided_arguments(made) == arguments

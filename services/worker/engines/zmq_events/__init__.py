@@ -1,0 +1,1 @@
+"""KV events that vLLM and SGLang publish over ZMQ."""
