@@ -137,7 +137,9 @@ def _messages(dialogue: Dialogue, thought: Callable[[Block], Reasoning | None]) 
 
     conversation = _conversation(dialogue, lambda blocks: _parts(blocks, thought, call), "system")
     conversation = structs.replace(conversation, sampling=Sampling(max_tokens=32_000))
-    return Messages().parse(messages.request(conversation), JSON).conversations[0]
+    reader = Messages()
+    body = reader.decode(messages.request(conversation), JSON)
+    return reader.convert(body, JSON).conversation
 
 
 def codex(dialogue: Dialogue) -> Conversation:
@@ -168,7 +170,8 @@ def _responses(
     conversation = structs.replace(
         conversation, system=[], messages=[instructions, *conversation.messages]
     )
-    return Responses().parse(responses.request(conversation), JSON).conversations[0]
+    reader = Responses()
+    return reader.convert(reader.decode(responses.request(conversation)), JSON).conversation
 
 
 def openclaw_chat(dialogue: Dialogue) -> Conversation:

@@ -1,53 +1,55 @@
 """Tests memos: equal tools are read once, and the result equals that of reading them again."""
 
-from typing import Any
-
 from services.frontend.apis.messages.request import Messages
-from services.frontend.turns.interfaces import Dialect
 from services.runtime.memo import MIN_SIZE, Memo
-from tests.kit.bodies import CONVERSING, MESSAGES, Api, Json, block, message, tool, user
+from tests.kit.bodies import (
+    CONVERSING,
+    MESSAGES,
+    Json,
+    Reader,
+    block,
+    message,
+    parsed,
+    tool,
+    user,
+)
 
 LONG = "Reads one file, from its first line to its last. " * 8
 
 
-def parsed(dialect: Dialect, body: Json | bytes) -> Any:
-    """A request, parsed by a dialect that has parsed others."""
-    return Api("", "", dict, dict, lambda: dialect).parse(body)
-
-
-def names(dialect: Dialect, body: Json) -> list[str]:
-    return [spec.name for spec in parsed(dialect, body).conversations[0].tools]
+def names(reader: Reader, body: Json) -> list[str]:
+    return [spec.name for spec in parsed(reader, body).conversation.tools]
 
 
 def test_equal_tools_are_the_same_objects() -> None:
     for api in CONVERSING:
-        dialect = api.make_dialect()
+        reader = api.make_reader()
         reads = [api.tool("read", description=LONG)]
         (one,), (other,) = (
-            parsed(dialect, api.body(tools=reads, temperature=heat)).conversations[0].tools
+            parsed(reader, api.body(tools=reads, temperature=heat)).conversation.tools
             for heat in (0.1, 0.9)
         )
         assert one is other
         assert one.description == LONG
         writes = [api.tool("write", description=LONG)]
-        assert names(dialect, api.body(tools=writes)) == ["write"]
+        assert names(reader, api.body(tools=writes)) == ["write"]
 
 
 READ = tool("read", description=LONG)
 
 
 def test_remembered_tools_equal_fresh_ones() -> None:
-    dialect = Messages()
+    reader = Messages()
     search = block("web_search_20250305", name="search")
     body = MESSAGES.body(tools=[READ, tool("find", description=LONG, defer_loading=True), search])
     fresh = MESSAGES.parse(body)
-    assert [parsed(dialect, body) for _ in range(3)] == [fresh] * 3
+    assert [parsed(reader, body) for _ in range(3)] == [fresh] * 3
     assert fresh.notes == ["web_search_20250305"]
 
 
 def test_changes_of_tools_stay_in_their_conversation() -> None:
     """`tool_addition` and `tool_removal` change the tools of one request, not those in the memo."""
-    dialect = Messages()
+    reader = Messages()
     added = block("tool_definition", definition=tool("late", description=LONG))
     removed = block("tool_reference", name="read")
     changed = MESSAGES.body(
@@ -57,8 +59,8 @@ def test_changes_of_tools_stay_in_their_conversation() -> None:
         user("Go on."),
         tools=[READ],
     )
-    assert names(dialect, changed) == ["read", "late"]
-    assert names(dialect, MESSAGES.body(tools=[READ])) == ["read"]
+    assert names(reader, changed) == ["read", "late"]
+    assert names(reader, MESSAGES.body(tools=[READ])) == ["read"]
 
 
 def test_least_recently_used_value_is_dropped_first() -> None:

@@ -19,7 +19,6 @@ from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.completions.request import Completions
 from services.frontend.apis.messages.request import Messages
 from services.frontend.apis.responses.dialect import Responses
-from services.frontend.turns.interfaces import Dialect
 
 Json: TypeAlias = dict[str, Any]
 
@@ -126,6 +125,22 @@ def function_output(call_id: str = "call_1", output: Any = "seen", **fields: Any
     return {"type": "function_call_output", "call_id": call_id, "output": output} | fields
 
 
+Reader: TypeAlias = Messages | Chat | Completions | Responses
+
+
+def parsed(reader: Reader, body: Json | bytes, headers: Mapping[str, str] | None = None) -> Any:
+    """The request with this body, parsed without a store. Raises Invalid."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    headers = headers or {}
+    match reader:
+        case Messages():
+            return reader.convert(reader.decode(data, headers), headers)
+        case Responses():
+            return reader.convert(reader.decode(data), headers)
+        case Chat() | Completions():
+            return reader.parse(data, headers)
+
+
 @dataclass(frozen=True)
 class Api:
     """One API."""
@@ -136,12 +151,11 @@ class Api:
     """Makes a request."""
     tool: Callable[..., Json]
     """Makes a tool of a request."""
-    make_dialect: Callable[[], Dialect]
+    make_reader: Callable[[], Reader]
 
     def parse(self, body: Json | bytes, headers: Mapping[str, str] | None = None) -> Any:
         """Parses a request, as the routes of the API do."""
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        return self.make_dialect().parse(data, headers or {})
+        return parsed(self.make_reader(), body, headers)
 
     def ask(self, *history: Any, **fields: Any) -> Any:
         """The parsed request with this history and these fields."""

@@ -1,6 +1,5 @@
 """The prompt of a conversation: its end, tools, sampling and limits. Raw prompts."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace as changed
 from typing import Any
@@ -25,10 +24,10 @@ from schemas.conversation import (
 )
 from schemas.errors import ContextOverflow, Invalid
 from schemas.token_ids import pack_ids
-from services.frontend.apis.messages.request import Messages
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import assemble, encode_prompt
 from services.preprocessor.render import allowed_tools
+from tests.kit.bodies import MESSAGES
 from tests.kit.conversations import assistant, conversation, result, user
 from tests.kit.every import Cases
 from tests.kit.model_output import written_call
@@ -159,7 +158,7 @@ def test_string_and_its_single_block_have_the_same_tokens(setup: ModelSetup) -> 
             {"role": "system", "content": wrap("note\n")},
         ]
         body = {"model": "m", "max_tokens": 8, "system": wrap(" Be brief.\n"), "messages": messages}
-        request = Messages().parse(json.dumps(body).encode(), {})
+        request = MESSAGES.parse(body)
         return list(assemble(request.conversation, setup).ids)
 
     assert ids(lambda text: text) == ids(lambda text: [{"type": "text", "text": text}])

@@ -24,6 +24,7 @@ from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.messages.request import Messages
 from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.responses.request.body import decode
+from tests.kit.bodies import MESSAGES
 from tests.kit.every import Cases
 from turnwire_tools.clients import chat, messages, responses
 from turnwire_tools.clients.answer import APIS, Api
@@ -41,7 +42,7 @@ REQUESTS: list[tuple[Api, Path]] = [
 Story: TypeAlias = list[tuple[Any, ...]]
 PARSERS: Mapping[Api, Callable[[bytes, bool], Conversation]] = {
     "messages": lambda body, counting: (
-        (Messages().parse_count if counting else Messages().parse)(body, {}).conversation
+        (Messages().parse_count(body, {}) if counting else MESSAGES.parse(body)).conversation
     ),
     "responses": lambda body, counting: (
         Responses().convert(decode(body), {}, counting=True).conversation

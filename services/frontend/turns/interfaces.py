@@ -5,7 +5,7 @@ one terminal event. `services.frontend.gateway` implements the interface over NA
 replays implement it in memory.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeAlias, final
 
@@ -219,49 +219,41 @@ class Collector(Protocol):
         """Returns the JSON document. Called once, after every choice's Finish."""
 
 
-class ParsedRequest(Protocol):
-    """A parsed request."""
+class ParsedRequest(Struct, frozen=True, kw_only=True):
+    """A parsed request. Each API has a subclass, and another for answers that are also stored."""
+
+    conversation: Conversation
+    """Its `model` is as the client spelled it; "" if absent."""
+    stream: bool
+    """Whether the answer is streamed."""
+    notes: Sequence[str] = ()
+    """Parts of the request that this server ignores because it lacks them, for a response header
+    and the log."""
+    choices: int = 1
+    """The number of choices of each prompt."""
+    may_shorten: bool = False
+    """Whether the oldest messages of the conversation are dropped if it exceeds the context window
+    and is the only one."""
 
     @property
     def conversations(self) -> Sequence[Conversation]:
-        """One for each choice of the answer, by prompt. All have the same `model`, as the client
-        spelled it; "" if absent."""
-
-    @property
-    def choices(self) -> int:
-        """The number of choices of each prompt."""
-
-    @property
-    def stream(self) -> bool:
-        """Whether the answer is streamed."""
-
-    @property
-    def may_shorten(self) -> bool:
-        """Whether the oldest messages of a conversation that exceeds the context window are
-        dropped, if it is the only one."""
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """Parts of the request that this server ignores because it lacks them, for a response
-        header and the log."""
+        """One for each choice of the answer, by prompt. All have the same `model`."""
+        return (self.conversation,)
 
     def renderer(self, answer: AnswerInfo) -> Renderer:
-        """Returns what renders the streamed answer."""
+        """Returns the renderer of the streamed answer."""
+        raise NotImplementedError
 
     def collector(self, answer: AnswerInfo) -> Collector:
-        """Returns what collects the whole answer."""
+        """Returns the collector of the whole answer."""
+        raise NotImplementedError
 
 
-class Dialect(Protocol):
+@final
+class Dialect(Struct, frozen=True):
     """One API that creates turns."""
 
-    @property
-    def name(self) -> str:
-        """Its name in metrics and logs."""
-
-    @property
-    def keepalive(self) -> bytes:
-        """Bytes that clients ignore. They may be sent between any two events of a stream."""
-
-    def parse(self, body: bytes, headers: Mapping[str, str]) -> ParsedRequest:
-        """Parses a request. `headers` is looked up by lower-case names. Raises Invalid."""
+    name: str
+    """Its name in metrics and logs."""
+    keepalive: bytes
+    """Bytes that clients ignore. They may be sent between any two events of a stream."""

@@ -25,7 +25,17 @@ from services.frontend.apis.responses.render.events import payloads
 from services.frontend.apis.responses.render.message import url_citations
 from services.frontend.turns.interfaces import AnswerInfo
 from tests.kit.answers import dispatches, events, frames
-from tests.kit.bodies import CONVERSING, MESSAGES, MODEL, RESPONSES, Api, Json, block, responses
+from tests.kit.bodies import (
+    CONVERSING,
+    MESSAGES,
+    MODEL,
+    RESPONSES,
+    Api,
+    Json,
+    block,
+    parsed,
+    responses,
+)
 from tests.kit.events import call, finish, reasoning, text
 from tests.kit.events import text as spoken
 from tests.kit.every import for_each, for_rows
@@ -158,7 +168,7 @@ def searched(text: str) -> list[TurnEvent]:
 def test_stream_has_citations_before_the_end_of_the_text() -> None:
     text = f"At noon ([tides]({TIDES})), says {TIDES}."
     body = json.dumps(responses(tools=[block("web_search")])).encode()
-    renderer = Responses(["web_search"]).parse(body, {}).renderer(INFO)
+    renderer = parsed(Responses(["web_search"]), body).renderer(INFO)
     out = stream_of(renderer, searched(text))
     events = [json.loads(payload) for payload in payloads(out)]
     kinds = [event["type"] for event in events]

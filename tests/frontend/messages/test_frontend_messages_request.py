@@ -28,6 +28,7 @@ from tests.kit.bodies import (
     block,
     message,
     messages,
+    parsed,
     text,
     tool,
     user,
@@ -207,7 +208,7 @@ def test_limits_of_web_fetch_that_are_not_kept_are_refused() -> None:
     sources = {"user_input": {"type": "none"}}
     fetch = block("web_fetch_20260318", name="web_fetch", url_sources=sources)
     body = json.dumps(messages(tools=[fetch])).encode()
-    assert Messages().parse(body, {}).notes == ["web_fetch_20260318"]
+    assert parsed(Messages(), body).notes == ["web_fetch_20260318"]
     with pytest.raises(Invalid) as refused:
-        Messages(["web_fetch"]).parse(body, {})
+        parsed(Messages(["web_fetch"]), body)
     assert refused.value.info.param == "tools.0.url_sources"

@@ -1,14 +1,14 @@
-"""Parses a Chat Completions request into a `Conversation`; the `Dialect` of the API.
+"""Parses a Chat Completions request into a `Conversation`.
 
 `docs/chat.md` lists what each field does. Fields that would silently change the meaning of the
 answer are refused (audio output, unsupported output formats, files); unknown fields are ignored.
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
-from msgspec import Struct
 from msgspec.structs import replace
+from typing_extensions import override
 
 from schemas.conversation import Conversation, Message, OutputFormat, Thinking, ToolSpec
 from schemas.errors import Invalid
@@ -40,8 +40,16 @@ from services.frontend.apis.shared.sampling_fields import (
     openai_hints,
     openai_sampling,
 )
-from services.frontend.turns.interfaces import AnswerInfo, Collector, Dialect, Renderer
+from services.frontend.turns.interfaces import (
+    AnswerInfo,
+    Collector,
+    Dialect,
+    ParsedRequest,
+    Renderer,
+)
 from services.runtime.memo import Memo
+
+DIALECT = Dialect("chat", PING)
 
 REASONING_FIELD_HEADER = "x-turnwire-reasoning-field"
 REASONING_DETAILS_HEADER = "x-turnwire-reasoning-details"
@@ -68,27 +76,23 @@ _explain = Explainer(
 Mode: TypeAlias = Literal["default", "enabled", "adaptive", "disabled"]
 
 
-class ChatRequest(Struct, frozen=True):
+class ChatRequest(ParsedRequest, frozen=True, kw_only=True):
     """A parsed request."""
 
-    conversation: Conversation
-    choices: int
-    stream: bool
-    notes: list[str]
     shape: ChatShape
-    may_shorten: ClassVar[bool] = False
 
     @property
+    @override
     def conversations(self) -> Sequence[Conversation]:
-        """One conversation for each choice; a `seed` is varied by choice."""
+        """One for each choice; a `seed` is varied by choice."""
         return [for_choice(self.conversation, choice) for choice in range(self.choices)]
 
+    @override
     def renderer(self, answer: AnswerInfo) -> Renderer:
-        """Returns the renderer of a streamed answer."""
         return chat_stream(answer, self.shape, self.choices)
 
+    @override
     def collector(self, answer: AnswerInfo) -> Collector:
-        """Returns the collector of an answer in one document."""
         answer = replace(answer, dispatch=False, dispatch_reasoning=False)
         return ChatCollector(chat_stream(answer, self.shape.for_document(), self.choices))
 
@@ -253,12 +257,9 @@ def _tier(requested: object) -> str | None:
     return requested if requested in _TIERS else "default"
 
 
-class Chat(Dialect):
-    """The dialect of Chat Completions. Pure, except for its memo of tools. One instance serves
+class Chat:
+    """Reads requests of Chat Completions. Pure, except for its memo of tools. One instance serves
     every request."""
-
-    name = "chat"
-    keepalive = PING
 
     def __init__(self, settings: ChatSettings = ChatSettings()) -> None:  # noqa: B008 (frozen)
         self._settings = settings
@@ -295,4 +296,10 @@ class Chat(Dialect):
         conversation = with_client(conversation, headers, request.session)
         notes = [*_ignored(request), *offered.dropped, *unknown]
         shape = _shape(request, offered.specs, headers, self._settings)
-        return ChatRequest(conversation, request.n or 1, bool(request.stream), notes, shape)
+        return ChatRequest(
+            conversation=conversation,
+            choices=request.n or 1,
+            stream=bool(request.stream),
+            notes=notes,
+            shape=shape,
+        )

@@ -4,7 +4,7 @@ from aiohttp import web
 
 from services.frontend.apis.chat import wire
 from services.frontend.apis.chat.render import ChatSettings
-from services.frontend.apis.chat.request import Chat
+from services.frontend.apis.chat.request import DIALECT, Chat
 from services.frontend.apis.shared.api import WEATHER_PARAMETERS, Api, ApiSetup, Operation
 from services.frontend.apis.shared.http_answer import http_answer, read_request
 from services.frontend.apis.shared.openai.chunks import EVENTS, FINGERPRINT
@@ -36,7 +36,7 @@ class ChatRoutes:
 
     async def create_completion(self, http: web.Request) -> web.StreamResponse:
         """`POST /v1/chat/completions`: a turn for each choice, streamed or as a document."""
-        async with http_answer(self._turns, http, self._chat) as answer:
+        async with http_answer(self._turns, http, DIALECT) as answer:
             request = await read_request(http, self._max_bytes, self._chat.parse)
             return await answer.respond(request)
 

@@ -1,11 +1,9 @@
-"""Parses a Completions request into `Conversation`s, `n` for each prompt; the `Dialect` of the
-API."""
+"""Parses a Completions request into `Conversation`s, `n` for each prompt."""
 
 from collections.abc import Sequence
-from typing import ClassVar
 
-from msgspec import Struct
 from msgspec.structs import replace
+from typing_extensions import override
 
 from schemas.conversation import Conversation, RawPrompt
 from schemas.errors import Invalid
@@ -30,7 +28,15 @@ from services.frontend.apis.shared.sampling_fields import (
     openai_hints,
     openai_sampling,
 )
-from services.frontend.turns.interfaces import AnswerInfo, Collector, Dialect, Renderer
+from services.frontend.turns.interfaces import (
+    AnswerInfo,
+    Collector,
+    Dialect,
+    ParsedRequest,
+    Renderer,
+)
+
+DIALECT = Dialect("completions", PING)
 
 MAX_TOKENS = 16
 """The default of the native API."""
@@ -42,22 +48,16 @@ MAX_CHOICES = 1024
 """Choices of one request, over all its prompts; each choice is a turn."""
 
 
-class CompletionsRequest(Struct, frozen=True):
-    """A parsed request."""
+class CompletionsRequest(ParsedRequest, frozen=True, kw_only=True):
+    """A parsed request. Its `conversation` has no prompt."""
 
-    conversation: Conversation
-    """The conversation without its prompt."""
     prompts: list[RawPrompt]
-    choices: int
-    """Choices of each prompt."""
-    stream: bool
-    notes: list[str]
     shape: CompletionsShape
-    may_shorten: ClassVar[bool] = False
 
     @property
+    @override
     def conversations(self) -> Sequence[Conversation]:
-        """One conversation for each choice, by prompt; a `seed` is varied by choice."""
+        """One for each choice, by prompt; a `seed` is varied by choice."""
         conversations: list[Conversation] = []
         for prompt in self.prompts:
             for choice in range(self.choices):
@@ -65,12 +65,12 @@ class CompletionsRequest(Struct, frozen=True):
                 conversations.append(replace(conversation, prompt=prompt))
         return conversations
 
+    @override
     def renderer(self, answer: AnswerInfo) -> Renderer:
-        """Returns the renderer of a streamed answer."""
         return completions_stream(answer, self.shape)
 
+    @override
     def collector(self, answer: AnswerInfo) -> Collector:
-        """Returns the collector of an answer in one document."""
         return CompletionsCollector(completions_stream(answer, self.shape.for_document()))
 
 
@@ -120,11 +120,8 @@ def _tokens(ids: list[int], field_path: str) -> RawPrompt:
     return RawPrompt(token_ids=pack_ids(ids))
 
 
-class Completions(Dialect):
-    """The dialect of Completions. Pure; one instance serves every request."""
-
-    name = "completions"
-    keepalive = PING
+class Completions:
+    """Reads requests of Completions. Pure; one instance serves every request."""
 
     def __init__(self, fingerprint: str | None = None) -> None:
         self._fingerprint = fingerprint
@@ -149,7 +146,12 @@ class Completions(Dialect):
         notes = ["suffix"] if request.suffix else []
         shape = self._shape(request, raw_prompts, choices)
         return CompletionsRequest(
-            conversation, raw_prompts, choices, bool(request.stream), notes, shape
+            conversation=conversation,
+            prompts=raw_prompts,
+            choices=choices,
+            stream=bool(request.stream),
+            notes=notes,
+            shape=shape,
         )
 
     def _shape(

@@ -3,7 +3,7 @@
 from aiohttp import web
 
 from services.frontend.apis.completions import wire
-from services.frontend.apis.completions.request import Completions
+from services.frontend.apis.completions.request import DIALECT, Completions
 from services.frontend.apis.shared.api import Api, ApiSetup, Operation
 from services.frontend.apis.shared.http_answer import http_answer, read_request
 from services.frontend.apis.shared.openai.chunks import EVENTS, FINGERPRINT
@@ -29,7 +29,7 @@ class CompletionsRoutes:
     async def create_completion(self, http: web.Request) -> web.StreamResponse:
         """`POST /v1/completions`: a turn for each choice of each prompt, streamed or as a
         document."""
-        async with http_answer(self._turns, http, self._completions) as answer:
+        async with http_answer(self._turns, http, DIALECT) as answer:
             request = await read_request(http, self._max_bytes, self._completions.parse)
             return await answer.respond(request)
 

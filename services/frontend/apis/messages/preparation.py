@@ -14,7 +14,7 @@ from services.frontend.apis.messages.context_edits import (
     clear_tool_uses,
     exceeds_uses,
 )
-from services.frontend.apis.messages.request import Messages, MessagesRequest
+from services.frontend.apis.messages.request import DIALECT, MessagesRequest
 from services.frontend.turns.compaction import write_summary
 from services.frontend.turns.turn_service import ModelAccess
 
@@ -47,7 +47,7 @@ async def compact(request: MessagesRequest, model: ModelAccess) -> MessagesReque
     summary_request = edit.request(conversation)
     if edit.pause:
         return replace(request, conversation=summary_request, pausing=True)
-    compaction = summary_of(await write_summary(summary_request, model, Messages.name))
+    compaction = summary_of(await write_summary(summary_request, model, DIALECT.name))
     if compaction.summary is not None:
         conversation = edit.conversation_after(conversation, compaction.summary)
     return replace(request, conversation=conversation, compaction=compaction)

@@ -1,15 +1,16 @@
-"""Parses a Messages request into a `Conversation`; the `Dialect` of the API.
+"""Parses a Messages request into a `Conversation`.
 
 `docs/messages.md` lists what each field does. Fields that would silently change the meaning of the
 answer are refused (containers, MCP servers, files); unknown fields are ignored.
 """
 
 from collections.abc import Collection, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
+from typing_extensions import override
 
 from schemas.conversation import Conversation, OutputFormat, Text, Thinking
 from schemas.errors import Invalid
@@ -45,20 +46,19 @@ from services.frontend.apis.shared.decode import BodyDecoder, share_texts
 from services.frontend.apis.shared.sampling_fields import CACHE_TTLS, hints, sampling_of
 from services.frontend.http.bodies import is_large
 from services.frontend.stored.record import StoredReply
-from services.frontend.turns.interfaces import AnswerInfo, Dialect, Renderer
+from services.frontend.turns.interfaces import AnswerInfo, Dialect, ParsedRequest
 from services.runtime.memo import Memo
+
+DIALECT = Dialect("messages", PING)
 
 _MIN_BUDGET = 1024
 _INTERLEAVED = "interleaved-thinking-"
 _TOKEN_COUNT = "thinking-token-count-"
 
 
-class MessagesRequest(Struct, frozen=True):
+class MessagesRequest(ParsedRequest, frozen=True, kw_only=True):
     """A parsed request."""
 
-    conversation: Conversation
-    stream: bool
-    notes: list[str]
     edits: context_edits.Edits | None = None
     """None where the request has no `context_management`; the answer has none then."""
     compact: CompactEdit | None = None
@@ -71,24 +71,14 @@ class MessagesRequest(Struct, frozen=True):
     """Set where the request has `compaction`: the answer is only the summary."""
     thread: ThreadTurn | None = None
     """What the request adds to its thread."""
-    choices: ClassVar[int] = 1
-    may_shorten: ClassVar[bool] = False
 
-    @property
-    def conversations(self) -> Sequence[Conversation]:
-        """The conversation; an answer has one choice."""
-        return (self.conversation,)
-
-    def renderer(self, answer: AnswerInfo) -> Renderer:
-        """Returns the renderer of a streamed answer."""
-        return self._stream(answer)
-
+    @override
     def collector(self, answer: AnswerInfo) -> MessageCollector:
-        """Returns the collector of an answer in one document."""
         answer = replace(answer, dispatch=False, dispatch_reasoning=False)
-        return MessageCollector(self._stream(answer), answer)
+        return MessageCollector(self.renderer(answer), answer)
 
-    def _stream(self, answer: AnswerInfo) -> MessagesStream:
+    @override
+    def renderer(self, answer: AnswerInfo) -> MessagesStream:
         if self.summary is not None:
             return SummaryStream(answer, self.summary)
         applied_edits = None
@@ -318,12 +308,9 @@ class _UserId(Struct):
     session_id: str | None = None
 
 
-class Messages(Dialect):
-    """The dialect of the Messages API. Pure, except for its memo of tools. One instance serves
+class Messages:
+    """Reads requests of the Messages API. Pure, except for its memo of tools. One instance serves
     every request."""
-
-    name = "messages"
-    keepalive = PING
 
     def __init__(self, served: Collection[str] = ()) -> None:
         """`served`: the kinds of hosted tools that this server runs."""
@@ -332,10 +319,6 @@ class Messages(Dialect):
         self._decoder: BodyDecoder[wire.MessagesBody, tools.MessagesTools] = BodyDecoder(
             wire.MessagesBody, self._tools.read, explain, extra_input, MessagesBlocks
         )
-
-    def parse(self, body: bytes, headers: Headers) -> MessagesRequest:
-        """Parses a POST /v1/messages that continues no thread. Raises as `convert`."""
-        return self.convert(self.decode(body, headers), headers)
 
     def parse_count(self, body: bytes, headers: Headers) -> MessagesRequest:
         """Parses a POST /v1/messages/count_tokens that continues no thread. Raises as
@@ -388,7 +371,13 @@ class Messages(Dialect):
         compare = _compared(request.diagnostics)
         conversation = with_client(conversation, headers, _session(request), compare=compare)
         notes = [*declared.dropped, *whole.unknown, *_ignored(request)]
-        parsed = MessagesRequest(conversation, bool(request.stream), notes, edits, compact_edit)
+        parsed = MessagesRequest(
+            conversation=conversation,
+            stream=bool(request.stream),
+            notes=notes,
+            edits=edits,
+            compact=compact_edit,
+        )
         check_blocks(history.compactions, has_compact_edit=compact_edit is not None)
         if request.compaction is None or counting:
             return parsed

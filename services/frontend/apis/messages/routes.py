@@ -6,18 +6,17 @@ from services.frontend.apis.messages import wire, wire_answers
 from services.frontend.apis.messages.errors import ANTHROPIC
 from services.frontend.apis.messages.preparation import apply_context_edits, compact
 from services.frontend.apis.messages.render import message_id
-from services.frontend.apis.messages.request import Messages, MessagesRequest
+from services.frontend.apis.messages.request import DIALECT, Messages, MessagesRequest
 from services.frontend.apis.messages.thread_history import held_messages
-from services.frontend.apis.messages.threads import ReplyStream, Threads
+from services.frontend.apis.messages.threads import Threads
 from services.frontend.apis.shared.api import (
     WEATHER_PARAMETERS,
     Api,
     ApiSetup,
     Operation,
-    encoded_response,
     json_response,
 )
-from services.frontend.apis.shared.http_answer import HttpAnswer, http_answer, read_request
+from services.frontend.apis.shared.http_answer import http_answer, read_request
 from services.frontend.http.bodies import is_large
 from services.frontend.http.request_context import REQUEST_CONTEXT
 from services.frontend.stored.store import STORE
@@ -85,12 +84,12 @@ class MessagesRoutes:
 
     async def create_message(self, http: web.Request) -> web.StreamResponse:
         """`POST /v1/messages`: one turn, streamed or as a document."""
-        async with http_answer(self._turns, http, self._messages) as answer:
+        async with http_answer(self._turns, http, DIALECT) as answer:
             request = await self._read(http, counting=False)
             async with self._threads.continuing(request.thread, message_id(answer.turn_id)):
                 request = await apply_context_edits(request, answer.model)
                 request = await compact(request, answer.model)
-                return await self._respond(answer, request)
+                return await answer.respond(self._threads.stored(request, answer.context))
 
     async def count_tokens(self, http: web.Request) -> web.Response:
         """`POST /v1/messages/count_tokens`: the exact size of a message's prompt."""
@@ -102,20 +101,6 @@ class MessagesRoutes:
 
         tokens = await model.count_for_client(request.conversation)
         return json_response(self._messages.count_answer(request, tokens))
-
-    async def _respond(self, answer: HttpAnswer, request: MessagesRequest) -> web.StreamResponse:
-        """Answers a request. The reply of a thread is stored before the client has its end."""
-        turn = request.thread
-        if turn is None:
-            return await answer.respond(request)
-        context = answer.context
-        if request.stream:
-            return await answer.stream(
-                request, lambda info: ReplyStream(request, turn, info, self._threads, context)
-            )
-        collector = await answer.collect(request, request.collector)
-        self._threads.keep(turn, collector, context)
-        return encoded_response(collector.body())
 
     async def _read(self, http: web.Request, *, counting: bool) -> MessagesRequest:
         """Reads a request, with the history of the thread that it continues."""

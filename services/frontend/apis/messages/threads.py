@@ -10,12 +10,13 @@ from schemas.errors import ErrorInfo, Invalid
 from schemas.events import Finish, Prepared, TurnEvent
 from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.document import MessageCollector
+from services.frontend.apis.messages.render import MessagesStream
 from services.frontend.apis.messages.request import MessagesRequest
 from services.frontend.apis.messages.thread_history import PREVIOUS, ThreadTurn, not_found
 from services.frontend.http.request_context import RequestContext
 from services.frontend.stored.record import StoredReply
 from services.frontend.stored.store import MemoryStore
-from services.frontend.turns.interfaces import AnswerInfo, Renderer
+from services.frontend.turns.interfaces import AnswerInfo, Collector, ParsedRequest, Renderer
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 MAX_REPLIES = 10_000
@@ -77,6 +78,20 @@ class Threads:
             if self._store.find(StoredReply, answer_id, previous.tenant) is None:
                 self._store.release(previous, answer_id)
 
+    def stored(self, request: MessagesRequest, context: RequestContext) -> ParsedRequest:
+        """The request, with an answer that is also stored if it is the reply of a thread."""
+        if request.thread is None:
+            return request
+        return ThreadRequest(
+            conversation=request.conversation,
+            stream=request.stream,
+            notes=request.notes,
+            request=request,
+            turn=request.thread,
+            threads=self,
+            context=context,
+        )
+
     def keep(self, turn: ThreadTurn, reply: MessageCollector, context: RequestContext) -> None:
         """Stores a whole reply. Never raises: the client must still get it."""
         try:
@@ -103,24 +118,60 @@ class Threads:
         )
 
 
+class ThreadRequest(ParsedRequest, frozen=True, kw_only=True):
+    """A request of a thread. Its reply is stored before the client has the end, because its next
+    request may continue the reply."""
+
+    request: MessagesRequest
+    turn: ThreadTurn
+    threads: Threads
+    context: RequestContext
+
+    @override
+    def renderer(self, answer: AnswerInfo) -> Renderer:
+        stream = self.request.renderer(answer)
+        return ReplyStream(stream, self.request.collector(answer), self)
+
+    @override
+    def collector(self, answer: AnswerInfo) -> Collector:
+        return ReplyCollector(self.request.collector(answer), self)
+
+    def keep(self, reply: MessageCollector) -> None:
+        """Stores a whole reply, as `Threads.keep`."""
+        self.threads.keep(self.turn, reply, self.context)
+
+
+class ReplyCollector(Collector):
+    """Collects a reply, and stores it before it becomes a document."""
+
+    def __init__(self, collector: MessageCollector, request: ThreadRequest) -> None:
+        self._collector = collector
+        self._request = request
+
+    @override
+    def start(self, prepared: Sequence[Prepared]) -> None:
+        self._collector.start(prepared)
+
+    @override
+    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> None:
+        self._collector.events(events)
+
+    @override
+    def body(self) -> bytes:
+        self._request.keep(self._collector)
+        return self._collector.body()
+
+
 class ReplyStream(Renderer):
-    """Renders the stream of a reply, and stores the reply when its turn has ended: before the
-    client has the end, because its next request may continue the reply."""
+    """Renders the stream of a reply, and stores the reply when its turn has ended."""
 
     def __init__(
-        self,
-        request: MessagesRequest,
-        turn: ThreadTurn,
-        info: AnswerInfo,
-        threads: Threads,
-        context: RequestContext,
+        self, stream: MessagesStream, collector: MessageCollector, request: ThreadRequest
     ) -> None:
-        self._turn = turn
-        self._stream = request.renderer(info)
-        self._collector = request.collector(info)
+        self._stream = stream
+        self._collector = collector
+        self._request = request
         self._events: list[TurnEvent] = []
-        self._threads = threads
-        self._context = context
 
     @override
     def start(self, prepared: Sequence[Prepared]) -> bytes:
@@ -132,7 +183,7 @@ class ReplyStream(Renderer):
         self._events += events
         if isinstance(events[-1], Finish):
             self._collector.events(self._events)
-            self._threads.keep(self._turn, self._collector, self._context)
+            self._request.keep(self._collector)
         return self._stream.events(events, choice)
 
     @override

@@ -2,15 +2,15 @@
 except for a memo of tools."""
 
 from collections.abc import Collection, Sequence
-from typing import ClassVar
 
-from msgspec import Raw, Struct
+from msgspec import Raw
 from msgspec.structs import replace
+from typing_extensions import override
 
 from schemas.conversation import Conversation
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.errors import not_found, previous_not_found
+from services.frontend.apis.responses.errors import not_found
 from services.frontend.apis.responses.render.events import KEEPALIVE
 from services.frontend.apis.responses.render.items import ResponsesShape
 from services.frontend.apis.responses.render.response_renderer import (
@@ -36,56 +36,39 @@ from services.frontend.apis.responses.request.tools import RequestTools
 from services.frontend.apis.shared.client import Headers
 from services.frontend.apis.shared.decode import is_set
 from services.frontend.turns.compaction import request_summary
-from services.frontend.turns.interfaces import AnswerInfo, Dialect
+from services.frontend.turns.interfaces import AnswerInfo, Dialect, ParsedRequest
 from services.runtime.memo import Memo
 
+DIALECT = Dialect("responses", KEEPALIVE)
 
-class ResponsesRequest(Struct, frozen=True):
+
+class ResponsesRequest(ParsedRequest, frozen=True, kw_only=True):
     """A request with its conversation; it makes the renderer of its answer."""
 
     decoded: DecodedRequest
-    conversation: Conversation
-    notes: list[str]
     shape: ResponsesShape
-    may_shorten: bool
-    """`truncation: auto`: drop the oldest messages of a conversation that exceeds the context
-    window."""
     sealer: TextSealer | None = None
     """Set where the answer is a compaction item: seals the model's summary."""
     user_messages: Sequence[Raw] | None = None
     """Set for POST /v1/responses/compact: the messages that its document repeats."""
-    choices: ClassVar[int] = 1
-
-    @property
-    def conversations(self) -> Sequence[Conversation]:
-        """The conversation; a Response has one choice."""
-        return (self.conversation,)
-
-    @property
-    def stream(self) -> bool:
-        """Whether the answer is streamed; a compaction by POST /v1/responses/compact never is."""
-        return bool(self.decoded.body.stream) and self.user_messages is None
 
     def without_input(self) -> "ResponsesRequest":
         """Returns the request of a response that is not stored."""
         return replace(self, decoded=self.decoded.without_input())
 
+    @override
     def renderer(self, answer: AnswerInfo) -> ResponseRenderer:
-        """Returns the renderer of a streamed answer, or of a compaction."""
         if self.sealer is not None:
             return SummaryStream(answer, self.shape, self.sealer)
         return ResponsesStream(answer, self.shape)
 
+    @override
     def collector(self, answer: AnswerInfo) -> ResponsesCollector:
-        """Returns the collector of an answer in one document."""
         return ResponsesCollector(self.renderer(answer), self.user_messages)
 
 
-class Responses(Dialect):
-    """The dialect of the Responses API. One instance serves all requests."""
-
-    name = "responses"
-    keepalive = KEEPALIVE
+class Responses:
+    """Reads requests of the Responses API. One instance serves all requests."""
 
     def __init__(self, served: Collection[str] = ()) -> None:
         """`served`: the kinds of hosted tools that this server runs."""
@@ -136,24 +119,14 @@ class Responses(Dialect):
 
         notes = [*tools.dropped, *items.notes, *_ignored(body)]
         return ResponsesRequest(
-            decoded,
-            built,
-            notes,
-            _shape(decoded, tools, built, compacted=items.compacted),
+            decoded=decoded,
+            conversation=built,
+            stream=bool(body.stream),
+            notes=notes,
+            shape=_shape(decoded, tools, built, compacted=items.compacted),
             may_shorten=body.truncation == "auto",
             sealer=sealer if compacting else None,
         )
-
-    def parse(self, body: bytes, headers: Headers) -> ResponsesRequest:
-        """Converts a request without a store, as tests and benchmarks do; the server's requests go
-        through `Intake`.
-
-        Raises Invalid.
-        """
-        decoded = self.decode(body)
-        if decoded.body.previous_response_id is not None:
-            raise previous_not_found(decoded.body.previous_response_id)
-        return self.convert(decoded, headers)
 
 
 def _ignored(body: wire.ResponsesBody) -> list[str]:

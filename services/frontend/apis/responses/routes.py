@@ -7,7 +7,7 @@ from msgspec import Raw
 
 from schemas.errors import Invalid, TurnwireError
 from services.frontend.apis.responses import wire, wire_answers, wire_events
-from services.frontend.apis.responses.dialect import Responses
+from services.frontend.apis.responses.dialect import DIALECT, Responses
 from services.frontend.apis.responses.errors import FORMAT, not_found
 from services.frontend.apis.responses.request.body import DecodedRequest
 from services.frontend.apis.responses.state.background import Background, Job
@@ -87,7 +87,7 @@ class ResponsesRoutes:
         if decoded.body.background:
             return await self._create_in_background(http, decoded)
 
-        async with http_answer(self._turns, http, self._dialect) as answer:
+        async with http_answer(self._turns, http, DIALECT) as answer:
             accepted = await self._intake.accept(decoded, http.headers, answer.model)
             if decoded.store:
                 return await self._send_stored(answer, accepted)
@@ -106,7 +106,7 @@ class ResponsesRoutes:
         if decoded.body.input is None:
             decoded.body.input = []  # optional here: an empty conversation is compacted too
 
-        async with http_answer(self._turns, http, self._dialect) as answer:
+        async with http_answer(self._turns, http, DIALECT) as answer:
             request = await self._intake.compact(decoded, http.headers, answer.model)
             return await answer.respond(request)
 
@@ -189,7 +189,7 @@ class ResponsesRoutes:
                 http, self._turns.config.max_body_bytes, lambda body, _: self._dialect.decode(body)
             )
         except TurnwireError as error:  # `http_answer` counts later refusals
-            self._turns.metrics.count_refusal(self._dialect.name, str(error.info.kind))
+            self._turns.metrics.count_refusal(DIALECT.name, str(error.info.kind))
             raise
 
     async def _send_stored(

@@ -2,9 +2,12 @@
 
 An operation reads its request and responds to it:
 
-    async with http_answer(turns, http, dialect) as answer:
-        request = await read_request(http, limit, dialect.parse)
+    async with http_answer(turns, http, DIALECT) as answer:
+        request = await read_request(http, limit, parse)
         return await answer.respond(request)
+
+A request that stores its answer, too, is a `ParsedRequest` with a renderer and a collector that do
+so.
 """
 
 from collections.abc import AsyncIterator, Callable

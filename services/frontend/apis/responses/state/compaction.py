@@ -13,7 +13,7 @@ from msgspec import Raw
 from schemas.conversation import Conversation
 from schemas.errors import raised
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.dialect import Responses, ResponsesRequest
+from services.frontend.apis.responses.dialect import DIALECT, ResponsesRequest
 from services.frontend.apis.responses.render.document import ResponseState
 from services.frontend.apis.responses.request.body import MESSAGE, DecodedRequest, item_kinds
 from services.frontend.turns.compaction import write_summary
@@ -42,7 +42,7 @@ async def summarize(request: ResponsesRequest, model: ModelAccess) -> ResponseSt
     `request`: one that requests a summary.
     """
     stream = request.renderer(model.answer_info(model.name_for(request.conversation)))
-    stream.events(await write_summary(request.conversation, model, Responses.name))
+    stream.events(await write_summary(request.conversation, model, DIALECT.name))
     if stream.state.failure is not None:
         raise raised(stream.state.failure)
     return stream.state

@@ -81,7 +81,7 @@ class Intake:
         takes_long = _takes_long(decoded, history)
         input_items = await run_in_thread_if(takes_long, stored_items, decoded, context.id)
         items = [*history, *input_items]
-        return replace(request, user_messages=user_messages(items))
+        return replace(request, stream=False, user_messages=user_messages(items))
 
     async def prompt(
         self, decoded: DecodedRequest, headers: Headers, model: ModelAccess

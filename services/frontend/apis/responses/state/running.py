@@ -7,7 +7,7 @@ from abc import abstractmethod
 from typing_extensions import override
 
 from schemas.events import Prepared
-from services.frontend.apis.responses.dialect import Responses
+from services.frontend.apis.responses.dialect import DIALECT
 from services.frontend.apis.responses.render.document import response_id
 from services.frontend.apis.responses.state.recording import AcceptedRequest, StreamRecorder
 from services.frontend.turns.answer import RunningAnswer, logged
@@ -50,7 +50,7 @@ class RunningResponse(StreamWriter):
 
         Raises TurnwireError before anything is emitted; later errors are events of the stream.
         """
-        answer = RunningAnswer(self._model, Responses.name)
+        answer = RunningAnswer(self._model, DIALECT.name)
         async with logged(answer, "response"):
             admitted = await answer.admit(self.accepted.request)
             sink = StreamSink(
