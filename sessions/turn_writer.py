@@ -25,6 +25,7 @@ from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt
 from services.runtime.storage.seal import Sealer
 from services.runtime.streams.turn_log import Cursor
+from services.tokenization.detokenizer import FamilyVocabulary
 from sessions.clients import Block, Dialogue
 
 WORD = re.compile(r"(?:(?<![A-Za-z0-9_])|(?<=\\n))w\d+x(?![A-Za-z0-9_])")
@@ -112,6 +113,7 @@ class Model:
         self._words = self._counting()
         self._number = number
         self._turns = self._calls = 0
+        self._vocabulary = FamilyVocabulary(ledger.model.vocabulary, setup.family)
         self._signer, self._sealer = EntrySigner(b"bench"), Sealer(b"bench")
         tokens = setup.tokenizer.backend.get_added_tokens_decoder().values()
         contents = sorted((token.content for token in tokens), key=len, reverse=True)
@@ -135,9 +137,7 @@ class Model:
     def read(self, prompt: Prompt, ids: list[int], reason: FinishReason) -> Output:
         """Parses a turn that ends after these tokens."""
         parse = self._parsed(prompt, ids, reason)
-        hidden = self.ledger.model.vocabulary.hidden(self.setup.family.markers)
-        entries = entries_of(parse, self.ledger.model.vocabulary.open(hidden))
-        signed = [self._signer.sign(entry) for entry in entries]
+        signed = [self._signer.sign(entry) for entry in entries_of(parse)]
         text = self.ledger.reader.text_of(parse.stream.ids)
         return Output(list(parse.stream.ids), text, _blocks(parse), signed)
 
@@ -263,8 +263,7 @@ class Model:
             ledger=prompt.encoded.context,
         )
         stream = TurnStream(f"{self._number:08x}{self._turns:016x}", 1, context, "w")
-        vocabulary = self.ledger.model.vocabulary
-        parse = TurnParse.open(stream, self.setup.family, vocabulary, self._sealer)
+        parse = TurnParse.open(stream, self._vocabulary, self._sealer)
         parse.feed(ids)
         stop_id = self.setup.stop_ids[0] if reason is FinishReason.STOP else None
         parse.finish(TokenFinish(reason, stop_id))

@@ -13,13 +13,13 @@ from services.ledger.turns.keys import key_arguments, turn_key
 from services.parser.turn_parse import TurnParse
 from services.parser.turn_stream import TurnStream
 from services.runtime.streams.turn_log import TurnLog
-from services.tokenization.detokenizer import Detokenizer, tokens_within
+from services.tokenization.detokenizer import tokens_within
 
 MAX_BEGINNINGS_TOKENS = 65_536
 """Limit of the tokens in all entries of a turn's beginnings."""
 
 
-def entries_of(parse: TurnParse, detokenizer: Detokenizer) -> list[LedgerEntry]:
+def entries_of(parse: TurnParse) -> list[LedgerEntry]:
     """Makes the unsigned entries of a turn that has ended: the turn's own, then those of its
     beginnings. Empty if no later request could find one: the turn has no ledger context or no
     output, or another attempt continues it.
@@ -27,8 +27,6 @@ def entries_of(parse: TurnParse, detokenizer: Detokenizer) -> list[LedgerEntry]:
     Beginnings end with a call; in a turn that was broken off, with any block. Of such a turn its
     own entry is a beginning, too: its client may have received less. An incomplete call, which
     clients do not send back, ends a turn.
-
-    `detokenizer`: a new one for the turn's tokens, for turns that a stop string has cut.
     """
     stream = parse.stream
     context = stream.context.ledger
@@ -45,7 +43,7 @@ def entries_of(parse: TurnParse, detokenizer: Detokenizer) -> list[LedgerEntry]:
     tokens = len(stream.ids)
     tail = ""
     if isinstance(end, Finish) and end.reason is FinishReason.STOP_STRING:
-        tokens, tail = _before_stop(stream, end.stop_string or "", detokenizer)
+        tokens, tail = _before_stop(parse, end.stop_string or "")
     closed = _is_closed(parse) and not content.incomplete
     turn_entry = replace(
         content.entry(stream, context, tokens), closed=closed, tail=tail, beginning=broken_off
@@ -135,9 +133,11 @@ class _TurnContent(Struct):
         )
 
 
-def _before_stop(stream: TurnStream, stop: str, detokenizer: Detokenizer) -> tuple[int, str]:
+def _before_stop(parse: TurnParse, stop: str) -> tuple[int, str]:
     """Returns how many tokens end before the stop string (its end, if it is shown), and the
     characters up to there."""
+    detokenizer = parse.vocabulary.open()
+    stream = parse.stream
     pieces = [detokenizer.step(token) for token in stream.ids]
     text = "".join(pieces)
     lengths = [*accumulate(map(len, pieces), initial=0)]

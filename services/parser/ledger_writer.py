@@ -13,14 +13,12 @@ from typing_extensions import override
 from schemas import subjects
 from schemas.errors import TurnwireError
 from schemas.ledger import LedgerEntry
-from services.families import find_family
 from services.ledger.signer import MAX_ENTRY_BYTES, EntrySigner
 from services.parser.ledger_entry import entries_of
 from services.parser.turn_parse import TurnParse
 from services.runtime.observability.metrics import CountCollector, Reading, register
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket
-from services.tokenization.detokenizer import Vocabulary
 
 MAX_UNSENT = 256
 """Entries that wait while the connection is down; the oldest are dropped."""
@@ -43,13 +41,10 @@ NO_LEDGER_WRITER: Final = LedgerWriter()
 class BusLedgerWriter(LedgerWriter):
     """Publishes entries, and stores them in the bucket."""
 
-    def __init__(
-        self, process: Process, signer: EntrySigner, vocabulary: Vocabulary, bucket: Bucket | None
-    ) -> None:
+    def __init__(self, process: Process, signer: EntrySigner, bucket: Bucket | None) -> None:
         """`bucket` None: only the preprocessors' memory keeps the entries."""
         self._process = process
         self._signer = signer
-        self._vocabulary = vocabulary
         self._bucket = bucket
         self._unsent: deque[tuple[str, LedgerEntry, bytes]] = deque(maxlen=MAX_UNSENT)
         self.written = 0
@@ -65,9 +60,7 @@ class BusLedgerWriter(LedgerWriter):
 
     @override
     def write(self, parse: TurnParse) -> None:
-        markers = find_family(parse.stream.context.family).markers
-        detokenizer = self._vocabulary.open(self._vocabulary.hidden(markers))
-        for entry in entries_of(parse, detokenizer):
+        for entry in entries_of(parse):
             self._add(self._signer.sign(entry))
         self._send()
 

@@ -270,7 +270,7 @@ async def run(config: ParserConfig) -> None:
     bucket = None
     if config.ledger_store_mb:
         bucket = Bucket(process.bus, ledger_bucket(config), process.log)
-    ledger = BusLedgerWriter(process, signer, vocabulary, bucket)
+    ledger = BusLedgerWriter(process, signer, bucket)
     parser = Parser(process, shard, config.model_name, ledger)
     await parser.start()
     relax_gc_and_trim_heap()

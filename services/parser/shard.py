@@ -15,19 +15,21 @@ from schemas.conversation import ToolSpec
 from schemas.errors import STREAM_GONE
 from schemas.frames import TokenEntry
 from schemas.requests import ABSENT, ParseContext
-from services.families import Family, find_family
+from services.families import find_family
 from services.families.family import VERBATIM
 from services.parser.traced_parse import TracedParse
 from services.parser.turn_parse import TurnParse
 from services.parser.turn_stream import TurnStream
 from services.runtime.memo import Memo
 from services.runtime.storage.seal import Sealer
-from services.tokenization.detokenizer import Vocabulary
+from services.tokenization.detokenizer import FamilyVocabulary, Vocabulary
 
 MIN_BYTES: Final = 1024
 """A smaller context is decoded at once: looking up its tools would take longer."""
 TOOLS_BYTES: Final = 2 * 1024 * 1024
 """Bytes of the tool lists that are kept, as JSON: those of some 70 agents."""
+MAX_FAMILIES: Final = 16
+"""Families with a vocabulary: the model's one, `VERBATIM`, and those that requests describe."""
 
 
 class _ContextParts(msgspec.Struct):
@@ -69,7 +71,9 @@ class Shard:
     """All turns of one parser process."""
 
     def __init__(self, vocabulary: Vocabulary, sealer: Sealer) -> None:
-        self._vocabulary = vocabulary
+        self._tokens = vocabulary
+        self._vocabularies: dict[str, FamilyVocabulary] = {}
+        """Family → its vocabulary."""
         self._sealer = sealer
         self._contexts = ContextDecoder()
         self.turns: dict[str, TurnParse] = {}
@@ -105,16 +109,25 @@ class Shard:
         context = self._contexts.decode(entry.context)
         stream = TurnStream(entry.turn, entry.attempt, context, worker, entry.expected_cached)
         try:
-            return self._open_parse(stream, find_family(context.family))
+            return self._open_parse(stream, context.family)
         except Exception:
-            self._open_parse(stream, VERBATIM)
+            self._open_parse(stream, VERBATIM.name)
             raise
 
-    def _open_parse(self, stream: TurnStream, family: Family) -> TurnParse:
+    def _open_parse(self, stream: TurnStream, family: str) -> TurnParse:
         kind = TurnParse if stream.context.logprobs is None else TracedParse
-        parse = kind.open(stream, family, self._vocabulary, self._sealer)
+        parse = kind.open(stream, self._vocabulary_of(family), self._sealer)
         self.turns[stream.turn] = parse
         return parse
+
+    def _vocabulary_of(self, family: str) -> FamilyVocabulary:
+        vocabulary = self._vocabularies.get(family)
+        if vocabulary is None:
+            if len(self._vocabularies) == MAX_FAMILIES:
+                self._vocabularies.clear()
+            vocabulary = FamilyVocabulary(self._tokens, find_family(family))
+            self._vocabularies[family] = vocabulary
+        return vocabulary
 
     def unreadable(self, entry: TokenEntry, worker: str) -> TurnParse | None:
         """Opens a turn that can only fail, for an entry with an invalid parse context. Returns None
@@ -125,7 +138,7 @@ class Shard:
             return None
         context = ParseContext(model="", family=VERBATIM.name, frontend=frontend, prompt_tokens=0)
         stream = TurnStream(entry.turn, entry.attempt, context, worker)
-        return self._open_parse(stream, VERBATIM)
+        return self._open_parse(stream, VERBATIM.name)
 
     def remove(self, parse: TurnParse) -> None:
         """Removes a turn, unless another attempt has taken its place."""

@@ -7,7 +7,6 @@ from typing_extensions import override
 
 from schemas.events import BlockEvent
 from schemas.requests import ParseContext
-from services.families import Family
 from services.parser.block_reader import BlockReader
 from services.parser.event_builder import EventBuilder
 from services.parser.trace import ReportedLogprobs, Trace, logprobs_of_each
@@ -15,7 +14,7 @@ from services.parser.turn_parse import TurnParse, parser_of
 from services.parser.turn_stream import TurnStream
 from services.runtime.storage.seal import Sealer, TenantSealer
 from services.runtime.streams.turn_log import TurnLog
-from services.tokenization.detokenizer import Vocabulary
+from services.tokenization.detokenizer import FamilyVocabulary
 
 
 class TracedParse(TurnParse):
@@ -24,29 +23,22 @@ class TracedParse(TurnParse):
     __slots__ = ("_trace",)
 
     def __init__(
-        self,
-        stream: TurnStream,
-        family: Family,
-        vocabulary: Vocabulary,
-        blocks: BlockReader,
-        trace: Trace,
+        self, stream: TurnStream, vocabulary: FamilyVocabulary, blocks: BlockReader, trace: Trace
     ) -> None:
-        super().__init__(stream, family, vocabulary, blocks)
+        super().__init__(stream, vocabulary, blocks)
         self._trace = trace
 
     @override
     @staticmethod
-    def open(
-        stream: TurnStream, family: Family, vocabulary: Vocabulary, sealer: Sealer
-    ) -> "TracedParse":
+    def open(stream: TurnStream, vocabulary: FamilyVocabulary, sealer: Sealer) -> "TracedParse":
         context = stream.context
-        trace = Trace(vocabulary, context.logprobs or 0)
-        parser = parser_of(context, family, trace.scanner, trace.blocks)
+        trace = Trace(vocabulary.tokens, context.logprobs or 0)
+        parser = parser_of(context, vocabulary.family, trace.scanner, trace.blocks)
         trace.match([])  # the blocks of the prefix
         tenant_sealer = sealer.of(context.tenant)
         builder = TracedEventBuilder(stream.turn, context, stream.log, tenant_sealer, trace)
         blocks = BlockReader(stream, parser, builder)
-        return TracedParse(stream, family, vocabulary, blocks, trace)
+        return TracedParse(stream, vocabulary, blocks, trace)
 
     @override
     def feed(self, ids: Sequence[int], logprobs: Sequence[ReportedLogprobs] = ()) -> None:

@@ -24,7 +24,7 @@ from services.parser.fast_path import NO_FAST_PATH, FastPath, NoFastPath
 from services.parser.trace import ReportedLogprobs, logprobs_of_each, token_logprob
 from services.parser.turn_stream import TurnStream
 from services.runtime.storage.seal import Sealer
-from services.tokenization.detokenizer import Vocabulary
+from services.tokenization.detokenizer import FamilyVocabulary
 
 _STOPPED: Final = EngineFailed("the worker stopped before the turn was done").info
 """The error of an early end without one. Another worker may continue the turn."""
@@ -55,10 +55,10 @@ def parser_of(
 class TurnParse:
     """The parse of one attempt at one turn, in the format of a family."""
 
-    __slots__ = ("_detokenizer", "_may_skip", "_vocabulary", "blocks", "fast", "stream")
+    __slots__ = ("_detokenizer", "_may_skip", "blocks", "fast", "stream", "vocabulary")
 
     def __init__(
-        self, stream: TurnStream, family: Family, vocabulary: Vocabulary, blocks: BlockReader
+        self, stream: TurnStream, vocabulary: FamilyVocabulary, blocks: BlockReader
     ) -> None:
         self.stream = stream
         self.blocks = blocks
@@ -68,18 +68,16 @@ class TurnParse:
         has_logprobs = context.logprobs is not None
         self._may_skip = not (context.stop or context.prompt_ids or has_logprobs)
         """Whether plain text may skip parser and builder."""
-        self._vocabulary = vocabulary
-        self._detokenizer = vocabulary.open(vocabulary.hidden(family.markers))
+        self.vocabulary = vocabulary
+        self._detokenizer = vocabulary.open()
 
     @staticmethod
-    def open(
-        stream: TurnStream, family: Family, vocabulary: Vocabulary, sealer: Sealer
-    ) -> "TurnParse":
+    def open(stream: TurnStream, vocabulary: FamilyVocabulary, sealer: Sealer) -> "TurnParse":
         """Opens the parse of a stream that has no tokens yet."""
         context = stream.context
         builder = EventBuilder(stream.turn, context, stream.log, sealer.of(context.tenant))
-        blocks = BlockReader(stream, parser_of(context, family), builder)
-        return TurnParse(stream, family, vocabulary, blocks)
+        blocks = BlockReader(stream, parser_of(context, vocabulary.family), builder)
+        return TurnParse(stream, vocabulary, blocks)
 
     def __repr__(self) -> str:
         return f"{self.stream}, {self.fast}"
@@ -111,7 +109,7 @@ class TurnParse:
         if scanner.trigger is None or stretches is None or self._detokenizer.pending:
             return
         self.blocks.count_reasoning()
-        self.fast = FastPath(self.stream, stretches.of(scanner.trigger, scanner.escape))
+        self.fast = FastPath(self.stream, stretches[scanner.trigger, scanner.escape])
 
     def leave_fast_path(self) -> None:
         """Leaves the fast path and brings log and parser up to date."""
@@ -172,7 +170,7 @@ class TurnParse:
             return
         log = self.stream.log
         reported = [
-            token_logprob(self._vocabulary, pairs, top, index=index) if pairs else None
+            token_logprob(self.vocabulary.tokens, pairs, top, index=index) if pairs else None
             for index, pairs in enumerate(logprobs_of_each(ids, logprobs), log.tokens)
         ]
         log.add_tokens(ids, reported)
@@ -238,7 +236,7 @@ class TurnParse:
         self.stream.log.append(Failed(error))
 
     def _shows(self, stop_id: int) -> bool:
-        return self.stream.context.include_stop and not self._vocabulary.is_special(stop_id)
+        return self.stream.context.include_stop and not self.vocabulary.tokens.is_special(stop_id)
 
     def _read_rest(self, text: str) -> None:
         """Reads text without a token."""

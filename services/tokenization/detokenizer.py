@@ -13,12 +13,12 @@ import re
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
+from services.families import Family
 from services.tokenization.plain_tokens import PlainStretches
 
 PROBE = "Grüße, 船は 🌊👩‍🚀 — “naïve”\n\tdef f(x):  return x ** 2  # Ω≈3½ <b>\\n</b> 0x1F\r\n"
@@ -67,42 +67,37 @@ class Vocabulary:
     """A model's tokens as text; shared by all turns."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         added = tokenizer.get_added_tokens_decoder()
         contents = {index: str(token.content) for index, token in added.items()}
         self._special = {contents[index]: index for index in added if added[index].special}
         """The ids of the control tokens."""
         self._special_ids = frozenset(self._special.values())
         table = _table(tokenizer, contents)
-        self._texts: list[str | None] | None = None
-        """The text of every token that is whole characters."""
-        self._parts: dict[int, bytes] = {}
+        self.texts: Sequence[str | None] | None = None
+        """The text of every token that is whole characters; None: ids do not stand for fixed
+        bytes."""
+        self.parts: Mapping[int, bytes] = {}
         """The bytes of the other tokens."""
         if table is not None and _agrees(table, tokenizer):
-            self._texts = list(map(_decoded, table))
-            self._parts = {
-                token: table[token] for token, text in enumerate(self._texts) if text is None
+            self.texts = list(map(_decoded, table))
+            self.parts = {
+                token: table[token] for token, text in enumerate(self.texts) if text is None
             }
-        self._stretches = cache(self._stretches_without)
 
     @property
     def exact(self) -> bool:
         """Whether each id stands for fixed bytes."""
-        return self._texts is not None
+        return self.texts is not None
 
     def bytes_of(self, token: int) -> bytes:
         """A token's bytes; empty for an id beyond the vocabulary."""
-        if self._texts is None:
-            return str(self._tokenizer.decode([token], skip_special_tokens=False)).encode()
-        if not 0 <= token < len(self._texts):
+        if self.texts is None:
+            return str(self.tokenizer.decode([token], skip_special_tokens=False)).encode()
+        if not 0 <= token < len(self.texts):
             return b""
-        text = self._texts[token]
-        return self._parts[token] if text is None else text.encode()
-
-    @property
-    def parts(self) -> Mapping[int, bytes]:
-        """The bytes of each token that is not whole characters; empty if it is not `exact`."""
-        return self._parts
+        text = self.texts[token]
+        return self.parts[token] if text is None else text.encode()
 
     def is_special(self, token: int) -> bool:
         """Whether a token is a control token."""
@@ -112,23 +107,33 @@ class Vocabulary:
         """The special tokens that are never shown: all but the family's markers."""
         return self._special_ids.difference(map(self._special.get, markers))
 
-    def open(self, hidden: frozenset[int]) -> Detokenizer:
-        """A decoder for one turn that leaves out the `hidden` tokens."""
-        if self._texts is None:
-            return _StreamDetokenizer(self._tokenizer, hidden)
-        return _TableDetokenizer(self._stretches(hidden), self._parts)
 
-    def _stretches_without(self, hidden: frozenset[int]) -> PlainStretches:
-        texts = list(self._texts or ())
-        for token in hidden:
-            texts[token] = ""
-        return PlainStretches(texts)
+class FamilyVocabulary:
+    """A model's tokens as the parsers of one family read them: without control tokens, except the
+    family's markers. Shared by all turns."""
+
+    def __init__(self, tokens: Vocabulary, family: Family) -> None:
+        self.tokens = tokens
+        self.family = family
+        self._hidden = tokens.hidden(family.markers)
+        self._stretches = PlainStretches(())
+        if tokens.texts is not None:
+            texts = list(tokens.texts)
+            for token in self._hidden:
+                texts[token] = ""
+            self._stretches = PlainStretches(texts)
+
+    def open(self) -> Detokenizer:
+        """A decoder for one turn."""
+        if self.tokens.texts is None:
+            return _StreamDetokenizer(self.tokens.tokenizer, self._hidden)
+        return _TableDetokenizer(self._stretches, self.tokens.parts)
 
 
 class _TableDetokenizer(Detokenizer):
     __slots__ = ("_decoder", "_inside", "_parts", "_texts")
 
-    def __init__(self, stretches: PlainStretches, parts: dict[int, bytes]) -> None:
+    def __init__(self, stretches: PlainStretches, parts: Mapping[int, bytes]) -> None:
         self.stretches = stretches
         self._texts = stretches.texts
         self._parts = parts

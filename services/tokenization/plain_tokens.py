@@ -5,12 +5,8 @@ pass the reader. That depends only on the token and the trigger, and triggers ar
 table serves all turns."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 from services.families.grammar.scanner import Trigger, escaped
-
-KEPT = 256
-"""Limit of cached triggers; a family has a handful."""
 
 
 class PlainTexts(dict[int, str | None]):
@@ -55,13 +51,17 @@ class PlainTexts(dict[int, str | None]):
         return "".join(map(self._texts.__getitem__, tokens))  # type: ignore[arg-type]
 
 
-class PlainStretches:
-    """The `PlainTexts` of one vocabulary, by trigger and whether texts are escaped for JSON."""
+class PlainStretches(dict[tuple[Trigger, bool], PlainTexts]):
+    """The `PlainTexts` of one family, by trigger and whether texts are escaped for JSON. Filled as
+    it is read."""
+
+    __slots__ = ("texts",)
 
     def __init__(self, texts: Sequence[str | None]) -> None:
         """`texts`: the text of each token; None where it is not whole characters."""
+        super().__init__()
         self.texts = texts
-        self.of = lru_cache(KEPT)(self._make)
 
-    def _make(self, trigger: Trigger, escape: bool) -> PlainTexts:
-        return PlainTexts(self.texts, trigger, escape)
+    def __missing__(self, key: tuple[Trigger, bool]) -> PlainTexts:
+        texts = self[key] = PlainTexts(self.texts, *key)
+        return texts

@@ -24,6 +24,7 @@ from services.parser.turn_stream import TurnStream
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
 from services.runtime.storage.seal import Sealer
+from services.tokenization.detokenizer import FamilyVocabulary
 from sessions.models import empty_ledger
 from tests.kit.conversations import user
 from tests.kit.model_output import written_call
@@ -89,12 +90,13 @@ class Session:
             **more,
         )
         stream = TurnStream(turn, 1, context, "w")
-        parse = TurnParse.open(stream, self.setup.family, self.ledger.model.vocabulary, SEALER)
+        vocabulary = FamilyVocabulary(self.ledger.model.vocabulary, self.setup.family)
+        parse = TurnParse.open(stream, vocabulary, SEALER)
         parse.feed(self.ids(text))
         return parse
 
     def entries(self, parse: TurnParse) -> list[LedgerEntry]:
-        return entries_of(parse, self.ledger.model.vocabulary.open(frozenset()))
+        return entries_of(parse)
 
     def commit(self, parse: TurnParse) -> None:
         for entry in map(SIGNER.sign, self.entries(parse)):

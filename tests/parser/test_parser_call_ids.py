@@ -10,6 +10,7 @@ from services.families import find_family
 from services.parser.turn_parse import TurnParse
 from services.parser.turn_stream import TurnStream
 from services.runtime.streams.turn_log import Cursor
+from services.tokenization.detokenizer import FamilyVocabulary
 from tests.kit.every import for_rows
 from tests.parser.shard_turns import SEALER, VOCABULARY, ids_of
 
@@ -22,7 +23,7 @@ MISTRAL = '{"name": "look", "arguments": {"where": "a"}, "id": "abcdefghi"}'
 
 def call_ids(family: str, text: str, turn: str) -> list[str]:
     stream = TurnStream(turn, 1, ParseContext("m", family, "f", 3, tools=[LOOK]), "w")
-    parse = TurnParse.open(stream, find_family(family), VOCABULARY, SEALER)
+    parse = TurnParse.open(stream, FamilyVocabulary(VOCABULARY, find_family(family)), SEALER)
     parse.feed(ids_of(text))
     parse.finish(TokenFinish(FinishReason.STOP, None))
     events = parse.stream.log.read(Cursor())[0]

@@ -23,7 +23,7 @@ from schemas.events import (
     OutputTokens,
 )
 from schemas.frames import TokenEntry, TokenFinish
-from schemas.ledger import LedgerContext, LedgerEntry
+from schemas.ledger import LedgerContext
 from schemas.requests import ParseContext
 from schemas.token_ids import pack_ids, unpack_ids
 from services.families import Family, find_family, open_parser
@@ -32,6 +32,7 @@ from services.parser.ledger_entry import entries_of
 from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
 from services.runtime.streams.turn_log import Cursor, Verdict
+from services.tokenization.detokenizer import FamilyVocabulary
 from services.worker.output.outbox import GONE
 from tests.families.damage import TOOLS, damaged_turn
 from tests.kit.every import for_each, for_rows
@@ -48,6 +49,7 @@ class Pieces:
 
     def __init__(self) -> None:
         self.texts = [""] * (END + 1)
+        self.parts: dict[int, bytes] = {}
 
     def ids(self, pieces: Sequence[str]) -> list[int]:
         self.texts += pieces
@@ -61,22 +63,6 @@ class Pieces:
 
     def bytes_of(self, token: int) -> bytes:
         return self.texts[token].encode()
-
-    def open(self, _hidden: frozenset[int]) -> Any:
-        return PieceDetokenizer(self.texts)
-
-
-@dataclass
-class PieceDetokenizer:
-    texts: list[str]
-    stretches: None = None
-    pending: bytes = b""
-
-    def step(self, token: int) -> str:
-        return self.texts[token]
-
-    def flush(self) -> str:
-        return ""
 
 
 @dataclass
@@ -177,10 +163,6 @@ def decode(
     return shard.turns["t"]
 
 
-def entries(parse: TurnParse, vocabulary: Any) -> list[LedgerEntry]:
-    return entries_of(parse, vocabulary.open(frozenset()))
-
-
 def cut(text: str, chance: random.Random) -> list[str]:
     pieces: list[str] = []
     while text:
@@ -249,7 +231,7 @@ def test_client_gets_the_text_before_the_opener_and_the_second_attempt(family: F
                 assert unpack_ids(client.interrupted.token_ids) == output[:half]
             parse = decode(vocabulary, again, output, client, resumed=kept, stop_id=stop_id)
             discarded = call.tokens
-            for entry in entries(parse, vocabulary)[:1]:
+            for entry in entries_of(parse)[:1]:
                 assert entry.ids.startswith(pack_ids(before))
 
         whole = Client(chance)
@@ -266,7 +248,7 @@ def test_client_gets_the_text_before_the_opener_and_the_second_attempt(family: F
         assert (usage.output, usage.discarded) == (len(client.ids) + discarded, discarded)
         assert replace(client.finish, usage=whole.finish.usage) == whole.finish
         if client.interrupted is not None:
-            assert entries(parse, vocabulary) == entries(expected, vocabulary)
+            assert entries_of(parse) == entries_of(expected)
 
 
 def second_text(family: Family, chance: random.Random) -> str:
@@ -475,7 +457,7 @@ def test_plain_text_and_arguments_skip_the_parser() -> None:
         assert (client.interrupted is not None) == broken
         if client.interrupted is not None:
             kept = unpack_ids(client.interrupted.token_ids)
-            detokenizer = VOCABULARY.open(VOCABULARY.hidden(find_family("hermes").markers))
+            detokenizer = FamilyVocabulary(VOCABULARY, find_family("hermes")).open()
             assert detokenizer.feed(kept) == "Look at it, now. " * 3
         else:
             assert [event.name for event in client.got if isinstance(event, Dispatch)] == ["bash"]

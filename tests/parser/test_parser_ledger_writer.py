@@ -10,7 +10,7 @@ from schemas.ledger import LedgerContext, LedgerEntry
 from services.ledger.signer import EntrySigner
 from services.parser import ledger_writer
 from services.parser.ledger_writer import BusLedgerWriter
-from tests.parser.shard_turns import RUN, VOCABULARY, parsed
+from tests.parser.shard_turns import RUN, parsed
 
 CALL = '<tool_call>\n{"name": "run", "arguments": {"cmd": "ls"}}\n</tool_call>'
 
@@ -34,7 +34,7 @@ def test_turn_and_its_beginnings_are_written_unless_they_are_too_large(
 ) -> None:
     """A turn of three calls has two beginnings: after the first call and after the second."""
     process: Any = BusProcess()
-    writer = BusLedgerWriter(process, EntrySigner(b"test"), VOCABULARY, None)
+    writer = BusLedgerWriter(process, EntrySigner(b"test"), None)
     context = LedgerContext(b"state", 3, b"head")
     turn = parsed(f"Look.\n{CALL}\n{CALL}\n{CALL}", scored=False, tools=[RUN], ledger=context)
     writer.write(turn)

@@ -11,6 +11,7 @@ import pytest
 from schemas.conversation import Conversation, RawPrompt, Sampling
 from schemas.events import BlockStart, Delta, Finish, FinishReason, Prepared, TokenLogprob
 from schemas.token_ids import pack_ids, unpack_ids
+from services.tokenization.detokenizer import FamilyVocabulary
 from tests.kit.bus_turns import BusTurns, DecodedTurn
 from tests.kit.counting import Plan
 from tests.kit.local import Local, Running
@@ -57,7 +58,7 @@ def check(turn: Running, end: Finish, prompt: list[int]) -> None:
     for at, token in enumerate(sink.logprobs):
         assert token is None or token.index == at
     assert sink.ids[-1] == model.eos
-    decoder = model.vocabulary.open(frozenset())
+    decoder = FamilyVocabulary(model.vocabulary, model.setup.family).open()
     assert (
         decoder.feed(sink.ids[:-1]).replace("</think>", " ").split() == " ".join(sink.texts).split()
     )

@@ -1,8 +1,11 @@
 """Incremental text equals the text of all ids at once, and never has a broken character."""
 
+from dataclasses import replace
+
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-from services.tokenization.detokenizer import Vocabulary
+from services.families.family import VERBATIM
+from services.tokenization.detokenizer import Detokenizer, FamilyVocabulary, Vocabulary
 from tests.kit.byte_tokenizers import byte_level, sentencepiece
 from tests.kit.every import for_each
 from tests.kit.examples import chances
@@ -22,7 +25,7 @@ def test_other_decoders_use_the_library() -> None:
     tokenizer = wordpiece()
     vocabulary = Vocabulary(tokenizer)
     assert not vocabulary.exact
-    detokenizer = vocabulary.open(frozenset())
+    detokenizer = FamilyVocabulary(vocabulary, VERBATIM).open()
     ids = tokenizer.encode("hello world").ids
     assert "".join(detokenizer.feed([i]) for i in ids) + detokenizer.flush() == "hello world"
 
@@ -31,8 +34,20 @@ BYTES, PIECES = byte_level(), sentencepiece()
 VOCABULARIES = {id(t): Vocabulary(t) for t in (BYTES, PIECES)}
 
 
+def detokenizer_of(tokenizer: Tokenizer, *markers: str) -> Detokenizer:
+    """Of a family that sees these control tokens as text."""
+    family = replace(VERBATIM, markers=markers)
+    return FamilyVocabulary(VOCABULARIES[id(tokenizer)], family).open()
+
+
+def open_all(tokenizer: Tokenizer) -> Detokenizer:
+    """Of a family that sees all control tokens as text."""
+    contents = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
+    return detokenizer_of(tokenizer, *contents)
+
+
 def in_steps(tokenizer: Tokenizer, ids: list[int], size: int) -> str:
-    detokenizer = VOCABULARIES[id(tokenizer)].open(frozenset())
+    detokenizer = open_all(tokenizer)
     pieces = [detokenizer.feed(ids[at : at + size]) for at in range(0, len(ids), size)]
     return "".join(pieces) + detokenizer.flush()
 
@@ -56,15 +71,14 @@ def test_text_is_the_same_for_any_steps(tokenizer: Tokenizer) -> None:
 
 
 def test_special_tokens_that_are_not_markers_are_hidden() -> None:
-    vocabulary = Vocabulary(BYTES)
     ids = BYTES.encode("a<tool_call>b<|im_end|>c").ids
-    assert vocabulary.open(vocabulary.hidden({"<tool_call>"})).feed(ids) == "a<tool_call>bc"
-    assert vocabulary.open(vocabulary.hidden(set())).feed(ids) == "abc"
+    assert detokenizer_of(BYTES, "<tool_call>").feed(ids) == "a<tool_call>bc"
+    assert detokenizer_of(BYTES).feed(ids) == "abc"
 
 
 def test_incomplete_characters_become_replacements_at_the_end() -> None:
     first = BYTES.encode("船").ids
-    broken = Vocabulary(BYTES).open(frozenset())
+    broken = open_all(BYTES)
     tokens = BYTES.get_vocab()
     lone = tokens[pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str("船")[0][0][0]]
     assert first

@@ -10,7 +10,7 @@ ENDS: Trigger = re.compile(r"[<]|\n\Z").search
 
 
 def test_text_for_json_is_escaped() -> None:
-    plain = PlainStretches(TEXTS).of(ENDS, True)
+    plain = PlainStretches(TEXTS)[ENDS, True]
     assert plain[4] == '\\"'
     assert plain.run([3, 4, 1]) == 'b\\n\\"a'
     assert (plain[2], plain[5], plain.run([1, 2]), plain.run([1, 3])) == (None, None, None, None)

@@ -17,7 +17,7 @@ from services.parser.turn_parse import TurnParse
 from services.parser.turn_stream import TurnStream
 from services.preprocessor.thoughts import unlimited_thoughts
 from services.runtime.storage.seal import Sealer
-from services.tokenization.detokenizer import Vocabulary
+from services.tokenization.detokenizer import FamilyVocabulary, Vocabulary
 from services.tokenization.prompt_tokenizer import PromptTokenizer
 from services.worker.budgeted_turn import BudgetedTurn
 from services.worker.engine import EngineDelta
@@ -119,9 +119,8 @@ def read(
     """The blocks and the end of a stream, by the parser stage."""
     context = ParseContext("m", name, "f", 10, tools=TOOLS, in_reasoning=in_reasoning)
     turn = TurnStream("t", 1, context, "w")
-    parse = TurnParse.open(
-        turn, find_family(name), vocabulary_of(tokenizer), Sealer.load(None, "m")
-    )
+    vocabulary = FamilyVocabulary(vocabulary_of(tokenizer), find_family(name))
+    parse = TurnParse.open(turn, vocabulary, Sealer.load(None, "m"))
     for token in stream.ids:
         parse.feed([token])
     parse.finish(stream.finish or TokenFinish(FinishReason.STOP, 2))

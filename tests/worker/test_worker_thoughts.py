@@ -9,8 +9,9 @@ import pytest
 
 from schemas.events import BlockStart, BlockStop, Finish, FinishReason, spans_between
 from schemas.token_ids import unpack_ids
-from services.families import families
+from services.families import families, find_family
 from services.families.thoughts import thought_markers
+from services.tokenization.detokenizer import FamilyVocabulary
 from services.tokenization.prompt_tokenizer import PromptTokenizer
 from services.worker.thoughts import ThoughtCounter
 from tests.kit.every import for_each
@@ -229,7 +230,8 @@ def test_worker_sees_thoughts_where_the_parser_does(single: bool, tokenizer_of: 
             continue
         budget = budget_of(name, tokenizer, 10**6, case["prompt_ends_in_reasoning"])
         counter = ThoughtCounter(budget)
-        parser, detokenizer = opened(case), vocabulary_of(tokenizer).open(frozenset())
+        parser = opened(case)
+        detokenizer = FamilyVocabulary(vocabulary_of(tokenizer), find_family(name)).open()
         wrong = missed = 0
         kind = ""
         for token in tokenizer.encode(case["raw"]):

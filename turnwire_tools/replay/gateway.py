@@ -32,7 +32,7 @@ from services.runtime.config.frontend import FrontendConfig
 from services.runtime.storage.seal import Sealer
 from services.runtime.streams.turn_log import TurnLog, with_dispatches
 from services.templates.tools import rendered_tool
-from services.tokenization.detokenizer import Vocabulary
+from services.tokenization.detokenizer import FamilyVocabulary, Vocabulary
 from turnwire_tools.clients.answer import AnswerBlock, ClientAnswer
 from turnwire_tools.replay.replay_file import (
     Fail,
@@ -224,8 +224,9 @@ class ReplayGateway:
             return None
         cached = turn.usage.cached
         stream = TurnStream(turn_id, 1, context, _SENDER, cached=cached)
-        vocabulary = self._model_vocabulary or self._vocabulary
-        return TurnParse.open(stream, find_family(context.family), vocabulary, Sealer(b"replay"))
+        tokens = self._model_vocabulary or self._vocabulary
+        vocabulary = FamilyVocabulary(tokens, find_family(context.family))
+        return TurnParse.open(stream, vocabulary, Sealer(b"replay"))
 
     async def count(self, admitted: Admitted) -> int:
         """The tokens that the file names for the chosen turn."""

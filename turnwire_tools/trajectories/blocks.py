@@ -13,7 +13,7 @@ from services.parser.traced_parse import TracedParse
 from services.parser.turn_stream import TurnStream
 from services.rollouts.turn import SampleBlock
 from services.runtime.storage.seal import Sealer
-from services.tokenization.detokenizer import Vocabulary
+from services.tokenization.detokenizer import FamilyVocabulary, Vocabulary
 
 _SEALER = Sealer(b"trajectories")
 
@@ -32,7 +32,8 @@ def blocks_of(
     """
     traced = replace(context, logprobs=0, ledger=None, prompt_ids=b"")
     stream = TurnStream(turn, 1, traced, "")
-    parse = TracedParse.open(stream, find_family(context.family), vocabulary, _SEALER)
+    family_vocabulary = FamilyVocabulary(vocabulary, find_family(context.family))
+    parse = TracedParse.open(stream, family_vocabulary, _SEALER)
     parse.feed(ids, [[(token, 0.0)] for token in ids])
     if not parse.ended:
         reason = finish.reason

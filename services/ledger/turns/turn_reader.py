@@ -13,7 +13,7 @@ from services.families import Family, TurnParser, open_parser
 from services.ledger.turns.chain import text_and_calls
 from services.ledger.turns.keys import squeeze, turn_key
 from services.ledger.turns.turn import Turn, TurnOutput, TurnPart
-from services.tokenization.detokenizer import Vocabulary, tokens_within
+from services.tokenization.detokenizer import FamilyVocabulary, Vocabulary, tokens_within
 
 _NOTHING = re.compile("(?!)")
 """A pattern that matches nothing."""
@@ -44,9 +44,8 @@ class TurnReader:
     ) -> None:
         """`placeholder`: a token with which no turn is read (`LedgerModel.placeholder`)."""
         self._family = family
-        self._vocabulary = vocabulary
+        self._vocabulary = FamilyVocabulary(vocabulary, family)
         self._placeholder = placeholder
-        self._hidden = vocabulary.hidden(family.markers)
         self._opening = _NOTHING
         self._empty_thought = _NOTHING
         if family.think is not None:
@@ -67,13 +66,13 @@ class TurnReader:
 
     def text_of(self, ids: Iterable[int]) -> str:
         """The text that a parser receives for these tokens."""
-        decoder = self._vocabulary.open(self._hidden)
+        decoder = self._vocabulary.open()
         return decoder.feed(list(ids)) + decoder.flush()
 
     def tokens_within(self, ids: Iterable[int], chars: int) -> tuple[int, int]:
         """How many tokens end within the first characters of a turn's text, and how many characters
         they have."""
-        decoder = self._vocabulary.open(self._hidden)
+        decoder = self._vocabulary.open()
         sizes = (len(decoder.step(token)) for token in ids)
         lengths = [*accumulate(sizes, initial=0)]
         count = tokens_within(lengths, chars)
