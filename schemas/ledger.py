@@ -69,7 +69,7 @@ class LedgerEntry(Struct, frozen=True, omit_defaults=True):
     beginning: bool = False
     """The turn went on after these tokens, or was broken off: a client may send the beginning of a
     turn back. Only ids and seals choose this entry."""
-    marks: list[bytes] = []
+    id_digests: list[bytes] = field(default_factory=list, name="marks")
     """Digests of the ids and seals that only this turn's client received
     (`services/ledger/turns/evidence.py`)."""
     reasoning_digests: list[bytes] = field(default_factory=list, name="thoughts")

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from schemas.events import Finish, FinishReason, Interrupted
 from schemas.ledger import LedgerContext, LedgerEntry
 from schemas.token_ids import pack_ids
-from services.ledger.turns.evidence import reasoning_digests, turn_marks
+from services.ledger.turns.evidence import id_digests, reasoning_digests
 from services.ledger.turns.keys import key_arguments, turn_key
 from services.parser.turn_parse import TurnParse
 from services.parser.turn_stream import TurnStream
@@ -128,7 +128,7 @@ class _TurnContent(Struct):
             in_reasoning=stream.context.in_reasoning,
             prefix=stream.context.prefix,
             calls_as_text=stream.context.calls == "none",
-            marks=turn_marks(stream.turn, self.call_ids, self.seals),
+            id_digests=id_digests(stream.turn, self.call_ids, self.seals),
             reasoning_digests=reasoning_digests(self.thoughts),
         )
 

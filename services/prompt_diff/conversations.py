@@ -107,7 +107,7 @@ def _history_changes(
         if change is not None:
             changes.append(change)
             if change.kind != "reasoning":
-                return changes  # what follows moves with it
+                return changes  # later messages only moved
 
     following = now[len(was) :]
     if following and answer:

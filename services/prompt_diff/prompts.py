@@ -34,7 +34,7 @@ _NO_IDS: TokenIds = array("I")
 
 
 class ComparedPrompt(Struct, frozen=True, kw_only=True):
-    """What is known of a prompt. What either of two prompts lacks is not compared."""
+    """A prompt as far as it was recorded. Only what both prompts have is compared."""
 
     ids: TokenIds = _NO_IDS
     conversation: Conversation | None = None

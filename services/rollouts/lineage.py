@@ -70,8 +70,7 @@ def _newest_turn(
 
 
 def _first_turn(others: Iterable[OpenSample], cause: ParentCause) -> Parent | None:
-    """The first turn of several samples: that of a session of which the title was asked for at
-    once."""
+    """The first turn of several samples: a client may ask for a session's title at once."""
     first = min(others, key=lambda other: other.began, default=None)
     return None if first is None else Parent(first.id, first.turns[0].span.turn, cause)
 

@@ -35,9 +35,18 @@ class Sampler:
         self._one_run = one_run
         self._open: dict[str, OpenSample] = {}
 
-    def add(self, turn: SampledTurn) -> None:
-        """Takes a turn that has ended."""
-        self._add(turn)
+    def add(self, turn: SampledTurn) -> OpenSample:
+        """Takes a turn that has ended; returns its sample."""
+        continued = [one for one in self._open.values() if one.is_continued_by(turn)]
+        if continued:
+            sample = max(continued, key=lambda one: len(one.ids))
+            sample.add(turn)
+        else:
+            sample = self._begin(turn)
+            sample.add(turn)
+            self._find_parent(sample)
+            self._open[sample.id] = sample
+        return sample
 
     def follow(self, turn: SampledTurn) -> Sample:
         """Takes a turn that has ended; returns what it adds to its sample.
@@ -45,7 +54,7 @@ class Sampler:
         Joined by sample, the lists of these are those of the whole samples; of the other members
         the last value counts.
         """
-        sample = self._add(turn)
+        sample = self.add(turn)
         self._find_parent(sample)
         return sample.sample(len(sample.turns) - 1)
 
@@ -58,18 +67,6 @@ class Sampler:
         for sample in closed:
             del self._open[sample.id]
         return [sample.sample() for sample in closed]
-
-    def _add(self, turn: SampledTurn) -> OpenSample:
-        continued = [one for one in self._open.values() if one.is_continued_by(turn)]
-        if continued:
-            sample = max(continued, key=lambda one: len(one.ids))
-            sample.add(turn)
-        else:
-            sample = self._begin(turn)
-            sample.add(turn)
-            self._find_parent(sample)
-            self._open[sample.id] = sample
-        return sample
 
     def _begin(self, turn: SampledTurn) -> OpenSample:
         """A sample for a turn that continues none."""

@@ -180,7 +180,7 @@ def _unpack_logprobs(data: bytes) -> list[float | None]:
     return [None if math.isnan(logprob) else logprob for logprob in packed]
 
 
-class TurnReader:
+class StoredTurnReader:
     """Reads the stored turns of one run, each of them after its base."""
 
     def __init__(self, run: int) -> None:

@@ -70,7 +70,7 @@ def digest_of(answer: Sequence[Part]) -> bytes:
     return xxh3_64_digest(json.encode(content_of(answer)))
 
 
-def answers_of(conversation: Conversation) -> list[bytes]:
+def answer_digests(conversation: Conversation) -> list[bytes]:
     """`SampledTurn.answers` of a turn with this request."""
     return [digest_of(answer) for answer in answers_in(conversation.messages)]
 

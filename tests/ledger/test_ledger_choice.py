@@ -123,7 +123,7 @@ def test_any_number_of_equal_sessions_needs_no_evidence(session: Session) -> Non
     alike.decode(0, ANSWER, thought="The same.")
     for number in range(MAX_COMPARED + 2):
         mac = number.to_bytes(16)
-        session.ledger.add(replace(alike.entries[0], mac=mac, marks=[mac]))
+        session.ledger.add(replace(alike.entries[0], mac=mac, id_digests=[mac]))
     assert alike.is_exact(0, answered(alike, 0))
 
 

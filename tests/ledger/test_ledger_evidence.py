@@ -1,7 +1,7 @@
 """The ids and reasoning that identify a turn."""
 
 from schemas.conversation import Message, Reasoning, Text
-from services.ledger.turns.evidence import call_id, evidence_of, reasoning_digests, turn_marks
+from services.ledger.turns.evidence import call_id, evidence_of, id_digests, reasoning_digests
 from tests.kit.conversations import assistant, call
 
 TURN = "0123456789abcdef01234567"
@@ -9,11 +9,11 @@ TURN = "0123456789abcdef01234567"
 
 def test_call_ids_are_found_however_they_are_separated() -> None:
     own = call_id(TURN, 3)
-    marks = set(turn_marks(TURN, [own], []))
+    digests = set(id_digests(TURN, [own], []))
     for spelled in (own, own.replace("_", ""), own.replace("_", "-"), f"call_{own}|fc_1"):
         found = evidence_of([assistant(call("run", "{}", spelled))])
         assert found.ids
-        assert found.ids < marks
+        assert found.ids < digests
 
 
 def test_foreign_ids_are_not_evidence() -> None:
@@ -23,9 +23,9 @@ def test_foreign_ids_are_not_evidence() -> None:
 
 
 def test_item_ids_identify_their_turn() -> None:
-    mark = frozenset(turn_marks(TURN, [], []))
-    assert evidence_of([Message("assistant", [Text("x")], ids=[f"msg_{TURN}001"])]).ids == mark
-    assert evidence_of([assistant(Reasoning(None, id=f"rs_{TURN}000"))]).ids == mark
+    digest = frozenset(id_digests(TURN, [], []))
+    assert evidence_of([Message("assistant", [Text("x")], ids=[f"msg_{TURN}001"])]).ids == digest
+    assert evidence_of([assistant(Reasoning(None, id=f"rs_{TURN}000"))]).ids == digest
     for foreign in (f"msg_{TURN}i001", "msg_1", f"msg_{TURN[:-1]}"):
         assert not evidence_of([Message("assistant", [Text("x")], ids=[foreign])]).ids
 

@@ -1,4 +1,4 @@
-"""Siblings in memory are found by their marks, and bounded like all entries."""
+"""Siblings in memory are found by the digests of their ids, and bounded like all entries."""
 
 from schemas.ledger import LedgerContext, LedgerEntry
 from services.ledger.lookup.store import EntryStore
@@ -7,9 +7,15 @@ CONTEXT = LedgerContext(b"state", 0, b"hash")
 
 
 def entry(number: int, key: bytes = b"key", *, beginning: bool = False) -> LedgerEntry:
-    mark = number.to_bytes(8, "big")
+    digest = number.to_bytes(8, "big")
     return LedgerEntry(
-        "m", key, CONTEXT, b"ids!" * 10, beginning=beginning, marks=[mark], mac=b"mac" + mark
+        "m",
+        key,
+        CONTEXT,
+        b"ids!" * 10,
+        beginning=beginning,
+        id_digests=[digest],
+        mac=b"mac" + digest,
     )
 
 
@@ -18,10 +24,10 @@ def test_siblings_are_found_by_marks_and_newest_first() -> None:
     for number in range(100):
         assert store.add(entry(number))
     assert not store.add(entry(5))
-    found = store.find_marked(b"key", [b"unknown", (42).to_bytes(8, "big")])
+    found = store.find_identified(b"key", [b"unknown", (42).to_bytes(8, "big")])
     assert found is not None
     assert found.entry == entry(42)
-    assert store.find_marked(b"other", [(42).to_bytes(8, "big")]) is None
+    assert store.find_identified(b"other", [(42).to_bytes(8, "big")]) is None
     assert [stored.entry for stored in store.find(b"key", 3)] == [entry(99), entry(98), entry(97)]
     assert store.is_complete(b"key")
 
@@ -31,7 +37,7 @@ def test_beginnings_hide_no_sibling_and_are_found_by_marks_only() -> None:
     for number in range(100):
         store.add(entry(number, beginning=number % 10 > 0))
     assert [stored.entry for stored in store.find(b"key", 3)] == [entry(90), entry(80), entry(70)]
-    found = store.find_marked(b"key", [(99).to_bytes(8, "big")])
+    found = store.find_identified(b"key", [(99).to_bytes(8, "big")])
     assert found is not None
     assert found.entry.beginning
 
@@ -44,7 +50,7 @@ def test_siblings_are_as_cheap_as_sessions() -> None:
     assert alike.size == different.size <= 100_000
     assert len(alike) == len(different) < 100
     assert not alike.is_complete(b"key")
-    assert alike.find_marked(b"key", [bytes(8)]) is None
+    assert alike.find_identified(b"key", [bytes(8)]) is None
 
 
 def test_sibling_in_use_outlives_others() -> None:

@@ -13,7 +13,7 @@ from schemas.conversation import Call, Client, Text
 from schemas.events import UNKNOWN_WEIGHTS, FinishReason, PromptImage, WeightsSpan
 from services.rollouts.stored_turns import (
     StoredTurn,
-    TurnReader,
+    StoredTurnReader,
     pack_turn,
 )
 from services.rollouts.turn import SampleBlock, SampledTurn, digest_of
@@ -99,7 +99,7 @@ def test_turns_are_read_whatever_their_base(data: st.DataObject) -> None:
         one = turn(f"t{n}", prompt, output, float(n), **fields)
         values.append(encoded(one, base, 1))
         made.append(one)
-    reader = TurnReader(1)
+    reader = StoredTurnReader(1)
     assert [*reader.read(map(decode, values))] == made
     assert reader.unreadable == []
 
@@ -109,14 +109,14 @@ def test_turn_with_a_lost_base_is_named_and_so_are_those_after_it() -> None:
     values = [encoded(turns[0], None, 1)]
     values += [encoded(later, base, 1) for base, later in pairwise(turns)]
     del values[1]
-    reader = TurnReader(1)
+    reader = StoredTurnReader(1)
     (read,) = reader.read(map(decode, values))
     assert is_equal(read, turns[0])
     assert reader.unreadable == ["t2", "t3"]
 
 
 def test_turns_of_other_runs_are_left_out() -> None:
-    reader = TurnReader(2)
+    reader = StoredTurnReader(2)
     assert [*reader.read([pack_turn(session(1, 3, 4)[0], None, 1)])] == []
     assert reader.unreadable == []
 
@@ -128,7 +128,7 @@ def test_turn_is_read_however_many_turns_lie_between_it_and_its_base() -> None:
     stored = [pack_turn(main[0], None, 1), pack_turn(helper[0], None, 1)]
     stored += [pack_turn(later, base, 1) for base, later in pairwise(helper)]
     stored.append(pack_turn(main[1], main[0], 1))
-    *_, last = TurnReader(1).read(stored)
+    *_, last = StoredTurnReader(1).read(stored)
     assert is_equal(last, main[1])
 
 
@@ -155,5 +155,5 @@ def test_turn_of_a_long_session_takes_a_few_kilobytes() -> None:
     values = [encoded(turns[0], None, 1)]
     values += [encoded(later, base, 1) for base, later in pairwise(turns)]
     assert max(map(len, values[1:])) < 4096
-    for read, made in zip(TurnReader(1).read(map(decode, values)), turns, strict=True):
+    for read, made in zip(StoredTurnReader(1).read(map(decode, values)), turns, strict=True):
         assert is_equal(read, made)

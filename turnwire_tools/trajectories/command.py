@@ -17,7 +17,7 @@ from services.cli.instances import load_bus
 from services.cli.registry import BUS_SETTINGS, Command
 from services.cli.signals import run
 from services.rollouts.samples import Sampler
-from services.rollouts.turn import SampleBlock, SampledTurn, answers_of, question_of
+from services.rollouts.turn import SampleBlock, SampledTurn, answer_digests, question_of
 from services.runtime.bus import Delivery
 from services.runtime.config.base import Seconds
 from services.runtime.config.loader import Sources
@@ -155,7 +155,7 @@ def sampled_turn(turn: FollowedTurn, ended: float) -> SampledTurn:
         turn.logprobs,
         written=turn.written,
         opening=opening,
-        answers=answers_of(turn.conversation),
+        answers=answer_digests(turn.conversation),
         question=question_of(turn.conversation),
         images=turn.images,
         weights=turn.weights,

@@ -16,7 +16,7 @@ from schemas.events import (
     corrected,
 )
 from schemas.token_ids import unpack_array
-from services.rollouts.turn import SampleBlock, SampledTurn, answers_of, question_of
+from services.rollouts.turn import SampleBlock, SampledTurn, answer_digests, question_of
 
 
 class TurnRecorder:
@@ -94,7 +94,7 @@ class TurnRecorder:
             images=self._prepared.images,
             weights=corrected(self._weights, finish.weights),
             experts=finish.experts,
-            answers=answers_of(self._conversation),
+            answers=answer_digests(self._conversation),
             question=question_of(self._conversation),
         )
 

@@ -105,15 +105,15 @@ class _SentHistory:
         return evidence
 
     def calls_elsewhere(self, number: int, turn: Turn) -> set[bytes]:
-        """The marks of a turn that are in other messages, if the client sent fewer calls than the
-        turn has."""
+        """The digests of a turn's ids that are in other messages, if the client sent fewer calls
+        than the turn has."""
         calls = turn.output.calls if turn.output is not None else []
         if len(calls) < 2:
             return set()
         sent = [part for part in parts_of(self.messages(number)) if isinstance(part, Call)]
         if len(sent) >= len(calls):
             return set()
-        missing = set(turn.entry.marks) - self.evidence(number).ids
+        missing = set(turn.entry.id_digests) - self.evidence(number).ids
         elsewhere: set[bytes] = set()
         for other in range(len(self)):
             if other != number:
@@ -218,7 +218,7 @@ class _Chooser:
             return Match(Outcome.FOUND, turns, messages)
         # The client did not leave out equal calls: it sent the beginning of the turn.
         ids = self._history.evidence(number).ids
-        beginning = self._store.find_marked(self._history.key(number), ids, elsewhere)
+        beginning = self._store.find_identified(self._history.key(number), ids, elsewhere)
         return self._restored(number, [beginning]) if beginning is not None else _CLIENT
 
     def _decide(self, number: int) -> Match:
@@ -229,11 +229,11 @@ class _Chooser:
             return _UNKNOWN
 
         evidence = self._history.evidence(number)
-        identified = self._store.find_marked(key, (*evidence.ids, *evidence.seals))
-        entry_marks = identified.entry.marks if identified is not None else []
-        marks = evidence.marks(entry_marks, self._history.unseal)
-        if marks:
-            return _match_by_marks(identified, marks)
+        identified = self._store.find_identified(key, (*evidence.ids, *evidence.seals))
+        entry_digests = identified.entry.id_digests if identified is not None else []
+        digests = evidence.required_digests(entry_digests, self._history.unseal)
+        if digests:
+            return _match_by_ids(identified, digests)
 
         siblings = self._store.find(key, MAX_COMPARED + 1)
         if not siblings:
@@ -300,11 +300,11 @@ class _Chooser:
             self.missing[self._history.key(number)] = None
 
 
-def _match_by_marks(identified: Turn | None, marks: set[bytes]) -> Match:
-    """The match by the marks of ids and seals. `identified`: the turn that has one of them."""
+def _match_by_ids(identified: Turn | None, digests: set[bytes]) -> Match:
+    """The match by the digests of ids and seals. `identified`: the turn that has one of them."""
     if identified is None:
         return _UNKNOWN
-    if marks <= set(identified.entry.marks):
+    if digests <= set(identified.entry.id_digests):
         return Match(Outcome.FOUND, [identified])
     return _CLIENT
 

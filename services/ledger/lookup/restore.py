@@ -19,7 +19,7 @@ from schemas.conversation import (
     rendered_name,
 )
 from services.ledger.turns.chain import parts_of
-from services.ledger.turns.evidence import call_mark
+from services.ledger.turns.evidence import call_digest
 from services.ledger.turns.keys import key_arguments, squeeze
 from services.ledger.turns.tidied_calls import changes_directory
 from services.ledger.turns.turn import RestoredTurn, Turn, TurnOutput
@@ -61,7 +61,7 @@ class Restorer:
             return sent  # the client started this turn: its text is not all the model's
         restored = turn.restored
         if restored is None or not self._is_in_form(restored, sent):
-            parts = self._parts(output, parts_of(sent), turn.entry.marks)
+            parts = self._parts(output, parts_of(sent), turn.entry.id_digests)
             if parts is None:
                 return None
             message = Message("assistant", parts, sent[0].name)
@@ -78,14 +78,14 @@ class Restorer:
         )
 
     def _parts(
-        self, output: TurnOutput, sent: Sequence[Part], marks: Sequence[bytes]
+        self, output: TurnOutput, sent: Sequence[Part], id_digests: Sequence[bytes]
     ) -> list[Part] | None:
         """The original turn's parts, if the client sent back that turn; None where the client
         changed it.
 
         Ids and kinds of calls are the client's, since its results refer to them; templates show the
         model's own ids. The key guarantees that the arguments of calls are equal, and texts nearly
-        so. `marks`: the turn's (`LedgerEntry.marks`).
+        so. `id_digests`: the turn's (`LedgerEntry.id_digests`).
         """
         if not _are_same_texts(sent, output.parts):
             return None
@@ -93,7 +93,7 @@ class Restorer:
         if thoughts and not _is_reasoning_of(thoughts, output):
             return None
         sent_calls = [part for part in sent if isinstance(part, Call)]
-        calls = _restored_calls(output.calls, sent_calls, marks)
+        calls = _restored_calls(output.calls, sent_calls, id_digests)
         if calls is None:
             return None
 
@@ -108,14 +108,14 @@ class Restorer:
 
 
 def _restored_calls(
-    originals: Sequence[Call], sent: Sequence[Call], marks: Sequence[bytes]
+    originals: Sequence[Call], sent: Sequence[Call], id_digests: Sequence[bytes]
 ) -> list[Call] | None:
     """The original calls, each with the id with which the client sent it; None where the client
-    changed one. `marks`: the turn's."""
-    pairs = sent if len(sent) == len(originals) else _with_equal_calls(originals, sent, marks)
+    changed one. `id_digests`: the turn's."""
+    pairs = sent if len(sent) == len(originals) else _with_equal_calls(originals, sent, id_digests)
     restored: list[Call] = []
     for original, call in zip(originals, pairs, strict=False):
-        restored_call = _restored_call(original, call, marks)
+        restored_call = _restored_call(original, call, id_digests)
         if restored_call is None:
             return None
         restored.append(restored_call)
@@ -123,41 +123,41 @@ def _restored_calls(
 
 
 def _with_equal_calls(
-    originals: Sequence[Call], sent: Sequence[Call], marks: Sequence[bytes]
+    originals: Sequence[Call], sent: Sequence[Call], id_digests: Sequence[bytes]
 ) -> list[Call]:
     """The calls of a client that runs and sends back only one of equal calls (Hermes), with the
     others, under ids that no result has. Empty where the calls' own ids do not show that it did."""
-    call_marks = marks[1 : 1 + len(originals)]  # the first is the turn's
-    sent_by_mark = {call_mark(call.call_id): call for call in sent}
-    if len(sent_by_mark) < len(sent) or not sent_by_mark.keys() <= set(call_marks):
+    call_digests = id_digests[1 : 1 + len(originals)]  # the first is the turn's
+    sent_by_digest = {call_digest(call.call_id): call for call in sent}
+    if len(sent_by_digest) < len(sent) or not sent_by_digest.keys() <= set(call_digests):
         return []
 
     values = [
         (call.name.casefold(), key_arguments(call.name, call.arguments)) for call in originals
     ]
     sent_by_value = {
-        value: sent_by_mark[mark]
-        for value, mark in zip(values, call_marks, strict=False)
-        if mark in sent_by_mark
+        value: sent_by_digest[digest]
+        for value, digest in zip(values, call_digests, strict=False)
+        if digest in sent_by_digest
     }
     calls: list[Call] = []
-    for number, (value, mark) in enumerate(zip(values, call_marks, strict=False)):
-        if mark in sent_by_mark:
-            calls.append(sent_by_mark[mark])
+    for number, (value, digest) in enumerate(zip(values, call_digests, strict=False)):
+        if digest in sent_by_digest:
+            calls.append(sent_by_digest[digest])
         elif value in sent_by_value:
             equal = sent_by_value[value]
             calls.append(replace(equal, call_id=f"{equal.call_id}_{number}"))
     return calls
 
 
-def _restored_call(original: Call, sent: Call, marks: Collection[bytes]) -> Call | None:
+def _restored_call(original: Call, sent: Call, id_digests: Collection[bytes]) -> Call | None:
     """A call that the client sent, with the original's name and arguments; None where the client
     changed it."""
     if changes_directory(original.arguments, sent.arguments):
         return None
     name = rendered_name(sent.name, sent.namespace)
     if name != original.name:
-        has_same_id = call_mark(sent.call_id) in marks
+        has_same_id = call_digest(sent.call_id) in id_digests
         if name.casefold() != original.name.casefold() and not has_same_id:
             return None
         sent = replace(sent, name=original.name, namespace=None)

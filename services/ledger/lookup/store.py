@@ -15,7 +15,7 @@ from services.tokenization.segments import TokenIds
 _ENTRY_OVERHEAD = 1024
 _PER_ID_BYTE = 4
 """The memory of an id's four bytes, its parsed text included."""
-_PER_MARK = 160
+_PER_DIGEST = 160
 
 
 class EntryStore:
@@ -77,18 +77,18 @@ class EntryStore:
             siblings = self._siblings.get(key)
             return siblings is None or len(siblings.contents) < 2
 
-    def find_marked(
-        self, key: bytes, marks: Iterable[bytes], without: Collection[bytes] = frozenset()
+    def find_identified(
+        self, key: bytes, digests: Iterable[bytes], without: Collection[bytes] = frozenset()
     ) -> Turn | None:
-        """Finds an entry of this key that has one of these marks and none of `without`. If a turn
-        and its beginnings fit, returns the longest."""
+        """Finds an entry of this key that has one of these digests of ids and none of `without`. If
+        a turn and its beginnings fit, returns the longest."""
         with self._lock:
             siblings = self._siblings.get(key)
             if siblings is None:
                 return None
-            for mark in marks:
-                turns = siblings.marks.get(mark, ())
-                turns = [turn for turn in turns if not set(without) & set(turn.entry.marks)]
+            for digest in digests:
+                turns = siblings.by_id.get(digest, ())
+                turns = [turn for turn in turns if not set(without) & set(turn.entry.id_digests)]
                 if turns:
                     return max(turns, key=_size)
             return None
@@ -125,8 +125,8 @@ class EntryStore:
         entry = turn.entry
         siblings = self._siblings.setdefault(entry.key, _Siblings(not self.shared))
         siblings.entries[entry.mac] = turn
-        for mark in entry.marks:
-            siblings.marks.setdefault(mark, []).append(turn)
+        for digest in entry.id_digests:
+            siblings.by_id.setdefault(digest, []).append(turn)
         if not entry.beginning:
             siblings.contents[turn.content] += 1
         self._entries[entry.mac] = turn
@@ -138,10 +138,10 @@ class EntryStore:
         self._bytes -= _weight(entry)
         siblings = self._siblings[entry.key]
         del siblings.entries[entry.mac]
-        for mark in entry.marks:
-            siblings.marks[mark].remove(turn)
-            if not siblings.marks[mark]:
-                del siblings.marks[mark]
+        for digest in entry.id_digests:
+            siblings.by_id[digest].remove(turn)
+            if not siblings.by_id[digest]:
+                del siblings.by_id[digest]
         if not entry.beginning:
             siblings.contents[turn.content] -= 1
             if not siblings.contents[turn.content]:
@@ -152,14 +152,14 @@ class EntryStore:
 
 
 class _Siblings:
-    __slots__ = ("complete", "contents", "entries", "marks")
+    __slots__ = ("by_id", "complete", "contents", "entries")
 
     def __init__(self, complete: bool) -> None:
         self.complete = complete
         self.entries: dict[bytes, Turn] = {}
         """Entries by `mac`, oldest first."""
-        self.marks: dict[bytes, list[Turn]] = {}
-        """Entries by mark: a turn and its beginnings with equal calls."""
+        self.by_id: dict[bytes, list[Turn]] = {}
+        """Entries by each of their `id_digests`: a turn and its beginnings with equal calls."""
         self.contents = Counter[bytes]()
         """How many entries have this content (`Turn.content`), beginnings aside."""
 
@@ -195,6 +195,6 @@ def _size(turn: Turn) -> tuple[bool, int]:
 
 def _weight(entry: LedgerEntry) -> int:
     ids = _PER_ID_BYTE * len(entry.ids)
-    digests = _PER_MARK * (len(entry.marks) + len(entry.reasoning_digests))
+    digests = _PER_DIGEST * (len(entry.id_digests) + len(entry.reasoning_digests))
     text = 4 * len(entry.context.started) + len(entry.tail)
     return _ENTRY_OVERHEAD + ids + digests + text

@@ -1,8 +1,7 @@
 """Distinguishes turns with the same visible history by what their clients received.
 
 A client sends back the ids of a turn's calls and items and the seals of its reasoning, which no
-other turn has, and the text of its reasoning. An entry has digests of all of them; those of ids and
-seals are its marks.
+other turn has, and the text of its reasoning. An entry has digests of all of them.
 """
 
 import hashlib
@@ -17,7 +16,7 @@ from schemas.conversation import Call, Message, Reasoning, Unseal
 from schemas.ledger import LedgerEntry
 from services.ledger.turns.keys import squeeze
 
-_MARK_BYTES = 8
+_DIGEST_BYTES = 8
 _ALPHABET: Final = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _NUMBER_LENGTH: Final = 10
 _TAG_LENGTH: Final = 14
@@ -41,20 +40,20 @@ class Evidence(Struct, frozen=True):
     """Digests of what a client sent back of one turn."""
 
     ids: frozenset[bytes]
-    """Marks of the ids that this server made."""
+    """Digests of the ids that this server made."""
     seals: dict[bytes, str]
-    """Blobs of sealed reasoning by their marks; possibly foreign."""
+    """Blobs of sealed reasoning by their digests; possibly foreign."""
     reasoning_digests: list[bytes]
     """Digests of the reasoning text: all of it, then each block."""
 
-    def marks(self, entry_marks: Sequence[bytes], unseal: Unseal) -> set[bytes]:
-        """The marks that the turn's entry must have: those of ids, and those of seals that an entry
-        has (`entry_marks`) or that this server made for another turn."""
-        marks = set(self.ids)
-        for mark, seal in self.seals.items():
-            if mark in entry_marks or unseal(seal) is not None:
-                marks.add(mark)
-        return marks
+    def required_digests(self, entry: Sequence[bytes], unseal: Unseal) -> set[bytes]:
+        """The digests that the turn's entry must have: those of ids, and those of seals that an
+        entry has (`entry`: its `id_digests`) or that this server made for another turn."""
+        digests = set(self.ids)
+        for digest, seal in self.seals.items():
+            if digest in entry or unseal(seal) is not None:
+                digests.add(digest)
+        return digests
 
     def fits_reasoning(self, entry: LedgerEntry) -> bool:
         """Whether the client sent the entry's reasoning: all of it, however joined, or some of its
@@ -67,9 +66,9 @@ class Evidence(Struct, frozen=True):
     def proof(self, entry: LedgerEntry, unseal: Unseal) -> Proof:
         """What the evidence shows of an entry. Equal reasoning proves nothing: other turns may have
         it, too."""
-        marks = self.marks(entry.marks, unseal)
-        if marks:
-            return Proof.SAME if marks <= set(entry.marks) else Proof.OTHER
+        digests = self.required_digests(entry.id_digests, unseal)
+        if digests:
+            return Proof.SAME if digests <= set(entry.id_digests) else Proof.OTHER
         if self.reasoning_digests and not self.fits_reasoning(entry):
             return Proof.OTHER
         return Proof.NONE
@@ -103,20 +102,20 @@ def item_tags(ids: Iterable[str]) -> set[str]:
     return {_digits(_turn_number(turn), _TAG_LENGTH) for turn in _turns_of(ids)}
 
 
-def turn_marks(turn: str, call_ids: Iterable[str], seals: Iterable[str]) -> list[bytes]:
-    """The marks of a turn: digests of its own id, from which the ids of Responses items are made,
-    its calls and seals."""
-    marks = [_mark("turn", turn)]
-    marks += [_mark("call", _SEPARATORS.sub("", call_id)) for call_id in call_ids]
-    marks += [_mark("seal", seal) for seal in seals]
-    return marks
+def id_digests(turn: str, call_ids: Iterable[str], seals: Iterable[str]) -> list[bytes]:
+    """Digests of what only a turn's client received: the turn's own id, from which the ids of
+    Responses items are made, its calls and seals, in this order."""
+    digests = [_digest("turn", turn)]
+    digests += [_digest("call", _SEPARATORS.sub("", call_id)) for call_id in call_ids]
+    digests += [_digest("seal", seal) for seal in seals]
+    return digests
 
 
-def call_mark(call_id: str) -> bytes:
-    """The mark of a call as its client sent it back; empty for an id that this server did not
-    make."""
+def call_digest(call_id: str) -> bytes:
+    """The digest of a call's id as its client sent it back; empty for an id that this server did
+    not make."""
     match = _find_call_id(call_id)
-    return _mark("call", f"toolu{match[1]}{match[2]}") if match is not None else b""
+    return _digest("call", f"toolu{match[1]}{match[2]}") if match is not None else b""
 
 
 def reasoning_digests(thoughts: Sequence[str]) -> list[bytes]:
@@ -125,7 +124,7 @@ def reasoning_digests(thoughts: Sequence[str]) -> list[bytes]:
     bare = [text for text in map(squeeze, thoughts) if text]
     if not bare:
         return []
-    return [_mark("thought", text) for text in ("".join(bare), *bare)]
+    return [_digest("thought", text) for text in ("".join(bare), *bare)]
 
 
 def evidence_of(messages: Iterable[Message]) -> Evidence:
@@ -139,15 +138,15 @@ def evidence_of(messages: Iterable[Message]) -> Evidence:
         for part in message.parts:
             if isinstance(part, Call):
                 items.append(part.item_id or "")
-                mark = call_mark(part.call_id)
-                if mark:
-                    ids.add(mark)
+                digest = call_digest(part.call_id)
+                if digest:
+                    ids.add(digest)
             elif isinstance(part, Reasoning):
                 items.append(part.id or "")
                 thoughts.append(part.text or "")
                 if part.seal:
-                    seals[_mark("seal", part.seal)] = part.seal
-    ids.update(_mark("turn", turn) for turn in _turns_of(items))
+                    seals[_digest("seal", part.seal)] = part.seal
+    ids.update(_digest("turn", turn) for turn in _turns_of(items))
     return Evidence(frozenset(ids), seals, reasoning_digests(thoughts))
 
 
@@ -176,6 +175,6 @@ def _digits(number: int, count: int) -> str:
     return "".join(digits)
 
 
-def _mark(kind: str, text: str) -> bytes:
+def _digest(kind: str, text: str) -> bytes:
     data = f"{kind}\0{text}".encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(data, digest_size=_MARK_BYTES).digest()
+    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()

@@ -21,7 +21,7 @@ from services.rollouts.sample_lines import (
     sample_of_rollout,
 )
 from services.rollouts.samples import Sampler
-from services.rollouts.stored_turns import StoredTurn, TurnReader
+from services.rollouts.stored_turns import StoredTurn, StoredTurnReader
 
 CONTENT_TYPE = "application/jsonl"
 FORMATS = ("", "trl")
@@ -40,7 +40,7 @@ class SampleSender:
         self._view = view
         self._run = view.state.run
         self._image_url = f"{url}/images/"
-        self._turns = TurnReader(self._run)
+        self._turns = StoredTurnReader(self._run)
         self._sampler = Sampler(one_run=True)
         self._sent: set[str] = set()
         """The turns that are in samples."""
