@@ -64,15 +64,23 @@ class Query:
 
     def find(self, turn: InspectedTurn) -> Hit | None:
         """The place of the query's first word in a turn; None: the turn lacks a word or a field."""
-        if not all(_has_field(turn, name, value) for name, value in self._fields):
-            return None
         hit = Hit(turn.id)
+        for name, value in self._fields:
+            of_field = self._find_field(turn, name, value)
+            if of_field is None:
+                return None
+            hit = of_field if of_field.match else hit
         for word, pattern in zip(reversed(self._words), reversed(self._patterns), strict=True):
             found = _find(turn, word, pattern, self._texts)
             if found is None:
                 return None
             hit = found
         return hit
+
+    def _find_field(self, turn: InspectedTurn, name: str, value: str) -> Hit | None:
+        if name == "tool":
+            return _find_tool(turn, value, self._texts)
+        return Hit(turn.id) if value in str(getattr(turn, name)).casefold() else None
 
 
 def hits(fold: Fold, query: Query) -> Iterator[Hit | None]:
@@ -81,17 +89,17 @@ def hits(fold: Fold, query: Query) -> Iterator[Hit | None]:
         yield query.find(turn)
 
 
-def _has_field(turn: InspectedTurn, name: str, value: str) -> bool:
-    if name == "tool":
-        return any(value in tool.casefold() for tool in _tools(turn))
-    return value in str(getattr(turn, name)).casefold()
-
-
-def _tools(turn: InspectedTurn) -> Iterator[str]:
-    for block in turn.blocks:
-        yield block.name
-    for item in turn.addition.items:
-        yield item.name
+def _find_tool(turn: InspectedTurn, value: str, texts: bool) -> Hit | None:
+    """The first call or result of a tool with this in its name, and how its text begins."""
+    calls = (("call", block.name, block.text) for block in turn.blocks)
+    results = ((item.kind, item.name, item.text) for item in turn.addition.items)
+    for where, name, text in chain(calls, results):
+        at = name.casefold().find(value)
+        if at >= 0:
+            end = at + len(value)
+            after = f"{name[end:]} {text[:AFTER]}" if texts else name[end:]
+            return Hit(turn.id, where, name[:at], name[at:end], after)
+    return None
 
 
 def _find(turn: InspectedTurn, word: str, pattern: re.Pattern[str], texts: bool) -> Hit | None:

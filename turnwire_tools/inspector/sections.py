@@ -65,6 +65,9 @@ class Section(Struct, frozen=True, kw_only=True):
     unknown."""
     parts: list[Part]
     """What the request adds."""
+    rest: int | None
+    """New tokens of the prompt in none of these parts, about: what the template writes; None:
+    unknown, since the prompt does not begin with the one before it."""
     answer: list[Part]
     rewritten: int
     """Earlier messages that the client changed or left out."""
@@ -88,11 +91,13 @@ class Sections:
 
     def section(self, turn: InspectedTurn) -> Section:
         """A turn as a part of its session's conversation."""
-        system, tools, items = _groups(turn, self._fold.turns.get(turn.previous))
+        previous = self._fold.turns.get(turn.previous)
+        system, tools, items = _groups(turn, previous)
         placed = [system, listed(tools), items]
         places = self._places_of(turn, placed) if turn.prompt else _no_places(placed)
         return Section(
             turn=row_of(turn),
+            rest=_rest(turn, previous, places),
             system=_parts(system, places[0], HEAD_SHOWN),
             tools=_parts(tools, _with_deferred(tools, places[1]), HEAD_SHOWN),
             tools_tokens=turn.tools,
@@ -167,6 +172,19 @@ def _estimates(turn: InspectedTurn, previous: InspectedTurn | None, groups: Grou
         estimated(tools, weight, min(turn.prompt, weight + weight_of_tools)),
         estimated(items, start, turn.prompt),
     ]
+
+
+def _rest(turn: InspectedTurn, previous: InspectedTurn | None, places: Places) -> int | None:
+    """The tokens that are new in a prompt, without those of its parts."""
+    start = 0
+    if previous is not None:
+        if turn.difference is None or not turn.difference.extends:
+            return None
+        start = previous.prompt + len(previous.ids)
+    system, tools, items = (sum(place.tokens for place in group) for group in places)
+    if tools:
+        tools = turn.tools or tools  # as the page shows them
+    return max(0, turn.prompt - start - system - tools - items)
 
 
 def _length(items: Sequence[Item]) -> int:

@@ -65,6 +65,14 @@ class FoundTurn(Struct, frozen=True):
     hit: Hit
 
 
+class SearchView(Struct, frozen=True):
+    """The newest turns that a search found."""
+
+    found: list[FoundTurn]
+    more: bool
+    """There are others."""
+
+
 class OverviewView(Struct, frozen=True):
     """The overview with the rows of the turns that it names."""
 
@@ -186,12 +194,12 @@ class InspectorServer:
         for hit in hits(self._fold, query) if query else ():
             if hit is not None and hit.turn in self._fold.turns:
                 found.append(FoundTurn(row_of(self._fold.turns[hit.turn]), hit))
-            if len(found) == MAX_HITS:
+            if len(found) > MAX_HITS:
                 break
             if time.monotonic() > pause_at:
                 await asyncio.sleep(0)
                 pause_at = time.monotonic() + SEARCH_S
-        return _json(found)
+        return _json(SearchView(found[:MAX_HITS], more=len(found) > MAX_HITS))
 
     async def _conversation(self, request: web.Request) -> web.Response:
         """The sections of some turns of a session; those that are not kept are left out."""

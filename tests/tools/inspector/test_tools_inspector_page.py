@@ -277,6 +277,35 @@ def test_all_content_is_text(page: Page) -> None:
     assert browser.script("document.querySelectorAll(arguments[0]).length", inside) == 0
 
 
+def test_key_e_opens_the_details_of_the_turn_in_view_or_the_newest(page: Page) -> None:
+    browser = page.open()
+    browser.press("e")
+    newest = max(page.fold.turns.values(), key=lambda turn: turn.time)
+    assert "Events" in browser.shows(f"#turn-{newest.id} .turn-details", "Events")
+    assert browser.place == f"#/turn/{newest.id}/details"
+
+    agent = page.turn(QUESTION)
+    browser = page.open(f"#/session/{agent}")
+    first = page.fold.sessions[page.fold.turns[agent].session][0]
+    browser.until(lambda: len(browser.texts(".turn .bar")) == 6)
+    browser.press("e")
+    assert "Events" in browser.shows(f"#turn-{first} .turn-details", "Events")
+    top = "document.querySelector('.turn-details').getBoundingClientRect().top"
+    browser.until(lambda: 48 < browser.script(top) < 880)  # in view
+    browser.press("e")
+    browser.until(lambda: not browser.texts(".turn-details"))
+
+
+def test_a_search_counts_what_it_found(page: Page) -> None:
+    browser = page.open("#/?q=tool:Bash")
+    browser.shows("#counts", "turns found")
+    rows = browser.script("document.querySelectorAll('.row.found .note mark').length")
+    assert rows > 1
+    assert browser.texts(".row.found .note mark")[0] == "Bash"
+    browser.press("\ue00c")  # Escape
+    browser.shows("#counts", " sessions, ")
+
+
 @pytest.mark.parametrize("dark", [False, True])
 def test_a_narrow_screen_shows_the_list_or_what_is_open(page: Page, dark: bool) -> None:
     page.browser.size(420, 860, dark=dark)

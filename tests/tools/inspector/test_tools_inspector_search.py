@@ -38,7 +38,8 @@ def found(fold: Fold, text: str, **more: bool) -> list[Hit]:
         ("req_turn0002", ["turn0002"], ""),
         ("alice", ["turn0002", "turn0001"], ""),
         ("key:ALICE map", ["turn0002", "turn0001"], "result of Bash"),
-        ("tool:bash", ["turn0002", "turn0001"], ""),
+        ("tool:bash", ["turn0002", "turn0001"], "result"),
+        ("tool:bash key:alice", ["turn0002", "turn0001"], "result"),
         ("tool:bash tool:read", [], ""),
         ("client:claude state:finished other", ["turn0003"], "question"),
         ("agent", ["turn0003", "turn0001"], "instructions"),
@@ -56,6 +57,14 @@ def test_words_and_fields_are_found(played: Fold, query: str, turns: list[str], 
 def test_a_hit_has_the_text_around_it(played: Fold) -> None:
     (hit,) = found(played, "IS")[-1:]
     assert (hit.before, hit.match, hit.after) == ("Where ", "is", " the map?")
+
+
+def test_a_tool_is_found_with_what_it_was_called_with(played: Fold) -> None:
+    hit = found(played, "tool:as")[-1]
+    assert (hit.where, hit.before, hit.match) == ("call", "B", "as")
+    assert hit.after.startswith('h {"command"')
+    (hidden,) = found(played, "tool:bash", texts=False)[-1:]
+    assert (hidden.match, hidden.after) == ("Bash", "")
 
 
 def test_without_texts_only_names_and_ids_are_found(played: Fold) -> None:

@@ -1,9 +1,12 @@
 """The conversation of a session, as the page shows it."""
 
 import json
+from pathlib import Path
 
 from schemas.conversation import Call, Client, Conversation, Reasoning, Text, ToolSpec
 from schemas.events import PromptImage
+from services.tokenization.detokenizer import Vocabulary
+from services.tokenization.tokenizer_files import load_backend
 from tests.kit.conversations import user
 from tests.tools.inspector.by_hand import TOOLS, Bus, answer, asked, result
 from turnwire_tools.inspector.fold import Fold
@@ -40,6 +43,28 @@ def test_a_section_has_what_a_turn_adds_and_what_it_answers(bus: Bus) -> None:
     assert (two.system, two.tools) == ([], [])  # as before
     (given,) = two.parts
     assert (given.kind, given.text, given.start, given.tokens) == ("result", "Done.", 204, 50)
+
+
+def test_the_parts_and_the_template_are_all_of_a_prompt(bus: Bus, demo_dir: Path) -> None:
+    backend = load_backend(str(demo_dir), trust_remote_code=False)
+    around = "<system> These are the tools of the agent, which you call as follows:"
+    prompt = backend.encode(f"{around} Bash Read You are an agent. {around} Where is it? {around}")
+    first = bus.turn(asked(user("Where is it?")), prompt.ids, [1, 2], Text("x"), tool_tokens=9)
+    history = (user("Where is it?"), answer(Text("x")), user("Thank you."))
+    ids = [*prompt.ids, 1, 2, *backend.encode(f"{around} Thank you. {around}").ids]
+    turns = [first, bus.turn(asked(*history), ids, [3], Text("y"))]
+
+    made = Sections(bus.fold, Vocabularies(of_others=Vocabulary(backend)))
+    one, two = map(made.section, turns)
+    assert all(part.exact for part in (*one.system, *one.parts, *two.parts))
+    assert one.rest
+    assert two.rest
+    of_parts = sum(part.tokens or 0 for part in (*one.system, *one.parts)) + one.tools_tokens
+    assert of_parts + one.rest == len(prompt.ids)
+    assert sum(part.tokens or 0 for part in two.parts) + two.rest == len(ids) - len(prompt.ids) - 2
+
+    changed = bus.turn(asked(user("Other"), *history[1:]), ids[5:], [3], Text("y"))
+    assert made.section(changed).rest is None
 
 
 def test_the_tokens_of_reasoning_are_those_that_the_turn_counts(bus: Bus) -> None:

@@ -17,7 +17,7 @@ from turnwire_tools.clients.shared import SseParser
 from turnwire_tools.inspector.bus_follower import TurnSource
 from turnwire_tools.inspector.fold import Fold
 from turnwire_tools.inspector.images import Images
-from turnwire_tools.inspector.server import PAGE, ROWS_PER_TICK, InspectorServer
+from turnwire_tools.inspector.server import MAX_HITS, PAGE, ROWS_PER_TICK, InspectorServer
 
 KEY = "a-key-of-sixteen-characters"
 
@@ -57,12 +57,22 @@ async def test_turns_sessions_tokens_and_searches_are_served(bus: Bus) -> None:
         session = await (await client.get("/api/sessions/turn0001")).json()
         assert session["turns"][0]["output"] == 3
         found = await (await client.get("/api/search?q=req_turn0001")).json()
-        assert [one["row"]["id"] for one in found] == ["turn0001"]
+        assert [one["row"]["id"] for one in found["found"]] == ["turn0001"]
+        assert not found["more"]
         (section,) = await (await client.get("/api/conversation?turns=turn0001,none")).json()
         assert [part["text"] for part in section["parts"]] == ["Q"]
         overview = await (await client.get("/api/overview?minutes=0")).json()
         assert overview["overview"]["observed"] == bus.fold.turns["turn0001"].time
         assert list(overview["rows"]) == overview["overview"]["slowest"] == ["turn0001"]
+
+
+async def test_a_search_has_the_newest_hits_and_whether_there_are_others(bus: Bus) -> None:
+    for number in range(MAX_HITS + 1):
+        name = bus.begin(asked(user(f"needle {number}")), range(9))
+    async with serving(bus.fold) as client:
+        found = await (await client.get("/api/search?q=needle")).json()
+    assert (len(found["found"]), found["more"]) == (MAX_HITS, True)
+    assert found["found"][0]["row"]["id"] == name
 
 
 async def test_all_of_a_long_text_is_served_on_demand(bus: Bus) -> None:
@@ -119,7 +129,10 @@ async def test_without_texts_no_answer_has_words() -> None:
             response = await client.get(f"/api/{path}")
             assert response.status == 200, path
             assert "wordy" not in await response.text(), path
-        assert await (await client.get("/api/search?q=wordy")).json() == []
+        assert await (await client.get("/api/search?q=wordy")).json() == {
+            "found": [],
+            "more": False,
+        }
         for path in ("tokens", "text?of=parts&at=0"):
             assert (await client.get(f"/api/turns/turn0001/{path}")).status in (403, 404)
         stream = await client.get("/api/stream", timeout=aiohttp.ClientTimeout(LIMIT_S))

@@ -16,9 +16,9 @@ const list = new List(find("list"), find("rows"), (row, whole) => go(whole ? add
 const narrow = matchMedia("(max-width: 800px)"); // as in style.css: either the list or what is open
 let headKnown;
 const whenHeadKnown = new Promise((resolve) => { headKnown = resolve; });
-const head = { texts: true, live: true, images: false };
+const head = { texts: true, live: true, images: false, sessions: 0, turns: 0 };
 const view = { page: "", id: "", session: "", conversation: null, number: 0, fetched: 0, timer: 0 };
-const query = { text: "", minutes: SPANS[1][0], timer: 0, searched: 0, number: 0 };
+const query = { text: "", count: "", minutes: SPANS[1][0], timer: 0, searched: 0, number: 0 };
 
 // -- the address: #/  #/list  #/session/ID  #/turn/ID  #/turn/ID/details, each with ?q= &list=turns &minutes=
 
@@ -159,7 +159,7 @@ function connect() {
     const words = told.texts ? "" : " · texts are hidden";
     const state = told.lost_at ? `bus lost since ${clock(told.lost_at)}` : told.live ? "live" : "recording";
     showStatus(state, `${told.source}${words}`, told.lost_at ? "lost" : told.live ? "live" : "");
-    find("counts").textContent = `${plural(told.sessions, "session")}, ${plural(told.turns, "turn")}`;
+    showCounts();
     document.body.dataset.turns = told.turns;
   });
   stream.addEventListener("rows", (event) => {
@@ -206,11 +206,20 @@ async function search() {
   query.searched = performance.now();
   const number = ++query.number;
   if (!query.text) {
+    query.count = "";
     list.find(null);
+    showCounts();
     return;
   }
-  const found = await get(`/api/search?q=${encodeURIComponent(query.text)}`).catch(() => []);
-  if (number === query.number) list.find(found.map(({ row, hit }) => ({ ...row, hit })));
+  const { found, more } = await get(`/api/search?q=${encodeURIComponent(query.text)}`).catch(() => ({ found: [], more: false }));
+  if (number !== query.number) return;
+  query.count = more ? `the newest ${plural(found.length, "turn")} found` : `${plural(found.length, "turn")} found`;
+  list.find(found.map(({ row, hit }) => ({ ...row, hit })));
+  showCounts();
+}
+
+function showCounts() {
+  find("counts").textContent = query.count || `${plural(head.sessions, "session")}, ${plural(head.turns, "turn")}`;
 }
 
 async function typed(event) {
@@ -260,10 +269,17 @@ function neighbour(step) {
   if (id) go(address("turn", id));
 }
 
+// The details of the turn that is open or in view; else of the newest one.
 function toggleDetails() {
-  const id = view.page === "turn" ? view.id : view.conversation?.current();
-  if (!view.conversation || !id) return;
-  keep(`${address("turn", id)}${view.conversation.toggleDetails(id) ? "/details" : ""}`);
+  if (!view.conversation) {
+    const newest = list.newest();
+    if (newest) go(`${address("turn", newest.id)}/details`);
+    return;
+  }
+  const id = view.page === "turn" ? view.id : view.conversation.inView();
+  const isOpen = view.conversation.toggleDetails(id);
+  Object.assign(view, { page: "turn", id });
+  keep(`${address("turn", id)}${isOpen ? "/details" : ""}`);
 }
 
 function moveInList(step) {

@@ -1,7 +1,7 @@
 // A session as a conversation: a section for each turn. Only those near the view have content, however many there are.
 
 import { address, cacheBar, clock, computed, count, get, h, ms, plural, running, share, short, turnLink } from "/page/draw.js";
-import { drawHead, drawHistory, drawPart, helperLink } from "/page/parts.js";
+import { drawHead, drawHistory, drawPart, drawRest, helperLink } from "/page/parts.js";
 import { turnDetails, why } from "/page/turn.js";
 
 const NEAR = "1200px 0px";
@@ -170,8 +170,11 @@ export class Conversation {
   toggleDetails(id) {
     const key = `${id} details`;
     if (!this.opened.delete(key)) this.opened.add(key);
-    if (this.content.has(id)) this.draw(id);
-    return this.opened.has(key);
+    const isOpen = this.opened.has(key);
+    if (!this.content.has(id)) return isOpen;
+    this.draw(id);
+    if (isOpen) this.sections.get(id).querySelector(".turn-details").scrollIntoView({ block: "nearest" });
+    return isOpen;
   }
 
   // Scrolls to a turn; `open`: with its details. Sections above get their content later, and the place is kept.
@@ -196,6 +199,13 @@ export class Conversation {
     if (this.target === id) this.target = "";
     element.classList.add("target");
     setTimeout(() => element.classList.remove("target"), 1600);
+  }
+
+  // The turn at the top of the view, else the first one that begins in it, else the newest.
+  inView() {
+    const frame = this.frame.getBoundingClientRect();
+    const begins = (id) => this.sections.get(id).getBoundingClientRect().top < frame.bottom;
+    return this.current() ?? [...this.sections.keys()].find(begins) ?? [...this.rows.keys()].at(-1);
   }
 
   // The turn at the top of the view; null at the start of the page.
@@ -227,6 +237,7 @@ function drawSection(section, view, helpers) {
     drawHead("Tools", "tools", section.tools, section, view),
     drawHistory(section),
     section.parts.map((part, at) => drawPart(part, `${turn.id} parts ${at}`, section, view)),
+    drawRest(section),
     answer,
     others.length > 0 && h("div", { class: "helpers" }, others),
     view.opened.has(`${turn.id} details`) && turnDetails(turn.id, view),

@@ -77,6 +77,12 @@ export class List {
     return rows.sort((one, other) => one.number - other.number || one.time - other.time);
   }
 
+  newest() {
+    let newest = null;
+    for (const row of this.known.values()) if (!newest || row.time > newest.time) newest = row;
+    return newest;
+  }
+
   show(mode) {
     this.mode = mode;
     this.stale = true;

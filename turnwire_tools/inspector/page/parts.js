@@ -39,6 +39,15 @@ export function drawHistory(section) {
     h("div", { class: "label" }, h("b", null, heads.length ? "Earlier messages" : "The prompt so far"), h("small", null, "of the turns above"), h("span", { class: "cost" }, `≈ ${count(tokens)} tokens · computed again`)));
 }
 
+// What the template writes around the parts, so that all of them are the prompt.
+export function drawRest(section) {
+  if (!section.rest) return null;
+  const shown = [...section.system, ...section.tools, ...section.parts].filter(inPrompt);
+  const about = section.tools.length || shown.some((part) => !part.exact) ? "≈ " : "";
+  return h("div", { class: "part around" },
+    h("div", { class: "label" }, "Template and other text", h("span", { class: "cost", title: "tokens of the prompt that are in none of the parts above" }, `${about}${count(section.rest)} tokens`)));
+}
+
 const tokens = (part) => (part.tokens === null ? "" : `${part.exact ? "" : "≈ "}${count(part.tokens)} tokens`);
 
 function costOf(part, shade, written) {
