@@ -37,8 +37,8 @@ from services.runtime.config.frontend import FrontendConfig
 from services.runtime.config.service import BusConfig
 from services.runtime.config.stages import ParserConfig, PreprocessorConfig, WorkerConfig
 from services.runtime.config.stores import BucketsConfig
-from services.runtime.heartbeats import Service
 from services.runtime.observability import telemetry
+from services.runtime.presence.heartbeats import Service
 from services.runtime.process import Process
 from services.runtime.streams.frames import FRAME_BYTES
 from services.tokenization.detokenizer import Vocabulary

@@ -34,10 +34,10 @@ from services.cli.instances import bus_defaults, running_instances
 from services.cli.observer import observing
 from services.cli.registry import BUS_SETTINGS, Command
 from services.cli.signals import run
-from services.runtime.bus import Bus, Delivery
 from services.runtime.config.base import Count, Positive
 from services.runtime.config.loader import Sources
 from services.runtime.config.service import BusConfig
+from services.runtime.nats.bus import Bus, Delivery
 from turnwire_tools.tap import messages
 from turnwire_tools.tap.turns import FollowedTurn, TurnFollower
 

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Literal
 
-from services.runtime.bus import Bus
 from services.runtime.config.service import BusConfig, ServiceConfig
+from services.runtime.nats.bus import Bus
 from services.runtime.observability.telemetry import open_log
 
 ANSWER_S = 0.15

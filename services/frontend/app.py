@@ -37,7 +37,8 @@ from services.frontend.rollouts.recording import RecordingGateway
 from services.frontend.rollouts.rollouts import ROLLOUTS, Rollouts
 from services.frontend.rollouts.store import RolloutStore
 from services.frontend.rollouts.turn_writer import TurnWriter
-from services.frontend.stored.store import STORE, MemoryStore, SharedStore, StoreLimits
+from services.frontend.stored.memory import STORE, MemoryStore, StoreLimits
+from services.frontend.stored.shared import SharedStore
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.hidden.memory import HiddenMemory

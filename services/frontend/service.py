@@ -26,14 +26,15 @@ from services.frontend.http.tls import Tls
 from services.frontend.peers import BusPeers, Peers
 from services.frontend.rollouts.rollouts import ROLLOUTS
 from services.frontend.rollouts.store import RolloutStore, rollout_bucket
-from services.frontend.stored.store import SharedStore, StoreLimits, bucket_config
+from services.frontend.stored.memory import StoreLimits
+from services.frontend.stored.shared import SharedStore, bucket_config
 from services.frontend.turns.key_usage import KEY_USAGE
 from services.images.store import ImageStore
-from services.runtime.bus import Delivery
 from services.runtime.config.frontend import FrontendConfig
 from services.runtime.config.loader import ConfigError
-from services.runtime.heartbeats import Service
+from services.runtime.nats.bus import Delivery
 from services.runtime.observability.memory import relax_gc_and_trim_heap
+from services.runtime.presence.heartbeats import Service
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket, BucketConfig
 

@@ -4,9 +4,9 @@ import asyncio
 
 from schemas.errors import MEDIA_MISSING, Unavailable
 from services.images.image import MAX_BYTES
-from services.runtime.bus import Bus
 from services.runtime.config.base import MIB
 from services.runtime.config.stores import ImageStoreConfig
+from services.runtime.nats.bus import Bus
 from services.runtime.observability.telemetry import FilteringBoundLogger
 from services.runtime.storage.kv import Bucket, BucketConfig
 

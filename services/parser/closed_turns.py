@@ -5,8 +5,8 @@ from typing import Final
 
 from schemas import subjects
 from schemas.control import Cancel
+from services.runtime.caches.recent_turns import RecentTurns
 from services.runtime.process import Process
-from services.runtime.recent_turns import RecentTurns
 
 CANCEL_AGAIN_S: Final = 0.5
 """The least time between two cancels to the worker of a closed turn with tokens that still

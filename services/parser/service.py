@@ -26,10 +26,10 @@ from services.parser.ledger_writer import NO_LEDGER_WRITER, BusLedgerWriter, Led
 from services.parser.observer import ParserObserver
 from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
-from services.runtime.bus import Delivery
 from services.runtime.config.stages import ParserConfig
-from services.runtime.heartbeats import LinkStates, Service
+from services.runtime.nats.bus import Delivery
 from services.runtime.observability.memory import relax_gc_and_trim_heap
+from services.runtime.presence.heartbeats import LinkStates, Service
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket, ledger_bucket
 from services.runtime.storage.seal import Sealer

@@ -20,7 +20,7 @@ from services.families.family import VERBATIM
 from services.parser.traced_parse import TracedParse
 from services.parser.turn_parse import TurnParse
 from services.parser.turn_stream import TurnStream
-from services.runtime.memo import Memo
+from services.runtime.caches.memo import Memo
 from services.runtime.storage.seal import Sealer
 from services.tokenization.detokenizer import FamilyVocabulary, Vocabulary
 

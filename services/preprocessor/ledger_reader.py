@@ -22,7 +22,7 @@ from services.ledger.prompt.encode import EncodedPrompt
 from services.ledger.recall import NO_LEDGER, Ledger, LedgerRecall, TurnLedger
 from services.ledger.signer import EntrySigner
 from services.ledger.turns.turn import TurnOutput
-from services.runtime.bus import Delivery
+from services.runtime.nats.bus import Delivery
 from services.runtime.observability.metrics import CountCollector, Reading, register
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket

@@ -16,9 +16,9 @@ from services.families.detection import Detection
 from services.families.response_template import template_name
 from services.preprocessor.thoughts import unlimited_thoughts
 from services.preprocessor.tool_weights import tool_tokens
+from services.runtime.caches.memo import Memo
 from services.runtime.config.base import MIB
 from services.runtime.config.stages import PreprocessorConfig
-from services.runtime.memo import Memo
 from services.templates.chat_template import ChatTemplate
 from services.templates.control_tokens import data_marks
 from services.templates.detection import detect_family, unread_calls

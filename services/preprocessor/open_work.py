@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from schemas.control import Cancel
 from schemas.requests import TurnRequest
+from services.runtime.caches.recent_turns import RecentTurns
 from services.runtime.process import Process
-from services.runtime.recent_turns import RecentTurns
 
 
 class OpenAttempt(NamedTuple):

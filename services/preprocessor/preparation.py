@@ -33,8 +33,8 @@ from services.preprocessor.threads import PromptThreads, expected_s
 from services.preprocessor.turn_builder import prepare_turn
 from services.runtime.config.base import MIB
 from services.runtime.config.stages import PreprocessorConfig
+from services.runtime.presence.registry import cards_of
 from services.runtime.process import Process
-from services.runtime.registry import cards_of
 from services.runtime.storage.seal import Sealer
 
 SomePrompt = TypeVar("SomePrompt", bound=Prompt)

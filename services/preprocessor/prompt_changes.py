@@ -22,7 +22,7 @@ from schemas.conversation import Call, Conversation, Message, Part, Text, render
 from schemas.session import SessionKey, session_key
 from services.preprocessor.prompt import Prompt
 from services.prompt_diff.prompts import ComparedPrompt, Difference, difference
-from services.runtime.branch_cache import BranchCache
+from services.runtime.caches.branch_cache import BranchCache
 from services.runtime.observability.telemetry import FilteringBoundLogger
 from services.tokenization.segments import common_prefix
 

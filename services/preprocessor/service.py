@@ -42,14 +42,14 @@ from services.preprocessor.routing.placement import Placement
 from services.preprocessor.routing.router import Router
 from services.preprocessor.routing.sending import NO_PREFILLS, Prefills, WorkerSender
 from services.preprocessor.tokenize_service import TokenizeService
-from services.runtime.bus import Delivery, Subscription
 from services.runtime.config.base import MIB
 from services.runtime.config.stages import PreprocessorConfig
-from services.runtime.heartbeats import Service
+from services.runtime.nats.bus import Delivery, Subscription
+from services.runtime.nats.requests import after_sending
 from services.runtime.observability.memory import relax_gc_and_trim_heap
 from services.runtime.observability.metrics import CountCollector, Reading, register
+from services.runtime.presence.heartbeats import Service
 from services.runtime.process import Process
-from services.runtime.requests import after_sending
 from services.runtime.storage.kv import Bucket, ledger_bucket
 from services.runtime.storage.seal import Sealer
 

@@ -19,11 +19,10 @@ import msgspec
 
 from schemas.control import Stage
 from schemas.errors import EngineFailed, Invalid, TurnwireError, Unavailable
-from services.runtime.bus import NO_MEMORY, STOP_S, Bus, Handler, Subscription
 from services.runtime.config.loader import ConfigError
 from services.runtime.config.names import START_VARIABLE
 from services.runtime.config.service import ServiceConfig, StageConfig
-from services.runtime.heartbeats import Heartbeats, Service
+from services.runtime.nats.bus import NO_MEMORY, STOP_S, Bus, Handler, Subscription
 from services.runtime.observability.metrics import (
     CountCollector,
     LabelledRegistry,
@@ -39,7 +38,8 @@ from services.runtime.observability.telemetry import (
     open_log,
     watch_event_loop,
 )
-from services.runtime.other_protocols import OtherProtocols
+from services.runtime.presence.heartbeats import Heartbeats, Service
+from services.runtime.presence.other_protocols import OtherProtocols
 
 if TYPE_CHECKING:
     from services.runtime.observability.tracing import Scope, Tracer

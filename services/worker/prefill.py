@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from schemas.errors import TurnwireError
 from schemas.requests import PrefillNotice
+from services.runtime.nats.requests import after_sending
 from services.runtime.process import Process
-from services.runtime.requests import after_sending
 from services.worker.engine import EngineDelta
 from services.worker.engine_requests import DecodingStart
 from services.worker.kv.publisher import Kv, PromptBlocks

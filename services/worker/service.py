@@ -18,15 +18,15 @@ from schemas.control import THINKING_BUDGET, Cancel, Load, ModelCard
 from schemas.frames import EventFrame
 from schemas.requests import GenerateReply, GenerateRequest, decode_generate
 from services.images.stored_images import StoredImages
-from services.runtime.bus import Delivery
+from services.runtime.caches.recent_turns import RecentTurns
 from services.runtime.config.masking import mask_passwords
 from services.runtime.config.stages import WorkerConfig
-from services.runtime.heartbeats import LinkStates, Service
+from services.runtime.nats.bus import Delivery
+from services.runtime.nats.requests import after_sending
 from services.runtime.observability.log_lines import EVERY_S
 from services.runtime.observability.memory import relax_gc_and_trim_heap
+from services.runtime.presence.heartbeats import LinkStates, Service
 from services.runtime.process import Process
-from services.runtime.recent_turns import RecentTurns
-from services.runtime.requests import after_sending
 from services.worker.admission import check_images
 from services.worker.engine import (
     Engine,

@@ -12,7 +12,7 @@ import msgspec
 from schemas import subjects
 from schemas.control import EngineControl, EngineState
 from schemas.errors import EngineFailed, ErrorInfo, Invalid, TurnwireError
-from services.runtime.bus import Delivery
+from services.runtime.nats.bus import Delivery
 from services.runtime.process import Process
 from services.worker.engine import Engine, EngineDied, UpdatableEngine
 from services.worker.engines.open_turns import Callback

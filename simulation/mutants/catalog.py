@@ -3,11 +3,11 @@ connections."""
 
 from simulation.mutants.plant import Mutant
 
-BUS = "services/runtime/bus.py"
-REQUESTS = "services/runtime/requests.py"
+BUS = "services/runtime/nats/bus.py"
+REQUESTS = "services/runtime/nats/requests.py"
 PROCESS = "services/runtime/process.py"
-HEARTBEATS = "services/runtime/heartbeats.py"
-REGISTRY = "services/runtime/registry.py"
+HEARTBEATS = "services/runtime/presence/heartbeats.py"
+REGISTRY = "services/runtime/presence/registry.py"
 LINKS = "services/runtime/streams/links.py"
 FRAMES = "services/runtime/streams/frames.py"
 TURN_LOG = "services/runtime/streams/turn_log.py"

@@ -13,9 +13,9 @@ from schemas import subjects
 from schemas.control import Heartbeat, ModelCard, Stage
 from services.cli.doctor import peers, store
 from services.cli.doctor.peers import HeartbeatListener
-from services.runtime.bus import Bus, Delivery
 from services.runtime.config.service import BusConfig
-from services.runtime.heartbeat_auth import HeartbeatAuth
+from services.runtime.nats.bus import Bus, Delivery
+from services.runtime.presence.heartbeat_auth import HeartbeatAuth
 from tests.kit.nats import NatsServer
 from tests.kit.waiting import eventually
 from tests.runtime.bus_clients import connected, serving

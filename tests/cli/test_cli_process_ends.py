@@ -11,8 +11,8 @@ from schemas import subjects
 from schemas.control import Heartbeat
 from services.cli.observer import observing
 from services.cli.up.process_ends import ProcessEnds
-from services.runtime.bus import Bus, Delivery
 from services.runtime.config.service import BusConfig
+from services.runtime.nats.bus import Bus, Delivery
 from tests.kit.nats import NatsServer
 from tests.kit.waiting import eventually
 

@@ -13,8 +13,8 @@ import pytest
 from structlog.typing import FilteringBoundLogger
 
 from services.cli.commands.make_secrets import make_secrets
-from services.runtime.bus import Bus
 from services.runtime.config.service import BusConfig
+from services.runtime.nats.bus import Bus
 from tests.kit.nats import NatsServer, free_port
 from tests.kit.stack import Stack
 from tests.kit.waiting import LIMIT_S

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 from nats.aio.msg import Msg
+from services.frontend.stored.shared import bucket_config
 from structlog.typing import FilteringBoundLogger
 
 from deploy.audit import BUCKETS, PROBE, STAGES, SUBSCRIBERS, USERS, Audit, User
 from services.frontend.rollouts.store import rollout_bucket
-from services.frontend.stored.store import bucket_config
 from services.images.store import ImageStore
-from services.runtime.bus import Bus
 from services.runtime.config.frontend import FrontendConfig
 from services.runtime.config.stages import ParserConfig
 from services.runtime.config.stores import ImageStoreConfig
+from services.runtime.nats.bus import Bus
 from services.runtime.storage.kv import Bucket, digest_key, ledger_bucket
 from tests.deploy.deployed import DeployedNats
 from tests.kit.waiting import LIMIT_S, until

@@ -1,7 +1,7 @@
 """Tests memos: equal tools are read once, and the result equals that of reading them again."""
 
 from services.frontend.apis.messages.request import Messages
-from services.runtime.memo import MIN_SIZE, Memo
+from services.runtime.caches.memo import MIN_SIZE, Memo
 from tests.kit.bodies import (
     CONVERSING,
     MESSAGES,

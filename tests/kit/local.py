@@ -40,11 +40,11 @@ from services.frontend.turns.interfaces import OpenTurn
 from services.parser.service import Parser
 from services.parser.shard import Shard
 from services.preprocessor.service import Preprocessor
-from services.runtime.bus import Delivery, Handler, Subscription
 from services.runtime.config.frontend import FrontendConfig
 from services.runtime.config.service import BusConfig, ServiceConfig
 from services.runtime.config.stages import PreprocessorConfig
-from services.runtime.heartbeats import Service as StageService
+from services.runtime.nats.bus import Delivery, Handler, Subscription
+from services.runtime.presence.heartbeats import Service as StageService
 from services.runtime.process import Process
 from services.worker.service import Worker
 from services.worker.weights import EngineControls

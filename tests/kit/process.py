@@ -10,9 +10,9 @@ from prometheus_client import CollectorRegistry
 
 from schemas.control import Heartbeat, ModelCard, Stage
 from schemas.requests import TurnRequest
-from services.runtime.bus import Delivery
 from services.runtime.config.frontend import FrontendConfig
-from services.runtime.registry import ProcessRegistry
+from services.runtime.nats.bus import Delivery
+from services.runtime.presence.registry import ProcessRegistry
 
 INNER_STAGES: Final[tuple[Stage, ...]] = ("preprocessor", "worker", "parser")
 

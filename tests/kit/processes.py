@@ -7,9 +7,9 @@ import structlog
 from structlog.typing import FilteringBoundLogger
 
 from schemas.control import Load, ModelCard, Stage
-from services.runtime.bus import Bus
 from services.runtime.config.service import BusConfig, ServiceConfig
-from services.runtime.heartbeats import Service
+from services.runtime.nats.bus import Bus
+from services.runtime.presence.heartbeats import Service
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket, BucketConfig, create_bucket
 from tests.kit.nats import NatsServer

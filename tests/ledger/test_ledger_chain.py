@@ -5,7 +5,7 @@ from itertools import product
 
 from schemas.conversation import Client, Conversation, Media, Message, Reasoning, Text
 from services.ledger.turns.chain import ChainCache, chain_of
-from services.runtime.branch_cache import BRANCHES
+from services.runtime.caches.branch_cache import BRANCHES
 from tests.kit.conversations import assistant, call, result, user
 from tests.kit.examples import chances
 

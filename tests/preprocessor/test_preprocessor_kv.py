@@ -13,7 +13,7 @@ from schemas.control import KvUpdate, ModelCard
 from schemas.token_ids import pack_ids
 from services.preprocessor.routing.kv_index import KvIndex
 from services.preprocessor.routing.kv_reader import KvEventReader
-from services.runtime.bus import Delivery
+from services.runtime.nats.bus import Delivery
 from services.tokenization.block_keys import block_keys, pack
 from services.worker.kv import publisher as kv_publisher
 from services.worker.kv.blocks import KvBlockIndex

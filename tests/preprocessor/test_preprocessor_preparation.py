@@ -15,8 +15,8 @@ from schemas.token_ids import pack_ids
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import assemble, prompt_ids
 from services.preprocessor.service import Preprocessor
-from services.runtime.bus import Delivery
 from services.runtime.config.stages import PreprocessorConfig
+from services.runtime.nats.bus import Delivery
 from services.runtime.process import Process
 from services.runtime.storage.seal import Sealer
 from tests.kit.conversations import user

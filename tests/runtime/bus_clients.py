@@ -11,8 +11,8 @@ import pytest
 import structlog
 
 from schemas.errors import Unavailable
-from services.runtime.bus import Bus
 from services.runtime.config.service import BusConfig
+from services.runtime.nats.bus import Bus
 from tests.kit.nats import free_port
 from tests.kit.waiting import LIMIT_S, eventually
 

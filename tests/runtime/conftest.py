@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from services.runtime.bus import Bus
+from services.runtime.nats.bus import Bus
 from tests.kit.nats import NatsServer
 from tests.runtime.bus_clients import connected
 

@@ -6,7 +6,7 @@ import nats as nats_py
 import pytest
 
 from schemas.errors import TimedOut, TooLarge, TurnwireError, Unavailable
-from services.runtime.bus import Bus, Delivery
+from services.runtime.nats.bus import Bus, Delivery
 from tests.kit.nats import NatsServer
 from tests.kit.waiting import LIMIT_S, eventually
 

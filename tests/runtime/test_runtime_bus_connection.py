@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from schemas.errors import Unavailable
-from services.runtime import bus as bus_module
-from services.runtime import nats_client
+from services.runtime.nats import bus as bus_module
+from services.runtime.nats import client as nats_client
 from tests.kit.nats import NatsServer
 from tests.kit.waiting import LIMIT_S, eventually
 from tests.runtime.bus_clients import Client, accept, answer_pings, connected, pretender, refused

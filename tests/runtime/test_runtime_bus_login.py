@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from schemas.errors import Unavailable
 from services.runtime.config.service import BusConfig
-from services.runtime.nats_login import read_tls
+from services.runtime.nats.login import read_tls
 from tests.kit.certificates import Authority
 from tests.kit.nats import free_port
 from tests.kit.waiting import eventually

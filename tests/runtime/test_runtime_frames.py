@@ -6,7 +6,7 @@ import pytest
 from schemas import subjects
 from schemas.control import Replay
 from schemas.frames import TokenEntry, TokenFrame
-from services.runtime.bus import Delivery
+from services.runtime.nats.bus import Delivery
 from services.runtime.streams.frames import FrameReceiver, FrameSender, FrameSource
 from tests.kit.processes import MakeProcess
 from tests.kit.waiting import eventually

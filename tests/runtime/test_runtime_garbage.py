@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from schemas.control import Heartbeat
-from services.runtime.bus import Bus, Delivery
 from services.runtime.config.service import BusConfig, ServiceConfig
+from services.runtime.nats.bus import Bus, Delivery
 from services.runtime.observability.telemetry import open_log
 from tests.kit.nats import NatsServer
 from tests.kit.waiting import LIMIT_S

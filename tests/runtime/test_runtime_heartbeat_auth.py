@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from schemas import subjects
 from schemas.control import Heartbeat, Load
-from services.runtime.heartbeat_auth import FRESH_S, HeartbeatAuth
+from services.runtime.presence.heartbeat_auth import FRESH_S, HeartbeatAuth
 
 WORKER = Heartbeat("worker", "w-1", load=Load(running=3), version="1", host="h", pid=7)
 SUBJECT = subjects.heartbeat("worker", "w-1")

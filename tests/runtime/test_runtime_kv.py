@@ -8,7 +8,7 @@ import structlog
 from structlog.typing import FilteringBoundLogger
 
 from schemas.errors import EngineFailed, Unavailable
-from services.runtime.bus import Bus
+from services.runtime.nats.bus import Bus
 from services.runtime.storage.kv import Bucket, BucketConfig, create_bucket
 from tests.kit.nats import NatsServer
 from tests.kit.processes import make_bucket

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from services.cli.main import main
 from services.runtime.config.masking import mask_passwords, mask_servers
-from services.runtime.nats_login import parse_servers
+from services.runtime.nats.login import parse_servers
 
 ODD = "@:/?#[]%;=&+!$'()*\"\\^`{|}~<>, "
 PIECES = st.text(alphabet=ODD + "q", max_size=4)

@@ -6,8 +6,8 @@ import pytest
 
 from schemas import subjects
 from schemas.control import Heartbeat, ModelCard
-from services.runtime import other_protocols
 from services.runtime.observability.log_lines import RateLimit
+from services.runtime.presence import other_protocols
 from tests.kit.processes import MakeProcess
 from tests.kit.waiting import eventually
 

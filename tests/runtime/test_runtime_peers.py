@@ -6,12 +6,12 @@ import pytest
 from schemas.control import Heartbeat, ModelCard
 from schemas.errors import TimedOut
 from schemas.requests import GenerateReply
-from services.runtime import recent_turns
+from services.runtime.caches import recent_turns
+from services.runtime.caches.recent_turns import RecentTurns
 from services.runtime.config.service import BusConfig
-from services.runtime.liveness import Liveness
-from services.runtime.recent_turns import RecentTurns
-from services.runtime.registry import ProcessRegistry
-from services.runtime.replies import decode_reply
+from services.runtime.nats.requests import decode_reply
+from services.runtime.presence.liveness import Liveness
+from services.runtime.presence.registry import ProcessRegistry
 
 
 def heartbeat(process: str, *, stage: str = "worker", **fields: object) -> Heartbeat:

@@ -7,7 +7,7 @@ import pytest
 
 from schemas.control import Heartbeat
 from schemas.errors import EngineFailed
-from services.runtime.heartbeats import CHANGE_DELAY_S, Service
+from services.runtime.presence.heartbeats import CHANGE_DELAY_S, Service
 from services.runtime.process import Process
 from tests.kit.nats import NatsServer
 from tests.kit.processes import MakeProcess

@@ -15,8 +15,8 @@ from schemas.errors import EngineFailed, NotFound, TimedOut, Unavailable
 from services.cli.up.store_keeper import keep_store
 from services.cli.up.supervisor import ChildSpec, Display, Supervisor
 from services.images.store import IMAGE_BUCKET
-from services.runtime.bus import Bus, Delivery
 from services.runtime.config.service import BusConfig
+from services.runtime.nats.bus import Bus, Delivery
 from services.runtime.storage.kv import Bucket, BucketConfig
 from services.runtime.storage.write_watch import write_problem
 from tests.kit.nats import NatsServer

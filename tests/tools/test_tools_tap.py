@@ -26,7 +26,7 @@ from schemas.events import (
 from schemas.frames import EventEntry, EventFrame
 from schemas.requests import TurnRequest
 from services.cli.main import main
-from services.runtime.bus import Delivery
+from services.runtime.nats.bus import Delivery
 from tests.kit.conversations import conversation, user
 from tests.kit.events import finish, text
 from turnwire_tools.replay.replay_file import read

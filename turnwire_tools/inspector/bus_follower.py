@@ -16,10 +16,10 @@ from services.cli.common import CommandError
 from services.cli.instances import Instance, instance_on, successor_of
 from services.cli.observer import observing
 from services.images.store import ImageStore
-from services.runtime.bus import Bus, Delivery
 from services.runtime.config.masking import mask_servers
 from services.runtime.config.service import BusConfig, ServiceConfig
 from services.runtime.config.stores import ImageStoreConfig
+from services.runtime.nats.bus import Bus, Delivery
 from services.runtime.observability.telemetry import open_log
 from turnwire_tools.inspector.fold import Fold
 from turnwire_tools.inspector.images import Images

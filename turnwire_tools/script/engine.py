@@ -28,7 +28,7 @@ from schemas.token_ids import pack_ids, unpack_array
 from services.families import Family, find_family
 from services.families.response_template import template_name
 from services.runtime.config.stages import WorkerConfig
-from services.runtime.requests import after_sending
+from services.runtime.nats.requests import after_sending
 from services.templates.chat_template import ChatTemplate
 from services.templates.detection import detect_family
 from services.templates.probe import probe

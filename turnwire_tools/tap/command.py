@@ -18,9 +18,9 @@ from services.cli.common import append_to_file
 from services.cli.instances import load_bus
 from services.cli.registry import BUS_SETTINGS, Command
 from services.cli.signals import run
-from services.runtime.bus import Delivery
 from services.runtime.config.loader import Sources
 from services.runtime.config.service import BusConfig
+from services.runtime.nats.bus import Delivery
 from turnwire_tools.tap import bus_view, messages
 from turnwire_tools.tap.bus_view import Line
 from turnwire_tools.tap.follow import check_subjects, follow

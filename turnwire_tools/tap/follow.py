@@ -9,9 +9,9 @@ from typing import TypeAlias
 from services.cli.common import UsageError
 from services.cli.observer import observing
 from services.cli.signals import status_of
-from services.runtime.bus import Delivery, Handler
 from services.runtime.config.masking import mask_servers
 from services.runtime.config.service import BusConfig
+from services.runtime.nats.bus import Delivery, Handler
 
 PATTERN = re.compile(r"(?:(?:\*|[^\s.*>]+)\.)*(?:\*|>|[^\s.*>]+)")
 """A subject of NATS with wildcards: `tw.v2.*.worker`, `tw.v2.>`."""

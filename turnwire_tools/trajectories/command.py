@@ -18,10 +18,10 @@ from services.cli.registry import BUS_SETTINGS, Command
 from services.cli.signals import run
 from services.rollouts.samples import Sampler
 from services.rollouts.turn import SampleBlock, SampledTurn, answer_digests, question_of
-from services.runtime.bus import Delivery
 from services.runtime.config.base import Seconds
 from services.runtime.config.loader import Sources
 from services.runtime.config.service import BusConfig
+from services.runtime.nats.bus import Delivery
 from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.tokenizer_files import load_backend
 from turnwire_tools.tap import messages

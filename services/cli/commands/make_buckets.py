@@ -14,12 +14,12 @@ from services.cli.observer import observing
 from services.cli.registry import BUS_SETTINGS, Command
 from services.cli.signals import run
 from services.frontend.rollouts.store import rollout_bucket
-from services.frontend.stored.store import bucket_config
+from services.frontend.stored.shared import bucket_config
 from services.images.store import image_bucket
-from services.runtime.bus import Bus
 from services.runtime.config.loader import Sources
 from services.runtime.config.service import BusConfig
 from services.runtime.config.stores import BucketsConfig
+from services.runtime.nats.bus import Bus
 from services.runtime.storage.kv import BucketConfig, create_bucket, ledger_bucket
 
 RETRY_S = 0.5

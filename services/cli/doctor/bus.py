@@ -19,10 +19,10 @@ from services.cli.doctor.report import Finding
 from services.cli.doctor.store import check as store_check
 from services.cli.instances import GUESS_S
 from services.cli.observer import observing
-from services.runtime.bus import Bus
 from services.runtime.config.masking import mask_passwords, mask_servers
 from services.runtime.config.service import BusConfig
 from services.runtime.config.tables import STAGES
+from services.runtime.nats.bus import Bus
 
 NEEDED_PAYLOAD = 8_000_000
 """A token id of a prompt takes 4 bytes: nats-server's default of 1 MiB is enough for 262,000 of

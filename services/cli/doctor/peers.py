@@ -12,9 +12,9 @@ from schemas import subjects
 from schemas.control import Heartbeat
 from services.cli.common import get
 from services.cli.doctor.report import Finding
-from services.runtime.bus import Delivery
 from services.runtime.config.service import BusConfig
-from services.runtime.heartbeat_auth import FRESH_S, HeartbeatAuth
+from services.runtime.nats.bus import Delivery
+from services.runtime.presence.heartbeat_auth import FRESH_S, HeartbeatAuth
 
 CLOCK_S = 2.0
 """Difference of clocks that is reported. A heartbeat is on its way for milliseconds."""

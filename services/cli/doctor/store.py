@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from schemas.errors import Unavailable
 from services.cli.doctor.report import Finding
 from services.cli.up.store_keeper import PROBES
-from services.frontend.stored.store import BUCKET
-from services.runtime.bus import Bus
+from services.frontend.stored.shared import BUCKET
+from services.runtime.nats.bus import Bus
 from services.runtime.storage.write_watch import write_problem_at
 
 TAKEN = "takes writes"

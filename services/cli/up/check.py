@@ -30,7 +30,7 @@ from services.runtime.config.masking import mask_servers
 from services.runtime.config.names import nearest, nearest_file
 from services.runtime.config.stages import PreprocessorConfig
 from services.runtime.config.tables import STAGES
-from services.runtime.nats_login import parse_servers, read_login, read_tls
+from services.runtime.nats.login import parse_servers, read_login, read_tls
 from services.tokenization.model_files import find_file, local_folder, read_response_template
 
 PACKAGES = {

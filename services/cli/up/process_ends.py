@@ -16,9 +16,9 @@ from schemas import subjects
 from schemas.control import Heartbeat
 from schemas.errors import TurnwireError
 from services.cli.observer import observing
-from services.runtime.bus import Bus, Delivery
 from services.runtime.config.service import BusConfig
-from services.runtime.heartbeat_auth import HeartbeatAuth
+from services.runtime.nats.bus import Bus, Delivery
+from services.runtime.presence.heartbeat_auth import HeartbeatAuth
 
 
 class ProcessEnds:

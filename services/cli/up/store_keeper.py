@@ -12,11 +12,11 @@ from schemas.errors import TurnwireError
 from services.cli.observer import observing
 from services.cli.up.supervisor import Display, Supervisor
 from services.frontend.rollouts.store import ROLLOUT_BUCKET
-from services.frontend.stored.store import BUCKET
+from services.frontend.stored.shared import BUCKET
 from services.images.store import IMAGE_BUCKET
-from services.runtime.bus import Bus
 from services.runtime.config.base import MIB
 from services.runtime.config.service import BusConfig
+from services.runtime.nats.bus import Bus
 from services.runtime.storage.kv import LEDGER_BUCKET
 from services.runtime.storage.write_watch import TIMEOUT_S, probe_subject, write_problem_at
 

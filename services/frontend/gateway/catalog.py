@@ -15,7 +15,7 @@ from schemas.notices import SessionPlaced
 from services.frontend.gateway.shared_names import SharedNames
 from services.frontend.gateway.stage_wait import INNER_STAGES
 from services.frontend.peers import Peers
-from services.runtime.registry import ProcessRegistry
+from services.runtime.presence.registry import ProcessRegistry
 
 
 class ModelCatalog:

@@ -7,8 +7,8 @@ import msgspec
 from schemas import subjects
 from schemas.control import EngineControl, EngineState, Heartbeat
 from schemas.errors import EngineFailed, TimedOut, TurnwireError, Unavailable
+from services.runtime.presence.registry import cards_of
 from services.runtime.process import Process
-from services.runtime.registry import cards_of
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(EngineState).decode

@@ -26,7 +26,7 @@ from services.frontend.gateway.catalog import ModelCatalog
 from services.frontend.gateway.prompt_origins import PromptOrigins
 from services.frontend.gateway.turn_state import BusTurn, Preparing, StateEvent, Streaming
 from services.frontend.gateway.turn_table import TurnTable
-from services.runtime.bus import Delivery
+from services.runtime.nats.bus import Delivery
 from services.runtime.process import Process
 from services.runtime.streams.frames import FrameReceiver
 from services.runtime.streams.turn_log import Cursor, Verdict

@@ -18,8 +18,8 @@ from services.frontend.gateway.stage_wait import INNER_STAGES, StageWait
 from services.frontend.gateway.turn_state import AttemptOutcome, BusTurn, StateEvent, outcome_of
 from services.frontend.turns.interfaces import Admitted
 from services.runtime.config.frontend import FrontendConfig
+from services.runtime.nats.requests import decode_reply
 from services.runtime.process import Process
-from services.runtime.replies import decode_reply
 
 PREPARE_TIMEOUT_S = 60.0
 """If a prompt is not ready after this time, another preprocessor gets the request."""

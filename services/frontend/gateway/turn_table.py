@@ -9,8 +9,8 @@ from schemas.errors import ErrorInfo
 from schemas.events import Failed, Finish, TurnEvent
 from services.frontend.gateway.turn_state import Attempt, BusTurn, Ended, StateEvent, Streaming
 from services.frontend.turns.interfaces import CancelReason
+from services.runtime.caches.recent_turns import RecentTurns
 from services.runtime.process import Process
-from services.runtime.recent_turns import RecentTurns
 
 CANCEL_AGAIN_S = 1.0
 """How often the cancellation of a turn that still sends events is repeated."""

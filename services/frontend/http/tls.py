@@ -4,7 +4,7 @@ import ssl
 from pathlib import Path
 
 from services.runtime.config.frontend import FrontendConfig
-from services.runtime.tls_files import TlsFiles
+from services.runtime.nats.tls_files import TlsFiles
 
 
 class Tls:

@@ -18,7 +18,7 @@ from schemas.events import Delta, Finish, LastEvent, Prepared, TurnEvent, failur
 from services.frontend.turns.answer_record import AnswerRecord
 from services.frontend.turns.flusher import FlushedStream, Flusher
 from services.frontend.turns.interfaces import AnswerInfo, Renderer, TurnSink
-from services.runtime.requests import after_sending
+from services.runtime.nats.requests import after_sending
 
 
 class StreamWriter(Protocol):

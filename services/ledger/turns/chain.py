@@ -28,7 +28,7 @@ from schemas.conversation import (
 )
 from schemas.session import SessionKey, session_key
 from services.ledger.turns.keys import add_record, key_arguments, new_hasher, squeeze, turn_key
-from services.runtime.branch_cache import BranchCache
+from services.runtime.caches.branch_cache import BranchCache
 from services.templates.messages import is_answer, is_instruction, leading_instructions
 
 _encode = msgspec.json.Encoder().encode

@@ -12,9 +12,9 @@ from schemas import subjects
 from schemas.control import Heartbeat, KvSnapshot, KvUpdate
 from schemas.errors import TurnwireError
 from services.preprocessor.routing.kv_index import KvIndex
-from services.runtime.bus import Delivery
+from services.runtime.nats.bus import Delivery
+from services.runtime.presence.registry import cards_of
 from services.runtime.process import Process
-from services.runtime.registry import cards_of
 from services.tokenization.block_keys import unpack
 
 SNAPSHOT_TIMEOUT_S = 5.0

@@ -15,8 +15,8 @@ from schemas.requests import GenerateRequest, encode_generate
 from services.preprocessor.prepared_turn import PreparedTurn
 from services.preprocessor.routing.kv_view import KvView
 from services.preprocessor.routing.router import Router, TurnProfile
+from services.runtime.presence.registry import cards_of
 from services.runtime.process import Process
-from services.runtime.registry import cards_of
 from services.tokenization.block_keys import adapter_salt, weights_salt
 
 _encode = msgspec.json.Encoder().encode

@@ -37,8 +37,8 @@ from services.preprocessor.observer import AttemptObserver
 from services.preprocessor.prepared_turn import PreparedTurn, seconds_left
 from services.preprocessor.routing.holding import Hold, Holding, HoldReport
 from services.preprocessor.routing.placement import Assignment, Placement
+from services.runtime.nats.requests import decode_reply
 from services.runtime.process import Process
-from services.runtime.replies import decode_reply
 
 TAKE_TIMEOUT_S = 2.0
 """After this time without an answer the worker may have the turn or not, and the attempt fails."""

@@ -9,7 +9,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from schemas.control import Load, Stage
-from services.runtime.bus import Bus
+from services.runtime.nats.bus import Bus
 
 STEP_S = (
     0.0005,

@@ -32,9 +32,9 @@ from schemas.errors import (
     TurnwireError,
     Unavailable,
 )
-from services.runtime.bus import Bus
 from services.runtime.config.base import MIB
 from services.runtime.config.stores import LedgerStoreConfig
+from services.runtime.nats.bus import Bus
 from services.runtime.observability.telemetry import FilteringBoundLogger
 from services.runtime.storage.write_watch import WriteWatch
 

@@ -9,7 +9,7 @@ import asyncio
 
 from schemas import subjects
 from schemas.errors import EngineFailed, TimedOut, TurnwireError, Unavailable
-from services.runtime.bus import Bus
+from services.runtime.nats.bus import Bus
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 PROBE_S = 5.0

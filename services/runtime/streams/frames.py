@@ -16,9 +16,9 @@ from cachetools import FIFOCache, TTLCache
 from schemas import subjects
 from schemas.control import Credit, Heartbeat, Replay, Stage, StreamPosition
 from schemas.errors import TooLarge
-from services.runtime.bus import Delivery
-from services.runtime.heartbeats import LinkStates
+from services.runtime.nats.bus import Delivery
 from services.runtime.observability.metrics import CountCollector, Reading, register
+from services.runtime.presence.heartbeats import LinkStates
 from services.runtime.process import Process
 from services.runtime.streams.links import ReceiveLink, SendLink, generation
 

@@ -11,9 +11,9 @@ from prometheus_client import Gauge
 from schemas import subjects
 from schemas.control import KvSnapshot, KvUpdate
 from schemas.token_ids import pack_ids
-from services.runtime.bus import Delivery
+from services.runtime.nats.bus import Delivery
+from services.runtime.nats.requests import after_sending
 from services.runtime.process import Process
-from services.runtime.requests import after_sending
 from services.tokenization.block_keys import TOKEN_ID_BYTES, KeyMemo, PromptKeys, pack
 from services.worker.engine import Engine, EngineInfo
 from services.worker.kv.blocks import KvBlockIndex

@@ -10,7 +10,7 @@ from typing_extensions import override
 from schemas.control import Heartbeat, Replay
 from schemas.errors import EngineFailed
 from schemas.frames import TokenFrame
-from services.runtime.heartbeats import LinkStates
+from services.runtime.presence.heartbeats import LinkStates
 from services.runtime.process import Process
 from services.runtime.streams.frames import FRAME_BYTES, FrameSender, FrameSource
 from services.runtime.streams.frontend_watch import FrontendWatch

@@ -13,7 +13,7 @@ from schemas.session import placement_key
 from services.frontend.gateway.catalog import ModelCatalog
 from services.frontend.gateway.shared_names import SharedNames
 from services.frontend.peers import NO_PEERS
-from services.runtime.registry import ProcessRegistry
+from services.runtime.presence.registry import ProcessRegistry
 from tests.kit.process import announce
 
 DEAD_AFTER_S = 3.5

@@ -10,8 +10,8 @@ from schemas import subjects
 from schemas.control import EngineControl, EngineState, Heartbeat, ModelCard
 from schemas.errors import Invalid, Unavailable
 from services.frontend.gateway.engine_client import EngineClient
-from services.runtime.bus import Delivery
 from services.runtime.config.frontend import FrontendConfig
+from services.runtime.nats.bus import Delivery
 from services.runtime.process import Process
 from services.worker.engines.remote.dialect import PAUSE_S, UPDATE_S
 from tests.kit.processes import MakeProcess

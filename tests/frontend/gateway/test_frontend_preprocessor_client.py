@@ -10,7 +10,7 @@ from typing import Any
 from schemas.control import Heartbeat, ModelCard
 from services.frontend.gateway.preprocessor_client import PREFERENCE, PreprocessorClient
 from services.runtime.config.frontend import FrontendConfig
-from services.runtime.registry import ProcessRegistry
+from services.runtime.presence.registry import ProcessRegistry
 from tests.kit.process import FakeProcess
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from services.frontend.stored.shared import bucket_config
 from structlog.typing import FilteringBoundLogger
 
 from schemas.errors import EngineFailed
 from services.frontend.peers import BusPeers
 from services.frontend.stored import store
-from services.frontend.stored.store import bucket_config
 from services.runtime.config.frontend import FrontendConfig
 from services.runtime.storage import kv
 from services.runtime.storage.kv import Bucket

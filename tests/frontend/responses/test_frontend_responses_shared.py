@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 import msgspec
 import pytest
+from services.frontend.stored.shared import bucket_config
 from structlog.typing import FilteringBoundLogger
 
 from schemas import subjects
 from schemas.notices import ResponseCancelled, ResponseDeleted, decode_notice
 from services.frontend.peers import BusPeers
 from services.frontend.stored import store
-from services.frontend.stored.store import bucket_config
-from services.runtime.bus import Delivery
 from services.runtime.config.frontend import FrontendConfig
+from services.runtime.nats.bus import Delivery
 from services.runtime.storage import kv
 from services.runtime.storage.kv import Bucket, digest_key
 from tests.frontend.responses.responses_client import Client, said

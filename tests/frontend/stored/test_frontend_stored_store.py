@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec import Raw
+from services.frontend.stored.memory import MemoryStore, StoreLimits
+from services.frontend.stored.shared import MAX_VALUE_BYTES, SharedStore
 from structlog.typing import FilteringBoundLogger
 
 from schemas.errors import Invalid, TimedOut, TooLarge
@@ -15,12 +17,6 @@ from services.frontend.apis.responses.state.expand import MAX_CHAIN, chain_items
 from services.frontend.apis.responses.state.input_items import list_page
 from services.frontend.peers import Peers
 from services.frontend.stored.record import StoredReply, StoredResponse
-from services.frontend.stored.store import (
-    MAX_VALUE_BYTES,
-    MemoryStore,
-    SharedStore,
-    StoreLimits,
-)
 from tests.kit.clock import Clock
 from tests.kit.waiting import LIMIT_S, eventually
 

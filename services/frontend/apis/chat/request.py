@@ -47,7 +47,7 @@ from services.frontend.turns.interfaces import (
     ParsedRequest,
     Renderer,
 )
-from services.runtime.memo import Memo
+from services.runtime.caches.memo import Memo
 
 DIALECT = Dialect("chat", PING)
 

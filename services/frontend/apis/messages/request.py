@@ -47,7 +47,7 @@ from services.frontend.apis.shared.sampling_fields import CACHE_TTLS, hints, sam
 from services.frontend.http.bodies import is_large
 from services.frontend.stored.record import StoredReply
 from services.frontend.turns.interfaces import AnswerInfo, Dialect, ParsedRequest
-from services.runtime.memo import Memo
+from services.runtime.caches.memo import Memo
 
 DIALECT = Dialect("messages", PING)
 

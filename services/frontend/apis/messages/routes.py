@@ -19,7 +19,7 @@ from services.frontend.apis.shared.api import (
 from services.frontend.apis.shared.http_answer import http_answer, read_request
 from services.frontend.http.bodies import is_large
 from services.frontend.http.request_context import REQUEST_CONTEXT
-from services.frontend.stored.store import STORE
+from services.frontend.stored.memory import STORE
 from services.frontend.turns.turn_service import ModelAccess
 from services.runtime.config.frontend import FrontendConfig
 from services.runtime.long_work import run_in_thread_if

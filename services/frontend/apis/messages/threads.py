@@ -14,8 +14,8 @@ from services.frontend.apis.messages.render import MessagesStream
 from services.frontend.apis.messages.request import MessagesRequest
 from services.frontend.apis.messages.thread_history import PREVIOUS, ThreadTurn, not_found
 from services.frontend.http.request_context import RequestContext
+from services.frontend.stored.memory import MemoryStore
 from services.frontend.stored.record import StoredReply
-from services.frontend.stored.store import MemoryStore
 from services.frontend.turns.interfaces import AnswerInfo, Collector, ParsedRequest, Renderer
 from services.runtime.observability.telemetry import FilteringBoundLogger
 

@@ -24,7 +24,7 @@ from services.frontend.apis.messages.hosted import tool_spec
 from services.frontend.apis.shared.decode import ToolList
 from services.frontend.apis.shared.tools import BuiltInTool
 from services.frontend.content.hosted_tools import missing_tools
-from services.runtime.memo import Memo
+from services.runtime.caches.memo import Memo
 
 _tools = msgspec.json.Decoder(list[wire.MessagesTool] | None)
 CUSTOM = "custom"

@@ -37,7 +37,7 @@ from services.frontend.apis.shared.client import Headers
 from services.frontend.apis.shared.decode import is_set
 from services.frontend.turns.compaction import request_summary
 from services.frontend.turns.interfaces import AnswerInfo, Dialect, ParsedRequest
-from services.runtime.memo import Memo
+from services.runtime.caches.memo import Memo
 
 DIALECT = Dialect("responses", KEEPALIVE)
 

@@ -31,8 +31,8 @@ from services.frontend.apis.shared.api import (
 from services.frontend.apis.shared.http_answer import HttpAnswer, http_answer, read_request
 from services.frontend.http.auth import CALLERS
 from services.frontend.http.request_context import REQUEST_CONTEXT
+from services.frontend.stored.memory import STORE
 from services.frontend.stored.record import StoredResponse
-from services.frontend.stored.store import STORE
 from services.frontend.turns.turn_service import ModelAccess
 
 PATH = "/v1/responses"

@@ -12,7 +12,7 @@ from schemas.conversation import Conversation, Text, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.apis.shared.unknown_parts import RequestParts
 from services.frontend.apis.shared.validation import UnknownValue, parse_message
-from services.runtime.memo import Memo
+from services.runtime.caches.memo import Memo
 
 MAX_INTEGER = 2**63 - 1
 Integer = Annotated[int, Meta(ge=-(2**63), le=MAX_INTEGER)]

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from schemas.conversation import Call, Conversation, Message
 from schemas.errors import TurnwireError
+from services.frontend.stored.memory import Clock, MemoryStore
 from services.frontend.stored.record import StoredHidden
-from services.frontend.stored.store import Clock, MemoryStore
 from services.frontend.turns.hidden.deferred_tools import defer_tools
 from services.frontend.turns.hidden.history import HiddenTurns, put_back, turn_keys
 

@@ -18,7 +18,7 @@ from services.frontend.apis.responses.request.echo import echo_of
 from services.frontend.apis.responses.request.members import convert, explain
 from services.frontend.apis.shared.decode import body_decoder, decode_body, is_set
 from services.frontend.apis.shared.openai.wording import missing_parameter, unsupported
-from services.runtime.memo import Memo
+from services.runtime.caches.memo import Memo
 
 REASONING_SEALED = "reasoning.encrypted_content"
 LOGPROBS = "message.output_text.logprobs"

@@ -8,7 +8,7 @@ from msgspec import Raw
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.request.members import convert
 from services.frontend.apis.shared.decode import is_set, one_line
-from services.runtime.memo import Memo
+from services.runtime.caches.memo import Memo
 
 _TOOL_DEFAULTS = dict.fromkeys(("description", "parameters", "strict"), Raw(b"null"))
 

@@ -29,7 +29,7 @@ from services.frontend.apis.responses.request.tool_specs import (
     web_search_specs,
 )
 from services.frontend.apis.shared.decode import one_line
-from services.runtime.memo import Memo
+from services.runtime.caches.memo import Memo
 
 CallKind: TypeAlias = Literal[
     "function", "custom", "tool_search", "local_shell", "shell", "apply_patch", "web_search"

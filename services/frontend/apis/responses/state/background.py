@@ -14,8 +14,8 @@ from services.frontend.apis.responses.render.events import payloads
 from services.frontend.apis.responses.state.recording import AcceptedRequest
 from services.frontend.apis.responses.state.running import RunningResponse
 from services.frontend.http.auth import Callers
+from services.frontend.stored.memory import MemoryStore
 from services.frontend.stored.record import ENDED, StoredResponse
-from services.frontend.stored.store import MemoryStore
 from services.frontend.turns.turn_service import ModelAccess, TurnService
 
 RETRY_AFTER_S = 5.0

@@ -8,8 +8,8 @@ from msgspec import Raw
 from schemas.errors import Invalid
 from services.frontend.apis.responses.errors import previous_not_found
 from services.frontend.apis.responses.request.body import DecodedRequest
+from services.frontend.stored.memory import MemoryStore
 from services.frontend.stored.record import StoredResponse, raw_size
-from services.frontend.stored.store import MemoryStore
 
 MAX_CHAIN = 10_000
 """The most responses in one chain. Agents create one for each tool call."""

@@ -10,8 +10,8 @@ from services.frontend.apis.responses.render.events import KEEPALIVE, payloads, 
 from services.frontend.apis.responses.state.recording import unpack_events
 from services.frontend.apis.shared.openai.chunks import DONE
 from services.frontend.http.sse import EventStream, SseWriter
+from services.frontend.stored.memory import MemoryStore
 from services.frontend.stored.record import StoredResponse
-from services.frontend.stored.store import MemoryStore
 from services.runtime.config.frontend import FrontendConfig
 
 POLL_S = 0.5

@@ -24,7 +24,7 @@ from services.frontend.apis.responses.state.recording import AcceptedRequest, In
 from services.frontend.apis.responses.state.sealing import Sealers
 from services.frontend.apis.shared.client import Headers
 from services.frontend.http.bodies import is_large
-from services.frontend.stored.store import MemoryStore
+from services.frontend.stored.memory import MemoryStore
 from services.frontend.turns.turn_service import ModelAccess, TurnService
 from services.runtime.long_work import run_in_thread_if
 

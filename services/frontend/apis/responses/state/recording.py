@@ -15,8 +15,8 @@ from services.frontend.apis.responses.dialect import ResponsesRequest
 from services.frontend.apis.responses.render.response_renderer import ResponseRenderer
 from services.frontend.apis.responses.request.body import DecodedRequest
 from services.frontend.apis.responses.state.input_items import stored_items
+from services.frontend.stored.memory import MemoryStore
 from services.frontend.stored.record import StoredResponse
-from services.frontend.stored.store import MemoryStore
 from services.frontend.turns.interfaces import AnswerInfo, Renderer
 from services.runtime.observability.telemetry import FilteringBoundLogger
 

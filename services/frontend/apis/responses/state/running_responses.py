@@ -9,7 +9,7 @@ from aiohttp import web
 from schemas.notices import ResponseCancelled, ResponseDeleted, ResponseNotice
 from services.frontend.apis.responses.state.background import Background
 from services.frontend.apis.responses.state.socket import Connections
-from services.frontend.stored.store import MemoryStore
+from services.frontend.stored.memory import MemoryStore
 
 SETTLE_S = 2.0
 """The time for the last writes to the bucket at shutdown."""

@@ -37,6 +37,7 @@ from services.frontend.apis.responses.errors import FORMAT
 from services.frontend.apis.responses.render.events import payloads
 from services.frontend.apis.responses.request.body import DecodedRequest
 from services.frontend.apis.responses.state import frames
+from services.frontend.apis.responses.state.connection_store import ConnectionStore
 from services.frontend.apis.responses.state.intake import Intake
 from services.frontend.apis.responses.state.recording import AcceptedRequest
 from services.frontend.apis.responses.state.running import RunningResponse
@@ -45,8 +46,8 @@ from services.frontend.http.auth import CALLERS
 from services.frontend.http.bodies import is_large
 from services.frontend.http.held_bytes import HeldBytes
 from services.frontend.http.request_context import REQUEST_CONTEXT, RequestContext
+from services.frontend.stored.memory import StoreLimits
 from services.frontend.stored.record import StoredResponse
-from services.frontend.stored.store import ConnectionStore, StoreLimits
 from services.frontend.turns.turn_service import ModelAccess
 from services.runtime.long_work import run_in_thread_if
 

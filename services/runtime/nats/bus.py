@@ -18,11 +18,10 @@ from urllib.parse import SplitResult
 import msgspec
 
 from schemas.errors import EngineFailed, NotFound, TimedOut, TooLarge, TurnwireError, Unavailable
-from services.runtime.bucket_problems import BucketProblems
 from services.runtime.config.masking import mask_servers
 from services.runtime.config.service import BusConfig
 from services.runtime.listeners import Listeners, raise_error
-from services.runtime.nats_client import (
+from services.runtime.nats.client import (
     MAX_UNANSWERED,
     NOWHERE,
     PING_INTERVAL_S,
@@ -33,11 +32,11 @@ from services.runtime.nats_client import (
     run_at_once,
     wait_within,
 )
-from services.runtime.nats_login import parse_servers
+from services.runtime.nats.login import parse_servers
+from services.runtime.nats.requests import Requester
 from services.runtime.observability.log_lines import RateLimit
 from services.runtime.observability.memory import without
 from services.runtime.observability.telemetry import FilteringBoundLogger
-from services.runtime.requests import Requester
 
 with without("aiohttp"):  # only for NATS over WebSocket: 95 ms and 10 MB
     import nats.errors
@@ -101,6 +100,24 @@ class Subscription:
             self._others.remove(self)
             if self._live is not None:
                 await wait_within(STOP_S, self._live.drain())  # type: ignore[no-untyped-call]
+
+
+class BucketProblems:
+    """The names of the buckets of JetStream that this process cannot use, for its metrics."""
+
+    def __init__(self) -> None:
+        self.missing: set[str] = set()
+        """The buckets that the process uses and does not find."""
+        self.unwritable: set[str] = set()
+        """The buckets that take no writes."""
+
+    def count_missing(self) -> int:
+        """Returns the number of `missing`."""
+        return len(self.missing)
+
+    def count_unwritable(self) -> int:
+        """Returns the number of `unwritable`."""
+        return len(self.unwritable)
 
 
 class Bus(Requester):

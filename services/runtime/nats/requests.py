@@ -6,11 +6,14 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, TypeAlias, TypeVarTuple
+from typing import NamedTuple, TypeAlias, TypeVar, TypeVarTuple
+
+import msgspec
 
 from schemas.errors import TimedOut, TurnwireError, Unavailable, raised
 
 A = TypeVarTuple("A")
+T = TypeVar("T")
 OnAnswer: TypeAlias = Callable[[bytes | TurnwireError], object]
 Forget: TypeAlias = Callable[[], object]
 """Drops a request: its answer is ignored from then on."""
@@ -107,3 +110,12 @@ def after_sending(work: Callable[[*A], object], *args: *A) -> None:
     next one."""
     loop = asyncio.get_running_loop()
     loop.call_soon(loop.call_soon, work, *args)
+
+
+def decode_reply(decoder: msgspec.json.Decoder[T], reply: bytes) -> T:
+    """Decodes a reply. Raises TimedOut for one that cannot be read, as if it had been lost: any
+    process may have sent it, where the bus has no users."""
+    try:
+        return decoder.decode(reply)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise TimedOut("the reply could not be read") from None

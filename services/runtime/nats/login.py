@@ -7,7 +7,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from services.runtime.config.base import read_secret
 from services.runtime.config.service import BusConfig
-from services.runtime.tls_files import TlsFiles
+from services.runtime.nats.tls_files import TlsFiles
 
 _HOST = re.compile(r"[\w.-]+|[0-9a-f:.]+(%\w+)?")
 _CREDENTIALS = re.compile(r"-BEGIN NATS USER JWT-+\s+\S.*-BEGIN USER NKEY SEED-+\s+\S", re.DOTALL)

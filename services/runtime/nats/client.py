@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 from urllib.parse import SplitResult
 
 from services.runtime.config.service import BusConfig
-from services.runtime.nats_login import read_login, read_tls
+from services.runtime.nats.login import read_login, read_tls
 from services.runtime.observability.memory import without
 
 with without("aiohttp"):  # only for NATS over WebSocket: 95 ms and 10 MB

@@ -14,14 +14,14 @@ from prometheus_client import CollectorRegistry
 from schemas import subjects
 from schemas.control import Heartbeat, Load, ModelCard, Stage
 from services import __version__
-from services.runtime.bus import Bus, Delivery
 from services.runtime.config.service import BusConfig
-from services.runtime.heartbeat_auth import HeartbeatAuth
 from services.runtime.listeners import Listeners
-from services.runtime.liveness import Liveness
+from services.runtime.nats.bus import Bus, Delivery
 from services.runtime.observability.telemetry import FilteringBoundLogger
-from services.runtime.other_protocols import OtherProtocols
-from services.runtime.registry import ProcessRegistry
+from services.runtime.presence.heartbeat_auth import HeartbeatAuth
+from services.runtime.presence.liveness import Liveness
+from services.runtime.presence.other_protocols import OtherProtocols
+from services.runtime.presence.registry import ProcessRegistry
 
 CHANGE_DELAY_S = 0.02
 """Time from a change to its heartbeat, so that a hundred changes in a tick make one heartbeat."""

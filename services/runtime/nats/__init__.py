@@ -1,0 +1,1 @@
+"""The connection to NATS: subscriptions, requests, login."""

@@ -1,0 +1,1 @@
+"""Which processes are there: heartbeats, their signatures, and the registry made of them."""
