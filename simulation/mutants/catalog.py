@@ -31,7 +31,7 @@ ATTEMPTS = "services/frontend/gateway/attempts.py"
 EVENT_RECEIVER = "services/frontend/gateway/event_receiver.py"
 WATCH = "services/frontend/gateway/process_watch.py"
 STAGE_WAIT = "services/frontend/gateway/stage_wait.py"
-STORE = "services/frontend/stored/store.py"
+STORE = "services/frontend/stored/shared.py"
 
 LINK_MUTANTS = [
     Mutant(
@@ -375,7 +375,7 @@ FRONTEND_MUTANTS = [
     Mutant(
         "keeps a Response only in its own memory",
         STORE,
-        "            await self._sharing.bucket.put(key, value)\n",
+        "            await self._bucket.put(key, value)\n",
         "            pass\n",
     ),
 ]

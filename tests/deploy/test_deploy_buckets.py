@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from nats.aio.msg import Msg
-from services.frontend.stored.shared import bucket_config
 from structlog.typing import FilteringBoundLogger
 
 from deploy.audit import BUCKETS, PROBE, STAGES, SUBSCRIBERS, USERS, Audit, User
 from services.frontend.rollouts.store import rollout_bucket
+from services.frontend.stored.shared import bucket_config
 from services.images.store import ImageStore
 from services.runtime.config.frontend import FrontendConfig
 from services.runtime.config.stages import ParserConfig

@@ -13,8 +13,6 @@ from typing import Any
 import structlog
 from aiohttp import ClientSession, web
 from prometheus_client import CollectorRegistry
-from services.frontend.stored.memory import MemoryStore, StoreLimits
-from services.frontend.stored.shared import SharedStore
 from structlog.typing import FilteringBoundLogger
 
 from schemas.control import EngineControl, EngineState, ModelCard
@@ -34,6 +32,8 @@ from services.frontend.media.image_reader import ImageReader, PutImage
 from services.frontend.media.pdf_reader import PdfReader
 from services.frontend.peers import Peers
 from services.frontend.rollouts.rollouts import ROLLOUTS, Rollouts
+from services.frontend.stored.memory import MemoryStore, StoreLimits
+from services.frontend.stored.shared import SharedStore
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.hidden.memory import HiddenMemory

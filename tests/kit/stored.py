@@ -2,11 +2,11 @@
 
 import time
 
-from services.frontend.stored.memory import StoreLimits
-from services.frontend.stored.shared import SharedStore
 from typing_extensions import override
 
 from services.frontend.peers import BusPeers, Peers
+from services.frontend.stored.memory import StoreLimits
+from services.frontend.stored.shared import SharedStore
 from services.runtime.config.frontend import FrontendConfig
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket

@@ -1,6 +1,6 @@
 """The records of what is stored: responses, for showing them, replaying their streams and
-continuing from them; the replies of message threads, for continuing from them; and what is
-hidden of answers, for the next prompts of their clients."""
+continuing from them; the replies of message threads, for continuing from them; and the hidden parts
+of answers, for the next prompts of their clients."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -117,7 +117,7 @@ class StoredReply(StoredRecord, frozen=True, omit_defaults=True, kw_only=True, t
 
 
 class StoredHidden(StoredRecord, frozen=True, omit_defaults=True, kw_only=True, tag="hidden"):
-    """What is hidden of an answer from its client."""
+    """The parts of an answer that its client did not get."""
 
     turns: Raw
     """`hidden.history.HiddenTurns` as JSON."""

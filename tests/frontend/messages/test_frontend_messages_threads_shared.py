@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from services.frontend.stored.shared import bucket_config
 from structlog.typing import FilteringBoundLogger
 
 from schemas.errors import EngineFailed
 from services.frontend.peers import BusPeers
-from services.frontend.stored import store
+from services.frontend.stored import shared
+from services.frontend.stored.shared import bucket_config
 from services.runtime.config.frontend import FrontendConfig
 from services.runtime.storage import kv
 from services.runtime.storage.kv import Bucket
@@ -41,7 +41,7 @@ class Pair:
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits for JetStream and the other frontend's replies, however slow the machine is."""
     monkeypatch.setattr(kv, "TIMEOUT_S", LIMIT_S)
-    monkeypatch.setattr(store, "WAITS_S", (0.02,) * 50)
+    monkeypatch.setattr(shared, "WAITS_S", (0.02,) * 50)
 
 
 @pytest.fixture
@@ -157,9 +157,9 @@ async def test_thread_goes_on_from_the_reply_before_one_that_is_too_large(
 ) -> None:
     pair.go.set()
     first = await send(pair.one, USER, thread=CREATE)
-    large = await send(pair.one, user("x" * store.MAX_VALUE_BYTES), thread=following(first))
+    large = await send(pair.one, user("x" * shared.MAX_VALUE_BYTES), thread=following(first))
     await pair.one.responses.store.wait_for_writes()
-    monkeypatch.setattr(store, "WAITS_S", ())
+    monkeypatch.setattr(shared, "WAITS_S", ())
     for served in (pair.one, pair.other):
         assert await refused(served, following(large)) == "thread_not_found"
     await until_continued(pair.other, first)
@@ -168,7 +168,7 @@ async def test_thread_goes_on_from_the_reply_before_one_that_is_too_large(
 async def test_threads_stay_in_their_frontend_without_the_bucket(
     make_process: MakeProcess, quiet_log: FilteringBoundLogger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "WAITS_S", ())
+    monkeypatch.setattr(shared, "WAITS_S", ())
     process = await make_process("frontend", "alone")
     config = msgspec.structs.replace(bucket_config(CONFIG), name="absent")
     absent = Bucket(process.bus, config, quiet_log)

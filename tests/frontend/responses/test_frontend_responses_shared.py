@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import msgspec
 import pytest
-from services.frontend.stored.shared import bucket_config
 from structlog.typing import FilteringBoundLogger
 
 from schemas import subjects
 from schemas.notices import ResponseCancelled, ResponseDeleted, decode_notice
 from services.frontend.peers import BusPeers
-from services.frontend.stored import store
+from services.frontend.stored import shared
+from services.frontend.stored.shared import bucket_config
 from services.runtime.config.frontend import FrontendConfig
 from services.runtime.nats.bus import Delivery
 from services.runtime.storage import kv
@@ -82,7 +82,7 @@ async def pairing(
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits for JetStream and the other frontend's responses, however slow the machine is."""
     monkeypatch.setattr(kv, "TIMEOUT_S", LIMIT_S)
-    monkeypatch.setattr(store, "WAITS_S", (0.02,) * 3000)
+    monkeypatch.setattr(shared, "WAITS_S", (0.02,) * 3000)
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ async def test_response_is_readable_from_another_frontend_until_it_is_deleted(
     assert len(items["data"]) == 5
     reference = {"type": "item_reference", "id": made["output"][0]["id"]}
     await pair.ask_other.create(input=[reference, {"role": "user", "content": "go"}])
-    monkeypatch.setattr(store, "WAITS_S", ())
+    monkeypatch.setattr(shared, "WAITS_S", ())
     await pair.ask_one.ask("DELETE", f"/{made['id']}")
     async with asyncio.timeout(LIMIT_S):
         while await pair.ask_other.status(f"/{made['id']}") == 200:
@@ -124,7 +124,7 @@ async def test_background_response_is_served_by_another_frontend(
     await pair.ask_other.until(made["id"], "in_progress")
     following = asyncio.create_task(pair.ask_other.replay(made["id"]))
     with monkeypatch.context() as impatient:
-        impatient.setattr(store, "WAITS_S", ())
+        impatient.setattr(shared, "WAITS_S", ())
         error = await pair.ask_other.refuse(previous_response_id=made["id"])
     assert "has not ended yet" in error["message"]
     pair.go.set()
@@ -154,7 +154,7 @@ async def test_background_response_that_another_frontend_deletes_does_not_come_b
     await eventually(lambda: len(background) == 0)
     assert pair.one.gateway.turns[-1].cancelled == ["hangup"]
     await pair.one.responses.store.wait_for_writes()
-    monkeypatch.setattr(store, "WAITS_S", ())
+    monkeypatch.setattr(shared, "WAITS_S", ())
     for client in (pair.ask_one, pair.ask_other):
         await client.refused("GET", f"/{made['id']}", 404)
     assert await pair.bucket.get(digest_key(None, made["id"])) is None
@@ -163,7 +163,7 @@ async def test_background_response_that_another_frontend_deletes_does_not_come_b
 async def test_store_keeps_own_responses_without_the_bucket(
     make_process: MakeProcess, quiet_log: FilteringBoundLogger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "WAITS_S", ())
+    monkeypatch.setattr(shared, "WAITS_S", ())
     process = await make_process("frontend", "alone")
     config = msgspec.structs.replace(bucket_config(CONFIG), name="absent")
     absent = Bucket(process.bus, config, quiet_log)

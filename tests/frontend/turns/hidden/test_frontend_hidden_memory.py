@@ -8,12 +8,12 @@ from itertools import permutations
 import pytest
 from msgspec import Raw
 from msgspec.structs import replace
-from services.frontend.stored.memory import MemoryStore, R, StoreLimits
 from typing_extensions import override
 
 from schemas.conversation import Call, Client, Conversation, HostedTool, Message, Result, Text
 from schemas.errors import Unavailable
 from services.frontend.content.hosted_tools import hosted_spec
+from services.frontend.stored.memory import MemoryStore, R, StoreLimits
 from services.frontend.stored.record import Record, StoredHidden
 from services.frontend.turns.hidden.history import HiddenTurns
 from services.frontend.turns.hidden.memory import HiddenMemory
