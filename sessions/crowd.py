@@ -128,12 +128,9 @@ class Crowd:
             conversation, client=Caller(session=member.session, tenant=member.tenant)
         )
         unseal = SEALER.of(member.tenant).open
-        return assemble(
-            conversation,
-            self.setup,
-            unseal=unseal,
-            ledger=self.ledger,
-        )
+        prompt = assemble(conversation, self.setup, unseal=unseal, ledger=self.ledger)
+        self.ledger.keep(prompt.encoded)
+        return prompt
 
     def _judge(self, member: Member, prompt: Prompt) -> None:
         verdict = self._verdict(member, [*prompt.ids], prompt.text)

@@ -13,7 +13,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from services.families import families
 from services.ledger.prompt.model import LedgerModel
-from services.ledger.recall import TurnLedger
+from services.ledger.turn_ledger import TurnLedger
 from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.runtime.config.stages import PreprocessorConfig

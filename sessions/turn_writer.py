@@ -16,8 +16,8 @@ from schemas.frames import TokenFinish
 from schemas.ledger import LedgerEntry
 from schemas.requests import ParseContext
 from services.families.writing import as_json
-from services.ledger.recall import TurnLedger
 from services.ledger.signer import EntrySigner
+from services.ledger.turn_ledger import TurnLedger
 from services.parser.ledger_entry import entries_of
 from services.parser.turn_parse import TurnParse
 from services.parser.turn_stream import TurnStream

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from schemas.events import FinishReason
-from services.ledger.recall import TurnLedger
+from services.ledger.turn_ledger import TurnLedger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
 from services.runtime.storage.seal import Sealer
@@ -135,7 +135,9 @@ class Walk:
     def _prompt(self, client: Client, dialogue: object) -> Prompt:
         unseal = SEALER.of(None).open
         conversation = client(dialogue)  # type: ignore[arg-type]
-        return assemble(conversation, self.setup, unseal=unseal, ledger=self.ledger)
+        prompt = assemble(conversation, self.setup, unseal=unseal, ledger=self.ledger)
+        self.ledger.keep(prompt.encoded)
+        return prompt
 
 
 def common(one: Sequence[int], other: Sequence[int]) -> int:

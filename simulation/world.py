@@ -26,7 +26,7 @@ from tokenizers import Tokenizer
 from schemas import subjects
 from services.cli.commands.make_buckets import keep_buckets, make_buckets
 from services.frontend import service as frontend_service
-from services.ledger.recall import TurnLedger
+from services.ledger.turn_ledger import TurnLedger
 from services.parser import event_outbox as parser_outbox
 from services.parser import service as parser_service
 from services.preprocessor import service as preprocessor_service

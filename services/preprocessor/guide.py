@@ -15,7 +15,9 @@ from services.guides.promises import may_call, promises
 from services.guides.turn import TurnForm, turn_grammar
 from services.guides.writer import Unguidable
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt import LimitedPrompt
+from services.preprocessor.output_settings import OutputSettings
+from services.preprocessor.prompt import Prompt
+from services.runtime.caches.memo import Memo
 
 CallRule: TypeAlias = Literal["", "syntax", "schema"]
 """What every call of a turn must satisfy, as in `ParseContext.check_calls`."""
@@ -70,41 +72,53 @@ def enforcement(
     return Checked(rule)
 
 
-def turn_guide(
-    conversation: Conversation,
-    prompt: LimitedPrompt,
-    setup: ModelSetup,
-    how: Guided | Checked,
-) -> TurnGuide:
-    """The guide of a turn. A grammar takes some milliseconds of CPU."""
-    budget = thought_budget(conversation, prompt, setup)
-    if isinstance(how, Checked):
-        return TurnGuide("", budget, how.rule)
-    grammar = promised_grammar(conversation, prompt, setup, rule=how.rule)
-    if budget is not None:
-        rest = promised_grammar(conversation, prompt, setup, rule=how.rule, after_thought=True)
-        budget = replace(budget, grammar=rest)
-    check_calls = "" if grammar and how.covers_turn else how.rule
-    return TurnGuide(grammar, budget, check_calls, bool(grammar) and not how.is_promised)
+class TurnGuides:
+    """Finds the guides of one model's turns. Keeps its grammars. For any thread."""
+
+    def __init__(self, setup: ModelSetup) -> None:
+        self._setup = setup
+        self._grammars: Memo[str] = Memo(setup.cache_bytes)
+        """The grammars, by the forms of turns as JSON."""
+
+    def guide(
+        self,
+        conversation: Conversation,
+        prompt: Prompt,
+        output: OutputSettings,
+        how: Guided | Checked,
+    ) -> TurnGuide:
+        """The guide of a turn. A grammar takes some milliseconds of CPU."""
+        budget = thought_budget(conversation, prompt, output, self._setup)
+        if isinstance(how, Checked):
+            return TurnGuide("", budget, how.rule)
+
+        form = turn_form(conversation, prompt)
+        grammar = self.grammar(form, output.stop_ids, how.rule)
+        if budget is not None:
+            after_thought = replace(form, in_reasoning=False, forced=False, prefix="")
+            rest = self.grammar(after_thought, output.stop_ids, how.rule)
+            budget = replace(budget, grammar=rest)
+        check_calls = "" if grammar and how.covers_turn else how.rule
+        return TurnGuide(grammar, budget, check_calls, bool(grammar) and not how.is_promised)
+
+    def grammar(self, form: TurnForm, stop_ids: list[int], rule: CallRule = "") -> str:
+        """The grammar of turns of a form, with the rule for their calls; "": none can describe the
+        family's calls."""
+
+        def make(_: bytes) -> str:
+            return _grammar(form, self._setup, stop_ids, outlined=rule == "schema")
+
+        return self._grammars.get(_encode((form, stop_ids, rule)), make)
 
 
-def promised_grammar(
-    conversation: Conversation,
-    prompt: LimitedPrompt,
-    setup: ModelSetup,
-    *,
-    rule: CallRule = "",
-    after_thought: bool = False,
-) -> str:
-    """The grammar that enforces the request's promises and the rule for calls; "": none can
-    describe the family's calls. `after_thought`: that of the part of the turn after a thought that
-    was ended."""
+def turn_form(conversation: Conversation, prompt: Prompt) -> TurnForm:
+    """What a request promises of its turn."""
     choice = conversation.tool_choice
     rendered = prompt.rendered
     tools = prompt.tools
     if rendered.allowed_tools:
         tools = [tool for tool in tools if tool.name in rendered.allowed_tools]
-    form = TurnForm(
+    return TurnForm(
         tools=tools,
         format=conversation.format,
         parallel=choice.parallel,
@@ -112,17 +126,10 @@ def promised_grammar(
         forced=choice.mode in ("any", "tool"),
         prefix=rendered.prefix,
     )
-    if after_thought:
-        form = replace(form, in_reasoning=False, forced=False, prefix="")
-
-    def make(_: bytes) -> str:
-        return _grammar(form, setup, prompt.stop_ids, outlined=rule == "schema")
-
-    return setup.grammars.get(_encode((form, prompt.stop_ids, rule)), make)
 
 
 def _grammar(form: TurnForm, setup: ModelSetup, stop_ids: list[int], *, outlined: bool) -> str:
-    """As `promised_grammar`. `outlined`: tools that are not strict are guided by their outlines."""
+    """`outlined`: tools that are not strict are guided by their outlines."""
     family = setup.family
     if outlined:
         quoted = not isinstance(family.style.arguments, Tags)
@@ -135,7 +142,7 @@ def _grammar(form: TurnForm, setup: ModelSetup, stop_ids: list[int], *, outlined
 
 
 def thought_budget(
-    conversation: Conversation, prompt: LimitedPrompt, setup: ModelSetup
+    conversation: Conversation, prompt: Prompt, output: OutputSettings, setup: ModelSetup
 ) -> ThoughtBudget | None:
     """The limit of the turn's reasoning tokens: the client's, else the operator's for its level of
     effort. Without a grammar. None: there is none, or the turn has no thoughts."""
@@ -147,7 +154,7 @@ def thought_budget(
         return None
 
     rendered = prompt.rendered
-    has_no_thoughts = conversation.prompt or rendered.enforced_format or not prompt.max_tokens
+    has_no_thoughts = conversation.prompt or rendered.enforced_format or not output.max_tokens
     if has_no_thoughts or thinking.mode == "disabled":
         return None
     return replace(setup.reasoning_markers, tokens=tokens, in_reasoning=rendered.in_reasoning)

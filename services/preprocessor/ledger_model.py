@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 from schemas.conversation import Message, Text
 from services.ledger.prompt.model import LedgerModel
-from services.ledger.recall import TurnLedger
+from services.ledger.turn_ledger import TurnLedger
 from services.ledger.turns.turn_reader import TurnReader
 from services.preprocessor.model import ModelSetup
 from services.templates.assistant import AssistantWriter

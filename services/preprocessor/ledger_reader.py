@@ -1,7 +1,7 @@
 """Fills the ledger of one preprocessor: receives the entries of turns that end, fetches others from
 the bucket.
 
-The step that restores turns is `services/ledger/recall.py`.
+`services/ledger/turn_ledger.py` finds the turns of a conversation in it.
 
 An entry is used only if it was signed with this deployment's key. Lost, repeated or foreign entries
 cost only speed.
@@ -15,18 +15,17 @@ from prometheus_client import Counter
 from typing_extensions import override
 
 from schemas import subjects
-from schemas.conversation import Conversation, ToolSpec, Unseal, opens_nothing
+from schemas.conversation import ToolSpec
 from schemas.errors import TurnwireError
 from schemas.ledger import LedgerEntry
 from services.ledger.prompt.encode import EncodedPrompt
-from services.ledger.recall import NO_LEDGER, Ledger, LedgerRecall, TurnLedger
 from services.ledger.signer import EntrySigner
+from services.ledger.turn_ledger import NO_LEDGER, Ledger, TurnLedger
 from services.ledger.turns.turn import TurnOutput
 from services.runtime.nats.bus import Delivery
 from services.runtime.observability.metrics import CountCollector, Reading, register
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket
-from services.tokenization.encoder import Encoder
 
 FETCH_TIMEOUT_S = 0.5
 """Limit of the time that a prompt waits for turns from the bucket."""
@@ -43,8 +42,8 @@ SILENT_S = 5.0
 OnEntry: TypeAlias = Callable[[LedgerEntry], None]
 
 
-class Fetched(NamedTuple):
-    """The result of fetching a key."""
+class FetchedKey(NamedTuple):
+    """The result of fetching the turns of a key."""
 
     until: float
     """The loop's time from which on the key may be fetched again."""
@@ -52,15 +51,7 @@ class Fetched(NamedTuple):
     """The bucket had turns of it."""
 
 
-_NEVER = Fetched(0.0, False)
-
-
-class UnfetchedTurns(Exception):
-    """Turns must be fetched from the ledger's bucket first."""
-
-    def __init__(self, keys: Sequence[bytes]) -> None:
-        super().__init__()
-        self.keys = keys
+_NEVER = FetchedKey(0.0, False)
 
 
 class LedgerReader:
@@ -69,16 +60,14 @@ class LedgerReader:
 
     ledger: Ledger = NO_LEDGER
     """The turns in memory; for any thread."""
-    fetched: Ledger = NO_LEDGER
-    """These turns as well. Its `recall` raises UnfetchedTurns where the bucket may have more of a
-    request's turns."""
 
     async def start(self) -> None:
         """Subscribes to the entries of turns that end."""
 
     async def fetch(self, keys: Sequence[bytes]) -> bool:
-        """Copies turns from the bucket into memory, those that arrive in time. Returns whether
-        memory may have more entries now. Never raises."""
+        """Copies the turns of these keys from the bucket into memory, those that arrive in time,
+        unless they were fetched lately. Returns whether memory may have more turns now. Never
+        raises."""
         return False
 
     def count(self, prompt: EncodedPrompt) -> None:
@@ -109,13 +98,12 @@ class BusLedgerReader(LedgerReader):
         """`bucket` None: turns are kept in memory only."""
         ledger.entries.shared = bucket is not None
         self.ledger: TurnLedger = ledger
-        self.fetched: Ledger = FetchedLedger(self)
         self._listeners: list[OnEntry] = []
         self._process = process
         self._signer = signer
         self._bucket = bucket
         self._loop = asyncio.get_running_loop()
-        self._fetched: dict[bytes, Fetched] = {}
+        self._fetched: dict[bytes, FetchedKey] = {}
         self._silent_until = 0.0
         metrics = process.metrics
         text = "Prompts by the outcome for their newest turn."
@@ -135,21 +123,18 @@ class BusLedgerReader(LedgerReader):
     async def start(self) -> None:
         await self._process.subscribe(subjects.ledger(self.ledger.model.name), self._on_entry)
 
-    def unfetched(self, keys: Sequence[bytes]) -> list[bytes]:
-        """The keys for which the bucket may have more entries than memory; for any thread."""
-        if self._bucket is None:
-            return []
-        now = self._loop.time()
-        return [key for key in keys if self._fetched.get(key, _NEVER).until <= now]
-
     @override
     async def fetch(self, keys: Sequence[bytes]) -> bool:
-        if self._bucket is None or self._loop.time() < self._silent_until:
+        now = self._loop.time()
+        if self._bucket is None or now < self._silent_until:
             return False
-        newest_first = keys[: -MAX_FETCHED - 1 : -1]
+        unfetched = [key for key in keys if self._fetched.get(key, _NEVER).until <= now]
+        if not unfetched:
+            return False
+        newest_first = unfetched[: -MAX_FETCHED - 1 : -1]
         try:
             async with asyncio.timeout(FETCH_TIMEOUT_S):
-                return await self._fetch_all(self._bucket, newest_first)
+                await self._fetch_all(self._bucket, newest_first)
         except TimeoutError:
             self._bucket_silent("it does not answer in time")
         except TurnwireError as error:
@@ -172,16 +157,15 @@ class BusLedgerReader(LedgerReader):
     def read_turn(self, entry: LedgerEntry, tools: list[ToolSpec]) -> TurnOutput | None:
         return self.ledger.reader.read_entry(entry, tools)
 
-    async def _fetch_all(self, bucket: Bucket, keys: Sequence[bytes]) -> bool:
-        """Fetches the turns of these keys. Returns whether there may be any."""
+    async def _fetch_all(self, bucket: Bucket, keys: Sequence[bytes]) -> None:
+        """Fetches the turns of these keys."""
         if not await bucket.any_members([key.hex() for key in keys]):
             self._note_fetched(keys, any_turns=False)  # a conversation from elsewhere
-            return False
+            return
         gate = asyncio.Semaphore(FETCH_AT_ONCE)
         async with asyncio.TaskGroup() as tasks:
             for key in keys:
                 tasks.create_task(self._fetch_one(bucket, key, gate))
-        return True
 
     async def _fetch_one(self, bucket: Bucket, key: bytes, gate: asyncio.Semaphore) -> None:
         async with gate:
@@ -200,7 +184,7 @@ class BusLedgerReader(LedgerReader):
     def _note_fetched(self, keys: Sequence[bytes], *, any_turns: bool) -> None:
         if len(self._fetched) > MAX_FETCHED_KEYS:
             self._fetched.clear()  # at worst they are fetched again
-        fetched = Fetched(self._loop.time() + FETCHED_S, any_turns)
+        fetched = FetchedKey(self._loop.time() + FETCHED_S, any_turns)
         for key in keys:
             self._fetched[key] = fetched
             self.ledger.entries.set_complete(key)
@@ -240,31 +224,3 @@ class BusLedgerReader(LedgerReader):
             return None
         self._messages.labels(origin).inc()
         return entry
-
-
-class FetchedLedger(Ledger):
-    """The ledger in memory, as long as the bucket has nothing to add."""
-
-    has_turns = True
-
-    def __init__(self, reader: BusLedgerReader) -> None:
-        self._reader = reader
-
-    @override
-    def recall(
-        self,
-        conversation: Conversation,
-        tools: list[ToolSpec],
-        encoder: Encoder,
-        unseal: Unseal = opens_nothing,
-    ) -> LedgerRecall:
-        """Raises UnfetchedTurns."""
-        recall = self._reader.ledger.recall(conversation, tools, encoder, unseal)
-        keys = self._reader.unfetched(recall.missing)
-        if keys:
-            raise UnfetchedTurns(keys)
-        return recall
-
-    @override
-    def keep(self, prompt: EncodedPrompt) -> None:
-        self._reader.ledger.keep(prompt)

@@ -1,29 +1,25 @@
 """Loads a model's tokenizer, template and configuration for the preprocessor."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
-import msgspec
 from msgspec.structs import replace
 
 from schemas.control import THINKING_BUDGET, VISION, ModelCard
-from schemas.conversation import EFFORTS, Sampling, ToolSpec
+from schemas.conversation import EFFORTS, Sampling
 from schemas.requests import ThoughtBudget
 from services.families import Family, find_family, find_reasoning_family
 from services.families.detection import Detection
 from services.families.response_template import template_name
 from services.preprocessor.thoughts import unlimited_thoughts
-from services.preprocessor.tool_weights import tool_tokens
-from services.runtime.caches.memo import Memo
 from services.runtime.config.base import MIB
 from services.runtime.config.stages import PreprocessorConfig
 from services.templates.chat_template import ChatTemplate
 from services.templates.control_tokens import data_marks
 from services.templates.detection import detect_family, unread_calls
 from services.templates.probe import image_frame, probe, reasoning_tags
-from services.templates.tools import PromptTools
 from services.templates.traits import TemplateTraits
 from services.templates.trial_texts import render_trials
 from services.tokenization.data_marks import DataMarks
@@ -44,15 +40,11 @@ OBJECT_FACTOR = 8
 _NO_CALLS = (
     "no evidence: the chat template writes no calls; tool_call_parser names the model's format"
 )
-_encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True)
 class ModelSetup:
-    """Everything that is needed to make prompts for one model: immutable settings, and caches of
-    tools in their forms and of grammars.
-
-    Shared by all threads."""
+    """Everything that is needed to make prompts for one model. Immutable."""
 
     template: ChatTemplate
     traits: TemplateTraits
@@ -74,7 +66,7 @@ class ModelSetup:
     """The operator's template variables."""
     strip_preamble: bool
     cache_bytes: int
-    """Bound of the cached tools, in bytes of their JSON."""
+    """Bound of a cache of tools, in bytes of their JSON."""
     card: ModelCard
     images: ImageProcessor | None
     """None: the model gets a note for each image."""
@@ -83,13 +75,6 @@ class ModelSetup:
     reasoning_markers: ThoughtBudget | None
     """The markers around its reasoning, as a budget without a limit; None: the family reads no
     reasoning."""
-    grammars: Memo[str] = field(init=False, repr=False, compare=False)
-    """The grammars of turns, by their forms as JSON."""
-    _tools: Memo[PromptTools] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "grammars", Memo(self.cache_bytes))
-        object.__setattr__(self, "_tools", Memo(self.cache_bytes))
 
     @classmethod
     def load(cls, config: PreprocessorConfig) -> "ModelSetup":
@@ -146,18 +131,6 @@ class ModelSetup:
             no_vision_reason=vision.no_vision_reason,
             reasoning_markers=reasoning_markers,
         )
-
-    def tools_of(self, tools: list[ToolSpec]) -> PromptTools:
-        """The forms of a request's tools; cached for the next request with the same tools. Raises
-        RecursionError for schemas that are nested too deeply to be written."""
-        marks = self.encoder.marks
-        marker = marks.data if marks is not None else None
-
-        def make(data: bytes) -> PromptTools:
-            forms = PromptTools.of(tools, data, marker)
-            return replace(forms, tokens=tool_tokens(forms.definitions, self.tokenizer))
-
-        return self._tools.get(_encode(tools), make)
 
     def effective_window(self, worker_window: int | None) -> int:
         """The context window of prompt and output, in tokens. The workers' window (None: not known

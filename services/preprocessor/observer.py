@@ -80,7 +80,7 @@ class AttemptObserver:
     def step(self, name: str) -> None:
         """Notes a step of the prompt (`OnStep`), on any thread."""
 
-    def prepared(self, prompt: Prompt) -> None:
+    def prompt_made(self, prompt: Prompt) -> None:
         """Notes that the prompt is made; from now on the turn is placed."""
         now = perf_counter()
         self._preprocessor.prepare_s.observe(now - self._since)
@@ -143,8 +143,8 @@ class TracedAttempt(AttemptObserver):
         self._steps.append((name, time_ns()))
 
     @override
-    def prepared(self, prompt: Prompt) -> None:
-        super().prepared(prompt)
+    def prompt_made(self, prompt: Prompt) -> None:
+        super().prompt_made(prompt)
         details: dict[str, str | int] = {"gen_ai.usage.input_tokens": len(prompt.ids)}
         encoded = prompt.encoded
         if prompt.rendered.tools.tokens:

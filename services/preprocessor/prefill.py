@@ -127,7 +127,7 @@ class LedgerPrefills(Prefills):
         if ended is None or not ended.parts:
             return None
         prompt, other = (
-            self._preparation.encode_prompt_here(with_reply(turn.conversation, ended.parts, reply))
+            self._preparation.make_prompt_here(with_reply(turn.conversation, ended.parts, reply))
             for reply in REPLIES
         )
         return certain_prefix(prompt.ids, prompt.images, other.ids)

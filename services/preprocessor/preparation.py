@@ -1,43 +1,33 @@
-"""Prepares turns: makes the prompt of each on the event loop or in a thread, and what its worker
-gets besides."""
+"""Prepares turns: makes the prompt of each on the event loop or in a thread, finds the settings of
+its output, and what its worker gets besides."""
 
 import asyncio
-from collections.abc import Callable, Collection
-from functools import partial
-from typing import TypeVar
+from collections.abc import Collection
 
 from schemas.control import ModelCard
 from schemas.conversation import Conversation, Unseal
 from schemas.requests import TurnRequest
 from services.guides.promises import GRAMMAR
-from services.ledger.recall import Ledger
 from services.preprocessor.fingerprints import Fingerprints
-from services.preprocessor.guide import Guided, TurnGuide, enforcement, turn_guide
-from services.preprocessor.ledger_reader import (
-    NO_LEDGER_READER,
-    LedgerReader,
-    UnfetchedTurns,
-)
+from services.preprocessor.guide import Guided, TurnGuide, TurnGuides, enforcement
+from services.preprocessor.ledger_reader import NO_LEDGER_READER, LedgerReader
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prepared_turn import PreparedTurn
-from services.preprocessor.prompt import (
-    LimitedPrompt,
-    OnStep,
-    Prompt,
-    assemble,
-    encode_prompt,
-    no_step,
+from services.preprocessor.observer import AttemptObserver
+from services.preprocessor.output_settings import (
+    OutputSettings,
+    check_sampling,
+    output_settings,
+    second_try,
 )
-from services.preprocessor.second_try import second_try
+from services.preprocessor.prepared_turn import PreparedTurn
+from services.preprocessor.prompt import OnStep, Prompt, PromptMaker, no_step
 from services.preprocessor.threads import PromptThreads, expected_s
-from services.preprocessor.turn_builder import prepare_turn
+from services.preprocessor.turn_builder import build_turn
 from services.runtime.config.base import MIB
 from services.runtime.config.stages import PreprocessorConfig
 from services.runtime.presence.registry import cards_of
 from services.runtime.process import Process
 from services.runtime.storage.seal import Sealer
-
-SomePrompt = TypeVar("SomePrompt", bound=Prompt)
 
 
 class Preparation:
@@ -56,6 +46,8 @@ class Preparation:
         self._process = process
         self._sealer = sealer
         self._ledger = ledger
+        self._prompts = PromptMaker(setup, ledger.ledger)
+        self._guides = TurnGuides(setup)
         self._guide_calls = config.guide_calls
         self._fingerprints = Fingerprints(
             config.prompt_cache_mb * MIB,
@@ -65,74 +57,64 @@ class Preparation:
 
     async def make_prompt(
         self, conversation: Conversation, *, size: int, on_step: OnStep = no_step
-    ) -> LimitedPrompt:
-        """The prompt of a turn. `on_step` and exceptions are those of `assemble`; `on_step` is
-        called on any thread, again for repeated steps.
+    ) -> Prompt:
+        """The prompt of a conversation. Turns that only the ledger's bucket has are fetched.
 
-        `size`: bytes of the request. Raises Invalid, which names the template, where rendering
-        takes too long.
+        `size`: bytes of the request. `on_step` is called on any thread, again for repeated steps.
+        Raises as `PromptMaker.make`, and Invalid, which names the template, where rendering takes
+        too long.
         """
-        window = self._window()
-
-        def make(ledger: Ledger) -> LimitedPrompt:
-            return assemble(
-                conversation,
-                self.setup,
-                window=window,
-                unseal=self._unseal(conversation),
-                ledger=ledger,
-                on_step=on_step,
-            )
-
-        return await self._with_turns(expected_s(self.setup, conversation, size), make)
-
-    async def encode_prompt(self, conversation: Conversation, *, size: int) -> Prompt:
-        """The prompt of a conversation that is not sent to a worker. Exceptions are those of
-        `encode_prompt`; `size` is that of `make_prompt`."""
         seconds = expected_s(self.setup, conversation, size)
-        return await self._with_turns(seconds, lambda ledger: self._encode(conversation, ledger))
+        unseal = self._unseal(conversation)
+        run, prompts = self.threads.run_limited, self._prompts
+        if conversation.prompt is not None:
+            return await run(seconds, prompts.make, conversation, unseal, on_step)
 
-    async def make_turn(
-        self, request: TurnRequest, prompt: LimitedPrompt, deadline: float
-    ) -> PreparedTurn:
-        """The turn of a request with this prompt."""
-        conversation = request.conversation
-        if request.broken_call is not None:
-            prompt = second_try(prompt, request.broken_call, self._features())
-        guide = await self._guide(request, prompt)
-        comparison = self._fingerprints.compare(request.turn, conversation, prompt)
-        return prepare_turn(
-            request, prompt, self.setup, guide, comparison=comparison, deadline=deadline
-        )
+        tools, history = await run(seconds, prompts.look_up, conversation, unseal, on_step)
+        if await self._ledger.fetch(history.missing):
+            tools, history = await run(seconds, prompts.look_up, conversation, unseal, on_step)
+        return await run(seconds, prompts.finish, tools, history, unseal, on_step)
 
-    def encode_prompt_here(self, conversation: Conversation) -> Prompt:
+    def make_prompt_here(self, conversation: Conversation) -> Prompt:
         """The prompt of a conversation, without fetching turns from the bucket. For the threads of
         `threads`."""
-        return self.threads.run_here(lambda: self._encode(conversation, self._ledger.ledger))
+        return self.threads.run_here(self._prompts.make, conversation, self._unseal(conversation))
 
-    async def _with_turns(self, seconds: float, make: Callable[[Ledger], SomePrompt]) -> SomePrompt:
-        """Makes a prompt with a ledger. Turns that are only in the ledger's bucket are fetched
-        first. `seconds`: the time that this is expected to take."""
-        try:
-            return await self.threads.run_limited(seconds, lambda: make(self._ledger.fetched))
-        except UnfetchedTurns as unfetched:
-            await self._ledger.fetch(unfetched.keys)
-        return await self.threads.run_limited(seconds, lambda: make(self._ledger.ledger))
+    async def prepare_turn(
+        self, request: TurnRequest, observer: AttemptObserver, *, size: int, deadline: float
+    ) -> PreparedTurn:
+        """The turn of a request. `size` and exceptions are those of `make_prompt`; raises Invalid
+        for stop strings or ids that cannot be served, too, and ContextOverflow where prompt and
+        answer do not fit."""
+        conversation = request.conversation
+        sampling = conversation.sampling
+        check_sampling(sampling, self.setup.tokenizer.vocab_size)
 
-    def _encode(self, conversation: Conversation, ledger: Ledger) -> Prompt:
-        """`encode_prompt` with these arguments, in any thread."""
-        unseal = self._unseal(conversation)
-        return encode_prompt(conversation, self.setup, unseal=unseal, ledger=ledger)
+        prompt = await self.make_prompt(conversation, size=size, on_step=observer.step)
+        output = output_settings(sampling, self.setup, len(prompt.ids), self._window())
+        self._ledger.ledger.keep(prompt.encoded)
+        observer.prompt_made(prompt)
+
+        if request.broken_call is not None:
+            output = second_try(output, request.broken_call, self._features())
+        guide = await self._guide(request, prompt, output)
+        comparison = self._fingerprints.compare(request.turn, conversation, prompt)
+        return build_turn(
+            request, prompt, output, self.setup, guide, comparison=comparison, deadline=deadline
+        )
 
     def _unseal(self, conversation: Conversation) -> Unseal:
         return self._sealer.of(conversation.client.tenant).open
 
-    async def _guide(self, request: TurnRequest, prompt: LimitedPrompt) -> TurnGuide:
+    async def _guide(
+        self, request: TurnRequest, prompt: Prompt, output: OutputSettings
+    ) -> TurnGuide:
         conversation = request.conversation
         engines = [GRAMMAR in card.features for card in self._workers()]
         how = enforcement(conversation, self._guide_calls, engines, resumed=bool(request.resume))
-        guide = partial(turn_guide, conversation, prompt, self.setup, how)
-        return await self.threads.run(guide) if isinstance(how, Guided) else guide()
+        if isinstance(how, Guided):
+            return await self.threads.run(self._guides.guide, conversation, prompt, output, how)
+        return self._guides.guide(conversation, prompt, output, how)
 
     def _features(self) -> Collection[str]:
         """The features that all engines have."""

@@ -8,14 +8,16 @@ from schemas.errors import DEADLINE_PASSED, TimedOut
 from schemas.ledger import LedgerContext
 from schemas.requests import TurnRequest
 from services.preprocessor.guide import TurnGuide
-from services.preprocessor.prompt import LimitedPrompt
+from services.preprocessor.output_settings import OutputSettings
+from services.preprocessor.prompt import Prompt
 
 
 class PreparedTurn(Struct, frozen=True, kw_only=True):
     """A turn with its prompt. Made once, and never changed."""
 
     request: TurnRequest
-    prompt: LimitedPrompt
+    prompt: Prompt
+    output: OutputSettings
     guide: TurnGuide
     packed_ids: bytes
     """The prompt's ids, as the worker gets them (`pack_ids`)."""
@@ -41,6 +43,11 @@ class PreparedTurn(Struct, frozen=True, kw_only=True):
     def prompt_tokens(self) -> int:
         """The number of the prompt's tokens."""
         return len(self.prompt.ids)
+
+
+def deadline_of(request: TurnRequest, now: float) -> float:
+    """Returns the deadline of a request that arrives now (`PreparedTurn.deadline`)."""
+    return math.inf if request.timeout_s is None else now + request.timeout_s
 
 
 def seconds_left(deadline: float, now: float) -> float | None:

@@ -32,6 +32,8 @@ class RenderedPrompt(Struct, frozen=True, kw_only=True):
 
     text: str
     """The text with marks (`DataMarks`), where data may spell control tokens."""
+    plain_text: str
+    """The text without marks; "" for a prompt that was sent as ids."""
     tools: PromptTools = PromptTools()
     prefix: str = ""
     """The end of the text, if it opens a forced call: it belongs to the model's turn."""
@@ -81,6 +83,7 @@ def render(
         text += _marked_call(call, conversation, setup)
     return RenderedPrompt(
         text=text,
+        plain_text=setup.encoder.plain(text),
         tools=tools,
         prefix=call or "",
         in_reasoning=in_reasoning,

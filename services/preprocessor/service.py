@@ -9,7 +9,6 @@ has the turn.
 """
 
 import asyncio
-import math
 import os
 from functools import partial
 from time import perf_counter
@@ -33,7 +32,7 @@ from services.preprocessor.observer import PreprocessorObserver, warn_of_limits
 from services.preprocessor.open_work import OpenWork
 from services.preprocessor.prefill import LedgerPrefills
 from services.preprocessor.preparation import Preparation
-from services.preprocessor.prepared_turn import seconds_left
+from services.preprocessor.prepared_turn import deadline_of, seconds_left
 from services.preprocessor.refusals import RefusalSender
 from services.preprocessor.routing.holding import Holding
 from services.preprocessor.routing.kv_view import KvView
@@ -120,14 +119,12 @@ class Preprocessor(Service):
     async def _take_turn(self, request: TurnRequest, size: int) -> None:
         """One turn: from its conversation to the worker that decodes it, or to a refusal."""
         observer = self._observer.observe_attempt(request)
-        deadline = _deadline(request)
+        deadline = deadline_of(request, asyncio.get_running_loop().time())
         try:
             await self._still_wanted(deadline)
-            prompt = await self._preparation.make_prompt(
-                request.conversation, size=size, on_step=observer.step
+            turn = await self._preparation.prepare_turn(
+                request, observer, size=size, deadline=deadline
             )
-            observer.prepared(prompt)
-            turn = await self._preparation.make_turn(request, prompt, deadline)
             await self._workers.send_turn(turn, observer)
         except asyncio.CancelledError:
             observer.cancelled()
@@ -135,7 +132,7 @@ class Preprocessor(Service):
         except Exception as error:
             await self._refusals.send_refusal(request, observer.failed(error))
         else:
-            self._checks.check_prompt(request.conversation, prompt)
+            self._checks.check_prompt(request.conversation, turn.prompt)
 
     async def _still_wanted(self, deadline: float) -> None:
         """Waits while the process is cut off, since the cancellation of a request may follow it.
@@ -167,13 +164,6 @@ class Preprocessor(Service):
             await subscription.stop()
         await self._open.wait_until_done()
         self._preparation.threads.close()
-
-
-def _deadline(request: TurnRequest) -> float:
-    """The deadline of a request that arrives now: `PreparedTurn.deadline`."""
-    if request.timeout_s is None:
-        return math.inf
-    return asyncio.get_running_loop().time() + request.timeout_s
 
 
 async def _open_ledger(

@@ -75,22 +75,24 @@ class PromptThreads:
         self._slow = asyncio.Semaphore(SLOW_TEMPLATES)
         self._render_timeout_s = render_timeout_s
 
-    async def run_limited(self, expected_s: float, work: Callable[[], T]) -> T:
-        """Makes a prompt by `work` on the event loop or in a thread, by its expected time. Again in
-        a thread if its text is too long for the loop, and if its template is stopped. Raises
-        Invalid, which names the template, where rendering takes longer than `render_timeout_s`."""
+    async def run_limited(self, expected_s: float, work: Callable[[*A], T], *args: *A) -> T:
+        """Runs a part of the work for a prompt, on the event loop or in a thread, by the expected
+        time of the prompt. Again in a thread if its text is too long for the loop, and if its
+        template is stopped: so `work` may run three times. Raises Invalid, which names the
+        template, where rendering takes longer than `render_timeout_s`."""
         try:
             if expected_s <= LOOP_S:
                 with suppress(LongWork):
-                    return self._on_loop(work)
-            return await self._in_thread(work)
+                    return self._on_loop(work, *args)
+            return await self._in_thread(work, *args)
         except _SlowTemplate:
-            return await self._make_again(work)
+            return await self._run_again(work, *args)
 
-    def run_here(self, work: Callable[[], T]) -> T:
-        """Makes a prompt in this thread, which is one of the pool. Raises as `run_limited`."""
+    def run_here(self, work: Callable[[*A], T], *args: *A) -> T:
+        """Runs work for a prompt in this thread, which is one of the pool. Raises as
+        `run_limited`."""
         try:
-            return self._make_within(self._render_timeout_s, time.monotonic, work)
+            return self._run_within(self._render_timeout_s, time.monotonic, work, *args)
         except _SlowTemplate:
             raise self._too_slow() from None
 
@@ -102,21 +104,21 @@ class PromptThreads:
         """Ends the thread pool."""
         self._pool.shutdown(wait=False)
 
-    def _on_loop(self, work: Callable[[], T]) -> T:
+    def _on_loop(self, work: Callable[[*A], T], *args: *A) -> T:
         # By CPU time: a busy machine is not a slow template.
         with on_loop(LOOP_STOP_S), self._setup.encoder.limited(FAST_CHARS, SLOW_CHARS):
-            return self._make_within(LOOP_STOP_S, time.thread_time, work)
+            return self._run_within(LOOP_STOP_S, time.thread_time, work, *args)
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
+    async def _in_thread(self, work: Callable[[*A], T], *args: *A) -> T:
         seconds = min(THREAD_STOP_S, self._render_timeout_s)
-        return await self.run(self._make_within, seconds, time.thread_time, work)
+        return await self.run(self._run_within, seconds, time.thread_time, work, *args)
 
-    async def _make_again(self, work: Callable[[], T]) -> T:
-        """Makes a prompt with a slow template, few of them at once."""
+    async def _run_again(self, work: Callable[[*A], T], *args: *A) -> T:
+        """Runs work with a slow template, few of it at once."""
         try:
             async with self._slow:
                 seconds = self._render_timeout_s
-                return await self.run(self._make_within, seconds, time.monotonic, work)
+                return await self.run(self._run_within, seconds, time.monotonic, work, *args)
         except _SlowTemplate:
             self._log.warning(
                 "preprocessor.template_slow",
@@ -125,8 +127,8 @@ class PromptThreads:
             )
             raise self._too_slow() from None
 
-    def _make_within(self, seconds: float, clock: Clock, work: Callable[[], T]) -> T:
-        """Makes a prompt. Raises _SlowTemplate where the template still runs after `seconds` by
+    def _run_within(self, seconds: float, clock: Clock, work: Callable[[*A], T], *args: *A) -> T:
+        """Runs work. Raises _SlowTemplate where the template still runs after `seconds` by
         `clock`."""
         end = clock() + seconds
 
@@ -135,7 +137,7 @@ class PromptThreads:
                 raise _SlowTemplate
 
         with self._setup.template.renderer.checked(check):
-            return work()
+            return work(*args)
 
     def _too_slow(self) -> Invalid:
         template = self._setup.template.name

@@ -62,7 +62,7 @@ class TokenizeService:
 
     async def _count(self, data: bytes) -> TextReply:
         request = _decode_count(data)
-        prompt = await self._preparation.encode_prompt(request.conversation, size=len(data))
+        prompt = await self._preparation.make_prompt(request.conversation, size=len(data))
         return TextReply(count=len(prompt.ids), max_model_len=self._max_model_len)
 
     async def _tokenize(self, data: bytes) -> TextReply:
@@ -70,7 +70,7 @@ class TokenizeService:
         preparation = self._preparation
         ids: Sequence[int]
         if request.conversation is not None:
-            prompt = await preparation.encode_prompt(request.conversation, size=len(data))
+            prompt = await preparation.make_prompt(request.conversation, size=len(data))
             ids = prompt.ids
         else:
             encode = preparation.setup.tokenizer.encode

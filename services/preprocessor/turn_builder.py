@@ -13,8 +13,9 @@ from schemas.token_ids import pack_ids
 from services.families.family import VERBATIM
 from services.preprocessor.guide import TurnGuide
 from services.preprocessor.model import ModelSetup
+from services.preprocessor.output_settings import OutputSettings
 from services.preprocessor.prepared_turn import PreparedTurn
-from services.preprocessor.prompt import LimitedPrompt
+from services.preprocessor.prompt import Prompt
 from services.tokenization.block_keys import with_images
 
 MAX_PRIORITY = 2.0**31
@@ -24,9 +25,10 @@ BACKGROUND_PRIORITY = -1.0
 _encode = msgspec.json.Encoder().encode
 
 
-def prepare_turn(
+def build_turn(
     request: TurnRequest,
-    prompt: LimitedPrompt,
+    prompt: Prompt,
+    output: OutputSettings,
     setup: ModelSetup,
     guide: TurnGuide,
     *,
@@ -38,10 +40,13 @@ def prepare_turn(
     conversation = request.conversation
     packed_ids = pack_ids(prompt.ids)
     ledger = _ledger_context(prompt, conversation)
-    context = _parse_context(request, prompt, setup, guide, ledger=ledger, comparison=comparison)
+    context = _parse_context(
+        request, prompt, output, setup, guide, ledger=ledger, comparison=comparison
+    )
     return PreparedTurn(
         request=request,
         prompt=prompt,
+        output=output,
         guide=guide,
         packed_ids=packed_ids,
         block_key_ids=with_images(packed_ids, prompt.images),
@@ -55,7 +60,8 @@ def prepare_turn(
 
 def _parse_context(
     request: TurnRequest,
-    prompt: LimitedPrompt,
+    prompt: Prompt,
+    output: OutputSettings,
     setup: ModelSetup,
     guide: TurnGuide,
     *,
@@ -72,7 +78,7 @@ def _parse_context(
         family=family.name,
         frontend=request.frontend,
         prompt_tokens=len(prompt.ids),
-        max_tokens=prompt.max_tokens,
+        max_tokens=output.max_tokens,
         in_reasoning=prompt.rendered.in_reasoning,
         prefix=prompt.rendered.prefix,
         stop=[stop for stop in sampling.stop if stop],
@@ -83,7 +89,7 @@ def _parse_context(
         logprobs=sampling.logprobs,
         prompt_ids=pack_ids(prompt.ids) if sampling.return_token_ids else b"",
         count_thoughts=conversation.thinking.count_tokens,
-        window_limited=prompt.window_limited,
+        window_limited=output.window_limited,
         broken_call=request.broken_call,
         tenant=conversation.client.tenant,
         ledger=ledger,
@@ -113,9 +119,7 @@ def _with_tools(context: bytes, tools: bytes) -> bytes:
     return b'%b,"tools":%b}' % (context[:-1], tools)
 
 
-def _calls(
-    conversation: Conversation, prompt: LimitedPrompt
-) -> Literal["parallel", "single", "none"]:
+def _calls(conversation: Conversation, prompt: Prompt) -> Literal["parallel", "single", "none"]:
     """How the parser treats calls. Their markup in an output with an enforced format is content."""
     choice = conversation.tool_choice
     if choice.mode == "none" or prompt.rendered.enforced_format is not None:
@@ -123,7 +127,7 @@ def _calls(
     return "parallel" if choice.parallel else "single"
 
 
-def _ledger_context(prompt: LimitedPrompt, conversation: Conversation) -> LedgerContext | None:
+def _ledger_context(prompt: Prompt, conversation: Conversation) -> LedgerContext | None:
     """The prompt's part of the turn's ledger entry. None for a turn that may end where the template
     does not close it: its entry could not be used."""
     sampling = conversation.sampling

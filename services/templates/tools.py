@@ -89,15 +89,15 @@ def read_arguments(
 
 class PromptTools(Struct, frozen=True):
     """A request's tools in the forms that a prompt needs, shared by equal tools
-    (`ModelSetup.tools_of`)."""
+    (`PromptMaker.tools_of`)."""
 
-    rendered: list[ToolSpec] = []
+    specs: list[ToolSpec] = []
     """The tools under the names and with the schemas that the model sees, deferred ones
     included."""
     definitions: list[TemplateTool] = []
     """The tools at the start of the prompt, marked. They cache their JSON."""
     parser_json: bytes = b"[]"
-    """`rendered` as JSON, with what parsers need."""
+    """`specs` as JSON, with what parsers need."""
     tokens: int = 0
     """Tokens of the definitions, about: templates write them in several forms."""
 

@@ -16,8 +16,8 @@ from schemas.events import FinishReason
 from schemas.frames import TokenFinish
 from schemas.ledger import LedgerEntry
 from schemas.requests import ParseContext
-from services.ledger.recall import TurnLedger
 from services.ledger.signer import EntrySigner
+from services.ledger.turn_ledger import TurnLedger
 from services.parser.ledger_entry import entries_of
 from services.parser.turn_parse import TurnParse
 from services.parser.turn_stream import TurnStream
@@ -59,7 +59,9 @@ class Session:
     def prompt(self, *messages: Message, **more: Any) -> Prompt:
         conversation = Conversation("m", [QUESTION, *messages], **{"tools": [BASH], **more})
         unseal = SEALER.of(None).open
-        return assemble(conversation, self.setup, unseal=unseal, ledger=self.ledger)
+        prompt = assemble(conversation, self.setup, unseal=unseal, ledger=self.ledger)
+        self.ledger.keep(prompt.encoded)
+        return prompt
 
     def ids(self, text: str) -> list[int]:
         """Ids that no tokenizer returns: two characters at a time."""

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from services.ledger.prompt.model import LedgerModel
-from services.ledger.recall import NO_LEDGER, Ledger
+from services.ledger.turn_ledger import NO_LEDGER, Ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
 from sessions.clients import Client, Dialogue
@@ -129,7 +129,9 @@ def prompt_of(
     client: Client, dialogue: Dialogue, setup: ModelSetup, ledger: Ledger = NO_LEDGER
 ) -> Prompt:
     unseal = SEALER.of(None).open
-    return assemble(client(dialogue), setup, unseal=unseal, ledger=ledger)
+    prompt = assemble(client(dialogue), setup, unseal=unseal, ledger=ledger)
+    ledger.keep(prompt.encoded)
+    return prompt
 
 
 class PlayedSession:

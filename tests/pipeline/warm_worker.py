@@ -4,7 +4,7 @@
 import sys
 
 from services.cli.serve import serve
-from services.preprocessor.second_try import TEMPERATURE
+from services.preprocessor.output_settings import SECOND_TEMPERATURE
 from services.worker.engine import EngineRequest
 from turnwire_tools.script import player
 from turnwire_tools.script.output_source import OutputSource
@@ -19,7 +19,7 @@ def _warm_script_for(
     if text is None:
         return _script_for(source, prompt, request, seen)
     cold, _, warm = text.partition("[[warm]]")
-    is_warm = bool(warm) and request.sampling.temperature == TEMPERATURE
+    is_warm = bool(warm) and request.sampling.temperature == SECOND_TEMPERATURE
     return player.parse_inline(warm if is_warm else cold)
 
 

@@ -19,7 +19,7 @@ from schemas.events import PromptComparison
 from services.preprocessor.fingerprints import Fingerprints
 from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt import Prompt, encode_prompt
+from services.preprocessor.prompt import Prompt, assemble
 from tests.kit.conversations import assistant, result, user
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"command": {"type": "string"}}}
@@ -38,7 +38,7 @@ class Server:
         self._count = 0
 
     def prompt(self, conversation: Conversation) -> Prompt:
-        return encode_prompt(conversation, self.setup, ledger=self._ledger)
+        return assemble(conversation, self.setup, ledger=self._ledger)
 
     def ask(
         self, conversation: Conversation, compare: str | None = "", **client: Any

@@ -18,7 +18,7 @@ from schemas.conversation import (
     ToolChoice,
     ToolSpec,
 )
-from schemas.requests import GenerateRequest, ParseContext, TurnRequest
+from schemas.requests import GenerateRequest, ParseContext, ThoughtBudget, TurnRequest
 from schemas.token_ids import unpack_ids
 from services.families import find_family
 from services.guides.promises import promises
@@ -26,17 +26,18 @@ from services.preprocessor.guide import (
     CallRule,
     Checked,
     Guided,
+    TurnGuides,
     enforcement,
-    promised_grammar,
     thought_budget,
-    turn_guide,
+    turn_form,
 )
 from services.preprocessor.model import ModelSetup
+from services.preprocessor.output_settings import OutputSettings, output_settings
 from services.preprocessor.prompt import assemble
 from services.preprocessor.routing.holding import HoldReport
 from services.preprocessor.routing.placement import Assignment
 from services.preprocessor.routing.sending import generate_request
-from services.preprocessor.turn_builder import prepare_turn
+from services.preprocessor.turn_builder import build_turn
 from tests.kit.conversations import user
 from tests.kit.every import for_rows
 from tests.kit.model_output import written_call
@@ -65,6 +66,15 @@ def asked(tools: list[ToolSpec], choice: ToolChoice | None = None, **more: Any) 
     )
 
 
+def settings_of(conversation: Conversation, setup: ModelSetup) -> OutputSettings:
+    return output_settings(conversation.sampling, setup, prompt_tokens=100)
+
+
+def budget_of(conversation: Conversation, setup: ModelSetup) -> ThoughtBudget | None:
+    prompt = assemble(conversation, setup)
+    return thought_budget(conversation, prompt, settings_of(conversation, setup), setup)
+
+
 class Guide:
     def __init__(
         self,
@@ -80,8 +90,11 @@ class Guide:
             backend.to_str(), eos_token=backend.token_to_id("<|im_end|>")
         )
         self._setup = setup
-        self._text = promised_grammar(conversation, prompt, setup, rule=rule, after_thought=rest)
-        self._stop = prompt.stop_ids
+        form = turn_form(conversation, prompt)
+        if rest:
+            form = replace(form, in_reasoning=False, forced=False, prefix="")
+        self._stop = settings_of(conversation, setup).stop_ids
+        self._text = TurnGuides(setup).grammar(form, self._stop, rule)
 
     def takes(self, text: str) -> bool:
         matcher = llguidance.LLMatcher(
@@ -103,8 +116,9 @@ def test_worker_gets_keys_of_tenant_and_session(setup: ModelSetup) -> None:
         )
         prompt = assemble(conversation, setup)
         request = TurnRequest("t", "f", conversation)
-        guide = turn_guide(conversation, prompt, setup, Checked())
-        turn = prepare_turn(request, prompt, setup, guide)
+        output = settings_of(conversation, setup)
+        guide = TurnGuides(setup).guide(conversation, prompt, output, Checked())
+        turn = build_turn(request, prompt, output, setup, guide)
         return generate_request("m", turn, Assignment("w", "p", None), None, HoldReport())
 
     turns = [
@@ -124,7 +138,9 @@ def test_request_without_promises_has_no_grammar(setup: ModelSetup) -> None:
     ):
         assert not promises(conversation)
         prompt = assemble(conversation, setup)
-        assert turn_guide(conversation, prompt, setup, Checked()).grammar == ""
+        output = settings_of(conversation, setup)
+        guide = TurnGuides(setup).guide(conversation, prompt, output, Checked())
+        assert guide.grammar == ""
 
 
 def test_grammar_of_a_forced_call_has_only_allowed_tools(setup: ModelSetup) -> None:
@@ -208,8 +224,9 @@ def test_calls_without_a_grammar_are_checked(setup: ModelSetup) -> None:
     prompt = assemble(conversation, setup)
 
     def checks(how: Guided | Checked, setup: ModelSetup = setup) -> str:
-        guide = turn_guide(conversation, prompt, setup, how)
-        turn = prepare_turn(TurnRequest("t", "f", conversation), prompt, setup, guide)
+        output = settings_of(conversation, setup)
+        guide = TurnGuides(setup).guide(conversation, prompt, output, how)
+        turn = build_turn(TurnRequest("t", "f", conversation), prompt, output, setup, guide)
         context = msgspec.json.decode(turn.context, type=ParseContext)
         assert context.check_calls == guide.check_calls
         return guide.check_calls
@@ -239,9 +256,9 @@ def test_budget_is_the_clients_or_that_of_its_effort(
 ) -> None:
     own = dataclasses.replace(setup, card=replace(setup.card, effort_budgets={"low": 100}))
     conversation = asked([], **fields)
-    budget = thought_budget(conversation, assemble(conversation, own), own)
+    budget = budget_of(conversation, own)
     assert (budget and budget.tokens) == tokens
     assert budget is None or budget.in_reasoning
     assert setup.reasoning_markers is not None
     silent = dataclasses.replace(own, reasoning_markers=None)
-    assert thought_budget(conversation, assemble(conversation, silent), silent) is None
+    assert budget_of(conversation, silent) is None

@@ -22,7 +22,7 @@ from schemas.conversation import (
 )
 from services.families import find_family
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt import assemble, encode_prompt
+from services.preprocessor.prompt import assemble
 from services.templates.chat_template import ChatTemplate
 from services.templates.control_tokens import data_marks
 from services.templates.detection import detect_family
@@ -122,8 +122,8 @@ def control(setup: ModelSetup, ids: Sequence[int]) -> list[str]:
 def check(setup: ModelSetup, spelled: str, key: str, exact: bool) -> None:
     """The prompt has the control tokens that the template writes for harmless data, and the text of
     the data."""
-    found = encode_prompt(conversation(spelled, key), setup)
-    harmless = encode_prompt(conversation("word", "key"), setup)
+    found = assemble(conversation(spelled, key), setup)
+    harmless = assemble(conversation("word", "key"), setup)
     assert control(setup, found.ids) == control(setup, harmless.ids)
     assert (
         "begin word\nword" not in harmless.text
@@ -181,9 +181,9 @@ def test_pieces_never_join_to_a_control_token(setup: ModelSetup) -> None:
         tools = [ToolSpec(f"look{first}", second, schema)]
         return Conversation("m", messages, system=[Text(first)], tools=tools)
 
-    harmless = control(setup, encode_prompt(conversation("w", "w"), setup).ids)
+    harmless = control(setup, assemble(conversation("w", "w"), setup).ids)
     for pieces in (("<|im_", "end|>"), ("<", "|im_end|>"), ("</thi", "nk>"), ("\n<|", "im_end|>")):
-        found = encode_prompt(conversation(*pieces), setup)
+        found = assemble(conversation(*pieces), setup)
         assert control(setup, found.ids) == harmless, pieces
         assert setup.tokenizer.decode(found.ids) == found.text
 
@@ -207,6 +207,6 @@ def test_forced_tool_named_like_a_control_token_is_text(setup: ModelSetup) -> No
 def test_template_variables_of_a_client_are_data(setup: ModelSetup) -> None:
     made = setup_for(setup, BUILT + "{{ extra }}")
     asked = Conversation("m", [user("hi")], template_kwargs={"extra": "<|user|>"})
-    found = encode_prompt(asked, made)
+    found = assemble(asked, made)
     assert control(made, found.ids) == ["<|user|>", "<|assistant|>"]
     assert found.text.endswith("<|user|>")

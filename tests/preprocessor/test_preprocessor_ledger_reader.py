@@ -11,7 +11,7 @@ from msgspec import structs
 from schemas import subjects
 from schemas.conversation import Client, Conversation, Reasoning, Text
 from schemas.ledger import LedgerEntry
-from services.ledger.recall import LedgerRecall
+from services.ledger.lookup.match import MatchedHistory
 from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.ledger_reader import BusLedgerReader
 from services.preprocessor.model import ModelSetup
@@ -56,12 +56,12 @@ def conversation(*, thought: str | None = None, session: str | None = None) -> C
     return Conversation("m", [QUESTION, assistant(*parts), MORE], client=Client(session=session))
 
 
-def recalled(reader: BusLedgerReader, conversation: Conversation) -> LedgerRecall:
-    return reader.ledger.recall(conversation, [], reader.ledger.model.encoder)
+def looked_up(reader: BusLedgerReader, conversation: Conversation) -> MatchedHistory:
+    return reader.ledger.look_up(conversation, [])
 
 
 def restored(reader: BusLedgerReader, conversation: Conversation) -> Sequence[str]:
-    messages = recalled(reader, conversation).restore().messages
+    messages = looked_up(reader, conversation).restored().messages
     return [
         part.text or ""
         for message in messages
@@ -105,17 +105,16 @@ async def test_siblings_before_the_start_are_fetched_before_one_is_chosen(
     bucket.offer(key, second, other)
     writer.bus.publish(subjects.ledger("m"), second)
     await eventually(lambda: len(late.ledger.entries) == 1)
-    keys = late.unfetched(recalled(late, conversation()).missing)
-    assert keys
+    keys = looked_up(late, conversation()).missing
     assert restored(late, conversation()) == [], "there may be others"
-    await late.fetch(keys)
+    assert await late.fetch(keys)
     assert len(late.ledger.entries) == 2
     assert restored(late, conversation()) == [], "there are"
     for number in range(2):
         assert restored(late, conversation(thought=alike.thought(number))) == [
             alike.thought(number)
         ]
-    assert not late.unfetched(recalled(late, conversation()).missing)
+    assert not await late.fetch(looked_up(late, conversation()).missing)
 
 
 @pytest.mark.parametrize("there", [True, False])

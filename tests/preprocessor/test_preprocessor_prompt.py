@@ -16,16 +16,15 @@ from schemas.conversation import (
     RawPrompt,
     Reasoning,
     Result,
-    Sampling,
     Text,
     Thinking,
     ToolChoice,
     ToolSpec,
 )
-from schemas.errors import ContextOverflow, Invalid
+from schemas.errors import Invalid
 from schemas.token_ids import pack_ids
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt import assemble, encode_prompt
+from services.preprocessor.prompt import assemble
 from services.preprocessor.render import allowed_tools
 from tests.kit.bodies import MESSAGES
 from tests.kit.conversations import assistant, conversation, result, user
@@ -95,34 +94,6 @@ def test_last_text_of_the_assistant_is_continued(setup: ModelSetup, text: str) -
     prompt = assemble(conversation(user("hi"), assistant(Reasoning("r"), Text(text))), setup)
     assert prompt.text.endswith("<|im_start|>assistant\n<think>\nr\n</think>\n\n" + text)
     assert not prompt.rendered.in_reasoning
-
-
-def test_limits_are_those_of_client_operator_and_window(setup: ModelSetup) -> None:
-    prompt = assemble(conversation(), setup, window=1000)
-    assert prompt.max_tokens == prompt.sampling.max_tokens == 1000 - len(prompt.ids)
-    assert prompt.window_limited
-    prompt = assemble(conversation(sampling=Sampling(max_tokens=7, temperature=0.5)), setup)
-    assert (prompt.max_tokens, prompt.window_limited) == (7, False)
-    assert prompt.sampling == Sampling(max_tokens=7, temperature=0.5)
-    with pytest.raises(ContextOverflow, match=r"prompt is too long: \d+ tokens > 112 maximum"):
-        assemble(conversation(user("word " * 500)), setup, window=119)
-    with pytest.raises(Invalid, match="not in the vocabulary"):
-        assemble(conversation(sampling=Sampling(stop_token_ids=[10**9])), setup)
-    capped = changed(setup, window_cap=500, max_model_len=500)
-    assert [capped.effective_window(w) for w in (None, 400, 600)] == [500, 400, 500]
-    assert [setup.effective_window(w) for w in (None, 400, 10**6)] == [262_144, 400, 10**6]
-
-
-def test_sampling_and_stops_of_the_model_fill_unset_values(setup: ModelSetup) -> None:
-    tuned = changed(setup, sampling=Sampling(temperature=0.6, top_p=0.95, top_k=20))
-    sampling = assemble(conversation(sampling=Sampling(top_p=0.5)), tuned).sampling
-    assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.6, 0.5, 20)
-    own = list(setup.stop_ids)
-    for asked, stop_ids in (
-        (Sampling(stop_token_ids=[5, own[0]]), [*own, 5]),
-        (Sampling(stop_token_ids=[5], ignore_eos=True), [5]),
-    ):
-        assert assemble(conversation(sampling=asked), setup).stop_ids == stop_ids
 
 
 def test_preamble_is_stripped_by_default(setup: ModelSetup) -> None:
@@ -206,7 +177,6 @@ def test_raw_text_and_ids_are_encoded_unchanged(setup: ModelSetup, cases: Cases)
     assert list(prompt.ids) == setup.tokenizer.encode(text, True)
     rendered = prompt.rendered
     assert (rendered.in_reasoning, rendered.prefix, prompt.tools) == (False, "", [])
-    assert set(setup.stop_ids) <= set(prompt.stop_ids)
     ids = [5, 1, 0, setup.tokenizer.vocab_size - 1]
     assert list(assemble(raw(RawPrompt(token_ids=pack_ids(ids))), setup).ids) == ids
     for invalid in (
@@ -214,11 +184,10 @@ def test_raw_text_and_ids_are_encoded_unchanged(setup: ModelSetup, cases: Cases)
         RawPrompt(token_ids=b"abc"),
         RawPrompt(token_ids=pack_ids([10**6])),
     ):
-        for make in (assemble, encode_prompt):
-            with cases.case(make.__name__, invalid):
-                with pytest.raises(Invalid) as refused:
-                    make(raw(invalid), setup)
-                assert refused.value.info.param == "prompt"
+        with cases.case(invalid):
+            with pytest.raises(Invalid) as refused:
+                assemble(raw(invalid), setup)
+            assert refused.value.info.param == "prompt"
 
 
 OWN = ToolSpec("read", namespace="files")

@@ -31,7 +31,7 @@ SLOW = """{% for m in messages %}<|im_start|>{{ m.content }}{% if m.content == '
 
 async def make(preparation: Preparation, text: str) -> Prompt:
     conversation = Conversation("m", [user(text)])
-    return await preparation.encode_prompt(conversation, size=100)
+    return await preparation.make_prompt(conversation, size=100)
 
 
 async def test_slow_template_does_not_block_other_requests(

@@ -5,7 +5,7 @@ import pytest
 from schemas.control import ToolWeight
 from schemas.conversation import Conversation, Message, Text, ToolSpec
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt import encode_prompt
+from services.preprocessor.prompt import PromptMaker, assemble
 from services.preprocessor.tool_weights import KEPT_S, HeaviestTools
 
 WORDS = [
@@ -35,21 +35,26 @@ def tool(number: int) -> ToolSpec:
 
 def prompt_tokens(setup: ModelSetup, tools: list[ToolSpec]) -> int:
     conversation = Conversation("m", [Message("user", [Text("Hi.")])], tools=tools)
-    return len(encode_prompt(conversation, setup).ids)
+    return len(assemble(conversation, setup).ids)
 
 
 def test_estimate_is_near_what_the_tools_add_to_the_prompt(setup: ModelSetup) -> None:
     for number in (40, 250):
         tools = [tool(index) for index in range(number)]
         added = prompt_tokens(setup, tools) - prompt_tokens(setup, [])
-        assert setup.tools_of(tools).tokens == pytest.approx(added, rel=0.07), number
+        assert PromptMaker(setup).tools_of(tools).tokens == pytest.approx(added, rel=0.07), number
 
 
 def test_deferred_tools_do_not_count(setup: ModelSetup) -> None:
     listed = [ToolSpec("look", "Looks.")]
     deferred = [ToolSpec("find", "Finds.", deferred=True)]
-    assert setup.tools_of(listed + deferred).tokens == setup.tools_of(listed).tokens
-    assert setup.tools_of(deferred).tokens == setup.tools_of([]).tokens == 0
+    assert (
+        PromptMaker(setup).tools_of(listed + deferred).tokens
+        == PromptMaker(setup).tools_of(listed).tokens
+    )
+    assert (
+        PromptMaker(setup).tools_of(deferred).tokens == PromptMaker(setup).tools_of([]).tokens == 0
+    )
 
 
 def test_heaviest_tools_of_the_last_hour_are_kept() -> None:

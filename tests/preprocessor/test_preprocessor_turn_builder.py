@@ -9,10 +9,11 @@ from schemas.conversation import Conversation, Sampling
 from schemas.events import PromptImage
 from schemas.requests import ParseContext, TurnRequest
 from schemas.token_ids import unpack_ids
-from services.preprocessor.guide import Checked, turn_guide
+from services.preprocessor.guide import Checked, TurnGuides
 from services.preprocessor.model import ModelSetup
+from services.preprocessor.output_settings import output_settings
 from services.preprocessor.prompt import assemble
-from services.preprocessor.turn_builder import prepare_turn
+from services.preprocessor.turn_builder import build_turn
 from tests.kit.conversations import user
 
 IMAGES = [PromptImage("ab" * 32, 1, 2)]
@@ -21,8 +22,9 @@ IMAGES = [PromptImage("ab" * 32, 1, 2)]
 def context(setup: ModelSetup, **sampling: Any) -> ParseContext:
     conversation = Conversation("m", [user("hi")], sampling=Sampling(**sampling))
     prompt = replace(assemble(conversation, setup), images=IMAGES)
-    guide = turn_guide(conversation, prompt, setup, Checked())
-    turn = prepare_turn(TurnRequest("t", "f", conversation), prompt, setup, guide)
+    output = output_settings(conversation.sampling, setup, len(prompt.ids))
+    guide = TurnGuides(setup).guide(conversation, prompt, output, Checked())
+    turn = build_turn(TurnRequest("t", "f", conversation), prompt, output, setup, guide)
     return msgspec.json.decode(turn.context, type=ParseContext)
 
 

@@ -29,9 +29,9 @@ def forms_of(tools: list[ToolSpec], marker: DataMarker | None = None) -> PromptT
 
 def test_names_and_schemas_are_those_that_the_model_sees() -> None:
     tools = forms_of(SPECS)
-    assert [tool.name for tool in tools.rendered] == ["run", "patch", "files__find"]
-    assert tools.rendered == [rendered_tool(tool) for tool in SPECS]
-    assert tools.rendered[1].schema["required"] == ["input"]
+    assert [tool.name for tool in tools.specs] == ["run", "patch", "files__find"]
+    assert tools.specs == [rendered_tool(tool) for tool in SPECS]
+    assert tools.specs[1].schema["required"] == ["input"]
     assert [tool["function"]["name"] for tool in tools.definitions] == ["run", "patch"]
     assert tools.definitions == list_tools(SPECS)
     assert isinstance(tools.definitions[0], JsonDict)

@@ -26,7 +26,7 @@ from services.ledger.turns.keys import turn_key
 from services.ledger.turns.turn_reader import ParseMode
 from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt import Prompt, encode_prompt
+from services.preprocessor.prompt import Prompt, assemble
 
 _ROOM = 1 << 22
 _TOOL = ToolSpec("probe", "Looks.", {"type": "object", "properties": {"city": {"type": "string"}}})
@@ -88,7 +88,7 @@ class _Trial:
 
     def _render(self, messages: list[Message]) -> Prompt:
         conversation = Conversation(self._setup.card.name, messages, tools=[_TOOL])
-        return encode_prompt(conversation, self._setup, ledger=self._ledger)
+        return assemble(conversation, self._setup, ledger=self._ledger)
 
     def _output(self, prompt: Prompt, text: str) -> str:
         """Returns the output of a model for the prompt: a thought, where the prompt leaves room for

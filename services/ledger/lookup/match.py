@@ -78,7 +78,9 @@ class MatchedHistory(Struct, frozen=True):
         return None
 
     def restored(self) -> Conversation:
-        """The conversation with the turns as the model wrote them, where they were found."""
+        """The conversation with its turns as the model wrote them. A turn that the client changed
+        stays as the client sent it; reasoning that the client dropped is restored, unless the
+        request asks for dropping."""
         sent = self.conversation.messages
         messages: list[Message] = []
         end = 0

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from schemas.errors import ContextOverflow, EngineFailed, Overloaded
-from services.preprocessor.limit import limit_output
+from services.preprocessor.output_settings import limit_output
 from tests.kit.bodies import MODEL, chat_tool
 from tests.kit.events import call, finish, reasoning, text
 from tests.kit.frontend import FakeGateway, Served, in_turn, serving

@@ -1,6 +1,7 @@
-"""Checks that prompt and answer fit the context window, with error texts to which agent clients
-react.
+"""Finds the settings of a turn's output: how many tokens may follow its prompt, what ends it, and
+how it is sampled. Pure.
 
+Prompt and answer must fit the context window. Agent clients react to the texts of this error.
 Claude Code compacts its history when a 400 reads `prompt is too long: N tokens > M maximum`, Codex
 and opencode when the code is `context_length_exceeded`. "input length and `max_tokens` exceed
 context limit" is never sent: Claude Code would retry with a smaller `max_tokens`, and other clients
@@ -10,10 +11,16 @@ refused.
 """
 
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from schemas.conversation import Sampling
 from schemas.errors import ContextOverflow, Invalid
+from schemas.events import BrokenCall
+from services.preprocessor.model import ModelSetup
+from services.tokenization.model_files import with_defaults
 
 USEFUL_ANSWER = 1024
 """Tokens for which the window must have room, so that the client can still compact; in small
@@ -24,21 +31,58 @@ MAX_STOP_CHARS = 4096
 MAX_BIASES = 1024
 MAX_BIAS = 100
 """The range of OpenAI's API; its ends ban or force a token."""
+SECOND_TEMPERATURE: Final = 0.5
+"""The least temperature after a broken call. Half of the usual one: a token that was half as likely
+as the best one is chosen in a fifth of all cases, one that was a tenth as likely in a
+hundredth."""
+_MAX_SEED: Final = 2**63
 
 
-class OutputLimit(NamedTuple):
-    """The limit of output tokens."""
+class OutputSettings(Struct, frozen=True, kw_only=True):
+    """The settings of what is decoded after a prompt."""
 
     max_tokens: int
     window_limited: bool
-    """The window sets it, not the client: reaching it means that the context is full."""
+    """The window sets `max_tokens`, not the client: reaching it means that the context is full."""
+    stop_ids: list[int]
+    """The ids that end the turn, each once."""
+    sampling: Sampling
+    """The client's settings, with the model's defaults for the others, and `max_tokens` set."""
+
+
+def output_settings(
+    client: Sampling, setup: ModelSetup, prompt_tokens: int, window: int | None = None
+) -> OutputSettings:
+    """The settings of the output after a prompt. `client`: the settings of the request; `window`:
+    the workers' context window in tokens, if known. Raises ContextOverflow where prompt and answer
+    do not fit."""
+    max_tokens, window_limited = limit_output(
+        prompt_tokens,
+        client.max_tokens,
+        setup.effective_window(window),
+        setup.card.max_output_tokens or None,
+    )
+    return OutputSettings(
+        max_tokens=max_tokens,
+        window_limited=window_limited,
+        stop_ids=_stop_ids(client, setup),
+        sampling=replace(with_defaults(client, setup.sampling), max_tokens=max_tokens),
+    )
+
+
+def _stop_ids(client: Sampling, setup: ModelSetup) -> list[int]:
+    """The ids that end a turn, the client's among them."""
+    ids = list(client.stop_token_ids)
+    if not client.ignore_eos:
+        ids = [*setup.stop_ids, *ids]
+    return list(dict.fromkeys(ids))
 
 
 def limit_output(
     prompt_tokens: int, requested: int | None, window: int, cap: int | None = None
-) -> OutputLimit:
+) -> tuple[int, bool]:
     """The limit of output tokens for a prompt in a window (both in tokens, the window holds prompt
-    and output).
+    and output), and whether the window sets it.
 
     `requested` None: what the window leaves; 0: the prompt is only prefilled. `cap`: the operator's
     longest answer, which clients see in the model list; a longer request is cut without an error.
@@ -66,8 +110,8 @@ def limit_output(
             details=details,
         )
     if requested is None or requested > left:
-        return OutputLimit(left, window_limited=True)
-    return OutputLimit(requested, window_limited=False)
+        return left, True
+    return requested, False
 
 
 def check_sampling(sampling: Sampling, vocab_size: int) -> None:
@@ -101,3 +145,26 @@ def _check_ids(name: str, ids: Collection[int], most: int, vocab_size: int) -> N
                 f"{name}: token id {token} is not in the vocabulary (0 to {vocab_size - 1})",
                 param=name,
             )
+
+
+def second_try(
+    output: OutputSettings, broken: BrokenCall, features: Collection[str]
+) -> OutputSettings:
+    """The settings of what follows a broken call, changed so that the model writes something else.
+    The broken call counts for the limit of tokens. `features`: those of the engines; one that can
+    only be greedy writes the call again."""
+    max_tokens = max(output.max_tokens - broken.tokens, 0)
+    sampling = replace(_varied(output.sampling, features), max_tokens=max_tokens)
+    return replace(output, max_tokens=max_tokens, sampling=sampling)
+
+
+def _varied(sampling: Sampling, features: Collection[str]) -> Sampling:
+    """Other random numbers, and some randomness where there is little or none."""
+    changes: dict[str, Any] = {}
+    if sampling.seed is not None:
+        changes["seed"] = (sampling.seed + 1) % _MAX_SEED
+    if "sampling" in features:
+        changes["temperature"] = max(sampling.temperature or 0.0, SECOND_TEMPERATURE)
+        if sampling.top_k == 1:
+            changes["top_k"] = None
+    return replace(sampling, **changes)
