@@ -59,8 +59,8 @@ BUILT_IN: Mapping[str, tuple[str, str]] = {
     "health": ("services.cli.commands.health:COMMAND", "check whether a process is live or ready"),
     "parse": ("turnwire_tools.parse:COMMAND", "turn model output on stdin into events"),
     "key": (
-        "services.cli.commands.make_key:COMMAND",
-        "make an API key, and put its hash into the key file",
+        "services.cli.commands.keys:COMMAND",
+        "make an API key, and put its hash into the key file; list and remove keys",
     ),
     "secrets": (
         "services.cli.commands.make_secrets:COMMAND",

@@ -80,7 +80,7 @@ def parse_keys(text: str, source: str, defaults: Limits) -> list[Key]:
         if not stripped or stripped.startswith("#"):
             continue
         try:
-            keys.append(_parse_line(stripped, defaults))
+            keys.append(parse_key(stripped, defaults))
         except ValueError as error:
             raise ValueError(f"{source}:{number}: {error}") from None
 
@@ -94,7 +94,8 @@ def parse_keys(text: str, source: str, defaults: Limits) -> list[Key]:
     return keys
 
 
-def _parse_line(line: str, defaults: Limits) -> Key:
+def parse_key(line: str, defaults: Limits) -> Key:
+    """Parses a line with a key. Raises ValueError."""
     match = _LINE.fullmatch(line)
     if match is None:
         raise ValueError("not a key; write `name:` and the key's SHA-256 in hex")
@@ -111,7 +112,8 @@ def _key(name: str, digest: bytes, options: list[str], defaults: Limits) -> Key:
         if not value or (word not in _LIMITS and word not in _RIGHTS):
             names = ", ".join((*_LIMITS, *_RIGHTS))
             raise ValueError(
-                f"{option!r} is no option of a key; there are {names}, each with = and a value"
+                f"{option!r} is not an option of a key; the options are {names}, "
+                "each with = and a value"
             )
         if word in _RIGHTS:
             rights[word] = _RIGHTS[word](value)

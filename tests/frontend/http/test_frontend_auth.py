@@ -70,13 +70,13 @@ def test_right_to_a_model_is_none_to_its_adapters(models: str, allowed: list[boo
     assert [key.allows(card) for card in cards] == allowed
 
 
-OPTIONS = "there are concurrency, rpm, tpm, models, expires, priority, operator"
+OPTIONS = "the options are concurrency, rpm, tpm, models, expires, priority, operator"
 
 
 @for_rows(
     [
         ("n:" + "0" * 63, "not a key"),
-        (f"ci:{DIGEST} rps=1", f"'rps=1' is no option of a key; {OPTIONS}"),
+        (f"ci:{DIGEST} rps=1", f"'rps=1' is not an option of a key; {OPTIONS}"),
         (f"ci:{DIGEST} rpm=0", "rpm=0: a whole number from 1, or none"),
         (f"ci:{DIGEST} expires=soon", "expires=soon: a date as 2027-01-31"),
         (f"ci:{DIGEST} priority=high", "priority=high: a whole number"),
