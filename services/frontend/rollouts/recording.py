@@ -7,6 +7,7 @@ only if it asked for them.
 
 import asyncio
 import time
+from collections import defaultdict
 
 from msgspec.structs import replace
 from typing_extensions import override
@@ -22,6 +23,7 @@ from schemas.events import (
     TurnEvent,
     failure_of,
 )
+from schemas.notices import RolloutChanged
 from services.frontend.rollouts.limits import ended_error, rollout_conversation
 from services.frontend.rollouts.rollouts import Rollouts
 from services.frontend.rollouts.turn_recorder import TurnRecorder
@@ -36,6 +38,7 @@ from services.frontend.turns.interfaces import (
 )
 from services.rollouts.stored_turns import FailedTurn, WhyMissing
 from services.runtime.observability.telemetry import FilteringBoundLogger
+from services.runtime.storage.kv import place_of
 
 
 class RecordingGateway(TurnGateway):
@@ -52,6 +55,9 @@ class RecordingGateway(TurnGateway):
         self.rollouts = rollouts
         self.writer = writer
         self.log = log
+        self._turns: defaultdict[str, set[RecordedTurn]] = defaultdict(set)
+        """The turns that run, by the places of their rollouts."""
+        rollouts.on_cancel.append(self._cancel_turns)
 
     @override
     async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> OpenTurn:
@@ -74,6 +80,21 @@ class RecordingGateway(TurnGateway):
             await self.gateway.drain()
         finally:
             await self.writer.drain()
+
+    def add_turn(self, rollout: str, turn: "RecordedTurn") -> None:
+        """Has a turn end when its rollout is aborted."""
+        self._turns[place_of(rollout)].add(turn)
+
+    def remove_turn(self, rollout: str, turn: "RecordedTurn") -> None:
+        """Notes that a turn has ended."""
+        place = place_of(rollout)
+        self._turns[place].discard(turn)
+        if not self._turns[place]:
+            del self._turns[place]
+
+    def _cancel_turns(self, notice: RolloutChanged) -> None:
+        for turn in [*self._turns.get(notice.place, ())]:
+            turn.abort(notice.cancels, notice.run)
 
 
 class RecordedTurn(TurnSink):
@@ -112,7 +133,7 @@ class RecordedTurn(TurnSink):
 
     async def open(self) -> OpenTurn:
         """Opens the turn, as `TurnGateway.open`."""
-        self._recording.rollouts.notices.add_turn(self._view.rollout.id, self)
+        self._recording.add_turn(self._view.rollout.id, self)
         try:
             async with self._opening:
                 await self._begin()
@@ -182,7 +203,8 @@ class RecordedTurn(TurnSink):
         self._fail("cancelled")
 
     def abort(self, why: str, run: int) -> None:
-        """Ends the turn with its rollout; the client gets an error."""
+        """Ends a turn of this run with its rollout; the client gets an error. `why`: as in
+        `RolloutChanged.cancels`."""
         if self._is_recorded or run != self._run:
             return
         self._fail("aborted")
@@ -214,7 +236,7 @@ class RecordedTurn(TurnSink):
 
     def _leave(self) -> None:
         self._is_recorded = True
-        self._recording.rollouts.notices.remove_turn(self._view.rollout.id, self)
+        self._recording.remove_turn(self._view.rollout.id, self)
 
     # -- what the client gets
 

@@ -20,12 +20,12 @@ from services.frontend.http.auth import Caller, Callers
 from services.frontend.http.middleware import RolloutCallers
 from services.frontend.peers import Peers
 from services.frontend.rollouts.limits import reached_limit
-from services.frontend.rollouts.notices import RolloutNotices
 from services.frontend.rollouts.store import RolloutStore
 from services.frontend.rollouts.view import RolloutView
 from services.rollouts.rollout import ROLLOUT_PREFIX, Rewards, Rollout, RolloutState
 from services.rollouts.sample_lines import MissingTurn
 from services.runtime.config.base import MIB
+from services.runtime.listeners import Listeners, raise_error
 from services.runtime.storage.kv import place_of
 
 MAX_VIEW_BYTES = 64 * MIB
@@ -48,7 +48,8 @@ class Rollouts(RolloutCallers):
     def __init__(self, store: RolloutStore, peers: Peers, callers: Callers) -> None:
         self.store = store
         self.peers = peers
-        self.notices = RolloutNotices()
+        self.on_cancel = Listeners[RolloutChanged](raise_error)
+        """Called with each notice that cancels turns."""
         self._callers = callers
         self._views: LRUCache[str, RolloutView] = LRUCache(MAX_VIEW_BYTES, _size)
         """Views by the places of their rollouts, as in notices."""
@@ -161,8 +162,8 @@ class Rollouts(RolloutCallers):
     async def delete(self, view: RolloutView) -> None:
         """Deletes a rollout and its turns. Raises TurnwireError."""
         await self.store.delete(view.rollout.id)
-        self._views.pop(place_of(view.rollout.id), None)
         self.announce(view, "deleted", view.state.run)
+        self._views.pop(place_of(view.rollout.id), None)
 
     def announce(
         self,
@@ -180,8 +181,9 @@ class Rollouts(RolloutCallers):
         """Applies a notice, of this or another frontend."""
         view = self._views.get(notice.place)
         if view is not None:
-            view.is_stale = True
-        self.notices.apply(notice)
+            view.receive_notice()
+        if notice.cancels:
+            self.on_cancel.call(notice)
 
     def has_running_turns(self, view: RolloutView) -> bool:
         """Returns whether turns of a rollout will still end, or are being stored."""

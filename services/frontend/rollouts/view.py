@@ -41,6 +41,8 @@ class RolloutView:
         """The loop's time of the last reading."""
         self.is_stale = False
         """Whether a notice came since then."""
+        self.changed = asyncio.Event()
+        """Set when the next notice comes; then there is another one for the notice after it."""
         self.reading = asyncio.Lock()
         self._turns: dict[str, TurnView] = {}
         self._begun: dict[str, int] = {}
@@ -48,6 +50,12 @@ class RolloutView:
         self._unstored: dict[str, TurnView] = {}
         """Turns of this frontend, open or ended, with a last record that was not read back."""
         self._images: set[str] = set()
+
+    def receive_notice(self) -> None:
+        """Takes notice of a change: what was read is stale, and those that wait for it go on."""
+        self.is_stale = True
+        self.changed.set()
+        self.changed = asyncio.Event()
 
     def apply(self, number: int, record: Record) -> None:
         """Takes a record that was read, the next after all before."""

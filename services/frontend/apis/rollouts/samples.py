@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 from aiohttp import web
@@ -9,7 +10,6 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from schemas.errors import NotFound, TurnwireError
-from services.frontend.rollouts.notices import wait_for_news
 from services.frontend.rollouts.rollouts import Rollouts
 from services.frontend.rollouts.view import RolloutView
 from services.rollouts.formats import trl_row
@@ -24,6 +24,8 @@ from services.rollouts.samples import Sampler
 from services.rollouts.stored_turns import StoredTurn, StoredTurnReader
 
 CONTENT_TYPE = "application/jsonl"
+POLL_S = 1.0
+"""How long a follower waits for a notice before it looks itself: a notice may be lost."""
 FORMATS = ("", "trl")
 """The forms of samples; "": their own."""
 
@@ -70,7 +72,7 @@ class SampleSender:
         its last line. The response has no last line if the rollout is deleted or restarted."""
         await self._response.prepare(self._http)
         while True:
-            news = self._rollouts.notices.news_of(self._view.rollout.id)
+            changed = self._view.changed
             try:
                 await self._rollouts.refresh(self._view, 0.0)
                 await self._rollouts.end_at_limit(self._view)
@@ -82,14 +84,14 @@ class SampleSender:
             except NotFound:
                 break
             except TurnwireError:  # the store is away: the follower waits for it
-                await wait_for_news(news)
+                await _wait_for_change(changed)
                 continue
             for line in await asyncio.to_thread(self._new_lines, records):
                 await self._response.write(line)
             if has_ended:
                 await self._response.write(self._end(last))
                 break
-            await wait_for_news(news)
+            await _wait_for_change(changed)
         await self._response.write_eof()
         return self._response
 
@@ -144,6 +146,13 @@ class SampleSender:
         unreadable = [MissingTurn(turn, "lost") for turn in self._turns.unreadable]
         missing = [turn for turn in last.missing if turn.turn not in self._sent]
         return _line(replace(last, missing=[*missing, *unreadable]))
+
+
+async def _wait_for_change(changed: asyncio.Event) -> None:
+    """Returns when there is a notice, or after `POLL_S`."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(POLL_S):
+            await changed.wait()
 
 
 def _line(value: object) -> bytes:
