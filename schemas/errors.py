@@ -158,6 +158,14 @@ def unexpected(error: Exception) -> ErrorInfo:
     return OUT_OF_MEMORY if isinstance(error, MemoryError) else INTERNAL
 
 
+def as_turnwire_error(error: Exception, what: str) -> TurnwireError:
+    """Returns the error of a turn that an exception ends: the exception itself, or for one outside
+    this tree `EngineFailed`. `what`: what has failed, for the client."""
+    if isinstance(error, TurnwireError):
+        return error
+    return EngineFailed(f"{what}: {type(error).__name__}")
+
+
 def raised(info: ErrorInfo) -> TurnwireError:
     """Returns the exception for an error that came over the bus."""
     error = _CLASSES[info.kind](info.message)

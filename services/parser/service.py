@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from schemas import subjects
 from schemas.control import Cancel, Heartbeat, Load, ModelCard, Replay, StreamPosition
-from schemas.errors import ENGINE_DIED, ErrorInfo, ErrorKind
+from schemas.errors import ENGINE_DIED, ErrorInfo, ErrorKind, as_turnwire_error
 from schemas.events import FinishReason
 from schemas.frames import EventFrame, TokenEntry, TokenFrame
 from services.ledger.signer import EntrySigner
@@ -143,8 +143,7 @@ class Parser(Service, FrameSource):
 
         self._closed.cancel_failed(entry.turn, entry.attempt)
         if not parse.ended:
-            text = f"the output could not be parsed: {type(error).__name__}"
-            parse.fail(ErrorInfo(ErrorKind.ENGINE, text))
+            parse.fail(as_turnwire_error(error, "the output could not be parsed").info)
             self._observer.ended(parse.stream)
         return parse
 

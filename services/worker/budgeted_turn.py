@@ -6,7 +6,7 @@ The engines know nothing of budgets.
 
 import asyncio
 
-from schemas.errors import EngineFailed, TurnwireError
+from schemas.errors import TurnwireError
 from schemas.events import FinishReason
 from services.worker.engine import Engine, EngineDelta, EngineRequest
 from services.worker.engine_requests import EngineRequests
@@ -44,13 +44,9 @@ class Continuation:
         try:
             request = self._requests.rest(self._first, decoding.stream.ids, turn.counter)
             decoding.handle = self._engine.open(request, turn)
-        except TurnwireError as error:
-            self._observer.request_failed(decoding.stream.turn)
-            decoding.fail(error)
-        except Exception as failure:
-            self._observer.request_failed(decoding.stream.turn)
-            name = type(failure).__name__
-            decoding.fail(EngineFailed(f"the turn could not be continued: {name}"))
+        except Exception as error:
+            what = "the turn could not be continued"
+            decoding.fail(self._observer.failure(decoding.stream.turn, error, what))
 
 
 class BudgetedTurn:

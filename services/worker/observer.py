@@ -4,7 +4,7 @@ import time
 
 from prometheus_client import Histogram
 
-from schemas.errors import TurnwireError
+from schemas.errors import TurnwireError, as_turnwire_error
 from services.runtime.process import Process
 from services.worker.engine import EngineDelta, EngineInfo
 from services.worker.metrics import TurnTimes, WorkerMetrics
@@ -83,9 +83,12 @@ class WorkerObserver:
             reason=info.limit,
         )
 
-    def request_failed(self, turn: str) -> None:
-        """Logs the exception that is being handled, which a request has raised."""
-        self._log.exception("worker.request_failed", turn=turn)
+    def failure(self, turn: str, error: Exception, what: str) -> TurnwireError:
+        """Returns the error of a turn that an exception ends, as `as_turnwire_error`, and logs one
+        that is not meant for the client."""
+        if not isinstance(error, TurnwireError):
+            self._log.error("worker.request_failed", turn=turn, exc_info=error)
+        return as_turnwire_error(error, what)
 
     def grammar_refused(self, turn: str, error: TurnwireError) -> None:
         """Logs that a turn runs without the grammar of the operator's rule for calls."""

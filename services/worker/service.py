@@ -176,14 +176,9 @@ class Worker(Service):
             after_sending(delivery.reply, msgspec.json.encode(reply))  # the first token goes first
 
     def _refuse(self, delivery: Delivery, request: GenerateRequest, failure: Exception) -> None:
-        """Answers with the error that is being handled."""
-        if isinstance(failure, errors.TurnwireError):
-            error = failure.info
-        else:
-            self._observer.request_failed(request.turn)
-            name = type(failure).__name__
-            error = errors.EngineFailed(f"the request could not be taken: {name}").info
-        delivery.reply(msgspec.json.encode(GenerateReply(self._process.id, error)))
+        what = "the request could not be taken"
+        error = self._observer.failure(request.turn, failure, what)
+        delivery.reply(msgspec.json.encode(GenerateReply(self._process.id, error.info)))
 
     # -- cancellation
     # ----------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from schemas import errors
-from schemas.errors import TurnwireError
 from schemas.requests import GenerateRequest
 from services.runtime.process import Process
 from services.worker.budgeted_turn import BudgetedTurn, Continuation
@@ -86,12 +85,9 @@ class TurnOpener:
             start = self._requests.again(earlier, self._loop.time())
             decoding.prefill.restart(start)
             self._open_in_engine(decoding, start)
-        except TurnwireError as error:
-            decoding.fail(error)
-        except Exception as failure:
-            self._observer.request_failed(decoding.stream.turn)
-            name = type(failure).__name__
-            decoding.fail(errors.EngineFailed(f"the turn could not be opened again: {name}"))
+        except Exception as error:
+            what = "the turn could not be opened again"
+            decoding.fail(self._observer.failure(decoding.stream.turn, error, what))
 
     def _open_in_engine(self, decoding: Decoding, start: DecodingStart) -> None:
         try:
